@@ -1,0 +1,86 @@
+//! What to compute next: state machines that turn logits into rows until a request is answered.
+//!
+//! A [`Decoding`] knows one request and no model. The engine asks each for rows, steps them all together and
+//! hands every decoding the logits of its own; so batching is decided in one place and decoding tested alone.
+
+mod text;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::engine::{EngineError, Event, Logits, NodeId, PathRow, Request};
+use crate::numbers::NumberGrammar;
+use crate::text::TextDecoder;
+
+pub use text::TextDecoding;
+pub use tree::NumberTree;
+
+/// The logits of one decoding's rows within a step.
+#[derive(Debug, Clone, Copy)]
+pub struct StepResult<'a> {
+    /// Logits of the whole step.
+    pub logits: &'a Logits,
+    /// Which of its rows is the decoding's first.
+    pub first_row: usize,
+    /// The node that the first row became; the others follow in order.
+    pub first_node: NodeId,
+}
+
+impl<'a> StepResult<'a> {
+    /// Logits and node of the n-th row that the decoding asked for.
+    pub fn row(&self, n: usize) -> (&'a [f32], NodeId) {
+        (self.logits.row(self.first_row + n), NodeId(self.first_node.0 + n as u32))
+    }
+}
+
+/// Whether a decoding wants more rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It does.
+    Running,
+    /// All its events are out.
+    Done,
+}
+
+/// One request on its way from the first row to the last event.
+pub trait Decoding: Send {
+    /// Rows to compute next, the most useful first. At least one while running, at most `rows_max` (never 0).
+    fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow>;
+
+    /// Takes the logits of exactly the rows of the last [`Decoding::next_rows`] and says what came of them.
+    ///
+    /// # Errors
+    /// When the logits are no distribution.
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError>;
+}
+
+/// What decodings need to know about a model.
+#[derive(Clone)]
+pub struct Vocabulary {
+    /// Turns ids into text.
+    pub decoder: Arc<dyn TextDecoder>,
+    /// Which ids spell numbers.
+    pub grammar: Arc<NumberGrammar>,
+    /// Ids that end a sequence.
+    pub eos_ids: Arc<[u32]>,
+    /// Ids at and beyond this are padding and never produced.
+    pub tokens: usize,
+}
+
+impl Vocabulary {
+    /// Starts decoding a request whose first row holds `first_token`.
+    pub fn decoding(&self, request: &Request, first_token: u32) -> Box<dyn Decoding> {
+        match request {
+            Request::Text(job) => Box::new(TextDecoding::new(job, self, first_token)),
+            Request::Number(job) => Box::new(NumberTree::new(job, &self.grammar, first_token)),
+        }
+    }
+}
+
+/// Logits that are NaN or infinite come from broken weights; no answer can be read from them.
+fn not_a_distribution() -> EngineError {
+    EngineError::Step("the model's logits are not finite".to_owned())
+}

@@ -1,0 +1,138 @@
+//! Text paths: one chain of rows per wanted text, greedy or sampled, until each one ends.
+
+use std::sync::Arc;
+
+use super::{Decoding, Progress, StepResult, Vocabulary, not_a_distribution};
+use crate::engine::{EngineError, Event, FinishReason, NodeId, PathRow, TextJob, TokenLogprob, TokenText};
+use crate::numbers::Softmax;
+use crate::sampling::{Sampler, argmax};
+use crate::text::TextStream;
+
+/// Decodes `n` texts under one context. They share the first row.
+pub struct TextDecoding {
+    paths: Vec<Path>,
+    /// Paths whose rows are in the step that is being computed; empty means that it is the shared first row.
+    in_step: Vec<usize>,
+    first_token: u32,
+    max_tokens: usize,
+    logprobs: Option<usize>,
+    eos_ids: Arc<[u32]>,
+    tokens: usize,
+}
+
+struct Path {
+    choice: u32,
+    stream: TextStream,
+    sampler: Sampler,
+    decoded: usize,
+    /// The row to compute next; `None` before the first and after the last token.
+    next: Option<PathRow>,
+    finished: bool,
+}
+
+impl TextDecoding {
+    pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary, first_token: u32) -> Self {
+        let stop: Arc<[String]> = job.stop.clone().into();
+        let path = |choice| Path {
+            choice,
+            stream: TextStream::new(Arc::clone(&vocabulary.decoder), Arc::clone(&stop)),
+            sampler: Sampler::new(job.sampling, u64::from(choice)),
+            decoded: 0,
+            next: None,
+            finished: false,
+        };
+        Self {
+            paths: (0..job.n).map(path).collect(),
+            in_step: Vec::new(),
+            first_token,
+            max_tokens: job.max_tokens,
+            logprobs: job.logprobs,
+            eos_ids: Arc::clone(&vocabulary.eos_ids),
+            tokens: vocabulary.tokens,
+        }
+    }
+
+    fn extend(
+        &mut self,
+        path: usize,
+        row: (&[f32], NodeId),
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        let (logits, node) = row;
+        if self.max_tokens == 0 {
+            self.paths[path].finish(FinishReason::Length, events);
+            return Ok(());
+        }
+        let known = &logits[..self.tokens.min(logits.len())];
+        if !logits[argmax(logits)].is_finite() || logits.iter().any(|logit| logit.is_nan()) {
+            return Err(not_a_distribution());
+        }
+        let id = self.paths[path].sampler.choose(known) as u32;
+        let token = self.logprobs.map(|count| token_text(logits, known, id, count)).transpose()?;
+        let (path, ends) = (&mut self.paths[path], self.eos_ids.contains(&id));
+        path.decoded += 1;
+        let text = if ends { String::new() } else { path.stream.push(id) };
+        events.push(Event::Text { choice: path.choice, text, token });
+        if ends || path.stream.stopped() {
+            path.finish(FinishReason::Stop, events);
+        } else if path.decoded >= self.max_tokens {
+            path.finish(FinishReason::Length, events);
+        } else {
+            path.next = Some(PathRow { parent: Some(node), token: id });
+        }
+        Ok(())
+    }
+}
+
+impl Path {
+    fn finish(&mut self, reason: FinishReason, events: &mut Vec<Event>) {
+        let rest = self.stream.finish();
+        if !rest.is_empty() {
+            events.push(Event::Text { choice: self.choice, text: rest, token: None });
+        }
+        events.push(Event::Finished { choice: self.choice, reason, tokens: self.decoded });
+        self.next = None;
+        self.finished = true;
+    }
+}
+
+impl Decoding for TextDecoding {
+    fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+        self.in_step = (0..self.paths.len()).filter(|&path| self.paths[path].next.is_some()).collect();
+        // Paths that have waited longest go first, so that a small step starves none.
+        self.in_step.sort_by_key(|&path| self.paths[path].decoded);
+        self.in_step.truncate(rows_max);
+        if self.in_step.is_empty() {
+            return vec![PathRow { parent: None, token: self.first_token }];
+        }
+        self.in_step.iter().filter_map(|&path| self.paths[path].next).collect()
+    }
+
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
+        let in_step = std::mem::take(&mut self.in_step);
+        if in_step.is_empty() {
+            for path in 0..self.paths.len() {
+                self.extend(path, result.row(0), events)?;
+            }
+        }
+        for (row, path) in in_step.into_iter().enumerate() {
+            self.extend(path, result.row(row), events)?;
+        }
+        let done = self.paths.iter().all(|path| path.finished);
+        Ok(if done { Progress::Done } else { Progress::Running })
+    }
+}
+
+fn token_text(logits: &[f32], known: &[f32], id: u32, count: usize) -> Result<TokenText, EngineError> {
+    let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
+    let logprob = |id| TokenLogprob { id, logprob: softmax.log_probability(id) };
+    let mut ids: Vec<u32> = (0..known.len() as u32).collect();
+    let best_first = |a: &u32, b: &u32| known[*b as usize].total_cmp(&known[*a as usize]).then(a.cmp(b));
+    let count = count.min(ids.len());
+    if count > 0 && count < ids.len() {
+        ids.select_nth_unstable_by(count - 1, best_first);
+    }
+    ids.truncate(count);
+    ids.sort_by(best_first);
+    Ok(TokenText { token: logprob(id), top: ids.into_iter().map(logprob).collect() })
+}

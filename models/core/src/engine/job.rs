@@ -1,0 +1,144 @@
+//! A request as the engine sees it: validated, tokenized, with everything decided.
+
+use std::time::{Duration, Instant};
+
+use super::EngineError;
+use crate::numbers::{Distribution, GrammarLimits};
+use crate::sampling::Sampling;
+
+/// One prompt and what to decode under it.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Token ids, special tokens included, as the model expects them.
+    pub prompt: Vec<u32>,
+    /// What to decode.
+    pub request: Request,
+    /// When the answer is no longer wanted, and how long that was from the start.
+    pub deadline: Option<(Instant, Duration)>,
+}
+
+/// What to decode.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// Ordinary text.
+    Text(TextJob),
+    /// The distribution of the number that the model would write.
+    Number(NumberJob),
+}
+
+impl Request {
+    /// How many answers it asks for.
+    pub fn sequences(&self) -> u32 {
+        match self {
+            Self::Text(job) => job.n,
+            Self::Number(_) => 1,
+        }
+    }
+}
+
+/// Ordinary text: greedy or sampled, one or several paths.
+#[derive(Debug, Clone)]
+pub struct TextJob {
+    /// How many independent texts.
+    pub n: u32,
+    /// Most tokens of each text. 0 ends at once.
+    pub max_tokens: usize,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// A text ends before the first of these strings.
+    pub stop: Vec<String>,
+    /// Report each token's log-probability and this many of the most probable alternatives.
+    pub logprobs: Option<usize>,
+}
+
+/// What ends a number.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub enum Terminator {
+    /// Any token that does not continue it.
+    #[default]
+    Any,
+    /// Only the end of the sequence.
+    Eos,
+    /// The end of the sequence, or a token that starts with one of these.
+    Texts(Vec<String>),
+}
+
+/// An exact number distribution by expansion of the tree of number texts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NumberJob {
+    /// Stop when the open probability mass is at most this.
+    pub tolerance: f64,
+    /// Most decoder positions.
+    pub nodes_max: usize,
+    /// Which numbers are read.
+    pub limits: GrammarLimits,
+    /// What ends a number.
+    pub terminator: Terminator,
+}
+
+/// The result of a [`NumberJob`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct NumberOutcome {
+    /// The numbers found, with their probabilities and the mass that is no number or was not looked at.
+    pub distribution: Distribution,
+    /// Decoder positions that the result rests on.
+    pub nodes: usize,
+    /// Steps of the engine that computed them (fewer rows fit a busy step, so this depends on load).
+    pub forward_passes: usize,
+    /// Whether `nodes_max` ended the expansion before `tolerance` did.
+    pub truncated: bool,
+}
+
+/// A token with its log-probability (natural logarithm, over the whole vocabulary, before temperature).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenLogprob {
+    /// Token id.
+    pub id: u32,
+    /// Log-probability.
+    pub logprob: f64,
+}
+
+/// A generated token, as reported when log-probabilities were asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenText {
+    /// The token and its log-probability.
+    pub token: TokenLogprob,
+    /// The most probable tokens at this position, best first.
+    pub top: Vec<TokenLogprob>,
+}
+
+/// Why a text ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// End of sequence or a stop string.
+    Stop,
+    /// `max_tokens` was reached.
+    Length,
+}
+
+/// What an engine sends back about one job. The last event is `Finished` of every text, `Number` or `Failed`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// More of one text.
+    Text {
+        /// Which of the `n` texts.
+        choice: u32,
+        /// Text that can no longer change. Empty while a stop string or a character is incomplete.
+        text: String,
+        /// The token that was decoded, when log-probabilities were asked for.
+        token: Option<TokenText>,
+    },
+    /// One text is complete.
+    Finished {
+        /// Which of the `n` texts.
+        choice: u32,
+        /// Why it ended.
+        reason: FinishReason,
+        /// Tokens decoded for it, an end of sequence included.
+        tokens: usize,
+    },
+    /// The number distribution.
+    Number(NumberOutcome),
+    /// No answer.
+    Failed(EngineError),
+}

@@ -1,0 +1,16 @@
+//! The engine contract: a [`BatchModel`] computes logits for rows, an engine turns [`Job`]s into [`Event`]s.
+//!
+//! A request is a *context* (what a model computes once: the encoder's output, or the prompt's keys and
+//! values) with a tree of decoded *nodes* under it. A [`Row`] asks for the logits after one more token; it
+//! becomes a node whose ancestors are all it attends to. Greedy text is a chain, `n` samples are chains from
+//! one root, a number distribution is a tree: all of them are rows of the same step.
+
+mod error;
+mod job;
+mod model;
+
+pub use error::{EngineError, ModelError};
+pub use job::{
+    Event, FinishReason, Job, NumberJob, NumberOutcome, Request, Terminator, TextJob, TokenLogprob, TokenText,
+};
+pub use model::{BatchModel, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Row};

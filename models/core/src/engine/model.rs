@@ -1,0 +1,144 @@
+//! What a model offers to the batch engine. No tensors: logits cross this line as plain `f32`.
+
+use super::ModelError;
+
+/// Names one opened context of a model; never reused within a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextId(pub u64);
+
+/// A decoded position inside one context: the n-th row that was ever stepped in it is node n.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    /// The node's place in its context's order of rows.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One row as a decoding asks for it, before the engine says in which context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathRow {
+    /// The node this row extends; `None` starts a path at the context itself. It may be a row of the same
+    /// step that stands earlier in it, which is how a whole target is scored in one step.
+    pub parent: Option<NodeId>,
+    /// The token decoded at this position.
+    pub token: u32,
+}
+
+/// One row of a step: "what follows `token`, after `parent`, under `context`?"
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// The context that the row belongs to.
+    pub context: ContextId,
+    /// Where in that context the row stands.
+    pub path: PathRow,
+}
+
+/// A context that was just opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Its name in later calls.
+    pub context: ContextId,
+    /// The token of its first row: the decoder start token, or a decoder-only model's last prompt token.
+    pub first_token: u32,
+}
+
+/// Next-token logits of the rows of one step, in the order of the rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logits {
+    values: Vec<f32>,
+    vocab: usize,
+}
+
+impl Logits {
+    /// `values` holds `rows * vocab` numbers, row by row.
+    ///
+    /// # Errors
+    /// When `values` is not a whole number of rows.
+    pub fn new(values: Vec<f32>, vocab: usize) -> Result<Self, ModelError> {
+        if vocab == 0 || !values.len().is_multiple_of(vocab) {
+            return Err(ModelError::LogitsShape { values: values.len(), vocab });
+        }
+        Ok(Self { values, vocab })
+    }
+
+    /// The logits of one row, as wide as the model's output layer (padding ids included).
+    pub fn row(&self, index: usize) -> &[f32] {
+        &self.values[index * self.vocab..(index + 1) * self.vocab]
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        self.values.len() / self.vocab
+    }
+}
+
+/// How a checkpoint writes numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NumberEncoding {
+    /// Plain text pieces, some of several digits (`AutoNumberTokenizer` and most decoder-only models).
+    Text,
+    /// Text in which every digit is a token of its own (`T5Custom_Tokenizer`).
+    Digits,
+}
+
+impl NumberEncoding {
+    /// The name used on the wire and in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Digits => "digits",
+        }
+    }
+}
+
+/// What is worth knowing about a loaded model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// Kind of checkpoint, such as `t5`.
+    pub kind: String,
+    /// Which implementation runs it, such as `native`.
+    pub backend: String,
+    /// Element type of the weights in memory, such as `f32`.
+    pub dtype: String,
+    /// How numbers are written.
+    pub number_encoding: NumberEncoding,
+    /// Weights, counted once where they are shared.
+    pub parameters: u64,
+    /// Most prompt tokens that it takes.
+    pub prompt_tokens_max: usize,
+    /// Ids that the tokenizer knows: logits at and beyond this are padding and are never produced.
+    pub tokens: usize,
+    /// Ids that end a sequence.
+    pub eos_ids: Vec<u32>,
+    /// Whether prompt and answer live in different stacks (T5) or in one sequence.
+    pub encoder_decoder: bool,
+}
+
+/// A model that decodes rows of many contexts at once. Its owner is one engine thread.
+///
+/// A row's logits depend on its context and its ancestors only, never on the other rows of the step.
+pub trait BatchModel: Send {
+    /// What is loaded. Constant over the model's life.
+    fn info(&self) -> &ModelInfo;
+
+    /// Computes what later steps need of each prompt.
+    ///
+    /// # Errors
+    /// When the computation fails; then none of the prompts was opened.
+    fn open(&mut self, prompts: &[&[u32]]) -> Result<Vec<Opened>, ModelError>;
+
+    /// Decodes one token at each row and returns the logits of what may follow it.
+    ///
+    /// Rows of one context become its next nodes, in order.
+    ///
+    /// # Errors
+    /// On an unknown context or parent, or when the computation fails. The contexts of the step are then no
+    /// longer usable and should be closed.
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError>;
+
+    /// Frees a context and all its nodes. Unknown contexts are ignored.
+    fn close(&mut self, context: ContextId);
+}

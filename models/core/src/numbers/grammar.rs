@@ -1,0 +1,269 @@
+//! The number grammar over token ids: what each id does to a number, for every way a vocabulary spells digits.
+//!
+//! Built once per checkpoint. A step looks only at the ids that can touch a number in its state; all the others
+//! share one probability, the rest of the softmax.
+
+use super::state::{Phase, Reading};
+use super::{Decimal, GrammarLimits, NumberState, Softmax};
+use crate::engine::Terminator;
+
+/// Which ids spell numbers.
+#[derive(Debug, Clone)]
+pub struct NumberGrammar {
+    /// Text of each id; `None` for special tokens and ids that are no whole characters.
+    texts: Vec<Option<Box<str>>>,
+    eos_ids: Vec<u32>,
+    /// For each [`Phase`], the ids that could continue a number there.
+    touching: [Vec<u32>; Phase::ALL.len()],
+}
+
+/// Which numbers one request reads, and what ends them.
+#[derive(Debug, Clone)]
+pub struct NumberRules {
+    limits: GrammarLimits,
+    terminator: Terminator,
+    /// Ids that end a complete number under [`Terminator::Eos`] and [`Terminator::Texts`].
+    ending: Vec<u32>,
+}
+
+/// A number that is complete, and how probable this spelling of it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Closing {
+    /// The value in canonical form.
+    pub value: Decimal,
+    /// Probability, given the prefix.
+    pub probability: f64,
+}
+
+/// Where the probability behind one prefix goes. All of it together is 1.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Expansion {
+    /// Longer prefixes: token, state after it, probability.
+    pub children: Vec<(u32, NumberState, f64)>,
+    /// Numbers that end here.
+    pub closed: Vec<Closing>,
+    /// Texts that are no number.
+    pub invalid: f64,
+    /// Numbers beyond the limits.
+    pub too_long: f64,
+}
+
+impl NumberGrammar {
+    /// `texts` gives the text that each id contributes, in order of ids.
+    pub fn new(texts: impl IntoIterator<Item = Option<String>>, eos_ids: Vec<u32>) -> Self {
+        let texts: Vec<_> = texts.into_iter().map(|text| text.map(String::into_boxed_str)).collect();
+        let touching = Phase::ALL.map(|phase| touching_ids(&texts, &eos_ids, phase));
+        Self { texts, eos_ids, touching }
+    }
+
+    /// Whether any number can be written at all.
+    pub fn spells_numbers(&self) -> bool {
+        !self.touching[Phase::Start as usize].is_empty()
+    }
+
+    /// Resolves what one request asks for.
+    pub fn rules(&self, limits: GrammarLimits, terminator: Terminator) -> NumberRules {
+        let mut ending = self.eos_ids.clone();
+        if let Terminator::Texts(starts) = &terminator {
+            let starts_with_one = |text: &str| starts.iter().any(|start| text.starts_with(start.as_str()));
+            ending.extend(self.ids().filter(|&id| self.text(id).is_some_and(starts_with_one)));
+            ending.sort_unstable();
+            ending.dedup();
+        }
+        NumberRules { limits, terminator, ending }
+    }
+
+    /// Splits the probability of what follows `state`.
+    pub fn expand(&self, state: NumberState, softmax: &Softmax<'_>, rules: &NumberRules) -> Expansion {
+        let mut expansion = Expansion::default();
+        let mut seen = 0.0;
+        for &id in &self.touching[state.phase as usize] {
+            let text = self.text(id).unwrap_or_default();
+            let probability = softmax.probability(id);
+            match state.read(text, rules.limits) {
+                Reading::Continues(next) => expansion.children.push((id, next, probability)),
+                Reading::TooLong => expansion.too_long += probability,
+                Reading::Leaves { rest, .. } if rest.len() == text.len() => continue,
+                Reading::Leaves { state, rest } => {
+                    expansion.close(rules.value_before(state, rest), probability);
+                }
+            }
+            seen += probability;
+        }
+        self.end(state, softmax, rules, (seen, &mut expansion));
+        expansion
+    }
+
+    /// Closes the number with what ends it; what neither continues nor ends it is invalid.
+    fn end(
+        &self,
+        state: NumberState,
+        softmax: &Softmax<'_>,
+        rules: &NumberRules,
+        rest: (f64, &mut Expansion),
+    ) {
+        let (seen, expansion) = rest;
+        let left = (1.0 - seen).max(0.0);
+        let ended = match rules.terminator {
+            Terminator::Any => left - softmax.probability_from(self.texts.len()).min(left),
+            Terminator::Eos | Terminator::Texts(_) => {
+                let ended = rules.ending.iter().filter(|&&id| !self.continues(state, id, rules));
+                ended.map(|&id| softmax.probability(id)).sum::<f64>().min(left)
+            }
+        };
+        expansion.close(rules.value_at_end(state), ended);
+        expansion.invalid += left - ended;
+    }
+
+    fn continues(&self, state: NumberState, id: u32, rules: &NumberRules) -> bool {
+        let text = self.text(id).filter(|_| self.touching[state.phase as usize].binary_search(&id).is_ok());
+        text.is_some_and(|text| {
+            !matches!(state.read(text, rules.limits), Reading::Leaves { rest, .. } if rest.len() == text.len())
+        })
+    }
+
+    fn ids(&self) -> impl Iterator<Item = u32> {
+        (0u32..).take(self.texts.len())
+    }
+
+    fn text(&self, id: u32) -> Option<&str> {
+        self.texts.get(id as usize)?.as_deref()
+    }
+}
+
+impl NumberRules {
+    /// The value of a number that one of its own tokens also ends, by going on with `rest`.
+    fn value_before(&self, state: NumberState, rest: &str) -> Option<Decimal> {
+        match &self.terminator {
+            Terminator::Any => state.value_before_full_stop(),
+            Terminator::Eos => None,
+            Terminator::Texts(starts) => {
+                state.value().filter(|_| starts.iter().any(|start| rest.starts_with(start.as_str())))
+            }
+        }
+    }
+
+    /// The value of a number that the next token ends. Where anything ends a number, "5." is a 5 and a full stop.
+    fn value_at_end(&self, state: NumberState) -> Option<Decimal> {
+        match self.terminator {
+            Terminator::Any => state.value_before_full_stop(),
+            Terminator::Eos | Terminator::Texts(_) => state.value(),
+        }
+    }
+}
+
+impl Expansion {
+    fn close(&mut self, value: Option<Decimal>, probability: f64) {
+        match value {
+            Some(value) if probability > 0.0 => self.closed.push(Closing { value, probability }),
+            Some(_) => {}
+            None => self.invalid += probability,
+        }
+    }
+}
+
+/// Ids whose text begins with something that belongs to a number in this phase, in rising order.
+fn touching_ids(texts: &[Option<Box<str>>], eos_ids: &[u32], phase: Phase) -> Vec<u32> {
+    let touches = |text: &str| {
+        let whole = NumberState::at(phase).read(text, GrammarLimits::default());
+        !text.is_empty() && !matches!(whole, Reading::Leaves { rest, .. } if rest.len() == text.len())
+    };
+    let ids = (0u32..).zip(texts).filter(|(_, text)| text.as_deref().is_some_and(touches)).map(|(id, _)| id);
+    ids.filter(|id| !eos_ids.contains(id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECES: [Option<&str>; 14] = [
+        None, // 0: padding
+        None, // 1: end of sequence
+        Some("5"),
+        Some("12"),
+        Some(" 7"),
+        Some(" -"),
+        Some("-3"),
+        Some("."),
+        Some(".5"),
+        Some(" "),
+        Some("\n"),
+        Some("0 eggs"),
+        Some("x"),
+        Some("５"),
+    ];
+
+    fn grammar() -> NumberGrammar {
+        NumberGrammar::new(PIECES.map(|text| text.map(str::to_owned)), vec![1])
+    }
+
+    /// Expands after `prefix` under a uniform distribution over 14 tokens and two ids of padding.
+    fn expand(prefix: &str, terminator: Terminator) -> (Vec<u32>, Vec<(String, f64)>, f64, f64) {
+        let grammar = grammar();
+        let rules = grammar.rules(GrammarLimits::new(3, 2, true).unwrap(), terminator);
+        let Reading::Continues(state) = NumberState::START.read(prefix, rules.limits) else {
+            panic!("{prefix} is no beginning of a number")
+        };
+        let logits = [0.0_f32; 16];
+        let expansion = grammar.expand(state, &Softmax::new(&logits).unwrap(), &rules);
+        let children: f64 = expansion.children.iter().map(|child| child.2).sum();
+        let closed: f64 = expansion.closed.iter().map(|closing| closing.probability).sum();
+        let total = children + closed + expansion.invalid + expansion.too_long;
+        assert!((total - 1.0).abs() < 1e-12, "{prefix:?}: {total}");
+        (
+            expansion.children.iter().map(|child| child.0).collect(),
+            expansion.closed.iter().map(|c| (c.value.to_string(), (c.probability * 16.0).round())).collect(),
+            (expansion.invalid * 16.0).round(),
+            (expansion.too_long * 16.0).round(),
+        )
+    }
+
+    fn closed(rows: &[(&str, f64)]) -> Vec<(String, f64)> {
+        rows.iter().map(|&(text, weight)| (text.to_owned(), weight)).collect()
+    }
+
+    #[test]
+    fn a_number_begins_with_a_digit_a_space_or_a_minus() {
+        let (children, ended, invalid, too_long) = expand("", Terminator::Any);
+        assert_eq!(children, [2, 3, 4, 5, 6, 9]);
+        assert_eq!(ended, closed(&[("0", 1.0)]), "`0 eggs` is the number 0 and what ends it");
+        assert_eq!((invalid, too_long), (9.0, 0.0));
+    }
+
+    #[test]
+    fn any_other_token_ends_a_complete_number_but_padding_ids_never_do() {
+        let (children, ended, invalid, too_long) = expand("4", Terminator::Any);
+        assert_eq!(children, [2, 3, 7, 8]);
+        assert_eq!(ended, closed(&[("40", 1.0), ("4", 9.0)]));
+        assert_eq!((invalid, too_long), (2.0, 0.0));
+    }
+
+    #[test]
+    fn only_the_end_of_sequence_ends_a_number_where_that_is_asked_for() {
+        let (_, ended, invalid, _) = expand("4", Terminator::Eos);
+        assert_eq!((ended, invalid), (closed(&[("4", 1.0)]), 11.0));
+        let (_, ended, invalid, _) = expand("4.", Terminator::Eos);
+        assert_eq!((ended, invalid), (vec![], 14.0), "`4.` is not complete");
+    }
+
+    #[test]
+    fn listed_texts_end_a_number_also_inside_a_token() {
+        let texts = |texts: &[&str]| Terminator::Texts(texts.iter().map(|&text| text.to_owned()).collect());
+        assert_eq!(expand("4", texts(&["\n"])).1, closed(&[("4", 2.0)]));
+        assert_eq!(expand("4", texts(&[" "])).1, closed(&[("40", 1.0), ("4", 4.0)]));
+        assert_eq!(expand("4", texts(&["."])).0, [2, 3, 7, 8], "what can continue a number does");
+    }
+
+    #[test]
+    fn a_full_stop_ends_a_sentence_only_where_anything_may_follow() {
+        assert_eq!(expand("4.", Terminator::Any).1, closed(&[("4", 1.0), ("4", 11.0)]), "`4.0 eggs`, `4. `");
+    }
+
+    #[test]
+    fn digits_beyond_the_limits_stay_open() {
+        let (children, _, _, too_long) = expand("123", Terminator::Any);
+        assert_eq!((children, too_long), (vec![7, 8], 3.0), "`5`, `12` and `0 eggs` would be a fourth digit");
+        let (children, _, _, too_long) = expand("1.2", Terminator::Any);
+        assert_eq!((children, too_long), (vec![2], 1.0), "`12` has one decimal too many");
+    }
+}

@@ -1,0 +1,21 @@
+//! Numbers: how they are spelled in tokens, how probable each is, and what to answer then.
+//!
+//! [`NumberGrammar`] says which token ids continue, end or leave a number; the tree in [`crate::decoding`] walks
+//! it; [`Distribution`] holds what was found and computes estimates with rigorous [`bounds`](Interval).
+//! [`parse`] reads numbers out of ordinary text.
+
+mod bounds;
+mod decimal;
+mod distribution;
+mod grammar;
+pub mod parse;
+
+mod softmax;
+mod state;
+
+pub use bounds::Interval;
+pub use decimal::Decimal;
+pub use distribution::{Distribution, Leaf, Mass, Objective};
+pub use grammar::{Closing, Expansion, NumberGrammar, NumberRules};
+pub use softmax::Softmax;
+pub use state::{GrammarLimits, NumberState};
