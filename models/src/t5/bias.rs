@@ -1,0 +1,86 @@
+//! Relative position buckets: nearby distances one by one, farther ones logarithmically, all beyond a reach alike.
+
+use candle_core::{Result, Tensor};
+
+use crate::ops::RelativeBias;
+
+use super::T5Config;
+
+/// Which keys a stack's self-attention sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// Keys on both sides (encoder): half of the buckets for each side.
+    Bidirectional,
+    /// Keys before the query only (decoder): all buckets for them.
+    Causal,
+}
+
+/// Bucket of `distance` = key position - query position.
+///
+/// As `_relative_position_bucket` of the original: the first half of a side's buckets holds one distance each, the
+/// rest grow logarithmically up to `max_distance`.
+fn bucket(distance: i64, direction: Direction, num_buckets: usize, max_distance: usize) -> usize {
+    let (offset, side, far) = match direction {
+        Direction::Bidirectional => {
+            let side = num_buckets / 2;
+            (if distance > 0 { side } else { 0 }, side, distance.unsigned_abs() as usize)
+        }
+        Direction::Causal => (0, num_buckets, distance.min(0).unsigned_abs() as usize),
+    };
+    let exact = side / 2;
+    if far < exact {
+        return offset + far;
+    }
+    // In f32, as the original computes it: buckets are cut where its rounding cuts them.
+    let growth = (far as f32 / exact as f32).ln() / (max_distance as f32 / exact as f32).ln();
+    let steps = (growth * (side - exact) as f32) as usize;
+    offset + (exact + steps).min(side - 1)
+}
+
+/// The bias of a stack from its table `[num_buckets, heads]`.
+pub(super) fn relative_bias(table: &Tensor, direction: Direction, config: &T5Config) -> Result<RelativeBias> {
+    let table = table.to_dtype(candle_core::DType::F32)?.to_vec2::<f32>()?;
+    Ok(RelativeBias::new(config.num_heads, config.max_distance, |head, distance| {
+        table[bucket(distance, direction, config.num_buckets, config.max_distance)][head]
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_distances_have_buckets_of_their_own_and_far_ones_share() {
+        // Worked out by hand for 32 buckets and distance 128; the goldens cover the rest.
+        let bidirectional = [
+            (0, 0),
+            (-1, 1),
+            (-7, 7),
+            (-8, 8),
+            (-12, 9),
+            (-127, 15),
+            (-9999, 15),
+            (1, 17),
+            (8, 24),
+            (40, 28),
+        ];
+        for (distance, want) in bidirectional {
+            assert_eq!(bucket(distance, Direction::Bidirectional, 32, 128), want, "bidirectional {distance}");
+        }
+        let causal = [
+            (0, 0),
+            (3, 0),
+            (-1, 1),
+            (-15, 15),
+            (-16, 16),
+            (-19, 17),
+            (-32, 21),
+            (-64, 26),
+            (-127, 31),
+            (-500, 31),
+        ];
+        for (distance, want) in causal {
+            assert_eq!(bucket(distance, Direction::Causal, 32, 128), want, "causal {distance}");
+        }
+    }
+}

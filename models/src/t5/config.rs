@@ -1,0 +1,222 @@
+//! `config.json` of a T5 checkpoint, validated.
+
+use serde::Deserialize;
+
+use crate::checkpoint::{CheckpointFiles, LoadError};
+
+const FILE: &str = "config.json";
+
+/// Activation of the feed-forward layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// Rectified linear unit.
+    Relu,
+    /// GELU in its tanh approximation, as `gelu_new` in Hugging Face.
+    GeluNew,
+    /// x times its logistic.
+    Silu,
+}
+
+/// Shape of a T5. All sizes are at least 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct T5Config {
+    /// Size of the embedding table; may exceed what the tokenizer knows.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Width of a head.
+    pub d_kv: usize,
+    /// Width of the feed-forward layers.
+    pub d_ff: usize,
+    /// Encoder layers.
+    pub num_layers: usize,
+    /// Decoder layers.
+    pub num_decoder_layers: usize,
+    /// Heads.
+    pub num_heads: usize,
+    /// Buckets of relative positions.
+    pub num_buckets: usize,
+    /// Distance from which on positions share a bucket.
+    pub max_distance: usize,
+    /// Epsilon of the normalisation layers.
+    pub layer_norm_epsilon: f64,
+    /// Activation of the feed-forward layers.
+    pub activation: Activation,
+    /// Whether the feed-forward layers have a gate.
+    pub gated: bool,
+    /// Whether hidden states are divided by `sqrt(d_model)` before a stored head; a head that is the embedding
+    /// table itself always has it.
+    pub scale_stored_head: bool,
+    /// First token of every decoder sequence.
+    pub decoder_start_token_id: u32,
+    /// Ids that end a sequence.
+    pub eos_token_ids: Vec<u32>,
+}
+
+/// As stored. Defaults are those of the Hugging Face class.
+#[derive(Deserialize)]
+struct Stored {
+    vocab_size: usize,
+    d_model: usize,
+    d_kv: usize,
+    d_ff: usize,
+    num_layers: usize,
+    num_decoder_layers: Option<usize>,
+    num_heads: usize,
+    relative_attention_num_buckets: Option<usize>,
+    relative_attention_max_distance: Option<usize>,
+    layer_norm_epsilon: Option<f64>,
+    feed_forward_proj: Option<String>,
+    tie_word_embeddings: Option<bool>,
+    scale_decoder_outputs: Option<bool>,
+    decoder_start_token_id: Option<u32>,
+    pad_token_id: Option<u32>,
+    eos_token_id: Option<OneOrMany>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl T5Config {
+    /// Reads and checks `config.json`.
+    ///
+    /// # Errors
+    /// When a field is missing or has a value that no T5 has.
+    pub fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
+        let file = files.name_of(FILE);
+        let stored: Stored = serde_json::from_slice(&files.require(FILE)?)
+            .map_err(|error| LoadError::malformed(&file, error))?;
+        Self::check(stored).map_err(|(field, reason)| LoadError::field(file, field, reason))
+    }
+
+    fn check(stored: Stored) -> Result<Self, (&'static str, String)> {
+        let (activation, gated) = feed_forward(stored.feed_forward_proj.as_deref().unwrap_or("relu"))?;
+        let config = Self {
+            vocab_size: stored.vocab_size,
+            d_model: stored.d_model,
+            d_kv: stored.d_kv,
+            d_ff: stored.d_ff,
+            num_layers: stored.num_layers,
+            num_decoder_layers: stored.num_decoder_layers.unwrap_or(stored.num_layers),
+            num_heads: stored.num_heads,
+            num_buckets: stored.relative_attention_num_buckets.unwrap_or(32),
+            max_distance: stored.relative_attention_max_distance.unwrap_or(128),
+            layer_norm_epsilon: stored.layer_norm_epsilon.unwrap_or(1e-6),
+            activation,
+            gated,
+            scale_stored_head: stored.scale_decoder_outputs.or(stored.tie_word_embeddings).unwrap_or(true),
+            decoder_start_token_id: stored.decoder_start_token_id.or(stored.pad_token_id).unwrap_or(0),
+            eos_token_ids: match stored.eos_token_id {
+                None => vec![1],
+                Some(OneOrMany::One(id)) => vec![id],
+                Some(OneOrMany::Many(ids)) => ids,
+            },
+        };
+        config.check_sizes()?;
+        Ok(config)
+    }
+
+    fn check_sizes(&self) -> Result<(), (&'static str, String)> {
+        /// No T5 comes near; beyond it sizes multiply past what memory and integers hold.
+        const SIZE_MAX: usize = 1 << 24;
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("d_model", self.d_model),
+            ("d_kv", self.d_kv),
+            ("d_ff", self.d_ff),
+            ("num_layers", self.num_layers),
+            ("num_decoder_layers", self.num_decoder_layers),
+            ("num_heads", self.num_heads),
+            ("relative_attention_max_distance", self.max_distance),
+        ];
+        if let Some(&(field, size)) = sizes.iter().find(|&&(_, size)| size == 0 || size > SIZE_MAX) {
+            return Err((field, format!("{size} is out of range")));
+        }
+        if self.num_buckets < 4 || self.num_buckets / 2 > self.max_distance {
+            return Err(("relative_attention_num_buckets", format!("{} is out of range", self.num_buckets)));
+        }
+        if self.decoder_start_token_id as usize >= self.vocab_size {
+            return Err((
+                "decoder_start_token_id",
+                format!("{} is outside the vocabulary", self.decoder_start_token_id),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Width of all heads together.
+    pub fn inner(&self) -> usize {
+        self.num_heads * self.d_kv
+    }
+}
+
+fn feed_forward(name: &str) -> Result<(Activation, bool), (&'static str, String)> {
+    let (gated, activation) =
+        name.strip_prefix("gated-").map_or((false, name), |activation| (true, activation));
+    let activation = match (activation, gated) {
+        ("relu", _) => Activation::Relu,
+        // Hugging Face means the approximation when it says `gated-gelu`.
+        ("gelu", true) | ("gelu_new", _) => Activation::GeluNew,
+        ("silu" | "swish", _) => Activation::Silu,
+        _ => return Err(("feed_forward_proj", format!("`{name}` is not supported"))),
+    };
+    Ok((activation, gated))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(change: &str) -> Result<T5Config, LoadError> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config: serde_json::Value = serde_json::json!({
+            "architectures": ["T5ForConditionalGeneration"], "vocab_size": 2101, "d_model": 96, "d_kv": 24,
+            "d_ff": 256, "num_layers": 2, "num_heads": 4, "eos_token_id": 1, "pad_token_id": 0
+        });
+        let change: serde_json::Map<String, serde_json::Value> = serde_json::from_str(change).unwrap();
+        config.as_object_mut().unwrap().extend(change);
+        std::fs::write(folder.path().join(FILE), config.to_string()).unwrap();
+        T5Config::read(&CheckpointFiles::folder(folder.path()).unwrap())
+    }
+
+    #[test]
+    fn what_is_not_stored_takes_the_defaults_of_the_original_class() {
+        let config = read("{}").unwrap();
+        assert_eq!((config.num_decoder_layers, config.num_buckets, config.max_distance), (2, 32, 128));
+        assert_eq!(
+            (config.activation, config.gated, config.scale_stored_head),
+            (Activation::Relu, false, true)
+        );
+        assert_eq!((config.decoder_start_token_id, config.eos_token_ids), (0, vec![1]));
+    }
+
+    #[test]
+    fn variants_are_read_from_either_writers_spelling() {
+        let config = read(r#"{"feed_forward_proj": "gated-gelu", "tie_word_embeddings": false}"#).unwrap();
+        assert_eq!(
+            (config.activation, config.gated, config.scale_stored_head),
+            (Activation::GeluNew, true, false)
+        );
+        let config = read(r#"{"tie_word_embeddings": true, "scale_decoder_outputs": false}"#).unwrap();
+        assert!(!config.scale_stored_head);
+    }
+
+    #[test]
+    fn bad_fields_are_named() {
+        for (change, field) in [
+            (r#"{"num_heads": 0}"#, "num_heads"),
+            (r#"{"d_ff": 1099511627776}"#, "d_ff"),
+            (r#"{"feed_forward_proj": "gated-tanh"}"#, "feed_forward_proj"),
+            (r#"{"relative_attention_num_buckets": 2}"#, "relative_attention_num_buckets"),
+            (r#"{"decoder_start_token_id": 9999}"#, "decoder_start_token_id"),
+            (r#"{"d_model": "wide"}"#, "string \"wide\""),
+        ] {
+            let message = read(change).unwrap_err().to_string();
+            assert!(message.contains(field) && message.contains("config.json"), "{change}: {message}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The decoder: rows of any number of contexts in one pass, each seeing its ancestors and its prompt.
+
+use std::collections::HashMap;
+
+use candle_core::{Result, Tensor};
+use ntl_core::engine::ContextId;
+
+use super::bias::{Direction, relative_bias};
+use super::context::Context;
+use super::encoder::split;
+use super::layers::{Attention, FeedForward, Loader, Norm};
+use crate::checkpoint::LoadError;
+use crate::ops::{AttentionRow, KeyValues, RelativeBias, Visible, attend, linear};
+
+pub(super) struct Decoder {
+    layers: Vec<DecoderLayer>,
+    norm: Norm,
+    bias: RelativeBias,
+    heads: usize,
+}
+
+struct DecoderLayer {
+    self_norm: Norm,
+    self_attention: Attention,
+    cross_norm: Norm,
+    cross_attention: Attention,
+    feed_forward: FeedForward,
+}
+
+/// Rows of one context within a step; they became its nodes from `first_node` on.
+pub(super) struct Group {
+    pub(super) context: ContextId,
+    pub(super) first_row: usize,
+    pub(super) first_node: usize,
+    /// For each row the nodes from the root down to itself.
+    pub(super) paths: Vec<Vec<u32>>,
+}
+
+impl Decoder {
+    pub(super) fn load(loader: &Loader<'_>) -> std::result::Result<Self, LoadError> {
+        let config = loader.config;
+        let layer = |index| {
+            let block = format!("decoder.block.{index}.layer");
+            Ok(DecoderLayer {
+                self_norm: loader.norm(&format!("{block}.0.layer_norm"))?,
+                self_attention: loader.attention(&format!("{block}.0.SelfAttention"))?,
+                cross_norm: loader.norm(&format!("{block}.1.layer_norm"))?,
+                cross_attention: loader.attention(&format!("{block}.1.EncDecAttention"))?,
+                feed_forward: loader.feed_forward(&format!("{block}.2"))?,
+            })
+        };
+        let name = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight";
+        let table = loader.tensor(name, &[config.num_buckets, config.num_heads])?;
+        Ok(Self {
+            layers: (0..config.num_decoder_layers)
+                .map(layer)
+                .collect::<std::result::Result<_, LoadError>>()?,
+            norm: loader.norm("decoder.final_layer_norm")?,
+            bias: relative_bias(&table, Direction::Causal, config)
+                .map_err(|error| LoadError::Device(error.to_string()))?,
+            heads: config.num_heads,
+        })
+    }
+
+    /// Cross-attention keys and values of packed prompts, once for all their later rows.
+    ///
+    /// * `encoded` `[T, d_model]`: encoder output of all prompts  * `lengths`: tokens of each prompt
+    ///
+    /// Returns one list per prompt with one entry per layer.
+    pub(super) fn contexts(&self, encoded: &Tensor, lengths: &[usize]) -> Result<Vec<Vec<KeyValues>>> {
+        let mut prompts: Vec<Vec<KeyValues>> = lengths.iter().map(|_| Vec::new()).collect();
+        for layer in &self.layers {
+            let keys = linear(encoded, &layer.cross_attention.k)?;
+            let values = linear(encoded, &layer.cross_attention.v)?;
+            for (prompt, kv) in prompts.iter_mut().zip(split(&keys, &values, lengths)?) {
+                prompt.push(kv);
+            }
+        }
+        Ok(prompts)
+    }
+
+    /// Hidden states of a step's rows.
+    ///
+    /// * `x` `[R, d_model]`: embeddings of the rows' tokens  * `groups`: the rows by context, in order
+    ///
+    /// Returns `[R, d_model]`, normalised. Stores the rows' keys and values in their contexts.
+    pub(super) fn forward(
+        &self,
+        mut x: Tensor,
+        groups: &[Group],
+        contexts: &HashMap<ContextId, Context>,
+    ) -> Result<Tensor> {
+        let groups: Vec<(&Group, &Context)> =
+            groups.iter().filter_map(|group| Some((group, contexts.get(&group.context)?))).collect();
+        for (index, layer) in self.layers.iter().enumerate() {
+            x = (&x + layer.attend_to_path(&x, index, &groups, (self.heads, &self.bias))?)?;
+            x = (&x + layer.attend_to_prompt(&x, index, &groups, self.heads)?)?;
+            x = layer.feed_forward.forward(&x)?;
+        }
+        self.norm.forward(&x)
+    }
+}
+
+impl DecoderLayer {
+    fn attend_to_path(
+        &self,
+        x: &Tensor,
+        index: usize,
+        groups: &[(&Group, &Context)],
+        heads: (usize, &RelativeBias),
+    ) -> Result<Tensor> {
+        let (normed, weights) = (self.self_norm.forward(x)?, &self.self_attention);
+        let (q, k, v) =
+            (linear(&normed, &weights.q)?, linear(&normed, &weights.k)?, linear(&normed, &weights.v)?);
+        for (group, context) in groups {
+            let (from, count) = (group.first_row, group.paths.len());
+            let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
+            context.store(index, group.first_node, &keys, &values)?;
+        }
+        let rows: Vec<_> = groups
+            .iter()
+            .flat_map(|(group, context)| {
+                let kv = context.layer(index);
+                let row =
+                    move |path| AttentionRow { kv, visible: Visible::Nodes(path), position: path.len() - 1 };
+                group.paths.iter().map(Vec::as_slice).map(row)
+            })
+            .collect();
+        linear(&attend(&q, &rows, heads.0, Some(heads.1))?, &weights.o)
+    }
+
+    fn attend_to_prompt(
+        &self,
+        x: &Tensor,
+        index: usize,
+        groups: &[(&Group, &Context)],
+        heads: usize,
+    ) -> Result<Tensor> {
+        let q = linear(&self.cross_norm.forward(x)?, &self.cross_attention.q)?;
+        let rows: Vec<_> = groups
+            .iter()
+            .flat_map(|(group, context)| {
+                let visible = Visible::First(context.prompt_len);
+                let row = AttentionRow { kv: &context.cross[index], visible, position: 0 };
+                std::iter::repeat_n(row, group.paths.len())
+            })
+            .collect();
+        linear(&attend(&q, &rows, heads, None)?, &self.cross_attention.o)
+    }
+}

@@ -1,0 +1,88 @@
+//! The encoder, over prompts packed one behind the other: no padding is computed, none can be attended to.
+
+use candle_core::{Result, Tensor};
+
+use super::bias::{Direction, relative_bias};
+use super::layers::{Attention, FeedForward, Loader, Norm};
+use crate::checkpoint::LoadError;
+use crate::ops::{AttentionRow, KeyValues, RelativeBias, Visible, attend, linear};
+
+pub(super) struct Encoder {
+    layers: Vec<EncoderLayer>,
+    norm: Norm,
+    bias: RelativeBias,
+    heads: usize,
+}
+
+struct EncoderLayer {
+    norm: Norm,
+    attention: Attention,
+    feed_forward: FeedForward,
+}
+
+impl Encoder {
+    pub(super) fn load(loader: &Loader<'_>) -> std::result::Result<Self, LoadError> {
+        let config = loader.config;
+        let layer = |index| {
+            let block = format!("encoder.block.{index}.layer");
+            Ok(EncoderLayer {
+                norm: loader.norm(&format!("{block}.0.layer_norm"))?,
+                attention: loader.attention(&format!("{block}.0.SelfAttention"))?,
+                feed_forward: loader.feed_forward(&format!("{block}.1"))?,
+            })
+        };
+        let name = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight";
+        let table = loader.tensor(name, &[config.num_buckets, config.num_heads])?;
+        Ok(Self {
+            layers: (0..config.num_layers).map(layer).collect::<std::result::Result<_, LoadError>>()?,
+            norm: loader.norm("encoder.final_layer_norm")?,
+            bias: relative_bias(&table, Direction::Bidirectional, config)
+                .map_err(|error| LoadError::Device(error.to_string()))?,
+            heads: config.num_heads,
+        })
+    }
+
+    /// Hidden states of all tokens.
+    ///
+    /// * `x` `[T, d_model]`: embeddings of all prompts, one behind the other
+    /// * `lengths`: tokens of each prompt, at least one; their sum is `T`
+    ///
+    /// Returns `[T, d_model]` in the same order.
+    pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
+        for layer in &self.layers {
+            let normed = layer.norm.forward(&x)?;
+            let (q, k, v) = (
+                linear(&normed, &layer.attention.q)?,
+                linear(&normed, &layer.attention.k)?,
+                linear(&normed, &layer.attention.v)?,
+            );
+            let prompts = split(&k, &v, lengths)?;
+            let rows: Vec<_> = prompts
+                .iter()
+                .zip(lengths)
+                .flat_map(|(kv, &length)| {
+                    (0..length).map(move |position| AttentionRow {
+                        kv,
+                        visible: Visible::First(length),
+                        position,
+                    })
+                })
+                .collect();
+            let attended = attend(&q, &rows, self.heads, Some(&self.bias))?;
+            x = (x + linear(&attended, &layer.attention.o)?)?;
+            x = layer.feed_forward.forward(&x)?;
+        }
+        self.norm.forward(&x)
+    }
+}
+
+/// Cuts packed keys and values `[T, H * D]` into those of each prompt.
+pub(super) fn split(keys: &Tensor, values: &Tensor, lengths: &[usize]) -> Result<Vec<KeyValues>> {
+    let mut from = 0;
+    let cut = |&length: &usize| {
+        let kv = KeyValues { keys: keys.narrow(0, from, length)?, values: values.narrow(0, from, length)? };
+        from += length;
+        Ok(kv)
+    };
+    lengths.iter().map(cut).collect()
+}

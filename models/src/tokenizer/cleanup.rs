@@ -1,0 +1,126 @@
+//! The removal of spaces before punctuation that Hugging Face calls `clean_up_tokenization_spaces`, and what it
+//! means for text that is shown while it grows.
+//!
+//! Invariant: the settled part of a cleaned text is a beginning of every cleaned text that it can grow into.
+
+use super::python;
+
+/// What is replaced, in this order, each once over the whole text
+/// (`PreTrainedTokenizerBase.clean_up_tokenization`).
+const REPLACEMENTS: [(&str, &str); 10] = [
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+];
+
+/// What may stand between a space and the end of a text while that space can still be removed. Those with
+/// two spaces are there because ` n ' t` first becomes ` n't`.
+const PENDING: [&str; 8] = ["", "'", "'v", "'r", "n", "n ", "n'", "n '"];
+
+/// The text without spaces before punctuation.
+pub(super) fn clean_up(text: &str) -> String {
+    REPLACEMENTS.iter().fold(
+        text.to_owned(),
+        |text, (from, to)| {
+            if text.contains(from) { text.replace(from, to) } else { text }
+        },
+    )
+}
+
+/// How many bytes of a decoded text stay as they are: all but an unfinished character, white space that a later
+/// piece may remove, and what stands after such white space.
+///
+/// * `cleaned`: whether the text went through [`clean_up`]
+/// * `stripped`: whether white space at its end was dropped, so that it can reappear
+pub(super) fn settled_len(text: &str, cleaned: bool, stripped: bool) -> usize {
+    let whole = text.trim_end_matches('\u{FFFD}');
+    let without_space = if stripped { whole.trim_end_matches(python::is_space) } else { whole };
+    if cleaned { pending_from(without_space) } else { without_space.len() }
+}
+
+fn pending_from(text: &str) -> usize {
+    // An apostrophe at the end may have been ` ' `, whose second space goes elsewhere when a full stop follows.
+    let apostrophe = text.strip_suffix('\'').unwrap_or(text).len();
+    let spaces = PENDING.iter().filter_map(|tail| {
+        let before = text.strip_suffix(tail)?;
+        let kept = before.trim_end_matches(' ').len();
+        (kept < before.len()).then_some(kept)
+    });
+    spaces.fold(apostrophe, usize::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spaces_before_punctuation_go() {
+        for (text, want) in [
+            ("5 .", "5."),
+            ("what ? no !", "what? no!"),
+            ("a , b", "a, b"),
+            ("do n't , I 'm , it 's , we 've , you 're", "don't, I'm, it's, we've, you're"),
+            ("rock ' n", "rock'n"),
+            ("a  .", "a ."),
+            ("a n ' t", "an't"),
+            ("x .75", "x.75"),
+        ] {
+            assert_eq!(clean_up(text), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_still_change_is_held_back() {
+        for (text, cleaned, stripped, want) in [
+            ("5", true, false, "5"),
+            ("5 ", true, false, "5"),
+            ("5 ", false, false, "5 "),
+            ("5 ", false, true, "5"),
+            ("it '", true, false, "it"),
+            ("we 'v", true, false, "we"),
+            ("do n", true, false, "do"),
+            ("do n ", true, false, "do"),
+            ("an", true, false, "an"),
+            ("don'", true, false, "don"),
+            ("1\u{FFFD}\u{FFFD}", false, false, "1"),
+            ("it 's", true, false, "it 's"),
+        ] {
+            assert_eq!(&text[..settled_len(text, cleaned, stripped)], want, "{text:?}");
+        }
+    }
+
+    /// Every text of `LENGTH` of the characters that the replacements are made of.
+    fn every_text(mut check: impl FnMut(&str)) {
+        const LETTERS: [char; 7] = [' ', '\'', '.', 'n', 't', 'v', 'e'];
+        const LENGTH: u32 = 6;
+        for code in 0..LETTERS.len().pow(LENGTH) {
+            let digits = (0..LENGTH).map(|place| code / LETTERS.len().pow(place) % LETTERS.len());
+            check(&format!("a{}", digits.map(|digit| LETTERS[digit]).collect::<String>()));
+        }
+    }
+
+    #[test]
+    fn settled_text_is_a_beginning_of_whatever_follows() {
+        let decode = |text: &str, stripped: bool| clean_up(if stripped { text.trim() } else { text });
+        every_text(|text| {
+            for stripped in [false, true] {
+                let end = decode(text, stripped);
+                for length in 1..text.len() {
+                    let now = decode(&text[..length], stripped);
+                    let settled = &now[..settled_len(&now, true, stripped)];
+                    assert!(
+                        end.starts_with(settled),
+                        "{text:?} after {length}: {settled:?} is not in {end:?}"
+                    );
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! All words of a list that begin at a place of a text.
+
+/// Words in byte order, each with a number. Those that begin a text are found by narrowing a range of the list
+/// byte by byte, in time proportional to the longest of them.
+#[derive(Debug, Default)]
+pub(in super::super) struct PrefixIndex {
+    sorted: Vec<(String, u32)>,
+}
+
+impl PrefixIndex {
+    /// Empty words are left out: they would be found everywhere.
+    pub(in super::super) fn new(words: impl IntoIterator<Item = (String, u32)>) -> Self {
+        let mut sorted: Vec<_> = words.into_iter().filter(|(word, _)| !word.is_empty()).collect();
+        sorted.sort();
+        sorted.dedup_by(|later, first| later.0 == first.0);
+        Self { sorted }
+    }
+
+    /// Calls `found` with the length in bytes and the number of every word that `text` begins with, shortest
+    /// first.
+    pub(in super::super) fn prefixes(&self, text: &str, mut found: impl FnMut(usize, u32)) {
+        let mut range = &self.sorted[..];
+        for (depth, byte) in text.bytes().enumerate() {
+            let at_depth = |entry: &(String, u32)| entry.0.as_bytes().get(depth).copied();
+            let start = range.partition_point(|entry| at_depth(entry) < Some(byte));
+            let end = range.partition_point(|entry| at_depth(entry) <= Some(byte));
+            range = &range[start..end];
+            match range.first() {
+                None => return,
+                Some((word, number)) if word.len() == depth + 1 => found(depth + 1, *number),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The longest word that `text` begins with: its length in bytes and its number.
+    pub(in super::super) fn longest(&self, text: &str) -> Option<(usize, u32)> {
+        let mut longest = None;
+        self.prefixes(text, |length, number| longest = Some((length, number)));
+        longest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_where_they_begin_a_text() {
+        let words = ["ab", "a", "abcd", "b", "", "▁", "▁1"];
+        let index = PrefixIndex::new(words.map(str::to_owned).into_iter().zip(0..));
+        for (text, want) in [
+            ("abcx", vec![(1, 1), (2, 0)]),
+            ("abcd", vec![(1, 1), (2, 0), (4, 2)]),
+            ("▁12", vec![(3, 5), (4, 6)]),
+            ("c", vec![]),
+            ("", vec![]),
+        ] {
+            let mut found = Vec::new();
+            index.prefixes(text, |length, number| found.push((length, number)));
+            assert_eq!(found, want, "{text:?}");
+            assert_eq!(index.longest(text), want.last().copied());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! SentencePiece unigram models (`spiece.model`): text to pieces exactly as the C++ library cuts it.
+//!
+//! Not here: words that a tokenizer adds to the model, and special tokens (`slow.rs`). Written out instead of
+//! using the `tokenizers` crate because that one cuts at every space first, sums scores in double precision and
+//! panics on a broken model file, which all can differ from what the checkpoint was trained with.
+
+mod index;
+mod normalizer;
+pub(super) mod proto;
+mod segment;
+
+use std::collections::HashMap;
+
+use prost::Message;
+
+use self::normalizer::Normalizer;
+use self::proto::PieceType;
+use self::segment::Segmenter;
+use super::pieces::{Piece, PieceKind, Token, named_byte};
+
+pub(super) use self::index::PrefixIndex;
+
+const UNIGRAM: i32 = 1;
+
+/// A model.
+#[derive(Debug)]
+pub(super) struct SentencePiece {
+    pieces: Vec<Piece>,
+    ids: HashMap<String, u32>,
+    normalizer: Normalizer,
+    segmenter: Segmenter,
+    /// Ids of the 256 bytes, where unknown characters are written with them.
+    bytes: Option<Vec<u32>>,
+}
+
+impl SentencePiece {
+    /// # Errors
+    /// With the reason, when the file is not a whole and consistent unigram model.
+    pub(super) fn parse(file: &[u8]) -> Result<Self, String> {
+        let model = proto::Model::decode(file).map_err(|error| error.to_string())?;
+        // Both stand behind the pieces: a file that is cut between two pieces would decode without complaint.
+        let (Some(trainer), Some(normalizer)) = (&model.trainer, &model.normalizer) else {
+            return Err("it has no trainer or normalizer specification, it may be cut off".into());
+        };
+        if trainer.model_type.is_some_and(|kind| kind != UNIGRAM) {
+            return Err("it is not a unigram model".into());
+        }
+        let pieces = model.pieces.iter().enumerate().map(read_piece).collect::<Result<Vec<_>, _>>()?;
+        let ids = unique_ids(&pieces)?;
+        let fixed = model.pieces.iter().filter(|piece| piece.kind() == PieceType::UserDefined);
+        let fixed = PrefixIndex::new(fixed.map(|piece| (piece.piece().to_owned(), 0)));
+        let space_last = trainer.treat_whitespace_as_suffix.unwrap_or(false);
+        Ok(Self {
+            normalizer: Normalizer::new(normalizer, space_last, fixed)?,
+            segmenter: Segmenter::new(&model.pieces)?,
+            bytes: trainer.byte_fallback.unwrap_or(false).then(|| byte_ids(&ids)).transpose()?,
+            pieces,
+            ids,
+        })
+    }
+
+    /// The pieces; the place of each is its id.
+    pub(super) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    pub(super) fn id(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied()
+    }
+
+    /// Cuts `text` into pieces. Neighbouring unknown characters are one token.
+    pub(super) fn encode(&self, text: &str) -> Vec<Token> {
+        let normalized = self.normalizer.normalize(text);
+        let unknown = self.segmenter.unknown();
+        let mut tokens: Vec<Token> = Vec::new();
+        for (piece, id) in self.segmenter.segment(&normalized) {
+            if let (true, Some(bytes)) = (id == unknown, &self.bytes) {
+                let ids = piece.bytes().filter_map(|byte| bytes.get(usize::from(byte)).copied());
+                tokens.extend(ids.map(|id| Token { id, text: self.name(id) }));
+                continue;
+            }
+            match tokens.last_mut() {
+                Some(last) if id == unknown && last.id == unknown => last.text.push_str(piece),
+                _ => tokens.push(Token { id, text: piece.to_owned() }),
+            }
+        }
+        tokens
+    }
+
+    fn name(&self, id: u32) -> String {
+        self.pieces.get(id as usize).map(|piece| piece.name.clone()).unwrap_or_default()
+    }
+}
+
+fn read_piece((id, piece): (usize, &proto::Piece)) -> Result<Piece, String> {
+    let name = piece.piece();
+    if name.is_empty() {
+        return Err(format!("piece {id} is empty"));
+    }
+    let kind = match piece.kind() {
+        PieceType::Normal | PieceType::UserDefined | PieceType::Unused => PieceKind::Text,
+        PieceType::Unknown | PieceType::Control => PieceKind::Special,
+        PieceType::Byte => {
+            PieceKind::Byte(named_byte(name).ok_or_else(|| format!("piece {id} is not the name of a byte"))?)
+        }
+    };
+    Ok(Piece { name: name.to_owned(), kind })
+}
+
+fn unique_ids(pieces: &[Piece]) -> Result<HashMap<String, u32>, String> {
+    let mut ids = HashMap::with_capacity(pieces.len());
+    for (id, piece) in (0..).zip(pieces) {
+        if let Some(first) = ids.insert(piece.name.clone(), id) {
+            return Err(format!("pieces {first} and {id} are the same"));
+        }
+    }
+    Ok(ids)
+}
+
+fn byte_ids(ids: &HashMap<String, u32>) -> Result<Vec<u32>, String> {
+    let id = |byte| {
+        let name = format!("<0x{byte:02X}>");
+        ids.get(&name)
+            .copied()
+            .ok_or_else(|| format!("it writes unknown characters as bytes but lacks {name}"))
+    };
+    (0..=u8::MAX).map(id).collect()
+}
+
+#[cfg(test)]
+mod tests;

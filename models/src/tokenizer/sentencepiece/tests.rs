@@ -1,0 +1,101 @@
+//! Small models, built here.
+
+use prost::Message;
+
+use super::proto::{Model, Normalizer, Piece, PieceType, Trainer};
+use super::*;
+
+fn piece(name: &str, score: f32, kind: PieceType) -> Piece {
+    Piece { piece: Some(name.into()), score: Some(score), kind: Some(kind as i32) }
+}
+
+fn model() -> Model {
+    let mut pieces = vec![
+        piece("<pad>", 0.0, PieceType::Control),
+        piece("</s>", 0.0, PieceType::Control),
+        piece("<unk>", 0.0, PieceType::Unknown),
+    ];
+    let normal = [("▁", -2.0), ("1", -3.0), ("2", -3.0), ("▁12", -4.0), ("a", -3.0), ("a▁1", -4.0)];
+    pieces.extend(normal.map(|(name, score)| piece(name, score, PieceType::Normal)));
+    Model { pieces, trainer: Some(Trainer::default()), normalizer: Some(Normalizer::default()) }
+}
+
+fn encode(model: &Model, text: &str) -> Vec<(u32, String)> {
+    let model = SentencePiece::parse(&model.encode_to_vec()).unwrap();
+    model.encode(text).into_iter().map(|token| (token.id, token.text)).collect()
+}
+
+fn names(model: &Model, text: &str) -> String {
+    encode(model, text).iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_most_probable_cut_wins_even_across_spaces() {
+    for (text, want) in [("12", "▁12"), ("21", "▁ 2 1"), ("a 1", "▁ a▁1"), ("", ""), ("  ", "")] {
+        assert_eq!(names(&model(), text), want, "{text:?}");
+    }
+}
+
+#[test]
+fn unknown_neighbours_are_one_token_that_remembers_its_text() {
+    let unknown = |text: &str| (2, text.to_owned());
+    assert_eq!(encode(&model(), "é€a")[1..], [unknown("é€"), (7, "a".into())]);
+}
+
+#[test]
+fn user_defined_pieces_are_never_cut_and_unused_ones_never_chosen() {
+    let mut model = model();
+    model.pieces.push(piece("1a", 0.0, PieceType::UserDefined));
+    model.pieces.push(piece("12", 9.0, PieceType::Unused));
+    assert_eq!(names(&model, "1a"), "▁ 1a");
+    assert_eq!(names(&model, "212"), "▁ 2 1 2");
+}
+
+#[test]
+fn unknown_characters_become_bytes_where_the_model_has_them() {
+    let mut model = model();
+    model.trainer = Some(Trainer { byte_fallback: Some(true), ..Trainer::default() });
+    let lacking = SentencePiece::parse(&model.encode_to_vec()).unwrap_err();
+    assert_eq!(lacking, "it writes unknown characters as bytes but lacks <0x00>");
+    model.pieces.extend((0..=u8::MAX).map(|byte| piece(&format!("<0x{byte:02X}>"), 0.0, PieceType::Byte)));
+    assert_eq!(names(&model, "é"), "▁ <0xC3> <0xA9>");
+}
+
+#[test]
+fn what_is_no_whole_unigram_model_is_refused_with_the_reason() {
+    let changed = |change: fn(&mut Model)| {
+        let mut model = model();
+        change(&mut model);
+        SentencePiece::parse(&model.encode_to_vec()).map(|_| ()).unwrap_err()
+    };
+    for (reason, change) in [
+        ("it does not have exactly one unknown piece", (|model| model.pieces.clear()) as fn(&mut Model)),
+        ("it does not have exactly one unknown piece", |model| drop(model.pieces.remove(2))),
+        ("it is not a unigram model", |model| {
+            model.trainer = Some(Trainer { model_type: Some(2), ..Trainer::default() });
+        }),
+        ("piece 3 is empty", |model| model.pieces[3].piece = None),
+        ("pieces 4 and 5 are the same", |model| model.pieces[5].piece = Some("1".into())),
+        ("piece 4 is not the name of a byte", |model| model.pieces[4].kind = Some(6)),
+        ("normalization rules are cut off", |model| {
+            model.normalizer =
+                Some(Normalizer { precompiled_charsmap: Some(vec![9]), ..Normalizer::default() });
+        }),
+        ("it has no trainer or normalizer specification, it may be cut off", |model| model.normalizer = None),
+    ] {
+        assert_eq!(changed(change), reason);
+    }
+}
+
+#[test]
+fn no_cut_or_flipped_file_panics() {
+    let whole = model().encode_to_vec();
+    for length in 0..whole.len() {
+        assert!(SentencePiece::parse(&whole[..length]).is_err(), "cut after {length}");
+        let mut flipped = whole.clone();
+        flipped[length] ^= 0x55;
+        if let Ok(model) = SentencePiece::parse(&flipped) {
+            model.encode("12 a é");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The T5 tokenizer that transformers calls slow: `spiece.model` and tokens added beside it.
+//!
+//! In: text. Out: ids, and text again. Its differences from the fast one that show: no second `</s>` behind
+//! one that the text already ends in, and no white space at the ends of a decoded text. Not here: digit
+//! splitting and the clean-up of spaces.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::checkpoint::{CheckpointFiles, LoadError};
+
+use super::config::{AddedToken, CONFIG_FILE, TokenizerConfig};
+use super::pieces::{Piece, PieceKind, PieceTable, Spelling, Token};
+use super::python;
+use super::sentencepiece::{PrefixIndex, SentencePiece};
+
+pub(super) const MODEL_FILE: &str = "spiece.model";
+
+/// A slow T5 tokenizer.
+#[derive(Debug)]
+pub(super) struct SlowTokenizer {
+    model: SentencePiece,
+    /// Words that are cut out of the text before the model sees it, with their ids.
+    added: PrefixIndex,
+    eos: Option<u32>,
+}
+
+impl SlowTokenizer {
+    /// # Errors
+    /// When the model file is missing, broken, or belongs to another family of tokenizers.
+    pub(super) fn open(
+        files: &CheckpointFiles,
+        config: &TokenizerConfig,
+    ) -> Result<(Self, PieceTable), LoadError> {
+        if !config.reads_sentencepiece() {
+            let reason = "this class is only read from a tokenizer.json, which is missing";
+            return Err(LoadError::field(files.name_of(CONFIG_FILE), "tokenizer_class", reason));
+        }
+        let malformed = |reason| LoadError::malformed(files.name_of(MODEL_FILE), reason);
+        let model = SentencePiece::parse(&files.require(MODEL_FILE)?).map_err(malformed)?;
+        let added = added_tokens(&model, config);
+        let table = piece_table(&model, &added).map_err(malformed)?;
+        let eos = table.id(config.eos.as_deref().unwrap_or("</s>"));
+        let added = PrefixIndex::new(added.into_iter().map(|(name, token)| (name, token.id)));
+        Ok((Self { model, added, eos }, table))
+    }
+
+    /// Cuts `text` at added tokens and what is between them into pieces.
+    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<Token> {
+        let mut tokens = Vec::new();
+        let (mut start, mut at) = (0, 0);
+        while let Some(character) = text[at..].chars().next() {
+            let Some((length, id)) = self.added.longest(&text[at..]) else {
+                at += character.len_utf8();
+                continue;
+            };
+            // Each part is a text of its own to the model, so that it begins with a space mark again.
+            tokens.extend(self.model.encode(&text[start..at]));
+            tokens.push(Token { id, text: text[at..at + length].to_owned() });
+            at += length;
+            start = at;
+        }
+        tokens.extend(self.model.encode(&text[start..]));
+        if let (true, Some(eos)) = (add_special_tokens, self.eos)
+            && tokens.last().is_none_or(|last| last.id != eos)
+        {
+            tokens.push(Token { id: eos, text: String::new() });
+        }
+        tokens
+    }
+}
+
+/// The text of `ids`: parts between added words, each without white space at its ends, joined by spaces.
+pub(super) fn decode(table: &PieceTable, ids: &[u32]) -> String {
+    let mut parts = Vec::new();
+    let mut part: Vec<u8> = Vec::new();
+    let mut open = false;
+    for &id in ids {
+        let (Some(piece), Some(bytes)) = (table.get(id), table.bytes(id)) else { continue };
+        match piece.kind {
+            PieceKind::Special => {}
+            PieceKind::Added => {
+                // A part of nothing but spaces still counts: the original joins with it, too.
+                if open {
+                    parts.push(stripped(&part));
+                }
+                parts.push(piece.name.clone());
+                (part, open) = (Vec::new(), false);
+            }
+            PieceKind::Text | PieceKind::Byte(_) => {
+                part.extend(bytes);
+                open = true;
+            }
+        }
+    }
+    if open {
+        parts.push(stripped(&part));
+    }
+    parts.join(" ")
+}
+
+fn stripped(part: &[u8]) -> String {
+    String::from_utf8_lossy(part).trim_matches(python::is_space).to_owned()
+}
+
+/// What the files add, the special tokens that are pieces of the model, and the `<extra_id_*>` that old
+/// checkpoints do not list: those stand behind the pieces, the last one first, where a file claims no id there.
+fn added_tokens(model: &SentencePiece, config: &TokenizerConfig) -> BTreeMap<String, AddedToken> {
+    let mut added = config.added.clone();
+    let usual = ["</s>", "<pad>", "<unk>"].map(str::to_owned);
+    for name in config.special.iter().chain(&usual) {
+        if let Some(id) = model.id(name) {
+            added.entry(name.clone()).or_insert(AddedToken { id, special: true });
+        }
+    }
+    let first_extra = extra_name(0);
+    if !added.contains_key(&first_extra) && model.id(&first_extra).is_none() {
+        let claimed: BTreeSet<u32> = added.values().map(|token| token.id).collect();
+        let sentinels = (0..config.extra_ids).rev().zip((0..).skip(model.pieces().len()));
+        for (number, id) in sentinels.filter(|(_, id)| !claimed.contains(id)) {
+            added.insert(extra_name(number), AddedToken { id, special: true });
+        }
+    }
+    added
+}
+
+/// The name of one of T5's sentinel tokens.
+fn extra_name(number: u32) -> String {
+    format!("<extra_id_{number}>")
+}
+
+fn piece_table(model: &SentencePiece, added: &BTreeMap<String, AddedToken>) -> Result<PieceTable, String> {
+    let pieces = (0..).zip(model.pieces().iter().cloned());
+    let added = added.iter().map(|(name, token)| {
+        let kind = if token.special { PieceKind::Special } else { PieceKind::Added };
+        (token.id, Piece { name: name.clone(), kind })
+    });
+    PieceTable::new(pieces.chain(added), Spelling::SpaceMark)
+}

@@ -1,0 +1,173 @@
+//! Small checkpoints, written here.
+
+use prost::Message;
+
+use super::sentencepiece::proto::{Model, Normalizer, Piece, PieceType, Trainer};
+use super::*;
+
+fn spiece() -> Vec<u8> {
+    let piece = |name: &str, kind: PieceType| Piece {
+        piece: Some(name.into()),
+        score: Some(-(name.len() as f32).recip()),
+        kind: Some(kind as i32),
+    };
+    let mut pieces = vec![
+        piece("<pad>", PieceType::Control),
+        piece("</s>", PieceType::Control),
+        piece("<unk>", PieceType::Unknown),
+    ];
+    let normal = ["▁", "1", "2", "▁12", "-", "▁-1", ".", "it", "▁it", "'s", "'", "s", "nan"];
+    pieces.extend(normal.map(|name| piece(name, PieceType::Normal)));
+    Model { pieces, trainer: Some(Trainer::default()), normalizer: Some(Normalizer::default()) }
+        .encode_to_vec()
+}
+
+const CUSTOM: &str = r#"{"tokenizer_class": "T5Custom_Tokenizer"}"#;
+
+fn open(files: &[(&str, &[u8])]) -> Result<Tokenizer, LoadError> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        std::fs::write(folder.path().join(name), content).unwrap();
+    }
+    Tokenizer::open(&CheckpointFiles::folder(folder.path()).unwrap())
+}
+
+fn tokens(tokenizer: &Tokenizer, text: &str) -> String {
+    let ids = tokenizer.encode(text, true).unwrap();
+    ids.iter().map(|&id| tokenizer.token(id).unwrap()).collect::<Vec<_>>().join(" ")
+}
+
+fn slow() -> Tokenizer {
+    open(&[(MODEL_FILE, &spiece())]).unwrap()
+}
+
+fn digits() -> Tokenizer {
+    open(&[(MODEL_FILE, &spiece()), ("tokenizer_config.json", CUSTOM.as_bytes())]).unwrap()
+}
+
+/// One word per token; `[U]` is unknown and special, `[A]` is added.
+const LIBRARY: &str = r#"{
+    "version": "1.0", "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+    "truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0},
+    "padding": null,
+    "added_tokens": [
+        {"id": 0, "content": "[U]", "single_word": false, "lstrip": false, "rstrip": false,
+         "normalized": false, "special": true},
+        {"id": 3, "content": "[A]", "single_word": false, "lstrip": false, "rstrip": false,
+         "normalized": false, "special": false}],
+    "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+    "model": {"type": "WordLevel", "vocab": {"[U]": 0, "it": 1, "<0x35>": 2}, "unk_token": "[U]"}}"#;
+
+const UNKNOWN_OUT_OF_RANGE: &str =
+    r#"{"version": "1.0", "model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 9}}"#;
+
+#[test]
+fn added_tokens_are_cut_out_and_each_part_begins_anew() {
+    for (text, want) in [
+        ("it", "▁it </s>"),
+        ("", "</s>"),
+        ("</s>", "</s>"),
+        ("it</s>it", "▁it </s> ▁it </s>"),
+        ("<extra_id_0> it <pad>  </s>", "<extra_id_0> ▁it <pad> </s>"),
+        ("<extra_id_100>", "▁ <unk> 1 <unk> </s>"),
+    ] {
+        assert_eq!(tokens(&slow(), text), want, "{text:?}");
+    }
+    assert_eq!(slow().encode("it", false).unwrap(), [11]);
+}
+
+#[test]
+fn the_digit_style_splits_every_piece_with_a_digit_but_no_sentinel() {
+    for (text, want) in [
+        ("12", "▁ 1 2 </s>"),
+        ("-1", "▁ - 1 </s>"),
+        ("it", "▁it </s>"),
+        ("٣٤", "▁ <unk> <unk> </s>"),
+        ("€€", "▁ <unk> </s>"),
+        ("<extra_id_1>", "<extra_id_1> </s>"),
+    ] {
+        assert_eq!(tokens(&digits(), text), want, "{text:?}");
+    }
+}
+
+#[test]
+fn sentinels_that_no_file_lists_stand_behind_the_pieces_last_one_first() {
+    let tokenizer = slow();
+    assert_eq!(tokenizer.len(), 116);
+    assert_eq!((tokenizer.token(16), tokenizer.token(115)), (Some("<extra_id_99>"), Some("<extra_id_0>")));
+}
+
+#[test]
+fn ids_of_special_tokens_are_known() {
+    let tokenizer = slow();
+    assert_eq!((tokenizer.eos_id(), tokenizer.pad_id()), (Some(1), Some(0)));
+    assert_eq!(tokenizer.token_id("▁12"), Some(6));
+}
+
+#[test]
+fn decoding_drops_special_tokens_and_spaces_at_the_ends() {
+    let added = br#"{"<a>": 16}"#;
+    let tokenizer = open(&[(MODEL_FILE, &spiece()), ("added_tokens.json", added)]).unwrap();
+    for (ids, want) in [
+        (&[11, 1, 6, 3, 1][..], "it 12"),
+        (&[3, 3], ""),
+        (&[11, 3, 9, 3], "it."),
+        (&[11, 3, 13, 14], "it's"),
+        (&[11, 16, 10], "it <a> it"),
+        (&[3, 16], " <a>"),
+        (&[999], ""),
+    ] {
+        assert_eq!(tokenizer.decode(ids), want, "{ids:?}");
+    }
+}
+
+#[test]
+fn number_tokens_are_those_of_the_loss() {
+    let values = |tokenizer: &Tokenizer| {
+        (0..tokenizer.len() as u32).filter_map(|id| tokenizer.number_value(id)).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&slow()), [1.0, 2.0, 12.0, -1.0]);
+    assert_eq!(values(&digits()), [1.0, 2.0]);
+}
+
+#[test]
+fn a_piece_reads_as_the_text_that_it_adds() {
+    let tokenizer = slow();
+    assert_eq!(tokenizer.piece_text(6).as_deref(), Some(" 12"));
+    assert_eq!((tokenizer.piece_text(1), tokenizer.piece_text(999)), (None, None));
+    assert_eq!((tokenizer.token_text(6), tokenizer.token_text(1)), (" 12".into(), "</s>".into()));
+}
+
+#[test]
+fn a_tokenizer_json_is_read_by_the_library_and_never_cuts_a_prompt() {
+    let tokenizer = open(&[(LIBRARY_FILE, LIBRARY.as_bytes()), (MODEL_FILE, b"not read")]).unwrap();
+    assert_eq!(tokenizer.encode("it it what [A]", true).unwrap(), [1, 1, 0, 3]);
+    assert_eq!(tokenizer.decode(&[1, 0, 2, 3]), "it5[A]");
+    assert_eq!((tokenizer.len(), tokenizer.piece_text(2).as_deref()), (4, Some("5")));
+    assert_eq!((tokenizer.eos_id(), tokenizer.piece_text(0)), (None, None));
+}
+
+#[test]
+fn a_checkpoint_without_a_usable_tokenizer_is_refused_by_name() {
+    let spiece = spiece();
+    let class = |name: &str| format!(r#"{{"tokenizer_class": "{name}"}}"#);
+    for (files, want) in [
+        (vec![], " has no tokenizer.json; a SentencePiece spiece.model would do as well"),
+        (vec![(MODEL_FILE, &spiece[..spiece.len() / 2])], "/spiece.model is not usable: "),
+        (vec![(MODEL_FILE, b"".as_slice())], "/spiece.model is not usable: "),
+        (vec![(LIBRARY_FILE, b"{\"version\": ".as_slice())], "/tokenizer.json is not usable: EOF"),
+        (vec![(LIBRARY_FILE, UNKNOWN_OUT_OF_RANGE.as_bytes())], "/tokenizer.json is not usable: "),
+        (vec![(MODEL_FILE, &spiece), ("added_tokens.json", br#"{"x": 4000000000}"#)], "has id 4000000000"),
+        (
+            vec![(MODEL_FILE, &spiece), ("tokenizer_config.json", class("RtTokenizer").as_bytes())],
+            "field `tokenizer_class`: checkpoints with RtTokenizer are not served yet",
+        ),
+        (
+            vec![(MODEL_FILE, &spiece), ("tokenizer_config.json", class("XLNetTokenizer").as_bytes())],
+            "field `tokenizer_class`: this class is only read from a tokenizer.json, which is missing",
+        ),
+    ] {
+        let message = open(&files).map(|_| ()).unwrap_err().to_string();
+        assert!(message.contains(want), "{message}");
+    }
+}

@@ -1,0 +1,211 @@
+//! The engine with a scripted model: batching, cancelling, failing, and a queue that has an end.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ntl_core::decoding::Vocabulary;
+use ntl_core::engine::{
+    EngineError, Event, FinishReason, Job, ModelError, NumberJob, Request, Terminator, TextJob,
+};
+use ntl_core::numbers::{GrammarLimits, NumberGrammar};
+use ntl_core::sampling::Sampling;
+use ntl_core::scripted::{Script, ScriptedModel};
+use ntl_core::text::TextDecoder;
+use ntl_models::batch::{Ending, Engine, EngineLimits, EngineObserver, JobEvents};
+
+/// Ids: 0 start, 1 end, 2..12 the digits.
+const TOKENS: usize = 12;
+
+struct Digits;
+
+impl TextDecoder for Digits {
+    fn decode(&self, ids: &[u32]) -> String {
+        ids.iter().map(|id| id.saturating_sub(2).to_string()).collect()
+    }
+    fn token_text(&self, id: u32) -> String {
+        self.decode(&[id])
+    }
+    fn settled_len(&self, text: &str) -> usize {
+        text.len()
+    }
+}
+
+/// Passes on what the engine reports.
+struct Reports {
+    endings: Mutex<Sender<Ending>>,
+    seen: Mutex<(usize, usize, usize)>,
+}
+
+impl EngineObserver for Reports {
+    fn load(&self, waiting: usize, running: usize) {
+        let mut seen = self.seen.lock().unwrap();
+        (seen.0, seen.1) = (waiting, running);
+    }
+    fn started(&self, _waited: Duration) {}
+    fn stepped(&self, _rows: usize) {}
+    fn ended(&self, ending: Ending) {
+        let _ = self.endings.lock().unwrap().send(ending);
+    }
+    fn panicked(&self) {
+        self.seen.lock().unwrap().2 += 1;
+    }
+}
+
+struct Running {
+    engine: Engine,
+    thread: JoinHandle<()>,
+    reports: Arc<Reports>,
+    endings: Receiver<Ending>,
+}
+
+fn start(script: Script, limits: EngineLimits) -> Running {
+    let texts = (0..TOKENS as u32).map(|id| (id > 1).then(|| Digits.token_text(id)));
+    let vocabulary = Vocabulary {
+        decoder: Arc::new(Digits),
+        grammar: Arc::new(NumberGrammar::new(texts, vec![1])),
+        eos_ids: vec![1].into(),
+        tokens: TOKENS,
+    };
+    let (sender, endings) = channel();
+    let reports = Arc::new(Reports { endings: Mutex::new(sender), seen: Mutex::default() });
+    let model = Box::new(ScriptedModel::new(TOKENS, script));
+    let (engine, thread) = Engine::spawn(model, vocabulary, limits, Arc::clone(&reports) as _).unwrap();
+    Running { engine, thread, reports, endings }
+}
+
+/// Spells the prompt's first id as digits that depend on the path, then ends; a little mass goes elsewhere.
+fn echo(prompt: &[u32], path: &[u32]) -> Result<Vec<f32>, ModelError> {
+    let mut logits: Vec<f32> = (0..TOKENS).map(|id| id as f32 * 0.01).collect();
+    let favourite = if path.len() < 3 { 2 + (prompt[0] as usize + path.len()) % 10 } else { 1 };
+    logits[favourite] = 4.0;
+    logits[0] = f32::NEG_INFINITY;
+    Ok(logits)
+}
+
+fn text(prompt: u32) -> Job {
+    let job = TextJob { n: 1, max_tokens: 8, sampling: Sampling::GREEDY, stop: Vec::new(), logprobs: None };
+    Job { prompt: vec![prompt, 1], request: Request::Text(job), deadline: None }
+}
+
+fn number(prompt: u32) -> Job {
+    let limits = GrammarLimits::new(5, 0, true).unwrap();
+    let job = NumberJob { tolerance: 1e-2, nodes_max: 300, limits, terminator: Terminator::Eos };
+    Job { request: Request::Number(job), ..text(prompt) }
+}
+
+fn all(mut events: JobEvents) -> Vec<Event> {
+    std::iter::from_fn(|| events.next_blocking()).collect()
+}
+
+fn said(events: &[Event]) -> String {
+    let text = events.iter().filter_map(|event| match event {
+        Event::Text { text, .. } => Some(text.as_str()),
+        _ => None,
+    });
+    text.collect()
+}
+
+/// A script that waits for a word before its first step, and the way to give it.
+fn gated() -> (Script, Sender<()>) {
+    let (open, gate) = channel();
+    let mut closed = true;
+    let script = move |prompt: &[u32], path: &[u32]| {
+        if std::mem::take(&mut closed) {
+            gate.recv().unwrap();
+        }
+        echo(prompt, path)
+    };
+    (Box::new(script), open)
+}
+
+#[test]
+fn many_requests_at_once_get_the_answers_that_they_get_alone() {
+    let job = |index: u32| if index.is_multiple_of(2) { number(index) } else { text(index) };
+    let comparable = |mut events: Vec<Event>| {
+        for event in &mut events {
+            if let Event::Number(outcome) = event {
+                outcome.forward_passes = 0;
+            }
+        }
+        events
+    };
+    let (script, open) = gated();
+    let crowded = start(script, EngineLimits { step_rows_max: 40, ..EngineLimits::default() });
+    let streams: Vec<_> = (0..64).map(|index| crowded.engine.submit(job(index)).unwrap()).collect();
+    open.send(()).unwrap();
+    let together: Vec<_> = streams.into_iter().map(|stream| comparable(all(stream))).collect();
+    let alone = start(Box::new(echo), EngineLimits::default());
+    for (index, together) in (0..64).zip(together) {
+        assert_eq!(together, comparable(all(alone.engine.submit(job(index)).unwrap())), "request {index}");
+    }
+}
+
+#[test]
+fn a_dropped_receiver_ends_its_job_and_no_other() {
+    let (script, open) = gated();
+    let Running { engine, thread, reports, endings } = start(script, EngineLimits::default());
+    let (kept, dropped) = (engine.submit(text(3)).unwrap(), engine.submit(text(4)).unwrap());
+    drop(dropped);
+    open.send(()).unwrap();
+    assert_eq!(said(&all(kept)), "345");
+    let mut ended: Vec<_> = endings.iter().take(2).collect();
+    ended.sort_by_key(|ending| *ending != Ending::Abort);
+    assert_eq!(ended, [Ending::Abort, Ending::Stop]);
+    drop(engine);
+    thread.join().unwrap();
+    assert_eq!(*reports.seen.lock().unwrap(), (0, 0, 0), "nothing waits and nothing runs any more");
+}
+
+#[test]
+fn a_failing_step_fails_its_requests_and_the_next_one_works() {
+    for panics in [false, true] {
+        let script = move |prompt: &[u32], path: &[u32]| match prompt[0] {
+            9 if panics => panic!("scripted"),
+            9 => Err(ModelError::Compute("scripted".into())),
+            _ => echo(prompt, path),
+        };
+        let running = start(Box::new(script), EngineLimits::default());
+        let failed = all(running.engine.submit(text(9)).unwrap());
+        let [Event::Failed(EngineError::Step(reason))] = &failed[..] else { panic!("{failed:?}") };
+        assert!(reason.contains(if panics { "panicked" } else { "scripted" }), "{reason}");
+        assert_eq!(said(&all(running.engine.submit(text(5)).unwrap())), "567");
+        assert_eq!(running.endings.iter().take(2).collect::<Vec<_>>(), [Ending::Error, Ending::Stop]);
+        assert_eq!(running.reports.seen.lock().unwrap().2, usize::from(panics));
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_and_a_long_prompt_is_refused_at_once() {
+    let (script, open) = gated();
+    let limits = EngineLimits { queue_max: 2, running_max: 1, ..EngineLimits::default() };
+    let running = start(script, limits);
+    let mut accepted = vec![running.engine.submit(text(0)).unwrap()];
+    // The first one leaves the queue for the step that waits at the gate; then two more fill it.
+    let overloaded = loop {
+        match running.engine.submit(text(1)) {
+            Ok(events) => accepted.push(events),
+            Err(error) => break error,
+        }
+        assert!(accepted.len() <= 3, "one runs and two wait: more were accepted");
+    };
+    assert_eq!(overloaded, EngineError::Overloaded { waiting: 2 });
+    let long = Job { prompt: vec![2; 513], ..text(0) };
+    assert_eq!(running.engine.submit(long).unwrap_err(), EngineError::PromptTooLong { got: 513, max: 512 });
+    open.send(()).unwrap();
+    for events in accepted {
+        assert!(matches!(all(events).last(), Some(Event::Finished { reason: FinishReason::Stop, .. })));
+    }
+}
+
+#[test]
+fn a_job_whose_time_is_over_fails_with_its_deadline() {
+    let running = start(Box::new(echo), EngineLimits::default());
+    let late = Job { deadline: Some((Instant::now(), Duration::from_millis(250))), ..number(1) };
+    let events = all(running.engine.submit(late).unwrap());
+    assert_eq!(events, [Event::Failed(EngineError::Deadline { after_ms: 250 })]);
+    assert_eq!(running.endings.recv().unwrap(), Ending::Deadline);
+}

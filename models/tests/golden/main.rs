@@ -1,0 +1,8 @@
+//! Our models beside the original code: everything in the shared fixtures that it computed, computed by us.
+
+#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests fail by panicking")]
+
+mod load_errors;
+mod numbers;
+mod support;
+mod t5;
