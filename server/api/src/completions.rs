@@ -1,0 +1,159 @@
+//! `POST /v1/completions`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::number::{Number, NumberRequest};
+
+/// The four prompt forms.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a string, a list of strings, a list of token ids or a list of such lists")]
+pub enum Prompt {
+    /// One text.
+    Text(String),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// One text as token ids.
+    Ids(Vec<u32>),
+    /// Several texts as token ids.
+    IdLists(Vec<Vec<u32>>),
+}
+
+/// One stop string or several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a string or a list of strings")]
+pub enum Stop {
+    /// One string.
+    One(String),
+    /// Several strings.
+    Many(Vec<String>),
+}
+
+/// Options of a streamed answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamOptions {
+    /// Send one more chunk with the usage at the end.
+    pub include_usage: Option<bool>,
+}
+
+/// Body of a completion request. `None` is the default everywhere; unknown fields are ignored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CompletionRequest {
+    /// Name of the model; may be left out where only one is served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// What to complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Prompt>,
+    /// Most tokens to generate. Default 16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// 0 (greedy) to 2. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Nucleus, in (0, 1]. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// Same seed, same text. Default: a random one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
+    /// Texts per prompt, 1 to 128. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n: Option<u64>,
+    /// Up to four strings that end a text before them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
+    /// Report log-probabilities of each token and of this many alternatives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u64>,
+    /// Answer by server-sent events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
+    /// Only with `stream`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_options: Option<StreamOptions>,
+    /// Repeat the prompt in front of the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub echo: Option<bool>,
+    /// Name of the caller's user; not used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Decode a number with its distribution instead of text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<NumberRequest>,
+    /// Everything else that was sent, so that fields which would change the answer can be refused by name.
+    #[serde(flatten)]
+    pub others: BTreeMap<String, Value>,
+}
+
+/// Why a text ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// End of sequence, a stop string, or a complete number.
+    Stop,
+    /// `max_tokens` was reached.
+    Length,
+}
+
+/// Log-probabilities in the arrays of the completions API, one entry a token.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Logprobs {
+    /// Token texts.
+    pub tokens: Vec<String>,
+    /// Natural logarithms of their probabilities.
+    pub token_logprobs: Vec<Option<f64>>,
+    /// Texts and log-probabilities of the most probable tokens at each position, the chosen one included.
+    pub top_logprobs: Option<Vec<BTreeMap<String, f64>>>,
+    /// Where each token begins in the text, in characters.
+    pub text_offset: Vec<u64>,
+}
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Prompt number times `n` plus text number.
+    pub index: u64,
+    /// The generated text, or the printed number.
+    pub text: String,
+    /// Null unless asked for.
+    pub logprobs: Option<Logprobs>,
+    /// Null while a stream goes on.
+    pub finish_reason: Option<FinishReason>,
+    /// The number and its distribution, when asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<Number>,
+}
+
+/// Counted tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens of all prompts.
+    pub prompt_tokens: u64,
+    /// Tokens decoded: those of the texts, or the decoder positions behind a number.
+    pub completion_tokens: u64,
+    /// The sum.
+    pub total_tokens: u64,
+}
+
+/// Body of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CompletionResponse {
+    /// Unique name of the answer.
+    pub id: String,
+    /// `text_completion`.
+    pub object: String,
+    /// Unix time in seconds.
+    pub created: u64,
+    /// The model that answered.
+    pub model: String,
+    /// The answers, by index.
+    pub choices: Vec<Choice>,
+    /// Counted tokens. Null in a stream, but for its last chunk when asked for.
+    pub usage: Option<Usage>,
+}
+
+/// One event of a stream: the same shape.
+pub type CompletionChunk = CompletionResponse;

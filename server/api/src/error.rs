@@ -1,0 +1,24 @@
+//! The one error body of every route.
+
+use serde::{Deserialize, Serialize};
+
+/// `{"error": {...}}` with all four keys always present.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What went wrong.
+    pub error: ErrorDetail,
+}
+
+/// The inside of an [`ErrorBody`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorDetail {
+    /// One sentence for a person.
+    pub message: String,
+    /// Class of error, such as `invalid_request_error`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The request field at fault, where there is one.
+    pub param: Option<String>,
+    /// A stable word for programs, such as `model_not_found`.
+    pub code: Option<String>,
+}

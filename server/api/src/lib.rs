@@ -1,0 +1,22 @@
+//! Wire types of ntl-server: what travels as JSON between a client and the server, and nothing else.
+//!
+//! Requests follow the OpenAI API, plus the `number` object. Every optional request field takes an explicit
+//! `null` for "default". Validation beyond JSON types belongs to the server.
+
+mod completions;
+mod error;
+mod models;
+mod number;
+mod tokens;
+
+pub use completions::{
+    Choice, CompletionChunk, CompletionRequest, CompletionResponse, FinishReason, Logprobs, Prompt, Stop,
+    StreamOptions, Usage,
+};
+pub use error::{ErrorBody, ErrorDetail};
+pub use models::{Model, ModelList, Version};
+pub use number::{
+    Bounds, Mass, Number, NumberOptions, NumberRequest, Objective, ObjectiveName, Quantile, SupportPoint,
+    Terminator, TerminatorName,
+};
+pub use tokens::{DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse};

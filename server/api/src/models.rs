@@ -1,0 +1,52 @@
+//! `GET /v1/models`, `GET /v1/models/{id}` and `GET /version`.
+
+use serde::{Deserialize, Serialize};
+
+/// A served model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Model {
+    /// Its name in requests.
+    pub id: String,
+    /// `model`.
+    pub object: String,
+    /// When it was loaded, Unix time in seconds.
+    pub created: u64,
+    /// `ntl-server`.
+    pub owned_by: String,
+    /// Kind of checkpoint, such as `t5`.
+    pub kind: String,
+    /// How numbers are written: `text` or `digits`.
+    pub number_encoding: String,
+    /// Most prompt tokens.
+    pub context_length: u64,
+    /// Element type of the weights in memory.
+    pub dtype: String,
+    /// Number of weights.
+    pub parameters: u64,
+    /// `native`.
+    pub backend: String,
+}
+
+/// All served models.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelList {
+    /// `list`.
+    pub object: String,
+    /// The models.
+    pub data: Vec<Model>,
+}
+
+/// What is running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// `ntl-server`.
+    pub name: String,
+    /// Semantic version.
+    pub version: String,
+    /// Source revision, or `unknown`.
+    pub commit: String,
+    /// Cargo features that were compiled in.
+    pub features: Vec<String>,
+    /// Where models run, such as `cpu`.
+    pub device: String,
+}

@@ -1,0 +1,184 @@
+//! The `number` object of requests and answers.
+
+use serde::{Deserialize, Serialize};
+
+/// `true`, `false` or an object of options.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "true, false or an object of number options")]
+pub enum NumberRequest {
+    /// All defaults, or no number.
+    Switch(bool),
+    /// Options.
+    Options(serde_json::Map<String, serde_json::Value>),
+}
+
+/// An objective without a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectiveName {
+    /// Least squared error: the (trimmed) mean.
+    Mean,
+    /// Least absolute error.
+    Median,
+    /// Most often exact.
+    Mode,
+}
+
+/// What the printed value should be best at.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "\"mean\", \"median\", \"mode\" or {\"quantile\": q}")]
+pub enum Objective {
+    /// `"mean"`, `"median"` or `"mode"`.
+    Named(ObjectiveName),
+    /// `{"quantile": q}`: least pinball loss.
+    Quantile {
+        /// In (0, 1).
+        quantile: f64,
+    },
+}
+
+/// A terminator without a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TerminatorName {
+    /// Any token that does not continue the number.
+    Any,
+    /// Only the end of the sequence.
+    Eos,
+}
+
+/// What ends a number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "\"any\", \"eos\" or a list of strings")]
+pub enum Terminator {
+    /// `"any"` or `"eos"`.
+    Named(TerminatorName),
+    /// The end of the sequence, or a token that starts with one of these.
+    Texts(Vec<String>),
+}
+
+/// Options of number decoding. `None` is the default everywhere; unknown names are errors.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NumberOptions {
+    /// Default `mean`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
+    /// `tree`, the default and only method so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// Share of the closed mass that the mean leaves out in each tail, 0 to 0.49. Default 0.005.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trim: Option<f64>,
+    /// Stop when the open mass is at most this, in (0, 1). Default 0.001.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tolerance: Option<f64>,
+    /// Most decoder positions, 1 to 65536. Default 4096.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes_max: Option<u64>,
+    /// Most digits before the point, 1 to 20. Default 12.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digits_max: Option<u64>,
+    /// Most digits after the point, 0 to 20. Default 6.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decimals_max: Option<u64>,
+    /// Whether a leading minus is read. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sign: Option<bool>,
+    /// Default `any`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminator: Option<Terminator>,
+    /// Refuse a value when less closed mass was found, 0 to 1. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mass_min: Option<f64>,
+    /// Which quantiles to return, each in (0, 1). Default 0.05, 0.25, 0.5, 0.75, 0.95.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantiles: Option<Vec<f64>>,
+    /// How many of the most probable values to return, 0 to 1000. Default 20.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub support: Option<u64>,
+    /// Decimals of the printed text, 0 to 20; null prints the shortest text that reads back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decimals: Option<u64>,
+}
+
+/// A quantile of the distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Quantile {
+    /// Which.
+    pub q: f64,
+    /// The smallest value that the closed mass reaches it at; null when there is none.
+    pub value: Option<f64>,
+}
+
+/// One value with its probability, summed over all its spellings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SupportPoint {
+    /// The value.
+    pub value: f64,
+    /// The value in exact decimal notation.
+    pub text: String,
+    /// Probability, not divided by the closed mass.
+    pub probability: f64,
+}
+
+/// Where the probability went. The three add up to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Mass {
+    /// On complete numbers.
+    pub closed: f64,
+    /// On texts that are no number.
+    pub invalid: f64,
+    /// On beginnings that were not expanded.
+    pub open: f64,
+}
+
+/// What an estimate could become if all the open mass fell on either side; null where nothing bounds it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Of `value`.
+    pub value: Option<[f64; 2]>,
+    /// Of `trimmed_mean`.
+    pub trimmed_mean: Option<[f64; 2]>,
+    /// Of `median`.
+    pub median: Option<[f64; 2]>,
+    /// Of `quantiles`, in their order.
+    pub quantiles: Vec<Option<[f64; 2]>>,
+}
+
+/// A decoded number with its distribution.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Number {
+    /// The estimate that the objective asks for; null when `reason` says why.
+    pub value: Option<f64>,
+    /// The objective of the request.
+    pub objective: Objective,
+    /// How the distribution was found.
+    pub method: String,
+    /// Plain mean over all closed numbers; fragile, see `trimmed_mean`.
+    pub mean: Option<f64>,
+    /// Mean without the share `trim` in each tail.
+    pub trimmed_mean: Option<f64>,
+    /// The value in the middle of the closed mass.
+    pub median: Option<f64>,
+    /// The most probable value.
+    pub mode: Option<f64>,
+    /// Standard deviation over all closed numbers.
+    pub std: Option<f64>,
+    /// The quantiles asked for.
+    pub quantiles: Vec<Quantile>,
+    /// The most probable values, best first.
+    pub support: Vec<SupportPoint>,
+    /// Where the probability went.
+    pub mass: Mass,
+    /// How far the estimates can be off.
+    pub bounds: Bounds,
+    /// Decoder positions behind the answer.
+    pub nodes: u64,
+    /// Model steps that computed them.
+    pub forward_passes: u64,
+    /// Whether `nodes_max` ended the expansion before `tolerance` did.
+    pub truncated: bool,
+    /// Why there is no value.
+    pub reason: Option<String>,
+}

@@ -1,0 +1,54 @@
+//! `POST /tokenize` and `POST /detokenize`.
+
+use serde::{Deserialize, Serialize};
+
+/// Text to split.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenizeRequest {
+    /// Which model's tokenizer; may be left out where only one is served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// Another name of `prompt`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// Whether to add the end of sequence (and what else the model expects). Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_special_tokens: Option<bool>,
+}
+
+/// The tokens of a text; the lists run in parallel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenizeResponse {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// Their texts.
+    pub token_strs: Vec<String>,
+    /// Their values, where a token is a number.
+    pub number_values: Vec<Option<f64>>,
+    /// How many there are.
+    pub count: u64,
+    /// Most tokens that the model takes.
+    pub max_model_len: u64,
+}
+
+/// Tokens to join.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DetokenizeRequest {
+    /// Which model's tokenizer; may be left out where only one is served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Token ids.
+    pub tokens: Vec<u32>,
+}
+
+/// The text of some tokens, under the names that clients of two other servers look for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DetokenizeResponse {
+    /// The text.
+    pub prompt: String,
+    /// The text again.
+    pub content: String,
+}

@@ -1,0 +1,187 @@
+//! The command line as it is typed. What it means, and whether it makes sense together, is [`crate::config`]'s.
+
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+use clap::{Parser, ValueEnum};
+use ntl_models::DeviceChoice;
+
+/// Serves language models that write numbers, with an OpenAI-style API and exact number distributions.
+///
+/// Without `--model` a small embedded demo checkpoint is served.
+#[derive(Debug, Clone, Parser)]
+#[command(version, max_term_width = 110)]
+pub struct Args {
+    #[command(flatten)]
+    pub(crate) models: ModelArgs,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) logs: LogArgs,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Models")]
+pub(crate) struct ModelArgs {
+    /// Checkpoint folder, as `save_pretrained` leaves it; may be given several times. NAME is what requests call it,
+    /// by default the folder's name
+    #[arg(long = "model", env = "NTL_MODEL", value_name = "[NAME=]DIR", value_delimiter = ',')]
+    pub(crate) models: Vec<String>,
+    /// Where models run: auto (a GPU where there is one), cpu, cuda or cuda:N
+    #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = device)]
+    pub(crate) device: DeviceChoice,
+    /// Element type of the weights in memory
+    #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto")]
+    pub(crate) dtype: Dtype,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Network")]
+pub(crate) struct NetworkArgs {
+    /// Address or name to listen on
+    #[arg(long, env = "NTL_HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes any that is free (the log says which)
+    #[arg(long, env = "NTL_PORT", default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// Key that requests must bring as `Authorization: Bearer KEY`; may be given several times. Health and metrics
+    /// stay open. Without any key everything is open
+    #[arg(
+        long = "api-key",
+        env = "NTL_API_KEY",
+        value_name = "KEY",
+        value_delimiter = ',',
+        hide_env_values = true
+    )]
+    pub(crate) api_keys: Vec<String>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// Prompts that wait for a model; one more is answered 429
+    #[arg(long, env = "NTL_QUEUE_MAX", value_name = "PROMPTS", default_value_t = 1024, value_parser = count())]
+    pub(crate) queue_max: u32,
+    /// Prompts that a model decodes at the same time
+    #[arg(long, env = "NTL_CONCURRENCY_MAX", value_name = "PROMPTS", default_value_t = 256, value_parser = count())]
+    pub(crate) concurrency_max: u32,
+    /// Rows of one model step: texts, and prefixes of numbers, that advance together
+    #[arg(long, env = "NTL_STEP_ROWS_MAX", value_name = "ROWS", default_value_t = 128, value_parser = count())]
+    pub(crate) step_rows_max: u32,
+    /// Most tokens that a request may ask for with `max_tokens`
+    #[arg(long, env = "NTL_OUTPUT_TOKENS_MAX", value_name = "TOKENS", default_value_t = 4096, value_parser = count())]
+    pub(crate) output_tokens_max: u32,
+    /// Most bytes of a request body; a larger one is answered 413
+    #[arg(long, env = "NTL_BODY_LIMIT", value_name = "BYTES", default_value = "2097152")]
+    pub(crate) body_limit: NonZeroUsize,
+    /// Most seconds that a request may take, waiting included; then it is answered 504
+    #[arg(long, env = "NTL_REQUEST_TIMEOUT", value_name = "SECONDS", default_value_t = 600, value_parser = seconds(1))]
+    pub(crate) request_timeout: u32,
+    /// Most seconds that running requests get to finish after SIGTERM or SIGINT; a second signal ends at once
+    #[arg(long, env = "NTL_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(0))]
+    pub(crate) drain_timeout: u32,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Logs")]
+pub(crate) struct LogArgs {
+    /// How log lines on standard error look
+    #[arg(long, env = "NTL_LOG_FORMAT", value_name = "FORMAT", default_value = "compact")]
+    pub(crate) log_format: LogFormat,
+    /// What is logged, such as `debug` or `ntl_models=debug,info`; RUST_LOG works as well [default: info]
+    #[arg(long, env = "NTL_LOG", value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+}
+
+/// Element types by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dtype {
+    /// What suits the device
+    Auto,
+    /// 32-bit floating point
+    F32,
+}
+
+/// Looks of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One line for people
+    Compact,
+    /// One JSON object a line
+    Json,
+}
+
+fn device(text: &str) -> Result<DeviceChoice, String> {
+    match text.split_once(':') {
+        None if text == "auto" => Ok(DeviceChoice::Auto),
+        None if text == "cpu" => Ok(DeviceChoice::Cpu),
+        None if text == "cuda" => Ok(DeviceChoice::Cuda(0)),
+        Some(("cuda", number)) => usize::from_str(number)
+            .map(DeviceChoice::Cuda)
+            .map_err(|_| format!("`{number}` is no GPU number")),
+        _ => Err("expected auto, cpu, cuda or cuda:N".to_owned()),
+    }
+}
+
+/// Far more than any machine can do, and small enough for every counter.
+fn count() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=1_000_000)
+}
+
+/// Up to a week.
+fn seconds(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(least..=604_800)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound_and_every_flag_has_its_environment_name() {
+        let mut command = Args::command();
+        command.build();
+        command.clone().debug_assert();
+        for argument in command
+            .get_arguments()
+            .filter(|argument| !matches!(argument.get_id().as_str(), "help" | "version"))
+        {
+            let long = argument.get_long().unwrap();
+            let env = format!("NTL_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(env.as_str()), "--{long}");
+            assert!(argument.get_help().is_some(), "--{long} is not described");
+        }
+    }
+
+    #[test]
+    fn devices_are_read() {
+        for (text, want) in [
+            ("auto", Some(DeviceChoice::Auto)),
+            ("cpu", Some(DeviceChoice::Cpu)),
+            ("cuda", Some(DeviceChoice::Cuda(0))),
+            ("cuda:3", Some(DeviceChoice::Cuda(3))),
+            ("cuda:", None),
+            ("cpu:1", None),
+            ("gpu", None),
+        ] {
+            assert_eq!(device(text).ok(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for wrong in [
+            "--queue-max=0",
+            "--queue-max=99999999999",
+            "--request-timeout=0",
+            "--body-limit=0",
+            "--port=65536",
+        ] {
+            assert!(Args::try_parse_from(["ntl-server", wrong]).is_err(), "{wrong}");
+        }
+    }
+}

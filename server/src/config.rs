@@ -1,0 +1,228 @@
+//! What the command line means: every value checked, names resolved, defaults filled in.
+//!
+//! In: [`Args`]. Out: [`Config`], which needs no second check, or a [`ConfigError`] (bad usage). Not here: whether a
+//! folder holds a checkpoint; loading says that.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ntl_models::batch::EngineLimits;
+use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
+
+use crate::args::{Args, Dtype, LimitArgs, LogFormat};
+use crate::auth::ApiKeys;
+use crate::demo;
+use crate::state::HttpSettings;
+
+/// Flags that make no sense together or by themselves.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Two models would answer to one name.
+    #[error("two models are called `{0}`; give one of them another name with --model NAME=DIR")]
+    DuplicateModel(String),
+    /// A folder whose path ends in no name.
+    #[error("no name for the model in `{0}`; say --model NAME=DIR")]
+    UnnamedModel(String),
+    /// An API key that no header can carry.
+    #[error("an API key must not be empty or hold spaces")]
+    UnusableKey,
+}
+
+/// Where a model comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelSource {
+    /// The checkpoint inside the program.
+    Demo,
+    /// A folder.
+    Folder(PathBuf),
+}
+
+/// A model to be served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelConfig {
+    /// Its name in requests.
+    pub name: String,
+    /// Where it comes from.
+    pub source: ModelSource,
+}
+
+/// Everything that was decided before the start.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What is served; never empty, names differ.
+    pub models: Vec<ModelConfig>,
+    /// How checkpoints are loaded.
+    pub load: LoadOptions,
+    /// How much each engine takes on.
+    pub engine: EngineLimits,
+    /// How requests are treated.
+    pub http: HttpSettings,
+    /// Address or name to listen on.
+    pub host: String,
+    /// Port to listen on, 0 for any.
+    pub port: u16,
+    /// How long running requests may take once the server is to end.
+    pub drain_time_max: Duration,
+    /// Looks of log lines.
+    pub log_format: LogFormat,
+    /// What is logged, where that was said.
+    pub log_filter: Option<String>,
+}
+
+impl TryFrom<Args> for Config {
+    type Error = ConfigError;
+
+    fn try_from(args: Args) -> Result<Self, ConfigError> {
+        let Args { models, network, limits, logs } = args;
+        let dtype = match models.dtype {
+            Dtype::Auto => DtypeChoice::Auto,
+            Dtype::F32 => DtypeChoice::F32,
+        };
+        let http = HttpSettings {
+            api_keys: api_keys(network.api_keys)?,
+            body_bytes_max: limits.body_limit.get(),
+            request_time_max: Duration::from_secs(limits.request_timeout.into()),
+            output_tokens_max: limits.output_tokens_max.into(),
+            device: device_name(models.device),
+        };
+        Ok(Self {
+            models: model_configs(&models.models)?,
+            load: LoadOptions { device: models.device, dtype },
+            engine: engine_limits(&limits),
+            http,
+            host: network.host,
+            port: network.port,
+            drain_time_max: Duration::from_secs(limits.drain_timeout.into()),
+            log_format: logs.log_format,
+            log_filter: logs.log,
+        })
+    }
+}
+
+fn engine_limits(limits: &LimitArgs) -> EngineLimits {
+    EngineLimits {
+        queue_max: limits.queue_max as usize,
+        running_max: limits.concurrency_max as usize,
+        step_rows_max: limits.step_rows_max as usize,
+        ..EngineLimits::default()
+    }
+}
+
+fn api_keys(keys: Vec<String>) -> Result<ApiKeys, ConfigError> {
+    let usable = |key: &String| !key.is_empty() && !key.contains(char::is_whitespace);
+    if keys.iter().all(usable) { Ok(ApiKeys::new(keys)) } else { Err(ConfigError::UnusableKey) }
+}
+
+fn device_name(device: DeviceChoice) -> String {
+    match device {
+        // Without the feature there is nothing to choose from.
+        DeviceChoice::Auto if cfg!(feature = "cuda") => "auto".to_owned(),
+        DeviceChoice::Auto | DeviceChoice::Cpu => "cpu".to_owned(),
+        DeviceChoice::Cuda(number) => format!("cuda:{number}"),
+    }
+}
+
+fn model_configs(wanted: &[String]) -> Result<Vec<ModelConfig>, ConfigError> {
+    if wanted.is_empty() {
+        return Ok(vec![ModelConfig { name: demo::NAME.to_owned(), source: ModelSource::Demo }]);
+    }
+    let models: Vec<ModelConfig> = wanted.iter().map(|text| model_config(text)).collect::<Result<_, _>>()?;
+    let mut names = BTreeSet::new();
+    match models.iter().find(|model| !names.insert(&model.name)) {
+        Some(twice) => Err(ConfigError::DuplicateModel(twice.name.clone())),
+        None => Ok(models),
+    }
+}
+
+/// Reads `[NAME=]DIR`. A path with an equals sign in it must be written with a name, or begin with `.` or `/`.
+fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
+    let unnamed = || ConfigError::UnnamedModel(text.to_owned());
+    let (name, folder) = match text.split_once('=') {
+        Some((name, folder)) if !text.starts_with(['.', '/']) => (Some(name.to_owned()), folder),
+        _ => (None, text),
+    };
+    let name = name
+        .or_else(|| folder_name(Path::new(folder)))
+        .filter(|name| !name.is_empty())
+        .ok_or_else(unnamed)?;
+    if folder.is_empty() {
+        return Err(unnamed());
+    }
+    Ok(ModelConfig { name, source: ModelSource::Folder(folder.into()) })
+}
+
+/// The last part of a path, of `.` and `..` as well.
+fn folder_name(folder: &Path) -> Option<String> {
+    let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    last(folder).or_else(|| last(&folder.canonicalize().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn config(flags: &[&str]) -> Result<Config, ConfigError> {
+        Config::try_from(Args::try_parse_from([&["ntl-server"], flags].concat()).unwrap())
+    }
+
+    fn names(flags: &[&str]) -> Vec<String> {
+        config(flags).unwrap().models.into_iter().map(|model| model.name).collect()
+    }
+
+    #[test]
+    fn models_are_called_after_their_folders_unless_named() {
+        let here = std::env::current_dir().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+        for (text, name, folder) in [
+            ("/models/t5-base", "t5-base", "/models/t5-base"),
+            ("/models/t5-base/", "t5-base", "/models/t5-base/"),
+            ("small=/models/t5", "small", "/models/t5"),
+            ("org/small=models/t5", "org/small", "models/t5"),
+            ("/run/lr=0.1/t5", "t5", "/run/lr=0.1/t5"),
+            ("a=/run/lr=0.1/t5", "a", "/run/lr=0.1/t5"),
+            (".", here.as_str(), "."),
+        ] {
+            let model = model_config(text).unwrap();
+            assert_eq!(
+                (model.name.as_str(), model.source),
+                (name, ModelSource::Folder(folder.into())),
+                "{text}"
+            );
+        }
+        for wrong in ["=/models/t5", "a=", ""] {
+            assert!(model_config(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn without_models_the_demo_is_served_and_names_must_differ() {
+        assert_eq!(names(&[]), [demo::NAME]);
+        assert_eq!(names(&["--model", "/a/x", "--model", "y=/a/x,z=/b"]), ["x", "y", "z"]);
+        let error = config(&["--model", "/a/x", "--model", "/b/x"]).unwrap_err();
+        assert!(error.to_string().starts_with("two models are called `x`"), "{error}");
+    }
+
+    #[test]
+    fn the_limits_of_the_flags_are_those_of_the_engine() {
+        let config =
+            config(&["--queue-max=3", "--concurrency-max=2", "--step-rows-max=5", "--request-timeout=7"])
+                .unwrap();
+        assert_eq!(
+            (config.engine.queue_max, config.engine.running_max, config.engine.step_rows_max),
+            (3, 2, 5)
+        );
+        assert_eq!(config.http.request_time_max, Duration::from_secs(7));
+        assert_eq!(self::config(&[]).unwrap().engine, EngineLimits::default());
+    }
+
+    #[test]
+    fn keys_are_checked_and_never_shown() {
+        assert!(matches!(config(&["--api-key", "a b"]), Err(ConfigError::UnusableKey)));
+        let config = config(&["--api-key", "secret,other"]).unwrap();
+        let shown = format!("{config:?}");
+        assert!(shown.contains("2 keys") && !shown.contains("secret"), "{shown}");
+    }
+}

@@ -1,0 +1,24 @@
+//! Between the wire and the engine: pure functions, no HTTP and no waiting.
+//!
+//! [`plan()`] makes a validated [`Plan`] of a request, [`PromptInput`] makes token ids of prompts, [`ChoiceWriter`] makes
+//! choices of events. Invariant: whatever JSON comes in, the outcome is a plan or a 400 that names the field.
+
+mod choices;
+mod number;
+mod number_options;
+mod plan;
+mod prompt;
+mod unsupported;
+
+pub(crate) use choices::{ChoiceWriter, Transcript};
+pub(crate) use number::NumberPrint;
+pub(crate) use number_options::METHOD_TREE;
+pub(crate) use plan::{Plan, Rules, Wanted, plan};
+pub(crate) use prompt::PromptInput;
+
+use crate::error::AppError;
+
+/// Checks that a number lies in a range that `message` describes, as in "must be from 1 to 20".
+fn check(param: &str, fits: bool, message: impl Into<String>) -> Result<(), AppError> {
+    if fits { Ok(()) } else { Err(AppError::invalid(param, format!("`{param}` {}", message.into()))) }
+}

@@ -1,0 +1,170 @@
+//! A number distribution as the API shows it: the estimate that was asked for, its text, and all around it.
+//!
+//! Invariants: no NaN, no infinity and no negative zero leaves here; the three masses add up to 1.
+
+use ntl_api::{Bounds, Mass, Number, Objective, ObjectiveName, Quantile, SupportPoint};
+use ntl_core::engine::NumberOutcome;
+use ntl_core::numbers::{self, Distribution, Interval};
+
+use super::METHOD_TREE;
+
+/// How a number is presented.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NumberPrint {
+    /// Which estimate is the answer.
+    pub(super) objective: Objective,
+    /// Share that the mean leaves out in each tail.
+    pub(super) trim: f64,
+    /// Least closed mass for an answer.
+    pub(super) mass_min: f64,
+    /// Which quantiles to show.
+    pub(super) quantiles: Vec<f64>,
+    /// How many values to show.
+    pub(super) support: usize,
+    /// Decimals of the text; `None` for the shortest text that reads back.
+    pub(super) decimals: Option<usize>,
+}
+
+impl NumberPrint {
+    /// The text of the answer, empty where there is none, and everything about it.
+    pub(crate) fn show(&self, outcome: &NumberOutcome) -> (String, Number) {
+        let found = &outcome.distribution;
+        let objective = engine_objective(self.objective);
+        let reason = self.refusal(found);
+        let value = found.estimate(objective, self.trim).and_then(plain).filter(|_| reason.is_none());
+        let text = value.map(|value| printed(value, self.decimals)).unwrap_or_default();
+        let number = Number {
+            value,
+            objective: self.objective,
+            method: METHOD_TREE.to_owned(),
+            mean: found.mean().and_then(plain),
+            trimmed_mean: found.trimmed_mean(self.trim).and_then(plain),
+            median: found.quantile(0.5).and_then(plain),
+            mode: found.mode().and_then(plain),
+            std: found.std().and_then(plain),
+            quantiles: self
+                .quantiles
+                .iter()
+                .map(|&q| Quantile { q, value: found.quantile(q).and_then(plain) })
+                .collect(),
+            support: found.most_probable(self.support).into_iter().map(support_point).collect(),
+            mass: mass(found.mass()),
+            bounds: self.bounds(found, value.is_some()),
+            nodes: outcome.nodes as u64,
+            forward_passes: outcome.forward_passes as u64,
+            truncated: outcome.truncated,
+            reason,
+        };
+        (text, number)
+    }
+
+    fn bounds(&self, found: &Distribution, has_value: bool) -> Bounds {
+        let value = found.estimate_bounds(engine_objective(self.objective), self.trim).filter(|_| has_value);
+        Bounds {
+            value: value.and_then(ends),
+            trimmed_mean: found.trimmed_mean_bounds(self.trim).and_then(ends),
+            median: found.quantile_bounds(0.5).and_then(ends),
+            quantiles: self.quantiles.iter().map(|&q| found.quantile_bounds(q).and_then(ends)).collect(),
+        }
+    }
+
+    /// Why there is no answer, where there is none.
+    fn refusal(&self, found: &Distribution) -> Option<String> {
+        let closed = found.mass().closed;
+        if found.leaves().is_empty() || closed <= 0.0 {
+            return Some("no closed mass".to_owned());
+        }
+        // Rounded down, so that it never reads as if it were enough.
+        let shown = (closed * 1e4).floor() / 1e4;
+        (closed < self.mass_min).then(|| format!("closed mass {shown} is below mass_min {}", self.mass_min))
+    }
+}
+
+fn engine_objective(objective: Objective) -> numbers::Objective {
+    match objective {
+        Objective::Named(ObjectiveName::Mean) => numbers::Objective::Mean,
+        Objective::Named(ObjectiveName::Median) => numbers::Objective::Median,
+        Objective::Named(ObjectiveName::Mode) => numbers::Objective::Mode,
+        Objective::Quantile { quantile } => numbers::Objective::Quantile(quantile),
+    }
+}
+
+/// A number that JSON can carry, without the sign of zero.
+fn plain(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value + 0.0)
+}
+
+fn ends(interval: Interval) -> Option<[f64; 2]> {
+    Some([plain(interval.low)?, plain(interval.high)?])
+}
+
+fn support_point(leaf: &numbers::Leaf) -> SupportPoint {
+    SupportPoint { value: leaf.value + 0.0, text: leaf.text.clone(), probability: leaf.probability }
+}
+
+/// Sums of many products: a mass may miss 0 by rounding.
+fn mass(mass: numbers::Mass) -> Mass {
+    let share = |part: f64| part.clamp(0.0, 1.0);
+    Mass { closed: share(mass.closed), invalid: share(mass.invalid), open: share(mass.open) }
+}
+
+fn printed(value: f64, decimals: Option<usize>) -> String {
+    let text = match decimals {
+        Some(decimals) => format!("{value:.decimals$}"),
+        None => value.to_string(),
+    };
+    // -0.3 without decimals is 0, not -0.
+    let is_zero = !text.contains(|character: char| character.is_ascii_digit() && character != '0');
+    if is_zero { text.trim_start_matches('-').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_printed_short_or_with_fixed_decimals_and_never_as_minus_zero() {
+        for (value, decimals, want) in [
+            (42.0, None, "42"),
+            (0.1, None, "0.1"),
+            (-41.97, None, "-41.97"),
+            (1e20, None, "100000000000000000000"),
+            (1e-6, None, "0.000001"),
+            (41.967, Some(2), "41.97"),
+            (42.0, Some(2), "42.00"),
+            (-0.3, Some(0), "0"),
+            (-0.004, Some(2), "0.00"),
+            (-0.0, None, "0"),
+            (-0.006, Some(2), "-0.01"),
+        ] {
+            let text = printed(value, decimals);
+            assert_eq!(text, want);
+            if decimals.is_none() {
+                assert!((text.parse::<f64>().unwrap() - value).abs() <= 0.0, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_numbers_there_is_no_value_but_a_reason() {
+        let print = NumberPrint {
+            objective: Objective::Named(ObjectiveName::Mode),
+            trim: 0.005,
+            mass_min: 0.0,
+            quantiles: vec![0.5],
+            support: 3,
+            decimals: None,
+        };
+        let distribution = Distribution::new(&HashMap::new(), 1.0, -1e-17);
+        let outcome = NumberOutcome { distribution, nodes: 1, forward_passes: 1, truncated: false };
+        let (text, number) = print.show(&outcome);
+        assert_eq!(
+            (text.as_str(), number.value, number.reason.as_deref()),
+            ("", None, Some("no closed mass"))
+        );
+        assert_eq!(number.quantiles, [Quantile { q: 0.5, value: None }]);
+        assert!(number.mass.open >= 0.0 && !number.mass.open.is_sign_negative());
+    }
+}

@@ -1,0 +1,315 @@
+//! A completion request, checked: what to decode for each prompt and how to answer.
+//!
+//! Not here: fields that are refused (`unsupported`), token ids (`prompt`), options of numbers (`number_options`).
+
+use ntl_api::{CompletionRequest, NumberRequest, Stop};
+use ntl_core::engine::{NumberJob, Request, TextJob};
+use ntl_core::sampling::Sampling;
+
+use super::number_options::number_plan;
+use super::prompt::{PromptInput, prompts};
+use super::unsupported::refuse_in_completion;
+use super::{NumberPrint, check};
+use crate::error::AppError;
+
+/// Most tokens of a text where the request does not say.
+const MAX_TOKENS: u64 = 16;
+
+const N_MAX: u64 = 128;
+const LOGPROBS_MAX: u64 = 20;
+const STOPS_MAX: usize = 4;
+
+/// Every token is searched for stop strings, so their length is time.
+const STOP_BYTES_MAX: usize = 1024;
+
+/// What requests to one model must keep to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// Whether prompt and answer live in different stacks.
+    pub(crate) encoder_decoder: bool,
+    /// Whether the vocabulary can write numbers.
+    pub(crate) spells_numbers: bool,
+    /// Ids that the tokenizer knows.
+    pub(crate) tokens: usize,
+    /// Most tokens of a prompt.
+    pub(crate) prompt_tokens_max: usize,
+    /// Ids that end a sequence.
+    pub(crate) eos_ids: Vec<u32>,
+    /// Most tokens that a text may be asked to have.
+    pub(crate) output_tokens_max: u64,
+}
+
+/// A checked request.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Plan {
+    /// What to complete.
+    pub(crate) prompts: Vec<PromptInput>,
+    /// What to decode for each prompt.
+    pub(crate) wanted: Wanted,
+    /// Whether the answer is streamed.
+    pub(crate) stream: bool,
+    /// Whether a stream ends with the usage.
+    pub(crate) include_usage: bool,
+}
+
+/// What to decode for each prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Wanted {
+    /// Ordinary text.
+    Text(TextPlan),
+    /// A number, and how to present it.
+    Number(NumberJob, NumberPrint),
+}
+
+/// Ordinary text; the seed is decided for each prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TextPlan {
+    n: u32,
+    max_tokens: usize,
+    temperature: f64,
+    top_p: f64,
+    seed: Option<u64>,
+    stop: Vec<String>,
+    logprobs: Option<usize>,
+}
+
+/// Checks a request against the rules of its model.
+pub(crate) fn plan(request: CompletionRequest, rules: &Rules) -> Result<Plan, AppError> {
+    let n = request.n.unwrap_or(1);
+    check("n", (1..=N_MAX).contains(&n), format!("must be from 1 to {N_MAX}"))?;
+    refuse_in_completion(&request.others, n)?;
+    refuse_echo(&request, rules)?;
+    let stream = request.stream.unwrap_or(false);
+    let stream_options = request.stream_options.clone();
+    check("stream_options", stream || stream_options.is_none(), "goes only with `stream`: true")?;
+    let text = text_plan(&request, n, rules)?;
+    let wanted = match request.number {
+        None | Some(NumberRequest::Switch(false)) => Wanted::Text(text),
+        Some(number) => {
+            text.goes_with_a_number()?;
+            check("number", rules.spells_numbers, "needs a model whose vocabulary can write numbers")?;
+            let options = match number {
+                NumberRequest::Switch(_) => serde_json::Map::new(),
+                NumberRequest::Options(options) => options,
+            };
+            let (job, print) = number_plan(options)?;
+            Wanted::Number(job, print)
+        }
+    };
+    let prompts = prompts(request.prompt, n)?;
+    let include_usage = stream_options.and_then(|options| options.include_usage).unwrap_or(false);
+    Ok(Plan { prompts, wanted, stream, include_usage })
+}
+
+fn refuse_echo(request: &CompletionRequest, rules: &Rules) -> Result<(), AppError> {
+    let message = if rules.encoder_decoder {
+        "echo is not available for encoder-decoder models"
+    } else {
+        "echo is not supported by this version"
+    };
+    match request.echo {
+        Some(true) => Err(AppError::invalid("echo", message)),
+        _ => Ok(()),
+    }
+}
+
+fn text_plan(request: &CompletionRequest, n: u64, rules: &Rules) -> Result<TextPlan, AppError> {
+    let max = rules.output_tokens_max;
+    let max_tokens = request.max_tokens.unwrap_or(MAX_TOKENS.min(max));
+    check("max_tokens", max_tokens <= max, format!("must be at most {max}"))?;
+    let temperature = request.temperature.unwrap_or(1.0);
+    check("temperature", (0.0..=2.0).contains(&temperature), "must be from 0 to 2")?;
+    let top_p = request.top_p.unwrap_or(1.0);
+    check("top_p", top_p > 0.0 && top_p <= 1.0, "must be above 0 and at most 1")?;
+    let logprobs = request.logprobs;
+    let fits = logprobs.is_none_or(|count| count <= LOGPROBS_MAX);
+    check("logprobs", fits, format!("must be from 0 to {LOGPROBS_MAX}"))?;
+    Ok(TextPlan {
+        n: n as u32,
+        max_tokens: max_tokens as usize,
+        temperature,
+        top_p,
+        seed: request.seed.map(i64::cast_unsigned),
+        stop: stops(request.stop.clone())?,
+        logprobs: logprobs.map(|count| count as usize),
+    })
+}
+
+fn stops(stop: Option<Stop>) -> Result<Vec<String>, AppError> {
+    let stops = match stop {
+        None => Vec::new(),
+        Some(Stop::One(one)) => vec![one],
+        Some(Stop::Many(many)) => many,
+    };
+    check("stop", stops.len() <= STOPS_MAX, format!("must be at most {STOPS_MAX} strings"))?;
+    let short = stops.iter().all(|stop| stop.len() <= STOP_BYTES_MAX);
+    check("stop", short, format!("must be strings of at most {STOP_BYTES_MAX} bytes"))?;
+    // An empty string would end every text at once; clients that send one mean none.
+    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
+}
+
+impl TextPlan {
+    fn goes_with_a_number(&self) -> Result<(), AppError> {
+        check("n", self.n == 1, "must be 1 with `number`: it has one distribution")?;
+        check("logprobs", self.logprobs.is_none(), "does not go with `number`")?;
+        check("stop", self.stop.is_empty(), "does not go with `number`; see `number.terminator`")
+    }
+
+    fn job(&self) -> TextJob {
+        let seed = self.seed.unwrap_or_else(random_seed);
+        TextJob {
+            n: self.n,
+            max_tokens: self.max_tokens,
+            sampling: Sampling { temperature: self.temperature, top_p: self.top_p, seed },
+            stop: self.stop.clone(),
+            logprobs: self.logprobs,
+        }
+    }
+}
+
+impl Wanted {
+    /// What to decode for one more prompt: without a seed in the request every prompt gets its own.
+    pub(crate) fn request(&self) -> Request {
+        match self {
+            Self::Text(plan) => Request::Text(plan.job()),
+            Self::Number(job, _) => Request::Number(job.clone()),
+        }
+    }
+
+    /// How many answers each prompt gets.
+    pub(crate) fn answers_per_prompt(&self) -> u32 {
+        match self {
+            Self::Text(plan) => plan.n,
+            Self::Number(..) => 1,
+        }
+    }
+
+    /// Whether the answers carry log-probabilities.
+    pub(crate) fn with_logprobs(&self) -> bool {
+        matches!(self, Self::Text(plan) if plan.logprobs.is_some())
+    }
+}
+
+fn random_seed() -> u64 {
+    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+    high ^ low
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    pub(in crate::convert) fn rules() -> Rules {
+        Rules {
+            encoder_decoder: true,
+            spells_numbers: true,
+            tokens: 100,
+            prompt_tokens_max: 8,
+            eos_ids: vec![1],
+            output_tokens_max: 4096,
+        }
+    }
+
+    fn plan_of(body: &Value) -> Result<Plan, AppError> {
+        plan(serde_json::from_value(body.clone()).unwrap(), &rules())
+    }
+
+    fn text(body: &Value) -> TextJob {
+        match plan_of(body).unwrap().wanted.request() {
+            Request::Text(job) => job,
+            Request::Number(job) => panic!("{job:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_api() {
+        let job = text(&json!({"prompt": "x"}));
+        assert_eq!((job.n, job.max_tokens, job.stop.len(), job.logprobs), (1, 16, 0, None));
+        assert_eq!(
+            (job.sampling.temperature.to_string(), job.sampling.top_p.to_string()),
+            ("1".into(), "1".into())
+        );
+        let all_null = json!({"prompt": "x", "max_tokens": null, "temperature": null, "top_p": null, "seed": null,
+            "n": null, "stop": null, "logprobs": null, "stream": null, "stream_options": null, "echo": null,
+            "user": null, "number": null, "best_of": null, "suffix": null, "logit_bias": null});
+        let job = text(&all_null);
+        assert_eq!((job.n, job.max_tokens, job.stop.len(), job.logprobs), (1, 16, 0, None));
+    }
+
+    #[test]
+    fn fields_reach_the_job() {
+        let job = text(
+            &json!({"prompt": "x", "max_tokens": 0, "temperature": 0, "top_p": 0.5, "seed": -1, "n": 128,
+            "stop": ["a", "", "b"], "logprobs": 0}),
+        );
+        assert_eq!((job.n, job.max_tokens, job.logprobs), (128, 0, Some(0)));
+        assert_eq!(job.sampling, Sampling { temperature: 0.0, top_p: 0.5, seed: u64::MAX });
+        assert_eq!(job.stop, ["a", "b"]);
+        assert_eq!(text(&json!({"prompt": "x", "stop": "a"})).stop, ["a"]);
+    }
+
+    #[test]
+    fn prompts_of_one_request_share_a_seed_only_if_it_was_given() {
+        let seed = |wanted: &Wanted| match wanted.request() {
+            Request::Text(job) => job.sampling.seed,
+            Request::Number(job) => panic!("{job:?}"),
+        };
+        let random = plan_of(&json!({"prompt": ["x", "x"]})).unwrap().wanted;
+        assert_ne!(seed(&random), seed(&random));
+        let given = plan_of(&json!({"prompt": ["x", "x"], "seed": 5})).unwrap().wanted;
+        assert_eq!((seed(&given), seed(&given)), (5, 5));
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_by_name() {
+        for (field, value) in [
+            ("prompt", json!("")),
+            ("prompt", json!([])),
+            ("prompt", json!(["a", ""])),
+            ("prompt", json!([[1], []])),
+            ("prompt", json!(vec!["a"; 1025])),
+            ("prompt", json!(null)),
+            ("max_tokens", json!(4097)),
+            ("max_tokens", json!(u64::MAX)),
+            ("temperature", json!(-0.1)),
+            ("temperature", json!(2.1)),
+            ("top_p", json!(0)),
+            ("top_p", json!(1.1)),
+            ("n", json!(0)),
+            ("n", json!(129)),
+            ("stop", json!(["a", "b", "c", "d", "e"])),
+            ("stop", json!("x".repeat(1025))),
+            ("logprobs", json!(21)),
+            ("stream_options", json!({"include_usage": true})),
+            ("echo", json!(true)),
+            ("suffix", json!("x")),
+        ] {
+            let mut body = json!({"prompt": "x"});
+            body[field] = value.clone();
+            let error = plan_of(&body).unwrap_err();
+            assert_eq!(error.body().error.param.as_deref(), Some(field), "{value}");
+        }
+        let many = plan_of(&json!({"prompt": vec!["a"; 9], "n": 128})).unwrap_err();
+        assert_eq!(many.to_string(), "`n` asks for 1152 texts with 9 prompts; at most 1024");
+    }
+
+    #[test]
+    fn a_number_excludes_what_belongs_to_texts() {
+        for (field, value) in [("n", json!(2)), ("logprobs", json!(1)), ("stop", json!("x"))] {
+            let mut body = json!({"prompt": "x", "number": {}});
+            body[field] = value;
+            assert_eq!(plan_of(&body).unwrap_err().body().error.param.as_deref(), Some(field));
+        }
+        for number in [json!(true), json!({})] {
+            let plan = plan_of(&json!({"prompt": "x", "number": number})).unwrap();
+            assert!(matches!(plan.wanted, Wanted::Number(..)));
+        }
+        let off = plan_of(&json!({"prompt": "x", "number": false})).unwrap();
+        assert!(matches!(off.wanted, Wanted::Text(_)));
+        let mute = Rules { spells_numbers: false, ..rules() };
+        let request = serde_json::from_value(json!({"prompt": "x", "number": true})).unwrap();
+        assert_eq!(plan(request, &mute).unwrap_err().body().error.param.as_deref(), Some("number"));
+    }
+}

@@ -1,0 +1,34 @@
+//! The HTTP server: an OpenAI-style API over models that write numbers, with whole distributions of them.
+//!
+//! Requests go one way: [`app`] (routes and middleware) to wire types, which `convert` makes jobs of; a
+//! [`models::ServedModel`] gives them to its engine; the events that come back become one JSON answer or a stream.
+//! [`serve`] runs all of it from a [`config::Config`]. A test needs only an [`state::AppState`] with a model in it and
+//! [`app::router`]. Not here: how anything is decoded (`ntl-core`) or computed (`ntl-models`).
+
+mod answers;
+pub mod app;
+pub mod args;
+mod auth;
+pub mod config;
+mod convert;
+pub mod demo;
+mod error;
+mod extract;
+pub mod metrics;
+pub mod models;
+mod reply;
+mod routes;
+pub mod serve;
+mod sse;
+pub mod state;
+pub mod telemetry;
+mod track;
+
+/// Version of this package.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Source revision that was built, as the build said.
+pub const COMMIT: &str = match option_env!("NTL_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};

@@ -1,0 +1,208 @@
+//! The models that are served, by name: each an engine with its tokenizer.
+//!
+//! In: loaded checkpoints; later names and jobs. Out: the model of a name, token ids, answers to jobs. Not here: the
+//! loading itself (`ntl_models::load`) and its order (`serve`).
+
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use ntl_core::engine::{Job, ModelInfo, Request};
+use ntl_core::text::TextDecoder;
+use ntl_models::LoadedModel;
+use ntl_models::batch::{Engine, EngineLimits, EngineObserver};
+use ntl_models::tokenizer::Tokenizer;
+
+use crate::answers::Answers;
+use crate::convert::{PromptInput, Rules};
+use crate::error::AppError;
+use crate::metrics::{Metrics, ModelMetrics};
+use crate::state::{AppState, HttpSettings};
+use crate::track::ModelLabel;
+
+/// Texts of at most this many bytes are tokenized where they are, in well under a millisecond; longer ones on a
+/// thread that may block.
+const INLINE_BYTES_MAX: usize = 4096;
+
+/// All models of a server; empty until they are loaded.
+#[derive(Default)]
+pub struct Models(OnceLock<Vec<Arc<ServedModel>>>);
+
+impl Models {
+    /// Serves these from now on. Only the first call counts.
+    pub fn publish(&self, models: Vec<ServedModel>) {
+        if self.0.set(models.into_iter().map(Arc::new).collect()).is_err() {
+            tracing::error!("models were published twice");
+        }
+    }
+
+    /// Whether the models are there.
+    pub fn are_loaded(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// The models in the order of the command line.
+    pub(crate) fn all(&self) -> &[Arc<ServedModel>] {
+        self.0.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// The model of a request; an only model need not be named.
+    pub(crate) fn resolve(
+        &self,
+        name: Option<&str>,
+        label: &ModelLabel,
+    ) -> Result<Arc<ServedModel>, AppError> {
+        let model = match (name.unwrap_or_default(), self.all()) {
+            ("", [only]) => Some(only),
+            ("", _) => return Err(AppError::invalid("model", "say which model: several are served")),
+            (name, all) => all.iter().find(|model| *model.name == *name),
+        };
+        match model {
+            Some(model) => label.known(&model.name),
+            None => label.unknown(),
+        }
+        model.map(Arc::clone).ok_or(AppError::ModelNotFound)
+    }
+}
+
+/// One model with its engine.
+pub struct ServedModel {
+    name: Arc<str>,
+    created: u64,
+    engine: Engine,
+    tokenizer: Arc<Tokenizer>,
+    spells_numbers: bool,
+    metrics: Arc<ModelMetrics>,
+}
+
+impl ServedModel {
+    /// Starts the engine of a loaded model. Join the thread after dropping the model and all its answers.
+    ///
+    /// # Errors
+    /// When the operating system gives no thread.
+    pub fn start(
+        name: &str,
+        loaded: LoadedModel,
+        limits: EngineLimits,
+        metrics: &Arc<Metrics>,
+    ) -> std::io::Result<(Self, JoinHandle<()>)> {
+        let metrics = Arc::new(ModelMetrics::new(metrics, name, loaded.model.info()));
+        let spells_numbers = loaded.vocabulary.grammar.spells_numbers();
+        let observer = Arc::clone(&metrics) as Arc<dyn EngineObserver>;
+        let (engine, thread) = Engine::spawn(loaded.model, loaded.vocabulary, limits, observer)?;
+        let created = unix_seconds();
+        Ok((
+            Self { name: name.into(), created, engine, tokenizer: loaded.tokenizer, spells_numbers, metrics },
+            thread,
+        ))
+    }
+
+    /// Its name in requests.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// When it was loaded, Unix time in seconds.
+    pub(crate) fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// What is loaded.
+    pub(crate) fn info(&self) -> &ModelInfo {
+        self.engine.info()
+    }
+
+    /// Whether its engine still runs; says so to the metrics, too.
+    pub(crate) fn is_alive(&self) -> bool {
+        let alive = self.engine.is_alive();
+        self.metrics.set_up(alive);
+        alive
+    }
+
+    pub(crate) fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// What requests to this model must keep to.
+    pub(crate) fn rules(&self, settings: &HttpSettings) -> Rules {
+        let info = self.info();
+        Rules {
+            encoder_decoder: info.encoder_decoder,
+            spells_numbers: self.spells_numbers,
+            tokens: info.tokens,
+            prompt_tokens_max: info.prompt_tokens_max,
+            eos_ids: info.eos_ids.clone(),
+            output_tokens_max: settings.output_tokens_max,
+        }
+    }
+
+    /// The token ids of all prompts of a request.
+    pub(crate) async fn prompt_ids(
+        &self,
+        inputs: Vec<PromptInput>,
+        rules: Rules,
+    ) -> Result<Vec<Vec<u32>>, AppError> {
+        let bytes = inputs.iter().map(PromptInput::text_bytes).sum();
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let convert = move || inputs.into_iter().map(|input| input.into_ids(&tokenizer, &rules)).collect();
+        off_the_runtime(bytes, convert).await
+    }
+
+    /// The token ids of one text.
+    pub(crate) async fn encode(&self, text: String, add_special_tokens: bool) -> Result<Vec<u32>, AppError> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        off_the_runtime(text.len(), move || {
+            tokenizer
+                .encode(&text, add_special_tokens)
+                .map_err(|error| AppError::invalid("prompt", error.to_string()))
+        })
+        .await
+    }
+
+    /// The text of token ids.
+    pub(crate) async fn decode(&self, ids: Vec<u32>) -> Result<String, AppError> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        off_the_runtime(ids.len(), move || Ok(tokenizer.decode(&ids))).await
+    }
+
+    /// Gives jobs to the engine: one a prompt, in order. All of them or none. Time counts from `started`.
+    pub(crate) fn submit(
+        &self,
+        requests: Vec<(Vec<u32>, Request)>,
+        started: Instant,
+        app: &AppState,
+    ) -> Result<Answers, AppError> {
+        let allowed = app.settings.request_time_max;
+        let mut running = Vec::with_capacity(requests.len());
+        let mut prompt_tokens = 0;
+        for (prompt, request) in requests {
+            prompt_tokens += prompt.len() as u64;
+            let sequences = request.sequences();
+            let job = Job { prompt, request, deadline: Some((started + allowed, allowed)) };
+            running.push((self.engine.submit(job)?, sequences));
+        }
+        app.metrics.http.prompt_tokens.inc_by(prompt_tokens);
+        Ok(Answers::new(running, (started, allowed), &app.metrics, &self.metrics))
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+/// Runs `work` on `bytes` of text (or as many ids) where it disturbs nobody.
+async fn off_the_runtime<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> Result<T, AppError> + Send + 'static,
+) -> Result<T, AppError> {
+    if bytes <= INLINE_BYTES_MAX {
+        return work();
+    }
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        // The panic layer counts and answers it.
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Err(AppError::Draining),
+    }
+}

@@ -1,0 +1,59 @@
+//! `POST /v1/completions`: texts or numbers, at once or as a stream.
+
+use std::time::Instant;
+
+use axum::extract::{Extension, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, body::Body};
+use ntl_api::CompletionRequest;
+
+use crate::answers::Answers;
+use crate::convert::{self, ChoiceWriter, Plan, Transcript, Wanted};
+use crate::error::AppError;
+use crate::extract::ApiJson;
+use crate::models::ServedModel;
+use crate::reply::{self, Head};
+use crate::sse;
+use crate::state::AppState;
+use crate::track::ModelLabel;
+
+/// The handler.
+pub(crate) async fn complete(
+    State(app): State<AppState>,
+    Extension(label): Extension<ModelLabel>,
+    ApiJson(request): ApiJson<CompletionRequest>,
+) -> Result<Response<Body>, AppError> {
+    let model = app.models.resolve(request.model.as_deref(), &label)?;
+    let plan = convert::plan(request, &model.rules(&app.settings))?;
+    let head = Head::new(&model);
+    let (answers, writer, plan) = begin(&app, &model, plan).await?;
+    if plan.stream {
+        return Ok(sse::respond(head, answers, writer, plan.include_usage));
+    }
+    let transcript = Transcript::new(plan.prompt_count, &plan.wanted);
+    Ok(Json(reply::whole(head, answers, writer, transcript).await?).into_response())
+}
+
+/// What is left of a plan once its prompts are with the engine.
+struct Begun {
+    prompt_count: usize,
+    wanted: Wanted,
+    stream: bool,
+    include_usage: bool,
+}
+
+/// Gives one job a prompt to the engine.
+async fn begin(
+    app: &AppState,
+    model: &ServedModel,
+    plan: Plan,
+) -> Result<(Answers, ChoiceWriter, Begun), AppError> {
+    let started = Instant::now();
+    let Plan { prompts, wanted, stream, include_usage } = plan;
+    let prompts = model.prompt_ids(prompts, model.rules(&app.settings)).await?;
+    let (prompt_count, prompt_tokens) = (prompts.len(), prompts.iter().map(|ids| ids.len() as u64).sum());
+    let requests = prompts.into_iter().map(|ids| (ids, wanted.request())).collect();
+    let answers = model.submit(requests, started, app)?;
+    let writer = ChoiceWriter::new(model.tokenizer().clone(), &wanted, prompt_tokens);
+    Ok((answers, writer, Begun { prompt_count, wanted, stream, include_usage }))
+}

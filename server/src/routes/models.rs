@@ -1,0 +1,42 @@
+//! `GET /v1/models` and `GET /v1/models/{id}`.
+
+use axum::Json;
+use axum::extract::{Extension, Path, State};
+use ntl_api::{Model, ModelList};
+
+use crate::error::AppError;
+use crate::models::ServedModel;
+use crate::state::AppState;
+use crate::track::ModelLabel;
+
+/// All models, in the order of the command line.
+pub(crate) async fn list(State(app): State<AppState>) -> Json<ModelList> {
+    let data = app.models.all().iter().map(|model| describe(model)).collect();
+    Json(ModelList { object: "list".to_owned(), data })
+}
+
+/// One model.
+pub(crate) async fn one(
+    State(app): State<AppState>,
+    Extension(label): Extension<ModelLabel>,
+    Path(id): Path<String>,
+) -> Result<Json<Model>, AppError> {
+    let model = app.models.resolve(Some(&id), &label)?;
+    Ok(Json(describe(&model)))
+}
+
+fn describe(model: &ServedModel) -> Model {
+    let info = model.info();
+    Model {
+        id: model.name().to_string(),
+        object: "model".to_owned(),
+        created: model.created(),
+        owned_by: "ntl-server".to_owned(),
+        kind: info.kind.clone(),
+        number_encoding: info.number_encoding.name().to_owned(),
+        context_length: info.prompt_tokens_max as u64,
+        dtype: info.dtype.clone(),
+        parameters: info.parameters,
+        backend: info.backend.clone(),
+    }
+}

@@ -1,0 +1,48 @@
+//! `POST /tokenize` and `POST /detokenize`.
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use ntl_api::{DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse};
+use ntl_core::text::TextDecoder;
+
+use crate::error::AppError;
+use crate::extract::ApiJson;
+use crate::models::ServedModel;
+use crate::state::AppState;
+use crate::track::ModelLabel;
+
+/// Text to tokens, with the value of each token that is a number.
+pub(crate) async fn tokenize(
+    State(app): State<AppState>,
+    Extension(label): Extension<ModelLabel>,
+    ApiJson(request): ApiJson<TokenizeRequest>,
+) -> Result<Json<TokenizeResponse>, AppError> {
+    let model = app.models.resolve(request.model.as_deref(), &label)?;
+    let missing = || AppError::invalid("prompt", "`prompt` is missing");
+    let text = request.prompt.or(request.content).ok_or_else(missing)?;
+    let tokens = model.encode(text, request.add_special_tokens.unwrap_or(true)).await?;
+    Ok(Json(describe(&model, tokens)))
+}
+
+/// Tokens to text.
+pub(crate) async fn detokenize(
+    State(app): State<AppState>,
+    Extension(label): Extension<ModelLabel>,
+    ApiJson(request): ApiJson<DetokenizeRequest>,
+) -> Result<Json<DetokenizeResponse>, AppError> {
+    let model = app.models.resolve(request.model.as_deref(), &label)?;
+    let tokens = model.rules(&app.settings).known("tokens", request.tokens)?;
+    let text = model.decode(tokens).await?;
+    Ok(Json(DetokenizeResponse { prompt: text.clone(), content: text }))
+}
+
+fn describe(model: &ServedModel, tokens: Vec<u32>) -> TokenizeResponse {
+    let tokenizer = model.tokenizer();
+    TokenizeResponse {
+        token_strs: tokens.iter().map(|&id| tokenizer.token_text(id)).collect(),
+        number_values: tokens.iter().map(|&id| tokenizer.number_value(id)).collect(),
+        count: tokens.len() as u64,
+        max_model_len: model.info().prompt_tokens_max as u64,
+        tokens,
+    }
+}

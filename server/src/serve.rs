@@ -1,0 +1,228 @@
+//! A server's life: listen, load, answer, drain, end.
+//!
+//! It listens before it loads, so that whoever watches sees it come up. The first signal makes it refuse new work
+//! with 503 while running requests are answered; the drain time or a second signal ends it whatever still runs.
+//! Invariant: when [`run`] returns [`Ended::Drained`], no request was cut off and all engine threads are joined.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use ntl_models::LoadOptions;
+use ntl_models::batch::EngineLimits;
+use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::{Config, ModelConfig, ModelSource};
+use crate::metrics::Metrics;
+use crate::models::ServedModel;
+use crate::state::AppState;
+use crate::{app, demo};
+
+/// How long connections and engine threads get to close when all requests are answered.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Why a server did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {host}:{port}")]
+    Listen {
+        /// The address or name.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A model cannot be served.
+    #[error("cannot load model `{name}`")]
+    Load {
+        /// Its name in requests.
+        name: String,
+        /// Why.
+        #[source]
+        source: LoadError,
+    },
+    /// A mistake in the definition of metrics.
+    #[error("metrics cannot be registered")]
+    Metrics(#[from] prometheus::Error),
+    /// The operating system refused something.
+    #[error("the operating system refused {what}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Loading panicked.
+    #[error("loading the models failed")]
+    LoadingPanicked,
+}
+
+/// How a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All requests were answered.
+    Drained,
+    /// This many requests were cut off, by the drain time or a second signal.
+    CutOff(usize),
+}
+
+/// Signals to end: the first drains, the second ends at once.
+pub type Signals = mpsc::Receiver<()>;
+
+/// SIGTERM and SIGINT from now on.
+///
+/// # Errors
+/// When the operating system refuses a handler.
+pub fn signals() -> Result<Signals, ServeError> {
+    let refused = |source| ServeError::System { what: "a signal handler", source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(refused)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(refused)?;
+    // Two signals are all that is ever needed; more are dropped.
+    let (sender, receiver) = mpsc::channel(2);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if sender.send(()).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// Takes the address of a configuration.
+///
+/// # Errors
+/// When it is in use or cannot be resolved.
+pub async fn listen(config: &Config) -> Result<TcpListener, ServeError> {
+    let (host, port) = (config.host.clone(), config.port);
+    TcpListener::bind((host.as_str(), port)).await.map_err(|source| ServeError::Listen { host, port, source })
+}
+
+/// Serves a configuration on a listener until a signal.
+///
+/// # Errors
+/// When a model cannot be loaded, or the operating system gives no thread.
+pub async fn run(config: Config, listener: TcpListener, signals: Signals) -> Result<Ended, ServeError> {
+    let app = AppState::new(config.http, Metrics::new()?.into());
+    announce(listener.local_addr().ok(), &config.models, &app);
+    let (models, options, limits, state) = (config.models, config.load, config.engine, app.clone());
+    let loading = tokio::task::spawn_blocking(move || load_all(&models, options, limits, &state));
+    let mut serving = pin!(serve(listener, app, signals, config.drain_time_max));
+    let threads = tokio::select! {
+        // A signal came first: what is being loaded is given up with the process.
+        ended = &mut serving => return Ok(ended),
+        loaded = loading => loaded.map_err(|_| ServeError::LoadingPanicked)??,
+    };
+    let ended = serving.await;
+    if ended == Ended::Drained {
+        join(threads).await;
+    }
+    Ok(ended)
+}
+
+/// Answers requests until a signal, whatever becomes of the models.
+pub async fn serve(
+    listener: TcpListener,
+    app: AppState,
+    mut signals: Signals,
+    drain_time_max: Duration,
+) -> Ended {
+    let (close, closed) = oneshot::channel::<()>();
+    let listener = listener.tap_io(|stream| {
+        // Tokens are small packets that must not wait for each other; without it they are only slower.
+        let _ = stream.set_nodelay(true);
+    });
+    let server = axum::serve(listener, app::router(app.clone())).with_graceful_shutdown(async {
+        let _ = closed.await;
+    });
+    let server = tokio::spawn(server.into_future());
+    wait(&mut signals).await;
+    app.lifecycle.drain();
+    tracing::info!(requests = app.lifecycle.in_flight(), seconds_max = drain_time_max.as_secs(), "draining");
+    tokio::select! {
+        () = app.lifecycle.idle() => {}
+        () = tokio::time::sleep(drain_time_max) => {}
+        () = wait(&mut signals) => {}
+    }
+    let cut_off = app.lifecycle.in_flight();
+    if cut_off > 0 {
+        server.abort();
+        tracing::warn!(requests = cut_off, "ended before all requests were answered");
+        return Ended::CutOff(cut_off);
+    }
+    // The last answers are still on their way through the connections.
+    let _ = close.send(());
+    tokio::select! {
+        _ = tokio::time::timeout(CLOSE_TIME_MAX, server) => {}
+        () = wait(&mut signals) => {}
+    }
+    tracing::info!("ended");
+    Ended::Drained
+}
+
+/// Waits for a signal; forever where none can come any more.
+async fn wait(signals: &mut Signals) {
+    if signals.recv().await.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn announce(address: Option<SocketAddr>, models: &[ModelConfig], app: &AppState) {
+    let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+    let address = address.map(|address| address.to_string()).unwrap_or_default();
+    tracing::info!(
+        address,
+        models = names.join(","),
+        device = app.settings.device,
+        version = crate::VERSION,
+        "listening"
+    );
+    tracing::debug!(settings = ?app.settings, "settings");
+}
+
+/// Loads all models in order and serves them once they are complete.
+fn load_all(
+    models: &[ModelConfig],
+    options: LoadOptions,
+    limits: EngineLimits,
+    app: &AppState,
+) -> Result<Vec<JoinHandle<()>>, ServeError> {
+    let (mut served, mut threads) = (Vec::new(), Vec::new());
+    for model in models {
+        let failed = |source| ServeError::Load { name: model.name.clone(), source };
+        let files = match &model.source {
+            ModelSource::Demo => demo::files(),
+            ModelSource::Folder(folder) => CheckpointFiles::folder(folder),
+        };
+        let loaded = files.and_then(|files| ntl_models::load(&files, options)).map_err(failed)?;
+        let (model, thread) = ServedModel::start(&model.name, loaded, limits, &app.metrics)
+            .map_err(|source| ServeError::System { what: "a thread", source })?;
+        served.push(model);
+        threads.push(thread);
+    }
+    app.models.publish(served);
+    tracing::info!(models = models.len(), "ready");
+    Ok(threads)
+}
+
+/// Waits for the engines, which end when the last request and the router are gone.
+async fn join(threads: Vec<JoinHandle<()>>) {
+    let all = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join())));
+    if tokio::time::timeout(CLOSE_TIME_MAX, all).await.is_err() {
+        tracing::warn!("an engine did not end in time");
+    }
+}

@@ -1,0 +1,265 @@
+//! Requests that get no answer: each has its status, its error body and its field, and harms no other request.
+
+use axum::body::Body;
+use axum::http::{Request, header};
+use ntl_core::engine::ModelError;
+use ntl_models::batch::EngineLimits;
+use ntl_server::app;
+use ntl_server::metrics::Metrics;
+use ntl_server::state::{AppState, HttpSettings};
+use serde_json::{Value, json};
+
+use crate::support::{
+    EOS, Gated, babbles, call, complete, gated, get, json_request, loaded, logits, metric, metric_becomes,
+    piece, post, says, scripted, server, state_of,
+};
+
+#[tokio::test]
+async fn wrong_requests_are_answered_400_and_name_the_field() {
+    let app = server(says("1"));
+    for (field, value) in [
+        ("prompt", json!(null)),
+        ("prompt", json!("")),
+        ("prompt", json!([])),
+        ("prompt", json!([[]])),
+        ("prompt", json!(5)),
+        ("prompt", json!([-1])),
+        ("prompt", json!([4_000_000])),
+        ("prompt", json!("egg ".repeat(600))),
+        ("prompt", json!("egg ".repeat(6000))),
+        ("prompt", json!(vec![5; 512])),
+        ("max_tokens", json!(-1)),
+        ("max_tokens", json!(1.5)),
+        ("max_tokens", json!(u64::MAX)),
+        ("temperature", json!(3)),
+        ("top_p", json!(0)),
+        ("seed", json!(u64::MAX)),
+        ("n", json!(0)),
+        ("n", json!(1_000_000_000)),
+        ("stop", json!(["a", "b", "c", "d", "e"])),
+        ("logprobs", json!(21)),
+        ("logprobs", json!(-1)),
+        ("stream_options", json!({"include_usage": true})),
+        ("echo", json!(true)),
+        ("suffix", json!("x")),
+        ("best_of", json!(3)),
+        ("logit_bias", json!({"1": -100})),
+        ("use_beam_search", json!(true)),
+        ("number", json!("yes")),
+        ("number.method", json!({"method": "sample"})),
+        ("number.trim", json!({"trim": 0.5})),
+        ("number.after", json!({"after": "####"})),
+        ("number.nonsense", json!({"nonsense": 1})),
+    ] {
+        let mut body = json!({"prompt": "x"});
+        body[field.split('.').next().unwrap()] = value.clone();
+        let answer = complete(&app, body).await;
+        assert_eq!(answer.status, 400, "{field}: {}", answer.text);
+        let error = answer.error();
+        assert_eq!(error["param"], field, "{error}");
+        assert_eq!(error["type"], "invalid_request_error");
+    }
+    let error = complete(&app, json!({"prompt": "x", "echo": true})).await.error();
+    assert_eq!(error["message"], "echo is not available for encoder-decoder models");
+    let error = complete(&app, json!({"prompt": vec![5; 600]})).await.error();
+    assert_eq!(error["message"], "prompt has 601 tokens, the model takes at most 512");
+    let refused = "ntl_requests_total{code=\"400\",model=\"scripted\",route=\"/v1/completions\"}";
+    assert!(metric(&app, refused).await > 20.0);
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_json_objects_are_refused() {
+    let app = server(says("1"));
+    let send = |content_type: Option<&str>, encoding: Option<&str>, body: &str| {
+        let mut request = Request::post("/v1/completions");
+        for (name, value) in [(header::CONTENT_TYPE, content_type), (header::CONTENT_ENCODING, encoding)] {
+            if let Some(value) = value {
+                request = request.header(name, value);
+            }
+        }
+        request.body(Body::from(body.to_owned())).unwrap()
+    };
+    let json = Some("application/json");
+    let long = "x".repeat(3 << 20);
+    for (request, status) in [
+        (send(None, None, "{}"), 415),
+        (send(Some("text/plain"), None, "{}"), 415),
+        (send(Some("application/x-www-form-urlencoded"), None, "prompt=x"), 415),
+        (send(json, Some("gzip"), "{}"), 415),
+        (send(json, None, ""), 400),
+        (send(json, None, "[]"), 400),
+        (send(json, None, "{\"prompt\": \"x\""), 400),
+        (send(json, None, "nonsense"), 400),
+        (send(json, None, &long), 413),
+        (send(Some("Application/JSON; charset=utf-8"), Some("identity"), "{\"prompt\": \"x\"}"), 200),
+    ] {
+        let answer = call(&app, request).await;
+        assert_eq!(answer.status, status, "{}", answer.text);
+        if status != 200 {
+            assert!(!answer.error()["message"].as_str().unwrap().is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn unknown_paths_methods_and_models_are_refused_in_json() {
+    let app = server(says("1"));
+    let answer = get(&app, "/v1/nothing").await;
+    assert_eq!((answer.status.as_u16(), answer.error()["code"].as_str()), (404, Some("route_not_found")));
+    let answer = get(&app, "/v1/completions").await;
+    assert_eq!((answer.status.as_u16(), answer.header(header::ALLOW)), (405, Some("POST")));
+    answer.error();
+    for (path, body) in [
+        ("/v1/completions", json!({"model": "../../etc/passwd", "prompt": "x"})),
+        ("/tokenize", json!({"model": "other", "prompt": "x"})),
+        ("/detokenize", json!({"model": "other", "tokens": [1]})),
+    ] {
+        let answer = post(&app, path, body).await;
+        assert_eq!((answer.status.as_u16(), answer.error()["code"].as_str()), (404, Some("model_not_found")));
+        assert_eq!(answer.error()["param"], "model");
+    }
+    let unknown = "ntl_requests_total{code=\"404\",model=\"unknown\",route=\"/v1/completions\"}";
+    assert!((metric(&app, unknown).await - 1.0).abs() < 1e-9);
+    let unmatched = "ntl_requests_total{code=\"404\",model=\"none\",route=\"unmatched\"}";
+    assert!((metric(&app, unmatched).await - 1.0).abs() < 1e-9);
+}
+
+#[tokio::test]
+async fn a_model_must_be_named_only_where_there_are_several() {
+    let two = ["a", "b"].map(|name| (name, loaded(Box::new(scripted(says("1"))))));
+    let app = app::router(state_of(two.into(), HttpSettings::default(), EngineLimits::default()));
+    for model in [Value::Null, json!("")] {
+        let answer = complete(&app, json!({"prompt": "x", "model": model})).await;
+        assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!("model")));
+    }
+    assert_eq!(complete(&app, json!({"prompt": "x", "model": "b"})).await.json()["model"], "b");
+    let one = server(says("1"));
+    assert_eq!(complete(&one, json!({"prompt": "x", "model": ""})).await.json()["model"], "scripted");
+}
+
+#[tokio::test]
+async fn with_keys_only_health_and_metrics_are_open() {
+    let settings = HttpSettings {
+        api_keys: ntl_server::state::ApiKeys::new(["secret".to_owned()]),
+        ..HttpSettings::default()
+    };
+    let model = ("scripted", loaded(Box::new(scripted(says("1")))));
+    let app = app::router(state_of(vec![model], settings, EngineLimits::default()));
+    for path in ["/v1/models", "/v1/models/scripted", "/version"] {
+        let answer = get(&app, path).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.error()["code"].as_str()),
+            (401, Some("invalid_api_key")),
+            "{path}"
+        );
+        assert_eq!(answer.header(header::WWW_AUTHENTICATE), Some("Bearer"));
+    }
+    for path in ["/v1/completions", "/tokenize", "/detokenize"] {
+        assert_eq!(post(&app, path, json!({})).await.status, 401, "{path}");
+    }
+    for path in ["/health", "/health/live", "/health/ready", "/metrics"] {
+        assert_eq!(get(&app, path).await.status, 200, "{path}");
+    }
+    let mut request = json_request("/v1/completions", &json!({"prompt": "x"}));
+    request.headers_mut().insert(header::AUTHORIZATION, "Bearer secret".parse().unwrap());
+    assert_eq!(call(&app, request).await.status, 200);
+}
+
+/// Fails, or worse, where the prompt is the letter x; says 1 to everyone else.
+fn moody(fail: impl Fn() -> ModelError + Send + 'static) -> axum::Router {
+    let (letter, one) = (crate::support::ids("x"), piece("1"));
+    server(Box::new(move |prompt, path| {
+        if prompt.starts_with(&letter) {
+            return Err(fail());
+        }
+        Ok(logits(&[(if path.is_empty() { one } else { EOS }, 1.0)]))
+    }))
+}
+
+#[tokio::test]
+async fn a_failing_or_panicking_model_fails_one_request_and_answers_the_next() {
+    let failing = moody(|| ModelError::Compute("out of memory".into()));
+    let panicking = moody(|| panic!("a panic that this test provokes"));
+    for (app, panics) in [(failing, 0.0), (panicking, 2.0)] {
+        let answer = complete(&app, json!({"prompt": "x"})).await;
+        assert_eq!((answer.status.as_u16(), answer.error()["type"].as_str()), (500, Some("server_error")));
+        let streamed = complete(&app, json!({"prompt": "x", "stream": true})).await;
+        let chunks = streamed.chunks();
+        assert_eq!((streamed.status.as_u16(), chunks.len()), (200, 1));
+        assert_eq!(chunks[0]["error"]["code"], "decoding_failed");
+        let answer = complete(&app, json!({"prompt": "how many?"})).await;
+        assert_eq!(answer.json()["choices"][0]["text"], "1");
+        assert_eq!(get(&app, "/health").await.status, 200);
+        metric_becomes(&app, "ntl_panics_total", panics).await;
+        metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"error\"}", 2.0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_is_answered_429_and_the_accepted_requests_finish() {
+    let (model, gate): (Gated, _) = gated(says("1"));
+    let limits = EngineLimits { queue_max: 1, running_max: 1, ..EngineLimits::default() };
+    let app =
+        app::router(state_of(vec![("scripted", loaded(Box::new(model)))], HttpSettings::default(), limits));
+    let ask = |app: &axum::Router| {
+        let app = app.clone();
+        tokio::spawn(async move { complete(&app, json!({"prompt": "x", "temperature": 0})).await })
+    };
+    let running = ask(&app);
+    let gate = gate.step_has_begun().await;
+    let waiting = ask(&app);
+    // The second one has its place in the queue once it counts as in flight and has been polled to its wait.
+    metric_becomes(&app, "ntl_requests_in_flight", 2.0).await;
+    let refused = complete(&app, json!({"prompt": "x"})).await;
+    assert_eq!((refused.status.as_u16(), refused.error()["code"].as_str()), (429, Some("queue_full")));
+    assert_eq!(refused.header(header::RETRY_AFTER), Some("1"));
+    let rejected = metric(&app, "ntl_requests_rejected_total{reason=\"queue_full\"}").await;
+    assert!((rejected - 1.0).abs() < 1e-9);
+    drop(gate);
+    for accepted in [running, waiting] {
+        assert_eq!(accepted.await.unwrap().status, 200);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_takes_too_long_is_answered_504() {
+    let settings = HttpSettings {
+        request_time_max: std::time::Duration::from_millis(30),
+        output_tokens_max: 1 << 40,
+        ..HttpSettings::default()
+    };
+    let model = ("scripted", loaded(Box::new(scripted(babbles()))));
+    let app = app::router(state_of(vec![model], settings, EngineLimits::default()));
+    let body = json!({"prompt": "x", "max_tokens": 1_u64 << 40, "stop": "8"});
+    let answer = complete(&app, body).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.error()["code"].as_str()),
+        (504, Some("deadline")),
+        "{}",
+        answer.text
+    );
+    metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"deadline\"}", 1.0).await;
+}
+
+#[tokio::test]
+async fn while_loading_or_draining_work_is_answered_503_and_the_process_is_alive() {
+    let loading = AppState::new(HttpSettings::default(), Metrics::new().unwrap().into());
+    let model = ("scripted", loaded(Box::new(scripted(says("1")))));
+    let draining = state_of(vec![model], HttpSettings::default(), EngineLimits::default());
+    draining.lifecycle.drain();
+    for (state, code) in [(loading, "loading"), (draining, "draining")] {
+        let app = app::router(state);
+        for answer in [
+            complete(&app, json!({"prompt": "x"})).await,
+            get(&app, "/v1/models").await,
+            get(&app, "/health/ready").await,
+            get(&app, "/health").await,
+        ] {
+            assert_eq!((answer.status.as_u16(), answer.error()["code"].as_str()), (503, Some(code)));
+            assert!(answer.header(header::RETRY_AFTER).is_some());
+        }
+        assert_eq!(get(&app, "/health/live").await.status, 200);
+        let rejected = metric(&app, &format!("ntl_requests_rejected_total{{reason=\"{code}\"}}")).await;
+        assert!((rejected - 2.0).abs() < 1e-9, "probes are not counted: {rejected}");
+    }
+}

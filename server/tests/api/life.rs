@@ -1,0 +1,184 @@
+//! From the first byte to the last: clients that leave, servers that end, and what the metrics say then.
+
+use std::time::Duration;
+
+use axum::Router;
+use clap::Parser;
+use futures::StreamExt;
+use ntl_models::batch::EngineLimits;
+use ntl_server::app;
+use ntl_server::args::Args;
+use ntl_server::config::Config;
+use ntl_server::serve::{self, Ended};
+use ntl_server::state::{AppState, HttpSettings};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tower::ServiceExt;
+
+use crate::support::{
+    Gate, babbles, complete, gated, get, json_request, loaded, metric_becomes, says, scripted, state_of,
+};
+
+fn gated_state() -> (AppState, Gate) {
+    let (model, gate) = gated(says("1"));
+    let models = vec![("scripted", loaded(Box::new(model)))];
+    (state_of(models, HttpSettings::default(), EngineLimits::default()), gate)
+}
+
+/// Nothing is left of requests that are gone.
+async fn assert_quiet(app: &Router) {
+    for gauge in [
+        "ntl_requests_in_flight",
+        "ntl_queue_depth{model=\"scripted\"}",
+        "ntl_sequences_running{model=\"scripted\"}",
+    ] {
+        metric_becomes(app, gauge, 0.0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_in_a_stream_frees_its_job() {
+    let settings = HttpSettings { output_tokens_max: 1 << 40, ..HttpSettings::default() };
+    let models = vec![("scripted", loaded(Box::new(scripted(babbles()))))];
+    let app = app::router(state_of(models, settings, EngineLimits::default()));
+    let body = json!({"prompt": ["x", "y"], "n": 2, "max_tokens": 1_u64 << 40, "stream": true});
+    let response = app.clone().oneshot(json_request("/v1/completions", &body)).await.unwrap();
+    let mut stream = response.into_body().into_data_stream();
+    assert!(stream.next().await.unwrap().unwrap().starts_with(b"data: {"));
+    metric_becomes(&app, "ntl_sequences_running{model=\"scripted\"}", 2.0).await;
+    drop(stream);
+    metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 4.0).await;
+    metric_becomes(
+        &app,
+        "ntl_requests_total{code=\"499\",model=\"scripted\",route=\"/v1/completions\"}",
+        1.0,
+    )
+    .await;
+    assert_quiet(&app).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_the_first_token_frees_its_job() {
+    let (state, gate) = gated_state();
+    let app = app::router(state);
+    let asked = {
+        let app = app.clone();
+        tokio::spawn(async move { complete(&app, json!({"prompt": "x"})).await })
+    };
+    let gate = gate.step_has_begun().await;
+    asked.abort();
+    assert!(asked.await.is_err_and(|error| error.is_cancelled()));
+    drop(gate);
+    metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 1.0).await;
+    metric_becomes(
+        &app,
+        "ntl_requests_total{code=\"499\",model=\"scripted\",route=\"/v1/completions\"}",
+        1.0,
+    )
+    .await;
+    assert_quiet(&app).await;
+}
+
+/// A server on the loopback, with the other end of its signals.
+async fn start(
+    state: &AppState,
+    drain_time_max: Duration,
+) -> (std::net::SocketAddr, mpsc::Sender<()>, JoinHandle<Ended>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (signal, signals) = mpsc::channel(2);
+    (address, signal, tokio::spawn(serve::serve(listener, state.clone(), signals, drain_time_max)))
+}
+
+/// The whole answer to a request that closes its connection.
+async fn exchange(address: std::net::SocketAddr, request: String) -> String {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+fn completion() -> String {
+    let body = r#"{"prompt": "x", "temperature": 0}"#;
+    let length = body.len();
+    format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+#[tokio::test]
+async fn a_signal_lets_running_requests_finish_and_refuses_new_ones() {
+    let (state, gate) = gated_state();
+    let (address, signal, ended) = start(&state, Duration::from_secs(60)).await;
+    let running = tokio::spawn(exchange(address, completion()));
+    let gate = gate.step_has_begun().await;
+    signal.send(()).await.unwrap();
+    let app = app::router(state.clone());
+    while get(&app, "/health").await.status != 503 {
+        tokio::task::yield_now().await;
+    }
+    let refused = exchange(address, completion()).await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: "), "{refused}");
+    drop(gate);
+    let answer = running.await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"text\":\"1\""), "{answer}");
+    assert_eq!(ended.await.unwrap(), Ended::Drained);
+}
+
+#[tokio::test]
+async fn a_second_signal_or_the_drain_time_ends_at_once() {
+    for (drain_time_max, signals) in [(Duration::from_secs(60), 2), (Duration::ZERO, 1)] {
+        let (state, gate) = gated_state();
+        let (address, signal, ended) = start(&state, drain_time_max).await;
+        let running = tokio::spawn(exchange(address, completion()));
+        let gate = gate.step_has_begun().await;
+        for _ in 0..signals {
+            signal.send(()).await.unwrap();
+        }
+        assert_eq!(ended.await.unwrap(), Ended::CutOff(1));
+        drop(gate);
+        // Aborted connections die with the runtime; this one still answers because the runtime of the test goes on.
+        running.abort();
+    }
+}
+
+fn config(flags: &[&str]) -> Config {
+    Config::try_from(Args::try_parse_from([&["ntl-server"], flags].concat()).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_server_comes_up_loads_the_demo_and_ends() {
+    let config = config(&["--port", "0"]);
+    let listener = serve::listen(&config).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (signal, signals) = mpsc::channel(2);
+    let ended = tokio::spawn(serve::run(config, listener, signals));
+    let ready =
+        || exchange(address, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned());
+    while !ready().await.starts_with("HTTP/1.1 200") {
+        tokio::task::yield_now().await;
+    }
+    let answer = exchange(address, completion()).await;
+    assert!(answer.contains("\"model\":\"t5-ntl-was\""), "{answer}");
+    signal.send(()).await.unwrap();
+    assert_eq!(ended.await.unwrap().unwrap(), Ended::Drained);
+}
+
+#[tokio::test]
+async fn what_keeps_a_server_from_starting_is_said() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let error = serve::listen(&config(&["--port", &port])).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot listen on 127.0.0.1:{port}"));
+    let config = config(&["--model", "gone=/no/such/folder", "--port", "0"]);
+    let listener = serve::listen(&config).await.unwrap();
+    let (_signal, signals) = mpsc::channel(2);
+    let error = serve::run(config, listener, signals).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot load model `gone`");
+    assert!(std::error::Error::source(&error).unwrap().to_string().contains("/no/such/folder"));
+}

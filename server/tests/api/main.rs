@@ -1,0 +1,19 @@
+//! The HTTP API from the outside: a router over scripted models, or over the embedded demo checkpoint.
+//!
+//! One binary, so that the server is linked once. No network but the loopback, no fixed port, no waiting by the clock.
+
+// All of this is test code; the attribute says so to clippy, which knows test functions but not their helpers.
+#[cfg(test)]
+mod completions;
+#[cfg(test)]
+mod demo;
+#[cfg(test)]
+mod failures;
+#[cfg(test)]
+mod life;
+#[cfg(test)]
+mod numbers;
+#[cfg(test)]
+mod ops;
+#[cfg(test)]
+mod support;

@@ -1,0 +1,137 @@
+//! The `number` object of `POST /v1/completions`.
+
+use crate::support::{EOS, complete, logits, piece, server, without_names};
+use axum::Router;
+use serde_json::{Value, json};
+
+/// 4 with 0.6, 5 with 0.3; a letter with 0.1, which is no number.
+fn four_or_five() -> Router {
+    let (four, five, letter) = (piece("4"), piece("5"), piece("x"));
+    server(Box::new(move |_, path| {
+        Ok(if path.is_empty() {
+            logits(&[(four, 0.6), (five, 0.3), (letter, 0.1)])
+        } else {
+            logits(&[(EOS, 1.0)])
+        })
+    }))
+}
+
+async fn number(app: &Router, options: Value) -> (String, Value) {
+    let answer = complete(app, json!({"prompt": "x", "number": options})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let body = answer.json();
+    let choice = &body["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop");
+    (choice["text"].as_str().unwrap().to_owned(), choice["number"].clone())
+}
+
+fn close(got: &Value, want: f64) -> bool {
+    (got.as_f64().unwrap() - want).abs() < 1e-6
+}
+
+#[tokio::test]
+async fn a_number_has_the_shape_of_the_contract() {
+    let body = json!({"prompt": "x", "number": {"objective": "median", "quantiles": [0.5, 0.9]}});
+    let answer = complete(&four_or_five(), body).await;
+    insta::assert_json_snapshot!("number", without_names(answer.json()), {
+        ".choices[].number.mean" => insta::rounded_redaction(4),
+        ".choices[].number.trimmed_mean" => insta::rounded_redaction(4),
+        ".choices[].number.std" => insta::rounded_redaction(4),
+        ".choices[].number.mass.*" => insta::rounded_redaction(4),
+        ".choices[].number.support[].probability" => insta::rounded_redaction(4),
+        ".choices[].number.bounds.trimmed_mean[]" => insta::rounded_redaction(4),
+    });
+}
+
+#[tokio::test]
+async fn each_objective_gives_its_own_value_and_prints_it() {
+    let app = four_or_five();
+    for (options, want, text) in [
+        (json!({"objective": "mean", "trim": 0, "decimals": 2}), 13.0 / 3.0, "4.33"),
+        (json!({"objective": "mean", "trim": 0, "decimals": 0}), 13.0 / 3.0, "4"),
+        (json!({"objective": "median"}), 4.0, "4"),
+        (json!({"objective": "mode"}), 4.0, "4"),
+        (json!({"objective": {"quantile": 0.9}, "decimals": 1}), 5.0, "5.0"),
+    ] {
+        let (printed, number) = number(&app, options.clone()).await;
+        assert!(close(&number["value"], want), "{options}: {number}");
+        assert_eq!(printed, text, "{options}");
+    }
+}
+
+#[tokio::test]
+async fn masses_add_up_and_the_open_mass_keeps_to_the_tolerance() {
+    // Any number of digits, each ten times less probable to go on.
+    let digits: Vec<(u32, f64)> = (0..10).map(|digit| (piece(&digit.to_string()), 0.05)).collect();
+    let app = server(Box::new(move |_, path| {
+        let end = if path.is_empty() { (piece("x"), 0.5) } else { (EOS, 0.5) };
+        Ok(logits(&[digits.as_slice(), &[end]].concat()))
+    }));
+    for options in [
+        json!({"tolerance": 0.1}),
+        json!({"tolerance": 0.1, "nodes_max": 5}),
+        json!({"digits_max": 1, "decimals_max": 0}),
+    ] {
+        let (_, number) = number(&app, options.clone()).await;
+        let mass: f64 =
+            ["closed", "invalid", "open"].iter().map(|part| number["mass"][part].as_f64().unwrap()).sum();
+        assert!((mass - 1.0).abs() < 1e-6, "{options}: {number}");
+        let limited = options.get("nodes_max").is_some();
+        assert_eq!(number["truncated"], limited, "{options}: {number}");
+    }
+}
+
+#[tokio::test]
+async fn without_enough_closed_mass_there_is_no_value_but_a_reason() {
+    let app = four_or_five();
+    let (text, refused) = number(&app, json!({"mass_min": 0.95})).await;
+    assert_eq!((text.as_str(), &refused["value"]), ("", &Value::Null));
+    assert_eq!(refused["reason"], "closed mass 0.9 is below mass_min 0.95");
+    assert_eq!(refused["bounds"]["value"], Value::Null);
+    assert!(close(&refused["mode"], 4.0));
+    let mute = server(Box::new(|_, _| Ok(logits(&[(piece("x"), 1.0)]))));
+    let (text, none) = number(&mute, json!(true)).await;
+    assert_eq!((text.as_str(), &none["value"], &none["mean"]), ("", &Value::Null, &Value::Null));
+    assert_eq!(none["reason"], "no closed mass");
+}
+
+#[tokio::test]
+async fn what_would_be_minus_zero_or_infinite_is_plain_json() {
+    let (minus, zero) = (piece("-"), piece("0"));
+    let app = server(Box::new(move |_, path| {
+        Ok(match path.len() {
+            0 => logits(&[(minus, 1.0)]),
+            1 => logits(&[(zero, 1.0)]),
+            _ => logits(&[(EOS, 1.0)]),
+        })
+    }));
+    let (text, number) = number(&app, json!({"decimals": 2})).await;
+    assert!(!number.to_string().contains("-0"), "{number}");
+    assert_eq!(text, "0.00");
+}
+
+#[tokio::test]
+async fn a_streamed_number_is_one_chunk() {
+    let app = four_or_five();
+    let mut body = json!({"prompt": ["a", "b"], "number": true, "stream": true});
+    let chunks = complete(&app, body.clone()).await.chunks();
+    assert_eq!(chunks.len(), 2);
+    for chunk in &chunks {
+        assert_eq!(chunk["choices"][0]["finish_reason"], "stop");
+        assert!(chunk["choices"][0]["number"]["value"].is_f64(), "{chunk}");
+    }
+    body["stream_options"] = json!({"include_usage": true});
+    let chunks = complete(&app, body.clone()).await.chunks();
+    assert_eq!(chunks.len(), 3);
+    body["stream"] = false.into();
+    body["stream_options"] = Value::Null;
+    let whole = complete(&app, body).await.json();
+    assert_eq!(chunks[2]["usage"], whole["usage"]);
+    let nodes: u64 = whole["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| choice["number"]["nodes"].as_u64().unwrap())
+        .sum();
+    assert_eq!(whole["usage"]["completion_tokens"], nodes);
+}

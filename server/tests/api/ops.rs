@@ -1,0 +1,139 @@
+//! Routes for operators and clients' tooling: models, tokens, health, version, metrics.
+
+use std::collections::BTreeMap;
+
+use axum::http::header;
+use serde_json::{Value, json};
+
+use crate::support::{complete, get, ids, metric_becomes, post, says, server, tokenizer};
+
+#[tokio::test]
+async fn models_are_listed_and_described() {
+    let app = server(says("1"));
+    let mut model = get(&app, "/v1/models/scripted").await.json();
+    assert_eq!(get(&app, "/v1/models").await.json(), json!({"object": "list", "data": [model]}));
+    assert!(model["created"].as_u64().unwrap() > 1_600_000_000);
+    model["created"] = "[created]".into();
+    insta::assert_json_snapshot!("model", model);
+    for unknown in ["/v1/models/other", "/v1/models/a/b", "/v1/models/%2e%2e%2fetc"] {
+        assert_eq!(get(&app, unknown).await.error()["code"], "model_not_found", "{unknown}");
+    }
+}
+
+#[tokio::test]
+async fn texts_are_tokenized_with_values_and_joined_again() {
+    let app = server(says("1"));
+    let body = post(&app, "/tokenize", json!({"prompt": "12 eggs"})).await.json();
+    let mut want = ids("12 eggs");
+    want.push(1);
+    assert_eq!(body["tokens"], json!(want));
+    assert_eq!(body["count"], want.len());
+    assert_eq!(body["token_strs"][1], "1");
+    assert_eq!(body["number_values"].as_array().unwrap()[..3], [Value::Null, json!(1.0), json!(2.0)]);
+    assert_eq!(body["max_model_len"], 512);
+    let bare =
+        post(&app, "/tokenize", json!({"content": "12 eggs", "add_special_tokens": false})).await.json();
+    assert_eq!(bare["tokens"], json!(ids("12 eggs")));
+    let text = post(&app, "/detokenize", json!({"tokens": want})).await.json();
+    assert_eq!(text, json!({"prompt": "12 eggs", "content": "12 eggs"}));
+    let long = post(&app, "/tokenize", json!({"prompt": "12 eggs ".repeat(5000)})).await.json();
+    assert!(long["count"].as_u64().unwrap() > 15_000);
+    for (path, body, param) in [
+        ("/tokenize", json!({}), "prompt"),
+        ("/tokenize", json!({"prompt": 5}), "prompt"),
+        ("/detokenize", json!({"tokens": [tokenizer().len()]}), "tokens"),
+        ("/detokenize", json!({"tokens": [-1]}), "tokens[0]"),
+    ] {
+        let answer = post(&app, path, body.clone()).await;
+        assert_eq!((answer.status.as_u16(), answer.error()["param"].as_str()), (400, Some(param)), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn the_version_names_what_is_running() {
+    let version = get(&server(says("1")), "/version").await.json();
+    assert_eq!(version["name"], "ntl-server");
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+    assert!(version["commit"].is_string() && version["features"].is_array() && version["device"].is_string());
+}
+
+/// Families of a text in the format of Prometheus, after checking that it keeps to the format.
+fn families(text: &str) -> BTreeMap<String, String> {
+    let mut families = BTreeMap::new();
+    let mut helped = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            assert!(!help.is_empty(), "{line}");
+            helped = name.to_owned();
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, helped, "a type without a help line");
+            assert!(!name.contains(':') && (name.ends_with("_total") == (kind == "counter")), "{line}");
+            assert_eq!(families.insert(name.to_owned(), kind.to_owned()), None, "{name} comes twice");
+        } else {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+            let name = series.split('{').next().unwrap();
+            let family =
+                ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name);
+            assert!(helped == name || (helped == family && families[family] == "histogram"), "{line}");
+        }
+    }
+    families
+}
+
+#[tokio::test]
+async fn metrics_keep_to_the_text_format_and_the_contract() {
+    let app = server(says("12"));
+    for body in [
+        json!({"prompt": "x", "temperature": 0}),
+        json!({"prompt": "x", "number": true}),
+        json!({"prompt": ""}),
+    ] {
+        complete(&app, body).await;
+    }
+    for path in ["/v1/a", "/v1/b", "/c"] {
+        get(&app, path).await;
+    }
+    // The engine counts an ending right after it has sent it.
+    metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"stop\"}", 2.0).await;
+    let answer = get(&app, "/metrics").await;
+    assert_eq!(answer.header(header::CONTENT_TYPE), Some("text/plain; version=0.0.4"));
+    let families = families(&answer.text);
+    for name in [
+        "ntl_requests_total",
+        "ntl_requests_in_flight",
+        "ntl_requests_rejected_total",
+        "ntl_queue_depth",
+        "ntl_sequences_running",
+        "ntl_request_duration_seconds",
+        "ntl_queue_duration_seconds",
+        "ntl_time_to_first_token_seconds",
+        "ntl_inter_token_latency_seconds",
+        "ntl_prompt_tokens_total",
+        "ntl_generation_tokens_total",
+        "ntl_finished_total",
+        "ntl_batch_rows",
+        "ntl_number_decodes_total",
+        "ntl_number_mass_closed",
+        "ntl_number_nodes",
+        "ntl_number_std",
+        "ntl_model_info",
+        "ntl_build_info",
+        "ntl_engine_up",
+        "ntl_panics_total",
+        "process_resident_memory_bytes",
+    ] {
+        assert!(families.contains_key(name), "{name} is missing");
+    }
+    for line in [
+        "ntl_engine_up{model=\"scripted\"} 1",
+        "ntl_number_decodes_total{method=\"tree\",model=\"scripted\",truncated=\"false\"} 1",
+        "ntl_requests_total{code=\"404\",model=\"none\",route=\"unmatched\"} 3",
+        "ntl_request_duration_seconds_count 3",
+        "ntl_time_to_first_token_seconds_count 2",
+    ] {
+        assert!(answer.text.lines().any(|found| found == line), "{line} is missing in\n{}", answer.text);
+    }
+}

@@ -1,0 +1,244 @@
+//! A server over a scripted model with the demo checkpoint's tokenizer, called without a network.
+
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request, StatusCode, header};
+use http_body_util::BodyExt;
+use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, Opened, Row};
+use ntl_core::scripted::{Script, ScriptedModel};
+use ntl_models::LoadedModel;
+use ntl_models::batch::EngineLimits;
+use ntl_models::tokenizer::Tokenizer;
+use ntl_server::metrics::Metrics;
+use ntl_server::models::ServedModel;
+use ntl_server::state::{AppState, HttpSettings};
+use ntl_server::{app, demo};
+use serde_json::Value;
+use tower::ServiceExt;
+
+/// Ends a sequence in the demo's vocabulary.
+pub(crate) const EOS: u32 = 1;
+
+/// Longest wait for something that takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The demo checkpoint's tokenizer.
+pub(crate) fn tokenizer() -> Arc<Tokenizer> {
+    static TOKENIZER: OnceLock<Arc<Tokenizer>> = OnceLock::new();
+    let open = || Arc::new(Tokenizer::open(&demo::files().unwrap()).unwrap());
+    Arc::clone(TOKENIZER.get_or_init(open))
+}
+
+/// Ids of a text without an end of sequence.
+pub(crate) fn ids(text: &str) -> Vec<u32> {
+    tokenizer().encode(text, false).unwrap()
+}
+
+/// The id of one piece, such as a digit.
+pub(crate) fn piece(name: &str) -> u32 {
+    tokenizer().token_id(name).unwrap()
+}
+
+/// Logits of a distribution; all other ids have no probability.
+pub(crate) fn logits(distribution: &[(u32, f64)]) -> Vec<f32> {
+    let mut logits = vec![f32::NEG_INFINITY; tokenizer().len()];
+    for &(id, probability) in distribution {
+        logits[id as usize] = probability.ln() as f32;
+    }
+    logits
+}
+
+/// Says the same whatever it is asked: each token with 9 in 10, an `x` else.
+pub(crate) fn says(text: &str) -> Script {
+    let mut tokens = ids(text);
+    tokens.push(EOS);
+    let other = piece("x");
+    Box::new(move |_, path| Ok(logits(&[(tokens[path.len().min(tokens.len() - 1)], 0.9), (other, 0.1)])))
+}
+
+/// Says one digit for ever.
+pub(crate) fn babbles() -> Script {
+    let digit = piece("7");
+    Box::new(move |_, _| Ok(logits(&[(digit, 1.0)])))
+}
+
+/// A model under a scripted one's name.
+pub(crate) fn scripted(script: Script) -> ScriptedModel {
+    ScriptedModel::new(tokenizer().len(), script).with_info(|info| info.parameters = 42)
+}
+
+/// Any model with the demo's tokenizer.
+pub(crate) fn loaded(model: Box<dyn BatchModel>) -> LoadedModel {
+    let tokenizer = tokenizer();
+    let vocabulary = ntl_models::vocabulary(&tokenizer, model.info());
+    LoadedModel { model, tokenizer, vocabulary }
+}
+
+/// A state that serves these models.
+pub(crate) fn state_of(
+    models: Vec<(&str, LoadedModel)>,
+    settings: HttpSettings,
+    limits: EngineLimits,
+) -> AppState {
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let state = AppState::new(settings, Arc::clone(&metrics));
+    let start = |(name, model)| ServedModel::start(name, model, limits, &metrics).unwrap().0;
+    state.models.publish(models.into_iter().map(start).collect());
+    state
+}
+
+/// A server of one scripted model called `scripted`.
+pub(crate) fn server(script: Script) -> Router {
+    let models = vec![("scripted", loaded(Box::new(scripted(script))))];
+    app::router(state_of(models, HttpSettings::default(), EngineLimits::default()))
+}
+
+/// An answer that was read to its end.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// The data of all server-sent events.
+    pub(crate) fn events(&self) -> Vec<String> {
+        let events = self.text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+        events.map(str::to_owned).collect()
+    }
+
+    /// All chunks of a stream, which must end with `[DONE]`.
+    pub(crate) fn chunks(&self) -> Vec<Value> {
+        let mut events = self.events();
+        assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+        events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+    }
+
+    /// The error, after checking that the body is one.
+    pub(crate) fn error(&self) -> Value {
+        let body = self.json();
+        let keys: Vec<&String> = body["error"].as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["code", "message", "param", "type"], "{body}");
+        body["error"].clone()
+    }
+
+    pub(crate) fn header(&self, name: header::HeaderName) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+}
+
+/// A request with a JSON body.
+pub(crate) fn json_request(path: &str, body: &Value) -> Request<Body> {
+    let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
+    request.body(Body::from(body.to_string())).unwrap()
+}
+
+pub(crate) async fn call(app: &Router, request: Request<Body>) -> Answer {
+    let response = app.clone().oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    Answer { status: parts.status, headers: parts.headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
+}
+
+pub(crate) async fn post(app: &Router, path: &str, body: Value) -> Answer {
+    call(app, json_request(path, &body)).await
+}
+
+/// `POST /v1/completions`.
+pub(crate) async fn complete(app: &Router, body: Value) -> Answer {
+    post(app, "/v1/completions", body).await
+}
+
+pub(crate) async fn get(app: &Router, path: &str) -> Answer {
+    let request = Request::builder().method(Method::GET).uri(path).body(Body::empty()).unwrap();
+    call(app, request).await
+}
+
+/// The value of one series in `/metrics`, 0 where it is not there.
+pub(crate) async fn metric(app: &Router, series: &str) -> f64 {
+    let text = get(app, "/metrics").await.text;
+    let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value.map_or(0.0, |value| value.parse().unwrap())
+}
+
+/// Waits until a series has a value.
+pub(crate) async fn metric_becomes(app: &Router, series: &str, want: f64) {
+    let started = Instant::now();
+    loop {
+        let value = metric(app, series).await;
+        if (value - want).abs() < 1e-9 {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{series} stays {value} instead of {want}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Leaves out of a body what differs from call to call.
+pub(crate) fn without_names(mut body: Value) -> Value {
+    assert!(body["id"].as_str().unwrap().starts_with("cmpl-"), "{body}");
+    assert!(body["created"].as_u64().unwrap() > 1_600_000_000, "{body}");
+    body["id"] = "[id]".into();
+    body["created"] = "[created]".into();
+    body
+}
+
+/// Steps of a [`Gated`] model: says when one begins; they wait until this is dropped.
+pub(crate) struct Gate {
+    entered: mpsc::Receiver<()>,
+    _pass: mpsc::Sender<()>,
+}
+
+impl Gate {
+    /// Waits, off the runtime's threads, until a step has begun.
+    pub(crate) async fn step_has_begun(self) -> Self {
+        tokio::task::spawn_blocking(move || {
+            self.entered.recv_timeout(PATIENCE).unwrap();
+            self
+        })
+        .await
+        .unwrap()
+    }
+}
+
+/// A model whose steps wait at a gate, until the gate is gone.
+pub(crate) struct Gated {
+    model: ScriptedModel,
+    entered: mpsc::Sender<()>,
+    pass: mpsc::Receiver<()>,
+}
+
+pub(crate) fn gated(script: Script) -> (Gated, Gate) {
+    let (entered, has_entered) = mpsc::channel();
+    let (pass, may_pass) = mpsc::channel();
+    let model = Gated { model: scripted(script), entered, pass: may_pass };
+    (model, Gate { entered: has_entered, _pass: pass })
+}
+
+impl BatchModel for Gated {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+
+    fn open(&mut self, prompts: &[&[u32]]) -> Result<Vec<Opened>, ModelError> {
+        self.model.open(prompts)
+    }
+
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        // Once the test has dropped its side, steps run freely.
+        let _ = self.entered.send(());
+        let _ = self.pass.recv();
+        self.model.step(rows)
+    }
+
+    fn close(&mut self, context: ContextId) {
+        self.model.close(context);
+    }
+}
