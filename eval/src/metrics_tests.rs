@@ -1,0 +1,120 @@
+//! Metrics against values computed by hand.
+
+use super::*;
+
+fn close(got: Option<f64>, want: f64) {
+    assert!(got.is_some_and(|got| (got - want).abs() < 1e-9), "got {got:?}, want {want}");
+}
+
+fn value(rows: &[Row], name: Name) -> Option<f64> {
+    Metrics::of(rows).get(name).value
+}
+
+#[test]
+fn metrics_agree_with_values_computed_by_hand() {
+    // Errors 0, 1, -2, 4; labels have mean 4 and squared deviations 9, 1, 1, 9.
+    let rows = [Row::read(1.0, 1.0), Row::read(4.0, 3.0), Row::read(3.0, 5.0), Row::read(11.0, 7.0)];
+    for (name, want) in [
+        (Name::Accuracy, 0.25),
+        (Name::Mae, 7.0 / 4.0),
+        (Name::Mse, 21.0 / 4.0),
+        (Name::Rmse, (21.0_f64 / 4.0).sqrt()),
+        (Name::R2, 1.0 - 21.0 / 20.0),
+        (Name::MedianAe, 1.5),
+        (Name::Unparsed, 0.0),
+        // log10 of 2/2, 5/4, 4/6 and 12/8.
+        (Name::LogMae, ((5.0_f64 / 4.0).log10() + (6.0_f64 / 4.0).log10() + (12.0_f64 / 8.0).log10()) / 4.0),
+    ] {
+        close(value(&rows, name), want);
+    }
+}
+
+#[test]
+fn the_log_transform_keeps_the_sign() {
+    let rows = [Row::read(-9.0, 9.0), Row::read(0.0, 99.0)];
+    close(value(&rows, Name::LogMae), 2.0);
+    // Labels 1 and 2 on the log scale: SS_tot 0.5; residuals 2 and 2.
+    close(value(&rows, Name::LogR2), 1.0 - 8.0 / 0.5);
+}
+
+#[test]
+fn each_metric_uses_the_estimate_that_is_best_for_it() {
+    let numbers = Estimates { mean: 10.0, median: 20.0, mode: 30.0 };
+    let read = |label| Row { answer: Answer::Read(numbers), label };
+    let rows = [read(30.0), read(10.0)];
+    close(value(&rows, Name::Accuracy), 0.5);
+    close(value(&rows, Name::Mse), 200.0);
+    close(value(&rows, Name::Mae), 10.0);
+}
+
+#[test]
+fn what_was_not_read_is_wrong_and_counted_apart_from_what_failed() {
+    let row = |answer| Row { answer, label: 2.0 };
+    let rows = [Row::read(2.0, 2.0), row(Answer::Unparsed), row(Answer::Unparsed), row(Answer::Failed)];
+    let metrics = Metrics::of(&rows);
+    assert_eq!((metrics.get(Name::Accuracy).value, metrics.get(Name::Accuracy).n), (Some(0.25), 4));
+    assert_eq!(metrics.get(Name::Unparsed).n, 3);
+    close(metrics.get(Name::Unparsed).value, 2.0 / 3.0);
+    assert_eq!((metrics.get(Name::Mae).value, metrics.get(Name::Mae).n), (Some(0.0), 1));
+}
+
+#[test]
+fn r2_is_missing_where_the_labels_do_not_vary() {
+    assert_eq!(value(&[], Name::R2), None);
+    assert_eq!(value(&[Row::read(1.0, 1.0)], Name::R2), None);
+    assert_eq!(value(&[Row::read(1.0, 5.0), Row::read(9.0, 5.0)], Name::R2), None);
+    close(value(&[Row::read(1.0, 1.0), Row::read(2.0, 2.0)], Name::R2), 1.0);
+    // Always the mean of the labels explains nothing.
+    close(value(&[Row::read(3.0, 2.0), Row::read(3.0, 4.0)], Name::R2), 0.0);
+}
+
+#[test]
+fn values_that_overflow_are_missing_rather_than_infinite() {
+    let rows = [Row::read(1e300, 1.0), Row::read(-1e300, 2.0)];
+    assert_eq!((value(&rows, Name::Mse), value(&rows, Name::R2)), (None, None));
+    close(value(&rows, Name::LogMae), 300.0 + (2.0_f64.log10() + 3.0_f64.log10()) / 2.0 - 2.0_f64.log10());
+    assert!(!serde_json::to_string(&Metrics::of(&rows)).unwrap().contains("inf"));
+}
+
+#[test]
+fn exactness_allows_for_rounding_and_nothing_more() {
+    for (prediction, label, exact) in [
+        (0.1 + 0.2, 0.3, true),
+        (1_000_009.0, 1_000_000.0, false),
+        (123_456_789.0, 123_456_788.0, false),
+        (0.0, 0.0, true),
+        (1e-12, 0.0, false),
+        (-4.0, 4.0, false),
+    ] {
+        assert_eq!(Row::read(prediction, label).is_exact(), exact, "{prediction} for {label}");
+    }
+}
+
+#[test]
+fn shares_carry_the_wilson_interval() {
+    // 8 of 10, from the formula by hand: (0.4902, 0.9433).
+    let rows: Vec<Row> = (0..10).map(|index| Row::read(if index < 8 { 1.0 } else { 0.0 }, 1.0)).collect();
+    let accuracy = Metrics::of(&rows).get(Name::Accuracy);
+    assert!((accuracy.low.unwrap() - 0.4902).abs() < 1e-4, "{accuracy:?}");
+    assert!((accuracy.high.unwrap() - 0.9433).abs() < 1e-4, "{accuracy:?}");
+    assert_eq!(Metrics::of(&[]).get(Name::Accuracy), Metric::default());
+}
+
+#[test]
+fn baselines_are_the_best_constants_over_all_labels() {
+    let failed = |label| Row { answer: Answer::Failed, label };
+    let baselines = Baselines::of(&[failed(1.0), failed(2.0), failed(9.0)]);
+    assert_eq!((baselines.constant_median.value, baselines.constant_mean.value), (Some(2.0), Some(4.0)));
+    close(baselines.constant_median.mae.value, 8.0 / 3.0);
+    close(baselines.constant_mean.rmse.value, (38.0_f64 / 3.0).sqrt());
+    assert_eq!(Baselines::of(&[]).constant_mean.value, None);
+}
+
+#[test]
+fn names_are_the_ones_that_reports_use() {
+    for name in Name::ALL {
+        assert_eq!(Name::parse(name.as_str()), Some(name));
+        assert_eq!(serde_json::to_value(name).unwrap(), name.as_str());
+    }
+    assert_eq!(Name::parse("speed"), None);
+}

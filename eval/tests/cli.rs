@@ -1,0 +1,333 @@
+//! The binary against a scripted server: what it sends, what it reports, and how it exits.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
+
+mod common;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use common::{Mock, Says, err, error, ntl_eval, number, out, text};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Four questions with the answers 2, 4, 6 and 8.
+struct Fixture {
+    folder: TempDir,
+    file: PathBuf,
+}
+
+fn fixture() -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pairs.txt");
+    fs::write(&file, "1 + 1\n2\n2 + 2\n4\n3 + 3\n6\n4 + 4\n8\n").unwrap();
+    Fixture { folder, file }
+}
+
+impl Fixture {
+    /// Runs the interpolate split on the four questions.
+    fn run(&self, mock: &Mock, more: &[&str]) -> Output {
+        let file = self.file.to_str().unwrap();
+        let mut args = vec!["arithmetic", "--endpoint", &mock.url, "--split", "interpolate", "--data", file];
+        args.extend(more);
+        ntl_eval(&args)
+    }
+
+    fn out(&self) -> PathBuf {
+        self.folder.path().join("out")
+    }
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_str(&out(output)).unwrap()
+}
+
+fn lines(file: &Path) -> Vec<Value> {
+    fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Floats to six decimals: the last bits of a logarithm are not ours to promise.
+fn rounded(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => json!((number.as_f64().unwrap() * 1e6).round() / 1e6),
+        Value::Array(values) => values.into_iter().map(rounded).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, rounded(value))).collect(),
+        other => other,
+    }
+}
+
+/// What a model would say that is right twice, off by one once, and silent once.
+fn mixed(prompt: &str, _: usize) -> Says {
+    text(match prompt {
+        "1 + 1" => " 2",
+        "2 + 2" => "It is 4.",
+        "3 + 3" => "- 1 + 8, so 7",
+        _ => "I cannot say",
+    })
+}
+
+#[test]
+fn a_report_holds_the_agreed_fields() {
+    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+    let dir = fixture.out();
+    let output = fixture.run(&mock, &["--out", dir.to_str().unwrap(), "--json", "--quiet"]);
+    assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
+    let mut report = report(&output);
+    assert_eq!(
+        report,
+        serde_json::from_str::<Value>(&fs::read_to_string(dir.join("report.json")).unwrap()).unwrap()
+    );
+    assert!(report["seconds"].as_f64().is_some() && report["started"].as_str().is_some());
+    report["seconds"] = json!("[seconds]");
+    report["started"] = json!("[time]");
+    report["endpoint"] = json!("[url]");
+    report["settings"]["data"] = json!("[file]");
+    assert_eq!(report["settings"]["exact_tolerance"].take(), json!(1e-9));
+    report["versions"]["ntl-eval"] = json!("[version]");
+    insta::assert_json_snapshot!("report", rounded(report));
+    let samples = lines(&dir.join("samples.jsonl"));
+    assert_eq!(samples.len(), 4);
+    assert_eq!(samples[3]["resps"], json!([["I cannot say"]]));
+    assert_eq!(samples[2]["filtered_resps"], json!(["7"]));
+}
+
+#[test]
+fn text_mode_asks_greedily_and_sends_the_key() {
+    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+    let output = fixture.run(&mock, &["--limit", "1", "--max-tokens", "9", "--api-key", "secret"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let body = json!({ "model": "tiny", "prompt": "1 + 1", "max_tokens": 9, "temperature": 0.0 });
+    assert_eq!(mock.bodies(), [body]);
+    assert_eq!(mock.keys(), [Some("Bearer secret".to_owned())]);
+    assert!(!out(&output).contains("secret") && !err(&output).contains("secret"));
+}
+
+#[test]
+fn regress_mode_takes_the_estimate_that_each_metric_is_about() {
+    let mock =
+        Mock::start(
+            &["tiny"],
+            |prompt, _| if prompt == "4 + 4" { without_value() } else { number(3.0, 5.0, 6.0) },
+        );
+    let output = fixture().run(&mock, &["--mode", "regress", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let report = report(&output);
+    let metric = |name: &str| report["metrics"][name]["value"].as_f64().unwrap();
+    assert!((metric("accuracy") - 0.25).abs() < 1e-9);
+    assert!((metric("mse") - 11.0 / 3.0).abs() < 1e-9);
+    assert!((metric("mae") - 5.0 / 3.0).abs() < 1e-9);
+    assert!((metric("unparsed") - 0.25).abs() < 1e-9);
+    assert_eq!(report["mass_closed"], json!(0.75));
+    assert_eq!(report["settings"]["estimates"]["rmse"], "trimmed_mean");
+    assert_eq!(mock.bodies()[0]["number"], json!({ "objective": "mean" }));
+}
+
+/// A number that was refused for lack of mass.
+fn without_value() -> Says {
+    let Says(status, headers, body) = number(1.0, 1.0, 1.0);
+    let mut body: Value = serde_json::from_str(&body).unwrap();
+    body["choices"][0]["number"]["value"] = Value::Null;
+    Says(status, headers, body.to_string())
+}
+
+#[test]
+fn a_server_without_numbers_ends_a_regress_run() {
+    let mock = Mock::start(&["tiny"], mixed);
+    let output = fixture().run(&mock, &["--mode", "regress", "--quiet"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("no number support"), "{}", err(&output));
+}
+
+#[test]
+fn a_busy_server_is_asked_again_at_once_when_it_says_so() {
+    let mock = Mock::start(&["tiny"], |prompt, before| match before {
+        0 => Says(429, vec![("retry-after", "0")], "{}".to_owned()),
+        1 => Says(503, vec![("retry-after", "0")], "{}".to_owned()),
+        _ => mixed(prompt, before),
+    });
+    let output = fixture().run(&mock, &["--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!((report(&output)["failed"].clone(), mock.bodies().len()), (json!(0), 12));
+}
+
+#[test]
+fn retries_are_bounded() {
+    let mock = Mock::start(&["tiny"], |_, _| Says(429, vec![("retry-after", "0")], "{}".to_owned()));
+    let output = fixture().run(&mock, &["--limit", "1"]);
+    assert_eq!((output.status.code(), mock.bodies().len()), (Some(4), 5));
+}
+
+#[test]
+fn failed_items_are_counted_and_the_run_goes_on() {
+    let mock = Mock::start(&["tiny"], |prompt, before| match prompt {
+        "1 + 1" => error(500, "engine dead"),
+        "2 + 2" => Says(200, vec![], "garbage".to_owned()),
+        _ => mixed(prompt, before),
+    });
+    let fixture = fixture();
+    let dir = fixture.out();
+    let output = fixture.run(&mock, &["--json", "--quiet", "--out", dir.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(4));
+    assert!(
+        err(&output).starts_with("2 of 4 items failed, the first with: endpoint http"),
+        "{}",
+        err(&output)
+    );
+    assert!(err(&output).contains("500 Internal Server Error: engine dead"), "{}", err(&output));
+    let report = report(&output);
+    assert_eq!((&report["n"], &report["failed"], &report["n_valid"]), (&json!(4), &json!(2), &json!(1)));
+    assert_eq!(mock.bodies().len(), 4);
+    let samples = lines(&dir.join("samples.jsonl"));
+    assert!(samples[0]["error"].as_str().unwrap().contains("engine dead"));
+    assert_eq!(samples[0]["resps"], json!([]));
+}
+
+#[test]
+fn a_missed_gate_decides_the_exit_code() {
+    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+    let held = fixture.run(&mock, &["--fail-under", "accuracy=0.5", "--fail-over", "mae=0.4", "--quiet"]);
+    assert_eq!((held.status.code(), err(&held)), (Some(0), String::new()));
+    let missed = fixture.run(&mock, &["--fail-under", "accuracy=0.9", "--fail-over", "mae=0.1", "--quiet"]);
+    assert_eq!(missed.status.code(), Some(3));
+    insta::assert_snapshot!(err(&missed), @r#"
+    gate missed on arithmetic interpolate: accuracy is 0.5, below 0.9
+    gate missed on arithmetic interpolate: mae is 0.3333333333333333, above 0.1
+    "#);
+}
+
+#[test]
+fn bad_usage_exits_with_2_before_anything_is_sent() {
+    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+    let (url, file) = (mock.url.as_str(), fixture.file.to_str().unwrap());
+    for (args, complaint) in [
+        (vec!["arithmetic"], "--endpoint"),
+        (vec!["arithmetic", "--endpoint", "localhost:1"], "http://127.0.0.1:8000"),
+        (vec!["arithmetic", "--endpoint", url, "--data", file], "is one file"),
+        (vec!["arithmetic", "--endpoint", url, "--mode", "paper"], "paper"),
+        (vec!["arithmetic", "--endpoint", url, "--fail-under", "speed=1"], "no metric `speed`"),
+        (vec!["arithmetic", "--endpoint", url, "--limit", "0"], "--limit"),
+        (vec!["nonsense"], "nonsense"),
+        (vec![], "Usage"),
+    ] {
+        let output = ntl_eval(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(err(&output).contains(complaint), "{args:?}: {}", err(&output));
+    }
+    assert!(mock.bodies().is_empty());
+}
+
+#[test]
+fn an_endpoint_that_is_down_is_one_clear_error() {
+    // Free again once the listener is dropped.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = ntl_eval(&["arithmetic", "--endpoint", &format!("http://{address}"), "--limit", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = err(&output);
+    assert!(
+        message.starts_with(&format!("error: endpoint http://{address}/v1 is not reachable: ")),
+        "{message}"
+    );
+    assert_eq!(message.lines().count(), 1, "{message}");
+}
+
+#[test]
+fn broken_data_is_named() {
+    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+    fs::write(&fixture.file, "1 + 1\ntwo\n").unwrap();
+    let output = fixture.run(&mock, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).ends_with("line 2: the answer \"two\" is not a number\n"), "{}", err(&output));
+}
+
+#[test]
+fn the_model_is_named_or_the_only_one() {
+    let (mock, fixture) = (Mock::start(&["small", "large"], mixed), fixture());
+    let open = fixture.run(&mock, &[]);
+    assert_eq!(open.status.code(), Some(1));
+    assert!(err(&open).contains("has the models small, large; name one with --model"), "{}", err(&open));
+    let unknown = fixture.run(&mock, &["--model", "huge"]);
+    assert!(
+        err(&unknown).contains("has no model `huge`; it has the models small, large"),
+        "{}",
+        err(&unknown)
+    );
+    let named = fixture.run(&mock, &["--model", "large", "--json"]);
+    assert_eq!(report(&named)["model"], "large");
+    assert!(mock.bodies().iter().all(|body| body["model"] == "large"));
+}
+
+#[test]
+fn requests_are_spread_over_all_endpoints_and_move_on_from_a_busy_one() {
+    let busy = Mock::start(&["tiny"], |_, _| Says(429, vec![("retry-after", "0")], "{}".to_owned()));
+    let ready = Mock::start(&["tiny"], mixed);
+    let output =
+        fixture().run(&busy, &["--endpoint", &format!("{}/v1/", ready.url), "--concurrency", "1", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!((busy.bodies().len(), ready.bodies().len()), (4, 4));
+}
+
+#[test]
+fn both_splits_are_reported_apart() {
+    let (mock, fixture) = (Mock::start(&["tiny"], |_, _| text("0")), fixture());
+    let dir = fixture.out();
+    for split in ["interpolate", "extrapolate"] {
+        fs::copy(&fixture.file, fixture.folder.path().join(format!("arithmetic_test_{split}.txt"))).unwrap();
+    }
+    let data = fixture.folder.path().to_str().unwrap();
+    let output = ntl_eval(&[
+        "arithmetic",
+        "--endpoint",
+        &mock.url,
+        "--data",
+        data,
+        "--limit",
+        "2",
+        "--json",
+        "--out",
+        dir.to_str().unwrap(),
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let splits: Vec<Value> = out(&output)
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["split"].clone())
+        .collect();
+    assert_eq!(splits, ["interpolate", "extrapolate"]);
+    for split in ["interpolate", "extrapolate"] {
+        assert_eq!(lines(&dir.join(split).join("samples.jsonl")).len(), 2);
+        assert!(dir.join(split).join("report.json").is_file());
+    }
+}
+
+#[test]
+fn without_data_items_are_generated_from_the_seed() {
+    let mock = Mock::start(&["tiny"], |_, _| text("0"));
+    let ask = |seed: &str| {
+        let split = ["--split", "extrapolate", "--limit", "5", "--concurrency", "1", "--seed", seed];
+        let before = mock.bodies().len();
+        let output = ntl_eval(&[&["arithmetic", "--endpoint", &mock.url], &split[..]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        mock.bodies().split_off(before)
+    };
+    let first = ask("1");
+    assert_eq!(first.len(), 5);
+    assert_eq!(first, ask("1"));
+    assert_ne!(first, ask("2"));
+}
+
+#[test]
+fn the_table_is_for_people_and_progress_goes_to_standard_error() {
+    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+    let output = fixture.run(&mock, &[]);
+    assert!(out(&output).starts_with("arithmetic interpolate: tiny, text mode\n"), "{}", out(&output));
+    assert!(out(&output).contains("4 items: 3 read, 1 without a number, 0 failed"), "{}", out(&output));
+    assert!(err(&output).ends_with("arithmetic interpolate: 4/4\n"), "{}", err(&output));
+}
+
+#[test]
+fn tasks_are_listed() {
+    let output = ntl_eval(&["list"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(out(&output).starts_with("arithmetic "), "{}", out(&output));
+}

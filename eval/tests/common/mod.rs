@@ -1,0 +1,133 @@
+//! A scripted server on a free port, and the binary to run against it.
+
+use std::collections::HashMap;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+/// What the server says next.
+pub(crate) struct Says(pub(crate) u16, pub(crate) Vec<(&'static str, &'static str)>, pub(crate) String);
+
+/// Decides on an answer from the prompt and how often it was asked before.
+type Script = dyn Fn(&str, usize) -> Says + Send + Sync;
+
+struct Shared {
+    models: Vec<&'static str>,
+    script: Box<Script>,
+    asked: Mutex<HashMap<String, usize>>,
+    bodies: Mutex<Vec<Value>>,
+    keys: Mutex<Vec<Option<String>>>,
+}
+
+/// Runs until dropped.
+pub(crate) struct Mock {
+    pub(crate) url: String,
+    shared: Arc<Shared>,
+    _runtime: Runtime,
+}
+
+impl Mock {
+    pub(crate) fn start(
+        models: &[&'static str],
+        script: impl Fn(&str, usize) -> Says + Send + Sync + 'static,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            models: models.to_vec(),
+            script: Box::new(script),
+            asked: Mutex::default(),
+            bodies: Mutex::default(),
+            keys: Mutex::default(),
+        });
+        let app = Router::new()
+            .route("/v1/models", get(models_route))
+            .route("/v1/completions", post(completions_route))
+            .with_state(Arc::clone(&shared));
+        let runtime = Runtime::new().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        runtime.spawn(async move { axum::serve(listener, app).await });
+        Self { url, shared, _runtime: runtime }
+    }
+
+    /// Bodies of the completion requests so far, in order of arrival.
+    pub(crate) fn bodies(&self) -> Vec<Value> {
+        self.shared.bodies.lock().unwrap().clone()
+    }
+
+    /// `Authorization` headers so far.
+    pub(crate) fn keys(&self) -> Vec<Option<String>> {
+        self.shared.keys.lock().unwrap().clone()
+    }
+}
+
+async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let data: Vec<Value> = shared.models.iter().map(|id| json!({ "id": id, "object": "model" })).collect();
+    Json(json!({ "object": "list", "data": data }))
+}
+
+async fn completions_route(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Response {
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let prompt = body["prompt"].as_str().unwrap().to_owned();
+    let key = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
+    shared.keys.lock().unwrap().push(key);
+    shared.bodies.lock().unwrap().push(body);
+    let before = {
+        let mut asked = shared.asked.lock().unwrap();
+        let count = asked.entry(prompt.clone()).or_insert(0);
+        *count += 1;
+        *count - 1
+    };
+    let Says(status, extra, text) = (shared.script)(&prompt, before);
+    let mut response = (StatusCode::from_u16(status).unwrap(), text).into_response();
+    for (name, value) in extra {
+        response.headers_mut().insert(HeaderName::from_static(name), value.parse().unwrap());
+    }
+    response
+}
+
+/// A completion with this text, in the least that the OpenAI API allows.
+pub(crate) fn text(text: &str) -> Says {
+    let body = json!({ "id": "x", "object": "text_completion", "choices": [{ "index": 0, "text": text }] });
+    Says(200, vec![], body.to_string())
+}
+
+/// A completion with a number.
+pub(crate) fn number(trimmed_mean: f64, median: f64, mode: f64) -> Says {
+    let number = json!({
+        "value": trimmed_mean, "objective": "mean", "method": "tree", "mean": 1e6, "trimmed_mean": trimmed_mean,
+        "median": median, "mode": mode, "std": 1.0, "quantiles": [], "support": [],
+        "mass": { "closed": 0.75, "invalid": 0.25, "open": 0.0 }, "bounds": { "quantiles": [] },
+        "nodes": 3, "forward_passes": 2, "truncated": false, "reason": null
+    });
+    Says(200, vec![], json!({ "choices": [{ "index": 0, "text": "x", "number": number }] }).to_string())
+}
+
+/// An error object with this message.
+pub(crate) fn error(status: u16, message: &str) -> Says {
+    let body = json!({ "error": { "message": message, "type": "t", "param": null, "code": null } });
+    Says(status, vec![], body.to_string())
+}
+
+/// Runs the binary without the environment of the test.
+pub(crate) fn ntl_eval(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ntl-eval")).env_clear().args(args).output().unwrap()
+}
+
+/// Standard output.
+pub(crate) fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Standard error.
+pub(crate) fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
