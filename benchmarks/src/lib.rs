@@ -1,0 +1,39 @@
+//! What the benchmarks share: the demo checkpoint, opened.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ntl_models::batch::{Ending, Engine, EngineLimits, EngineObserver};
+use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_models::{LoadOptions, LoadedModel, load};
+
+/// Loads the demo checkpoint that the server embeds.
+///
+/// # Errors
+/// When the archive is missing from the checkout or does not load.
+pub fn demo() -> Result<LoadedModel, LoadError> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/t5-ntl-was.tar.gz");
+    let place = path.display().to_string();
+    let archive = std::fs::read(&path).map_err(|source| LoadError::Read { file: place.clone(), source })?;
+    load(&CheckpointFiles::archive(&place, &archive)?, LoadOptions::default())
+}
+
+/// An engine on a loaded model that reports to nobody. It stops when its last clone is dropped.
+///
+/// # Errors
+/// When the operating system gives no thread.
+pub fn engine(loaded: LoadedModel) -> std::io::Result<Engine> {
+    let limits = EngineLimits::default();
+    Ok(Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(Silent))?.0)
+}
+
+struct Silent;
+
+impl EngineObserver for Silent {
+    fn load(&self, _waiting: usize, _running: usize) {}
+    fn started(&self, _waited: Duration) {}
+    fn stepped(&self, _rows: usize) {}
+    fn ended(&self, _ending: Ending) {}
+    fn panicked(&self) {}
+}

@@ -1,0 +1,29 @@
+# One line each; `just --list` shows them. Without just, the right-hand sides work as they stand.
+
+# Everything that a change has to pass.
+check:
+    scripts/check
+
+# All tests.
+test:
+    cargo test --locked --workspace
+
+# Builds the server, starts it with the demo checkpoint and asks it for a number.
+demo:
+    scripts/demo
+
+# Serves the embedded demo checkpoint on port 8000.
+serve *ARGS:
+    cargo run --release --package ntl-server -- {{ARGS}}
+
+# Benchmarks of the parts.
+bench:
+    cargo bench --package ntl-bench
+
+# Packs the demo checkpoint from a folder.
+pack-demo DIR:
+    server/demo/pack.sh {{DIR}}
+
+# Builds the image (FEATURES: cargo features, such as cuda).
+docker FEATURES="":
+    docker build --build-arg FEATURES={{FEATURES}} --tag ntl-server .

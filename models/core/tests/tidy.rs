@@ -1,0 +1,93 @@
+//! The shape of the workspace: which crates may know which, and that files stay small and say what they are.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
+const EDGES: [(&str, &[&str]); 6] = [
+    ("ntl-core", &[]),
+    ("ntl-models", &["ntl-core"]),
+    ("ntl-api", &[]),
+    ("ntl-server", &["ntl-api", "ntl-core", "ntl-models"]),
+    ("ntl-eval", &["ntl-api", "ntl-core"]),
+    ("ntl-bench", &["ntl-core", "ntl-models"]),
+];
+
+/// Dependencies that only some crates may have.
+const CONFINED: [(&str, &[&str]); 3] =
+    [("candle-core", &["ntl-models"]), ("tokenizers", &["ntl-models"]), ("axum", &["ntl-server"])];
+
+const LINES_MAX: usize = 400;
+const TEST_LINES_MAX: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Normal dependencies of each package of the workspace.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let cargo = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&cargo.stdout).unwrap();
+    let name = |value: &serde_json::Value| value["name"].as_str().unwrap().to_owned();
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    packages
+        .map(|package| {
+            let all = package["dependencies"].as_array().unwrap().iter();
+            (name(package), all.filter(|dependency| dependency["kind"].is_null()).map(name).collect())
+        })
+        .collect()
+}
+
+#[test]
+fn crates_know_each_other_only_as_drawn() {
+    let found = dependencies();
+    let ours: BTreeSet<&str> = EDGES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(found.keys().map(String::as_str).collect::<BTreeSet<_>>(), ours, "packages of the workspace");
+    for (name, allowed) in EDGES {
+        let edges: Vec<&str> =
+            found[name].iter().map(String::as_str).filter(|dependency| ours.contains(dependency)).collect();
+        assert_eq!(edges, allowed, "what {name} depends on");
+    }
+    for (dependency, allowed) in CONFINED {
+        for (name, dependencies) in &found {
+            let allowed = allowed.contains(&name.as_str());
+            assert!(allowed || !dependencies.contains(dependency), "{name} must not depend on {dependency}");
+        }
+    }
+}
+
+#[test]
+fn source_files_are_small_and_say_what_they_are() {
+    let mut files = Vec::new();
+    for folder in ["models", "server", "eval", "benchmarks"] {
+        collect(&root().join(folder), &mut files);
+    }
+    assert!(files.len() > 30, "the sources were not found");
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let (name, lines) = (file.display(), text.lines().count());
+        let is_test = file.components().any(|part| part.as_os_str() == "tests") || file.ends_with("tests.rs");
+        let max = if is_test { TEST_LINES_MAX } else { LINES_MAX };
+        assert!(lines <= max, "{name} has {lines} lines, at most {max} read well");
+        assert!(text.starts_with("//! "), "{name} does not begin by saying what it is");
+    }
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("target") {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
