@@ -5,9 +5,9 @@ use ntl_models::LoadOptions;
 use ntl_models::batch::EngineLimits;
 use ntl_server::state::HttpSettings;
 use ntl_server::{app, demo};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::{complete, get, state_of};
+use crate::support::{Answer, complete, get, state_of};
 
 fn demo_server() -> Router {
     let model = ntl_models::load(&demo::files().unwrap(), LoadOptions::default()).unwrap();
@@ -39,5 +39,29 @@ async fn answers_do_not_depend_on_who_else_asks() {
     for (index, prompt) in prompts.into_iter().enumerate() {
         let alone = ask(json!(prompt)).await.json();
         assert_eq!(alone["choices"][0]["text"], together["choices"][index]["text"], "{prompt}");
+    }
+}
+
+/// The number of each prompt, without what depends on load by design.
+async fn numbers(app: &Router, prompts: &[String]) -> Vec<Value> {
+    let ask = |prompt| complete(app, json!({"prompt": prompt, "number": {"tolerance": 0.01}}));
+    let answers = futures::future::join_all(prompts.iter().map(ask)).await;
+    let number = |answer: Answer| {
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let mut choice = answer.json()["choices"][0].take();
+        choice["number"]["forward_passes"].take();
+        choice
+    };
+    answers.into_iter().map(number).collect()
+}
+
+#[tokio::test]
+async fn sixty_four_numbers_asked_for_at_once_are_those_asked_for_alone() {
+    let app = demo_server();
+    let prompts: Vec<String> = (0..64).map(|k| format!("What is {} - {}?", 7 * k, 90 - k * k)).collect();
+    let together = numbers(&app, &prompts).await;
+    for (prompt, together) in prompts.iter().zip(together) {
+        let alone = numbers(&app, std::slice::from_ref(prompt)).await.remove(0);
+        assert_eq!(together, alone, "{prompt}");
     }
 }
