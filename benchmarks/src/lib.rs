@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use ntl_models::batch::{Ending, Engine, EngineLimits, EngineObserver};
+use ntl_models::batch::{Engine, EngineLimits, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadOptions, LoadedModel, load};
 
@@ -25,15 +24,5 @@ pub fn demo() -> Result<LoadedModel, LoadError> {
 /// When the operating system gives no thread.
 pub fn engine(loaded: LoadedModel) -> std::io::Result<Engine> {
     let limits = EngineLimits::default();
-    Ok(Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(Silent))?.0)
-}
-
-struct Silent;
-
-impl EngineObserver for Silent {
-    fn load(&self, _waiting: usize, _running: usize) {}
-    fn started(&self, _waited: Duration) {}
-    fn stepped(&self, _rows: usize) {}
-    fn ended(&self, _ending: Ending) {}
-    fn panicked(&self) {}
+    Ok(Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver))?.0)
 }

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use crate::args::{Cli, Command, Common, Mode};
-use crate::client::{Client, ClientConfig, ClientError, RetryPolicy};
-use crate::data::DataError;
+use crate::args::{Cli, Command};
+use crate::client::{Client, ClientConfig, RetryPolicy};
+use crate::error::Error;
+use crate::flags::{Common, Mode};
 use crate::gate::{Side, missed};
 use crate::metrics::{Baselines, EXACT_TOLERANCE, Metrics, Name};
 use crate::progress::{Progress, Style};
 use crate::report::{Counts, Report, utc};
-use crate::runner::{self, Asking, Reply, RunError};
+use crate::runner::{self, Asking, Reply};
 use crate::score;
 use crate::tasks::{Suite, TASKS, arithmetic};
 
@@ -27,39 +28,6 @@ pub struct Console<'a> {
     pub err: &'a mut dyn Write,
     /// Whether `err` is a terminal.
     pub terminal: bool,
-}
-
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// Flags that do not go together.
-    #[error("{0}")]
-    Usage(String),
-    /// Data that cannot be used.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// A server that cannot be used.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// A run that ended early.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// No runtime for concurrent requests.
-    #[error("could not start the runtime")]
-    Runtime(#[source] io::Error),
-    /// Standard output or error is closed or full.
-    #[error("could not write to the console")]
-    Console(#[source] io::Error),
-    /// A file of `--out`.
-    #[error("could not write {}", .file.display())]
-    Write {
-        /// The file or folder.
-        file: PathBuf,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
 }
 
 /// How a finished run went; in rising order of what the exit code shows.

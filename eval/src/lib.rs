@@ -8,6 +8,8 @@ pub mod app;
 pub mod args;
 pub mod client;
 pub mod data;
+pub mod error;
+pub mod flags;
 pub mod gate;
 pub mod metrics;
 pub mod progress;

@@ -4,8 +4,9 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use ntl_eval::app::{self, Console, Error};
+use ntl_eval::app::{self, Console};
 use ntl_eval::args::Cli;
+use ntl_eval::error::Error;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

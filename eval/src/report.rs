@@ -9,7 +9,7 @@ use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::args::Mode;
+use crate::flags::Mode;
 use crate::metrics::{Answer, Baselines, Metric, Metrics, Name, Row};
 
 /// What `report.json` holds. Never NaN or infinite: what is not defined is null.

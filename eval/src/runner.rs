@@ -12,9 +12,9 @@ use ntl_api::{CompletionRequest, Number, NumberOptions, NumberRequest, Objective
 use ntl_core::numbers::parse::last_number;
 use serde_json::{Map, Value};
 
-use crate::args::{Common, Mode};
 use crate::client::{Client, ClientError, Completion};
 use crate::data::Item;
+use crate::flags::{Common, Mode};
 use crate::metrics::Estimates;
 use crate::progress::Progress;
 

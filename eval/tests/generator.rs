@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ntl_eval::data::{Item, read_pairs};
-use ntl_eval::tasks::arithmetic::Split;
 use ntl_eval::tasks::generate;
+use ntl_eval::tasks::generate::Split;
 
 const SPLITS: [Split; 2] = [Split::Interpolate, Split::Extrapolate];
 

@@ -45,8 +45,6 @@ impl EngineObserver for Reports {
         let mut seen = self.seen.lock().unwrap();
         (seen.0, seen.1) = (waiting, running);
     }
-    fn started(&self, _waited: Duration) {}
-    fn stepped(&self, _rows: usize) {}
     fn ended(&self, ending: Ending) {
         let _ = self.endings.lock().unwrap().send(ending);
     }

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, json};
 
-use super::{Entry, Suite, generate};
-use crate::app::Error;
-use crate::args::Common;
+use super::generate::{self, Split};
+use super::{Entry, Suite};
 use crate::data::{Item, read_pairs};
+use crate::error::Error;
+use crate::flags::Common;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {
@@ -45,25 +46,6 @@ pub enum SplitChoice {
     Extrapolate,
     /// Both, in a report each.
     Both,
-}
-
-/// A test set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Split {
-    /// 4 to 7 operands, answers within ±50.
-    Interpolate,
-    /// 10 to 12 operands, answers within ±500.
-    Extrapolate,
-}
-
-impl Split {
-    /// Its name in flags, reports and file names.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Interpolate => "interpolate",
-            Self::Extrapolate => "extrapolate",
-        }
-    }
 }
 
 /// The suites that the flags ask for.

@@ -15,7 +15,6 @@ use std::fmt;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::arithmetic::Split;
 use crate::data::Item;
 
 /// The five wordings, equally frequent, as text before and after the expression.
@@ -24,6 +23,25 @@ const WORDINGS: [(&str, &str); 5] =
 
 /// Share of the entropy that the answer gets.
 const ANSWER_SHARE: f64 = 0.25;
+
+/// A test set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// 4 to 7 operands, answers within ±50.
+    Interpolate,
+    /// 10 to 12 operands, answers within ±500.
+    Extrapolate,
+}
+
+impl Split {
+    /// Its name in flags, reports and file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interpolate => "interpolate",
+            Self::Extrapolate => "extrapolate",
+        }
+    }
+}
 
 /// Generates `count` distinct items.
 pub fn items(split: Split, seed: u64, count: usize) -> Vec<Item> {

@@ -56,16 +56,22 @@ pub enum Ending {
 /// What an engine tells about itself. Called on its thread; must be quick.
 pub trait EngineObserver: Send + Sync {
     /// How many jobs wait, and how many sequences of other jobs are being decoded.
-    fn load(&self, waiting: usize, sequences: usize);
+    fn load(&self, _waiting: usize, _sequences: usize) {}
     /// A job left the queue after this time.
-    fn started(&self, waited: Duration);
+    fn started(&self, _waited: Duration) {}
     /// A step computed this many rows.
-    fn stepped(&self, rows: usize);
+    fn stepped(&self, _rows: usize) {}
     /// A sequence ended.
-    fn ended(&self, ending: Ending);
+    fn ended(&self, _ending: Ending) {}
     /// A model call panicked; its requests failed, the engine goes on.
-    fn panicked(&self);
+    fn panicked(&self) {}
 }
+
+/// An observer that looks away.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoObserver;
+
+impl EngineObserver for NoObserver {}
 
 /// A handle on a running engine. Clones share it; it stops when the last one is gone and all work is done.
 #[derive(Clone)]

@@ -2,32 +2,22 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::support::{chain, fixtures, ids};
 use ntl_core::engine::{BatchModel, Event, Job, NumberJob, NumberOutcome, Request, Terminator};
 use ntl_core::numbers::{Distribution, GrammarLimits, Softmax};
-use ntl_models::batch::{Ending, Engine, EngineLimits, EngineObserver, JobEvents};
+use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::Value;
-
-struct Silent;
-
-impl EngineObserver for Silent {
-    fn load(&self, _waiting: usize, _running: usize) {}
-    fn started(&self, _waited: Duration) {}
-    fn stepped(&self, _rows: usize) {}
-    fn ended(&self, _ending: Ending) {}
-    fn panicked(&self) {}
-}
 
 fn engine(name: &str) -> Option<(Engine, Value)> {
     let folder = fixtures()?.join(name);
     let golden = std::fs::read(folder.join("golden/numeric.json")).unwrap();
     let files = CheckpointFiles::folder(&folder).unwrap();
     let LoadedModel { model, vocabulary, .. } = load(&files, LoadOptions::default()).unwrap();
-    let (engine, _) = Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(Silent)).unwrap();
+    let (engine, _) =
+        Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap();
     Some((engine, serde_json::from_slice(&golden).unwrap()))
 }
 
