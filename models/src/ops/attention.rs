@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::cpu;
 
 /// Below this many multiplications a second thread costs more than it brings.
-const SERIAL_MAX: usize = 1 << 16;
+const SERIAL_MAX: usize = 1 << 19;
 
 /// Keys and values of one stack layer for one context: both `[N, H * D]`, position-major.
 #[derive(Debug, Clone)]

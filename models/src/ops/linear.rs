@@ -14,7 +14,7 @@ use super::cpu;
 const BLOCK: usize = 32;
 
 /// Below this many multiplications a second thread costs more than it brings.
-const SERIAL_MAX: usize = 1 << 17;
+const SERIAL_MAX: usize = 1 << 20;
 
 /// Applies a weight as `torch.nn.Linear` stores it, without bias.
 ///
