@@ -14,7 +14,7 @@ WORKDIR /src
 COPY . .
 RUN find . -name '*.rs' -delete \
     && find . -name Cargo.toml -mindepth 2 -execdir sh -c 'mkdir -p src && echo "//! Empty." > src/lib.rs' \; \
-    && for package in server eval; do printf '//! Empty.\nfn main() {}\n' > "$package/src/main.rs"; done \
+    && for package in server eval benchmarks; do printf '//! Empty.\nfn main() {}\n' > "$package/src/main.rs"; done \
     && find . -type f ! -name Cargo.toml ! -name Cargo.lock ! -name lib.rs ! -name main.rs -delete \
     && find . -type d -empty -delete
 

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ntl_bench::{demo, engine};
-use ntl_core::engine::{BatchModel, Job, NumberJob, PathRow, Request, Row, Terminator, TextJob};
+use ntl_core::engine::{
+    BatchModel, Job, NumberJob, NumberMethod, PathRow, Request, Row, Terminator, TextJob,
+};
 use ntl_core::numbers::GrammarLimits;
 use ntl_core::sampling::Sampling;
 
@@ -48,10 +50,11 @@ fn answers(criterion: &mut Criterion) {
     let engine = engine(loaded).unwrap();
     let text = TextJob { n: 1, max_tokens: 16, sampling: Sampling::GREEDY, stop: Vec::new(), logprobs: None };
     let number = |tolerance| NumberJob {
-        tolerance,
-        nodes_max: 4096,
+        method: NumberMethod::Tree { tolerance, nodes_max: 4096, precision: None },
         limits: GrammarLimits::default(),
         terminator: Terminator::Any,
+        range: None,
+        after: None,
     };
     let requests = [
         ("text", Request::Text(text)),

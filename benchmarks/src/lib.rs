@@ -1,4 +1,7 @@
-//! What the benchmarks share: the demo checkpoint, opened.
+//! What the benchmarks share: the demo checkpoint, opened, and random checkpoints of the usual sizes.
+
+pub mod numbers;
+pub mod random;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,15 +10,23 @@ use ntl_models::batch::{Engine, EngineLimits, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadOptions, LoadedModel, load};
 
-/// Loads the demo checkpoint that the server embeds.
+/// The files of the demo checkpoint that the server embeds.
+///
+/// # Errors
+/// When the archive is missing from the checkout.
+pub fn demo_files() -> Result<CheckpointFiles, LoadError> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/t5-ntl-was.tar.gz");
+    let place = path.display().to_string();
+    let archive = std::fs::read(&path).map_err(|source| LoadError::Read { file: place.clone(), source })?;
+    CheckpointFiles::archive(&place, &archive)
+}
+
+/// Loads the demo checkpoint.
 ///
 /// # Errors
 /// When the archive is missing from the checkout or does not load.
 pub fn demo() -> Result<LoadedModel, LoadError> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/t5-ntl-was.tar.gz");
-    let place = path.display().to_string();
-    let archive = std::fs::read(&path).map_err(|source| LoadError::Read { file: place.clone(), source })?;
-    load(&CheckpointFiles::archive(&place, &archive)?, LoadOptions::default())
+    load(&demo_files()?, LoadOptions::default())
 }
 
 /// An engine on a loaded model that reports to nobody. It stops when its last clone is dropped.

@@ -87,6 +87,10 @@ pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
     Vocabulary {
         decoder: Arc::clone(tokenizer) as Arc<dyn TextDecoder>,
         grammar: Arc::new(NumberGrammar::new(texts, info.eos_ids.clone())),
+        number_values: (0u32..)
+            .take(tokenizer.len())
+            .filter_map(|id| Some((id, tokenizer.number_value(id)?)))
+            .collect(),
         eos_ids: info.eos_ids.clone().into(),
         tokens: info.tokens,
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{
-    EngineError, Event, FinishReason, Job, ModelError, NumberJob, Request, Terminator, TextJob,
+    EngineError, Event, FinishReason, Job, ModelError, NumberJob, NumberMethod, Request, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::sampling::Sampling;
@@ -65,6 +65,7 @@ fn start(script: Script, limits: EngineLimits) -> Running {
     let vocabulary = Vocabulary {
         decoder: Arc::new(Digits),
         grammar: Arc::new(NumberGrammar::new(texts, vec![1])),
+        number_values: (2..12).map(|id| (id, f64::from(id - 2))).collect(),
         eos_ids: vec![1].into(),
         tokens: TOKENS,
     };
@@ -91,7 +92,8 @@ fn text(prompt: u32) -> Job {
 
 fn number(prompt: u32) -> Job {
     let limits = GrammarLimits::new(5, 0, true).unwrap();
-    let job = NumberJob { tolerance: 1e-2, nodes_max: 300, limits, terminator: Terminator::Eos };
+    let method = NumberMethod::Tree { tolerance: 1e-2, nodes_max: 300, precision: None };
+    let job = NumberJob { method, limits, terminator: Terminator::Eos, range: None, after: None };
     Job { request: Request::Number(job), ..text(prompt) }
 }
 

@@ -1,6 +1,6 @@
 //! The events of all prompts of one request as one stream, timed and counted on the way.
 //!
-//! In: [`JobEvents`] of one or more jobs. Out: events with the number of their prompt; an error ends them.
+//! In: one or more [`RunningJob`]s. Out: events with the number of their prompt; an error ends them.
 //! Invariants: dropping [`Answers`] cancels what still runs; waiting ends with the deadline even if the engine hangs.
 
 use std::collections::HashMap;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::stream::{BoxStream, SelectAll};
+use ntl_api::MethodName;
 use ntl_core::engine::{EngineError, Event};
 use ntl_models::batch::JobEvents;
 
@@ -18,6 +19,16 @@ use crate::metrics::{Metrics, ModelMetrics};
 /// How much later than the engine a request gives up by itself. The engine notices a deadline between two steps, so
 /// this comes into play only when a step hangs.
 const DEADLINE_GRACE: Duration = Duration::from_secs(2);
+
+/// One job that the engine has taken on.
+pub(crate) struct RunningJob {
+    /// What comes of it.
+    pub(crate) events: JobEvents,
+    /// How many texts or numbers.
+    pub(crate) sequences: u32,
+    /// How its number is found, where it is one.
+    pub(crate) method: Option<MethodName>,
+}
 
 /// The answers to one request while they come.
 pub(crate) struct Answers {
@@ -31,27 +42,29 @@ pub(crate) struct Answers {
 struct Meter {
     metrics: Arc<Metrics>,
     model: Arc<ModelMetrics>,
+    /// How the number of each prompt is found, where one is wanted.
+    methods: Vec<Option<MethodName>>,
     /// When the last token of each text came.
     last: HashMap<(usize, u32), Instant>,
     has_begun: bool,
 }
 
 impl Answers {
-    /// Events of jobs with their numbers of sequences, begun at `time.0` and wanted within `time.1`.
+    /// Answers to jobs begun at `time.0` and wanted within `time.1`.
     pub(crate) fn new(
-        jobs: Vec<(JobEvents, u32)>,
+        jobs: Vec<RunningJob>,
         time: (Instant, Duration),
         metrics: &Arc<Metrics>,
         model: &Arc<ModelMetrics>,
     ) -> Self {
-        let streams =
-            jobs.into_iter().enumerate().map(|(prompt, (events, sequences))| one(prompt, events, sequences));
+        let methods = jobs.iter().map(|job| job.method).collect();
+        let streams = jobs.into_iter().enumerate().map(|(prompt, job)| one(prompt, job));
         let (metrics, model) = (Arc::clone(metrics), Arc::clone(model));
         Self {
             events: futures::stream::select_all(streams),
             started: time.0,
             allowed: time.1,
-            meter: Meter { metrics, model, last: HashMap::new(), has_begun: false },
+            meter: Meter { metrics, model, methods, last: HashMap::new(), has_begun: false },
         }
     }
 
@@ -90,7 +103,9 @@ impl Meter {
             Event::Finished { tokens, .. } => self.metrics.http.generation_tokens.inc_by(*tokens as u64),
             Event::Number(outcome) => {
                 self.metrics.http.generation_tokens.inc_by(outcome.nodes as u64);
-                self.model.number(crate::convert::METHOD_TREE, outcome);
+                if let Some(method) = self.methods.get(prompt).copied().flatten() {
+                    self.model.number(method, outcome);
+                }
             }
             Event::Failed(_) => {}
         }
@@ -98,8 +113,8 @@ impl Meter {
 }
 
 /// The events of one job, up to the last one; a job whose engine dies fails.
-fn one(prompt: usize, events: JobEvents, sequences: u32) -> BoxStream<'static, (usize, Event)> {
-    futures::stream::unfold((events, sequences), move |(mut events, unfinished)| async move {
+fn one(prompt: usize, job: RunningJob) -> BoxStream<'static, (usize, Event)> {
+    futures::stream::unfold((job.events, job.sequences), move |(mut events, unfinished)| async move {
         if unfinished == 0 {
             return None;
         }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ntl_api::MethodName;
 use ntl_core::engine::{ModelInfo, NumberOutcome};
 use ntl_models::batch::{Ending, EngineObserver};
 use prometheus::core::Collector;
@@ -183,7 +184,7 @@ impl EngineMetrics {
             number_std: add.histogram("ntl_number_std", std, STD)?,
             finished: add.counters("ntl_finished_total", finished, &["model", "reason"])?,
             queue_depth: add.gauges("ntl_queue_depth", depth, &["model"])?,
-            running: add.gauges("ntl_sequences_running", "Prompts being decoded", &["model"])?,
+            running: add.gauges("ntl_sequences_running", "Texts and numbers being decoded", &["model"])?,
             up: add.gauges("ntl_engine_up", "Whether the engine's thread is alive", &["model"])?,
             model_info: add.gauges(
                 "ntl_model_info",
@@ -220,6 +221,9 @@ impl ModelMetrics {
         for ending in [Ending::Stop, Ending::Length, Ending::Abort, Ending::Error, Ending::Deadline] {
             metrics.engines.finished.with_label_values(&[model, reason(ending)]);
         }
+        for method in MethodName::ALL {
+            metrics.engines.numbers.with_label_values(&[model, method.as_str(), "false"]);
+        }
         let up = metrics.engines.up.with_label_values(&[model]);
         up.set(1);
         Self {
@@ -237,12 +241,14 @@ impl ModelMetrics {
     }
 
     /// A number is complete.
-    pub(crate) fn number(&self, method: &str, outcome: &NumberOutcome) {
+    pub(crate) fn number(&self, method: MethodName, outcome: &NumberOutcome) {
         let truncated = if outcome.truncated { "true" } else { "false" };
-        self.metrics.engines.numbers.with_label_values(&[self.model.as_str(), method, truncated]).inc();
+        let labels = [self.model.as_str(), method.as_str(), truncated];
+        self.metrics.engines.numbers.with_label_values(&labels).inc();
         self.metrics.engines.number_mass.observe(outcome.distribution.mass().closed);
         self.metrics.engines.number_nodes.observe(outcome.nodes as f64);
-        if let Some(std) = outcome.distribution.std() {
+        // The one number of a greedy path has no spread.
+        if let Some(std) = outcome.distribution.std().filter(|_| method != MethodName::Token) {
             self.metrics.engines.number_std.observe(std);
         }
     }

@@ -13,8 +13,8 @@ use ntl_models::LoadedModel;
 use ntl_models::batch::{Engine, EngineLimits, EngineObserver};
 use ntl_models::tokenizer::Tokenizer;
 
-use crate::answers::Answers;
-use crate::convert::{PromptInput, Rules};
+use crate::answers::{Answers, RunningJob};
+use crate::convert::{PromptInput, Rules, method_of};
 use crate::error::AppError;
 use crate::metrics::{Metrics, ModelMetrics};
 use crate::state::{AppState, HttpSettings};
@@ -177,9 +177,9 @@ impl ServedModel {
         let mut prompt_tokens = 0;
         for (prompt, request) in requests {
             prompt_tokens += prompt.len() as u64;
-            let sequences = request.sequences();
+            let (sequences, method) = (request.sequences(), method_of(&request));
             let job = Job { prompt, request, deadline: Some((started + allowed, allowed)) };
-            running.push((self.engine.submit(job)?, sequences));
+            running.push(RunningJob { events: self.engine.submit(job)?, sequences, method });
         }
         app.metrics.http.prompt_tokens.inc_by(prompt_tokens);
         Ok(Answers::new(running, (started, allowed), &app.metrics, &self.metrics))

@@ -4,29 +4,50 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::support::{chain, fixtures, ids};
-use ntl_core::engine::{BatchModel, Event, Job, NumberJob, NumberOutcome, Request, Terminator};
-use ntl_core::numbers::{Distribution, GrammarLimits, Softmax};
+use ntl_core::decoding::Vocabulary;
+use ntl_core::engine::{
+    BatchModel, Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator, TextJob,
+};
+use ntl_core::numbers::{
+    Distribution, Estimation, GrammarLimits, Interval, NumberGrammar, Objective, Softmax,
+};
+use ntl_core::sampling::Sampling;
 use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::Value;
 
-fn engine(name: &str) -> Option<(Engine, Value)> {
+/// An engine on a checkpoint, whose vocabulary may be changed first, and its numeric golden.
+fn changed_engine(name: &str, change: impl FnOnce(&mut Vocabulary, &Tokenizer)) -> Option<(Engine, Value)> {
     let folder = fixtures()?.join(name);
     let golden = std::fs::read(folder.join("golden/numeric.json")).unwrap();
     let files = CheckpointFiles::folder(&folder).unwrap();
-    let LoadedModel { model, vocabulary, .. } = load(&files, LoadOptions::default()).unwrap();
+    let LoadedModel { model, mut vocabulary, tokenizer } = load(&files, LoadOptions::default()).unwrap();
+    change(&mut vocabulary, &tokenizer);
     let (engine, _) =
         Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap();
     Some((engine, serde_json::from_slice(&golden).unwrap()))
 }
 
+fn engine(name: &str) -> Option<(Engine, Value)> {
+    changed_engine(name, |_, _| {})
+}
+
 /// The golden grammar: up to 8 digits on both sides, ended by the end of the sequence only.
-fn submit(engine: &Engine, prompt: &Value, tolerance: f64) -> JobEvents {
+fn golden_job(tolerance: f64) -> NumberJob {
     let limits = GrammarLimits::new(8, 8, true).unwrap();
-    let job = NumberJob { tolerance, nodes_max: 65_536, limits, terminator: Terminator::Eos };
+    let method = NumberMethod::Tree { tolerance, nodes_max: 65_536, precision: None };
+    NumberJob { method, limits, terminator: Terminator::Eos, range: None, after: None }
+}
+
+fn submit_job(engine: &Engine, prompt: &Value, job: NumberJob) -> JobEvents {
     let job = Job { prompt: ids(&prompt["input_ids"]), request: Request::Number(job), deadline: None };
     engine.submit(job).unwrap()
+}
+
+fn submit(engine: &Engine, prompt: &Value, tolerance: f64) -> JobEvents {
+    submit_job(engine, prompt, golden_job(tolerance))
 }
 
 fn outcome(mut events: JobEvents) -> NumberOutcome {
@@ -143,9 +164,106 @@ fn a_loose_tolerance_still_settles_mode_and_median() {
         let (numbers, text) = (&outcome.distribution, &prompt["text"]);
         let mode = numbers.mode().unwrap();
         assert!(same_value(mode, prompt["mode"]["value"].as_f64().unwrap()), "{text}: mode {mode}");
-        let median = numbers.quantile_bounds(0.5).unwrap();
+        let median = numbers.quantile_bounds(0.5, None).unwrap();
         let want = prompt["median"].as_f64().unwrap();
         assert!(median.low <= want && want <= median.high, "{text}: {want} is not in {median:?}");
         assert!(outcome.nodes < 2000, "{text}: {} nodes", outcome.nodes);
     }
+}
+
+/// No trimming: the goldens are plain means.
+const PLAIN: Estimation = Estimation { trim: 0.0, normalize: true, range: None };
+
+#[test]
+fn within_a_range_mass_mean_and_spread_equal_the_brute_force_ones() {
+    let Some((engine, golden)) = engine("t5-ntl-was") else { return };
+    // Values below 1e4 have at most 4 digits before the point.
+    let range = Some(Interval { low: -9_999.999_999_99, high: 9_999.999_999_99 });
+    for prompt in golden["prompts"].as_array().unwrap() {
+        let (text, want) = (&prompt["text"], &prompt["abs_below_1e4"]);
+        let job = NumberJob { range, ..golden_job(1e-6) };
+        let numbers = outcome(submit_job(&engine, prompt, job)).distribution;
+        assert_relative(numbers.mass().closed, &want["mass"], &format!("{text}: mass"));
+        // Both leave up to 1e-6 unexpanded, which can weigh 1e4 each.
+        let slack = 0.02;
+        let mean = want["mean"].as_f64().unwrap();
+        let got = numbers.mean(&PLAIN).unwrap();
+        assert!((got - mean).abs() <= slack + 1e-4 * mean.abs(), "{text}: mean {got} instead of {mean}");
+        let bounds = numbers.trimmed_mean_bounds(&Estimation { range, ..PLAIN }).unwrap();
+        assert!(
+            bounds.low - slack <= mean && mean <= bounds.high + slack,
+            "{text}: {mean} is not in {bounds:?}"
+        );
+    }
+}
+
+#[test]
+fn the_small_grammar_enumerated_completely_equals_the_golden_one() {
+    let single = |vocabulary: &mut Vocabulary, tokenizer: &Tokenizer| {
+        let one_digit = |text: &String| text.chars().filter(char::is_ascii_digit).count() <= 1;
+        let texts = (0..tokenizer.len() as u32).map(|id| tokenizer.piece_text(id).filter(one_digit));
+        vocabulary.grammar = Arc::new(NumberGrammar::new(texts, vec![1]));
+    };
+    let Some((engine, golden)) = changed_engine("t5-ntl-was", single) else { return };
+    for prompt in golden["prompts"].as_array().unwrap() {
+        let (text, want) = (&prompt["text"], &prompt["exhaustive_int3"]);
+        let limits = GrammarLimits::new(3, 0, true).unwrap();
+        let numbers =
+            outcome(submit_job(&engine, prompt, NumberJob { limits, ..golden_job(1e-9) })).distribution;
+        assert_relative(numbers.mass().closed, &want["covered_mass"], &format!("{text}: covered mass"));
+        assert_relative(numbers.mean(&PLAIN).unwrap(), &want["mean"], &format!("{text}: mean"));
+        assert_relative(numbers.std().unwrap().powi(2), &want["variance"], &format!("{text}: variance"));
+        let probability = numbers.most_probable(1)[0].probability;
+        assert_relative(
+            probability,
+            &want["mode"]["probability"],
+            &format!("{text}: probability of the mode"),
+        );
+    }
+}
+
+#[test]
+fn a_precision_of_nothing_settles_mode_and_median_within_few_nodes() {
+    let Some((engine, golden)) = engine("t5-ntl-was") else { return };
+    for prompt in golden["prompts"].as_array().unwrap() {
+        for (objective, field) in
+            [(Objective::Mode, &prompt["mode"]["value"]), (Objective::Median, &prompt["median"])]
+        {
+            let precision = Some(Precision { width: 0.0, objective, estimation: PLAIN });
+            let method = NumberMethod::Tree { tolerance: 1e-6, nodes_max: 65_536, precision };
+            let outcome = outcome(submit_job(&engine, prompt, NumberJob { method, ..golden_job(1e-6) }));
+            let got = outcome.distribution.estimate(objective, &PLAIN).unwrap();
+            println!("{} {objective:?}: {} nodes", prompt["text"], outcome.nodes);
+            assert!(same_value(got, field.as_f64().unwrap()), "{}: {got} instead of {field}", prompt["text"]);
+        }
+    }
+}
+
+#[test]
+fn token_expectations_equal_those_of_the_loss_along_the_label() {
+    let Some((engine, _)) = engine("t5-ntl-was") else { return };
+    let golden = fixtures().unwrap().join("t5-ntl-was/golden/golden.json");
+    let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+    let mut compared = 0;
+    for case in golden["cases"].as_array().unwrap() {
+        // The golden has them along the label: the same where the model writes it.
+        if ids(&case["greedy"]["ids"])[1..] != ids(&case["label_ids"]) {
+            continue;
+        }
+        let text =
+            TextJob { n: 1, max_tokens: 32, sampling: Sampling::GREEDY, stop: vec![], logprobs: Some(0) };
+        let job = Job { prompt: ids(&case["input_ids"]), request: Request::Text(text), deadline: None };
+        let mut events = engine.submit(job).unwrap();
+        let mut position = 0;
+        while let Some(event) = events.next_blocking() {
+            let Event::Text { token: Some(token), .. } = event else { continue };
+            let (value, mass) = (&case["yhat"][position], case["number_mass"][position].as_f64().unwrap());
+            let number = token.number.unwrap();
+            assert!((number.value - value.as_f64().unwrap()).abs() < 1e-4, "{case} {position}: {number:?}");
+            assert!((number.mass - mass).abs() < 1e-5, "{position}: {number:?} instead of {mass}");
+            position += 1;
+        }
+        compared += position;
+    }
+    assert!(compared > 4, "no case was compared");
 }

@@ -47,7 +47,8 @@ pub struct CompletionRequest {
     /// What to complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Prompt>,
-    /// Most tokens to generate. Default 16.
+    /// Most tokens to generate. Default 16. With `number.after` most tokens of the text before the number, by default
+    /// 256. Either default is cut to what the server allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// 0 (greedy) to 2. Default 1.
@@ -68,6 +69,9 @@ pub struct CompletionRequest {
     /// Report log-probabilities of each token and of this many alternatives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u64>,
+    /// Only with `logprobs`: report for each position what its number tokens say together. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number_tokens: Option<bool>,
     /// Answer by server-sent events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
@@ -109,6 +113,13 @@ pub struct Logprobs {
     pub top_logprobs: Option<Vec<BTreeMap<String, f64>>>,
     /// Where each token begins in the text, in characters.
     pub text_offset: Vec<u64>,
+    /// With `number_tokens`: sum over number tokens of renormalised probability times value; null where no number token
+    /// is possible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number_values: Option<Vec<Option<f64>>>,
+    /// With `number_tokens`: probability of all number tokens together; null where none is possible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number_mass: Option<Vec<Option<f64>>>,
 }
 
 /// One answer.
@@ -116,7 +127,7 @@ pub struct Logprobs {
 pub struct Choice {
     /// Prompt number times `n` plus text number.
     pub index: u64,
-    /// The generated text, or the printed number.
+    /// The generated text, or the printed number behind the text that comes before it.
     pub text: String,
     /// Null unless asked for.
     pub logprobs: Option<Logprobs>,

@@ -16,7 +16,7 @@ pub use completions::{
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{Model, ModelList, Version};
 pub use number::{
-    Bounds, Mass, Number, NumberOptions, NumberRequest, Objective, ObjectiveName, Quantile, SupportPoint,
-    Terminator, TerminatorName,
+    Bounds, Mass, MethodName, Number, NumberOptions, NumberRequest, Objective, ObjectiveName, Quantile,
+    SupportPoint, Terminator, TerminatorName, Thousands,
 };
 pub use tokens::{DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse};

@@ -57,6 +57,45 @@ pub enum Terminator {
     Texts(Vec<String>),
 }
 
+/// How the distribution of a number is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MethodName {
+    /// Exact expansion of the tree of all texts that are numbers.
+    Tree,
+    /// Numbers drawn from the model at temperature 1.
+    Sample,
+    /// The most probable complete numbers of a beam search.
+    Beam,
+    /// Expectation token by token along the greedy path; a diagnostic, wrong wherever a carry is in doubt.
+    Token,
+}
+
+impl MethodName {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Tree, Self::Sample, Self::Beam, Self::Token];
+
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tree => "tree",
+            Self::Sample => "sample",
+            Self::Beam => "beam",
+            Self::Token => "token",
+        }
+    }
+}
+
+/// What separates groups of three digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "true, false or one of \",\", \"_\", \"'\" and \" \"")]
+pub enum Thousands {
+    /// `true`: a comma. `false`: nothing.
+    Switch(bool),
+    /// One of `,` `_` `'` and a space.
+    Separator(char),
+}
+
 /// Options of number decoding. `None` is the default everywhere; unknown names are errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,18 +103,43 @@ pub struct NumberOptions {
     /// Default `mean`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,
-    /// `tree`, the default and only method so far.
+    /// Default `tree`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub method: Option<String>,
+    pub method: Option<MethodName>,
     /// Share of the closed mass that the mean leaves out in each tail, 0 to 0.49. Default 0.005.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trim: Option<f64>,
-    /// Stop when the open mass is at most this, in (0, 1). Default 0.001.
+    /// Only `tree`: stop when the open mass is at most this, in (0, 1). Default 0.001.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
-    /// Most decoder positions, 1 to 65536. Default 4096.
+    /// Only `tree`: most decoder positions, 1 to 65536. Default 4096. Times `rationales` at most 262144.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u64>,
+    /// Only `tree`: stop earlier, once the bounds of `value` are no wider than this, 0 or more. Default: do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<f64>,
+    /// Only `sample`: how many numbers are drawn, 1 to 4096. Default 64. The request's `seed` repeats the draws.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    /// Only `beam`: how many prefixes are followed and numbers kept, 1 to 64. Default 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beams: Option<u64>,
+    /// Write ordinary text until this string appears, and read the number right behind it. 1 to 1024 bytes. Default:
+    /// the number comes at once. The text is chosen by the request's `temperature`, `top_p` and `seed`, has at most
+    /// `max_tokens` tokens, and is returned in front of the printed number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// Only with `after`: how many such texts are written, 1 to 64, and times prompts at most 1024; the
+    /// distributions of their numbers are averaged and the first text is returned. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rationales: Option<u64>,
+    /// The least and the greatest value; the mass of others is reported as invalid. They may be equal. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<[f64; 2]>,
+    /// Whether means are conditional on the closed mass; otherwise they are raw sums, in which what is no number counts
+    /// as 0. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<bool>,
     /// Most digits before the point, 1 to 20. Default 12.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digits_max: Option<u64>,
@@ -85,6 +149,9 @@ pub struct NumberOptions {
     /// Whether a leading minus is read. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sign: Option<bool>,
+    /// Read this between groups of three digits. Default: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thousands: Option<Thousands>,
     /// Default `any`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminator: Option<Terminator>,
@@ -149,13 +216,15 @@ pub struct Bounds {
 /// A decoded number with its distribution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Number {
-    /// The estimate that the objective asks for; null when `reason` says why.
+    /// The estimate that the objective asks for, or for method `token` the expectation along the greedy path; null when
+    /// `reason` says why.
     pub value: Option<f64>,
     /// The objective of the request.
     pub objective: Objective,
-    /// How the distribution was found.
+    /// How the distribution was found. For `token` it is the greedy number alone, so only `mode` and `support` say
+    /// something: other estimates are null.
     pub method: String,
-    /// Plain mean over all closed numbers; fragile, see `trimmed_mean`.
+    /// Plain mean over all closed numbers, not divided by their mass unless `normalize`; fragile, see `trimmed_mean`.
     pub mean: Option<f64>,
     /// Mean without the share `trim` in each tail.
     pub trimmed_mean: Option<f64>,
@@ -171,7 +240,7 @@ pub struct Number {
     pub support: Vec<SupportPoint>,
     /// Where the probability went.
     pub mass: Mass,
-    /// How far the estimates can be off.
+    /// How far the estimates can be off; all null but for method `tree`, since nothing bounds the others.
     pub bounds: Bounds,
     /// Decoder positions behind the answer.
     pub nodes: u64,

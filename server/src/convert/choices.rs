@@ -22,6 +22,7 @@ pub(crate) struct ChoiceWriter {
     per_prompt: u64,
     number: Option<NumberPrint>,
     with_logprobs: bool,
+    with_number_tokens: bool,
     /// Characters of each choice so far.
     chars: BTreeMap<u64, u64>,
     usage: Usage,
@@ -32,12 +33,12 @@ impl ChoiceWriter {
     pub(crate) fn new(decoder: Arc<dyn TextDecoder>, wanted: &Wanted, prompt_tokens: u64) -> Self {
         let number = match wanted {
             Wanted::Text(_) => None,
-            Wanted::Number(_, print) => Some(print.clone()),
+            Wanted::Number(plan) => Some(plan.print().clone()),
         };
         let usage = Usage { prompt_tokens, completion_tokens: 0, total_tokens: prompt_tokens };
         let per_prompt = u64::from(wanted.answers_per_prompt());
-        let with_logprobs = wanted.with_logprobs();
-        Self { decoder, per_prompt, number, with_logprobs, chars: BTreeMap::new(), usage }
+        let (with_logprobs, with_number_tokens) = (wanted.with_logprobs(), wanted.with_number_tokens());
+        Self { decoder, per_prompt, number, with_logprobs, with_number_tokens, chars: BTreeMap::new(), usage }
     }
 
     /// What an event adds to a choice; `None` where there is nothing to show.
@@ -82,11 +83,16 @@ impl ChoiceWriter {
         for TokenLogprob { id, logprob } in std::iter::once(&token.token).chain(&token.top) {
             top.entry(self.decoder.token_text(*id)).or_insert(finite(*logprob));
         }
+        let number = token.number.filter(|number| number.value.is_finite());
         Logprobs {
             tokens: vec![text],
             token_logprobs: vec![Some(finite(token.token.logprob))],
             top_logprobs: Some(vec![top]),
             text_offset: vec![offset],
+            number_values: self.with_number_tokens.then(|| vec![number.map(|number| number.value)]),
+            number_mass: self
+                .with_number_tokens
+                .then(|| vec![number.map(|number| number.mass.clamp(0.0, 1.0))]),
         }
     }
 
@@ -103,7 +109,13 @@ impl Transcript {
     /// Empty choices for so many prompts.
     pub(crate) fn new(prompts: usize, wanted: &Wanted) -> Self {
         let count = prompts as u64 * u64::from(wanted.answers_per_prompt());
-        let nothing = Logprobs { top_logprobs: Some(Vec::new()), ..Logprobs::default() };
+        let numbers = wanted.with_number_tokens().then(Vec::new);
+        let nothing = Logprobs {
+            top_logprobs: Some(Vec::new()),
+            number_values: numbers.clone(),
+            number_mass: numbers,
+            ..Logprobs::default()
+        };
         let logprobs = wanted.with_logprobs().then_some(nothing);
         Self((0..count).map(|index| Choice { logprobs: logprobs.clone(), ..piece(index) }).collect())
     }
@@ -132,6 +144,11 @@ fn extend(all: &mut Logprobs, new: Logprobs) {
     all.token_logprobs.extend(new.token_logprobs);
     all.top_logprobs.get_or_insert_default().extend(new.top_logprobs.unwrap_or_default());
     all.text_offset.extend(new.text_offset);
+    for (all, new) in [(&mut all.number_values, new.number_values), (&mut all.number_mass, new.number_mass)] {
+        if let (Some(all), Some(new)) = (all, new) {
+            all.extend(new);
+        }
+    }
 }
 
 fn piece(index: u64) -> Choice {

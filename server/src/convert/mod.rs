@@ -5,6 +5,7 @@
 
 mod choices;
 mod number;
+mod number_method;
 mod number_options;
 mod plan;
 mod prompt;
@@ -12,7 +13,7 @@ mod unsupported;
 
 pub(crate) use choices::{ChoiceWriter, Transcript};
 pub(crate) use number::NumberPrint;
-pub(crate) use number_options::METHOD_TREE;
+pub(crate) use number_method::method_of;
 pub(crate) use plan::{Plan, Rules, Wanted, plan};
 pub(crate) use prompt::PromptInput;
 
@@ -21,4 +22,10 @@ use crate::error::AppError;
 /// Checks that a number lies in a range that `message` describes, as in "must be from 1 to 20".
 fn check(param: &str, fits: bool, message: impl Into<String>) -> Result<(), AppError> {
     if fits { Ok(()) } else { Err(AppError::invalid(param, format!("`{param}` {}", message.into()))) }
+}
+
+/// The seed of a job where the request has none.
+fn random_seed() -> u64 {
+    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+    high ^ low
 }

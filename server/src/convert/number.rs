@@ -2,19 +2,19 @@
 //!
 //! Invariants: no NaN, no infinity and no negative zero leaves here; the three masses add up to 1.
 
-use ntl_api::{Bounds, Mass, Number, Objective, ObjectiveName, Quantile, SupportPoint};
+use ntl_api::{Bounds, Mass, MethodName, Number, Objective, ObjectiveName, Quantile, SupportPoint};
 use ntl_core::engine::NumberOutcome;
-use ntl_core::numbers::{self, Distribution, Interval};
-
-use super::METHOD_TREE;
+use ntl_core::numbers::{self, Distribution, Estimation, Interval};
 
 /// How a number is presented.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NumberPrint {
     /// Which estimate is the answer.
     pub(super) objective: Objective,
-    /// Share that the mean leaves out in each tail.
-    pub(super) trim: f64,
+    /// How it was found.
+    pub(super) method: MethodName,
+    /// How estimates are made.
+    pub(super) estimation: Estimation,
     /// Least closed mass for an answer.
     pub(super) mass_min: f64,
     /// Which quantiles to show.
@@ -29,23 +29,28 @@ impl NumberPrint {
     /// The text of the answer, empty where there is none, and everything about it.
     pub(crate) fn show(&self, outcome: &NumberOutcome) -> (String, Number) {
         let found = &outcome.distribution;
-        let objective = engine_objective(self.objective);
-        let reason = self.refusal(found);
-        let value = found.estimate(objective, self.trim).and_then(plain).filter(|_| reason.is_none());
+        // The greedy number alone: its mean would look like an estimate.
+        let estimates = Some(found).filter(|_| self.method != MethodName::Token);
+        let estimate = |of: fn(&Distribution) -> Option<f64>| estimates.and_then(of).and_then(plain);
+        let reason = self.refusal(outcome);
+        let value = self.value(outcome).and_then(plain).filter(|_| reason.is_none());
         let text = value.map(|value| printed(value, self.decimals)).unwrap_or_default();
         let number = Number {
             value,
             objective: self.objective,
-            method: METHOD_TREE.to_owned(),
-            mean: found.mean().and_then(plain),
-            trimmed_mean: found.trimmed_mean(self.trim).and_then(plain),
-            median: found.quantile(0.5).and_then(plain),
+            method: self.method.as_str().to_owned(),
+            mean: estimates.and_then(|found| found.mean(&self.estimation)).and_then(plain),
+            trimmed_mean: estimates.and_then(|found| found.trimmed_mean(&self.estimation)).and_then(plain),
+            median: estimate(|found| found.quantile(0.5)),
             mode: found.mode().and_then(plain),
-            std: found.std().and_then(plain),
+            std: estimate(Distribution::std),
             quantiles: self
                 .quantiles
                 .iter()
-                .map(|&q| Quantile { q, value: found.quantile(q).and_then(plain) })
+                .map(|&q| Quantile {
+                    q,
+                    value: estimates.and_then(|found| found.quantile(q)).and_then(plain),
+                })
                 .collect(),
             support: found.most_probable(self.support).into_iter().map(support_point).collect(),
             mass: mass(found.mass()),
@@ -58,18 +63,40 @@ impl NumberPrint {
         (text, number)
     }
 
+    fn value(&self, outcome: &NumberOutcome) -> Option<f64> {
+        match self.method {
+            MethodName::Token => outcome.token_value,
+            MethodName::Tree | MethodName::Sample | MethodName::Beam => {
+                outcome.distribution.estimate(engine_objective(self.objective), &self.estimation)
+            }
+        }
+    }
+
+    /// Only a tree knows what it has not seen: draws can miss anything, and beams drop what they do not follow.
     fn bounds(&self, found: &Distribution, has_value: bool) -> Bounds {
-        let value = found.estimate_bounds(engine_objective(self.objective), self.trim).filter(|_| has_value);
+        if self.method != MethodName::Tree {
+            return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
+        }
+        let (objective, estimation) = (engine_objective(self.objective), &self.estimation);
+        let quantile = |q| found.quantile_bounds(q, estimation.range).and_then(ends);
+        let value = found.estimate_bounds(objective, estimation).filter(|_| has_value);
         Bounds {
             value: value.and_then(ends),
-            trimmed_mean: found.trimmed_mean_bounds(self.trim).and_then(ends),
-            median: found.quantile_bounds(0.5).and_then(ends),
-            quantiles: self.quantiles.iter().map(|&q| found.quantile_bounds(q).and_then(ends)).collect(),
+            trimmed_mean: found.trimmed_mean_bounds(estimation).and_then(ends),
+            median: quantile(0.5),
+            quantiles: self.quantiles.iter().map(|&q| quantile(q)).collect(),
         }
     }
 
     /// Why there is no answer, where there is none.
-    fn refusal(&self, found: &Distribution) -> Option<String> {
+    fn refusal(&self, outcome: &NumberOutcome) -> Option<String> {
+        if outcome.reached == 0 {
+            return Some("no text came to `after` before it ended or had max_tokens tokens".to_owned());
+        }
+        if self.method == MethodName::Token && outcome.token_value.is_none() {
+            return Some("the greedy path is no number".to_owned());
+        }
+        let found = &outcome.distribution;
         let closed = found.mass().closed;
         if found.leaves().is_empty() || closed <= 0.0 {
             return Some("no closed mass".to_owned());
@@ -80,7 +107,8 @@ impl NumberPrint {
     }
 }
 
-fn engine_objective(objective: Objective) -> numbers::Objective {
+/// The objective in the engine's words.
+pub(super) fn engine_objective(objective: Objective) -> numbers::Objective {
     match objective {
         Objective::Named(ObjectiveName::Mean) => numbers::Objective::Mean,
         Objective::Named(ObjectiveName::Median) => numbers::Objective::Median,
@@ -147,24 +175,46 @@ mod tests {
         }
     }
 
-    #[test]
-    fn without_numbers_there_is_no_value_but_a_reason() {
-        let print = NumberPrint {
+    fn print(method: MethodName) -> NumberPrint {
+        NumberPrint {
             objective: Objective::Named(ObjectiveName::Mode),
-            trim: 0.005,
+            method,
+            estimation: Estimation::default(),
             mass_min: 0.0,
             quantiles: vec![0.5],
             support: 3,
             decimals: None,
-        };
+        }
+    }
+
+    fn nothing(reached: u32) -> NumberOutcome {
         let distribution = Distribution::new(&HashMap::new(), 1.0, -1e-17);
-        let outcome = NumberOutcome { distribution, nodes: 1, forward_passes: 1, truncated: false };
-        let (text, number) = print.show(&outcome);
-        assert_eq!(
-            (text.as_str(), number.value, number.reason.as_deref()),
-            ("", None, Some("no closed mass"))
-        );
-        assert_eq!(number.quantiles, [Quantile { q: 0.5, value: None }]);
-        assert!(number.mass.open >= 0.0 && !number.mass.open.is_sign_negative());
+        NumberOutcome {
+            distribution,
+            token_value: None,
+            nodes: 1,
+            forward_passes: 1,
+            truncated: false,
+            reached,
+        }
+    }
+
+    #[test]
+    fn without_numbers_there_is_no_value_but_a_reason() {
+        let no_marker = "no text came to `after` before it ended or had max_tokens tokens";
+        for (method, reached, reason) in [
+            (MethodName::Tree, 1, "no closed mass"),
+            (MethodName::Sample, 1, "no closed mass"),
+            (MethodName::Token, 1, "the greedy path is no number"),
+            (MethodName::Tree, 0, no_marker),
+            (MethodName::Token, 0, no_marker),
+        ] {
+            let (text, number) = print(method).show(&nothing(reached));
+            let got = (text.as_str(), number.value, number.reason.as_deref());
+            assert_eq!(got, ("", None, Some(reason)));
+            assert_eq!(number.quantiles, [Quantile { q: 0.5, value: None }]);
+            assert_eq!(number.bounds, Bounds { quantiles: vec![None], ..Bounds::default() });
+            assert!(number.mass.open >= 0.0 && !number.mass.open.is_sign_negative());
+        }
     }
 }

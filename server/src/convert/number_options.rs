@@ -1,34 +1,77 @@
 //! The `number` object of a request, checked.
 //!
-//! In: its options as JSON. Out: the engine's job and how to present what it finds. Errors name `number.FIELD`.
+//! In: its options as JSON. Out: the engine's job and how to present what it finds. Errors name `number.FIELD`. Not
+//! here: options of one method only, and of the text before the number (`number_method`).
 
-use ntl_api::{NumberOptions, Objective, ObjectiveName, Terminator, TerminatorName};
+use ntl_api::{MethodName, NumberOptions, Objective, ObjectiveName, Terminator, TerminatorName, Thousands};
 use ntl_core::engine::{self, NumberJob};
-use ntl_core::numbers::GrammarLimits;
+use ntl_core::numbers::{Estimation, GrammarLimits, Interval};
 use serde_json::{Map, Value};
 
-use super::unsupported::refuse_in_number;
-use super::{NumberPrint, check};
+use super::number::{NumberPrint, engine_objective};
+use super::number_method::{self, TextBefore};
+use super::{check, random_seed};
 use crate::error::AppError;
 
-/// Exact expansion of the tree of number texts.
-pub(crate) const METHOD_TREE: &str = "tree";
-
 const DIGITS_MAX: u64 = 20;
-const NODES_MAX: u64 = 65_536;
 const SUPPORT_MAX: u64 = 1000;
 const QUANTILES_MAX: usize = 1000;
 const TERMINATORS_MAX: usize = 16;
 
 const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-/// Checks the options and fills in the defaults.
-pub(super) fn number_plan(mut options: Map<String, Value>) -> Result<(NumberJob, NumberPrint), AppError> {
-    refuse_in_number(&mut options)?;
-    let options = parse(options)?;
-    let method = options.method.as_deref().unwrap_or(METHOD_TREE);
-    check("number.method", method == METHOD_TREE, "is not supported by this version, other than \"tree\"")?;
-    Ok((job(&options)?, print(options)?))
+/// A number that is wanted; the seed is decided for each prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NumberPlan {
+    job: NumberJob,
+    seed: Option<u64>,
+    print: NumberPrint,
+}
+
+impl NumberPlan {
+    /// Checks the options and fills in the defaults. `text` and `seed` are those of the request around them.
+    pub(super) fn new(
+        options: Map<String, Value>,
+        text: TextBefore,
+        seed: Option<u64>,
+    ) -> Result<Self, AppError> {
+        let options = parse(options)?;
+        let print = print(&options)?;
+        number_method::check_rationales(&options)?;
+        let objective = engine_objective(print.objective);
+        let job = NumberJob {
+            method: number_method::method(&options, objective, print.estimation)?,
+            limits: limits(&options)?,
+            range: print.estimation.range,
+            after: number_method::after(&options, text)?,
+            terminator: terminator(options.terminator)?,
+        };
+        Ok(Self { job, seed, print })
+    }
+
+    /// How to present what is found.
+    pub(super) fn print(&self) -> &NumberPrint {
+        &self.print
+    }
+
+    /// How many texts are written for each prompt.
+    pub(super) fn rationales(&self) -> u64 {
+        self.job.after.as_ref().map_or(1, |after| u64::from(after.rationales))
+    }
+
+    /// The job of one more prompt: without a seed in the request every prompt gets its own.
+    pub(super) fn job(&self) -> NumberJob {
+        let mut job = self.job.clone();
+        let seed = self.seed.unwrap_or_else(random_seed);
+        if let engine::NumberMethod::Sample { seed: draws, .. } = &mut job.method {
+            // Numbers must not be drawn by the same random numbers as the text before them.
+            *draws = if job.after.is_some() { !seed } else { seed };
+        }
+        if let Some(after) = &mut job.after {
+            after.sampling.seed = seed;
+        }
+        job
+    }
 }
 
 fn parse(options: Map<String, Value>) -> Result<NumberOptions, AppError> {
@@ -39,27 +82,23 @@ fn parse(options: Map<String, Value>) -> Result<NumberOptions, AppError> {
     })
 }
 
-fn job(options: &NumberOptions) -> Result<NumberJob, AppError> {
-    let tolerance = options.tolerance.unwrap_or(0.001);
-    check("number.tolerance", tolerance > 0.0 && tolerance < 1.0, "must be above 0 and below 1")?;
-    let nodes_max = options.nodes_max.unwrap_or(4096);
-    check(
-        "number.nodes_max",
-        (1..=NODES_MAX).contains(&nodes_max),
-        format!("must be from 1 to {NODES_MAX}"),
-    )?;
+fn limits(options: &NumberOptions) -> Result<GrammarLimits, AppError> {
     let digits_max = options.digits_max.unwrap_or(12);
-    check(
-        "number.digits_max",
-        (1..=DIGITS_MAX).contains(&digits_max),
-        format!("must be from 1 to {DIGITS_MAX}"),
-    )?;
+    let message = format!("must be from 1 to {DIGITS_MAX}");
+    check("number.digits_max", (1..=DIGITS_MAX).contains(&digits_max), message)?;
     let decimals_max = options.decimals_max.unwrap_or(6);
     check("number.decimals_max", decimals_max <= DIGITS_MAX, format!("must be from 0 to {DIGITS_MAX}"))?;
     let limits = GrammarLimits::new(digits_max as u8, decimals_max as u8, options.sign.unwrap_or(true))
         .ok_or_else(|| AppError::invalid("number.digits_max", "the limits of digits cannot be served"))?;
-    let terminator = terminator(options.terminator.clone())?;
-    Ok(NumberJob { tolerance, nodes_max: nodes_max as usize, limits, terminator })
+    let separator = match options.thousands {
+        None | Some(Thousands::Switch(false)) => return Ok(limits),
+        Some(Thousands::Switch(true)) => ',',
+        Some(Thousands::Separator(separator)) => separator,
+    };
+    limits.with_thousands(separator).ok_or_else(|| {
+        let message = r#"`number.thousands` must be true, false or one of "," "_" "'" and " ""#;
+        AppError::invalid("number.thousands", message)
+    })
 }
 
 fn terminator(wanted: Option<Terminator>) -> Result<engine::Terminator, AppError> {
@@ -69,27 +108,32 @@ fn terminator(wanted: Option<Terminator>) -> Result<engine::Terminator, AppError
         Some(Terminator::Texts(texts)) => {
             let fits =
                 (1..=TERMINATORS_MAX).contains(&texts.len()) && texts.iter().all(|text| !text.is_empty());
-            check(
-                "number.terminator",
-                fits,
-                format!("must list 1 to {TERMINATORS_MAX} strings, none of them empty"),
-            )?;
+            let message = format!("must list 1 to {TERMINATORS_MAX} strings, none of them empty");
+            check("number.terminator", fits, message)?;
             Ok(engine::Terminator::Texts(texts))
         }
     }
 }
 
-fn print(options: NumberOptions) -> Result<NumberPrint, AppError> {
+fn estimation(options: &NumberOptions) -> Result<Estimation, AppError> {
+    let trim = options.trim.unwrap_or(0.005);
+    check("number.trim", (0.0..=0.49).contains(&trim), "must be from 0 to 0.49")?;
+    let range = options.range.map(|[low, high]| Interval { low, high });
+    let fits =
+        range.is_none_or(|ends| ends.low.is_finite() && ends.high.is_finite() && ends.low <= ends.high);
+    check("number.range", fits, "must be two finite numbers, the first not above the second")?;
+    Ok(Estimation { trim, normalize: options.normalize.unwrap_or(true), range })
+}
+
+fn print(options: &NumberOptions) -> Result<NumberPrint, AppError> {
     let inside = |q: f64| q > 0.0 && q < 1.0;
     let objective = options.objective.unwrap_or(Objective::Named(ObjectiveName::Mean));
     if let Objective::Quantile { quantile } = objective {
         check("number.objective", inside(quantile), "must have a quantile above 0 and below 1")?;
     }
-    let trim = options.trim.unwrap_or(0.005);
-    check("number.trim", (0.0..=0.49).contains(&trim), "must be from 0 to 0.49")?;
     let mass_min = options.mass_min.unwrap_or(0.0);
     check("number.mass_min", (0.0..=1.0).contains(&mass_min), "must be from 0 to 1")?;
-    let quantiles = options.quantiles.unwrap_or_else(|| QUANTILES.to_vec());
+    let quantiles = options.quantiles.clone().unwrap_or_else(|| QUANTILES.to_vec());
     let fit = quantiles.len() <= QUANTILES_MAX && quantiles.iter().all(|&q| inside(q));
     check("number.quantiles", fit, format!("must be at most {QUANTILES_MAX} numbers above 0 and below 1"))?;
     let support = options.support.unwrap_or(20);
@@ -97,34 +141,70 @@ fn print(options: NumberOptions) -> Result<NumberPrint, AppError> {
     let decimals = options.decimals;
     let fit = decimals.is_none_or(|count| count <= DIGITS_MAX);
     check("number.decimals", fit, format!("must be from 0 to {DIGITS_MAX}"))?;
-    let (support, decimals) = (support as usize, decimals.map(|count| count as usize));
-    Ok(NumberPrint { objective, trim, mass_min, quantiles, support, decimals })
+    Ok(NumberPrint {
+        objective,
+        method: options.method.unwrap_or(MethodName::Tree),
+        estimation: estimation(options)?,
+        mass_min,
+        quantiles,
+        support: support as usize,
+        decimals: decimals.map(|count| count as usize),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use ntl_core::engine::{After, NumberMethod, Precision};
+    use ntl_core::numbers;
+    use ntl_core::sampling::Sampling;
     use serde_json::json;
 
     use super::*;
 
-    fn plan(options: &Value) -> Result<(NumberJob, NumberPrint), AppError> {
-        number_plan(options.as_object().unwrap().clone())
+    const TEXT: TextBefore = TextBefore { temperature: 0.5, top_p: 0.75, max_tokens: 9 };
+
+    fn plan(options: &Value) -> Result<NumberPlan, AppError> {
+        NumberPlan::new(options.as_object().unwrap().clone(), TEXT, Some(5))
+    }
+
+    fn job(options: &Value) -> NumberJob {
+        plan(options).unwrap().job()
     }
 
     #[test]
     fn defaults_are_those_of_the_contract() {
-        for options in
-            [json!({}), json!({"objective": null, "method": "tree", "normalize": true, "rationales": 1})]
-        {
-            let (job, print) = plan(&options).unwrap();
-            let limits = GrammarLimits::new(12, 6, true).unwrap();
-            let terminator = engine::Terminator::Any;
-            assert_eq!(job, NumberJob { tolerance: 0.001, nodes_max: 4096, limits, terminator });
-            let objective = Objective::Named(ObjectiveName::Mean);
-            let quantiles = QUANTILES.to_vec();
-            let want =
-                NumberPrint { objective, trim: 0.005, mass_min: 0.0, quantiles, support: 20, decimals: None };
-            assert_eq!(print, want);
+        for options in [
+            json!({}),
+            json!({"objective": null, "method": "tree", "normalize": true, "rationales": 1, "thousands": false}),
+            json!({"method": null, "samples": null, "beams": null, "precision": null, "after": null, "range": null,
+                "normalize": null, "rationales": null, "thousands": null, "tolerance": null, "nodes_max": null}),
+        ] {
+            let plan = plan(&options).unwrap();
+            let want = NumberJob {
+                method: NumberMethod::Tree { tolerance: 0.001, nodes_max: 4096, precision: None },
+                limits: GrammarLimits::new(12, 6, true).unwrap(),
+                terminator: engine::Terminator::Any,
+                range: None,
+                after: None,
+            };
+            assert_eq!(plan.job(), want);
+            let want = NumberPrint {
+                objective: Objective::Named(ObjectiveName::Mean),
+                method: MethodName::Tree,
+                estimation: Estimation { trim: 0.005, normalize: true, range: None },
+                mass_min: 0.0,
+                quantiles: QUANTILES.to_vec(),
+                support: 20,
+                decimals: None,
+            };
+            assert_eq!(*plan.print(), want);
+        }
+        for (name, want) in [
+            ("sample", NumberMethod::Sample { samples: 64, seed: 5 }),
+            ("beam", NumberMethod::Beam { beams: 4 }),
+            ("token", NumberMethod::Token),
+        ] {
+            assert_eq!(job(&json!({"method": name, "precision": null})).method, want);
         }
     }
 
@@ -132,13 +212,64 @@ mod tests {
     fn options_reach_the_job() {
         let options = json!({"objective": {"quantile": 0.9}, "tolerance": 0.5, "nodes_max": 1, "digits_max": 20,
             "decimals_max": 0, "sign": false, "terminator": ["\n"], "quantiles": [], "support": 0, "decimals": 2,
-            "mass_min": 1, "trim": 0});
-        let (job, print) = plan(&options).unwrap();
-        assert_eq!(job.limits, GrammarLimits::new(20, 0, false).unwrap());
-        assert_eq!(job.terminator, engine::Terminator::Texts(vec!["\n".into()]));
-        assert_eq!(print.objective, Objective::Quantile { quantile: 0.9 });
+            "mass_min": 1, "trim": 0, "precision": 0, "range": [-1, 1], "normalize": false, "thousands": "_"});
+        let plan = plan(&options).unwrap();
+        let (print, range) = (plan.print(), Interval { low: -1.0, high: 1.0 });
+        let estimation = Estimation { trim: 0.0, normalize: false, range: Some(range) };
+        let precision = Precision { width: 0.0, objective: numbers::Objective::Quantile(0.9), estimation };
+        let want = NumberJob {
+            method: NumberMethod::Tree { tolerance: 0.5, nodes_max: 1, precision: Some(precision) },
+            limits: GrammarLimits::new(20, 0, false).unwrap().with_thousands('_').unwrap(),
+            terminator: engine::Terminator::Texts(vec!["\n".into()]),
+            range: Some(range),
+            after: None,
+        };
+        assert_eq!(plan.job(), want);
+        assert_eq!((print.objective, print.estimation), (Objective::Quantile { quantile: 0.9 }, estimation));
         assert_eq!((print.quantiles.len(), print.support, print.decimals), (0, 0, Some(2)));
-        assert_eq!(plan(&json!({"terminator": "eos"})).unwrap().0.terminator, engine::Terminator::Eos);
+        assert_eq!(job(&json!({"terminator": "eos"})).terminator, engine::Terminator::Eos);
+        assert_eq!(job(&json!({"range": [2, 2]})).range, Some(Interval { low: 2.0, high: 2.0 }));
+        let beam = job(&json!({"method": "beam", "beams": 64}));
+        assert_eq!(beam.method, NumberMethod::Beam { beams: 64 });
+        let sample = job(&json!({"method": "sample", "samples": 4096}));
+        assert_eq!(sample.method, NumberMethod::Sample { samples: 4096, seed: 5 });
+    }
+
+    #[test]
+    fn each_separator_of_thousands_is_read_and_true_is_a_comma() {
+        let limits = GrammarLimits::new(12, 6, true).unwrap();
+        for separator in GrammarLimits::THOUSANDS {
+            let want = limits.with_thousands(separator).unwrap();
+            assert_eq!(job(&json!({"thousands": separator})).limits, want);
+        }
+        assert_eq!(job(&json!({"thousands": true})).limits, limits.with_thousands(',').unwrap());
+    }
+
+    #[test]
+    fn the_text_before_a_number_is_that_of_the_request() {
+        let marker = "#### ".to_owned();
+        let sampling = Sampling { temperature: 0.5, top_p: 0.75, seed: 5 };
+        let want = After { marker, rationales: 64, sampling, max_tokens: 9 };
+        let found = job(&json!({"after": "#### ", "rationales": 64}));
+        assert_eq!(found.after, Some(want));
+        // Texts and numbers are drawn by different random numbers.
+        let sample = job(&json!({"after": "#", "method": "sample"}));
+        assert_eq!(sample.method, NumberMethod::Sample { samples: 64, seed: !5 });
+        let random = NumberPlan::new(json!({"after": "#"}).as_object().unwrap().clone(), TEXT, None).unwrap();
+        assert_ne!(random.job().after.unwrap().sampling.seed, random.job().after.unwrap().sampling.seed);
+        let mute = TextBefore { max_tokens: 0, ..TEXT };
+        let error =
+            NumberPlan::new(json!({"after": "#"}).as_object().unwrap().clone(), mute, None).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
+        assert!(NumberPlan::new(Map::new(), mute, None).is_ok());
+    }
+
+    fn assert_refused(field: &str, options: &Value) {
+        let error = plan(options).unwrap_err();
+        let param = error.body().error.param.unwrap();
+        let (name, first) = (format!("number.{field}"), format!("number.{field}[0]"));
+        assert!(param == name || param == first, "{param}: {options}");
+        assert!(error.to_string().contains(field), "{error}");
     }
 
     #[test]
@@ -148,10 +279,11 @@ mod tests {
                 "objective",
                 vec![json!("average"), json!({"quantile": 1}), json!(5), json!({"quantile": null})],
             ),
-            ("method", vec![json!("sample"), json!("beam"), json!("token"), json!("forest"), json!(1)]),
+            ("method", vec![json!("forest"), json!("head"), json!(1)]),
             ("trim", vec![json!(-0.1), json!(0.5)]),
             ("tolerance", vec![json!(0), json!(1), json!("0.1")]),
             ("nodes_max", vec![json!(0), json!(65_537), json!(1.5), json!(-1)]),
+            ("precision", vec![json!(-0.1), json!("0"), json!([0])]),
             ("digits_max", vec![json!(0), json!(21)]),
             ("decimals_max", vec![json!(21)]),
             ("sign", vec![json!(1)]),
@@ -160,25 +292,45 @@ mod tests {
             ("quantiles", vec![json!([0]), json!([1]), json!([0.5, 2]), json!(vec![0.5; 1001]), json!(0.5)]),
             ("support", vec![json!(1001)]),
             ("decimals", vec![json!(21)]),
-            ("after", vec![json!("#### ")]),
-            ("rationales", vec![json!(2)]),
-            ("range", vec![json!([0, 1])]),
-            ("normalize", vec![json!(false)]),
-            ("precision", vec![json!(0)]),
-            ("samples", vec![json!(64)]),
-            ("beams", vec![json!(4)]),
-            ("thousands", vec![json!(true)]),
+            ("after", vec![json!(""), json!("x".repeat(1025)), json!(["#"]), json!(true)]),
+            ("rationales", vec![json!(2), json!(0), json!(65), json!(-1), json!(1.5)]),
+            (
+                "range",
+                vec![json!([1, 0]), json!([1]), json!([0, 1, 2]), json!(5), json!([null, 1]), json!("x")],
+            ),
+            ("normalize", vec![json!(1), json!("true")]),
+            ("samples", vec![json!(64), json!("x")]),
+            ("beams", vec![json!(4), json!(1.5)]),
+            ("thousands", vec![json!("."), json!(",,"), json!(""), json!(1), json!([","])]),
             ("tolerence", vec![json!(0.1)]),
         ] {
             for value in values {
-                let error = plan(&json!({ field: value })).unwrap_err();
-                let param = error.body().error.param.unwrap();
-                assert!(
-                    param == format!("number.{field}") || param == format!("number.{field}[0]"),
-                    "{param}: {value}"
-                );
-                assert!(error.to_string().contains(field), "{error}");
+                assert_refused(field, &json!({ field: value }));
             }
         }
+    }
+
+    #[test]
+    fn options_that_do_not_go_together_are_refused_by_name() {
+        for (field, options) in [
+            ("tolerance", json!({"method": "sample", "tolerance": 0.1})),
+            ("nodes_max", json!({"method": "beam", "nodes_max": 5})),
+            ("precision", json!({"method": "token", "precision": 0})),
+            ("samples", json!({"method": "tree", "samples": 5})),
+            ("samples", json!({"method": "beam", "samples": 5})),
+            ("samples", json!({"method": "sample", "samples": 0})),
+            ("samples", json!({"method": "sample", "samples": 4097})),
+            ("beams", json!({"method": "sample", "beams": 5})),
+            ("beams", json!({"method": "beam", "beams": 0})),
+            ("beams", json!({"method": "beam", "beams": 65})),
+            ("rationales", json!({"method": "sample", "rationales": 2})),
+            ("rationales", json!({"after": "#", "rationales": 65})),
+            ("nodes_max", json!({"after": "#", "rationales": 5, "nodes_max": 65_536})),
+        ] {
+            assert_refused(field, &options);
+        }
+        assert!(plan(&json!({"after": "#", "rationales": 4, "nodes_max": 65_536})).is_ok());
+        let message = plan(&json!({"beams": 4})).unwrap_err().to_string();
+        assert_eq!(message, "`number.beams` goes only with `number.method` \"beam\", not \"tree\"");
     }
 }

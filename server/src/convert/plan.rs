@@ -3,17 +3,21 @@
 //! Not here: fields that are refused (`unsupported`), token ids (`prompt`), options of numbers (`number_options`).
 
 use ntl_api::{CompletionRequest, NumberRequest, Stop};
-use ntl_core::engine::{NumberJob, Request, TextJob};
+use ntl_core::engine::{Request, TextJob};
 use ntl_core::sampling::Sampling;
 
-use super::number_options::number_plan;
+use super::number_method::TextBefore;
+use super::number_options::NumberPlan;
 use super::prompt::{PromptInput, prompts};
 use super::unsupported::refuse_in_completion;
-use super::{NumberPrint, check};
+use super::{check, random_seed};
 use crate::error::AppError;
 
 /// Most tokens of a text where the request does not say.
 const MAX_TOKENS: u64 = 16;
+
+/// The same for a text before a number, which is a chain of thought rather than a phrase.
+const MAX_TOKENS_BEFORE: u64 = 256;
 
 const N_MAX: u64 = 128;
 const LOGPROBS_MAX: u64 = 20;
@@ -57,8 +61,8 @@ pub(crate) struct Plan {
 pub(crate) enum Wanted {
     /// Ordinary text.
     Text(TextPlan),
-    /// A number, and how to present it.
-    Number(NumberJob, NumberPrint),
+    /// A number.
+    Number(Box<NumberPlan>),
 }
 
 /// Ordinary text; the seed is decided for each prompt.
@@ -71,6 +75,7 @@ pub(crate) struct TextPlan {
     seed: Option<u64>,
     stop: Vec<String>,
     logprobs: Option<usize>,
+    number_tokens: bool,
 }
 
 /// Checks a request against the rules of its model.
@@ -92,11 +97,15 @@ pub(crate) fn plan(request: CompletionRequest, rules: &Rules) -> Result<Plan, Ap
                 NumberRequest::Switch(_) => serde_json::Map::new(),
                 NumberRequest::Options(options) => options,
             };
-            let (job, print) = number_plan(options)?;
-            Wanted::Number(job, print)
+            let max_tokens = request.max_tokens.unwrap_or(MAX_TOKENS_BEFORE.min(rules.output_tokens_max));
+            let before = text.before_a_number(max_tokens as usize);
+            Wanted::Number(Box::new(NumberPlan::new(options, before, text.seed)?))
         }
     };
-    let prompts = prompts(request.prompt, n)?;
+    let prompts = match &wanted {
+        Wanted::Text(_) => prompts(request.prompt, n, "n")?,
+        Wanted::Number(number) => prompts(request.prompt, number.rationales(), "number.rationales")?,
+    };
     let include_usage = stream_options.and_then(|options| options.include_usage).unwrap_or(false);
     Ok(Plan { prompts, wanted, stream, include_usage })
 }
@@ -124,6 +133,8 @@ fn text_plan(request: &CompletionRequest, n: u64, rules: &Rules) -> Result<TextP
     let logprobs = request.logprobs;
     let fits = logprobs.is_none_or(|count| count <= LOGPROBS_MAX);
     check("logprobs", fits, format!("must be from 0 to {LOGPROBS_MAX}"))?;
+    let number_tokens = request.number_tokens.unwrap_or(false);
+    check("number_tokens", logprobs.is_some() || !number_tokens, "goes only with `logprobs`")?;
     Ok(TextPlan {
         n: n as u32,
         max_tokens: max_tokens as usize,
@@ -132,6 +143,7 @@ fn text_plan(request: &CompletionRequest, n: u64, rules: &Rules) -> Result<TextP
         seed: request.seed.map(i64::cast_unsigned),
         stop: stops(request.stop.clone())?,
         logprobs: logprobs.map(|count| count as usize),
+        number_tokens,
     })
 }
 
@@ -155,6 +167,11 @@ impl TextPlan {
         check("stop", self.stop.is_empty(), "does not go with `number`; see `number.terminator`")
     }
 
+    /// How the text before a number is written.
+    fn before_a_number(&self, max_tokens: usize) -> TextBefore {
+        TextBefore { temperature: self.temperature, top_p: self.top_p, max_tokens }
+    }
+
     fn job(&self) -> TextJob {
         let seed = self.seed.unwrap_or_else(random_seed);
         TextJob {
@@ -172,7 +189,7 @@ impl Wanted {
     pub(crate) fn request(&self) -> Request {
         match self {
             Self::Text(plan) => Request::Text(plan.job()),
-            Self::Number(job, _) => Request::Number(job.clone()),
+            Self::Number(plan) => Request::Number(plan.job()),
         }
     }
 
@@ -180,7 +197,7 @@ impl Wanted {
     pub(crate) fn answers_per_prompt(&self) -> u32 {
         match self {
             Self::Text(plan) => plan.n,
-            Self::Number(..) => 1,
+            Self::Number(_) => 1,
         }
     }
 
@@ -188,11 +205,11 @@ impl Wanted {
     pub(crate) fn with_logprobs(&self) -> bool {
         matches!(self, Self::Text(plan) if plan.logprobs.is_some())
     }
-}
 
-fn random_seed() -> u64 {
-    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
-    high ^ low
+    /// Whether these say what number tokens say.
+    pub(crate) fn with_number_tokens(&self) -> bool {
+        matches!(self, Self::Text(plan) if plan.number_tokens)
+    }
 }
 
 #[cfg(test)]
@@ -284,6 +301,7 @@ pub(super) mod tests {
             ("logprobs", json!(21)),
             ("stream_options", json!({"include_usage": true})),
             ("echo", json!(true)),
+            ("number_tokens", json!(true)),
             ("suffix", json!("x")),
         ] {
             let mut body = json!({"prompt": "x"});
@@ -293,18 +311,48 @@ pub(super) mod tests {
         }
         let many = plan_of(&json!({"prompt": vec!["a"; 9], "n": 128})).unwrap_err();
         assert_eq!(many.to_string(), "`n` asks for 1152 texts with 9 prompts; at most 1024");
+        let number = json!({"after": "#", "rationales": 64});
+        let many = plan_of(&json!({"prompt": vec!["a"; 17], "number": number})).unwrap_err();
+        assert_eq!(many.to_string(), "`number.rationales` asks for 1088 texts with 17 prompts; at most 1024");
+    }
+
+    #[test]
+    fn the_text_before_a_number_has_the_sampling_of_the_request_and_more_tokens() {
+        let mut body =
+            json!({"prompt": "x", "number": {"after": "#"}, "temperature": 0.5, "top_p": 0.25, "seed": 5});
+        let after =
+            |body: &Value, rules: &Rules| match plan(serde_json::from_value(body.clone()).unwrap(), rules)
+                .unwrap()
+                .wanted
+                .request()
+            {
+                Request::Number(job) => job.after.unwrap(),
+                Request::Text(job) => panic!("{job:?}"),
+            };
+        let by_default = after(&body, &rules());
+        assert_eq!(by_default.sampling, Sampling { temperature: 0.5, top_p: 0.25, seed: 5 });
+        assert_eq!(by_default.max_tokens, 256);
+        assert_eq!(after(&body, &Rules { output_tokens_max: 99, ..rules() }).max_tokens, 99);
+        body["max_tokens"] = json!(3);
+        assert_eq!(after(&body, &rules()).max_tokens, 3);
     }
 
     #[test]
     fn a_number_excludes_what_belongs_to_texts() {
-        for (field, value) in [("n", json!(2)), ("logprobs", json!(1)), ("stop", json!("x"))] {
+        for (field, value) in [
+            ("n", json!(2)),
+            ("logprobs", json!(1)),
+            ("stop", json!("x")),
+            ("echo", json!(true)),
+            ("number_tokens", json!(true)),
+        ] {
             let mut body = json!({"prompt": "x", "number": {}});
             body[field] = value;
             assert_eq!(plan_of(&body).unwrap_err().body().error.param.as_deref(), Some(field));
         }
         for number in [json!(true), json!({})] {
             let plan = plan_of(&json!({"prompt": "x", "number": number})).unwrap();
-            assert!(matches!(plan.wanted, Wanted::Number(..)));
+            assert!(matches!(plan.wanted, Wanted::Number(_)));
         }
         let off = plan_of(&json!({"prompt": "x", "number": false})).unwrap();
         assert!(matches!(off.wanted, Wanted::Text(_)));

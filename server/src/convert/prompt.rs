@@ -10,7 +10,7 @@ use ntl_models::tokenizer::Tokenizer;
 use super::{Rules, check};
 use crate::error::AppError;
 
-/// Most texts that one request may ask for: prompts times `n`.
+/// Most texts that one request may ask for: prompts times `n`, or times rationales.
 pub(super) const SEQUENCES_MAX: u64 = 1024;
 
 /// One prompt as it was sent.
@@ -22,8 +22,12 @@ pub(crate) enum PromptInput {
     Ids(Vec<u32>),
 }
 
-/// The prompts of a request, of which each is answered `n` times.
-pub(super) fn prompts(prompt: Option<Prompt>, n: u64) -> Result<Vec<PromptInput>, AppError> {
+/// The prompts of a request, for each of which so many texts are written; `multiplier` says so in the request.
+pub(super) fn prompts(
+    prompt: Option<Prompt>,
+    texts: u64,
+    multiplier: &str,
+) -> Result<Vec<PromptInput>, AppError> {
     let prompts: Vec<PromptInput> = match prompt {
         None => return Err(AppError::invalid("prompt", "`prompt` is missing")),
         Some(Prompt::Text(text)) => vec![PromptInput::Text(text)],
@@ -33,8 +37,8 @@ pub(super) fn prompts(prompt: Option<Prompt>, n: u64) -> Result<Vec<PromptInput>
     };
     check("prompt", !prompts.is_empty(), "must not be an empty list")?;
     check("prompt", !prompts.iter().any(PromptInput::is_empty), "must not be empty")?;
-    let sequences = (prompts.len() as u64).saturating_mul(n);
-    let param = if n > 1 { "n" } else { "prompt" };
+    let sequences = (prompts.len() as u64).saturating_mul(texts);
+    let param = if texts > 1 { multiplier } else { "prompt" };
     let asked = format!("asks for {sequences} texts with {} prompts; at most {SEQUENCES_MAX}", prompts.len());
     check(param, sequences <= SEQUENCES_MAX, asked)?;
     Ok(prompts)

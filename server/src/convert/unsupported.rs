@@ -28,7 +28,7 @@ enum Neutral {
 
 use Neutral::{Empty, False, Null, Numbers, TextFormat, True};
 
-const COMPLETION_FIELDS: [(&str, Neutral); 44] = [
+const COMPLETION_FIELDS: [(&str, Neutral); 43] = [
     ("add_special_tokens", True),
     ("allowed_token_ids", Empty),
     ("bad_words", Empty),
@@ -54,7 +54,6 @@ const COMPLETION_FIELDS: [(&str, Neutral); 44] = [
     ("mirostat", Numbers(&[0.0])),
     ("no_repeat_ngram_size", Numbers(&[0.0])),
     ("num_beams", Numbers(&[1.0])),
-    ("number_tokens", False),
     ("presence_penalty", Numbers(&[0.0])),
     ("prompt_embeds", Null),
     ("prompt_logprobs", Null),
@@ -75,17 +74,6 @@ const COMPLETION_FIELDS: [(&str, Neutral); 44] = [
     ("use_beam_search", False),
 ];
 
-const NUMBER_FIELDS: [(&str, Neutral); 8] = [
-    ("after", Null),
-    ("beams", Null),
-    ("normalize", True),
-    ("precision", Null),
-    ("range", Null),
-    ("rationales", Numbers(&[1.0])),
-    ("samples", Null),
-    ("thousands", False),
-];
-
 /// Refuses what a completion request asks for beyond what is served. `n` is its number of texts.
 pub(super) fn refuse_in_completion(others: &BTreeMap<String, Value>, n: u64) -> Result<(), AppError> {
     for (name, neutral) in COMPLETION_FIELDS {
@@ -95,14 +83,6 @@ pub(super) fn refuse_in_completion(others: &BTreeMap<String, Value>, n: u64) -> 
     let best_of = others.get("best_of").filter(|value| !value.is_null());
     let asks_nothing = best_of.is_none_or(|best| best.as_u64().is_some_and(|best| best == 1 || best == n));
     check("best_of", asks_nothing, "is not supported by this version")
-}
-
-/// Refuses options of the `number` object that are not served, and takes out those that ask for nothing.
-pub(super) fn refuse_in_number(options: &mut serde_json::Map<String, Value>) -> Result<(), AppError> {
-    for (name, neutral) in NUMBER_FIELDS {
-        refuse(&format!("number.{name}"), options.remove(name).as_ref(), neutral)?;
-    }
-    Ok(())
 }
 
 fn refuse(param: &str, value: Option<&Value>, neutral: Neutral) -> Result<(), AppError> {
@@ -163,7 +143,6 @@ mod tests {
             ("ignore_eos", json!(true)),
             ("stop_token_ids", json!([1])),
             ("return_token_ids", json!(true)),
-            ("number_tokens", json!(true)),
         ] {
             let error = completion(&json!({ name: value })).unwrap_err();
             assert_eq!(error.body().error.param.as_deref(), Some(name));

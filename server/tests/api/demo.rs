@@ -7,7 +7,7 @@ use ntl_server::state::HttpSettings;
 use ntl_server::{app, demo};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, complete, get, state_of};
+use crate::support::{Answer, complete, get, metric, state_of};
 
 fn demo_server() -> Router {
     let model = ntl_models::load(&demo::files().unwrap(), LoadOptions::default()).unwrap();
@@ -27,6 +27,21 @@ async fn the_demo_subtracts_and_its_number_agrees_with_its_text() {
         ["closed", "invalid", "open"].iter().map(|part| number["mass"][part].as_f64().unwrap()).sum();
     assert!((mass - 1.0).abs() < 1e-6, "{number}");
     assert_eq!(get(&app, "/v1/models").await.json()["data"][0]["kind"], "t5");
+}
+
+#[tokio::test]
+async fn all_methods_find_the_same_most_probable_number() {
+    let app = demo_server();
+    for method in ["tree", "sample", "beam", "token"] {
+        let number = json!({"method": method, "objective": "mode"});
+        let body = json!({"prompt": "What is 336 - -20?", "seed": 7, "number": number});
+        let answer = complete(&app, body).await.json();
+        let number = &answer["choices"][0]["number"];
+        assert_eq!((&number["method"], &number["mode"]), (&json!(method), &json!(356.0)), "{number}");
+        let labels = format!("method=\"{method}\",model=\"{}\",truncated=\"false\"", demo::NAME);
+        let series = format!("ntl_number_decodes_total{{{labels}}}");
+        assert!((metric(&app, &series).await - 1.0).abs() < 1e-9, "{series}");
+    }
 }
 
 #[tokio::test]

@@ -46,9 +46,15 @@ async fn wrong_requests_are_answered_400_and_name_the_field() {
         ("logit_bias", json!({"1": -100})),
         ("use_beam_search", json!(true)),
         ("number", json!("yes")),
-        ("number.method", json!({"method": "sample"})),
+        ("number.method", json!({"method": "forest"})),
+        ("number.samples", json!({"samples": 64})),
+        ("number.precision", json!({"method": "beam", "precision": 0})),
+        ("number.rationales", json!({"rationales": 2})),
+        ("number.range", json!({"range": [1, 0]})),
+        ("number.thousands", json!({"thousands": "."})),
+        ("number_tokens", json!(true)),
         ("number.trim", json!({"trim": 0.5})),
-        ("number.after", json!({"after": "####"})),
+        ("number.after", json!({"after": ""})),
         ("number.nonsense", json!({"nonsense": 1})),
     ] {
         let mut body = json!({"prompt": "x"});

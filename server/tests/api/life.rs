@@ -48,7 +48,7 @@ async fn a_client_that_leaves_in_a_stream_frees_its_job() {
     let response = app.clone().oneshot(json_request("/v1/completions", &body)).await.unwrap();
     let mut stream = response.into_body().into_data_stream();
     assert!(stream.next().await.unwrap().unwrap().starts_with(b"data: {"));
-    metric_becomes(&app, "ntl_sequences_running{model=\"scripted\"}", 2.0).await;
+    metric_becomes(&app, "ntl_sequences_running{model=\"scripted\"}", 4.0).await;
     drop(stream);
     metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 4.0).await;
     metric_becomes(

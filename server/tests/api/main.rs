@@ -12,6 +12,8 @@ mod failures;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
+mod methods;
+#[cfg(test)]
 mod numbers;
 #[cfg(test)]
 mod ops;

@@ -1,33 +1,9 @@
-//! The `number` object of `POST /v1/completions`.
+//! The `number` object of `POST /v1/completions`: its shape, estimates and masses. Not here: methods (`methods`).
 
-use crate::support::{EOS, complete, logits, piece, server, without_names};
-use axum::Router;
+use crate::support::{
+    EOS, close, complete, four_or_five, logits, number, piece, says, server, without_names,
+};
 use serde_json::{Value, json};
-
-/// 4 with 0.6, 5 with 0.3; a letter with 0.1, which is no number.
-fn four_or_five() -> Router {
-    let (four, five, letter) = (piece("4"), piece("5"), piece("x"));
-    server(Box::new(move |_, path| {
-        Ok(if path.is_empty() {
-            logits(&[(four, 0.6), (five, 0.3), (letter, 0.1)])
-        } else {
-            logits(&[(EOS, 1.0)])
-        })
-    }))
-}
-
-async fn number(app: &Router, options: Value) -> (String, Value) {
-    let answer = complete(app, json!({"prompt": "x", "number": options})).await;
-    assert_eq!(answer.status, 200, "{}", answer.text);
-    let body = answer.json();
-    let choice = &body["choices"][0];
-    assert_eq!(choice["finish_reason"], "stop");
-    (choice["text"].as_str().unwrap().to_owned(), choice["number"].clone())
-}
-
-fn close(got: &Value, want: f64) -> bool {
-    (got.as_f64().unwrap() - want).abs() < 1e-6
-}
 
 #[tokio::test]
 async fn a_number_has_the_shape_of_the_contract() {
@@ -134,4 +110,61 @@ async fn a_streamed_number_is_one_chunk() {
         .map(|choice| choice["number"]["nodes"].as_u64().unwrap())
         .sum();
     assert_eq!(whole["usage"]["completion_tokens"], nodes);
+}
+
+#[tokio::test]
+async fn a_range_makes_the_numbers_outside_invalid_and_bounds_the_plain_mean() {
+    let (_, inside) = number(&four_or_five(), json!({"range": [4.5, 100]})).await;
+    assert!(close(&inside["value"], 5.0) && close(&inside["mass"]["invalid"], 0.7), "{inside}");
+    // A number may go on, so that one position leaves mass open: on values that only the range bounds.
+    let (four, five) = (piece("4"), piece("5"));
+    let app = server(Box::new(move |_, path| {
+        Ok(if path.is_empty() {
+            logits(&[(four, 0.9), (five, 0.1)])
+        } else {
+            logits(&[(EOS, 0.5), (five, 0.5)])
+        })
+    }));
+    let options = |range: Value| json!({"trim": 0, "nodes_max": 2, "range": range});
+    let (_, free) = number(&app, options(Value::Null)).await;
+    assert!(free["mass"]["open"].as_f64().unwrap() > 0.1 && free["bounds"]["value"].is_null(), "{free}");
+    let (_, bounded) = number(&app, options(json!([0, 60]))).await;
+    let bound = |end: usize| bounded["bounds"]["value"][end].as_f64().unwrap();
+    let value = bounded["value"].as_f64().unwrap();
+    assert!(0.0 <= bound(0) && bound(0) <= value && value <= bound(1) && bound(1) <= 60.0, "{bounded}");
+    assert_eq!(bounded["bounds"]["value"], bounded["bounds"]["trimmed_mean"]);
+}
+
+#[tokio::test]
+async fn without_normalizing_a_mean_is_the_raw_sum() {
+    let (text, raw) = number(&four_or_five(), json!({"normalize": false, "trim": 0, "decimals": 1})).await;
+    assert!(close(&raw["value"], 3.9) && close(&raw["mean"], 3.9), "{raw}");
+    assert!(close(&raw["median"], 4.0) && text == "3.9", "{raw}");
+}
+
+#[tokio::test]
+async fn a_precision_ends_the_search_as_soon_as_the_value_is_certain() {
+    // 7 is certain at once, though each number can go on for ever.
+    let (seven, digit) = (piece("7"), piece("1"));
+    let app = server(Box::new(move |_, path| {
+        let first = [(seven, 0.9), (digit, 0.1)];
+        Ok(if path.is_empty() { logits(&first) } else { logits(&[(EOS, 0.8), (digit, 0.2)]) })
+    }));
+    let (_, all) = number(&app, json!({"objective": "mode", "tolerance": 1e-6})).await;
+    let (text, enough) = number(&app, json!({"objective": "mode", "tolerance": 1e-6, "precision": 0})).await;
+    assert_eq!((text.as_str(), &enough["bounds"]["value"]), ("7", &json!([7.0, 7.0])));
+    assert!(enough["nodes"].as_u64() < all["nodes"].as_u64(), "{enough} {all}");
+    assert!(enough["mass"]["open"].as_f64() > all["mass"]["open"].as_f64(), "{enough} {all}");
+    assert_eq!((&enough["truncated"], &enough["mode"]), (&json!(false), &all["mode"]));
+}
+
+#[tokio::test]
+async fn groups_of_three_digits_are_one_number_when_asked_for() {
+    let app = server(says("1,234"));
+    for (thousands, want) in
+        [(Value::Null, 1.0), (json!(true), 1234.0), (json!(","), 1234.0), (json!("_"), 1.0)]
+    {
+        let (_, found) = number(&app, json!({"objective": "mode", "thousands": thousands})).await;
+        assert!(close(&found["value"], want), "{thousands}: {found}");
+    }
 }

@@ -130,6 +130,7 @@ async fn metrics_keep_to_the_text_format_and_the_contract() {
     for line in [
         "ntl_engine_up{model=\"scripted\"} 1",
         "ntl_number_decodes_total{method=\"tree\",model=\"scripted\",truncated=\"false\"} 1",
+        "ntl_number_decodes_total{method=\"token\",model=\"scripted\",truncated=\"false\"} 0",
         "ntl_requests_total{code=\"404\",model=\"none\",route=\"unmatched\"} 3",
         "ntl_request_duration_seconds_count 3",
         "ntl_time_to_first_token_seconds_count 2",

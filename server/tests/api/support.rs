@@ -16,7 +16,7 @@ use ntl_server::metrics::Metrics;
 use ntl_server::models::ServedModel;
 use ntl_server::state::{AppState, HttpSettings};
 use ntl_server::{app, demo};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower::ServiceExt;
 
 /// Ends a sequence in the demo's vocabulary.
@@ -166,6 +166,33 @@ pub(crate) async fn metric(app: &Router, series: &str) -> f64 {
     let text = get(app, "/metrics").await.text;
     let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     value.map_or(0.0, |value| value.parse().unwrap())
+}
+
+/// 4 with 0.6, 5 with 0.3; a letter with 0.1, which is no number.
+pub(crate) fn four_or_five() -> Router {
+    let (four, five, letter) = (piece("4"), piece("5"), piece("x"));
+    server(Box::new(move |_, path| {
+        Ok(if path.is_empty() {
+            logits(&[(four, 0.6), (five, 0.3), (letter, 0.1)])
+        } else {
+            logits(&[(EOS, 1.0)])
+        })
+    }))
+}
+
+/// Text and `number` object of an answer to one prompt.
+pub(crate) async fn number(app: &Router, options: Value) -> (String, Value) {
+    let answer = complete(app, json!({"prompt": "x", "number": options})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let body = answer.json();
+    let choice = &body["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop");
+    (choice["text"].as_str().unwrap().to_owned(), choice["number"].clone())
+}
+
+/// Whether a number of an answer is this.
+pub(crate) fn close(got: &Value, want: f64) -> bool {
+    (got.as_f64().unwrap() - want).abs() < 1e-6
 }
 
 /// Waits until a series has a value.

@@ -3,9 +3,11 @@
 //! A [`Decoding`] knows one request and no model. The engine asks each for rows, steps them all together and
 //! hands every decoding the logits of its own; so batching is decided in one place and decoding tested alone.
 
+mod number;
 mod text;
-mod tree;
 
+#[cfg(test)]
+mod property_tests;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +18,6 @@ use crate::numbers::NumberGrammar;
 use crate::text::TextDecoder;
 
 pub use text::TextDecoding;
-pub use tree::NumberTree;
 
 /// The logits of one decoding's rows within a step.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +65,8 @@ pub struct Vocabulary {
     pub decoder: Arc<dyn TextDecoder>,
     /// Which ids spell numbers.
     pub grammar: Arc<NumberGrammar>,
+    /// Ids that are numbers to a Number Token Loss, with their values.
+    pub number_values: Arc<[(u32, f64)]>,
     /// Ids that end a sequence.
     pub eos_ids: Arc<[u32]>,
     /// Ids at and beyond this are padding and never produced.
@@ -75,7 +78,7 @@ impl Vocabulary {
     pub fn decoding(&self, request: &Request, first_token: u32) -> Box<dyn Decoding> {
         match request {
             Request::Text(job) => Box::new(TextDecoding::new(job, self, first_token)),
-            Request::Number(job) => Box::new(NumberTree::new(job, &self.grammar, first_token)),
+            Request::Number(job) => number::decoding(job, self, first_token),
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Decodings driven by a scripted model, whose exact answers are known.
 
 use super::*;
-use crate::engine::{BatchModel, FinishReason, Job, NumberJob, NumberOutcome, Row, Terminator, TextJob};
-use crate::numbers::{GrammarLimits, Objective};
+use crate::engine::{
+    After, BatchModel, FinishReason, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator,
+    TextJob,
+};
+use crate::numbers::{Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::Sampling;
 use crate::scripted::ScriptedModel;
 
 /// Pieces of the toy vocabulary; 0 starts and 1 ends a text. `12` is a token of two digits.
-const PIECES: [&str; 17] =
+pub(super) const PIECES: [&str; 17] =
     ["", "", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "-", ".", " ", "x", "12"];
 
 struct Pieces;
@@ -29,13 +32,16 @@ fn vocabulary() -> Vocabulary {
     Vocabulary {
         decoder: Arc::new(Pieces),
         grammar: Arc::new(NumberGrammar::new(texts, vec![1])),
+        number_values: (2..12).map(|id| (id, f64::from(id - 2))).chain([(16, 12.0)]).collect(),
         eos_ids: vec![1].into(),
         tokens: PIECES.len(),
     }
 }
 
 /// A model that follows `probabilities`: after this text, these pieces ("" is the end) with these weights.
-fn model(probabilities: impl Fn(&str) -> Vec<(&'static str, f64)> + Send + 'static) -> ScriptedModel {
+pub(super) fn model(
+    probabilities: impl Fn(&str) -> Vec<(&'static str, f64)> + Send + 'static,
+) -> ScriptedModel {
     let script = move |_: &[u32], path: &[u32]| {
         let mut logits = vec![f32::NEG_INFINITY; PIECES.len()];
         for (piece, probability) in probabilities(&Pieces.decode(path)) {
@@ -66,12 +72,20 @@ fn run(mut model: ScriptedModel, request: Request, rows_max: usize) -> Result<Ve
     }
 }
 
-fn number_job() -> NumberJob {
-    let limits = GrammarLimits::default();
-    NumberJob { tolerance: 1e-9, nodes_max: 4096, limits, terminator: Terminator::Eos }
+pub(super) fn number_job() -> NumberJob {
+    let (limits, terminator) = (GrammarLimits::default(), Terminator::Eos);
+    NumberJob { method: tree(1e-9, 4096), limits, terminator, range: None, after: None }
 }
 
-fn number(model: ScriptedModel, job: NumberJob, rows_max: usize) -> NumberOutcome {
+pub(super) fn tree(tolerance: f64, nodes_max: usize) -> NumberMethod {
+    NumberMethod::Tree { tolerance, nodes_max, precision: None }
+}
+
+pub(super) fn trim(trim: f64) -> Estimation {
+    Estimation { trim, ..Estimation::default() }
+}
+
+pub(super) fn number(model: ScriptedModel, job: NumberJob, rows_max: usize) -> NumberOutcome {
     match run(model, Request::Number(job), rows_max).unwrap().pop() {
         Some(Event::Number(outcome)) => outcome,
         other => panic!("{other:?}"),
@@ -140,7 +154,7 @@ fn lengths_beyond_the_limit_stay_open() {
 #[test]
 fn the_answer_is_the_same_at_any_width() {
     for tolerance in [0.3, 0.1, 1e-3] {
-        let job = || NumberJob { tolerance, nodes_max: 500, ..number_job() };
+        let job = || NumberJob { method: tree(tolerance, 500), ..number_job() };
         let narrow = number(model(geometric), job(), 1);
         for width in [2, 7, 16, 64] {
             let wide = number(model(geometric), job(), width);
@@ -156,15 +170,15 @@ fn a_tighter_tolerance_tightens_the_bounds_around_the_exact_answer() {
     let exact = number(model(small), number_job(), 16).distribution;
     let mut width = f64::INFINITY;
     for tolerance in [0.2, 0.1, 0.05, 0.01] {
-        let outcome = number(model(small), NumberJob { tolerance, ..number_job() }, 16);
+        let outcome = number(model(small), NumberJob { method: tree(tolerance, 4096), ..number_job() }, 16);
         assert!(outcome.distribution.mass().open <= tolerance);
         for objective in [Objective::Mean, Objective::Median, Objective::Quantile(0.6)] {
-            let value = exact.estimate(objective, 0.25).unwrap();
-            let Some(bounds) = outcome.distribution.estimate_bounds(objective, 0.25) else { continue };
+            let value = exact.estimate(objective, &trim(0.25)).unwrap();
+            let Some(bounds) = outcome.distribution.estimate_bounds(objective, &trim(0.25)) else { continue };
             let within = (bounds.low - 1e-9..=bounds.high + 1e-9).contains(&value);
             assert!(within, "{objective:?} at {tolerance}: {value} is not in {bounds:?}");
         }
-        if let Some(bounds) = outcome.distribution.trimmed_mean_bounds(0.25) {
+        if let Some(bounds) = outcome.distribution.trimmed_mean_bounds(&trim(0.25)) {
             assert!(bounds.high - bounds.low <= width + 1e-12);
             width = bounds.high - bounds.low;
         }
@@ -174,7 +188,7 @@ fn a_tighter_tolerance_tightens_the_bounds_around_the_exact_answer() {
 
 #[test]
 fn the_budget_of_nodes_ends_the_tree_and_says_so() {
-    let outcome = number(model(geometric), NumberJob { nodes_max: 20, ..number_job() }, 16);
+    let outcome = number(model(geometric), NumberJob { method: tree(1e-9, 20), ..number_job() }, 16);
     assert_eq!((outcome.nodes, outcome.truncated), (20, true));
     let mass = outcome.distribution.mass();
     assert!((mass.closed + mass.invalid + mass.open - 1.0).abs() < 1e-9 && mass.open > 0.1, "{mass:?}");
@@ -186,6 +200,168 @@ fn broken_logits_are_an_error_and_not_a_number() {
         let broken = ScriptedModel::new(PIECES.len(), Box::new(|_, _| Ok(vec![f32::NAN; PIECES.len()])));
         assert!(matches!(run(broken, request, 4), Err(EngineError::Step(_))));
     }
+}
+
+#[test]
+fn values_outside_the_range_are_invalid() {
+    let range = Some(Interval { low: 0.0, high: 10.0 });
+    let outcome = number(model(small), NumberJob { range, ..number_job() }, 16);
+    assert_eq!(leaves(&outcome).iter().map(|leaf| leaf.0.as_str()).collect::<Vec<_>>(), ["4", "4.5"]);
+    assert_masses(&outcome, 0.49, 0.51, 0.0);
+}
+
+#[test]
+fn a_precision_ends_the_tree_as_soon_as_the_answer_is_certain_at_any_width() {
+    let settle = |objective, width, rows_max| {
+        let precision = Some(Precision { width, objective, estimation: trim(0.25) });
+        let method = NumberMethod::Tree { tolerance: 1e-9, nodes_max: 4096, precision };
+        let outcome = number(model(small), NumberJob { method, ..number_job() }, rows_max);
+        NumberOutcome { forward_passes: 0, ..outcome }
+    };
+    let whole = number(model(small), number_job(), 16);
+    for objective in [Objective::Mode, Objective::Median, Objective::Mean] {
+        let early = settle(objective, 0.0, 16);
+        assert!(early.nodes <= whole.nodes && !early.truncated);
+        assert_eq!(early, settle(objective, 0.0, 1), "{objective:?}");
+        let bounds = early.distribution.estimate_bounds(objective, &trim(0.25)).unwrap();
+        let exact = whole.distribution.estimate(objective, &trim(0.25)).unwrap();
+        assert!(
+            (bounds.low - exact).abs() < 1e-9 && (bounds.high - exact).abs() < 1e-9,
+            "{objective:?}: {bounds:?}"
+        );
+    }
+    assert!(settle(Objective::Mode, 0.0, 16).nodes < whole.nodes, "the mode was certain earlier");
+}
+
+fn by(method: NumberMethod) -> NumberJob {
+    NumberJob { method, ..number_job() }
+}
+
+#[test]
+fn draws_follow_the_distribution_and_repeat_with_their_seed_at_any_width() {
+    let draw = |seed, rows_max| {
+        let outcome = number(model(small), by(NumberMethod::Sample { samples: 4000, seed }), rows_max);
+        NumberOutcome { forward_passes: 0, ..outcome }
+    };
+    let outcome = draw(3, 16);
+    let exact = number(model(small), number_job(), 16);
+    for (drawn, exact) in outcome.distribution.leaves().iter().zip(exact.distribution.leaves()) {
+        assert_eq!(drawn.text, exact.text);
+        assert!((drawn.probability - exact.probability).abs() < 0.03, "{drawn:?} beside {exact:?}");
+    }
+    assert!((outcome.distribution.mass().invalid - 0.16).abs() < 0.03);
+    assert_eq!(outcome, draw(3, 1));
+    assert_ne!(outcome.distribution, draw(4, 16).distribution);
+    assert!(outcome.nodes <= 12, "draws that begin alike share their rows: {}", outcome.nodes);
+}
+
+#[test]
+fn beams_find_the_most_probable_numbers_and_call_the_rest_open() {
+    let outcome = number(model(small), by(NumberMethod::Beam { beams: 2 }), 16);
+    let want = [("-3", 0.15), ("4", 0.4)].map(|(text, p)| (text.to_owned(), p));
+    assert_eq!(leaves(&outcome), want);
+    let mass = outcome.distribution.mass();
+    assert!((mass.closed + mass.invalid + mass.open - 1.0).abs() < 1e-9);
+    let one_row = number(model(small), by(NumberMethod::Beam { beams: 2 }), 1);
+    assert_eq!(one_row.distribution, outcome.distribution);
+}
+
+/// 19 and 20 with probability a half each: the carry is in doubt.
+fn nineteen_or_twenty(text: &str) -> Vec<(&'static str, f64)> {
+    match text {
+        "" => vec![("1", 0.5), ("2", 0.5)],
+        "1" => vec![("9", 1.0)],
+        "2" => vec![("0", 1.0)],
+        _ => vec![("", 1.0)],
+    }
+}
+
+#[test]
+fn token_by_token_expectation_is_wrong_where_a_carry_is_in_doubt() {
+    let token = number(model(nineteen_or_twenty), by(NumberMethod::Token), 16);
+    assert!((token.token_value.unwrap() - 24.0).abs() < 1e-6, "{token:?}");
+    let exact = number(model(nineteen_or_twenty), number_job(), 16).distribution;
+    assert!((exact.mean(&trim(0.0)).unwrap() - 19.5).abs() < 1e-6);
+}
+
+#[test]
+fn token_by_token_expectation_keeps_signs_and_places() {
+    let certain = |wanted: &'static str| {
+        move |text: &str| match wanted.strip_prefix(text).and_then(|rest| rest.get(..1)) {
+            None => vec![("", 1.0)],
+            Some(next) => vec![(*PIECES.iter().find(|piece| **piece == next).unwrap(), 1.0)],
+        }
+    };
+    for (text, value) in [("-36.5", -36.5), ("407", 407.0), ("0.25", 0.25)] {
+        let outcome = number(model(certain(text)), by(NumberMethod::Token), 16);
+        assert!((outcome.token_value.unwrap() - value).abs() < 1e-9, "{text}: {outcome:?}");
+    }
+    let no_number = number(model(|_: &str| vec![("x", 1.0)]), by(NumberMethod::Token), 16);
+    assert_eq!(no_number.token_value, None);
+}
+
+/// "x." or "xx.", then a number that depends on it.
+fn thinks_first(text: &str) -> Vec<(&'static str, f64)> {
+    match text {
+        "" => vec![("x", 1.0)],
+        "x" => vec![("x", 0.5), (".", 0.5)],
+        "xx" => vec![(".", 1.0)],
+        "x." => vec![("4", 0.75), ("5", 0.25)],
+        "xx." => vec![("8", 1.0)],
+        _ => vec![("", 1.0)],
+    }
+}
+
+fn after(marker: &str, rationales: u32, sampling: Sampling) -> NumberJob {
+    let after = After { marker: marker.to_owned(), rationales, sampling, max_tokens: 6 };
+    NumberJob { after: Some(after), ..number_job() }
+}
+
+#[test]
+fn a_number_is_read_behind_the_text_that_comes_first() {
+    let events = run(model(thinks_first), Request::Number(after(". ", 1, Sampling::GREEDY)), 16).unwrap();
+    let (Some(Event::Number(outcome)), shown) = (events.last(), shown(&events)) else { panic!("{events:?}") };
+    let want = [("4", 0.75), ("5", 0.25)].map(|(text, p)| (text.to_owned(), p));
+    assert_eq!((shown.as_str(), leaves(outcome)), ("x. ", want.to_vec()));
+    assert_eq!((outcome.reached, outcome.nodes), (1, 5), "two rows of text and three of the tree");
+}
+
+fn shown(events: &[Event]) -> String {
+    let text = events.iter().filter_map(|event| match event {
+        Event::Text { text, .. } => Some(text.as_str()),
+        _ => None,
+    });
+    text.collect()
+}
+
+#[test]
+fn distributions_behind_several_texts_are_averaged_at_any_width() {
+    let sampling = Sampling { temperature: 1.0, top_p: 1.0, seed: 11 };
+    let ask = |rows_max| {
+        let outcome = number(model(thinks_first), after(".", 64, sampling), rows_max);
+        NumberOutcome { forward_passes: 0, ..outcome }
+    };
+    let outcome = ask(16);
+    let half =
+        |text| outcome.distribution.leaves().iter().find(|leaf| leaf.text == text).unwrap().probability;
+    assert!((half("8") - 0.5).abs() < 0.2 && (half("4") / half("5") - 3.0).abs() < 1e-3, "{outcome:?}");
+    assert_eq!(outcome, ask(3));
+}
+
+#[test]
+fn a_text_that_never_comes_to_the_marker_is_no_number() {
+    let outcome = number(model(thinks_first), after("####", 1, Sampling::GREEDY), 16);
+    assert_eq!(outcome.reached, 0);
+    assert_masses(&outcome, 0.0, 1.0, 0.0);
+}
+
+#[test]
+fn a_marker_inside_a_token_leaves_the_rest_to_the_number() {
+    // The marker is a digit here, so that the token `12` holds it and the first digit behind it.
+    let says_12 = |text: &str| if text.is_empty() { vec![("12", 1.0)] } else { vec![("5", 0.5), ("", 0.5)] };
+    let limits = GrammarLimits::new(2, 0, true).unwrap();
+    let outcome = number(model(says_12), NumberJob { limits, ..after("1", 1, Sampling::GREEDY) }, 16);
+    assert_eq!(leaves(&outcome), [("2".to_owned(), 0.5), ("25".to_owned(), 0.25)]);
 }
 
 fn text_job() -> TextJob {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::number::expectation;
 use super::{Decoding, Progress, StepResult, Vocabulary, not_a_distribution};
 use crate::engine::{EngineError, Event, FinishReason, NodeId, PathRow, TextJob, TokenLogprob, TokenText};
 use crate::numbers::Softmax;
@@ -17,6 +18,7 @@ pub struct TextDecoding {
     max_tokens: usize,
     logprobs: Option<usize>,
     eos_ids: Arc<[u32]>,
+    number_values: Arc<[(u32, f64)]>,
     tokens: usize,
 }
 
@@ -48,6 +50,7 @@ impl TextDecoding {
             max_tokens: job.max_tokens,
             logprobs: job.logprobs,
             eos_ids: Arc::clone(&vocabulary.eos_ids),
+            number_values: Arc::clone(&vocabulary.number_values),
             tokens: vocabulary.tokens,
         }
     }
@@ -68,7 +71,7 @@ impl TextDecoding {
             return Err(not_a_distribution());
         }
         let id = self.paths[path].sampler.choose(known) as u32;
-        let token = self.logprobs.map(|count| token_text(logits, known, id, count)).transpose()?;
+        let token = self.logprobs.map(|count| self.token_text(logits, id, count)).transpose()?;
         let (path, ends) = (&mut self.paths[path], self.eos_ids.contains(&id));
         path.decoded += 1;
         let text = if ends { String::new() } else { path.stream.push(id) };
@@ -81,6 +84,23 @@ impl TextDecoding {
             path.next = Some(PathRow { parent: Some(node), token: id });
         }
         Ok(())
+    }
+
+    /// What is reported of a decoded token, with `count` alternatives.
+    fn token_text(&self, logits: &[f32], id: u32, count: usize) -> Result<TokenText, EngineError> {
+        let known = &logits[..self.tokens.min(logits.len())];
+        let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
+        let logprob = |id| TokenLogprob { id, logprob: softmax.log_probability(id) };
+        let mut ids: Vec<u32> = (0..known.len() as u32).collect();
+        let best_first = |a: &u32, b: &u32| known[*b as usize].total_cmp(&known[*a as usize]).then(a.cmp(b));
+        let count = count.min(ids.len());
+        if count > 0 && count < ids.len() {
+            ids.select_nth_unstable_by(count - 1, best_first);
+        }
+        ids.truncate(count);
+        ids.sort_by(best_first);
+        let number = expectation(&softmax, &self.number_values);
+        Ok(TokenText { token: logprob(id), top: ids.into_iter().map(logprob).collect(), number })
     }
 }
 
@@ -121,18 +141,4 @@ impl Decoding for TextDecoding {
         let done = self.paths.iter().all(|path| path.finished);
         Ok(if done { Progress::Done } else { Progress::Running })
     }
-}
-
-fn token_text(logits: &[f32], known: &[f32], id: u32, count: usize) -> Result<TokenText, EngineError> {
-    let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
-    let logprob = |id| TokenLogprob { id, logprob: softmax.log_probability(id) };
-    let mut ids: Vec<u32> = (0..known.len() as u32).collect();
-    let best_first = |a: &u32, b: &u32| known[*b as usize].total_cmp(&known[*a as usize]).then(a.cmp(b));
-    let count = count.min(ids.len());
-    if count > 0 && count < ids.len() {
-        ids.select_nth_unstable_by(count - 1, best_first);
-    }
-    ids.truncate(count);
-    ids.sort_by(best_first);
-    Ok(TokenText { token: logprob(id), top: ids.into_iter().map(logprob).collect() })
 }

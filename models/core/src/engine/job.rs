@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::EngineError;
-use crate::numbers::{Distribution, GrammarLimits};
+use crate::numbers::{Distribution, Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::Sampling;
 
 /// One prompt and what to decode under it.
@@ -63,17 +63,71 @@ pub enum Terminator {
     Texts(Vec<String>),
 }
 
-/// An exact number distribution by expansion of the tree of number texts.
+/// The distribution of the number that the model would write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NumberJob {
-    /// Stop when the open probability mass is at most this.
-    pub tolerance: f64,
-    /// Most decoder positions.
-    pub nodes_max: usize,
+    /// How it is found.
+    pub method: NumberMethod,
     /// Which numbers are read.
     pub limits: GrammarLimits,
     /// What ends a number.
     pub terminator: Terminator,
+    /// Values outside are dropped, their mass is invalid.
+    pub range: Option<Interval>,
+    /// Text that comes before the number.
+    pub after: Option<After>,
+}
+
+/// How a number distribution is found.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NumberMethod {
+    /// Exact expansion of the tree of all texts that are numbers, the most probable prefix first.
+    Tree {
+        /// Stop when the open probability mass is at most this.
+        tolerance: f64,
+        /// Most decoder positions.
+        nodes_max: usize,
+        /// Stop earlier, once an estimate is known this well.
+        precision: Option<Precision>,
+    },
+    /// Numbers drawn from the model as it is, at temperature 1.
+    Sample {
+        /// How many are drawn.
+        samples: u32,
+        /// Same seed, same draws.
+        seed: u64,
+    },
+    /// The most probable complete numbers of a beam search.
+    Beam {
+        /// Prefixes that are followed, and numbers that are kept.
+        beams: usize,
+    },
+    /// Expectation token by token along the greedy path: what NTL-MSE trains, and a diagnostic only.
+    Token,
+}
+
+/// When an estimate is known well enough.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Precision {
+    /// Widest bounds that are narrow enough.
+    pub width: f64,
+    /// Bounds of which estimate.
+    pub objective: Objective,
+    /// How it is made.
+    pub estimation: Estimation,
+}
+
+/// Text that a model writes before its number, such as a chain of thought.
+#[derive(Debug, Clone, PartialEq)]
+pub struct After {
+    /// The number comes right behind this text, whatever white space stands between them.
+    pub marker: String,
+    /// How many texts are written; the distributions of their numbers are averaged.
+    pub rationales: u32,
+    /// How their tokens are chosen.
+    pub sampling: Sampling,
+    /// Most tokens of each text, the marker included.
+    pub max_tokens: usize,
 }
 
 /// The result of a [`NumberJob`].
@@ -81,12 +135,16 @@ pub struct NumberJob {
 pub struct NumberOutcome {
     /// The numbers found, with their probabilities and the mass that is no number or was not looked at.
     pub distribution: Distribution,
-    /// Decoder positions that the result rests on.
+    /// The value of [`NumberMethod::Token`], where the greedy path is a number.
+    pub token_value: Option<f64>,
+    /// Decoder positions that the result rests on, those of the text before the number included.
     pub nodes: usize,
     /// Steps of the engine that computed them (fewer rows fit a busy step, so this depends on load).
     pub forward_passes: usize,
-    /// Whether `nodes_max` ended the expansion before `tolerance` did.
+    /// Whether `nodes_max` ended an expansion before `tolerance` did.
     pub truncated: bool,
+    /// Texts that came to the marker of [`After`]; 1 where nothing comes before the number.
+    pub reached: u32,
 }
 
 /// A token with its log-probability (natural logarithm, over the whole vocabulary, before temperature).
@@ -105,6 +163,17 @@ pub struct TokenText {
     pub token: TokenLogprob,
     /// The most probable tokens at this position, best first.
     pub top: Vec<TokenLogprob>,
+    /// What its position says about numbers, where any number token is possible.
+    pub number: Option<TokenNumber>,
+}
+
+/// Number tokens at one position, as a Number Token Loss sees them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenNumber {
+    /// Sum over number tokens of renormalised probability times value.
+    pub value: f64,
+    /// Probability of all number tokens together.
+    pub mass: f64,
 }
 
 /// Why a text ended.

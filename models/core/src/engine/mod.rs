@@ -11,6 +11,7 @@ mod model;
 
 pub use error::{EngineError, ModelError};
 pub use job::{
-    Event, FinishReason, Job, NumberJob, NumberOutcome, Request, Terminator, TextJob, TokenLogprob, TokenText,
+    After, Event, FinishReason, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator,
+    TextJob, TokenLogprob, TokenNumber, TokenText,
 };
 pub use model::{BatchModel, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Row};

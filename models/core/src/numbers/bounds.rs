@@ -5,7 +5,7 @@
 //! the window of a trimmed mean, and the position of a quantile, further down. An estimate that such mass can
 //! reach itself is not bounded at all.
 
-use super::{Distribution, Objective};
+use super::{Distribution, Estimation, Objective};
 
 /// A closed interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,30 +21,53 @@ const ROUNDING: f64 = 1e-12;
 
 impl Distribution {
     /// Bounds of [`Distribution::estimate`].
-    pub fn estimate_bounds(&self, objective: Objective, trim: f64) -> Option<Interval> {
+    pub fn estimate_bounds(&self, objective: Objective, estimation: &Estimation) -> Option<Interval> {
         match objective {
-            Objective::Mean => self.trimmed_mean_bounds(trim),
-            Objective::Median => self.quantile_bounds(0.5),
-            Objective::Quantile(q) => self.quantile_bounds(q),
+            Objective::Mean => self.trimmed_mean_bounds(estimation),
+            Objective::Median => self.quantile_bounds(0.5, estimation.range),
+            Objective::Quantile(q) => self.quantile_bounds(q, estimation.range),
             Objective::Mode => self.mode_bounds(),
         }
     }
 
-    /// Bounds of [`Distribution::trimmed_mean`]; `None` when the open mass exceeds what is trimmed.
-    pub fn trimmed_mean_bounds(&self, trim: f64) -> Option<Interval> {
+    /// Bounds of [`Distribution::trimmed_mean`]; `None` when no range is known and the open mass exceeds what is
+    /// trimmed.
+    pub fn trimmed_mean_bounds(&self, estimation: &Estimation) -> Option<Interval> {
+        let conditional = self.conditional_bounds(&Estimation { normalize: true, ..*estimation })?;
+        if estimation.normalize {
+            return Some(conditional);
+        }
+        // A raw sum is the conditional mean times the mass that closes in the end: anything between these two.
+        let (Interval { low, high }, least) = (conditional, self.mass().closed);
+        let most = least + self.open();
+        Some(around([low * least, low * most, high * least, high * most]))
+    }
+
+    fn conditional_bounds(&self, estimation: &Estimation) -> Option<Interval> {
         let (closed, open) = (self.mass().closed, self.open());
-        let cut = trim * (closed + open);
+        if let (Some(range), true) = (estimation.range, open > 0.0) {
+            let low = self.with_open_mass_at(range.low).trimmed_mean(estimation)?;
+            return Some(Interval {
+                low,
+                high: self.with_open_mass_at(range.high).trimmed_mean(estimation)?,
+            });
+        }
+        let cut = estimation.trim * (closed + open);
         if open > cut {
             return None;
         }
         let low = self.mean_between(cut - open, closed - cut)?;
-        let high = self.mean_between(cut, closed + open - cut)?;
-        Some(Interval { low, high })
+        Some(Interval { low, high: self.mean_between(cut, closed + open - cut)? })
     }
 
-    /// Bounds of [`Distribution::quantile`]; `None` when the open mass can push it off either end.
-    pub fn quantile_bounds(&self, q: f64) -> Option<Interval> {
+    /// Bounds of [`Distribution::quantile`]; `None` when no range is known and the open mass can push it off either
+    /// end.
+    pub fn quantile_bounds(&self, q: f64, range: Option<Interval>) -> Option<Interval> {
         let (closed, open) = (self.mass().closed, self.open());
+        if let (Some(range), true) = (range, open > 0.0) {
+            let low = self.with_open_mass_at(range.low).quantile(q)?;
+            return Some(Interval { low, high: self.with_open_mass_at(range.high).quantile(q)? });
+        }
         let position = q * (closed + open);
         if open > 0.0 && (position <= open || position > closed) {
             return None;
@@ -67,6 +90,12 @@ impl Distribution {
     }
 }
 
+/// The smallest interval that holds all of these.
+fn around(values: [f64; 4]) -> Interval {
+    let low = values.into_iter().fold(f64::INFINITY, f64::min);
+    Interval { low, high: values.into_iter().fold(f64::NEG_INFINITY, f64::max) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::distribution::tests::distribution;
@@ -74,12 +103,18 @@ mod tests {
 
     const ROWS: [(&str, f64); 4] = [("1", 0.1), ("2", 0.5), ("3", 0.3), ("10", 0.05)];
 
+    fn trim(trim: f64) -> Estimation {
+        Estimation { trim, ..Estimation::default() }
+    }
+
     #[test]
     fn without_open_mass_the_bounds_are_the_estimates() {
         let numbers = distribution(&ROWS, 0.05, 0.0);
         for objective in [Objective::Mean, Objective::Median, Objective::Mode, Objective::Quantile(0.9)] {
-            let (value, bounds) =
-                (numbers.estimate(objective, 0.1).unwrap(), numbers.estimate_bounds(objective, 0.1).unwrap());
+            let (value, bounds) = (
+                numbers.estimate(objective, &trim(0.1)).unwrap(),
+                numbers.estimate_bounds(objective, &trim(0.1)).unwrap(),
+            );
             assert!((bounds.low - value).abs() < 1e-9 && (bounds.high - value).abs() < 1e-9, "{objective:?}");
         }
     }
@@ -89,14 +124,14 @@ mod tests {
         let open = 0.04;
         let numbers = distribution(&ROWS, 0.01, open);
         for objective in [Objective::Mean, Objective::Median, Objective::Mode, Objective::Quantile(0.8)] {
-            let bounds = numbers.estimate_bounds(objective, 0.05).unwrap();
+            let bounds = numbers.estimate_bounds(objective, &trim(0.05)).unwrap();
             for (text, share) in
                 [("-999", 1.0), ("999999", 1.0), ("2.5", 1.0), ("0", 0.3), ("4", 0.7), ("3", 1.0)]
             {
                 let mut rows = ROWS.to_vec();
                 rows.push((text, open * share));
                 let later = distribution(&rows, 0.01 + open * (1.0 - share), 0.0);
-                let value = later.estimate(objective, 0.05).unwrap();
+                let value = later.estimate(objective, &trim(0.05)).unwrap();
                 assert!(
                     bounds.low - 1e-9 <= value && value <= bounds.high + 1e-9,
                     "{objective:?}, open mass on {text}: {value} is outside {bounds:?}"
@@ -108,11 +143,31 @@ mod tests {
     #[test]
     fn what_the_open_mass_can_reach_has_no_bounds() {
         let numbers = distribution(&ROWS, 0.01, 0.04);
-        assert_eq!(numbers.trimmed_mean_bounds(0.005), None);
-        assert_eq!(numbers.trimmed_mean_bounds(0.0), None);
-        assert_eq!(numbers.quantile_bounds(0.03), None);
-        assert_eq!(numbers.quantile_bounds(0.99), None);
+        assert_eq!(numbers.trimmed_mean_bounds(&trim(0.005)), None);
+        assert_eq!(numbers.trimmed_mean_bounds(&trim(0.0)), None);
+        assert_eq!(numbers.quantile_bounds(0.03, None), None);
+        assert_eq!(numbers.quantile_bounds(0.99, None), None);
         assert_eq!(distribution(&[("1", 0.5), ("2", 0.45)], 0.0, 0.05).mode_bounds(), None);
-        assert_eq!(distribution(&[], 0.5, 0.5).quantile_bounds(0.5), None);
+        assert_eq!(distribution(&[], 0.5, 0.5).quantile_bounds(0.5, None), None);
+    }
+
+    #[test]
+    fn a_range_bounds_the_plain_mean_and_every_quantile() {
+        let range = Interval { low: 0.0, high: 20.0 };
+        let numbers = distribution(&ROWS, 0.01, 0.04);
+        for normalize in [true, false] {
+            let plain = Estimation { trim: 0.0, normalize, range: Some(range) };
+            let bounds = numbers.trimmed_mean_bounds(&plain).unwrap();
+            for (text, share) in [("0", 1.0), ("20", 1.0), ("7", 0.5), ("3", 0.0)] {
+                let mut rows = ROWS.to_vec();
+                rows.push((text, 0.04 * share));
+                let later = distribution(&rows, 0.01 + 0.04 * (1.0 - share), 0.0);
+                let value = later.mean(&plain).unwrap();
+                let within = bounds.low - 1e-9 <= value && value <= bounds.high + 1e-9;
+                assert!(within, "normalize {normalize}, {share} on {text}: {value} is not in {bounds:?}");
+            }
+        }
+        let last = numbers.quantile_bounds(0.99, Some(range)).unwrap();
+        assert!((last.high - 20.0).abs() < 1e-9 && last.low >= 3.0, "{last:?}");
     }
 }

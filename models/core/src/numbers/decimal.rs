@@ -34,6 +34,11 @@ impl Decimal {
         Self { fraction: self.fraction * 10 + u128::from(digit), decimals: self.decimals + 1, ..self }
     }
 
+    /// Whether a minus is written in front.
+    pub(super) fn is_negative(self) -> bool {
+        self.negative
+    }
+
     /// Digits written after the point.
     pub(super) fn decimals(self) -> u8 {
         self.decimals

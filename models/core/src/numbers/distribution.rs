@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::Decimal;
+use super::{Decimal, Interval};
 
 /// One value, merged over all its spellings.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,6 +42,24 @@ pub enum Objective {
     Quantile(f64),
 }
 
+/// How estimates are made of a distribution.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimation {
+    /// Share of the closed mass that the trimmed mean leaves out in each tail, 0 to 0.49.
+    pub trim: f64,
+    /// Whether means are conditional on the closed mass; otherwise they are raw sums, in which what is no number
+    /// counts as 0.
+    pub normalize: bool,
+    /// Where all numbers lie, if that is known; then open mass cannot lie elsewhere either.
+    pub range: Option<Interval>,
+}
+
+impl Default for Estimation {
+    fn default() -> Self {
+        Self { trim: 0.005, normalize: true, range: None }
+    }
+}
+
 /// Numbers and their probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
@@ -52,10 +70,14 @@ pub struct Distribution {
 impl Distribution {
     /// Merges `closed` (canonical values with their probabilities) by value.
     pub fn new(closed: &HashMap<Decimal, f64>, invalid: f64, open: f64) -> Self {
-        let mut leaves: Vec<Leaf> = closed
-            .iter()
-            .map(|(value, &probability)| Leaf { value: value.to_f64(), text: value.to_string(), probability })
-            .collect();
+        let leaf = |(value, &probability): (&Decimal, &f64)| {
+            let (value, text) = (value.to_f64(), value.to_string());
+            Leaf { value, text, probability }
+        };
+        Self::merged(closed.iter().map(leaf).collect(), invalid, open)
+    }
+
+    fn merged(mut leaves: Vec<Leaf>, invalid: f64, open: f64) -> Self {
         // By probability within equal values, so that the merged leaf keeps the likeliest text.
         leaves.sort_by(|a, b| {
             let by_probability = b.probability.total_cmp(&a.probability);
@@ -80,10 +102,27 @@ impl Distribution {
         self.mass
     }
 
+    /// The average of several distributions, each with its own masses. All of it is invalid where there is none.
+    pub fn average(all: &[&Self]) -> Self {
+        let share = 1.0 / all.len().max(1) as f64;
+        let leaves = all.iter().flat_map(|one| &one.leaves);
+        let leaves = leaves.map(|leaf| Leaf { probability: leaf.probability * share, ..leaf.clone() });
+        let mass = |part: fn(&Mass) -> f64| all.iter().map(|one| part(&one.mass) * share).sum();
+        let invalid = if all.is_empty() { 1.0 } else { mass(|mass| mass.invalid) };
+        Self::merged(leaves.collect(), invalid, mass(|mass| mass.open))
+    }
+
+    /// The same distribution with its open mass on one value.
+    pub(super) fn with_open_mass_at(&self, value: f64) -> Self {
+        let mut leaves = self.leaves.clone();
+        leaves.push(Leaf { value, text: String::new(), probability: self.mass.open });
+        Self::merged(leaves, self.mass.invalid, 0.0)
+    }
+
     /// The estimate that is best for `objective`.
-    pub fn estimate(&self, objective: Objective, trim: f64) -> Option<f64> {
+    pub fn estimate(&self, objective: Objective, estimation: &Estimation) -> Option<f64> {
         match objective {
-            Objective::Mean => self.trimmed_mean(trim),
+            Objective::Mean => self.trimmed_mean(estimation),
             Objective::Median => self.quantile(0.5),
             Objective::Mode => self.mode(),
             Objective::Quantile(q) => self.quantile(q),
@@ -91,22 +130,23 @@ impl Distribution {
     }
 
     /// Plain expectation. Fragile: 1e-6 of mass on an 8-digit number moves it by 100.
-    pub fn mean(&self) -> Option<f64> {
-        let sum: f64 = self.leaves.iter().map(|leaf| leaf.probability * leaf.value).sum();
-        self.conditional(sum)
+    pub fn mean(&self, estimation: &Estimation) -> Option<f64> {
+        self.trimmed_mean(&Estimation { trim: 0.0, ..*estimation })
     }
 
     /// Population standard deviation over all closed numbers.
     pub fn std(&self) -> Option<f64> {
-        let mean = self.mean()?;
-        let squares = self.leaves.iter().map(|leaf| leaf.probability * (leaf.value - mean).powi(2)).sum();
-        self.conditional(squares).map(f64::sqrt)
+        let mean = self.mean(&Estimation::default())?;
+        let squares: f64 =
+            self.leaves.iter().map(|leaf| leaf.probability * (leaf.value - mean).powi(2)).sum();
+        Some((squares / self.mass.closed).sqrt()).filter(|std| std.is_finite())
     }
 
-    /// Mean of what is left when a share `trim` (0 to 0.49) of the closed mass is taken off each tail.
-    pub fn trimmed_mean(&self, trim: f64) -> Option<f64> {
-        let closed = self.mass.closed;
-        self.mean_between(trim * closed, (1.0 - trim) * closed)
+    /// Mean of what is left when a share `trim` of the closed mass is taken off each tail.
+    pub fn trimmed_mean(&self, estimation: &Estimation) -> Option<f64> {
+        let (closed, trim) = (self.mass.closed, estimation.trim);
+        let mean = self.mean_between(trim * closed, (1.0 - trim) * closed)?;
+        Some(if estimation.normalize { mean } else { mean * closed })
     }
 
     /// The smallest value at which the conditional distribution function reaches `q`.
@@ -151,10 +191,6 @@ impl Distribution {
         });
         reached.or(self.leaves.last()).map(|leaf| leaf.value)
     }
-
-    fn conditional(&self, sum: f64) -> Option<f64> {
-        (self.mass.closed > 0.0).then(|| sum / self.mass.closed).filter(|value| value.is_finite())
-    }
 }
 
 #[cfg(test)]
@@ -171,6 +207,8 @@ pub(super) mod tests {
         }
         Distribution::new(&closed, invalid, open)
     }
+
+    const PLAIN: Estimation = Estimation { trim: 0.005, normalize: true, range: None };
 
     fn assert_close(got: Option<f64>, want: f64) {
         let got = got.unwrap();
@@ -199,7 +237,7 @@ pub(super) mod tests {
     #[test]
     fn estimates_are_conditional_on_the_closed_mass() {
         let numbers = distribution(&[("10", 0.4), ("20", 0.3), ("-5", 0.1)], 0.15, 0.05);
-        assert_close(numbers.mean(), (4.0 + 6.0 - 0.5) / 0.8);
+        assert_close(numbers.mean(&PLAIN), (4.0 + 6.0 - 0.5) / 0.8);
         assert_close(numbers.quantile(0.5), 10.0);
         assert_close(numbers.mode(), 10.0);
         assert_close(numbers.quantile(0.01), -5.0);
@@ -214,17 +252,32 @@ pub(super) mod tests {
     #[test]
     fn a_trimmed_mean_ignores_a_little_mass_on_nonsense() {
         let numbers = distribution(&[("4", 0.5), ("5", 0.499), ("99999999", 0.001)], 0.0, 0.0);
-        assert!(numbers.mean().unwrap() > 1e5);
-        assert_close(numbers.trimmed_mean(0.005), (0.495 * 4.0 + 0.495 * 5.0) / 0.99);
-        assert_close(numbers.trimmed_mean(0.0), numbers.mean().unwrap());
+        assert!(numbers.mean(&PLAIN).unwrap() > 1e5);
+        assert_close(numbers.trimmed_mean(&PLAIN), (0.495 * 4.0 + 0.495 * 5.0) / 0.99);
+        let raw = Estimation { trim: 0.0, normalize: false, range: None };
+        let half = distribution(&[("4", 0.25), ("8", 0.25)], 0.5, 0.0);
+        assert_close(half.trimmed_mean(&raw), 3.0);
+        assert_close(half.mean(&PLAIN), 6.0);
+    }
+
+    #[test]
+    fn an_average_weighs_every_distribution_alike() {
+        let (one, other) =
+            (distribution(&[("1", 0.8)], 0.2, 0.0), distribution(&[("1", 0.2), ("3", 0.4)], 0.1, 0.3));
+        let average = Distribution::average(&[&one, &other]);
+        assert_close(average.most_probable(1).first().map(|leaf| leaf.probability), 0.5);
+        let mass = average.mass();
+        assert!((mass.closed - 0.7).abs() < 1e-12 && (mass.invalid - 0.15).abs() < 1e-12, "{mass:?}");
+        let nothing = Distribution::average(&[]).mass();
+        assert!((nothing.invalid - 1.0).abs() < 1e-12 && nothing.closed.abs() < 1e-12);
     }
 
     #[test]
     fn an_empty_distribution_has_no_estimates() {
         let empty = distribution(&[], 1.0, 0.0);
         for objective in [Objective::Mean, Objective::Median, Objective::Mode, Objective::Quantile(0.9)] {
-            assert_eq!(empty.estimate(objective, 0.005), None);
+            assert_eq!(empty.estimate(objective, &PLAIN), None);
         }
-        assert_eq!((empty.mean(), empty.std()), (None, None));
+        assert_eq!((empty.mean(&PLAIN), empty.std()), (None, None));
     }
 }

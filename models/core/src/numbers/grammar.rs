@@ -4,7 +4,7 @@
 //! share one probability, the rest of the softmax.
 
 use super::state::{Phase, Reading};
-use super::{Decimal, GrammarLimits, NumberState, Softmax};
+use super::{Decimal, GrammarLimits, Interval, NumberRules, NumberState, Softmax};
 use crate::engine::Terminator;
 
 /// Which ids spell numbers.
@@ -17,15 +17,6 @@ pub struct NumberGrammar {
     touching: [Vec<u32>; Phase::ALL.len()],
 }
 
-/// Which numbers one request reads, and what ends them.
-#[derive(Debug, Clone)]
-pub struct NumberRules {
-    limits: GrammarLimits,
-    terminator: Terminator,
-    /// Ids that end a complete number under [`Terminator::Eos`] and [`Terminator::Texts`].
-    ending: Vec<u32>,
-}
-
 /// A number that is complete, and how probable this spelling of it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Closing {
@@ -33,6 +24,19 @@ pub struct Closing {
     pub value: Decimal,
     /// Probability, given the prefix.
     pub probability: f64,
+}
+
+/// What one token does to a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Effect {
+    /// It goes on.
+    Continues(NumberState),
+    /// It is complete, with this value.
+    Closes(Decimal),
+    /// What was written is no number that is asked for.
+    Invalid,
+    /// It is longer than the limits.
+    TooLong,
 }
 
 /// Where the probability behind one prefix goes. All of it together is 1.
@@ -44,15 +48,16 @@ pub struct Expansion {
     pub closed: Vec<Closing>,
     /// Texts that are no number.
     pub invalid: f64,
-    /// Numbers beyond the limits.
-    pub too_long: f64,
+    /// Numbers beyond the limits, and what was too improbable to be read.
+    pub left_open: f64,
 }
 
 impl NumberGrammar {
     /// `texts` gives the text that each id contributes, in order of ids.
     pub fn new(texts: impl IntoIterator<Item = Option<String>>, eos_ids: Vec<u32>) -> Self {
         let texts: Vec<_> = texts.into_iter().map(|text| text.map(String::into_boxed_str)).collect();
-        let touching = Phase::ALL.map(|phase| touching_ids(&texts, &eos_ids, phase));
+        let touching =
+            Phase::ALL.map(|phase| touching_ids(&texts, &eos_ids, phase, GrammarLimits::default()));
         Self { texts, eos_ids, touching }
     }
 
@@ -62,7 +67,12 @@ impl NumberGrammar {
     }
 
     /// Resolves what one request asks for.
-    pub fn rules(&self, limits: GrammarLimits, terminator: Terminator) -> NumberRules {
+    pub fn rules(
+        &self,
+        limits: GrammarLimits,
+        terminator: Terminator,
+        range: Option<Interval>,
+    ) -> NumberRules {
         let mut ending = self.eos_ids.clone();
         if let Terminator::Texts(starts) = &terminator {
             let starts_with_one = |text: &str| starts.iter().any(|start| text.starts_with(start.as_str()));
@@ -70,19 +80,63 @@ impl NumberGrammar {
             ending.sort_unstable();
             ending.dedup();
         }
-        NumberRules { limits, terminator, ending }
+        let separating =
+            limits.has_thousands().then(|| touching_ids(&self.texts, &self.eos_ids, Phase::Integer, limits));
+        NumberRules { limits, terminator, range, ending, separating }
     }
 
-    /// Splits the probability of what follows `state`.
-    pub fn expand(&self, state: NumberState, softmax: &Softmax<'_>, rules: &NumberRules) -> Expansion {
+    /// What one token does after `state`; the same that [`NumberGrammar::expand`] makes of all tokens at once.
+    pub fn effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> Effect {
+        let touches = self.touching(state.phase, rules).binary_search(&id).is_ok();
+        let text = self.text(id).filter(|_| touches).unwrap_or_default();
+        let value = match state.read(text, rules.limits) {
+            Reading::Continues(next) if touches => return Effect::Continues(next),
+            Reading::TooLong => return Effect::TooLong,
+            Reading::Leaves { state, rest } if rest.len() < text.len() => rules.value_before(state, rest),
+            Reading::Continues(_) | Reading::Leaves { .. } => {
+                let ends = match rules.terminator {
+                    Terminator::Any => (id as usize) < self.texts.len(),
+                    Terminator::Eos | Terminator::Texts(_) => rules.ending.contains(&id),
+                };
+                rules.value_at_end(state).filter(|_| ends)
+            }
+        };
+        value.map_or(Effect::Invalid, Effect::Closes)
+    }
+
+    /// The state behind a beginning of a number that other text already wrote; `None` where that text is no such
+    /// beginning.
+    pub fn state_after(&self, text: &str, rules: &NumberRules) -> Option<NumberState> {
+        match NumberState::START.read(text, rules.limits) {
+            Reading::Continues(state) => Some(state),
+            Reading::TooLong | Reading::Leaves { .. } => None,
+        }
+    }
+
+    /// Splits the probability of what follows `state`. The least probable tokens that touch the number are not even
+    /// read, as long as they have at most `forget` together.
+    pub fn expand(
+        &self,
+        state: NumberState,
+        softmax: &Softmax<'_>,
+        rules: &NumberRules,
+        forget: f64,
+    ) -> Expansion {
         let mut expansion = Expansion::default();
         let mut seen = 0.0;
-        for &id in &self.touching[state.phase as usize] {
+        let touching = self.touching(state.phase, rules).iter();
+        let touching: Vec<(u32, f64)> = touching.map(|&id| (id, softmax.probability(id))).collect();
+        let least = forgettable(&touching, forget);
+        for (id, probability) in touching {
+            if probability < least {
+                expansion.left_open += probability;
+                seen += probability;
+                continue;
+            }
             let text = self.text(id).unwrap_or_default();
-            let probability = softmax.probability(id);
             match state.read(text, rules.limits) {
                 Reading::Continues(next) => expansion.children.push((id, next, probability)),
-                Reading::TooLong => expansion.too_long += probability,
+                Reading::TooLong => expansion.left_open += probability,
                 Reading::Leaves { rest, .. } if rest.len() == text.len() => continue,
                 Reading::Leaves { state, rest } => {
                     expansion.close(rules.value_before(state, rest), probability);
@@ -116,10 +170,18 @@ impl NumberGrammar {
     }
 
     fn continues(&self, state: NumberState, id: u32, rules: &NumberRules) -> bool {
-        let text = self.text(id).filter(|_| self.touching[state.phase as usize].binary_search(&id).is_ok());
+        let text = self.text(id).filter(|_| self.touching(state.phase, rules).binary_search(&id).is_ok());
         text.is_some_and(|text| {
             !matches!(state.read(text, rules.limits), Reading::Leaves { rest, .. } if rest.len() == text.len())
         })
+    }
+
+    /// The ids that could continue a number in this phase.
+    fn touching<'a>(&'a self, phase: Phase, rules: &'a NumberRules) -> &'a [u32] {
+        match &rules.separating {
+            Some(ids) if phase == Phase::Integer => ids,
+            _ => &self.touching[phase as usize],
+        }
     }
 
     fn ids(&self) -> impl Iterator<Item = u32> {
@@ -128,27 +190,6 @@ impl NumberGrammar {
 
     fn text(&self, id: u32) -> Option<&str> {
         self.texts.get(id as usize)?.as_deref()
-    }
-}
-
-impl NumberRules {
-    /// The value of a number that one of its own tokens also ends, by going on with `rest`.
-    fn value_before(&self, state: NumberState, rest: &str) -> Option<Decimal> {
-        match &self.terminator {
-            Terminator::Any => state.value_before_full_stop(),
-            Terminator::Eos => None,
-            Terminator::Texts(starts) => {
-                state.value().filter(|_| starts.iter().any(|start| rest.starts_with(start.as_str())))
-            }
-        }
-    }
-
-    /// The value of a number that the next token ends. Where anything ends a number, "5." is a 5 and a full stop.
-    fn value_at_end(&self, state: NumberState) -> Option<Decimal> {
-        match self.terminator {
-            Terminator::Any => state.value_before_full_stop(),
-            Terminator::Eos | Terminator::Texts(_) => state.value(),
-        }
     }
 }
 
@@ -162,10 +203,23 @@ impl Expansion {
     }
 }
 
+/// A probability below which all tokens together have at most `mass`.
+fn forgettable(tokens: &[(u32, f64)], mass: f64) -> f64 {
+    let below = |least: f64| tokens.iter().map(|&(_, p)| if p < least { p } else { 0.0 }).sum::<f64>();
+    // Starting where one token alone could have it all, and going down to where no number of tokens can.
+    let candidates = std::iter::successors(Some(mass), |least| Some(least / 4.0));
+    candidates.take(12).find(|&least| below(least) <= mass).unwrap_or(0.0)
+}
+
 /// Ids whose text begins with something that belongs to a number in this phase, in rising order.
-fn touching_ids(texts: &[Option<Box<str>>], eos_ids: &[u32], phase: Phase) -> Vec<u32> {
+fn touching_ids(
+    texts: &[Option<Box<str>>],
+    eos_ids: &[u32],
+    phase: Phase,
+    limits: GrammarLimits,
+) -> Vec<u32> {
     let touches = |text: &str| {
-        let whole = NumberState::at(phase).read(text, GrammarLimits::default());
+        let whole = NumberState::at(phase).read(text, limits);
         !text.is_empty() && !matches!(whole, Reading::Leaves { rest, .. } if rest.len() == text.len())
     };
     let ids = (0u32..).zip(texts).filter(|(_, text)| text.as_deref().is_some_and(touches)).map(|(id, _)| id);
@@ -200,22 +254,44 @@ mod tests {
     /// Expands after `prefix` under a uniform distribution over 14 tokens and two ids of padding.
     fn expand(prefix: &str, terminator: Terminator) -> (Vec<u32>, Vec<(String, f64)>, f64, f64) {
         let grammar = grammar();
-        let rules = grammar.rules(GrammarLimits::new(3, 2, true).unwrap(), terminator);
+        let rules = grammar.rules(GrammarLimits::new(3, 2, true).unwrap(), terminator, None);
         let Reading::Continues(state) = NumberState::START.read(prefix, rules.limits) else {
             panic!("{prefix} is no beginning of a number")
         };
         let logits = [0.0_f32; 16];
-        let expansion = grammar.expand(state, &Softmax::new(&logits).unwrap(), &rules);
+        let expansion = grammar.expand(state, &Softmax::new(&logits).unwrap(), &rules, 0.0);
         let children: f64 = expansion.children.iter().map(|child| child.2).sum();
         let closed: f64 = expansion.closed.iter().map(|closing| closing.probability).sum();
-        let total = children + closed + expansion.invalid + expansion.too_long;
+        let total = children + closed + expansion.invalid + expansion.left_open;
         assert!((total - 1.0).abs() < 1e-12, "{prefix:?}: {total}");
+        assert_same_one_by_one(&expansion, |id| grammar.effect(state, id, &rules));
         (
             expansion.children.iter().map(|child| child.0).collect(),
             expansion.closed.iter().map(|c| (c.value.to_string(), (c.probability * 16.0).round())).collect(),
             (expansion.invalid * 16.0).round(),
-            (expansion.too_long * 16.0).round(),
+            (expansion.left_open * 16.0).round(),
         )
+    }
+
+    /// Under a uniform distribution over 16 ids, the effects of single tokens add up to the expansion.
+    fn assert_same_one_by_one(expansion: &Expansion, effect: impl Fn(u32) -> Effect) {
+        let (mut closed, mut invalid, mut too_long, mut children) = (0.0, 0.0, 0.0, Vec::new());
+        for id in 0..16 {
+            match effect(id) {
+                Effect::Continues(next) => children.push((id, next)),
+                Effect::Closes(_) => closed += 1.0 / 16.0,
+                Effect::Invalid => invalid += 1.0 / 16.0,
+                Effect::TooLong => too_long += 1.0 / 16.0,
+            }
+        }
+        let expanded: Vec<_> = expansion.children.iter().map(|&(id, next, _)| (id, next)).collect();
+        assert_eq!(children, expanded);
+        let sum: f64 = expansion.closed.iter().map(|closing| closing.probability).sum();
+        for (one_by_one, at_once) in
+            [(closed, sum), (invalid, expansion.invalid), (too_long, expansion.left_open)]
+        {
+            assert!((one_by_one - at_once).abs() < 1e-9, "{one_by_one} {at_once}");
+        }
     }
 
     fn closed(rows: &[(&str, f64)]) -> Vec<(String, f64)> {
@@ -257,6 +333,29 @@ mod tests {
     #[test]
     fn a_full_stop_ends_a_sentence_only_where_anything_may_follow() {
         assert_eq!(expand("4.", Terminator::Any).1, closed(&[("4", 1.0), ("4", 11.0)]), "`4.0 eggs`, `4. `");
+    }
+
+    #[test]
+    fn the_least_probable_tokens_are_forgotten_only_while_they_are_few() {
+        let tokens: Vec<(u32, f64)> = (0..100).map(|id| (id, f64::from(id) * 1e-4)).collect();
+        for mass in [0.0, 1e-4, 1e-3, 0.05, 1.0] {
+            let least = forgettable(&tokens, mass);
+            let forgotten: f64 = tokens.iter().filter(|token| token.1 < least).map(|token| token.1).sum();
+            assert!(forgotten <= mass, "{forgotten} of {mass}");
+            assert!(mass < 1e-3 || forgotten > mass / 20.0, "only {forgotten} of {mass}");
+        }
+    }
+
+    #[test]
+    fn a_space_continues_digits_only_where_it_separates_thousands() {
+        let grammar = grammar();
+        let limits = GrammarLimits::default();
+        for (limits, continues) in [(limits, false), (limits.with_thousands(' ').unwrap(), true)] {
+            let rules = grammar.rules(limits, Terminator::Any, None);
+            let state = grammar.state_after("4", &rules).unwrap();
+            let effect = grammar.effect(state, 4, &rules);
+            assert_eq!(matches!(effect, Effect::Continues(_)), continues, "` 7` after `4`: {effect:?}");
+        }
     }
 
     #[test]

@@ -9,13 +9,15 @@ mod decimal;
 mod distribution;
 mod grammar;
 pub mod parse;
+mod rules;
 
 mod softmax;
 mod state;
 
 pub use bounds::Interval;
 pub use decimal::Decimal;
-pub use distribution::{Distribution, Leaf, Mass, Objective};
-pub use grammar::{Closing, Expansion, NumberGrammar, NumberRules};
+pub use distribution::{Distribution, Estimation, Leaf, Mass, Objective};
+pub use grammar::{Closing, Effect, Expansion, NumberGrammar};
+pub use rules::NumberRules;
 pub use softmax::Softmax;
 pub use state::{GrammarLimits, NumberState};

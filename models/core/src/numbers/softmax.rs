@@ -36,16 +36,22 @@ impl<'a> Softmax<'a> {
     }
 }
 
-/// `sum(exp(logit - max))`, in eight sums side by side so that the compiler can use vector registers.
+/// `sum(exp(logit - max))`: short sums side by side in single precision, which the compiler turns into vector
+/// instructions, and those added up in double precision.
 fn sum_of_exps(logits: &[f32], max: f32) -> f64 {
-    let (chunks, rest) = logits.as_chunks::<8>();
-    let mut sums = [0.0_f64; 8];
-    for chunk in chunks {
-        for (sum, &logit) in sums.iter_mut().zip(chunk) {
-            *sum += f64::from(exp(logit - max));
+    const LANES: usize = 16;
+    let block = |block: &[f32]| {
+        let (chunks, rest) = block.as_chunks::<LANES>();
+        let mut sums = [0.0_f32; LANES];
+        for chunk in chunks {
+            for (sum, &logit) in sums.iter_mut().zip(chunk) {
+                *sum += exp(logit - max);
+            }
         }
-    }
-    sums.iter().sum::<f64>() + rest.iter().map(|&logit| f64::from(exp(logit - max))).sum::<f64>()
+        let rest = rest.iter().map(|&logit| f64::from(exp(logit - max))).sum::<f64>();
+        sums.into_iter().map(f64::from).sum::<f64>() + rest
+    };
+    logits.chunks(16 * LANES).map(block).sum()
 }
 
 /// e to the power of `x` <= 0 to about 2e-7 relative; 0 below -87; NaN stays NaN.

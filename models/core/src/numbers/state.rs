@@ -11,11 +11,12 @@ pub struct GrammarLimits {
     digits_max: u8,
     decimals_max: u8,
     sign: bool,
+    thousands: Option<char>,
 }
 
 impl Default for GrammarLimits {
     fn default() -> Self {
-        Self { digits_max: 12, decimals_max: 6, sign: true }
+        Self { digits_max: 12, decimals_max: 6, sign: true, thousands: None }
     }
 }
 
@@ -24,7 +25,20 @@ impl GrammarLimits {
     /// a leading minus. `None` outside these ranges.
     pub fn new(digits_max: u8, decimals_max: u8, sign: bool) -> Option<Self> {
         let fits = (1..=DIGITS_MAX).contains(&digits_max) && decimals_max <= DIGITS_MAX;
-        fits.then_some(Self { digits_max, decimals_max, sign })
+        fits.then_some(Self { digits_max, decimals_max, sign, thousands: None })
+    }
+
+    /// Characters that may separate groups of three digits.
+    pub const THOUSANDS: [char; 4] = [',', '_', '\'', ' '];
+
+    /// Whether thousands separators are read.
+    pub(super) fn has_thousands(self) -> bool {
+        self.thousands.is_some()
+    }
+
+    /// The same limits, with this separator read between groups of three digits. `None` when it is no such separator.
+    pub fn with_thousands(self, separator: char) -> Option<Self> {
+        Self::THOUSANDS.contains(&separator).then_some(Self { thousands: Some(separator), ..self })
     }
 }
 
@@ -39,6 +53,10 @@ pub(super) enum Phase {
     Sign,
     /// In the digits before the point.
     Integer,
+    /// Right after a thousands separator.
+    Separator,
+    /// In a group of digits behind a separator that is not complete yet.
+    Group,
     /// Right after the point.
     Point,
     /// In the digits after it.
@@ -46,8 +64,16 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Start, Self::Space, Self::Sign, Self::Integer, Self::Point, Self::Fraction];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Start,
+        Self::Space,
+        Self::Sign,
+        Self::Integer,
+        Self::Separator,
+        Self::Group,
+        Self::Point,
+        Self::Fraction,
+    ];
 }
 
 /// A number read so far.
@@ -56,6 +82,10 @@ pub struct NumberState {
     pub(super) phase: Phase,
     value: Decimal,
     digits: u8,
+    /// Digits behind the last separator; 0 before the first one.
+    grouped: u8,
+    /// Whether a separator has been read.
+    separated: bool,
 }
 
 /// What a piece of text does to a number.
@@ -77,7 +107,28 @@ enum Step {
 
 impl NumberState {
     /// Before the first character.
-    pub const START: Self = Self { phase: Phase::Start, value: Decimal::ZERO, digits: 0 };
+    pub const START: Self =
+        Self { phase: Phase::Start, value: Decimal::ZERO, digits: 0, grouped: 0, separated: false };
+
+    /// Digits written before the point.
+    pub(crate) fn digits(self) -> u8 {
+        self.digits
+    }
+
+    /// Digits written after the point.
+    pub(crate) fn decimals(self) -> u8 {
+        self.value.decimals()
+    }
+
+    /// Whether a minus is written.
+    pub(crate) fn is_negative(self) -> bool {
+        self.value.is_negative()
+    }
+
+    /// Whether the point is written.
+    pub(crate) fn has_point(self) -> bool {
+        matches!(self.phase, Phase::Point | Phase::Fraction)
+    }
 
     pub(super) fn at(phase: Phase) -> Self {
         Self { phase, ..Self::START }
@@ -88,9 +139,10 @@ impl NumberState {
         matches!(self.phase, Phase::Integer | Phase::Fraction).then(|| self.value.canonical())
     }
 
-    /// The value, where the text so far is a complete number or one with a full stop behind it.
-    pub(super) fn value_before_full_stop(self) -> Option<Decimal> {
-        self.value().or_else(|| (self.phase == Phase::Point).then(|| self.value.canonical()))
+    /// The value, where the text so far is a complete number, or one with a full stop or a comma behind it.
+    pub(super) fn value_before_punctuation(self) -> Option<Decimal> {
+        let punctuated = matches!(self.phase, Phase::Point | Phase::Separator);
+        self.value().or_else(|| punctuated.then(|| self.value.canonical()))
     }
 
     pub(super) fn read(self, text: &str, limits: GrammarLimits) -> Reading<'_> {
@@ -112,8 +164,14 @@ impl NumberState {
             (Phase::Start | Phase::Space, '-') if limits.sign => {
                 Step::Continues(Self { phase: Phase::Sign, value: self.value.negated(), ..self })
             }
-            (Phase::Start | Phase::Space | Phase::Sign | Phase::Integer, '0'..='9') => {
-                self.integer_digit(character as u8 - b'0', limits)
+            // `1,2345` is no number: what follows a whole group of three is not read.
+            (Phase::Integer, '0'..='9') if self.separated => Step::TooLong,
+            (
+                Phase::Start | Phase::Space | Phase::Sign | Phase::Integer | Phase::Separator | Phase::Group,
+                '0'..='9',
+            ) => self.integer_digit(character as u8 - b'0', limits),
+            (Phase::Integer, _) if limits.thousands == Some(character) && self.may_be_separated() => {
+                Step::Continues(Self { phase: Phase::Separator, separated: true, grouped: 0, ..self })
             }
             (Phase::Integer, '.') => Step::Continues(Self { phase: Phase::Point, ..self }),
             (Phase::Point | Phase::Fraction, '0'..='9') => self.decimal(character as u8 - b'0', limits),
@@ -126,7 +184,14 @@ impl NumberState {
             return Step::TooLong;
         }
         let value = self.value.with_integer_digit(digit);
-        Step::Continues(Self { phase: Phase::Integer, value, digits: self.digits + 1 })
+        let grouped = if self.separated { self.grouped + 1 } else { 0 };
+        let phase = if self.separated && grouped < 3 { Phase::Group } else { Phase::Integer };
+        Step::Continues(Self { phase, value, digits: self.digits + 1, grouped, ..self })
+    }
+
+    /// The first group has one to three digits, and all others three.
+    fn may_be_separated(self) -> bool {
+        self.separated || self.digits <= 3
     }
 
     fn decimal(self, digit: u8, limits: GrammarLimits) -> Step {
@@ -179,6 +244,28 @@ mod tests {
         ] {
             assert_eq!(read(text), want, "{text:?}");
         }
+    }
+
+    #[test]
+    fn thousands_are_separated_into_groups_of_three_where_that_is_asked_for() {
+        let limits = GrammarLimits::default().with_thousands(',').unwrap();
+        for (text, want) in [
+            ("1,234", Some("1234")),
+            ("12,345,678.5", Some("12345678.5")),
+            ("1234", Some("1234")),
+            ("1,23", None),
+            ("1234,567", None),
+            ("1,234,5", None),
+            ("1,2345", None),
+        ] {
+            let value = match NumberState::START.read(text, limits) {
+                Reading::Continues(state) => state.value().map(|value| value.to_string()),
+                _ => None,
+            };
+            assert_eq!(value.as_deref(), want, "{text}");
+        }
+        assert!(matches!(NumberState::START.read("1,234", GrammarLimits::default()), Reading::Leaves { .. }));
+        assert_eq!(GrammarLimits::default().with_thousands('.'), None);
     }
 
     #[test]

@@ -8,8 +8,9 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
-use super::{Decoding, Progress, StepResult, not_a_distribution};
-use crate::engine::{EngineError, Event, NodeId, NumberJob, NumberOutcome, PathRow};
+use super::super::{Decoding, Progress, StepResult, not_a_distribution};
+use super::Root;
+use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow, Precision};
 use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
 
 /// Most rows that one tree asks for in a step. Beyond this most rows would be computed too early to be needed.
@@ -19,12 +20,19 @@ const WIDTH: usize = 16;
 /// most this share of its tolerance.
 const FORGET: f64 = 0.1;
 
+/// When a tree is expanded far enough.
+#[derive(Debug, Clone)]
+pub(super) struct TreeLimits {
+    pub(super) tolerance: f64,
+    pub(super) nodes_max: usize,
+    pub(super) precision: Option<Precision>,
+}
+
 /// Expands the tree of one request.
-pub struct NumberTree {
+pub(super) struct NumberTree {
     grammar: Arc<NumberGrammar>,
     rules: NumberRules,
-    tolerance: f64,
-    nodes_max: usize,
+    limits: TreeLimits,
     nodes: Vec<Prefix>,
     /// What follows the prefixes that are computed but not counted yet.
     computed: HashMap<usize, Computed>,
@@ -36,6 +44,8 @@ pub struct NumberTree {
     /// Open mass if everything computed so far were counted.
     open_ahead: f64,
     counted: Counted,
+    /// Number of counted nodes at which the bounds are looked at again.
+    precision_checked_next: usize,
     forward_passes: usize,
 }
 
@@ -89,25 +99,26 @@ impl PartialEq for Ranked {
 impl Eq for Ranked {}
 
 impl NumberTree {
-    pub(super) fn new(job: &NumberJob, grammar: &Arc<NumberGrammar>, first_token: u32) -> Self {
-        let root = Prefix {
-            row: PathRow { parent: None, token: first_token },
-            state: NumberState::START,
-            probability: 1.0,
-        };
+    pub(super) fn new(
+        grammar: &Arc<NumberGrammar>,
+        rules: NumberRules,
+        limits: TreeLimits,
+        root: Root,
+    ) -> Self {
+        let prefix = Prefix { row: root.row, state: root.state, probability: 1.0 };
         let ranked = || Ranked { probability: 1.0, order: Reverse(0), node: 0 };
         Self {
             grammar: Arc::clone(grammar),
-            rules: grammar.rules(job.limits, job.terminator.clone()),
-            tolerance: job.tolerance,
-            nodes_max: job.nodes_max,
-            nodes: vec![root],
+            rules,
+            limits,
+            nodes: vec![prefix],
             computed: HashMap::new(),
             to_compute: BinaryHeap::from([ranked()]),
             to_count: BinaryHeap::from([ranked()]),
             in_step: Vec::new(),
             open_ahead: 1.0,
             counted: Counted { open: 1.0, ..Counted::default() },
+            precision_checked_next: 4,
             forward_passes: 0,
         }
     }
@@ -117,16 +128,13 @@ impl NumberTree {
         let softmax = Softmax::new(row.0).ok_or_else(not_a_distribution)?;
         let prefix = &self.nodes[index];
         let (probability, state) = (prefix.probability, prefix.state);
-        let expansion = self.grammar.expand(state, &softmax, &self.rules);
-        let mut left_open = expansion.too_long * probability;
-        let least = self.tolerance * FORGET / (self.nodes_max * expansion.children.len()).max(1) as f64;
+        // Each of at most `nodes_max` nodes may forget its part.
+        let forget = self.limits.tolerance * FORGET / self.limits.nodes_max.max(1) as f64 / probability;
+        let expansion = self.grammar.expand(state, &softmax, &self.rules, forget);
+        let left_open = expansion.left_open * probability;
         let mut children = Vec::new();
         for (token, state, given) in expansion.children {
             let child = given * probability;
-            if child <= least {
-                left_open += child;
-                continue;
-            }
             let node = self.nodes.len();
             let row = PathRow { parent: Some(row.1), token };
             self.nodes.push(Prefix { row, state, probability: child });
@@ -145,7 +153,10 @@ impl NumberTree {
     /// Counts prefixes in strict order for as long as they are computed. True when the tree is finished.
     fn count(&mut self) -> bool {
         loop {
-            if self.counted.open <= self.tolerance || self.counted.nodes >= self.nodes_max {
+            if self.counted.open <= self.limits.tolerance
+                || self.counted.nodes >= self.limits.nodes_max
+                || self.is_precise()
+            {
                 return true;
             }
             let Some(top) = self.to_count.peek() else { return true };
@@ -163,15 +174,34 @@ impl NumberTree {
         }
     }
 
-    fn outcome(&self) -> NumberOutcome {
-        let counted = &self.counted;
+    /// Whether the wanted estimate is known well enough. Looked at after certain numbers of counted nodes only, a
+    /// tenth apart: bounds cost a pass over everything found, and the answer must not depend on steps.
+    fn is_precise(&mut self) -> bool {
+        let Some(precision) = &self.limits.precision else { return false };
+        if self.counted.nodes < self.precision_checked_next {
+            return false;
+        }
+        self.precision_checked_next = self.counted.nodes + (self.counted.nodes / 10).max(1);
+        let bounds = self.distribution().estimate_bounds(precision.objective, &precision.estimation);
+        bounds.is_some_and(|bounds| bounds.high - bounds.low <= precision.width)
+    }
+
+    fn distribution(&self) -> Distribution {
         // What rounding left of a mass that is all accounted for is not mass.
-        let open = if counted.open < 1e-12 { 0.0 } else { counted.open };
+        let open = if self.counted.open < 1e-12 { 0.0 } else { self.counted.open };
+        Distribution::new(&self.counted.closed, self.counted.invalid, open)
+    }
+
+    fn outcome(&mut self) -> NumberOutcome {
+        let spent = self.counted.nodes >= self.limits.nodes_max && self.counted.open > self.limits.tolerance;
+        self.precision_checked_next = 0;
         NumberOutcome {
-            distribution: Distribution::new(&counted.closed, counted.invalid, open),
-            nodes: counted.nodes,
+            distribution: self.distribution(),
+            token_value: None,
+            nodes: self.counted.nodes,
             forward_passes: self.forward_passes,
-            truncated: counted.nodes >= self.nodes_max && counted.open > self.tolerance,
+            truncated: spent && !self.is_precise(),
+            reached: 1,
         }
     }
 }
@@ -189,10 +219,15 @@ impl Counted {
 
 impl Decoding for NumberTree {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
-        let width = rows_max.min(WIDTH).min(self.nodes_max.saturating_sub(self.counted.nodes)).max(1);
+        // With a precision the end may be near at any time: never compute more than as much again.
+        let ahead = if self.limits.precision.is_some() { 1 + self.counted.nodes } else { WIDTH };
+        let nodes_left = self.limits.nodes_max.saturating_sub(self.counted.nodes);
+        let width = rows_max.min(WIDTH).min(ahead).min(nodes_left).max(1);
         self.in_step.clear();
         // Even if all of these closed, would open mass be left? Then the next one is needed, too.
-        while self.in_step.len() < width && (self.open_ahead > self.tolerance || self.in_step.is_empty()) {
+        while self.in_step.len() < width
+            && (self.open_ahead > self.limits.tolerance || self.in_step.is_empty())
+        {
             let Some(next) = self.to_compute.pop() else { break };
             self.open_ahead -= next.probability;
             self.in_step.push(next.node);

@@ -1,0 +1,213 @@
+//! Text first, then a number: each text is written until the marker appears, and a search begins right behind it.
+//!
+//! Several texts (rationales) share their first row, go their own ways, and the distributions of their numbers are
+//! averaged. A text that ends without the marker counts as no number. Only the first text is shown.
+
+use std::sync::Arc;
+
+use super::super::{Decoding, Progress, StepResult, Vocabulary, not_a_distribution};
+use super::{Root, search};
+use crate::engine::{After, EngineError, Event, NodeId, NumberJob, NumberOutcome, PathRow};
+use crate::numbers::Distribution;
+use crate::sampling::{Sampler, argmax};
+use crate::text::TextStream;
+
+/// Writes texts and searches the numbers behind them.
+pub(super) struct ThenNumber {
+    job: NumberJob,
+    vocabulary: Vocabulary,
+    /// The marker without white space at its end, which tokens of numbers often bring themselves.
+    marker: String,
+    /// That white space.
+    gap: String,
+    max_tokens: usize,
+    first_row: Option<PathRow>,
+    texts: Vec<Text>,
+    /// Which texts have rows in the present step, and how many each.
+    in_step: Vec<(usize, usize)>,
+    nodes: usize,
+    forward_passes: usize,
+}
+
+struct Text {
+    ids: Vec<u32>,
+    stream: TextStream,
+    sampler: Sampler,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Before its first token.
+    Begins,
+    Writes(PathRow),
+    Searches(Box<dyn Decoding>),
+    /// With the outcome of the search, where the marker was reached.
+    Ended(Option<NumberOutcome>),
+}
+
+impl ThenNumber {
+    pub(super) fn new(job: &NumberJob, after: &After, vocabulary: &Vocabulary, first_token: u32) -> Self {
+        let trimmed = after.marker.trim_end();
+        let marker = if trimmed.is_empty() { &after.marker } else { trimmed };
+        let stop: Arc<[String]> = Arc::new([marker.to_owned()]);
+        let text = |stream: u32| Text {
+            ids: Vec::new(),
+            stream: TextStream::new(Arc::clone(&vocabulary.decoder), Arc::clone(&stop)),
+            sampler: Sampler::new(after.sampling, u64::from(stream)),
+            stage: Stage::Begins,
+        };
+        Self {
+            job: job.clone(),
+            vocabulary: vocabulary.clone(),
+            marker: marker.to_owned(),
+            gap: after.marker[marker.len()..].to_owned(),
+            max_tokens: after.max_tokens,
+            first_row: Some(PathRow { parent: None, token: first_token }),
+            texts: (0..after.rationales.max(1)).map(text).collect(),
+            in_step: Vec::new(),
+            nodes: 0,
+            forward_passes: 0,
+        }
+    }
+
+    /// Adds one token to a text.
+    fn write(
+        &mut self,
+        index: usize,
+        row: (&[f32], NodeId),
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        let (logits, node) = row;
+        if !logits[argmax(logits)].is_finite() || logits.iter().any(|logit| logit.is_nan()) {
+            return Err(not_a_distribution());
+        }
+        let text = &mut self.texts[index];
+        let id = text.sampler.choose(&logits[..self.vocabulary.tokens.min(logits.len())]) as u32;
+        let ends = self.vocabulary.eos_ids.contains(&id);
+        text.ids.push(id);
+        let mut shown = if ends { String::new() } else { text.stream.push(id) };
+        let next = PathRow { parent: Some(node), token: id };
+        let over = ends || text.ids.len() >= self.max_tokens;
+        let stage = if text.stream.stopped() {
+            shown = shown + &self.marker + &self.gap;
+            self.begin_search(index, next)
+        } else if over {
+            shown += &text.stream.finish();
+            Stage::Ended(None)
+        } else {
+            Stage::Writes(next)
+        };
+        self.texts[index].stage = stage;
+        if index == 0 && !shown.is_empty() {
+            events.push(Event::Text { choice: 0, text: shown, token: None });
+        }
+        Ok(())
+    }
+
+    /// Begins behind the marker, which may stand inside the last token with some of the number behind it.
+    fn begin_search(&self, index: usize, row: PathRow) -> Stage {
+        let written = self.vocabulary.decoder.decode(&self.texts[index].ids);
+        let behind = written.split_once(&self.marker).map_or("", |(_, behind)| behind);
+        let rules =
+            self.vocabulary.grammar.rules(self.job.limits, self.job.terminator.clone(), self.job.range);
+        match self.vocabulary.grammar.state_after(behind, &rules) {
+            Some(state) => {
+                Stage::Searches(search(&self.job, &self.vocabulary, Root { row, state }, index as u64))
+            }
+            None => Stage::Ended(Some(NumberOutcome {
+                distribution: Distribution::average(&[]),
+                token_value: None,
+                nodes: 0,
+                forward_passes: 0,
+                truncated: false,
+                reached: 1,
+            })),
+        }
+    }
+
+    /// Takes the rows of one text within the step.
+    fn advance_text(
+        &mut self,
+        index: usize,
+        result: StepResult<'_>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        let Stage::Searches(search) = &mut self.texts[index].stage else {
+            return self.write(index, result.row(0), events);
+        };
+        let mut found = Vec::new();
+        search.advance(result, &mut found)?;
+        if let Some(Event::Number(outcome)) = found.pop() {
+            self.texts[index].stage = Stage::Ended(Some(outcome));
+        }
+        Ok(())
+    }
+
+    /// The average, once all texts have ended.
+    fn outcome(&self) -> Option<NumberOutcome> {
+        let ended = self.texts.iter().map(|text| match &text.stage {
+            Stage::Ended(outcome) => Some(outcome.as_ref()),
+            _ => None,
+        });
+        let ended = ended.collect::<Option<Vec<_>>>()?;
+        let nothing = Distribution::average(&[]);
+        let all: Vec<&Distribution> =
+            ended.iter().map(|outcome| outcome.map_or(&nothing, |outcome| &outcome.distribution)).collect();
+        let reached: Vec<&NumberOutcome> = ended.iter().copied().flatten().collect();
+        let values: Vec<f64> = reached.iter().filter_map(|outcome| outcome.token_value).collect();
+        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        Some(NumberOutcome {
+            distribution: Distribution::average(&all),
+            token_value: (!values.is_empty()).then_some(mean),
+            nodes: self.nodes + reached.iter().map(|outcome| outcome.nodes).sum::<usize>(),
+            forward_passes: self.forward_passes,
+            truncated: reached.iter().any(|outcome| outcome.truncated),
+            reached: reached.len() as u32,
+        })
+    }
+}
+
+impl Decoding for ThenNumber {
+    fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+        self.in_step.clear();
+        if let Some(first) = self.first_row {
+            return vec![first];
+        }
+        let mut rows = Vec::new();
+        for (index, text) in self.texts.iter_mut().enumerate() {
+            let left = rows_max - rows.len();
+            if left == 0 {
+                break;
+            }
+            let wanted = match &mut text.stage {
+                Stage::Writes(row) => vec![*row],
+                Stage::Searches(search) => search.next_rows(left),
+                Stage::Begins | Stage::Ended(_) => continue,
+            };
+            self.in_step.push((index, wanted.len()));
+            rows.extend(wanted);
+        }
+        rows
+    }
+
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
+        self.forward_passes += 1;
+        if self.first_row.take().is_some() {
+            self.nodes += 1;
+            for index in 0..self.texts.len() {
+                self.write(index, result.row(0), events)?;
+            }
+        }
+        let mut offset = 0;
+        for (index, rows) in std::mem::take(&mut self.in_step) {
+            self.nodes += usize::from(matches!(self.texts[index].stage, Stage::Writes(_)));
+            let first_node = NodeId(result.first_node.0 + offset as u32);
+            let own = StepResult { first_row: result.first_row + offset, first_node, ..result };
+            self.advance_text(index, own, events)?;
+            offset += rows;
+        }
+        let Some(outcome) = self.outcome() else { return Ok(Progress::Running) };
+        events.push(Event::Number(outcome));
+        Ok(Progress::Done)
+    }
+}

@@ -1,0 +1,117 @@
+//! A beam search for complete numbers: the most probable prefixes of each length, and the best numbers among them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::super::{Decoding, Progress, StepResult, not_a_distribution};
+use super::Root;
+use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow};
+use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
+
+/// Follows the best prefixes.
+pub(super) struct NumberBeam {
+    grammar: Arc<NumberGrammar>,
+    rules: NumberRules,
+    beams: usize,
+    /// Prefixes of the present length; the first `computed` of them have been stepped.
+    prefixes: Vec<Prefix>,
+    computed: usize,
+    in_step: usize,
+    /// Prefixes one token longer.
+    longer: Vec<Prefix>,
+    /// Complete numbers, probabilities of the whole text.
+    found: Vec<Closing>,
+    invalid: f64,
+    nodes: usize,
+    forward_passes: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Prefix {
+    row: PathRow,
+    state: NumberState,
+    probability: f64,
+}
+
+impl NumberBeam {
+    pub(super) fn new(grammar: Arc<NumberGrammar>, rules: NumberRules, beams: usize, root: Root) -> Self {
+        Self {
+            grammar,
+            rules,
+            beams: beams.max(1),
+            prefixes: vec![Prefix { row: root.row, state: root.state, probability: 1.0 }],
+            computed: 0,
+            in_step: 0,
+            longer: Vec::new(),
+            found: Vec::new(),
+            invalid: 0.0,
+            nodes: 0,
+            forward_passes: 0,
+        }
+    }
+
+    fn extend(&mut self, prefix: Prefix, row: (&[f32], NodeId)) -> Result<(), EngineError> {
+        let softmax = Softmax::new(row.0).ok_or_else(not_a_distribution)?;
+        let expansion = self.grammar.expand(prefix.state, &softmax, &self.rules, 0.0);
+        self.invalid += expansion.invalid * prefix.probability;
+        let whole =
+            |closing: Closing| Closing { probability: closing.probability * prefix.probability, ..closing };
+        self.found.extend(expansion.closed.into_iter().map(whole));
+        self.longer.extend(expansion.children.into_iter().map(|(token, state, given)| Prefix {
+            row: PathRow { parent: Some(row.1), token },
+            state,
+            probability: given * prefix.probability,
+        }));
+        Ok(())
+    }
+
+    /// Keeps the best of what was found and goes on to longer prefixes. True when none of these can add to it.
+    fn next_length(&mut self) -> bool {
+        self.found.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+        self.found.truncate(self.beams);
+        self.longer.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+        self.longer.truncate(self.beams);
+        self.prefixes = std::mem::take(&mut self.longer);
+        self.computed = 0;
+        let best_prefix = self.prefixes.first().map_or(0.0, |prefix| prefix.probability);
+        let worst_found = self.found.get(self.beams - 1).map_or(0.0, |closing| closing.probability);
+        best_prefix <= worst_found
+    }
+
+    fn outcome(&self) -> NumberOutcome {
+        let mut closed: HashMap<Decimal, f64> = HashMap::new();
+        for closing in &self.found {
+            *closed.entry(closing.value).or_default() += closing.probability;
+        }
+        let mass: f64 = self.found.iter().map(|closing| closing.probability).sum();
+        NumberOutcome {
+            distribution: Distribution::new(&closed, self.invalid, (1.0 - mass - self.invalid).max(0.0)),
+            token_value: None,
+            nodes: self.nodes,
+            forward_passes: self.forward_passes,
+            truncated: false,
+            reached: 1,
+        }
+    }
+}
+
+impl Decoding for NumberBeam {
+    fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+        self.in_step = (self.prefixes.len() - self.computed).min(rows_max);
+        self.prefixes[self.computed..][..self.in_step].iter().map(|prefix| prefix.row).collect()
+    }
+
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
+        self.forward_passes += 1;
+        self.nodes += self.in_step;
+        for row in 0..self.in_step {
+            self.extend(self.prefixes[self.computed + row], result.row(row))?;
+        }
+        self.computed += self.in_step;
+        if self.computed < self.prefixes.len() || !self.next_length() {
+            return Ok(Progress::Running);
+        }
+        events.push(Event::Number(self.outcome()));
+        Ok(Progress::Done)
+    }
+}

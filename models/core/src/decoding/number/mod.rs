@@ -1,0 +1,58 @@
+//! Numbers: the ways to find the distribution of the number that a model would write.
+//!
+//! All start at a [`Root`] and end in one [`Event::Number`]. [`tree`] is exact, [`sample`] and [`beam`] see a part
+//! of the distribution, [`token`] is a diagnostic; [`after`] lets other text come first.
+
+mod after;
+mod beam;
+mod sample;
+mod token;
+mod tree;
+
+use std::sync::Arc;
+
+pub(super) use token::expectation;
+
+use super::{Decoding, Vocabulary};
+use crate::engine::{NumberJob, NumberMethod, PathRow};
+use crate::numbers::NumberState;
+
+/// Where a search begins.
+#[derive(Debug, Clone, Copy)]
+struct Root {
+    /// The row whose logits say how the number begins.
+    row: PathRow,
+    /// What is written of the number already.
+    state: NumberState,
+}
+
+/// Starts decoding a number whose first row holds `first_token`.
+pub(super) fn decoding(job: &NumberJob, vocabulary: &Vocabulary, first_token: u32) -> Box<dyn Decoding> {
+    match &job.after {
+        Some(after) => Box::new(after::ThenNumber::new(job, after, vocabulary, first_token)),
+        None => {
+            let row = PathRow { parent: None, token: first_token };
+            search(job, vocabulary, Root { row, state: NumberState::START }, 0)
+        }
+    }
+}
+
+/// Starts a search. `stream` tells apart the random numbers of several searches of one request.
+fn search(job: &NumberJob, vocabulary: &Vocabulary, root: Root, stream: u64) -> Box<dyn Decoding> {
+    let grammar = &vocabulary.grammar;
+    let rules = grammar.rules(job.limits, job.terminator.clone(), job.range);
+    match &job.method {
+        NumberMethod::Tree { tolerance, nodes_max, precision } => {
+            let (tolerance, nodes_max, precision) = (*tolerance, *nodes_max, precision.clone());
+            let limits = tree::TreeLimits { tolerance, nodes_max, precision };
+            Box::new(tree::NumberTree::new(grammar, rules, limits, root))
+        }
+        NumberMethod::Sample { samples, seed } => {
+            Box::new(sample::NumberSample::new(Arc::clone(grammar), rules, (*samples, *seed, stream), root))
+        }
+        NumberMethod::Beam { beams } => {
+            Box::new(beam::NumberBeam::new(Arc::clone(grammar), rules, *beams, root))
+        }
+        NumberMethod::Token => Box::new(token::TokenExpectation::new(vocabulary, rules, root)),
+    }
+}

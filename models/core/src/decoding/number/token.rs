@@ -1,0 +1,137 @@
+//! Expectation token by token along the greedy path: the quantity that NTL-MSE trains.
+//!
+//! A diagnostic, not an estimate of the number: places are fixed by the greedy path, so it is wrong wherever a
+//! carry is in doubt. With P(19) = P(20) = 0.5 it says 1.5 tens and 9 ones, 24.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::super::{Decoding, Progress, StepResult, Vocabulary, not_a_distribution};
+use super::Root;
+use crate::engine::{EngineError, Event, NumberOutcome, PathRow};
+use crate::numbers::{Decimal, Distribution, Effect, NumberGrammar, NumberRules, NumberState, Softmax};
+use crate::sampling::argmax;
+
+/// Follows the greedy path of a number.
+pub(super) struct TokenExpectation {
+    grammar: Arc<NumberGrammar>,
+    rules: NumberRules,
+    number_values: Arc<[(u32, f64)]>,
+    tokens: usize,
+    row: PathRow,
+    state: NumberState,
+    /// Probability of the path.
+    probability: f64,
+    /// Expectations of the tokens with digits, and where their digits stand.
+    parts: Vec<Part>,
+    nodes: usize,
+}
+
+/// One token with digits on the path.
+struct Part {
+    expectation: f64,
+    /// Digits before the point that are written before this token's end.
+    digits: u8,
+    /// Digits after the point that are written before this token's end.
+    decimals: u8,
+    /// Whether the token holds the minus, and its own value therefore the sign.
+    holds_sign: bool,
+    /// Whether the token holds the point, and its own value therefore the place.
+    holds_point: bool,
+}
+
+impl TokenExpectation {
+    pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, root: Root) -> Self {
+        Self {
+            grammar: Arc::clone(&vocabulary.grammar),
+            rules,
+            number_values: Arc::clone(&vocabulary.number_values),
+            tokens: vocabulary.tokens,
+            row: root.row,
+            state: root.state,
+            probability: 1.0,
+            parts: Vec::new(),
+            nodes: 0,
+        }
+    }
+
+    fn remember(&mut self, id: u32, next: NumberState, softmax: &Softmax<'_>) {
+        let value = self.number_values.iter().any(|&(number, _)| number == id);
+        let Some(seen) = expectation(softmax, &self.number_values).filter(|_| value) else { return };
+        self.parts.push(Part {
+            expectation: seen.value,
+            digits: next.digits(),
+            decimals: next.decimals(),
+            holds_sign: next.is_negative() && !self.state.is_negative(),
+            holds_point: next.has_point() && !self.state.has_point(),
+        });
+    }
+
+    /// Puts the expectations at their places.
+    fn value(&self) -> Option<f64> {
+        let digits = self.parts.last()?.digits;
+        let sign = if self.state.is_negative() { -1.0 } else { 1.0 };
+        let part = |part: &Part| {
+            let exponent = match (part.decimals, part.holds_point) {
+                (_, true) => 0,
+                (0, false) => i32::from(digits) - i32::from(part.digits),
+                (decimals, false) => -i32::from(decimals),
+            };
+            let sign = if part.holds_sign { 1.0 } else { sign };
+            sign * part.expectation * 10.0_f64.powi(exponent)
+        };
+        Some(self.parts.iter().map(part).sum::<f64>()).filter(|value| value.is_finite())
+    }
+
+    fn outcome(&self, closed: Option<Decimal>) -> NumberOutcome {
+        let closed = closed.map(|value| (value, self.probability));
+        let mass = closed.map_or(0.0, |(_, probability)| probability);
+        NumberOutcome {
+            token_value: closed.and_then(|_| self.value()),
+            distribution: Distribution::new(&closed.into_iter().collect::<HashMap<_, _>>(), 0.0, 1.0 - mass),
+            nodes: self.nodes,
+            forward_passes: self.nodes,
+            truncated: false,
+            reached: 1,
+        }
+    }
+}
+
+/// What the number tokens of one position say together; `None` where none of them is possible.
+pub(in crate::decoding) fn expectation(
+    softmax: &Softmax<'_>,
+    number_values: &[(u32, f64)],
+) -> Option<crate::engine::TokenNumber> {
+    let weigh = |&(id, value): &(u32, f64)| {
+        let probability = softmax.probability(id);
+        (probability, probability * value)
+    };
+    let (mass, sum) = number_values.iter().map(weigh).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+    (mass > 0.0).then(|| crate::engine::TokenNumber { value: sum / mass, mass })
+}
+
+impl Decoding for TokenExpectation {
+    fn next_rows(&mut self, _rows_max: usize) -> Vec<PathRow> {
+        vec![self.row]
+    }
+
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
+        self.nodes += 1;
+        let (logits, node) = result.row(0);
+        let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
+        let id = argmax(&logits[..self.tokens.min(logits.len())]) as u32;
+        self.probability *= softmax.probability(id);
+        let closed = match self.grammar.effect(self.state, id, &self.rules) {
+            Effect::Continues(next) => {
+                self.remember(id, next, &softmax);
+                self.state = next;
+                self.row = PathRow { parent: Some(node), token: id };
+                return Ok(Progress::Running);
+            }
+            Effect::Closes(value) => Some(value),
+            Effect::Invalid | Effect::TooLong => None,
+        };
+        events.push(Event::Number(self.outcome(closed)));
+        Ok(Progress::Done)
+    }
+}

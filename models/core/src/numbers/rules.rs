@@ -1,0 +1,43 @@
+//! What one request reads as a number, and what ends one. Made by [`NumberGrammar::rules`](super::NumberGrammar::rules).
+
+use super::{Decimal, GrammarLimits, Interval, NumberState};
+use crate::engine::Terminator;
+
+/// Which numbers one request reads, and what ends them.
+#[derive(Debug, Clone)]
+pub struct NumberRules {
+    pub(super) limits: GrammarLimits,
+    pub(super) terminator: Terminator,
+    pub(super) range: Option<Interval>,
+    /// Ids that end a complete number under [`Terminator::Eos`] and [`Terminator::Texts`].
+    pub(super) ending: Vec<u32>,
+    /// The ids that could continue digits, where thousands separators are read as well.
+    pub(super) separating: Option<Vec<u32>>,
+}
+
+impl NumberRules {
+    /// The value of a number that one of its own tokens also ends, by going on with `rest`.
+    pub(super) fn value_before(&self, state: NumberState, rest: &str) -> Option<Decimal> {
+        let value = match &self.terminator {
+            Terminator::Any => state.value_before_punctuation(),
+            Terminator::Eos => None,
+            Terminator::Texts(starts) => {
+                state.value().filter(|_| starts.iter().any(|start| rest.starts_with(start.as_str())))
+            }
+        };
+        value.filter(|&value| self.admits(value))
+    }
+
+    fn admits(&self, value: Decimal) -> bool {
+        self.range.is_none_or(|range| (range.low..=range.high).contains(&value.to_f64()))
+    }
+
+    /// The value of a number that the next token ends. Where anything ends a number, "5." is a 5 and a full stop.
+    pub(super) fn value_at_end(&self, state: NumberState) -> Option<Decimal> {
+        let value = match self.terminator {
+            Terminator::Any => state.value_before_punctuation(),
+            Terminator::Eos | Terminator::Texts(_) => state.value(),
+        };
+        value.filter(|&value| self.admits(value))
+    }
+}

@@ -1,0 +1,124 @@
+//! How a number is found: the method with its own options, and the text that comes before.
+//!
+//! In: options of the `number` object that have the right types. Out: what the engine needs, every limit checked.
+//! Invariant: an option of another method is refused, since leaving it out of account would look like an answer to it.
+
+use ntl_api::{MethodName, NumberOptions};
+use ntl_core::engine::{After, NumberMethod, Precision, Request};
+use ntl_core::numbers::{Estimation, Objective};
+use ntl_core::sampling::Sampling;
+
+use super::check;
+use crate::error::AppError;
+
+const NODES_MAX: u64 = 65_536;
+const SAMPLES_MAX: u64 = 4096;
+const BEAMS_MAX: u64 = 64;
+const RATIONALES_MAX: u64 = 64;
+
+/// Most decoder positions of all trees of one prompt: each is remembered until the answer is complete.
+const ALL_NODES_MAX: u64 = 262_144;
+
+/// Every token is searched for the marker, so its length is time.
+const AFTER_BYTES_MAX: usize = 1024;
+
+/// How the text before a number is written, should one be wanted. The seed comes with each job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct TextBefore {
+    pub(super) temperature: f64,
+    pub(super) top_p: f64,
+    pub(super) max_tokens: usize,
+}
+
+/// Which method a request uses, where it asks for a number.
+pub(crate) fn method_of(request: &Request) -> Option<MethodName> {
+    match request {
+        Request::Text(_) => None,
+        Request::Number(job) => Some(match job.method {
+            NumberMethod::Tree { .. } => MethodName::Tree,
+            NumberMethod::Sample { .. } => MethodName::Sample,
+            NumberMethod::Beam { .. } => MethodName::Beam,
+            NumberMethod::Token => MethodName::Token,
+        }),
+    }
+}
+
+/// The method of these options; its seed is 0 until a job is made. A tree of a certain precision needs to know of which
+/// estimate.
+pub(super) fn method(
+    options: &NumberOptions,
+    objective: Objective,
+    estimation: Estimation,
+) -> Result<NumberMethod, AppError> {
+    let name = options.method.unwrap_or(MethodName::Tree);
+    refuse_options_of_others(options, name)?;
+    match name {
+        MethodName::Tree => tree(options, objective, estimation),
+        MethodName::Sample => {
+            let samples = options.samples.unwrap_or(64);
+            let message = format!("must be from 1 to {SAMPLES_MAX}");
+            check("number.samples", (1..=SAMPLES_MAX).contains(&samples), message)?;
+            Ok(NumberMethod::Sample { samples: samples as u32, seed: 0 })
+        }
+        MethodName::Beam => {
+            let beams = options.beams.unwrap_or(4);
+            let message = format!("must be from 1 to {BEAMS_MAX}");
+            check("number.beams", (1..=BEAMS_MAX).contains(&beams), message)?;
+            Ok(NumberMethod::Beam { beams: beams as usize })
+        }
+        MethodName::Token => Ok(NumberMethod::Token),
+    }
+}
+
+fn refuse_options_of_others(options: &NumberOptions, name: MethodName) -> Result<(), AppError> {
+    for (param, is_given, owner) in [
+        ("number.tolerance", options.tolerance.is_some(), MethodName::Tree),
+        ("number.nodes_max", options.nodes_max.is_some(), MethodName::Tree),
+        ("number.precision", options.precision.is_some(), MethodName::Tree),
+        ("number.samples", options.samples.is_some(), MethodName::Sample),
+        ("number.beams", options.beams.is_some(), MethodName::Beam),
+    ] {
+        let (owner_name, name_given) = (owner.as_str(), name.as_str());
+        let message = format!("goes only with `number.method` \"{owner_name}\", not \"{name_given}\"");
+        check(param, !is_given || name == owner, message)?;
+    }
+    Ok(())
+}
+
+fn tree(
+    options: &NumberOptions,
+    objective: Objective,
+    estimation: Estimation,
+) -> Result<NumberMethod, AppError> {
+    let tolerance = options.tolerance.unwrap_or(0.001);
+    check("number.tolerance", tolerance > 0.0 && tolerance < 1.0, "must be above 0 and below 1")?;
+    let nodes_max = options.nodes_max.unwrap_or(4096);
+    let message = format!("must be from 1 to {NODES_MAX}");
+    check("number.nodes_max", (1..=NODES_MAX).contains(&nodes_max), message)?;
+    let rationales = options.rationales.unwrap_or(1);
+    let message = format!("times `number.rationales` must be at most {ALL_NODES_MAX}");
+    check("number.nodes_max", nodes_max.saturating_mul(rationales) <= ALL_NODES_MAX, message)?;
+    let width = options.precision;
+    check("number.precision", width.is_none_or(|width| width >= 0.0), "must not be negative")?;
+    let precision = width.map(|width| Precision { width, objective, estimation });
+    Ok(NumberMethod::Tree { tolerance, nodes_max: nodes_max as usize, precision })
+}
+
+/// What comes before the number; its seed is 0 until a job is made.
+pub(super) fn after(options: &NumberOptions, text: TextBefore) -> Result<Option<After>, AppError> {
+    let Some(marker) = options.after.clone() else { return Ok(None) };
+    let fits = (1..=AFTER_BYTES_MAX).contains(&marker.len());
+    check("number.after", fits, format!("must have 1 to {AFTER_BYTES_MAX} bytes"))?;
+    check("max_tokens", text.max_tokens > 0, "must be at least 1 with `number.after`")?;
+    let rationales = options.rationales.unwrap_or(1) as u32;
+    let TextBefore { temperature, top_p, max_tokens } = text;
+    Ok(Some(After { marker, rationales, sampling: Sampling { temperature, top_p, seed: 0 }, max_tokens }))
+}
+
+/// Checks the number of texts, before anything is multiplied by it.
+pub(super) fn check_rationales(options: &NumberOptions) -> Result<(), AppError> {
+    let rationales = options.rationales.unwrap_or(1);
+    let message = format!("must be from 1 to {RATIONALES_MAX}");
+    check("number.rationales", (1..=RATIONALES_MAX).contains(&rationales), message)?;
+    check("number.rationales", rationales == 1 || options.after.is_some(), "goes only with `number.after`")
+}
