@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::engine::{EngineError, Event, Logits, NodeId, PathRow, Request};
 use crate::numbers::NumberGrammar;
+use crate::sampling::argmax;
 use crate::text::TextDecoder;
 
 pub use text::TextDecoding;
@@ -81,6 +82,12 @@ impl Vocabulary {
             Request::Number(job) => number::decoding(job, self, first_token),
         }
     }
+}
+
+/// Refuses a row from which no token can be chosen.
+fn check_row(logits: &[f32]) -> Result<(), EngineError> {
+    let has_best = logits.get(argmax(logits)).is_some_and(|best| best.is_finite());
+    if has_best && !logits.iter().any(|logit| logit.is_nan()) { Ok(()) } else { Err(not_a_distribution()) }
 }
 
 /// Logits that are NaN or infinite come from broken weights; no answer can be read from them.

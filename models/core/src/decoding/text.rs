@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::number::expectation;
-use super::{Decoding, Progress, StepResult, Vocabulary, not_a_distribution};
+use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
 use crate::engine::{EngineError, Event, FinishReason, NodeId, PathRow, TextJob, TokenLogprob, TokenText};
 use crate::numbers::Softmax;
-use crate::sampling::{Sampler, argmax};
+use crate::sampling::Sampler;
 use crate::text::TextStream;
 
 /// Decodes `n` texts under one context. They share the first row.
@@ -67,9 +67,7 @@ impl TextDecoding {
             return Ok(());
         }
         let known = &logits[..self.tokens.min(logits.len())];
-        if !logits[argmax(logits)].is_finite() || logits.iter().any(|logit| logit.is_nan()) {
-            return Err(not_a_distribution());
-        }
+        check_row(logits)?;
         let id = self.paths[path].sampler.choose(known) as u32;
         let token = self.logprobs.map(|count| self.token_text(logits, id, count)).transpose()?;
         let (path, ends) = (&mut self.paths[path], self.eos_ids.contains(&id));

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use super::super::{Decoding, Progress, StepResult, Vocabulary, not_a_distribution};
+use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row};
 use super::{Root, search};
 use crate::engine::{After, EngineError, Event, NodeId, NumberJob, NumberOutcome, PathRow};
 use crate::numbers::Distribution;
-use crate::sampling::{Sampler, argmax};
+use crate::sampling::Sampler;
 use crate::text::TextStream;
 
 /// Writes texts and searches the numbers behind them.
@@ -78,9 +78,7 @@ impl ThenNumber {
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
         let (logits, node) = row;
-        if !logits[argmax(logits)].is_finite() || logits.iter().any(|logit| logit.is_nan()) {
-            return Err(not_a_distribution());
-        }
+        check_row(logits)?;
         let text = &mut self.texts[index];
         let id = text.sampler.choose(&logits[..self.vocabulary.tokens.min(logits.len())]) as u32;
         let ends = self.vocabulary.eos_ids.contains(&id);
