@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::Device;
+use candle_core::{DType, Device};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{BatchModel, ModelInfo};
 use ntl_core::numbers::NumberGrammar;
@@ -76,7 +76,7 @@ pub fn load(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel
         prompt_tokens_max: tokenizer.model_max_length().unwrap_or(PROMPT_TOKENS_MAX),
         number_encoding: tokenizer.number_encoding(),
     };
-    let model = T5::load(files, facts, &device)?;
+    let model = T5::load(files, facts, (options.dtype.resolve(), &device))?;
     let vocabulary = vocabulary(&tokenizer, model.info());
     Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
 }
@@ -93,6 +93,14 @@ pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
             .collect(),
         eos_ids: info.eos_ids.clone().into(),
         tokens: info.tokens,
+    }
+}
+
+impl DtypeChoice {
+    fn resolve(self) -> DType {
+        match self {
+            Self::Auto | Self::F32 => DType::F32,
+        }
     }
 }
 

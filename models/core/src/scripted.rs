@@ -46,11 +46,6 @@ impl ScriptedModel {
         change(&mut self.info);
         self
     }
-
-    /// How many contexts are open.
-    pub fn open_contexts(&self) -> usize {
-        self.contexts.len()
-    }
 }
 
 impl BatchModel for ScriptedModel {

@@ -1,7 +1,7 @@
 //! Named tensors of a safetensors file, checked against the shapes that the configuration promises.
 
 use candle_core::{DType, Device, Tensor};
-use safetensors::tensor::{SafeTensors, TensorView};
+use safetensors::tensor::{Metadata, SafeTensors};
 
 use super::{CheckpointFiles, FileBytes, LoadError};
 
@@ -12,6 +12,9 @@ const FILE: &str = "model.safetensors";
 pub struct Weights<'a> {
     file: String,
     bytes: FileBytes<'a>,
+    table: Metadata,
+    /// Where in the file the numbers begin.
+    data_from: usize,
 }
 
 impl<'a> Weights<'a> {
@@ -20,25 +23,22 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// When the file is missing, cut off or no safetensors file.
     pub fn open(files: &'a CheckpointFiles) -> Result<Self, LoadError> {
-        let weights = Self { file: files.name_of(FILE), bytes: files.require(FILE)? };
-        weights.table()?;
-        Ok(weights)
-    }
-
-    /// The table of tensors. Parsing it costs microseconds; keeping it would borrow from this very value.
-    fn table(&self) -> Result<SafeTensors<'_>, LoadError> {
-        SafeTensors::deserialize(&self.bytes).map_err(|error| LoadError::malformed(&self.file, error))
+        /// Bytes of the length that stands in front of the table.
+        const LENGTH_BYTES: usize = 8;
+        let (file, bytes) = (files.name_of(FILE), files.require(FILE)?);
+        let read = SafeTensors::read_metadata(&bytes);
+        let (table_bytes, table) = read.map_err(|error| LoadError::malformed(&file, error))?;
+        Ok(Self { file, bytes, table, data_from: LENGTH_BYTES + table_bytes })
     }
 
     /// Whether there is such a tensor.
     pub fn has(&self, name: &str) -> bool {
-        self.table().is_ok_and(|table| table.tensor(name).is_ok())
+        self.table.info(name).is_some()
     }
 
     /// Number of weights in the file.
     pub fn parameters(&self) -> u64 {
-        let count = |tensor: TensorView<'_>| tensor.shape().iter().product::<usize>() as u64;
-        self.table().map_or(0, |table| table.tensors().into_iter().map(|(_, tensor)| count(tensor)).sum())
+        self.table.tensors().values().map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum()
     }
 
     /// One tensor, converted to `dtype` on `device`.
@@ -52,23 +52,23 @@ impl<'a> Weights<'a> {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor, LoadError> {
-        let table = self.table()?;
-        let view = table
-            .tensor(name)
-            .map_err(|_| LoadError::MissingTensor { file: self.file.clone(), name: name.to_owned() })?;
+        let missing = || LoadError::MissingTensor { file: self.file.clone(), name: name.to_owned() };
+        let info = self.table.info(name).ok_or_else(missing)?;
         let wrong = |reason| LoadError::Tensor { file: self.file.clone(), name: name.to_owned(), reason };
-        if view.shape() != shape {
-            return Err(wrong(format!("shape {:?} instead of {shape:?}", view.shape())));
+        if info.shape != shape {
+            return Err(wrong(format!("shape {:?} instead of {shape:?}", info.shape)));
         }
-        let stored = stored_dtype(&view).map_err(wrong)?;
-        let read =
-            Tensor::from_raw_buffer(view.data(), stored, shape, device).and_then(|t| t.to_dtype(dtype));
+        let stored = stored_dtype(info.dtype).map_err(wrong)?;
+        let (from, to) = info.data_offsets;
+        // The table was checked against the length of the file when it was opened.
+        let data = &self.bytes[self.data_from + from..self.data_from + to];
+        let read = Tensor::from_raw_buffer(data, stored, shape, device).and_then(|t| t.to_dtype(dtype));
         read.map_err(|error| wrong(error.to_string()))
     }
 }
 
-fn stored_dtype(view: &TensorView<'_>) -> Result<DType, String> {
-    match view.dtype() {
+fn stored_dtype(stored: safetensors::Dtype) -> Result<DType, String> {
+    match stored {
         safetensors::Dtype::F32 => Ok(DType::F32),
         safetensors::Dtype::F64 => Ok(DType::F64),
         safetensors::Dtype::F16 => Ok(DType::F16),

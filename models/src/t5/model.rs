@@ -43,14 +43,14 @@ pub struct TokenizerFacts {
 }
 
 impl T5 {
-    /// Loads the weights of a checkpoint.
+    /// Loads the weights of a checkpoint as `dtype` onto a device.
     ///
     /// # Errors
     /// When configuration or weights are missing or do not fit each other.
     pub fn load(
         files: &CheckpointFiles,
         facts: TokenizerFacts,
-        device: &Device,
+        (dtype, device): (DType, &Device),
     ) -> std::result::Result<Self, LoadError> {
         let config = T5Config::read(files)?;
         if facts.tokens > config.vocab_size {
@@ -59,14 +59,14 @@ impl T5 {
             return Err(LoadError::field(files.name_of("config.json"), "vocab_size", reason));
         }
         let weights = Weights::open(files)?;
-        let loader = Loader { weights: &weights, config: &config, dtype: DType::F32, device };
+        let loader = Loader { weights: &weights, config: &config, dtype, device };
         let embeddings = load_embeddings(&loader)?;
         let (encoder, decoder) = (Encoder::load(&loader)?, Decoder::load(&loader)?);
         let head = Head::load(&loader, &embeddings)?;
         let info = ModelInfo {
             kind: "t5".to_owned(),
             backend: "native".to_owned(),
-            dtype: "f32".to_owned(),
+            dtype: dtype.as_str().to_owned(),
             number_encoding: facts.number_encoding,
             parameters: weights.parameters(),
             prompt_tokens_max: facts.prompt_tokens_max,

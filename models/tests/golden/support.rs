@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use ntl_core::engine::{BatchModel, ContextId, Logits, NodeId, NumberEncoding, PathRow, Row};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{T5, TokenizerFacts};
@@ -39,7 +39,8 @@ impl Golden {
             prompt_tokens_max: 512,
             number_encoding: NumberEncoding::Text,
         };
-        let model = T5::load(&CheckpointFiles::folder(&folder).unwrap(), facts, &Device::Cpu).unwrap();
+        let model =
+            T5::load(&CheckpointFiles::folder(&folder).unwrap(), facts, (DType::F32, &Device::Cpu)).unwrap();
         Some(Self { name: name.to_owned(), json, tensors, model })
     }
 

@@ -39,6 +39,13 @@ async fn assert_quiet(app: &Router) {
     }
 }
 
+/// One request ended because its client left, and nothing of it is left.
+async fn one_client_left(app: &Router) {
+    let left = "ntl_requests_total{code=\"499\",model=\"scripted\",route=\"/v1/completions\"}";
+    metric_becomes(app, left, 1.0).await;
+    assert_quiet(app).await;
+}
+
 #[tokio::test]
 async fn a_client_that_leaves_in_a_stream_frees_its_job() {
     let settings = HttpSettings { output_tokens_max: 1 << 40, ..HttpSettings::default() };
@@ -51,13 +58,7 @@ async fn a_client_that_leaves_in_a_stream_frees_its_job() {
     metric_becomes(&app, "ntl_sequences_running{model=\"scripted\"}", 4.0).await;
     drop(stream);
     metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 4.0).await;
-    metric_becomes(
-        &app,
-        "ntl_requests_total{code=\"499\",model=\"scripted\",route=\"/v1/completions\"}",
-        1.0,
-    )
-    .await;
-    assert_quiet(&app).await;
+    one_client_left(&app).await;
 }
 
 #[tokio::test]
@@ -73,13 +74,7 @@ async fn a_client_that_leaves_before_the_first_token_frees_its_job() {
     assert!(asked.await.is_err_and(|error| error.is_cancelled()));
     drop(gate);
     metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 1.0).await;
-    metric_becomes(
-        &app,
-        "ntl_requests_total{code=\"499\",model=\"scripted\",route=\"/v1/completions\"}",
-        1.0,
-    )
-    .await;
-    assert_quiet(&app).await;
+    one_client_left(&app).await;
 }
 
 /// A server on the loopback, with the other end of its signals.

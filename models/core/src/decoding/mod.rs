@@ -75,6 +75,11 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
+    /// The logits of the ids that may be produced.
+    fn known<'a>(&self, logits: &'a [f32]) -> &'a [f32] {
+        &logits[..self.tokens.min(logits.len())]
+    }
+
     /// Starts decoding a request whose first row holds `first_token`.
     pub fn decoding(&self, request: &Request, first_token: u32) -> Box<dyn Decoding> {
         match request {

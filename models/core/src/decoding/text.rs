@@ -17,9 +17,7 @@ pub struct TextDecoding {
     first_token: u32,
     max_tokens: usize,
     logprobs: Option<usize>,
-    eos_ids: Arc<[u32]>,
-    number_values: Arc<[(u32, f64)]>,
-    tokens: usize,
+    vocabulary: Vocabulary,
 }
 
 struct Path {
@@ -49,9 +47,7 @@ impl TextDecoding {
             first_token,
             max_tokens: job.max_tokens,
             logprobs: job.logprobs,
-            eos_ids: Arc::clone(&vocabulary.eos_ids),
-            number_values: Arc::clone(&vocabulary.number_values),
-            tokens: vocabulary.tokens,
+            vocabulary: vocabulary.clone(),
         }
     }
 
@@ -66,11 +62,10 @@ impl TextDecoding {
             self.paths[path].finish(FinishReason::Length, events);
             return Ok(());
         }
-        let known = &logits[..self.tokens.min(logits.len())];
         check_row(logits)?;
-        let id = self.paths[path].sampler.choose(known) as u32;
+        let id = self.paths[path].sampler.choose(self.vocabulary.known(logits)) as u32;
         let token = self.logprobs.map(|count| self.token_text(logits, id, count)).transpose()?;
-        let (path, ends) = (&mut self.paths[path], self.eos_ids.contains(&id));
+        let (path, ends) = (&mut self.paths[path], self.vocabulary.eos_ids.contains(&id));
         path.decoded += 1;
         let text = if ends { String::new() } else { path.stream.push(id) };
         events.push(Event::Text { choice: path.choice, text, token });
@@ -86,7 +81,7 @@ impl TextDecoding {
 
     /// What is reported of a decoded token, with `count` alternatives.
     fn token_text(&self, logits: &[f32], id: u32, count: usize) -> Result<TokenText, EngineError> {
-        let known = &logits[..self.tokens.min(logits.len())];
+        let known = self.vocabulary.known(logits);
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         let logprob = |id| TokenLogprob { id, logprob: softmax.log_probability(id) };
         let mut ids: Vec<u32> = (0..known.len() as u32).collect();
@@ -97,7 +92,7 @@ impl TextDecoding {
         }
         ids.truncate(count);
         ids.sort_by(best_first);
-        let number = expectation(&softmax, &self.number_values);
+        let number = expectation(&softmax, &self.vocabulary.number_values);
         Ok(TokenText { token: logprob(id), top: ids.into_iter().map(logprob).collect(), number })
     }
 }

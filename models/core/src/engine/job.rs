@@ -147,6 +147,13 @@ pub struct NumberOutcome {
     pub reached: u32,
 }
 
+impl NumberOutcome {
+    /// A distribution that `nodes` positions and `forward_passes` steps found, within every budget.
+    pub fn new(distribution: Distribution, nodes: usize, forward_passes: usize) -> Self {
+        Self { distribution, token_value: None, nodes, forward_passes, truncated: false, reached: 1 }
+    }
+}
+
 /// A token with its log-probability (natural logarithm, over the whole vocabulary, before temperature).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenLogprob {

@@ -87,13 +87,11 @@ impl NumberGrammar {
 
     /// What one token does after `state`; the same that [`NumberGrammar::expand`] makes of all tokens at once.
     pub fn effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> Effect {
-        let touches = self.touching(state.phase, rules).binary_search(&id).is_ok();
-        let text = self.text(id).filter(|_| touches).unwrap_or_default();
-        let value = match state.read(text, rules.limits) {
-            Reading::Continues(next) if touches => return Effect::Continues(next),
-            Reading::TooLong => return Effect::TooLong,
-            Reading::Leaves { state, rest } if rest.len() < text.len() => rules.value_before(state, rest),
-            Reading::Continues(_) | Reading::Leaves { .. } => {
+        let value = match self.reading(state, id, rules) {
+            Some(Reading::Continues(next)) => return Effect::Continues(next),
+            Some(Reading::TooLong) => return Effect::TooLong,
+            Some(Reading::Leaves { state, rest }) => rules.value_before(state, rest),
+            None => {
                 let ends = match rules.terminator {
                     Terminator::Any => (id as usize) < self.texts.len(),
                     Terminator::Eos | Terminator::Texts(_) => rules.ending.contains(&id),
@@ -102,15 +100,6 @@ impl NumberGrammar {
             }
         };
         value.map_or(Effect::Invalid, Effect::Closes)
-    }
-
-    /// The state behind a beginning of a number that other text already wrote; `None` where that text is no such
-    /// beginning.
-    pub fn state_after(&self, text: &str, rules: &NumberRules) -> Option<NumberState> {
-        match NumberState::START.read(text, rules.limits) {
-            Reading::Continues(state) => Some(state),
-            Reading::TooLong | Reading::Leaves { .. } => None,
-        }
     }
 
     /// Splits the probability of what follows `state`. The least probable tokens that touch the number are not even
@@ -133,14 +122,13 @@ impl NumberGrammar {
                 seen += probability;
                 continue;
             }
-            let text = self.text(id).unwrap_or_default();
-            match state.read(text, rules.limits) {
-                Reading::Continues(next) => expansion.children.push((id, next, probability)),
-                Reading::TooLong => expansion.left_open += probability,
-                Reading::Leaves { rest, .. } if rest.len() == text.len() => continue,
-                Reading::Leaves { state, rest } => {
+            match self.reading(state, id, rules) {
+                Some(Reading::Continues(next)) => expansion.children.push((id, next, probability)),
+                Some(Reading::TooLong) => expansion.left_open += probability,
+                Some(Reading::Leaves { state, rest }) => {
                     expansion.close(rules.value_before(state, rest), probability);
                 }
+                None => continue,
             }
             seen += probability;
         }
@@ -161,7 +149,7 @@ impl NumberGrammar {
         let ended = match rules.terminator {
             Terminator::Any => left - softmax.probability_from(self.texts.len()).min(left),
             Terminator::Eos | Terminator::Texts(_) => {
-                let ended = rules.ending.iter().filter(|&&id| !self.continues(state, id, rules));
+                let ended = rules.ending.iter().filter(|&&id| self.reading(state, id, rules).is_none());
                 ended.map(|&id| softmax.probability(id)).sum::<f64>().min(left)
             }
         };
@@ -169,11 +157,10 @@ impl NumberGrammar {
         expansion.invalid += left - ended;
     }
 
-    fn continues(&self, state: NumberState, id: u32, rules: &NumberRules) -> bool {
-        let text = self.text(id).filter(|_| self.touching(state.phase, rules).binary_search(&id).is_ok());
-        text.is_some_and(|text| {
-            !matches!(state.read(text, rules.limits), Reading::Leaves { rest, .. } if rest.len() == text.len())
-        })
+    /// What an id's text does to the number; `None` where it has nothing to do with it.
+    fn reading(&self, state: NumberState, id: u32, rules: &NumberRules) -> Option<Reading<'_>> {
+        let text = self.text(id).filter(|text| !text.is_empty() && !self.eos_ids.contains(&id))?;
+        Some(state.read(text, rules.limits)).filter(|reading| reading.touches(text))
     }
 
     /// The ids that could continue a number in this phase.
@@ -218,10 +205,7 @@ fn touching_ids(
     phase: Phase,
     limits: GrammarLimits,
 ) -> Vec<u32> {
-    let touches = |text: &str| {
-        let whole = NumberState::at(phase).read(text, limits);
-        !text.is_empty() && !matches!(whole, Reading::Leaves { rest, .. } if rest.len() == text.len())
-    };
+    let touches = |text: &str| !text.is_empty() && NumberState::at(phase).read(text, limits).touches(text);
     let ids = (0u32..).zip(texts).filter(|(_, text)| text.as_deref().is_some_and(touches)).map(|(id, _)| id);
     ids.filter(|id| !eos_ids.contains(id)).collect()
 }
@@ -352,7 +336,7 @@ mod tests {
         let limits = GrammarLimits::default();
         for (limits, continues) in [(limits, false), (limits.with_thousands(' ').unwrap(), true)] {
             let rules = grammar.rules(limits, Terminator::Any, None);
-            let state = grammar.state_after("4", &rules).unwrap();
+            let state = rules.state_after("4").unwrap();
             let effect = grammar.effect(state, 4, &rules);
             assert_eq!(matches!(effect, Effect::Continues(_)), continues, "` 7` after `4`: {effect:?}");
         }

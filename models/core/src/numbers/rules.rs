@@ -1,5 +1,6 @@
 //! What one request reads as a number, and what ends one. Made by [`NumberGrammar::rules`](super::NumberGrammar::rules).
 
+use super::state::Reading;
 use super::{Decimal, GrammarLimits, Interval, NumberState};
 use crate::engine::Terminator;
 
@@ -26,6 +27,15 @@ impl NumberRules {
             }
         };
         value.filter(|&value| self.admits(value))
+    }
+
+    /// The state behind a beginning of a number that other text already wrote; `None` where that text is no such
+    /// beginning.
+    pub fn state_after(&self, text: &str) -> Option<NumberState> {
+        match NumberState::START.read(text, self.limits) {
+            Reading::Continues(state) => Some(state),
+            Reading::TooLong | Reading::Leaves { .. } => None,
+        }
     }
 
     fn admits(&self, value: Decimal) -> bool {

@@ -99,6 +99,13 @@ pub(super) enum Reading<'a> {
     Leaves { state: NumberState, rest: &'a str },
 }
 
+impl Reading<'_> {
+    /// Whether any of `text`, which was read, has to do with the number.
+    pub(super) fn touches(self, text: &str) -> bool {
+        !matches!(self, Self::Leaves { rest, .. } if rest.len() == text.len())
+    }
+}
+
 enum Step {
     Continues(NumberState),
     TooLong,

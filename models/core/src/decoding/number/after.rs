@@ -6,15 +6,16 @@
 use std::sync::Arc;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row};
-use super::{Root, search};
-use crate::engine::{After, EngineError, Event, NodeId, NumberJob, NumberOutcome, PathRow};
-use crate::numbers::Distribution;
+use super::{Root, rules, search};
+use crate::engine::{After, EngineError, Event, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow};
+use crate::numbers::{Distribution, NumberRules};
 use crate::sampling::Sampler;
 use crate::text::TextStream;
 
 /// Writes texts and searches the numbers behind them.
 pub(super) struct ThenNumber {
-    job: NumberJob,
+    method: NumberMethod,
+    rules: NumberRules,
     vocabulary: Vocabulary,
     /// The marker without white space at its end, which tokens of numbers often bring themselves.
     marker: String,
@@ -57,7 +58,8 @@ impl ThenNumber {
             stage: Stage::Begins,
         };
         Self {
-            job: job.clone(),
+            method: job.method.clone(),
+            rules: rules(job, vocabulary),
             vocabulary: vocabulary.clone(),
             marker: marker.to_owned(),
             gap: after.marker[marker.len()..].to_owned(),
@@ -80,7 +82,7 @@ impl ThenNumber {
         let (logits, node) = row;
         check_row(logits)?;
         let text = &mut self.texts[index];
-        let id = text.sampler.choose(&logits[..self.vocabulary.tokens.min(logits.len())]) as u32;
+        let id = text.sampler.choose(self.vocabulary.known(logits)) as u32;
         let ends = self.vocabulary.eos_ids.contains(&id);
         text.ids.push(id);
         let mut shown = if ends { String::new() } else { text.stream.push(id) };
@@ -106,20 +108,12 @@ impl ThenNumber {
     fn begin_search(&self, index: usize, row: PathRow) -> Stage {
         let written = self.vocabulary.decoder.decode(&self.texts[index].ids);
         let behind = written.split_once(&self.marker).map_or("", |(_, behind)| behind);
-        let rules =
-            self.vocabulary.grammar.rules(self.job.limits, self.job.terminator.clone(), self.job.range);
-        match self.vocabulary.grammar.state_after(behind, &rules) {
+        match self.rules.state_after(behind) {
             Some(state) => {
-                Stage::Searches(search(&self.job, &self.vocabulary, Root { row, state }, index as u64))
+                let root = (Root { row, state }, index as u64);
+                Stage::Searches(search(&self.method, &self.vocabulary, self.rules.clone(), root))
             }
-            None => Stage::Ended(Some(NumberOutcome {
-                distribution: Distribution::average(&[]),
-                token_value: None,
-                nodes: 0,
-                forward_passes: 0,
-                truncated: false,
-                reached: 1,
-            })),
+            None => Stage::Ended(Some(NumberOutcome::new(Distribution::average(&[]), 0, 0))),
         }
     }
 

@@ -84,14 +84,9 @@ impl NumberBeam {
             *closed.entry(closing.value).or_default() += closing.probability;
         }
         let mass: f64 = self.found.iter().map(|closing| closing.probability).sum();
-        NumberOutcome {
-            distribution: Distribution::new(&closed, self.invalid, (1.0 - mass - self.invalid).max(0.0)),
-            token_value: None,
-            nodes: self.nodes,
-            forward_passes: self.forward_passes,
-            truncated: false,
-            reached: 1,
-        }
+        let open = (1.0 - mass - self.invalid).max(0.0);
+        let distribution = Distribution::new(&closed, self.invalid, open);
+        NumberOutcome::new(distribution, self.nodes, self.forward_passes)
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) use token::expectation;
 
 use super::{Decoding, Vocabulary};
 use crate::engine::{NumberJob, NumberMethod, PathRow};
-use crate::numbers::NumberState;
+use crate::numbers::{NumberRules, NumberState};
 
 /// Where a search begins.
 #[derive(Debug, Clone, Copy)]
@@ -32,16 +32,30 @@ pub(super) fn decoding(job: &NumberJob, vocabulary: &Vocabulary, first_token: u3
         Some(after) => Box::new(after::ThenNumber::new(job, after, vocabulary, first_token)),
         None => {
             let row = PathRow { parent: None, token: first_token };
-            search(job, vocabulary, Root { row, state: NumberState::START }, 0)
+            search(
+                &job.method,
+                vocabulary,
+                rules(job, vocabulary),
+                (Root { row, state: NumberState::START }, 0),
+            )
         }
     }
 }
 
-/// Starts a search. `stream` tells apart the random numbers of several searches of one request.
-fn search(job: &NumberJob, vocabulary: &Vocabulary, root: Root, stream: u64) -> Box<dyn Decoding> {
+/// What a job reads as a number. Costs a pass over the vocabulary where it has terminators or separators of its own.
+fn rules(job: &NumberJob, vocabulary: &Vocabulary) -> NumberRules {
+    vocabulary.grammar.rules(job.limits, job.terminator.clone(), job.range)
+}
+
+/// Starts a search at a root. The number beside it tells apart the random numbers of several searches of one request.
+fn search(
+    method: &NumberMethod,
+    vocabulary: &Vocabulary,
+    rules: NumberRules,
+    (root, stream): (Root, u64),
+) -> Box<dyn Decoding> {
     let grammar = &vocabulary.grammar;
-    let rules = grammar.rules(job.limits, job.terminator.clone(), job.range);
-    match &job.method {
+    match method {
         NumberMethod::Tree { tolerance, nodes_max, precision } => {
             let (tolerance, nodes_max, precision) = (*tolerance, *nodes_max, precision.clone());
             let limits = tree::TreeLimits { tolerance, nodes_max, precision };

@@ -118,14 +118,8 @@ impl Decoding for NumberSample {
         if !self.beginnings.is_empty() {
             return Ok(Progress::Running);
         }
-        events.push(Event::Number(NumberOutcome {
-            distribution: Distribution::new(&self.closed, self.invalid, self.open),
-            token_value: None,
-            nodes: self.nodes,
-            forward_passes: self.forward_passes,
-            truncated: false,
-            reached: 1,
-        }));
+        let distribution = Distribution::new(&self.closed, self.invalid, self.open);
+        events.push(Event::Number(NumberOutcome::new(distribution, self.nodes, self.forward_passes)));
         Ok(Progress::Done)
     }
 }

@@ -4,20 +4,17 @@
 //! carry is in doubt. With P(19) = P(20) = 0.5 it says 1.5 tens and 9 ones, 24.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary, not_a_distribution};
 use super::Root;
 use crate::engine::{EngineError, Event, NumberOutcome, PathRow};
-use crate::numbers::{Decimal, Distribution, Effect, NumberGrammar, NumberRules, NumberState, Softmax};
+use crate::numbers::{Decimal, Distribution, Effect, NumberRules, NumberState, Softmax};
 use crate::sampling::argmax;
 
 /// Follows the greedy path of a number.
 pub(super) struct TokenExpectation {
-    grammar: Arc<NumberGrammar>,
+    vocabulary: Vocabulary,
     rules: NumberRules,
-    number_values: Arc<[(u32, f64)]>,
-    tokens: usize,
     row: PathRow,
     state: NumberState,
     /// Probability of the path.
@@ -43,10 +40,8 @@ struct Part {
 impl TokenExpectation {
     pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, root: Root) -> Self {
         Self {
-            grammar: Arc::clone(&vocabulary.grammar),
+            vocabulary: vocabulary.clone(),
             rules,
-            number_values: Arc::clone(&vocabulary.number_values),
-            tokens: vocabulary.tokens,
             row: root.row,
             state: root.state,
             probability: 1.0,
@@ -56,8 +51,10 @@ impl TokenExpectation {
     }
 
     fn remember(&mut self, id: u32, next: NumberState, softmax: &Softmax<'_>) {
-        let value = self.number_values.iter().any(|&(number, _)| number == id);
-        let Some(seen) = expectation(softmax, &self.number_values).filter(|_| value) else { return };
+        if !self.vocabulary.number_values.iter().any(|&(number, _)| number == id) {
+            return;
+        }
+        let Some(seen) = expectation(softmax, &self.vocabulary.number_values) else { return };
         self.parts.push(Part {
             expectation: seen.value,
             digits: next.digits(),
@@ -86,14 +83,9 @@ impl TokenExpectation {
     fn outcome(&self, closed: Option<Decimal>) -> NumberOutcome {
         let closed = closed.map(|value| (value, self.probability));
         let mass = closed.map_or(0.0, |(_, probability)| probability);
-        NumberOutcome {
-            token_value: closed.and_then(|_| self.value()),
-            distribution: Distribution::new(&closed.into_iter().collect::<HashMap<_, _>>(), 0.0, 1.0 - mass),
-            nodes: self.nodes,
-            forward_passes: self.nodes,
-            truncated: false,
-            reached: 1,
-        }
+        let distribution = Distribution::new(&HashMap::from_iter(closed), 0.0, 1.0 - mass);
+        let token_value = closed.and_then(|_| self.value());
+        NumberOutcome { token_value, ..NumberOutcome::new(distribution, self.nodes, self.nodes) }
     }
 }
 
@@ -119,9 +111,9 @@ impl Decoding for TokenExpectation {
         self.nodes += 1;
         let (logits, node) = result.row(0);
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
-        let id = argmax(&logits[..self.tokens.min(logits.len())]) as u32;
+        let id = argmax(self.vocabulary.known(logits)) as u32;
         self.probability *= softmax.probability(id);
-        let closed = match self.grammar.effect(self.state, id, &self.rules) {
+        let closed = match self.vocabulary.grammar.effect(self.state, id, &self.rules) {
             Effect::Continues(next) => {
                 self.remember(id, next, &softmax);
                 self.state = next;

@@ -155,7 +155,7 @@ impl NumberTree {
         loop {
             if self.counted.open <= self.limits.tolerance
                 || self.counted.nodes >= self.limits.nodes_max
-                || self.is_precise()
+                || (self.is_precision_due() && self.is_precise())
             {
                 return true;
             }
@@ -174,14 +174,20 @@ impl NumberTree {
         }
     }
 
-    /// Whether the wanted estimate is known well enough. Looked at after certain numbers of counted nodes only, a
-    /// tenth apart: bounds cost a pass over everything found, and the answer must not depend on steps.
-    fn is_precise(&mut self) -> bool {
-        let Some(precision) = &self.limits.precision else { return false };
-        if self.counted.nodes < self.precision_checked_next {
-            return false;
+    /// Whether it is time to look at the bounds again: after certain numbers of counted nodes only, a tenth apart.
+    /// Bounds cost a pass over everything found, and the answer must not depend on steps.
+    fn is_precision_due(&mut self) -> bool {
+        let nodes = self.counted.nodes;
+        let due = nodes >= self.precision_checked_next;
+        if due {
+            self.precision_checked_next = nodes + (nodes / 10).max(1);
         }
-        self.precision_checked_next = self.counted.nodes + (self.counted.nodes / 10).max(1);
+        due
+    }
+
+    /// Whether the wanted estimate is known well enough.
+    fn is_precise(&self) -> bool {
+        let Some(precision) = &self.limits.precision else { return false };
         let bounds = self.distribution().estimate_bounds(precision.objective, &precision.estimation);
         bounds.is_some_and(|bounds| bounds.high - bounds.low <= precision.width)
     }
@@ -192,17 +198,10 @@ impl NumberTree {
         Distribution::new(&self.counted.closed, self.counted.invalid, open)
     }
 
-    fn outcome(&mut self) -> NumberOutcome {
+    fn outcome(&self) -> NumberOutcome {
         let spent = self.counted.nodes >= self.limits.nodes_max && self.counted.open > self.limits.tolerance;
-        self.precision_checked_next = 0;
-        NumberOutcome {
-            distribution: self.distribution(),
-            token_value: None,
-            nodes: self.counted.nodes,
-            forward_passes: self.forward_passes,
-            truncated: spent && !self.is_precise(),
-            reached: 1,
-        }
+        let found = NumberOutcome::new(self.distribution(), self.counted.nodes, self.forward_passes);
+        NumberOutcome { truncated: spent && !self.is_precise(), ..found }
     }
 }
 
