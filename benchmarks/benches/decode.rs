@@ -19,7 +19,7 @@ const QUESTIONS: [&str; 4] =
 /// Time of one decoder step whose rows each have a context of their own.
 fn timed_step(model: &mut dyn BatchModel, prompts: &[&[u32]]) -> Duration {
     let opened = model.open(prompts).unwrap();
-    let row = |(context, token)| Row { context, path: PathRow { parent: None, token } };
+    let row = |(context, token)| Row { context, path: PathRow::new(None, token) };
     let rows: Vec<Row> = opened.iter().map(|opened| row((opened.context, opened.first_token))).collect();
     let started = Instant::now();
     black_box(model.step(&rows).unwrap());

@@ -61,7 +61,7 @@ pub(crate) fn numbers(value: &Value) -> Vec<f64> {
 pub(crate) fn chain(context: ContextId, tokens: &[u32], first: u32) -> Vec<Row> {
     let row = |(index, &token): (u32, &u32)| {
         let parent = index.checked_sub(1).map(NodeId);
-        Row { context, path: PathRow { parent, token } }
+        Row { context, path: PathRow::new(parent, token) }
     };
     (first..).zip(tokens).map(row).collect()
 }

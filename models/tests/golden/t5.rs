@@ -158,8 +158,7 @@ fn a_tree_of_rows_equals_its_paths_one_by_one() {
     let Some(mut golden) = Golden::open("t5-ntl-was") else { return };
     let prompt = ids(&golden.cases()[0]["input_ids"]);
     let context = golden.model.open(&[&prompt]).unwrap()[0].context;
-    let row =
-        |parent: Option<u32>, token| Row { context, path: PathRow { parent: parent.map(NodeId), token } };
+    let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
     // 0 is the root; 10 and 63 follow it; 73 follows both; then 45 after the second of those.
     let tree = [
         row(None, 0),

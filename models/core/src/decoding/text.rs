@@ -74,7 +74,7 @@ impl TextDecoding {
         } else if path.decoded >= self.max_tokens {
             path.finish(FinishReason::Length, events);
         } else {
-            path.next = Some(PathRow { parent: Some(node), token: id });
+            path.next = Some(PathRow::new(Some(node), id));
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ impl Decoding for TextDecoding {
         self.in_step.sort_by_key(|&path| self.paths[path].decoded);
         self.in_step.truncate(rows_max);
         if self.in_step.is_empty() {
-            return vec![PathRow { parent: None, token: self.first_token }];
+            return vec![PathRow::new(None, self.first_token)];
         }
         self.in_step.iter().filter_map(|&path| self.paths[path].next).collect()
     }

@@ -27,6 +27,13 @@ pub struct PathRow {
     pub token: u32,
 }
 
+impl PathRow {
+    /// The row of `token` after `parent`.
+    pub fn new(parent: Option<NodeId>, token: u32) -> Self {
+        Self { parent, token }
+    }
+}
+
 /// One row of a step: "what follows `token`, after `parent`, under `context`?"
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {

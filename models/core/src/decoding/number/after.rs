@@ -64,7 +64,7 @@ impl ThenNumber {
             marker: marker.to_owned(),
             gap: after.marker[marker.len()..].to_owned(),
             max_tokens: after.max_tokens,
-            first_row: Some(PathRow { parent: None, token: first_token }),
+            first_row: Some(PathRow::new(None, first_token)),
             texts: (0..after.rationales.max(1)).map(text).collect(),
             in_step: Vec::new(),
             nodes: 0,
@@ -86,7 +86,7 @@ impl ThenNumber {
         let ends = self.vocabulary.eos_ids.contains(&id);
         text.ids.push(id);
         let mut shown = if ends { String::new() } else { text.stream.push(id) };
-        let next = PathRow { parent: Some(node), token: id };
+        let next = PathRow::new(Some(node), id);
         let over = ends || text.ids.len() >= self.max_tokens;
         let stage = if text.stream.stopped() {
             shown = shown + &self.marker + &self.gap;

@@ -58,7 +58,7 @@ impl NumberBeam {
             |closing: Closing| Closing { probability: closing.probability * prefix.probability, ..closing };
         self.found.extend(expansion.closed.into_iter().map(whole));
         self.longer.extend(expansion.children.into_iter().map(|(token, state, given)| Prefix {
-            row: PathRow { parent: Some(row.1), token },
+            row: PathRow::new(Some(row.1), token),
             state,
             probability: given * prefix.probability,
         }));

@@ -31,7 +31,7 @@ pub(super) fn decoding(job: &NumberJob, vocabulary: &Vocabulary, first_token: u3
     match &job.after {
         Some(after) => Box::new(after::ThenNumber::new(job, after, vocabulary, first_token)),
         None => {
-            let row = PathRow { parent: None, token: first_token };
+            let row = PathRow::new(None, first_token);
             search(
                 &job.method,
                 vocabulary,

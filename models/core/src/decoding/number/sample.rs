@@ -67,7 +67,7 @@ impl NumberSample {
             let mass = self.share * f64::from(draws);
             match self.grammar.effect(beginning.state, token, &self.rules) {
                 Effect::Continues(state) => {
-                    let row = PathRow { parent: Some(row.1), token };
+                    let row = PathRow::new(Some(row.1), token);
                     self.beginnings.push_back(Beginning { row, state, draws });
                 }
                 Effect::Closes(value) => *self.closed.entry(value).or_default() += mass,

@@ -117,7 +117,7 @@ impl Decoding for TokenExpectation {
             Effect::Continues(next) => {
                 self.remember(id, next, &softmax);
                 self.state = next;
-                self.row = PathRow { parent: Some(node), token: id };
+                self.row = PathRow::new(Some(node), id);
                 return Ok(Progress::Running);
             }
             Effect::Closes(value) => Some(value),

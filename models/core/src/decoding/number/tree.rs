@@ -136,7 +136,7 @@ impl NumberTree {
         for (token, state, given) in expansion.children {
             let child = given * probability;
             let node = self.nodes.len();
-            let row = PathRow { parent: Some(row.1), token };
+            let row = PathRow::new(Some(row.1), token);
             self.nodes.push(Prefix { row, state, probability: child });
             self.to_compute.push(Ranked { probability: child, order: Reverse(node), node });
             self.open_ahead += child;
