@@ -4,15 +4,12 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use ntl_core::engine::{
-    Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator, TextJob,
-};
+use ntl_core::engine::{Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator};
 use ntl_core::numbers::{Estimation, GrammarLimits, Objective};
-use ntl_core::sampling::Sampling;
 use ntl_models::LoadedModel;
 use ntl_models::batch::Engine;
 
-use crate::engine;
+use crate::{engine, greedy_text};
 
 const QUESTIONS: [&str; 16] = [
     "What is 336 - -20?",
@@ -54,9 +51,8 @@ fn requests() -> Vec<Row> {
     let tree = |tolerance, precision| NumberMethod::Tree { tolerance, nodes_max: 4096, precision };
     let certain = |objective| Some(Precision { width: 0.0, objective, estimation: Estimation::default() });
     let sample = |samples| NumberMethod::Sample { samples, seed: 1 };
-    let text = TextJob { n: 1, max_tokens: 16, sampling: Sampling::GREEDY, stop: Vec::new(), logprobs: None };
     vec![
-        row("greedy text", Request::Text(text)),
+        row("greedy text", Request::Text(greedy_text())),
         number("tree, certain mode", tree(1e-3, certain(Objective::Mode))),
         number("tree, certain median", tree(1e-3, certain(Objective::Median))),
         number("tree 1e-2", tree(1e-2, None)),

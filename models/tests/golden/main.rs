@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests fail by panicking")]
 
+mod beams;
 mod load_errors;
 mod numbers;
 mod support;

@@ -31,6 +31,24 @@ pub enum Stop {
     Many(Vec<String>),
 }
 
+/// When a beam search with enough finished texts ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a boolean or \"never\"")]
+pub enum EarlyStopping {
+    /// `true`: at once. `false`: when no running text, ended now, would be better.
+    At(bool),
+    /// `never`: when no running text can become better.
+    Never(Never),
+}
+
+/// The word `never`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Never {
+    /// The word.
+    Never,
+}
+
 /// Options of a streamed answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamOptions {
@@ -81,6 +99,18 @@ pub struct CompletionRequest {
     /// Repeat the prompt in front of the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
+    /// Search for the most probable texts with several beams instead of sampling. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub use_beam_search: Option<bool>,
+    /// Beams, at least `n`. Default: `best_of`, else `n`, else 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beam_width: Option<u64>,
+    /// Beams are compared by log-probability divided by their length to this power. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length_penalty: Option<f64>,
+    /// When a beam search ends. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stopping: Option<EarlyStopping>,
     /// Name of the caller's user; not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -133,6 +163,9 @@ pub struct Choice {
     pub logprobs: Option<Logprobs>,
     /// Null while a stream goes on.
     pub finish_reason: Option<FinishReason>,
+    /// Natural logarithm of the probability of the whole text, where a beam search found it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cumulative_logprob: Option<f64>,
     /// The number and its distribution, when asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,

@@ -10,8 +10,8 @@ mod number;
 mod tokens;
 
 pub use completions::{
-    Choice, CompletionChunk, CompletionRequest, CompletionResponse, FinishReason, Logprobs, Prompt, Stop,
-    StreamOptions, Usage,
+    Choice, CompletionChunk, CompletionRequest, CompletionResponse, EarlyStopping, FinishReason, Logprobs,
+    Never, Prompt, Stop, StreamOptions, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{Model, ModelList, Version};

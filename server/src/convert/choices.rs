@@ -32,7 +32,7 @@ impl ChoiceWriter {
     /// For answers to prompts of so many tokens.
     pub(crate) fn new(decoder: Arc<dyn TextDecoder>, wanted: &Wanted, prompt_tokens: u64) -> Self {
         let number = match wanted {
-            Wanted::Text(_) => None,
+            Wanted::Text(_) | Wanted::Beams(_) => None,
             Wanted::Number(plan) => Some(plan.print().clone()),
         };
         let usage = Usage { prompt_tokens, completion_tokens: 0, total_tokens: prompt_tokens };
@@ -48,9 +48,11 @@ impl ChoiceWriter {
         match event {
             Event::Text { text, token: None, .. } if text.is_empty() => None,
             Event::Text { choice, text, token } => Some(self.text(index(choice), text, token)),
-            Event::Finished { choice, reason, tokens } => {
+            Event::Finished { choice, reason, tokens, cumulative_logprob } => {
                 self.count(tokens);
-                Some(Choice { finish_reason: Some(finish_reason(reason)), ..piece(index(choice)) })
+                let finish_reason = Some(finish_reason(reason));
+                let cumulative_logprob = cumulative_logprob.map(finite);
+                Some(Choice { finish_reason, cumulative_logprob, ..piece(index(choice)) })
             }
             Event::Number(outcome) => self.number(index(0), &outcome),
             Event::Failed(_) => None,
@@ -126,6 +128,7 @@ impl Transcript {
         if let Some(choice) = place {
             choice.text.push_str(&piece.text);
             choice.finish_reason = piece.finish_reason.or(choice.finish_reason);
+            choice.cumulative_logprob = piece.cumulative_logprob.or(choice.cumulative_logprob);
             choice.number = piece.number.or(choice.number.take());
             if let (Some(all), Some(new)) = (choice.logprobs.as_mut(), piece.logprobs) {
                 extend(all, new);
@@ -152,7 +155,14 @@ fn extend(all: &mut Logprobs, new: Logprobs) {
 }
 
 fn piece(index: u64) -> Choice {
-    Choice { index, text: String::new(), logprobs: None, finish_reason: None, number: None }
+    Choice {
+        index,
+        text: String::new(),
+        logprobs: None,
+        finish_reason: None,
+        cumulative_logprob: None,
+        number: None,
+    }
 }
 
 fn finish_reason(reason: engine::FinishReason) -> FinishReason {

@@ -3,6 +3,7 @@
 //! [`plan()`] makes a validated [`Plan`] of a request, [`PromptInput`] makes token ids of prompts, [`ChoiceWriter`] makes
 //! choices of events. Invariant: whatever JSON comes in, the outcome is a plan or a 400 that names the field.
 
+mod beams;
 mod choices;
 mod number;
 mod number_method;

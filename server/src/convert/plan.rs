@@ -3,9 +3,10 @@
 //! Not here: fields that are refused (`unsupported`), token ids (`prompt`), options of numbers (`number_options`).
 
 use ntl_api::{CompletionRequest, NumberRequest, Stop};
-use ntl_core::engine::{Request, TextJob};
+use ntl_core::engine::{BeamJob, Request, TextJob};
 use ntl_core::sampling::Sampling;
 
+use super::beams::beam_job;
 use super::number_method::TextBefore;
 use super::number_options::NumberPlan;
 use super::prompt::{PromptInput, prompts};
@@ -61,6 +62,8 @@ pub(crate) struct Plan {
 pub(crate) enum Wanted {
     /// Ordinary text.
     Text(TextPlan),
+    /// The most probable texts.
+    Beams(BeamJob),
     /// A number.
     Number(Box<NumberPlan>),
 }
@@ -88,10 +91,12 @@ pub(crate) fn plan(request: CompletionRequest, rules: &Rules) -> Result<Plan, Ap
     let stream_options = request.stream_options.clone();
     check("stream_options", stream || stream_options.is_none(), "goes only with `stream`: true")?;
     let text = text_plan(&request, n, rules)?;
+    let beams = beam_job(&request, n, text.max_tokens)?;
     let wanted = match request.number {
-        None | Some(NumberRequest::Switch(false)) => Wanted::Text(text),
+        None | Some(NumberRequest::Switch(false)) => beams.map_or(Wanted::Text(text), Wanted::Beams),
         Some(number) => {
             text.goes_with_a_number()?;
+            check("use_beam_search", beams.is_none(), "does not go with `number`; see `number.method`")?;
             check("number", rules.spells_numbers, "needs a model whose vocabulary can write numbers")?;
             let options = match number {
                 NumberRequest::Switch(_) => serde_json::Map::new(),
@@ -103,7 +108,7 @@ pub(crate) fn plan(request: CompletionRequest, rules: &Rules) -> Result<Plan, Ap
         }
     };
     let prompts = match &wanted {
-        Wanted::Text(_) => prompts(request.prompt, n, "n")?,
+        Wanted::Text(_) | Wanted::Beams(_) => prompts(request.prompt, n, "n")?,
         Wanted::Number(number) => prompts(request.prompt, number.rationales(), "number.rationales")?,
     };
     let include_usage = stream_options.and_then(|options| options.include_usage).unwrap_or(false);
@@ -189,6 +194,7 @@ impl Wanted {
     pub(crate) fn request(&self) -> Request {
         match self {
             Self::Text(plan) => Request::Text(plan.job()),
+            Self::Beams(job) => Request::Beams(job.clone()),
             Self::Number(plan) => Request::Number(plan.job()),
         }
     }
@@ -197,6 +203,7 @@ impl Wanted {
     pub(crate) fn answers_per_prompt(&self) -> u32 {
         match self {
             Self::Text(plan) => plan.n,
+            Self::Beams(job) => job.n,
             Self::Number(_) => 1,
         }
     }
@@ -236,7 +243,7 @@ pub(super) mod tests {
     fn text(body: &Value) -> TextJob {
         match plan_of(body).unwrap().wanted.request() {
             Request::Text(job) => job,
-            Request::Number(job) => panic!("{job:?}"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -271,7 +278,7 @@ pub(super) mod tests {
     fn prompts_of_one_request_share_a_seed_only_if_it_was_given() {
         let seed = |wanted: &Wanted| match wanted.request() {
             Request::Text(job) => job.sampling.seed,
-            Request::Number(job) => panic!("{job:?}"),
+            other => panic!("{other:?}"),
         };
         let random = plan_of(&json!({"prompt": ["x", "x"]})).unwrap().wanted;
         assert_ne!(seed(&random), seed(&random));
@@ -303,6 +310,9 @@ pub(super) mod tests {
             ("echo", json!(true)),
             ("number_tokens", json!(true)),
             ("suffix", json!("x")),
+            ("beam_width", json!(4)),
+            ("length_penalty", json!(2)),
+            ("early_stopping", json!("never")),
         ] {
             let mut body = json!({"prompt": "x"});
             body[field] = value.clone();
@@ -327,7 +337,7 @@ pub(super) mod tests {
                 .request()
             {
                 Request::Number(job) => job.after.unwrap(),
-                Request::Text(job) => panic!("{job:?}"),
+                other => panic!("{other:?}"),
             };
         let by_default = after(&body, &rules());
         assert_eq!(by_default.sampling, Sampling { temperature: 0.5, top_p: 0.25, seed: 5 });

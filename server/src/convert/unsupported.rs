@@ -28,12 +28,10 @@ enum Neutral {
 
 use Neutral::{Empty, False, Null, Numbers, TextFormat, True};
 
-const COMPLETION_FIELDS: [(&str, Neutral); 43] = [
+const COMPLETION_FIELDS: [(&str, Neutral); 39] = [
     ("add_special_tokens", True),
     ("allowed_token_ids", Empty),
     ("bad_words", Empty),
-    ("beam_width", Null),
-    ("early_stopping", False),
     ("frequency_penalty", Numbers(&[0.0])),
     ("grammar", Empty),
     ("guided_choice", Empty),
@@ -44,7 +42,6 @@ const COMPLETION_FIELDS: [(&str, Neutral); 43] = [
     ("ignore_eos", False),
     ("include_stop_str_in_output", False),
     ("json_schema", Empty),
-    ("length_penalty", Numbers(&[1.0])),
     ("logit_bias", Empty),
     ("logits_processors", Empty),
     ("logprob_token_ids", Empty),
@@ -71,7 +68,6 @@ const COMPLETION_FIELDS: [(&str, Neutral); 43] = [
     ("top_k", Numbers(&[-1.0, 0.0])),
     ("truncate_prompt_tokens", Null),
     ("typical_p", Numbers(&[1.0])),
-    ("use_beam_search", False),
 ];
 
 /// Refuses what a completion request asks for beyond what is served. `n` is its number of texts.
@@ -131,7 +127,6 @@ mod tests {
             ("logit_bias", json!({"5": 1})),
             ("presence_penalty", json!(0.5)),
             ("frequency_penalty", json!(-0.5)),
-            ("use_beam_search", json!(true)),
             ("top_k", json!(5)),
             ("min_p", json!(0.1)),
             ("repetition_penalty", json!(1.2)),
@@ -154,7 +149,7 @@ mod tests {
     fn values_that_ask_for_nothing_pass_and_so_do_unknown_fields() {
         for body in [
             json!({"suffix": null, "best_of": null, "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": -0.0}),
-            json!({"best_of": 1, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1, "use_beam_search": false}),
+            json!({"best_of": 1, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1}),
             json!({"best_of": 2, "top_k": 0, "response_format": {"type": "text"}, "min_tokens": 0, "ignore_eos": false}),
             json!({"stop_token_ids": [], "skip_special_tokens": true, "user_tag": {"a": [1]}, "user": "x"}),
         ] {

@@ -156,3 +156,22 @@ async fn a_seed_repeats_itself_and_texts_of_one_request_differ() {
     let different: std::collections::BTreeSet<_> = texts(&one.json()).into_values().collect();
     assert_eq!(different.len(), 4);
 }
+
+#[tokio::test]
+async fn beams_come_best_first_with_their_log_probabilities_streamed_or_not() {
+    // `1` is likelier than `2`, but `2` goes on as one text only.
+    let script = |path: &[u32]| match path {
+        [] => logits(&[(piece("1"), 0.6), (piece("2"), 0.4)]),
+        [first] if *first == piece("1") => logits(&[(piece("3"), 0.5), (piece("4"), 0.5)]),
+        [_] => logits(&[(piece("5"), 1.0)]),
+        _ => logits(&[(EOS, 1.0)]),
+    };
+    let app = server(Box::new(move |_, path| Ok(script(path))));
+    let mut body = json!({"prompt": "x", "use_beam_search": true, "n": 2});
+    let answer = complete(&app, body.clone()).await.json();
+    assert_eq!(answer["choices"][0]["text"], "25");
+    let logprob = |choice: usize| answer["choices"][choice]["cumulative_logprob"].as_f64().unwrap().exp();
+    assert!((logprob(0) - 0.4).abs() < 1e-6 && (logprob(1) - 0.3).abs() < 1e-6, "{answer}");
+    body["stream"] = json!(true);
+    assert_eq!(joined(&complete(&app, body).await.chunks()), texts(&answer));
+}

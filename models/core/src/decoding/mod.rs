@@ -3,9 +3,12 @@
 //! A [`Decoding`] knows one request and no model. The engine asks each for rows, steps them all together and
 //! hands every decoding the logits of its own; so batching is decided in one place and decoding tested alone.
 
+mod beams;
 mod number;
 mod text;
 
+#[cfg(test)]
+mod beam_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]
@@ -18,6 +21,7 @@ use crate::numbers::NumberGrammar;
 use crate::sampling::argmax;
 use crate::text::TextDecoder;
 
+pub use beams::BeamDecoding;
 pub use text::TextDecoding;
 
 /// The logits of one decoding's rows within a step.
@@ -84,6 +88,7 @@ impl Vocabulary {
     pub fn decoding(&self, request: &Request, first_token: u32) -> Box<dyn Decoding> {
         match request {
             Request::Text(job) => Box::new(TextDecoding::new(job, self, first_token)),
+            Request::Beams(job) => Box::new(BeamDecoding::new(job, self, first_token)),
             Request::Number(job) => number::decoding(job, self, first_token),
         }
     }

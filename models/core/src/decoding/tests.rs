@@ -54,7 +54,11 @@ pub(super) fn model(
 }
 
 /// Runs one request to its end with at most `rows_max` rows a step.
-fn run(mut model: ScriptedModel, request: Request, rows_max: usize) -> Result<Vec<Event>, EngineError> {
+pub(super) fn run(
+    mut model: ScriptedModel,
+    request: Request,
+    rows_max: usize,
+) -> Result<Vec<Event>, EngineError> {
     let job = Job { prompt: vec![2, 1], request, deadline: None };
     let opened = model.open(&[&job.prompt]).unwrap()[0];
     let mut decoding = vocabulary().decoding(&job.request, opened.first_token);
@@ -371,7 +375,7 @@ fn text_job() -> TextJob {
 /// The text, reason and length of each choice.
 fn texts(events: &[Event]) -> Vec<(String, FinishReason, usize)> {
     let finished = events.iter().filter_map(|event| match event {
-        Event::Finished { choice, reason, tokens } => Some((*choice, *reason, *tokens)),
+        Event::Finished { choice, reason, tokens, .. } => Some((*choice, *reason, *tokens)),
         _ => None,
     });
     let mut finished: Vec<_> = finished.collect();

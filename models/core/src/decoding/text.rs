@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::beams::best_ids;
 use super::number::expectation;
 use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
 use crate::engine::{EngineError, Event, FinishReason, NodeId, PathRow, TextJob, TokenLogprob, TokenText};
@@ -84,14 +85,7 @@ impl TextDecoding {
         let known = self.vocabulary.known(logits);
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         let logprob = |id| TokenLogprob { id, logprob: softmax.log_probability(id) };
-        let mut ids: Vec<u32> = (0..known.len() as u32).collect();
-        let best_first = |a: &u32, b: &u32| known[*b as usize].total_cmp(&known[*a as usize]).then(a.cmp(b));
-        let count = count.min(ids.len());
-        if count > 0 && count < ids.len() {
-            ids.select_nth_unstable_by(count - 1, best_first);
-        }
-        ids.truncate(count);
-        ids.sort_by(best_first);
+        let ids = best_ids(known, count);
         let number = expectation(&softmax, &self.vocabulary.number_values);
         Ok(TokenText { token: logprob(id), top: ids.into_iter().map(logprob).collect(), number })
     }
@@ -103,7 +97,8 @@ impl Path {
         if !rest.is_empty() {
             events.push(Event::Text { choice: self.choice, text: rest, token: None });
         }
-        events.push(Event::Finished { choice: self.choice, reason, tokens: self.decoded });
+        let (choice, tokens) = (self.choice, self.decoded);
+        events.push(Event::Finished { choice, reason, tokens, cumulative_logprob: None });
         self.next = None;
         self.finished = true;
     }

@@ -22,6 +22,8 @@ pub struct Job {
 pub enum Request {
     /// Ordinary text.
     Text(TextJob),
+    /// The most probable texts.
+    Beams(BeamJob),
     /// The distribution of the number that the model would write.
     Number(NumberJob),
 }
@@ -31,6 +33,7 @@ impl Request {
     pub fn sequences(&self) -> u32 {
         match self {
             Self::Text(job) => job.n,
+            Self::Beams(job) => job.n,
             Self::Number(_) => 1,
         }
     }
@@ -49,6 +52,33 @@ pub struct TextJob {
     pub stop: Vec<String>,
     /// Report each token's log-probability and this many of the most probable alternatives.
     pub logprobs: Option<usize>,
+}
+
+/// The most probable texts, found by a beam search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BeamJob {
+    /// Texts that are followed at once, at least `n`.
+    pub beams: usize,
+    /// How many of the best are returned.
+    pub n: u32,
+    /// Most tokens of each text. 0 ends at once.
+    pub max_tokens: usize,
+    /// Texts are compared by log-probability divided by their number of tokens to this power.
+    pub length_penalty: f64,
+    /// When the search ends.
+    pub early_stopping: EarlyStopping,
+}
+
+/// When a beam search with enough finished texts ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EarlyStopping {
+    /// When no running text, ended at its present length, would be better.
+    #[default]
+    No,
+    /// At once.
+    Yes,
+    /// When no running text can become better, whatever its length.
+    Never,
 }
 
 /// What ends a number.
@@ -212,6 +242,8 @@ pub enum Event {
         reason: FinishReason,
         /// Tokens decoded for it, an end of sequence included.
         tokens: usize,
+        /// Log-probability of the whole text, where a beam search found it.
+        cumulative_logprob: Option<f64>,
     },
     /// The number distribution.
     Number(NumberOutcome),

@@ -11,7 +11,7 @@ mod model;
 
 pub use error::{EngineError, ModelError};
 pub use job::{
-    After, Event, FinishReason, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator,
-    TextJob, TokenLogprob, TokenNumber, TokenText,
+    After, BeamJob, EarlyStopping, Event, FinishReason, Job, NumberJob, NumberMethod, NumberOutcome,
+    Precision, Request, Terminator, TextJob, TokenLogprob, TokenNumber, TokenText,
 };
 pub use model::{BatchModel, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Row};

@@ -1,0 +1,232 @@
+//! Beam search for text with the semantics of Hugging Face's `BeamSearchScorer` (transformers 4.42), which the paper
+//! evaluates with: the best candidates of all beams, finished texts compared by length-normalised score.
+
+use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
+use crate::engine::{BeamJob, EarlyStopping, EngineError, Event, FinishReason, NodeId, PathRow};
+use crate::numbers::Softmax;
+
+/// Follows the most probable beginnings of a text.
+pub struct BeamDecoding {
+    job: BeamJob,
+    vocabulary: Vocabulary,
+    /// Unfinished texts, the most probable first; the first `computed` of them have their candidates.
+    running: Vec<Beam>,
+    computed: usize,
+    in_step: usize,
+    candidates: Vec<Candidate>,
+    finished: Vec<Hypothesis>,
+    /// Tokens that every running text has.
+    length: usize,
+}
+
+struct Beam {
+    row: PathRow,
+    ids: Vec<u32>,
+    logprob: f64,
+}
+
+/// A running text and one more token.
+#[derive(Clone, Copy)]
+struct Candidate {
+    beam: usize,
+    node: NodeId,
+    id: u32,
+    /// Of the whole text.
+    logprob: f64,
+}
+
+/// How far a search is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Search {
+    /// Longer texts may be better.
+    Open,
+    /// No longer text will be.
+    Settled,
+    /// No longer text is allowed or possible.
+    Cut,
+}
+
+/// A text that is complete, or cut.
+struct Hypothesis {
+    ids: Vec<u32>,
+    logprob: f64,
+    score: f64,
+    reason: FinishReason,
+    /// Decoded tokens, the end of sequence included.
+    tokens: usize,
+}
+
+impl BeamDecoding {
+    pub(super) fn new(job: &BeamJob, vocabulary: &Vocabulary, first_token: u32) -> Self {
+        let root = Beam { row: PathRow::new(None, first_token), ids: Vec::new(), logprob: 0.0 };
+        Self {
+            job: job.clone(),
+            vocabulary: vocabulary.clone(),
+            running: vec![root],
+            computed: 0,
+            in_step: 0,
+            candidates: Vec::new(),
+            finished: Vec::new(),
+            length: 0,
+        }
+    }
+
+    /// How many candidates of a step are looked at: enough to fill all beams when every end of sequence is among them.
+    fn candidates_max(&self) -> usize {
+        self.job.beams * (1 + self.vocabulary.eos_ids.len()).max(2)
+    }
+
+    /// Adds the best continuations of one running text.
+    fn extend(&mut self, beam: usize, (logits, node): (&[f32], NodeId)) -> Result<(), EngineError> {
+        check_row(logits)?;
+        let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
+        let known = self.vocabulary.known(logits);
+        let before = self.running[beam].logprob;
+        let best = best_ids(known, self.candidates_max());
+        let candidate = |id| Candidate { beam, node, id, logprob: before + softmax.log_probability(id) };
+        let possible = best.into_iter().filter(|&id| known[id as usize] > f32::NEG_INFINITY);
+        self.candidates.extend(possible.map(candidate));
+        Ok(())
+    }
+
+    /// Goes on to texts of one more token.
+    fn next_length(&mut self) -> Search {
+        let mut candidates = std::mem::take(&mut self.candidates);
+        // A stable sort: of equals the one of the better beam, then of the lower id, comes first.
+        candidates.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+        candidates.truncate(self.candidates_max());
+        self.length += 1;
+        let best = candidates.first().map_or(f64::NEG_INFINITY, |candidate| candidate.logprob);
+        let mut longer: Vec<Beam> = Vec::with_capacity(self.job.beams);
+        for (rank, candidate) in candidates.into_iter().enumerate() {
+            let ids = &self.running[candidate.beam].ids;
+            if self.vocabulary.eos_ids.contains(&candidate.id) {
+                // An end that does not rank among the beams is no text that the search would have kept.
+                if rank < self.job.beams {
+                    self.finish(ids.clone(), candidate.logprob, FinishReason::Stop);
+                }
+            } else {
+                let row = PathRow::new(Some(candidate.node), candidate.id);
+                let ids = [ids.as_slice(), &[candidate.id]].concat();
+                longer.push(Beam { row, ids, logprob: candidate.logprob });
+            }
+            if longer.len() == self.job.beams {
+                break;
+            }
+        }
+        self.running = longer;
+        self.computed = 0;
+        if self.is_settled(best) {
+            Search::Settled
+        } else if self.running.is_empty() || self.length >= self.job.max_tokens {
+            Search::Cut
+        } else {
+            Search::Open
+        }
+    }
+
+    /// Keeps a text if it is among the best finished ones.
+    fn finish(&mut self, ids: Vec<u32>, logprob: f64, reason: FinishReason) {
+        let score = self.score(logprob, self.length);
+        let full = self.finished.len() >= self.job.beams;
+        if full && score <= self.worst_score() {
+            return;
+        }
+        if full {
+            let by_score =
+                |a: &(usize, &Hypothesis), b: &(usize, &Hypothesis)| a.1.score.total_cmp(&b.1.score);
+            if let Some((worst, _)) = self.finished.iter().enumerate().min_by(by_score) {
+                self.finished.remove(worst);
+            }
+        }
+        self.finished.push(Hypothesis { ids, logprob, score, reason, tokens: self.length });
+    }
+
+    /// `logprob / tokens^length_penalty`.
+    fn score(&self, logprob: f64, tokens: usize) -> f64 {
+        logprob / (tokens as f64).powf(self.job.length_penalty)
+    }
+
+    fn worst_score(&self) -> f64 {
+        self.finished.iter().map(|hypothesis| hypothesis.score).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Whether no running text can do better than the finished ones, as far as `early_stopping` wants to know.
+    fn is_settled(&self, best: f64) -> bool {
+        if self.finished.len() < self.job.beams {
+            return false;
+        }
+        match self.job.early_stopping {
+            EarlyStopping::Yes => true,
+            EarlyStopping::Never if self.job.length_penalty > 0.0 => {
+                self.worst_score() >= self.score(best, self.job.max_tokens)
+            }
+            EarlyStopping::No | EarlyStopping::Never => self.worst_score() >= self.score(best, self.length),
+        }
+    }
+
+    /// Lets texts that are cut at `max_tokens` compete with the finished ones.
+    fn cut_running(&mut self) {
+        for beam in std::mem::take(&mut self.running) {
+            self.finish(beam.ids, beam.logprob, FinishReason::Length);
+        }
+    }
+
+    /// Reports the best texts. Where the model allows fewer than asked for, the rest is empty.
+    fn report(&mut self, events: &mut Vec<Event>) {
+        // Ascending and then from the back: of equals the one found last comes first, as in the original.
+        self.finished.sort_by(|a, b| a.score.total_cmp(&b.score));
+        for choice in 0..self.job.n {
+            let Some(best) = self.finished.pop() else {
+                let reason = FinishReason::Length;
+                events.push(Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None });
+                continue;
+            };
+            let text = self.vocabulary.decoder.decode(&best.ids);
+            events.push(Event::Text { choice, text, token: None });
+            let (reason, tokens, cumulative_logprob) = (best.reason, best.tokens, Some(best.logprob));
+            events.push(Event::Finished { choice, reason, tokens, cumulative_logprob });
+        }
+    }
+}
+
+impl Decoding for BeamDecoding {
+    fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+        self.in_step = (self.running.len() - self.computed).min(rows_max);
+        self.running[self.computed..][..self.in_step].iter().map(|beam| beam.row).collect()
+    }
+
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
+        if self.job.max_tokens == 0 {
+            self.report(events);
+            return Ok(Progress::Done);
+        }
+        for row in 0..self.in_step {
+            self.extend(self.computed + row, result.row(row))?;
+        }
+        self.computed += self.in_step;
+        if self.computed < self.running.len() {
+            return Ok(Progress::Running);
+        }
+        match self.next_length() {
+            Search::Open => return Ok(Progress::Running),
+            Search::Settled => {}
+            Search::Cut => self.cut_running(),
+        }
+        self.report(events);
+        Ok(Progress::Done)
+    }
+}
+
+/// The ids of the `count` largest logits, the largest first; of equals the lower id.
+pub(super) fn best_ids(logits: &[f32], count: usize) -> Vec<u32> {
+    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+    let best_first = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    let count = count.min(ids.len());
+    if count > 0 && count < ids.len() {
+        ids.select_nth_unstable_by(count - 1, best_first);
+    }
+    ids.truncate(count);
+    ids.sort_by(best_first);
+    ids
+}
