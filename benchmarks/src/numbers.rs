@@ -98,7 +98,7 @@ fn measure(engine: &Engine, prompts: &[Vec<u32>], concurrent: usize, row: &mut R
                 match event {
                     Event::Number(outcome) => row.outcomes.push(outcome),
                     Event::Failed(error) => bail!(error),
-                    Event::Text { .. } | Event::Finished { .. } => {}
+                    Event::Text { .. } | Event::Finished { .. } | Event::Scored(_) => {}
                 }
             }
         }

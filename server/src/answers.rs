@@ -107,6 +107,9 @@ impl Meter {
                     self.model.number(method, outcome);
                 }
             }
+            Event::Scored(outcome) => {
+                self.metrics.http.generation_tokens.inc_by(outcome.tokens.len() as u64);
+            }
             Event::Failed(_) => {}
         }
     }
@@ -122,7 +125,7 @@ fn one(prompt: usize, job: RunningJob) -> BoxStream<'static, (usize, Event)> {
         let unfinished = match &event {
             Event::Text { .. } => unfinished,
             Event::Finished { .. } => unfinished - 1,
-            Event::Number(_) | Event::Failed(_) => 0,
+            Event::Number(_) | Event::Scored(_) | Event::Failed(_) => 0,
         };
         Some(((prompt, event), (events, unfinished)))
     })

@@ -13,7 +13,7 @@ use axum::{Router, http};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::error::AppError;
-use crate::routes::{self, completions, models, ops, tokens};
+use crate::routes::{self, completions, models, ops, score, tokens};
 use crate::state::AppState;
 use crate::{auth, track};
 
@@ -21,6 +21,7 @@ use crate::{auth, track};
 pub fn router(app: AppState) -> Router {
     let work = Router::new()
         .route(routes::COMPLETIONS, post(completions::complete))
+        .route(routes::SCORE, post(score::score))
         .route(routes::MODELS, get(models::list))
         .route(routes::MODEL, get(models::one))
         .route(routes::TOKENIZE, post(tokens::tokenize))

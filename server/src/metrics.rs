@@ -136,7 +136,7 @@ impl HttpMetrics {
         let requests = "HTTP requests by the status they ended with; 499: the client left";
         let duration = "Time of a completion request, from its header to the end of its answer";
         let first = "Time from a completion request to its first token or number";
-        let tokens = "Tokens of finished texts, and decoder positions of finished numbers";
+        let tokens = "Tokens of finished texts and scored targets, and decoder positions of finished numbers";
         let rejected = "Requests turned away by the state of the server";
         let metrics = Self {
             requests: add.counters("ntl_requests_total", requests, &["route", "model", "code"])?,

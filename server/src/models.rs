@@ -8,13 +8,14 @@ use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ntl_core::engine::{Job, ModelInfo, Request};
+use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::text::TextDecoder;
 use ntl_models::LoadedModel;
 use ntl_models::batch::{Engine, EngineLimits, EngineObserver};
 use ntl_models::tokenizer::Tokenizer;
 
 use crate::answers::{Answers, RunningJob};
-use crate::convert::{PromptInput, Rules, method_of};
+use crate::convert::{PromptInput, Rules, ScoreIds, ScorePlan, method_of};
 use crate::error::AppError;
 use crate::metrics::{Metrics, ModelMetrics};
 use crate::state::{AppState, HttpSettings};
@@ -72,6 +73,7 @@ pub struct ServedModel {
     engine: Engine,
     tokenizer: Arc<Tokenizer>,
     spells_numbers: bool,
+    number_tokens: Arc<NumberTokens>,
     metrics: Arc<ModelMetrics>,
 }
 
@@ -88,13 +90,13 @@ impl ServedModel {
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let metrics = Arc::new(ModelMetrics::new(metrics, name, loaded.model.info()));
         let spells_numbers = loaded.vocabulary.grammar.spells_numbers();
+        let number_tokens = Arc::new(number_tokens(&loaded));
         let observer = Arc::clone(&metrics) as Arc<dyn EngineObserver>;
         let (engine, thread) = Engine::spawn(loaded.model, loaded.vocabulary, limits, observer)?;
         let created = unix_seconds();
-        Ok((
-            Self { name: name.into(), created, engine, tokenizer: loaded.tokenizer, spells_numbers, metrics },
-            thread,
-        ))
+        let (name, tokenizer) = (name.into(), loaded.tokenizer);
+        let model = Self { name, created, engine, tokenizer, spells_numbers, number_tokens, metrics };
+        Ok((model, thread))
     }
 
     /// Its name in requests.
@@ -148,6 +150,17 @@ impl ServedModel {
         off_the_runtime(bytes, convert).await
     }
 
+    /// The number tokens of its losses.
+    pub(crate) fn number_tokens(&self) -> &Arc<NumberTokens> {
+        &self.number_tokens
+    }
+
+    /// The token ids of all items of a score request.
+    pub(crate) async fn score_ids(&self, plan: ScorePlan, rules: Rules) -> Result<Vec<ScoreIds>, AppError> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        off_the_runtime(plan.text_bytes(), move || plan.ids(&tokenizer, &rules)).await
+    }
+
     /// The token ids of one text.
     pub(crate) async fn encode(&self, text: String, add_special_tokens: bool) -> Result<Vec<u32>, AppError> {
         let tokenizer = Arc::clone(&self.tokenizer);
@@ -184,6 +197,13 @@ impl ServedModel {
         app.metrics.http.prompt_tokens.inc_by(prompt_tokens);
         Ok(Answers::new(running, (started, allowed), &app.metrics, &self.metrics))
     }
+}
+
+/// The number tokens of a model's losses; those of the Regression Transformer are ordered by digit and place.
+fn number_tokens(loaded: &LoadedModel) -> NumberTokens {
+    let placed = |id| loaded.tokenizer.token(id).and_then(PlacedDigit::parse);
+    NumberTokens::new(loaded.vocabulary.number_values.iter().copied())
+        .ranked_by(|id, value| placed(id).map_or(value, PlacedDigit::value))
 }
 
 /// Seconds since 1970.

@@ -235,7 +235,9 @@ impl Runner {
 fn ending(event: &Event) -> Option<Ending> {
     match event {
         Event::Text { .. } => None,
-        Event::Finished { reason: FinishReason::Stop, .. } | Event::Number(_) => Some(Ending::Stop),
+        Event::Finished { reason: FinishReason::Stop, .. } | Event::Number(_) | Event::Scored(_) => {
+            Some(Ending::Stop)
+        }
         Event::Finished { reason: FinishReason::Length, .. } => Some(Ending::Length),
         Event::Failed(_) => Some(Ending::Error),
     }

@@ -8,11 +8,11 @@ mod cleanup;
 mod config;
 mod library;
 mod pieces;
-mod python;
 mod sentencepiece;
 mod slow;
 
 use ntl_core::engine::NumberEncoding;
+use ntl_core::numbers::python;
 use ntl_core::text::TextDecoder;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};

@@ -4,6 +4,10 @@
 
 mod beams;
 mod load_errors;
+mod losses;
+mod ntloss;
 mod numbers;
+mod score;
+mod stored;
 mod support;
 mod t5;

@@ -176,7 +176,7 @@ pub struct Choice {
 pub struct Usage {
     /// Tokens of all prompts.
     pub prompt_tokens: u64,
-    /// Tokens decoded: those of the texts, or the decoder positions behind a number.
+    /// Tokens decoded: those of the texts, the decoder positions behind a number, or those of scored targets.
     pub completion_tokens: u64,
     /// The sum.
     pub total_tokens: u64,

@@ -7,6 +7,7 @@ mod completions;
 mod error;
 mod models;
 mod number;
+mod score;
 mod tokens;
 
 pub use completions::{
@@ -19,4 +20,5 @@ pub use number::{
     Bounds, Mass, MethodName, Number, NumberOptions, NumberRequest, Objective, ObjectiveName, Quantile,
     SupportPoint, Terminator, TerminatorName, Thousands,
 };
+pub use score::{Loss, LossName, ReductionName, Score, ScoreItem, ScoreRequest, ScoreResponse, TextOrIds};
 pub use tokens::{DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse};

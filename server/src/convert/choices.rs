@@ -55,7 +55,7 @@ impl ChoiceWriter {
                 Some(Choice { finish_reason, cumulative_logprob, ..piece(index(choice)) })
             }
             Event::Number(outcome) => self.number(index(0), &outcome),
-            Event::Failed(_) => None,
+            Event::Scored(_) | Event::Failed(_) => None,
         }
     }
 
@@ -172,7 +172,8 @@ fn finish_reason(reason: engine::FinishReason) -> FinishReason {
     }
 }
 
-fn finite(logprob: f64) -> f64 {
+/// A log-probability that JSON can carry.
+pub(super) fn finite(logprob: f64) -> f64 {
     if logprob.is_nan() { LOGPROB_MIN } else { logprob.clamp(LOGPROB_MIN, 0.0) }
 }
 

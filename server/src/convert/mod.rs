@@ -1,7 +1,7 @@
 //! Between the wire and the engine: pure functions, no HTTP and no waiting.
 //!
 //! [`plan()`] makes a validated [`Plan`] of a request, [`PromptInput`] makes token ids of prompts, [`ChoiceWriter`] makes
-//! choices of events. Invariant: whatever JSON comes in, the outcome is a plan or a 400 that names the field.
+//! choices of events; [`score_plan()`] and [`ScorePrint`] do both for scores. Invariant: whatever JSON comes in, the outcome is a plan or a 400 that names the field.
 
 mod beams;
 mod choices;
@@ -10,6 +10,7 @@ mod number_method;
 mod number_options;
 mod plan;
 mod prompt;
+mod score;
 mod unsupported;
 
 pub(crate) use choices::{ChoiceWriter, Transcript};
@@ -17,6 +18,7 @@ pub(crate) use number::NumberPrint;
 pub(crate) use number_method::method_of;
 pub(crate) use plan::{Plan, Rules, Wanted, plan};
 pub(crate) use prompt::PromptInput;
+pub(crate) use score::{ScoreIds, ScorePlan, ScorePrint, score_plan};
 
 use crate::error::AppError;
 

@@ -118,7 +118,7 @@ pub(super) fn engine_objective(objective: Objective) -> numbers::Objective {
 }
 
 /// A number that JSON can carry, without the sign of zero.
-fn plain(value: f64) -> Option<f64> {
+pub(super) fn plain(value: f64) -> Option<f64> {
     value.is_finite().then_some(value + 0.0)
 }
 

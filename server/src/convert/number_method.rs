@@ -33,7 +33,7 @@ pub(super) struct TextBefore {
 /// Which method a request uses, where it asks for a number.
 pub(crate) fn method_of(request: &Request) -> Option<MethodName> {
     match request {
-        Request::Text(_) | Request::Beams(_) => None,
+        Request::Text(_) | Request::Beams(_) | Request::Score(_) => None,
         Request::Number(job) => Some(match job.method {
             NumberMethod::Tree { .. } => MethodName::Tree,
             NumberMethod::Sample { .. } => MethodName::Sample,

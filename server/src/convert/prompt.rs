@@ -82,7 +82,8 @@ impl Rules {
         Ok(ids)
     }
 
-    fn with_end(&self, mut ids: Vec<u32>) -> Vec<u32> {
+    /// `ids`, behind which an encoder-decoder model sees an end of sequence.
+    pub(super) fn with_end(&self, mut ids: Vec<u32>) -> Vec<u32> {
         let ends = ids.last().is_some_and(|id| self.eos_ids.contains(id));
         if let (true, false, Some(&end)) = (self.encoder_decoder, ends, self.eos_ids.first()) {
             ids.push(end);

@@ -3,9 +3,11 @@
 pub(crate) mod completions;
 pub(crate) mod models;
 pub(crate) mod ops;
+pub(crate) mod score;
 pub(crate) mod tokens;
 
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
+pub(crate) const SCORE: &str = "/v1/score";
 pub(crate) const MODELS: &str = "/v1/models";
 /// Names may hold slashes.
 pub(crate) const MODEL: &str = "/v1/models/{*id}";

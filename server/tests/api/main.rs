@@ -18,4 +18,6 @@ mod numbers;
 #[cfg(test)]
 mod ops;
 #[cfg(test)]
+mod score;
+#[cfg(test)]
 mod support;

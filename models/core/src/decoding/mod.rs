@@ -5,6 +5,7 @@
 
 mod beams;
 mod number;
+mod score;
 mod text;
 
 #[cfg(test)]
@@ -90,6 +91,7 @@ impl Vocabulary {
             Request::Text(job) => Box::new(TextDecoding::new(job, self, first_token)),
             Request::Beams(job) => Box::new(BeamDecoding::new(job, self, first_token)),
             Request::Number(job) => number::decoding(job, self, first_token),
+            Request::Score(job) => Box::new(score::ScoreDecoding::new(job, first_token)),
         }
     }
 }

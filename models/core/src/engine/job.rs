@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::EngineError;
+use super::{EngineError, ScoreJob, ScoreOutcome};
 use crate::numbers::{Distribution, Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::Sampling;
 
@@ -26,6 +26,8 @@ pub enum Request {
     Beams(BeamJob),
     /// The distribution of the number that the model would write.
     Number(NumberJob),
+    /// What a given target costs.
+    Score(ScoreJob),
 }
 
 impl Request {
@@ -34,7 +36,7 @@ impl Request {
         match self {
             Self::Text(job) => job.n,
             Self::Beams(job) => job.n,
-            Self::Number(_) => 1,
+            Self::Number(_) | Self::Score(_) => 1,
         }
     }
 }
@@ -222,7 +224,7 @@ pub enum FinishReason {
     Length,
 }
 
-/// What an engine sends back about one job. The last event is `Finished` of every text, `Number` or `Failed`.
+/// What an engine sends back about one job. The last event is `Finished` of every text, `Number`, `Scored` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// More of one text.
@@ -247,6 +249,8 @@ pub enum Event {
     },
     /// The number distribution.
     Number(NumberOutcome),
+    /// The target's tokens, scored.
+    Scored(ScoreOutcome),
     /// No answer.
     Failed(EngineError),
 }

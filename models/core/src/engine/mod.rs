@@ -8,6 +8,7 @@
 mod error;
 mod job;
 mod model;
+mod score;
 
 pub use error::{EngineError, ModelError};
 pub use job::{
@@ -15,3 +16,4 @@ pub use job::{
     Precision, Request, Terminator, TextJob, TokenLogprob, TokenNumber, TokenText,
 };
 pub use model::{BatchModel, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Row};
+pub use score::{ScoreJob, ScoreOutcome, TokenScore};

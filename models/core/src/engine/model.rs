@@ -124,6 +124,13 @@ pub struct ModelInfo {
     pub encoder_decoder: bool,
 }
 
+impl ModelInfo {
+    /// Whether its logits are a distribution over tokens; a regression head says one value instead.
+    pub fn has_token_distribution(&self) -> bool {
+        self.kind != "t5-regression-head"
+    }
+}
+
 /// A model that decodes rows of many contexts at once. Its owner is one engine thread.
 ///
 /// A row's logits depend on its context and its ancestors only, never on the other rows of the step.

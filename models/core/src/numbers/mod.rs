@@ -2,15 +2,15 @@
 //!
 //! [`NumberGrammar`] says which token ids continue, end or leave a number; the tree in [`crate::decoding`] walks
 //! it; [`Distribution`] holds what was found and computes estimates with rigorous [`bounds`](Interval).
-//! [`parse`] reads numbers out of ordinary text.
+//! [`parse`] reads numbers out of ordinary text; [`python`] reads those that are tokens.
 
 mod bounds;
 mod decimal;
 mod distribution;
 mod grammar;
 pub mod parse;
+pub mod python;
 mod rules;
-
 mod softmax;
 mod state;
 

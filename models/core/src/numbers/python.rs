@@ -1,4 +1,4 @@
-//! What Python calls a digit, white space and a `float`, where the original tokenizers depend on it.
+//! What Python calls a digit, white space and a `float`, where the original tokenizers and losses depend on it.
 //!
 //! In: characters and strings. Invariant: [`parse_float`] yields finite values only.
 
@@ -14,19 +14,19 @@ const ZEROS: [u32; 66] = [
 ];
 
 /// The value of a decimal digit of any script.
-pub(super) fn digit_value(character: char) -> Option<u8> {
+pub fn digit_value(character: char) -> Option<u8> {
     let code = u32::from(character);
     let zero = ZEROS[..ZEROS.partition_point(|&zero| zero <= code)].last()?;
     u8::try_from(code - zero).ok().filter(|&value| value < 10)
 }
 
 /// What `str.strip` takes away: Unicode's white space and four ASCII separators.
-pub(super) fn is_space(character: char) -> bool {
+pub fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&character)
 }
 
 /// `float(text)`, without the infinities and NaN.
-pub(super) fn parse_float(text: &str) -> Option<f64> {
+pub fn parse_float(text: &str) -> Option<f64> {
     let mut ascii = String::with_capacity(text.len());
     let mut characters = text.trim_matches(is_space).chars().peekable();
     while let Some(character) = characters.next() {

@@ -1,0 +1,141 @@
+//! Scoring a target: a chain of rows, as many of a step as fit, whose logits are read and not chosen from.
+
+use super::{Decoding, Progress, StepResult};
+use crate::engine::{
+    EngineError, Event, NodeId, PathRow, ScoreJob, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore,
+};
+use crate::losses::Position;
+
+/// Scores one target under one context.
+pub(super) struct ScoreDecoding {
+    job: ScoreJob,
+    first_token: u32,
+    /// Rows asked for so far: the number of the context's next node.
+    asked: u32,
+    scores: Vec<TokenScore>,
+}
+
+impl ScoreDecoding {
+    pub(super) fn new(job: &ScoreJob, first_token: u32) -> Self {
+        Self { job: job.clone(), first_token, asked: 0, scores: Vec::with_capacity(job.target.len()) }
+    }
+
+    /// The row whose logits say what stands at `place` of the target: it holds the token before.
+    fn row(&self, place: u32) -> PathRow {
+        let before = place.checked_sub(1);
+        let token = before.and_then(|before| self.job.target.get(before as usize)).copied();
+        PathRow::new(before.map(NodeId), token.unwrap_or(self.first_token))
+    }
+
+    fn score(&self, logits: &[f32], label: u32) -> Result<TokenScore, EngineError> {
+        let position = Position::new(logits, &self.job.number_tokens)
+            .map_err(|error| EngineError::Step(error.to_string()))?;
+        let mass = position.number_mass();
+        Ok(TokenScore {
+            token: TokenLogprob { id: label, logprob: position.log_probability(label) },
+            number: position.expectation().map(|value| TokenNumber { value, mass }),
+            losses: self.job.losses.iter().map(|loss| loss.at(&position, label)).collect(),
+        })
+    }
+}
+
+impl Decoding for ScoreDecoding {
+    fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+        let left = (self.job.target.len() - self.scores.len()).clamp(1, rows_max) as u32;
+        let rows = (self.asked..self.asked + left).map(|place| self.row(place)).collect();
+        self.asked += left;
+        rows
+    }
+
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
+        let first = self.scores.len();
+        let wanted = self.job.target.len().min(self.asked as usize);
+        for place in first..wanted {
+            let (logits, _) = result.row(place - first);
+            let score = self.score(logits, self.job.target[place])?;
+            self.scores.push(score);
+        }
+        if self.scores.len() < self.job.target.len() {
+            return Ok(Progress::Running);
+        }
+        events.push(Event::Scored(ScoreOutcome { tokens: std::mem::take(&mut self.scores) }));
+        Ok(Progress::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::{BatchModel, Row};
+    use crate::losses::{NumberLoss, NumberLossKind, NumberTokens};
+    use crate::scripted::ScriptedModel;
+
+    /// Each token is the number of its id; after a path the next id is the most probable.
+    fn counting() -> ScriptedModel {
+        let script = |_: &[u32], path: &[u32]| {
+            let mut logits = vec![0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0, 0.0];
+            logits[(path.last().copied().unwrap_or(1) as usize + 1) % 6] = 3.0;
+            Ok(logits)
+        };
+        ScriptedModel::new(6, Box::new(script))
+    }
+
+    fn run(target: &[u32], rows_max: usize) -> (Vec<TokenScore>, usize) {
+        let mut model = counting();
+        let opened = model.open(&[&[5]]).unwrap()[0];
+        let number_tokens = Arc::new(NumberTokens::new((2..6).map(|id| (id, f64::from(id)))));
+        let losses = vec![NumberLoss::of(NumberLossKind::Mae)];
+        let job = ScoreJob { target: target.to_vec(), number_tokens, losses };
+        let mut decoding = ScoreDecoding::new(&job, opened.first_token);
+        let (mut nodes, mut steps, mut events) = (0, 0, Vec::new());
+        loop {
+            let paths = decoding.next_rows(rows_max);
+            assert!((1..=rows_max).contains(&paths.len()));
+            let rows: Vec<Row> = paths.iter().map(|&path| Row { context: opened.context, path }).collect();
+            let logits = model.step(&rows).unwrap();
+            let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(nodes) };
+            nodes += rows.len() as u32;
+            steps += 1;
+            if decoding.advance(result, &mut events).unwrap() == Progress::Done {
+                break;
+            }
+        }
+        match events.as_slice() {
+            [Event::Scored(outcome)] => (outcome.tokens.clone(), steps),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_target_is_scored_in_as_few_steps_as_its_rows_fit_in() {
+        let target = [2, 3, 4, 4, 0];
+        let (scores, steps) = run(&target, 100);
+        assert_eq!(steps, 1);
+        assert_eq!(scores.iter().map(|score| score.token.id).collect::<Vec<_>>(), target);
+        // Three tokens follow their forerunner by one; of five possible tokens that one weighs e^3.
+        let total = 3.0_f64.exp() + 4.0;
+        for (at, score) in scores.iter().enumerate() {
+            let weight = if at < 3 { 3.0_f64.exp() } else { 1.0 };
+            assert!((score.token.logprob - (weight / total).ln()).abs() < 1e-9, "{at}: {score:?}");
+        }
+        for (rows_max, want) in [(1, 5), (2, 3), (5, 1)] {
+            assert_eq!(run(&target, rows_max), (scores.clone(), want), "{rows_max} rows a step");
+        }
+    }
+
+    #[test]
+    fn tokens_that_are_no_numbers_have_no_number_loss() {
+        let (scores, _) = run(&[2, 1, 0], 8);
+        let has_loss: Vec<bool> = scores.iter().map(|score| score.losses[0].is_some()).collect();
+        assert_eq!(has_loss, [true, false, false]);
+        assert!(scores[1].token.logprob.is_infinite(), "a token of no probability");
+        assert!(scores.iter().all(|score| score.number.is_some_and(|number| number.mass > 0.5)));
+    }
+
+    #[test]
+    fn an_empty_target_costs_a_step_and_has_no_scores() {
+        assert_eq!(run(&[], 8), (Vec::new(), 1));
+    }
+}

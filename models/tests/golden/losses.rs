@@ -1,0 +1,177 @@
+//! Cross entropy and the paper's Number Token Losses against what its own classes compute.
+
+use ntl_core::engine::NumberEncoding;
+use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, PlacedDigit, Position, Smoothing};
+use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::tokenizer::Tokenizer;
+
+use crate::stored::{DECODERS, Deviations, Example, Stored, T5, assert_same_tokens, flat, mean};
+use crate::support::fixtures;
+
+const CDF: NumberLossKind = NumberLossKind::WasCdf(Smoothing::NONE);
+
+/// Names in the goldens. The rank distance depends on how the original's sort left tokens of one value.
+const PAPER_LOSSES: [(&str, NumberLossKind); 5] = [
+    ("ntl_mse", NumberLossKind::Mse),
+    ("ntl_mae", NumberLossKind::Mae),
+    ("ntl_huber", NumberLossKind::Huber),
+    ("ntl_was_absdiff", NumberLossKind::Was),
+    ("ntl_was_cdf_ordered", CDF),
+];
+
+/// What the original adds up in single precision: errors of some digits, or as many shares as there are tokens.
+fn unit(kind: NumberLossKind, tokens: &NumberTokens) -> f64 {
+    if kind == CDF { tokens.values().count() as f64 } else { 10.0 }
+}
+
+fn loss(example: &Example, kind: NumberLossKind, tokens: &NumberTokens) -> f64 {
+    mean(&example.losses(NumberLoss::of(kind), tokens))
+}
+
+#[test]
+fn the_papers_losses_are_the_originals() {
+    let mut deviations = Deviations::default();
+    for stored in T5.into_iter().filter_map(Stored::open) {
+        let tokens = stored.paper_tokens().0.in_order(&stored.original_order());
+        for example in stored.examples() {
+            // Padding is removed, since ours never counts it.
+            let without_padding = &example.golden["paper_losses_padding_removed"];
+            let golden =
+                if without_padding.is_null() { &example.golden["paper_losses"] } else { without_padding };
+            for (name, kind) in PAPER_LOSSES {
+                let got = loss(&example, kind, &tokens);
+                match golden[name].as_f64() {
+                    Some(want) => deviations.compare((name, &example.id), got, want, unit(kind, &tokens)),
+                    // The original is NaN without a number label, ours is 0.
+                    None => assert!(got.abs() <= 0.0 && example.id.ends_with("no_number"), "{}", example.id),
+                }
+            }
+        }
+    }
+    deviations.check();
+}
+
+#[test]
+fn cross_entropy_expectations_and_masses_are_the_originals() {
+    let mut deviations = Deviations::default();
+    for stored in T5.into_iter().chain(DECODERS).chain(["t5-xval"]).filter_map(Stored::open) {
+        let has_numbers = stored.golden["number_tokens"].is_array();
+        let tokens = if has_numbers { stored.paper_tokens().0 } else { NumberTokens::default() };
+        for example in stored.examples() {
+            let (golden, losses) = (&example.golden, example.cross_entropies(&tokens));
+            let want = golden["ce_loss"].as_f64().unwrap();
+            deviations.compare(("ce", &example.id), mean(&losses), want, example.logit_max());
+            // The batches of decoder-only checkpoints have none.
+            let logprobs = Some(&golden["token_logprobs"]).filter(|logprobs| logprobs.is_array());
+            for (got, want) in losses.iter().zip(logprobs.map(flat).unwrap_or_default()) {
+                assert_eq!(got.is_some(), want.is_some(), "{}: padding", example.id);
+                if let (Some(got), Some(want)) = (got, want) {
+                    // Computed in double precision.
+                    deviations.compare(("logprob", &example.id), -got, want, 1e-3);
+                }
+            }
+            if has_numbers {
+                compare_numbers(&mut deviations, &example, &tokens);
+            }
+        }
+    }
+    deviations.check();
+}
+
+fn compare_numbers(deviations: &mut Deviations, example: &Example, tokens: &NumberTokens) {
+    let golden = |name: &str| flat(&example.golden[name]);
+    let wanted = golden("yhat").into_iter().zip(golden("number_mass")).zip(golden("y"));
+    for ((label, logits), ((expectation, mass), value)) in example.positions().zip(wanted) {
+        let Some(label) = label else { continue };
+        let position = Position::new(logits, tokens).unwrap();
+        let (yhat, what) = (position.expectation().unwrap(), &example.id);
+        deviations.compare(("expectation", what), yhat, expectation.unwrap(), 10.0);
+        deviations.compare(("mass", what), position.number_mass(), mass.unwrap(), 1.0);
+        assert_eq!(tokens.value(label), value, "{}", example.id);
+    }
+}
+
+#[test]
+fn total_losses_are_those_that_the_original_models_return() {
+    let mut deviations = Deviations::default();
+    for (name, kind) in [("t5-ntl-was", NumberLossKind::Was), ("t5-ntl-mse", NumberLossKind::Mse)] {
+        let Some(stored) = Stored::open(name) else { continue };
+        let (tokens, _) = stored.paper_tokens();
+        for example in stored.examples() {
+            let (ce, ntl) = (mean(&example.cross_entropies(&tokens)), loss(&example, kind, &tokens));
+            let golden = |name: &str| example.golden[name].as_f64();
+            let unit = example.logit_max();
+            deviations.compare(("token_loss", &example.id), ce, golden("token_loss").unwrap(), unit);
+            // NaN in the original without a number label.
+            if let (Some(number), Some(total)) = (golden("number_loss"), golden("loss")) {
+                deviations.compare(("number_loss", &example.id), ntl, number, 10.0);
+                deviations.compare(("loss", &example.id), ce + 0.3 * ntl, total, unit);
+            }
+        }
+    }
+    deviations.check();
+}
+
+/// With these labels for padding, ours is the original that counts it.
+#[test]
+fn the_original_counts_padding_as_a_digit_and_ours_does_not() {
+    for stored in ["t5-rt", "t5-rt-ntl"].into_iter().filter_map(Stored::open) {
+        let (tokens, _) = stored.paper_tokens();
+        let alias = stored.golden["minus100_alias"]["id"].as_u64().unwrap() as u32;
+        let mut batch = stored.examples().pop().unwrap();
+        let (with, without) =
+            (batch.golden["paper_losses"].clone(), batch.golden["paper_losses_padding_removed"].clone());
+        let mut deviations = Deviations::default();
+        for (name, kind) in &PAPER_LOSSES[..3] {
+            let want = without[name].as_f64().unwrap();
+            deviations.compare((name, &batch.id), loss(&batch, *kind, &tokens), want, 10.0);
+        }
+        batch.rows.iter_mut().flatten().for_each(|(label, _)| *label = label.or(Some(alias)));
+        for (name, kind) in &PAPER_LOSSES[..3] {
+            let (with, without) = (with[name].as_f64().unwrap(), without[name].as_f64().unwrap());
+            assert!((with - without).abs() > 0.1, "padding is meant to show");
+            deviations.compare((name, &batch.id), loss(&batch, *kind, &tokens), with, 10.0);
+        }
+        deviations.check();
+    }
+}
+
+/// The original's order is what an unstable sort happened to leave, ours is by id.
+#[test]
+fn the_order_of_equal_values_moves_the_rank_distance_by_some_hundredths() {
+    for stored in ["t5-ce", "t5-rt"].into_iter().filter_map(Stored::open) {
+        let (tokens, places) = stored.paper_tokens();
+        let ours = tokens.clone().ranked_by(|id, _| places[&id]);
+        let original = tokens.in_order(&stored.original_order());
+        let mut farthest = 0.0_f64;
+        for example in stored.examples() {
+            let [ours, original] = [&ours, &original].map(|tokens| loss(&example, CDF, tokens));
+            println!("{}: {original} in the order of the original, {ours} in ours", example.id);
+            farthest = farthest.max((ours - original).abs() / original.max(1e-9));
+        }
+        assert!((0.001..0.1).contains(&farthest), "{}: {farthest}", stored.name);
+    }
+}
+
+#[test]
+fn number_tokens_read_from_the_checkpoints_are_the_originals() {
+    for stored in T5.into_iter().filter_map(Stored::open) {
+        let (want, places) = stored.paper_tokens();
+        let pieces = stored.golden["number_tokens"].as_array().unwrap();
+        if stored.name.starts_with("t5-rt") {
+            for piece in pieces {
+                let id = piece[0].as_u64().unwrap() as u32;
+                let digit = PlacedDigit::parse(piece[1].as_str().unwrap()).unwrap();
+                assert_eq!(want.value(id), Some(f64::from(digit.digit)), "{piece}");
+                assert!((digit.value() - places[&id]).abs() <= 1e-6 * places[&id], "{piece}");
+            }
+            continue;
+        }
+        let files = CheckpointFiles::folder(&fixtures().unwrap().join(stored.name)).unwrap();
+        let tokenizer = Tokenizer::open(&files).unwrap();
+        let values = (0..tokenizer.len() as u32).filter_map(|id| Some((id, tokenizer.number_value(id)?)));
+        assert_same_tokens(&NumberTokens::new(values), &want, stored.name);
+        let digits = tokenizer.number_encoding() == NumberEncoding::Digits;
+        assert_eq!(digits, stored.name.starts_with("t5-ntl"), "{}", stored.name);
+    }
+}

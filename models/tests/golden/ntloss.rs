@@ -1,0 +1,210 @@
+//! Every class and option of ntloss 0.3.2 against what it computes: `ntloss.json`.
+
+use ntl_core::losses::{
+    Digit, NtlossVocabulary, NumberLevel, NumberLoss, NumberLossKind, NumberTokens, Position, Reduced,
+    Reduction, Squash, reduce, reduce_weighted,
+};
+use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::tokenizer::Tokenizer;
+use serde_json::Value;
+
+use crate::stored::{DECODERS, Deviations, Example, Rows, Stored, T5, assert_same_tokens, flat, read};
+use crate::support::fixtures;
+
+/// A class of ntloss with its options, read from a name such as `NTLoss(digit_level=True,reweigh=True,squash_factor=2.0)`.
+struct Original<'a> {
+    class: &'a str,
+    options: Vec<(&'a str, &'a str)>,
+    /// The positions of each target weigh 1, 2, 3, 1, 2, 3 and so on.
+    is_weighted: bool,
+}
+
+impl<'a> Original<'a> {
+    fn parse(name: &'a str) -> Self {
+        let (class, rest) = name.split_once('(').unwrap();
+        let (options, rest) = rest.split_once(')').unwrap();
+        let options = options.split(',').map(|option| option.split_once('=').unwrap()).collect();
+        Self { class, options, is_weighted: rest.contains("loss_weights") }
+    }
+
+    fn option(&self, name: &str) -> &'a str {
+        self.options.iter().find(|(option, _)| *option == name).map_or("None", |(_, value)| value)
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.option(name) == "True"
+    }
+
+    fn kind(&self) -> NumberLossKind {
+        match (self.class, self.option("loss_function"), self.option("squash_factor")) {
+            ("NTLoss", _, "None") => NumberLossKind::Was,
+            ("NTLoss", _, factor) => {
+                NumberLossKind::SquashedWas(Squash::new(factor.parse().unwrap()).unwrap())
+            }
+            (_, "mse_loss", _) => NumberLossKind::Mse,
+            (_, "l1_loss", _) => NumberLossKind::Mae,
+            // With its default of 1, torch's smooth_l1_loss is the Huber loss.
+            (_, "huber_loss" | "smooth_l1_loss", _) => NumberLossKind::Huber,
+            (class, function, _) => panic!("{class} with {function} is not known"),
+        }
+    }
+
+    /// What it adds up in single precision: errors of some digits, or with `reweigh` the largest loss times what is left of a
+    /// sum over the whole vocabulary.
+    fn unit(&self, tokens: &NumberTokens) -> f64 {
+        let span = tokens.values().map(|(_, value)| value.abs()).fold(0.0, f64::max);
+        match (self.is("reweigh"), self.option("loss_function")) {
+            (false, _) => 10.0,
+            (true, "mse_loss") => 10.0 + 10.0 * span * span,
+            (true, _) => 10.0 + 10.0 * span,
+        }
+    }
+
+    fn losses(&self, example: &Example, vocabularies: &Vocabularies) -> Vec<Option<f64>> {
+        if !self.class.starts_with("NumberLevelLoss") {
+            let tokens = vocabularies.of(self.is("digit_level"));
+            return example.losses(NumberLoss { kind: self.kind(), reweigh: self.is("reweigh") }, tokens);
+        }
+        let (float_level, reweigh) = (self.is("float_level"), self.is("reweigh"));
+        let level = NumberLevel { float_level, reweigh, ..NumberLevel::default() };
+        let digit = |(label, logits): &(Option<u32>, Vec<f32>)| {
+            let position = Position::new(logits, &vocabularies.digits).unwrap();
+            let is_point = *label == vocabularies.point;
+            Digit::new(&position, label.unwrap_or(u32::MAX), is_point && label.is_some())
+        };
+        example.rows.iter().flat_map(|row| level.losses(&row.iter().map(digit).collect::<Vec<_>>())).collect()
+    }
+
+    /// The original's older class puts numbers that begin with a point elsewhere.
+    fn is_misplaced(&self, example: &Example) -> bool {
+        let is_old = self.class == "NumberLevelLossLooped" && self.is("float_level");
+        let ids = ["t5-ce long", "t5-ce batch", "t5-v11 long", "t5-v11 batch"];
+        is_old && ids.contains(&example.id.as_str())
+    }
+}
+
+/// The number tokens of ntloss for a checkpoint.
+struct Vocabularies {
+    digits: NumberTokens,
+    floats: NumberTokens,
+    point: Option<u32>,
+}
+
+impl Vocabularies {
+    fn open(stored: &Stored, info: &Value) -> Self {
+        let files = CheckpointFiles::folder(&fixtures().unwrap().join(stored.name)).unwrap();
+        // The tokenizer of RT checkpoints has the pieces of the plain one in front.
+        let files = match stored.name.starts_with("t5-rt") {
+            true => CheckpointFiles::folder(&fixtures().unwrap().join("t5-v11")).unwrap(),
+            false => files,
+        };
+        let tokenizer = Tokenizer::open(&files).unwrap();
+        let tokens = |rule: NtlossVocabulary| {
+            let value = |id| Some((id, rule.value(tokenizer.token(id)?)?));
+            NumberTokens::new((0..tokenizer.len() as u32).filter_map(value))
+        };
+        let golden = |name: &str| {
+            let pair = |pair: &Value| (pair[0].as_u64().unwrap() as u32, pair[1].as_f64().unwrap());
+            NumberTokens::new(info[name].as_array().unwrap().iter().map(pair))
+        };
+        let (digits, floats) = (tokens(NtlossVocabulary::Digits), tokens(NtlossVocabulary::Floats));
+        assert_eq!(digits, golden("number_tokens_digit_level"), "{}", stored.name);
+        assert_same_tokens(&floats, &golden("number_tokens_all"), stored.name);
+        Self { digits, floats, point: tokenizer.token_id(".") }
+    }
+
+    fn of(&self, digit_level: bool) -> &NumberTokens {
+        if digit_level { &self.digits } else { &self.floats }
+    }
+}
+
+fn compare(
+    deviations: &mut Deviations,
+    original: &Original<'_>,
+    (losses, rows): (&[Option<f64>], &Rows),
+    (golden, what, unit): (&Value, &str, f64),
+) {
+    let in_row = rows.iter().flat_map(|row| 0..row.len());
+    let weights: Option<Vec<f64>> =
+        original.is_weighted.then(|| in_row.map(|at| (at % 3 + 1) as f64).collect());
+    for (name, reduction) in [("mean", Reduction::Mean), ("sum", Reduction::Sum), ("none", Reduction::None)] {
+        let Some(want) = golden.get(name) else { continue };
+        let reduced = match &weights {
+            Some(weights) => reduce_weighted(losses, weights, reduction).unwrap(),
+            None => reduce(losses, reduction),
+        };
+        let got = match reduced {
+            Reduced::All(loss) => vec![loss],
+            Reduced::Each(losses) => losses,
+        };
+        let want = flat(want);
+        assert_eq!(got.len(), want.len(), "{what}");
+        for (got, want) in got.into_iter().zip(want) {
+            let terms = if reduction == Reduction::Sum { losses.len() as f64 } else { 1.0 };
+            deviations.compare((original.class, &format!("{what} {name}")), got, want.unwrap(), unit * terms);
+        }
+    }
+}
+
+#[test]
+fn every_class_and_option_of_ntloss_is_the_original() {
+    let mut deviations = Deviations::default();
+    let mut compared = 0;
+    for stored in T5.into_iter().chain(DECODERS).filter_map(Stored::open) {
+        let golden = read(stored.name, "ntloss.json").unwrap();
+        let vocabularies = Vocabularies::open(&stored, &golden["info"]);
+        for example in stored.examples() {
+            let id = example.id.rsplit(' ').next().unwrap();
+            let golden = if id == "batch" { &golden["batch"] } else { &golden["cases"][id] };
+            for (name, golden) in golden.as_object().unwrap() {
+                let (original, what) = (Original::parse(name), format!("{} {name}", example.id));
+                if original.class == "predict_numbers" {
+                    compare_predictions(
+                        &mut deviations,
+                        &example,
+                        vocabularies.of(original.is("digit_level")),
+                        golden,
+                    );
+                } else if !original.is_misplaced(&example) {
+                    let losses = original.losses(&example, &vocabularies);
+                    let unit = original.unit(vocabularies.of(original.is("digit_level")));
+                    compare(&mut deviations, &original, (&losses, &example.rows), (golden, &what, unit));
+                }
+                compared += 1;
+            }
+        }
+    }
+    println!("{compared} times an option of ntloss");
+    deviations.check();
+}
+
+fn compare_predictions(
+    deviations: &mut Deviations,
+    example: &Example,
+    tokens: &NumberTokens,
+    golden: &Value,
+) {
+    let wanted = flat(&golden["yhat"]).into_iter().zip(flat(&golden["nt_mass"]));
+    for ((_, logits), (expectation, mass)) in example.positions().zip(wanted) {
+        let position = Position::new(logits, tokens).unwrap();
+        let (yhat, what) = (position.expectation().unwrap(), &example.id);
+        deviations.compare(("expectation", what), yhat, expectation.unwrap(), 10.0);
+        deviations.compare(("mass", what), position.number_mass(), mass.unwrap(), 1.0);
+    }
+}
+
+#[test]
+fn the_older_number_level_loss_puts_a_number_that_begins_with_a_point_at_the_point() {
+    for stored in ["t5-ce", "t5-v11"].into_iter().filter_map(Stored::open) {
+        let golden = &read(stored.name, "ntloss.json").unwrap()["cases"]["long"];
+        let losses = |class: &str| flat(&golden[format!("{class}(float_level=True,reweigh=False)")]["none"]);
+        let (new, old) = (losses("NumberLevelLoss"), losses("NumberLevelLossLooped"));
+        let is_number = |loss: &Option<f64>| loss.is_some_and(|loss| loss > 0.0);
+        let places = |losses: &[Option<f64>]| -> Vec<usize> {
+            (0..losses.len()).filter(|&at| is_number(&losses[at])).collect()
+        };
+        println!("{}: {:?} and {:?}", stored.name, places(&new), places(&old));
+        assert_ne!(places(&new), places(&old), "{}", stored.name);
+        assert!(places(&new).iter().all(|at| places(&old).contains(at) || places(&old).contains(&(at - 1))));
+    }
+}

@@ -1,0 +1,105 @@
+//! Scoring through the engine, from token ids to losses, against what the original models and losses compute.
+
+use std::sync::Arc;
+
+use ntl_core::engine::{Event, Job, Request, ScoreJob, ScoreOutcome};
+use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Smoothing};
+use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
+use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::{LoadOptions, load};
+use serde_json::Value;
+
+use crate::stored::{Deviations, mean, read};
+use crate::support::{fixtures, ids, numbers};
+
+/// Checkpoints that are served; trained and random, multi-digit tokens and single digits.
+const SERVED: [&str; 4] = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11"];
+
+const LOSSES: [(&str, NumberLossKind); 5] = [
+    ("ntl_mse", NumberLossKind::Mse),
+    ("ntl_mae", NumberLossKind::Mae),
+    ("ntl_huber", NumberLossKind::Huber),
+    ("ntl_was_absdiff", NumberLossKind::Was),
+    ("ntl_was_cdf_ordered", NumberLossKind::WasCdf(Smoothing::NONE)),
+];
+
+/// What the logits of our model deviate from the original's, in units of the last place that a comparison allows.
+const UNIT: f64 = 400.0;
+
+struct Scorer {
+    engine: Engine,
+    number_tokens: Arc<NumberTokens>,
+    golden: Value,
+}
+
+impl Scorer {
+    fn open(name: &str, limits: EngineLimits) -> Option<Self> {
+        let golden = read(name, "golden.json")?;
+        let files = CheckpointFiles::folder(&fixtures()?.join(name)).unwrap();
+        let loaded = load(&files, LoadOptions::default()).unwrap();
+        let number_tokens = NumberTokens::new(loaded.vocabulary.number_values.iter().copied())
+            .in_order(&ids(&golden["wasserstein_order_ids"]));
+        let (engine, _) =
+            Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver)).unwrap();
+        Some(Self { engine, number_tokens: Arc::new(number_tokens), golden })
+    }
+
+    fn submit(&self, case: &Value) -> JobEvents {
+        let losses = LOSSES.iter().map(|(_, kind)| NumberLoss::of(*kind)).collect();
+        let number_tokens = Arc::clone(&self.number_tokens);
+        let request = Request::Score(ScoreJob { target: ids(&case["label_ids"]), number_tokens, losses });
+        self.engine.submit(Job { prompt: ids(&case["input_ids"]), request, deadline: None }).unwrap()
+    }
+
+    fn cases(&self) -> &[Value] {
+        self.golden["cases"].as_array().unwrap()
+    }
+}
+
+fn outcome(mut events: JobEvents) -> ScoreOutcome {
+    match events.next_blocking() {
+        Some(Event::Scored(outcome)) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn scored_targets_have_the_originals_losses() {
+    let mut deviations = Deviations::default();
+    for name in SERVED {
+        let Some(scorer) = Scorer::open(name, EngineLimits::default()) else { continue };
+        for case in scorer.cases() {
+            let (what, tokens) = (format!("{name} {}", case["id"]), outcome(scorer.submit(case)).tokens);
+            let ce: Vec<Option<f64>> = tokens.iter().map(|token| Some(-token.token.logprob)).collect();
+            deviations.compare(("ce", &what), mean(&ce), case["ce_loss"].as_f64().unwrap(), UNIT);
+            for (token, want) in tokens.iter().zip(numbers(&case["token_logprobs"])) {
+                deviations.compare(("logprob", &what), token.token.logprob, want, UNIT);
+            }
+            for (token, want) in tokens.iter().zip(numbers(&case["number_mass"])) {
+                deviations.compare(("mass", &what), token.number.unwrap().mass, want, UNIT);
+            }
+            for (index, (loss, _)) in LOSSES.iter().enumerate() {
+                let losses: Vec<Option<f64>> = tokens.iter().map(|token| token.losses[index]).collect();
+                // NaN in the original without a number label.
+                let want = case["paper_losses"][loss].as_f64().unwrap_or_default();
+                deviations.compare((loss, &what), mean(&losses), want, UNIT);
+            }
+        }
+    }
+    deviations.check();
+}
+
+#[test]
+fn a_target_has_the_same_scores_alone_and_among_others_in_steps_of_any_size() {
+    let limits = |step_rows_max| EngineLimits { step_rows_max, ..EngineLimits::default() };
+    let Some(one_step) = Scorer::open("t5-ntl-was", limits(4096)) else { return };
+    let alone: Vec<ScoreOutcome> =
+        one_step.cases().iter().map(|case| outcome(one_step.submit(case))).collect();
+    for step_rows_max in [1, 7, 128] {
+        let scorer = Scorer::open("t5-ntl-was", limits(step_rows_max)).unwrap();
+        let together: Vec<JobEvents> = scorer.cases().iter().map(|case| scorer.submit(case)).collect();
+        for (events, alone) in together.into_iter().zip(&alone) {
+            assert_eq!(&outcome(events), alone, "{step_rows_max} rows a step");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `POST /v1/score`: what given targets cost.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::completions::Usage;
+
+/// A text, or its token ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a string or a list of token ids")]
+pub enum TextOrIds {
+    /// A text, tokenized as the model was trained.
+    Text(String),
+    /// Token ids, taken as they are.
+    Ids(Vec<u32>),
+}
+
+/// A prompt and what should follow it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScoreItem {
+    /// Goes to the encoder, or in front of the target.
+    pub prompt: TextOrIds,
+    /// What is scored. Not empty.
+    pub target: TextOrIds,
+}
+
+/// A loss by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LossName {
+    /// Cross entropy of all target tokens.
+    #[serde(rename = "ce")]
+    Ce,
+    /// NTL-WAS.
+    #[serde(rename = "ntl-was")]
+    NtlWas,
+    /// NTL-WAS-CDF, a distance in ranks.
+    #[serde(rename = "ntl-was-cdf")]
+    NtlWasCdf,
+    /// NTL-MSE.
+    #[serde(rename = "ntl-mse")]
+    NtlMse,
+    /// NTL-MAE.
+    #[serde(rename = "ntl-mae")]
+    NtlMae,
+    /// NTL-Huber.
+    #[serde(rename = "ntl-huber")]
+    NtlHuber,
+}
+
+impl LossName {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Ce, Self::NtlWas, Self::NtlWasCdf, Self::NtlMse, Self::NtlMae, Self::NtlHuber];
+}
+
+/// What becomes of the losses of a target's tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReductionName {
+    /// The mean: of cross entropy over all tokens, of a Number Token Loss over those that are numbers.
+    #[default]
+    Mean,
+    /// The sum.
+    Sum,
+    /// One value a token; 0 where a token has no such loss.
+    None,
+}
+
+/// Body of a score request. `None` is the default everywhere; unknown fields are errors.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScoreRequest {
+    /// Name of the model; may be left out where only one is served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// What to score, 1 to 1024.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<Vec<ScoreItem>>,
+    /// Which losses to return. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub losses: Option<Vec<LossName>>,
+    /// Weight of the Number Token Loss in the total, 0 to 1000000. Default 0.3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lambda: Option<f64>,
+    /// Default `mean`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduction: Option<ReductionName>,
+    /// Let probability on text cost more than the worst number, as ntloss does. Default false, as in the paper.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reweigh: Option<bool>,
+    /// Score the end of the sequence behind the target, too, as in training. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_eos: Option<bool>,
+    /// Name of the caller's user; not used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// A loss after its reduction. Null where it is infinite: a target of no probability.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Loss {
+    /// Of all tokens together.
+    All(Option<f64>),
+    /// Of each token.
+    Each(Vec<Option<f64>>),
+}
+
+/// One item, scored. The lists have one entry a token of the target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    /// Which item of the request.
+    pub index: u64,
+    /// Token ids of the target.
+    pub token_ids: Vec<u32>,
+    /// Their texts.
+    pub tokens: Vec<String>,
+    /// Natural logarithms of their probabilities; -9999 for none.
+    pub token_logprobs: Vec<f64>,
+    /// Sum over number tokens of renormalised probability times value; null where no number token is possible.
+    pub number_values: Vec<Option<f64>>,
+    /// Probability of all number tokens together; null where none is possible.
+    pub number_mass: Vec<Option<f64>>,
+    /// The losses that were asked for.
+    pub losses: BTreeMap<LossName, Loss>,
+    /// Cross entropy plus `lambda` times the first Number Token Loss of the request.
+    pub total: Loss,
+    /// The exponential of the mean cross entropy, whatever the reduction. Null where it is no finite number.
+    pub perplexity: Option<f64>,
+}
+
+/// Body of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScoreResponse {
+    /// `list`.
+    pub object: String,
+    /// The model that scored.
+    pub model: String,
+    /// The items in their order.
+    pub data: Vec<Score>,
+    /// Tokens of the prompts, and of the targets as completion tokens.
+    pub usage: Usage,
+}
