@@ -1,6 +1,7 @@
 //! What the benchmarks share: the demo checkpoint, opened, random checkpoints of the usual sizes, and load.
 
 pub mod load;
+pub mod loading;
 pub mod numbers;
 pub mod random;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use ntl_bench::{demo, numbers, random};
+use ntl_bench::{demo, loading, numbers, random};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{LoadOptions, load};
 
@@ -28,9 +28,14 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
+    /// Time and memory that loading a checkpoint takes, beside reading its files.
+    Load {
+        /// Checkpoint folder.
+        folder: PathBuf,
+    },
     /// Write a T5 with random weights.
     RandomT5 {
-        /// t5-small or t5-base.
+        /// t5-small, t5-base or t5-large.
         shape: String,
         /// Folder to write.
         folder: PathBuf,
@@ -46,9 +51,10 @@ fn main() -> anyhow::Result<()> {
             };
             numbers::table(loaded, rounds.max(1), &mut io::stdout().lock())
         }
+        Command::Load { folder } => loading::measure(&folder, &mut io::stdout().lock()),
         Command::RandomT5 { shape, folder } => {
-            let known =
-                random::shape(&shape).with_context(|| format!("{shape} is neither t5-small nor t5-base"))?;
+            let known = random::shape(&shape)
+                .with_context(|| format!("{shape} is none of t5-small, t5-base and t5-large"))?;
             Ok(random::write(&folder, known)?)
         }
     }

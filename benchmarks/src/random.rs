@@ -1,8 +1,7 @@
 //! Random T5 checkpoints of the usual shapes, for measuring speed where no trained one is at hand.
 
-use std::collections::HashMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
@@ -20,10 +19,11 @@ pub struct Shape {
     heads: usize,
 }
 
-/// T5-small and T5-base, with the vocabulary padded as the originals'.
-const SHAPES: [(&str, Shape); 2] = [
+/// The usual sizes, with the vocabulary padded as the originals'; t5-large makes a file of 3 GB.
+const SHAPES: [(&str, Shape); 3] = [
     ("t5-small", Shape { d_model: 512, d_kv: 64, d_ff: 2048, layers: 6, heads: 8 }),
     ("t5-base", Shape { d_model: 768, d_kv: 64, d_ff: 3072, layers: 12, heads: 12 }),
+    ("t5-large", Shape { d_model: 1024, d_kv: 64, d_ff: 4096, layers: 24, heads: 16 }),
 ];
 
 const VOCABULARY: usize = 32_128;
@@ -58,8 +58,7 @@ pub fn write(folder: &Path, shape: Shape) -> Result<(), WriteError> {
         fs::write(folder.join(file), &*demo.require(file)?)?;
     }
     fs::write(folder.join("config.json"), config(shape))?;
-    candle_core::safetensors::save(&tensors(shape)?, folder.join("model.safetensors"))?;
-    Ok(())
+    write_tensors(&tensors(shape), BufWriter::new(File::create(folder.join("model.safetensors"))?))
 }
 
 fn config(shape: Shape) -> String {
@@ -71,50 +70,83 @@ fn config(shape: Shape) -> String {
     )
 }
 
-fn tensors(shape: Shape) -> candle_core::Result<HashMap<String, Tensor>> {
-    let Shape { d_model, d_kv, d_ff, layers, heads } = shape;
-    let inner = heads * d_kv;
-    let random = |deviation: f32, dims: &[usize]| Tensor::randn(0f32, deviation, dims, &Device::Cpu);
-    let scale = |width: usize| (width as f32).powf(-0.5);
-    let mut tensors = HashMap::new();
-    tensors.insert("shared.weight".to_owned(), random(1.0, &[VOCABULARY, d_model])?);
+/// A tensor to be made.
+struct Planned {
+    name: String,
+    shape: Vec<usize>,
+    fill: Fill,
+}
+
+enum Fill {
+    /// All the same.
+    Ones,
+    /// Normally distributed around zero.
+    Random { deviation: f64 },
+}
+
+/// All tensors of a T5 with a tied head, initialised as by Hugging Face.
+fn tensors(shape: Shape) -> Vec<Planned> {
+    let mut tensors = vec![random("shared.weight".to_owned(), 1, &[VOCABULARY, shape.d_model])];
     for (stack, attentions) in
         [("encoder", &["SelfAttention"][..]), ("decoder", &["SelfAttention", "EncDecAttention"])]
     {
-        for layer in 0..layers {
-            let block = format!("{stack}.block.{layer}.layer");
-            for (index, attention) in attentions.iter().enumerate() {
-                let name = format!("{block}.{index}.{attention}");
-                tensors.insert(
-                    format!("{block}.{index}.layer_norm.weight"),
-                    Tensor::ones(d_model, candle_core::DType::F32, &Device::Cpu)?,
-                );
-                tensors.insert(format!("{name}.q.weight"), random(scale(d_model * d_kv), &[inner, d_model])?);
-                for part in ["k", "v"] {
-                    tensors
-                        .insert(format!("{name}.{part}.weight"), random(scale(d_model), &[inner, d_model])?);
-                }
-                tensors.insert(format!("{name}.o.weight"), random(scale(inner), &[d_model, inner])?);
-            }
-            let feed_forward = attentions.len();
-            let name = format!("{block}.{feed_forward}");
-            tensors.insert(
-                format!("{name}.layer_norm.weight"),
-                Tensor::ones(d_model, candle_core::DType::F32, &Device::Cpu)?,
-            );
-            tensors.insert(
-                format!("{name}.DenseReluDense.wi.weight"),
-                random(scale(d_model), &[d_ff, d_model])?,
-            );
-            tensors
-                .insert(format!("{name}.DenseReluDense.wo.weight"), random(scale(d_ff), &[d_model, d_ff])?);
+        for layer in 0..shape.layers {
+            add_block(&mut tensors, shape, (&format!("{stack}.block.{layer}.layer"), attentions));
         }
         let bias = format!("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
-        tensors.insert(bias, random(scale(d_model), &[32, heads])?);
-        tensors.insert(
-            format!("{stack}.final_layer_norm.weight"),
-            Tensor::ones(d_model, candle_core::DType::F32, &Device::Cpu)?,
-        );
+        tensors.push(random(bias, shape.d_model, &[32, shape.heads]));
+        tensors.push(ones(format!("{stack}.final_layer_norm.weight"), shape.d_model));
     }
-    Ok(tensors)
+    tensors
+}
+
+fn add_block(tensors: &mut Vec<Planned>, shape: Shape, (block, attentions): (&str, &[&str])) {
+    let Shape { d_model, d_kv, d_ff, heads, .. } = shape;
+    let inner = heads * d_kv;
+    for (index, attention) in attentions.iter().enumerate() {
+        let name = format!("{block}.{index}.{attention}");
+        tensors.push(ones(format!("{block}.{index}.layer_norm.weight"), d_model));
+        tensors.push(random(format!("{name}.q.weight"), d_model * d_kv, &[inner, d_model]));
+        tensors.push(random(format!("{name}.k.weight"), d_model, &[inner, d_model]));
+        tensors.push(random(format!("{name}.v.weight"), d_model, &[inner, d_model]));
+        tensors.push(random(format!("{name}.o.weight"), inner, &[d_model, inner]));
+    }
+    let name = format!("{block}.{}", attentions.len());
+    tensors.push(ones(format!("{name}.layer_norm.weight"), d_model));
+    tensors.push(random(format!("{name}.DenseReluDense.wi.weight"), d_model, &[d_ff, d_model]));
+    tensors.push(random(format!("{name}.DenseReluDense.wo.weight"), d_ff, &[d_model, d_ff]));
+}
+
+/// With the deviation that keeps the sum of `width` products as it was.
+fn random(name: String, width: usize, shape: &[usize]) -> Planned {
+    Planned { name, shape: shape.to_vec(), fill: Fill::Random { deviation: (width as f64).powf(-0.5) } }
+}
+
+fn ones(name: String, len: usize) -> Planned {
+    Planned { name, shape: vec![len], fill: Fill::Ones }
+}
+
+/// Writes a safetensors file, never holding more than one tensor.
+fn write_tensors(tensors: &[Planned], mut out: impl Write) -> Result<(), WriteError> {
+    let mut end = 0;
+    let entries = tensors.iter().map(|Planned { name, shape, .. }| {
+        let from = end;
+        end += 4 * shape.iter().product::<usize>();
+        format!(r#""{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{from},{end}]}}"#)
+    });
+    let table = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
+    out.write_all(&(table.len() as u64).to_le_bytes())?;
+    out.write_all(table.as_bytes())?;
+    for Planned { shape, fill, .. } in tensors {
+        let shape = shape.as_slice();
+        let tensor = match fill {
+            Fill::Ones => Tensor::ones(shape, candle_core::DType::F32, &Device::Cpu)?,
+            Fill::Random { deviation } => Tensor::randn(0f32, *deviation as f32, shape, &Device::Cpu)?,
+        };
+        for number in tensor.flatten_all()?.to_vec1::<f32>()? {
+            out.write_all(&number.to_le_bytes())?;
+        }
+    }
+    out.flush()?;
+    Ok(())
 }

@@ -8,7 +8,7 @@ use ntl_core::engine::{BatchModel, ModelInfo};
 use ntl_core::numbers::NumberGrammar;
 use ntl_core::text::TextDecoder;
 
-use crate::checkpoint::{CheckpointFiles, LoadError, architecture};
+use crate::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, architecture};
 use crate::t5::{T5, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
 
@@ -41,6 +41,8 @@ pub struct LoadOptions {
     pub device: DeviceChoice,
     /// What its weights become.
     pub dtype: DtypeChoice,
+    /// What is chosen instead of what its files say.
+    pub choices: Choices,
 }
 
 /// A loaded checkpoint.
@@ -57,7 +59,7 @@ pub struct LoadedModel {
 const T5_ARCHITECTURES: [&str; 2] = ["T5ForConditionalGeneration", "T5VanillaForNumberTokenLoss"];
 
 /// Longest prompt where the tokenizer recommends none: T5's relative positions know no limit of their own.
-const PROMPT_TOKENS_MAX: usize = 512;
+pub(crate) const PROMPT_TOKENS_MAX: usize = 512;
 
 /// Loads whatever kind of checkpoint this is.
 ///
@@ -70,13 +72,14 @@ pub fn load(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel
         return Err(LoadError::field(files.name_of("config.json"), "architectures", reason));
     }
     let device = options.device.open()?;
-    let tokenizer = Arc::new(Tokenizer::open(files)?);
-    let facts = TokenizerFacts {
+    let facts = CheckpointFacts::open(files, options.choices)?;
+    let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
+    let tokenizer_facts = TokenizerFacts {
         tokens: tokenizer.len(),
         prompt_tokens_max: tokenizer.model_max_length().unwrap_or(PROMPT_TOKENS_MAX),
         number_encoding: tokenizer.number_encoding(),
     };
-    let model = T5::load(files, facts, (options.dtype.resolve(), &device))?;
+    let model = T5::load(files, tokenizer_facts, (options.dtype.resolve(), &device))?;
     let vocabulary = vocabulary(&tokenizer, model.info());
     Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
 }

@@ -6,12 +6,17 @@ use std::str::FromStr;
 use clap::{Parser, ValueEnum};
 use ntl_models::DeviceChoice;
 
+use crate::inspect::{ChoiceArgs, Command};
+
 /// Serves language models that write numbers, with an OpenAI-style API and exact number distributions.
 ///
 /// Without `--model` a small embedded demo checkpoint is served.
 #[derive(Debug, Clone, Parser)]
-#[command(version, max_term_width = 110)]
+#[command(version, max_term_width = 110, args_conflicts_with_subcommands = true)]
 pub struct Args {
+    /// What is to be done instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
     #[command(flatten)]
     pub(crate) models: ModelArgs,
     #[command(flatten)]
@@ -35,6 +40,8 @@ pub(crate) struct ModelArgs {
     /// Element type of the weights in memory
     #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto")]
     pub(crate) dtype: Dtype,
+    #[command(flatten)]
+    pub(crate) choices: ChoiceArgs,
 }
 
 #[derive(Debug, Clone, clap::Args)]

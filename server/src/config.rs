@@ -75,7 +75,7 @@ impl TryFrom<Args> for Config {
     type Error = ConfigError;
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
-        let Args { models, network, limits, logs } = args;
+        let Args { command: _, models, network, limits, logs } = args;
         let dtype = match models.dtype {
             Dtype::Auto => DtypeChoice::Auto,
             Dtype::F32 => DtypeChoice::F32,
@@ -89,7 +89,7 @@ impl TryFrom<Args> for Config {
         };
         Ok(Self {
             models: model_configs(&models.models)?,
-            load: LoadOptions { device: models.device, dtype },
+            load: LoadOptions { device: models.device, dtype, choices: models.choices.into() },
             engine: engine_limits(&limits),
             http,
             host: network.host,

@@ -14,6 +14,7 @@ mod convert;
 pub mod demo;
 mod error;
 mod extract;
+pub mod inspect;
 pub mod metrics;
 pub mod models;
 mod reply;

@@ -18,6 +18,11 @@ const BAD_USAGE: u8 = 2;
 fn main() -> ExitCode {
     // Clap itself prints help, version and errors of single flags (with exit code 2).
     let args = Args::parse();
+    if let Some(command) = &args.command {
+        return command
+            .run(&mut std::io::stdout().lock())
+            .map_or_else(|error| fail(&error, FAILED), |()| ExitCode::SUCCESS);
+    }
     let config = match configure(args) {
         Ok(config) => config,
         Err(error) => return fail(&error, BAD_USAGE),

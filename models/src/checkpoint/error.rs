@@ -64,6 +64,32 @@ pub enum LoadError {
         /// What is wrong.
         reason: String,
     },
+    /// A file that is larger than any of its name should be.
+    #[error("{file} is {bytes} bytes, at most {max} make sense")]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// A link that leads out of the folder.
+    #[error("{file} is a link to {}, which is outside of the checkpoint", .target.display())]
+    Outside {
+        /// The link.
+        file: String,
+        /// Where it leads.
+        target: PathBuf,
+    },
+    /// Something that has to be known, that no file of a checkpoint need say, and that none says.
+    #[error("{place} does not say `{choice}`: give --{} or write it to its ntl.json", .choice.replace('_', "-"))]
+    Undecided {
+        /// The checkpoint.
+        place: String,
+        /// What is not known.
+        choice: &'static str,
+    },
     /// The machine cannot run it as asked.
     #[error("device: {0}")]
     Device(String),
@@ -72,11 +98,27 @@ pub enum LoadError {
 impl LoadError {
     /// A [`LoadError::Malformed`].
     pub fn malformed(file: impl Into<String>, reason: impl ToString) -> Self {
-        Self::Malformed { file: file.into(), reason: reason.to_string() }
+        Self::Malformed { file: file.into(), reason: one_line(&reason.to_string()) }
     }
 
     /// A [`LoadError::Field`].
     pub fn field(file: impl Into<String>, field: impl Into<String>, reason: impl ToString) -> Self {
-        Self::Field { file: file.into(), field: field.into(), reason: reason.to_string() }
+        Self::Field { file: file.into(), field: field.into(), reason: one_line(&reason.to_string()) }
     }
+
+    /// A [`LoadError::Tensor`].
+    pub fn tensor(file: impl Into<String>, name: &str, reason: impl ToString) -> Self {
+        Self::Tensor { file: file.into(), name: one_line(name), reason: one_line(&reason.to_string()) }
+    }
+}
+
+/// A text out of a file as messages show it: one line, not too long.
+fn one_line(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 300;
+    let mut characters = text.chars().map(|character| if character.is_control() { ' ' } else { character });
+    let mut line: String = characters.by_ref().take(CHARACTERS_MAX).collect();
+    if characters.next().is_some() {
+        line.push('…');
+    }
+    line
 }

@@ -1,51 +1,40 @@
 //! Where a checkpoint's files come from: a folder, or an archive inside the program.
 //!
-//! Folder files are mapped, not read, so that loading costs no more memory than the weights themselves.
+//! Small files are read whole, up to a limit; files of weights are opened and read piece by piece, so that loading
+//! costs no more memory than the weights themselves. Links may not lead out of a folder, see `links`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
+use super::reader::FileReader;
+use super::{LoadError, links};
 
-use super::LoadError;
+/// Most bytes of a description such as `config.json`. Real ones have a few kilobytes; lists of labels or of added
+/// tokens make some megabytes.
+const DESCRIPTION_BYTES_MAX: u64 = 16 << 20;
+
+/// Most bytes of files with a few settings.
+const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+
+/// Most bytes of files that hold a vocabulary. The largest in use have about 35 MB.
+const VOCABULARY_BYTES_MAX: u64 = 256 << 20;
 
 /// The files of one checkpoint, by name.
 #[derive(Debug)]
 pub struct CheckpointFiles {
     place: String,
     source: Source,
+    tables_only: bool,
 }
 
 #[derive(Debug)]
 enum Source {
+    /// A folder, with all links in its path resolved.
     Folder(PathBuf),
     Memory(BTreeMap<String, Vec<u8>>),
-}
-
-/// The bytes of one file.
-#[derive(Debug)]
-pub enum FileBytes<'a> {
-    /// Held in memory by the [`CheckpointFiles`].
-    Memory(&'a [u8]),
-    /// Mapped from a folder.
-    Mapped(Mmap),
-    /// A folder's empty file, which cannot be mapped.
-    Empty,
-}
-
-impl Deref for FileBytes<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Memory(bytes) => bytes,
-            Self::Mapped(map) => map,
-            Self::Empty => &[],
-        }
-    }
 }
 
 impl CheckpointFiles {
@@ -54,10 +43,13 @@ impl CheckpointFiles {
     /// # Errors
     /// When there is no such folder.
     pub fn folder(path: &Path) -> Result<Self, LoadError> {
-        if !path.is_dir() {
-            return Err(LoadError::NoFolder(path.to_owned()));
+        match path.canonicalize() {
+            Ok(root) if root.is_dir() => {
+                let place = path.display().to_string();
+                Ok(Self { place, source: Source::Folder(root), tables_only: false })
+            }
+            _ => Err(LoadError::NoFolder(path.to_owned())),
         }
-        Ok(Self { place: path.display().to_string(), source: Source::Folder(path.to_owned()) })
     }
 
     /// The files of a gzipped tar archive, unpacked in memory. `place` names it in errors.
@@ -78,7 +70,19 @@ impl CheckpointFiles {
                 files.insert(name, bytes);
             }
         }
-        Ok(Self { place: place.to_owned(), source: Source::Memory(files) })
+        Ok(Self { place: place.to_owned(), source: Source::Memory(files), tables_only: false })
+    }
+
+    /// The same files, but weights that are loaded from them are checked by the tables of their files only, and are
+    /// zeros that take no memory. For looking at a checkpoint without loading it.
+    #[must_use]
+    pub fn tables_only(self) -> Self {
+        Self { tables_only: true, ..self }
+    }
+
+    /// Whether weights are not to be read.
+    pub(super) fn reads_tables_only(&self) -> bool {
+        self.tables_only
     }
 
     /// How errors call the checkpoint: its folder.
@@ -94,47 +98,100 @@ impl CheckpointFiles {
     /// Whether the file is there.
     pub fn has(&self, file: &str) -> bool {
         match &self.source {
-            Source::Folder(folder) => folder.join(file).is_file(),
+            Source::Folder(root) => root.join(file).is_file(),
             Source::Memory(files) => files.contains_key(file),
         }
     }
 
-    /// The bytes of a file; `None` where it does not exist.
+    /// The bytes of a file that is no file of weights; `None` where it does not exist.
     ///
     /// # Errors
-    /// When it exists but cannot be read.
-    pub fn read(&self, file: &str) -> Result<Option<FileBytes<'_>>, LoadError> {
+    /// When it exists but cannot be read, is larger than any such file should be, or lies elsewhere.
+    pub fn read(&self, file: &str) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
         match &self.source {
-            Source::Memory(files) => Ok(files.get(file).map(|bytes| FileBytes::Memory(bytes))),
-            Source::Folder(_) if !self.has(file) => Ok(None),
-            Source::Folder(folder) => map_file(&folder.join(file))
-                .map(Some)
-                .map_err(|source| LoadError::Read { file: self.name_of(file), source }),
+            Source::Memory(files) => Ok(files.get(file).map(|bytes| Cow::Borrowed(bytes.as_slice()))),
+            Source::Folder(root) => Ok(read_whole(root, file, self.name_of(file))?.map(Cow::Owned)),
         }
     }
 
     /// The bytes of a file that has to be there.
     ///
     /// # Errors
-    /// When it is missing or cannot be read.
-    pub fn require(&self, file: &str) -> Result<FileBytes<'_>, LoadError> {
-        self.read(file)?.ok_or_else(|| LoadError::MissingFile {
-            place: self.place.clone(),
-            file: file.to_owned(),
-            hint: String::new(),
-        })
+    /// When it is missing, or as [`CheckpointFiles::read`].
+    pub fn require(&self, file: &str) -> Result<Cow<'_, [u8]>, LoadError> {
+        self.read(file)?.ok_or_else(|| self.missing(file, ""))
+    }
+
+    /// The bytes and the name of a file in the folder above, where the paper's trainer leaves its settings; `None`
+    /// where there is none.
+    ///
+    /// # Errors
+    /// As [`CheckpointFiles::read`].
+    pub(super) fn read_above(&self, file: &str) -> Result<Option<(Vec<u8>, String)>, LoadError> {
+        let Source::Folder(root) = &self.source else { return Ok(None) };
+        let Some(above) = root.parent() else { return Ok(None) };
+        let name = self.name_of(&format!("../{file}"));
+        Ok(read_whole(above, file, name.clone())?.map(|bytes| (bytes, name)))
+    }
+
+    /// Opens a file of weights.
+    ///
+    /// # Errors
+    /// When it is missing, cannot be opened, or lies elsewhere.
+    pub(super) fn open(&self, file: &str) -> Result<FileReader<'_>, LoadError> {
+        match &self.source {
+            Source::Memory(files) => files.get(file).map(|bytes| FileReader::memory(bytes)),
+            Source::Folder(root) if root.join(file).is_file() => {
+                let name = self.name_of(file);
+                let opened = open(root, file, &name)?;
+                let reader = FileReader::file(opened);
+                Some(reader.map_err(|source| LoadError::Read { file: name, source })?)
+            }
+            Source::Folder(_) => None,
+        }
+        .ok_or_else(|| self.missing(file, ""))
+    }
+
+    /// The error that a file is not there.
+    pub(super) fn missing(&self, file: &str, hint: &str) -> LoadError {
+        LoadError::MissingFile { place: self.place.clone(), file: file.to_owned(), hint: hint.to_owned() }
     }
 }
 
-fn map_file(path: &Path) -> std::io::Result<FileBytes<'static>> {
-    let file = File::open(path)?;
-    if file.metadata()?.len() == 0 {
-        return Ok(FileBytes::Empty);
+/// Opens a file whose links, if any, lead to where they may.
+fn open(root: &Path, file: &str, name: &str) -> Result<File, LoadError> {
+    let unreadable = |source| LoadError::Read { file: name.to_owned(), source };
+    let target = root.join(file).canonicalize().map_err(unreadable)?;
+    if !links::may_lead_to(root, &target) {
+        return Err(LoadError::Outside { file: name.to_owned(), target });
     }
-    #[expect(unsafe_code, reason = "mapping a file is unsafe because another process could cut it meanwhile")]
-    // SAFETY: checkpoint files are not written while they are loaded; the map is read-only and private.
-    let map = unsafe { Mmap::map(&file)? };
-    Ok(FileBytes::Mapped(map))
+    File::open(target).map_err(unreadable)
+}
+
+fn read_whole(root: &Path, file: &str, name: String) -> Result<Option<Vec<u8>>, LoadError> {
+    if !root.join(file).is_file() {
+        return Ok(None);
+    }
+    let max = bytes_max(file);
+    let opened = open(root, file, &name)?;
+    let unreadable = |source| LoadError::Read { file: name.clone(), source };
+    let len = opened.metadata().map_err(unreadable)?.len();
+    if len > max {
+        return Err(LoadError::TooLarge { file: name, bytes: len, max });
+    }
+    let mut bytes = Vec::new();
+    // A file that grows meanwhile is read up to where it ended.
+    opened.take(len).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(Some(bytes))
+}
+
+fn bytes_max(file: &str) -> u64 {
+    match file {
+        "tokenizer.json" | "vocab.json" | "merges.txt" => VOCABULARY_BYTES_MAX,
+        "ntl.json" | "config.yaml" => SETTINGS_BYTES_MAX,
+        _ if file.ends_with(".model") => VOCABULARY_BYTES_MAX,
+        _ => DESCRIPTION_BYTES_MAX,
+    }
 }
 
 #[cfg(test)]
@@ -167,6 +224,7 @@ mod tests {
         );
         for file in ["a.json", "empty"] {
             assert_eq!(*from_folder.require(file).unwrap(), *from_archive.require(file).unwrap());
+            assert_eq!(from_folder.open(file).unwrap().len(), from_archive.open(file).unwrap().len());
         }
         assert!(!from_archive.has("b.json"));
     }
@@ -175,5 +233,17 @@ mod tests {
     fn what_is_no_archive_is_refused() {
         let error = CheckpointFiles::archive("embedded", b"not a gzip").unwrap_err();
         assert_eq!(error.to_string(), "embedded cannot be read");
+    }
+
+    #[test]
+    fn a_description_of_a_gigabyte_is_refused_unread() {
+        let folder = tempfile::tempdir().unwrap();
+        File::create(folder.path().join("config.json")).unwrap().set_len(1 << 30).unwrap();
+        let files = CheckpointFiles::folder(folder.path()).unwrap();
+        let message = files.read("config.json").unwrap_err().to_string();
+        assert!(
+            message.ends_with("config.json is 1073741824 bytes, at most 16777216 make sense"),
+            "{message}"
+        );
     }
 }

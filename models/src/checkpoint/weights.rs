@@ -1,50 +1,83 @@
-//! Named tensors of a safetensors file, checked against the shapes that the configuration promises.
+//! Named tensors of a checkpoint, checked against the shapes that the configuration promises.
 
 use candle_core::{DType, Device, Tensor};
-use safetensors::tensor::{Metadata, SafeTensors};
+use half::{bf16, f16};
 
-use super::{CheckpointFiles, FileBytes, LoadError};
+use super::convert::{self, ConvertError, Element};
+use super::reader::FileReader;
+use super::shards::Shards;
+use super::table::{Entry, StoredType};
+use super::{CheckpointFiles, LoadError};
 
-/// The file that is read.
-const FILE: &str = "model.safetensors";
-
-/// The weights of a checkpoint, still in their file.
+/// The weights of a checkpoint, still in their files.
 pub struct Weights<'a> {
-    file: String,
-    bytes: FileBytes<'a>,
-    table: Metadata,
-    /// Where in the file the numbers begin.
-    data_from: usize,
+    shards: Shards<'a>,
+    place: &'a CheckpointFiles,
+}
+
+/// What the tables of all files say, without reading a weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightSummary {
+    /// The files, without the folder.
+    pub files: Vec<String>,
+    /// Element types in the files, such as `f32`, most weights first.
+    pub stored: Vec<String>,
+    /// Number of weights, counted once where they are shared.
+    pub parameters: u64,
 }
 
 impl<'a> Weights<'a> {
-    /// Opens the weights of a checkpoint. Nothing is read but the table of tensors.
+    /// Opens the weights of a checkpoint. Nothing is read but the tables of tensors.
     ///
     /// # Errors
-    /// When the file is missing, cut off or no safetensors file.
+    /// When a file is missing, cut off or not what its name says.
     pub fn open(files: &'a CheckpointFiles) -> Result<Self, LoadError> {
-        /// Bytes of the length that stands in front of the table.
-        const LENGTH_BYTES: usize = 8;
-        let (file, bytes) = (files.name_of(FILE), files.require(FILE)?);
-        let read = SafeTensors::read_metadata(&bytes);
-        let (table_bytes, table) = read.map_err(|error| LoadError::malformed(&file, error))?;
-        Ok(Self { file, bytes, table, data_from: LENGTH_BYTES + table_bytes })
+        Ok(Self { shards: Shards::open(files)?, place: files })
     }
 
     /// Whether there is such a tensor.
     pub fn has(&self, name: &str) -> bool {
-        self.table.info(name).is_some()
+        self.shards.tensors.contains_key(name)
     }
 
-    /// Number of weights in the file.
+    /// The shape of a tensor, where there is such a one.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.shards.tensors.get(name).map(|(_, entry)| entry.shape.as_slice())
+    }
+
+    /// Names of all tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.shards.tensors.keys().map(String::as_str)
+    }
+
+    /// Number of weights in the files, counted once where they are shared.
     pub fn parameters(&self) -> u64 {
-        self.table.tensors().values().map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum()
+        self.distinct().map(|entry| entry.elements() as u64).sum()
     }
 
-    /// One tensor, converted to `dtype` on `device`.
+    /// What the tables say.
+    pub fn summary(&self) -> WeightSummary {
+        let mut counts = Vec::<(&str, usize)>::new();
+        for entry in self.distinct() {
+            let stored = entry.stored.name();
+            match counts.iter_mut().find(|(name, _)| *name == stored) {
+                Some((_, count)) => *count += entry.elements(),
+                None => counts.push((stored, entry.elements())),
+            }
+        }
+        counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+        WeightSummary {
+            files: self.shards.readers.iter().map(|(name, _)| name.clone()).collect(),
+            stored: counts.into_iter().map(|(name, _)| name.to_owned()).collect(),
+            parameters: self.parameters(),
+        }
+    }
+
+    /// One tensor, converted to `dtype` (f32, f16 or bf16) on `device`.
     ///
     /// # Errors
-    /// When it is missing, has another shape, or an element type that holds no real numbers.
+    /// When it is missing, has another shape, is stored as something else than these types, or holds numbers that are
+    /// not finite.
     pub fn tensor(
         &self,
         name: &str,
@@ -52,27 +85,98 @@ impl<'a> Weights<'a> {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor, LoadError> {
-        let missing = || LoadError::MissingTensor { file: self.file.clone(), name: name.to_owned() };
-        let info = self.table.info(name).ok_or_else(missing)?;
-        let wrong = |reason| LoadError::Tensor { file: self.file.clone(), name: name.to_owned(), reason };
-        if info.shape != shape {
-            return Err(wrong(format!("shape {:?} instead of {shape:?}", info.shape)));
+        let (file, entry) = self.shards.tensors.get(name).ok_or_else(|| LoadError::MissingTensor {
+            file: self.shards.file.clone(),
+            name: name.to_owned(),
+        })?;
+        let (file_name, reader) = &self.shards.readers[*file];
+        let wrong = |reason: String| LoadError::tensor(self.place.name_of(file_name), name, reason);
+        if entry.shape != shape {
+            return Err(wrong(format!("shape {:?} instead of {shape:?}", entry.shape)));
         }
-        let stored = stored_dtype(info.dtype).map_err(wrong)?;
-        let (from, to) = info.data_offsets;
-        // The table was checked against the length of the file when it was opened.
-        let data = &self.bytes[self.data_from + from..self.data_from + to];
-        let read = Tensor::from_raw_buffer(data, stored, shape, device).and_then(|t| t.to_dtype(dtype));
-        read.map_err(|error| wrong(error.to_string()))
+        if let StoredType::Other(other) = &entry.stored {
+            return Err(wrong(format!("element type {other} is none of F32, F16 and BF16")));
+        }
+        if self.place.reads_tables_only() {
+            // One zero, seen everywhere.
+            let zero = Tensor::zeros((), dtype, device).and_then(|zero| zero.broadcast_as(shape));
+            return zero.map_err(|error| wrong(error.to_string()));
+        }
+        match dtype {
+            DType::F32 => read::<f32>(reader, entry, device),
+            DType::F16 => read::<f16>(reader, entry, device),
+            DType::BF16 => read::<bf16>(reader, entry, device),
+            other => Err(format!("weights are never {}", other.as_str())),
+        }
+        .map_err(wrong)
+    }
+
+    /// All tensors, those that share their place in a file once.
+    fn distinct(&self) -> impl Iterator<Item = &Entry> {
+        let mut places = std::collections::HashSet::new();
+        let tensors = self.shards.tensors.values();
+        tensors.filter(move |(file, entry)| places.insert((*file, entry.offset))).map(|(_, entry)| entry)
     }
 }
 
-fn stored_dtype(stored: safetensors::Dtype) -> Result<DType, String> {
-    match stored {
-        safetensors::Dtype::F32 => Ok(DType::F32),
-        safetensors::Dtype::F64 => Ok(DType::F64),
-        safetensors::Dtype::F16 => Ok(DType::F16),
-        safetensors::Dtype::BF16 => Ok(DType::BF16),
-        other => Err(format!("element type {other:?} holds no weights")),
+fn read<T: Element>(reader: &FileReader<'_>, entry: &Entry, device: &Device) -> Result<Tensor, String> {
+    let numbers = match &entry.strides {
+        None => convert::read::<T>(reader, (entry.offset, entry.elements()), &entry.stored),
+        Some(strides) => gather(reader, entry, strides)
+            .map_err(ConvertError::Read)
+            .and_then(|bytes| convert::from_bytes(&bytes, &entry.stored)),
+    };
+    let numbers = numbers.map_err(|error| match error {
+        ConvertError::Read(error) => format!("cannot be read: {error}"),
+        ConvertError::NotFinite { index, value } if value.is_finite() => {
+            format!("element {index} is {value}, more than {} holds", T::DTYPE.as_str())
+        }
+        ConvertError::NotFinite { index, value } => format!("element {index} is {value}"),
+    })?;
+    Tensor::from_vec(numbers, entry.shape.as_slice(), device).map_err(|error| error.to_string())
+}
+
+/// The bytes of a tensor whose elements do not lie one behind the other, put in order.
+fn gather(reader: &FileReader<'_>, entry: &Entry, strides: &[usize]) -> std::io::Result<Vec<u8>> {
+    let size = entry.stored.size().unwrap_or(1);
+    let span =
+        entry.shape.iter().zip(strides).map(|(&count, &stride)| (count.max(1) - 1) * stride).sum::<usize>();
+    let source = reader.part(entry.offset, ((span + 1) * size) as u64)?;
+    let mut bytes = Vec::with_capacity(entry.elements() * size);
+    let mut index = vec![0; entry.shape.len()];
+    for _ in 0..entry.elements() {
+        let at = index.iter().zip(strides).map(|(&index, &stride)| index * stride).sum::<usize>() * size;
+        bytes.extend_from_slice(source.get(at..at + size).unwrap_or_default());
+        for (position, &count) in index.iter_mut().zip(&entry.shape).rev() {
+            *position += 1;
+            if *position < count {
+                break;
+            }
+            *position = 0;
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transposed_and_sliced_tensors_are_put_in_order() {
+        let bytes: Vec<u8> = (0u8..12).flat_map(|number| f32::from(number).to_le_bytes()).collect();
+        let reader = FileReader::memory(&bytes);
+        for (shape, strides, offset, want) in [
+            (&[3, 2][..], &[1, 3][..], 0, &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0][..]),
+            (&[2, 2], &[4, 1], 5, &[5.0, 6.0, 9.0, 10.0]),
+            (&[2, 1, 3], &[6, 99, 2], 1, &[1.0, 3.0, 5.0, 7.0, 9.0, 11.0]),
+            (&[3], &[0], 2, &[2.0, 2.0, 2.0]),
+        ] {
+            let (shape, strides) = (shape.to_vec(), Some(strides.to_vec()));
+            let entry = Entry { stored: StoredType::F32, shape, strides, offset: 4 * offset };
+            let tensor = read::<f32>(&reader, &entry, &Device::Cpu).unwrap();
+            assert_eq!(tensor.dims(), entry.shape);
+            assert_eq!(tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap(), want, "{entry:?}");
+        }
     }
 }

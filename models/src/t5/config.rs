@@ -123,6 +123,8 @@ impl T5Config {
     fn check_sizes(&self) -> Result<(), (&'static str, String)> {
         /// No T5 comes near; beyond it sizes multiply past what memory and integers hold.
         const SIZE_MAX: usize = 1 << 24;
+        /// The bias of every distance is kept for every head; the original has 128.
+        const DISTANCE_MAX: usize = 1 << 16;
         let sizes = [
             ("vocab_size", self.vocab_size),
             ("d_model", self.d_model),
@@ -135,6 +137,10 @@ impl T5Config {
         ];
         if let Some(&(field, size)) = sizes.iter().find(|&&(_, size)| size == 0 || size > SIZE_MAX) {
             return Err((field, format!("{size} is out of range")));
+        }
+        if self.max_distance > DISTANCE_MAX {
+            let reason = format!("{} is out of range", self.max_distance);
+            return Err(("relative_attention_max_distance", reason));
         }
         if self.num_buckets < 4 || self.num_buckets / 2 > self.max_distance {
             return Err(("relative_attention_num_buckets", format!("{} is out of range", self.num_buckets)));

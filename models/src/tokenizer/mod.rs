@@ -15,7 +15,7 @@ use ntl_core::engine::NumberEncoding;
 use ntl_core::numbers::python;
 use ntl_core::text::TextDecoder;
 
-use crate::checkpoint::{CheckpointFiles, LoadError};
+use crate::checkpoint::{CheckpointFiles, LoadError, TokenizerType};
 
 use self::config::TokenizerConfig;
 use self::library::{LIBRARY_FILE, LibraryTokenizer};
@@ -51,8 +51,20 @@ impl Tokenizer {
     /// # Errors
     /// When neither is there, a file is broken, or the class of tokenizer is not served.
     pub fn open(files: &CheckpointFiles) -> Result<Self, LoadError> {
+        Self::open_as(files, None)
+    }
+
+    /// As [`Tokenizer::open`]; a type that was chosen by hand overrules the class in the files.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::open`].
+    pub fn open_as(files: &CheckpointFiles, chosen: Option<TokenizerType>) -> Result<Self, LoadError> {
         let config = TokenizerConfig::read(files)?;
-        let numbers = config.number_encoding();
+        let numbers = match chosen {
+            None => config.number_encoding(),
+            Some(TokenizerType::Auto) => NumberEncoding::Text,
+            Some(TokenizerType::Custom) => NumberEncoding::Digits,
+        };
         let slow = files.has(MODEL_FILE) && (numbers == NumberEncoding::Digits || !files.has(LIBRARY_FILE));
         let (source, table) = if slow {
             let (tokenizer, table) = SlowTokenizer::open(files, &config)?;

@@ -4,10 +4,12 @@
 
 mod beams;
 mod load_errors;
+mod load_forms;
 mod losses;
 mod ntloss;
 mod numbers;
 mod score;
+mod spoilt;
 mod stored;
 mod support;
 mod t5;

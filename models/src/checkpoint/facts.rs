@@ -1,0 +1,342 @@
+//! What a checkpoint's `config.json` does not say but its model needs to know.
+//!
+//! Asked in this order: the command line ([`Choices`]), `ntl.json` in the folder, the `config.yaml` that the paper's
+//! trainer writes into its output folder, which is this folder or the one above. Not here: which model needs what.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer};
+
+use super::{CheckpointFiles, LoadError, yaml};
+
+/// Something that is chosen by one of a few words.
+trait Named: Copy + PartialEq + 'static {
+    /// All values with their words, as the paper's trainer spells them; the first word of a value is shown.
+    const WORDS: &'static [(&'static str, Self)];
+
+    fn of(text: &str) -> Result<Self, String> {
+        let lower = text.to_lowercase();
+        let known = Self::WORDS.iter().find(|(word, _)| *word == lower);
+        known.map(|&(_, value)| value).ok_or_else(|| {
+            let words: Vec<&str> = Self::WORDS.iter().map(|&(word, _)| word).collect();
+            format!("`{text}` is none of {}", words.join(", "))
+        })
+    }
+
+    fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, value)| *value == self).map_or("", |&(word, _)| word)
+    }
+}
+
+impl Named for bool {
+    const WORDS: &'static [(&'static str, Self)] = &[("true", true), ("false", false)];
+}
+
+const OWN_FILE: &str = "ntl.json";
+const TRAINER_FILE: &str = "config.yaml";
+
+/// How the paper's trainer was told to split text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenizerType {
+    /// Pieces as they are.
+    Auto,
+    /// Pieces with digits split into their characters.
+    Custom,
+}
+
+impl Named for TokenizerType {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("default", Self::Auto), ("custom", Self::Custom)];
+}
+
+impl FromStr for TokenizerType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::of(text)
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenizerType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::of(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// How the paper's trainer was told to write numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrainedEncoding {
+    /// As text.
+    None,
+    /// As text, and a head that answers with one number.
+    NoneRegressionHead,
+    /// A token for each digit and place.
+    Rt,
+    /// One token, its embedding scaled by the number.
+    Xval,
+}
+
+impl Named for TrainedEncoding {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("none", Self::None),
+        ("none_regression_head", Self::NoneRegressionHead),
+        ("rt", Self::Rt),
+        ("xval", Self::Xval),
+    ];
+}
+
+impl<'de> Deserialize<'de> for TrainedEncoding {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::of(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// What was chosen by hand. It overrules everything that the checkpoint's files say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Choices {
+    /// Whether numbers went through a logarithm before they were embedded (`rt`, `xval`) or predicted (regression head).
+    pub log_scale_embeddings: Option<bool>,
+    /// How text is split.
+    pub tokenizer_type: Option<TokenizerType>,
+    /// How numbers are written.
+    pub number_encoding: Option<TrainedEncoding>,
+}
+
+/// Who said something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// `ntl.json` or the trainer's `config.yaml`, by its name.
+    File(String),
+    /// The trainer's own default: its `config.yaml`, by its name, does not say.
+    TrainerDefault(String),
+}
+
+/// A value, and who said it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice<T> {
+    /// What holds.
+    pub value: T,
+    /// Who said so.
+    pub origin: Origin,
+}
+
+/// Answers for one checkpoint.
+pub struct CheckpointFacts<'a> {
+    files: &'a CheckpointFiles,
+    chosen: Choices,
+    /// What `ntl.json` says.
+    own: Choices,
+}
+
+impl<'a> CheckpointFacts<'a> {
+    /// Opens what is known of a checkpoint; `chosen` overrules its files.
+    ///
+    /// # Errors
+    /// When there is an `ntl.json` that is no JSON object of [`Choices`].
+    pub fn open(files: &'a CheckpointFiles, chosen: Choices) -> Result<Self, LoadError> {
+        let own = match files.read(OWN_FILE)? {
+            None => Choices::default(),
+            Some(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|error| LoadError::malformed(files.name_of(OWN_FILE), error))?,
+        };
+        Ok(Self { files, chosen, own })
+    }
+
+    /// Whether numbers went through a logarithm. The trainer's default is no, so that its `config.yaml` need not say.
+    ///
+    /// # Errors
+    /// [`LoadError::Undecided`] where nobody says; also when a file cannot be read or has another kind of value.
+    pub fn log_scale_embeddings(&self) -> Result<Choice<bool>, LoadError> {
+        const NAME: &str = "log_scale_embeddings";
+        if let Some(said) = self.said(NAME, |choices| choices.log_scale_embeddings)? {
+            return Ok(said);
+        }
+        let origin = match self.number_encoding()? {
+            Some(Choice { origin: Origin::File(file), .. }) if file.ends_with(TRAINER_FILE) => {
+                Origin::TrainerDefault(file)
+            }
+            _ => return Err(LoadError::Undecided { place: self.files.place().to_owned(), choice: NAME }),
+        };
+        Ok(Choice { value: false, origin })
+    }
+
+    /// How text is split, where somebody says.
+    ///
+    /// # Errors
+    /// When a file cannot be read or has another kind of value.
+    pub fn tokenizer_type(&self) -> Result<Option<Choice<TokenizerType>>, LoadError> {
+        self.said("tokenizer_type", |choices| choices.tokenizer_type)
+    }
+
+    /// How text is split, where the command line or `ntl.json` says. Only these overrule the class that a tokenizer's
+    /// own files name, which the trainer always writes.
+    pub fn chosen_tokenizer_type(&self) -> Option<TokenizerType> {
+        self.chosen.tokenizer_type.or(self.own.tokenizer_type)
+    }
+
+    /// How numbers are written, where somebody says.
+    ///
+    /// # Errors
+    /// When a file cannot be read or has another kind of value.
+    pub fn number_encoding(&self) -> Result<Option<Choice<TrainedEncoding>>, LoadError> {
+        self.said("number_encoding", |choices| choices.number_encoding)
+    }
+
+    /// Everything that somebody says, by name, as texts.
+    ///
+    /// # Errors
+    /// As the single answers.
+    pub fn all(&self) -> Result<Vec<(&'static str, Choice<&'static str>)>, LoadError> {
+        let mut all = Vec::new();
+        match self.log_scale_embeddings() {
+            Ok(choice) => all.push(("log_scale_embeddings", shown(choice))),
+            Err(LoadError::Undecided { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        all.extend(self.tokenizer_type()?.map(|choice| ("tokenizer_type", shown(choice))));
+        all.extend(self.number_encoding()?.map(|choice| ("number_encoding", shown(choice))));
+        Ok(all)
+    }
+
+    fn said<T: Named>(
+        &self,
+        name: &str,
+        of: impl Fn(&Choices) -> Option<T>,
+    ) -> Result<Option<Choice<T>>, LoadError> {
+        if let Some(value) = of(&self.chosen) {
+            return Ok(Some(Choice { value, origin: Origin::Flag }));
+        }
+        if let Some(value) = of(&self.own) {
+            return Ok(Some(Choice { value, origin: Origin::File(self.files.name_of(OWN_FILE)) }));
+        }
+        let Some((bytes, file)) = self.trainer_file()? else { return Ok(None) };
+        let text = str::from_utf8(&bytes).map_err(|error| LoadError::malformed(&file, error))?;
+        let Some(value) = yaml::find(text, name).map_err(|error| LoadError::malformed(&file, error))? else {
+            return Ok(None);
+        };
+        match T::of(&value) {
+            Ok(value) => Ok(Some(Choice { value, origin: Origin::File(file) })),
+            Err(reason) => Err(LoadError::field(file, name, reason)),
+        }
+    }
+
+    fn trainer_file(&self) -> Result<Option<(Vec<u8>, String)>, LoadError> {
+        match self.files.read(TRAINER_FILE)? {
+            Some(bytes) => Ok(Some((bytes.into_owned(), self.files.name_of(TRAINER_FILE)))),
+            None => self.files.read_above(TRAINER_FILE),
+        }
+    }
+}
+
+fn shown<T: Named>(choice: Choice<T>) -> Choice<&'static str> {
+    Choice { value: choice.value.word(), origin: choice.origin }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("command line"),
+            Self::File(file) => f.write_str(file),
+            Self::TrainerDefault(file) => write!(f, "default of the trainer that wrote {file}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// An output folder with these files: `checkpoint-1/` inside of it is the checkpoint.
+    fn output(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoint = folder.path().join("checkpoint-1");
+        fs::create_dir(&checkpoint).unwrap();
+        for (name, content) in files {
+            fs::write(folder.path().join(name), content).unwrap();
+        }
+        (folder, checkpoint)
+    }
+
+    fn log_scale(files: &[(&str, &str)], chosen: Choices) -> Result<(bool, String), String> {
+        let (folder, checkpoint) = output(files);
+        let files = CheckpointFiles::folder(&checkpoint).unwrap();
+        let facts = CheckpointFacts::open(&files, chosen);
+        let choice = facts.and_then(|facts| facts.log_scale_embeddings());
+        let place = |text: String| text.replace(&folder.path().display().to_string(), "OUT");
+        choice
+            .map(|choice| (choice.value, place(choice.origin.to_string())))
+            .map_err(|error| place(error.to_string()))
+    }
+
+    const XVAL: (&str, &str) =
+        ("config.yaml", "model_args:\n  number_encoding: xval\n  log_scale_embeddings: true\n");
+
+    #[test]
+    fn the_command_line_overrules_ntl_json_which_overrules_the_trainers_file() {
+        let own = ("checkpoint-1/ntl.json", r#"{"log_scale_embeddings": false}"#);
+        let flag = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
+        let said = |value, origin: &str| Ok((value, origin.to_owned()));
+        assert_eq!(log_scale(&[XVAL, own], flag), said(true, "command line"));
+        assert_eq!(log_scale(&[XVAL, own], Choices::default()), said(false, "OUT/checkpoint-1/ntl.json"));
+        assert_eq!(log_scale(&[XVAL], Choices::default()), said(true, "OUT/checkpoint-1/../config.yaml"));
+    }
+
+    #[test]
+    fn the_trainers_file_is_also_found_beside_the_weights_of_a_finished_run() {
+        let beside = ("checkpoint-1/config.yaml", "log_scale_embeddings: FALSE");
+        let said = log_scale(&[XVAL, beside], Choices::default());
+        assert_eq!(said, Ok((false, "OUT/checkpoint-1/config.yaml".to_owned())));
+    }
+
+    #[test]
+    fn what_the_trainers_file_leaves_out_is_the_trainers_default() {
+        let silent = ("config.yaml", "model_args:\n  number_encoding: rt\n");
+        let said = log_scale(&[silent], Choices::default());
+        let origin = "default of the trainer that wrote OUT/checkpoint-1/../config.yaml";
+        assert_eq!(said, Ok((false, origin.to_owned())));
+    }
+
+    #[test]
+    fn what_nobody_says_is_asked_for_and_what_makes_no_sense_is_refused_by_name() {
+        let own = |text| ("checkpoint-1/ntl.json", text);
+        for (files, want) in [
+            (
+                vec![],
+                "OUT/checkpoint-1 does not say `log_scale_embeddings`: \
+                 give --log-scale-embeddings or write it to its ntl.json",
+            ),
+            (vec![("config.yaml", "unrelated: true")], "does not say `log_scale_embeddings`"),
+            (vec![("config.yaml", "log_scale_embeddings: maybe")], "`maybe` is none of true, false"),
+            (
+                vec![("config.yaml", "number_encoding: roman")],
+                "field `number_encoding`: `roman` is none of none, ",
+            ),
+            (vec![("config.yaml", "a: [1, 2")], "OUT/checkpoint-1/../config.yaml is not usable"),
+            (vec![own("3")], "OUT/checkpoint-1/ntl.json is not usable"),
+            (vec![own(r#"{"log_scale_embeding": true}"#)], "unknown field `log_scale_embeding`"),
+            (vec![own(r#"{"tokenizer_type": "fast"}"#)], "`fast` is none of auto, default, custom"),
+        ] {
+            let message = log_scale(&files, Choices::default()).unwrap_err();
+            assert!(message.contains(want), "{message}");
+        }
+    }
+
+    #[test]
+    fn everything_that_is_said_can_be_listed() {
+        let (_folder, checkpoint) =
+            output(&[XVAL, ("checkpoint-1/ntl.json", r#"{"tokenizer_type": "custom"}"#)]);
+        let files = CheckpointFiles::folder(&checkpoint).unwrap();
+        let all = CheckpointFacts::open(&files, Choices::default()).unwrap().all().unwrap();
+        let all: Vec<_> = all.iter().map(|(name, choice)| (*name, choice.value)).collect();
+        let want =
+            [("log_scale_embeddings", "true"), ("tokenizer_type", "custom"), ("number_encoding", "xval")];
+        assert_eq!(all, want);
+    }
+}

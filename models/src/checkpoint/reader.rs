@@ -1,0 +1,84 @@
+//! Reading parts of a file of weights, from several threads at once, without mapping or holding it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// An open file, or one held in memory.
+#[derive(Debug)]
+pub(super) struct FileReader<'a> {
+    source: Source<'a>,
+    len: u64,
+}
+
+#[derive(Debug)]
+enum Source<'a> {
+    File(File),
+    Memory(&'a [u8]),
+}
+
+impl<'a> FileReader<'a> {
+    pub(super) fn file(file: File) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        Ok(Self { source: Source::File(file), len })
+    }
+
+    pub(super) fn memory(bytes: &'a [u8]) -> Self {
+        Self { source: Source::Memory(bytes), len: bytes.len() as u64 }
+    }
+
+    /// Bytes of the file when it was opened.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Fills `buffer` from `offset` on.
+    ///
+    /// # Errors
+    /// When the file ends before, or cannot be read.
+    pub(super) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        match &self.source {
+            Source::File(file) => file.read_exact_at(buffer, offset),
+            Source::Memory(bytes) => {
+                let from = usize::try_from(offset).ok();
+                let part = from.and_then(|from| bytes.get(from..from.checked_add(buffer.len())?));
+                let part = part.ok_or(io::ErrorKind::UnexpectedEof)?;
+                buffer.copy_from_slice(part);
+                Ok(())
+            }
+        }
+    }
+
+    /// A part of the file. Nothing is allocated for a part that is not inside of it.
+    ///
+    /// # Errors
+    /// When the file ends before, or cannot be read.
+    pub(super) fn part(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut part = vec![0; usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?];
+        self.read_exact_at(&mut part, offset)?;
+        Ok(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_from_files_and_from_memory_and_never_from_beyond_the_end() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), b"abcdef").unwrap();
+        let on_disk = FileReader::file(File::open(file.path()).unwrap()).unwrap();
+        for reader in [on_disk, FileReader::memory(b"abcdef")] {
+            assert_eq!(reader.len(), 6);
+            assert_eq!(reader.part(2, 3).unwrap(), b"cde");
+            assert_eq!(reader.part(6, 0).unwrap(), b"");
+            for (offset, len) in [(4, 3), (7, 0), (u64::MAX, 2), (0, u64::MAX)] {
+                assert!(reader.part(offset, len).is_err(), "{len} bytes from {offset} on");
+            }
+        }
+    }
+}

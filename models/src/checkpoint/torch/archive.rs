@@ -1,0 +1,198 @@
+//! The zip archives that PyTorch writes: entries that are stored as they are, listed at the end.
+//!
+//! In: an open file. Out: where in it each entry's bytes are, checked to be inside of the file. Compressed and
+//! encrypted entries are refused, so that nothing is ever larger than in the file. Layout: APPNOTE 6.3.10 of PKWARE,
+//! sections 4.3 and 4.5. Own code because readers made for all archives allocate what the list claims to hold.
+
+use std::collections::BTreeMap;
+
+use crate::checkpoint::reader::FileReader;
+
+/// Most bytes of the list of entries: room for some hundred thousand.
+const LIST_BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of the record at the end, without the comment behind it.
+const END_BYTES: usize = 22;
+/// Bytes of the locator in front of it in archives of more than 4 GB.
+const LOCATOR_BYTES: usize = 20;
+const COMMENT_BYTES_MAX: usize = 65_535;
+
+const END: [u8; 4] = *b"PK\x05\x06";
+const LOCATOR: [u8; 4] = *b"PK\x06\x07";
+const LARGE_END: [u8; 4] = *b"PK\x06\x06";
+const LISTED: [u8; 4] = *b"PK\x01\x02";
+const LOCAL: [u8; 4] = *b"PK\x03\x04";
+
+/// An archive whose list was read.
+pub(super) struct Archive<'r, 'a> {
+    reader: &'r FileReader<'a>,
+    entries: BTreeMap<String, Listed>,
+}
+
+/// An entry as the list has it.
+struct Listed {
+    /// Where its local header begins.
+    header: u64,
+    size: u64,
+    /// Why it is not read.
+    refused: Option<&'static str>,
+}
+
+/// Where the list is.
+struct List {
+    offset: u64,
+    size: u64,
+    entries: u64,
+}
+
+impl<'r, 'a> Archive<'r, 'a> {
+    /// # Errors
+    /// When the file is cut off or no such archive.
+    pub(super) fn open(reader: &'r FileReader<'a>) -> Result<Self, String> {
+        let list = find_list(reader)?;
+        if list.size > LIST_BYTES_MAX {
+            return Err(format!("its list of entries claims {} bytes", list.size));
+        }
+        let cut_off = |_| "its list of entries is not in the file".to_owned();
+        let bytes = reader.part(list.offset, list.size).map_err(cut_off)?;
+        let mut entries = BTreeMap::new();
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let (name, entry, after) = listed(rest).ok_or("its list of entries is damaged")?;
+            if entries.insert(name.clone(), entry).is_some() {
+                return Err(format!("entry `{name}` is there twice"));
+            }
+            rest = after;
+        }
+        if entries.len() as u64 != list.entries {
+            return Err(format!("it claims {} entries and lists {}", list.entries, entries.len()));
+        }
+        Ok(Self { reader, entries })
+    }
+
+    /// The only entry whose name ends in this.
+    pub(super) fn named_once(&self, end: &str) -> Result<&str, String> {
+        let mut named = self.entries.keys().filter(|name| name.ends_with(end));
+        match (named.next(), named.next()) {
+            (Some(name), None) => Ok(name),
+            (None, _) => Err(format!("it has no entry `*{end}`: PyTorch did not write it")),
+            (Some(one), Some(two)) => Err(format!("it has two pickles, `{one}` and `{two}`")),
+        }
+    }
+
+    /// The bytes of an entry, at most `max` of them.
+    pub(super) fn bytes(&self, name: &str, max: u64) -> Result<Vec<u8>, String> {
+        let (offset, size) = self.place(name)?;
+        if size > max {
+            return Err(format!("entry `{name}` has {size} bytes, at most {max} make sense"));
+        }
+        self.reader.part(offset, size).map_err(|error| format!("entry `{name}`: {error}"))
+    }
+
+    /// Where in the file the bytes of an entry begin, and how many there are; all are inside.
+    pub(super) fn place(&self, name: &str) -> Result<(u64, u64), String> {
+        let entry = self.entries.get(name).ok_or_else(|| format!("it has no entry `{name}`"))?;
+        if let Some(refused) = entry.refused {
+            return Err(format!("entry `{name}` is {refused}, which PyTorch never does"));
+        }
+        let misplaced = || format!("entry `{name}` is not where the list says");
+        let header = self.reader.part(entry.header, 30).map_err(|_| misplaced())?;
+        if header.get(..4) != Some(&LOCAL) {
+            return Err(misplaced());
+        }
+        let lengths =
+            u64::from(u16_at(&header, 26).unwrap_or(0)) + u64::from(u16_at(&header, 28).unwrap_or(0));
+        let offset = entry.header + 30 + lengths;
+        match offset.checked_add(entry.size) {
+            Some(end) if end <= self.reader.len() => Ok((offset, entry.size)),
+            _ => Err(format!("entry `{name}` claims {} bytes, more than the file has", entry.size)),
+        }
+    }
+}
+
+/// Finds the list by the record at the end of the file.
+fn find_list(reader: &FileReader<'_>) -> Result<List, String> {
+    let most = (LOCATOR_BYTES + END_BYTES + COMMENT_BYTES_MAX) as u64;
+    let from = reader.len().saturating_sub(most);
+    let tail = reader.part(from, reader.len() - from).map_err(|error| error.to_string())?;
+    let is_end = |&at: &usize| {
+        let comment = u16_at(&tail, at + 20).map(usize::from);
+        tail[at..].starts_with(&END) && comment.is_some_and(|comment| at + END_BYTES + comment == tail.len())
+    };
+    let at = (0..tail.len()).rev().find(is_end);
+    let at = at.ok_or("it is cut off or no archive: its end is not that of one")?;
+    let list = List {
+        entries: u16_at(&tail, at + 10).unwrap_or(0).into(),
+        size: u32_at(&tail, at + 12).unwrap_or(0).into(),
+        offset: u32_at(&tail, at + 16).unwrap_or(0).into(),
+    };
+    let locator = at.checked_sub(LOCATOR_BYTES).filter(|&locator| tail[locator..].starts_with(&LOCATOR));
+    match locator.and_then(|locator| u64_at(&tail, locator + 8)) {
+        Some(large) => large_list(reader, large).ok_or_else(|| "its end is damaged".to_owned()),
+        None => Ok(list),
+    }
+}
+
+/// Reads the record at the end of archives of more than 4 GB.
+fn large_list(reader: &FileReader<'_>, offset: u64) -> Option<List> {
+    let record = reader.part(offset, 56).ok().filter(|record| record.starts_with(&LARGE_END))?;
+    Some(List { entries: u64_at(&record, 32)?, size: u64_at(&record, 40)?, offset: u64_at(&record, 48)? })
+}
+
+/// The first entry of a list, and the list behind it.
+fn listed(list: &[u8]) -> Option<(String, Listed, &[u8])> {
+    const FIXED: usize = 46;
+    const ENCRYPTED: u16 = 1;
+    if !list.starts_with(&LISTED) {
+        return None;
+    }
+    let length = |at| u16_at(list, at).map(usize::from);
+    let (name, extra, comment) = (length(28)?, length(30)?, length(32)?);
+    let text = String::from_utf8_lossy(list.get(FIXED..FIXED + name)?).into_owned();
+    let extra_bytes = list.get(FIXED + name..FIXED + name + extra)?;
+    let stored = [u32_at(list, 24)?, u32_at(list, 20)?, u32_at(list, 42)?];
+    let [size, packed, header] = large_sizes(stored, extra_bytes)?;
+    let refused = match (u16_at(list, 8)? & ENCRYPTED, u16_at(list, 10)?) {
+        (0, 0) if size == packed => None,
+        (0, _) => Some("compressed"),
+        _ => Some("encrypted"),
+    };
+    let after = list.get(FIXED + name + extra + comment..)?;
+    Some((text, Listed { header, size, refused }, after))
+}
+
+/// Sizes that do not fit 32 bits stand in an extra field, in this order.
+fn large_sizes(stored: [u32; 3], mut extra: &[u8]) -> Option<[u64; 3]> {
+    const LARGE: u16 = 1;
+    let mut sizes = stored.map(u64::from);
+    if !stored.contains(&u32::MAX) {
+        return Some(sizes);
+    }
+    while !extra.is_empty() {
+        let (id, len) = (u16_at(extra, 0)?, u16_at(extra, 2)?);
+        let (field, rest) = extra.get(4..)?.split_at_checked(len.into())?;
+        if id == LARGE {
+            let mut large = field.chunks_exact(8).filter_map(|bytes| u64_at(bytes, 0));
+            for (size, stored) in sizes.iter_mut().zip(stored) {
+                if stored == u32::MAX {
+                    *size = large.next()?;
+                }
+            }
+            return Some(sizes);
+        }
+        extra = rest;
+    }
+    None
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}

@@ -1,0 +1,111 @@
+//! The table of a `pytorch_model.bin`: a zip archive with a pickle, read as data, and plain numbers beside it.
+//!
+//! In: an open file. Out: its [`Table`], in which every tensor lies inside of the file. The pickle is walked through by
+//! `pickle`, which knows the few objects that tensors are made of and refuses all others by name; nothing of it is ever
+//! run. (candle has a reader too; it clones what it has read without bound, and passes over what it does not know.)
+
+mod archive;
+mod cursor;
+mod pickle;
+
+use super::reader::FileReader;
+use super::table::{Entry, StoredType, Table, TableError};
+
+use self::archive::Archive;
+use self::pickle::{View, tensors};
+
+/// Most bytes of a pickle, which has a few hundred for each tensor.
+const PICKLE_BYTES_MAX: u64 = 16 << 20;
+
+/// How often as large as the file its tensors may claim to be together. Tied tables, of which a T5 has four, are
+/// listed under all of their names and stored once.
+const SHARED_MAX: u64 = 8;
+
+/// Reads the table of a file.
+///
+/// # Errors
+/// When it is no archive as PyTorch writes them, when it holds anything but plain tensors, or when a tensor is not
+/// inside of it.
+pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
+    let mut start = [0; 2];
+    let begins = reader.read_exact_at(&mut start, 0).map(|()| start);
+    if begins.is_ok_and(|start| start[0] == 0x80) {
+        let reason = "it is in PyTorch's format from before version 1.6; load it there and save it again";
+        return Err(TableError::file(reason));
+    }
+    let archive = Archive::open(reader).map_err(TableError::file)?;
+    let pickle = archive.named_once("/data.pkl").map_err(TableError::file)?;
+    let prefix = pickle.trim_end_matches("data.pkl");
+    if let Ok(order) = archive.bytes(&format!("{prefix}byteorder"), 16)
+        && order != b"little"
+    {
+        return Err(TableError::file("its numbers are not stored little-endian"));
+    }
+    let bytes = archive.bytes(pickle, PICKLE_BYTES_MAX).map_err(TableError::file)?;
+    let mut table = Table::new();
+    let mut claimed = 0u64;
+    for (name, view) in tensors(&bytes)? {
+        let entry = entry(&archive, prefix, view).map_err(|reason| TableError::tensor(&name, reason))?;
+        let size = entry.stored.size().unwrap_or(8);
+        claimed = claimed.saturating_add(entry.elements() as u64 * size as u64);
+        table.insert(name, entry);
+    }
+    if claimed > reader.len().saturating_mul(SHARED_MAX) {
+        let reason = format!("its tensors claim {claimed} bytes of a file of {}", reader.len());
+        return Err(TableError::file(reason));
+    }
+    Ok(table)
+}
+
+/// Where a view of a storage lies in the file; checks that it is inside of that storage.
+fn entry(archive: &Archive<'_, '_>, prefix: &str, view: View) -> Result<Entry, String> {
+    let (offset, bytes) = archive.place(&format!("{prefix}data/{}", view.storage.key))?;
+    let stored = stored_type(view.storage.class);
+    let size = stored.size().unwrap_or(1);
+    let held = bytes / size as u64;
+    let (shape, strides) = (dimensions(&view.shape)?, dimensions(&view.strides)?);
+    if shape.len() != strides.len() {
+        return Err(format!("it has {} sizes and {} strides", shape.len(), strides.len()));
+    }
+    let beyond =
+        || format!("shape {shape:?} with strides {strides:?} is more than the {held} elements stored");
+    let elements = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
+    let last = shape.iter().zip(&strides).try_fold(view.offset, |last, (&size, &stride)| {
+        last.checked_add((size.max(1) as u64 - 1).checked_mul(stride as u64)?)
+    });
+    let inside = elements.is_some_and(|elements| elements <= held)
+        && last.is_some_and(|last| elements == Some(0) || last < held);
+    if !inside {
+        return Err(beyond());
+    }
+    let offset = offset + view.offset.min(held) * size as u64;
+    let strides = (elements != Some(0) && !is_contiguous(&shape, &strides)).then_some(strides);
+    Ok(Entry { stored, shape, strides, offset })
+}
+
+fn dimensions(numbers: &[i64]) -> Result<Vec<usize>, String> {
+    let read = numbers.iter().map(|&number| usize::try_from(number)).collect::<Result<_, _>>();
+    read.map_err(|_| format!("its sizes or strides are negative: {numbers:?}"))
+}
+
+fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
+    let mut expected = 1;
+    shape.iter().zip(strides).rev().all(|(&size, &stride)| {
+        let fits = size <= 1 || stride == expected;
+        expected *= size.max(1);
+        fits
+    })
+}
+
+/// The element type of a storage class of PyTorch, such as `FloatStorage`.
+fn stored_type(class: &str) -> StoredType {
+    match class {
+        "FloatStorage" => StoredType::F32,
+        "HalfStorage" => StoredType::F16,
+        "BFloat16Storage" => StoredType::Bf16,
+        other => StoredType::Other(other.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

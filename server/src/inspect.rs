@@ -1,0 +1,171 @@
+//! `ntl-server inspect`: what a checkpoint folder holds, and whether it could be served, without serving it.
+//!
+//! In: a folder. Out: a table for people or one JSON object, or the reason why it could not be served.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use ntl_models::checkpoint::{CheckpointFiles, Choices, TokenizerType};
+use ntl_models::inspect::{Depth, Inspection, Sizes, inspect};
+use ntl_models::{DeviceChoice, LoadOptions};
+
+/// What can be done instead of serving.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Command {
+    /// Say what a checkpoint folder holds, what would be assumed and whether it could be served
+    Inspect(InspectArgs),
+}
+
+/// What to look at, and how.
+#[derive(Debug, Clone, clap::Args)]
+pub struct InspectArgs {
+    /// Checkpoint folder
+    folder: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Read all weights, too, as serving would
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    choices: ChoiceArgs,
+}
+
+/// What checkpoints need to be told where their files do not say it.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ChoiceArgs {
+    /// Whether numbers went through a logarithm in training (`rt`, `xval`, regression heads), where neither the trainer's
+    /// config.yaml nor an ntl.json says so
+    #[arg(long, env = "NTL_LOG_SCALE_EMBEDDINGS", value_name = "BOOL")]
+    log_scale_embeddings: Option<bool>,
+    /// How text was split in training: auto (pieces as they are) or custom (digits by themselves)
+    #[arg(long, env = "NTL_TOKENIZER_TYPE", value_name = "TYPE")]
+    tokenizer_type: Option<TokenizerType>,
+}
+
+impl From<ChoiceArgs> for Choices {
+    fn from(args: ChoiceArgs) -> Self {
+        let ChoiceArgs { log_scale_embeddings, tokenizer_type } = args;
+        Self { log_scale_embeddings, tokenizer_type, ..Self::default() }
+    }
+}
+
+impl Command {
+    /// Does it, writing to `out`.
+    ///
+    /// # Errors
+    /// When the checkpoint could not be served, or `out` not be written.
+    pub fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let Self::Inspect(args) = self;
+        let options = LoadOptions {
+            device: DeviceChoice::Cpu,
+            choices: args.choices.clone().into(),
+            ..LoadOptions::default()
+        };
+        let depth = if args.check { Depth::Weights } else { Depth::Tables };
+        let found = inspect(CheckpointFiles::folder(&args.folder)?, options, depth)?;
+        if args.json {
+            serde_json::to_writer_pretty(&mut *out, &found)?;
+            writeln!(out)?;
+        } else {
+            for (name, value) in lines(&found) {
+                writeln!(out, "{name:<16}{value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lines(found: &Inspection) -> Vec<(&str, String)> {
+    let memory = found.memory_bytes.map_or("not known".to_owned(), bytes);
+    let mut lines = vec![
+        ("kind", format!("{} ({})", found.kind, found.architecture)),
+        ("network", network(found.sizes)),
+        ("parameters", found.parameters.to_string()),
+        ("files", found.files.join(", ")),
+        ("stored as", found.stored.join(", ")),
+        ("in memory", format!("{} as {}", memory, found.dtype)),
+        ("tokenizer", format!("{} tokens, numbers as {}", found.tokens, found.number_encoding)),
+        ("number tokens", numbers(found)),
+    ];
+    for assumed in &found.assumed {
+        lines.push(("assumed", format!("{} = {} ({})", assumed.name, assumed.value, assumed.origin)));
+    }
+    lines
+}
+
+fn network(sizes: Sizes) -> String {
+    let known = |name: &str, size: Option<usize>| size.map(|size| format!("{size} {name}"));
+    let all = [
+        known("layers", sizes.num_layers),
+        known("decoder layers", sizes.num_decoder_layers),
+        known("wide", sizes.d_model),
+        known("heads", sizes.num_heads),
+        known("embeddings", sizes.vocab_size),
+    ];
+    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn numbers(found: &Inspection) -> String {
+    let digits = if found.numbers.multi_digit { "some longer than a digit" } else { "single digits" };
+    match found.numbers.range {
+        None => "none".to_owned(),
+        Some((low, high)) => format!("{} from {low} to {high}, {digits}", found.numbers.count),
+    }
+}
+
+fn bytes(count: u64) -> String {
+    let (mega, giga) = (1e6, 1e9);
+    let count = count as f64;
+    if count >= giga { format!("{:.2} GB", count / giga) } else { format!("{:.2} MB", count / mega) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Args;
+    use crate::demo;
+
+    fn run(arguments: &[&str]) -> anyhow::Result<String> {
+        let args = Args::try_parse_from([&["ntl-server", "inspect"], arguments].concat())?;
+        let mut out = Vec::new();
+        args.command.unwrap().run(&mut out)?;
+        Ok(String::from_utf8(out)?)
+    }
+
+    #[test]
+    fn a_checkpoint_is_told_in_lines() {
+        let options = LoadOptions {
+            choices: Choices { tokenizer_type: Some(TokenizerType::Custom), ..Choices::default() },
+            ..LoadOptions::default()
+        };
+        let found = inspect(demo::files().unwrap(), options, Depth::Tables).unwrap();
+        let told: Vec<String> =
+            lines(&found).iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        assert_eq!(
+            told,
+            [
+                "kind: t5 (T5VanillaForNumberTokenLoss)",
+                "network: 2 layers, 2 decoder layers, 96 wide, 4 heads, 2101 embeddings",
+                "parameters: 620896",
+                "files: model.safetensors",
+                "stored as: f32",
+                "in memory: 2.48 MB as f32",
+                "tokenizer: 2100 tokens, numbers as digits",
+                "number tokens: 10 from 0 to 9, single digits",
+                "assumed: tokenizer_type = custom (command line)",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_served_is_an_error_that_says_why() {
+        let error = run(&["/no/such/folder", "--json", "--log-scale-embeddings", "true"]).unwrap_err();
+        assert_eq!(error.to_string(), "checkpoint folder /no/such/folder does not exist");
+        for wrong in [&["/x", "--tokenizer-type", "fast"][..], &["/x", "--log-scale-embeddings", "2"], &[]] {
+            assert!(run(wrong).unwrap_err().is::<clap::Error>(), "{wrong:?}");
+        }
+    }
+}
