@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ntl_bench::{demo, engine};
 use ntl_core::engine::{
-    BatchModel, Job, NumberJob, NumberMethod, PathRow, Request, Row, Terminator, TextJob,
+    BatchModel, Job, NumberJob, NumberMethod, PathRow, Prompt, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::GrammarLimits;
 use ntl_core::sampling::Sampling;
@@ -17,7 +17,7 @@ const QUESTIONS: [&str; 4] =
     ["What is 336 - -20?", "What is -17 + 4?", "Calculate 481 + 132.", "What is 77 - 1533?"];
 
 /// Time of one decoder step whose rows each have a context of their own.
-fn timed_step(model: &mut dyn BatchModel, prompts: &[&[u32]]) -> Duration {
+fn timed_step(model: &mut dyn BatchModel, prompts: &[&Prompt]) -> Duration {
     let opened = model.open(prompts).unwrap();
     let row = |(context, token)| Row { context, path: PathRow::new(None, token) };
     let rows: Vec<Row> = opened.iter().map(|opened| row((opened.context, opened.first_token))).collect();
@@ -33,9 +33,9 @@ fn timed_step(model: &mut dyn BatchModel, prompts: &[&[u32]]) -> Duration {
 fn step(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("step");
     let mut loaded = demo().unwrap();
-    let prompt = loaded.tokenizer.encode(QUESTIONS[0], true).unwrap();
+    let prompt = loaded.tokenizer.encode_prompt(QUESTIONS[0], true).unwrap();
     for rows in [1, 8, 32] {
-        let prompts: Vec<&[u32]> = (0..rows).map(|_| prompt.as_slice()).collect();
+        let prompts: Vec<&Prompt> = (0..rows).map(|_| &prompt).collect();
         group.throughput(Throughput::Elements(rows));
         group.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
             bencher.iter_custom(|times| (0..times).map(|_| timed_step(&mut *loaded.model, &prompts)).sum());
@@ -68,7 +68,7 @@ fn answers(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(*name, concurrent), |bencher| {
                 bencher.iter(|| {
                     let jobs = prompts.iter().cycle().take(concurrent as usize).map(|prompt| Job {
-                        prompt: prompt.clone(),
+                        prompt: prompt.clone().into(),
                         request: request.clone(),
                         deadline: None,
                     });

@@ -89,8 +89,11 @@ fn measure(engine: &Engine, prompts: &[Vec<u32>], concurrent: usize, row: &mut R
     row.outcomes.clear();
     let started = Instant::now();
     for together in prompts.chunks(concurrent) {
-        let job =
-            |prompt: &Vec<u32>| Job { prompt: prompt.clone(), request: row.request.clone(), deadline: None };
+        let job = |prompt: &Vec<u32>| Job {
+            prompt: prompt.clone().into(),
+            request: row.request.clone(),
+            deadline: None,
+        };
         let answers: Vec<_> =
             together.iter().map(|prompt| engine.submit(job(prompt))).collect::<Result<_, _>>()?;
         for mut answer in answers {

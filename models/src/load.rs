@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use ntl_core::decoding::Vocabulary;
-use ntl_core::engine::{BatchModel, ModelInfo};
+use ntl_core::engine::{BatchModel, ModelInfo, NumberEncoding};
 use ntl_core::numbers::NumberGrammar;
 use ntl_core::text::TextDecoder;
 
 use crate::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, architecture};
-use crate::t5::{T5, TokenizerFacts};
+use crate::t5::{NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
 
 /// Where a model runs.
@@ -55,8 +55,26 @@ pub struct LoadedModel {
     pub vocabulary: Vocabulary,
 }
 
+/// What an architecture is to a loader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Architecture {
+    Plain,
+    Rt,
+    Xval,
+    RegressionHead,
+}
+
 /// Architectures that are served, as `config.json` names them.
-const T5_ARCHITECTURES: [&str; 2] = ["T5ForConditionalGeneration", "T5VanillaForNumberTokenLoss"];
+const ARCHITECTURES: [(&str, Architecture); 6] = [
+    ("T5ForConditionalGeneration", Architecture::Plain),
+    ("MT5ForConditionalGeneration", Architecture::Plain),
+    ("T5VanillaForNumberTokenLoss", Architecture::Plain),
+    ("T5RegressionModelRT", Architecture::Rt),
+    ("T5RegressionModelXval", Architecture::Xval),
+    ("T5ForSequenceClassification", Architecture::RegressionHead),
+];
+
+const CONFIG_FILE: &str = "config.json";
 
 /// Longest prompt where the tokenizer recommends none: T5's relative positions know no limit of their own.
 pub(crate) const PROMPT_TOKENS_MAX: usize = 512;
@@ -66,34 +84,63 @@ pub(crate) const PROMPT_TOKENS_MAX: usize = 512;
 /// # Errors
 /// When a file or tensor is missing or wrong, or this kind is not served; the message names it.
 pub fn load(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel, LoadError> {
-    let architecture = architecture(files)?;
-    if !T5_ARCHITECTURES.contains(&architecture.as_str()) {
-        let reason = format!("`{architecture}` is not served; known are {}", T5_ARCHITECTURES.join(", "));
-        return Err(LoadError::field(files.name_of("config.json"), "architectures", reason));
-    }
+    let name = architecture(files)?;
+    let refuse = |field: &str, reason: String| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
+    let Some(&(_, architecture)) = ARCHITECTURES.iter().find(|(served, _)| *served == name) else {
+        let served = ARCHITECTURES.map(|(served, _)| served).join(", ");
+        return Err(refuse("architectures", format!("`{name}` is not served; known are {served}")));
+    };
     let device = options.device.open()?;
+    let place = (options.dtype.resolve(), &device);
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
+    let log_scale = || facts.log_scale_embeddings().map(|choice| choice.value);
     let tokenizer_facts = TokenizerFacts {
         tokens: tokenizer.len(),
         prompt_tokens_max: tokenizer.model_max_length().unwrap_or(PROMPT_TOKENS_MAX),
         number_encoding: tokenizer.number_encoding(),
     };
-    let model = T5::load(files, tokenizer_facts, (options.dtype.resolve(), &device))?;
+    let wrong_tokenizer = || {
+        let reason = format!("`{name}` needs the class of tokenizers that it was trained with");
+        LoadError::field(files.name_of("tokenizer_config.json"), "tokenizer_class", reason)
+    };
+    let kind = match (architecture, tokenizer.number_encoding(), tokenizer.number_token()) {
+        (Architecture::RegressionHead, ..) => {
+            let model = RegressionHead::load(files, tokenizer_facts, log_scale()?, place)?;
+            let vocabulary = point_vocabulary(&tokenizer, model.info());
+            return Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary });
+        }
+        (Architecture::Plain, ..) => T5Kind::Plain,
+        (Architecture::Rt, NumberEncoding::Rt, _) => T5Kind::Rt,
+        (Architecture::Xval, _, Some(number_id)) => {
+            T5Kind::Xval(NumberScaling { number_id, log_scale: log_scale()? })
+        }
+        (Architecture::Rt | Architecture::Xval, ..) => return Err(wrong_tokenizer()),
+    };
+    let model = T5::load(files, tokenizer_facts, kind, place)?;
     let vocabulary = vocabulary(&tokenizer, model.info());
     Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
 }
 
 /// What decoding needs to know of a tokenizer and its model.
 pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
-    let texts = (0u32..).take(tokenizer.len()).map(|id| tokenizer.piece_text(id));
+    let ids = || (0u32..).take(tokenizer.len());
+    let pieces = ids().map(|id| tokenizer.number_piece(id));
     Vocabulary {
         decoder: Arc::clone(tokenizer) as Arc<dyn TextDecoder>,
-        grammar: Arc::new(NumberGrammar::new(texts, info.eos_ids.clone())),
-        number_values: (0u32..)
-            .take(tokenizer.len())
-            .filter_map(|id| Some((id, tokenizer.number_value(id)?)))
-            .collect(),
+        grammar: Arc::new(NumberGrammar::new(pieces, info.eos_ids.clone())),
+        number_values: ids().filter_map(|id| Some((id, tokenizer.number_value(id)?))).collect(),
+        eos_ids: info.eos_ids.clone().into(),
+        tokens: info.tokens,
+    }
+}
+
+/// The same for a model that writes nothing and answers every prompt by one number.
+fn point_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
+    Vocabulary {
+        decoder: Arc::clone(tokenizer) as Arc<dyn TextDecoder>,
+        grammar: Arc::new(NumberGrammar::point()),
+        number_values: Arc::new([]),
         eos_ids: info.eos_ids.clone().into(),
         tokens: info.tokens,
     }

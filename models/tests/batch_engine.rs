@@ -87,7 +87,7 @@ fn echo(prompt: &[u32], path: &[u32]) -> Result<Vec<f32>, ModelError> {
 
 fn text(prompt: u32) -> Job {
     let job = TextJob { n: 1, max_tokens: 8, sampling: Sampling::GREEDY, stop: Vec::new(), logprobs: None };
-    Job { prompt: vec![prompt, 1], request: Request::Text(job), deadline: None }
+    Job { prompt: vec![prompt, 1].into(), request: Request::Text(job), deadline: None }
 }
 
 fn number(prompt: u32) -> Job {
@@ -193,7 +193,7 @@ fn a_full_queue_refuses_and_a_long_prompt_is_refused_at_once() {
         assert!(accepted.len() <= 3, "one runs and two wait: more were accepted");
     };
     assert_eq!(overloaded, EngineError::Overloaded { waiting: 2 });
-    let long = Job { prompt: vec![2; 513], ..text(0) };
+    let long = Job { prompt: vec![2; 513].into(), ..text(0) };
     assert_eq!(running.engine.submit(long).unwrap_err(), EngineError::PromptTooLong { got: 513, max: 512 });
     open.send(()).unwrap();
     for events in accepted {

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use ntl_core::engine::{Job, ModelInfo, Request};
+use ntl_api::MethodName;
+use ntl_core::engine::{Job, ModelInfo, Prompt, Request};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::text::TextDecoder;
 use ntl_models::LoadedModel;
@@ -74,6 +75,8 @@ pub struct ServedModel {
     tokenizer: Arc<Tokenizer>,
     spells_numbers: bool,
     number_tokens: Arc<NumberTokens>,
+    /// How numbers are found where only a number head says them.
+    number_head: Option<MethodName>,
     metrics: Arc<ModelMetrics>,
 }
 
@@ -89,13 +92,23 @@ impl ServedModel {
         metrics: &Arc<Metrics>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let metrics = Arc::new(ModelMetrics::new(metrics, name, loaded.model.info()));
-        let spells_numbers = loaded.vocabulary.grammar.spells_numbers();
+        let grammar = &loaded.vocabulary.grammar;
+        let spells_numbers = grammar.spells_numbers();
+        let head = grammar.is_point().then_some(MethodName::Head);
+        let number_head = head.or(grammar.head_id().map(|_| MethodName::Xval));
         let number_tokens = Arc::new(number_tokens(&loaded));
         let observer = Arc::clone(&metrics) as Arc<dyn EngineObserver>;
         let (engine, thread) = Engine::spawn(loaded.model, loaded.vocabulary, limits, observer)?;
-        let created = unix_seconds();
-        let (name, tokenizer) = (name.into(), loaded.tokenizer);
-        let model = Self { name, created, engine, tokenizer, spells_numbers, number_tokens, metrics };
+        let model = Self {
+            name: name.into(),
+            created: unix_seconds(),
+            engine,
+            tokenizer: loaded.tokenizer,
+            spells_numbers,
+            number_tokens,
+            number_head,
+            metrics,
+        };
         Ok((model, thread))
     }
 
@@ -131,22 +144,25 @@ impl ServedModel {
         Rules {
             encoder_decoder: info.encoder_decoder,
             spells_numbers: self.spells_numbers,
+            number_head: self.number_head,
             tokens: info.tokens,
             prompt_tokens_max: info.prompt_tokens_max,
             eos_ids: info.eos_ids.clone(),
-            output_tokens_max: settings.output_tokens_max,
+            output_tokens_max: settings
+                .output_tokens_max
+                .min(info.answer_tokens_max.unwrap_or(usize::MAX) as u64),
         }
     }
 
-    /// The token ids of all prompts of a request.
-    pub(crate) async fn prompt_ids(
+    /// All prompts of a request as the model takes them.
+    pub(crate) async fn prompts(
         &self,
         inputs: Vec<PromptInput>,
         rules: Rules,
-    ) -> Result<Vec<Vec<u32>>, AppError> {
+    ) -> Result<Vec<Prompt>, AppError> {
         let bytes = inputs.iter().map(PromptInput::text_bytes).sum();
         let tokenizer = Arc::clone(&self.tokenizer);
-        let convert = move || inputs.into_iter().map(|input| input.into_ids(&tokenizer, &rules)).collect();
+        let convert = move || inputs.into_iter().map(|input| input.into_prompt(&tokenizer, &rules)).collect();
         off_the_runtime(bytes, convert).await
     }
 
@@ -161,12 +177,12 @@ impl ServedModel {
         off_the_runtime(plan.text_bytes(), move || plan.ids(&tokenizer, &rules)).await
     }
 
-    /// The token ids of one text.
-    pub(crate) async fn encode(&self, text: String, add_special_tokens: bool) -> Result<Vec<u32>, AppError> {
+    /// The tokens of one text.
+    pub(crate) async fn encode(&self, text: String, add_special_tokens: bool) -> Result<Prompt, AppError> {
         let tokenizer = Arc::clone(&self.tokenizer);
         off_the_runtime(text.len(), move || {
             tokenizer
-                .encode(&text, add_special_tokens)
+                .encode_prompt(&text, add_special_tokens)
                 .map_err(|error| AppError::invalid("prompt", error.to_string()))
         })
         .await
@@ -181,7 +197,7 @@ impl ServedModel {
     /// Gives jobs to the engine: one a prompt, in order. All of them or none. Time counts from `started`.
     pub(crate) fn submit(
         &self,
-        requests: Vec<(Vec<u32>, Request)>,
+        requests: Vec<(Prompt, Request)>,
         started: Instant,
         app: &AppState,
     ) -> Result<Answers, AppError> {
@@ -191,6 +207,7 @@ impl ServedModel {
         for (prompt, request) in requests {
             prompt_tokens += prompt.len() as u64;
             let (sequences, method) = (request.sequences(), method_of(&request));
+            let method = method.map(|method| self.number_head.unwrap_or(method));
             let job = Job { prompt, request, deadline: Some((started + allowed, allowed)) };
             running.push(RunningJob { events: self.engine.submit(job)?, sequences, method });
         }

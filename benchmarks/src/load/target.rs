@@ -180,7 +180,7 @@ fn failure(error: &reqwest::Error) -> String {
 }
 
 fn job(tokenizer: &Tokenizer, prompt: &str, number: Option<()>, max_tokens: usize) -> Result<Job, String> {
-    let prompt = tokenizer.encode(prompt, true).map_err(|error| error.to_string())?;
+    let prompt = tokenizer.encode_prompt(prompt, true).map_err(|error| error.to_string())?;
     let request = match number {
         None => Request::Text(TextJob { max_tokens, ..greedy_text() }),
         Some(()) => Request::Number(NumberJob {

@@ -10,6 +10,12 @@ pub trait TextDecoder: Send + Sync {
     /// The text of `ids`, special tokens left out.
     fn decode(&self, ids: &[u32]) -> String;
 
+    /// The text of `ids` with the number that stands beside each of them, for checkpoints that write numbers so
+    /// (xVal). Others look at the ids only.
+    fn decode_numbered(&self, ids: &[u32], _numbers: &[f32]) -> String {
+        self.decode(ids)
+    }
+
     /// One token as it reads in a list of log-probabilities; special tokens by their names.
     fn token_text(&self, id: u32) -> String;
 
@@ -22,6 +28,7 @@ pub struct TextStream {
     decoder: Arc<dyn TextDecoder>,
     stop: Arc<[String]>,
     ids: Vec<u32>,
+    numbers: Vec<f32>,
     shown: usize,
     stopped: bool,
 }
@@ -29,13 +36,19 @@ pub struct TextStream {
 impl TextStream {
     /// An empty text that ends before the first of `stop`.
     pub fn new(decoder: Arc<dyn TextDecoder>, stop: Arc<[String]>) -> Self {
-        Self { decoder, stop, ids: Vec::new(), shown: 0, stopped: false }
+        Self { decoder, stop, ids: Vec::new(), numbers: Vec::new(), shown: 0, stopped: false }
     }
 
     /// Takes one more token and returns what can be shown now.
     pub fn push(&mut self, id: u32) -> String {
+        self.push_numbered(id, None)
+    }
+
+    /// The same for a token with the number that a number head says for it.
+    pub fn push_numbered(&mut self, id: u32, number: Option<f32>) -> String {
         self.ids.push(id);
-        let text = self.decoder.decode(&self.ids);
+        self.numbers.push(number.unwrap_or(1.0));
+        let text = self.decoder.decode_numbered(&self.ids, &self.numbers);
         if let Some(at) = self.stop_position(&text) {
             self.stopped = true;
             return self.show(&text, at);
@@ -50,7 +63,7 @@ impl TextStream {
         if self.stopped {
             return String::new();
         }
-        let text = self.decoder.decode(&self.ids);
+        let text = self.decoder.decode_numbered(&self.ids, &self.numbers);
         self.show(&text, text.len())
     }
 

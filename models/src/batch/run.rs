@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ntl_core::decoding::{Decoding, Progress, StepResult, Vocabulary};
 use ntl_core::engine::{
-    BatchModel, ContextId, EngineError, Event, FinishReason, Logits, ModelError, NodeId, Opened, Row,
+    BatchModel, ContextId, EngineError, Event, FinishReason, Logits, ModelError, NodeId, Opened, Prompt, Row,
 };
 use tokio::sync::mpsc;
 
@@ -103,8 +103,7 @@ impl Runner {
         if submissions.is_empty() {
             return;
         }
-        let prompts: Vec<&[u32]> =
-            submissions.iter().map(|submission| submission.job.prompt.as_slice()).collect();
+        let prompts: Vec<&Prompt> = submissions.iter().map(|submission| &submission.job.prompt).collect();
         let tokens: usize = prompts.iter().map(|prompt| prompt.len()).sum();
         let span = tracing::debug_span!("open", batch.prompts = prompts.len(), batch.tokens = tokens);
         let opened = span.in_scope(|| guarded(&*self.observer, || self.model.open(&prompts)));

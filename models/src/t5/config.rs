@@ -190,6 +190,17 @@ mod tests {
     }
 
     #[test]
+    fn heads_need_not_be_as_wide_as_the_model_together() {
+        // mT5-small.
+        let config = read(
+            r#"{"d_model": 512, "d_kv": 64, "num_heads": 6, "d_ff": 1024, "vocab_size": 250112, "num_layers": 8,
+                "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false, "model_type": "mt5"}"#,
+        );
+        let config = config.unwrap();
+        assert_eq!((config.inner(), config.gated, config.scale_stored_head), (384, true, false));
+    }
+
+    #[test]
     fn what_is_not_stored_takes_the_defaults_of_the_original_class() {
         let config = read("{}").unwrap();
         assert_eq!((config.num_decoder_layers, config.num_buckets, config.max_distance), (2, 32, 128));

@@ -13,11 +13,17 @@ pub(super) struct Loader<'a> {
     pub(super) config: &'a T5Config,
     pub(super) dtype: DType,
     pub(super) device: &'a Device,
+    /// What stands before the names of its tensors in the file.
+    pub(super) prefix: &'static str,
 }
 
 impl Loader<'_> {
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> std::result::Result<Tensor, LoadError> {
-        self.weights.tensor(name, shape, self.dtype, self.device)
+        self.weights.tensor(&format!("{}{name}", self.prefix), shape, self.dtype, self.device)
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.weights.has(&format!("{}{name}", self.prefix))
     }
 
     pub(super) fn norm(&self, name: &str) -> std::result::Result<Norm, LoadError> {

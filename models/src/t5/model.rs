@@ -1,34 +1,35 @@
-//! The whole T5 as a [`BatchModel`].
+//! A T5 that writes tokens, as a [`BatchModel`].
 
-use std::collections::HashMap;
-
-use candle_core::{DType, Device, Result, Tensor};
-use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Row};
+use candle_core::{DType, Device, Tensor};
+use ntl_core::engine::{
+    BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Row,
+};
 
 use super::T5Config;
-use super::context::Context;
-use super::decoder::{Decoder, Group};
-use super::encoder::Encoder;
+use super::head::Head;
 use super::layers::Loader;
+use super::stacks::{Stacks, compute, load_embeddings};
+use super::xval::{NumberScaling, POSITIONS, Xval};
 use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
-use crate::ops::linear;
+
+/// How a T5 takes numbers in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum T5Kind {
+    /// As tokens like all others.
+    Plain,
+    /// As tokens with fixed number embeddings beside the learned ones, at the bottom of both stacks only
+    /// (Regression Transformer, arXiv 2202.01338).
+    Rt,
+    /// As values beside one token.
+    Xval(NumberScaling),
+}
 
 /// A T5 with its open contexts.
 pub struct T5 {
     info: ModelInfo,
-    config: T5Config,
-    embeddings: Tensor,
-    encoder: Encoder,
-    decoder: Decoder,
+    stacks: Stacks,
     head: Head,
-    contexts: HashMap<ContextId, Context>,
-    opened: u64,
-}
-
-/// The output layer `[vocab, d_model]`, and what hidden states are multiplied with before it.
-struct Head {
-    weight: Tensor,
-    scale: Option<f64>,
+    xval: Option<Xval>,
 }
 
 /// What the tokenizer decides about a model.
@@ -42,6 +43,45 @@ pub struct TokenizerFacts {
     pub number_encoding: NumberEncoding,
 }
 
+impl TokenizerFacts {
+    /// The configuration of a checkpoint, which must have room for all ids.
+    pub(super) fn config(self, files: &CheckpointFiles) -> Result<T5Config, LoadError> {
+        let config = T5Config::read(files)?;
+        if self.tokens > config.vocab_size {
+            let reason =
+                format!("{} is less than the {} tokens of the tokenizer", config.vocab_size, self.tokens);
+            return Err(LoadError::field(files.name_of("config.json"), "vocab_size", reason));
+        }
+        Ok(config)
+    }
+
+    pub(super) fn info(self, kind: &str, config: &T5Config, dtype: DType, parameters: u64) -> ModelInfo {
+        ModelInfo {
+            kind: kind.to_owned(),
+            backend: "native".to_owned(),
+            dtype: dtype.as_str().to_owned(),
+            number_encoding: self.number_encoding,
+            parameters,
+            prompt_tokens_max: self.prompt_tokens_max,
+            answer_tokens_max: None,
+            tokens: self.tokens,
+            eos_ids: config.eos_token_ids.clone(),
+            encoder_decoder: true,
+        }
+    }
+}
+
+impl T5Kind {
+    /// The name used on the wire and in logs.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "t5",
+            Self::Rt => "t5-rt",
+            Self::Xval(_) => "t5-xval",
+        }
+    }
+}
+
 impl T5 {
     /// Loads the weights of a checkpoint as `dtype` onto a device.
     ///
@@ -50,95 +90,49 @@ impl T5 {
     pub fn load(
         files: &CheckpointFiles,
         facts: TokenizerFacts,
+        kind: T5Kind,
         (dtype, device): (DType, &Device),
-    ) -> std::result::Result<Self, LoadError> {
-        let config = T5Config::read(files)?;
-        if facts.tokens > config.vocab_size {
-            let reason =
-                format!("{} is less than the {} tokens of the tokenizer", config.vocab_size, facts.tokens);
-            return Err(LoadError::field(files.name_of("config.json"), "vocab_size", reason));
-        }
+    ) -> Result<Self, LoadError> {
+        let config = facts.config(files)?;
         let weights = Weights::open(files)?;
-        let loader = Loader { weights: &weights, config: &config, dtype, device };
-        let embeddings = load_embeddings(&loader)?;
-        let (encoder, decoder) = (Encoder::load(&loader)?, Decoder::load(&loader)?);
-        let head = Head::load(&loader, &embeddings)?;
-        let info = ModelInfo {
-            kind: "t5".to_owned(),
-            backend: "native".to_owned(),
-            dtype: dtype.as_str().to_owned(),
-            number_encoding: facts.number_encoding,
-            parameters: weights.parameters(),
-            prompt_tokens_max: facts.prompt_tokens_max,
-            tokens: facts.tokens,
-            eos_ids: config.eos_token_ids.clone(),
-            encoder_decoder: true,
+        let loader = Loader { weights: &weights, config: &config, dtype, device, prefix: "" };
+        let table = load_embeddings(&loader)?;
+        let head = Head::load(&loader, &table)?;
+        let embeddings = match kind {
+            T5Kind::Rt => with_number_embeddings(&loader, &table)?,
+            T5Kind::Plain | T5Kind::Xval(_) => table,
         };
-        Ok(Self { info, config, embeddings, encoder, decoder, head, contexts: HashMap::new(), opened: 0 })
+        let stacks = Stacks::load(&loader, embeddings)?;
+        let mut info = facts.info(kind.name(), &config, dtype, weights.parameters());
+        let mut xval = None;
+        if let T5Kind::Xval(scaling) = kind {
+            xval = Some(Xval::load(&loader, scaling)?);
+            info.prompt_tokens_max = info.prompt_tokens_max.min(POSITIONS);
+            info.answer_tokens_max = Some(POSITIONS);
+        }
+        Ok(Self { info, stacks, head, xval })
     }
 
     /// Encoder output of several prompts of any lengths, each at least one token: one `[T, d_model]` per prompt.
     ///
     /// # Errors
     /// On an id outside the vocabulary, or when the computation fails.
-    pub fn encode(&self, prompts: &[&[u32]]) -> std::result::Result<Vec<Tensor>, ModelError> {
-        let (encoded, lengths) = self.encode_packed(prompts)?;
-        let mut from = 0;
-        let cut = |length: usize| {
-            let one = encoded.narrow(0, from, length);
-            from += length;
-            one
-        };
-        lengths.into_iter().map(cut).collect::<Result<_>>().map_err(compute)
+    pub fn encode(&self, prompts: &[&Prompt]) -> Result<Vec<Tensor>, ModelError> {
+        let x = self.embed_prompts(prompts)?;
+        self.stacks.encode(x, prompts)?.split().map_err(compute)
     }
 
-    fn encode_packed(&self, prompts: &[&[u32]]) -> std::result::Result<(Tensor, Vec<usize>), ModelError> {
-        let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.len()).collect();
-        let x = self.embed(prompts.iter().copied().flatten().copied())?;
-        Ok((self.encoder.forward(x, &lengths).map_err(compute)?, lengths))
+    fn embed_prompts(&self, prompts: &[&Prompt]) -> Result<Tensor, ModelError> {
+        let x = self.stacks.embed_prompts(prompts)?;
+        self.xval.as_ref().map_or(Ok(x.clone()), |xval| xval.embed_prompts(&x, prompts))
     }
+}
 
-    /// `[n, d_model]`.
-    fn embed(&self, tokens: impl Iterator<Item = u32>) -> std::result::Result<Tensor, ModelError> {
-        let (tokens, vocab): (Vec<u32>, _) = (tokens.collect(), self.config.vocab_size);
-        if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
-            return Err(ModelError::TokenOutOfRange { id, vocab });
-        }
-        let ids = Tensor::new(tokens, self.embeddings.device()).map_err(compute)?;
-        self.embeddings.index_select(&ids, 0).map_err(compute)
-    }
-
-    /// Turns rows into nodes of their contexts, in order.
-    fn grow(&mut self, rows: &[Row]) -> std::result::Result<Vec<Group>, ModelError> {
-        let mut groups: Vec<Group> = Vec::new();
-        for (index, row) in rows.iter().enumerate() {
-            let unknown = ModelError::UnknownContext(row.context);
-            let context = self.contexts.get_mut(&row.context).ok_or(unknown)?;
-            let node = context.len();
-            if let Some(parent) = row.path.parent.filter(|parent| parent.index() >= node) {
-                return Err(ModelError::UnknownNode { context: row.context, node: parent });
-            }
-            context.push(row.path.parent);
-            let path = context.path_to(node);
-            match groups.last_mut().filter(|group| group.context == row.context) {
-                Some(group) => group.paths.push(path),
-                None => groups.push(Group {
-                    context: row.context,
-                    first_row: index,
-                    first_node: node,
-                    paths: vec![path],
-                }),
-            }
-        }
-        let (layers, width) = (self.config.num_decoder_layers, self.config.inner());
-        for group in &groups {
-            if let Some(context) = self.contexts.get_mut(&group.context) {
-                let (dtype, device) = (self.embeddings.dtype(), self.embeddings.device());
-                context.reserve(layers, width, dtype, device).map_err(compute)?;
-            }
-        }
-        Ok(groups)
-    }
+/// The token table and the fixed number table added up; the head sees the first only.
+fn with_number_embeddings(loader: &Loader<'_>, table: &Tensor) -> Result<Tensor, LoadError> {
+    let name = "shared.number_embeddings.embedding.weight";
+    let numbers = loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])?;
+    (table + numbers).map_err(|error| LoadError::Device(error.to_string()))
 }
 
 impl BatchModel for T5 {
@@ -146,62 +140,35 @@ impl BatchModel for T5 {
         &self.info
     }
 
-    fn open(&mut self, prompts: &[&[u32]]) -> std::result::Result<Vec<Opened>, ModelError> {
-        let (encoded, lengths) = self.encode_packed(prompts)?;
-        let contexts = self.decoder.contexts(&encoded, &lengths).map_err(compute)?;
-        let first_token = self.config.decoder_start_token_id;
-        let open = |(cross, prompt_len)| {
-            self.opened += 1;
-            let context = ContextId(self.opened);
-            self.contexts.insert(context, Context::new(cross, prompt_len));
-            Opened { context, first_token }
-        };
-        Ok(contexts.into_iter().zip(lengths).map(open).collect())
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+        let encoded = self.stacks.encode(self.embed_prompts(prompts)?, prompts)?;
+        let contexts = self.stacks.open(&encoded)?;
+        if let Some(xval) = &mut self.xval {
+            contexts.iter().zip(prompts).for_each(|(&context, prompt)| xval.open(context, prompt));
+        }
+        let first_token = self.stacks.config.decoder_start_token_id;
+        Ok(contexts.into_iter().map(|context| Opened { context, first_token }).collect())
     }
 
-    fn step(&mut self, rows: &[Row]) -> std::result::Result<Logits, ModelError> {
-        let groups = self.grow(rows)?;
-        let x = self.embed(rows.iter().map(|row| row.path.token))?;
-        let hidden = self.decoder.forward(x, &groups, &self.contexts);
-        let logits = hidden.and_then(|hidden| self.head.forward(&hidden)?.flatten_all()?.to_vec1());
-        Logits::new(logits.map_err(compute)?, self.config.vocab_size)
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        let groups = self.stacks.grow(rows)?;
+        let mut x = self.stacks.embed(rows.iter().map(|row| row.path.token))?;
+        if let Some(xval) = &self.xval {
+            x = xval.embed_rows(&x, rows, &groups)?;
+        }
+        let hidden = self.head.scaled(self.stacks.decode(x, &groups)?).map_err(compute)?;
+        let logits = self.head.logits(&hidden).and_then(|logits| logits.flatten_all()?.to_vec1());
+        let logits = Logits::new(logits.map_err(compute)?, self.stacks.config.vocab_size)?;
+        match &mut self.xval {
+            Some(xval) => logits.with_numbers(xval.predict(&hidden, &groups)?),
+            None => Ok(logits),
+        }
     }
 
     fn close(&mut self, context: ContextId) {
-        self.contexts.remove(&context);
-    }
-}
-
-impl Head {
-    /// The stored head, or the embedding table where none is stored. Hidden states are divided by
-    /// `sqrt(d_model)` before a tied head; a stored one says in the configuration whether it is tied.
-    fn load(loader: &Loader<'_>, embeddings: &Tensor) -> std::result::Result<Self, LoadError> {
-        const NAME: &str = "lm_head.weight";
-        let config = loader.config;
-        let scale = (config.d_model as f64).powf(-0.5);
-        if !loader.weights.has(NAME) {
-            return Ok(Self { weight: embeddings.clone(), scale: Some(scale) });
-        }
-        let weight = loader.tensor(NAME, &[config.vocab_size, config.d_model])?;
-        Ok(Self { weight, scale: config.scale_stored_head.then_some(scale) })
-    }
-
-    /// `[R, d_model]` to `[R, vocab]`.
-    fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
-        match self.scale {
-            Some(scale) => linear(&(hidden * scale)?, &self.weight),
-            None => linear(hidden, &self.weight),
+        self.stacks.close(context);
+        if let Some(xval) = &mut self.xval {
+            xval.close(context);
         }
     }
-}
-
-/// The token table under whichever of its names the file kept.
-fn load_embeddings(loader: &Loader<'_>) -> std::result::Result<Tensor, LoadError> {
-    let names = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"];
-    let name = names.into_iter().find(|name| loader.weights.has(name)).unwrap_or(names[0]);
-    loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])
-}
-
-fn compute(error: candle_core::Error) -> ModelError {
-    ModelError::Compute(Box::new(error))
 }

@@ -95,10 +95,6 @@ impl TokenizerConfig {
         let fallback: SpecialFields = read_json(files, SPECIAL_FILE)?.unwrap_or_default();
         let ids: BTreeMap<String, u32> = read_json(files, ADDED_FILE)?.unwrap_or_default();
         let refuse = |field: &str, reason: &str| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
-        if let Some(class @ ("RtTokenizer" | "XvalTokenizer")) = fields.tokenizer_class.as_deref() {
-            let reason = format!("checkpoints with {class} are not served yet");
-            return Err(refuse("tokenizer_class", &reason));
-        }
         let extra_ids = fields.extra_ids.unwrap_or(EXTRA_IDS);
         if extra_ids > ID_MAX {
             return Err(refuse("extra_ids", &format!("{extra_ids} is more than {ID_MAX}")));
@@ -136,6 +132,8 @@ impl TokenizerConfig {
     pub(super) fn number_encoding(&self) -> NumberEncoding {
         match self.class.as_deref() {
             Some("T5Custom_Tokenizer") => NumberEncoding::Digits,
+            Some("RtTokenizer") => NumberEncoding::Rt,
+            Some("XvalTokenizer") => NumberEncoding::Xval,
             _ => NumberEncoding::Text,
         }
     }
@@ -148,7 +146,14 @@ impl TokenizerConfig {
 
 /// Also where nothing is said: folders with a bare `spiece.model` are T5 checkpoints.
 fn is_t5(class: Option<&str>) -> bool {
-    let classes = ["T5Tokenizer", "T5TokenizerFast", "AutoNumberTokenizer", "T5Custom_Tokenizer"];
+    let classes = [
+        "T5Tokenizer",
+        "T5TokenizerFast",
+        "AutoNumberTokenizer",
+        "T5Custom_Tokenizer",
+        "RtTokenizer",
+        "XvalTokenizer",
+    ];
     class.is_none_or(|class| classes.contains(&class))
 }
 
@@ -246,12 +251,6 @@ mod tests {
             (CONFIG_FILE, r#"{"extra_ids": 4000000000}"#, "field `extra_ids`: 4000000000 is more than"),
             (SPECIAL_FILE, "x", "special_tokens_map.json is not usable: "),
             (ADDED_FILE, r#"{"a": -1}"#, "added_tokens.json is not usable: "),
-            (
-                CONFIG_FILE,
-                r#"{"tokenizer_class": "XvalTokenizer"}"#,
-                "tokenizer_config.json: field `tokenizer_class`: \
-                 checkpoints with XvalTokenizer are not served yet",
-            ),
         ] {
             let message = read(&[(file, content)]).unwrap_err().to_string();
             assert!(message.contains(want), "{message}");

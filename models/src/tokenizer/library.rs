@@ -34,7 +34,7 @@ impl LibraryTokenizer {
     /// # Errors
     /// When the model has no token for a part of `text`, not even an unknown one.
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, EncodeError> {
-        let encoding = self.inner.encode_fast(text, add_special_tokens).map_err(EncodeError)?;
+        let encoding = self.inner.encode_fast(text, add_special_tokens).map_err(EncodeError::Library)?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens());
         Ok(tokens.map(|(&id, text)| Token { id, text: text.clone() }).collect())
     }

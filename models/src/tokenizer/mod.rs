@@ -1,31 +1,56 @@
 //! Text to token ids and back, exactly as the checkpoint's own Python tokenizer does it.
 //!
 //! In: a checkpoint with a `tokenizer.json`, or with the `spiece.model` that the slow T5 tokenizers leave.
-//! Out: [`Tokenizer`]. Not here: the number grammar over pieces, and the tokenizers that write numbers in other
-//! ways than text (`RtTokenizer`, `XvalTokenizer`), which are refused.
+//! Out: [`Tokenizer`]. Not here: the number grammar over pieces.
 
 mod cleanup;
 mod config;
+mod human;
 mod library;
+mod open;
 mod pieces;
+mod rt;
 mod sentencepiece;
 mod slow;
+mod xval;
 
-use ntl_core::engine::NumberEncoding;
-use ntl_core::numbers::python;
+use ntl_core::engine::{NumberEncoding, Prompt};
+use ntl_core::numbers::{NumberPiece, python};
 use ntl_core::text::TextDecoder;
 
-use crate::checkpoint::{CheckpointFiles, LoadError, TokenizerType};
+pub use human::{Answer, Faults, HumanReadable};
 
-use self::config::TokenizerConfig;
-use self::library::{LIBRARY_FILE, LibraryTokenizer};
+use self::library::LibraryTokenizer;
 use self::pieces::{PieceKind, PieceTable, SPACE_MARK, Token};
-use self::slow::{MODEL_FILE, SlowTokenizer};
+use self::sentencepiece::PrefixIndex;
+use self::slow::SlowTokenizer;
+use self::xval::Extracted;
 
 /// A text that the tokenizer cannot write in its vocabulary.
 #[derive(Debug, thiserror::Error)]
-#[error("text cannot be tokenized")]
-pub struct EncodeError(#[source] tokenizers::Error);
+#[non_exhaustive]
+pub enum EncodeError {
+    /// A `tokenizer.json` has no token for a part of it.
+    #[error("text cannot be tokenized")]
+    Library(#[source] tokenizers::Error),
+    /// It holds what stands for numbers in this vocabulary, with no number to it.
+    #[error("text must not contain `{0}`, which this model puts in the place of numbers")]
+    NumberMark(&'static str),
+    /// A number in it is longer than any prompt, or beyond single precision. Holds how it begins.
+    #[error("the number {0} is too large for this model")]
+    NumberTooLarge(String),
+}
+
+impl EncodeError {
+    fn too_large(number: &str) -> Self {
+        const SHOWN: usize = 40;
+        let mut shown: String = number.chars().take(SHOWN).collect();
+        if shown.len() < number.len() {
+            shown.push('…');
+        }
+        Self::NumberTooLarge(shown)
+    }
+}
 
 /// The tokenizer of a checkpoint.
 pub struct Tokenizer {
@@ -36,6 +61,10 @@ pub struct Tokenizer {
     eos: Option<u32>,
     pad: Option<u32>,
     unknown: Option<u32>,
+    /// What is left alone when numbers are looked for.
+    special: PrefixIndex,
+    /// The token beside which numbers stand (xVal).
+    number_token: Option<u32>,
     model_max_length: Option<usize>,
 }
 
@@ -45,63 +74,44 @@ enum Source {
 }
 
 impl Tokenizer {
-    /// Opens the tokenizer of a checkpoint: its `tokenizer.json` where there is one, else its `spiece.model`.
-    /// `T5Custom_Tokenizer` exists as a slow tokenizer only, so that it prefers the latter.
-    ///
-    /// # Errors
-    /// When neither is there, a file is broken, or the class of tokenizer is not served.
-    pub fn open(files: &CheckpointFiles) -> Result<Self, LoadError> {
-        Self::open_as(files, None)
-    }
-
-    /// As [`Tokenizer::open`]; a type that was chosen by hand overrules the class in the files.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::open`].
-    pub fn open_as(files: &CheckpointFiles, chosen: Option<TokenizerType>) -> Result<Self, LoadError> {
-        let config = TokenizerConfig::read(files)?;
-        let numbers = match chosen {
-            None => config.number_encoding(),
-            Some(TokenizerType::Auto) => NumberEncoding::Text,
-            Some(TokenizerType::Custom) => NumberEncoding::Digits,
-        };
-        let slow = files.has(MODEL_FILE) && (numbers == NumberEncoding::Digits || !files.has(LIBRARY_FILE));
-        let (source, table) = if slow {
-            let (tokenizer, table) = SlowTokenizer::open(files, &config)?;
-            (Source::Slow(Box::new(tokenizer)), table)
-        } else if files.has(LIBRARY_FILE) {
-            let (tokenizer, table) = LibraryTokenizer::open(files)?;
-            (Source::Library(Box::new(tokenizer)), table)
-        } else {
-            return Err(LoadError::MissingFile {
-                place: files.place().to_owned(),
-                file: LIBRARY_FILE.to_owned(),
-                hint: format!("; a SentencePiece {MODEL_FILE} would do as well"),
-            });
-        };
-        // Checkpoints older than the configuration fields rely on T5's own names.
-        let id = |name: Option<&str>, usual| match name {
-            Some(name) => table.id(name),
-            None => table.id(usual).filter(|_| slow),
-        };
-        Ok(Self {
-            numbers,
-            clean_up: config.clean_up,
-            eos: id(config.eos.as_deref(), "</s>"),
-            pad: id(config.pad.as_deref(), "<pad>"),
-            unknown: table.id("<unk>"),
-            model_max_length: config.model_max_length,
-            source,
-            table,
-        })
-    }
-
     /// The ids of `text`, with those special tokens that the checkpoint was trained with at the ends (`</s>` of
     /// T5, `<s>` of Llama) if asked for. The names of special tokens inside the text become those tokens.
     ///
     /// # Errors
     /// When a `tokenizer.json` has no token for a part of the text, not even an unknown one.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
+        Ok(self.encode_prompt(text, add_special_tokens)?.ids)
+    }
+
+    /// The same with the number that stands beside each id, where the checkpoint writes numbers so (xVal).
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`]; xVal: also when the text holds a mark of numbers, or too large a number.
+    pub fn encode_prompt(&self, text: &str, add_special_tokens: bool) -> Result<Prompt, EncodeError> {
+        match (self.numbers, self.number_token) {
+            (NumberEncoding::Rt, _) => {
+                let mut too_long = None;
+                let spelled = self.replace_numbers(text, &mut |number| {
+                    rt::spelled(number).unwrap_or_else(|| {
+                        too_long = Some(EncodeError::too_large(number));
+                        String::new()
+                    })
+                });
+                too_long.map_or(Ok(()), Err)?;
+                Ok(self.pieces(&spelled, add_special_tokens)?.into())
+            }
+            (NumberEncoding::Xval, Some(number_token)) => {
+                let extracted = Extracted::new(text, |number| self.replace_numbers(text, number))?;
+                let ids = self.pieces(extracted.text(), add_special_tokens)?;
+                let numbers = extracted.beside(&ids, number_token);
+                Ok(Prompt { ids, numbers, paper_decoding: false })
+            }
+            _ => Ok(self.pieces(text, add_special_tokens)?.into()),
+        }
+    }
+
+    /// The ids of a text in which numbers are tokens already.
+    fn pieces(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
         let tokens = match &self.source {
             Source::Library(tokenizer) => tokenizer.encode(text, add_special_tokens)?,
             Source::Slow(tokenizer) => tokenizer.encode(text, add_special_tokens),
@@ -110,6 +120,28 @@ impl Tokenizer {
             NumberEncoding::Digits => tokens.iter().flat_map(|token| self.split_digits(token)).collect(),
             _ => tokens.iter().map(|token| token.id).collect(),
         })
+    }
+
+    /// Replaces every run of digits, with a point and more digits behind it if there are any; names of special
+    /// tokens stay as they are.
+    fn replace_numbers(&self, text: &str, number: &mut dyn FnMut(&str) -> String) -> String {
+        let digits_len = |text: &str| {
+            text.find(|character| python::digit_value(character).is_none()).unwrap_or(text.len())
+        };
+        let (mut replaced, mut rest) = (String::with_capacity(text.len()), text);
+        while let Some(character) = rest.chars().next() {
+            let mut length = digits_len(rest);
+            if length > 0 {
+                let decimals = rest[length..].strip_prefix('.').map_or(0, digits_len);
+                length += if decimals > 0 { 1 + decimals } else { 0 };
+                replaced.push_str(&number(&rest[..length]));
+            } else {
+                length = self.special.longest(rest).map_or(character.len_utf8(), |(length, _)| length);
+                replaced.push_str(&rest[..length]);
+            }
+            rest = &rest[length..];
+        }
+        replaced
     }
 
     /// How many ids it knows: the largest and one. Logits at and beyond this are padding.
@@ -134,10 +166,27 @@ impl Tokenizer {
         self.table.text(id)
     }
 
+    /// What an id contributes to a number, for the number grammar.
+    pub fn number_piece(&self, id: u32) -> Option<NumberPiece> {
+        if self.number_token == Some(id) {
+            return Some(NumberPiece::Head);
+        }
+        match self.rt_place(id) {
+            Some((digit, place)) => Some(NumberPiece::Place { digit, place }),
+            None => self.piece_text(id).map(NumberPiece::from),
+        }
+    }
+
+    /// The token beside which numbers stand (xVal).
+    pub fn number_token(&self) -> Option<u32> {
+        self.number_token
+    }
+
     /// The value of a number token as Number Token Loss defines it for this tokenizer; always finite.
     ///
-    /// With digit splitting these are the ten bare digits, else all pieces that Python's `float` takes once the
-    /// space marks before them are gone. `None` for every other id.
+    /// With digit splitting these are the ten bare digits, with RT its number tokens, each worth its digit whatever
+    /// its power of ten, else all pieces that Python's `float` takes once the space marks before them are gone.
+    /// `None` for every other id, and for xVal, whose numbers stand beside the token.
     pub fn number_value(&self, id: u32) -> Option<f64> {
         let piece = self.table.get(id).filter(|piece| piece.kind != PieceKind::Special)?;
         match self.numbers {
@@ -145,7 +194,9 @@ impl Tokenizer {
                 let digit = piece.name.parse::<u8>().ok()?;
                 (piece.name.len() == 1).then_some(f64::from(digit))
             }
-            _ => python::parse_float(piece.name.trim_start_matches(SPACE_MARK)),
+            NumberEncoding::Rt => rt::place(&piece.name).map(|(digit, _)| f64::from(digit)),
+            NumberEncoding::Xval => None,
+            NumberEncoding::Text => python::parse_float(piece.name.trim_start_matches(SPACE_MARK)),
         }
     }
 
@@ -174,6 +225,18 @@ impl Tokenizer {
         self.model_max_length
     }
 
+    /// The text of `ids` as Hugging Face decodes them, special tokens left out: RT and xVal show the names of their
+    /// number tokens.
+    pub fn decode_tokens(&self, ids: &[u32]) -> String {
+        let text = match &self.source {
+            Source::Slow(_) => slow::decode(&self.table, ids),
+            Source::Library(tokenizer) => tokenizer
+                .decode(ids)
+                .unwrap_or_else(|| ids.iter().filter_map(|&id| self.table.text(id)).collect()),
+        };
+        if self.clean_up { cleanup::clean_up(&text) } else { text }
+    }
+
     /// A token with a digit in it becomes its characters; one without a piece of its own becomes `<unk>`, or
     /// vanishes where there is none.
     fn split_digits(&self, token: &Token) -> Vec<u32> {
@@ -187,14 +250,19 @@ impl Tokenizer {
 }
 
 impl TextDecoder for Tokenizer {
+    /// RT: with its numbers as people read them.
     fn decode(&self, ids: &[u32]) -> String {
-        let text = match &self.source {
-            Source::Slow(_) => slow::decode(&self.table, ids),
-            Source::Library(tokenizer) => tokenizer
-                .decode(ids)
-                .unwrap_or_else(|| ids.iter().filter_map(|&id| self.table.text(id)).collect()),
-        };
-        if self.clean_up { cleanup::clean_up(&text) } else { text }
+        match self.numbers {
+            NumberEncoding::Rt => self.read_rt(ids).0,
+            _ => self.decode_tokens(ids),
+        }
+    }
+
+    fn decode_numbered(&self, ids: &[u32], numbers: &[f32]) -> String {
+        match self.numbers {
+            NumberEncoding::Xval => self.read_xval(ids, numbers),
+            _ => self.decode(ids),
+        }
     }
 
     /// A part of a character reads as `bytes:\xe2\x82`.
@@ -206,8 +274,23 @@ impl TextDecoder for Tokenizer {
         })
     }
 
+    /// RT: the digits of a number may change until something else follows them.
     fn settled_len(&self, text: &str) -> usize {
-        cleanup::settled_len(text, self.clean_up, matches!(self.source, Source::Slow(_)))
+        let is_slow = matches!(self.source, Source::Slow(_));
+        match self.numbers {
+            NumberEncoding::Rt => {
+                let may_change = |character: char| {
+                    character.is_ascii_digit()
+                        || ['.', '-'].contains(&character)
+                        || python::is_space(character)
+                };
+                text.trim_end_matches('\u{FFFD}').trim_end_matches(may_change).len()
+            }
+            NumberEncoding::Xval => cleanup::settled_len(text, false, true),
+            NumberEncoding::Text | NumberEncoding::Digits => {
+                cleanup::settled_len(text, self.clean_up, is_slow)
+            }
+        }
     }
 }
 

@@ -86,6 +86,12 @@ impl PieceTable {
         self.pieces.get(&id)
     }
 
+    /// The names of all special pieces.
+    pub(super) fn special_names(&self) -> impl Iterator<Item = &str> {
+        let special = self.pieces.values().filter(|piece| piece.kind == PieceKind::Special);
+        special.map(|piece| piece.name.as_str())
+    }
+
     pub(super) fn id(&self, name: &str) -> Option<u32> {
         self.ids.get(name).copied()
     }

@@ -69,7 +69,8 @@ impl SlowTokenizer {
     }
 }
 
-/// The text of `ids`: parts between added words, each without white space at its ends, joined by spaces.
+/// The text of `ids`: parts between added words, each without white space at its ends, joined by spaces. As in the
+/// original the last part counts even if nothing is left of it.
 pub(super) fn decode(table: &PieceTable, ids: &[u32]) -> String {
     let mut parts = Vec::new();
     let mut part: Vec<u8> = Vec::new();
@@ -79,10 +80,8 @@ pub(super) fn decode(table: &PieceTable, ids: &[u32]) -> String {
         match piece.kind {
             PieceKind::Special => {}
             PieceKind::Added => {
-                // A part of nothing but spaces still counts: the original joins with it, too.
-                if open {
-                    parts.push(stripped(&part));
-                }
+                parts.push(stripped(&part));
+                parts.retain(|part| !part.is_empty());
                 parts.push(piece.name.clone());
                 (part, open) = (Vec::new(), false);
             }

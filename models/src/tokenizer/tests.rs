@@ -2,7 +2,11 @@
 
 use prost::Message;
 
+use crate::checkpoint::{CheckpointFiles, LoadError};
+
+use super::library::LIBRARY_FILE;
 use super::sentencepiece::proto::{Model, Normalizer, Piece, PieceType, Trainer};
+use super::slow::MODEL_FILE;
 use super::*;
 
 fn spiece() -> Vec<u8> {
@@ -90,6 +94,53 @@ fn the_digit_style_splits_every_piece_with_a_digit_but_no_sentinel() {
     }
 }
 
+/// With tokens for the digits of numbers below 100, from id 16 on.
+fn rt() -> Tokenizer {
+    let names = (0..2).flat_map(|place| (0..10).map(move |digit| format!("_{digit}_{place}_")));
+    let added: std::collections::BTreeMap<String, u32> = names.zip(16..).collect();
+    let added = serde_json::to_vec(&added).unwrap();
+    let class = br#"{"tokenizer_class": "RtTokenizer"}"#;
+    open(&[(MODEL_FILE, &spiece()), ("added_tokens.json", &added), ("tokenizer_config.json", class)]).unwrap()
+}
+
+fn xval() -> Tokenizer {
+    let (added, class) = (br#"{"[NUM]": 16}"#, br#"{"tokenizer_class": "XvalTokenizer"}"#);
+    open(&[(MODEL_FILE, &spiece()), ("added_tokens.json", added), ("tokenizer_config.json", class)]).unwrap()
+}
+
+#[test]
+fn regression_transformers_write_digits_at_places_and_read_as_numbers() {
+    assert_eq!(tokens(&rt(), "it 12 -7."), "▁it _1_1_ _2_0_ ▁ - _7_0_ ▁ . </s>");
+    assert_eq!(tokens(&rt(), "<extra_id_1> 00012.0"), "<extra_id_1> _1_1_ _2_0_ </s>");
+    let ids = rt().encode("it 12 -7.", true).unwrap();
+    assert_eq!(rt().decode(&ids), "it 12 - 7 .");
+    assert_eq!(rt().decode_tokens(&ids), "it _1_1_ _2_0_ - _7_0_.");
+    let (one, two) = (rt().token_id("_1_1_").unwrap(), rt().token_id("_2_0_").unwrap());
+    assert_eq!((rt().number_value(one), rt().number_value(two)), (Some(1.0), Some(2.0)));
+    assert_eq!(rt().number_piece(one), Some(NumberPiece::Place { digit: 1, place: 1 }));
+    assert_eq!(rt().number_piece(6), Some(NumberPiece::from(" 12".to_owned())));
+}
+
+#[test]
+fn a_number_is_shown_once_nothing_can_change_it_any_more() {
+    let (tokenizer, settled) = (rt(), |text: &str| text[..rt().settled_len(text)].to_owned());
+    let ids = tokenizer.encode("it 12 it", false).unwrap();
+    assert_eq!(tokenizer.decode(&ids[..2]), "it 10");
+    assert_eq!(tokenizer.decode(&ids[..3]), "it 12");
+    assert_eq!((settled("it 10"), settled("it 12 it")), ("it".to_owned(), "it 12 it".to_owned()));
+}
+
+#[test]
+fn xval_keeps_numbers_beside_the_text() {
+    let prompt = xval().encode_prompt("it 12, 0.5 it", true).unwrap();
+    assert_eq!((prompt.ids, prompt.numbers), (vec![11, 16, 16, 11, 1], vec![1.0, 12.0, 0.5, 1.0, 1.0]));
+    assert_eq!(xval().decode_numbered(&[11, 16, 9, 1], &[1.0, -0.25, 1.0, 1.0]), "it -0.25.");
+    assert_eq!(xval().decode(&[11, 16]), "it [NUM]");
+    assert_eq!((xval().number_piece(16), xval().number_value(16)), (Some(NumberPiece::Head), None));
+    let error = xval().encode("it ¬", true).unwrap_err();
+    assert_eq!(error.to_string(), "text must not contain `¬`, which this model puts in the place of numbers");
+}
+
 #[test]
 fn sentinels_that_no_file_lists_stand_behind_the_pieces_last_one_first() {
     let tokenizer = slow();
@@ -114,7 +165,8 @@ fn decoding_drops_special_tokens_and_spaces_at_the_ends() {
         (&[11, 3, 9, 3], "it."),
         (&[11, 3, 13, 14], "it's"),
         (&[11, 16, 10], "it <a> it"),
-        (&[3, 16], " <a>"),
+        (&[3, 16], "<a>"),
+        (&[16, 3], "<a> "),
         (&[999], ""),
     ] {
         assert_eq!(tokenizer.decode(ids), want, "{ids:?}");
@@ -159,8 +211,12 @@ fn a_checkpoint_without_a_usable_tokenizer_is_refused_by_name() {
         (vec![(LIBRARY_FILE, UNKNOWN_OUT_OF_RANGE.as_bytes())], "/tokenizer.json is not usable: "),
         (vec![(MODEL_FILE, &spiece), ("added_tokens.json", br#"{"x": 4000000000}"#)], "has id 4000000000"),
         (
+            vec![(MODEL_FILE, &spiece), ("tokenizer_config.json", class("XvalTokenizer").as_bytes())],
+            "field `tokenizer_class`: XvalTokenizer needs a token `[NUM]`, which is missing",
+        ),
+        (
             vec![(MODEL_FILE, &spiece), ("tokenizer_config.json", class("RtTokenizer").as_bytes())],
-            "field `tokenizer_class`: checkpoints with RtTokenizer are not served yet",
+            "field `tokenizer_class`: RtTokenizer needs tokens such as `_1_0_`, which are missing",
         ),
         (
             vec![(MODEL_FILE, &spiece), ("tokenizer_config.json", class("XLNetTokenizer").as_bytes())],

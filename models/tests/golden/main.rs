@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests fail by panicking")]
 
 mod beams;
+mod kinds;
 mod load_errors;
 mod load_forms;
 mod losses;
@@ -13,3 +14,4 @@ mod spoilt;
 mod stored;
 mod support;
 mod t5;
+mod variants;

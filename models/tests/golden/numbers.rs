@@ -42,7 +42,7 @@ fn golden_job(tolerance: f64) -> NumberJob {
 }
 
 fn submit_job(engine: &Engine, prompt: &Value, job: NumberJob) -> JobEvents {
-    let job = Job { prompt: ids(&prompt["input_ids"]), request: Request::Number(job), deadline: None };
+    let job = Job { prompt: ids(&prompt["input_ids"]).into(), request: Request::Number(job), deadline: None };
     engine.submit(job).unwrap()
 }
 
@@ -95,7 +95,7 @@ fn compare(numbers: &Distribution, golden: &Value) {
 }
 
 /// All ways to cut `text` into pieces.
-fn cuts(text: &str, pieces: &HashMap<String, Vec<u32>>) -> Vec<Vec<u32>> {
+pub(crate) fn cuts(text: &str, pieces: &HashMap<String, Vec<u32>>) -> Vec<Vec<u32>> {
     if text.is_empty() {
         return vec![Vec::new()];
     }
@@ -109,8 +109,8 @@ fn cuts(text: &str, pieces: &HashMap<String, Vec<u32>>) -> Vec<Vec<u32>> {
 }
 
 /// Probability that the model writes exactly this path and then ends, from the logits of a chain of rows.
-fn path_probability(model: &mut dyn BatchModel, prompt: &[u32], path: &[u32]) -> f64 {
-    let opened = model.open(&[prompt]).unwrap()[0];
+pub(crate) fn path_probability(model: &mut dyn BatchModel, prompt: &[u32], path: &[u32]) -> f64 {
+    let opened = model.open(&[&prompt.to_vec().into()]).unwrap()[0];
     let tokens = [&[opened.first_token], path].concat();
     let logits = model.step(&chain(opened.context, &tokens, 0)).unwrap();
     model.close(opened.context);
@@ -252,7 +252,8 @@ fn token_expectations_equal_those_of_the_loss_along_the_label() {
         }
         let text =
             TextJob { n: 1, max_tokens: 32, sampling: Sampling::GREEDY, stop: vec![], logprobs: Some(0) };
-        let job = Job { prompt: ids(&case["input_ids"]), request: Request::Text(text), deadline: None };
+        let job =
+            Job { prompt: ids(&case["input_ids"]).into(), request: Request::Text(text), deadline: None };
         let mut events = engine.submit(job).unwrap();
         let mut position = 0;
         while let Some(event) = events.next_blocking() {

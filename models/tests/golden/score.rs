@@ -13,7 +13,7 @@ use crate::stored::{Deviations, mean, read};
 use crate::support::{fixtures, ids, numbers};
 
 /// Checkpoints that are served; trained and random, multi-digit tokens and single digits.
-const SERVED: [&str; 4] = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11"];
+const SERVED: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl"];
 
 const LOSSES: [(&str, NumberLossKind); 5] = [
     ("ntl_mse", NumberLossKind::Mse),
@@ -47,8 +47,9 @@ impl Scorer {
     fn submit(&self, case: &Value) -> JobEvents {
         let losses = LOSSES.iter().map(|(_, kind)| NumberLoss::of(*kind)).collect();
         let number_tokens = Arc::clone(&self.number_tokens);
-        let request = Request::Score(ScoreJob { target: ids(&case["label_ids"]), number_tokens, losses });
-        self.engine.submit(Job { prompt: ids(&case["input_ids"]), request, deadline: None }).unwrap()
+        let request =
+            Request::Score(ScoreJob { target: ids(&case["label_ids"]).into(), number_tokens, losses });
+        self.engine.submit(Job { prompt: ids(&case["input_ids"]).into(), request, deadline: None }).unwrap()
     }
 
     fn cases(&self) -> &[Value] {

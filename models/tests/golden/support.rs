@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
-use ntl_core::engine::{BatchModel, ContextId, Logits, NodeId, NumberEncoding, PathRow, Row};
+use ntl_core::engine::{BatchModel, ContextId, Logits, NodeId, PathRow, Prompt, Row};
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::t5::{T5, TokenizerFacts};
+use ntl_models::t5::{NumberScaling, T5, T5Kind, TokenizerFacts};
+use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;
 
 /// The folder of shared fixtures; `None`, and a line that says so, where it is absent.
@@ -24,6 +25,7 @@ pub(crate) struct Golden {
     pub(crate) json: Value,
     pub(crate) tensors: std::collections::HashMap<String, Tensor>,
     pub(crate) model: T5,
+    pub(crate) tokenizer: Tokenizer,
 }
 
 impl Golden {
@@ -34,14 +36,20 @@ impl Golden {
             serde_json::from_slice(&std::fs::read(golden.join("golden.json")).unwrap()).unwrap();
         let tensors =
             candle_core::safetensors::load(golden.join("golden.safetensors"), &Device::Cpu).unwrap();
+        let files = CheckpointFiles::folder(&folder).unwrap();
+        let tokenizer = Tokenizer::open(&files).unwrap();
         let facts = TokenizerFacts {
             tokens: json["len_tokenizer"].as_u64().unwrap() as usize,
             prompt_tokens_max: 512,
-            number_encoding: NumberEncoding::Text,
+            number_encoding: tokenizer.number_encoding(),
         };
-        let model =
-            T5::load(&CheckpointFiles::folder(&folder).unwrap(), facts, (DType::F32, &Device::Cpu)).unwrap();
-        Some(Self { name: name.to_owned(), json, tensors, model })
+        let kind = match (name, tokenizer.number_token()) {
+            ("t5-rt" | "t5-rt-ntl", _) => T5Kind::Rt,
+            (_, Some(number_id)) => T5Kind::Xval(NumberScaling { number_id, log_scale: true }),
+            _ => T5Kind::Plain,
+        };
+        let model = T5::load(&files, facts, kind, (DType::F32, &Device::Cpu)).unwrap();
+        Some(Self { name: name.to_owned(), json, tensors, model, tokenizer })
     }
 
     pub(crate) fn cases(&self) -> Vec<Value> {
@@ -57,30 +65,76 @@ pub(crate) fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
 }
 
+/// Single-precision numbers; none where the case has none.
+pub(crate) fn floats(value: &Value) -> Vec<f32> {
+    let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
+    list.iter().map(|number| number.as_f64().unwrap() as f32).collect()
+}
+
+/// The prompt of a case, with its numbers where the model takes some.
+pub(crate) fn prompt(case: &Value) -> Prompt {
+    let (ids, numbers) = (ids(&case["input_ids"]), floats(&case["number_embeddings"]));
+    Prompt { ids, numbers, paper_decoding: false }
+}
+
+/// What a decoder is fed: a token, and the number beside it where the model takes some.
+pub(crate) type Fed = (u32, Option<f32>);
+
+/// What the decoder of a case was fed.
+pub(crate) fn target(case: &Value) -> Vec<Fed> {
+    fed(ids(&case["decoder_input_ids"]), &floats(&case["decoder_number_embeddings"]))
+}
+
+pub(crate) fn fed(ids: Vec<u32>, numbers: &[f32]) -> Vec<Fed> {
+    let numbers = numbers.iter().copied().map(Some).chain(std::iter::repeat(None));
+    ids.into_iter().zip(numbers).collect()
+}
+
 /// A chain of rows under one context, each extending the one before it; `first` is the first one's number.
 pub(crate) fn chain(context: ContextId, tokens: &[u32], first: u32) -> Vec<Row> {
-    let row = |(index, &token): (u32, &u32)| {
+    let tokens: Vec<Fed> = tokens.iter().map(|&token| (token, None)).collect();
+    chain_numbered(context, &tokens, first)
+}
+
+pub(crate) fn chain_numbered(context: ContextId, tokens: &[Fed], first: u32) -> Vec<Row> {
+    let row = |(index, &(token, number)): (u32, &Fed)| {
         let parent = index.checked_sub(1).map(NodeId);
-        Row { context, path: PathRow::new(parent, token) }
+        Row { context, path: PathRow { number, ..PathRow::new(parent, token) } }
     };
     (first..).zip(tokens).map(row).collect()
 }
 
 /// Opens the prompts in one batch and steps each one's decoder tokens as chains of one step.
-pub(crate) fn score(model: &mut T5, prompts: &[Vec<u32>], targets: &[Vec<u32>]) -> (Logits, Vec<usize>) {
-    let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-    let opened = model.open(&prompts).unwrap();
+pub(crate) fn score(model: &mut T5, prompts: &[Prompt], targets: &[Vec<Fed>]) -> (Logits, Vec<usize>) {
+    let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
     let mut starts = Vec::new();
     let mut rows = Vec::new();
     for (opened, target) in opened.iter().zip(targets) {
         starts.push(rows.len());
-        rows.extend(chain(opened.context, target, 0));
+        rows.extend(chain_numbered(opened.context, target, 0));
     }
     let logits = model.step(&rows).unwrap();
     for opened in opened {
         model.close(opened.context);
     }
     (logits, starts)
+}
+
+/// The greedy answer step by step, as many tokens as are wanted: ids from the first token on, the number beside each.
+pub(crate) fn greedy(golden: &mut Golden, prompt: &Prompt, length: usize) -> (Vec<u32>, Vec<f32>) {
+    let opened = golden.model.open(&[prompt]).unwrap()[0];
+    let tokens = golden.model.info().tokens;
+    let (mut ids, mut numbers) = (vec![opened.first_token], vec![1.0]);
+    while ids.len() < length {
+        let rows = chain(opened.context, &ids[ids.len() - 1..], ids.len() as u32 - 1);
+        let logits = golden.model.step(&rows).unwrap();
+        let id = ntl_core::sampling::argmax(&logits.row(0)[..tokens]) as u32;
+        let number = logits.number(0).filter(|_| golden.tokenizer.number_token() == Some(id));
+        ids.push(id);
+        numbers.push(number.unwrap_or(1.0));
+    }
+    golden.model.close(opened.context);
+    (ids, numbers)
 }
 
 /// Largest absolute difference; says where it is when it exceeds `tolerance`.

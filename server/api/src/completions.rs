@@ -117,6 +117,11 @@ pub struct CompletionRequest {
     /// Decode a number with its distribution instead of text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
+    /// Decode as the original code's `generate` does where that differs from how the model was trained: xVal
+    /// checkpoints then read all their own numbers as 1 and take every position for the first. Changes nothing for
+    /// other kinds. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper_decoding: Option<bool>,
     /// Everything else that was sent, so that fields which would change the answer can be refused by name.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,

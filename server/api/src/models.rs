@@ -13,9 +13,9 @@ pub struct Model {
     pub created: u64,
     /// `ntl-server`.
     pub owned_by: String,
-    /// Kind of checkpoint, such as `t5`.
+    /// Kind of checkpoint: `t5`, `t5-rt`, `t5-xval` or `t5-regression-head`.
     pub kind: String,
-    /// How numbers are written: `text` or `digits`.
+    /// How numbers are written: `text`, `digits`, `rt` or `xval`.
     pub number_encoding: String,
     /// Most prompt tokens.
     pub context_length: u64,

@@ -69,11 +69,15 @@ pub enum MethodName {
     Beam,
     /// Expectation token by token along the greedy path; a diagnostic, wrong wherever a carry is in doubt.
     Token,
+    /// xVal checkpoints, and only these: what the number head says where the token for numbers stands.
+    Xval,
+    /// Regression heads, and only these: the one value that the head says.
+    Head,
 }
 
 impl MethodName {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Tree, Self::Sample, Self::Beam, Self::Token];
+    pub const ALL: [Self; 6] = [Self::Tree, Self::Sample, Self::Beam, Self::Token, Self::Xval, Self::Head];
 
     /// The name in JSON.
     pub fn as_str(self) -> &'static str {
@@ -82,6 +86,8 @@ impl MethodName {
             Self::Sample => "sample",
             Self::Beam => "beam",
             Self::Token => "token",
+            Self::Xval => "xval",
+            Self::Head => "head",
         }
     }
 }

@@ -66,15 +66,13 @@ impl NumberPrint {
     fn value(&self, outcome: &NumberOutcome) -> Option<f64> {
         match self.method {
             MethodName::Token => outcome.token_value,
-            MethodName::Tree | MethodName::Sample | MethodName::Beam => {
-                outcome.distribution.estimate(engine_objective(self.objective), &self.estimation)
-            }
+            _ => outcome.distribution.estimate(engine_objective(self.objective), &self.estimation),
         }
     }
 
     /// Only a tree knows what it has not seen: draws can miss anything, and beams drop what they do not follow.
     fn bounds(&self, found: &Distribution, has_value: bool) -> Bounds {
-        if self.method != MethodName::Tree {
+        if ![MethodName::Tree, MethodName::Xval, MethodName::Head].contains(&self.method) {
             return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
         }
         let (objective, estimation) = (engine_objective(self.objective), &self.estimation);

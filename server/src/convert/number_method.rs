@@ -43,17 +43,34 @@ pub(crate) fn method_of(request: &Request) -> Option<MethodName> {
     }
 }
 
-/// The method of these options; its seed is 0 until a job is made. A tree of a certain precision needs to know of which
-/// estimate.
+/// The method that is asked for. A model with a number head has only its own, which `head` names.
+pub(super) fn name(options: &NumberOptions, head: Option<MethodName>) -> Result<MethodName, AppError> {
+    let name = options.method.or(head).unwrap_or(MethodName::Tree);
+    match head {
+        Some(head) => {
+            let message = format!("must be \"{}\" or left out: this model has a number head", head.as_str());
+            check("number.method", name == head, message)?;
+        }
+        None => {
+            let needs_head = [MethodName::Xval, MethodName::Head].contains(&name);
+            check("number.method", !needs_head, "is only for models with a number head")?;
+        }
+    }
+    let writes = name != MethodName::Head || options.after.is_none();
+    check("number.after", writes, "does not go with this model, which writes no text")?;
+    Ok(name)
+}
+
+/// How the method of this name is carried out; its seed is 0 until a job is made. A tree of a certain precision needs
+/// to know of which estimate. What a number head says is a tree, too, of one leaf for each way to write a sign.
 pub(super) fn method(
     options: &NumberOptions,
-    objective: Objective,
-    estimation: Estimation,
+    name: MethodName,
+    (objective, estimation): (Objective, Estimation),
 ) -> Result<NumberMethod, AppError> {
-    let name = options.method.unwrap_or(MethodName::Tree);
     refuse_options_of_others(options, name)?;
     match name {
-        MethodName::Tree => tree(options, objective, estimation),
+        MethodName::Tree | MethodName::Xval | MethodName::Head => tree(options, objective, estimation),
         MethodName::Sample => {
             let samples = options.samples.unwrap_or(64);
             let message = format!("must be from 1 to {SAMPLES_MAX}");
@@ -80,7 +97,8 @@ fn refuse_options_of_others(options: &NumberOptions, name: MethodName) -> Result
     ] {
         let (owner_name, name_given) = (owner.as_str(), name.as_str());
         let message = format!("goes only with `number.method` \"{owner_name}\", not \"{name_given}\"");
-        check(param, !is_given || name == owner, message)?;
+        let is_tree = owner == MethodName::Tree && name == MethodName::Xval;
+        check(param, !is_given || name == owner || is_tree, message)?;
     }
     Ok(())
 }

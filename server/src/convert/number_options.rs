@@ -29,18 +29,21 @@ pub(crate) struct NumberPlan {
 }
 
 impl NumberPlan {
-    /// Checks the options and fills in the defaults. `text` and `seed` are those of the request around them.
+    /// Checks the options and fills in the defaults. `text` and `seed` are those of the request around them, `head` is
+    /// the method of models whose numbers only a number head says.
     pub(super) fn new(
         options: Map<String, Value>,
         text: TextBefore,
         seed: Option<u64>,
+        head: Option<MethodName>,
     ) -> Result<Self, AppError> {
         let options = parse(options)?;
-        let print = print(&options)?;
+        let name = number_method::name(&options, head)?;
+        let print = print(&options, name)?;
         number_method::check_rationales(&options)?;
         let objective = engine_objective(print.objective);
         let job = NumberJob {
-            method: number_method::method(&options, objective, print.estimation)?,
+            method: number_method::method(&options, name, (objective, print.estimation))?,
             limits: limits(&options)?,
             range: print.estimation.range,
             after: number_method::after(&options, text)?,
@@ -125,7 +128,7 @@ fn estimation(options: &NumberOptions) -> Result<Estimation, AppError> {
     Ok(Estimation { trim, normalize: options.normalize.unwrap_or(true), range })
 }
 
-fn print(options: &NumberOptions) -> Result<NumberPrint, AppError> {
+fn print(options: &NumberOptions, method: MethodName) -> Result<NumberPrint, AppError> {
     let inside = |q: f64| q > 0.0 && q < 1.0;
     let objective = options.objective.unwrap_or(Objective::Named(ObjectiveName::Mean));
     if let Objective::Quantile { quantile } = objective {
@@ -143,7 +146,7 @@ fn print(options: &NumberOptions) -> Result<NumberPrint, AppError> {
     check("number.decimals", fit, format!("must be from 0 to {DIGITS_MAX}"))?;
     Ok(NumberPrint {
         objective,
-        method: options.method.unwrap_or(MethodName::Tree),
+        method,
         estimation: estimation(options)?,
         mass_min,
         quantiles,
@@ -164,11 +167,35 @@ mod tests {
     const TEXT: TextBefore = TextBefore { temperature: 0.5, top_p: 0.75, max_tokens: 9 };
 
     fn plan(options: &Value) -> Result<NumberPlan, AppError> {
-        NumberPlan::new(options.as_object().unwrap().clone(), TEXT, Some(5))
+        NumberPlan::new(options.as_object().unwrap().clone(), TEXT, Some(5), None)
     }
 
     fn job(options: &Value) -> NumberJob {
         plan(options).unwrap().job()
+    }
+
+    #[test]
+    fn a_number_head_has_no_method_but_its_own() {
+        let plan =
+            |options: Value, head| NumberPlan::new(options.as_object().unwrap().clone(), TEXT, None, head);
+        for head in [MethodName::Xval, MethodName::Head] {
+            for options in [json!({}), json!({"method": head})] {
+                let plan = plan(options, Some(head)).unwrap();
+                assert_eq!(plan.print().method, head);
+                assert!(matches!(plan.job().method, NumberMethod::Tree { .. }));
+            }
+            for options in [json!({"method": "tree"}), json!({"method": "token"})] {
+                let error = plan(options, Some(head)).unwrap_err();
+                assert_eq!(error.body().error.param.as_deref(), Some("number.method"));
+            }
+            let error = plan(json!({"method": head}), None).unwrap_err();
+            assert_eq!(error.body().error.param.as_deref(), Some("number.method"));
+        }
+        assert!(plan(json!({"tolerance": 0.1}), Some(MethodName::Xval)).is_ok());
+        for (field, options) in [("tolerance", json!({"tolerance": 0.1})), ("after", json!({"after": "x"}))] {
+            let error = plan(options, Some(MethodName::Head)).unwrap_err();
+            assert_eq!(error.body().error.param, Some(format!("number.{field}")));
+        }
     }
 
     #[test]
@@ -255,13 +282,14 @@ mod tests {
         // Texts and numbers are drawn by different random numbers.
         let sample = job(&json!({"after": "#", "method": "sample"}));
         assert_eq!(sample.method, NumberMethod::Sample { samples: 64, seed: !5 });
-        let random = NumberPlan::new(json!({"after": "#"}).as_object().unwrap().clone(), TEXT, None).unwrap();
+        let random =
+            NumberPlan::new(json!({"after": "#"}).as_object().unwrap().clone(), TEXT, None, None).unwrap();
         assert_ne!(random.job().after.unwrap().sampling.seed, random.job().after.unwrap().sampling.seed);
         let mute = TextBefore { max_tokens: 0, ..TEXT };
-        let error =
-            NumberPlan::new(json!({"after": "#"}).as_object().unwrap().clone(), mute, None).unwrap_err();
+        let error = NumberPlan::new(json!({"after": "#"}).as_object().unwrap().clone(), mute, None, None)
+            .unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
-        assert!(NumberPlan::new(Map::new(), mute, None).is_ok());
+        assert!(NumberPlan::new(Map::new(), mute, None, None).is_ok());
     }
 
     fn assert_refused(field: &str, options: &Value) {

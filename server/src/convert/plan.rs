@@ -2,7 +2,7 @@
 //!
 //! Not here: fields that are refused (`unsupported`), token ids (`prompt`), options of numbers (`number_options`).
 
-use ntl_api::{CompletionRequest, NumberRequest, Stop};
+use ntl_api::{CompletionRequest, MethodName, NumberRequest, Stop};
 use ntl_core::engine::{BeamJob, Request, TextJob};
 use ntl_core::sampling::Sampling;
 
@@ -34,6 +34,8 @@ pub(crate) struct Rules {
     pub(crate) encoder_decoder: bool,
     /// Whether the vocabulary can write numbers.
     pub(crate) spells_numbers: bool,
+    /// How numbers are found where only a number head says them.
+    pub(crate) number_head: Option<MethodName>,
     /// Ids that the tokenizer knows.
     pub(crate) tokens: usize,
     /// Most tokens of a prompt.
@@ -55,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) stream: bool,
     /// Whether a stream ends with the usage.
     pub(crate) include_usage: bool,
+    /// Whether to decode with the faults of the original code.
+    pub(crate) paper_decoding: bool,
 }
 
 /// What to decode for each prompt.
@@ -104,7 +108,7 @@ pub(crate) fn plan(request: CompletionRequest, rules: &Rules) -> Result<Plan, Ap
             };
             let max_tokens = request.max_tokens.unwrap_or(MAX_TOKENS_BEFORE.min(rules.output_tokens_max));
             let before = text.before_a_number(max_tokens as usize);
-            Wanted::Number(Box::new(NumberPlan::new(options, before, text.seed)?))
+            Wanted::Number(Box::new(NumberPlan::new(options, before, text.seed, rules.number_head)?))
         }
     };
     let prompts = match &wanted {
@@ -112,7 +116,8 @@ pub(crate) fn plan(request: CompletionRequest, rules: &Rules) -> Result<Plan, Ap
         Wanted::Number(number) => prompts(request.prompt, number.rationales(), "number.rationales")?,
     };
     let include_usage = stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-    Ok(Plan { prompts, wanted, stream, include_usage })
+    let paper_decoding = request.paper_decoding.unwrap_or(false);
+    Ok(Plan { prompts, wanted, stream, include_usage, paper_decoding })
 }
 
 fn refuse_echo(request: &CompletionRequest, rules: &Rules) -> Result<(), AppError> {
@@ -229,6 +234,7 @@ pub(super) mod tests {
         Rules {
             encoder_decoder: true,
             spells_numbers: true,
+            number_head: None,
             tokens: 100,
             prompt_tokens_max: 8,
             eos_ids: vec![1],

@@ -5,6 +5,7 @@
 //! tokenize by themselves (lm-eval) leave it out, so it is appended where it is missing.
 
 use ntl_api::Prompt;
+use ntl_core::engine;
 use ntl_models::tokenizer::Tokenizer;
 
 use super::{Rules, check};
@@ -60,15 +61,25 @@ impl PromptInput {
         }
     }
 
-    /// The ids that the model gets, within its vocabulary and its longest prompt.
-    pub(crate) fn into_ids(self, tokenizer: &Tokenizer, rules: &Rules) -> Result<Vec<u32>, AppError> {
-        let ids = match self {
+    /// What the model gets, within its vocabulary and its longest prompt.
+    pub(crate) fn into_prompt(
+        self,
+        tokenizer: &Tokenizer,
+        rules: &Rules,
+    ) -> Result<engine::Prompt, AppError> {
+        let prompt = match self {
             Self::Text(text) => tokenizer
-                .encode(&text, true)
+                .encode_prompt(&text, true)
                 .map_err(|error| AppError::invalid("prompt", format!("`prompt`: {error}")))?,
-            Self::Ids(ids) => rules.with_end(rules.known("prompt", ids)?),
+            Self::Ids(ids) => {
+                let unknown = tokenizer.number_token().filter(|number| ids.contains(number));
+                let message =
+                    unknown.map(|id| format!("holds the token id {id} without its number; send text"));
+                check("prompt", unknown.is_none(), message.unwrap_or_default())?;
+                rules.with_end(rules.known("prompt", ids)?).into()
+            }
         };
-        rules.fitting(ids)
+        rules.fitting(prompt)
     }
 }
 
@@ -91,12 +102,12 @@ impl Rules {
         ids
     }
 
-    fn fitting(&self, ids: Vec<u32>) -> Result<Vec<u32>, AppError> {
-        let (got, max) = (ids.len(), self.prompt_tokens_max);
+    fn fitting(&self, prompt: engine::Prompt) -> Result<engine::Prompt, AppError> {
+        let (got, max) = (prompt.len(), self.prompt_tokens_max);
         if got > max {
-            return Err(ntl_core::engine::EngineError::PromptTooLong { got, max }.into());
+            return Err(engine::EngineError::PromptTooLong { got, max }.into());
         }
-        Ok(ids)
+        Ok(prompt)
     }
 }
 
@@ -119,7 +130,7 @@ mod tests {
         let error = rules.known("prompt", vec![7, 100]).unwrap_err();
         assert_eq!(error.to_string(), "`prompt` holds the token id 100, the vocabulary has 100");
         assert!(rules.known("prompt", vec![0, 99]).is_ok());
-        let error = rules.fitting(vec![0; 9]).unwrap_err();
+        let error = rules.fitting(vec![0; 9].into()).unwrap_err();
         assert_eq!(error.to_string(), "prompt has 9 tokens, the model takes at most 8");
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ntl_api::{Loss, LossName, ReductionName, Score, ScoreItem, ScoreRequest, TextOrIds};
-use ntl_core::engine::{ModelInfo, ScoreJob, ScoreOutcome, TokenScore};
+use ntl_core::engine::{ModelInfo, Prompt, ScoreJob, ScoreOutcome, TokenScore};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Reduced, Reduction, Smoothing, reduce};
 use ntl_core::text::TextDecoder;
 use ntl_models::tokenizer::Tokenizer;
@@ -39,13 +39,13 @@ pub(crate) struct ScorePrint {
     reweigh: bool,
 }
 
-/// Token ids of an item.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Tokens of an item.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScoreIds {
     /// What the model gets first.
-    pub(crate) prompt: Vec<u32>,
+    pub(crate) prompt: Prompt,
     /// What is scored.
-    pub(crate) target: Vec<u32>,
+    pub(crate) target: Prompt,
 }
 
 /// Checks a request to a model.
@@ -116,16 +116,18 @@ impl ItemReader<'_> {
             (prompt, target) => {
                 let prompt = match prompt {
                     TextOrIds::Text(text) => self.encode("prompt", &text, true)?,
-                    TextOrIds::Ids(ids) => self.rules.with_end(self.rules.known(&self.param("prompt"), ids)?),
+                    TextOrIds::Ids(ids) => {
+                        self.rules.with_end(self.rules.known(&self.param("prompt"), ids)?).into()
+                    }
                 };
                 let target = match target {
                     TextOrIds::Text(text) => self.encode("target", &text, false)?,
-                    TextOrIds::Ids(ids) => self.rules.known(&self.param("target"), ids)?,
+                    TextOrIds::Ids(ids) => self.rules.known(&self.param("target"), ids)?.into(),
                 };
                 ScoreIds { prompt, target }
             }
         };
-        let ends = self.ends(&ids.target);
+        let ends = self.ends(&ids.target.ids);
         if let (true, false, Some(&end)) = (add_eos, ends, self.rules.eos_ids.first()) {
             ids.target.push(end);
         }
@@ -136,15 +138,15 @@ impl ItemReader<'_> {
     /// target begins with the first token that differs from those of the prompt alone.
     fn joined(&self, prompt: &str, target: &str) -> Result<ScoreIds, AppError> {
         let text = format!("{prompt}{target}");
-        let mut all = self.encode("target", &text, true)?;
+        let mut all = self.encode("target", &text, true)?.ids;
         // Some tokenizers end every text; whether the target ends is for the request to say.
-        if self.ends(&all) && !self.ends(&self.encode("target", &text, false)?) {
+        if self.ends(&all) && !self.ends(&self.encode("target", &text, false)?.ids) {
             all.pop();
         }
-        let alone = self.encode("prompt", prompt, true)?;
+        let alone = self.encode("prompt", prompt, true)?.ids;
         let common = all.iter().zip(&alone).take_while(|(a, b)| a == b).count();
-        let target = all.split_off(common);
-        Ok(ScoreIds { prompt: all, target })
+        let target = all.split_off(common).into();
+        Ok(ScoreIds { prompt: all.into(), target })
     }
 
     fn ends(&self, ids: &[u32]) -> bool {
@@ -173,9 +175,9 @@ impl ItemReader<'_> {
         Ok(ids)
     }
 
-    fn encode(&self, field: &str, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, AppError> {
+    fn encode(&self, field: &str, text: &str, add_special_tokens: bool) -> Result<Prompt, AppError> {
         let param = self.param(field);
-        self.tokenizer.encode(text, add_special_tokens).map_err(|error| {
+        self.tokenizer.encode_prompt(text, add_special_tokens).map_err(|error| {
             let message = format!("`{param}`: {error}");
             AppError::invalid(param, message)
         })
@@ -188,7 +190,7 @@ impl ItemReader<'_> {
 
 impl ScorePrint {
     /// The job of one target.
-    pub(crate) fn job(&self, target: Vec<u32>, number_tokens: &Arc<NumberTokens>) -> ScoreJob {
+    pub(crate) fn job(&self, target: Prompt, number_tokens: &Arc<NumberTokens>) -> ScoreJob {
         let losses =
             self.number_losses().map(|(_, kind)| NumberLoss { kind, reweigh: self.reweigh }).collect();
         ScoreJob { target, number_tokens: Arc::clone(number_tokens), losses }

@@ -6,6 +6,7 @@ use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, body::Body};
 use ntl_api::CompletionRequest;
+use ntl_core::engine::Prompt;
 
 use crate::answers::Answers;
 use crate::convert::{self, ChoiceWriter, Plan, Transcript, Wanted};
@@ -49,10 +50,11 @@ async fn begin(
     plan: Plan,
 ) -> Result<(Answers, ChoiceWriter, Begun), AppError> {
     let started = Instant::now();
-    let Plan { prompts, wanted, stream, include_usage } = plan;
-    let prompts = model.prompt_ids(prompts, model.rules(&app.settings)).await?;
-    let (prompt_count, prompt_tokens) = (prompts.len(), prompts.iter().map(|ids| ids.len() as u64).sum());
-    let requests = prompts.into_iter().map(|ids| (ids, wanted.request())).collect();
+    let Plan { prompts, wanted, stream, include_usage, paper_decoding } = plan;
+    let prompts = model.prompts(prompts, model.rules(&app.settings)).await?;
+    let (prompt_count, prompt_tokens) = (prompts.len(), prompts.iter().map(|one| one.len() as u64).sum());
+    let request = |prompt| (Prompt { paper_decoding, ..prompt }, wanted.request());
+    let requests = prompts.into_iter().map(request).collect();
     let answers = model.submit(requests, started, app)?;
     let writer = ChoiceWriter::new(model.tokenizer().clone(), &wanted, prompt_tokens);
     Ok((answers, writer, Begun { prompt_count, wanted, stream, include_usage }))

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::{Extension, State};
 use ntl_api::{DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse};
+use ntl_core::engine::Prompt;
 use ntl_core::text::TextDecoder;
 
 use crate::error::AppError;
@@ -36,11 +37,16 @@ pub(crate) async fn detokenize(
     Ok(Json(DetokenizeResponse { prompt: text.clone(), content: text }))
 }
 
-fn describe(model: &ServedModel, tokens: Vec<u32>) -> TokenizeResponse {
-    let tokenizer = model.tokenizer();
+fn describe(model: &ServedModel, prompt: Prompt) -> TokenizeResponse {
+    let (tokenizer, Prompt { ids: tokens, numbers, .. }) = (model.tokenizer(), prompt);
+    let beside = numbers.into_iter().map(|number| number.to_string().parse().ok());
+    let number_value = |(&id, beside): (&u32, Option<f64>)| match tokenizer.number_token() {
+        Some(number_token) => beside.filter(|_| id == number_token),
+        None => tokenizer.number_value(id),
+    };
     TokenizeResponse {
         token_strs: tokens.iter().map(|&id| tokenizer.token_text(id)).collect(),
-        number_values: tokens.iter().map(|&id| tokenizer.number_value(id)).collect(),
+        number_values: tokens.iter().zip(beside.chain(std::iter::repeat(None))).map(number_value).collect(),
         count: tokens.len() as u64,
         max_model_len: model.info().prompt_tokens_max as u64,
         tokens,

@@ -8,6 +8,8 @@ mod completions;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod encodings;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod life;

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, Opened, Row};
+use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, Opened, Prompt, Row};
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_models::LoadedModel;
 use ntl_models::batch::EngineLimits;
@@ -254,7 +254,7 @@ impl BatchModel for Gated {
         self.model.info()
     }
 
-    fn open(&mut self, prompts: &[&[u32]]) -> Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
         self.model.open(prompts)
     }
 

@@ -5,11 +5,14 @@
 
 mod beams;
 mod number;
+mod point;
 mod score;
 mod text;
 
 #[cfg(test)]
 mod beam_tests;
+#[cfg(test)]
+mod encoding_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]
@@ -17,8 +20,8 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::engine::{EngineError, Event, Logits, NodeId, PathRow, Request};
-use crate::numbers::NumberGrammar;
+use crate::engine::{EngineError, Event, Logits, NodeId, PathRow, Request, TokenNumber};
+use crate::numbers::{NumberGrammar, Softmax};
 use crate::sampling::argmax;
 use crate::text::TextDecoder;
 
@@ -40,6 +43,11 @@ impl<'a> StepResult<'a> {
     /// Logits and node of the n-th row that the decoding asked for.
     pub fn row(&self, n: usize) -> (&'a [f32], NodeId) {
         (self.logits.row(self.first_row + n), NodeId(self.first_node.0 + n as u32))
+    }
+
+    /// What the model's number head says at that row, where it has one.
+    pub fn number(&self, n: usize) -> Option<f32> {
+        self.logits.number(self.first_row + n)
     }
 }
 
@@ -85,8 +93,22 @@ impl Vocabulary {
         &logits[..self.tokens.min(logits.len())]
     }
 
+    /// What one position says about numbers: the number head's value with the probability of the token that stands
+    /// for it, else the expectation over number tokens. `None` where no number is possible.
+    fn number_at(&self, softmax: &Softmax<'_>, head: Option<f32>) -> Option<TokenNumber> {
+        match (self.grammar.head_id(), head) {
+            (Some(id), Some(value)) => {
+                Some(TokenNumber { value: f64::from(value), mass: softmax.probability(id) })
+            }
+            _ => number::expectation(softmax, &self.number_values),
+        }
+    }
+
     /// Starts decoding a request whose first row holds `first_token`.
     pub fn decoding(&self, request: &Request, first_token: u32) -> Box<dyn Decoding> {
+        if self.grammar.is_point() {
+            return Box::new(point::PointDecoding::new(request.clone(), first_token));
+        }
         match request {
             Request::Text(job) => Box::new(TextDecoding::new(job, self, first_token)),
             Request::Beams(job) => Box::new(BeamDecoding::new(job, self, first_token)),

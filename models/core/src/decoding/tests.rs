@@ -59,7 +59,7 @@ pub(super) fn run(
     request: Request,
     rows_max: usize,
 ) -> Result<Vec<Event>, EngineError> {
-    let job = Job { prompt: vec![2, 1], request, deadline: None };
+    let job = Job { prompt: vec![2, 1].into(), request, deadline: None };
     let opened = model.open(&[&job.prompt]).unwrap()[0];
     let mut decoding = vocabulary().decoding(&job.request, opened.first_token);
     let (mut events, mut nodes) = (Vec::new(), 0);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::beams::best_ids;
-use super::number::expectation;
 use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
 use crate::engine::{EngineError, Event, FinishReason, NodeId, PathRow, TextJob, TokenLogprob, TokenText};
 use crate::numbers::Softmax;
@@ -31,6 +30,22 @@ struct Path {
     finished: bool,
 }
 
+/// What a model says at one row.
+#[derive(Clone, Copy)]
+struct Computed<'a> {
+    logits: &'a [f32],
+    node: NodeId,
+    /// What its number head says, where it has one.
+    number: Option<f32>,
+}
+
+impl<'a> Computed<'a> {
+    fn new(result: StepResult<'a>, row: usize) -> Self {
+        let (logits, node) = result.row(row);
+        Self { logits, node, number: result.number(row) }
+    }
+}
+
 impl TextDecoding {
     pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary, first_token: u32) -> Self {
         let stop: Arc<[String]> = job.stop.clone().into();
@@ -52,23 +67,18 @@ impl TextDecoding {
         }
     }
 
-    fn extend(
-        &mut self,
-        path: usize,
-        row: (&[f32], NodeId),
-        events: &mut Vec<Event>,
-    ) -> Result<(), EngineError> {
-        let (logits, node) = row;
+    fn extend(&mut self, path: usize, row: Computed<'_>, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        let Computed { logits, node, number } = row;
         if self.max_tokens == 0 {
             self.paths[path].finish(FinishReason::Length, events);
             return Ok(());
         }
         check_row(logits)?;
         let id = self.paths[path].sampler.choose(self.vocabulary.known(logits)) as u32;
-        let token = self.logprobs.map(|count| self.token_text(logits, id, count)).transpose()?;
+        let token = self.logprobs.map(|count| self.token_text(row, id, count)).transpose()?;
         let (path, ends) = (&mut self.paths[path], self.vocabulary.eos_ids.contains(&id));
         path.decoded += 1;
-        let text = if ends { String::new() } else { path.stream.push(id) };
+        let text = if ends { String::new() } else { path.stream.push_numbered(id, number) };
         events.push(Event::Text { choice: path.choice, text, token });
         if ends || path.stream.stopped() {
             path.finish(FinishReason::Stop, events);
@@ -81,12 +91,13 @@ impl TextDecoding {
     }
 
     /// What is reported of a decoded token, with `count` alternatives.
-    fn token_text(&self, logits: &[f32], id: u32, count: usize) -> Result<TokenText, EngineError> {
+    fn token_text(&self, row: Computed<'_>, id: u32, count: usize) -> Result<TokenText, EngineError> {
+        let Computed { logits, number: head, .. } = row;
         let known = self.vocabulary.known(logits);
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         let logprob = |id| TokenLogprob { id, logprob: softmax.log_probability(id) };
         let ids = best_ids(known, count);
-        let number = expectation(&softmax, &self.vocabulary.number_values);
+        let number = self.vocabulary.number_at(&softmax, head);
         Ok(TokenText { token: logprob(id), top: ids.into_iter().map(logprob).collect(), number })
     }
 }
@@ -120,11 +131,11 @@ impl Decoding for TextDecoding {
         let in_step = std::mem::take(&mut self.in_step);
         if in_step.is_empty() {
             for path in 0..self.paths.len() {
-                self.extend(path, result.row(0), events)?;
+                self.extend(path, Computed::new(result, 0), events)?;
             }
         }
         for (row, path) in in_step.into_iter().enumerate() {
-            self.extend(path, result.row(row), events)?;
+            self.extend(path, Computed::new(result, row), events)?;
         }
         let done = self.paths.iter().all(|path| path.finished);
         Ok(if done { Progress::Done } else { Progress::Running })

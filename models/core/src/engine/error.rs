@@ -33,6 +33,12 @@ pub enum ModelError {
         /// Size of the embedding table.
         vocab: usize,
     },
+    /// A token that stands for a number came without one.
+    #[error("token id {id} stands for a number, which is missing")]
+    NumberMissing {
+        /// The id.
+        id: u32,
+    },
     /// The tensor library reported an error.
     #[error("model computation failed")]
     Compute(#[source] Box<dyn std::error::Error + Send + Sync>),

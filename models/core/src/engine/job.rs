@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::{EngineError, ScoreJob, ScoreOutcome};
+use super::{EngineError, Prompt, ScoreJob, ScoreOutcome};
 use crate::numbers::{Distribution, Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::Sampling;
 
 /// One prompt and what to decode under it.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Token ids, special tokens included, as the model expects them.
-    pub prompt: Vec<u32>,
+    /// What it is about, as the model expects it.
+    pub prompt: Prompt,
     /// What to decode.
     pub request: Request,
     /// When the answer is no longer wanted, and how long that was from the start.

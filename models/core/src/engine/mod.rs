@@ -15,5 +15,7 @@ pub use job::{
     After, BeamJob, EarlyStopping, Event, FinishReason, Job, NumberJob, NumberMethod, NumberOutcome,
     Precision, Request, Terminator, TextJob, TokenLogprob, TokenNumber, TokenText,
 };
-pub use model::{BatchModel, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Row};
+pub use model::{
+    BatchModel, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Prompt, Row,
+};
 pub use score::{ScoreJob, ScoreOutcome, TokenScore};

@@ -17,25 +17,66 @@ impl NodeId {
     }
 }
 
+/// A prompt as a model takes it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Prompt {
+    /// Token ids, special tokens included.
+    pub ids: Vec<u32>,
+    /// The number beside each id, 1 beside ids that stand for no number. Empty where none of them does, and for all
+    /// models that write numbers as tokens.
+    pub numbers: Vec<f32>,
+    /// Decode with the faults of the original code's `generate`, where it differs from how the model was trained.
+    pub paper_decoding: bool,
+}
+
+impl Prompt {
+    /// How many tokens it has.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Adds a token that stands for no number.
+    pub fn push(&mut self, id: u32) {
+        self.ids.push(id);
+        if !self.numbers.is_empty() {
+            self.numbers.push(1.0);
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+}
+
+impl From<Vec<u32>> for Prompt {
+    fn from(ids: Vec<u32>) -> Self {
+        Self { ids, ..Self::default() }
+    }
+}
+
 /// One row as a decoding asks for it, before the engine says in which context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PathRow {
     /// The node this row extends; `None` starts a path at the context itself. It may be a row of the same
     /// step that stands earlier in it, which is how a whole target is scored in one step.
     pub parent: Option<NodeId>,
     /// The token decoded at this position.
     pub token: u32,
+    /// The number that the token stands for, where it stands for one beside it (xVal). `None` takes what the model
+    /// itself predicted at the parent.
+    pub number: Option<f32>,
 }
 
 impl PathRow {
     /// The row of `token` after `parent`.
     pub fn new(parent: Option<NodeId>, token: u32) -> Self {
-        Self { parent, token }
+        Self { parent, token, number: None }
     }
 }
 
 /// One row of a step: "what follows `token`, after `parent`, under `context`?"
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// The context that the row belongs to.
     pub context: ContextId,
@@ -57,6 +98,8 @@ pub struct Opened {
 pub struct Logits {
     values: Vec<f32>,
     vocab: usize,
+    /// What a number head says at each row; empty for models without one.
+    numbers: Vec<f32>,
 }
 
 impl Logits {
@@ -68,7 +111,23 @@ impl Logits {
         if vocab == 0 || !values.len().is_multiple_of(vocab) {
             return Err(ModelError::LogitsShape { values: values.len(), vocab });
         }
-        Ok(Self { values, vocab })
+        Ok(Self { values, vocab, numbers: Vec::new() })
+    }
+
+    /// The same rows with what the model's number head says at each of them.
+    ///
+    /// # Errors
+    /// When there is not one number a row.
+    pub fn with_numbers(self, numbers: Vec<f32>) -> Result<Self, ModelError> {
+        if numbers.len() != self.rows() {
+            return Err(ModelError::LogitsShape { values: numbers.len(), vocab: 1 });
+        }
+        Ok(Self { numbers, ..self })
+    }
+
+    /// What the model's number head says at a row: the number that may follow it. `None` without such a head.
+    pub fn number(&self, index: usize) -> Option<f32> {
+        self.numbers.get(index).copied()
     }
 
     /// The logits of one row, as wide as the model's output layer (padding ids included).
@@ -89,6 +148,10 @@ pub enum NumberEncoding {
     Text,
     /// Text in which every digit is a token of its own (`T5Custom_Tokenizer`).
     Digits,
+    /// Tokens of one digit at one power of ten, `_3_1_` for 30 (`RtTokenizer`).
+    Rt,
+    /// One token for all numbers, each with its value beside it (`XvalTokenizer`).
+    Xval,
 }
 
 impl NumberEncoding {
@@ -97,6 +160,8 @@ impl NumberEncoding {
         match self {
             Self::Text => "text",
             Self::Digits => "digits",
+            Self::Rt => "rt",
+            Self::Xval => "xval",
         }
     }
 }
@@ -116,6 +181,8 @@ pub struct ModelInfo {
     pub parameters: u64,
     /// Most prompt tokens that it takes.
     pub prompt_tokens_max: usize,
+    /// Most tokens of an answer, where the model has no position for more.
+    pub answer_tokens_max: Option<usize>,
     /// Ids that the tokenizer knows: logits at and beyond this are padding and are never produced.
     pub tokens: usize,
     /// Ids that end a sequence.
@@ -142,7 +209,7 @@ pub trait BatchModel: Send {
     ///
     /// # Errors
     /// When the computation fails; then none of the prompts was opened.
-    fn open(&mut self, prompts: &[&[u32]]) -> Result<Vec<Opened>, ModelError>;
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError>;
 
     /// Decodes one token at each row and returns the logits of what may follow it.
     ///

@@ -34,6 +34,43 @@ impl Decimal {
         Self { fraction: self.fraction * 10 + u128::from(digit), decimals: self.decimals + 1, ..self }
     }
 
+    /// Adds a digit (0 to 9) at a power of ten from -20 to 19, where no digit is written at it or below.
+    pub(super) fn with_place(self, digit: u8, place: i8) -> Self {
+        let power = |exponent: u32| 10_u128.pow(exponent);
+        if let Ok(place) = u32::try_from(place) {
+            return Self { integer: self.integer + u128::from(digit) * power(place), ..self };
+        }
+        let decimals = place.unsigned_abs();
+        let shift = power(u32::from(decimals.saturating_sub(self.decimals)));
+        Self { fraction: self.fraction * shift + u128::from(digit), decimals, ..self }
+    }
+
+    /// The number that a plain decimal text such as `-12.5` writes; digits beyond the 20th after the point are cut
+    /// off. `None` where it has more than 20 before the point, or is no number.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (digits, negative) = text.strip_prefix('-').map_or((text, false), |digits| (digits, true));
+        let (integer, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let fits = !integer.is_empty() && integer.len() <= usize::from(DIGITS_MAX);
+        if !fits || !are_digits(integer) || !are_digits(fraction) {
+            return None;
+        }
+        let value = integer.bytes().fold(Self::ZERO, |value, byte| value.with_integer_digit(byte - b'0'));
+        let fraction = fraction.bytes().take(usize::from(DIGITS_MAX));
+        let value = fraction.fold(value, |value, byte| value.with_decimal(byte - b'0'));
+        Some(if negative { value.negated() } else { value })
+    }
+
+    /// The shortest decimal number that reads back as `value`; `None` from 1e20 on and where it is not finite.
+    pub fn shortest_f32(value: f32) -> Option<Self> {
+        Self::parse(&value.to_string())
+    }
+
+    /// The same in double precision.
+    pub fn shortest_f64(value: f64) -> Option<Self> {
+        Self::parse(&value.to_string())
+    }
+
     /// Whether a minus is written in front.
     pub(super) fn is_negative(self) -> bool {
         self.negative
@@ -76,11 +113,32 @@ mod tests {
     use super::*;
 
     fn decimal(text: &str) -> Decimal {
-        let (digits, negative) = text.strip_prefix('-').map_or((text, false), |digits| (digits, true));
-        let (integer, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        let value = integer.bytes().fold(Decimal::ZERO, |value, byte| value.with_integer_digit(byte - b'0'));
-        let value = fraction.bytes().fold(value, |value, byte| value.with_decimal(byte - b'0'));
-        if negative { value.negated() } else { value }
+        Decimal::parse(text).unwrap()
+    }
+
+    #[test]
+    fn digits_at_falling_powers_of_ten_add_up_and_those_left_out_are_zeros() {
+        for (places, want) in [
+            (&[(3, 2), (5, 1), (6, 0)][..], "356"),
+            (&[(1, 2), (5, -2)], "100.05"),
+            (&[(9, 19), (9, -20)], "90000000000000000000.00000000000000000009"),
+            (&[(0, 0), (7, -3)], "0.007"),
+            (&[(1, 3)], "1000"),
+        ] {
+            let add = |value: Decimal, &(digit, place): &(u8, i8)| value.with_place(digit, place);
+            assert_eq!(places.iter().fold(Decimal::ZERO, add).to_string(), want);
+        }
+    }
+
+    #[test]
+    fn a_float_is_its_shortest_text_unless_it_is_too_long() {
+        let shortest = |value| Decimal::shortest_f32(value).map(|value| value.to_string());
+        assert_eq!(shortest(344.933_87).as_deref(), Some("344.93387"));
+        assert_eq!(shortest(-1e-5).as_deref(), Some("-0.00001"));
+        assert_eq!((shortest(1e20), shortest(f32::NAN), shortest(f32::INFINITY)), (None, None, None));
+        assert_eq!(shortest(1e-30).as_deref(), Some("0.00000000000000000000"));
+        assert_eq!(Decimal::shortest_f64(0.1).unwrap().to_string(), "0.1");
+        assert_eq!([Decimal::parse(""), Decimal::parse("-"), Decimal::parse("1e5")], [None; 3]);
     }
 
     #[test]

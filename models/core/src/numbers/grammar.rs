@@ -4,15 +4,19 @@
 //! share one probability, the rest of the softmax.
 
 use super::state::{Phase, Reading};
-use super::{Decimal, GrammarLimits, Interval, NumberRules, NumberState, Softmax};
+use super::{Decimal, GrammarLimits, Interval, NumberPiece, NumberRules, NumberState, Softmax};
 use crate::engine::Terminator;
 
 /// Which ids spell numbers.
 #[derive(Debug, Clone)]
 pub struct NumberGrammar {
-    /// Text of each id; `None` for special tokens and ids that are no whole characters.
-    texts: Vec<Option<Box<str>>>,
+    /// What each id is; `None` for special tokens and ids that are no whole characters.
+    pieces: Vec<Option<NumberPiece>>,
     eos_ids: Vec<u32>,
+    /// The id that stands for numbers that a number head says.
+    head: Option<u32>,
+    /// Whether nothing is written and all answers are numbers.
+    point: bool,
     /// For each [`Phase`], the ids that could continue a number there.
     touching: [Vec<u32>; Phase::ALL.len()],
 }
@@ -53,17 +57,33 @@ pub struct Expansion {
 }
 
 impl NumberGrammar {
-    /// `texts` gives the text that each id contributes, in order of ids.
-    pub fn new(texts: impl IntoIterator<Item = Option<String>>, eos_ids: Vec<u32>) -> Self {
-        let texts: Vec<_> = texts.into_iter().map(|text| text.map(String::into_boxed_str)).collect();
+    /// `pieces` says what each id contributes, in order of ids: its text, unless numbers are written otherwise.
+    pub fn new<P: Into<NumberPiece>>(pieces: impl IntoIterator<Item = Option<P>>, eos_ids: Vec<u32>) -> Self {
+        let pieces: Vec<_> = pieces.into_iter().map(|piece| piece.map(Into::into)).collect();
         let touching =
-            Phase::ALL.map(|phase| touching_ids(&texts, &eos_ids, phase, GrammarLimits::default()));
-        Self { texts, eos_ids, touching }
+            Phase::ALL.map(|phase| touching_ids(&pieces, &eos_ids, phase, GrammarLimits::default()));
+        let head = (0u32..).zip(&pieces).find(|(_, piece)| matches!(piece, Some(NumberPiece::Head)));
+        Self { head: head.map(|(id, _)| id), pieces, eos_ids, point: false, touching }
     }
 
-    /// Whether any number can be written at all.
+    /// For a model that writes nothing and answers every prompt by the one number that its head says.
+    pub fn point() -> Self {
+        Self { point: true, ..Self::new(std::iter::empty::<Option<NumberPiece>>(), Vec::new()) }
+    }
+
+    /// Whether the model writes nothing and answers every prompt by one number.
+    pub fn is_point(&self) -> bool {
+        self.point
+    }
+
+    /// The id that stands for numbers that a number head says.
+    pub fn head_id(&self) -> Option<u32> {
+        self.head
+    }
+
+    /// Whether there are numbers at all.
     pub fn spells_numbers(&self) -> bool {
-        !self.touching[Phase::Start as usize].is_empty()
+        self.point || !self.touching[Phase::Start as usize].is_empty()
     }
 
     /// Resolves what one request asks for.
@@ -75,13 +95,16 @@ impl NumberGrammar {
     ) -> NumberRules {
         let mut ending = self.eos_ids.clone();
         if let Terminator::Texts(starts) = &terminator {
-            let starts_with_one = |text: &str| starts.iter().any(|start| text.starts_with(start.as_str()));
-            ending.extend(self.ids().filter(|&id| self.text(id).is_some_and(starts_with_one)));
+            let starts_with_one = |piece: &NumberPiece| match piece {
+                NumberPiece::Text(text) => starts.iter().any(|start| text.starts_with(start.as_str())),
+                NumberPiece::Place { .. } | NumberPiece::Head => false,
+            };
+            ending.extend(self.ids().filter(|&id| self.piece(id).is_some_and(starts_with_one)));
             ending.sort_unstable();
             ending.dedup();
         }
         let separating =
-            limits.has_thousands().then(|| touching_ids(&self.texts, &self.eos_ids, Phase::Integer, limits));
+            limits.has_thousands().then(|| touching_ids(&self.pieces, &self.eos_ids, Phase::Integer, limits));
         NumberRules { limits, terminator, range, ending, separating }
     }
 
@@ -90,10 +113,11 @@ impl NumberGrammar {
         let value = match self.reading(state, id, rules) {
             Some(Reading::Continues(next)) => return Effect::Continues(next),
             Some(Reading::TooLong) => return Effect::TooLong,
+            Some(Reading::Completes(value)) => rules.value_of(value),
             Some(Reading::Leaves { state, rest }) => rules.value_before(state, rest),
             None => {
                 let ends = match rules.terminator {
-                    Terminator::Any => (id as usize) < self.texts.len(),
+                    Terminator::Any => (id as usize) < self.pieces.len(),
                     Terminator::Eos | Terminator::Texts(_) => rules.ending.contains(&id),
                 };
                 rules.value_at_end(state).filter(|_| ends)
@@ -125,6 +149,7 @@ impl NumberGrammar {
             match self.reading(state, id, rules) {
                 Some(Reading::Continues(next)) => expansion.children.push((id, next, probability)),
                 Some(Reading::TooLong) => expansion.left_open += probability,
+                Some(Reading::Completes(value)) => expansion.close(rules.value_of(value), probability),
                 Some(Reading::Leaves { state, rest }) => {
                     expansion.close(rules.value_before(state, rest), probability);
                 }
@@ -147,7 +172,7 @@ impl NumberGrammar {
         let (seen, expansion) = rest;
         let left = (1.0 - seen).max(0.0);
         let ended = match rules.terminator {
-            Terminator::Any => left - softmax.probability_from(self.texts.len()).min(left),
+            Terminator::Any => left - softmax.probability_from(self.pieces.len()).min(left),
             Terminator::Eos | Terminator::Texts(_) => {
                 let ended = rules.ending.iter().filter(|&&id| self.reading(state, id, rules).is_none());
                 ended.map(|&id| softmax.probability(id)).sum::<f64>().min(left)
@@ -157,10 +182,10 @@ impl NumberGrammar {
         expansion.invalid += left - ended;
     }
 
-    /// What an id's text does to the number; `None` where it has nothing to do with it.
+    /// What an id does to the number; `None` where it has nothing to do with it.
     fn reading(&self, state: NumberState, id: u32, rules: &NumberRules) -> Option<Reading<'_>> {
-        let text = self.text(id).filter(|text| !text.is_empty() && !self.eos_ids.contains(&id))?;
-        Some(state.read(text, rules.limits)).filter(|reading| reading.touches(text))
+        let piece = self.piece(id).filter(|_| !self.eos_ids.contains(&id))?;
+        state.read_piece(piece, rules.limits)
     }
 
     /// The ids that could continue a number in this phase.
@@ -172,11 +197,11 @@ impl NumberGrammar {
     }
 
     fn ids(&self) -> impl Iterator<Item = u32> {
-        (0u32..).take(self.texts.len())
+        (0u32..).take(self.pieces.len())
     }
 
-    fn text(&self, id: u32) -> Option<&str> {
-        self.texts.get(id as usize)?.as_deref()
+    fn piece(&self, id: u32) -> Option<&NumberPiece> {
+        self.pieces.get(id as usize)?.as_ref()
     }
 }
 
@@ -198,16 +223,16 @@ fn forgettable(tokens: &[(u32, f64)], mass: f64) -> f64 {
     candidates.take(12).find(|&least| below(least) <= mass).unwrap_or(0.0)
 }
 
-/// Ids whose text begins with something that belongs to a number in this phase, in rising order.
+/// Ids that begin with something that belongs to a number in this phase, in rising order.
 fn touching_ids(
-    texts: &[Option<Box<str>>],
+    pieces: &[Option<NumberPiece>],
     eos_ids: &[u32],
     phase: Phase,
     limits: GrammarLimits,
 ) -> Vec<u32> {
-    let touches = |text: &str| !text.is_empty() && NumberState::at(phase).read(text, limits).touches(text);
-    let ids = (0u32..).zip(texts).filter(|(_, text)| text.as_deref().is_some_and(touches)).map(|(id, _)| id);
-    ids.filter(|id| !eos_ids.contains(id)).collect()
+    let touches = |piece: &NumberPiece| NumberState::at(phase).read_piece(piece, limits).is_some();
+    let ids = (0u32..).zip(pieces).filter(|(_, piece)| piece.as_ref().is_some_and(touches));
+    ids.map(|(id, _)| id).filter(|id| !eos_ids.contains(id)).collect()
 }
 
 #[cfg(test)]

@@ -34,8 +34,13 @@ impl NumberRules {
     pub fn state_after(&self, text: &str) -> Option<NumberState> {
         match NumberState::START.read(text, self.limits) {
             Reading::Continues(state) => Some(state),
-            Reading::TooLong | Reading::Leaves { .. } => None,
+            Reading::Completes(_) | Reading::TooLong | Reading::Leaves { .. } => None,
         }
+    }
+
+    /// The value of a number that is complete with one of its own tokens.
+    pub(super) fn value_of(&self, value: Decimal) -> Option<Decimal> {
+        Some(value).filter(|&value| self.admits(value))
     }
 
     fn admits(&self, value: Decimal) -> bool {

@@ -1,9 +1,10 @@
 //! Reading a number character by character: where in it we are, and what a piece of text does there.
 //!
-//! A number is at most one lead-in space, an optional minus, digits, optionally a point and more digits.
+//! A number is at most one lead-in space, an optional minus, digits, optionally a point and more digits; or, instead
+//! of the digits, tokens of one digit at falling powers of ten, or one token for all of it.
 
-use super::Decimal;
 use super::decimal::DIGITS_MAX;
+use super::{Decimal, NumberPiece};
 
 /// Which numbers are read. Longer ones are not refused: their probability stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,10 +62,12 @@ pub(super) enum Phase {
     Point,
     /// In the digits after it.
     Fraction,
+    /// In tokens of one digit at one power of ten.
+    Places,
 }
 
 impl Phase {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Start,
         Self::Space,
         Self::Sign,
@@ -73,11 +76,12 @@ impl Phase {
         Self::Group,
         Self::Point,
         Self::Fraction,
+        Self::Places,
     ];
 }
 
 /// A number read so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NumberState {
     pub(super) phase: Phase,
     value: Decimal,
@@ -86,13 +90,19 @@ pub struct NumberState {
     grouped: u8,
     /// Whether a separator has been read.
     separated: bool,
+    /// The last power of ten, where digits stand at powers of ten.
+    place: i8,
+    /// What a number head says may follow here.
+    head: Option<f32>,
 }
 
-/// What a piece of text does to a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a piece does to a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Reading<'a> {
     /// All of it belongs to the number.
     Continues(NumberState),
+    /// It completes the number, which has this value.
+    Completes(Decimal),
     /// It would belong to a number longer than the limits.
     TooLong,
     /// The number goes no further than this state; `rest` (not empty) follows it.
@@ -114,8 +124,25 @@ enum Step {
 
 impl NumberState {
     /// Before the first character.
-    pub const START: Self =
-        Self { phase: Phase::Start, value: Decimal::ZERO, digits: 0, grouped: 0, separated: false };
+    pub const START: Self = Self {
+        phase: Phase::Start,
+        value: Decimal::ZERO,
+        digits: 0,
+        grouped: 0,
+        separated: false,
+        place: i8::MAX,
+        head: None,
+    };
+
+    /// The same beginning, where a number head says this of what may follow.
+    pub fn with_head(self, number: Option<f32>) -> Self {
+        Self { head: number, ..self }
+    }
+
+    /// The power of ten of the last digit, where digits stand at powers of ten.
+    pub(crate) fn place(self) -> Option<i8> {
+        (self.phase == Phase::Places).then_some(self.place)
+    }
 
     /// Digits written before the point.
     pub(crate) fn digits(self) -> u8 {
@@ -143,13 +170,45 @@ impl NumberState {
 
     /// The value, where the text so far is a complete number.
     pub(super) fn value(self) -> Option<Decimal> {
-        matches!(self.phase, Phase::Integer | Phase::Fraction).then(|| self.value.canonical())
+        matches!(self.phase, Phase::Integer | Phase::Fraction | Phase::Places).then(|| self.value.canonical())
     }
 
     /// The value, where the text so far is a complete number, or one with a full stop or a comma behind it.
     pub(super) fn value_before_punctuation(self) -> Option<Decimal> {
         let punctuated = matches!(self.phase, Phase::Point | Phase::Separator);
         self.value().or_else(|| punctuated.then(|| self.value.canonical()))
+    }
+
+    /// What a piece does to the number; `None` where it has nothing to do with it.
+    pub(super) fn read_piece(self, piece: &NumberPiece, limits: GrammarLimits) -> Option<Reading<'_>> {
+        let begins = matches!(self.phase, Phase::Start | Phase::Space | Phase::Sign);
+        match piece {
+            NumberPiece::Text(text) => Some(self.read(text, limits)).filter(|reading| reading.touches(text)),
+            NumberPiece::Place { digit, place } => {
+                let follows = self.phase == Phase::Places && *place < self.place;
+                (begins || follows).then(|| self.read_place(*digit, *place, limits))
+            }
+            NumberPiece::Head => match self.head_value().filter(|_| begins) {
+                Some(value) => (limits.sign || !value.is_negative()).then_some(Reading::Completes(value)),
+                None => begins.then_some(Reading::TooLong),
+            },
+        }
+    }
+
+    /// What the number head says behind what is written, where it can be read.
+    fn head_value(self) -> Option<Decimal> {
+        let head = self.head.and_then(Decimal::shortest_f32)?;
+        Some(if self.value.is_negative() { head.negated() } else { head }.canonical())
+    }
+
+    fn read_place(self, digit: u8, place: i8, limits: GrammarLimits) -> Reading<'static> {
+        let (integer, decimal) = (place.max(-1) + 1, place.min(0).unsigned_abs());
+        if integer.unsigned_abs() > limits.digits_max || decimal > limits.decimals_max {
+            return Reading::TooLong;
+        }
+        let digits = self.digits.max(integer.unsigned_abs());
+        let value = self.value.with_place(digit, place);
+        Reading::Continues(Self { phase: Phase::Places, value, digits, place, ..self })
     }
 
     pub(super) fn read(self, text: &str, limits: GrammarLimits) -> Reading<'_> {
@@ -217,7 +276,7 @@ mod tests {
         let limits = GrammarLimits::new(3, 2, true).unwrap();
         match NumberState::START.read(text, limits) {
             Reading::Continues(state) => state.value().map_or("incomplete".into(), |value| value.to_string()),
-            Reading::TooLong => "too long".into(),
+            Reading::TooLong | Reading::Completes(_) => "too long".into(),
             Reading::Leaves { state, rest } => {
                 format!("{}|{rest}", state.value().map_or("none".into(), |value| value.to_string()))
             }

@@ -76,16 +76,16 @@ impl ThenNumber {
     fn write(
         &mut self,
         index: usize,
-        row: (&[f32], NodeId),
+        result: StepResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let (logits, node) = row;
+        let (logits, node) = result.row(0);
         check_row(logits)?;
         let text = &mut self.texts[index];
         let id = text.sampler.choose(self.vocabulary.known(logits)) as u32;
         let ends = self.vocabulary.eos_ids.contains(&id);
         text.ids.push(id);
-        let mut shown = if ends { String::new() } else { text.stream.push(id) };
+        let mut shown = if ends { String::new() } else { text.stream.push_numbered(id, result.number(0)) };
         let next = PathRow::new(Some(node), id);
         let over = ends || text.ids.len() >= self.max_tokens;
         let stage = if text.stream.stopped() {
@@ -125,7 +125,7 @@ impl ThenNumber {
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
         let Stage::Searches(search) = &mut self.texts[index].stage else {
-            return self.write(index, result.row(0), events);
+            return self.write(index, result, events);
         };
         let mut found = Vec::new();
         search.advance(result, &mut found)?;
@@ -187,7 +187,7 @@ impl Decoding for ThenNumber {
         if self.first_row.take().is_some() {
             self.nodes += 1;
             for index in 0..self.texts.len() {
-                self.write(index, result.row(0), events)?;
+                self.write(index, result, events)?;
             }
         }
         let mut offset = 0;

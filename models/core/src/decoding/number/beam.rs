@@ -57,7 +57,8 @@ impl NumberBeam {
         let whole =
             |closing: Closing| Closing { probability: closing.probability * prefix.probability, ..closing };
         self.found.extend(expansion.closed.into_iter().map(whole));
-        self.longer.extend(expansion.children.into_iter().map(|(token, state, given)| Prefix {
+        let possible = expansion.children.into_iter().filter(|&(_, _, given)| given > 0.0);
+        self.longer.extend(possible.map(|(token, state, given)| Prefix {
             row: PathRow::new(Some(row.1), token),
             state,
             probability: given * prefix.probability,
@@ -100,7 +101,9 @@ impl Decoding for NumberBeam {
         self.forward_passes += 1;
         self.nodes += self.in_step;
         for row in 0..self.in_step {
-            self.extend(self.prefixes[self.computed + row], result.row(row))?;
+            let prefix = self.prefixes[self.computed + row];
+            let state = prefix.state.with_head(result.number(row));
+            self.extend(Prefix { state, ..prefix }, result.row(row))?;
         }
         self.computed += self.in_step;
         if self.computed < self.prefixes.len() || !self.next_length() {

@@ -112,8 +112,9 @@ impl Decoding for NumberSample {
         self.forward_passes += 1;
         self.nodes += self.in_step;
         let stepped: Vec<Beginning> = self.beginnings.drain(..self.in_step).collect();
-        for (row, beginning) in stepped.iter().enumerate() {
-            self.extend(beginning, result.row(row))?;
+        for (row, beginning) in stepped.into_iter().enumerate() {
+            let state = beginning.state.with_head(result.number(row));
+            self.extend(&Beginning { state, ..beginning }, result.row(row))?;
         }
         if !self.beginnings.is_empty() {
             return Ok(Progress::Running);

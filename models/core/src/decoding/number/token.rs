@@ -31,6 +31,8 @@ struct Part {
     digits: u8,
     /// Digits after the point that are written before this token's end.
     decimals: u8,
+    /// The power of ten at which the token writes its digit, where tokens do.
+    place: Option<i8>,
     /// Whether the token holds the minus, and its own value therefore the sign.
     holds_sign: bool,
     /// Whether the token holds the point, and its own value therefore the place.
@@ -59,6 +61,7 @@ impl TokenExpectation {
             expectation: seen.value,
             digits: next.digits(),
             decimals: next.decimals(),
+            place: next.place(),
             holds_sign: next.is_negative() && !self.state.is_negative(),
             holds_point: next.has_point() && !self.state.has_point(),
         });
@@ -69,10 +72,11 @@ impl TokenExpectation {
         let digits = self.parts.last()?.digits;
         let sign = if self.state.is_negative() { -1.0 } else { 1.0 };
         let part = |part: &Part| {
-            let exponent = match (part.decimals, part.holds_point) {
-                (_, true) => 0,
-                (0, false) => i32::from(digits) - i32::from(part.digits),
-                (decimals, false) => -i32::from(decimals),
+            let exponent = match (part.place, part.decimals, part.holds_point) {
+                (Some(place), ..) => i32::from(place),
+                (None, _, true) => 0,
+                (None, 0, false) => i32::from(digits) - i32::from(part.digits),
+                (None, decimals, false) => -i32::from(decimals),
             };
             let sign = if part.holds_sign { 1.0 } else { sign };
             sign * part.expectation * 10.0_f64.powi(exponent)

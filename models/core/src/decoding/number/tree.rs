@@ -124,10 +124,10 @@ impl NumberTree {
     }
 
     /// Splits the mass of one prefix and queues its children for computing.
-    fn compute(&mut self, index: usize, row: (&[f32], NodeId)) -> Result<(), EngineError> {
+    fn compute(&mut self, index: usize, row: (&[f32], NodeId), head: Option<f32>) -> Result<(), EngineError> {
         let softmax = Softmax::new(row.0).ok_or_else(not_a_distribution)?;
         let prefix = &self.nodes[index];
-        let (probability, state) = (prefix.probability, prefix.state);
+        let (probability, state) = (prefix.probability, prefix.state.with_head(head));
         // Each of at most `nodes_max` nodes may forget its part.
         let forget = self.limits.tolerance * FORGET / self.limits.nodes_max.max(1) as f64 / probability;
         let expansion = self.grammar.expand(state, &softmax, &self.rules, forget);
@@ -237,7 +237,7 @@ impl Decoding for NumberTree {
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         self.forward_passes += 1;
         for (row, node) in std::mem::take(&mut self.in_step).into_iter().enumerate() {
-            self.compute(node, result.row(row))?;
+            self.compute(node, result.row(row), result.number(row))?;
         }
         if !self.count() {
             return Ok(Progress::Running);

@@ -1,0 +1,73 @@
+//! Answers of models that write nothing: one row, and the number that the model's head says there.
+//!
+//! As text it reads as the original code prints it, with twelve decimals.
+
+use std::collections::HashMap;
+
+use super::{Decoding, Progress, StepResult, not_a_distribution};
+use crate::engine::{EngineError, Event, FinishReason, NumberJob, NumberOutcome, PathRow, Request};
+use crate::numbers::{Decimal, Distribution};
+
+/// Decimals of the original's answers.
+const DECIMALS: usize = 12;
+
+/// Waits for the one row.
+pub(super) struct PointDecoding {
+    request: Request,
+    first_token: u32,
+}
+
+impl PointDecoding {
+    pub(super) fn new(request: Request, first_token: u32) -> Self {
+        Self { request, first_token }
+    }
+}
+
+impl Decoding for PointDecoding {
+    fn next_rows(&mut self, _rows_max: usize) -> Vec<PathRow> {
+        vec![PathRow::new(None, self.first_token)]
+    }
+
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
+        let value = result.number(0).map(f64::from).filter(|value| value.is_finite());
+        let value = value.ok_or_else(not_a_distribution)?;
+        match &self.request {
+            Request::Text(job) => {
+                (0..job.n).for_each(|choice| write(choice, value, (job.max_tokens, &job.stop), events));
+            }
+            Request::Beams(job) => {
+                (0..job.n).for_each(|choice| write(choice, value, (job.max_tokens, &[]), events));
+            }
+            Request::Number(job) => events.push(Event::Number(outcome(value, job))),
+            Request::Score(_) => {
+                return Err(EngineError::Step("a number head has no tokens to score".to_owned()));
+            }
+        }
+        Ok(Progress::Done)
+    }
+}
+
+/// One text, of at most `max_tokens` and up to the first of `stop`.
+fn write(choice: u32, value: f64, (max_tokens, stop): (usize, &[String]), events: &mut Vec<Event>) {
+    let whole = format!("{value:.DECIMALS$}");
+    let stop = stop.iter().filter_map(|stop| whole.find(stop.as_str())).min();
+    let (end, reason) = match (max_tokens, stop) {
+        (0, _) => (0, FinishReason::Length),
+        (_, stop) => (stop.unwrap_or(whole.len()), FinishReason::Stop),
+    };
+    events.push(Event::Text { choice, text: whole[..end].to_owned(), token: None });
+    events.push(Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None });
+}
+
+/// All of the mass on one value, unless it is out of range or of what is read as a number.
+fn outcome(value: f64, job: &NumberJob) -> NumberOutcome {
+    let admitted = job.range.is_none_or(|range| (range.low..=range.high).contains(&value));
+    let read = Decimal::shortest_f64(value).map(Decimal::canonical);
+    let closed = HashMap::from_iter(read.filter(|_| admitted).map(|value| (value, 1.0)));
+    let (invalid, open) = match (admitted, read) {
+        (false, _) => (1.0, 0.0),
+        (true, None) => (0.0, 1.0),
+        (true, Some(_)) => (0.0, 0.0),
+    };
+    NumberOutcome::new(Distribution::new(&closed, invalid, open), 1, 1)
+}

@@ -1,0 +1,137 @@
+//! A T5 with a regression head (`T5ForSequenceClassification` with one label): one number a prompt and no text.
+//!
+//! The decoder is fed the prompt itself, shifted by one; the head reads its hidden state at the prompt's last end of
+//! sequence. All of it happens when a prompt is opened. Where the model was trained on signed logarithms of the
+//! targets, sign(y) ln(|y| + 1), predictions are turned back.
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Result, Tensor};
+use ntl_core::engine::{
+    BatchModel, ContextId, Logits, ModelError, ModelInfo, NodeId, Opened, PathRow, Prompt, Row,
+};
+
+use super::layers::Loader;
+use super::model::TokenizerFacts;
+use super::stacks::{Stacks, compute, load_embeddings};
+use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
+use crate::ops::linear;
+
+/// A T5 that answers with numbers.
+pub struct RegressionHead {
+    info: ModelInfo,
+    stacks: Stacks,
+    /// `[d_model, d_model]`, `[d_model]`, `[1, d_model]`, `[1]`.
+    head: [Tensor; 4],
+    log_scale: bool,
+    values: HashMap<ContextId, f32>,
+}
+
+impl RegressionHead {
+    /// Loads the weights of a checkpoint as `dtype` onto a device. `log_scale`: whether it was trained on logarithms.
+    ///
+    /// # Errors
+    /// When configuration or weights are missing or do not fit each other.
+    pub fn load(
+        files: &CheckpointFiles,
+        facts: TokenizerFacts,
+        log_scale: bool,
+        (dtype, device): (DType, &Device),
+    ) -> std::result::Result<Self, LoadError> {
+        let config = facts.config(files)?;
+        let weights = Weights::open(files)?;
+        let whole = Loader { weights: &weights, config: &config, dtype, device, prefix: "" };
+        let loader = Loader { prefix: "transformer.", ..whole };
+        let stacks = Stacks::load(&loader, load_embeddings(&loader)?)?;
+        let d_model = config.d_model;
+        let head = [
+            whole.tensor("classification_head.dense.weight", &[d_model, d_model])?,
+            whole.tensor("classification_head.dense.bias", &[d_model])?,
+            whole.tensor("classification_head.out_proj.weight", &[1, d_model])?,
+            whole.tensor("classification_head.out_proj.bias", &[1])?,
+        ];
+        let info = facts.info("t5-regression-head", &config, dtype, weights.parameters());
+        Ok(Self { info, stacks, head, log_scale, values: HashMap::new() })
+    }
+
+    /// The value of each prompt.
+    fn predict(
+        &mut self,
+        prompts: &[&Prompt],
+        contexts: &[ContextId],
+    ) -> std::result::Result<Vec<f32>, ModelError> {
+        let (mut rows, mut read) = (Vec::new(), Vec::new());
+        for (prompt, &context) in prompts.iter().zip(contexts) {
+            let ends = prompt.ids.iter().rposition(|id| self.info.eos_ids.contains(id));
+            read.push((rows.len() + ends.unwrap_or(prompt.len().saturating_sub(1))) as u32);
+            let start = self.stacks.config.decoder_start_token_id;
+            let shifted = std::iter::once(start).chain(prompt.ids.iter().copied()).take(prompt.len());
+            rows.extend((0u32..).zip(shifted).map(|(depth, token)| {
+                let path = PathRow::new(depth.checked_sub(1).map(NodeId), token);
+                Row { context, path }
+            }));
+        }
+        let groups = self.stacks.grow(&rows)?;
+        let x = self.stacks.embed(rows.iter().map(|row| row.path.token))?;
+        let hidden = self.stacks.decode(x, &groups)?;
+        self.values_at(&hidden, read).map_err(compute)
+    }
+
+    fn values_at(&self, hidden: &Tensor, read: Vec<u32>) -> Result<Vec<f32>> {
+        let [dense, dense_bias, out, out_bias] = &self.head;
+        let count = read.len();
+        let read = hidden.index_select(&Tensor::from_vec(read, count, hidden.device())?, 0)?;
+        let wide = linear(&read, dense)?.broadcast_add(dense_bias)?.tanh()?;
+        let values = linear(&wide, out)?.broadcast_add(out_bias)?.flatten_all()?;
+        let values: Vec<f32> = values.to_dtype(DType::F32)?.to_vec1()?;
+        Ok(if self.log_scale { values.into_iter().map(unlogged).collect() } else { values })
+    }
+}
+
+/// The inverse of sign(x) ln(|x| + 1).
+fn unlogged(value: f32) -> f32 {
+    value.signum() * (value.abs().exp() - 1.0)
+}
+
+impl BatchModel for RegressionHead {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn open(&mut self, prompts: &[&Prompt]) -> std::result::Result<Vec<Opened>, ModelError> {
+        let encoded = self.stacks.encode(self.stacks.embed_prompts(prompts)?, prompts)?;
+        let contexts = self.stacks.open(&encoded)?;
+        let values = self.predict(prompts, &contexts);
+        // Nothing but the value is needed any more.
+        contexts.iter().for_each(|&context| self.stacks.close(context));
+        self.values.extend(contexts.iter().copied().zip(values?));
+        let first_token = self.stacks.config.decoder_start_token_id;
+        Ok(contexts.into_iter().map(|context| Opened { context, first_token }).collect())
+    }
+
+    /// No token has a logit of its own: one column of zeros, and the value of the prompt at every row.
+    fn step(&mut self, rows: &[Row]) -> std::result::Result<Logits, ModelError> {
+        let value =
+            |row: &Row| self.values.get(&row.context).copied().ok_or(ModelError::UnknownContext(row.context));
+        let values = rows.iter().map(value).collect::<std::result::Result<Vec<f32>, ModelError>>()?;
+        Logits::new(vec![0.0; rows.len()], 1)?.with_numbers(values)
+    }
+
+    fn close(&mut self, context: ContextId) {
+        self.values.remove(&context);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signed_logarithms_are_turned_back() {
+        for (value, want) in
+            [(0.0, 0.0), (std::f32::consts::LN_2, 1.0), (-1.0, -1.718_282), (6.910_75, 1002.0)]
+        {
+            assert!((unlogged(value) - want).abs() < want.abs() * 1e-4 + 1e-6, "{value}");
+        }
+    }
+}

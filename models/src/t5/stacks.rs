@@ -1,0 +1,142 @@
+//! Both stacks of a T5 with its open contexts: what all kinds of T5 have in common.
+//!
+//! In: prompts and rows. Out: hidden states. Not here: what is made of these (`model`, `regression`), and how numbers
+//! get into embeddings (`xval`).
+
+use std::collections::HashMap;
+
+use candle_core::{Result, Tensor};
+use ntl_core::engine::{ContextId, ModelError, Prompt, Row};
+
+use super::T5Config;
+use super::context::Context;
+use super::decoder::{Decoder, Group};
+use super::encoder::Encoder;
+use super::layers::Loader;
+use crate::checkpoint::LoadError;
+
+/// Embeddings, encoder, decoder and contexts.
+pub(super) struct Stacks {
+    pub(super) config: T5Config,
+    /// What tokens become at the bottom of both stacks, `[vocab, d_model]`.
+    embeddings: Tensor,
+    encoder: Encoder,
+    decoder: Decoder,
+    contexts: HashMap<ContextId, Context>,
+    opened: u64,
+}
+
+/// Prompts through the encoder.
+pub(super) struct Encoded {
+    /// All of them, one behind the other, `[T, d_model]`.
+    pub(super) packed: Tensor,
+    /// Tokens of each.
+    pub(super) lengths: Vec<usize>,
+}
+
+impl Stacks {
+    pub(super) fn load(loader: &Loader<'_>, embeddings: Tensor) -> std::result::Result<Self, LoadError> {
+        let (encoder, decoder) = (Encoder::load(loader)?, Decoder::load(loader)?);
+        let config = loader.config.clone();
+        Ok(Self { config, embeddings, encoder, decoder, contexts: HashMap::new(), opened: 0 })
+    }
+
+    /// `[n, d_model]`.
+    pub(super) fn embed(&self, tokens: impl Iterator<Item = u32>) -> std::result::Result<Tensor, ModelError> {
+        let (tokens, vocab): (Vec<u32>, _) = (tokens.collect(), self.config.vocab_size);
+        if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
+            return Err(ModelError::TokenOutOfRange { id, vocab });
+        }
+        let ids = Tensor::new(tokens, self.embeddings.device()).map_err(compute)?;
+        self.embeddings.index_select(&ids, 0).map_err(compute)
+    }
+
+    /// Embeddings of all prompts, one behind the other, `[T, d_model]`.
+    pub(super) fn embed_prompts(&self, prompts: &[&Prompt]) -> std::result::Result<Tensor, ModelError> {
+        self.embed(prompts.iter().flat_map(|prompt| &prompt.ids).copied())
+    }
+
+    /// Encoder output for embedded prompts.
+    pub(super) fn encode(&self, x: Tensor, prompts: &[&Prompt]) -> std::result::Result<Encoded, ModelError> {
+        let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.len()).collect();
+        let packed = self.encoder.forward(x, &lengths).map_err(compute)?;
+        Ok(Encoded { packed, lengths })
+    }
+
+    /// Opens one context a prompt.
+    pub(super) fn open(&mut self, encoded: &Encoded) -> std::result::Result<Vec<ContextId>, ModelError> {
+        let contexts = self.decoder.contexts(&encoded.packed, &encoded.lengths).map_err(compute)?;
+        let open = |(cross, &prompt_len)| {
+            self.opened += 1;
+            let context = ContextId(self.opened);
+            self.contexts.insert(context, Context::new(cross, prompt_len));
+            context
+        };
+        Ok(contexts.into_iter().zip(&encoded.lengths).map(open).collect())
+    }
+
+    pub(super) fn close(&mut self, context: ContextId) {
+        self.contexts.remove(&context);
+    }
+
+    /// Turns rows into nodes of their contexts, in order.
+    pub(super) fn grow(&mut self, rows: &[Row]) -> std::result::Result<Vec<Group>, ModelError> {
+        let mut groups: Vec<Group> = Vec::new();
+        for (index, row) in rows.iter().enumerate() {
+            let unknown = ModelError::UnknownContext(row.context);
+            let context = self.contexts.get_mut(&row.context).ok_or(unknown)?;
+            let node = context.len();
+            if let Some(parent) = row.path.parent.filter(|parent| parent.index() >= node) {
+                return Err(ModelError::UnknownNode { context: row.context, node: parent });
+            }
+            context.push(row.path.parent);
+            let path = context.path_to(node);
+            match groups.last_mut().filter(|group| group.context == row.context) {
+                Some(group) => group.paths.push(path),
+                None => groups.push(Group {
+                    context: row.context,
+                    first_row: index,
+                    first_node: node,
+                    paths: vec![path],
+                }),
+            }
+        }
+        let (layers, width) = (self.config.num_decoder_layers, self.config.inner());
+        for group in &groups {
+            if let Some(context) = self.contexts.get_mut(&group.context) {
+                let (dtype, device) = (self.embeddings.dtype(), self.embeddings.device());
+                context.reserve(layers, width, dtype, device).map_err(compute)?;
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Hidden states `[R, d_model]` of embedded rows that have become nodes.
+    pub(super) fn decode(&self, x: Tensor, groups: &[Group]) -> std::result::Result<Tensor, ModelError> {
+        self.decoder.forward(x, groups, &self.contexts).map_err(compute)
+    }
+}
+
+impl Encoded {
+    /// One `[T, d_model]` a prompt.
+    pub(super) fn split(&self) -> Result<Vec<Tensor>> {
+        let mut from = 0;
+        let cut = |&length: &usize| {
+            let one = self.packed.narrow(0, from, length);
+            from += length;
+            one
+        };
+        self.lengths.iter().map(cut).collect()
+    }
+}
+
+/// The token table under whichever of its names the file kept.
+pub(super) fn load_embeddings(loader: &Loader<'_>) -> std::result::Result<Tensor, LoadError> {
+    let names = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"];
+    let name = names.into_iter().find(|name| loader.has(name)).unwrap_or(names[0]);
+    loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])
+}
+
+pub(super) fn compute(error: candle_core::Error) -> ModelError {
+    ModelError::Compute(Box::new(error))
+}

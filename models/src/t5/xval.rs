@@ -1,0 +1,186 @@
+//! Numbers in the embeddings of a T5, and a head that predicts them: xVal (arXiv 2310.02989), as the Number Token
+//! Loss paper's `T5RegressionModelXval` does it.
+//!
+//! The embedding of `[NUM]` is multiplied with its number (scaled), and learned positions are added to the embeddings
+//! of both stacks. With [`Prompt::paper_decoding`](ntl_core::engine::Prompt) decoding has the faults of the original's
+//! `generate`: every row stands at position 0, and every number that it reads is 1.
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Result, Tensor};
+use ntl_core::engine::{ContextId, ModelError, Prompt, Row};
+
+use super::decoder::Group;
+use super::head::WIDE;
+use super::layers::Loader;
+use super::stacks::compute;
+use crate::checkpoint::LoadError;
+use crate::ops::linear;
+
+/// How many positions the original learns.
+pub(super) const POSITIONS: usize = 512;
+
+/// The number that is scaled to 10.
+const V_MAX: f32 = 3e9;
+
+/// How numbers become factors of embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumberScaling {
+    /// The token whose embedding they multiply.
+    pub number_id: u32,
+    /// Logarithmic, or as they are and one.
+    pub log_scale: bool,
+}
+
+/// What xVal adds to a T5.
+pub(super) struct Xval {
+    scaling: NumberScaling,
+    encoder_positions: Tensor,
+    decoder_positions: Tensor,
+    /// `[WIDE, d_model]`, `[WIDE]`, `[1, WIDE]`, `[1]`.
+    number_head: [Tensor; 4],
+    contexts: HashMap<ContextId, Told>,
+}
+
+/// What the number head said in one context.
+struct Told {
+    paper_decoding: bool,
+    /// At each node.
+    numbers: Vec<f32>,
+}
+
+impl Xval {
+    pub(super) fn load(loader: &Loader<'_>, scaling: NumberScaling) -> std::result::Result<Self, LoadError> {
+        let d_model = loader.config.d_model;
+        Ok(Self {
+            scaling,
+            encoder_positions: loader.tensor("encoder_position_embed.weight", &[POSITIONS, d_model])?,
+            decoder_positions: loader.tensor("decoder_position_embed.weight", &[POSITIONS, d_model])?,
+            number_head: [
+                loader.tensor("num_head.0.weight", &[WIDE, d_model])?,
+                loader.tensor("num_head.0.bias", &[WIDE])?,
+                loader.tensor("num_head.2.weight", &[1, WIDE])?,
+                loader.tensor("num_head.2.bias", &[1])?,
+            ],
+            contexts: HashMap::new(),
+        })
+    }
+
+    /// Numbers and positions put into the embeddings `[T, d_model]` of prompts.
+    pub(super) fn embed_prompts(
+        &self,
+        x: &Tensor,
+        prompts: &[&Prompt],
+    ) -> std::result::Result<Tensor, ModelError> {
+        let (mut factors, mut positions) = (Vec::new(), Vec::new());
+        for prompt in prompts {
+            for (position, &id) in (0u32..).zip(&prompt.ids) {
+                factors.push(self.factor(id, prompt.numbers.get(position as usize).copied())?);
+                positions.push(position);
+            }
+        }
+        combined(x, factors, &self.encoder_positions, positions).map_err(compute)
+    }
+
+    /// Numbers and positions put into the embeddings `[R, d_model]` of rows. All positions beyond the learned ones are
+    /// the last of them.
+    pub(super) fn embed_rows(
+        &self,
+        x: &Tensor,
+        rows: &[Row],
+        groups: &[Group],
+    ) -> std::result::Result<Tensor, ModelError> {
+        let (mut factors, mut positions) = (Vec::new(), Vec::new());
+        for group in groups {
+            let told = self.contexts.get(&group.context);
+            let told = told.ok_or(ModelError::UnknownContext(group.context))?;
+            for (row, path) in rows[group.first_row..].iter().zip(&group.paths) {
+                let predicted = || told.numbers.get(row.path.parent?.index()).copied();
+                let (number, position) = if told.paper_decoding {
+                    (Some(1.0), 0)
+                } else {
+                    (row.path.number.or_else(predicted), path.len() - 1)
+                };
+                factors.push(self.factor(row.path.token, number)?);
+                // A number behind the longest text that is served stands a little beyond what was learned.
+                positions.push(position.min(POSITIONS - 1) as u32);
+            }
+        }
+        combined(x, factors, &self.decoder_positions, positions).map_err(compute)
+    }
+
+    /// What a token's embedding is multiplied with.
+    fn factor(&self, id: u32, number: Option<f32>) -> std::result::Result<f32, ModelError> {
+        if id != self.scaling.number_id {
+            return Ok(1.0);
+        }
+        let number = number.ok_or(ModelError::NumberMissing { id })?;
+        Ok(self.scaling.factor(number))
+    }
+
+    /// What the number head says at hidden states `[R, d_model]` as the output layer sees them. Remembered for rows
+    /// that will follow.
+    pub(super) fn predict(
+        &mut self,
+        scaled: &Tensor,
+        groups: &[Group],
+    ) -> std::result::Result<Vec<f32>, ModelError> {
+        let [inner, inner_bias, outer, outer_bias] = &self.number_head;
+        let predicted = || -> Result<Vec<f32>> {
+            let wide = linear(scaled, inner)?.broadcast_add(inner_bias)?.gelu_erf()?;
+            let predicted = linear(&wide, outer)?.broadcast_add(outer_bias)?.flatten_all()?;
+            predicted.to_dtype(DType::F32)?.to_vec1()
+        };
+        let predicted = predicted().map_err(compute)?;
+        for group in groups {
+            if let Some(told) = self.contexts.get_mut(&group.context) {
+                told.numbers.extend(&predicted[group.first_row..][..group.paths.len()]);
+            }
+        }
+        Ok(predicted)
+    }
+
+    pub(super) fn open(&mut self, context: ContextId, prompt: &Prompt) {
+        let told = Told { paper_decoding: prompt.paper_decoding, numbers: Vec::new() };
+        self.contexts.insert(context, told);
+    }
+
+    pub(super) fn close(&mut self, context: ContextId) {
+        self.contexts.remove(&context);
+    }
+}
+
+impl NumberScaling {
+    fn factor(self, number: f32) -> f32 {
+        if !self.log_scale {
+            return number + 1.0;
+        }
+        let sign = if number == 0.0 { 0.0 } else { number.signum() };
+        sign * (number.abs() + 1.0).log10() / (V_MAX.log10() / 10.0)
+    }
+}
+
+/// `x * factors + table[positions]`.
+fn combined(x: &Tensor, factors: Vec<f32>, table: &Tensor, positions: Vec<u32>) -> Result<Tensor> {
+    let count = factors.len();
+    let factors = Tensor::from_vec(factors, (count, 1), x.device())?.to_dtype(x.dtype())?;
+    let positions = Tensor::from_vec(positions, count, x.device())?;
+    x.broadcast_mul(&factors)? + table.index_select(&positions, 0)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_scaled_by_their_logarithm_or_not_at_all() {
+        let scaling = |log_scale| NumberScaling { number_id: 7, log_scale };
+        // As computed by the original: log10(x + 1) / 0.9477121.
+        for (number, want) in [(0.0, 0.0), (1.0, 0.317_638), (10.0, 1.098_85), (-10.0, -1.098_85)] {
+            assert!((scaling(true).factor(number) - want).abs() < 1e-5, "{number}");
+        }
+        for (number, want) in [(0.0, 1.0), (336.0, 337.0), (-5.0, -4.0)] {
+            assert!((scaling(false).factor(number) - want).abs() < 1e-6, "{number}");
+        }
+    }
+}

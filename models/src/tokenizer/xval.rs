@@ -1,0 +1,140 @@
+//! Numbers as xVal writes them: `[NUM]` in the text, their values beside it.
+//!
+//! Reference: `XvalTokenizer` of the Number Token Loss paper's code. Numbers have no sign, and a comma between two of
+//! them is lost.
+
+use super::{EncodeError, python};
+
+/// The token that stands for a number.
+pub(super) const NUMBER_TOKEN: &str = "[NUM]";
+
+/// What the original puts in its place for a moment.
+const MARK: char = '¬';
+
+/// A text with marks in the place of its numbers, and these, in order.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Extracted {
+    text: String,
+    numbers: Vec<f32>,
+}
+
+impl Extracted {
+    /// Cuts the numbers out of a text; `replace` calls its argument for each and puts in what that returns.
+    ///
+    /// # Errors
+    /// When the text holds a mark of its own, for which there would be no number, or a number beyond single precision.
+    pub(super) fn new(
+        text: &str,
+        replace: impl FnOnce(&mut dyn FnMut(&str) -> String) -> String,
+    ) -> Result<Self, EncodeError> {
+        if let Some(mark) = [NUMBER_TOKEN, "¬"].into_iter().find(|mark| text.contains(mark)) {
+            return Err(EncodeError::NumberMark(mark));
+        }
+        let (mut numbers, mut too_large) = (Vec::new(), None);
+        let marked = replace(&mut |number| {
+            let value = python::parse_float(number).map(|value| value as f32);
+            match value.filter(|value| value.is_finite()) {
+                Some(value) => numbers.push(value),
+                None => too_large = Some(EncodeError::too_large(number)),
+            }
+            MARK.to_string()
+        });
+        too_large.map_or(Ok(()), Err)?;
+        // Twice each, since neighbours share a mark.
+        let joined =
+            ["¬, ¬", "¬, ¬", "¬,¬", "¬,¬"].iter().fold(marked, |text, comma| text.replace(comma, "¬¬"));
+        Ok(Self { text: joined.replace(MARK, NUMBER_TOKEN), numbers })
+    }
+
+    /// The text with `[NUM]` in the place of numbers.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// One number for each of `ids`: that of the text for `[NUM]`, 1 for all others.
+    pub(super) fn beside(self, ids: &[u32], number_id: u32) -> Vec<f32> {
+        let mut numbers = self.numbers.into_iter();
+        ids.iter().map(|&id| if id == number_id { numbers.next().unwrap_or(1.0) } else { 1.0 }).collect()
+    }
+}
+
+/// A number as NumPy prints one in single precision: the shortest digits that read back, with an exponent from 1e16
+/// on and below 1e-4.
+pub(super) fn printed(number: f32) -> String {
+    if !number.is_finite() {
+        return number.to_string().to_lowercase();
+    }
+    let size = f64::from(number.abs());
+    if number == 0.0 || (1e-4..1e16).contains(&size) {
+        let text = number.to_string();
+        return if text.contains('.') { text } else { text + ".0" };
+    }
+    let text = format!("{number:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(("+", exponent), |exponent| ("-", exponent));
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cuts out single digits.
+    fn extract(text: &str) -> Result<Extracted, EncodeError> {
+        Extracted::new(text, |number| {
+            let parts = text.chars().map(|c| {
+                let part = c.to_string();
+                if c.is_ascii_digit() { number(&part) } else { part }
+            });
+            parts.collect()
+        })
+    }
+
+    #[test]
+    fn numbers_leave_marks_and_commas_between_them_are_lost() {
+        for (text, want, numbers) in [
+            ("1 + 2", "[NUM] + [NUM]", &[1.0, 2.0][..]),
+            ("1, 2, 3, 4", "[NUM][NUM][NUM][NUM]", &[1.0, 2.0, 3.0, 4.0]),
+            ("1,2,3", "[NUM][NUM][NUM]", &[1.0, 2.0, 3.0]),
+            ("1 , 2", "[NUM] , [NUM]", &[1.0, 2.0]),
+            ("none", "none", &[]),
+        ] {
+            let extracted = extract(text).unwrap();
+            assert_eq!((extracted.text(), extracted.numbers.as_slice()), (want, numbers), "{text}");
+        }
+        assert_eq!(extract("7 x 8").unwrap().beside(&[9, 4, 9, 1], 9), [7.0, 1.0, 8.0, 1.0]);
+    }
+
+    #[test]
+    fn what_has_no_number_of_its_own_is_refused() {
+        for (text, want) in [("1 ¬ 2", "`¬`"), ("a [NUM]", "`[NUM]`")] {
+            assert!(extract(text).unwrap_err().to_string().contains(want));
+        }
+        let large = "9".repeat(39);
+        let error = Extracted::new("x", |number| number(&large)).unwrap_err();
+        assert_eq!(error.to_string(), format!("the number {large} is too large for this model"));
+        let error = Extracted::new("x", |number| number(&"9".repeat(500))).unwrap_err();
+        assert_eq!(error.to_string(), format!("the number {}… is too large for this model", "9".repeat(40)));
+    }
+
+    #[test]
+    fn numbers_are_printed_as_numpy_prints_them() {
+        for (number, want) in [
+            (344.933_87, "344.93387"),
+            (478.0, "478.0"),
+            (-0.5, "-0.5"),
+            (0.0, "0.0"),
+            (59_882_320.0, "59882320.0"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (1.234_567_9e23, "1.2345679e+23"),
+            (1e-4, "1e-04"),
+            (0.001, "0.001"),
+            (-1.5e-5, "-1.5e-05"),
+            (f32::NAN, "nan"),
+            (f32::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(printed(number), want);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What the Number Token Loss paper's own kinds of T5 say beyond logits: numbers beside tokens, regression heads, and
+//! answers as people read them.
+
+use candle_core::{DType, Device};
+use ntl_core::engine::{BatchModel, NodeId, PathRow, Prompt, Row};
+use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::t5::{RegressionHead, TokenizerFacts};
+use ntl_models::tokenizer::{Answer, Faults, Tokenizer};
+use serde_json::Value;
+
+use crate::support::{Golden, fixtures, floats, greedy, ids, prompt, score, target};
+
+/// Relative to the larger of the number and 1.
+const TOLERANCE: f32 = 1e-4;
+
+#[track_caller]
+fn assert_numbers(got: &[f32], want: &[f32], what: &str) -> f32 {
+    assert_eq!(got.len(), want.len(), "{what}: lengths differ");
+    let off = |(got, want): (&f32, &f32)| (got - want).abs() / want.abs().max(1.0);
+    let worst = got.iter().zip(want).map(off).fold(0.0, f32::max);
+    assert!(worst <= TOLERANCE, "{what}: off by {worst}: {got:?} instead of {want:?}");
+    worst
+}
+
+fn json(path: &str) -> Option<Value> {
+    Some(serde_json::from_slice(&std::fs::read(fixtures()?.join(path)).unwrap()).unwrap())
+}
+
+#[test]
+fn the_number_head_says_what_the_originals_does_at_every_position() {
+    let Some(mut golden) = Golden::open("t5-xval") else { return };
+    let mut worst = 0.0_f32;
+    for case in golden.cases() {
+        let (logits, _) = score(&mut golden.model, &[prompt(&case)], &[target(&case)]);
+        let got: Vec<f32> = (0..logits.rows()).map(|row| logits.number(row).unwrap()).collect();
+        let want = floats(&case["number_predictions"]);
+        worst = worst.max(assert_numbers(&got, &want, &case["id"].to_string()));
+    }
+    println!("t5-xval: numbers differ by at most {worst:e} relative");
+}
+
+#[test]
+fn xval_is_decoded_as_it_was_trained_or_with_the_faults_of_the_paper() {
+    let Some(mut golden) = Golden::open("t5-xval") else { return };
+    let mut worst = 0.0_f32;
+    for case in golden.cases() {
+        for (field, paper_decoding) in [("greedy_full_prefix", false), ("greedy", true)] {
+            let want = ids(&case[field]["ids"]);
+            let prompt = Prompt { paper_decoding, ..prompt(&case) };
+            let (got, numbers) = greedy(&mut golden, &prompt, want.len());
+            let what = format!("{} {field}", case["id"]);
+            assert_eq!(got, want, "{what}");
+            worst = worst.max(assert_numbers(&numbers, &floats(&case[field]["numbers"]), &what));
+        }
+    }
+    println!("t5-xval: decoded numbers differ by at most {worst:e} relative");
+}
+
+/// Answers of the original are read with its faults kept, and whoever reads one answer at a time gets the same text.
+#[test]
+fn greedy_answers_read_as_the_originals() {
+    for name in ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl", "t5-xval"] {
+        let Some(golden) = Golden::open(name) else { return };
+        for case in golden.cases() {
+            for field in ["greedy", "greedy_full_prefix"] {
+                let answer = &case[field];
+                if answer.is_null() {
+                    continue;
+                }
+                let (ids, numbers) = (ids(&answer["ids"]), floats(&answer["numbers"]));
+                let read = |faults| {
+                    golden.tokenizer.human_readable(&[Answer { ids: &ids, numbers: &numbers }], faults)
+                };
+                let (kept, mended) = (read(Faults::Kept), read(Faults::Mended));
+                assert_eq!(kept.texts[0], answer["human"].as_str().unwrap(), "{name} {}", case["id"]);
+                assert_eq!(mended.texts, kept.texts, "{name} {}", case["id"]);
+                for (count, want) in [
+                    (kept.invalid_numbers, &answer["count_invalid_number"]),
+                    (kept.without_number, &answer["count_no_number"]),
+                ] {
+                    assert!(want.is_null() || *want == count, "{name} {}: {count}, {want}", case["id"]);
+                }
+                if let Some(text) = answer["text"].as_str() {
+                    assert_eq!(golden.tokenizer.decode_tokens(&ids), text, "{name} {}", case["id"]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn labels_of_the_papers_evaluation_read_as_its_own() {
+    for name in ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-rt", "t5-rt-ntl", "t5-xval"] {
+        let Some(folder) = fixtures() else { return };
+        let tokenizer = Tokenizer::open(&CheckpointFiles::folder(&folder.join(name)).unwrap()).unwrap();
+        let golden = json(&format!("{name}/golden/paper_eval.json")).unwrap();
+        let pairs = golden["pairs"].as_array().unwrap().iter();
+        for (pair, want) in pairs.zip(golden["decoded_labels"].as_array().unwrap()) {
+            let label = tokenizer.encode_prompt(pair[1].as_str().unwrap(), true).unwrap();
+            let answer = Answer { ids: &label.ids, numbers: &label.numbers };
+            let read = tokenizer.human_readable(&[answer], Faults::Kept);
+            assert_eq!(read.texts[0], want.as_str().unwrap(), "{name} {pair}");
+        }
+    }
+}
+
+/// 96 answers in batches of 32, each as long as its batch allowed: the paper's scores for xVal rest on these.
+#[test]
+fn the_papers_evaluation_of_xval_is_repeated_number_by_number() {
+    let Some(mut golden) = Golden::open("t5-xval") else { return };
+    let eval = json("t5-xval/golden/paper_eval.json").unwrap();
+    let pairs = eval["pairs"].as_array().unwrap();
+    let encode =
+        |golden: &Golden, text: &Value| golden.tokenizer.encode_prompt(text.as_str().unwrap(), true).unwrap();
+    let batches = pairs.chunks(32).zip(eval["decoded_predictions"].as_array().unwrap().chunks(32));
+    for (pairs, wanted) in batches {
+        let longest = pairs.iter().map(|pair| encode(&golden, &pair[1]).len()).max().unwrap();
+        for (pair, want) in pairs.iter().zip(wanted) {
+            let prompt = Prompt { paper_decoding: true, ..encode(&golden, &pair[0]) };
+            let (mut ids, numbers) = greedy(&mut golden, &prompt, longest + 10);
+            let ends = ids.iter().position(|&id| id == 1).unwrap_or(ids.len());
+            ids.truncate(ends);
+            let answer = Answer { ids: &ids, numbers: &numbers };
+            let got = golden.tokenizer.human_readable(&[answer], Faults::Kept).texts.remove(0);
+            let (got, want) = (words(&got), words(want.as_str().unwrap()));
+            assert_eq!(got.0, want.0, "{pair}");
+            assert_numbers(&got.1, &want.1, &pair.to_string());
+        }
+    }
+}
+
+/// A text as its words, with a `#` for each number, and the numbers.
+fn words(text: &str) -> (String, Vec<f32>) {
+    let numbers: Vec<f32> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let word = |word: &str| if word.parse::<f32>().is_ok() { "#".to_owned() } else { word.to_owned() };
+    (text.split(' ').map(word).collect::<Vec<_>>().join(" "), numbers)
+}
+
+#[test]
+fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch() {
+    let Some(folder) = fixtures() else { return };
+    let golden = json("t5-regression-head/golden/golden.json").unwrap();
+    let files = CheckpointFiles::folder(&folder.join("t5-regression-head")).unwrap();
+    let tokenizer = Tokenizer::open(&files).unwrap();
+    let facts = TokenizerFacts {
+        tokens: tokenizer.len(),
+        prompt_tokens_max: 512,
+        number_encoding: tokenizer.number_encoding(),
+    };
+    let mut model = RegressionHead::load(&files, facts, false, (DType::F32, &Device::Cpu)).unwrap();
+    let mut predict = |prompts: &[Prompt]| -> Vec<f32> {
+        let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
+        let row = |opened: &ntl_core::engine::Opened| Row {
+            context: opened.context,
+            path: PathRow::new(None, opened.first_token),
+        };
+        let rows: Vec<Row> = opened.iter().map(row).collect();
+        let values = model.step(&rows).unwrap();
+        opened.iter().for_each(|opened| model.close(opened.context));
+        assert!(model.step(&rows).is_err(), "a closed context must be refused");
+        (0..rows.len()).map(|row| values.number(row).unwrap()).collect()
+    };
+    let cases = golden["cases"].as_array().unwrap();
+    let values = |values: Vec<&Value>| values.iter().map(|v| v.as_f64().unwrap() as f32).collect::<Vec<_>>();
+    let want = values(cases.iter().map(|case| &case["value"]).collect());
+    let prompts: Vec<Prompt> = cases.iter().map(prompt).collect();
+    let alone: Vec<f32> = prompts.iter().flat_map(|prompt| predict(std::slice::from_ref(prompt))).collect();
+    let worst = assert_numbers(&alone, &want, "alone");
+    assert_eq!(predict(&prompts), alone, "values depend on the batch");
+    let batch = &golden["batch"];
+    let chosen: Vec<Prompt> = batch["case_ids"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|id| prompt(cases.iter().find(|case| case["id"] == *id).unwrap()))
+        .collect();
+    let worst_batch = assert_numbers(&predict(&chosen), &floats(&batch["value"]), "batch");
+    println!(
+        "t5-regression-head: values differ by at most {worst:e} alone, {worst_batch:e} in a batch, relative"
+    );
+}
+
+/// A number that is read must be given where nothing predicted it.
+#[test]
+fn a_number_without_a_value_is_an_error() {
+    let Some(mut golden) = Golden::open("t5-xval") else { return };
+    let number = golden.tokenizer.number_token().unwrap();
+    let error = golden.model.open(&[&vec![number, 1].into()]).unwrap_err();
+    assert_eq!(error.to_string(), "token id 2100 stands for a number, which is missing");
+    let context = golden.model.open(&[&vec![17, 1].into()]).unwrap()[0].context;
+    let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
+    let error = golden.model.step(&[row(None, 0), row(Some(0), number)]).unwrap_err();
+    assert_eq!(error.to_string(), "token id 2100 stands for a number, which is missing");
+}

@@ -1,0 +1,141 @@
+//! Checkpoints that do not write numbers in digits, from the shared fixtures: what they answer as text and as numbers.
+
+use std::path::PathBuf;
+
+use axum::Router;
+use ntl_models::LoadOptions;
+use ntl_models::batch::EngineLimits;
+use ntl_models::checkpoint::{CheckpointFiles, Choices};
+use ntl_server::app;
+use ntl_server::state::HttpSettings;
+use serde_json::{Value, json};
+
+use crate::support::{complete, get, post, state_of};
+
+/// A server of one fixture, trained on logarithms or not; `None`, and a line that says so, where it is absent.
+fn fixture(name: &str, log_scale: bool) -> Option<Router> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures").join(name);
+    if !folder.is_dir() {
+        println!("skipped: the shared fixtures are absent ({})", folder.display());
+        return None;
+    }
+    let options = LoadOptions {
+        choices: Choices { log_scale_embeddings: Some(log_scale), ..Choices::default() },
+        ..LoadOptions::default()
+    };
+    let model = ntl_models::load(&CheckpointFiles::folder(&folder).unwrap(), options).unwrap();
+    Some(app::router(state_of(vec![(name, model)], HttpSettings::default(), EngineLimits::default())))
+}
+
+async fn text(app: &Router, prompt: &str) -> String {
+    let answer = complete(app, json!({"prompt": prompt, "temperature": 0})).await.json();
+    answer["choices"][0]["text"].as_str().unwrap().to_owned()
+}
+
+async fn number(app: &Router, prompt: &str) -> Value {
+    let answer = complete(app, json!({"prompt": prompt, "number": {"objective": "mode"}})).await.json();
+    answer["choices"][0]["number"].clone()
+}
+
+async fn model(app: &Router) -> (Value, Value) {
+    let model = get(app, "/v1/models").await.json()["data"][0].clone();
+    (model["kind"].clone(), model["number_encoding"].clone())
+}
+
+/// Whether a text is one of these words, in which numbers may be off by a little.
+fn assert_text(text: &str, want: &[&str]) {
+    let words: Vec<&str> = text.split(' ').collect();
+    assert_eq!(words.len(), want.len(), "{text}");
+    for (word, want) in words.into_iter().zip(want) {
+        match (word.parse::<f64>(), want.parse::<f64>()) {
+            (Ok(word), Ok(want)) => assert!((word - want).abs() < 1e-3 * want.abs(), "{text}"),
+            _ => assert_eq!(word, *want, "{text}"),
+        }
+    }
+}
+
+async fn refused(app: &Router, body: Value) -> Value {
+    complete(app, body).await.error()["param"].clone()
+}
+
+#[tokio::test]
+async fn a_regression_transformer_answers_in_digits_with_a_distribution() {
+    let Some(app) = fixture("t5-rt", true) else { return };
+    assert_eq!(model(&app).await, (json!("t5-rt"), json!("rt")));
+    assert_eq!(text(&app, "What is 336 - -20?").await, "356");
+    assert_eq!(text(&app, "What is -17 + 4?").await, "- 13");
+    let number = number(&app, "What is -17 + 4?").await;
+    assert_eq!((&number["method"], &number["mode"]), (&json!("tree"), &json!(-13.0)), "{number}");
+    assert!(number["mass"]["closed"].as_f64().unwrap() > 0.99, "{number}");
+    let tokens = post(&app, "/tokenize", json!({"prompt": "36"})).await.json();
+    assert_eq!(tokens["token_strs"], json!(["_3_1_", "_6_0_", "</s>"]));
+    assert_eq!(tokens["number_values"], json!([3.0, 6.0, null]));
+}
+
+#[tokio::test]
+async fn a_stream_of_a_regression_transformer_shows_no_digit_that_changes() {
+    let Some(app) = fixture("t5-rt", true) else { return };
+    let body = json!({"prompt": "What is 77 - 1533?", "temperature": 0, "stream": true});
+    let chunks = complete(&app, body).await.chunks();
+    let shown = chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect::<String>();
+    assert_eq!(shown, text(&app, "What is 77 - 1533?").await);
+}
+
+#[tokio::test]
+async fn xval_answers_with_what_its_number_head_says() {
+    let Some(app) = fixture("t5-xval", true) else { return };
+    assert_eq!(model(&app).await, (json!("t5-xval"), json!("xval")));
+    assert_text(&text(&app, "What is 336 - -20?").await, &["344.93387"]);
+    assert_text(&text(&app, "What is -17 + 4?").await, &["-", "11.410907"]);
+    let number = number(&app, "What is -17 + 4?").await;
+    assert_eq!(number["method"], json!("xval"));
+    assert!((number["value"].as_f64().unwrap() + 11.4109).abs() < 1e-3, "{number}");
+    assert!(number["mass"]["closed"].as_f64().unwrap() > 0.99, "{number}");
+    let tokens = post(&app, "/tokenize", json!({"prompt": "-2.75"})).await.json();
+    assert_eq!(tokens["number_values"], json!([null, 2.75, null]));
+}
+
+#[tokio::test]
+async fn xval_decodes_with_the_faults_of_the_paper_where_that_is_asked_for() {
+    let Some(app) = fixture("t5-xval", true) else { return };
+    let body =
+        json!({"prompt": "What is -17 + 4?", "temperature": 0, "max_tokens": 4, "paper_decoding": true});
+    let answer = complete(&app, body).await.json();
+    assert_text(answer["choices"][0]["text"].as_str().unwrap(), &["-", "19.691103", "-", "19.404554"]);
+}
+
+#[tokio::test]
+async fn what_a_number_head_cannot_do_is_refused_by_name() {
+    let Some(app) = fixture("t5-xval", true) else { return };
+    for (field, body) in [
+        ("number.method", json!({"prompt": "x", "number": {"method": "sample"}})),
+        ("number.samples", json!({"prompt": "x", "number": {"samples": 5}})),
+        ("prompt", json!({"prompt": "a ¬ b"})),
+        ("prompt", json!({"prompt": "[NUM]"})),
+        ("prompt", json!({"prompt": [17, 2100, 1]})),
+        ("max_tokens", json!({"prompt": "x", "max_tokens": 513})),
+    ] {
+        assert_eq!(refused(&app, body).await, json!(field));
+    }
+    let Some(app) = fixture("t5-rt", true) else { return };
+    assert_eq!(
+        refused(&app, json!({"prompt": "x", "number": {"method": "xval"}})).await,
+        json!("number.method")
+    );
+}
+
+#[tokio::test]
+async fn a_regression_head_answers_with_one_number() {
+    let Some(app) = fixture("t5-regression-head", false) else { return };
+    assert_eq!(model(&app).await, (json!("t5-regression-head"), json!("text")));
+    let text = text(&app, "What is 336 - -20?").await;
+    assert!(text.starts_with("354.008") && text.split_once('.').unwrap().1.len() == 12, "{text}");
+    let number = number(&app, "What is 336 - -20?").await;
+    assert_eq!((&number["method"], &number["mass"]["closed"]), (&json!("head"), &json!(1.0)));
+    assert!((number["value"].as_f64().unwrap() - 354.0086).abs() < 1e-3, "{number}");
+    for (field, number) in
+        [("number.after", json!({"after": "x"})), ("number.tolerance", json!({"tolerance": 0.1}))]
+    {
+        assert_eq!(refused(&app, json!({"prompt": "x", "number": number})).await, json!(field));
+    }
+}
