@@ -11,7 +11,6 @@ use ntl_core::engine::{
     BatchModel, Job, NumberJob, NumberMethod, PathRow, Prompt, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::GrammarLimits;
-use ntl_core::sampling::Sampling;
 
 const QUESTIONS: [&str; 4] =
     ["What is 336 - -20?", "What is -17 + 4?", "Calculate 481 + 132.", "What is 77 - 1533?"];
@@ -48,7 +47,7 @@ fn answers(criterion: &mut Criterion) {
     let loaded = demo().unwrap();
     let prompts: Vec<_> = QUESTIONS.iter().map(|text| loaded.tokenizer.encode(text, true).unwrap()).collect();
     let engine = engine(loaded).unwrap();
-    let text = TextJob { n: 1, max_tokens: 16, sampling: Sampling::GREEDY, stop: Vec::new(), logprobs: None };
+    let text = TextJob::default();
     let number = |tolerance| NumberJob {
         method: NumberMethod::Tree { tolerance, nodes_max: 4096, precision: None },
         limits: GrammarLimits::default(),
@@ -67,11 +66,11 @@ fn answers(criterion: &mut Criterion) {
         for (name, request) in &requests {
             group.bench_function(BenchmarkId::new(*name, concurrent), |bencher| {
                 bencher.iter(|| {
-                    let jobs = prompts.iter().cycle().take(concurrent as usize).map(|prompt| Job {
-                        prompt: prompt.clone().into(),
-                        request: request.clone(),
-                        deadline: None,
-                    });
+                    let jobs = prompts
+                        .iter()
+                        .cycle()
+                        .take(concurrent as usize)
+                        .map(|prompt| Job::new(prompt.clone(), request.clone()));
                     let answers: Vec<_> = jobs.map(|job| engine.submit(job).unwrap()).collect();
                     for mut answer in answers {
                         while let Some(event) = answer.next_blocking() {

@@ -8,8 +8,6 @@ pub mod random;
 use std::path::Path;
 use std::sync::Arc;
 
-use ntl_core::engine::TextJob;
-use ntl_core::sampling::Sampling;
 use ntl_models::batch::{Engine, EngineLimits, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadOptions, LoadedModel, load};
@@ -40,9 +38,4 @@ pub fn demo() -> Result<LoadedModel, LoadError> {
 pub fn engine(loaded: LoadedModel) -> std::io::Result<Engine> {
     let limits = EngineLimits::default();
     Ok(Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver))?.0)
-}
-
-/// One greedy text of at most 16 tokens.
-pub fn greedy_text() -> TextJob {
-    TextJob { n: 1, max_tokens: 16, sampling: Sampling::GREEDY, stop: Vec::new(), logprobs: None }
 }

@@ -4,12 +4,14 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use ntl_core::engine::{Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator};
+use ntl_core::engine::{
+    Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator, TextJob,
+};
 use ntl_core::numbers::{Estimation, GrammarLimits, Objective};
 use ntl_models::LoadedModel;
 use ntl_models::batch::Engine;
 
-use crate::{engine, greedy_text};
+use crate::engine;
 
 const QUESTIONS: [&str; 16] = [
     "What is 336 - -20?",
@@ -52,7 +54,7 @@ fn requests() -> Vec<Row> {
     let certain = |objective| Some(Precision { width: 0.0, objective, estimation: Estimation::default() });
     let sample = |samples| NumberMethod::Sample { samples, seed: 1 };
     vec![
-        row("greedy text", Request::Text(greedy_text())),
+        row("greedy text", Request::Text(TextJob::default())),
         number("tree, certain mode", tree(1e-3, certain(Objective::Mode))),
         number("tree, certain median", tree(1e-3, certain(Objective::Median))),
         number("tree 1e-2", tree(1e-2, None)),
@@ -89,11 +91,7 @@ fn measure(engine: &Engine, prompts: &[Vec<u32>], concurrent: usize, row: &mut R
     row.outcomes.clear();
     let started = Instant::now();
     for together in prompts.chunks(concurrent) {
-        let job = |prompt: &Vec<u32>| Job {
-            prompt: prompt.clone().into(),
-            request: row.request.clone(),
-            deadline: None,
-        };
+        let job = |prompt: &Vec<u32>| Job::new(prompt.clone(), row.request.clone());
         let answers: Vec<_> =
             together.iter().map(|prompt| engine.submit(job(prompt))).collect::<Result<_, _>>()?;
         for mut answer in answers {
@@ -101,7 +99,7 @@ fn measure(engine: &Engine, prompts: &[Vec<u32>], concurrent: usize, row: &mut R
                 match event {
                     Event::Number(outcome) => row.outcomes.push(outcome),
                     Event::Failed(error) => bail!(error),
-                    Event::Text { .. } | Event::Finished { .. } | Event::Scored(_) => {}
+                    Event::Prompt(_) | Event::Text { .. } | Event::Finished { .. } | Event::Scored(_) => {}
                 }
             }
         }

@@ -86,6 +86,7 @@ fn a_report_holds_the_agreed_fields() {
     report["settings"]["data"] = json!("[file]");
     assert_eq!(report["settings"]["exact_tolerance"].take(), json!(1e-9));
     report["versions"]["ntl-eval"] = json!("[version]");
+    report.sort_all_objects();
     insta::assert_json_snapshot!("report", rounded(report));
     let samples = lines(&dir.join("samples.jsonl"));
     assert_eq!(samples.len(), 4);

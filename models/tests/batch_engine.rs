@@ -12,7 +12,6 @@ use ntl_core::engine::{
     EngineError, Event, FinishReason, Job, ModelError, NumberJob, NumberMethod, Request, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
-use ntl_core::sampling::Sampling;
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_core::text::TextDecoder;
 use ntl_models::batch::{Ending, Engine, EngineLimits, EngineObserver, JobEvents};
@@ -86,8 +85,7 @@ fn echo(prompt: &[u32], path: &[u32]) -> Result<Vec<f32>, ModelError> {
 }
 
 fn text(prompt: u32) -> Job {
-    let job = TextJob { n: 1, max_tokens: 8, sampling: Sampling::GREEDY, stop: Vec::new(), logprobs: None };
-    Job { prompt: vec![prompt, 1].into(), request: Request::Text(job), deadline: None }
+    Job::new(vec![prompt, 1], Request::Text(TextJob { max_tokens: 8, ..TextJob::default() }))
 }
 
 fn number(prompt: u32) -> Job {

@@ -36,6 +36,8 @@ pub(crate) struct Answers {
     started: Instant,
     allowed: Duration,
     meter: Meter,
+    /// An event that was waited for and not taken yet.
+    first: Option<(usize, Event)>,
 }
 
 /// Turns events into metrics.
@@ -65,11 +67,21 @@ impl Answers {
             started: time.0,
             allowed: time.1,
             meter: Meter { metrics, model, methods, last: HashMap::new(), has_begun: false },
+            first: None,
         }
+    }
+
+    /// Waits for the first event, which [`Answers::next`] then hands out.
+    pub(crate) async fn begin(&mut self) -> Result<(), AppError> {
+        self.first = self.next().await?;
+        Ok(())
     }
 
     /// The next event and the number of its prompt; `None` when all answers are complete.
     pub(crate) async fn next(&mut self) -> Result<Option<(usize, Event)>, AppError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
         let late = tokio::time::Instant::from_std(self.started + self.allowed + DEADLINE_GRACE);
         let next = tokio::time::timeout_at(late, self.events.next()).await;
         match next.map_err(|_| self.deadline())? {
@@ -110,7 +122,7 @@ impl Meter {
             Event::Scored(outcome) => {
                 self.metrics.http.generation_tokens.inc_by(outcome.tokens.len() as u64);
             }
-            Event::Failed(_) => {}
+            Event::Prompt(_) | Event::Failed(_) => {}
         }
     }
 }
@@ -123,7 +135,7 @@ fn one(prompt: usize, job: RunningJob) -> BoxStream<'static, (usize, Event)> {
         }
         let event = events.next().await.unwrap_or(Event::Failed(EngineError::Dead));
         let unfinished = match &event {
-            Event::Text { .. } => unfinished,
+            Event::Prompt(_) | Event::Text { .. } => unfinished,
             Event::Finished { .. } => unfinished - 1,
             Event::Number(_) | Event::Scored(_) | Event::Failed(_) => 0,
         };

@@ -1,6 +1,6 @@
 //! The command line as it is typed. What it means, and whether it makes sense together, is [`crate::config`]'s.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
 
 use clap::{Parser, ValueEnum};
@@ -68,11 +68,19 @@ pub(crate) struct NetworkArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
-    /// Prompts that wait for a model; one more is answered 429
-    #[arg(long, env = "NTL_QUEUE_MAX", value_name = "PROMPTS", default_value_t = 1024, value_parser = count())]
+    /// Texts and numbers that wait for a model; a request for more than there is room for is answered 429
+    #[arg(long, env = "NTL_QUEUE_MAX", value_name = "TEXTS", default_value_t = 4096, value_parser = count())]
     pub(crate) queue_max: u32,
-    /// Prompts that a model decodes at the same time
-    #[arg(long, env = "NTL_CONCURRENCY_MAX", value_name = "PROMPTS", default_value_t = 256, value_parser = count())]
+    /// Most seconds that a request waits for a model to begin with it; then it is answered 503. 0: as long as the
+    /// request may take
+    #[arg(long, env = "NTL_QUEUE_TIMEOUT", value_name = "SECONDS", default_value_t = 0, value_parser = seconds(0))]
+    pub(crate) queue_timeout: u32,
+    /// Most bytes of keys and values that running requests are let in for; a text that may need more alone is
+    /// answered 400
+    #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES", default_value = "4294967296")]
+    pub(crate) cache_bytes_max: NonZeroU64,
+    /// Texts and numbers that a model decodes at the same time
+    #[arg(long, env = "NTL_CONCURRENCY_MAX", value_name = "TEXTS", default_value_t = 256, value_parser = count())]
     pub(crate) concurrency_max: u32,
     /// Rows of one model step: texts, and prefixes of numbers, that advance together
     #[arg(long, env = "NTL_STEP_ROWS_MAX", value_name = "ROWS", default_value_t = 128, value_parser = count())]
@@ -80,6 +88,10 @@ pub(crate) struct LimitArgs {
     /// Most tokens that a request may ask for with `max_tokens`
     #[arg(long, env = "NTL_OUTPUT_TOKENS_MAX", value_name = "TOKENS", default_value_t = 4096, value_parser = count())]
     pub(crate) output_tokens_max: u32,
+    /// Most alternatives to a token that a request may ask for with `logprobs`; -1 allows the whole vocabulary
+    #[arg(long, env = "NTL_LOGPROBS_MAX", value_name = "TOKENS", default_value_t = 20, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i32).range(-1..=1_000_000))]
+    pub(crate) logprobs_max: i32,
     /// Most bytes of a request body; a larger one is answered 413
     #[arg(long, env = "NTL_BODY_LIMIT", value_name = "BYTES", default_value = "2097152")]
     pub(crate) body_limit: NonZeroUsize,

@@ -25,6 +25,11 @@ impl ApiKeys {
         Self(keys.into_iter().collect())
     }
 
+    /// Whether a key is asked for.
+    pub(crate) fn are_checked(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     fn admit(&self, headers: &HeaderMap) -> bool {
         let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         // All keys are compared, whichever fits.

@@ -85,6 +85,7 @@ impl TryFrom<Args> for Config {
             body_bytes_max: limits.body_limit.get(),
             request_time_max: Duration::from_secs(limits.request_timeout.into()),
             output_tokens_max: limits.output_tokens_max.into(),
+            logprobs_max: usize::try_from(limits.logprobs_max).ok(),
             device: device_name(models.device),
         };
         Ok(Self {
@@ -106,6 +107,8 @@ fn engine_limits(limits: &LimitArgs) -> EngineLimits {
         queue_max: limits.queue_max as usize,
         running_max: limits.concurrency_max as usize,
         step_rows_max: limits.step_rows_max as usize,
+        queue_time_max: (limits.queue_timeout > 0).then(|| Duration::from_secs(limits.queue_timeout.into())),
+        cache_bytes_max: limits.cache_bytes_max.get(),
         ..EngineLimits::default()
     }
 }
@@ -214,6 +217,9 @@ mod tests {
             (config.engine.queue_max, config.engine.running_max, config.engine.step_rows_max),
             (3, 2, 5)
         );
+        let other = self::config(&["--queue-timeout=9", "--cache-bytes-max=8", "--logprobs-max=-1"]).unwrap();
+        assert_eq!(other.engine.queue_time_max, Some(Duration::from_secs(9)));
+        assert_eq!((other.engine.cache_bytes_max, other.http.logprobs_max), (8, None));
         assert_eq!(config.http.request_time_max, Duration::from_secs(7));
         assert_eq!(self::config(&[]).unwrap().engine, EngineLimits::default());
     }

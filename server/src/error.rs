@@ -61,7 +61,8 @@ pub(crate) struct Rejection(pub(crate) &'static str);
 
 impl Rejection {
     /// All reasons there are.
-    pub(crate) const ALL: [&'static str; 4] = ["queue_full", "loading", "draining", "engine_dead"];
+    pub(crate) const ALL: [&'static str; 5] =
+        ["queue_full", "queue_timeout", "loading", "draining", "engine_dead"];
 }
 
 /// One line of the table: status, type and code of the body, seconds to wait before trying again.
@@ -127,6 +128,11 @@ fn engine_line(error: &EngineError) -> Line {
         EngineError::Overloaded { .. } => {
             Line(Status::TOO_MANY_REQUESTS, "overloaded_error", Some("queue_full"), Some(1))
         }
+        EngineError::QueueTimeout { .. } => {
+            Line(Status::SERVICE_UNAVAILABLE, "overloaded_error", Some("queue_timeout"), Some(5))
+        }
+        EngineError::TooLarge { .. } => Line(Status::BAD_REQUEST, INVALID, Some("request_too_large"), None),
+        EngineError::Guide(_) => Line(Status::BAD_REQUEST, INVALID, Some("guide_failed"), None),
         EngineError::Dead => Line(Status::SERVICE_UNAVAILABLE, SERVER, Some("engine_dead"), Some(5)),
         EngineError::Deadline { .. } => Line(Status::GATEWAY_TIMEOUT, SERVER, Some("deadline"), None),
         // `Step`, and whatever else an engine may report one day.
@@ -168,6 +174,8 @@ mod tests {
             (AppError::BodyTooLarge { bytes_max: 1 }, 413, false, None),
             (AppError::UnsupportedMedia("no"), 415, false, None),
             (AppError::Engine(overloaded), 429, true, Some("queue_full")),
+            (AppError::Engine(EngineError::QueueTimeout { after_ms: 5 }), 503, true, Some("queue_timeout")),
+            (AppError::Engine(EngineError::TooLarge { needs: 9, max: 8 }), 400, false, None),
             (AppError::Engine(EngineError::Step("x".into())), 500, false, None),
             (AppError::Internal, 500, false, None),
             (AppError::Loading, 503, true, Some("loading")),

@@ -9,6 +9,7 @@ mod answers;
 pub mod app;
 pub mod args;
 mod auth;
+mod client;
 pub mod config;
 mod convert;
 pub mod demo;

@@ -10,13 +10,15 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use ntl_api::MethodName;
 use ntl_core::engine::{Job, ModelInfo, Prompt, Request};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
+use ntl_core::sampling::{Guide, GuideError};
 use ntl_core::text::TextDecoder;
 use ntl_models::LoadedModel;
 use ntl_models::batch::{Engine, EngineLimits, EngineObserver};
+use ntl_models::guide::GuideCompiler;
 use ntl_models::tokenizer::Tokenizer;
 
 use crate::answers::{Answers, RunningJob};
-use crate::convert::{PromptInput, Rules, ScoreIds, ScorePlan, method_of};
+use crate::convert::{Guided, PromptInput, Rules, ScoreIds, ScorePlan, method_of};
 use crate::error::AppError;
 use crate::metrics::{Metrics, ModelMetrics};
 use crate::state::{AppState, HttpSettings};
@@ -77,6 +79,8 @@ pub struct ServedModel {
     number_tokens: Arc<NumberTokens>,
     /// How numbers are found where only a number head says them.
     number_head: Option<MethodName>,
+    /// Made for the first request that needs it.
+    guides: Arc<OnceLock<Result<GuideCompiler, GuideError>>>,
     metrics: Arc<ModelMetrics>,
 }
 
@@ -107,6 +111,7 @@ impl ServedModel {
             spells_numbers,
             number_tokens,
             number_head,
+            guides: Arc::default(),
             metrics,
         };
         Ok((model, thread))
@@ -151,7 +156,21 @@ impl ServedModel {
             output_tokens_max: settings
                 .output_tokens_max
                 .min(info.answer_tokens_max.unwrap_or(usize::MAX) as u64),
+            logprobs_max: settings.logprobs_max,
         }
+    }
+
+    /// A constraint, compiled for this model's vocabulary.
+    pub(crate) async fn guide(&self, guided: &Guided) -> Result<Arc<dyn Guide>, AppError> {
+        let (guides, tokenizer) = (Arc::clone(&self.guides), Arc::clone(&self.tokenizer));
+        let (info, Guided { param, constraint }) = (self.info().clone(), guided.clone());
+        off_the_runtime(usize::MAX, move || {
+            let compiler = guides.get_or_init(|| GuideCompiler::new(&tokenizer, &info));
+            let guide =
+                compiler.as_ref().map_err(Clone::clone).and_then(|guides| guides.compile(&constraint));
+            guide.map_err(|error| AppError::invalid(param, format!("`{param}`: {error}")))
+        })
+        .await
     }
 
     /// All prompts of a request as the model takes them.
@@ -194,23 +213,26 @@ impl ServedModel {
         off_the_runtime(ids.len(), move || Ok(tokenizer.decode(&ids))).await
     }
 
-    /// Gives jobs to the engine: one a prompt, in order. All of them or none. Time counts from `started`.
+    /// Gives jobs to the engine: one a prompt, in order. All of them or none. `begun` is when time
+    /// began to count, and for which client.
     pub(crate) fn submit(
         &self,
         requests: Vec<(Prompt, Request)>,
-        started: Instant,
+        begun: (Instant, u64),
         app: &AppState,
     ) -> Result<Answers, AppError> {
         let allowed = app.settings.request_time_max;
-        let mut running = Vec::with_capacity(requests.len());
-        let mut prompt_tokens = 0;
-        for (prompt, request) in requests {
-            prompt_tokens += prompt.len() as u64;
-            let (sequences, method) = (request.sequences(), method_of(&request));
-            let method = method.map(|method| self.number_head.unwrap_or(method));
-            let job = Job { prompt, request, deadline: Some((started + allowed, allowed)) };
-            running.push(RunningJob { events: self.engine.submit(job)?, sequences, method });
-        }
+        let prompt_tokens = requests.iter().map(|(prompt, _)| prompt.len() as u64).sum();
+        let method = |request| method_of(request).map(|method| self.number_head.unwrap_or(method));
+        let about: Vec<_> =
+            requests.iter().map(|(_, request)| (request.sequences(), method(request))).collect();
+        let (started, client) = begun;
+        let deadline = Some((started + allowed, allowed));
+        let job = |(prompt, request)| Job { deadline, client, ..Job::new(prompt, request) };
+        let events = self.engine.submit_all(requests.into_iter().map(job).collect())?;
+        let running = events.into_iter().zip(about);
+        let running =
+            running.map(|(events, (sequences, method))| RunningJob { events, sequences, method }).collect();
         app.metrics.http.prompt_tokens.inc_by(prompt_tokens);
         Ok(Answers::new(running, (started, allowed), &app.metrics, &self.metrics))
     }

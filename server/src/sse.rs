@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::answers::Answers;
 use crate::convert::ChoiceWriter;
+use crate::error::AppError;
 use crate::reply::Head;
 
 /// How often a silent stream says that it is alive: below the usual limits of proxies.
@@ -39,8 +40,18 @@ enum Part {
     Nothing,
 }
 
-/// The response that streams an answer.
-pub(crate) fn respond(head: Head, answers: Answers, writer: ChoiceWriter, include_usage: bool) -> Response {
+/// The response that streams an answer. It begins with the first event, so that a request that is refused until then
+/// has the status of its error.
+///
+/// # Errors
+/// When the engine fails before anything is said.
+pub(crate) async fn respond(
+    head: Head,
+    mut answers: Answers,
+    writer: ChoiceWriter,
+    include_usage: bool,
+) -> Result<Response, AppError> {
+    answers.begin().await?;
     let feed = Feed { head, answers, writer, next: Part::Choices, include_usage };
     let events = futures::stream::unfold(feed, |mut feed| async move {
         feed.event().await.map(|event| (Ok::<_, Infallible>(event), feed))
@@ -49,7 +60,7 @@ pub(crate) fn respond(head: Head, answers: Answers, writer: ChoiceWriter, includ
     let mut response = sse.into_response();
     response.headers_mut().insert(NO_BUFFERING.0, NO_BUFFERING.1);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    response
+    Ok(response)
 }
 
 impl Feed {

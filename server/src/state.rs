@@ -21,6 +21,8 @@ pub struct HttpSettings {
     pub request_time_max: Duration,
     /// Most tokens that a text may be asked to have.
     pub output_tokens_max: u64,
+    /// Most alternatives to a token that `logprobs` may ask for; `None` allows the whole vocabulary.
+    pub logprobs_max: Option<usize>,
     /// Where models run, as `GET /version` says it.
     pub device: String,
 }
@@ -32,6 +34,7 @@ impl Default for HttpSettings {
             body_bytes_max: 2 << 20,
             request_time_max: Duration::from_secs(600),
             output_tokens_max: 4096,
+            logprobs_max: Some(20),
             device: "cpu".to_owned(),
         }
     }

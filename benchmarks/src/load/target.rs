@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::sse::Events;
 use super::{Timing, Workload};
-use crate::{engine, greedy_text};
+use crate::engine;
 
 /// Why a target cannot be used at all.
 #[derive(Debug, thiserror::Error)]
@@ -182,7 +182,7 @@ fn failure(error: &reqwest::Error) -> String {
 fn job(tokenizer: &Tokenizer, prompt: &str, number: Option<()>, max_tokens: usize) -> Result<Job, String> {
     let prompt = tokenizer.encode_prompt(prompt, true).map_err(|error| error.to_string())?;
     let request = match number {
-        None => Request::Text(TextJob { max_tokens, ..greedy_text() }),
+        None => Request::Text(TextJob { max_tokens, ..TextJob::default() }),
         Some(()) => Request::Number(NumberJob {
             method: NumberMethod::Tree { tolerance: 1e-3, nodes_max: 4096, precision: None },
             limits: GrammarLimits::default(),
@@ -191,7 +191,7 @@ fn job(tokenizer: &Tokenizer, prompt: &str, number: Option<()>, max_tokens: usiz
             after: None,
         }),
     };
-    Ok(Job { prompt, request, deadline: None })
+    Ok(Job::new(prompt, request))
 }
 
 async fn in_process(

@@ -1,9 +1,19 @@
 //! Tokens to text, one at a time: what may be shown already, and where a stop string ends it.
 //!
-//! In: token ids in order. Out: text that later tokens can no longer change. Invariant: the pieces handed out,
-//! joined, are the decoded text of all tokens, cut before the first stop string.
+//! In: token ids in order. Out: text that later tokens can no longer change. Invariants: the pieces handed out,
+//! joined, are the decoded text of all tokens, cut at the first stop string; a token costs the same however many
+//! stand before it, because only a window of the last ids is decoded again.
 
 use std::sync::Arc;
+
+/// Stands for bytes that are no character (yet).
+const REPLACEMENT: char = '\u{FFFD}';
+
+/// Ids that a window keeps when its beginning is cut off.
+const WINDOW_KEPT: usize = 16;
+
+/// Ids of a prompt that the text behind it is decoded with.
+const CONTEXT_MAX: usize = 8;
 
 /// Decodes token ids. Implemented by every tokenizer.
 pub trait TextDecoder: Send + Sync {
@@ -21,22 +31,71 @@ pub trait TextDecoder: Send + Sync {
 
     /// How many bytes of a decoded text stay as they are whatever tokens follow.
     fn settled_len(&self, text: &str) -> usize;
+
+    /// Whether a text that reads `before` and `after` stays so when what follows is decoded with the ids of `after`
+    /// alone. Asked only where these ids alone read `after`, and `before` is settled.
+    fn can_cut(&self, before: &str, after: &str) -> bool {
+        // A number may be written by tokens that mean something together only.
+        let digit = |character: char| character.is_ascii_digit();
+        !(after.starts_with(REPLACEMENT) || before.ends_with(digit) && after.starts_with(digit))
+    }
 }
 
 /// The text of one path while it grows.
 pub struct TextStream {
     decoder: Arc<dyn TextDecoder>,
     stop: Arc<[String]>,
-    ids: Vec<u32>,
+    keeps_stop: bool,
+    /// Tokens in which stop strings are not looked for.
+    unstoppable: usize,
+    /// The text that stands before the stream, until the first token came.
+    before: Option<String>,
+    /// The last ids: those whose text may change, and some before them.
+    window: Vec<u32>,
+    /// The number beside each id of the window, 1 beside ids that stand for none.
     numbers: Vec<f32>,
+    /// Bytes of the window's text that were handed out, or stand before the stream.
     shown: usize,
+    /// Where stop strings may begin in the window's text.
+    searched_from: usize,
+    /// How long the window gets before its beginning is cut off.
+    window_max: usize,
     stopped: bool,
 }
 
 impl TextStream {
     /// An empty text that ends before the first of `stop`.
     pub fn new(decoder: Arc<dyn TextDecoder>, stop: Arc<[String]>) -> Self {
-        Self { decoder, stop, ids: Vec::new(), numbers: Vec::new(), shown: 0, stopped: false }
+        Self {
+            decoder,
+            stop,
+            keeps_stop: false,
+            unstoppable: 0,
+            before: None,
+            window: Vec::new(),
+            numbers: Vec::new(),
+            shown: 0,
+            searched_from: 0,
+            window_max: 2 * WINDOW_KEPT,
+            stopped: false,
+        }
+    }
+
+    /// The same where the stop string itself is shown (if `keeps_stop`) and the first `unstoppable` tokens are not
+    /// searched for any.
+    pub fn stopping(mut self, keeps_stop: bool, unstoppable: usize) -> Self {
+        (self.keeps_stop, self.unstoppable) = (keeps_stop, unstoppable);
+        self
+    }
+
+    /// The same behind other text, so that a space between the two is not lost. Call before the first token.
+    pub fn behind(mut self, ids: &[u32]) -> Self {
+        self.window = ids[ids.len().saturating_sub(CONTEXT_MAX)..].to_vec();
+        // A character that the text before leaves unfinished belongs to this one.
+        self.numbers = vec![1.0; self.window.len()];
+        let before = self.decode_from(0);
+        self.before = Some(before.trim_end_matches(REPLACEMENT).to_owned());
+        self
     }
 
     /// Takes one more token and returns what can be shown now.
@@ -46,24 +105,33 @@ impl TextStream {
 
     /// The same for a token with the number that a number head says for it.
     pub fn push_numbered(&mut self, id: u32, number: Option<f32>) -> String {
-        self.ids.push(id);
-        self.numbers.push(number.unwrap_or(1.0));
-        let text = self.decoder.decode_numbered(&self.ids, &self.numbers);
-        if let Some(at) = self.stop_position(&text) {
-            self.stopped = true;
-            return self.show(&text, at);
-        }
+        let text = self.decode_with(id, number.unwrap_or(1.0));
         let settled = self.decoder.settled_len(&text);
-        let held = self.stop.iter().map(|stop| partial_match(&text[..settled], stop)).max().unwrap_or(0);
-        self.show(&text, settled - held)
+        if self.unstoppable > 0 {
+            self.unstoppable -= 1;
+            let new = self.show(&text, settled);
+            self.searched_from = self.shown;
+            self.cut(&text);
+            return new;
+        }
+        if let Some((at, length)) = self.stop_position(&text) {
+            self.stopped = true;
+            return self.show(&text, if self.keeps_stop { at + length } else { at });
+        }
+        let open = text.get(self.searched_from..settled).unwrap_or_default();
+        let held = self.stop.iter().map(|stop| partial_match(open, stop)).max().unwrap_or(0);
+        let new = self.show(&text, settled - held);
+        self.searched_from = self.searched_from.max(self.shown);
+        self.cut(&text);
+        new
     }
 
     /// Returns what was still held back. Call once, when no token follows.
     pub fn finish(&mut self) -> String {
-        if self.stopped {
+        if self.stopped || self.before.is_some() {
             return String::new();
         }
-        let text = self.decoder.decode_numbered(&self.ids, &self.numbers);
+        let text = self.decode_from(0);
         self.show(&text, text.len())
     }
 
@@ -72,14 +140,69 @@ impl TextStream {
         self.stopped
     }
 
-    fn stop_position(&self, text: &str) -> Option<usize> {
-        self.stop.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str())).min()
+    /// The text of the window and one more id.
+    fn decode_with(&mut self, id: u32, number: f32) -> String {
+        self.window.push(id);
+        self.numbers.push(number);
+        let text = self.decode_from(0);
+        let Some(before) = self.before.take() else { return text };
+        if text.starts_with(&before) {
+            (self.shown, self.searched_from) = (before.len(), before.len());
+            return text;
+        }
+        // The token changes how the text before it reads, which is out of reach: it stands for itself.
+        (self.window, self.numbers) = (vec![id], vec![number]);
+        self.decode_from(0)
+    }
+
+    /// The text of the window from its n-th id on.
+    fn decode_from(&self, first: usize) -> String {
+        self.decoder.decode_numbered(&self.window[first..], &self.numbers[first..])
+    }
+
+    /// Where the first stop string begins, and how long the longest one there is.
+    fn stop_position(&self, text: &str) -> Option<(usize, usize)> {
+        let from = self.searched_from;
+        let open = text.get(from..)?;
+        let stops = self.stop.iter().filter(|stop| !stop.is_empty());
+        let found = stops.filter_map(|stop| Some((from + open.find(stop.as_str())?, stop.len())));
+        found.min_by_key(|&(at, length)| (at, std::cmp::Reverse(length)))
     }
 
     fn show(&mut self, text: &str, end: usize) -> String {
-        let new = text.get(self.shown..end).unwrap_or_default().to_owned();
-        self.shown = self.shown.max(end);
-        new
+        // The first bytes of a character may make those before them read otherwise until it is whole.
+        if end <= self.shown {
+            return String::new();
+        }
+        // Bytes that turn out to be no character read longer than they did; what was shown stays shown.
+        let from = (self.shown..end).find(|&at| text.is_char_boundary(at)).unwrap_or(end);
+        self.shown = end;
+        text.get(from..end).unwrap_or_default().to_owned()
+    }
+
+    /// Cuts off the beginning of a window that has become long, where that changes nothing.
+    fn cut(&mut self, text: &str) {
+        if self.window.len() < self.window_max {
+            return;
+        }
+        let kept = WINDOW_KEPT.min(self.window.len());
+        let place = (1..=kept).rev().map(|kept| self.window.len() - kept).find_map(|first| {
+            let tail = self.decode_from(first);
+            let before = text.strip_suffix(tail.as_str()).filter(|_| !tail.is_empty())?;
+            let fits = before.len() <= self.shown.min(self.searched_from);
+            (fits && self.decoder.can_cut(before, &tail)).then_some((first, before.len()))
+        });
+        match place {
+            Some((first, bytes)) => {
+                self.window.drain(..first);
+                self.numbers.drain(..first);
+                self.shown -= bytes;
+                self.searched_from -= bytes;
+                self.window_max = 2 * WINDOW_KEPT;
+            }
+            // Nowhere: a text without an end to any word. Look again when it has doubled.
+            None => self.window_max = 2 * self.window.len(),
+        }
     }
 }
 
@@ -147,5 +270,71 @@ mod tests {
     #[test]
     fn a_character_is_never_split() {
         assert_eq!(stream("1€", &[]).0, ["1", "", "", "€", ""]);
+    }
+
+    #[test]
+    fn stop_strings_are_shown_and_overlooked_as_asked() {
+        let text = |keeps: bool, unstoppable: usize| {
+            let mut stream = TextStream::new(Arc::new(Bytes), Arc::from(["b".to_owned(), "bc".to_owned()]))
+                .stopping(keeps, unstoppable);
+            let mut shown = String::new();
+            for byte in *b"abcab" {
+                shown += &stream.push(u32::from(byte));
+                if stream.stopped() {
+                    break;
+                }
+            }
+            shown + &stream.finish()
+        };
+        assert_eq!(text(false, 0), "a");
+        assert_eq!(text(true, 0), "ab");
+        assert_eq!(text(false, 2), "abca");
+        assert_eq!(text(true, 3), "abcab");
+    }
+
+    /// Words with a space before them, of which decoding drops the first, as SentencePiece does.
+    struct Words;
+
+    impl TextDecoder for Words {
+        fn decode(&self, ids: &[u32]) -> String {
+            let text: String = ids.iter().map(|id| format!(" {id}")).collect();
+            text.trim_start().to_owned()
+        }
+        fn token_text(&self, id: u32) -> String {
+            format!(" {id}")
+        }
+        fn settled_len(&self, text: &str) -> usize {
+            text.len()
+        }
+    }
+
+    #[test]
+    fn the_space_behind_a_prompt_is_not_lost() {
+        let push = |stream: TextStream| {
+            let mut stream = stream;
+            (stream.push(5), stream.push(6))
+        };
+        let new = || TextStream::new(Arc::new(Words), Arc::from([]));
+        assert_eq!(push(new()), ("5".into(), " 6".into()));
+        assert_eq!(push(new().behind(&[1, 2])), (" 5".into(), " 6".into()));
+        assert_eq!(new().behind(&[1, 2]).finish(), "");
+        // A character that the prompt began is shown when it is whole.
+        let mut stream = TextStream::new(Arc::new(Bytes), Arc::from([])).behind(&[0x31, 0xE2, 0x82]);
+        assert_eq!(stream.push(0xAC), "€");
+    }
+
+    #[test]
+    fn a_long_text_is_decoded_in_a_window_and_reads_as_a_whole() {
+        let mut stream = TextStream::new(Arc::new(Words), Arc::from(["999 1000".to_owned()]));
+        let ids: Vec<u32> = (0..2000).collect();
+        let mut text = String::new();
+        for &id in &ids {
+            text += &stream.push(id);
+            assert!(stream.window.len() <= 2 * WINDOW_KEPT, "{} ids", stream.window.len());
+            if stream.stopped() {
+                break;
+            }
+        }
+        assert_eq!(text, format!("{} ", Words.decode(&ids[..999])));
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use ntl_core::engine::{
-    BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Row,
+    BatchModel, CacheCost, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Row,
 };
 
 use super::T5Config;
@@ -163,6 +163,10 @@ impl BatchModel for T5 {
             Some(xval) => logits.with_numbers(xval.predict(&hidden, &groups)?),
             None => Ok(logits),
         }
+    }
+
+    fn cache_cost(&self) -> CacheCost {
+        self.stacks.cache_cost()
     }
 
     fn close(&mut self, context: ContextId) {

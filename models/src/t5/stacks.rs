@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use candle_core::{Result, Tensor};
-use ntl_core::engine::{ContextId, ModelError, Prompt, Row};
+use ntl_core::engine::{CacheCost, ContextId, ModelError, Prompt, Row};
 
 use super::T5Config;
 use super::context::Context;
@@ -73,6 +73,13 @@ impl Stacks {
             context
         };
         Ok(contexts.into_iter().zip(&encoded.lengths).map(open).collect())
+    }
+
+    /// Keys and values of every decoder layer; nodes have room for up to twice their number.
+    pub(super) fn cache_cost(&self) -> CacheCost {
+        let layer = 2 * self.config.inner() * self.embeddings.dtype().size_in_bytes();
+        let prompt_token = (layer * self.config.num_decoder_layers) as u64;
+        CacheCost { prompt_token, node: 2 * prompt_token }
     }
 
     pub(super) fn close(&mut self, context: ContextId) {

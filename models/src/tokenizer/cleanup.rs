@@ -56,9 +56,42 @@ fn pending_from(text: &str) -> usize {
     spaces.fold(apostrophe, usize::min)
 }
 
+/// Characters of what is replaced.
+const REPLACED: &str = " .?!,'ntmsver";
+
+/// Whether a text can be decoded in two parts: no character is split, no number, and no replacement reaches over the
+/// place. One that did would hold the characters on both sides of it.
+pub(super) fn can_cut(before: &str, after: &str, cleaned: bool) -> bool {
+    let (Some(left), Some(right)) = (before.chars().next_back(), after.chars().next()) else { return false };
+    if right == '\u{FFFD}' || left.is_numeric() && right.is_numeric() {
+        return false;
+    }
+    let holds = |character| REPLACED.contains(character);
+    // Of all that begins with a space only ` n't` goes on with a letter.
+    !cleaned || !holds(left) || !holds(right) || left == ' ' && right.is_alphabetic() && right != 'n'
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_cut_where_no_number_character_or_replacement_is() {
+        for (before, after, cleaned, want) in [
+            ("one ", "word", true, true),
+            ("one ", "now", true, false),
+            ("one ", "now", false, true),
+            ("it", "'s", true, false),
+            ("it", "'s", false, true),
+            ("x.", "World", true, true),
+            ("1", "2", false, false),
+            ("1 ", "2", true, true),
+            ("é", "\u{FFFD}", false, false),
+            ("", "word", false, false),
+        ] {
+            assert_eq!(can_cut(before, after, cleaned), want, "{before:?} {after:?}");
+        }
+    }
 
     #[test]
     fn spaces_before_punctuation_go() {

@@ -182,6 +182,12 @@ impl Tokenizer {
         self.number_token
     }
 
+    /// The bytes that a piece adds in the middle of a sequence; `None` for special tokens and for ids without a piece.
+    pub fn piece_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        self.table.get(id).filter(|piece| piece.kind != PieceKind::Special)?;
+        self.table.bytes(id)
+    }
+
     /// The value of a number token as Number Token Loss defines it for this tokenizer; always finite.
     ///
     /// With digit splitting these are the ten bare digits, with RT its number tokens, each worth its digit whatever
@@ -208,6 +214,11 @@ impl Tokenizer {
     /// The token that fills up batches.
     pub fn pad_id(&self) -> Option<u32> {
         self.pad
+    }
+
+    /// The token that stands for what has no piece.
+    pub fn unknown_id(&self) -> Option<u32> {
+        self.unknown
     }
 
     /// A piece as the vocabulary writes it, such as `▁12` or `</s>`.
@@ -291,6 +302,10 @@ impl TextDecoder for Tokenizer {
                 cleanup::settled_len(text, self.clean_up, is_slow)
             }
         }
+    }
+
+    fn can_cut(&self, before: &str, after: &str) -> bool {
+        cleanup::can_cut(before, after, self.clean_up)
     }
 }
 

@@ -13,12 +13,12 @@ const CHECKPOINTS: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "
 
 /// Texts with their log-probabilities and numbers of tokens, best first.
 fn found(mut events: JobEvents) -> Vec<(String, f64, usize)> {
-    let (mut texts, mut found) = (Vec::new(), Vec::new());
+    let (mut written, mut found) = (String::new(), Vec::new());
     while let Some(event) = events.next_blocking() {
         match event {
-            Event::Text { text, .. } => texts.push(text),
+            Event::Text { text, .. } => written.push_str(&text),
             Event::Finished { tokens, cumulative_logprob, .. } => {
-                found.push((texts.pop().unwrap(), cumulative_logprob.unwrap(), tokens));
+                found.push((std::mem::take(&mut written), cumulative_logprob.unwrap(), tokens));
             }
             other => panic!("{other:?}"),
         }
@@ -61,8 +61,8 @@ fn four_beams_find_the_texts_and_scores_of_the_original() {
                 length_penalty: 1.0,
                 early_stopping: EarlyStopping::No,
             };
-            let prompt = ids(&case["input_ids"]).into();
-            engine.submit(Job { prompt, request: Request::Beams(job), deadline: None }).unwrap()
+            let prompt = ids(&case["input_ids"]);
+            engine.submit(Job::new(prompt, Request::Beams(job))).unwrap()
         };
         let cases = golden["cases"].as_array().unwrap();
         // All at once: beams of many requests share their steps.

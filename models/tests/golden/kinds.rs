@@ -165,7 +165,7 @@ fn distribution(folder: &Path, prompt: &Prompt) -> NumberOutcome {
     let method = NumberMethod::Tree { tolerance: 1e-4, nodes_max: 65_536, precision: None };
     let limits = GrammarLimits::default();
     let job = NumberJob { method, limits, terminator: Terminator::Eos, range: None, after: None };
-    let job = Job { prompt: prompt.clone(), request: Request::Number(job), deadline: None };
+    let job = Job::new(prompt.clone(), Request::Number(job));
     match engine.submit(job).unwrap().next_blocking() {
         Some(Event::Number(outcome)) => outcome,
         other => panic!("{other:?}"),

@@ -11,7 +11,6 @@ use ntl_core::engine::{
 use ntl_core::numbers::{
     Distribution, Estimation, GrammarLimits, Interval, NumberGrammar, Objective, Softmax,
 };
-use ntl_core::sampling::Sampling;
 use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
@@ -42,7 +41,7 @@ fn golden_job(tolerance: f64) -> NumberJob {
 }
 
 fn submit_job(engine: &Engine, prompt: &Value, job: NumberJob) -> JobEvents {
-    let job = Job { prompt: ids(&prompt["input_ids"]).into(), request: Request::Number(job), deadline: None };
+    let job = Job::new(ids(&prompt["input_ids"]), Request::Number(job));
     engine.submit(job).unwrap()
 }
 
@@ -250,10 +249,8 @@ fn token_expectations_equal_those_of_the_loss_along_the_label() {
         if ids(&case["greedy"]["ids"])[1..] != ids(&case["label_ids"]) {
             continue;
         }
-        let text =
-            TextJob { n: 1, max_tokens: 32, sampling: Sampling::GREEDY, stop: vec![], logprobs: Some(0) };
-        let job =
-            Job { prompt: ids(&case["input_ids"]).into(), request: Request::Text(text), deadline: None };
+        let text = TextJob { max_tokens: 32, logprobs: Some(0), ..TextJob::default() };
+        let job = Job::new(ids(&case["input_ids"]), Request::Text(text));
         let mut events = engine.submit(job).unwrap();
         let mut position = 0;
         while let Some(event) = events.next_blocking() {

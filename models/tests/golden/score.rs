@@ -49,7 +49,7 @@ impl Scorer {
         let number_tokens = Arc::clone(&self.number_tokens);
         let request =
             Request::Score(ScoreJob { target: ids(&case["label_ids"]).into(), number_tokens, losses });
-        self.engine.submit(Job { prompt: ids(&case["input_ids"]).into(), request, deadline: None }).unwrap()
+        self.engine.submit(Job::new(ids(&case["input_ids"]), request)).unwrap()
     }
 
     fn cases(&self) -> &[Value] {

@@ -56,6 +56,31 @@ pub struct StreamOptions {
     pub include_usage: Option<bool>,
 }
 
+/// What a text must be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ResponseFormat {
+    /// Anything.
+    Text,
+    /// Some JSON object.
+    JsonObject,
+    /// JSON of a schema.
+    JsonSchema {
+        /// The schema with its name.
+        json_schema: NamedSchema,
+    },
+}
+
+/// A JSON schema with its name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NamedSchema {
+    /// A name; not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The schema.
+    pub schema: Value,
+}
+
 /// Body of a completion request. `None` is the default everywhere; unknown fields are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompletionRequest {
@@ -75,18 +100,71 @@ pub struct CompletionRequest {
     /// Nucleus, in (0, 1]. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
+    /// Sample from this many of the most probable tokens only; 0 and -1 (the default) take all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<i64>,
+    /// Sample only tokens at least this times as probable as the most probable one, 0 to 1. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f64>,
+    /// Lowers tokens that were generated before, -2 to 2. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f64>,
+    /// Lowers tokens for each time that they were generated before, -2 to 2. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f64>,
+    /// Divides the logits of tokens that were generated before or stand in the prompt of a decoder-only model (negative
+    /// ones are multiplied), above 0, at most 100. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f64>,
+    /// What is added to the logits of token ids, -100 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logit_bias: Option<BTreeMap<String, f64>>,
     /// Same seed, same text. Default: a random one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
     /// Texts per prompt, 1 to 128. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
+    /// Decode this many texts (`n` to 128) and return the `n` with the best mean log-probability. Not with `stream`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_of: Option<u64>,
     /// Up to four strings that end a text before them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
-    /// Report log-probabilities of each token and of this many alternatives.
+    /// Token ids that end a text.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub logprobs: Option<u64>,
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// Show the stop string, or the token of `stop_token_ids`, that ended a text. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include_stop_str_in_output: Option<bool>,
+    /// Nothing ends a text before it has this many tokens. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_tokens: Option<u64>,
+    /// The end of sequence does not end a text. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_eos: Option<bool>,
+    /// Report log-probabilities of each token and of this many alternatives, as the model has them before all sampling
+    /// options; -1 for the whole vocabulary, where the server allows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<i64>,
+    /// The same for the tokens of the prompt; decoder-only models, not with `stream`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<i64>,
+    /// Add the token ids of prompt and text to each choice. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub return_token_ids: Option<bool>,
+    /// The text matches this regular expression as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guided_regex: Option<String>,
+    /// The text is one of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guided_choice: Option<Vec<String>>,
+    /// The text is JSON of this schema, given as an object or as its text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guided_json: Option<Value>,
+    /// The same in OpenAI's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<ResponseFormat>,
     /// Only with `logprobs`: report for each position what its number tokens say together. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number_tokens: Option<bool>,
@@ -144,8 +222,9 @@ pub struct Logprobs {
     pub tokens: Vec<String>,
     /// Natural logarithms of their probabilities.
     pub token_logprobs: Vec<Option<f64>>,
-    /// Texts and log-probabilities of the most probable tokens at each position, the chosen one included.
-    pub top_logprobs: Option<Vec<BTreeMap<String, f64>>>,
+    /// Texts and log-probabilities of the most probable tokens at each position, the chosen one included; null for the
+    /// first token of an echoed prompt.
+    pub top_logprobs: Option<Vec<Option<BTreeMap<String, f64>>>>,
     /// Where each token begins in the text, in characters.
     pub text_offset: Vec<u64>,
     /// With `number_tokens`: sum over number tokens of renormalised probability times value; null where no number token
@@ -157,8 +236,22 @@ pub struct Logprobs {
     pub number_mass: Option<Vec<Option<f64>>>,
 }
 
-/// One answer.
+/// A token at one position of a prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PromptLogprob {
+    /// Natural logarithm of its probability.
+    pub logprob: f64,
+    /// Its place among all tokens, from 1 on, where it is one of those asked for.
+    pub rank: Option<u64>,
+    /// Its text.
+    pub decoded_token: String,
+}
+
+/// By token id, for each position of a prompt; null for the first.
+pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
+
+/// One answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// Prompt number times `n` plus text number.
     pub index: u64,
@@ -174,6 +267,15 @@ pub struct Choice {
     /// The number and its distribution, when asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
+    /// With `return_token_ids`: the ids of the text, an end of sequence included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+    /// With `return_token_ids`: the ids of the prompt; in a stream once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+    /// With `prompt_logprobs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// Counted tokens.

@@ -12,7 +12,7 @@ mod tokens;
 
 pub use completions::{
     Choice, CompletionChunk, CompletionRequest, CompletionResponse, EarlyStopping, FinishReason, Logprobs,
-    Never, Prompt, Stop, StreamOptions, Usage,
+    NamedSchema, Never, Prompt, PromptLogprob, PromptLogprobs, ResponseFormat, Stop, StreamOptions, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{Model, ModelList, Version};

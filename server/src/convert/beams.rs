@@ -4,6 +4,7 @@ use ntl_api::{CompletionRequest, EarlyStopping};
 use ntl_core::engine::{BeamJob, EarlyStopping as Ends};
 
 use super::check;
+use super::text::TextPlan;
 use crate::error::AppError;
 
 /// Beams where a request says nothing: what the paper evaluates with.
@@ -11,39 +12,30 @@ const BEAMS: u64 = 4;
 
 const BEAMS_MAX: u64 = 128;
 
-/// The beam search of a request that asks for one, for `n` texts of at most `max_tokens`.
+/// The beam search of a request that asks for one, for `n` texts such as `text`.
 pub(super) fn beam_job(
     request: &CompletionRequest,
     n: u64,
-    max_tokens: usize,
+    text: &TextPlan,
 ) -> Result<Option<BeamJob>, AppError> {
     if request.use_beam_search != Some(true) {
         refuse_options(request)?;
         return Ok(None);
     }
-    let best_of = request.others.get("best_of").and_then(serde_json::Value::as_u64);
-    let beams = request.beam_width.or(best_of).or(request.n).unwrap_or(BEAMS);
+    let beams = request.beam_width.or(request.best_of).or(request.n).unwrap_or(BEAMS);
     let message = format!("must be from 1 to {BEAMS_MAX} and at least `n`");
     check("beam_width", (n..=BEAMS_MAX).contains(&beams), message)?;
     let length_penalty = request.length_penalty.unwrap_or(1.0);
-    check(
-        "length_penalty",
-        length_penalty.is_finite() && length_penalty.abs() <= 10.0,
-        "must be from -10 to 10",
-    )?;
-    let sampled =
-        request.temperature.is_some_and(|temperature| temperature > 0.0 && (temperature - 1.0).abs() > 1e-9);
-    check("temperature", !sampled, "does not go with `use_beam_search`, which samples nothing")?;
-    let cut = request.top_p.is_some_and(|top_p| top_p < 1.0);
-    check("top_p", !cut, "does not go with `use_beam_search`, which samples nothing")?;
-    check("stop", request.stop.is_none(), "does not go with `use_beam_search`")?;
-    check("logprobs", request.logprobs.is_none(), "does not go with `use_beam_search`")?;
+    let fits = length_penalty.is_finite() && length_penalty.abs() <= 10.0;
+    check("length_penalty", fits, "must be from -10 to 10")?;
+    text.goes_with_beams()?;
     let early_stopping = match request.early_stopping {
         None | Some(EarlyStopping::At(false)) => Ends::No,
         Some(EarlyStopping::At(true)) => Ends::Yes,
         Some(EarlyStopping::Never(_)) => Ends::Never,
     };
-    Ok(Some(BeamJob { beams: beams as usize, n: n as u32, max_tokens, length_penalty, early_stopping }))
+    let (beams, n, max_tokens) = (beams as usize, n as u32, text.max_tokens());
+    Ok(Some(BeamJob { beams, n, max_tokens, length_penalty, early_stopping }))
 }
 
 /// Options of a search that nobody asked for would be ignored silently. Their defaults pass.
@@ -60,12 +52,14 @@ fn refuse_options(request: &CompletionRequest) -> Result<(), AppError> {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::plan::tests::rules;
+    use super::super::text::text_plan;
     use super::*;
 
     fn job(body: Value) -> Result<Option<BeamJob>, AppError> {
         let request: CompletionRequest = serde_json::from_value(body).unwrap();
         let n = request.n.unwrap_or(1);
-        beam_job(&request, n, 16)
+        beam_job(&request, n, &text_plan(&request, n, &rules())?)
     }
 
     #[test]
@@ -107,6 +101,9 @@ mod tests {
             ("top_p", json!(0.5)),
             ("stop", json!("x")),
             ("logprobs", json!(1)),
+            ("guided_regex", json!("[0-9]+")),
+            ("repetition_penalty", json!(1.2)),
+            ("min_tokens", json!(2)),
         ] {
             let mut body = json!({"use_beam_search": true});
             body[field] = value;

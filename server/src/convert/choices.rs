@@ -1,9 +1,9 @@
-//! Events of the engine as choices of the API: pieces for a stream, or put together for one answer.
+//! Events of the engine as choices of the API, piece by piece.
 //!
-//! [`ChoiceWriter`] makes a piece of every event; [`Transcript`] joins the pieces. Because there is no other way to an
-//! answer, a stream put together by a client reads as the answer that is not streamed.
+//! [`ChoiceWriter`] makes a piece of every event; [`super::Transcript`] joins the pieces. Because there is no other way
+//! to an answer, a stream put together by a client reads as the answer that is not streamed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ntl_api::{Choice, FinishReason, Logprobs, Usage};
@@ -11,48 +11,77 @@ use ntl_core::engine::{self, Event, NumberOutcome, TokenLogprob, TokenText};
 use ntl_core::text::TextDecoder;
 
 use super::NumberPrint;
+use super::echo::PromptShown;
 use super::plan::Wanted;
+use super::text::Shown;
+use super::transcript::append;
 
 /// Stands for minus infinity, which JSON cannot carry; OpenAI's choice.
 const LOGPROB_MIN: f64 = -9999.0;
 
 /// Makes pieces of choices.
 pub(crate) struct ChoiceWriter {
-    decoder: Arc<dyn TextDecoder>,
-    per_prompt: u64,
+    tokens: TokenWriter,
+    per_prompt: u32,
     number: Option<NumberPrint>,
-    with_logprobs: bool,
-    with_number_tokens: bool,
+    shown: Shown,
+    /// What is known of each prompt; empty where none is shown.
+    prompts: Vec<PromptShown>,
+    /// Choices that have begun.
+    begun: BTreeSet<u64>,
     /// Characters of each choice so far.
     chars: BTreeMap<u64, u64>,
     usage: Usage,
 }
 
 impl ChoiceWriter {
-    /// For answers to prompts of so many tokens.
-    pub(crate) fn new(decoder: Arc<dyn TextDecoder>, wanted: &Wanted, prompt_tokens: u64) -> Self {
+    /// For answers to prompts of so many tokens. `prompts` are needed where [`Shown::shows_prompt`].
+    pub(crate) fn new(
+        decoder: Arc<dyn TextDecoder>,
+        wanted: &Wanted,
+        prompt_tokens: u64,
+        prompts: Vec<PromptShown>,
+    ) -> Self {
         let number = match wanted {
-            Wanted::Text(_) | Wanted::Beams(_) => None,
+            Wanted::Text(_) | Wanted::Beams(..) => None,
             Wanted::Number(plan) => Some(plan.print().clone()),
         };
-        let usage = Usage { prompt_tokens, completion_tokens: 0, total_tokens: prompt_tokens };
-        let per_prompt = u64::from(wanted.answers_per_prompt());
-        let (with_logprobs, with_number_tokens) = (wanted.with_logprobs(), wanted.with_number_tokens());
-        Self { decoder, per_prompt, number, with_logprobs, with_number_tokens, chars: BTreeMap::new(), usage }
+        let shown = wanted.shown();
+        Self {
+            tokens: TokenWriter { decoder, with_numbers: shown.number_tokens },
+            per_prompt: wanted.answers_per_prompt(),
+            number,
+            shown,
+            prompts,
+            begun: BTreeSet::new(),
+            chars: BTreeMap::new(),
+            usage: Usage { prompt_tokens, completion_tokens: 0, total_tokens: prompt_tokens },
+        }
     }
 
     /// What an event adds to a choice; `None` where there is nothing to show.
     pub(crate) fn write(&mut self, prompt: usize, event: Event) -> Option<Choice> {
-        let first = prompt as u64 * self.per_prompt;
+        let first = prompt as u64 * u64::from(self.per_prompt);
         let index = |choice| first + u64::from(choice);
         match event {
+            Event::Prompt(tokens) => {
+                self.prompts.get_mut(prompt)?.tokens.extend(tokens);
+                None
+            }
             Event::Text { text, token: None, .. } if text.is_empty() => None,
-            Event::Text { choice, text, token } => Some(self.text(index(choice), text, token)),
+            Event::Text { choice, text, token } => {
+                let piece = self.begin(prompt, index(choice));
+                Some(self.text(piece, text, token))
+            }
             Event::Finished { choice, reason, tokens, cumulative_logprob } => {
                 self.count(tokens);
-                let finish_reason = Some(finish_reason(reason));
-                let cumulative_logprob = cumulative_logprob.map(finite);
-                Some(Choice { finish_reason, cumulative_logprob, ..piece(index(choice)) })
+                // The others of `best_of` are counted only.
+                (choice < self.per_prompt).then(|| {
+                    let begun = self.begin(prompt, index(choice));
+                    let finish_reason = Some(finish_reason(reason));
+                    let cumulative_logprob = cumulative_logprob.map(finite);
+                    Choice { finish_reason, cumulative_logprob, ..begun }
+                })
             }
             Event::Number(outcome) => self.number(index(0), &outcome),
             Event::Scored(_) | Event::Failed(_) => None,
@@ -64,38 +93,35 @@ impl ChoiceWriter {
         self.usage
     }
 
-    fn text(&mut self, index: u64, text: String, token: Option<TokenText>) -> Choice {
-        let chars = self.chars.entry(index).or_default();
+    /// An empty piece, or the prompt at the beginning of a choice.
+    fn begin(&mut self, prompt: usize, index: u64) -> Choice {
+        if !self.begun.insert(index) {
+            return Choice { index, ..Choice::default() };
+        }
+        let shown = self.prompts.get(prompt).map(|prompt| prompt.beginning(self.shown, &self.tokens));
+        let piece = Choice { index, ..shown.unwrap_or_default() };
+        self.chars.insert(index, piece.text.chars().count() as u64);
+        piece
+    }
+
+    fn text(&mut self, mut piece: Choice, text: String, token: Option<TokenText>) -> Choice {
+        let chars = self.chars.entry(piece.index).or_default();
         let offset = *chars;
         *chars += text.chars().count() as u64;
-        let logprobs = token.filter(|_| self.with_logprobs).map(|token| self.logprobs(&token, offset));
-        Choice { text, logprobs, ..piece(index) }
+        let written = |count| token.as_ref().map(|token| self.tokens.write(token, count));
+        let logprobs = self.shown.logprobs.and_then(written);
+        let logprobs = logprobs.map(|logprobs| Logprobs { text_offset: vec![offset], ..logprobs });
+        let ids = token.as_ref().filter(|_| self.shown.token_ids).map(|token| vec![token.token.id]);
+        let index = piece.index;
+        append(&mut piece, Choice { index, text, logprobs, token_ids: ids, ..Choice::default() });
+        piece
     }
 
     fn number(&mut self, index: u64, outcome: &NumberOutcome) -> Option<Choice> {
         self.count(outcome.nodes);
         let (text, number) = self.number.as_ref()?.show(outcome);
-        Some(Choice { text, finish_reason: Some(FinishReason::Stop), number: Some(number), ..piece(index) })
-    }
-
-    fn logprobs(&self, token: &TokenText, offset: u64) -> Logprobs {
-        let text = self.decoder.token_text(token.token.id);
-        let mut top = BTreeMap::new();
-        // Ids that read alike share an entry: the chosen one's, else the most probable.
-        for TokenLogprob { id, logprob } in std::iter::once(&token.token).chain(&token.top) {
-            top.entry(self.decoder.token_text(*id)).or_insert(finite(*logprob));
-        }
-        let number = token.number.filter(|number| number.value.is_finite());
-        Logprobs {
-            tokens: vec![text],
-            token_logprobs: vec![Some(finite(token.token.logprob))],
-            top_logprobs: Some(vec![top]),
-            text_offset: vec![offset],
-            number_values: self.with_number_tokens.then(|| vec![number.map(|number| number.value)]),
-            number_mass: self
-                .with_number_tokens
-                .then(|| vec![number.map(|number| number.mass.clamp(0.0, 1.0))]),
-        }
+        let finish_reason = Some(FinishReason::Stop);
+        Some(Choice { index, text, finish_reason, number: Some(number), ..Choice::default() })
     }
 
     fn count(&mut self, tokens: usize) {
@@ -104,64 +130,53 @@ impl ChoiceWriter {
     }
 }
 
-/// All choices of an answer while they are put together.
-pub(crate) struct Transcript(Vec<Choice>);
+/// Makes the arrays of one token.
+pub(super) struct TokenWriter {
+    pub(super) decoder: Arc<dyn TextDecoder>,
+    with_numbers: bool,
+}
 
-impl Transcript {
-    /// Empty choices for so many prompts.
-    pub(crate) fn new(prompts: usize, wanted: &Wanted) -> Self {
-        let count = prompts as u64 * u64::from(wanted.answers_per_prompt());
-        let numbers = wanted.with_number_tokens().then(Vec::new);
-        let nothing = Logprobs {
+impl TokenWriter {
+    /// A token with the `count` most probable ones at its place; where it begins is for the caller to say.
+    pub(super) fn write(&self, token: &TokenText, count: usize) -> Logprobs {
+        let mut top = BTreeMap::new();
+        // Ids that read alike share an entry: the chosen one's, else the most probable.
+        for TokenLogprob { id, logprob } in std::iter::once(&token.token).chain(token.top.iter().take(count))
+        {
+            top.entry(self.decoder.token_text(*id)).or_insert(finite(*logprob));
+        }
+        let number = token.number.filter(|number| number.value.is_finite());
+        let of = |part: fn(engine::TokenNumber) -> f64| self.with_numbers.then(|| vec![number.map(part)]);
+        Logprobs {
+            tokens: vec![self.decoder.token_text(token.token.id)],
+            token_logprobs: vec![Some(finite(token.token.logprob))],
+            top_logprobs: Some(vec![Some(top)]),
+            text_offset: Vec::new(),
+            number_values: of(|number| number.value),
+            number_mass: of(|number| number.mass.clamp(0.0, 1.0)),
+        }
+    }
+
+    /// A token before which nothing stands.
+    pub(super) fn without_logprob(&self, id: u32) -> Logprobs {
+        Logprobs {
+            tokens: vec![self.decoder.token_text(id)],
+            token_logprobs: vec![None],
+            top_logprobs: Some(vec![None]),
+            text_offset: Vec::new(),
+            number_values: self.with_numbers.then(|| vec![None]),
+            number_mass: self.with_numbers.then(|| vec![None]),
+        }
+    }
+
+    /// No token.
+    pub(super) fn empty(&self) -> Logprobs {
+        Logprobs {
             top_logprobs: Some(Vec::new()),
-            number_values: numbers.clone(),
-            number_mass: numbers,
+            number_values: self.with_numbers.then(Vec::new),
+            number_mass: self.with_numbers.then(Vec::new),
             ..Logprobs::default()
-        };
-        let logprobs = wanted.with_logprobs().then_some(nothing);
-        Self((0..count).map(|index| Choice { logprobs: logprobs.clone(), ..piece(index) }).collect())
-    }
-
-    /// Adds a piece.
-    pub(crate) fn add(&mut self, piece: Choice) {
-        let place = usize::try_from(piece.index).ok().and_then(|index| self.0.get_mut(index));
-        if let Some(choice) = place {
-            choice.text.push_str(&piece.text);
-            choice.finish_reason = piece.finish_reason.or(choice.finish_reason);
-            choice.cumulative_logprob = piece.cumulative_logprob.or(choice.cumulative_logprob);
-            choice.number = piece.number.or(choice.number.take());
-            if let (Some(all), Some(new)) = (choice.logprobs.as_mut(), piece.logprobs) {
-                extend(all, new);
-            }
         }
-    }
-
-    /// The choices, by index.
-    pub(crate) fn into_choices(self) -> Vec<Choice> {
-        self.0
-    }
-}
-
-fn extend(all: &mut Logprobs, new: Logprobs) {
-    all.tokens.extend(new.tokens);
-    all.token_logprobs.extend(new.token_logprobs);
-    all.top_logprobs.get_or_insert_default().extend(new.top_logprobs.unwrap_or_default());
-    all.text_offset.extend(new.text_offset);
-    for (all, new) in [(&mut all.number_values, new.number_values), (&mut all.number_mass, new.number_mass)] {
-        if let (Some(all), Some(new)) = (all, new) {
-            all.extend(new);
-        }
-    }
-}
-
-fn piece(index: u64) -> Choice {
-    Choice {
-        index,
-        text: String::new(),
-        logprobs: None,
-        finish_reason: None,
-        cumulative_logprob: None,
-        number: None,
     }
 }
 

@@ -5,20 +5,28 @@
 
 mod beams;
 mod choices;
+mod echo;
+mod guided;
 mod number;
 mod number_method;
 mod number_options;
 mod plan;
 mod prompt;
+mod sampling;
 mod score;
+mod text;
+mod transcript;
 mod unsupported;
 
-pub(crate) use choices::{ChoiceWriter, Transcript};
+pub(crate) use choices::ChoiceWriter;
+pub(crate) use echo::PromptShown;
+pub(crate) use guided::Guided;
 pub(crate) use number::NumberPrint;
 pub(crate) use number_method::method_of;
 pub(crate) use plan::{Plan, Rules, Wanted, plan};
 pub(crate) use prompt::PromptInput;
 pub(crate) use score::{ScoreIds, ScorePlan, ScorePrint, score_plan};
+pub(crate) use transcript::Transcript;
 
 use crate::error::AppError;
 

@@ -25,8 +25,7 @@ const AFTER_BYTES_MAX: usize = 1024;
 /// How the text before a number is written, should one be wanted. The seed comes with each job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TextBefore {
-    pub(super) temperature: f64,
-    pub(super) top_p: f64,
+    pub(super) sampling: Sampling,
     pub(super) max_tokens: usize,
 }
 
@@ -129,8 +128,8 @@ pub(super) fn after(options: &NumberOptions, text: TextBefore) -> Result<Option<
     check("number.after", fits, format!("must have 1 to {AFTER_BYTES_MAX} bytes"))?;
     check("max_tokens", text.max_tokens > 0, "must be at least 1 with `number.after`")?;
     let rationales = options.rationales.unwrap_or(1) as u32;
-    let TextBefore { temperature, top_p, max_tokens } = text;
-    Ok(Some(After { marker, rationales, sampling: Sampling { temperature, top_p, seed: 0 }, max_tokens }))
+    let TextBefore { sampling, max_tokens } = text;
+    Ok(Some(After { marker, rationales, sampling, max_tokens }))
 }
 
 /// Checks the number of texts, before anything is multiplied by it.

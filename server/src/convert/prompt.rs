@@ -53,6 +53,14 @@ impl PromptInput {
         }
     }
 
+    /// The text, where it was sent as one.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Ids(_) => None,
+        }
+    }
+
     /// How much text there is to tokenize.
     pub(crate) fn text_bytes(&self) -> usize {
         match self {

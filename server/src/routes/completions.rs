@@ -9,7 +9,8 @@ use ntl_api::CompletionRequest;
 use ntl_core::engine::Prompt;
 
 use crate::answers::Answers;
-use crate::convert::{self, ChoiceWriter, Plan, Transcript, Wanted};
+use crate::client::Client;
+use crate::convert::{self, ChoiceWriter, Plan, PromptShown, Transcript, Wanted};
 use crate::error::AppError;
 use crate::extract::ApiJson;
 use crate::models::ServedModel;
@@ -22,14 +23,15 @@ use crate::track::ModelLabel;
 pub(crate) async fn complete(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
+    client: Client,
     ApiJson(request): ApiJson<CompletionRequest>,
 ) -> Result<Response<Body>, AppError> {
     let model = app.models.resolve(request.model.as_deref(), &label)?;
     let plan = convert::plan(request, &model.rules(&app.settings))?;
     let head = Head::new(&model);
-    let (answers, writer, plan) = begin(&app, &model, plan).await?;
+    let (answers, writer, plan) = begin(&app, &model, (plan, client)).await?;
     if plan.stream {
-        return Ok(sse::respond(head, answers, writer, plan.include_usage));
+        return sse::respond(head, answers, writer, plan.include_usage).await;
     }
     let transcript = Transcript::new(plan.prompt_count, &plan.wanted);
     Ok(Json(reply::whole(head, answers, writer, transcript).await?).into_response())
@@ -47,15 +49,24 @@ struct Begun {
 async fn begin(
     app: &AppState,
     model: &ServedModel,
-    plan: Plan,
+    (plan, Client(client)): (Plan, Client),
 ) -> Result<(Answers, ChoiceWriter, Begun), AppError> {
     let started = Instant::now();
     let Plan { prompts, wanted, stream, include_usage, paper_decoding } = plan;
+    let guide = match wanted.guided() {
+        Some(guided) => Some(model.guide(guided).await?),
+        None => None,
+    };
+    let shows_prompt = wanted.shown().shows_prompt();
+    let texts: Vec<Option<String>> =
+        prompts.iter().filter(|_| shows_prompt).map(|prompt| prompt.text().map(str::to_owned)).collect();
     let prompts = model.prompts(prompts, model.rules(&app.settings)).await?;
     let (prompt_count, prompt_tokens) = (prompts.len(), prompts.iter().map(|one| one.len() as u64).sum());
-    let request = |prompt| (Prompt { paper_decoding, ..prompt }, wanted.request());
+    let shown =
+        prompts.iter().zip(texts).map(|(prompt, text)| PromptShown::new(prompt.ids.clone(), text)).collect();
+    let request = |prompt| (Prompt { paper_decoding, ..prompt }, wanted.request(guide.as_ref()));
     let requests = prompts.into_iter().map(request).collect();
-    let answers = model.submit(requests, started, app)?;
-    let writer = ChoiceWriter::new(model.tokenizer().clone(), &wanted, prompt_tokens);
+    let answers = model.submit(requests, (started, client), app)?;
+    let writer = ChoiceWriter::new(model.tokenizer().clone(), &wanted, prompt_tokens, shown);
     Ok((answers, writer, Begun { prompt_count, wanted, stream, include_usage }))
 }

@@ -8,6 +8,7 @@ use ntl_api::{ScoreRequest, ScoreResponse, Usage};
 use ntl_core::engine::{Event, Request};
 
 use crate::answers::Answers;
+use crate::client::Client;
 use crate::convert::{ScoreIds, ScorePrint, score_plan};
 use crate::error::AppError;
 use crate::extract::ApiJson;
@@ -19,6 +20,7 @@ use crate::track::ModelLabel;
 pub(crate) async fn score(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
+    client: Client,
     ApiJson(request): ApiJson<ScoreRequest>,
 ) -> Result<Json<ScoreResponse>, AppError> {
     let started = Instant::now();
@@ -28,7 +30,7 @@ pub(crate) async fn score(
     let items = model.score_ids(plan, model.rules(&app.settings)).await?;
     let usage = usage(&items);
     let job = |ids: ScoreIds| (ids.prompt, Request::Score(print.job(ids.target, model.number_tokens())));
-    let answers = model.submit(items.into_iter().map(job).collect(), started, &app)?;
+    let answers = model.submit(items.into_iter().map(job).collect(), (started, client.0), &app)?;
     whole(&model, answers, &print, usage).await.map(Json)
 }
 

@@ -80,3 +80,92 @@ async fn sixty_four_numbers_asked_for_at_once_are_those_asked_for_alone() {
         assert_eq!(together, alone, "{prompt}");
     }
 }
+
+/// A request unlike those beside it.
+fn mixed(k: u64) -> Value {
+    let prompt = format!("What is {} - {}?", 7 * k, 90 + k * k % 301);
+    let mut body = json!({"prompt": prompt, "max_tokens": 4 + k % 9, "seed": k});
+    let options = match k % 10 {
+        0 => json!({"temperature": 0}),
+        1 => json!({"temperature": 1.3, "n": 3}),
+        2 => json!({"top_k": 5, "min_p": 0.01, "logprobs": 3}),
+        3 => json!({"presence_penalty": 1.5, "frequency_penalty": -0.5, "top_p": 0.9}),
+        4 => json!({"repetition_penalty": 1.3, "min_tokens": 4, "logit_bias": {"5": -3}}),
+        5 => json!({"number": {"tolerance": 0.01}}),
+        6 => json!({"number": {"method": "sample", "samples": 16}}),
+        7 => json!({"best_of": 4, "n": 2, "stop": ["1", "22"]}),
+        8 => json!({"guided_regex": "-?[0-9]{1,4}", "temperature": 0.7}),
+        _ => json!({"number": {"method": "beam"}, "prompt": ["What is 1 + 1?", "What is 5 - 9?"]}),
+    };
+    for (field, value) in options.as_object().unwrap() {
+        body[field] = value.clone();
+    }
+    body
+}
+
+#[tokio::test]
+async fn two_hundred_mixed_requests_at_once_get_the_answers_that_they_get_alone() {
+    let app = demo_server();
+    let choices = async |k: u64| {
+        let answer = complete(&app, mixed(k)).await;
+        assert_eq!(answer.status, 200, "{}: {}", mixed(k), answer.text);
+        let mut choices = answer.json()["choices"].take();
+        for choice in choices.as_array_mut().unwrap() {
+            if let Some(number) = choice.get_mut("number") {
+                number["forward_passes"].take();
+            }
+        }
+        choices
+    };
+    let together = futures::future::join_all((0..200).map(&choices)).await;
+    for (k, together) in (0..200).zip(together) {
+        assert_eq!(together, choices(k).await, "{}", mixed(k));
+    }
+}
+
+#[tokio::test]
+async fn asking_for_log_probabilities_changes_no_text() {
+    let app = demo_server();
+    for k in (0..40).filter(|k| !matches!(k % 10, 5 | 6 | 9)) {
+        let mut body = mixed(k);
+        body["logprobs"].take();
+        let plain = complete(&app, body.clone()).await.json();
+        body["logprobs"] = 20.into();
+        let told = complete(&app, body.clone()).await.json();
+        let texts = |answer: &Value| {
+            let choices = answer["choices"].as_array().unwrap().iter();
+            choices.map(|choice| choice["text"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(&plain), texts(&told), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn guided_texts_of_the_demo_are_what_was_asked_for_or_a_400_says_why_not() {
+    let app = demo_server();
+    let text = async |options: Value| {
+        let mut body = json!({"prompt": "What is 336 - -20?", "temperature": 0});
+        for (field, value) in options.as_object().unwrap() {
+            body[field] = value.clone();
+        }
+        let answer = complete(&app, body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(text(json!({"guided_regex": "[0-9]{2}"})).await.len(), 2);
+    assert_eq!(text(json!({"guided_regex": "-?[0-9]+"})).await, "356", "as without it");
+    assert_eq!(text(json!({"guided_choice": ["5", "356", "no"]})).await, "356");
+    assert_eq!(text(json!({"guided_choice": ["no"]})).await, "no");
+    let small = text(json!({"guided_json": {"type": "integer", "minimum": 10, "maximum": 99}})).await;
+    assert!((10..=99).contains(&small.parse::<i32>().unwrap()), "{small}");
+    for (field, value) in [
+        ("guided_regex", json!("(")),
+        ("guided_choice", json!(["☃"])),
+        ("guided_json", json!({"type": "nonsense"})),
+        ("response_format", json!({"type": "json_object"})),
+    ] {
+        let answer = complete(&app, json!({"prompt": "x", field: value})).await;
+        assert_eq!(answer.status, 400, "{}", answer.text);
+        assert_eq!(answer.error()["param"], field, "{}", answer.text);
+    }
+}

@@ -14,6 +14,49 @@ use crate::support::{
     piece, post, says, scripted, server, state_of,
 };
 
+/// Checks that a value of a field is refused by the name of the field.
+async fn refused(app: &axum::Router, field: &str, value: &Value) {
+    let mut body = json!({"prompt": "x"});
+    body[field.split(['.', '[']).next().unwrap()] = value.clone();
+    let answer = complete(app, body).await;
+    assert_eq!(answer.status, 400, "{field}: {}", answer.text);
+    let error = answer.error();
+    assert_eq!(error["param"], field, "{error}");
+    assert_eq!(error["type"], "invalid_request_error");
+}
+
+#[tokio::test]
+async fn values_of_a_wrong_type_are_answered_400_and_name_the_field() {
+    let app = server(says("1"));
+    for (field, value) in [
+        ("best_of", json!("3")),
+        ("logit_bias", json!([1])),
+        ("logit_bias.1", json!({"1": "much"})),
+        ("temperature", json!("hot")),
+        ("top_k", json!(0.5)),
+        ("min_p", json!(true)),
+        ("presence_penalty", json!([])),
+        ("frequency_penalty", json!({})),
+        ("repetition_penalty", json!("1")),
+        ("min_tokens", json!(-1)),
+        ("ignore_eos", json!(1)),
+        ("stop", json!(5)),
+        ("stop_token_ids", json!(5)),
+        ("stop_token_ids[1]", json!([5, "end"])),
+        ("include_stop_str_in_output", json!("yes")),
+        ("return_token_ids", json!(0)),
+        ("prompt_logprobs", json!("all")),
+        ("guided_regex", json!(5)),
+        ("guided_choice", json!("a")),
+        ("guided_json", json!("{")),
+        ("response_format.type", json!({"type": "xml"})),
+        ("stream", json!("yes")),
+        ("user", json!(5)),
+    ] {
+        refused(&app, field, &value).await;
+    }
+}
+
 #[tokio::test]
 async fn wrong_requests_are_answered_400_and_name_the_field() {
     let app = server(says("1"));
@@ -42,8 +85,8 @@ async fn wrong_requests_are_answered_400_and_name_the_field() {
         ("stream_options", json!({"include_usage": true})),
         ("echo", json!(true)),
         ("suffix", json!("x")),
-        ("best_of", json!(3)),
-        ("logit_bias", json!({"1": -100})),
+        ("best_of", json!(129)),
+        ("logit_bias", json!({"4000000": 1})),
         ("beam_width", json!(4)),
         ("early_stopping", json!("always")),
         ("number", json!("yes")),
@@ -58,16 +101,10 @@ async fn wrong_requests_are_answered_400_and_name_the_field() {
         ("number.after", json!({"after": ""})),
         ("number.nonsense", json!({"nonsense": 1})),
     ] {
-        let mut body = json!({"prompt": "x"});
-        body[field.split('.').next().unwrap()] = value.clone();
-        let answer = complete(&app, body).await;
-        assert_eq!(answer.status, 400, "{field}: {}", answer.text);
-        let error = answer.error();
-        assert_eq!(error["param"], field, "{error}");
-        assert_eq!(error["type"], "invalid_request_error");
+        refused(&app, field, &value).await;
     }
     let error = complete(&app, json!({"prompt": "x", "echo": true})).await.error();
-    assert_eq!(error["message"], "echo is not available for encoder-decoder models");
+    assert!(error["message"].as_str().unwrap().contains("POST /v1/score"), "{error}");
     let error = complete(&app, json!({"prompt": vec![5; 600]})).await.error();
     assert_eq!(error["message"], "prompt has 601 tokens, the model takes at most 512");
     let refused = "ntl_requests_total{code=\"400\",model=\"scripted\",route=\"/v1/completions\"}";
@@ -172,11 +209,11 @@ async fn with_keys_only_health_and_metrics_are_open() {
     assert_eq!(call(&app, request).await.status, 200);
 }
 
-/// Fails, or worse, where the prompt is the letter x; says 1 to everyone else.
+/// Fails, or worse, where the prompt is the letter x, at once, or y, after a token; says 1 to everyone else.
 fn moody(fail: impl Fn() -> ModelError + Send + 'static) -> axum::Router {
-    let (letter, one) = (crate::support::ids("x"), piece("1"));
+    let (at_once, later, one) = (crate::support::ids("x"), crate::support::ids("y"), piece("1"));
     server(Box::new(move |prompt, path| {
-        if prompt.starts_with(&letter) {
+        if prompt.starts_with(&at_once) || prompt.starts_with(&later) && !path.is_empty() {
             return Err(fail());
         }
         Ok(logits(&[(if path.is_empty() { one } else { EOS }, 1.0)]))
@@ -187,18 +224,21 @@ fn moody(fail: impl Fn() -> ModelError + Send + 'static) -> axum::Router {
 async fn a_failing_or_panicking_model_fails_one_request_and_answers_the_next() {
     let failing = moody(|| ModelError::Compute("out of memory".into()));
     let panicking = moody(|| panic!("a panic that this test provokes"));
-    for (app, panics) in [(failing, 0.0), (panicking, 2.0)] {
+    for (app, panics) in [(failing, 0.0), (panicking, 3.0)] {
         let answer = complete(&app, json!({"prompt": "x"})).await;
         assert_eq!((answer.status.as_u16(), answer.error()["type"].as_str()), (500, Some("server_error")));
         let streamed = complete(&app, json!({"prompt": "x", "stream": true})).await;
+        assert_eq!((streamed.status.as_u16(), &streamed.error()["code"]), (500, &json!("decoding_failed")));
+        let streamed = complete(&app, json!({"prompt": "y", "stream": true})).await;
         let chunks = streamed.chunks();
-        assert_eq!((streamed.status.as_u16(), chunks.len()), (200, 1));
-        assert_eq!(chunks[0]["error"]["code"], "decoding_failed");
+        assert_eq!((streamed.status.as_u16(), chunks.len()), (200, 2));
+        assert_eq!(chunks[0]["choices"][0]["text"], "1");
+        assert_eq!(chunks[1]["error"]["code"], "decoding_failed");
         let answer = complete(&app, json!({"prompt": "how many?"})).await;
         assert_eq!(answer.json()["choices"][0]["text"], "1");
         assert_eq!(get(&app, "/health").await.status, 200);
         metric_becomes(&app, "ntl_panics_total", panics).await;
-        metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"error\"}", 2.0).await;
+        metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"error\"}", 3.0).await;
     }
 }
 

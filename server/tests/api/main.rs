@@ -12,6 +12,8 @@ mod encodings;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod fields;
+#[cfg(test)]
 mod life;
 #[cfg(test)]
 mod methods;

@@ -14,6 +14,7 @@ async fn models_are_listed_and_described() {
     assert_eq!(get(&app, "/v1/models").await.json(), json!({"object": "list", "data": [model]}));
     assert!(model["created"].as_u64().unwrap() > 1_600_000_000);
     model["created"] = "[created]".into();
+    model.sort_all_objects();
     insta::assert_json_snapshot!("model", model);
     for unknown in ["/v1/models/other", "/v1/models/a/b", "/v1/models/%2e%2e%2fetc"] {
         assert_eq!(get(&app, unknown).await.error()["code"], "model_not_found", "{unknown}");

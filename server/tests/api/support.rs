@@ -124,7 +124,8 @@ impl Answer {
     /// The error, after checking that the body is one.
     pub(crate) fn error(&self) -> Value {
         let body = self.json();
-        let keys: Vec<&String> = body["error"].as_object().unwrap().keys().collect();
+        let mut keys: Vec<&String> = body["error"].as_object().unwrap().keys().collect();
+        keys.sort();
         assert_eq!(keys, ["code", "message", "param", "type"], "{body}");
         body["error"].clone()
     }
@@ -208,8 +209,9 @@ pub(crate) async fn metric_becomes(app: &Router, series: &str, want: f64) {
     }
 }
 
-/// Leaves out of a body what differs from call to call.
+/// Leaves out of a body what differs from call to call, and puts its fields in the order of their names.
 pub(crate) fn without_names(mut body: Value) -> Value {
+    body.sort_all_objects();
     assert!(body["id"].as_str().unwrap().starts_with("cmpl-"), "{body}");
     assert!(body["created"].as_u64().unwrap() > 1_600_000_000, "{body}");
     body["id"] = "[id]".into();

@@ -20,12 +20,12 @@ fn misleading(text: &str) -> Vec<(&'static str, f64)> {
 /// Texts, why they ended, their tokens and probabilities, best first.
 fn search(job: BeamJob, rows_max: usize) -> Vec<(String, FinishReason, usize, f64)> {
     let events = run(model(misleading), Request::Beams(job), rows_max).unwrap();
-    let (mut found, mut texts) = (Vec::new(), Vec::new());
+    let (mut found, mut written) = (Vec::new(), String::new());
     for event in events {
         match event {
-            Event::Text { text, .. } => texts.push(text),
+            Event::Text { text, .. } => written.push_str(&text),
             Event::Finished { reason, tokens, cumulative_logprob, .. } => {
-                let text = texts.pop().unwrap_or_default();
+                let text = std::mem::take(&mut written);
                 let probability = cumulative_logprob.map_or(0.0, f64::exp);
                 found.push((text, reason, tokens, (probability * 1e6).round() / 1e6));
             }
@@ -33,6 +33,15 @@ fn search(job: BeamJob, rows_max: usize) -> Vec<(String, FinishReason, usize, f6
         }
     }
     found
+}
+
+/// The text of the first choice.
+fn first_text(events: Vec<Event>) -> String {
+    let piece = |event| match event {
+        Event::Text { choice: 0, text, .. } => Some(text),
+        _ => None,
+    };
+    events.into_iter().filter_map(piece).collect()
 }
 
 #[test]
@@ -75,10 +84,7 @@ fn a_length_penalty_decides_between_short_and_long_texts() {
     };
     let best = |length_penalty| {
         let request = Request::Beams(BeamJob { n: 1, length_penalty, ..job(3) });
-        match run(model(short_or_long), request, 4).unwrap().swap_remove(0) {
-            Event::Text { text, .. } => text,
-            other => panic!("{other:?}"),
-        }
+        first_text(run(model(short_or_long), request, 4).unwrap())
     };
     assert_eq!((best(0.0).as_str(), best(2.0).as_str()), ("4x4x4x", "4x4x4x"));
     assert_eq!(best(-1.0), "5", "a negative penalty favours short texts");
@@ -95,10 +101,7 @@ fn early_stopping_takes_the_first_texts_that_end() {
     };
     let best = |early_stopping| {
         let request = Request::Beams(BeamJob { early_stopping, ..job(2) });
-        match run(model(late), request, 4).unwrap().swap_remove(0) {
-            Event::Text { text, .. } => text,
-            other => panic!("{other:?}"),
-        }
+        first_text(run(model(late), request, 4).unwrap())
     };
     assert_eq!(best(EarlyStopping::No), "578");
     assert_eq!(best(EarlyStopping::Never), "578");

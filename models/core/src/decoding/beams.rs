@@ -1,14 +1,21 @@
 //! Beam search for text with the semantics of Hugging Face's `BeamSearchScorer` (transformers 4.42), which the paper
 //! evaluates with: the best candidates of all beams, finished texts compared by length-normalised score.
 
+use std::sync::Arc;
+
 use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
-use crate::engine::{BeamJob, EarlyStopping, EngineError, Event, FinishReason, NodeId, PathRow};
+use crate::engine::{
+    BeamJob, EarlyStopping, EngineError, Event, FinishReason, NodeId, PathRow, TokenLogprob, TokenText,
+};
 use crate::numbers::Softmax;
+use crate::text::TextStream;
 
 /// Follows the most probable beginnings of a text.
 pub struct BeamDecoding {
     job: BeamJob,
     vocabulary: Vocabulary,
+    /// Ids in front of the texts in the same sequence.
+    before: Vec<u32>,
     /// Unfinished texts, the most probable first; the first `computed` of them have their candidates.
     running: Vec<Beam>,
     computed: usize,
@@ -21,9 +28,12 @@ pub struct BeamDecoding {
 
 struct Beam {
     row: PathRow,
-    ids: Vec<u32>,
+    tokens: Vec<Token>,
     logprob: f64,
 }
+
+/// A token of a text, with what the model's number head said for it, where it has one.
+type Token = (TokenLogprob, Option<f32>);
 
 /// A running text and one more token.
 #[derive(Clone, Copy)]
@@ -31,6 +41,9 @@ struct Candidate {
     beam: usize,
     node: NodeId,
     id: u32,
+    number: Option<f32>,
+    /// Of the token.
+    token_logprob: f64,
     /// Of the whole text.
     logprob: f64,
 }
@@ -48,20 +61,20 @@ enum Search {
 
 /// A text that is complete, or cut.
 struct Hypothesis {
-    ids: Vec<u32>,
+    tokens: Vec<Token>,
     logprob: f64,
     score: f64,
     reason: FinishReason,
-    /// Decoded tokens, the end of sequence included.
-    tokens: usize,
 }
 
 impl BeamDecoding {
-    pub(super) fn new(job: &BeamJob, vocabulary: &Vocabulary, first_token: u32) -> Self {
-        let root = Beam { row: PathRow::new(None, first_token), ids: Vec::new(), logprob: 0.0 };
+    /// `before`: what stands in front of the texts in the same sequence; of an encoder-decoder model nothing does.
+    pub(super) fn new(job: &BeamJob, vocabulary: &Vocabulary, before: &[u32], first_token: u32) -> Self {
+        let root = Beam { row: PathRow::new(None, first_token), tokens: Vec::new(), logprob: 0.0 };
         Self {
             job: job.clone(),
             vocabulary: vocabulary.clone(),
+            before: before.to_vec(),
             running: vec![root],
             computed: 0,
             in_step: 0,
@@ -77,13 +90,17 @@ impl BeamDecoding {
     }
 
     /// Adds the best continuations of one running text.
-    fn extend(&mut self, beam: usize, (logits, node): (&[f32], NodeId)) -> Result<(), EngineError> {
+    fn extend(&mut self, beam: usize, result: StepResult<'_>, row: usize) -> Result<(), EngineError> {
+        let ((logits, node), number) = (result.row(row), result.number(row));
         check_row(logits)?;
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         let known = self.vocabulary.known(logits);
         let before = self.running[beam].logprob;
         let best = best_ids(known, self.candidates_max());
-        let candidate = |id| Candidate { beam, node, id, logprob: before + softmax.log_probability(id) };
+        let candidate = |id| {
+            let token_logprob = softmax.log_probability(id);
+            Candidate { beam, node, id, number, token_logprob, logprob: before + token_logprob }
+        };
         let possible = best.into_iter().filter(|&id| known[id as usize] > f32::NEG_INFINITY);
         self.candidates.extend(possible.map(candidate));
         Ok(())
@@ -99,16 +116,15 @@ impl BeamDecoding {
         let best = candidates.first().map_or(f64::NEG_INFINITY, |candidate| candidate.logprob);
         let mut longer: Vec<Beam> = Vec::with_capacity(self.job.beams);
         for (rank, candidate) in candidates.into_iter().enumerate() {
-            let ids = &self.running[candidate.beam].ids;
-            if self.vocabulary.eos_ids.contains(&candidate.id) {
-                // An end that does not rank among the beams is no text that the search would have kept.
-                if rank < self.job.beams {
-                    self.finish(ids.clone(), candidate.logprob, FinishReason::Stop);
-                }
-            } else {
+            let token = TokenLogprob { id: candidate.id, logprob: candidate.token_logprob };
+            let tokens =
+                [self.running[candidate.beam].tokens.as_slice(), &[(token, candidate.number)]].concat();
+            if !self.vocabulary.eos_ids.contains(&candidate.id) {
                 let row = PathRow::new(Some(candidate.node), candidate.id);
-                let ids = [ids.as_slice(), &[candidate.id]].concat();
-                longer.push(Beam { row, ids, logprob: candidate.logprob });
+                longer.push(Beam { row, tokens, logprob: candidate.logprob });
+            } else if rank < self.job.beams {
+                // An end that does not rank among the beams is no text that the search would have kept.
+                self.finish(tokens, candidate.logprob, FinishReason::Stop);
             }
             if longer.len() == self.job.beams {
                 break;
@@ -126,7 +142,7 @@ impl BeamDecoding {
     }
 
     /// Keeps a text if it is among the best finished ones.
-    fn finish(&mut self, ids: Vec<u32>, logprob: f64, reason: FinishReason) {
+    fn finish(&mut self, tokens: Vec<Token>, logprob: f64, reason: FinishReason) {
         let score = self.score(logprob, self.length);
         let full = self.finished.len() >= self.job.beams;
         if full && score <= self.worst_score() {
@@ -139,7 +155,7 @@ impl BeamDecoding {
                 self.finished.remove(worst);
             }
         }
-        self.finished.push(Hypothesis { ids, logprob, score, reason, tokens: self.length });
+        self.finished.push(Hypothesis { tokens, logprob, score, reason });
     }
 
     /// `logprob / tokens^length_penalty`.
@@ -168,8 +184,21 @@ impl BeamDecoding {
     /// Lets texts that are cut at `max_tokens` compete with the finished ones.
     fn cut_running(&mut self) {
         for beam in std::mem::take(&mut self.running) {
-            self.finish(beam.ids, beam.logprob, FinishReason::Length);
+            self.finish(beam.tokens, beam.logprob, FinishReason::Length);
         }
+    }
+
+    /// A text, token by token.
+    fn write(&self, choice: u32, tokens: &[Token], events: &mut Vec<Event>) {
+        let decoder = Arc::clone(&self.vocabulary.decoder);
+        let mut stream = TextStream::new(decoder, Arc::from([])).behind(&self.before);
+        for &(token, number) in tokens {
+            let ends = self.vocabulary.eos_ids.contains(&token.id);
+            let text = if ends { String::new() } else { stream.push_numbered(token.id, number) };
+            let token = TokenText { token, top: Vec::new(), number: None };
+            events.push(Event::Text { choice, text, token: Some(token) });
+        }
+        events.push(Event::Text { choice, text: stream.finish(), token: None });
     }
 
     /// Reports the best texts. Where the model allows fewer than asked for, the rest is empty.
@@ -182,9 +211,8 @@ impl BeamDecoding {
                 events.push(Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None });
                 continue;
             };
-            let text = self.vocabulary.decoder.decode(&best.ids);
-            events.push(Event::Text { choice, text, token: None });
-            let (reason, tokens, cumulative_logprob) = (best.reason, best.tokens, Some(best.logprob));
+            self.write(choice, &best.tokens, events);
+            let (reason, tokens, cumulative_logprob) = (best.reason, best.tokens.len(), Some(best.logprob));
             events.push(Event::Finished { choice, reason, tokens, cumulative_logprob });
         }
     }
@@ -202,7 +230,7 @@ impl Decoding for BeamDecoding {
             return Ok(Progress::Done);
         }
         for row in 0..self.in_step {
-            self.extend(self.computed + row, result.row(row))?;
+            self.extend(self.computed + row, result, row)?;
         }
         self.computed += self.in_step;
         if self.computed < self.running.len() {

@@ -7,7 +7,6 @@ use super::tests::{number_job, tree};
 use super::*;
 use crate::engine::{BatchModel, FinishReason, NumberJob, NumberMethod, NumberOutcome, Prompt, Row, TextJob};
 use crate::numbers::{Effect, GrammarLimits, Interval, NumberPiece, NumberState};
-use crate::sampling::Sampling;
 use crate::scripted::ScriptedModel;
 
 /// Ids: 0 start, 1 end, 2 a space, 3 a minus, 4 `[NUM]`, 5 a letter, from 6 on the digits of four powers of ten.
@@ -71,7 +70,7 @@ fn model(next: impl Fn(&[u32]) -> Vec<(u32, f64)> + Send + 'static) -> ScriptedM
 
 fn run(mut model: ScriptedModel, vocabulary: &Vocabulary, request: &Request) -> Vec<Event> {
     let opened = model.open(&[&Prompt::from(vec![5, 1])]).unwrap()[0];
-    let mut decoding = vocabulary.decoding(request, opened.first_token);
+    let mut decoding = vocabulary.decoding(request, &[], opened.first_token);
     let (mut events, mut nodes) = (Vec::new(), 0);
     loop {
         let paths = decoding.next_rows(4);
@@ -209,8 +208,7 @@ fn what_a_number_head_says_keeps_to_the_range_and_to_what_can_be_read() {
 }
 
 fn text_job() -> TextJob {
-    let sampling = Sampling { temperature: 0.0, top_p: 1.0, seed: 0 };
-    TextJob { n: 1, max_tokens: 8, sampling, stop: Vec::new(), logprobs: Some(0) }
+    TextJob { max_tokens: 8, logprobs: Some(0), ..TextJob::default() }
 }
 
 #[test]
@@ -266,7 +264,7 @@ fn its_text_has_twelve_decimals_and_ends_before_a_stop_string() {
 fn a_broken_head_is_an_error_of_the_request() {
     let (mut model, vocabulary) = point(f32::NAN);
     let opened = model.open(&[&Prompt::from(vec![1])]).unwrap()[0];
-    let mut decoding = vocabulary.decoding(&Request::Text(text_job()), opened.first_token);
+    let mut decoding = vocabulary.decoding(&Request::Text(text_job()), &[], opened.first_token);
     let path = decoding.next_rows(1)[0];
     let logits = model.step(&[Row { context: opened.context, path }]).unwrap();
     let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(0) };

@@ -104,15 +104,16 @@ impl Vocabulary {
         }
     }
 
-    /// Starts decoding a request whose first row holds `first_token`.
-    pub fn decoding(&self, request: &Request, first_token: u32) -> Box<dyn Decoding> {
+    /// Starts decoding a request whose first row holds `first_token`. `before` is what stands in front of the answer in
+    /// the same sequence: the prompt of a decoder-only model, nothing for an encoder-decoder.
+    pub fn decoding(&self, request: &Request, before: &[u32], first_token: u32) -> Box<dyn Decoding> {
         if self.grammar.is_point() {
             return Box::new(point::PointDecoding::new(request.clone(), first_token));
         }
         match request {
-            Request::Text(job) => Box::new(TextDecoding::new(job, self, first_token)),
-            Request::Beams(job) => Box::new(BeamDecoding::new(job, self, first_token)),
-            Request::Number(job) => number::decoding(job, self, first_token),
+            Request::Text(job) => Box::new(TextDecoding::new(job, self, before, first_token)),
+            Request::Beams(job) => Box::new(BeamDecoding::new(job, self, before, first_token)),
+            Request::Number(job) => number::decoding(job, self, before, first_token),
             Request::Score(job) => Box::new(score::ScoreDecoding::new(job, first_token)),
         }
     }

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::engine::{
-    After, BatchModel, FinishReason, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator,
-    TextJob,
+    After, BatchModel, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator, TextJob,
 };
 use crate::numbers::{Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::Sampling;
@@ -27,7 +26,7 @@ impl TextDecoder for Pieces {
     }
 }
 
-fn vocabulary() -> Vocabulary {
+pub(super) fn vocabulary() -> Vocabulary {
     let texts = PIECES.iter().enumerate().map(|(id, piece)| (id > 1).then(|| (*piece).to_owned()));
     Vocabulary {
         decoder: Arc::new(Pieces),
@@ -55,13 +54,22 @@ pub(super) fn model(
 
 /// Runs one request to its end with at most `rows_max` rows a step.
 pub(super) fn run(
-    mut model: ScriptedModel,
+    model: ScriptedModel,
     request: Request,
     rows_max: usize,
 ) -> Result<Vec<Event>, EngineError> {
-    let job = Job { prompt: vec![2, 1].into(), request, deadline: None };
-    let opened = model.open(&[&job.prompt]).unwrap()[0];
-    let mut decoding = vocabulary().decoding(&job.request, opened.first_token);
+    run_behind(model, (&[], request), rows_max)
+}
+
+/// The same behind the ids `asked.0` of the same sequence.
+pub(super) fn run_behind(
+    mut model: ScriptedModel,
+    asked: (&[u32], Request),
+    rows_max: usize,
+) -> Result<Vec<Event>, EngineError> {
+    let (before, request) = asked;
+    let opened = model.open(&[&vec![2, 1].into()]).unwrap()[0];
+    let mut decoding = vocabulary().decoding(&request, before, opened.first_token);
     let (mut events, mut nodes) = (Vec::new(), 0);
     loop {
         let paths = decoding.next_rows(rows_max);
@@ -112,7 +120,7 @@ fn assert_masses(outcome: &NumberOutcome, closed: f64, invalid: f64, open: f64) 
 }
 
 /// Signs, decimals, two spellings of 12, an end too early and text that is no number.
-fn small(text: &str) -> Vec<(&'static str, f64)> {
+pub(super) fn small(text: &str) -> Vec<(&'static str, f64)> {
     match text {
         "" => vec![("4", 0.5), ("-", 0.2), ("1", 0.1), ("12", 0.1), ("x", 0.05), ("", 0.05)],
         "4" => vec![("", 0.8), (".", 0.2)],
@@ -140,7 +148,7 @@ fn where_anything_ends_a_number_a_full_stop_does_too() {
 }
 
 /// Every digit goes on with probability 0.8, all digits alike, so length L has mass 0.2 * 0.8^L; the rest is `x`.
-fn geometric(text: &str) -> Vec<(&'static str, f64)> {
+pub(super) fn geometric(text: &str) -> Vec<(&'static str, f64)> {
     let digits = PIECES[2..12].iter().map(|digit| (*digit, 0.08));
     let rest = if text.is_empty() { ("x", 0.2) } else { ("", 0.2) };
     digits.chain([rest]).collect()
@@ -200,7 +208,7 @@ fn the_budget_of_nodes_ends_the_tree_and_says_so() {
 
 #[test]
 fn broken_logits_are_an_error_and_not_a_number() {
-    for request in [Request::Number(number_job()), Request::Text(text_job())] {
+    for request in [Request::Number(number_job()), Request::Text(TextJob::default())] {
         let broken = ScriptedModel::new(PIECES.len(), Box::new(|_, _| Ok(vec![f32::NAN; PIECES.len()])));
         assert!(matches!(run(broken, request, 4), Err(EngineError::Step(_))));
     }
@@ -340,7 +348,7 @@ fn shown(events: &[Event]) -> String {
 
 #[test]
 fn distributions_behind_several_texts_are_averaged_at_any_width() {
-    let sampling = Sampling { temperature: 1.0, top_p: 1.0, seed: 11 };
+    let sampling = Sampling { seed: 11, ..Sampling::PLAIN };
     let ask = |rows_max| {
         let outcome = number(model(thinks_first), after(".", 64, sampling), rows_max);
         NumberOutcome { forward_passes: 0, ..outcome }
@@ -366,73 +374,4 @@ fn a_marker_inside_a_token_leaves_the_rest_to_the_number() {
     let limits = GrammarLimits::new(2, 0, true).unwrap();
     let outcome = number(model(says_12), NumberJob { limits, ..after("1", 1, Sampling::GREEDY) }, 16);
     assert_eq!(leaves(&outcome), [("2".to_owned(), 0.5), ("25".to_owned(), 0.25)]);
-}
-
-fn text_job() -> TextJob {
-    TextJob { n: 1, max_tokens: 10, sampling: Sampling::GREEDY, stop: Vec::new(), logprobs: None }
-}
-
-/// The text, reason and length of each choice.
-fn texts(events: &[Event]) -> Vec<(String, FinishReason, usize)> {
-    let finished = events.iter().filter_map(|event| match event {
-        Event::Finished { choice, reason, tokens, .. } => Some((*choice, *reason, *tokens)),
-        _ => None,
-    });
-    let mut finished: Vec<_> = finished.collect();
-    finished.sort_by_key(|&(choice, ..)| choice);
-    let text_of = |wanted| {
-        let pieces = events.iter().filter_map(move |event| match event {
-            Event::Text { choice, text, .. } if *choice == wanted => Some(text.as_str()),
-            _ => None,
-        });
-        pieces.collect::<String>()
-    };
-    finished.into_iter().map(|(choice, reason, tokens)| (text_of(choice), reason, tokens)).collect()
-}
-
-#[test]
-fn greedy_text_ends_at_the_end_the_limit_or_a_stop_string() {
-    let says_4x5 = |text: &str| match text {
-        "" => vec![("4", 0.9), ("x", 0.1)],
-        "4" => vec![("x", 1.0)],
-        "4x" => vec![("5", 0.6), ("", 0.4)],
-        _ => vec![("", 1.0)],
-    };
-    for (job, want) in [
-        (text_job(), ("4x5", FinishReason::Stop, 4)),
-        (TextJob { max_tokens: 2, ..text_job() }, ("4x", FinishReason::Length, 2)),
-        (TextJob { max_tokens: 0, ..text_job() }, ("", FinishReason::Length, 0)),
-        (TextJob { stop: vec!["x".to_owned()], ..text_job() }, ("4", FinishReason::Stop, 2)),
-        (TextJob { stop: vec!["x5".to_owned()], ..text_job() }, ("4", FinishReason::Stop, 3)),
-    ] {
-        let got = texts(&run(model(says_4x5), Request::Text(job.clone()), 4).unwrap());
-        assert_eq!(got, [(want.0.to_owned(), want.1, want.2)], "{job:?}");
-    }
-}
-
-#[test]
-fn sampled_texts_are_the_same_at_any_width_and_differ_from_each_other() {
-    let sampling = Sampling { temperature: 1.0, top_p: 1.0, seed: 5 };
-    let job = || Request::Text(TextJob { n: 6, sampling, ..text_job() });
-    let wide = texts(&run(model(geometric), job(), 64).unwrap());
-    let narrow = texts(&run(model(geometric), job(), 2).unwrap());
-    assert_eq!(wide, narrow);
-    assert!(wide.iter().any(|text| *text != wide[0]), "{wide:?}");
-}
-
-#[test]
-fn asking_for_log_probabilities_reports_them_and_changes_nothing() {
-    let job = TextJob { logprobs: Some(2), ..text_job() };
-    let events = run(model(small), Request::Text(job), 4).unwrap();
-    let tokens: Vec<_> = events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Text { token, .. } => token.clone(),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(texts(&events), texts(&run(model(small), Request::Text(text_job()), 4).unwrap()));
-    assert_eq!(tokens.iter().map(|token| token.token.id).collect::<Vec<_>>(), [6, 1], "`4` and the end");
-    assert!((tokens[0].token.logprob - 0.5_f64.ln()).abs() < 1e-6);
-    assert_eq!(tokens[0].top.iter().map(|top| top.id).collect::<Vec<_>>(), [6, 12]);
 }

@@ -1,6 +1,7 @@
 //! Why a model or an engine gave no answer. Knows nothing about HTTP.
 
 use super::{ContextId, NodeId};
+use crate::sampling::GuideError;
 
 /// A failed model call.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,25 @@ pub enum EngineError {
         /// How long the job may take in all.
         after_ms: u64,
     },
+    /// The job waited too long for its turn.
+    #[error("no room within {after_ms} ms")]
+    QueueTimeout {
+        /// How long jobs may wait.
+        after_ms: u64,
+    },
+    /// The job may need more memory than there is for all.
+    #[error(
+        "the request may need {needs} bytes of cache, the server has {max}; ask for fewer or shorter texts"
+    )]
+    TooLarge {
+        /// What it needs at worst.
+        needs: u64,
+        /// What there is.
+        max: u64,
+    },
+    /// The text cannot keep to what was asked of it.
+    #[error("guided decoding failed: {0}")]
+    Guide(#[from] GuideError),
     /// A step that held rows of this job failed.
     #[error("decoding failed: {0}")]
     Step(String),

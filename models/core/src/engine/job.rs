@@ -1,10 +1,18 @@
 //! A request as the engine sees it: validated, tokenized, with everything decided.
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{EngineError, Prompt, ScoreJob, ScoreOutcome};
 use crate::numbers::{Distribution, Estimation, GrammarLimits, Interval, Objective};
-use crate::sampling::Sampling;
+use crate::sampling::{Guide, Sampling};
+
+/// Tokens of the longest number: two times 20 digits with their separators, a sign, a point and a space.
+const NUMBER_TOKENS_MAX: usize = 64;
+
+/// Nodes that most trees do with (the fixtures' need 50 to 200, the worst 1,300).
+const TREE_NODES_EXPECTED: usize = 512;
 
 /// One prompt and what to decode under it.
 #[derive(Debug, Clone)]
@@ -15,6 +23,62 @@ pub struct Job {
     pub request: Request,
     /// When the answer is no longer wanted, and how long that was from the start.
     pub deadline: Option<(Instant, Duration)>,
+    /// Who asks: those who wait are served in turn. Any number, the same for the same client.
+    pub client: u64,
+}
+
+impl Job {
+    /// A job of nobody in particular, whatever time it takes.
+    pub fn new(prompt: impl Into<Prompt>, request: Request) -> Self {
+        Self { prompt: prompt.into(), request, deadline: None, client: 0 }
+    }
+
+    /// The tokens that are opened as its context. Where the prompt's own log-probabilities are wanted this is the first
+    /// one, and the decoding steps the others.
+    pub fn opened_prompt(&self) -> Cow<'_, Prompt> {
+        match &self.request {
+            Request::Text(job) if job.prompt_logprobs.is_some() => {
+                let first = self.prompt.ids.iter().take(1).copied();
+                Cow::Owned(first.collect::<Vec<u32>>().into())
+            }
+            _ => Cow::Borrowed(&self.prompt),
+        }
+    }
+
+    /// Most nodes that its context can come to have.
+    pub fn nodes_max(&self) -> usize {
+        self.nodes(usize::MAX)
+    }
+
+    /// Nodes that it is expected to need: as many as it can have, but of a tree's budget the first few hundred, since
+    /// most trees close long before it is used up.
+    pub fn nodes_expected(&self) -> usize {
+        self.nodes(TREE_NODES_EXPECTED)
+    }
+
+    /// Lowers the budgets of trees so that there are at most so many nodes, as far as that goes.
+    pub fn limit_nodes(&mut self, max: usize) {
+        let beside = self.nodes(0);
+        if let Request::Number(job) = &mut self.request
+            && let texts = job.texts()
+            && let NumberMethod::Tree { nodes_max, .. } = &mut job.method
+        {
+            *nodes_max = (max.saturating_sub(beside) / texts).clamp(1, (*nodes_max).max(1));
+        }
+    }
+
+    /// Most nodes where a tree has at most `tree_max`.
+    fn nodes(&self, tree_max: usize) -> usize {
+        match &self.request {
+            Request::Text(job) => {
+                let stepped = self.prompt.len() - self.opened_prompt().len();
+                (job.paths() as usize).saturating_mul(job.max_tokens).saturating_add(1 + stepped)
+            }
+            Request::Beams(job) => job.beams.saturating_mul(job.max_tokens).saturating_add(1),
+            Request::Number(job) => job.nodes(tree_max),
+            Request::Score(job) => job.target.len().max(1),
+        }
+    }
 }
 
 /// What to decode.
@@ -34,7 +98,7 @@ impl Request {
     /// How many answers it asks for.
     pub fn sequences(&self) -> u32 {
         match self {
-            Self::Text(job) => job.n,
+            Self::Text(job) => job.paths(),
             Self::Beams(job) => job.n,
             Self::Number(_) | Self::Score(_) => 1,
         }
@@ -44,16 +108,61 @@ impl Request {
 /// Ordinary text: greedy or sampled, one or several paths.
 #[derive(Debug, Clone)]
 pub struct TextJob {
-    /// How many independent texts.
+    /// How many independent texts are shown.
     pub n: u32,
+    /// How many are decoded. Where that is more than `n`, those with the best mean log-probability are shown, all at
+    /// the end and best first; of the others only their [`Event::Finished`], as choices from `n` on.
+    pub best_of: u32,
     /// Most tokens of each text. 0 ends at once.
     pub max_tokens: usize,
+    /// Nothing ends a text before it has this many tokens.
+    pub min_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// What is added to the logits of these ids.
+    pub logit_bias: Arc<[(u32, f32)]>,
     /// A text ends before the first of these strings.
     pub stop: Vec<String>,
+    /// Ids that end a text as the end of sequence does.
+    pub stop_token_ids: Vec<u32>,
+    /// Whether a text shows what ended it: the stop string, or a token of `stop_token_ids`.
+    pub include_stop: bool,
+    /// Whether the end of sequence is a token like any other.
+    pub ignore_eos: bool,
     /// Report each token's log-probability and this many of the most probable alternatives.
     pub logprobs: Option<usize>,
+    /// The same for the tokens of the prompt behind its first one, where model and answer are one sequence.
+    pub prompt_logprobs: Option<usize>,
+    /// What every text must keep to.
+    pub guide: Option<Arc<dyn Guide>>,
+}
+
+impl TextJob {
+    /// How many texts are decoded.
+    pub fn paths(&self) -> u32 {
+        self.best_of.max(self.n)
+    }
+}
+
+impl Default for TextJob {
+    /// One greedy text of at most 16 tokens.
+    fn default() -> Self {
+        Self {
+            n: 1,
+            best_of: 1,
+            max_tokens: 16,
+            min_tokens: 0,
+            sampling: Sampling::GREEDY,
+            logit_bias: Arc::from([]),
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            include_stop: false,
+            ignore_eos: false,
+            logprobs: None,
+            prompt_logprobs: None,
+            guide: None,
+        }
+    }
 }
 
 /// The most probable texts, found by a beam search.
@@ -108,6 +217,26 @@ pub struct NumberJob {
     pub range: Option<Interval>,
     /// Text that comes before the number.
     pub after: Option<After>,
+}
+
+impl NumberJob {
+    /// Most nodes that it can come to have, where a tree has at most `tree_max`: its trees or longest numbers, and the
+    /// text before them.
+    fn nodes(&self, tree_max: usize) -> usize {
+        let search = match &self.method {
+            NumberMethod::Tree { nodes_max, .. } => tree_max.min(*nodes_max),
+            NumberMethod::Sample { samples, .. } => NUMBER_TOKENS_MAX.saturating_mul(*samples as usize),
+            NumberMethod::Beam { beams } => NUMBER_TOKENS_MAX.saturating_mul(*beams),
+            NumberMethod::Token => NUMBER_TOKENS_MAX,
+        };
+        let before = self.after.as_ref().map_or(1, |after| after.max_tokens);
+        search.saturating_add(before).saturating_mul(self.texts())
+    }
+
+    /// How many texts come before numbers of their own.
+    fn texts(&self) -> usize {
+        self.after.as_ref().map_or(1, |after| after.rationales.max(1) as usize)
+    }
 }
 
 /// How a number distribution is found.
@@ -227,6 +356,8 @@ pub enum FinishReason {
 /// What an engine sends back about one job. The last event is `Finished` of every text, `Number`, `Scored` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
+    /// The next tokens of the prompt, from its second one on, with their log-probabilities. Comes before all texts.
+    Prompt(Vec<TokenText>),
     /// More of one text.
     Text {
         /// Which of the `n` texts.
@@ -238,7 +369,7 @@ pub enum Event {
     },
     /// One text is complete.
     Finished {
-        /// Which of the `n` texts.
+        /// Which of the texts: the first `n` are shown.
         choice: u32,
         /// Why it ended.
         reason: FinishReason,

@@ -16,6 +16,6 @@ pub use job::{
     Precision, Request, Terminator, TextJob, TokenLogprob, TokenNumber, TokenText,
 };
 pub use model::{
-    BatchModel, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Prompt, Row,
+    BatchModel, CacheCost, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Prompt, Row,
 };
 pub use score::{ScoreJob, ScoreOutcome, TokenScore};

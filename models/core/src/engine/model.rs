@@ -198,6 +198,24 @@ impl ModelInfo {
     }
 }
 
+/// Bytes of memory that contexts hold; 0 where that is not known. An engine opens no more contexts at once than fit its
+/// limit at worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheCost {
+    /// For each token of a prompt that was opened.
+    pub prompt_token: u64,
+    /// For each node.
+    pub node: u64,
+}
+
+impl CacheCost {
+    /// Bytes of a context of so many prompt tokens once so many nodes are decoded in it.
+    pub fn bytes(self, prompt_tokens: usize, nodes: usize) -> u64 {
+        let prompt = self.prompt_token.saturating_mul(prompt_tokens as u64);
+        prompt.saturating_add(self.node.saturating_mul(nodes as u64))
+    }
+}
+
 /// A model that decodes rows of many contexts at once. Its owner is one engine thread.
 ///
 /// A row's logits depend on its context and its ancestors only, never on the other rows of the step.
@@ -219,6 +237,11 @@ pub trait BatchModel: Send {
     /// On an unknown context or parent, or when the computation fails. The contexts of the step are then no
     /// longer usable and should be closed.
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError>;
+
+    /// What its contexts hold in memory. Constant over the model's life.
+    fn cache_cost(&self) -> CacheCost {
+        CacheCost::default()
+    }
 
     /// Frees a context and all its nodes. Unknown contexts are ignored.
     fn close(&mut self, context: ContextId);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row};
+use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
 use super::{Root, rules, search};
 use crate::engine::{After, EngineError, Event, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow};
 use crate::numbers::{Distribution, NumberRules};
@@ -47,14 +47,16 @@ enum Stage {
 }
 
 impl ThenNumber {
-    pub(super) fn new(job: &NumberJob, after: &After, vocabulary: &Vocabulary, first_token: u32) -> Self {
+    /// `place`: the ids in front of the texts in the same sequence, and the token of the first row.
+    pub(super) fn new(job: &NumberJob, after: &After, vocabulary: &Vocabulary, place: (&[u32], u32)) -> Self {
+        let (before, first_token) = place;
         let trimmed = after.marker.trim_end();
         let marker = if trimmed.is_empty() { &after.marker } else { trimmed };
         let stop: Arc<[String]> = Arc::new([marker.to_owned()]);
         let text = |stream: u32| Text {
             ids: Vec::new(),
-            stream: TextStream::new(Arc::clone(&vocabulary.decoder), Arc::clone(&stop)),
-            sampler: Sampler::new(after.sampling, u64::from(stream)),
+            stream: TextStream::new(Arc::clone(&vocabulary.decoder), Arc::clone(&stop)).behind(before),
+            sampler: Sampler::new(after.sampling, u64::from(stream)).behind(before),
             stage: Stage::Begins,
         };
         Self {
@@ -82,7 +84,7 @@ impl ThenNumber {
         let (logits, node) = result.row(0);
         check_row(logits)?;
         let text = &mut self.texts[index];
-        let id = text.sampler.choose(self.vocabulary.known(logits)) as u32;
+        let id = text.sampler.choose(self.vocabulary.known(logits)).ok_or_else(not_a_distribution)?;
         let ends = self.vocabulary.eos_ids.contains(&id);
         text.ids.push(id);
         let mut shown = if ends { String::new() } else { text.stream.push_numbered(id, result.number(0)) };

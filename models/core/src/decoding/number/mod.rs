@@ -26,10 +26,15 @@ struct Root {
     state: NumberState,
 }
 
-/// Starts decoding a number whose first row holds `first_token`.
-pub(super) fn decoding(job: &NumberJob, vocabulary: &Vocabulary, first_token: u32) -> Box<dyn Decoding> {
+/// Starts decoding a number whose first row holds `first_token`, behind the ids `before` of the same sequence.
+pub(super) fn decoding(
+    job: &NumberJob,
+    vocabulary: &Vocabulary,
+    before: &[u32],
+    first_token: u32,
+) -> Box<dyn Decoding> {
     match &job.after {
-        Some(after) => Box::new(after::ThenNumber::new(job, after, vocabulary, first_token)),
+        Some(after) => Box::new(after::ThenNumber::new(job, after, vocabulary, (before, first_token))),
         None => {
             let row = PathRow::new(None, first_token);
             search(

@@ -1,0 +1,154 @@
+//! Text: one chain of rows per wanted text, greedy or sampled, until each one ends.
+//!
+//! [`path`] is one text, [`prompt`] the rows of a prompt whose own log-probabilities are wanted, [`report`] what is said
+//! of a token.
+
+mod path;
+mod prompt;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use path::{Path, Rules};
+use prompt::PromptRows;
+use report::token_text;
+
+use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
+use crate::engine::{EngineError, Event, NodeId, PathRow, TextJob};
+
+/// Logits and node of a row, and what the model's number head says there, where it has one.
+type RowResult<'a> = (&'a [f32], NodeId, Option<f32>);
+
+fn numbered<'a>(result: StepResult<'a>, n: usize) -> RowResult<'a> {
+    let (logits, node) = result.row(n);
+    (logits, node, result.number(n))
+}
+
+/// Decodes `n` texts under one context. They share the first row.
+pub struct TextDecoding {
+    paths: Vec<Path>,
+    rules: Rules,
+    /// Rows up to the one that all texts begin behind.
+    prompt: Option<PromptRows>,
+    /// Paths whose rows are in the step that is being computed.
+    in_step: Vec<usize>,
+    n: usize,
+    logprobs: Option<usize>,
+    vocabulary: Vocabulary,
+}
+
+impl TextDecoding {
+    /// `before`: what stands in front of the texts in the same sequence; of an encoder-decoder model nothing does.
+    pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary, before: &[u32], first_token: u32) -> Self {
+        let rules = Rules::new(job, vocabulary);
+        let prompt = match job.prompt_logprobs {
+            Some(count) if !before.is_empty() => PromptRows::scored(before, count),
+            _ => PromptRows::opened(first_token),
+        };
+        Self {
+            paths: (0..job.paths()).map(|path| Path::new(path, job, (vocabulary, before))).collect(),
+            rules,
+            prompt: Some(prompt),
+            in_step: Vec::new(),
+            n: job.n as usize,
+            logprobs: job.logprobs,
+            vocabulary: vocabulary.clone(),
+        }
+    }
+
+    fn chooses(&self) -> bool {
+        self.paths.len() > self.n
+    }
+
+    fn extend(
+        &mut self,
+        index: usize,
+        (logits, node, head): RowResult<'_>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        // Whether these are the best is known at the end.
+        let (chooses, path) = (self.chooses(), &mut self.paths[index]);
+        let mut own = Vec::new();
+        if self.rules.max_tokens == 0 {
+            path.end_at_once(&mut own);
+        } else {
+            check_row(logits)?;
+            let id = path.choose(self.vocabulary.known(logits), &self.rules)?;
+            let count = self.logprobs.or(chooses.then_some(0));
+            let token =
+                count.map(|count| token_text(&self.vocabulary, (logits, head), (id, count))).transpose()?;
+            path.logprob += token.as_ref().map_or(0.0, |token| token.token.logprob);
+            let token = token.filter(|_| self.logprobs.is_some());
+            path.take((id, node, head), token, &self.rules, &mut own)?;
+        }
+        if chooses {
+            path.kept.append(&mut own)
+        } else {
+            events.append(&mut own)
+        }
+        Ok(())
+    }
+
+    /// Hands out the events of all texts, the most probable one as choice 0; those beyond `n` as numbers only.
+    fn choose_best(&mut self, events: &mut Vec<Event>) {
+        self.paths
+            .sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()).then(a.number.cmp(&b.number)));
+        for (rank, path) in (0u32..).zip(&mut self.paths) {
+            for mut event in std::mem::take(&mut path.kept) {
+                match &mut event {
+                    Event::Text { choice, .. } | Event::Finished { choice, .. } => *choice = rank,
+                    _ => {}
+                }
+                if (rank as usize) < self.n || matches!(event, Event::Finished { .. }) {
+                    events.push(event);
+                }
+            }
+        }
+    }
+
+    /// Takes rows of the prompt; behind the last one all texts begin.
+    fn advance_prompt(
+        &mut self,
+        mut prompt: PromptRows,
+        result: StepResult<'_>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        events.extend(prompt.report(&self.vocabulary, result)?);
+        match prompt.advance(result) {
+            Some(last) => (0..self.paths.len()).try_for_each(|path| self.extend(path, last, events)),
+            None => {
+                self.prompt = Some(prompt);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Decoding for TextDecoding {
+    fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+        if let Some(prompt) = &mut self.prompt {
+            return prompt.next_rows(rows_max);
+        }
+        self.in_step = (0..self.paths.len()).filter(|&path| self.paths[path].next.is_some()).collect();
+        // Paths that have waited longest go first, so that a small step starves none.
+        self.in_step.sort_by_key(|&path| self.paths[path].decoded);
+        self.in_step.truncate(rows_max);
+        self.in_step.iter().filter_map(|&path| self.paths[path].next).collect()
+    }
+
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
+        if let Some(prompt) = self.prompt.take() {
+            self.advance_prompt(prompt, result, events)?;
+        }
+        for (row, path) in std::mem::take(&mut self.in_step).into_iter().enumerate() {
+            self.extend(path, numbered(result, row), events)?;
+        }
+        if self.prompt.is_some() || !self.paths.iter().all(|path| path.finished) {
+            return Ok(Progress::Running);
+        }
+        if self.chooses() {
+            self.choose_best(events);
+        }
+        Ok(Progress::Done)
+    }
+}

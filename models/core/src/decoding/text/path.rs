@@ -1,0 +1,145 @@
+//! One text on its way: what its next token may be, and what ends it.
+
+use std::sync::Arc;
+
+use super::{PathRow, not_a_distribution};
+use crate::decoding::Vocabulary;
+use crate::engine::{EngineError, Event, FinishReason, NodeId, TextJob, TokenText};
+use crate::sampling::{GuideError, GuideState, Sampler};
+use crate::text::TextStream;
+
+/// What holds for every text of a job.
+pub(super) struct Rules {
+    pub(super) max_tokens: usize,
+    min_tokens: usize,
+    logit_bias: Arc<[(u32, f32)]>,
+    /// Ids that end a text: the end of sequence unless it is ignored, and those of the job.
+    ends: Vec<u32>,
+    /// Whether an id that ends a text is shown, too.
+    include_stop: bool,
+}
+
+impl Rules {
+    pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary) -> Self {
+        let eos = vocabulary.eos_ids.iter().filter(|_| !job.ignore_eos);
+        Self {
+            max_tokens: job.max_tokens,
+            min_tokens: job.min_tokens,
+            logit_bias: Arc::clone(&job.logit_bias),
+            ends: eos.chain(&job.stop_token_ids).copied().collect(),
+            include_stop: job.include_stop,
+        }
+    }
+}
+
+/// One text.
+pub(super) struct Path {
+    /// Which of the job's texts it is, in the order of their random numbers.
+    pub(super) number: u32,
+    pub(super) decoded: usize,
+    /// The row to compute next; `None` before the first and after the last token.
+    pub(super) next: Option<PathRow>,
+    pub(super) finished: bool,
+    /// Sum of its tokens' log-probabilities, where the best of several are looked for.
+    pub(super) logprob: f64,
+    /// Events that wait until the best are known.
+    pub(super) kept: Vec<Event>,
+    stream: TextStream,
+    sampler: Sampler,
+    guide: Option<Box<dyn GuideState>>,
+}
+
+impl Path {
+    /// Behind the ids `place.1` of the same sequence.
+    pub(super) fn new(number: u32, job: &TextJob, place: (&Vocabulary, &[u32])) -> Self {
+        let (vocabulary, before) = place;
+        let stop: Arc<[String]> = job.stop.clone().into();
+        let stream = TextStream::new(Arc::clone(&vocabulary.decoder), stop)
+            .stopping(job.include_stop, job.min_tokens)
+            .behind(before);
+        Self {
+            number,
+            decoded: 0,
+            next: None,
+            finished: false,
+            logprob: 0.0,
+            kept: Vec::new(),
+            stream,
+            sampler: Sampler::new(job.sampling, u64::from(number)).behind(before),
+            guide: job.guide.as_ref().map(|guide| guide.start()),
+        }
+    }
+
+    /// The next token, in the order of processors that [`crate::sampling`] describes.
+    pub(super) fn choose(&mut self, logits: &[f32], rules: &Rules) -> Result<u32, EngineError> {
+        let ends_banned = self.decoded < rules.min_tokens;
+        if self.guide.is_none() && !ends_banned && rules.logit_bias.is_empty() {
+            return self.sampler.choose(logits).ok_or_else(not_a_distribution);
+        }
+        let mut logits = logits.to_vec();
+        if let Some(guide) = &mut self.guide {
+            guide.restrict(&mut logits)?;
+        }
+        let mut change = |id: u32, by: f32| {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit += by;
+            }
+        };
+        for &id in rules.ends.iter().filter(|_| ends_banned) {
+            change(id, f32::NEG_INFINITY);
+        }
+        for &(id, bias) in &*rules.logit_bias {
+            change(id, bias);
+        }
+        self.sampler
+            .choose(&logits)
+            .ok_or_else(|| EngineError::Guide(GuideError("no token of the vocabulary can follow".to_owned())))
+    }
+
+    /// Adds a token, with the number that a number head says for it, and ends the text where it must.
+    pub(super) fn take(
+        &mut self,
+        (id, node, number): (u32, NodeId, Option<f32>),
+        token: Option<TokenText>,
+        rules: &Rules,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        self.decoded += 1;
+        let ends = rules.ends.contains(&id);
+        if let Some(guide) = &mut self.guide {
+            guide.accept(id)?;
+        }
+        let text =
+            if ends && !rules.include_stop { String::new() } else { self.stream.push_numbered(id, number) };
+        events.push(Event::Text { choice: self.number, text, token });
+        let complete = self.guide.as_mut().is_some_and(|guide| guide.is_complete());
+        if ends || complete || self.stream.stopped() {
+            self.finish(FinishReason::Stop, events);
+        } else if self.decoded >= rules.max_tokens {
+            self.finish(FinishReason::Length, events);
+        } else {
+            self.next = Some(PathRow::new(Some(node), id));
+        }
+        Ok(())
+    }
+
+    /// Ends a text of no tokens.
+    pub(super) fn end_at_once(&mut self, events: &mut Vec<Event>) {
+        self.finish(FinishReason::Length, events);
+    }
+
+    pub(super) fn mean_logprob(&self) -> f64 {
+        self.logprob / self.decoded.max(1) as f64
+    }
+
+    fn finish(&mut self, reason: FinishReason, events: &mut Vec<Event>) {
+        let rest = self.stream.finish();
+        if !rest.is_empty() {
+            events.push(Event::Text { choice: self.number, text: rest, token: None });
+        }
+        let (choice, tokens) = (self.number, self.decoded);
+        events.push(Event::Finished { choice, reason, tokens, cumulative_logprob: None });
+        self.next = None;
+        self.finished = true;
+    }
+}

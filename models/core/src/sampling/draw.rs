@@ -1,0 +1,66 @@
+//! One draw from a softmax that is cut off: at a share of the best (`min_p`), at a number (`top_k`), at a mass (`top_p`).
+
+use std::cmp::Ordering;
+
+use super::Sampling;
+
+/// A token's index with its weight: its probability over that of the most probable token.
+type Weighted = (usize, f64);
+
+/// The token at `point` (in [0, 1)) of what the cut-offs leave of the distribution. `max` is the largest logit. `None`
+/// only when rounding leaves nothing.
+pub(super) fn draw(logits: &[f32], max: f32, sampling: &Sampling, point: f64) -> Option<usize> {
+    let weights = candidates(logits, max, sampling);
+    let mut left = point * total(&weights);
+    weights.into_iter().find_map(|(index, weight)| {
+        left -= weight;
+        (left < 0.0).then_some(index)
+    })
+}
+
+fn total(weights: &[Weighted]) -> f64 {
+    weights.iter().map(|&(_, weight)| weight).sum()
+}
+
+/// The tokens that may be drawn: in their own order where nothing is cut by rank, else most probable first.
+fn candidates(logits: &[f32], max: f32, sampling: &Sampling) -> Vec<Weighted> {
+    let weigh = |logit: f32| (f64::from(logit - max) / sampling.temperature).exp();
+    let mut weights: Vec<Weighted> = logits
+        .iter()
+        .map(|&logit| weigh(logit))
+        .enumerate()
+        .filter(|&(_, weight)| weight > 0.0 && weight >= sampling.min_p)
+        .collect();
+    if sampling.top_k > 0 && sampling.top_k < weights.len() {
+        weights.select_nth_unstable_by(sampling.top_k - 1, best_first);
+        weights.truncate(sampling.top_k);
+        weights.sort_unstable_by(best_first);
+    }
+    if sampling.top_p < 1.0 { nucleus(weights, sampling.top_p) } else { weights }
+}
+
+/// The fewest of the most probable tokens that have `top_p` of the mass. Sorts no more than it must.
+fn nucleus(mut weights: Vec<Weighted>, top_p: f64) -> Vec<Weighted> {
+    let wanted = top_p * total(&weights);
+    let (mut mass, mut sorted, mut more) = (0.0, 0, 64);
+    while sorted < weights.len() {
+        let end = weights.len().min(sorted + more);
+        if end < weights.len() {
+            weights[sorted..].select_nth_unstable_by(end - sorted - 1, best_first);
+        }
+        weights[sorted..end].sort_unstable_by(best_first);
+        for index in sorted..end {
+            mass += weights[index].1;
+            if mass >= wanted {
+                weights.truncate(index + 1);
+                return weights;
+            }
+        }
+        (sorted, more) = (end, more * 4);
+    }
+    weights
+}
+
+fn best_first(a: &Weighted, b: &Weighted) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}

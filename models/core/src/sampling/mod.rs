@@ -1,0 +1,118 @@
+//! Choosing the next token from logits: greedy, or sampled within cut-offs, after penalties; seeded per path.
+//!
+//! The order is vLLM's: what the caller did to the logits (a grammar's mask, banned ends, biases), penalties,
+//! temperature, `min_p`, `top_k`, `top_p`. Not here: log-probabilities that are reported (`decoding`), which are those
+//! of the model itself.
+
+mod draw;
+mod guide;
+mod penalties;
+
+use std::borrow::Cow;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+pub use guide::{Guide, GuideError, GuideState};
+
+use penalties::Seen;
+
+/// How tokens are chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the most probable token; otherwise logits are divided by it.
+    pub temperature: f64,
+    /// Sample only from the most probable tokens that together reach this mass, in (0, 1].
+    pub top_p: f64,
+    /// Sample only from this many of the most probable tokens; 0 takes all.
+    pub top_k: usize,
+    /// Sample only tokens that are at least this times as probable as the most probable one, in [0, 1].
+    pub min_p: f64,
+    /// Taken from the logit of every token that was generated before.
+    pub presence_penalty: f64,
+    /// Taken from a token's logit for each time that it was generated before.
+    pub frequency_penalty: f64,
+    /// What the logits of tokens that stand before, in the prompt or generated, are divided by (negative ones are
+    /// multiplied), as in CTRL (Keskar et al. 2019). 1 changes nothing.
+    pub repetition_penalty: f64,
+    /// Same seed, same text, whatever else the engine is doing.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// Always the most probable token.
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        repetition_penalty: 1.0,
+        seed: 0,
+    };
+
+    /// The model's own distribution.
+    pub const PLAIN: Self = Self { temperature: 1.0, ..Self::GREEDY };
+}
+
+/// The state of choosing tokens along one path.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    sampling: Sampling,
+    rng: ChaCha8Rng,
+    /// What penalties are about, where there are any.
+    seen: Option<Seen>,
+}
+
+impl Sampler {
+    /// `path` gives each of several texts of one request its own stream of random numbers.
+    pub fn new(sampling: Sampling, path: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
+        rng.set_stream(path);
+        Self { sampling, rng, seen: Seen::of(&sampling) }
+    }
+
+    /// The same behind a prompt, which `repetition_penalty` looks at, too.
+    pub fn behind(mut self, prompt: &[u32]) -> Self {
+        if let Some(seen) = &mut self.seen {
+            seen.prompt(prompt);
+        }
+        self
+    }
+
+    /// The token chosen from `logits`; it counts as generated from now on. Of equal logits the lowest id wins.
+    ///
+    /// NaN is never chosen. `None` when no logit is above minus infinity.
+    pub fn choose(&mut self, logits: &[f32]) -> Option<u32> {
+        let logits = match &self.seen {
+            None => Cow::Borrowed(logits),
+            Some(seen) => Cow::Owned(seen.penalised(logits, &self.sampling)),
+        };
+        let best = argmax(&logits);
+        let max = logits.get(best).copied().filter(|&max| max > f32::NEG_INFINITY)?;
+        let id = if self.sampling.temperature <= 0.0 {
+            best
+        } else {
+            draw::draw(&logits, max, &self.sampling, self.rng.random()).unwrap_or(best)
+        } as u32;
+        if let Some(seen) = &mut self.seen {
+            seen.generated(id);
+        }
+        Some(id)
+    }
+}
+
+/// Index of the largest value; the first of equals; 0 when nothing compares (all NaN).
+pub fn argmax(values: &[f32]) -> usize {
+    let mut best = (0, f32::NEG_INFINITY);
+    for (index, &value) in values.iter().enumerate() {
+        if value > best.1 {
+            best = (index, value);
+        }
+    }
+    best.0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! Penalties on tokens that stand in the text already, as OpenAI and vLLM define them.
+
+use std::collections::HashMap;
+
+use super::Sampling;
+
+/// Which tokens stand before the next one: how often each was generated; 0 for those of the prompt only.
+#[derive(Debug, Clone)]
+pub(super) struct Seen(HashMap<u32, u32>);
+
+impl Seen {
+    /// `None` where nothing is penalised.
+    pub(super) fn of(sampling: &Sampling) -> Option<Self> {
+        let asks = |value: f64, neutral: f64| value.total_cmp(&neutral).is_ne();
+        // Adding 0 turns -0 into 0.
+        let any = asks(sampling.presence_penalty + 0.0, 0.0)
+            || asks(sampling.frequency_penalty + 0.0, 0.0)
+            || asks(sampling.repetition_penalty, 1.0);
+        any.then(|| Self(HashMap::new()))
+    }
+
+    pub(super) fn prompt(&mut self, ids: &[u32]) {
+        for &id in ids {
+            self.0.entry(id).or_default();
+        }
+    }
+
+    pub(super) fn generated(&mut self, id: u32) {
+        *self.0.entry(id).or_default() += 1;
+    }
+
+    /// The logits after all penalties.
+    pub(super) fn penalised(&self, logits: &[f32], sampling: &Sampling) -> Vec<f32> {
+        let mut logits = logits.to_vec();
+        for (&id, &count) in &self.0 {
+            let Some(logit) = logits.get_mut(id as usize) else { continue };
+            let was = f64::from(*logit);
+            let repeated =
+                if was > 0.0 { was / sampling.repetition_penalty } else { was * sampling.repetition_penalty };
+            let present = if count > 0 { sampling.presence_penalty } else { 0.0 };
+            *logit = (repeated - sampling.frequency_penalty * f64::from(count) - present) as f32;
+        }
+        logits
+    }
+}

@@ -1,0 +1,195 @@
+//! Guided decoding: texts that match a regular expression, a list of choices or a JSON schema, by `llguidance`.
+//!
+//! In: a constraint as a request states it. Out: a [`Guide`] for the vocabulary of one model. Not here: where its masks
+//! go (`ntl_core::sampling`). Invariant: whatever is asked for, compiling and every step stay within [`limits`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory, regex_to_lark};
+use ntl_core::engine::ModelInfo;
+use ntl_core::sampling::{Guide, GuideError, GuideState};
+use serde_json::Value;
+
+use crate::tokenizer::Tokenizer;
+
+/// What a text must be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Constraint {
+    /// Matched as a whole by a regular expression in the syntax of the `regex` crate, without anchors or look-around.
+    Regex(String),
+    /// One of these.
+    Choice(Vec<String>),
+    /// JSON that fits a schema; `$ref` within the schema only.
+    Json(Value),
+}
+
+/// Compiles constraints for one vocabulary.
+pub struct GuideCompiler {
+    factory: ParserFactory,
+    /// Whether a space in front of a text is dropped by decoding, so that it does not count.
+    drops_space: bool,
+    tokens: usize,
+}
+
+impl GuideCompiler {
+    /// Sorts the vocabulary, which takes some milliseconds.
+    ///
+    /// # Errors
+    /// When the model has no end of sequence, without which no text would be complete.
+    pub fn new(tokenizer: &Tokenizer, info: &ModelInfo) -> Result<Self, GuideError> {
+        let end = *info.eos_ids.first().ok_or_else(|| failed("the model has no end of sequence"))?;
+        let words: Vec<Vec<u8>> = (0u32..)
+            .take(info.tokens)
+            .map(|id| match tokenizer.piece_bytes(id) {
+                _ if info.eos_ids.contains(&id) => marked(tokenizer.token(id)),
+                bytes => bytes.filter(|_| tokenizer.unknown_id() != Some(id)).unwrap_or_default(),
+            })
+            .collect();
+        let trie = TokTrie::from(&TokRxInfo::new(info.tokens as u32, end), &words);
+        let trie = trie.with_eos_tokens(&info.eos_ids);
+        let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let capabilities = InferenceCapabilities::default();
+        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+        let mut factory = ParserFactory::new(&environment, capabilities, &slices).map_err(failed)?;
+        *factory.quiet().limits_mut() = limits();
+        Ok(Self { factory, drops_space: info.encoder_decoder, tokens: info.tokens })
+    }
+
+    /// Compiles a constraint.
+    ///
+    /// # Errors
+    /// When it is malformed, uses what is not supported, is too large, or cannot be written in this vocabulary.
+    pub fn compile(&self, constraint: &Constraint) -> Result<Arc<dyn Guide>, GuideError> {
+        check(constraint)?;
+        let grammar = grammar(constraint, self.drops_space);
+        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(grammar)).map_err(failed)?;
+        let mut matcher = Matcher::new(Ok(parser));
+        self.check_beginning(&mut matcher)?;
+        Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens: self.tokens }))
+    }
+
+    /// Refuses what no token can begin, or nothing but a space that is dropped.
+    fn check_beginning(&self, matcher: &mut Matcher) -> Result<(), GuideError> {
+        let trie = self.factory.tok_env().tok_trie();
+        let (spaces, others): (Vec<u32>, Vec<u32>) =
+            allowed(matcher)?.iter().partition(|&id| self.drops_space && trie.token(id) == b" ");
+        if !others.is_empty() {
+            return Ok(());
+        }
+        let mut behind = matcher.deep_clone();
+        behind.consume_tokens(&spaces[..spaces.len().min(1)]).map_err(failed)?;
+        allowed(&mut behind).map(|_| ())
+    }
+}
+
+/// What may come next.
+///
+/// # Errors
+/// When nothing may: neither is the text complete, nor has the vocabulary what it would go on with.
+fn allowed(matcher: &mut Matcher) -> Result<SimpleVob, GuideError> {
+    // The library stops where no token fits, and says so by an error without words.
+    matcher.compute_mask_or_eos().map_err(failed)
+}
+
+/// A special token, which no text spells.
+fn marked(name: Option<&str>) -> Vec<u8> {
+    [&[TokTrie::SPECIAL_TOKEN_MARKER], name.unwrap_or("<end>").as_bytes()].concat()
+}
+
+/// The library's own limits in time (about 20 ms to compile, 15 ms a step at worst); less memory than it would take.
+fn limits() -> ParserLimits {
+    ParserLimits { max_lexer_states: 20_000, verbose_errors: false, ..ParserLimits::default() }
+}
+
+/// Refuses what the way through Lark would hide.
+fn check(constraint: &Constraint) -> Result<(), GuideError> {
+    match constraint {
+        Constraint::Regex(regex)
+            if regex.bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 1 =>
+        {
+            Err(failed("the regular expression ends in an unfinished escape"))
+        }
+        Constraint::Json(schema) if !schema.is_object() && !schema.is_boolean() => {
+            Err(failed("a JSON schema is an object or a boolean"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A constraint in the library's dialect of Lark.
+fn grammar(constraint: &Constraint, drops_space: bool) -> String {
+    let lead_in = if drops_space { "\" \"? " } else { "" };
+    match constraint {
+        Constraint::Regex(regex) => {
+            let space = if drops_space { " ?" } else { "" };
+            // Digits are those that number tokens have.
+            format!("start: /{space}(?:{})/", regex_to_lark(regex, "d"))
+        }
+        Constraint::Choice(choices) => {
+            let choices = choices.iter().map(|choice| Value::from(choice.as_str()).to_string());
+            format!("start: {lead_in}({})", choices.collect::<Vec<_>>().join(" | "))
+        }
+        Constraint::Json(schema) => format!("start: {lead_in}json\njson: %json {schema}"),
+    }
+}
+
+/// The line of an error that is for people: what a regular expression's parser says in the end, else the first one.
+fn failed(error: impl std::fmt::Display) -> GuideError {
+    const LENGTH_MAX: usize = 300;
+    const NOTHING: &str = "no token of the vocabulary continues such a text";
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let last = text.lines().find_map(|line| line.trim().strip_prefix("error: "));
+    let line = last.or_else(|| lines.next()).unwrap_or(NOTHING);
+    // The library's name for it.
+    let line = if line.starts_with("NoExtension") { NOTHING } else { line };
+    GuideError(line.chars().take(LENGTH_MAX).collect())
+}
+
+/// A constraint at its beginning.
+struct Compiled {
+    /// Never used, only copied.
+    matcher: Mutex<Matcher>,
+    tokens: usize,
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Compiled").field("tokens", &self.tokens).finish_non_exhaustive()
+    }
+}
+
+impl Guide for Compiled {
+    fn start(&self) -> Box<dyn GuideState> {
+        let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+        Box::new(Position { matcher })
+    }
+}
+
+/// A constraint along one text.
+struct Position {
+    matcher: Matcher,
+}
+
+impl GuideState for Position {
+    fn restrict(&mut self, logits: &mut [f32]) -> Result<(), GuideError> {
+        let mask = allowed(&mut self.matcher)?;
+        let bits = mask.as_slice();
+        for (id, logit) in logits.iter_mut().enumerate() {
+            if bits.get(id / 32).is_none_or(|bits| bits & (1 << (id % 32)) == 0) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), GuideError> {
+        self.matcher.consume_token(id).map_err(failed)
+    }
+
+    fn is_complete(&mut self) -> bool {
+        self.matcher.is_stopped()
+    }
+}

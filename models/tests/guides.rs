@@ -1,0 +1,131 @@
+//! Guided decoding on real vocabularies: whatever is sampled under a constraint keeps to it.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![expect(clippy::print_stdout, reason = "a skipped test has to say why")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ntl_core::engine::{ModelInfo, NumberEncoding};
+use ntl_core::sampling::{Sampler, Sampling};
+use ntl_core::text::TextDecoder;
+use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::guide::{Constraint, GuideCompiler};
+use ntl_models::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+/// Most tokens of a text; one that is not complete by then is not looked at.
+const TOKENS_MAX: usize = 200;
+
+fn compiler(tokenizer: &Tokenizer, encoder_decoder: bool) -> GuideCompiler {
+    let info = ModelInfo {
+        answer_tokens_max: None,
+        kind: "test".to_owned(),
+        backend: "test".to_owned(),
+        dtype: "f32".to_owned(),
+        number_encoding: NumberEncoding::Text,
+        parameters: 0,
+        prompt_tokens_max: 512,
+        tokens: tokenizer.len(),
+        eos_ids: vec![tokenizer.eos_id().unwrap()],
+        encoder_decoder,
+    };
+    GuideCompiler::new(tokenizer, &info).unwrap()
+}
+
+fn demo() -> Arc<Tokenizer> {
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/t5-ntl-was.tar.gz");
+    let files = CheckpointFiles::archive("demo", &std::fs::read(archive).unwrap()).unwrap();
+    Arc::new(Tokenizer::open(&files).unwrap())
+}
+
+fn llama() -> Option<Arc<Tokenizer>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures/llama-ntl");
+    if !folder.is_dir() {
+        println!("skipped: {} is absent", folder.display());
+        return None;
+    }
+    Some(Arc::new(Tokenizer::open(&CheckpointFiles::folder(&folder).unwrap()).unwrap()))
+}
+
+/// Complete texts of random tokens that a constraint lets pass.
+fn texts(tokenizer: &Tokenizer, compiler: &GuideCompiler, constraint: &Constraint) -> Vec<String> {
+    let guide = compiler.compile(constraint).unwrap();
+    let write = |seed| {
+        let mut sampler = Sampler::new(Sampling { seed, ..Sampling::PLAIN }, 0);
+        let (mut state, mut ids) = (guide.start(), Vec::new());
+        while ids.len() < TOKENS_MAX {
+            let mut logits = vec![0.0; tokenizer.len()];
+            state.restrict(&mut logits).unwrap();
+            let id = sampler.choose(&logits).unwrap();
+            state.accept(id).unwrap();
+            ids.push(id);
+            if state.is_complete() {
+                return Some(tokenizer.decode(&ids));
+            }
+        }
+        None
+    };
+    (0..25).filter_map(write).collect()
+}
+
+#[test]
+fn texts_match_the_regular_expression_or_are_one_of_the_choices() {
+    let tokenizers = [Some((demo(), true)), llama().map(|tokenizer| (tokenizer, false))];
+    for (tokenizer, encoder_decoder) in tokenizers.into_iter().flatten() {
+        let compiler = compiler(&tokenizer, encoder_decoder);
+        let number = Constraint::Regex(r"-?\d{1,3}(\.\d)?".to_owned());
+        let numbers = texts(&tokenizer, &compiler, &number);
+        assert!(!numbers.is_empty());
+        for text in numbers {
+            let (integer, tenths) = text.trim_start_matches('-').split_once('.').unwrap_or((&text, "0"));
+            let integer = integer.trim_start_matches('-');
+            let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+            assert!((1..=3).contains(&integer.len()) && tenths.len() == 1, "{text:?}");
+            assert!(digits(integer) && digits(tenths), "{text:?}");
+        }
+        let choices = ["yes".to_owned(), "no".to_owned(), "not a/b".to_owned()];
+        for text in texts(&tokenizer, &compiler, &Constraint::Choice(choices.to_vec())) {
+            assert!(choices.contains(&text), "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn texts_are_json_of_the_schema() {
+    let Some(tokenizer) = llama() else { return };
+    let compiler = compiler(&tokenizer, false);
+    let schema = json!({"type": "object", "required": ["n"], "additionalProperties": false,
+        "properties": {"n": {"$ref": "#/$defs/small"}}, "$defs": {"small": {"type": "integer", "minimum": 3, "maximum": 12}}});
+    let texts = texts(&tokenizer, &compiler, &Constraint::Json(schema));
+    assert!(!texts.is_empty());
+    for text in texts {
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert!((3..=12).contains(&value["n"].as_i64().unwrap()), "{text}");
+        assert_eq!(value.as_object().unwrap().len(), 1, "{text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_one_short_line() {
+    let compiler = compiler(&demo(), true);
+    for constraint in [
+        Constraint::Regex("(".to_owned()),
+        Constraint::Regex("a\\".to_owned()),
+        Constraint::Regex("(?=a)b".to_owned()),
+        Constraint::Regex("☃+".to_owned()),
+        Constraint::Choice(vec!["☃".to_owned()]),
+        Constraint::Json(json!({"type": "no such type"})),
+        Constraint::Json(json!({"$ref": "http://example.com/schema"})),
+        Constraint::Json(json!(5)),
+        // T5 has no braces.
+        Constraint::Json(json!({"type": "object"})),
+    ] {
+        let error = compiler.compile(&constraint).err().unwrap_or_else(|| panic!("{constraint:?} passes"));
+        assert!(!error.0.is_empty() && error.0.len() <= 1000 && !error.0.contains('\n'), "{error:?}");
+    }
+    let reason = |constraint| compiler.compile(&constraint).err().map(|error| error.0);
+    assert_eq!(reason(Constraint::Regex("(".to_owned())).as_deref(), Some("unclosed group"));
+    let snowman = reason(Constraint::Choice(vec!["☃".to_owned()]));
+    assert_eq!(snowman.as_deref(), Some("no token of the vocabulary continues such a text"));
+}

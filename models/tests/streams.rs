@@ -1,0 +1,96 @@
+//! Texts that are decoded token by token read as they do when they are decoded at once, with every kind of tokenizer.
+//! The demo checkpoint's is always there; those of the shared fixtures are skipped where these are absent.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![expect(clippy::print_stdout, reason = "a skipped test has to say why")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ntl_core::sampling::{Sampler, Sampling};
+use ntl_core::text::{TextDecoder, TextStream};
+use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::tokenizer::Tokenizer;
+
+const FIXTURES: [&str; 5] =
+    ["tokenizers/t5-2k", "tokenizers/llama-bpe", "tokenizers/gpt2-bbpe", "tokenizers/qwen-bbpe", "t5-ce"];
+
+/// Whether the tokenizer makes characters of bytes one run at a time: a run that is no text is no text as a whole, so
+/// that a byte can still change how those before it read.
+const BYTES_IN_RUNS: &str = "tokenizers/llama-bpe";
+
+fn tokenizers() -> Vec<(&'static str, Arc<Tokenizer>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let demo = std::fs::read(root.join("../server/demo/t5-ntl-was.tar.gz")).unwrap();
+    let demo = CheckpointFiles::archive("demo", &demo).unwrap();
+    let mut all = vec![("demo", Arc::new(Tokenizer::open(&demo).unwrap()))];
+    for name in FIXTURES {
+        let folder = root.join("../../shared/fixtures").join(name);
+        if folder.is_dir() {
+            let files = CheckpointFiles::folder(&folder).unwrap();
+            all.push((name, Arc::new(Tokenizer::open(&files).unwrap())));
+        } else {
+            println!("skipped: {} is absent", folder.display());
+        }
+    }
+    all
+}
+
+/// The pieces that a stream of these ids hands out.
+fn pieces(tokenizer: &Arc<Tokenizer>, ids: &[u32]) -> Vec<String> {
+    let mut stream = TextStream::new(Arc::clone(tokenizer) as Arc<dyn TextDecoder>, Arc::from([]));
+    let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id)).collect();
+    pieces.push(stream.finish());
+    pieces
+}
+
+#[test]
+fn random_ids_read_the_same_one_by_one_and_at_once() {
+    for (name, tokenizer) in tokenizers() {
+        let usable = |id: u32| {
+            let bytes = tokenizer.piece_bytes(id);
+            name != BYTES_IN_RUNS || bytes.is_none_or(|bytes| std::str::from_utf8(&bytes).is_ok())
+        };
+        let known: Vec<u32> = (0..tokenizer.len() as u32).filter(|&id| usable(id)).collect();
+        // Short pieces are punctuation and letters, where spaces come and go.
+        let is_short = |id: &u32| tokenizer.piece_text(*id).is_some_and(|text| text.len() <= 2);
+        let short: Vec<u32> = known.iter().copied().filter(is_short).collect();
+        for seed in 0..40 {
+            let mut random = Sampler::new(Sampling { seed, ..Sampling::PLAIN }, 0);
+            let from = if seed % 2 == 0 { &known } else { &short };
+            let logits = vec![0.0; from.len()];
+            let ids: Vec<u32> = (0..400).map(|_| from[random.choose(&logits).unwrap() as usize]).collect();
+            assert_eq!(pieces(&tokenizer, &ids).concat(), tokenizer.decode(&ids), "{name}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn characters_of_several_tokens_come_whole() {
+    let text = "Zoë ate 3 🍕 with 👩‍👩‍👧‍👦 at 20 °C; 日本語のテキスト, naïve café. ".repeat(20);
+    for (name, tokenizer) in tokenizers() {
+        let ids = tokenizer.encode(&text, false).unwrap();
+        let pieces = pieces(&tokenizer, &ids);
+        assert_eq!(pieces.concat(), tokenizer.decode(&ids), "{name}");
+        let split = pieces.iter().find(|piece| piece.contains('\u{FFFD}'));
+        assert_eq!(split, None, "{name}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_do_not_hold_back_what_follows() {
+    for (name, tokenizer) in tokenizers() {
+        let bytes: Vec<u32> = (0..tokenizer.len() as u32)
+            .filter(|&id| tokenizer.piece_bytes(id).is_some_and(|bytes| std::str::from_utf8(&bytes).is_err()))
+            .collect();
+        let word = tokenizer.encode("word", false).unwrap();
+        for seed in 0..20.min(bytes.len() as u64) {
+            let mut random = Sampler::new(Sampling { seed, ..Sampling::PLAIN }, 0);
+            let logits = vec![0.0; bytes.len()];
+            let broken = (0..5).map(|_| bytes[random.choose(&logits).unwrap() as usize]);
+            let ids: Vec<u32> = word.iter().copied().chain(broken).chain(word.iter().copied()).collect();
+            let text = pieces(&tokenizer, &ids).concat();
+            assert!(text.starts_with("word") && text.ends_with("word"), "{name}, seed {seed}: {text:?}");
+        }
+    }
+}

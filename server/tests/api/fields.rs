@@ -1,0 +1,218 @@
+//! The fields of a completion over HTTP, beyond those that every client sends: what each one does to the answer.
+
+use axum::Router;
+use ntl_models::batch::EngineLimits;
+use ntl_server::app;
+use ntl_server::state::HttpSettings;
+use serde_json::{Value, json};
+
+use crate::support::{
+    EOS, complete, gated, ids, loaded, logits, metric, piece, says, scripted, server, state_of, tokenizer,
+};
+
+/// A decoder-only model: what comes next depends on everything before it, which is prompt and text as one sequence.
+fn decoder_only() -> Router {
+    let digits: Vec<u32> = (0..10).map(|digit| piece(&digit.to_string())).collect();
+    let script = move |prompt: &[u32], path: &[u32]| {
+        let sum: usize = prompt.iter().chain(path).map(|&id| id as usize).sum();
+        let weight = |(place, &id): (usize, &u32)| (id, ((sum * 31 + place * 17) % 97 + 1) as f64);
+        let weights: Vec<(u32, f64)> = digits.iter().enumerate().map(weight).collect();
+        let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+        Ok(logits(&weights.iter().map(|&(id, weight)| (id, weight / total)).collect::<Vec<_>>()))
+    };
+    let model = scripted(Box::new(script)).with_info(|info| info.encoder_decoder = false);
+    let models = vec![("scripted", loaded(Box::new(model)))];
+    let settings = HttpSettings { logprobs_max: None, ..HttpSettings::default() };
+    app::router(state_of(models, settings, EngineLimits { step_rows_max: 3, ..EngineLimits::default() }))
+}
+
+async fn choice(app: &Router, body: &Value) -> Value {
+    let answer = complete(app, body.clone()).await;
+    assert_eq!(answer.status, 200, "{body}: {}", answer.text);
+    answer.json()["choices"][0].take()
+}
+
+fn digits(text: &str) -> Vec<u32> {
+    text.chars().map(|digit| piece(&digit.to_string())).collect()
+}
+
+#[tokio::test]
+async fn echo_with_logprobs_is_what_lm_eval_reads_log_likelihoods_from() {
+    let app = decoder_only();
+    let prompt = digits("3141592653");
+    let body = json!({"prompt": [prompt], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true});
+    let scored = choice(&app, &body).await;
+    let arrays = &scored["logprobs"];
+    for array in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(arrays[array].as_array().unwrap().len(), prompt.len() + 1, "{array}");
+    }
+    assert_eq!((&arrays["token_logprobs"][0], &arrays["top_logprobs"][0]), (&Value::Null, &Value::Null));
+    let text = scored["text"].as_str().unwrap();
+    assert_eq!((&text[..10], text.len()), ("3141592653", 11));
+    for place in 1..=prompt.len() {
+        // The same position asked for as a text behind the beginning of the prompt.
+        let beginning = json!({"prompt": prompt[..place], "max_tokens": 1, "temperature": 0, "logprobs": 10});
+        let next = &choice(&app, &beginning).await["logprobs"];
+        let token = arrays["tokens"][place].as_str().unwrap();
+        assert_eq!(arrays["token_logprobs"][place], next["top_logprobs"][0][token], "place {place}");
+        let best = next["token_logprobs"][0].as_f64().unwrap();
+        let top = arrays["top_logprobs"][place].as_object().unwrap();
+        let most = top.values().filter_map(Value::as_f64).fold(f64::NEG_INFINITY, f64::max);
+        assert_eq!(most.to_bits(), best.to_bits(), "the best token is told by exact comparison");
+        assert_eq!(arrays["text_offset"][place], place, "one character a digit");
+    }
+    let nothing_new = json!({"prompt": [prompt], "max_tokens": 0, "logprobs": 1, "echo": true});
+    let only = choice(&app, &nothing_new).await;
+    assert_eq!(only["text"], "3141592653");
+    assert_eq!(only["logprobs"]["tokens"].as_array().unwrap().len(), prompt.len());
+    assert_eq!(
+        only["logprobs"]["token_logprobs"].as_array().unwrap()[..],
+        arrays["token_logprobs"].as_array().unwrap()[..prompt.len()]
+    );
+}
+
+#[tokio::test]
+async fn a_prompt_is_shown_as_text_as_ids_and_with_log_probabilities_by_id() {
+    let app = decoder_only();
+    let body = json!({"prompt": "12", "max_tokens": 2, "temperature": 0, "seed": 1, "n": 2});
+    let plain = choice(&app, &body).await;
+    let with = |field: &str, value: Value| {
+        let mut body = body.clone();
+        body[field] = value;
+        body
+    };
+    let echoed = choice(&app, &with("echo", json!(true))).await;
+    assert_eq!(echoed["text"], format!("12{}", plain["text"].as_str().unwrap()));
+    assert_eq!(echoed["logprobs"], Value::Null);
+    let prompt = tokenizer().encode("12", true).unwrap();
+    let shown = choice(&app, &with("return_token_ids", json!(true))).await;
+    assert_eq!(shown["prompt_token_ids"], json!(prompt));
+    assert_eq!(shown["token_ids"].as_array().unwrap().len(), 2);
+    assert_eq!(shown["text"], plain["text"]);
+    let scored = choice(&app, &with("prompt_logprobs", json!(2))).await;
+    let places = scored["prompt_logprobs"].as_array().unwrap();
+    assert_eq!((places.len(), &places[0]), (prompt.len(), &Value::Null));
+    for (id, place) in prompt.iter().zip(places).skip(1) {
+        let place = place.as_object().unwrap();
+        assert!((2..=3).contains(&place.len()), "{place:?}");
+        assert!(place[&id.to_string()]["logprob"].is_number());
+        assert!(place.values().any(|token| token["rank"] == 1));
+    }
+    assert_eq!(scored["text"], plain["text"]);
+}
+
+#[tokio::test]
+async fn chunks_join_to_the_answer_with_everything_that_is_shown() {
+    let app = decoder_only();
+    for options in [
+        json!({"echo": true}),
+        json!({"echo": true, "logprobs": 2, "n": 2}),
+        json!({"return_token_ids": true, "prompt": [[5, 6, 7], [8, 9]]}),
+        json!({"logprobs": -1, "max_tokens": 3}),
+    ] {
+        let mut body = json!({"prompt": "12", "max_tokens": 5, "seed": 3});
+        for (field, value) in options.as_object().unwrap() {
+            body[field] = value.clone();
+        }
+        let whole = complete(&app, body.clone()).await.json();
+        body["stream"] = true.into();
+        let chunks = complete(&app, body).await.chunks();
+        for choice in whole["choices"].as_array().unwrap() {
+            let pieces = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap());
+            let own: Vec<&Value> = pieces.filter(|piece| piece["index"] == choice["index"]).collect();
+            let text: String = own.iter().map(|piece| piece["text"].as_str().unwrap()).collect();
+            assert_eq!(choice["text"], text, "{options}");
+            for path in ["/token_ids", "/prompt_token_ids", "/logprobs/tokens", "/logprobs/top_logprobs"] {
+                let parts = own.iter().filter_map(|piece| piece.pointer(path)?.as_array()).flatten();
+                let joined: Vec<&Value> = parts.collect();
+                let want = choice.pointer(path).and_then(Value::as_array);
+                assert_eq!(joined, want.into_iter().flatten().collect::<Vec<_>>(), "{options} {path}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_ends_and_steers_a_text() {
+    let app = server(says("12 eggs"));
+    let (one, egg) = (ids("12 eggs")[0], piece("x"));
+    for (options, text, reason) in [
+        (json!({}), "12 eggs", "stop"),
+        (json!({"stop": " eggs", "include_stop_str_in_output": true}), "12 eggs", "stop"),
+        (json!({"stop_token_ids": [one]}), "", "stop"),
+        (json!({"stop": "1", "min_tokens": 20}), "12 eggsxxxxx", "length"),
+        (json!({"ignore_eos": true, "max_tokens": 12}), "12 eggs", "length"),
+        (json!({"logit_bias": {egg.to_string(): 100}, "max_tokens": 3}), "xxx", "length"),
+    ] {
+        let mut body = json!({"prompt": "x", "max_tokens": 20, "temperature": 0});
+        for (field, value) in options.as_object().unwrap() {
+            body[field] = value.clone();
+        }
+        let got = choice(&app, &body).await;
+        let said = got["text"].as_str().unwrap();
+        assert!(said.starts_with(&text[..text.len().min(7)]), "{options}: {said:?}");
+        assert_eq!(got["finish_reason"], reason, "{options}");
+    }
+}
+
+#[tokio::test]
+async fn the_best_of_several_texts_is_returned_and_all_are_counted() {
+    let (likely, unlikely) = (piece("4"), piece("5"));
+    let app = server(Box::new(move |_, path| {
+        Ok(logits(&if path.is_empty() { vec![(likely, 0.6), (unlikely, 0.4)] } else { vec![(EOS, 1.0)] }))
+    }));
+    for n in [1, 2] {
+        let body = json!({"prompt": "x", "n": n, "best_of": 16, "seed": 1});
+        let answer = complete(&app, body).await.json();
+        let choices = answer["choices"].as_array().unwrap();
+        assert_eq!(choices.len(), n);
+        assert!(choices.iter().all(|choice| choice["text"] == "4"), "{answer}");
+        assert_eq!(answer["usage"]["completion_tokens"], 32);
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_a_thousand_prompts_fits_beside_others() {
+    let app = server(says("1"));
+    let prompts: Vec<String> = (0..1024).map(|number| format!("prompt {number}")).collect();
+    let ask = || complete(&app, json!({"prompt": prompts, "temperature": 0}));
+    for answer in futures::future::join_all([ask(), ask()]).await {
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let body = answer.json();
+        let choices = body["choices"].as_array().unwrap();
+        assert_eq!(choices.len(), 1024);
+        assert!(choices.iter().all(|choice| choice["text"] == "1"));
+    }
+}
+
+#[tokio::test]
+async fn who_waits_too_long_is_answered_503_streamed_or_not() {
+    let waits = std::time::Duration::from_millis(1);
+    let limits = EngineLimits { queue_time_max: Some(waits), running_max: 1, ..EngineLimits::default() };
+    let (model, gate) = gated(says("1"));
+    let app =
+        app::router(state_of(vec![("scripted", loaded(Box::new(model)))], HttpSettings::default(), limits));
+    let ask = |stream: bool| {
+        let app = app.clone();
+        let body = json!({"prompt": "x", "temperature": 0, "stream": stream});
+        tokio::spawn(async move { complete(&app, body).await })
+    };
+    let first = ask(false);
+    let gate = gate.step_has_begun().await;
+    let late = [ask(false), ask(true)];
+    crate::support::metric_becomes(&app, "ntl_requests_in_flight", 3.0).await;
+    let started = std::time::Instant::now();
+    while started.elapsed() <= waits * 2 {
+        tokio::task::yield_now().await;
+    }
+    drop(gate);
+    assert_eq!(first.await.unwrap().status, 200);
+    for answer in late {
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status, 503, "{}", answer.text);
+        assert_eq!(answer.error()["code"], "queue_timeout");
+        assert!(answer.header(axum::http::header::RETRY_AFTER).is_some());
+    }
+    let counted = metric(&app, "ntl_requests_rejected_total{reason=\"queue_timeout\"}").await;
+    assert!((counted - 2.0).abs() < 1e-9, "{counted}");
+}
