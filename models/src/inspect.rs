@@ -116,7 +116,7 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
         tokens: tokenizer.len(),
         number_encoding: info.number_encoding.name().to_owned(),
         numbers: NumberTokens::of(values),
-        assumed: assumed(&files, options, tokenizer.model_max_length())?,
+        assumed: assumed(&files, options, tokenizer.model_max_length().or(info.context_tokens_max))?,
     })
 }
 
@@ -141,12 +141,12 @@ fn sizes(files: &CheckpointFiles) -> Result<Sizes, LoadError> {
 fn assumed(
     files: &CheckpointFiles,
     options: LoadOptions,
-    model_max_length: Option<usize>,
+    prompt_tokens_max: Option<usize>,
 ) -> Result<Vec<Assumption>, LoadError> {
     let said = CheckpointFacts::open(files, options.choices)?.all()?;
     let mut assumed: Vec<Assumption> =
         said.into_iter().map(|(name, choice)| Assumption::new(name, choice.value, choice.origin)).collect();
-    if model_max_length.is_none() {
+    if prompt_tokens_max.is_none() {
         assumed.push(Assumption::new("prompt_tokens_max", PROMPT_TOKENS_MAX, "default"));
     }
     Ok(assumed)

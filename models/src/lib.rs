@@ -1,16 +1,21 @@
 //! Checkpoints, tokenizers, native models and the batch engine.
 //!
-//! [`checkpoint`] reads folders, [`inspect`] looks at them, [`tokenizer`] and [`t5`] are built from them, [`batch`] runs a
-//! model on its own thread for many requests at once, [`guide`] keeps texts to a grammar. Not here: HTTP, and what a number
-//! is (`ntl-core`).
+//! [`checkpoint`] reads folders, [`inspect`] looks at them, [`tokenizer`], [`t5`] and [`causal`] are built from them,
+//! [`batch`] runs a model on its own thread for many requests at once, [`guide`] keeps texts to a grammar, [`chat`] renders
+//! conversations. Not here: HTTP, and what a number is (`ntl-core`).
 
+mod adapter;
 pub mod batch;
+pub mod causal;
+pub mod chat;
 pub mod checkpoint;
 pub mod guide;
 pub mod inspect;
 mod load;
+mod nodes;
 mod ops;
 pub mod t5;
 pub mod tokenizer;
 
-pub use load::{DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, load, vocabulary};
+pub use load::{DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, load, load_adapted, vocabulary};
+pub use ops::Activation;

@@ -8,6 +8,7 @@ use ntl_core::engine::{BatchModel, ModelInfo, NumberEncoding};
 use ntl_core::numbers::NumberGrammar;
 use ntl_core::text::TextDecoder;
 
+use crate::causal;
 use crate::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, architecture};
 use crate::t5::{NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
@@ -35,7 +36,7 @@ pub enum DtypeChoice {
 }
 
 /// How to load a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadOptions {
     /// Where it runs.
     pub device: DeviceChoice,
@@ -43,6 +44,19 @@ pub struct LoadOptions {
     pub dtype: DtypeChoice,
     /// What is chosen instead of what its files say.
     pub choices: Choices,
+    /// Most bytes for the beginnings of prompts that later prompts may share; 0 keeps none.
+    pub prefix_bytes_max: usize,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            device: DeviceChoice::default(),
+            dtype: DtypeChoice::default(),
+            choices: Choices::default(),
+            prefix_bytes_max: PREFIX_BYTES_MAX,
+        }
+    }
 }
 
 /// A loaded checkpoint.
@@ -55,7 +69,7 @@ pub struct LoadedModel {
     pub vocabulary: Vocabulary,
 }
 
-/// What an architecture is to a loader.
+/// What a kind of T5 is to a loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Architecture {
     Plain,
@@ -64,8 +78,8 @@ enum Architecture {
     RegressionHead,
 }
 
-/// Architectures that are served, as `config.json` names them.
-const ARCHITECTURES: [(&str, Architecture); 6] = [
+/// Kinds of T5 that are served, as `config.json` names them.
+const T5_ARCHITECTURES: [(&str, Architecture); 6] = [
     ("T5ForConditionalGeneration", Architecture::Plain),
     ("MT5ForConditionalGeneration", Architecture::Plain),
     ("T5VanillaForNumberTokenLoss", Architecture::Plain),
@@ -74,22 +88,51 @@ const ARCHITECTURES: [(&str, Architecture); 6] = [
     ("T5ForSequenceClassification", Architecture::RegressionHead),
 ];
 
-const CONFIG_FILE: &str = "config.json";
-
 /// Longest prompt where the tokenizer recommends none: T5's relative positions know no limit of their own.
 pub(crate) const PROMPT_TOKENS_MAX: usize = 512;
+
+/// Memory for shared beginnings of prompts: some 6,000 tokens of a 1B Llama.
+const PREFIX_BYTES_MAX: usize = 256 << 20;
 
 /// Loads whatever kind of checkpoint this is.
 ///
 /// # Errors
 /// When a file or tensor is missing or wrong, or this kind is not served; the message names it.
 pub fn load(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel, LoadError> {
+    load_adapted(files, None, options)
+}
+
+/// The same with a LoRA adapter, as PEFT saves them, merged into the weights.
+///
+/// # Errors
+/// As [`load`], and when the adapter does not fit the model.
+pub fn load_adapted(
+    files: &CheckpointFiles,
+    adapter: Option<&CheckpointFiles>,
+    options: LoadOptions,
+) -> Result<LoadedModel, LoadError> {
     let name = architecture(files)?;
-    let refuse = |field: &str, reason: String| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
-    let Some(&(_, architecture)) = ARCHITECTURES.iter().find(|(served, _)| *served == name) else {
-        let served = ARCHITECTURES.map(|(served, _)| served).join(", ");
-        return Err(refuse("architectures", format!("`{name}` is not served; known are {served}")));
+    if causal::ARCHITECTURES.contains(&name.as_str()) {
+        return causal::load(files, adapter, (&name, options));
+    }
+    if let Some(adapter) = adapter {
+        let reason = format!("adapters are merged into decoder-only models only, not into `{name}`");
+        return Err(LoadError::malformed(adapter.place(), reason));
+    }
+    let Some(&(_, architecture)) = T5_ARCHITECTURES.iter().find(|(served, _)| *served == name) else {
+        let known = [&T5_ARCHITECTURES.map(|(served, _)| served)[..], &causal::ARCHITECTURES].concat();
+        let reason = format!("`{name}` is not served; known are {}", known.join(", "));
+        return Err(LoadError::field(files.name_of("config.json"), "architectures", reason));
     };
+    load_t5(files, (&name, architecture), options)
+}
+
+/// Loads a T5 of one of [`T5_ARCHITECTURES`].
+fn load_t5(
+    files: &CheckpointFiles,
+    (name, architecture): (&str, Architecture),
+    options: LoadOptions,
+) -> Result<LoadedModel, LoadError> {
     let device = options.device.open()?;
     let place = (options.dtype.resolve(), &device);
     let facts = CheckpointFacts::open(files, options.choices)?;
@@ -147,7 +190,7 @@ fn point_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary 
 }
 
 impl DtypeChoice {
-    fn resolve(self) -> DType {
+    pub(crate) fn resolve(self) -> DType {
         match self {
             Self::Auto | Self::F32 => DType::F32,
         }
@@ -155,7 +198,7 @@ impl DtypeChoice {
 }
 
 impl DeviceChoice {
-    fn open(self) -> Result<Device, LoadError> {
+    pub(crate) fn open(self) -> Result<Device, LoadError> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
             Self::Auto if !candle_core::utils::cuda_is_available() => Ok(Device::Cpu),

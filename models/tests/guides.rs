@@ -20,6 +20,7 @@ const TOKENS_MAX: usize = 200;
 fn compiler(tokenizer: &Tokenizer, encoder_decoder: bool) -> GuideCompiler {
     let info = ModelInfo {
         answer_tokens_max: None,
+        context_tokens_max: None,
         kind: "test".to_owned(),
         backend: "test".to_owned(),
         dtype: "f32".to_owned(),

@@ -13,13 +13,14 @@ use axum::{Router, http};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::error::AppError;
-use crate::routes::{self, completions, models, ops, score, tokens};
+use crate::routes::{self, chat, completions, models, ops, score, tokens};
 use crate::state::AppState;
 use crate::{auth, track};
 
 /// All routes of the server.
 pub fn router(app: AppState) -> Router {
     let work = Router::new()
+        .route(routes::CHAT, post(chat::complete))
         .route(routes::COMPLETIONS, post(completions::complete))
         .route(routes::SCORE, post(score::score))
         .route(routes::MODELS, get(models::list))

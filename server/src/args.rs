@@ -4,7 +4,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
 
 use clap::{Parser, ValueEnum};
-use ntl_models::DeviceChoice;
+use ntl_models::{DeviceChoice, LoadOptions};
 
 use crate::inspect::{ChoiceArgs, Command};
 
@@ -34,6 +34,10 @@ pub(crate) struct ModelArgs {
     /// by default the folder's name
     #[arg(long = "model", env = "NTL_MODEL", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) models: Vec<String>,
+    /// LoRA adapter of PEFT to merge into a model: the folder with its adapter_config.json. NAME is the model's, not
+    /// needed where only one is served; may be given several times, once a model
+    #[arg(long = "adapter", env = "NTL_ADAPTER", value_name = "[NAME=]DIR", value_delimiter = ',')]
+    pub(crate) adapters: Vec<String>,
     /// Where models run: auto (a GPU where there is one), cpu, cuda or cuda:N
     #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = device)]
     pub(crate) device: DeviceChoice,
@@ -85,6 +89,9 @@ pub(crate) struct LimitArgs {
     /// Rows of one model step: texts, and prefixes of numbers, that advance together
     #[arg(long, env = "NTL_STEP_ROWS_MAX", value_name = "ROWS", default_value_t = 128, value_parser = count())]
     pub(crate) step_rows_max: u32,
+    /// Most bytes that a decoder-only model keeps of earlier prompts, for prompts that begin like them; 0 keeps none
+    #[arg(long, env = "NTL_PREFIX_CACHE_LIMIT", value_name = "BYTES", default_value_t = LoadOptions::default().prefix_bytes_max)]
+    pub(crate) prefix_cache_limit: usize,
     /// Most tokens that a request may ask for with `max_tokens`
     #[arg(long, env = "NTL_OUTPUT_TOKENS_MAX", value_name = "TOKENS", default_value_t = 4096, value_parser = count())]
     pub(crate) output_tokens_max: u32,

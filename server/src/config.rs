@@ -10,6 +10,7 @@ use std::time::Duration;
 use ntl_models::batch::EngineLimits;
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
+use crate::adapters;
 use crate::args::{Args, Dtype, LimitArgs, LogFormat};
 use crate::auth::ApiKeys;
 use crate::demo;
@@ -25,6 +26,12 @@ pub enum ConfigError {
     /// A folder whose path ends in no name.
     #[error("no name for the model in `{0}`; say --model NAME=DIR")]
     UnnamedModel(String),
+    /// An adapter for no model, or for which one is not clear.
+    #[error("which model is the adapter `{0}` for? say --adapter NAME=DIR with the name of a model")]
+    AdapterOfNoModel(String),
+    /// A second adapter for a model.
+    #[error("model `{0}` has two adapters; one can be merged")]
+    TwoAdapters(String),
     /// An API key that no header can carry.
     #[error("an API key must not be empty or hold spaces")]
     UnusableKey,
@@ -46,6 +53,8 @@ pub struct ModelConfig {
     pub name: String,
     /// Where it comes from.
     pub source: ModelSource,
+    /// Folder of the LoRA adapter that is merged into it.
+    pub adapter: Option<PathBuf>,
 }
 
 /// Everything that was decided before the start.
@@ -89,8 +98,13 @@ impl TryFrom<Args> for Config {
             device: device_name(models.device),
         };
         Ok(Self {
-            models: model_configs(&models.models)?,
-            load: LoadOptions { device: models.device, dtype, choices: models.choices.into() },
+            models: adapters::attached(model_configs(&models.models)?, &models.adapters)?,
+            load: LoadOptions {
+                device: models.device,
+                dtype,
+                choices: models.choices.into(),
+                prefix_bytes_max: limits.prefix_cache_limit,
+            },
             engine: engine_limits(&limits),
             http,
             host: network.host,
@@ -129,7 +143,11 @@ fn device_name(device: DeviceChoice) -> String {
 
 fn model_configs(wanted: &[String]) -> Result<Vec<ModelConfig>, ConfigError> {
     if wanted.is_empty() {
-        return Ok(vec![ModelConfig { name: demo::NAME.to_owned(), source: ModelSource::Demo }]);
+        return Ok(vec![ModelConfig {
+            name: demo::NAME.to_owned(),
+            source: ModelSource::Demo,
+            adapter: None,
+        }]);
     }
     let models: Vec<ModelConfig> = wanted.iter().map(|text| model_config(text)).collect::<Result<_, _>>()?;
     let mut names = BTreeSet::new();
@@ -153,7 +171,7 @@ fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
     if folder.is_empty() {
         return Err(unnamed());
     }
-    Ok(ModelConfig { name, source: ModelSource::Folder(folder.into()) })
+    Ok(ModelConfig { name, source: ModelSource::Folder(folder.into()), adapter: None })
 }
 
 /// The last part of a path, of `.` and `..` as well.

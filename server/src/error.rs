@@ -84,6 +84,7 @@ impl AppError {
             Self::Invalid { param, .. } => param.clone(),
             Self::ModelNotFound => Some("model".to_owned()),
             Self::Engine(EngineError::PromptTooLong { .. }) => Some("prompt".to_owned()),
+            Self::Engine(EngineError::ContextTooLong { .. }) => Some("max_tokens".to_owned()),
             _ => None,
         };
         let error = ErrorDetail {
@@ -122,7 +123,7 @@ impl AppError {
 fn engine_line(error: &EngineError) -> Line {
     use StatusCode as Status;
     match error {
-        EngineError::PromptTooLong { .. } => {
+        EngineError::PromptTooLong { .. } | EngineError::ContextTooLong { .. } => {
             Line(Status::BAD_REQUEST, INVALID, Some("context_length_exceeded"), None)
         }
         EngineError::Overloaded { .. } => {
@@ -167,6 +168,12 @@ mod tests {
         for (error, status, retry, reason) in [
             (AppError::invalid("n", "too many"), 400, false, None),
             (AppError::Engine(EngineError::PromptTooLong { got: 9, max: 8 }), 400, false, None),
+            (
+                AppError::Engine(EngineError::ContextTooLong { prompt: 5, answer: 4, max: 8 }),
+                400,
+                false,
+                None,
+            ),
             (AppError::Unauthorized, 401, false, None),
             (AppError::ModelNotFound, 404, false, None),
             (AppError::RouteNotFound, 404, false, None),

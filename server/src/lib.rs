@@ -5,6 +5,7 @@
 //! [`serve`] runs all of it from a [`config::Config`]. A test needs only an [`state::AppState`] with a model in it and
 //! [`app::router`]. Not here: how anything is decoded (`ntl-core`) or computed (`ntl-models`).
 
+mod adapters;
 mod answers;
 pub mod app;
 pub mod args;

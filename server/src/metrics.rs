@@ -67,6 +67,7 @@ pub(crate) struct HttpMetrics {
 struct EngineMetrics {
     queue_seconds: Histogram,
     batch_rows: Histogram,
+    prefix_tokens: IntCounterVec,
     numbers: IntCounterVec,
     number_mass: Histogram,
     number_nodes: Histogram,
@@ -174,6 +175,11 @@ impl EngineMetrics {
         Ok(Self {
             queue_seconds: add.histogram("ntl_queue_duration_seconds", queued, QUEUE_SECONDS)?,
             batch_rows: add.histogram("ntl_batch_rows", "Rows of a model step", ROWS)?,
+            prefix_tokens: add.counters(
+                "ntl_prefix_cache_tokens_total",
+                "Prompt tokens that an earlier prompt had begun with (hit), or that were computed (miss)",
+                &["model", "result"],
+            )?,
             numbers: add.counters(
                 "ntl_number_decodes_total",
                 "Numbers decoded",
@@ -224,6 +230,9 @@ impl ModelMetrics {
         for method in MethodName::ALL {
             metrics.engines.numbers.with_label_values(&[model, method.as_str(), "false"]);
         }
+        for result in ["hit", "miss"] {
+            metrics.engines.prefix_tokens.with_label_values(&[model, result]);
+        }
         let up = metrics.engines.up.with_label_values(&[model]);
         up.set(1);
         Self {
@@ -262,6 +271,13 @@ impl EngineObserver for ModelMetrics {
 
     fn started(&self, waited: Duration) {
         self.metrics.engines.queue_seconds.observe(waited.as_secs_f64());
+    }
+
+    fn opened(&self, reused_tokens: usize, new_tokens: usize) {
+        for (result, tokens) in [("hit", reused_tokens), ("miss", new_tokens)] {
+            let labels = [self.model.as_str(), result];
+            self.metrics.engines.prefix_tokens.with_label_values(&labels).inc_by(tokens as u64);
+        }
     }
 
     fn stepped(&self, rows: usize) {

@@ -14,6 +14,7 @@ use ntl_core::sampling::{Guide, GuideError};
 use ntl_core::text::TextDecoder;
 use ntl_models::LoadedModel;
 use ntl_models::batch::{Engine, EngineLimits, EngineObserver};
+use ntl_models::chat::Conversation;
 use ntl_models::guide::GuideCompiler;
 use ntl_models::tokenizer::Tokenizer;
 
@@ -203,6 +204,23 @@ impl ServedModel {
             tokenizer
                 .encode_prompt(&text, add_special_tokens)
                 .map_err(|error| AppError::invalid("prompt", error.to_string()))
+        })
+        .await
+    }
+
+    /// The token ids of a conversation, by the checkpoint's template.
+    pub(crate) async fn chat_ids(&self, conversation: Conversation) -> Result<Vec<u32>, AppError> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let bytes = conversation.messages.iter().map(|message| message.content.len()).sum();
+        off_the_runtime(bytes, move || {
+            let Some(template) = tokenizer.chat_template() else {
+                let message = "the checkpoint of this model has no chat template; use /v1/completions";
+                return Err(AppError::invalid("messages", message));
+            };
+            let invalid = |error: String| AppError::invalid("messages", error);
+            let text = template.render(&conversation).map_err(|error| invalid(error.to_string()))?;
+            // The template has written the special tokens out.
+            tokenizer.encode(&text, false).map_err(|error| invalid(error.to_string()))
         })
         .await
     }

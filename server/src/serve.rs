@@ -208,7 +208,9 @@ fn load_all(
             ModelSource::Demo => demo::files(),
             ModelSource::Folder(folder) => CheckpointFiles::folder(folder),
         };
-        let loaded = files.and_then(|files| ntl_models::load(&files, options)).map_err(failed)?;
+        let adapter = model.adapter.as_deref().map(CheckpointFiles::folder).transpose().map_err(failed)?;
+        let loaded = files.and_then(|files| ntl_models::load_adapted(&files, adapter.as_ref(), options));
+        let loaded = loaded.map_err(failed)?;
         let (model, thread) = ServedModel::start(&model.name, loaded, limits, &app.metrics)
             .map_err(|source| ServeError::System { what: "a thread", source })?;
         served.push(model);

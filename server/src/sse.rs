@@ -70,7 +70,7 @@ impl Feed {
                 Part::Choices => match self.answers.next().await {
                     Ok(Some((prompt, event))) => {
                         if let Some(piece) = self.writer.write(prompt, event) {
-                            return Some(data(&self.head.with(vec![piece], None)));
+                            return Some(data(&self.head.piece(piece)));
                         }
                     }
                     Ok(None) => self.next = if self.include_usage { Part::Usage } else { Part::Done },
@@ -81,7 +81,7 @@ impl Feed {
                 },
                 Part::Usage => {
                     self.next = Part::Done;
-                    return Some(data(&self.head.with(Vec::new(), Some(self.writer.usage()))));
+                    return Some(data(&self.head.usage(self.writer.usage())));
                 }
                 Part::Done => {
                     self.next = Part::Nothing;

@@ -14,7 +14,7 @@ use futures::StreamExt;
 use tracing::Instrument;
 
 use crate::error::Rejection;
-use crate::routes::{self, COMPLETIONS};
+use crate::routes::{self, CHAT, COMPLETIONS};
 use crate::state::AppState;
 
 /// Code of requests whose client left before the answer was complete, after nginx.
@@ -77,7 +77,7 @@ impl Drop for Passage {
         let (metrics, elapsed) = (&self.app.metrics, self.started.elapsed());
         let (model, code) = (self.model.as_str(), self.code.to_string());
         metrics.http.requests.with_label_values(&[self.route.as_str(), model, &code]).inc();
-        if self.route == COMPLETIONS {
+        if [CHAT, COMPLETIONS].contains(&self.route.as_str()) {
             metrics.http.request_seconds.observe(elapsed.as_secs_f64());
         }
         if self.is_work {

@@ -40,6 +40,7 @@ impl ScriptedModel {
             number_encoding: NumberEncoding::Text,
             parameters: 0,
             prompt_tokens_max: 512,
+            context_tokens_max: None,
             answer_tokens_max: None,
             tokens,
             eos_ids: vec![1],
@@ -70,7 +71,7 @@ impl BatchModel for ScriptedModel {
             self.opened += 1;
             let context = ContextId(self.opened);
             self.contexts.insert(context, Context { prompt: prompt.ids.clone(), paths: Vec::new() });
-            Opened { context, first_token: 0 }
+            Opened { context, first_token: 0, reused_tokens: 0 }
         };
         Ok(prompts.iter().map(open).collect())
     }

@@ -78,6 +78,8 @@ pub trait EngineObserver: Send + Sync {
     fn load(&self, _waiting: usize, _sequences: usize) {}
     /// A job left the queue after this time.
     fn started(&self, _waited: Duration) {}
+    /// Of the tokens of a prompt, this many had been computed for an earlier one, the others are computed now.
+    fn opened(&self, _reused_tokens: usize, _new_tokens: usize) {}
     /// A step computed this many rows.
     fn stepped(&self, _rows: usize) {}
     /// A sequence ended.
@@ -174,6 +176,10 @@ impl Engine {
         let (got, max) = (job.prompt.len(), self.info.prompt_tokens_max);
         if got > max {
             return Err(EngineError::PromptTooLong { got, max });
+        }
+        let answer = job.request.tokens_max();
+        if let Some(max) = self.info.context_tokens_max.filter(|&max| got.saturating_add(answer) > max) {
+            return Err(EngineError::ContextTooLong { prompt: got, answer, max });
         }
         let (max, prompt) = (self.limits.cache_bytes_max, job.opened_prompt().len());
         let left = max.saturating_sub(self.cache.bytes(prompt, 0));

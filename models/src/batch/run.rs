@@ -168,6 +168,8 @@ impl Runner {
     fn start(&mut self, submission: Submission, opened: Opened) {
         self.observer.started(submission.queued.elapsed());
         let job = submission.job;
+        let reused = opened.reused_tokens;
+        self.observer.opened(reused, job.opened_prompt().len().saturating_sub(reused));
         let before: &[u32] = if self.model.info().encoder_decoder { &[] } else { &job.prompt.ids };
         let decoding = self.vocabulary.decoding(&job.request, before, opened.first_token);
         let deadline = job.deadline.map(|(at, after)| {

@@ -114,7 +114,7 @@ impl LoadError {
 
 /// A text out of a file as messages show it: one line, not too long.
 fn one_line(text: &str) -> String {
-    const CHARACTERS_MAX: usize = 300;
+    const CHARACTERS_MAX: usize = 400;
     let mut characters = text.chars().map(|character| if character.is_control() { ' ' } else { character });
     let mut line: String = characters.by_ref().take(CHARACTERS_MAX).collect();
     if characters.next().is_some() {

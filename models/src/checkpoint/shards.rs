@@ -56,6 +56,18 @@ impl<'a> Shards<'a> {
         if is_index {
             return Self::indexed(files, file, format);
         }
+        Self::single(files, file, format)
+    }
+
+    /// Opens one file of safetensors, whatever its name.
+    ///
+    /// # Errors
+    /// When it is missing or damaged.
+    pub(super) fn open_file(files: &'a CheckpointFiles, file: &str) -> Result<Self, LoadError> {
+        Self::single(files, file, Format::Safetensors)
+    }
+
+    fn single(files: &'a CheckpointFiles, file: &str, format: Format) -> Result<Self, LoadError> {
         let (reader, table) = open(files, file, format)?;
         let tensors = table.into_iter().map(|(name, entry)| (name, (0, entry))).collect();
         Ok(Self { file: files.name_of(file), readers: vec![(file.to_owned(), reader)], tensors })

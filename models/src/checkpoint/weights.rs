@@ -35,6 +35,19 @@ impl<'a> Weights<'a> {
         Ok(Self { shards: Shards::open(files)?, place: files })
     }
 
+    /// Opens one file of safetensors, such as an adapter's.
+    ///
+    /// # Errors
+    /// When it is missing, cut off or not what its name says.
+    pub fn open_file(files: &'a CheckpointFiles, file: &str) -> Result<Self, LoadError> {
+        Ok(Self { shards: Shards::open_file(files, file)?, place: files })
+    }
+
+    /// Whether tensors are stand-ins of one zero each, see [`CheckpointFiles::tables_only`].
+    pub fn stands_in(&self) -> bool {
+        self.place.reads_tables_only()
+    }
+
     /// Whether there is such a tensor.
     pub fn has(&self, name: &str) -> bool {
         self.shards.tensors.contains_key(name)

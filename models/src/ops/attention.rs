@@ -31,7 +31,8 @@ pub(crate) enum Visible<'a> {
 }
 
 impl Visible<'_> {
-    fn len(self) -> usize {
+    /// How many they are.
+    pub(crate) fn len(self) -> usize {
         match self {
             Self::First(count) => count,
             Self::Nodes(nodes) => nodes.len(),
@@ -49,12 +50,46 @@ impl Visible<'_> {
 /// One query position.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionRow<'a> {
-    /// Where its keys and values are.
+    /// Positions before all others, seen whole.
+    pub(crate) before: &'a [&'a KeyValues],
+    /// Where its other keys and values are.
     pub(crate) kv: &'a KeyValues,
-    /// Which of them it sees; at least one.
+    /// Which of them it sees.
     pub(crate) visible: Visible<'a>,
+    /// How many of the first of all these positions are out of its sight again; it sees at least one.
+    pub(crate) hidden: usize,
     /// Its own place in the order of the visible positions, for the relative bias.
     pub(crate) position: usize,
+}
+
+impl<'a> AttentionRow<'a> {
+    /// A row that sees these positions and no others.
+    pub(crate) fn new(kv: &'a KeyValues, visible: Visible<'a>, position: usize) -> Self {
+        Self { before: &[], kv, visible, hidden: 0, position }
+    }
+
+    /// How many positions it sees, `before_len` of them in `before`, those out of sight included.
+    fn len(&self, before_len: usize) -> usize {
+        before_len + self.visible.len()
+    }
+}
+
+/// How the width of queries, keys and values is divided among heads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heads {
+    /// Heads of the queries, a multiple of `keys`.
+    pub(crate) queries: usize,
+    /// Heads of the keys and values; each serves as many query heads, one behind the other.
+    pub(crate) keys: usize,
+    /// What scores are multiplied with.
+    pub(crate) scale: f32,
+}
+
+impl Heads {
+    /// Each query head has keys of its own, and scores stay as they are (T5 folds scaling into its weights).
+    pub(crate) fn unscaled(count: usize) -> Self {
+        Self { queries: count, keys: count, scale: 1.0 }
+    }
 }
 
 /// A bias that each head adds to a score by the distance between key and query, the same beyond `reach`.
@@ -80,30 +115,37 @@ impl RelativeBias {
     }
 }
 
-/// Softmax attention without scaling of the scores (T5 folds that into its weights).
+/// Softmax attention.
 ///
-/// * `q` `[R, H * D]`, one row per entry of `rows`; returns `[R, H * D]`
+/// Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head.
+/// * `q` `[R, H * D]`, one row per entry of `rows`, whose keys and values are `[N, G * D]`; returns `[R, H * D]`
 pub(crate) fn attend(
     q: &Tensor,
     rows: &[AttentionRow<'_>],
-    heads: usize,
+    heads: Heads,
     bias: Option<&RelativeBias>,
 ) -> Result<Tensor> {
     let (count, width) = q.dims2()?;
-    debug_assert_eq!((count, width % heads), (rows.len(), 0));
+    debug_assert_eq!((count, width % heads.queries, heads.queries % heads.keys), (rows.len(), 0, 0));
     if !cpu::is_plain(q) {
         return reference(q, rows, heads, bias);
     }
     let (q_storage, q_layout) = q.storage_and_layout();
     let queries = cpu::slice(&q_storage, q_layout)?;
     let locked: Vec<Locked<'_>> = rows.iter().map(|row| Locked::new(row.kv)).collect();
-    let kvs = locked.iter().map(Locked::slices).collect::<Result<Vec<_>>>()?;
+    let own = slices(&locked)?;
+    let shared = rows.chunk_by(|a, b| std::ptr::eq(a.before, b.before));
+    let shared: Vec<(usize, Vec<Locked<'_>>)> =
+        shared.map(|rows| (rows.len(), rows[0].before.iter().map(|kv| Locked::new(kv)).collect())).collect();
+    let before = shared.iter().map(|(rows, locked)| Ok((*rows, slices(locked)?)));
+    let before = before.collect::<Result<Vec<(usize, Vec<Slices<'_>>)>>>()?;
+    let before = before.iter().flat_map(|(rows, slices)| std::iter::repeat_n(slices.as_slice(), *rows));
     let mut out = vec![0.0; count * width];
-    let places = out.chunks_mut(width).zip(queries.chunks(width)).zip(rows.iter().zip(kvs));
+    let places = out.chunks_mut(width).zip(queries.chunks(width)).zip(rows.iter().zip(before)).zip(own);
     let tasks: Vec<OneRow<'_>> = places
-        .map(|((out, query), (row, (keys, values)))| OneRow { query, keys, values, row, heads, bias, out })
+        .map(|(((out, query), (row, before)), own)| OneRow { query, before, own, row, heads, bias, out })
         .collect();
-    let work: usize = rows.iter().map(|row| 2 * row.visible.len() * width).sum();
+    let work: usize = tasks.iter().map(|task| 2 * task.seen_max() * width).sum();
     let arch = Arch::new();
     if work <= SERIAL_MAX {
         tasks.into_iter().for_each(|task| arch.dispatch(task));
@@ -113,31 +155,64 @@ pub(crate) fn attend(
     Tensor::from_vec(out, (count, width), q.device())
 }
 
-/// Read locks on the numbers behind one row's keys and values.
+/// Read locks on the numbers behind keys and values.
 struct Locked<'a> {
     keys: (RwLockReadGuard<'a, Storage>, &'a Layout),
     values: (RwLockReadGuard<'a, Storage>, &'a Layout),
 }
+
+/// Keys and values, position after position.
+type Slices<'a> = (&'a [f32], &'a [f32]);
 
 impl<'a> Locked<'a> {
     fn new(kv: &'a KeyValues) -> Self {
         Self { keys: kv.keys.storage_and_layout(), values: kv.values.storage_and_layout() }
     }
 
-    fn slices(&self) -> Result<(&[f32], &[f32])> {
+    fn slices(&self) -> Result<Slices<'_>> {
         Ok((cpu::slice(&self.keys.0, self.keys.1)?, cpu::slice(&self.values.0, self.values.1)?))
     }
+}
+
+fn slices<'a>(locked: &'a [Locked<'_>]) -> Result<Vec<Slices<'a>>> {
+    locked.iter().map(Locked::slices).collect()
 }
 
 /// All heads of one row.
 struct OneRow<'a> {
     query: &'a [f32],
-    keys: &'a [f32],
-    values: &'a [f32],
+    before: &'a [Slices<'a>],
+    own: Slices<'a>,
     row: &'a AttentionRow<'a>,
-    heads: usize,
+    heads: Heads,
     bias: Option<&'a RelativeBias>,
     out: &'a mut [f32],
+}
+
+impl<'a> OneRow<'a> {
+    /// Width of the keys of all heads.
+    fn key_width(&self) -> usize {
+        self.query.len() / self.heads.queries * self.heads.keys
+    }
+
+    /// Number of positions, those out of sight included.
+    fn seen_max(&self) -> usize {
+        let before: usize = self.before.iter().map(|(keys, _)| keys.len()).sum();
+        self.row.len(before / self.key_width())
+    }
+
+    /// Key and value of every visible position, in order.
+    fn seen(&self) -> Vec<Slices<'a>> {
+        let width = self.key_width();
+        let mut seen = Vec::with_capacity(self.seen_max());
+        for (keys, values) in self.before {
+            seen.extend(keys.chunks_exact(width).zip(values.chunks_exact(width)));
+        }
+        let visible = self.row.visible;
+        let own = (0..visible.len()).map(|index| visible.at(index) * width);
+        seen.extend(own.map(|at| (&self.own.0[at..at + width], &self.own.1[at..at + width])));
+        seen
+    }
 }
 
 impl WithSimd for OneRow<'_> {
@@ -145,22 +220,21 @@ impl WithSimd for OneRow<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let width = self.query.len();
-        let dim = width / self.heads;
-        let visible = self.row.visible;
-        let mut weights = vec![0.0_f32; visible.len()];
-        for head in 0..self.heads {
-            let lane = head * dim..(head + 1) * dim;
-            let query = &self.query[lane.clone()];
-            for (index, weight) in weights.iter_mut().enumerate() {
-                let key = &self.keys[visible.at(index) * width..][lane.clone()];
-                let bias = self.bias.map_or(0.0, |bias| bias.at(head, index, self.row.position));
-                *weight = cpu::dot(simd, query, key) + bias;
+        let (dim, sharing) = (self.query.len() / self.heads.queries, self.heads.queries / self.heads.keys);
+        let (seen, hidden) = (self.seen(), self.row.hidden);
+        let seen = &seen[hidden..];
+        let mut weights = vec![0.0_f32; seen.len()];
+        for head in 0..self.heads.queries {
+            let (lane, key_lane) = (head * dim, head / sharing * dim);
+            let (query, lanes) = (&self.query[lane..lane + dim], key_lane..key_lane + dim);
+            for (index, (weight, (key, _))) in weights.iter_mut().zip(seen).enumerate() {
+                let bias = self.bias.map_or(0.0, |bias| bias.at(head, hidden + index, self.row.position));
+                *weight = cpu::dot(simd, query, &key[lanes.clone()]) * self.heads.scale + bias;
             }
             softmax(&mut weights);
-            let out = &mut self.out[lane.clone()];
-            for (index, &weight) in weights.iter().enumerate() {
-                cpu::add_scaled(simd, out, weight, &self.values[visible.at(index) * width..][lane.clone()]);
+            let out = &mut self.out[lane..lane + dim];
+            for (&weight, (_, value)) in weights.iter().zip(seen) {
+                cpu::add_scaled(simd, out, weight, &value[lanes.clone()]);
             }
         }
     }
@@ -169,43 +243,58 @@ impl WithSimd for OneRow<'_> {
 #[inline(always)]
 fn softmax(scores: &mut [f32]) {
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut total = 0.0;
+    // In f64: its error would be one of the whole row.
+    let mut total = 0.0_f64;
     for score in scores.iter_mut() {
         *score = (*score - max).exp();
-        total += *score;
+        total += f64::from(*score);
     }
-    scores.iter_mut().for_each(|score| *score /= total);
+    let share = total.recip() as f32;
+    scores.iter_mut().for_each(|score| *score *= share);
 }
 
 /// The same, row by row in candle's operations, on any device.
 fn reference(
     q: &Tensor,
     rows: &[AttentionRow<'_>],
-    heads: usize,
+    heads: Heads,
     bias: Option<&RelativeBias>,
 ) -> Result<Tensor> {
-    let dim = q.dim(1)? / heads;
+    let dim = q.dim(1)? / heads.queries;
     let one = |(index, row): (usize, &AttentionRow<'_>)| {
-        let count = row.visible.len();
-        let nodes: Vec<u32> = (0..count).map(|index| row.visible.at(index) as u32).collect();
-        let nodes = Tensor::from_vec(nodes, count, q.device())?;
+        let (keys, values) = (seen(row, |kv| &kv.keys)?, seen(row, |kv| &kv.values)?);
+        let count = keys.dim(0)?;
         let by_head = |tensor: &Tensor| -> Result<Tensor> {
-            tensor.index_select(&nodes, 0)?.reshape((count, heads, dim))?.transpose(0, 1)?.contiguous()
+            let shared = tensor.reshape((count, heads.keys, 1, dim))?.transpose(0, 1)?.transpose(1, 2)?;
+            let shape = (heads.keys, heads.queries / heads.keys, count, dim);
+            shared.broadcast_as(shape)?.contiguous()?.reshape((heads.queries, count, dim))
         };
-        let query = q.narrow(0, index, 1)?.reshape((heads, 1, dim))?;
-        let mut scores = query.matmul(&by_head(&row.kv.keys)?.t()?)?.to_dtype(DType::F32)?;
+        let query = q.narrow(0, index, 1)?.reshape((heads.queries, 1, dim))?;
+        let scores = query.matmul(&by_head(&keys)?.t()?)?.to_dtype(DType::F32)?;
+        let mut scores = (scores * f64::from(heads.scale))?;
         if let Some(bias) = bias {
-            let at = |head| (0..count).map(move |key| bias.at(head, key, row.position));
-            let values: Vec<f32> = (0..heads).flat_map(at).collect();
-            scores = (scores
-                + Tensor::from_vec(values, (heads, 1, count), &Device::Cpu)?.to_device(q.device())?)?;
+            let at = |head| (0..count).map(move |key| bias.at(head, row.hidden + key, row.position));
+            let values: Vec<f32> = (0..heads.queries).flat_map(at).collect();
+            let values = Tensor::from_vec(values, (heads.queries, 1, count), &Device::Cpu)?;
+            scores = (scores + values.to_device(q.device())?)?;
         }
         let weights = scores.broadcast_sub(&scores.max_keepdim(2)?)?.exp()?;
         let weights = weights.broadcast_div(&weights.sum_keepdim(2)?)?.to_dtype(q.dtype())?;
-        weights.matmul(&by_head(&row.kv.values)?)?.reshape((1, heads * dim))
+        weights.matmul(&by_head(&values)?)?.reshape((1, heads.queries * dim))
     };
     let rows = rows.iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
     Tensor::cat(&rows, 0)
+}
+
+/// Keys or values of all positions that a row sees, `[N, G * D]`.
+fn seen(row: &AttentionRow<'_>, part: impl Fn(&KeyValues) -> &Tensor) -> Result<Tensor> {
+    let count = row.visible.len();
+    let nodes: Vec<u32> = (0..count).map(|index| row.visible.at(index) as u32).collect();
+    let own = part(row.kv);
+    let own = own.index_select(&Tensor::from_vec(nodes, count, own.device())?, 0)?;
+    let all: Vec<&Tensor> = row.before.iter().map(|kv| part(kv)).chain([&own]).collect();
+    let all = Tensor::cat(&all, 0)?;
+    all.narrow(0, row.hidden, all.dim(0)? - row.hidden)
 }
 
 #[cfg(test)]
@@ -216,33 +305,70 @@ mod tests {
         Tensor::randn(0f32, 1f32, (rows, columns), &Device::Cpu).unwrap()
     }
 
-    fn bias() -> RelativeBias {
-        RelativeBias::new(3, 4, |head, distance| head as f32 * 0.3 + distance.clamp(-4, 4) as f32 * 0.1)
+    fn random_kv(rows: usize, columns: usize) -> KeyValues {
+        KeyValues { keys: random(rows, columns), values: random(rows, columns) }
     }
+
+    fn bias() -> RelativeBias {
+        RelativeBias::new(6, 4, |head, distance| head as f32 * 0.3 + distance.clamp(-4, 4) as f32 * 0.1)
+    }
+
+    /// Six query heads, three or six key heads, of width 8.
+    const HEADS: [Heads; 2] =
+        [Heads { queries: 6, keys: 6, scale: 1.0 }, Heads { queries: 6, keys: 3, scale: 0.35 }];
 
     #[test]
     fn rows_over_prefixes_and_trees_equal_the_reference() {
-        let contexts: Vec<_> = [(9, 24), (2, 24)]
-            .map(|(n, width)| KeyValues { keys: random(n, width), values: random(n, width) })
-            .into();
-        let nodes = [0, 3, 7];
-        let rows = [
-            AttentionRow { kv: &contexts[0], visible: Visible::First(9), position: 4 },
-            AttentionRow { kv: &contexts[1], visible: Visible::First(2), position: 1 },
-            AttentionRow { kv: &contexts[0], visible: Visible::Nodes(&nodes), position: 2 },
-            AttentionRow { kv: &contexts[0], visible: Visible::First(1), position: 0 },
-        ];
-        let q = random(4, 24);
-        for bias in [None, Some(&bias())] {
-            let got = attend(&q, &rows, 3, bias).unwrap();
-            let difference = (&got - reference(&q, &rows, 3, bias).unwrap()).unwrap();
+        let some_bias = bias();
+        for (heads, bias) in HEADS.into_iter().flat_map(|heads| [(heads, None), (heads, Some(&some_bias))]) {
+            let kv = |rows| random_kv(rows, heads.keys * 8);
+            let (contexts, nodes) = ([kv(9), kv(2), kv(4)], [0, 3, 7]);
+            let before = [&contexts[1], &contexts[2]];
+            let rows = [
+                AttentionRow::new(&contexts[0], Visible::First(9), 4),
+                AttentionRow::new(&contexts[1], Visible::First(2), 1),
+                AttentionRow::new(&contexts[0], Visible::Nodes(&nodes), 2),
+                AttentionRow {
+                    before: &before,
+                    ..AttentionRow::new(&contexts[0], Visible::Nodes(&nodes), 8)
+                },
+                AttentionRow {
+                    before: &before,
+                    hidden: 4,
+                    ..AttentionRow::new(&contexts[0], Visible::First(1), 6)
+                },
+            ];
+            let q = random(5, 48);
+            let got = attend(&q, &rows, heads, bias).unwrap();
+            let difference = (&got - reference(&q, &rows, heads, bias).unwrap()).unwrap();
             let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
             assert!(worst < 1e-5, "off by {worst}");
-            for row in 0..4 {
-                let alone = attend(&q.narrow(0, row, 1).unwrap(), &rows[row..=row], 3, bias).unwrap();
+            for row in 0..5 {
+                let alone = attend(&q.narrow(0, row, 1).unwrap(), &rows[row..=row], heads, bias).unwrap();
                 let (alone, together) = (alone.to_vec2::<f32>().unwrap(), got.to_vec2::<f32>().unwrap());
                 assert_eq!(alone[0], together[row], "row {row} depends on the others");
             }
+        }
+    }
+
+    #[test]
+    fn it_does_not_matter_into_how_many_parts_the_positions_are_cut() {
+        let heads = HEADS[1];
+        let whole = random_kv(11, 24);
+        let part = |from, count| KeyValues {
+            keys: whole.keys.narrow(0, from, count).unwrap(),
+            values: whole.values.narrow(0, from, count).unwrap(),
+        };
+        let q = random(1, 48);
+        let row = AttentionRow { hidden: 2, ..AttentionRow::new(&whole, Visible::First(11), 10) };
+        let want = attend(&q, &[row], heads, None).unwrap().to_vec2::<f32>().unwrap();
+        for cut in 1..10 {
+            let (first, second, last) = (part(0, cut), part(cut, 10 - cut), part(10, 1));
+            let before = [&first, &second];
+            let row = AttentionRow::new(&last, Visible::First(1), 10);
+            let row = AttentionRow { before: &before, hidden: 2, ..row };
+            let got = attend(&q, &[row], heads, None).unwrap().to_vec2::<f32>().unwrap();
+            assert_eq!(got, want, "cut at {cut}");
         }
     }
 

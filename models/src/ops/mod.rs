@@ -4,11 +4,15 @@
 //! On the CPU they are written out here: each output element is reduced in one fixed order, so the number of rows
 //! changes nothing. Elsewhere (and as the reference in tests) they are composed of candle's operations.
 
+mod activation;
 mod attention;
 mod cpu;
 mod linear;
 mod norm;
+mod rotary;
 
-pub(crate) use attention::{AttentionRow, KeyValues, RelativeBias, Visible, attend};
+pub use activation::Activation;
+pub(crate) use attention::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
 pub(crate) use linear::linear;
-pub(crate) use norm::rms_norm;
+pub(crate) use norm::{layer_norm, rms_norm};
+pub(crate) use rotary::{Turns, rotate};

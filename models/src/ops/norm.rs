@@ -1,4 +1,6 @@
-//! Root mean square normalisation.
+//! Normalisation of rows: by their root mean square, or by mean and variance.
+//!
+//! Sums are f64: the error of a row's one factor is an error of all its numbers.
 
 use candle_core::{D, DType, Result, Tensor};
 
@@ -17,8 +19,8 @@ pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
     let weight = cpu::slice(&w_storage, w_layout)?;
     let mut values = cpu::slice(&x_storage, x_layout)?.to_vec();
     for row in values.chunks_exact_mut(k.max(1)) {
-        let squares: f32 = row.iter().map(|value| value * value).sum();
-        let scale = (squares / k as f32 + eps as f32).sqrt().recip();
+        let squares: f64 = row.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
+        let scale = (squares / k as f64 + eps).sqrt().recip() as f32;
         row.iter_mut().zip(weight).for_each(|(value, weight)| *value *= scale * weight);
     }
     Tensor::from_vec(values, x.shape(), x.device())
@@ -28,6 +30,35 @@ fn reference(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let wide = x.to_dtype(DType::F32)?;
     let variance = wide.sqr()?.mean_keepdim(D::Minus1)?;
     wide.broadcast_div(&(variance + eps)?.sqrt()?)?.to_dtype(x.dtype())?.broadcast_mul(weight)
+}
+
+/// `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis, as in GPT-2.
+///
+/// * `x` `[M, K]`  * `weight` and `bias` `[K]`; returns `[M, K]`
+pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
+    if !cpu::is_plain(x) || !cpu::is_plain(weight) || !cpu::is_plain(bias) {
+        return layer_reference(x, weight, bias, eps);
+    }
+    let k = x.dim(D::Minus1)?.max(1);
+    let ((x_storage, x_layout), (w_storage, w_layout), (b_storage, b_layout)) =
+        (x.storage_and_layout(), weight.storage_and_layout(), bias.storage_and_layout());
+    let (weight, bias) = (cpu::slice(&w_storage, w_layout)?, cpu::slice(&b_storage, b_layout)?);
+    let mut values = cpu::slice(&x_storage, x_layout)?.to_vec();
+    for row in values.chunks_exact_mut(k) {
+        let mean = row.iter().copied().map(f64::from).sum::<f64>() / k as f64;
+        let squares: f64 = row.iter().map(|&value| (f64::from(value) - mean).powi(2)).sum();
+        let (mean, scale) = (mean as f32, (squares / k as f64 + eps).sqrt().recip() as f32);
+        let parameters = weight.iter().zip(bias);
+        row.iter_mut().zip(parameters).for_each(|(x, (w, b))| *x = (*x - mean) * scale * w + b);
+    }
+    Tensor::from_vec(values, x.shape(), x.device())
+}
+
+fn layer_reference(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
+    let wide = x.to_dtype(DType::F32)?;
+    let centred = wide.broadcast_sub(&wide.mean_keepdim(D::Minus1)?)?;
+    let scale = (centred.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;
+    centred.broadcast_div(&scale)?.to_dtype(x.dtype())?.broadcast_mul(weight)?.broadcast_add(bias)
 }
 
 #[cfg(test)]
@@ -48,5 +79,20 @@ mod tests {
             (rms_norm(&x, &weight, 1e-6).unwrap() - reference(&x, &weight, 1e-6).unwrap()).unwrap();
         let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
         assert!(worst < 1e-6, "{worst}");
+    }
+
+    #[test]
+    fn rows_are_centred_and_scaled_to_unit_variance() {
+        let x = Tensor::new(&[[1f32, 5.0], [7.0, 7.0]], &Device::Cpu).unwrap();
+        let weight = Tensor::new(&[3f32, 1.0], &Device::Cpu).unwrap();
+        let bias = Tensor::new(&[0.5f32, -1.0], &Device::Cpu).unwrap();
+        let got = layer_norm(&x, &weight, &bias, 1e-9).unwrap().to_vec2::<f32>().unwrap();
+        assert!((got[0][0] + 2.5).abs() < 1e-5 && got[0][1].abs() < 1e-5, "{got:?}");
+        assert_eq!(got[1], [0.5, -1.0]);
+        let x = Tensor::randn(0f32, 3f32, (4, 2), &Device::Cpu).unwrap();
+        let want = layer_reference(&x, &weight, &bias, 1e-5).unwrap();
+        let difference = (layer_norm(&x, &weight, &bias, 1e-5).unwrap() - want).unwrap();
+        let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
+        assert!(worst < 1e-5, "{worst}");
     }
 }

@@ -3,19 +3,9 @@
 use serde::Deserialize;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
+use crate::ops::Activation;
 
 const FILE: &str = "config.json";
-
-/// Activation of the feed-forward layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// Rectified linear unit.
-    Relu,
-    /// GELU in its tanh approximation, as `gelu_new` in Hugging Face.
-    GeluNew,
-    /// x times its logistic.
-    Silu,
-}
 
 /// Shape of a T5. All sizes are at least 1.
 #[derive(Debug, Clone, PartialEq)]

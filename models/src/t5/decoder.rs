@@ -10,13 +10,14 @@ use super::context::Context;
 use super::encoder::split;
 use super::layers::{Attention, FeedForward, Loader, Norm};
 use crate::checkpoint::LoadError;
-use crate::ops::{AttentionRow, KeyValues, RelativeBias, Visible, attend, linear};
+use crate::nodes::Group;
+use crate::ops::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend, linear};
 
 pub(super) struct Decoder {
     layers: Vec<DecoderLayer>,
     norm: Norm,
     bias: RelativeBias,
-    heads: usize,
+    heads: Heads,
 }
 
 struct DecoderLayer {
@@ -25,15 +26,6 @@ struct DecoderLayer {
     cross_norm: Norm,
     cross_attention: Attention,
     feed_forward: FeedForward,
-}
-
-/// Rows of one context within a step; they became its nodes from `first_node` on.
-pub(super) struct Group {
-    pub(super) context: ContextId,
-    pub(super) first_row: usize,
-    pub(super) first_node: usize,
-    /// For each row the nodes from the root down to itself.
-    pub(super) paths: Vec<Vec<u32>>,
 }
 
 impl Decoder {
@@ -58,7 +50,7 @@ impl Decoder {
             norm: loader.norm("decoder.final_layer_norm")?,
             bias: relative_bias(&table, Direction::Causal, config)
                 .map_err(|error| LoadError::Device(error.to_string()))?,
-            heads: config.num_heads,
+            heads: Heads::unscaled(config.num_heads),
         })
     }
 
@@ -107,7 +99,7 @@ impl DecoderLayer {
         x: &Tensor,
         index: usize,
         groups: &[(&Group, &Context)],
-        heads: (usize, &RelativeBias),
+        heads: (Heads, &RelativeBias),
     ) -> Result<Tensor> {
         let (normed, weights) = (self.self_norm.forward(x)?, &self.self_attention);
         let (q, k, v) =
@@ -115,15 +107,16 @@ impl DecoderLayer {
         for (group, context) in groups {
             let (from, count) = (group.first_row, group.paths.len());
             let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
-            context.store(index, group.first_node, &keys, &values)?;
+            context.nodes.store(index, group.first_node, &keys, &values)?;
         }
         let rows: Vec<_> = groups
             .iter()
             .flat_map(|(group, context)| {
-                let kv = context.layer(index);
-                let row =
-                    move |path| AttentionRow { kv, visible: Visible::Nodes(path), position: path.len() - 1 };
-                group.paths.iter().map(Vec::as_slice).map(row)
+                let kv = context.nodes.layer(index);
+                group
+                    .paths
+                    .iter()
+                    .map(move |path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1))
             })
             .collect();
         linear(&attend(&q, &rows, heads.0, Some(heads.1))?, &weights.o)
@@ -134,14 +127,14 @@ impl DecoderLayer {
         x: &Tensor,
         index: usize,
         groups: &[(&Group, &Context)],
-        heads: usize,
+        heads: Heads,
     ) -> Result<Tensor> {
         let q = linear(&self.cross_norm.forward(x)?, &self.cross_attention.q)?;
         let rows: Vec<_> = groups
             .iter()
             .flat_map(|(group, context)| {
                 let visible = Visible::First(context.prompt_len);
-                let row = AttentionRow { kv: &context.cross[index], visible, position: 0 };
+                let row = AttentionRow::new(&context.cross[index], visible, 0);
                 std::iter::repeat_n(row, group.paths.len())
             })
             .collect();

@@ -5,13 +5,13 @@ use candle_core::{Result, Tensor};
 use super::bias::{Direction, relative_bias};
 use super::layers::{Attention, FeedForward, Loader, Norm};
 use crate::checkpoint::LoadError;
-use crate::ops::{AttentionRow, KeyValues, RelativeBias, Visible, attend, linear};
+use crate::ops::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend, linear};
 
 pub(super) struct Encoder {
     layers: Vec<EncoderLayer>,
     norm: Norm,
     bias: RelativeBias,
-    heads: usize,
+    heads: Heads,
 }
 
 struct EncoderLayer {
@@ -38,7 +38,7 @@ impl Encoder {
             norm: loader.norm("encoder.final_layer_norm")?,
             bias: relative_bias(&table, Direction::Bidirectional, config)
                 .map_err(|error| LoadError::Device(error.to_string()))?,
-            heads: config.num_heads,
+            heads: Heads::unscaled(config.num_heads),
         })
     }
 
@@ -61,11 +61,7 @@ impl Encoder {
                 .iter()
                 .zip(lengths)
                 .flat_map(|(kv, &length)| {
-                    (0..length).map(move |position| AttentionRow {
-                        kv,
-                        visible: Visible::First(length),
-                        position,
-                    })
+                    (0..length).map(move |position| AttentionRow::new(kv, Visible::First(length), position))
                 })
                 .collect();
             let attended = attend(&q, &rows, self.heads, Some(&self.bias))?;

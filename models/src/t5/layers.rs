@@ -3,9 +3,8 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::T5Config;
-use super::config::Activation;
 use crate::checkpoint::{LoadError, Weights};
-use crate::ops::{linear, rms_norm};
+use crate::ops::{Activation, linear, rms_norm};
 
 /// Reads tensors of one T5 onto one device.
 pub(super) struct Loader<'a> {
@@ -103,15 +102,5 @@ impl FeedForward {
             Some(gate) => (self.activation.apply(&linear(&normed, gate)?)? * wide)?,
         };
         x + linear(&wide, &self.wo)?
-    }
-}
-
-impl Activation {
-    fn apply(self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Relu => x.relu(),
-            Self::GeluNew => x.gelu(),
-            Self::Silu => x.silu(),
-        }
     }
 }

@@ -63,6 +63,7 @@ impl TokenizerFacts {
             number_encoding: self.number_encoding,
             parameters,
             prompt_tokens_max: self.prompt_tokens_max,
+            context_tokens_max: None,
             answer_tokens_max: None,
             tokens: self.tokens,
             eos_ids: config.eos_token_ids.clone(),
@@ -147,7 +148,7 @@ impl BatchModel for T5 {
             contexts.iter().zip(prompts).for_each(|(&context, prompt)| xval.open(context, prompt));
         }
         let first_token = self.stacks.config.decoder_start_token_id;
-        Ok(contexts.into_iter().map(|context| Opened { context, first_token }).collect())
+        Ok(contexts.into_iter().map(|context| Opened { context, first_token, reused_tokens: 0 }).collect())
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {

@@ -106,7 +106,7 @@ impl BatchModel for RegressionHead {
         contexts.iter().for_each(|&context| self.stacks.close(context));
         self.values.extend(contexts.iter().copied().zip(values?));
         let first_token = self.stacks.config.decoder_start_token_id;
-        Ok(contexts.into_iter().map(|context| Opened { context, first_token }).collect())
+        Ok(contexts.into_iter().map(|context| Opened { context, first_token, reused_tokens: 0 }).collect())
     }
 
     /// No token has a logit of its own: one column of zeros, and the value of the prompt at every row.

@@ -10,10 +10,11 @@ use ntl_core::engine::{CacheCost, ContextId, ModelError, Prompt, Row};
 
 use super::T5Config;
 use super::context::Context;
-use super::decoder::{Decoder, Group};
+use super::decoder::Decoder;
 use super::encoder::Encoder;
 use super::layers::Loader;
 use crate::checkpoint::LoadError;
+use crate::nodes::{Group, NodeShape, NodeStore, grow};
 
 /// Embeddings, encoder, decoder and contexts.
 pub(super) struct Stacks {
@@ -22,6 +23,7 @@ pub(super) struct Stacks {
     embeddings: Tensor,
     encoder: Encoder,
     decoder: Decoder,
+    node: NodeShape,
     contexts: HashMap<ContextId, Context>,
     opened: u64,
 }
@@ -38,7 +40,13 @@ impl Stacks {
     pub(super) fn load(loader: &Loader<'_>, embeddings: Tensor) -> std::result::Result<Self, LoadError> {
         let (encoder, decoder) = (Encoder::load(loader)?, Decoder::load(loader)?);
         let config = loader.config.clone();
-        Ok(Self { config, embeddings, encoder, decoder, contexts: HashMap::new(), opened: 0 })
+        let node = NodeShape {
+            layers: config.num_decoder_layers,
+            width: config.inner(),
+            dtype: loader.dtype,
+            device: loader.device.clone(),
+        };
+        Ok(Self { config, embeddings, encoder, decoder, node, contexts: HashMap::new(), opened: 0 })
     }
 
     /// `[n, d_model]`.
@@ -69,7 +77,8 @@ impl Stacks {
         let open = |(cross, &prompt_len)| {
             self.opened += 1;
             let context = ContextId(self.opened);
-            self.contexts.insert(context, Context::new(cross, prompt_len));
+            let nodes = NodeStore::default();
+            self.contexts.insert(context, Context { cross, prompt_len, nodes });
             context
         };
         Ok(contexts.into_iter().zip(&encoded.lengths).map(open).collect())
@@ -88,34 +97,7 @@ impl Stacks {
 
     /// Turns rows into nodes of their contexts, in order.
     pub(super) fn grow(&mut self, rows: &[Row]) -> std::result::Result<Vec<Group>, ModelError> {
-        let mut groups: Vec<Group> = Vec::new();
-        for (index, row) in rows.iter().enumerate() {
-            let unknown = ModelError::UnknownContext(row.context);
-            let context = self.contexts.get_mut(&row.context).ok_or(unknown)?;
-            let node = context.len();
-            if let Some(parent) = row.path.parent.filter(|parent| parent.index() >= node) {
-                return Err(ModelError::UnknownNode { context: row.context, node: parent });
-            }
-            context.push(row.path.parent);
-            let path = context.path_to(node);
-            match groups.last_mut().filter(|group| group.context == row.context) {
-                Some(group) => group.paths.push(path),
-                None => groups.push(Group {
-                    context: row.context,
-                    first_row: index,
-                    first_node: node,
-                    paths: vec![path],
-                }),
-            }
-        }
-        let (layers, width) = (self.config.num_decoder_layers, self.config.inner());
-        for group in &groups {
-            if let Some(context) = self.contexts.get_mut(&group.context) {
-                let (dtype, device) = (self.embeddings.dtype(), self.embeddings.device());
-                context.reserve(layers, width, dtype, device).map_err(compute)?;
-            }
-        }
-        Ok(groups)
+        grow(&mut self.contexts, rows, &self.node)
     }
 
     /// Hidden states `[R, d_model]` of embedded rows that have become nodes.

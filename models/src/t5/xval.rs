@@ -10,11 +10,11 @@ use std::collections::HashMap;
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{ContextId, ModelError, Prompt, Row};
 
-use super::decoder::Group;
 use super::head::WIDE;
 use super::layers::Loader;
 use super::stacks::compute;
 use crate::checkpoint::LoadError;
+use crate::nodes::Group;
 use crate::ops::linear;
 
 /// How many positions the original learns.

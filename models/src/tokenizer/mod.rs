@@ -18,6 +18,8 @@ use ntl_core::engine::{NumberEncoding, Prompt};
 use ntl_core::numbers::{NumberPiece, python};
 use ntl_core::text::TextDecoder;
 
+use crate::chat::ChatTemplate;
+
 pub use human::{Answer, Faults, HumanReadable};
 
 use self::library::LibraryTokenizer;
@@ -66,6 +68,7 @@ pub struct Tokenizer {
     /// The token beside which numbers stand (xVal).
     number_token: Option<u32>,
     model_max_length: Option<usize>,
+    chat: Option<ChatTemplate>,
 }
 
 enum Source {
@@ -234,6 +237,11 @@ impl Tokenizer {
     /// The most tokens of a text that the checkpoint's author provided for, if any.
     pub fn model_max_length(&self) -> Option<usize> {
         self.model_max_length
+    }
+
+    /// How the checkpoint writes conversations, if it does.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.chat.as_ref()
     }
 
     /// The text of `ids` as Hugging Face decodes them, special tokens left out: RT and xVal show the names of their

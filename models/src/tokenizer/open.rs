@@ -2,6 +2,7 @@
 
 use ntl_core::engine::NumberEncoding;
 
+use crate::chat::ChatTemplate;
 use crate::checkpoint::{CheckpointFiles, LoadError, TokenizerType};
 
 use super::config::{CONFIG_FILE, TokenizerConfig};
@@ -69,6 +70,7 @@ impl Tokenizer {
             ),
             number_token: table.id(xval::NUMBER_TOKEN).filter(|_| numbers == NumberEncoding::Xval),
             model_max_length: config.model_max_length,
+            chat: ChatTemplate::open(files)?,
             source,
             table,
         })

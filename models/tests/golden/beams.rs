@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use crate::support::{fixtures, ids, numbers};
 use ntl_core::engine::{BeamJob, EarlyStopping, Event, Job, Request};
+use ntl_core::text::TextDecoder;
 use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, load};
 use serde_json::Value;
 
-const CHECKPOINTS: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl"];
+const CHECKPOINTS: [&str; 9] =
+    ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl", "llama-ce", "llama-ntl", "gpt2"];
 
 /// Texts with their log-probabilities and numbers of tokens, best first.
 fn found(mut events: JobEvents) -> Vec<(String, f64, usize)> {
@@ -26,6 +29,17 @@ fn found(mut events: JobEvents) -> Vec<(String, f64, usize)> {
     found
 }
 
+/// What the original finds for a case. Of its versions that differ, 4.42 is followed, whose texts are not in the files
+/// of decoder-only models.
+fn wanted(case: &Value, tokenizer: &Tokenizer) -> Value {
+    let mut golden = case.get("beam4_transformers_4_42_4").unwrap_or(&case["beam4"]).clone();
+    if golden["text"].is_null() {
+        let texts = golden["ids"].as_array().unwrap().iter().map(|text| tokenizer.decode(&ids(text)));
+        golden["text"] = texts.collect();
+    }
+    golden
+}
+
 /// Compares with one golden; the largest difference of scores.
 fn compare(found: &[(String, f64, usize)], golden: &Value, what: &str) -> f64 {
     // Regression Transformers write places, which are read as the original reads them.
@@ -36,7 +50,10 @@ fn compare(found: &[(String, f64, usize)], golden: &Value, what: &str) -> f64 {
         let score = logprob / *tokens as f64;
         let difference = (score - scores[rank]).abs();
         assert!(difference < 1e-4, "{what}, beam {rank}: score {score} instead of {}", scores[rank]);
-        assert_eq!(*text, texts[rank].as_str().unwrap(), "{what}, beam {rank}");
+        // The original decodes an answer without the prompt before it, where a space between the two may be lost.
+        let without_space = |text: &str| text.strip_prefix(' ').unwrap_or(text).to_owned();
+        let wanted = without_space(texts[rank].as_str().unwrap());
+        assert_eq!(without_space(text), wanted, "{what}, beam {rank}");
         worst = worst.max(difference);
     }
     worst
@@ -50,7 +67,7 @@ fn four_beams_find_the_texts_and_scores_of_the_original() {
         let golden: Value =
             serde_json::from_slice(&std::fs::read(folder.join("golden/golden.json")).unwrap()).unwrap();
         let loaded = load(&CheckpointFiles::folder(&folder).unwrap(), LoadOptions::default()).unwrap();
-        let limits = EngineLimits::default();
+        let (tokenizer, limits) = (loaded.tokenizer, EngineLimits::default());
         let (engine, _) =
             Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver)).unwrap();
         let submit = |case: &Value| {
@@ -61,15 +78,21 @@ fn four_beams_find_the_texts_and_scores_of_the_original() {
                 length_penalty: 1.0,
                 early_stopping: EarlyStopping::No,
             };
-            let prompt = ids(&case["input_ids"]);
-            engine.submit(Job::new(prompt, Request::Beams(job))).unwrap()
+            let field = if case["prompt_ids"].is_null() { "input_ids" } else { "prompt_ids" };
+            engine.submit(Job::new(ids(&case[field]), Request::Beams(job))).unwrap()
         };
+        // Nothing is generated behind empty prompts.
         let cases = golden["cases"].as_array().unwrap();
+        let cases: Vec<&Value> = cases.iter().filter(|case| !case["beam4"].is_null()).collect();
         // All at once: beams of many requests share their steps.
-        let running: Vec<JobEvents> = cases.iter().map(submit).collect();
+        let running: Vec<JobEvents> = cases.iter().copied().map(submit).collect();
         let mut worst = 0.0_f64;
         for (case, events) in cases.iter().zip(running) {
-            worst = worst.max(compare(&found(events), &case["beam4"], &format!("{name} {}", case["id"])));
+            worst = worst.max(compare(
+                &found(events),
+                &wanted(case, &tokenizer),
+                &format!("{name} {}", case["id"]),
+            ));
         }
         println!("{name}: {} cases of 4 beams, scores differ by at most {worst:e}", cases.len());
     }

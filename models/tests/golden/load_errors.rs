@@ -42,7 +42,7 @@ fn a_damaged_folder_is_refused() {
         (&|dir| dir.change_config("architectures", json!([])), &["config.json", "`architectures`"]),
         (
             &|dir| dir.change_config("architectures", json!(["BertModel"])),
-            &["config.json", "`BertModel` is not served", "T5ForConditionalGeneration"],
+            &["config.json", "`BertModel` is not served", "T5ForConditionalGeneration", "GPT2LMHeadModel"],
         ),
         (
             &|dir| dir.change_config("vocab_size", json!(2000)),

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests fail by panicking")]
 
 mod beams;
+mod causal;
+mod families;
 mod kinds;
 mod load_errors;
 mod load_forms;

@@ -91,6 +91,33 @@ fn scored_targets_have_the_originals_losses() {
 }
 
 #[test]
+fn targets_behind_decoder_only_prompts_have_the_originals_log_probabilities() {
+    for name in ["llama-ce", "llama-ntl", "gpt2", "granite", "qwen3"] {
+        let Some(golden) = read(name, "golden.json") else { return };
+        let files = CheckpointFiles::folder(&fixtures().unwrap().join(name)).unwrap();
+        let loaded = load(&files, LoadOptions::default()).unwrap();
+        let number_tokens = Arc::new(NumberTokens::new(loaded.vocabulary.number_values.iter().copied()));
+        let limits = EngineLimits::default();
+        let (engine, _) =
+            Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver)).unwrap();
+        for case in golden["cases"].as_array().unwrap() {
+            let prompt = case["n_prompt"].as_u64().unwrap() as usize;
+            let (full, target) = (ids(&case["full_ids"]), ids(&case["label_ids"]).into());
+            let number_tokens = Arc::clone(&number_tokens);
+            let request = Request::Score(ScoreJob { target, number_tokens, losses: Vec::new() });
+            let job = Job::new(full[..prompt].to_vec(), request);
+            let tokens = outcome(engine.submit(job).unwrap()).tokens;
+            let want = numbers(&case["token_logprobs"]);
+            assert_eq!(tokens.len(), want.len(), "{name} {}", case["id"]);
+            for (token, want) in tokens.iter().zip(want) {
+                let got = token.token.logprob;
+                assert!((got - want).abs() < 2e-4, "{name} {}: {got} instead of {want}", case["id"]);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_target_has_the_same_scores_alone_and_among_others_in_steps_of_any_size() {
     let limits = |step_rows_max| EngineLimits { step_rows_max, ..EngineLimits::default() };
     let Some(one_step) = Scorer::open("t5-ntl-was", limits(4096)) else { return };

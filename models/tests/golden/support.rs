@@ -1,9 +1,10 @@
 //! Fixtures of the original code, where they are, and comparing with them.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use ntl_core::engine::{BatchModel, ContextId, Logits, NodeId, PathRow, Prompt, Row};
+use ntl_core::engine::{BatchModel, ContextId, Logits, NodeId, Opened, PathRow, Prompt, Row};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{NumberScaling, T5, T5Kind, TokenizerFacts};
 use ntl_models::tokenizer::Tokenizer;
@@ -23,7 +24,7 @@ pub(crate) fn fixtures() -> Option<PathBuf> {
 pub(crate) struct Golden {
     pub(crate) name: String,
     pub(crate) json: Value,
-    pub(crate) tensors: std::collections::HashMap<String, Tensor>,
+    pub(crate) tensors: HashMap<String, Tensor>,
     pub(crate) model: T5,
     pub(crate) tokenizer: Tokenizer,
 }
@@ -31,11 +32,7 @@ pub(crate) struct Golden {
 impl Golden {
     pub(crate) fn open(name: &str) -> Option<Self> {
         let folder = fixtures()?.join(name);
-        let golden = folder.join("golden");
-        let json: Value =
-            serde_json::from_slice(&std::fs::read(golden.join("golden.json")).unwrap()).unwrap();
-        let tensors =
-            candle_core::safetensors::load(golden.join("golden.safetensors"), &Device::Cpu).unwrap();
+        let (json, tensors) = read_golden(&folder);
         let files = CheckpointFiles::folder(&folder).unwrap();
         let tokenizer = Tokenizer::open(&files).unwrap();
         let facts = TokenizerFacts {
@@ -55,6 +52,19 @@ impl Golden {
     pub(crate) fn cases(&self) -> Vec<Value> {
         self.json["cases"].as_array().unwrap().clone()
     }
+}
+
+/// What the original code computed from the checkpoint of a folder.
+pub(crate) fn read_golden(folder: &Path) -> (Value, HashMap<String, Tensor>) {
+    let golden = folder.join("golden");
+    let json = std::fs::read(golden.join("golden.json")).unwrap();
+    let tensors = candle_core::safetensors::load(golden.join("golden.safetensors"), &Device::Cpu).unwrap();
+    (serde_json::from_slice(&json).unwrap(), tensors)
+}
+
+/// A tensor's numbers in order.
+pub(crate) fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 pub(crate) fn ids(value: &Value) -> Vec<u32> {
@@ -105,7 +115,11 @@ pub(crate) fn chain_numbered(context: ContextId, tokens: &[Fed], first: u32) -> 
 }
 
 /// Opens the prompts in one batch and steps each one's decoder tokens as chains of one step.
-pub(crate) fn score(model: &mut T5, prompts: &[Prompt], targets: &[Vec<Fed>]) -> (Logits, Vec<usize>) {
+pub(crate) fn score(
+    model: &mut dyn BatchModel,
+    prompts: &[Prompt],
+    targets: &[Vec<Fed>],
+) -> (Logits, Vec<usize>) {
     let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
     let mut starts = Vec::new();
     let mut rows = Vec::new();
@@ -118,6 +132,23 @@ pub(crate) fn score(model: &mut T5, prompts: &[Prompt], targets: &[Vec<Fed>]) ->
         model.close(opened.context);
     }
     (logits, starts)
+}
+
+/// The same of models that take token ids only.
+pub(crate) fn score_ids(
+    model: &mut dyn BatchModel,
+    prompts: &[Vec<u32>],
+    targets: &[Vec<u32>],
+) -> (Logits, Vec<usize>) {
+    let prompts: Vec<Prompt> = prompts.iter().map(|ids| ids.clone().into()).collect();
+    let targets: Vec<Vec<Fed>> = targets.iter().map(|ids| fed(ids.clone(), &[])).collect();
+    score(model, &prompts, &targets)
+}
+
+/// Opens prompts of token ids in one batch.
+pub(crate) fn open_ids(model: &mut dyn BatchModel, prompts: &[&[u32]]) -> Vec<Opened> {
+    let prompts: Vec<Prompt> = prompts.iter().map(|ids| ids.to_vec().into()).collect();
+    model.open(&prompts.iter().collect::<Vec<_>>()).unwrap()
 }
 
 /// The greedy answer step by step, as many tokens as are wanted: ids from the first token on, the number beside each.

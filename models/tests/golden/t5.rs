@@ -1,6 +1,6 @@
 //! The T5 against the outputs of the original code: `golden/` of the shared checkpoints.
 
-use crate::support::{Golden, assert_close, fed, floats, greedy, ids, numbers, prompt, score, target};
+use crate::support::{Golden, assert_close, fed, flat, floats, greedy, ids, numbers, prompt, score, target};
 use ntl_core::engine::{BatchModel, Prompt};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
@@ -17,11 +17,6 @@ fn for_each_checkpoint(check: impl Fn(&mut Golden)) {
             check(&mut golden);
         }
     }
-}
-
-/// Rows of `[1, T, V]` or `[B, T, V]`, flattened.
-fn flat(tensor: &candle_core::Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Requests follow the OpenAI API, plus the `number` object. Every optional request field takes an explicit
 //! `null` for "default". Validation beyond JSON types belongs to the server.
 
+mod chat;
 mod completions;
 mod error;
 mod models;
@@ -10,6 +11,10 @@ mod number;
 mod score;
 mod tokens;
 
+pub use chat::{
+    ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatMessage, ChatRequest,
+    ChatRequestMessage, ChatResponse, ChatToken, ChatTokenLogprobs, ContentPart,
+};
 pub use completions::{
     Choice, CompletionChunk, CompletionRequest, CompletionResponse, EarlyStopping, FinishReason, Logprobs,
     NamedSchema, Never, Prompt, PromptLogprob, PromptLogprobs, ResponseFormat, Stop, StreamOptions, Usage,

@@ -4,6 +4,7 @@
 //! choices of events; [`score_plan()`] and [`ScorePrint`] do both for scores. Invariant: whatever JSON comes in, the outcome is a plan or a 400 that names the field.
 
 mod beams;
+mod chat;
 mod choices;
 mod echo;
 mod guided;
@@ -18,6 +19,7 @@ mod text;
 mod transcript;
 mod unsupported;
 
+pub(crate) use chat::{ChatWriter, chat_completion, conversation};
 pub(crate) use choices::ChoiceWriter;
 pub(crate) use echo::PromptShown;
 pub(crate) use guided::Guided;

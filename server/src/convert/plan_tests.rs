@@ -238,10 +238,7 @@ fn what_sampling_is_made_of_has_ranges() {
 #[test]
 fn everything_else_has_ranges() {
     for (field, value) in [
-        ("prompt", json!("")),
         ("prompt", json!([])),
-        ("prompt", json!(["a", ""])),
-        ("prompt", json!([[1], []])),
         ("prompt", json!(vec!["a"; 1025])),
         ("prompt", json!(null)),
         ("max_tokens", json!(4097)),

@@ -37,7 +37,6 @@ pub(super) fn prompts(
         Some(Prompt::IdLists(lists)) => lists.into_iter().map(PromptInput::Ids).collect(),
     };
     check("prompt", !prompts.is_empty(), "must not be an empty list")?;
-    check("prompt", !prompts.iter().any(PromptInput::is_empty), "must not be empty")?;
     let sequences = (prompts.len() as u64).saturating_mul(texts);
     let param = if texts > 1 { multiplier } else { "prompt" };
     let asked = format!("asks for {sequences} texts with {} prompts; at most {SEQUENCES_MAX}", prompts.len());
@@ -70,11 +69,14 @@ impl PromptInput {
     }
 
     /// What the model gets, within its vocabulary and its longest prompt.
+    ///
+    /// A decoder-only model continues nothing at all as well: it begins with the token that texts begin with.
     pub(crate) fn into_prompt(
         self,
         tokenizer: &Tokenizer,
         rules: &Rules,
     ) -> Result<engine::Prompt, AppError> {
+        check("prompt", !(rules.encoder_decoder && self.is_empty()), "must not be empty")?;
         let prompt = match self {
             Self::Text(text) => tokenizer
                 .encode_prompt(&text, true)

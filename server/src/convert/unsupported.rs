@@ -22,9 +22,13 @@ enum Neutral {
     Numbers(&'static [f64]),
     /// An empty string, list or object.
     Empty,
+    /// A list of nothing but `text`.
+    TextOnly,
+    /// One of these words.
+    Words(&'static [&'static str]),
 }
 
-use Neutral::{Empty, False, Null, Numbers, True};
+use Neutral::{Empty, False, Null, Numbers, TextOnly, True, Words};
 
 const COMPLETION_FIELDS: [(&str, Neutral); 23] = [
     ("add_special_tokens", True),
@@ -57,6 +61,27 @@ pub(super) fn refuse_in_completion(others: &BTreeMap<String, Value>) -> Result<(
     COMPLETION_FIELDS.into_iter().try_for_each(|(name, neutral)| refuse(name, others.get(name), neutral))
 }
 
+/// What belongs to chats only. Their other fields are those of completions.
+const CHAT_FIELDS: [(&str, Neutral); 12] = [
+    ("audio", Null),
+    ("chat_template", Null),
+    ("continue_final_message", False),
+    ("documents", Empty),
+    ("echo", False),
+    ("function_call", Words(&["none", "auto"])),
+    ("functions", Empty),
+    ("modalities", TextOnly),
+    ("prediction", Null),
+    ("tool_choice", Words(&["none", "auto"])),
+    ("tools", Empty),
+    ("web_search_options", Null),
+];
+
+/// Refuses what a chat request asks for beyond what is served and what completions have as well.
+pub(super) fn refuse_in_chat(others: &BTreeMap<String, Value>) -> Result<(), AppError> {
+    CHAT_FIELDS.into_iter().try_for_each(|(name, neutral)| refuse(name, others.get(name), neutral))
+}
+
 fn refuse(param: &str, value: Option<&Value>, neutral: Neutral) -> Result<(), AppError> {
     let passes = value.is_none_or(|value| value.is_null() || neutral.is(value));
     check(param, passes, "is not supported by this version")
@@ -79,6 +104,8 @@ impl Neutral {
                 Value::Object(fields) => fields.is_empty(),
                 _ => false,
             },
+            TextOnly => value.as_array().is_some_and(|items| items.iter().all(|item| item == "text")),
+            Words(words) => value.as_str().is_some_and(|word| words.contains(&word)),
         }
     }
 }

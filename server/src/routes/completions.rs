@@ -27,9 +27,18 @@ pub(crate) async fn complete(
     ApiJson(request): ApiJson<CompletionRequest>,
 ) -> Result<Response<Body>, AppError> {
     let model = app.models.resolve(request.model.as_deref(), &label)?;
+    answer(&app, &model, (request, client), Head::new(&model)).await
+}
+
+/// Answers a completion, or what became one, under a head that says how.
+pub(super) async fn answer(
+    app: &AppState,
+    model: &ServedModel,
+    (request, client): (CompletionRequest, Client),
+    head: Head,
+) -> Result<Response<Body>, AppError> {
     let plan = convert::plan(request, &model.rules(&app.settings))?;
-    let head = Head::new(&model);
-    let (answers, writer, plan) = begin(&app, &model, (plan, client)).await?;
+    let (answers, writer, plan) = begin(app, model, (plan, client)).await?;
     if plan.stream {
         return sse::respond(head, answers, writer, plan.include_usage).await;
     }

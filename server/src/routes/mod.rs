@@ -1,11 +1,13 @@
 //! The handlers, and the paths they are found at. A handler converts, calls, converts.
 
+pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod models;
 pub(crate) mod ops;
 pub(crate) mod score;
 pub(crate) mod tokens;
 
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 pub(crate) const SCORE: &str = "/v1/score";
 pub(crate) const MODELS: &str = "/v1/models";

@@ -4,6 +4,8 @@
 
 // All of this is test code; the attribute says so to clippy, which knows test functions but not their helpers.
 #[cfg(test)]
+mod chat;
+#[cfg(test)]
 mod completions;
 #[cfg(test)]
 mod demo;

@@ -51,6 +51,16 @@ async fn texts_are_tokenized_with_values_and_joined_again() {
 }
 
 #[tokio::test]
+async fn prompt_tokens_are_counted_by_whether_they_were_computed() {
+    let app = server(says("1"));
+    complete(&app, json!({"prompt": [5, 6, 7, 1], "max_tokens": 1})).await;
+    let tokens =
+        |result: &str| format!("ntl_prefix_cache_tokens_total{{model=\"scripted\",result=\"{result}\"}}");
+    metric_becomes(&app, &tokens("miss"), 4.0).await;
+    metric_becomes(&app, &tokens("hit"), 0.0).await;
+}
+
+#[tokio::test]
 async fn the_version_names_what_is_running() {
     let version = get(&server(says("1")), "/version").await.json();
     assert_eq!(version["name"], "ntl-server");

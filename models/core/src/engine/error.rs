@@ -34,6 +34,14 @@ pub enum ModelError {
         /// Size of the embedding table.
         vocab: usize,
     },
+    /// A row stands beyond the last position that the model knows.
+    #[error("position {position} is beyond the model's {max}")]
+    PositionOutOfRange {
+        /// The position, counted from 0.
+        position: usize,
+        /// How many there are.
+        max: usize,
+    },
     /// A token that stands for a number came without one.
     #[error("token id {id} stands for a number, which is missing")]
     NumberMissing {
@@ -54,6 +62,18 @@ pub enum EngineError {
     PromptTooLong {
         /// Tokens in the prompt.
         got: usize,
+        /// The model's limit.
+        max: usize,
+    },
+    /// Prompt and answer together exceed what the model takes.
+    #[error(
+        "prompt has {prompt} tokens and the answer may have {answer}, the model takes at most {max} together"
+    )]
+    ContextTooLong {
+        /// Tokens in the prompt.
+        prompt: usize,
+        /// Most tokens of the answer.
+        answer: usize,
         /// The model's limit.
         max: usize,
     },

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{EngineError, Prompt, ScoreJob, ScoreOutcome};
+use super::{Prompt, ScoreJob};
 use crate::numbers::{Distribution, Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::{Guide, Sampling};
 
@@ -95,6 +95,20 @@ pub enum Request {
 }
 
 impl Request {
+    /// Most tokens that may follow the prompt on any path of the answer.
+    pub fn tokens_max(&self) -> usize {
+        match self {
+            Self::Text(job) => job.max_tokens,
+            Self::Beams(job) => job.max_tokens,
+            Self::Score(job) => job.target.len(),
+            // Every token of a number writes at least one of its characters.
+            Self::Number(job) => {
+                let before = job.after.as_ref().map_or(0, |after| after.max_tokens);
+                before.saturating_add(job.limits.characters_max())
+            }
+        }
+    }
+
     /// How many answers it asks for.
     pub fn sequences(&self) -> u32 {
         match self {
@@ -111,7 +125,7 @@ pub struct TextJob {
     /// How many independent texts are shown.
     pub n: u32,
     /// How many are decoded. Where that is more than `n`, those with the best mean log-probability are shown, all at
-    /// the end and best first; of the others only their [`Event::Finished`], as choices from `n` on.
+    /// the end and best first; of the others only their [`super::Event::Finished`], as choices from `n` on.
     pub best_of: u32,
     /// Most tokens of each text. 0 ends at once.
     pub max_tokens: usize,
@@ -313,75 +327,4 @@ impl NumberOutcome {
     pub fn new(distribution: Distribution, nodes: usize, forward_passes: usize) -> Self {
         Self { distribution, token_value: None, nodes, forward_passes, truncated: false, reached: 1 }
     }
-}
-
-/// A token with its log-probability (natural logarithm, over the whole vocabulary, before temperature).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenLogprob {
-    /// Token id.
-    pub id: u32,
-    /// Log-probability.
-    pub logprob: f64,
-}
-
-/// A generated token, as reported when log-probabilities were asked for.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TokenText {
-    /// The token and its log-probability.
-    pub token: TokenLogprob,
-    /// The most probable tokens at this position, best first.
-    pub top: Vec<TokenLogprob>,
-    /// What its position says about numbers, where any number token is possible.
-    pub number: Option<TokenNumber>,
-}
-
-/// Number tokens at one position, as a Number Token Loss sees them.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenNumber {
-    /// Sum over number tokens of renormalised probability times value.
-    pub value: f64,
-    /// Probability of all number tokens together.
-    pub mass: f64,
-}
-
-/// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
-    /// End of sequence or a stop string.
-    Stop,
-    /// `max_tokens` was reached.
-    Length,
-}
-
-/// What an engine sends back about one job. The last event is `Finished` of every text, `Number`, `Scored` or `Failed`.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// The next tokens of the prompt, from its second one on, with their log-probabilities. Comes before all texts.
-    Prompt(Vec<TokenText>),
-    /// More of one text.
-    Text {
-        /// Which of the `n` texts.
-        choice: u32,
-        /// Text that can no longer change. Empty while a stop string or a character is incomplete.
-        text: String,
-        /// The token that was decoded, when log-probabilities were asked for.
-        token: Option<TokenText>,
-    },
-    /// One text is complete.
-    Finished {
-        /// Which of the texts: the first `n` are shown.
-        choice: u32,
-        /// Why it ended.
-        reason: FinishReason,
-        /// Tokens decoded for it, an end of sequence included.
-        tokens: usize,
-        /// Log-probability of the whole text, where a beam search found it.
-        cumulative_logprob: Option<f64>,
-    },
-    /// The number distribution.
-    Number(NumberOutcome),
-    /// The target's tokens, scored.
-    Scored(ScoreOutcome),
-    /// No answer.
-    Failed(EngineError),
 }

@@ -6,14 +6,16 @@
 //! one root, a number distribution is a tree: all of them are rows of the same step.
 
 mod error;
+mod event;
 mod job;
 mod model;
 mod score;
 
 pub use error::{EngineError, ModelError};
+pub use event::{Event, FinishReason, TokenLogprob, TokenNumber, TokenText};
 pub use job::{
-    After, BeamJob, EarlyStopping, Event, FinishReason, Job, NumberJob, NumberMethod, NumberOutcome,
-    Precision, Request, Terminator, TextJob, TokenLogprob, TokenNumber, TokenText,
+    After, BeamJob, EarlyStopping, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request,
+    Terminator, TextJob,
 };
 pub use model::{
     BatchModel, CacheCost, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Prompt, Row,

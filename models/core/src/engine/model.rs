@@ -91,6 +91,8 @@ pub struct Opened {
     pub context: ContextId,
     /// The token of its first row: the decoder start token, or a decoder-only model's last prompt token.
     pub first_token: u32,
+    /// How many of the prompt's tokens were not computed again, because an earlier prompt began with them.
+    pub reused_tokens: usize,
 }
 
 /// Next-token logits of the rows of one step, in the order of the rows.
@@ -181,6 +183,8 @@ pub struct ModelInfo {
     pub parameters: u64,
     /// Most prompt tokens that it takes.
     pub prompt_tokens_max: usize,
+    /// Most tokens of prompt and answer together, where they share one sequence of limited length.
+    pub context_tokens_max: Option<usize>,
     /// Most tokens of an answer, where the model has no position for more.
     pub answer_tokens_max: Option<usize>,
     /// Ids that the tokenizer knows: logits at and beyond this are padding and are never produced.

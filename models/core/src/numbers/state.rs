@@ -37,6 +37,14 @@ impl GrammarLimits {
         self.thousands.is_some()
     }
 
+    /// Most characters of a number within these limits, the lead-in space included.
+    pub fn characters_max(self) -> usize {
+        let (digits, decimals) = (usize::from(self.digits_max), usize::from(self.decimals_max));
+        let separators = if self.has_thousands() { digits / 3 } else { 0 };
+        // The space, the minus and the point.
+        digits + separators + decimals + 3
+    }
+
     /// The same limits, with this separator read between groups of three digits. `None` when it is no such separator.
     pub fn with_thousands(self, separator: char) -> Option<Self> {
         Self::THOUSANDS.contains(&separator).then_some(Self { thousands: Some(separator), ..self })

@@ -1,0 +1,125 @@
+//! LoRA adapters as PEFT saves them, merged into the weights beside which they were trained.
+//!
+//! In: a folder with `adapter_config.json` and `adapter_model.safetensors`. Out: weights with the adapter's change
+//! added, once and for all: a served model costs nothing more. Whatever of an adapter cannot be merged is an error,
+//! never left out. Formula: LoRA (arXiv 2106.09685), `W + scale * B A`.
+
+mod config;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
+use candle_core::{DType, Device, Tensor};
+
+use self::config::AdapterConfig;
+
+const FILE: &str = "adapter_model.safetensors";
+
+/// What PEFT puts in front of the names of modules.
+const ROOT: &str = "base_model.model.";
+
+/// The change of one module: `scale * b * a`.
+struct Change {
+    /// `[r, in]`.
+    a: Option<Tensor>,
+    /// `[out, r]`.
+    b: Option<Tensor>,
+}
+
+/// An adapter on its way into the weights.
+pub(crate) struct Adapter {
+    file: String,
+    config: AdapterConfig,
+    /// By module, such as `model.layers.0.self_attn.q_proj`; those merged are taken out.
+    changes: RefCell<BTreeMap<String, Change>>,
+}
+
+impl Adapter {
+    /// Reads an adapter.
+    ///
+    /// # Errors
+    /// When a file is missing or broken, or the adapter is of a kind that cannot be merged.
+    pub(crate) fn open(files: &CheckpointFiles) -> Result<Self, LoadError> {
+        let config = AdapterConfig::read(files)?;
+        let (file, weights) = (files.name_of(FILE), Weights::open_file(files, FILE)?);
+        let mut changes: BTreeMap<String, Change> = BTreeMap::new();
+        for name in weights.names() {
+            let wrong = |reason: String| LoadError::tensor(&file, name, reason);
+            let (module, part) = target(name).ok_or_else(|| wrong("is no part of a LoRA".to_owned()))?;
+            let shape = weights.shape(name).unwrap_or_default();
+            if shape.len() != 2 || shape.contains(&0) {
+                return Err(wrong(format!("shape {shape:?} is that of no matrix")));
+            }
+            let tensor = weights.tensor(name, shape, DType::F32, &Device::Cpu)?;
+            let change = changes.entry(module.to_owned()).or_insert(Change { a: None, b: None });
+            match part {
+                Part::A => change.a = Some(tensor),
+                Part::B => change.b = Some(tensor),
+            }
+        }
+        if changes.is_empty() {
+            return Err(LoadError::malformed(file, "it holds no tensors"));
+        }
+        Ok(Self { file, config, changes: RefCell::new(changes) })
+    }
+
+    /// The weight `[out, in]` of a module with the adapter's change added, if it has one for it.
+    ///
+    /// # Errors
+    /// When the adapter's tensors do not fit the weight.
+    pub(crate) fn merge(&self, module: &str, weight: Tensor) -> Result<Tensor, LoadError> {
+        let Some(change) = self.changes.borrow_mut().remove(module) else { return Ok(weight) };
+        let name = |part: &str| format!("{ROOT}{module}.{part}.weight");
+        let missing = |part| LoadError::MissingTensor { file: self.file.clone(), name: name(part) };
+        let (a, b) = (change.a.ok_or_else(|| missing("lora_A"))?, change.b.ok_or_else(|| missing("lora_B"))?);
+        let wrong =
+            |part: &str, reason| Err(LoadError::Tensor { file: self.file.clone(), name: name(part), reason });
+        let (rank, of) = (a.dims()[0], weight.dims());
+        if a.dims()[1] != of[1] {
+            return wrong("lora_A", format!("shape {:?} does not fit the weight {of:?}", a.dims()));
+        }
+        if b.dims() != [of[0], rank] {
+            let reason = format!("shape {:?} does not fit the weight {of:?} at rank {rank}", b.dims());
+            return wrong("lora_B", reason);
+        }
+        let add = || {
+            let change = (b.matmul(&a)? * self.config.scale(rank))?;
+            let wide = weight.to_dtype(DType::F32)?;
+            (&wide + change.to_device(weight.device())?)?.to_dtype(weight.dtype())
+        };
+        add().map_err(|error| LoadError::Device(error.to_string()))
+    }
+
+    /// Checks that everything was merged.
+    ///
+    /// # Errors
+    /// When the adapter changes a module that the model does not have, or that is not one of its projections.
+    pub(crate) fn finish(&self) -> Result<(), LoadError> {
+        match self.changes.borrow().keys().next() {
+            None => Ok(()),
+            Some(module) => Err(LoadError::Tensor {
+                file: self.file.clone(),
+                name: format!("{ROOT}{module}.lora_A.weight"),
+                reason: format!("the model has no projection `{module}`"),
+            }),
+        }
+    }
+}
+
+/// Which of the two matrices a tensor is.
+enum Part {
+    A,
+    B,
+}
+
+/// The module that a tensor changes. Older files name the adapter as well: `q_proj.lora_A.default.weight`.
+fn target(name: &str) -> Option<(&str, Part)> {
+    let path = name.strip_prefix(ROOT)?.strip_suffix(".weight")?;
+    let path = path.strip_suffix(".default").unwrap_or(path);
+    let a = path.strip_suffix(".lora_A").map(|module| (module, Part::A));
+    a.or_else(|| Some((path.strip_suffix(".lora_B")?, Part::B)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Adapters merged at load against weights that were merged by hand, on the tiny models of `tests/data/causal`.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use ntl_core::engine::{BatchModel, NodeId, PathRow, Row};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::causal::{Causal, CausalOptions};
+use crate::checkpoint::architecture;
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/causal").join(name)
+}
+
+fn random(rows: usize, columns: usize) -> Tensor {
+    Tensor::randn(0f32, 0.5f32, (rows, columns), &Device::Cpu).unwrap()
+}
+
+/// A folder with an adapter.
+fn adapter(config: &Value, tensors: &HashMap<String, Tensor>) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("adapter_config.json"), config.to_string()).unwrap();
+    candle_core::safetensors::save(tensors, folder.path().join(FILE)).unwrap();
+    folder
+}
+
+fn config() -> Value {
+    json!({"peft_type": "LORA", "lora_alpha": 3, "r": 2, "bias": "none", "use_rslora": false,
+        "target_modules": ["q_proj"], "modules_to_save": null})
+}
+
+fn load(folder: &Path, adapter: Option<&Adapter>) -> Result<Causal, LoadError> {
+    let files = CheckpointFiles::folder(folder).unwrap();
+    let options = CausalOptions { tokens: 36, dtype: DType::F32, device: Device::Cpu, prefix_bytes_max: 0 };
+    Causal::load_adapted(&files, &architecture(&files).unwrap(), &options, adapter)
+}
+
+/// Logits behind a fixed text.
+fn logits(mut model: Causal) -> Vec<f32> {
+    let context = model.open(&[&vec![5, 9, 30, 7].into()]).unwrap()[0].context;
+    let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
+    model.step(&[row(None, 7), row(Some(0), 11)]).unwrap().row(1).to_vec()
+}
+
+/// A copy of a model whose named weights have a change added.
+fn merged_by_hand(name: &str, changes: &[(&str, Tensor)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(data(name).join("config.json"), folder.path().join("config.json")).unwrap();
+    let weights = data(name).join("model.safetensors");
+    let mut weights = candle_core::safetensors::load(weights, &Device::Cpu).unwrap();
+    for (weight, change) in changes {
+        let merged = (&weights[*weight] + change).unwrap();
+        weights.insert((*weight).to_owned(), merged);
+    }
+    candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
+    folder
+}
+
+fn open(folder: &Path) -> Result<Adapter, LoadError> {
+    Adapter::open(&CheckpointFiles::folder(folder).unwrap())
+}
+
+/// Both matrices of modules, of rank 2, under PEFT's names.
+fn tensors(modules: &[(&str, [usize; 2])]) -> HashMap<String, Tensor> {
+    let pair = |(module, [output, input]): &(&str, [usize; 2])| {
+        let name = |part: &str| format!("base_model.model.{module}.{part}.weight");
+        [(name("lora_A"), random(2, *input)), (name("lora_B"), random(*output, 2))]
+    };
+    modules.iter().flat_map(pair).collect()
+}
+
+#[test]
+fn merged_at_load_is_merged_by_hand() {
+    for (name, modules, turned) in [
+        (
+            "qwen2",
+            &[
+                ("model.layers.0.self_attn.q_proj", [16, 16]),
+                ("model.layers.1.mlp.down_proj", [16, 24]),
+                ("lm_head", [36, 16]),
+            ][..],
+            false,
+        ),
+        ("gpt2-by-depth", &[("transformer.h.1.attn.c_attn", [48, 16])], true),
+    ] {
+        for by_root in [false, true] {
+            let tensors = tensors(modules);
+            let mut config = config();
+            config["use_rslora"] = by_root.into();
+            let scale = 3.0 / if by_root { 2f64.sqrt() } else { 2.0 };
+            let changes = modules.iter().map(|(module, _)| {
+                let part = |part: &str| &tensors[&format!("base_model.model.{module}.{part}.weight")];
+                let change = (part("lora_B").matmul(part("lora_A")).unwrap() * scale).unwrap();
+                (format!("{module}.weight"), if turned { change.t().unwrap() } else { change })
+            });
+            let changes: Vec<_> = changes.collect();
+            let changes: Vec<_> =
+                changes.iter().map(|(name, change)| (name.as_str(), change.clone())).collect();
+            let folder = adapter(&config, &tensors);
+            let merged = open(folder.path()).unwrap();
+            let got = logits(load(&data(name), Some(&merged)).unwrap());
+            let want = logits(load(merged_by_hand(name, &changes).path(), None).unwrap());
+            let plain = logits(load(&data(name), None).unwrap());
+            let off = |other: &[f32]| got.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off(&want) < 1e-4, "{name}: {}", off(&want));
+            assert!(off(&plain) > 0.01, "{name}: the adapter changes nothing");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_tensors_name() {
+    let query = "model.layers.0.self_attn.q_proj";
+    for (modules, parts) in [
+        ([(query, [16, 24])], ["q_proj.lora_A", "[2, 24] does not fit the weight [16, 16]"]),
+        ([(query, [17, 16])], ["q_proj.lora_B", "[17, 2] does not fit the weight [16, 16] at rank 2"]),
+        ([("model.layers.9.mlp.up_proj", [24, 16])], ["layers.9.mlp.up_proj", "the model has no projection"]),
+        ([("model.embed_tokens", [36, 16])], ["embed_tokens", "the model has no projection"]),
+    ] {
+        let folder = adapter(&config(), &tensors(&modules));
+        let merged = open(folder.path()).unwrap();
+        let Err(error) = load(&data("qwen2"), Some(&merged)) else { panic!("{parts:?} is merged") };
+        let message = error.to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+    let lonely = HashMap::from([(format!("base_model.model.{query}.lora_A.weight"), random(2, 16))]);
+    let folder = adapter(&config(), &lonely);
+    let Err(error) = load(&data("qwen2"), Some(&open(folder.path()).unwrap())) else {
+        panic!("half is merged")
+    };
+    assert!(error.to_string().ends_with("q_proj.lora_B.weight` is missing"), "{error}");
+}
+
+#[test]
+fn adapters_that_cannot_be_merged_are_refused_by_field() {
+    let good = tensors(&[("model.layers.0.self_attn.q_proj", [16, 16])]);
+    for (field, value, part) in [
+        ("peft_type", json!("IA3"), "`IA3` cannot be merged"),
+        ("use_dora", json!(true), "DoRA"),
+        ("bias", json!("all"), "trained biases"),
+        ("modules_to_save", json!(["lm_head"]), "lm_head"),
+        ("alpha_pattern", json!({"q_proj": 4}), "different scales"),
+        ("lora_alpha", Value::Null, "missing"),
+    ] {
+        let mut config = config();
+        config[field] = value;
+        let Err(error) = open(adapter(&config, &good).path()) else { panic!("{field} is taken") };
+        let message = error.to_string();
+        assert!(message.contains(&format!("field `{field}`")) && message.contains(part), "{message}");
+    }
+    let odd = HashMap::from([("base_model.model.x.lora_embedding_A".to_owned(), random(2, 2))]);
+    let Err(error) = open(adapter(&config(), &odd).path()) else { panic!("it is taken") };
+    assert!(error.to_string().contains("is no part of a LoRA"), "{error}");
+    let nothing = tempfile::tempdir().unwrap();
+    let Err(error) = open(nothing.path()) else { panic!("it is there") };
+    assert!(error.to_string().ends_with("has no adapter_config.json"), "{error}");
+}
+
+#[test]
+fn older_files_name_the_adapter_as_well() {
+    let modules = ["x.lora_A.default.weight", "x.lora_B.weight"];
+    for name in modules {
+        assert!(target(&format!("{ROOT}{name}")).is_some_and(|(module, _)| module == "x"), "{name}");
+    }
+    assert!(target("x.lora_A.weight").is_none() && target("base_model.model.x.lora_A").is_none());
+}

@@ -1,0 +1,256 @@
+//! `config.json` of each family, read into one [`CausalConfig`]. Defaults are those of the Hugging Face classes.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::checkpoint::{CheckpointFiles, LoadError};
+use crate::ops::Activation;
+
+use super::config::{
+    CausalConfig, FieldError, LayerConfig, Multipliers, Naming, NormConfig, OneOrMany, Positions,
+};
+use super::rope::{RopeShape, StoredRope};
+
+const FILE: &str = "config.json";
+
+/// Architectures that are served, as `config.json` names them.
+pub const ARCHITECTURES: [&str; 6] = [
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "GraniteForCausalLM",
+    "GPT2LMHeadModel",
+];
+
+/// Fields of the Llama family, as stored by transformers 4 or 5.
+#[derive(Deserialize)]
+struct StoredLlama {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    head_dim: Option<usize>,
+    hidden_act: Option<String>,
+    max_position_embeddings: usize,
+    rms_norm_eps: Option<f64>,
+    rope_theta: Option<f64>,
+    rope_scaling: Option<StoredRope>,
+    rope_parameters: Option<StoredRope>,
+    attention_bias: Option<bool>,
+    mlp_bias: Option<bool>,
+    sliding_window: Option<usize>,
+    use_sliding_window: Option<bool>,
+    max_window_layers: Option<usize>,
+    layer_types: Option<Vec<String>>,
+    embedding_multiplier: Option<f64>,
+    attention_multiplier: Option<f64>,
+    residual_multiplier: Option<f64>,
+    logits_scaling: Option<f64>,
+    #[serde(flatten)]
+    common: StoredCommon,
+}
+
+#[derive(Deserialize)]
+struct StoredGpt2 {
+    vocab_size: usize,
+    n_positions: usize,
+    n_embd: usize,
+    n_layer: usize,
+    n_head: usize,
+    n_inner: Option<usize>,
+    activation_function: Option<String>,
+    layer_norm_epsilon: Option<f64>,
+    scale_attn_weights: Option<bool>,
+    scale_attn_by_inverse_layer_idx: Option<bool>,
+    #[serde(flatten)]
+    common: StoredCommon,
+}
+
+/// What every family stores alike.
+#[derive(Deserialize)]
+struct StoredCommon {
+    tie_word_embeddings: Option<bool>,
+    bos_token_id: Option<u32>,
+    eos_token_id: Option<OneOrMany>,
+    quantization_config: Option<serde_json::Value>,
+}
+
+impl CausalConfig {
+    /// Reads and checks the configuration of one of [`ARCHITECTURES`].
+    ///
+    /// # Errors
+    /// When it is none of them, or a field is missing or has a value that cannot be served.
+    pub fn read(files: &CheckpointFiles, architecture: &str) -> Result<Self, LoadError> {
+        let named = |(field, reason): FieldError| LoadError::field(files.name_of(FILE), field, reason);
+        let config = match architecture {
+            "GPT2LMHeadModel" => gpt2(parse(files)?),
+            "LlamaForCausalLM" => llama("llama", parse(files)?),
+            "MistralForCausalLM" => llama("mistral", parse(files)?),
+            "Qwen2ForCausalLM" => llama("qwen2", parse(files)?),
+            "Qwen3ForCausalLM" => llama("qwen3", parse(files)?),
+            "GraniteForCausalLM" => llama("granite", parse(files)?),
+            other => Err(("architectures", format!("`{other}` is no decoder-only model that is served"))),
+        };
+        config.and_then(Self::check).map_err(named)?.with_generation(files)
+    }
+}
+
+fn parse<T: DeserializeOwned>(files: &CheckpointFiles) -> Result<T, LoadError> {
+    serde_json::from_slice(&files.require(FILE)?)
+        .map_err(|error| LoadError::malformed(files.name_of(FILE), error))
+}
+
+impl StoredCommon {
+    fn check(&self) -> Result<(), FieldError> {
+        match &self.quantization_config {
+            None => Ok(()),
+            Some(_) => Err(("quantization_config", "quantised weights are not served natively".to_owned())),
+        }
+    }
+
+    fn eos_ids(&self) -> Vec<u32> {
+        self.eos_token_id.clone().map_or_else(Vec::new, OneOrMany::into_ids)
+    }
+}
+
+/// A size that things are counted out by, before the rest is checked.
+fn countable(field: &'static str, size: usize) -> Result<usize, FieldError> {
+    const COUNT_MAX: usize = 1 << 16;
+    if size <= COUNT_MAX { Ok(size) } else { Err((field, format!("{size} is out of range"))) }
+}
+
+fn activation(field: &'static str, name: Option<&str>, usual: Activation) -> Result<Activation, FieldError> {
+    match name {
+        None => Ok(usual),
+        Some(name) => Activation::named(name).ok_or((field, format!("`{name}` is not supported"))),
+    }
+}
+
+fn llama(kind: &'static str, stored: StoredLlama) -> Result<CausalConfig, FieldError> {
+    stored.common.check()?;
+    let (positions, positions_max) = rotary(&stored)?;
+    let layers = layers(kind, &stored)?;
+    let attention_bias = stored.attention_bias.unwrap_or(false);
+    let granite = kind == "granite";
+    let factor = |value: Option<f64>| value.filter(|_| granite).unwrap_or(1.0);
+    Ok(CausalConfig {
+        kind,
+        naming: Naming::Llama,
+        vocab_size: stored.vocab_size,
+        hidden: stored.hidden_size,
+        wide: stored.intermediate_size,
+        heads: stored.num_attention_heads,
+        key_heads: stored.num_key_value_heads.unwrap_or(stored.num_attention_heads),
+        head_dim: head_dim(&stored)?,
+        layers,
+        norm: NormConfig { centred: false, eps: stored.rms_norm_eps.unwrap_or(1e-6) },
+        head_norms: kind == "qwen3",
+        activation: activation("hidden_act", stored.hidden_act.as_deref(), Activation::Silu)?,
+        gated: true,
+        // Qwen2 always has these biases and no configuration field for them.
+        input_bias: attention_bias || kind == "qwen2",
+        output_bias: attention_bias && kind != "qwen2",
+        wide_bias: stored.mlp_bias.unwrap_or(false),
+        positions,
+        positions_max,
+        tied: stored.common.tie_word_embeddings.unwrap_or(false),
+        multipliers: Multipliers {
+            embedding: factor(stored.embedding_multiplier),
+            residual: factor(stored.residual_multiplier),
+            logits: factor(stored.logits_scaling),
+        },
+        bos_id: stored.common.bos_token_id,
+        eos_ids: stored.common.eos_ids(),
+    })
+}
+
+fn head_dim(stored: &StoredLlama) -> Result<usize, FieldError> {
+    let (hidden, heads) = (stored.hidden_size, stored.num_attention_heads);
+    match stored.head_dim {
+        Some(dim) => countable("head_dim", dim),
+        None if heads > 0 && hidden.is_multiple_of(heads) => countable("hidden_size", hidden / heads),
+        None => Err(("num_attention_heads", format!("{heads} does not divide hidden_size {hidden}"))),
+    }
+}
+
+/// transformers 5 keeps all of it in `rope_parameters`, transformers 4 in `rope_theta` and `rope_scaling`.
+fn rotary(stored: &StoredLlama) -> Result<(Positions, usize), FieldError> {
+    let plain = StoredRope::default();
+    let rope = stored.rope_parameters.as_ref().or(stored.rope_scaling.as_ref()).unwrap_or(&plain);
+    let shape = RopeShape {
+        head_dim: head_dim(stored)?,
+        theta: rope.rope_theta.or(stored.rope_theta).unwrap_or(10_000.0),
+        positions: stored.max_position_embeddings,
+    };
+    let (rotary, positions_max) = rope.resolve(shape)?;
+    Ok((Positions::Rotary(rotary), positions_max))
+}
+
+fn layers(kind: &str, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldError> {
+    let usual = (head_dim(stored)? as f64).powf(-0.5);
+    let scale = stored.attention_multiplier.filter(|_| kind == "granite").unwrap_or(usual);
+    let switched_on = match kind {
+        "mistral" => true,
+        "qwen2" | "qwen3" => stored.use_sliding_window.unwrap_or(false),
+        _ => false,
+    };
+    let window = stored.sliding_window.filter(|_| switched_on);
+    if let Some(types) = stored.layer_types.as_ref().filter(|_| window.is_some()) {
+        let sees = |name: &String| match name.as_str() {
+            "full_attention" => Ok(LayerConfig { window: None, scale }),
+            "sliding_attention" => Ok(LayerConfig { window, scale }),
+            other => Err(("layer_types", format!("`{other}` is not supported"))),
+        };
+        if types.len() != stored.num_hidden_layers {
+            return Err(("layer_types", format!("{} for {} layers", types.len(), stored.num_hidden_layers)));
+        }
+        return types.iter().map(sees).collect();
+    }
+    // Qwen keeps its first layers whole.
+    let whole = if kind == "mistral" { 0 } else { stored.max_window_layers.unwrap_or(28) };
+    let layer = |index| LayerConfig { window: window.filter(|_| index >= whole), scale };
+    Ok((0..countable("num_hidden_layers", stored.num_hidden_layers)?).map(layer).collect())
+}
+
+fn gpt2(stored: StoredGpt2) -> Result<CausalConfig, FieldError> {
+    stored.common.check()?;
+    let (hidden, heads) = (stored.n_embd, stored.n_head);
+    if heads == 0 || !hidden.is_multiple_of(heads) {
+        return Err(("n_head", format!("{heads} does not divide n_embd {hidden}")));
+    }
+    let usual =
+        if stored.scale_attn_weights.unwrap_or(true) { ((hidden / heads) as f64).powf(-0.5) } else { 1.0 };
+    let by_depth = stored.scale_attn_by_inverse_layer_idx.unwrap_or(false);
+    let scale = |layer: usize| if by_depth { usual / (layer + 1) as f64 } else { usual };
+    let eps = stored.layer_norm_epsilon.unwrap_or(1e-5);
+    let name = stored.activation_function.as_deref();
+    Ok(CausalConfig {
+        kind: "gpt2",
+        naming: Naming::Gpt2,
+        vocab_size: stored.vocab_size,
+        hidden,
+        wide: stored.n_inner.unwrap_or(4 * hidden),
+        heads,
+        key_heads: heads,
+        head_dim: hidden / heads,
+        layers: (0..countable("n_layer", stored.n_layer)?)
+            .map(|layer| LayerConfig { window: None, scale: scale(layer) })
+            .collect(),
+        norm: NormConfig { centred: true, eps },
+        head_norms: false,
+        activation: activation("activation_function", name, Activation::GeluNew)?,
+        gated: false,
+        input_bias: true,
+        output_bias: true,
+        wide_bias: true,
+        positions: Positions::Learned,
+        positions_max: stored.n_positions,
+        tied: stored.common.tie_word_embeddings.unwrap_or(true),
+        multipliers: Multipliers::ONE,
+        bos_id: stored.common.bos_token_id,
+        eos_ids: stored.common.eos_ids(),
+    })
+}

@@ -1,0 +1,167 @@
+//! The angles of rotary positions, in every spelling of `config.json`, old and new.
+//!
+//! Formulas: RoFormer (arXiv 2104.09864), linear interpolation (arXiv 2306.15595), YaRN (arXiv 2309.00071), the
+//! three frequency bands of Llama 3.1; each as Hugging Face computes it.
+
+use std::f64::consts::TAU;
+
+use serde::Deserialize;
+
+use super::config::FieldError;
+
+/// Angle per position of each pair of a head's numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotary {
+    /// Radians per position, one for each pair.
+    pub frequencies: Vec<f32>,
+    /// What turned pairs are scaled with (YaRN).
+    pub magnitude: f32,
+}
+
+/// `rope_scaling` of transformers 4, or `rope_parameters` of transformers 5.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct StoredRope {
+    rope_type: Option<String>,
+    #[serde(rename = "type")]
+    old_type: Option<String>,
+    pub(super) rope_theta: Option<f64>,
+    factor: Option<f64>,
+    original_max_position_embeddings: Option<usize>,
+    low_freq_factor: Option<f64>,
+    high_freq_factor: Option<f64>,
+    attention_factor: Option<f64>,
+    beta_fast: Option<f64>,
+    beta_slow: Option<f64>,
+    mscale: Option<f64>,
+    mscale_all_dim: Option<f64>,
+    truncate: Option<bool>,
+    partial_rotary_factor: Option<f64>,
+}
+
+/// What the angles depend on besides.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RopeShape {
+    pub(super) head_dim: usize,
+    pub(super) theta: f64,
+    /// `max_position_embeddings`.
+    pub(super) positions: usize,
+}
+
+const FIELD: &str = "rope_scaling";
+
+impl StoredRope {
+    /// The angles, and how many positions they are good for.
+    ///
+    /// `dynamic` is the plain kind within the length of training. Beyond it the angles of all positions would
+    /// depend on the length of the text, so that keys could not be kept: that is where the context ends instead.
+    pub(super) fn resolve(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
+        if !shape.head_dim.is_multiple_of(2) {
+            return Err(("head_dim", format!("{} is odd: rotary positions turn pairs", shape.head_dim)));
+        }
+        if !(shape.theta.is_finite() && shape.theta > 1.0) {
+            return Err(("rope_theta", format!("{} is out of range", shape.theta)));
+        }
+        if self.partial_rotary_factor.is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON) {
+            return Err(("partial_rotary_factor", "only 1 is served".to_owned()));
+        }
+        let plain = |frequencies: Vec<f64>| Rotary { frequencies: narrow(frequencies), magnitude: 1.0 };
+        match self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default") {
+            "default" | "dynamic" => Ok((plain(shape.frequencies()), shape.positions)),
+            "linear" => {
+                let factor = self.factor()?;
+                let frequencies = shape.frequencies().into_iter().map(|frequency| frequency / factor);
+                Ok((plain(frequencies.collect()), stretched(shape.positions, factor)))
+            }
+            "llama3" => Ok((plain(self.llama3(shape)?), shape.positions)),
+            "yarn" => self.yarn(shape),
+            other => {
+                let known = "default, linear, dynamic, llama3 and yarn are";
+                Err((FIELD, format!("rotary positions of type `{other}` are not served; {known}")))
+            }
+        }
+    }
+
+    fn factor(&self) -> Result<f64, FieldError> {
+        positive(self.factor, "factor")
+    }
+
+    /// Slow pairs are stretched, fast ones kept, and those between blended.
+    fn llama3(&self, shape: RopeShape) -> Result<Vec<f64>, FieldError> {
+        let factor = self.factor()?;
+        let low = positive(self.low_freq_factor, "low_freq_factor")?;
+        let high = positive(self.high_freq_factor, "high_freq_factor")?;
+        let trained = self.original_max_position_embeddings;
+        let trained = trained.ok_or((FIELD, "has no `original_max_position_embeddings`".to_owned()))? as f64;
+        let band = |frequency: f64| {
+            let wavelength = TAU / frequency;
+            if wavelength < trained / high {
+                frequency
+            } else if wavelength > trained / low {
+                frequency / factor
+            } else {
+                let kept = (trained / wavelength - low) / (high - low);
+                (1.0 - kept) * frequency / factor + kept * frequency
+            }
+        };
+        Ok(shape.frequencies().into_iter().map(band).collect())
+    }
+
+    fn yarn(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
+        let trained = self.original_max_position_embeddings.unwrap_or(shape.positions);
+        let factor = match self.factor {
+            None => shape.positions as f64 / trained as f64,
+            given => positive(given, "factor")?,
+        };
+        let magnitude = self.attention_factor.unwrap_or_else(|| match (self.mscale, self.mscale_all_dim) {
+            (Some(some), Some(all)) if some > 0.0 && all > 0.0 => grown(factor, some) / grown(factor, all),
+            _ => grown(factor, 1.0),
+        });
+        let dim = shape.head_dim as f64;
+        // The pair that turns so often over the length of training.
+        let pair = |turns: f64| dim * (trained as f64 / (turns * TAU)).ln() / (2.0 * shape.theta.ln());
+        let (mut low, mut high) = (pair(self.beta_fast.unwrap_or(32.0)), pair(self.beta_slow.unwrap_or(1.0)));
+        if self.truncate.unwrap_or(true) {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        let (low, high) = (low.max(0.0), high.min(dim - 1.0));
+        let span = if high > low { high - low } else { 0.001 };
+        let blend = |(pair, frequency): (usize, f64)| {
+            let stretched = ((pair as f64 - low) / span).clamp(0.0, 1.0);
+            frequency / factor * stretched + frequency * (1.0 - stretched)
+        };
+        let frequencies = shape.frequencies().into_iter().enumerate().map(blend).collect();
+        let rotary = Rotary { frequencies: narrow(frequencies), magnitude: magnitude as f32 };
+        Ok((rotary, stretched(trained, factor).max(shape.positions)))
+    }
+}
+
+impl RopeShape {
+    /// `theta ^ (-2p / head_dim)` for each pair `p`, rounded where the original rounds it: far into a text, the last
+    /// bit of an angle shows in the logits.
+    fn frequencies(self) -> Vec<f64> {
+        let exponent = |pair: usize| (2 * pair) as f32 / self.head_dim as f32;
+        let frequency = |pair| (self.theta as f32).powf(exponent(pair)).recip();
+        (0..self.head_dim / 2).map(|pair| f64::from(frequency(pair))).collect()
+    }
+}
+
+/// YaRN's scaling of attention for a text that is `factor` times as long.
+fn grown(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
+fn stretched(positions: usize, factor: f64) -> usize {
+    (positions as f64 * factor.max(1.0)) as usize
+}
+
+fn narrow(values: Vec<f64>) -> Vec<f32> {
+    values.into_iter().map(|value| value as f32).collect()
+}
+
+fn positive(value: Option<f64>, name: &str) -> Result<f64, FieldError> {
+    match value {
+        Some(value) if value.is_finite() && value > 0.0 => Ok(value),
+        Some(value) => Err((FIELD, format!("`{name}` {value} is out of range"))),
+        None => Err((FIELD, format!("has no `{name}`"))),
+    }
+}

@@ -1,0 +1,113 @@
+//! Configurations in all spellings, and those that cannot be served.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::checkpoint::{CheckpointFiles, LoadError};
+
+fn read(architecture: &str, change: &Value, generation: Option<&Value>) -> Result<CausalConfig, LoadError> {
+    let mut config = if architecture == "GPT2LMHeadModel" {
+        json!({"vocab_size": 50, "n_positions": 32, "n_embd": 12, "n_layer": 2, "n_head": 3,
+            "bos_token_id": 7, "eos_token_id": 7})
+    } else {
+        json!({"vocab_size": 50, "hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 3,
+            "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 32,
+            "bos_token_id": 1, "eos_token_id": 2})
+    };
+    for (field, value) in change.as_object().unwrap() {
+        config[field] = value.clone();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    if let Some(generation) = generation {
+        std::fs::write(folder.path().join("generation_config.json"), generation.to_string()).unwrap();
+    }
+    CausalConfig::read(&CheckpointFiles::folder(folder.path()).unwrap(), architecture)
+}
+
+fn llama(change: &Value) -> CausalConfig {
+    read("LlamaForCausalLM", change, None).unwrap()
+}
+
+fn windows(architecture: &str, change: &Value) -> Vec<Option<usize>> {
+    read(architecture, change, None).unwrap().layers.iter().map(|layer| layer.window).collect()
+}
+
+#[test]
+fn old_and_new_spellings_of_rotary_positions_mean_the_same() {
+    let old = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}});
+    let new = json!({"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}});
+    assert_eq!(llama(&old), llama(&new));
+    assert_eq!(llama(&old).positions_max, 64);
+    let plain = json!({"rope_scaling": null, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}});
+    assert_eq!(llama(&plain), llama(&json!({})));
+}
+
+#[test]
+fn a_context_ends_where_its_positions_do() {
+    let yarn = |more: Value| {
+        let mut scaling = json!({"rope_type": "yarn", "factor": 4.0});
+        scaling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        llama(&json!({"rope_scaling": scaling})).positions_max
+    };
+    assert_eq!(yarn(json!({})), 128, "stretched from the length of training");
+    assert_eq!(yarn(json!({"original_max_position_embeddings": 8})), 32, "already stretched");
+    let dynamic = json!({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}});
+    assert_eq!(llama(&dynamic), llama(&json!({})), "plain within the length of training");
+}
+
+#[test]
+fn windows_are_those_of_the_family() {
+    let (some, none) = (Some(8), None);
+    let window = json!({"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 1});
+    assert_eq!(windows("MistralForCausalLM", &json!({"sliding_window": 8})), [some; 3]);
+    assert_eq!(windows("MistralForCausalLM", &json!({"sliding_window": null})), [none; 3]);
+    assert_eq!(windows("LlamaForCausalLM", &window), [none; 3]);
+    assert_eq!(windows("Qwen2ForCausalLM", &window), [none, some, some]);
+    assert_eq!(windows("Qwen2ForCausalLM", &json!({"sliding_window": 8})), [none; 3]);
+    let mut typed = window;
+    typed["layer_types"] = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+    assert_eq!(windows("Qwen3ForCausalLM", &typed), [some, none, some]);
+}
+
+#[test]
+fn what_generation_goes_by_decides_where_a_text_ends() {
+    for (generation, want) in [
+        (None, vec![2]),
+        (Some(json!({"eos_token_id": [5, 6]})), vec![5, 6]),
+        (Some(json!({"eos_token_id": null})), vec![2]),
+    ] {
+        let config = read("LlamaForCausalLM", &json!({}), generation.as_ref()).unwrap();
+        assert_eq!(config.eos_ids, want, "{generation:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_by_field() {
+    const LLAMA: &str = "LlamaForCausalLM";
+    for (architecture, change, field) in [
+        (LLAMA, json!({"rope_scaling": {"rope_type": "longrope"}}), "rope_scaling"),
+        (LLAMA, json!({"rope_scaling": {"rope_type": "linear"}}), "rope_scaling"),
+        (LLAMA, json!({"rope_scaling": {"rope_type": "llama3", "factor": 0}}), "rope_scaling"),
+        (LLAMA, json!({"rope_parameters": {"partial_rotary_factor": 0.5}}), "partial_rotary_factor"),
+        (LLAMA, json!({"rope_theta": -1.0}), "rope_theta"),
+        (LLAMA, json!({"head_dim": 3}), "head_dim"),
+        (LLAMA, json!({"head_dim": 99_999_999_999_u64}), "head_dim"),
+        (LLAMA, json!({"num_hidden_layers": 99_999_999_999_u64}), "num_hidden_layers"),
+        (LLAMA, json!({"num_hidden_layers": 0}), "num_hidden_layers"),
+        (LLAMA, json!({"num_attention_heads": 5}), "num_attention_heads"),
+        (LLAMA, json!({"num_key_value_heads": 4}), "num_key_value_heads"),
+        (LLAMA, json!({"num_key_value_heads": 0}), "num_key_value_heads"),
+        (LLAMA, json!({"hidden_act": "tanh"}), "hidden_act"),
+        (LLAMA, json!({"bos_token_id": 50}), "bos_token_id"),
+        (LLAMA, json!({"quantization_config": {"bits": 4}}), "quantization_config"),
+        ("MistralForCausalLM", json!({"sliding_window": 0}), "sliding_window"),
+        ("GraniteForCausalLM", json!({"logits_scaling": 0.0}), "logits_scaling"),
+        ("GPT2LMHeadModel", json!({"n_head": 5}), "n_head"),
+        ("GPT2LMHeadModel", json!({"activation_function": "tanh"}), "activation_function"),
+        ("BertModel", json!({}), "architectures"),
+    ] {
+        let message = read(architecture, &change, None).unwrap_err().to_string();
+        assert!(message.contains(&format!("config.json: field `{field}`")), "{change}: {message}");
+    }
+}

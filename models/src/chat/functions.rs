@@ -1,0 +1,65 @@
+//! What Hugging Face adds to Jinja: `raise_exception`, `strftime_now`, and a `tojson` that writes like Python.
+
+use std::io;
+
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, ErrorKind, Value};
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+/// What a template raises.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Raised(pub(super) String);
+
+pub(super) fn add_to(environment: &mut Environment<'_>) {
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", strftime_now);
+    environment.add_filter("tojson", to_json);
+}
+
+fn raise_exception(message: String) -> Result<String, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+}
+
+/// The local time, as Python's `strftime` writes it.
+fn strftime_now(format: &str) -> Result<String, Error> {
+    let unwritable = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
+    jiff::fmt::strtime::format(format, &jiff::Zoned::now()).map_err(unwritable)
+}
+
+/// As `json.dumps` of Python writes it, with `ensure_ascii=False`.
+fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    // Others that the original takes are its defaults wherever they are seen.
+    let mut bytes = Vec::new();
+    let written = match indent {
+        Some(width) => {
+            let spaces = " ".repeat(width.min(16));
+            let formatter = PrettyFormatter::with_indent(spaces.as_bytes());
+            value.serialize(&mut Serializer::with_formatter(&mut bytes, formatter))
+        }
+        None => value.serialize(&mut Serializer::with_formatter(&mut bytes, OneLine)),
+    };
+    let text = written.map_err(io::Error::from).and_then(|()| {
+        String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    });
+    text.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+}
+
+/// Python's separators on one line: `, ` and `: `.
+struct OneLine;
+
+impl Formatter for OneLine {
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+}

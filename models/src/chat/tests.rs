@@ -1,0 +1,112 @@
+//! Templates against Hugging Face (`tests/data/chat`, made by `make.py` there), and where they are found.
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::*;
+
+fn template_in(files: &[(&str, String)]) -> Result<Option<ChatTemplate>, LoadError> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        std::fs::write(folder.path().join(name), content).unwrap();
+    }
+    ChatTemplate::open(&CheckpointFiles::folder(folder.path()).unwrap())
+}
+
+fn config(fields: &Json) -> (&'static str, String) {
+    ("tokenizer_config.json", fields.to_string())
+}
+
+fn say(template: &ChatTemplate, text: &str) -> Result<String, ChatError> {
+    let message = ChatMessage { role: "user".to_owned(), content: text.to_owned(), name: None };
+    template.render(&Conversation {
+        messages: vec![message],
+        add_generation_prompt: true,
+        variables: BTreeMap::new(),
+    })
+}
+
+#[test]
+fn conversations_become_the_texts_of_the_original() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/chat/conversations.json");
+    let golden: Json = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let cases = golden["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 54);
+    for case in cases {
+        let name = case["template"].as_str().unwrap();
+        let fields = json!({"chat_template": golden["templates"][name], "bos_token": "<s>",
+            "eos_token": {"content": "</s>"}, "pad_token": null});
+        let template = template_in(&[config(&fields)]).unwrap().unwrap();
+        let messages = case["messages"].as_array().unwrap().iter().map(|message| ChatMessage {
+            role: message["role"].as_str().unwrap().to_owned(),
+            content: message["content"].as_str().unwrap().to_owned(),
+            name: None,
+        });
+        let mut options = case["options"].as_object().unwrap().clone();
+        let add_generation_prompt = options.remove("add_generation_prompt").unwrap().as_bool().unwrap();
+        let variables = options.into_iter().collect();
+        let conversation = Conversation { messages: messages.collect(), add_generation_prompt, variables };
+        let got = template.render(&conversation);
+        let what = format!("{name}, {}, {}", case["about"], case["options"]);
+        match case["raises"].as_str() {
+            None => assert_eq!(got.unwrap(), case["text"].as_str().unwrap(), "{what}"),
+            Some(reason) => assert_eq!(got, Err(ChatError::Refused(reason.to_owned())), "{what}"),
+        }
+    }
+}
+
+#[test]
+fn the_template_is_found_wherever_it_is_kept() {
+    let named = |names: &[&str]| {
+        let all: Vec<Json> = names.iter().map(|name| json!({"name": name, "template": name})).collect();
+        config(&json!({"chat_template": all}))
+    };
+    for (files, want) in [
+        (vec![], None),
+        (vec![config(&json!({"chat_template": null}))], None),
+        (vec![config(&json!({"chat_template": "one"}))], Some("one")),
+        (vec![named(&["rag", "default"])], Some("default")),
+        (vec![named(&["rag"])], Some("rag")),
+        (vec![named(&["rag", "tool_use"])], None),
+        (
+            vec![config(&json!({"chat_template": "one"})), ("chat_template.jinja", "file\n".into())],
+            Some("file"),
+        ),
+        (
+            vec![
+                ("chat_template.jinja", "{{ bos_token }}{{ eos_token }}".into()),
+                ("special_tokens_map.json", r#"{"bos_token": {"content": "B"}, "eos_token": "E"}"#.into()),
+            ],
+            Some("BE"),
+        ),
+    ] {
+        let text = template_in(&files).unwrap().map(|template| say(&template, "x").unwrap());
+        assert_eq!(text.as_deref(), want, "{files:?}");
+    }
+    let error = template_in(&[config(&json!({"chat_template": 5}))]).unwrap_err().to_string();
+    assert!(error.ends_with("field `chat_template`: is neither a text nor a list of named texts"), "{error}");
+}
+
+#[test]
+fn marks_for_training_change_nothing() {
+    let source = "a{%- generation %} b{% if true %}c{% endif %}{%- endgeneration -%} {# generation #}d";
+    let template = template_in(&[("chat_template.jinja", source.to_owned())]).unwrap().unwrap();
+    assert_eq!(say(&template, "x").unwrap(), "a bcd");
+}
+
+#[test]
+fn the_date_is_written_as_asked() {
+    let template = template_in(&[("chat_template.jinja", "{{ strftime_now('%Y') }}".to_owned())]);
+    let year: i16 = say(&template.unwrap().unwrap(), "x").unwrap().parse().unwrap();
+    assert!((2024..2200).contains(&year), "{year}");
+}
+
+#[test]
+fn a_broken_template_fails_when_it_is_used_and_says_why() {
+    for (source, part) in [("{% if %}", "syntax error"), ("{{ nothing.at.all }}", "undefined")] {
+        let template = template_in(&[("chat_template.jinja", source.to_owned())]).unwrap().unwrap();
+        let Err(ChatError::Unusable(reason)) = say(&template, "x") else { panic!("{source} is used") };
+        assert!(reason.contains(part) && !reason.contains('\n'), "{source}: {reason}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Tiny random models of every variant against Hugging Face: `tests/data/causal`, made by `make.py` there.
+
+use std::path::Path;
+
+use candle_core::{DType, Device};
+use ntl_models::causal::{Causal, CausalOptions};
+use ntl_models::checkpoint::{CheckpointFiles, architecture};
+
+use crate::support::{assert_close, flat, open_ids, score_ids};
+
+/// What each one shows is in its name.
+const VARIANTS: [&str; 8] = [
+    "llama-linear",
+    "llama-dynamic",
+    "llama-llama3",
+    "llama-yarn",
+    "llama-biases",
+    "mistral-window",
+    "qwen2",
+    "gpt2-by-depth",
+];
+
+/// A tiny model, its text, and the logits that Hugging Face gives behind each token of it.
+fn open(name: &str, prefix_bytes_max: usize) -> (Causal, Vec<u32>, Vec<f32>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/causal").join(name);
+    let files = CheckpointFiles::folder(&folder).unwrap();
+    let options = CausalOptions { tokens: 36, dtype: DType::F32, device: Device::Cpu, prefix_bytes_max };
+    let model = Causal::load(&files, &architecture(&files).unwrap(), &options).unwrap();
+    let golden = candle_core::safetensors::load(folder.join("golden.safetensors"), &Device::Cpu).unwrap();
+    let ids: Vec<i64> = golden["input_ids"].to_vec1().unwrap();
+    (model, ids.into_iter().map(|id| id as u32).collect(), flat(&golden["logits"]))
+}
+
+/// Logits of the last token of `ids[..prompt]` and of all tokens behind it.
+fn logits(model: &mut Causal, ids: &[u32], prompt: usize) -> Vec<f32> {
+    let (logits, _) = score_ids(model, &[ids[..prompt].to_vec()], &[ids[prompt - 1..].to_vec()]);
+    (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect()
+}
+
+#[test]
+fn every_variant_gives_the_logits_of_the_original_wherever_the_prompt_ends() {
+    for name in VARIANTS {
+        let (mut model, ids, want) = open(name, 0);
+        for prompt in [1, 2, 12, ids.len()] {
+            let got = logits(&mut model, &ids, prompt);
+            let worst = assert_close(&got, &want[(prompt - 1) * 36..], 1e-4, &format!("{name} {prompt}"));
+            println!("{name}, prompt of {prompt}: logits differ by at most {worst:e}");
+        }
+    }
+}
+
+#[test]
+fn a_shared_beginning_changes_not_a_bit() {
+    for name in VARIANTS {
+        let (mut sharing, ids, _) = open(name, 1 << 20);
+        let (mut alone, ..) = open(name, 0);
+        let want = logits(&mut alone, &ids, 36);
+        for round in 0..2 {
+            assert_eq!(logits(&mut sharing, &ids, 36), want, "{name}, round {round}");
+        }
+        let mut other = ids[..34].to_vec();
+        other.extend([4, 5, 6]);
+        assert_eq!(logits(&mut sharing, &other, 37), logits(&mut alone, &other, 37), "{name}");
+        assert_eq!(open_ids(&mut sharing, &[&other])[0].reused_tokens, 32, "{name}");
+    }
+}

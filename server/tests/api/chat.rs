@@ -1,0 +1,203 @@
+//! `/v1/chat/completions`: shapes, templates, refusals, streams.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use ntl_models::LoadedModel;
+use ntl_models::batch::EngineLimits;
+use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::tokenizer::Tokenizer;
+use ntl_server::state::HttpSettings;
+use ntl_server::{app, demo};
+use serde_json::{Value, json};
+
+use crate::support::{self, Answer, EOS, ids, logits, piece, post, says, scripted, server, state_of};
+
+const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }} {% endfor %}\
+    {% if messages[0].role == 'assistant' %}{{ raise_exception('begin with a question') }}{% endif %}\
+    {% if add_generation_prompt %}A:{% endif %}";
+
+/// The demo's tokenizer with a chat template.
+fn tokenizer() -> Arc<Tokenizer> {
+    let (folder, files) = (tempfile::tempdir().unwrap(), demo::files().unwrap());
+    for name in ["spiece.model", "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json"] {
+        if let Some(bytes) = files.read(name).unwrap() {
+            std::fs::write(folder.path().join(name), &*bytes).unwrap();
+        }
+    }
+    std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).unwrap();
+    Arc::new(Tokenizer::open(&CheckpointFiles::folder(Path::new(folder.path())).unwrap()).unwrap())
+}
+
+/// A server of a decoder-only model with a context of 64 tokens, and the prompts that it saw.
+fn chatting(mut script: ntl_core::scripted::Script) -> (Router, Arc<Mutex<Vec<Vec<u32>>>>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let record = Arc::clone(&seen);
+    let model = scripted(Box::new(move |prompt, path| {
+        record.lock().unwrap().push(prompt.to_vec());
+        script(prompt, path)
+    }));
+    let model = model.with_info(|info| {
+        info.encoder_decoder = false;
+        info.context_tokens_max = Some(64);
+    });
+    let LoadedModel { model, vocabulary, .. } = support::loaded(Box::new(model));
+    let loaded = LoadedModel { model, vocabulary, tokenizer: tokenizer() };
+    let state = state_of(vec![("chatty", loaded)], HttpSettings::default(), EngineLimits::default());
+    (app::router(state), seen)
+}
+
+async fn chat(app: &Router, body: Value) -> Answer {
+    post(app, "/v1/chat/completions", body).await
+}
+
+fn question() -> Value {
+    json!([{"role": "user", "content": "what is 1 + 1"}])
+}
+
+#[tokio::test]
+async fn an_answer_has_the_shape_of_the_api_and_the_prompt_of_the_template() {
+    let (app, seen) = chatting(says("12"));
+    let answer = chat(&app, json!({"messages": question(), "seed": 1, "temperature": 0})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let mut body = answer.json();
+    assert!(body["id"].as_str().unwrap().starts_with("chatcmpl-"), "{body}");
+    assert!(body["created"].as_u64().unwrap() > 1_600_000_000, "{body}");
+    (body["id"], body["created"]) = (json!("id"), json!(0));
+    let prompt = ids("user: what is 1 + 1 A:");
+    assert_eq!(seen.lock().unwrap()[0], prompt);
+    let completion = body["usage"]["completion_tokens"].as_u64().unwrap();
+    assert_eq!(
+        body,
+        json!({"id": "id", "object": "chat.completion", "created": 0, "model": "chatty",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": " 12", "refusal": null},
+                "logprobs": null, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": prompt.len(), "completion_tokens": completion,
+                "total_tokens": prompt.len() as u64 + completion}})
+    );
+}
+
+#[tokio::test]
+async fn a_stream_put_together_is_the_answer() {
+    let (app, _) = chatting(says("7 8"));
+    let body = json!({"messages": question(), "temperature": 0, "stream": true, "n": 2, "logprobs": true,
+        "top_logprobs": 1, "stream_options": {"include_usage": true}});
+    let chunks = chat(&app, body.clone()).await.chunks();
+    let mut texts = [String::new(), String::new()];
+    let mut roles = 0;
+    for chunk in &chunks {
+        assert_eq!(chunk["object"], "chat.completion.chunk");
+        for choice in chunk["choices"].as_array().unwrap() {
+            let delta = &choice["delta"];
+            texts[choice["index"].as_u64().unwrap() as usize]
+                .push_str(delta["content"].as_str().unwrap_or(""));
+            roles += usize::from(delta["role"] == "assistant");
+        }
+    }
+    assert_eq!((texts, roles), ([" 7 8".to_owned(), " 7 8".to_owned()], 2));
+    let (last, ends) =
+        (chunks.last().unwrap(), |chunk: &&Value| chunk["choices"][0]["finish_reason"] == "stop");
+    assert_eq!(chunks.iter().filter(ends).count(), 2);
+    assert_eq!(last["choices"], json!([]));
+    assert!(last["usage"]["completion_tokens"].as_u64().unwrap() > 0, "{last}");
+    let mut whole = body;
+    for field in ["stream", "stream_options"] {
+        whole.as_object_mut().unwrap().remove(field);
+    }
+    let whole = chat(&app, whole).await.json();
+    let streamed: Vec<&Value> = chunks
+        .iter()
+        .filter(|chunk| chunk["choices"][0]["index"] == 1)
+        .flat_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array().into_iter().flatten())
+        .collect();
+    let want = whole["choices"][1]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(streamed, want.iter().collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn log_probabilities_are_those_of_each_token_best_first() {
+    let (four, five) = (piece("4"), piece("5"));
+    let script = move |_: &[u32], path: &[u32]| {
+        Ok(if path.is_empty() { logits(&[(four, 0.25), (five, 0.75)]) } else { logits(&[(EOS, 1.0)]) })
+    };
+    let (app, _) = chatting(Box::new(script));
+    let body = json!({"messages": question(), "logprobs": true, "top_logprobs": 2, "temperature": 0});
+    let answer = chat(&app, body).await.json();
+    let tokens = answer["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
+    assert_eq!(answer["choices"][0]["logprobs"]["refusal"], Value::Null);
+    let first = &tokens[0];
+    assert_eq!((first["token"].as_str(), &first["bytes"]), (Some("5"), &json!([53])));
+    assert!(support::close(&first["logprob"], 0.75_f64.ln()), "{first}");
+    let top: Vec<_> = first["top_logprobs"].as_array().unwrap().iter().map(|top| &top["token"]).collect();
+    assert_eq!(top, ["5", "4"]);
+    assert!(support::close(&first["top_logprobs"][1]["logprob"], 0.25_f64.ln()), "{first}");
+}
+
+#[tokio::test]
+async fn a_decoder_only_model_continues_an_empty_prompt() {
+    let (app, seen) = chatting(says("1"));
+    for prompt in [json!(""), json!([[]])] {
+        let answer = post(&app, "/v1/completions", json!({"prompt": prompt, "temperature": 0})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    }
+    let error = post(&server(says("1")), "/v1/completions", json!({"prompt": ""})).await;
+    assert_eq!(error.error()["message"], "`prompt` must not be empty");
+    assert_eq!(seen.lock().unwrap().last(), Some(&Vec::new()));
+}
+
+#[tokio::test]
+async fn a_chat_can_be_asked_for_a_number() {
+    let (app, _) = chatting(says("42"));
+    let answer = chat(&app, json!({"messages": question(), "number": {"objective": "mode"}})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let choice = &answer.json()["choices"][0];
+    assert_eq!(choice["message"]["content"], "42");
+    assert!(support::close(&choice["number"]["mode"], 42.0), "{choice}");
+}
+
+#[tokio::test]
+async fn an_answer_may_fill_the_context_and_no_more() {
+    let (app, seen) = chatting(support::babbles());
+    let answer = chat(&app, json!({"messages": question()})).await.json();
+    let prompt = seen.lock().unwrap()[0].len() as u64;
+    assert_eq!(answer["usage"]["completion_tokens"].as_u64(), Some(64 - prompt));
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    let error = chat(&app, json!({"messages": question(), "max_completion_tokens": 64})).await;
+    assert_eq!((error.status.as_u16(), &error.error()["code"]), (400, &json!("context_length_exceeded")));
+    assert_eq!(error.error()["param"], "max_tokens");
+}
+
+#[tokio::test]
+async fn without_a_template_or_against_it_the_answer_is_400_and_says_why() {
+    let error = chat(&server(says("1")), json!({"messages": question()})).await;
+    assert_eq!(error.status, 400);
+    let message = error.error()["message"].as_str().unwrap().to_owned();
+    assert_eq!(message, "the checkpoint of this model has no chat template; use /v1/completions");
+    let (app, _) = chatting(says("1"));
+    let error = chat(&app, json!({"messages": [{"role": "assistant", "content": "x"}]})).await;
+    assert_eq!((error.status.as_u16(), &error.error()["param"]), (400, &json!("messages")));
+    let message = error.error()["message"].as_str().unwrap().to_owned();
+    assert_eq!(message, "the chat template refuses the conversation: begin with a question");
+}
+
+#[tokio::test]
+async fn what_is_not_served_is_refused_by_name() {
+    let (app, _) = chatting(says("1"));
+    let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
+    for (body, param) in [
+        (json!({}), "messages"),
+        (json!({"messages": "hi"}), "messages"),
+        (json!({"messages": question(), "tools": [{"type": "function"}]}), "tools"),
+        (json!({"messages": question(), "logprobs": 5}), "logprobs"),
+        (json!({"messages": question(), "top_logprobs": 5}), "top_logprobs"),
+        (json!({"messages": question(), "temperature": 3}), "temperature"),
+        (json!({"messages": question(), "temperature": "hot"}), "temperature"),
+        (json!({"messages": question(), "n": 0}), "n"),
+        (json!({"messages": image}), "messages[0].content[0].type"),
+    ] {
+        let answer = chat(&app, body.clone()).await;
+        assert_eq!(answer.status, 400, "{body}: {}", answer.text);
+        assert_eq!(answer.error()["param"], param, "{body}: {}", answer.text);
+    }
+}
