@@ -23,7 +23,7 @@ FROM ${BUILD_IMAGE} AS dependencies
 ARG FEATURES=""
 WORKDIR /src
 COPY --from=manifests /src .
-RUN mkdir -p benchmarks/benches && touch benchmarks/benches/decode.rs \
+RUN mkdir -p benchmarks/benches server/tests && touch benchmarks/benches/decode.rs server/tests/traces.rs \
     && cargo build --locked --release --package ntl-server --package ntl-eval --features "${FEATURES}"
 
 FROM dependencies AS build

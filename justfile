@@ -27,3 +27,15 @@ pack-demo DIR:
 # Builds the image (FEATURES: cargo features, such as cuda).
 docker FEATURES="":
     docker build --build-arg FEATURES={{FEATURES}} --tag ntl-server .
+
+# Asks a release build what other programs would: the OpenAI client, schemathesis, Prometheus, slow and many clients.
+conformance *ARGS:
+    server/conformance/run {{ARGS}}
+
+# The test of traces, in a build that sends them.
+test-traces:
+    cargo test --locked --package ntl-server --features otel --test traces
+
+# Writes the description of the API that is committed.
+openapi:
+    cargo run --package ntl-server -- openapi > docs/openapi.json

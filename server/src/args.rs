@@ -1,22 +1,27 @@
 //! The command line as it is typed. What it means, and whether it makes sense together, is [`crate::config`]'s.
 
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use ntl_models::{DeviceChoice, LoadOptions};
 
-use crate::inspect::{ChoiceArgs, Command};
+use crate::inspect::{ChoiceArgs, InspectArgs};
 
 /// Serves language models that write numbers, with an OpenAI-style API and exact number distributions.
 ///
-/// Without `--model` a small embedded demo checkpoint is served.
+/// Without `--model` a small embedded demo checkpoint is served. What is given here comes before the environment, that
+/// before `--config`, that before the defaults.
 #[derive(Debug, Clone, Parser)]
 #[command(version, max_term_width = 110, args_conflicts_with_subcommands = true)]
 pub struct Args {
     /// What is to be done instead of serving.
     #[command(subcommand)]
     pub command: Option<Command>,
+    /// TOML file with the names of these flags as keys, such as `port = 8000` or `model = ["t5=/models/t5"]`
+    #[arg(long, env = "NTL_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) models: ModelArgs,
     #[command(flatten)]
@@ -25,6 +30,15 @@ pub struct Args {
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) logs: LogArgs,
+}
+
+/// What can be done instead of serving.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Say what a checkpoint folder holds, what would be assumed and whether it could be served
+    Inspect(InspectArgs),
+    /// Print the OpenAPI description of the routes, as GET /openapi.json answers it
+    Openapi,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -57,8 +71,8 @@ pub(crate) struct NetworkArgs {
     /// Port to listen on; 0 takes any that is free (the log says which)
     #[arg(long, env = "NTL_PORT", default_value_t = 8000)]
     pub(crate) port: u16,
-    /// Key that requests must bring as `Authorization: Bearer KEY`; may be given several times. Health and metrics
-    /// stay open. Without any key everything is open
+    /// Key that requests must bring as `Authorization: Bearer KEY`; may be given several times. Health, metrics and
+    /// documentation stay open. Without any key everything is open
     #[arg(
         long = "api-key",
         env = "NTL_API_KEY",
@@ -67,6 +81,34 @@ pub(crate) struct NetworkArgs {
         hide_env_values = true
     )]
     pub(crate) api_keys: Vec<String>,
+    /// File with more such keys, one a line; lines that begin with # are comments
+    #[arg(long, env = "NTL_API_KEY_FILE", value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Web page that may call the API from a browser, such as https://example.com, or * for all; may be given several
+    /// times
+    #[arg(long = "cors-origin", env = "NTL_CORS_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
+    pub(crate) cors_origins: Vec<String>,
+    /// PEM file with the server's certificate and those that lead to its root; makes the server speak HTTPS
+    #[arg(long, env = "NTL_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// PEM file with the private key of the certificate
+    #[arg(long, env = "NTL_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Open connections; one more takes the place of the one whose client has been slowest
+    #[arg(long, env = "NTL_CONNECTIONS_MAX", value_name = "CONNECTIONS", default_value_t = 2048, value_parser = count())]
+    pub(crate) connections_max: u32,
+    /// Most seconds that the header of a request may take to arrive
+    #[arg(long, env = "NTL_HEADER_TIMEOUT", value_name = "SECONDS", default_value_t = 10, value_parser = seconds(1))]
+    pub(crate) header_timeout: u32,
+    /// Most seconds that the body of a request may take to arrive; then it is answered 408
+    #[arg(long, env = "NTL_BODY_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(1))]
+    pub(crate) body_timeout: u32,
+    /// Most seconds that a client may leave an answer (or the next 64 KiB of it) unread
+    #[arg(long, env = "NTL_WRITE_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(1))]
+    pub(crate) write_timeout: u32,
+    /// Most seconds that a connection may stay open between two requests
+    #[arg(long, env = "NTL_IDLE_TIMEOUT", value_name = "SECONDS", default_value_t = 75, value_parser = seconds(1))]
+    pub(crate) idle_timeout: u32,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -119,6 +161,10 @@ pub(crate) struct LogArgs {
     /// What is logged, such as `debug` or `ntl_models=debug,info`; RUST_LOG works as well [default: info]
     #[arg(long, env = "NTL_LOG", value_name = "FILTER")]
     pub(crate) log: Option<String>,
+    /// OpenTelemetry collector that traces are sent to, such as http://localhost:4318 (OTLP over HTTP); needs a build
+    /// with the feature `otel`
+    #[arg(long, env = "NTL_OTLP_ENDPOINT", value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<String>,
 }
 
 /// Element types by name.

@@ -4,13 +4,13 @@
 //! cannot be guessed byte by byte.
 
 use std::fmt;
-use std::hint::black_box;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use subtle::{Choice, ConstantTimeEq};
 
 use crate::error::AppError;
 use crate::state::AppState;
@@ -33,7 +33,9 @@ impl ApiKeys {
     fn admit(&self, headers: &HeaderMap) -> bool {
         let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         // All keys are compared, whichever fits.
-        let fits = |given: &[u8]| self.0.iter().fold(false, |found, key| found | same(given, key.as_bytes()));
+        let fits = |given: &[u8]| -> bool {
+            self.0.iter().fold(Choice::from(0), |found, key| found | given.ct_eq(key.as_bytes())).into()
+        };
         self.0.is_empty() || given.is_some_and(fits)
     }
 }
@@ -60,11 +62,6 @@ pub(crate) async fn check(
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
-}
-
-fn same(given: &[u8], key: &[u8]) -> bool {
-    let differs = given.iter().zip(key).fold(0, |differs, (a, b)| black_box(differs | (a ^ b)));
-    given.len() == key.len() && differs == 0
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 //! In: [`Args`]. Out: [`Config`], which needs no second check, or a [`ConfigError`] (bad usage). Not here: whether a
 //! folder holds a checkpoint; loading says that.
 
+mod network;
+
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,9 +14,9 @@ use ntl_models::batch::EngineLimits;
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
 use crate::adapters;
-use crate::args::{Args, Dtype, LimitArgs, LogFormat};
-use crate::auth::ApiKeys;
+use crate::args::{Args, Dtype, LimitArgs, LogArgs, LogFormat};
 use crate::demo;
+use crate::listen::{ConnectionSettings, TlsFiles};
 use crate::state::HttpSettings;
 
 /// Flags that make no sense together or by themselves.
@@ -35,6 +38,29 @@ pub enum ConfigError {
     /// An API key that no header can carry.
     #[error("an API key must not be empty or hold spaces")]
     UnusableKey,
+    /// The file of API keys cannot be read.
+    #[error("cannot read API keys from `{file}`")]
+    KeyFile {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of API keys without a key, which would open the server to everyone.
+    #[error("there is no API key in `{0}`")]
+    NoKey(PathBuf),
+    /// Something that is no origin of a web page.
+    #[error("`{0}` is no origin; write it like https://example.com or http://localhost:3000, without a path")]
+    UnusableOrigin(String),
+    /// Something that no traces can be sent to.
+    #[error("`{0}` is no OTLP endpoint; write it like http://localhost:4318")]
+    UnusableEndpoint(String),
+    /// Traces are wanted of a program that cannot send any.
+    #[error(
+        "this program was built without traces; build it with `cargo build --release --package ntl-server --features otel`"
+    )]
+    NoTraces,
 }
 
 /// Where a model comes from.
@@ -68,31 +94,48 @@ pub struct Config {
     pub engine: EngineLimits,
     /// How requests are treated.
     pub http: HttpSettings,
+    /// How connections are treated.
+    pub connections: ConnectionSettings,
+    /// Certificate and key, where HTTPS is spoken.
+    pub tls: Option<TlsFiles>,
     /// Address or name to listen on.
     pub host: String,
     /// Port to listen on, 0 for any.
     pub port: u16,
     /// How long running requests may take once the server is to end.
     pub drain_time_max: Duration,
+    /// What is told about requests, and how.
+    pub telemetry: TelemetryConfig,
+}
+
+/// What is told about requests, and how.
+#[derive(Debug, Clone)]
+pub struct TelemetryConfig {
     /// Looks of log lines.
-    pub log_format: LogFormat,
+    pub format: LogFormat,
     /// What is logged, where that was said.
-    pub log_filter: Option<String>,
+    pub filter: Option<String>,
+    /// Where traces are sent to.
+    pub otlp_endpoint: Option<String>,
 }
 
 impl TryFrom<Args> for Config {
     type Error = ConfigError;
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
-        let Args { command: _, models, network, limits, logs } = args;
+        let Args { models, network, limits, logs, .. } = args;
         let dtype = match models.dtype {
             Dtype::Auto => DtypeChoice::Auto,
             Dtype::F32 => DtypeChoice::F32,
         };
+        let connections = network::connection_settings(&network, &limits);
+        let tls = network.tls_cert.zip(network.tls_key);
         let http = HttpSettings {
-            api_keys: api_keys(network.api_keys)?,
+            api_keys: network::api_keys(network.api_keys, network.api_key_file)?,
+            cors_origins: network::origins(&network.cors_origins)?,
             body_bytes_max: limits.body_limit.get(),
-            request_time_max: Duration::from_secs(limits.request_timeout.into()),
+            body_time_max: seconds(network.body_timeout),
+            request_time_max: seconds(limits.request_timeout),
             output_tokens_max: limits.output_tokens_max.into(),
             logprobs_max: usize::try_from(limits.logprobs_max).ok(),
             device: device_name(models.device),
@@ -107,13 +150,31 @@ impl TryFrom<Args> for Config {
             },
             engine: engine_limits(&limits),
             http,
+            connections,
+            tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
             host: network.host,
             port: network.port,
-            drain_time_max: Duration::from_secs(limits.drain_timeout.into()),
-            log_format: logs.log_format,
-            log_filter: logs.log,
+            drain_time_max: seconds(limits.drain_timeout),
+            telemetry: telemetry(logs)?,
         })
     }
+}
+
+fn seconds(count: u32) -> Duration {
+    Duration::from_secs(count.into())
+}
+
+fn telemetry(logs: LogArgs) -> Result<TelemetryConfig, ConfigError> {
+    if let Some(endpoint) = &logs.otlp_endpoint {
+        if !cfg!(feature = "otel") {
+            return Err(ConfigError::NoTraces);
+        }
+        let is_http = |uri: &axum::http::Uri| uri.scheme_str() == Some("http") && uri.host().is_some();
+        if !endpoint.parse().is_ok_and(|uri| is_http(&uri)) {
+            return Err(ConfigError::UnusableEndpoint(endpoint.clone()));
+        }
+    }
+    Ok(TelemetryConfig { format: logs.log_format, filter: logs.log, otlp_endpoint: logs.otlp_endpoint })
 }
 
 fn engine_limits(limits: &LimitArgs) -> EngineLimits {
@@ -125,11 +186,6 @@ fn engine_limits(limits: &LimitArgs) -> EngineLimits {
         cache_bytes_max: limits.cache_bytes_max.get(),
         ..EngineLimits::default()
     }
-}
-
-fn api_keys(keys: Vec<String>) -> Result<ApiKeys, ConfigError> {
-    let usable = |key: &String| !key.is_empty() && !key.contains(char::is_whitespace);
-    if keys.iter().all(usable) { Ok(ApiKeys::new(keys)) } else { Err(ConfigError::UnusableKey) }
 }
 
 fn device_name(device: DeviceChoice) -> String {
@@ -243,10 +299,18 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_checked_and_never_shown() {
-        assert!(matches!(config(&["--api-key", "a b"]), Err(ConfigError::UnusableKey)));
-        let config = config(&["--api-key", "secret,other"]).unwrap();
-        let shown = format!("{config:?}");
-        assert!(shown.contains("2 keys") && !shown.contains("secret"), "{shown}");
+    fn traces_need_a_build_that_sends_them_and_somebody_to_take_them() {
+        for (endpoint, fits) in
+            [("http://localhost:4318", true), ("localhost:4318", false), ("ftp://x", false)]
+        {
+            let wrong = match (cfg!(feature = "otel"), fits) {
+                (false, _) => Some("this program was built without traces"),
+                (true, false) => Some("is no OTLP endpoint"),
+                (true, true) => None,
+            };
+            let error = config(&["--otlp-endpoint", endpoint]).err().map(|error| error.to_string());
+            let is_said = |wrong| error.as_deref().is_some_and(|error| error.contains(wrong));
+            assert!(wrong.map_or(error.is_none(), is_said), "{endpoint}: {error:?}");
+        }
     }
 }

@@ -38,6 +38,12 @@ pub(crate) enum AppError {
         /// The limit.
         bytes_max: usize,
     },
+    /// The body did not come in time.
+    #[error("the body did not arrive within {seconds_max} seconds")]
+    BodyTooSlow {
+        /// The limit.
+        seconds_max: u64,
+    },
     /// The body is no plain JSON.
     #[error("{0}")]
     UnsupportedMedia(&'static str),
@@ -109,6 +115,7 @@ impl AppError {
             Self::BodyTooLarge { .. } => {
                 Line(Status::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), None)
             }
+            Self::BodyTooSlow { .. } => Line(Status::REQUEST_TIMEOUT, INVALID, Some("body_too_slow"), None),
             Self::UnsupportedMedia(_) => {
                 Line(Status::UNSUPPORTED_MEDIA_TYPE, INVALID, Some("unsupported_media_type"), None)
             }
@@ -148,6 +155,10 @@ impl IntoResponse for AppError {
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if status == StatusCode::REQUEST_TIMEOUT {
+            // The rest of the body is not waited for.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -179,6 +190,7 @@ mod tests {
             (AppError::RouteNotFound, 404, false, None),
             (AppError::MethodNotAllowed, 405, false, None),
             (AppError::BodyTooLarge { bytes_max: 1 }, 413, false, None),
+            (AppError::BodyTooSlow { seconds_max: 1 }, 408, false, None),
             (AppError::UnsupportedMedia("no"), 415, false, None),
             (AppError::Engine(overloaded), 429, true, Some("queue_full")),
             (AppError::Engine(EngineError::QueueTimeout { after_ms: 5 }), 503, true, Some("queue_timeout")),

@@ -1,6 +1,6 @@
 //! Reads a JSON body into a wire type, or says what is wrong with it and where.
 //!
-//! In: a request. Out: [`ApiJson`], or 413, 415 or 400 with the path of the field. Not here: ranges and
+//! In: a request. Out: [`ApiJson`], or 408, 413, 415 or 400 with the path of the field. Not here: ranges and
 //! combinations of fields (`convert`).
 
 use axum::body::Bytes;
@@ -10,6 +10,7 @@ use axum::response::IntoResponse;
 use serde::de::DeserializeOwned;
 
 use crate::error::AppError;
+use crate::listen::Client;
 use crate::state::AppState;
 
 /// A request body.
@@ -20,9 +21,14 @@ impl<T: DeserializeOwned> FromRequest<AppState> for ApiJson<T> {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, AppError> {
         check_media(request.headers())?;
-        let body = Bytes::from_request(request, app).await.map_err(|rejection| {
+        let settings = &app.settings;
+        // While the body is waited for, the connection may be the one that makes room for others.
+        let _waiting = request.extensions().get().map(Client::reading);
+        let body = tokio::time::timeout(settings.body_time_max, Bytes::from_request(request, app)).await;
+        let late = |_| AppError::BodyTooSlow { seconds_max: settings.body_time_max.as_secs() };
+        let body = body.map_err(late)?.map_err(|rejection| {
             if rejection.into_response().status() == StatusCode::PAYLOAD_TOO_LARGE {
-                return AppError::BodyTooLarge { bytes_max: app.settings.body_bytes_max };
+                return AppError::BodyTooLarge { bytes_max: settings.body_bytes_max };
             }
             AppError::Invalid { message: "the body could not be read".to_owned(), param: None }
         })?;

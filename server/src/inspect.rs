@@ -9,13 +9,6 @@ use ntl_models::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use ntl_models::inspect::{Depth, Inspection, Sizes, inspect};
 use ntl_models::{DeviceChoice, LoadOptions};
 
-/// What can be done instead of serving.
-#[derive(Debug, Clone, clap::Subcommand)]
-pub enum Command {
-    /// Say what a checkpoint folder holds, what would be assumed and whether it could be served
-    Inspect(InspectArgs),
-}
-
 /// What to look at, and how.
 #[derive(Debug, Clone, clap::Args)]
 pub struct InspectArgs {
@@ -50,21 +43,20 @@ impl From<ChoiceArgs> for Choices {
     }
 }
 
-impl Command {
-    /// Does it, writing to `out`.
+impl InspectArgs {
+    /// Looks, and writes what it finds to `out`.
     ///
     /// # Errors
     /// When the checkpoint could not be served, or `out` not be written.
     pub fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let Self::Inspect(args) = self;
         let options = LoadOptions {
             device: DeviceChoice::Cpu,
-            choices: args.choices.clone().into(),
+            choices: self.choices.clone().into(),
             ..LoadOptions::default()
         };
-        let depth = if args.check { Depth::Weights } else { Depth::Tables };
-        let found = inspect(CheckpointFiles::folder(&args.folder)?, options, depth)?;
-        if args.json {
+        let depth = if self.check { Depth::Weights } else { Depth::Tables };
+        let found = inspect(CheckpointFiles::folder(&self.folder)?, options, depth)?;
+        if self.json {
             serde_json::to_writer_pretty(&mut *out, &found)?;
             writeln!(out)?;
         } else {
@@ -125,13 +117,14 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::Args;
+    use crate::args::{Args, Command};
     use crate::demo;
 
     fn run(arguments: &[&str]) -> anyhow::Result<String> {
         let args = Args::try_parse_from([&["ntl-server", "inspect"], arguments].concat())?;
         let mut out = Vec::new();
-        args.command.unwrap().run(&mut out)?;
+        let Command::Inspect(args) = args.command.unwrap() else { panic!("not `inspect`") };
+        args.run(&mut out)?;
         Ok(String::from_utf8(out)?)
     }
 

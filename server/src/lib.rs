@@ -12,20 +12,31 @@ pub mod args;
 mod auth;
 mod client;
 pub mod config;
+pub mod config_file;
 mod convert;
+mod cors;
 pub mod demo;
 mod error;
 mod extract;
 pub mod inspect;
+pub mod listen;
 pub mod metrics;
 pub mod models;
+pub mod openapi;
+mod openmetrics;
 mod reply;
+mod request_id;
 mod routes;
 pub mod serve;
 mod sse;
 pub mod state;
 pub mod telemetry;
+mod traces;
 mod track;
+
+/// Cargo features that were compiled in.
+pub(crate) const FEATURES: [(&str, bool); 2] =
+    [("cuda", cfg!(feature = "cuda")), ("otel", cfg!(feature = "otel"))];
 
 /// Version of this package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -6,9 +6,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
-use ntl_server::args::Args;
+use ntl_server::args::{Args, Command};
 use ntl_server::config::Config;
+use ntl_server::config_file::ArgsError;
+use ntl_server::openapi;
 use ntl_server::serve::{self, Ended};
 use ntl_server::telemetry;
 
@@ -16,28 +17,30 @@ const FAILED: u8 = 1;
 const BAD_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    // Clap itself prints help, version and errors of single flags (with exit code 2).
-    let args = Args::parse();
-    if let Some(command) = &args.command {
-        return command
-            .run(&mut std::io::stdout().lock())
-            .map_or_else(|error| fail(&error, FAILED), |()| ExitCode::SUCCESS);
-    }
-    let config = match configure(args) {
-        Ok(config) => config,
-        Err(error) => return fail(&error, BAD_USAGE),
+    let args = match Args::read(std::env::args_os()) {
+        Ok(args) => args,
+        // Clap itself prints help, version and errors of single flags (with exit code 2).
+        Err(ArgsError::Flags(error)) => error.exit(),
+        Err(error) => return fail(&error.into(), BAD_USAGE),
     };
-    match run(config) {
+    if let Some(command) = &args.command {
+        return instead(command).map_or_else(|error| fail(&error, FAILED), |()| ExitCode::SUCCESS);
+    }
+    let config = match Config::try_from(args) {
+        Ok(config) => config,
+        Err(error) => return fail(&error.into(), BAD_USAGE),
+    };
+    let told = match telemetry::start(&config.telemetry) {
+        Ok(told) => told,
+        Err(error) => return fail(&error.into(), BAD_USAGE),
+    };
+    let ended = run(config);
+    told.finish();
+    match ended {
         Ok(Ended::Drained) => ExitCode::SUCCESS,
         Ok(Ended::CutOff(_)) => ExitCode::from(FAILED),
         Err(error) => fail(&error, FAILED),
     }
-}
-
-fn configure(args: Args) -> anyhow::Result<Config> {
-    let config = Config::try_from(args)?;
-    telemetry::start(config.log_format, config.log_filter.as_deref())?;
-    Ok(config)
 }
 
 fn run(config: Config) -> anyhow::Result<Ended> {
@@ -53,6 +56,17 @@ fn run(config: Config) -> anyhow::Result<Ended> {
     // Whatever still loads or decodes is not waited for.
     runtime.shutdown_background();
     Ok(ended?)
+}
+
+/// Does what is to be done instead of serving.
+fn instead(command: &Command) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match command {
+        Command::Inspect(args) => args.run(&mut out),
+        Command::Openapi => {
+            out.write_all(openapi::json().as_bytes()).context("cannot write to standard output")
+        }
+    }
 }
 
 /// One line with all causes.

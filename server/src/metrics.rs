@@ -1,7 +1,7 @@
 //! What Prometheus reads: names, labels and buckets, all in one place.
 //!
-//! In: observations from requests (`track`), answers (`answers`) and engines (`ModelMetrics`). Out: the text
-//! format. Invariant: every label value comes from a bounded set, so the number of series depends on the models and
+//! In: observations from requests (`track`), answers (`answers`) and engines (`ModelMetrics`). Out: a text
+//! (`openmetrics`). Invariant: every label value comes from a bounded set, so the number of series depends on the models and
 //! routes only.
 
 use std::sync::Arc;
@@ -12,13 +12,11 @@ use ntl_core::engine::{ModelInfo, NumberOutcome};
 use ntl_models::batch::{Ending, EngineObserver};
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use crate::error::Rejection;
-
-/// Content type of [`Metrics::text`].
-pub(crate) const TEXT_FORMAT: &str = prometheus::TEXT_FORMAT;
+use crate::openmetrics::Format;
 
 const REQUEST_SECONDS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0,
@@ -123,12 +121,12 @@ impl Metrics {
         Ok(Self { registry, http, panics, engines })
     }
 
-    /// The state of all metrics in the text format of Prometheus.
+    /// The state of all metrics.
     ///
     /// # Errors
     /// When a metric cannot be written, which would be a mistake in this file.
-    pub fn text(&self) -> prometheus::Result<String> {
-        TextEncoder::new().encode_to_string(&self.registry.gather())
+    pub(crate) fn text(&self, format: Format) -> prometheus::Result<String> {
+        format.write(&self.registry.gather())
     }
 }
 
@@ -322,7 +320,7 @@ mod tests {
 
     #[test]
     fn names_are_registered_once_and_a_build_is_announced() {
-        let text = Metrics::new().unwrap().text().unwrap();
+        let text = Metrics::new().unwrap().text(Format::Text).unwrap();
         assert!(text.contains(&format!(
             "ntl_build_info{{commit=\"{}\",version=\"{}\"}} 1",
             crate::COMMIT,

@@ -4,20 +4,19 @@
 //! with 503 while running requests are answered; the drain time or a second signal ends it whatever still runs.
 //! Invariant: when [`run`] returns [`Ended::Drained`], no request was cut off and all engine threads are joined.
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use ntl_models::LoadOptions;
 use ntl_models::batch::EngineLimits;
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, ModelConfig, ModelSource};
+use crate::listen::{Listener, TlsError};
 use crate::metrics::Metrics;
 use crate::models::ServedModel;
 use crate::state::AppState;
@@ -25,6 +24,9 @@ use crate::{app, demo};
 
 /// How long connections and engine threads get to close when all requests are answered.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How often engines are looked at.
+const SUPERVISION: Duration = Duration::from_secs(1);
 
 /// Why a server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +43,9 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
+    /// HTTPS cannot be spoken.
+    #[error("cannot speak HTTPS")]
+    Tls(#[from] TlsError),
     /// A model cannot be served.
     #[error("cannot load model `{name}`")]
     Load {
@@ -106,19 +111,29 @@ pub fn signals() -> Result<Signals, ServeError> {
 /// Takes the address of a configuration.
 ///
 /// # Errors
-/// When it is in use or cannot be resolved.
-pub async fn listen(config: &Config) -> Result<TcpListener, ServeError> {
+/// When it is in use or cannot be resolved, or certificate and key cannot be used.
+pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
     let (host, port) = (config.host.clone(), config.port);
-    TcpListener::bind((host.as_str(), port)).await.map_err(|source| ServeError::Listen { host, port, source })
+    let tcp = TcpListener::bind((host.as_str(), port)).await.map_err(|source| ServeError::Listen {
+        host,
+        port,
+        source,
+    })?;
+    let listener = Listener::new(tcp, config.connections);
+    match &config.tls {
+        Some(files) => Ok(listener.with_tls(files)?),
+        None => Ok(listener),
+    }
 }
 
 /// Serves a configuration on a listener until a signal.
 ///
 /// # Errors
 /// When a model cannot be loaded, or the operating system gives no thread.
-pub async fn run(config: Config, listener: TcpListener, signals: Signals) -> Result<Ended, ServeError> {
+pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result<Ended, ServeError> {
     let app = AppState::new(config.http, Metrics::new()?.into());
-    announce(listener.local_addr().ok(), &config.models, &app);
+    announce(&listener, &config.models, &app);
+    let supervisor = tokio::spawn(supervise(app.clone()));
     let (models, options, limits, state) = (config.models, config.load, config.engine, app.clone());
     let loading = tokio::task::spawn_blocking(move || load_all(&models, options, limits, &state));
     let mut serving = pin!(serve(listener, app, signals, config.drain_time_max));
@@ -128,6 +143,9 @@ pub async fn run(config: Config, listener: TcpListener, signals: Signals) -> Res
         loaded = loading => loaded.map_err(|_| ServeError::LoadingPanicked)??,
     };
     let ended = serving.await;
+    supervisor.abort();
+    // It holds the models until it is really gone.
+    let _ = supervisor.await;
     if ended == Ended::Drained {
         join(threads).await;
     }
@@ -136,20 +154,15 @@ pub async fn run(config: Config, listener: TcpListener, signals: Signals) -> Res
 
 /// Answers requests until a signal, whatever becomes of the models.
 pub async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     app: AppState,
     mut signals: Signals,
     drain_time_max: Duration,
 ) -> Ended {
-    let (close, closed) = oneshot::channel::<()>();
-    let listener = listener.tap_io(|stream| {
-        // Tokens are small packets that must not wait for each other; without it they are only slower.
-        let _ = stream.set_nodelay(true);
-    });
-    let server = axum::serve(listener, app::router(app.clone())).with_graceful_shutdown(async {
-        let _ = closed.await;
-    });
-    let server = tokio::spawn(server.into_future());
+    let (close, closing) = watch::channel(false);
+    // All connections are tasks of this one, which ends them when it is dropped.
+    let mut server = tokio::task::JoinSet::new();
+    server.spawn(listener.answer(app::router(app.clone()), closing));
     wait(&mut signals).await;
     app.lifecycle.drain();
     tracing::info!(requests = app.lifecycle.in_flight(), seconds_max = drain_time_max.as_secs(), "draining");
@@ -160,18 +173,34 @@ pub async fn serve(
     }
     let cut_off = app.lifecycle.in_flight();
     if cut_off > 0 {
-        server.abort();
+        server.shutdown().await;
         tracing::warn!(requests = cut_off, "ended before all requests were answered");
         return Ended::CutOff(cut_off);
     }
     // The last answers are still on their way through the connections.
-    let _ = close.send(());
+    close.send_replace(true);
     tokio::select! {
-        _ = tokio::time::timeout(CLOSE_TIME_MAX, server) => {}
+        _ = tokio::time::timeout(CLOSE_TIME_MAX, server.join_next()) => {}
         () = wait(&mut signals) => {}
     }
     tracing::info!("ended");
     Ended::Drained
+}
+
+/// Tells when an engine dies, which no request can repair. (Until somebody starts the server anew, it answers 503 and
+/// is not ready.)
+async fn supervise(app: AppState) {
+    let mut dead = 0;
+    let mut tick = tokio::time::interval(SUPERVISION);
+    loop {
+        tick.tick().await;
+        let gone: Vec<&str> =
+            app.models.all().iter().filter(|model| !model.is_alive()).map(|model| &**model.name()).collect();
+        if gone.len() > dead {
+            tracing::error!(models = gone.join(","), "an engine died; start the server anew");
+        }
+        dead = gone.len();
+    }
 }
 
 /// Waits for a signal; forever where none can come any more.
@@ -181,11 +210,12 @@ async fn wait(signals: &mut Signals) {
     }
 }
 
-fn announce(address: Option<SocketAddr>, models: &[ModelConfig], app: &AppState) {
+fn announce(listener: &Listener, models: &[ModelConfig], app: &AppState) {
     let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
-    let address = address.map(|address| address.to_string()).unwrap_or_default();
+    let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
     tracing::info!(
         address,
+        tls = listener.is_tls(),
         models = names.join(","),
         device = app.settings.device,
         version = crate::VERSION,

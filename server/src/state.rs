@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub use crate::auth::ApiKeys;
+pub use crate::cors::Origins;
 use crate::metrics::Metrics;
 use crate::models::Models;
 
@@ -15,8 +16,12 @@ use crate::models::Models;
 pub struct HttpSettings {
     /// Keys that open the API; without any it is open.
     pub api_keys: ApiKeys,
+    /// Web pages that may call the API.
+    pub cors_origins: Origins,
     /// Most bytes of a request body.
     pub body_bytes_max: usize,
+    /// Most time that a request body may take to arrive.
+    pub body_time_max: Duration,
     /// Most time that an answer may take, waiting included.
     pub request_time_max: Duration,
     /// Most tokens that a text may be asked to have.
@@ -31,7 +36,9 @@ impl Default for HttpSettings {
     fn default() -> Self {
         Self {
             api_keys: ApiKeys::default(),
+            cors_origins: Origins::default(),
             body_bytes_max: 2 << 20,
+            body_time_max: Duration::from_secs(30),
             request_time_max: Duration::from_secs(600),
             output_tokens_max: 4096,
             logprobs_max: Some(20),

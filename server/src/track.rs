@@ -11,11 +11,13 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use futures::StreamExt;
-use tracing::Instrument;
+use tracing::{Instrument, Span, field};
 
 use crate::error::Rejection;
-use crate::routes::{self, CHAT, COMPLETIONS};
+use crate::request_id::RequestId;
+use crate::routes::{self, CHAT, COMPLETIONS, SCORE};
 use crate::state::AppState;
+use crate::traces;
 
 /// Code of requests whose client left before the answer was complete, after nginx.
 const CLIENT_LEFT: u16 = 499;
@@ -50,6 +52,7 @@ struct Passage {
     /// Whether it is work, which a drain waits for, or somebody looking at the server.
     is_work: bool,
     code: u16,
+    span: Span,
 }
 
 impl Passage {
@@ -61,8 +64,9 @@ impl Passage {
             app.lifecycle.enter();
             app.metrics.http.in_flight.inc();
         }
+        let span = if is_work { span(&route, request) } else { Span::none() };
         let (model, started) = (ModelLabel::default(), Instant::now());
-        Self { app, route, model, started, is_work, code: CLIENT_LEFT }
+        Self { app, route, model, started, is_work, code: CLIENT_LEFT, span }
     }
 
     /// The answer is complete.
@@ -77,7 +81,7 @@ impl Drop for Passage {
         let (metrics, elapsed) = (&self.app.metrics, self.started.elapsed());
         let (model, code) = (self.model.as_str(), self.code.to_string());
         metrics.http.requests.with_label_values(&[self.route.as_str(), model, &code]).inc();
-        if [CHAT, COMPLETIONS].contains(&self.route.as_str()) {
+        if [CHAT, COMPLETIONS, SCORE].contains(&self.route.as_str()) {
             metrics.http.request_seconds.observe(elapsed.as_secs_f64());
         }
         if self.is_work {
@@ -85,17 +89,39 @@ impl Drop for Passage {
             self.app.lifecycle.leave();
         }
         let elapsed_ms = elapsed.as_secs_f64() * 1e3;
-        tracing::debug!(route = self.route, model, code, elapsed_ms, "request ended");
+        self.span.record("gen_ai.request.model", model).record("http.response.status_code", self.code);
+        let _inside = self.span.enter();
+        if self.is_work {
+            tracing::info!(model, code, elapsed_ms, "request ended");
+        } else {
+            tracing::debug!(route = self.route, code, elapsed_ms, "request ended");
+        }
     }
 }
 
-/// The outermost layer.
+/// What logs and traces know of a request, by the names of OpenTelemetry.
+fn span(route: &str, request: &Request) -> Span {
+    let id = request.extensions().get().map(RequestId::as_str);
+    let method = request.method().as_str();
+    let span = tracing::info_span!(
+        "request",
+        otel.name = format!("{method} {route}"),
+        otel.kind = "server",
+        request.id = id,
+        http.request.method = method,
+        http.route = route,
+        http.response.status_code = field::Empty,
+        gen_ai.request.model = field::Empty,
+    );
+    traces::follow(&span, request.headers());
+    span
+}
+
+/// The layer behind the one that names requests.
 pub(crate) async fn track(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
     let passage = Passage::start(app, &request);
     request.extensions_mut().insert(passage.model.clone());
-    let span =
-        tracing::debug_span!("request", request.id = %uuid::Uuid::new_v4().simple(), route = passage.route);
-    let response = next.run(request).instrument(span).await;
+    let response = next.run(request).instrument(passage.span.clone()).await;
     let code = response.status().as_u16();
     if let (Some(Rejection(reason)), true) = (response.extensions().get(), passage.is_work) {
         passage.app.metrics.http.rejected.with_label_values(&[*reason]).inc();

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::completions::{FinishReason, Stop, StreamOptions, Usage};
 use crate::number::{Number, NumberRequest};
 
 /// What a message says.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string or a list of parts such as {\"type\": \"text\", \"text\": \"...\"}")]
 pub enum ChatContent {
     /// As one text.
@@ -19,7 +20,7 @@ pub enum ChatContent {
 }
 
 /// A part of a message.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ContentPart {
     /// What it is; `text` is served.
     #[serde(rename = "type")]
@@ -30,7 +31,7 @@ pub struct ContentPart {
 }
 
 /// A message of a conversation.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequestMessage {
     /// Who says it: `system`, `developer`, `user` or `assistant`, as far as the template knows them.
     pub role: String,
@@ -46,7 +47,7 @@ pub struct ChatRequestMessage {
 }
 
 /// Body of a chat request. `None` is the default everywhere; unknown fields are ignored.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequest {
     /// Name of the model; may be left out where only one is served.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +95,7 @@ pub struct ChatRequest {
 }
 
 /// A token of an answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatToken {
     /// How it reads.
     pub token: String,
@@ -105,7 +106,7 @@ pub struct ChatToken {
 }
 
 /// A token of an answer, with what else could stand there.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatTokenLogprobs {
     /// The token itself.
     #[serde(flatten)]
@@ -122,7 +123,7 @@ pub struct ChatTokenLogprobs {
 }
 
 /// Log-probabilities of an answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatLogprobs {
     /// One entry a token.
     pub content: Vec<ChatTokenLogprobs>,
@@ -131,7 +132,7 @@ pub struct ChatLogprobs {
 }
 
 /// An answer, or in a stream what is new of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChatAnswer {
     /// `assistant`; in a stream only in the first piece.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,7 +143,7 @@ pub struct ChatAnswer {
 }
 
 /// The message of a whole answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChatMessage {
     /// `assistant`.
     pub role: String,
@@ -153,7 +154,7 @@ pub struct ChatMessage {
 }
 
 /// One answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChoice {
     /// Number of the answer.
     pub index: u64,
@@ -169,7 +170,7 @@ pub struct ChatChoice {
 }
 
 /// What is new of one answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunkChoice {
     /// Number of the answer.
     pub index: u64,
@@ -185,7 +186,7 @@ pub struct ChatChunkChoice {
 }
 
 /// Body of an answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatResponse {
     /// Unique name of the answer.
     pub id: String,
@@ -202,7 +203,7 @@ pub struct ChatResponse {
 }
 
 /// One event of a stream.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunk {
     /// Unique name of the answer, the same in all its events.
     pub id: String,

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::number::{Number, NumberRequest};
 
 /// The four prompt forms.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string, a list of strings, a list of token ids or a list of such lists")]
 pub enum Prompt {
     /// One text.
@@ -22,7 +23,7 @@ pub enum Prompt {
 }
 
 /// One stop string or several.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string or a list of strings")]
 pub enum Stop {
     /// One string.
@@ -32,7 +33,7 @@ pub enum Stop {
 }
 
 /// When a beam search with enough finished texts ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a boolean or \"never\"")]
 pub enum EarlyStopping {
     /// `true`: at once. `false`: when no running text, ended now, would be better.
@@ -42,7 +43,7 @@ pub enum EarlyStopping {
 }
 
 /// The word `never`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Never {
     /// The word.
@@ -50,14 +51,14 @@ pub enum Never {
 }
 
 /// Options of a streamed answer.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StreamOptions {
     /// Send one more chunk with the usage at the end.
     pub include_usage: Option<bool>,
 }
 
 /// What a text must be.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ResponseFormat {
     /// Anything.
@@ -72,22 +73,24 @@ pub enum ResponseFormat {
 }
 
 /// A JSON schema with its name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NamedSchema {
     /// A name; not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The schema.
+    #[schema(value_type = Object)]
     pub schema: Value,
 }
 
-/// Body of a completion request. `None` is the default everywhere; unknown fields are ignored.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// Body of a completion request. Null is the default everywhere; unknown fields are ignored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionRequest {
     /// Name of the model; may be left out where only one is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// What to complete.
+    #[schema(value_type = Prompt, required = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Prompt>,
     /// Most tokens to generate. Default 16. With `number.after` most tokens of the text before the number, by default
@@ -95,9 +98,11 @@ pub struct CompletionRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// 0 (greedy) to 2. Default 1.
+    #[schema(minimum = 0, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     /// Nucleus, in (0, 1]. Default 1.
+    #[schema(exclusive_minimum = 0, maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
     /// Sample from this many of the most probable tokens only; 0 and -1 (the default) take all.
@@ -123,6 +128,7 @@ pub struct CompletionRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
     /// Texts per prompt, 1 to 128. Default 1.
+    #[schema(minimum = 1, maximum = 128)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
     /// Decode this many texts (`n` to 128) and return the `n` with the best mean log-probability. Not with `stream`.
@@ -181,6 +187,7 @@ pub struct CompletionRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_beam_search: Option<bool>,
     /// Beams, at least `n`. Default: `best_of`, else `n`, else 4.
+    #[schema(minimum = 1, maximum = 128)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beam_width: Option<u64>,
     /// Beams are compared by log-probability divided by their length to this power. Default 1.
@@ -206,7 +213,7 @@ pub struct CompletionRequest {
 }
 
 /// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// End of sequence, a stop string, or a complete number.
@@ -216,7 +223,7 @@ pub enum FinishReason {
 }
 
 /// Log-probabilities in the arrays of the completions API, one entry a token.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Logprobs {
     /// Token texts.
     pub tokens: Vec<String>,
@@ -237,7 +244,7 @@ pub struct Logprobs {
 }
 
 /// A token at one position of a prompt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PromptLogprob {
     /// Natural logarithm of its probability.
     pub logprob: f64,
@@ -251,15 +258,17 @@ pub struct PromptLogprob {
 pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
 
 /// One answer.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Choice {
     /// Prompt number times `n` plus text number.
     pub index: u64,
     /// The generated text, or the printed number behind the text that comes before it.
     pub text: String,
     /// Null unless asked for.
+    #[schema(required)]
     pub logprobs: Option<Logprobs>,
     /// Null while a stream goes on.
+    #[schema(required)]
     pub finish_reason: Option<FinishReason>,
     /// Natural logarithm of the probability of the whole text, where a beam search found it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -275,11 +284,12 @@ pub struct Choice {
     pub prompt_token_ids: Option<Vec<u32>>,
     /// With `prompt_logprobs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(inline)]
     pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// Counted tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     /// Tokens of all prompts.
     pub prompt_tokens: u64,
@@ -290,7 +300,7 @@ pub struct Usage {
 }
 
 /// Body of an answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionResponse {
     /// Unique name of the answer.
     pub id: String,
@@ -303,6 +313,7 @@ pub struct CompletionResponse {
     /// The answers, by index.
     pub choices: Vec<Choice>,
     /// Counted tokens. Null in a stream, but for its last chunk when asked for.
+    #[schema(required)]
     pub usage: Option<Usage>,
 }
 

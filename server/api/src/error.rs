@@ -1,16 +1,17 @@
 //! The one error body of every route.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// `{"error": {...}}` with all four keys always present.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// What went wrong.
     pub error: ErrorDetail,
 }
 
 /// The inside of an [`ErrorBody`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
     /// One sentence for a person.
     pub message: String,
@@ -18,7 +19,9 @@ pub struct ErrorDetail {
     #[serde(rename = "type")]
     pub kind: String,
     /// The request field at fault, where there is one.
+    #[schema(required)]
     pub param: Option<String>,
     /// A stable word for programs, such as `model_not_found`.
+    #[schema(required)]
     pub code: Option<String>,
 }

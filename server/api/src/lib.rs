@@ -20,7 +20,7 @@ pub use completions::{
     NamedSchema, Never, Prompt, PromptLogprob, PromptLogprobs, ResponseFormat, Stop, StreamOptions, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
-pub use models::{Model, ModelList, Version};
+pub use models::{Health, Model, ModelList, Version};
 pub use number::{
     Bounds, Mass, MethodName, Number, NumberOptions, NumberRequest, Objective, ObjectiveName, Quantile,
     SupportPoint, Terminator, TerminatorName, Thousands,

@@ -1,9 +1,10 @@
-//! `GET /v1/models`, `GET /v1/models/{id}` and `GET /version`.
+//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health` and `GET /version`.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// A served model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Model {
     /// Its name in requests.
     pub id: String,
@@ -28,7 +29,7 @@ pub struct Model {
 }
 
 /// All served models.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ModelList {
     /// `list`.
     pub object: String,
@@ -36,8 +37,22 @@ pub struct ModelList {
     pub data: Vec<Model>,
 }
 
+/// That all is well; what is not is an error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// `ok`.
+    pub status: String,
+}
+
+impl Health {
+    /// All is well.
+    pub fn ok() -> Self {
+        Self { status: "ok".to_owned() }
+    }
+}
+
 /// What is running.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Version {
     /// `ntl-server`.
     pub name: String,

@@ -1,6 +1,9 @@
 //! The `number` object of requests and answers.
 
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::schema::OneOfBuilder;
+use utoipa::openapi::{Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 /// `true`, `false` or an object of options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -12,8 +15,24 @@ pub enum NumberRequest {
     Options(serde_json::Map<String, serde_json::Value>),
 }
 
+/// Options are read one by one, to name the one that is wrong; this says what they are all the same.
+impl PartialSchema for NumberRequest {
+    fn schema() -> RefOr<Schema> {
+        let options = Ref::from_schema_name(NumberOptions::name());
+        let about = Some("`true` for all defaults, or an object of options.");
+        OneOfBuilder::new().item(bool::schema()).item(options).description(about).into()
+    }
+}
+
+impl ToSchema for NumberRequest {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((NumberOptions::name().into_owned(), NumberOptions::schema()));
+        NumberOptions::schemas(schemas);
+    }
+}
+
 /// An objective without a parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectiveName {
     /// Least squared error: the (trimmed) mean.
@@ -25,7 +44,7 @@ pub enum ObjectiveName {
 }
 
 /// What the printed value should be best at.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "\"mean\", \"median\", \"mode\" or {\"quantile\": q}")]
 pub enum Objective {
     /// `"mean"`, `"median"` or `"mode"`.
@@ -38,7 +57,7 @@ pub enum Objective {
 }
 
 /// A terminator without a parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TerminatorName {
     /// Any token that does not continue the number.
@@ -48,7 +67,7 @@ pub enum TerminatorName {
 }
 
 /// What ends a number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "\"any\", \"eos\" or a list of strings")]
 pub enum Terminator {
     /// `"any"` or `"eos"`.
@@ -58,7 +77,7 @@ pub enum Terminator {
 }
 
 /// How the distribution of a number is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MethodName {
     /// Exact expansion of the tree of all texts that are numbers.
@@ -93,7 +112,7 @@ impl MethodName {
 }
 
 /// What separates groups of three digits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "true, false or one of \",\", \"_\", \"'\" and \" \"")]
 pub enum Thousands {
     /// `true`: a comma. `false`: nothing.
@@ -102,8 +121,8 @@ pub enum Thousands {
     Separator(char),
 }
 
-/// Options of number decoding. `None` is the default everywhere; unknown names are errors.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// Options of number decoding. Null is the default everywhere; unknown names are errors.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NumberOptions {
     /// Default `mean`.
@@ -113,33 +132,42 @@ pub struct NumberOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodName>,
     /// Share of the closed mass that the mean leaves out in each tail, 0 to 0.49. Default 0.005.
+    #[schema(minimum = 0, maximum = 0.49)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trim: Option<f64>,
     /// Only `tree`: stop when the open mass is at most this, in (0, 1). Default 0.001.
+    #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
     /// Only `tree`: most decoder positions, 1 to 65536. Default 4096. Times `rationales` at most 262144.
+    #[schema(minimum = 1, maximum = 65536)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u64>,
     /// Only `tree`: stop earlier, once the bounds of `value` are no wider than this, 0 or more. Default: do not.
+    #[schema(minimum = 0)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<f64>,
     /// Only `sample`: how many numbers are drawn, 1 to 4096. Default 64. The request's `seed` repeats the draws.
+    #[schema(minimum = 1, maximum = 4096)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
     /// Only `beam`: how many prefixes are followed and numbers kept, 1 to 64. Default 4.
+    #[schema(minimum = 1, maximum = 64)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beams: Option<u64>,
     /// Write ordinary text until this string appears, and read the number right behind it. 1 to 1024 bytes. Default:
     /// the number comes at once. The text is chosen by the request's `temperature`, `top_p` and `seed`, has at most
     /// `max_tokens` tokens, and is returned in front of the printed number.
+    #[schema(min_length = 1, max_length = 1024)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// Only with `after`: how many such texts are written, 1 to 64, and times prompts at most 1024; the
     /// distributions of their numbers are averaged and the first text is returned. Default 1.
+    #[schema(minimum = 1, maximum = 64)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rationales: Option<u64>,
     /// The least and the greatest value; the mass of others is reported as invalid. They may be equal. Default: all.
+    #[schema(min_items = 2, max_items = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
     /// Whether means are conditional on the closed mass; otherwise they are raw sums, in which what is no number counts
@@ -147,9 +175,11 @@ pub struct NumberOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<bool>,
     /// Most digits before the point, 1 to 20. Default 12.
+    #[schema(minimum = 1, maximum = 20)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digits_max: Option<u64>,
     /// Most digits after the point, 0 to 20. Default 6.
+    #[schema(maximum = 20)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decimals_max: Option<u64>,
     /// Whether a leading minus is read. Default true.
@@ -162,21 +192,25 @@ pub struct NumberOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminator: Option<Terminator>,
     /// Refuse a value when less closed mass was found, 0 to 1. Default 0.
+    #[schema(minimum = 0, maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_min: Option<f64>,
     /// Which quantiles to return, each in (0, 1). Default 0.05, 0.25, 0.5, 0.75, 0.95.
+    #[schema(max_items = 1000)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantiles: Option<Vec<f64>>,
     /// How many of the most probable values to return, 0 to 1000. Default 20.
+    #[schema(maximum = 1000)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub support: Option<u64>,
     /// Decimals of the printed text, 0 to 20; null prints the shortest text that reads back.
+    #[schema(maximum = 20)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decimals: Option<u64>,
 }
 
 /// A quantile of the distribution.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Quantile {
     /// Which.
     pub q: f64,
@@ -185,7 +219,7 @@ pub struct Quantile {
 }
 
 /// One value with its probability, summed over all its spellings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SupportPoint {
     /// The value.
     pub value: f64,
@@ -196,7 +230,7 @@ pub struct SupportPoint {
 }
 
 /// Where the probability went. The three add up to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Mass {
     /// On complete numbers.
     pub closed: f64,
@@ -207,7 +241,7 @@ pub struct Mass {
 }
 
 /// What an estimate could become if all the open mass fell on either side; null where nothing bounds it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Bounds {
     /// Of `value`.
     pub value: Option<[f64; 2]>,
@@ -220,7 +254,7 @@ pub struct Bounds {
 }
 
 /// A decoded number with its distribution.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Number {
     /// The estimate that the objective asks for, or for method `token` the expectation along the greedy path; null when
     /// `reason` says why.

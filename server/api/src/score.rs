@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::completions::Usage;
 
 /// A text, or its token ids.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string or a list of token ids")]
 pub enum TextOrIds {
     /// A text, tokenized as the model was trained.
@@ -17,7 +18,7 @@ pub enum TextOrIds {
 }
 
 /// A prompt and what should follow it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScoreItem {
     /// Goes to the encoder, or in front of the target.
@@ -27,7 +28,7 @@ pub struct ScoreItem {
 }
 
 /// A loss by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 pub enum LossName {
     /// Cross entropy of all target tokens.
     #[serde(rename = "ce")]
@@ -56,7 +57,7 @@ impl LossName {
 }
 
 /// What becomes of the losses of a target's tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReductionName {
     /// The mean: of cross entropy over all tokens, of a Number Token Loss over those that are numbers.
@@ -68,20 +69,22 @@ pub enum ReductionName {
     None,
 }
 
-/// Body of a score request. `None` is the default everywhere; unknown fields are errors.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// Body of a score request. Null is the default everywhere; unknown fields are errors.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScoreRequest {
     /// Name of the model; may be left out where only one is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// What to score, 1 to 1024.
+    #[schema(value_type = Vec<ScoreItem>, required = true, min_items = 1, max_items = 1024)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<Vec<ScoreItem>>,
     /// Which losses to return. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub losses: Option<Vec<LossName>>,
     /// Weight of the Number Token Loss in the total, 0 to 1000000. Default 0.3.
+    #[schema(minimum = 0, maximum = 1000000)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lambda: Option<f64>,
     /// Default `mean`.
@@ -99,7 +102,7 @@ pub struct ScoreRequest {
 }
 
 /// A loss after its reduction. Null where it is infinite: a target of no probability.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Loss {
     /// Of all tokens together.
@@ -109,7 +112,7 @@ pub enum Loss {
 }
 
 /// One item, scored. The lists have one entry a token of the target.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Score {
     /// Which item of the request.
     pub index: u64,
@@ -128,11 +131,12 @@ pub struct Score {
     /// Cross entropy plus `lambda` times the first Number Token Loss of the request.
     pub total: Loss,
     /// The exponential of the mean cross entropy, whatever the reduction. Null where it is no finite number.
+    #[schema(required)]
     pub perplexity: Option<f64>,
 }
 
 /// Body of an answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ScoreResponse {
     /// `list`.
     pub object: String,

@@ -1,9 +1,10 @@
 //! `POST /tokenize` and `POST /detokenize`.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Text to split.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenizeRequest {
     /// Which model's tokenizer; may be left out where only one is served.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,7 +21,7 @@ pub struct TokenizeRequest {
 }
 
 /// The tokens of a text; the lists run in parallel.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TokenizeResponse {
     /// Token ids.
     pub tokens: Vec<u32>,
@@ -35,7 +36,7 @@ pub struct TokenizeResponse {
 }
 
 /// Tokens to join.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DetokenizeRequest {
     /// Which model's tokenizer; may be left out where only one is served.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +46,7 @@ pub struct DetokenizeRequest {
 }
 
 /// The text of some tokens, under the names that clients of two other servers look for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DetokenizeResponse {
     /// The text.
     pub prompt: String,

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::response::Response;
-use ntl_api::ChatRequest;
+use ntl_api::{ChatRequest, ChatResponse};
 
 use super::completions;
 use crate::client::Client;
@@ -11,10 +11,20 @@ use crate::convert;
 use crate::error::AppError;
 use crate::extract::ApiJson;
 use crate::reply::Head;
+use crate::routes::CHAT;
 use crate::state::AppState;
 use crate::track::ModelLabel;
 
-/// The handler.
+/// The answer to a conversation, by the checkpoint's own template.
+///
+/// With `stream`, server-sent events of chunks, `[DONE]` last.
+#[utoipa::path(post, path = CHAT, tag = "completions", request_body = ChatRequest, responses(
+    (status = 200, description = "The answers", content(
+        (ChatResponse = "application/json"),
+        (String = "text/event-stream"),
+    )),
+    AppError,
+))]
 pub(crate) async fn complete(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,

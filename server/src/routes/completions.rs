@@ -5,7 +5,7 @@ use std::time::Instant;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, body::Body};
-use ntl_api::CompletionRequest;
+use ntl_api::{CompletionRequest, CompletionResponse};
 use ntl_core::engine::Prompt;
 
 use crate::answers::Answers;
@@ -15,11 +15,21 @@ use crate::error::AppError;
 use crate::extract::ApiJson;
 use crate::models::ServedModel;
 use crate::reply::{self, Head};
+use crate::routes::COMPLETIONS;
 use crate::sse;
 use crate::state::AppState;
 use crate::track::ModelLabel;
 
-/// The handler.
+/// Texts or numbers that continue a prompt.
+///
+/// With `stream`, server-sent events of the same shape, `[DONE]` last.
+#[utoipa::path(post, path = COMPLETIONS, tag = "completions", request_body = CompletionRequest, responses(
+    (status = 200, description = "The answers", content(
+        (CompletionResponse = "application/json"),
+        (String = "text/event-stream"),
+    )),
+    AppError,
+))]
 pub(crate) async fn complete(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,

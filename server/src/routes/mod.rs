@@ -2,6 +2,7 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod docs;
 pub(crate) mod models;
 pub(crate) mod ops;
 pub(crate) mod score;
@@ -20,8 +21,11 @@ pub(crate) const HEALTH: &str = "/health";
 pub(crate) const HEALTH_LIVE: &str = "/health/live";
 pub(crate) const HEALTH_READY: &str = "/health/ready";
 pub(crate) const METRICS: &str = "/metrics";
+pub(crate) const OPENAPI: &str = "/openapi.json";
+pub(crate) const DOCS: &str = "/docs";
 
-/// Whether a path is for whoever watches the server: open without a key, and no work that a drain waits for.
+/// Whether a path is for whoever watches the server or reads about it: open without a key, and no work that a drain
+/// waits for.
 pub(crate) fn is_public(route: &str) -> bool {
-    [HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS].contains(&route)
+    [HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS, OPENAPI, DOCS].contains(&route)
 }

@@ -2,20 +2,34 @@
 
 use axum::Json;
 use axum::extract::{Extension, Path, State};
-use ntl_api::{Model, ModelList};
+use ntl_api::{ErrorBody, Model, ModelList};
 
 use crate::error::AppError;
 use crate::models::ServedModel;
+use crate::routes::{MODEL, MODELS};
 use crate::state::AppState;
 use crate::track::ModelLabel;
 
 /// All models, in the order of the command line.
+#[utoipa::path(get, path = MODELS, tag = "models", responses(
+    (status = 200, description = "The models", body = ModelList),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 503, description = "Loading or draining", body = ErrorBody),
+))]
 pub(crate) async fn list(State(app): State<AppState>) -> Json<ModelList> {
     let data = app.models.all().iter().map(|model| describe(model)).collect();
     Json(ModelList { object: "list".to_owned(), data })
 }
 
 /// One model.
+#[utoipa::path(get, path = MODEL, tag = "models",
+    params(("id" = String, Path, description = "Its name in requests")),
+    responses(
+        (status = 200, description = "The model", body = Model),
+        (status = 401, description = "No valid API key", body = ErrorBody),
+        (status = 404, description = "No model of this name", body = ErrorBody),
+        (status = 503, description = "Loading or draining", body = ErrorBody),
+))]
 pub(crate) async fn one(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,

@@ -2,23 +2,32 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
-use ntl_api::Version;
+use ntl_api::{ErrorBody, Health, Version};
 use ntl_core::engine::EngineError;
-use serde_json::{Value, json};
 
 use crate::error::AppError;
-use crate::metrics::TEXT_FORMAT;
+use crate::openmetrics::Format;
+use crate::routes::{HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS, VERSION};
 use crate::state::AppState;
 
 /// The process is up.
-pub(crate) async fn live() -> Json<Value> {
-    Json(json!({"status": "ok"}))
+#[utoipa::path(get, path = HEALTH_LIVE, tag = "operations", responses(
+    (status = 200, description = "It is", body = Health),
+))]
+pub(crate) async fn live() -> Json<Health> {
+    Json(Health::ok())
 }
 
-/// Requests are answered: the models are loaded, their engines run, and the server is not about to end.
-pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Value>, AppError> {
+/// Requests are answered.
+///
+/// The models are loaded, their engines run, and the server is not about to end.
+#[utoipa::path(get, path = HEALTH_READY, tag = "operations", responses(
+    (status = 200, description = "They are", body = Health),
+    (status = 503, description = "Loading, draining, or an engine died", body = ErrorBody),
+))]
+pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Health>, AppError> {
     if app.lifecycle.is_draining() {
         return Err(AppError::Draining);
     }
@@ -28,29 +37,55 @@ pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Value>, Ap
     if !app.models.all().iter().all(|model| model.is_alive()) {
         return Err(EngineError::Dead.into());
     }
-    Ok(Json(json!({"status": "ok"})))
+    Ok(Json(Health::ok()))
 }
 
-/// All metrics in the text format.
-pub(crate) async fn metrics(State(app): State<AppState>) -> Result<impl IntoResponse, AppError> {
+/// The same as `/health/ready`.
+#[utoipa::path(get, path = HEALTH, tag = "operations", responses(
+    (status = 200, description = "Requests are answered", body = Health),
+    (status = 503, description = "Loading, draining, or an engine died", body = ErrorBody),
+))]
+pub(crate) async fn health(app: State<AppState>) -> Result<Json<Health>, AppError> {
+    ready(app).await
+}
+
+/// All metrics.
+///
+/// In the text format of Prometheus, or in that of OpenMetrics where `Accept` likes it better.
+#[utoipa::path(get, path = METRICS, tag = "operations", responses(
+    (status = 200, description = "The metrics", content(
+        (String = "text/plain"),
+        (String = "application/openmetrics-text"),
+    )),
+))]
+pub(crate) async fn metrics(
+    State(app): State<AppState>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, AppError> {
     for model in app.models.all() {
         model.is_alive();
     }
-    let text = app.metrics.text().map_err(|error| {
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
+    let text = app.metrics.text(format).map_err(|error| {
         tracing::error!(%error, "metrics could not be written");
         AppError::Internal
     })?;
-    Ok(([(header::CONTENT_TYPE, TEXT_FORMAT)], text))
+    Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }
 
 /// What is running.
+#[utoipa::path(get, path = VERSION, tag = "operations", responses(
+    (status = 200, description = "Name, version and what it was built with", body = Version),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+))]
 pub(crate) async fn version(State(app): State<AppState>) -> Json<Version> {
-    let features = if cfg!(feature = "cuda") { vec!["cuda".to_owned()] } else { Vec::new() };
+    let features = crate::FEATURES.iter().filter(|(_, is_on)| *is_on).map(|(name, _)| (*name).to_owned());
     Json(Version {
         name: env!("CARGO_PKG_NAME").to_owned(),
         version: crate::VERSION.to_owned(),
         commit: crate::COMMIT.to_owned(),
-        features,
+        features: features.collect(),
         device: app.settings.device.clone(),
     })
 }

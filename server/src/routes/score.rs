@@ -13,10 +13,15 @@ use crate::convert::{ScoreIds, ScorePrint, score_plan};
 use crate::error::AppError;
 use crate::extract::ApiJson;
 use crate::models::ServedModel;
+use crate::routes::SCORE;
 use crate::state::AppState;
 use crate::track::ModelLabel;
 
-/// The handler: one job an item.
+/// What given targets cost: log-probabilities, and losses of training.
+#[utoipa::path(post, path = SCORE, tag = "completions", request_body = ScoreRequest, responses(
+    (status = 200, description = "The items, scored", body = ScoreResponse),
+    AppError,
+))]
 pub(crate) async fn score(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
@@ -29,6 +34,7 @@ pub(crate) async fn score(
     let print = plan.print.clone();
     let items = model.score_ids(plan, model.rules(&app.settings)).await?;
     let usage = usage(&items);
+    // One job an item.
     let job = |ids: ScoreIds| (ids.prompt, Request::Score(print.job(ids.target, model.number_tokens())));
     let answers = model.submit(items.into_iter().map(job).collect(), (started, client.0), &app)?;
     whole(&model, answers, &print, usage).await.map(Json)

@@ -9,10 +9,15 @@ use ntl_core::text::TextDecoder;
 use crate::error::AppError;
 use crate::extract::ApiJson;
 use crate::models::ServedModel;
+use crate::routes::{DETOKENIZE, TOKENIZE};
 use crate::state::AppState;
 use crate::track::ModelLabel;
 
 /// Text to tokens, with the value of each token that is a number.
+#[utoipa::path(post, path = TOKENIZE, tag = "models", request_body = TokenizeRequest, responses(
+    (status = 200, description = "The tokens", body = TokenizeResponse),
+    AppError,
+))]
 pub(crate) async fn tokenize(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
@@ -26,6 +31,10 @@ pub(crate) async fn tokenize(
 }
 
 /// Tokens to text.
+#[utoipa::path(post, path = DETOKENIZE, tag = "models", request_body = DetokenizeRequest, responses(
+    (status = 200, description = "The text", body = DetokenizeResponse),
+    AppError,
+))]
 pub(crate) async fn detokenize(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,

@@ -2,7 +2,8 @@
 
 use axum::body::Body;
 use axum::http::{Request, header};
-use ntl_core::engine::ModelError;
+use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, Opened, Prompt, Row};
+use ntl_core::scripted::ScriptedModel;
 use ntl_models::batch::EngineLimits;
 use ntl_server::app;
 use ntl_server::metrics::Metrics;
@@ -184,7 +185,7 @@ async fn a_model_must_be_named_only_where_there_are_several() {
 }
 
 #[tokio::test]
-async fn with_keys_only_health_and_metrics_are_open() {
+async fn with_keys_only_health_metrics_and_documentation_are_open() {
     let settings = HttpSettings {
         api_keys: ntl_server::state::ApiKeys::new(["secret".to_owned()]),
         ..HttpSettings::default()
@@ -203,7 +204,7 @@ async fn with_keys_only_health_and_metrics_are_open() {
     for path in ["/v1/completions", "/tokenize", "/detokenize"] {
         assert_eq!(post(&app, path, json!({})).await.status, 401, "{path}");
     }
-    for path in ["/health", "/health/live", "/health/ready", "/metrics"] {
+    for path in ["/health", "/health/live", "/health/ready", "/metrics", "/openapi.json", "/docs"] {
         assert_eq!(get(&app, path).await.status, 200, "{path}");
     }
     let mut request = json_request("/v1/completions", &json!({"prompt": "x"}));
@@ -268,6 +269,77 @@ async fn a_full_queue_is_answered_429_and_the_accepted_requests_finish() {
     for accepted in [running, waiting] {
         assert_eq!(accepted.await.unwrap().status, 200);
     }
+}
+
+#[tokio::test]
+async fn of_a_flood_each_request_is_either_answered_or_told_when_to_come_back() {
+    let (model, gate): (Gated, _) = gated(says("1"));
+    let limits = EngineLimits { queue_max: 4, running_max: 2, ..EngineLimits::default() };
+    let app =
+        app::router(state_of(vec![("scripted", loaded(Box::new(model)))], HttpSettings::default(), limits));
+    let ask = |_| {
+        let app = app.clone();
+        tokio::spawn(async move { complete(&app, json!({"prompt": "x", "temperature": 0})).await })
+    };
+    let asked: Vec<_> = (0..50).map(ask).collect();
+    let gate = gate.step_has_begun().await;
+    // All but those that the engine has taken on have their answer already.
+    while metric(&app, "ntl_requests_in_flight").await > 6.0 {
+        tokio::task::yield_now().await;
+    }
+    drop(gate);
+    let (mut answered, mut refused) = (0.0, 0.0);
+    for answer in asked {
+        let answer = answer.await.unwrap();
+        match answer.status.as_u16() {
+            200 => answered += 1.0,
+            429 => {
+                assert_eq!(answer.header(header::RETRY_AFTER), Some("1"));
+                refused += 1.0;
+            }
+            other => panic!("{other}: {}", answer.text),
+        }
+    }
+    assert!(answered >= 4.0 && refused >= 44.0, "{answered} answered, {refused} refused");
+    metric_becomes(&app, "ntl_requests_rejected_total{reason=\"queue_full\"}", refused).await;
+    metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"stop\"}", answered).await;
+    metric_becomes(&app, "ntl_requests_in_flight", 0.0).await;
+}
+
+/// A model that takes its engine with it when its first request is over.
+struct Mortal(ScriptedModel);
+
+impl BatchModel for Mortal {
+    fn info(&self) -> &ModelInfo {
+        self.0.info()
+    }
+
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+        self.0.open(prompts)
+    }
+
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        self.0.step(rows)
+    }
+
+    fn close(&mut self, _context: ContextId) {
+        panic!("a panic that this test provokes, where no engine survives it");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_engine_makes_the_server_unready_and_is_answered_503() {
+    let model = ("scripted", loaded(Box::new(Mortal(scripted(says("1"))))));
+    let app = app::router(state_of(vec![model], HttpSettings::default(), EngineLimits::default()));
+    assert_eq!(get(&app, "/health/ready").await.status, 200);
+    assert_eq!(complete(&app, json!({"prompt": "x"})).await.status, 200);
+    metric_becomes(&app, "ntl_engine_up{model=\"scripted\"}", 0.0).await;
+    for answer in [complete(&app, json!({"prompt": "x"})).await, get(&app, "/health/ready").await] {
+        assert_eq!((answer.status.as_u16(), answer.error()["code"].as_str()), (503, Some("engine_dead")));
+        assert_eq!(answer.header(header::RETRY_AFTER), Some("5"));
+    }
+    assert_eq!(get(&app, "/health/live").await.status, 200);
+    assert!((metric(&app, "ntl_requests_rejected_total{reason=\"engine_dead\"}").await - 1.0).abs() < 1e-9);
 }
 
 #[tokio::test]

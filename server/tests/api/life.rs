@@ -9,6 +9,7 @@ use ntl_models::batch::EngineLimits;
 use ntl_server::app;
 use ntl_server::args::Args;
 use ntl_server::config::Config;
+use ntl_server::listen::{ConnectionSettings, Listener};
 use ntl_server::serve::{self, Ended};
 use ntl_server::state::{AppState, HttpSettings};
 use serde_json::json;
@@ -62,6 +63,30 @@ async fn a_client_that_leaves_in_a_stream_frees_its_job() {
 }
 
 #[tokio::test]
+async fn two_hundred_clients_that_leave_are_counted_one_by_one_and_leave_nothing() {
+    let settings = HttpSettings { output_tokens_max: 1 << 40, ..HttpSettings::default() };
+    let models = vec![("scripted", loaded(Box::new(scripted(babbles()))))];
+    let app = app::router(state_of(models, settings, EngineLimits::default()));
+    let ask = |number: u64| {
+        let (app, stream) = (app.clone(), number.is_multiple_of(2));
+        tokio::spawn(async move {
+            complete(&app, json!({"prompt": "x", "max_tokens": 1_u64 << 40, "stream": stream})).await
+        })
+    };
+    let asked: Vec<_> = (0..200).map(ask).collect();
+    metric_becomes(&app, "ntl_sequences_running{model=\"scripted\"}", 200.0).await;
+    asked.iter().for_each(JoinHandle::abort);
+    metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 200.0).await;
+    assert_quiet(&app).await;
+    metric_becomes(
+        &app,
+        "ntl_requests_total{code=\"499\",model=\"scripted\",route=\"/v1/completions\"}",
+        200.0,
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_before_the_first_token_frees_its_job() {
     let (state, gate) = gated_state();
     let app = app::router(state);
@@ -83,6 +108,7 @@ async fn start(
     drain_time_max: Duration,
 ) -> (std::net::SocketAddr, mpsc::Sender<()>, JoinHandle<Ended>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let listener = Listener::new(listener, ConnectionSettings::default());
     let address = listener.local_addr().unwrap();
     let (signal, signals) = mpsc::channel(2);
     (address, signal, tokio::spawn(serve::serve(listener, state.clone(), signals, drain_time_max)))
@@ -168,7 +194,7 @@ async fn a_server_comes_up_loads_the_demo_and_ends() {
 async fn what_keeps_a_server_from_starting_is_said() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let error = serve::listen(&config(&["--port", &port])).await.unwrap_err();
+    let error = serve::listen(&config(&["--port", &port])).await.err().unwrap();
     assert_eq!(error.to_string(), format!("cannot listen on 127.0.0.1:{port}"));
     let config = config(&["--model", "gone=/no/such/folder", "--port", "0"]);
     let listener = serve::listen(&config).await.unwrap();

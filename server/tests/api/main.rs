@@ -8,7 +8,11 @@ mod chat;
 #[cfg(test)]
 mod completions;
 #[cfg(test)]
+mod connections;
+#[cfg(test)]
 mod demo;
+#[cfg(test)]
+mod docs;
 #[cfg(test)]
 mod encodings;
 #[cfg(test)]

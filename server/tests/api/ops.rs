@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::header;
+use axum::body::Body;
+use axum::http::{Request, header};
 use serde_json::{Value, json};
 
-use crate::support::{complete, get, ids, metric_becomes, post, says, server, tokenizer};
+use crate::support::{call, complete, get, ids, metric_becomes, post, says, server, tokenizer};
 
 #[tokio::test]
 async fn models_are_listed_and_described() {
@@ -148,4 +149,25 @@ async fn metrics_keep_to_the_text_format_and_the_contract() {
     ] {
         assert!(answer.text.lines().any(|found| found == line), "{line} is missing in\n{}", answer.text);
     }
+}
+
+#[tokio::test]
+async fn openmetrics_is_written_when_it_is_asked_for() {
+    let app = server(says("12"));
+    complete(&app, json!({"prompt": "x", "number": true})).await;
+    metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"stop\"}", 1.0).await;
+    let request =
+        Request::get("/metrics").header(header::ACCEPT, "application/openmetrics-text; version=1.0.0");
+    let answer = call(&app, request.body(Body::empty()).unwrap()).await;
+    let content_type = answer.header(header::CONTENT_TYPE).unwrap();
+    assert_eq!(content_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    for line in [
+        "# TYPE ntl_finished counter",
+        "ntl_finished_total{model=\"scripted\",reason=\"stop\"} 1",
+        "ntl_number_nodes_bucket{le=\"4.0\"} 1",
+        "# TYPE ntl_queue_depth gauge",
+    ] {
+        assert!(answer.text.lines().any(|found| found == line), "{line} is missing in\n{}", answer.text);
+    }
+    assert!(answer.text.ends_with("# EOF\n"));
 }

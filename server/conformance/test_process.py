@@ -1,0 +1,83 @@
+"""The program: its configuration, its exit codes, its signals, and both versions of HTTP."""
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+
+from conftest import Server, slow_number
+
+
+def run(*flags, **environment):
+    """Exit code and standard error of a server that is not expected to start."""
+    command = [os.environ["NTL_SERVER"], *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, env=os.environ | environment)
+    return ended.returncode, ended.stderr
+
+
+def test_the_environment_comes_before_the_file_and_a_flag_before_both(tmp_path, monkeypatch):
+    file = tmp_path / "server.toml"
+    file.write_text('host = "192.0.2.1"\nport = 1\nqueue-max = 7\nlog-format = "compact"\n')
+    monkeypatch.setenv("NTL_CONFIG", str(file))
+    monkeypatch.setenv("NTL_HOST", "127.0.0.1")
+    # `Server` gives --port and --log-format as flags.
+    server = Server()
+    server.stop()
+    assert server.address.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("prot = 1", "`prot` in"), ("port = 70000", "70000"), ("port =", "is no TOML")],
+)
+def test_a_wrong_file_is_bad_usage_in_one_line(tmp_path, text, message):
+    file = tmp_path / "server.toml"
+    file.write_text(text)
+    code, error = run("--config", str(file))
+    assert code == 2 and message in error and len(error.splitlines()) == 1
+
+
+def test_what_keeps_a_server_from_starting_is_said_in_one_line(tmp_path, server):
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    port = server.address.rsplit(":", 1)[1]
+    for flags, expected, message in [
+        (["--port", port], 1, "cannot listen on"),
+        (["--port", "0", "--tls-cert", str(empty), "--tls-key", str(empty)], 1, "there is no certificate in"),
+        (["--api-key-file", "/no/such/file"], 2, "cannot read API keys"),
+        (["--api-key-file", str(empty)], 2, "there is no API key in"),
+        (["--model", "x=/no/such/folder", "--port", "0", "--log", "error"], 1, "cannot load model `x`"),
+    ]:
+        code, error = run(*flags)
+        assert code == expected and message in error and len(error.splitlines()) == 1, error
+
+
+def test_a_second_signal_ends_at_once_and_says_that_requests_were_cut_off(start):
+    server = start()
+    asked = threading.Thread(
+        target=lambda: pytest.raises(httpx.TransportError, httpx.post, f"{server.url}/v1/completions",
+                                     json=slow_number(), timeout=60)
+    )
+    asked.start()
+    server.wait(lambda: server.metric("ntl_requests_in_flight") == 1)
+    server.terminate()
+    server.wait(lambda: httpx.get(f"{server.url}/health/ready").status_code == 503)
+    assert httpx.get(f"{server.url}/health/live").status_code == 200
+    began = time.monotonic()
+    server.terminate()
+    assert server.process.wait(10) == 1 and time.monotonic() - began < 2
+    asked.join()
+
+
+def test_http_2_is_spoken_without_tls_as_well(server):
+    if not shutil.which("curl"):
+        pytest.skip("curl is not installed")
+    command = ["curl", "--silent", "--http2-prior-knowledge", "--include", f"{server.url}/health"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    if answer.returncode == 2:
+        pytest.skip("this curl has no HTTP/2")
+    assert answer.stdout.startswith("HTTP/2 200") and "x-request-id: " in answer.stdout

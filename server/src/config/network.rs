@@ -1,0 +1,114 @@
+//! What the flags of the network mean: keys, origins, and how connections are treated.
+
+use std::path::PathBuf;
+
+use axum::http::HeaderValue;
+use axum::http::uri::Authority;
+
+use super::{ConfigError, seconds};
+use crate::args::{LimitArgs, NetworkArgs};
+use crate::auth::ApiKeys;
+use crate::cors::Origins;
+use crate::listen::ConnectionSettings;
+
+/// The deadlines of a connection; an answer may take all those of its parts.
+pub(super) fn connection_settings(network: &NetworkArgs, limits: &LimitArgs) -> ConnectionSettings {
+    let (body, write) = (seconds(network.body_timeout), seconds(network.write_timeout));
+    ConnectionSettings {
+        connections_max: network.connections_max as usize,
+        header_time_max: seconds(network.header_timeout),
+        idle_time_max: seconds(network.idle_timeout),
+        write_time_max: write,
+        answer_time_max: body + seconds(limits.request_timeout) + write,
+    }
+}
+
+/// The keys of the flags and those of the file.
+pub(super) fn api_keys(mut keys: Vec<String>, file: Option<PathBuf>) -> Result<ApiKeys, ConfigError> {
+    if let Some(file) = file {
+        let text = std::fs::read_to_string(&file)
+            .map_err(|source| ConfigError::KeyFile { file: file.clone(), source })?;
+        let before = keys.len();
+        let lines = text.lines().map(str::trim);
+        keys.extend(lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned));
+        if keys.len() == before {
+            return Err(ConfigError::NoKey(file));
+        }
+    }
+    let usable = |key: &String| !key.is_empty() && !key.contains(char::is_whitespace);
+    if keys.iter().all(usable) { Ok(ApiKeys::new(keys)) } else { Err(ConfigError::UnusableKey) }
+}
+
+/// The web pages that may call the API.
+pub(super) fn origins(wanted: &[String]) -> Result<Origins, ConfigError> {
+    if wanted.is_empty() {
+        return Ok(Origins::None);
+    }
+    if wanted.iter().any(|origin| origin == "*") {
+        return Ok(Origins::Any);
+    }
+    let origins: Result<_, _> = wanted.iter().map(|origin| self::origin(origin)).collect();
+    Ok(Origins::These(origins?))
+}
+
+/// A scheme, a host and perhaps a port, as browsers send it.
+fn origin(text: &str) -> Result<HeaderValue, ConfigError> {
+    let unusable = || ConfigError::UnusableOrigin(text.to_owned());
+    let (scheme, authority) = text.split_once("://").ok_or_else(unusable)?;
+    let is_authority = authority.parse::<Authority>().is_ok() && !authority.contains('@');
+    if scheme.is_empty() || !is_authority {
+        return Err(unusable());
+    }
+    HeaderValue::from_str(text).map_err(|_| unusable())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Args;
+    use crate::config::Config;
+
+    fn config(flags: &[&str]) -> Result<Config, ConfigError> {
+        Config::try_from(Args::try_parse_from([&["ntl-server"], flags].concat()).unwrap())
+    }
+
+    #[test]
+    fn keys_come_from_flags_and_from_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            config(&["--api-key", "first", "--api-key-file", file.to_str().unwrap()])
+        };
+        assert_eq!(format!("{:?}", read("# ours\n\nsecond\n third \n").unwrap().http.api_keys), "3 keys");
+        assert!(matches!(read("two words\n"), Err(ConfigError::UnusableKey)));
+        assert!(matches!(read("# none\n"), Err(ConfigError::NoKey(_))));
+        let gone = config(&["--api-key-file", "/no/such/file"]).unwrap_err();
+        assert_eq!(gone.to_string(), "cannot read API keys from `/no/such/file`");
+    }
+
+    #[test]
+    fn origins_are_those_of_web_pages() {
+        let origins = |flags: &[&str]| config(flags).map(|config| config.http.cors_origins);
+        assert_eq!(origins(&[]).unwrap(), Origins::None);
+        assert_eq!(origins(&["--cors-origin", "*"]).unwrap(), Origins::Any);
+        let two = origins(&["--cors-origin", "https://a.example,http://localhost:3000"]).unwrap();
+        assert!(matches!(two, Origins::These(origins) if origins.len() == 2));
+        for wrong in ["example.com", "https://", "https://a.example/path", "://a", "https://u@a.example"] {
+            assert!(
+                matches!(origins(&["--cors-origin", wrong]), Err(ConfigError::UnusableOrigin(_))),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn keys_are_checked_and_never_shown() {
+        assert!(matches!(config(&["--api-key", "a b"]), Err(ConfigError::UnusableKey)));
+        let config = config(&["--api-key", "secret,other"]).unwrap();
+        let shown = format!("{config:?}");
+        assert!(shown.contains("2 keys") && !shown.contains("secret"), "{shown}");
+    }
+}

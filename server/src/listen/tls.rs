@@ -1,0 +1,94 @@
+//! Certificate and key from their files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{self, ServerConfig};
+
+/// PEM files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate of the server first, then those that lead to its root.
+    pub certificate: PathBuf,
+    /// Its private key: PKCS #8, PKCS #1 or SEC 1, not encrypted.
+    pub key: PathBuf,
+}
+
+/// Why HTTPS cannot be spoken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read, or is no PEM.
+    #[error("cannot read {what} from `{file}`")]
+    Unreadable {
+        /// What was looked for.
+        what: &'static str,
+        /// Where.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: pem::Error,
+    },
+    /// A file holds something else.
+    #[error("there is no {what} in `{file}`")]
+    Missing {
+        /// What was looked for.
+        what: &'static str,
+        /// Where.
+        file: PathBuf,
+    },
+    /// The two do not fit each other, or are of a kind that is not known.
+    #[error("cannot use the key in `{key}` with the certificate in `{certificate}`")]
+    Unusable {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::Error,
+    },
+}
+
+impl TlsFiles {
+    /// TLS 1.2 and 1.3, for HTTP/2 and HTTP/1.1.
+    pub(super) fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
+        let certificates = certificates(&self.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key)
+            .map_err(|error| wrong("private key", &self.key, error))?;
+        let unusable = |source| TlsError::Unusable {
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            source,
+        };
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?
+            .with_no_client_auth()
+            .with_single_cert(certificates, key)
+            .map_err(unusable)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    const WHAT: &str = "certificate";
+    let found = CertificateDer::pem_file_iter(file).map_err(|error| wrong(WHAT, file, error))?;
+    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| wrong(WHAT, file, error))?;
+    if found.is_empty() {
+        return Err(wrong(WHAT, file, pem::Error::NoItemsFound));
+    }
+    Ok(found)
+}
+
+fn wrong(what: &'static str, file: &Path, error: pem::Error) -> TlsError {
+    match error {
+        pem::Error::NoItemsFound => TlsError::Missing { what, file: file.to_owned() },
+        source => TlsError::Unreadable { what, file: file.to_owned(), source },
+    }
+}

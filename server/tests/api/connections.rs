@@ -1,0 +1,300 @@
+//! Connections whose clients are slow, silent or too many; request ids, HTTPS and other origins.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use axum::http::{HeaderName, Method, Request, header};
+use ntl_models::batch::EngineLimits;
+use ntl_server::app;
+use ntl_server::listen::{ConnectionSettings, Listener, TlsFiles};
+use ntl_server::serve;
+use ntl_server::state::{HttpSettings, Origins};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+
+use crate::support::{Answer, babbles, call, get, loaded, metric_becomes, says, scripted, server, state_of};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest wait for something that takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server on the loopback that says 1, until the sender of its signals is dropped with the runtime.
+struct Server {
+    address: SocketAddr,
+    app: axum::Router,
+    _signals: mpsc::Sender<()>,
+}
+
+async fn bound(settings: ConnectionSettings) -> Listener {
+    Listener::new(TcpListener::bind(("127.0.0.1", 0)).await.unwrap(), settings)
+}
+
+fn start(listener: Listener, http: HttpSettings, script: ntl_core::scripted::Script) -> Server {
+    let models = vec![("scripted", loaded(Box::new(scripted(script))))];
+    let state = state_of(models, http, EngineLimits::default());
+    let (address, app) = (listener.local_addr().unwrap(), app::router(state.clone()));
+    let (signal, signals) = mpsc::channel(2);
+    tokio::spawn(serve::serve(listener, state, signals, Duration::ZERO));
+    Server { address, app, _signals: signal }
+}
+
+async fn serving(settings: ConnectionSettings) -> Server {
+    start(bound(settings).await, HttpSettings::default(), says("1"))
+}
+
+/// Sends bytes and reads until the server closes the connection.
+async fn until_closed(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    connection.write_all(bytes).await.unwrap();
+    rest_of(&mut connection).await
+}
+
+async fn rest_of(connection: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    // A connection that is closed with bytes still unread is reset, which is an end, too.
+    let _ = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut answer)).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// Asks for the health on a connection that stays open.
+async fn is_healthy(connection: &mut TcpStream) -> bool {
+    if connection.write_all(HEALTH).await.is_err() {
+        return false;
+    }
+    let mut answer = [0; 512];
+    let read = tokio::time::timeout(PATIENCE, connection.read(&mut answer)).await.unwrap();
+    read.is_ok_and(|bytes| answer[..bytes].starts_with(b"HTTP/1.1 200"))
+}
+
+const SHORT: Duration = Duration::from_millis(40);
+
+#[tokio::test]
+async fn connections_that_send_nothing_or_only_half_a_header_are_closed() {
+    let settings = ConnectionSettings { header_time_max: SHORT, ..ConnectionSettings::default() };
+    let server = serving(settings).await;
+    for bytes in [&b""[..], b"GET", b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "] {
+        assert_eq!(until_closed(server.address, bytes).await, "", "{bytes:?}");
+    }
+}
+
+#[tokio::test]
+async fn idle_connections_are_closed_and_others_stay() {
+    let settings = ConnectionSettings { idle_time_max: SHORT, ..ConnectionSettings::default() };
+    let server = serving(settings).await;
+    let mut connection = TcpStream::connect(server.address).await.unwrap();
+    assert!(is_healthy(&mut connection).await);
+    assert_eq!(rest_of(&mut connection).await, "");
+    let patient = serving(ConnectionSettings::default()).await;
+    let mut connection = TcpStream::connect(patient.address).await.unwrap();
+    assert!(is_healthy(&mut connection).await && is_healthy(&mut connection).await);
+}
+
+#[tokio::test]
+async fn a_body_that_drips_is_answered_408_and_its_connection_closed() {
+    let http = HttpSettings { body_time_max: SHORT, ..HttpSettings::default() };
+    let server = start(bound(ConnectionSettings::default()).await, http, says("1"));
+    let request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+                    Content-Length: 1000\r\n\r\n{\"prompt\":";
+    let answer = until_closed(server.address, request).await;
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("body_too_slow"), "{answer}");
+    assert!(answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_stream_loses_it_and_its_rows() {
+    let settings = ConnectionSettings { write_time_max: SHORT, ..ConnectionSettings::default() };
+    let http = HttpSettings { output_tokens_max: 1 << 40, ..HttpSettings::default() };
+    let server = start(bound(settings).await, http, babbles());
+    // Many texts fill the buffers of the operating system soon, even where they are large.
+    let body = json!({"prompt": "x", "n": 128, "max_tokens": 1_u64 << 40, "stream": true}).to_string();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut connection = socket.connect(server.address).await.unwrap();
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    connection.write_all((head + &body).as_bytes()).await.unwrap();
+    metric_becomes(&server.app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 128.0).await;
+    metric_becomes(&server.app, "ntl_requests_in_flight", 0.0).await;
+}
+
+#[tokio::test]
+async fn a_newcomer_takes_the_place_of_the_slowest_connection() {
+    let server = serving(ConnectionSettings { connections_max: 3, ..ConnectionSettings::default() }).await;
+    let mut slow = Vec::new();
+    for _ in 0..3 {
+        let mut connection = TcpStream::connect(server.address).await.unwrap();
+        connection.write_all(b"GET /health HTTP/1.1\r\n").await.unwrap();
+        slow.push(connection);
+    }
+    let mut newcomer = TcpStream::connect(server.address).await.unwrap();
+    assert!(is_healthy(&mut newcomer).await);
+    assert_eq!(rest_of(&mut slow[0]).await, "", "the first one had to go");
+    slow[2].write_all(b"Host: x\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    slow[2].read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn hundreds_of_slow_connections_do_not_delay_a_request() {
+    let server = serving(ConnectionSettings { connections_max: 64, ..ConnectionSettings::default() }).await;
+    let mut slow = Vec::new();
+    for number in 0..300 {
+        let mut connection = TcpStream::connect(server.address).await.unwrap();
+        let body: &[u8] = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+                            Content-Length: 99\r\n\r\n{";
+        let bytes = if number % 2 == 0 { b"GET / HTTP/1.1\r\nX: " } else { body };
+        // Those that had to go again do not take it.
+        let _ = connection.write_all(bytes).await;
+        slow.push(connection);
+    }
+    let started = Instant::now();
+    assert!(is_healthy(&mut TcpStream::connect(server.address).await.unwrap()).await);
+    // Were they not sent away, it would wait for their deadline of ten seconds.
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_header_of_megabytes_is_refused() {
+    let server = serving(ConnectionSettings::default()).await;
+    let request = format!("GET /health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(10 << 20));
+    let mut connection = TcpStream::connect(server.address).await.unwrap();
+    // The server stops reading long before the end.
+    let _ = connection.write_all(request.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = connection.read_to_end(&mut answer).await;
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert!(is_healthy(&mut TcpStream::connect(server.address).await.unwrap()).await);
+}
+
+#[tokio::test]
+async fn every_response_names_its_request() {
+    let app = server(says("1"));
+    let ask = async |method: Method, path: &str, id: Option<&str>| -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(id) = id {
+            request = request.header(REQUEST_ID, id);
+        }
+        call(&app, request.body(axum::body::Body::empty()).unwrap()).await
+    };
+    for (method, path, status) in [
+        (Method::GET, "/health", 200),
+        (Method::GET, "/nothing", 404),
+        (Method::DELETE, "/v1/completions", 405),
+        (Method::POST, "/v1/completions", 415),
+    ] {
+        let answer = ask(method.clone(), path, Some("my-request.1")).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.header(REQUEST_ID)),
+            (status, Some("my-request.1")),
+            "{path}"
+        );
+        let made = ask(method.clone(), path, None).await.header(REQUEST_ID).unwrap().to_owned();
+        assert!(made.len() == 32 && made.bytes().all(|byte| byte.is_ascii_hexdigit()), "{made}");
+        let replaced = ask(method, path, Some("two words")).await;
+        assert_ne!(replaced.header(REQUEST_ID), Some("two words"));
+    }
+}
+
+#[tokio::test]
+async fn only_pages_of_allowed_origins_may_ask_and_may_ask_for_a_key() {
+    let keys = ntl_server::state::ApiKeys::new(["secret".to_owned()]);
+    let serve = |origins| {
+        let settings =
+            HttpSettings { cors_origins: origins, api_keys: keys.clone(), ..HttpSettings::default() };
+        app::router(state_of(
+            vec![("s", loaded(Box::new(scripted(says("1")))))],
+            settings,
+            EngineLimits::default(),
+        ))
+    };
+    let preflight = async |app: &axum::Router, origin: &str| {
+        let request = Request::options("/v1/completions")
+            .header(header::ORIGIN, origin)
+            .header(header::ACCESS_CONTROL_REQUEST_METHOD, "POST")
+            .header(header::ACCESS_CONTROL_REQUEST_HEADERS, "authorization,content-type");
+        call(app, request.body(axum::body::Body::empty()).unwrap()).await
+    };
+    let page = "https://a.example";
+    let these = serve(Origins::These(vec![page.parse().unwrap()]));
+    let answer = preflight(&these, page).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header(header::ACCESS_CONTROL_ALLOW_ORIGIN), Some(page));
+    assert!(answer.header(header::ACCESS_CONTROL_ALLOW_HEADERS).unwrap().contains("authorization"));
+    let other = preflight(&these, "https://b.example").await;
+    assert_eq!(other.header(header::ACCESS_CONTROL_ALLOW_ORIGIN), None);
+    let any = preflight(&serve(Origins::Any), "https://b.example").await;
+    assert_eq!(any.header(header::ACCESS_CONTROL_ALLOW_ORIGIN), Some("*"));
+    let none = serve(Origins::None);
+    assert_eq!(preflight(&none, page).await.header(header::ACCESS_CONTROL_ALLOW_ORIGIN), None);
+    assert_eq!(get(&none, "/health").await.header(header::ACCESS_CONTROL_ALLOW_ORIGIN), None);
+}
+
+/// A certificate for localhost that signs itself, and its key, in a folder of their own.
+fn certificate() -> (tempfile::TempDir, TlsFiles, Vec<u8>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let files = TlsFiles { certificate: folder.path().join("cert.pem"), key: folder.path().join("key.pem") };
+    std::fs::write(&files.certificate, made.cert.pem()).unwrap();
+    std::fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
+    (folder, files, made.cert.der().to_vec())
+}
+
+#[tokio::test]
+async fn https_is_spoken_where_there_are_a_certificate_and_a_key() {
+    use tokio_rustls::rustls;
+    let (_folder, files, root) = certificate();
+    let listener = bound(ConnectionSettings::default()).await.with_tls(&files).unwrap();
+    let server = start(listener, HttpSettings::default(), says("1"));
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(root.into()).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(client));
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let impatient = ConnectionSettings { header_time_max: SHORT, ..ConnectionSettings::default() };
+    let listener = bound(impatient).await.with_tls(&files).unwrap();
+    let server = start(listener, HttpSettings::default(), says("1"));
+    assert_eq!(until_closed(server.address, b"").await, "", "a handshake that never comes");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_certificate_or_a_key_is_said() {
+    let (folder, files, _) = certificate();
+    let (other_folder, others, _) = certificate();
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, "nothing").unwrap();
+    let with = |certificate: &std::path::Path, key: &std::path::Path| TlsFiles {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+    };
+    for (files, message) in [
+        (with("/no/such".as_ref(), &files.key), "cannot read certificate from `/no/such`"),
+        (with(&files.certificate, "/no/such".as_ref()), "cannot read private key from `/no/such`"),
+        (with(&empty, &files.key), "there is no certificate in"),
+        (with(&files.certificate, &empty), "there is no private key in"),
+        (with(&files.certificate, &files.certificate), "there is no private key in"),
+        (with(&files.certificate, &others.key), "cannot use the key in"),
+    ] {
+        let error = bound(ConnectionSettings::default()).await.with_tls(&files).err().unwrap().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
+    drop(other_folder);
+}

@@ -1,0 +1,58 @@
+//! The description of the API: complete, true, and the committed copy of it up to date.
+
+use axum::http::header;
+use serde_json::Value;
+
+use crate::support::{get, says, server};
+
+#[tokio::test]
+async fn the_committed_description_is_the_one_that_is_served() {
+    let answer = get(&server(says("1")), "/openapi.json").await;
+    assert_eq!(answer.header(header::CONTENT_TYPE), Some("application/json"));
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/openapi.json");
+    let committed = std::fs::read_to_string(file).unwrap();
+    assert!(
+        committed == answer.text,
+        "docs/openapi.json is old: cargo run -p ntl-server -- openapi > docs/openapi.json"
+    );
+}
+
+#[tokio::test]
+async fn all_that_is_described_is_there_and_all_references_lead_somewhere() {
+    let app = server(says("1"));
+    let answer = get(&app, "/openapi.json").await;
+    let api = answer.json();
+    assert!(api["openapi"].as_str().unwrap().starts_with("3.1"));
+    for (path, item) in api["paths"].as_object().unwrap() {
+        let path = path.replace("{id}", "scripted");
+        for (method, operation) in item.as_object().unwrap() {
+            assert!(
+                operation["summary"].is_string() && operation["operationId"].is_string(),
+                "{method} {path}"
+            );
+            let status = get(&app, &path).await.status.as_u16();
+            assert_eq!(status, if method == "get" { 200 } else { 405 }, "{method} {path}");
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                assert!(response["headers"]["x-request-id"].is_object(), "{path} {status}");
+            }
+        }
+    }
+    for reference in answer.text.split("\"#/").skip(1) {
+        let pointer = format!("/{}", reference.split('"').next().unwrap());
+        assert!(api.pointer(&pointer).is_some(), "{pointer} leads nowhere");
+    }
+    for schema in api["components"]["schemas"].as_object().unwrap().values() {
+        assert_ne!(schema["description"], Value::Null, "{schema}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_needs_nothing_from_elsewhere() {
+    let page = get(&server(says("1")), "/docs").await;
+    assert_eq!(page.status, 200);
+    assert!(page.header(header::CONTENT_SECURITY_POLICY).unwrap().starts_with("default-src 'none'"));
+    assert!(page.text.contains("openapi.json"));
+    for outside in ["http://", "https://", "src=", "@import", "url("] {
+        assert!(!page.text.contains(outside), "{outside}");
+    }
+}
