@@ -1,4 +1,4 @@
-//! Talks to one or more OpenAI-style servers: which models there are, and completions with or without a number.
+//! Talks to one or more OpenAI-style servers: which models there are, and whatever else is posted to a route.
 //!
 //! Requests go round the servers in turn. Tried again, on the next server: 429, 502, 503, timeouts and broken
 //! connections, with growing random pauses, or the pause that the server asks for. Everything else fails at
@@ -7,15 +7,16 @@
 mod error;
 mod url;
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use ntl_api::{CompletionRequest, Number};
 use reqwest::header::RETRY_AFTER;
 use reqwest::{RequestBuilder, Response, StatusCode};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use self::error::ClientError;
 pub use self::url::BaseUrl;
@@ -69,31 +70,47 @@ pub struct Client {
     turn: AtomicUsize,
 }
 
-/// One answer to a prompt.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Completion {
-    /// The text.
-    pub text: String,
-    /// The number, when asked for and supported.
-    #[serde(default)]
-    pub number: Option<Number>,
-}
-
-/// The part of `POST /v1/completions` answers that every server has.
-#[derive(Deserialize)]
-struct CompletionList {
-    choices: Vec<Completion>,
-}
-
 /// The part of `GET /v1/models` that every server has.
 #[derive(Deserialize)]
 struct ModelList {
-    data: Vec<ModelName>,
+    data: Vec<ModelEntry>,
 }
 
-#[derive(Deserialize)]
-struct ModelName {
-    id: String,
+/// A model as a server lists it.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+pub struct ModelEntry {
+    /// Its name.
+    pub id: String,
+    /// What else the server says of it.
+    #[serde(flatten)]
+    pub others: BTreeMap<String, Value>,
+}
+
+/// Where requests are posted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Route {
+    /// `/v1/completions`.
+    Completions,
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/score`.
+    Score,
+    /// `/tokenize`.
+    Tokenize,
+    /// `/detokenize`.
+    Detokenize,
+}
+
+impl Route {
+    fn url(self, endpoint: &BaseUrl) -> String {
+        match self {
+            Self::Completions => endpoint.join("completions"),
+            Self::Chat => endpoint.join("chat/completions"),
+            Self::Score => endpoint.join("score"),
+            Self::Tokenize => endpoint.beside("tokenize"),
+            Self::Detokenize => endpoint.beside("detokenize"),
+        }
+    }
 }
 
 impl Client {
@@ -114,8 +131,9 @@ impl Client {
     ///
     /// # Errors
     /// A server is not reachable, does not have the model, or has several and none was named.
-    pub async fn resolve_model(&self, wanted: Option<&str>) -> Result<String, ClientError> {
-        let mut chosen = wanted.map(str::to_owned);
+    pub async fn resolve_model(&self, wanted: Option<&str>) -> Result<ModelEntry, ClientError> {
+        let unlisted = |name: &str| ModelEntry { id: name.to_owned(), others: BTreeMap::new() };
+        let mut chosen = wanted.map(unlisted);
         for endpoint in &self.config.endpoints {
             let listed = match self.models(endpoint).await {
                 Ok(listed) => listed,
@@ -126,14 +144,15 @@ impl Client {
                 Err(error) => return Err(error),
             };
             let endpoint = endpoint.clone();
-            match (&chosen, listed.as_slice()) {
-                (Some(name), _) if listed.contains(name) => {}
-                (Some(name), _) => {
-                    return Err(ClientError::UnknownModel { endpoint, name: name.clone(), listed });
+            let found = chosen.as_ref().map(|model| listed.iter().find(|entry| entry.id == model.id));
+            chosen = match (&chosen, found, listed.as_slice()) {
+                (_, Some(Some(entry)), _) | (None, _, [entry]) => Some(entry.clone()),
+                (Some(model), ..) => {
+                    let (name, listed) = (model.id.clone(), names(listed));
+                    return Err(ClientError::UnknownModel { endpoint, name, listed });
                 }
-                (None, [only]) => chosen = Some(only.clone()),
-                (None, _) => return Err(ClientError::ModelNotNamed { endpoint, listed }),
-            }
+                (None, ..) => return Err(ClientError::ModelNotNamed { endpoint, listed: names(listed) }),
+            };
         }
         chosen.ok_or(ClientError::NoEndpoint)
     }
@@ -142,16 +161,13 @@ impl Client {
     ///
     /// # Errors
     /// No server gave a readable answer.
-    pub async fn complete(&self, body: &CompletionRequest) -> Result<Completion, ClientError> {
+    pub async fn post<T: DeserializeOwned>(&self, route: Route, body: &Value) -> Result<T, ClientError> {
         let mut attempt = 0;
         loop {
             let endpoint = self.next_endpoint()?;
-            let request = self.http.post(endpoint.join("completions")).json(body);
-            match self.try_once::<CompletionList>(endpoint, request).await {
-                Ok(list) => {
-                    let first = list.choices.into_iter().next();
-                    return first.ok_or_else(|| ClientError::NoChoices { endpoint: endpoint.clone() });
-                }
+            let request = self.http.post(route.url(endpoint)).json(body);
+            match self.try_once::<T>(endpoint, request).await {
+                Ok(answer) => return Ok(answer),
                 Err(error) if error.is_passing() && attempt < self.config.retry.retries_max => {
                     self.pause(attempt, &error).await;
                     attempt += 1;
@@ -162,11 +178,11 @@ impl Client {
     }
 
     /// Waits for a server that is busy or still loading, but not for one that is down.
-    async fn models(&self, endpoint: &BaseUrl) -> Result<Vec<String>, ClientError> {
+    async fn models(&self, endpoint: &BaseUrl) -> Result<Vec<ModelEntry>, ClientError> {
         let mut attempt = 0;
         loop {
             match self.try_once::<ModelList>(endpoint, self.http.get(endpoint.join("models"))).await {
-                Ok(models) => return Ok(models.data.into_iter().map(|model| model.id).collect()),
+                Ok(models) => return Ok(models.data),
                 Err(error)
                     if error.is_passing()
                         && !error.is_unreachable()
@@ -212,24 +228,42 @@ impl Client {
     }
 }
 
+fn names(models: Vec<ModelEntry>) -> Vec<String> {
+    models.into_iter().map(|model| model.id).collect()
+}
+
 async fn refused(endpoint: &BaseUrl, response: Response) -> ClientError {
     let status = response.status();
-    let seconds =
-        response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| pause_asked(value.to_str().ok()?));
     // A body that breaks off says less than the status, which is kept.
     let body = response.bytes().await.unwrap_or_default();
     let message = error::message_of(&body);
-    ClientError::Refused {
-        endpoint: endpoint.clone(),
-        status,
-        message,
-        retry_after: seconds.map(Duration::from_secs),
+    ClientError::Refused { endpoint: endpoint.clone(), status, message, retry_after }
+}
+
+/// `Retry-After` in either of its forms: seconds, or a date.
+fn pause_asked(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
     }
+    let until = httpdate::parse_http_date(text).ok()?;
+    Some(until.duration_since(SystemTime::now()).unwrap_or(Duration::ZERO))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_may_ask_for_a_pause_in_seconds_or_until_a_date() {
+        assert_eq!(pause_asked(" 7 "), Some(Duration::from_secs(7)));
+        assert_eq!(pause_asked("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
+        let later =
+            pause_asked(&httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90))).unwrap();
+        assert!(later > Duration::from_secs(60) && later <= Duration::from_secs(90), "{later:?}");
+        assert_eq!(pause_asked("soon"), None);
+    }
 
     #[test]
     fn pauses_grow_with_jitter_up_to_a_limit_and_follow_the_server() {

@@ -4,8 +4,12 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::client::ClientError;
+use crate::compare::CompareError;
 use crate::data::DataError;
+use crate::gate::BaselineError;
+use crate::journal::JournalError;
 use crate::runner::RunError;
+use crate::saved::SavedError;
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +27,18 @@ pub enum Error {
     /// A run that ended early.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// A journal or cache that cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// An earlier report that cannot be used.
+    #[error(transparent)]
+    Baseline(#[from] BaselineError),
+    /// A finished run that cannot be read back.
+    #[error(transparent)]
+    Saved(#[from] SavedError),
+    /// Runs that cannot be compared.
+    #[error(transparent)]
+    Compare(#[from] CompareError),
     /// No runtime for concurrent requests.
     #[error("could not start the runtime")]
     Runtime(#[source] io::Error),

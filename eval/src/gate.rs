@@ -1,8 +1,14 @@
 //! Gates: bounds on metrics that decide the exit code.
 //!
-//! A metric without a value misses every gate: nothing shows that it holds.
+//! A metric without a value misses every gate: nothing shows that it holds. A baseline is an earlier report; a metric that
+//! is certainly worse than there misses it.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
 
 use crate::metrics::{Metrics, Name};
 
@@ -22,7 +28,7 @@ pub struct Bound {
 pub fn parse_bound(text: &str) -> Result<Bound, String> {
     let (name, value) = text.split_once('=').ok_or("expected METRIC=V")?;
     let metric = Name::parse(name).ok_or_else(|| {
-        let known: Vec<&str> = Name::ALL.iter().map(|name| name.as_str()).collect();
+        let known: Vec<&str> = Name::all().map(Name::as_str).collect();
         format!("no metric `{name}`; there are {}", known.join(", "))
     })?;
     let value: f64 = value.parse().map_err(|_| format!("`{value}` is not a number"))?;
@@ -69,10 +75,98 @@ pub fn missed<'a>(metrics: &'a Metrics, bounds: &'a [Bound], side: Side) -> impl
     })
 }
 
+/// The values of an earlier report.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Baseline {
+    task: String,
+    split: String,
+    metrics: BTreeMap<String, BaselineMetric>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+struct BaselineMetric {
+    value: Option<f64>,
+}
+
+/// Why an earlier report cannot be compared with.
+#[derive(Debug, thiserror::Error)]
+#[error("could not use {} as a baseline: {problem}", .file.display())]
+pub struct BaselineError {
+    file: PathBuf,
+    problem: String,
+}
+
+impl Baseline {
+    /// Reads `report.json` of a folder, or of the folder in it that is named after the split.
+    ///
+    /// # Errors
+    /// There is none, it cannot be read, or it is of another task or split.
+    pub fn read(folder: &Path, task: &str, split: &str) -> Result<Self, BaselineError> {
+        let inner = folder.join(split).join("report.json");
+        let file = if inner.exists() { inner } else { folder.join("report.json") };
+        let failed = |problem: String| BaselineError { file: file.clone(), problem };
+        let bytes = fs::read(&file).map_err(|error| failed(error.to_string()))?;
+        let found: Self = serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
+        if (found.task.as_str(), found.split.as_str()) != (task, split) {
+            return Err(failed(format!("it is of {} {}, not of {task} {split}", found.task, found.split)));
+        }
+        Ok(found)
+    }
+
+    /// What is worse than it was, the whole 95% interval included.
+    pub fn worse<'a>(&'a self, metrics: &'a Metrics) -> impl Iterator<Item = Worse> + 'a {
+        metrics.iter().filter_map(|(name, metric)| {
+            let (was, is) = (self.metrics.get(name.as_str())?.value?, metric.value?);
+            let best_end = if name.more_is_better() { metric.high } else { metric.low }.unwrap_or(is);
+            let worse = if name.more_is_better() { best_end < was } else { best_end > was };
+            worse.then_some(Worse { name, was, is })
+        })
+    }
+}
+
+/// A metric that got worse.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Worse {
+    name: Name,
+    was: f64,
+    is: f64,
+}
+
+impl fmt::Display for Worse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, worse than the baseline's {}", self.name.as_str(), self.is, self.was)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metrics::Row;
+
+    #[test]
+    fn only_what_is_certainly_worse_misses_a_baseline() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |accuracy: f64, mae: f64| {
+            let report = serde_json::json!({
+                "task": "t", "split": "s", "metrics": {
+                    "accuracy": { "value": accuracy }, "mae": { "value": mae }, "r2": { "value": null },
+                    "retired": { "value": 1.0 }
+                }
+            });
+            fs::write(folder.path().join("report.json"), report.to_string()).unwrap();
+            Baseline::read(folder.path(), "t", "s").unwrap()
+        };
+        // Accuracy 0.5 (0.15 to 0.85), mean absolute error 1 (0 to 2).
+        let rows = [Row::read(1.0, 1.0), Row::read(2.0, 2.0), Row::read(3.0, 1.0), Row::read(4.0, 2.0)];
+        let metrics = Metrics::of(&rows, 0);
+        let worse =
+            |baseline: &Baseline| baseline.worse(&metrics).map(|worse| worse.name).collect::<Vec<_>>();
+        assert_eq!(worse(&write(0.8, 0.5)), []);
+        assert_eq!(worse(&write(0.9, 0.5)), [Name::Accuracy]);
+        assert_eq!(worse(&write(0.1, 9.0)), []);
+        let error = Baseline::read(folder.path(), "t", "other").unwrap_err().to_string();
+        assert!(error.ends_with("it is of t s, not of t other"), "{error}");
+    }
 
     #[test]
     fn a_bound_names_a_known_metric_and_a_finite_value() {
@@ -89,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_gate_holds_at_its_value_and_misses_beyond_it_or_without_a_value() {
-        let metrics = Metrics::of(&[Row::read(1.0, 1.0), Row::read(3.0, 1.0)]);
+        let metrics = Metrics::of(&[Row::read(1.0, 1.0), Row::read(3.0, 1.0)], 0);
         let count = |metric, value, side| missed(&metrics, &[Bound { metric, value }], side).count();
         assert_eq!(count(Name::Mae, 1.0, Side::Under), 0);
         assert_eq!(count(Name::Mae, 1.0, Side::Over), 0);
@@ -100,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_miss_says_what_was_asked_and_what_was_found() {
-        let metrics = Metrics::of(&[Row::read(3.0, 1.0)]);
+        let metrics = Metrics::of(&[Row::read(3.0, 1.0)], 0);
         let (mae, r2) = (Bound { metric: Name::Mae, value: 1.0 }, Bound { metric: Name::R2, value: 0.5 });
         let texts: Vec<String> =
             missed(&metrics, &[mae, r2], Side::Over).map(|miss| miss.to_string()).collect();

@@ -1,9 +1,9 @@
 //! How far a run is: a bar on a terminal, a line for every tenth elsewhere, or nothing.
 
 use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 const TEMPLATE: &str = "{prefix} [{bar:30}] {pos}/{len} {per_sec}, {eta} left{msg}";
 
@@ -25,6 +25,9 @@ pub struct Progress {
     bar: ProgressBar,
     name: String,
     failed: usize,
+    /// Done before the clock started.
+    skipped: u64,
+    clock: Instant,
 }
 
 impl Progress {
@@ -38,7 +41,15 @@ impl Progress {
         }
         bar.set_prefix(name.to_owned());
         bar.enable_steady_tick(Duration::from_millis(500));
-        Self { style, bar, name: name.to_owned(), failed: 0 }
+        Self { style, bar, name: name.to_owned(), failed: 0, skipped: 0, clock: Instant::now() }
+    }
+
+    /// So many are done already; they do not count for the rate.
+    pub fn skip(&mut self, done: usize) {
+        self.skipped = done as u64;
+        self.bar.set_position(self.skipped);
+        self.bar.reset_eta();
+        self.clock = Instant::now();
     }
 
     /// One more item is done.
@@ -52,11 +63,22 @@ impl Progress {
         if self.style == Style::Lines {
             let (done, total) = (self.bar.position(), self.bar.length().unwrap_or(0).max(1));
             if done * 10 / total > (done - 1) * 10 / total {
-                writeln!(err, "{}: {done}/{total}{note}", self.name)?;
+                writeln!(err, "{}: {done}/{total}{note}{}", self.name, self.pace(done, total))?;
             }
         }
         self.bar.set_message(note);
         Ok(())
+    }
+
+    /// Rate, and time left at that rate.
+    fn pace(&self, done: u64, total: u64) -> String {
+        let asked = done.saturating_sub(self.skipped);
+        let rate = asked as f64 / self.clock.elapsed().as_secs_f64().max(1e-6);
+        if done >= total {
+            return format!(", {rate:.1}/s");
+        }
+        let left = Duration::from_secs_f64((total - done) as f64 / rate.max(1e-6));
+        format!(", {rate:.1}/s, {} left", HumanDuration(left))
     }
 
     /// Takes the bar away.
@@ -69,26 +91,36 @@ impl Progress {
 mod tests {
     use super::*;
 
-    fn shown(style: Style, total: usize) -> String {
+    /// What is shown, up to the pace.
+    fn shown(style: Style, total: usize, skipped: usize) -> Vec<String> {
         let (mut progress, mut err) = (Progress::new(style, "arithmetic", total), Vec::new());
-        for index in 0..total {
+        progress.skip(skipped);
+        for index in skipped..total {
             progress.step(index == 24, &mut err).unwrap();
         }
         progress.finish();
-        String::from_utf8(err).unwrap()
+        let text = String::from_utf8(err).unwrap();
+        text.lines()
+            .map(|line| line.split("/s").next().unwrap().rsplit_once(", ").unwrap().0.to_owned())
+            .collect()
     }
 
     #[test]
     fn without_a_terminal_every_tenth_is_a_line() {
-        let text = shown(Style::Lines, 50);
-        assert_eq!(text.lines().count(), 10);
-        assert!(text.starts_with("arithmetic: 5/50\narithmetic: 10/50\n"), "{text}");
-        assert!(text.ends_with("arithmetic: 50/50, 1 failed\n"), "{text}");
-        assert_eq!(shown(Style::Lines, 3).lines().count(), 3);
+        let lines = shown(Style::Lines, 50, 0);
+        assert_eq!(lines.len(), 10);
+        assert_eq!(lines[..2], ["arithmetic: 5/50", "arithmetic: 10/50"]);
+        assert_eq!(lines[9], "arithmetic: 50/50, 1 failed");
+        assert_eq!(shown(Style::Lines, 3, 0).len(), 3);
+    }
+
+    #[test]
+    fn what_was_done_before_is_not_shown_as_work() {
+        assert_eq!(shown(Style::Lines, 50, 30)[0], "arithmetic: 35/50");
     }
 
     #[test]
     fn silence_is_silent() {
-        assert_eq!(shown(Style::Silent, 20), "");
+        assert!(shown(Style::Silent, 20, 0).is_empty());
     }
 }

@@ -1,16 +1,18 @@
-//! The result of one split: as JSON for programs and as a table for people.
+//! The result of one split: what `report.json` holds.
+
+mod table;
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::data::Item;
 use crate::flags::Mode;
-use crate::metrics::{Answer, Baselines, Metric, Metrics, Name, Row};
+use crate::metrics::spread::Calibration;
+use crate::metrics::{Baselines, Metrics, Outcome, Row};
+use crate::quirks::Quirk;
 
 /// What `report.json` holds. Never NaN or infinite: what is not defined is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -18,7 +20,7 @@ pub struct Report {
     /// Name of the task.
     pub task: &'static str,
     /// Name of the split.
-    pub split: &'static str,
+    pub split: String,
     /// The model, as the server calls it.
     pub model: String,
     /// The servers, separated by commas.
@@ -27,18 +29,30 @@ pub struct Report {
     pub mode: Mode,
     /// Items.
     pub n: usize,
-    /// Items with a number.
+    /// Items with a number, or with an answer where none is asked for.
     pub n_valid: usize,
     /// Items without an answer.
     pub failed: usize,
-    /// Seed of generated items.
+    /// Seed of generated items and of intervals.
     pub seed: u64,
     /// Everything that may change the result.
     pub settings: Map<String, Value>,
     /// All metrics.
     pub metrics: Metrics,
     /// What constant answers would reach.
-    pub baselines: Baselines,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baselines: Option<Baselines>,
+    /// How answers without a number count.
+    pub unparsed_rule: &'static str,
+    /// Paper mode: where the paper's code goes ways of its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quirks: Vec<Quirk>,
+    /// The parts of the data set, where there are several.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub modules: BTreeMap<String, Module>,
+    /// Whether probabilities mean what they say; in regress mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
     /// Closed mass behind the numbers, on average; in regress mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_closed: Option<f64>,
@@ -50,12 +64,40 @@ pub struct Report {
     pub seconds: f64,
 }
 
+/// A part of the data set.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Module {
+    /// Items.
+    pub n: usize,
+    /// Items with a number.
+    pub n_valid: usize,
+    /// All metrics.
+    pub metrics: Metrics,
+}
+
+impl Module {
+    /// The metrics of each module that items name.
+    pub fn all(items: &[Item], rows: &[Row], seed: u64) -> BTreeMap<String, Self> {
+        let mut groups: BTreeMap<&str, Vec<Row>> = BTreeMap::new();
+        for (item, row) in items.iter().zip(rows) {
+            if let Some(module) = &item.module {
+                groups.entry(module).or_default().push(row.clone());
+            }
+        }
+        let module = |rows: &[Row]| {
+            let Counts { n, n_valid, .. } = Counts::of(rows);
+            Self { n, n_valid, metrics: Metrics::of(rows, seed) }
+        };
+        groups.into_iter().map(|(name, rows)| (name.to_owned(), module(&rows))).collect()
+    }
+}
+
 /// How many items of which fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// All.
     pub n: usize,
-    /// With a number.
+    /// With a number, or with an answer where none is asked for.
     pub n_valid: usize,
     /// Without an answer.
     pub failed: usize,
@@ -64,84 +106,16 @@ pub struct Counts {
 impl Counts {
     /// Counts rows.
     pub fn of(rows: &[Row]) -> Self {
-        let count = |pick: fn(&Row) -> bool| rows.iter().filter(|row| pick(row)).count();
+        let valid = |row: &&Row| match row.outcome {
+            Outcome::Read(_) => true,
+            Outcome::Unparsed => row.truth.is_none(),
+            Outcome::Failed => false,
+        };
         Self {
             n: rows.len(),
-            n_valid: count(|row| matches!(row.answer, Answer::Read(_))),
-            failed: count(|row| row.answer == Answer::Failed),
+            n_valid: rows.iter().filter(valid).count(),
+            failed: rows.iter().filter(|row| row.outcome == Outcome::Failed).count(),
         }
-    }
-}
-
-impl Report {
-    /// The table for people.
-    ///
-    /// # Errors
-    /// `out` cannot be written to.
-    pub fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { task, split, model, mode, .. } = self;
-        writeln!(out, "{task} {split}: {model}, {} mode", mode_name(*mode))?;
-        let mut table = Table::new();
-        table.load_preset(ASCII_MARKDOWN).set_header([
-            "metric",
-            "value",
-            "95% interval",
-            "n",
-            "best constant",
-        ]);
-        for name in Name::ALL {
-            let metric = self.metrics.get(name);
-            let over = format!("{}/{}", metric.n, self.n);
-            table.add_row([
-                name.as_str().to_owned(),
-                number(metric.value),
-                interval(&metric),
-                over,
-                self.constant(name),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        writeln!(out, "{table}")?;
-        let unparsed = self.n - self.n_valid - self.failed;
-        let counts = format!("{} read, {unparsed} without a number, {} failed", self.n_valid, self.failed);
-        let mass = self.mass_closed.map_or(String::new(), |mass| format!("; closed mass {mass:.4}"));
-        writeln!(out, "{} items: {counts}; {:.1} s{mass}", self.n, self.seconds)
-    }
-
-    /// What a constant answer reaches, where that is known.
-    fn constant(&self, name: Name) -> String {
-        match name {
-            Name::Mae => number(self.baselines.constant_median.mae.value),
-            Name::Rmse => number(self.baselines.constant_mean.rmse.value),
-            _ => String::new(),
-        }
-    }
-}
-
-fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Text => "text",
-        Mode::Regress => "regress",
-    }
-}
-
-/// Four decimals; large and tiny values with an exponent.
-fn number(value: Option<f64>) -> String {
-    match value {
-        None => "-".to_owned(),
-        Some(value) if value.abs() >= 1e9 || (value.abs() < 1e-4 && value.abs() > 0.0) => {
-            format!("{value:.3e}")
-        }
-        Some(value) => format!("{value:.4}"),
-    }
-}
-
-fn interval(metric: &Metric) -> String {
-    match (metric.low, metric.high) {
-        (Some(low), Some(high)) => format!("{low:.4} to {high:.4}"),
-        _ => String::new(),
     }
 }
 
@@ -190,61 +164,16 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_short() {
-        for (value, want) in [
-            (None, "-"),
-            (Some(0.0), "0.0000"),
-            (Some(12.34567), "12.3457"),
-            (Some(3e12), "3.000e12"),
-            (Some(-2e-7), "-2.000e-7"),
-        ] {
-            assert_eq!(number(value), want);
-        }
-    }
-
-    #[test]
-    fn the_table_shows_every_figure_with_its_n() {
-        let rows = [
-            Row::read(1.0, 1.0),
-            Row::read(4.0, 3.0),
-            Row { answer: Answer::Unparsed, label: 5.0 },
-            Row { answer: Answer::Failed, label: 5.0 },
-        ];
-        let Counts { n, n_valid, failed } = Counts::of(&rows);
-        let report = Report {
-            task: "arithmetic",
-            split: "interpolate",
-            model: "tiny".to_owned(),
-            endpoint: "http://h/v1".to_owned(),
-            mode: Mode::Regress,
-            n,
-            n_valid,
-            failed,
-            seed: 0,
-            settings: Map::new(),
-            metrics: Metrics::of(&rows),
-            baselines: Baselines::of(&rows),
-            mass_closed: Some(0.98765),
-            versions: BTreeMap::new(),
-            started: utc(UNIX_EPOCH),
-            seconds: 1.25,
-        };
-        let mut out = Vec::new();
-        report.write_table(&mut out).unwrap();
-        insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r#"
-        arithmetic interpolate: tiny, regress mode
-        | metric    |  value |     95% interval |   n | best constant |
-        |-----------|--------|------------------|-----|---------------|
-        | accuracy  | 0.2500 | 0.0456 to 0.6994 | 4/4 |               |
-        | mae       | 0.5000 |                  | 2/4 |        1.5000 |
-        | mse       | 0.5000 |                  | 2/4 |               |
-        | rmse      | 0.7071 |                  | 2/4 |        1.6583 |
-        | r2        | 0.5000 |                  | 2/4 |               |
-        | median_ae | 0.5000 |                  | 2/4 |               |
-        | log_mae   | 0.0485 |                  | 2/4 |               |
-        | log_r2    | 0.7927 |                  | 2/4 |               |
-        | unparsed  | 0.3333 | 0.0615 to 0.7923 | 3/4 |               |
-        4 items: 2 read, 1 without a number, 1 failed; 1.2 s; closed mass 0.9877
-        "#);
+    fn each_module_has_its_own_figures() {
+        let item = |module: &str| Item { module: Some(module.to_owned()), ..Item::default() };
+        let items = [item("a"), item("b"), item("a")];
+        let rows = [Row::read(1.0, 1.0), Row::read(2.0, 1.0), Row::read(3.0, 4.0)];
+        let modules = Module::all(&items, &rows, 0);
+        let accuracy: Vec<(usize, Option<f64>)> = modules
+            .values()
+            .map(|module| (module.n, module.metrics.get(crate::metrics::Name::Accuracy).value))
+            .collect();
+        assert_eq!(accuracy, [(2, Some(0.5)), (1, Some(0.0))]);
+        assert!(Module::all(&[Item::default()], &rows[..1], 0).is_empty());
     }
 }

@@ -1,84 +1,47 @@
-//! Asks every question of a suite, a bounded number at once.
+//! Asks many requests, a bounded number at once, and never the same twice.
 //!
-//! In: items and a client. Out: one [`Reply`] per item, in the items' order. An item that fails is a reply too;
-//! only an error that every item would meet ends the run. Once a whole round of requests in a row found nobody
-//! there, the remaining items fail untried, so that a server that went away costs seconds and not hours.
+//! In: requests with an id each, a client, and maybe a journal and a cache. Out: one answer or reason per request, in
+//! their order. What the journal or the cache knows is not asked. A request that fails is a reason too; only an error
+//! that every request would meet ends the run. Once a whole round in a row found nobody there, the rest fails
+//! untried, so that a server that went away costs seconds and not hours.
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 
 use futures::{StreamExt, stream};
-use ntl_api::{CompletionRequest, Number, NumberOptions, NumberRequest, Objective, ObjectiveName, Prompt};
-use ntl_core::numbers::parse::last_number;
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
-use crate::client::{Client, ClientError, Completion};
-use crate::data::Item;
-use crate::flags::{Common, Mode};
-use crate::metrics::Estimates;
+use crate::client::{Client, ClientError, Route};
+use crate::journal::{Journal, JournalError, key};
 use crate::progress::Progress;
 
-/// How to ask.
+/// One thing to ask.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asking {
-    /// For text or for a number.
-    pub mode: Mode,
-    /// Whom.
-    pub model: String,
-    /// Most tokens of a text.
-    pub max_tokens: u64,
+pub struct Request {
+    /// Unique in a run, and the same in every run of the same items.
+    pub id: String,
+    /// Where to.
+    pub route: Route,
+    /// What.
+    pub body: Value,
+}
+
+/// Who is asked and where answers are kept.
+#[derive(Debug)]
+pub struct Runner<'a> {
+    /// The servers.
+    pub client: &'a Client,
     /// Requests at once.
     pub concurrency: NonZeroUsize,
-}
-
-impl Asking {
-    /// As the flags say.
-    pub fn new(common: &Common, model: &str) -> Self {
-        Self {
-            mode: common.mode,
-            model: model.to_owned(),
-            max_tokens: common.max_tokens.get(),
-            concurrency: common.concurrency,
-        }
-    }
-
-    /// The fields of the request that are the same for every item, as sent.
-    pub fn request_settings(&self) -> Map<String, Value> {
-        match serde_json::to_value(self.request(None)) {
-            Ok(Value::Object(fields)) => fields.into_iter().filter(|(name, _)| name != "model").collect(),
-            _ => Map::new(),
-        }
-    }
-
-    fn request(&self, question: Option<&str>) -> CompletionRequest {
-        let common = CompletionRequest {
-            model: Some(self.model.clone()),
-            prompt: question.map(|text| Prompt::Text(text.to_owned())),
-            ..CompletionRequest::default()
-        };
-        match self.mode {
-            Mode::Text => {
-                CompletionRequest { max_tokens: Some(self.max_tokens), temperature: Some(0.0), ..common }
-            }
-            Mode::Regress => CompletionRequest { number: Some(number_request()), ..common },
-        }
-    }
-}
-
-/// The answer to one item.
-#[derive(Debug)]
-pub enum Reply {
-    /// An answer, with or without a number in it.
-    Answered {
-        /// The text.
-        text: String,
-        /// What was read.
-        numbers: Option<Estimates>,
-        /// Closed mass behind the number, in regress mode.
-        mass_closed: Option<f64>,
-    },
-    /// Why there is none.
-    Failed(String),
+    /// When to stop asking.
+    pub deadline: Option<Instant>,
+    /// Answers of this run.
+    pub journal: Option<Journal>,
+    /// Answers of all runs.
+    pub cache: Option<&'a mut Journal>,
 }
 
 /// Why a run ended early.
@@ -88,90 +51,103 @@ pub enum RunError {
     /// Every item would fail in this way.
     #[error(transparent)]
     Client(ClientError),
+    /// Answers cannot be kept.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// Progress could not be shown.
     #[error("could not write progress")]
     Output(#[source] io::Error),
 }
 
-/// Asks all items.
-///
-/// # Errors
-/// Every item would fail in the same way, or `err` cannot be written to.
-pub async fn run(
-    client: &Client,
-    asking: &Asking,
-    items: &[Item],
-    progress: &mut Progress,
-    err: &mut dyn Write,
-) -> Result<Vec<Reply>, RunError> {
-    let ask = |(index, item): (usize, &Item)| {
-        let body = asking.request(Some(&item.question));
-        async move { (index, client.complete(&body).await) }
-    };
-    let mut replies: Vec<Option<Reply>> = items.iter().map(|_| None).collect();
-    let mut answers =
-        stream::iter(items.iter().enumerate().map(ask)).buffer_unordered(asking.concurrency.get());
-    let mut unreachable_in_a_row = 0;
-    while let Some((index, answer)) = answers.next().await {
-        unreachable_in_a_row = match &answer {
-            Err(error) if error.is_unreachable() => unreachable_in_a_row + 1,
-            _ => 0,
-        };
-        let reply = match answer.and_then(|completion| read(asking.mode, completion)) {
-            Ok(reply) => reply,
-            Err(error) if error.is_fatal() => return Err(RunError::Client(error)),
-            Err(error) => Reply::Failed(chain(&error)),
-        };
-        progress.step(matches!(reply, Reply::Failed(_)), err).map_err(RunError::Output)?;
-        if let Some(slot) = replies.get_mut(index) {
-            *slot = Some(reply);
+impl Runner<'_> {
+    /// Asks all requests. `read` turns what a server sends into what is kept, and may find it to be an error;
+    /// `explain` may know more of an error than the client.
+    ///
+    /// # Errors
+    /// Every request would fail in the same way, an answer cannot be kept, or `err` cannot be written to.
+    pub async fn ask<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
+        &mut self,
+        requests: &[Request],
+        read: impl Fn(W) -> Result<T, ClientError>,
+        explain: impl Fn(ClientError) -> ClientError,
+        (progress, err): (&mut Progress, &mut (dyn Write + '_)),
+    ) -> Result<Vec<Result<T, String>>, RunError> {
+        let keys: Vec<String> = requests.iter().map(|request| key(&(request.route, &request.body))).collect();
+        let mut answers = self.known::<T>(requests, &keys)?;
+        progress.skip(answers.iter().filter(|answer| answer.is_some()).count());
+        let open: Vec<usize> = (0..requests.len()).filter(|&index| answers[index].is_none()).collect();
+        let client = self.client;
+        let mut replies = stream::iter(open)
+            .map(|index| async move {
+                let request = &requests[index];
+                (index, client.post::<W>(request.route, &request.body).await)
+            })
+            .buffer_unordered(self.concurrency.get());
+        let mut absent = 0;
+        let mut why = "the endpoint is not reachable any more";
+        loop {
+            let next = match self.deadline {
+                Some(deadline) => timeout_at(deadline, replies.next()).await,
+                None => Ok(replies.next().await),
+            };
+            let Ok(next) = next else {
+                why = "the deadline of the run has passed";
+                break;
+            };
+            let Some((index, reply)) = next else { break };
+            absent = if reply.as_ref().is_err_and(ClientError::is_unreachable) { absent + 1 } else { 0 };
+            let answer = match reply.and_then(&read).map_err(&explain) {
+                Ok(answer) => {
+                    keep(&mut self.journal, &requests[index].id, &keys[index], &answer)?;
+                    keep(&mut self.cache, &keys[index], &keys[index], &answer)?;
+                    Ok(answer)
+                }
+                Err(error) if error.is_fatal() => return Err(RunError::Client(error)),
+                Err(error) => Err(chain(&error)),
+            };
+            progress.step(answer.is_err(), err).map_err(RunError::Output)?;
+            answers[index] = Some(answer);
+            if absent >= self.concurrency.get() {
+                break;
+            }
         }
-        if unreachable_in_a_row >= asking.concurrency.get() {
-            break;
-        }
+        let untried = || Err(chain(&ClientError::NotTried { reason: why }));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
     }
-    let untried = || Reply::Failed("not tried: the endpoint is not reachable any more".to_owned());
-    Ok(replies.into_iter().map(|reply| reply.unwrap_or_else(untried)).collect())
+
+    /// What need not be asked. Answers that only the cache has go into the journal.
+    fn known<T: Serialize + DeserializeOwned>(
+        &mut self,
+        requests: &[Request],
+        keys: &[String],
+    ) -> Result<Vec<Option<Result<T, String>>>, RunError> {
+        let mut known = Vec::with_capacity(requests.len());
+        for (request, key) in requests.iter().zip(keys) {
+            let mut answer: Option<T> =
+                self.journal.as_ref().and_then(|journal| journal.get(&request.id, key));
+            if answer.is_none() {
+                answer = self.cache.as_ref().and_then(|cache| cache.get(key, key));
+                if let Some(answer) = &answer {
+                    keep(&mut self.journal, &request.id, key, answer)?;
+                }
+            }
+            known.push(answer.map(Ok));
+        }
+        Ok(known)
+    }
 }
 
-/// All defaults, but named, so that a report shows what was asked.
-fn number_request() -> NumberRequest {
-    let options =
-        NumberOptions { objective: Some(Objective::Named(ObjectiveName::Mean)), ..NumberOptions::default() };
-    match serde_json::to_value(options) {
-        Ok(Value::Object(fields)) => NumberRequest::Options(fields),
-        _ => NumberRequest::Switch(true),
-    }
-}
-
-fn read(mode: Mode, completion: Completion) -> Result<Reply, ClientError> {
-    let Completion { text, number } = completion;
-    match mode {
-        Mode::Text => {
-            let numbers = last_number(&text).map(Estimates::point);
-            Ok(Reply::Answered { text, numbers, mass_closed: None })
-        }
-        Mode::Regress => {
-            let number = number.ok_or(ClientError::NoNumber)?;
-            let (numbers, mass_closed) = (estimates(&number), Some(number.mass.closed));
-            Ok(Reply::Answered { text, numbers, mass_closed })
-        }
-    }
-}
-
-/// A number without a value is no number, whatever else is known. A checkpoint that has only one estimate gives
-/// that for all.
-fn estimates(number: &Number) -> Option<Estimates> {
-    let value = number.value?;
-    Some(Estimates {
-        mean: number.trimmed_mean.unwrap_or(value),
-        median: number.median.unwrap_or(value),
-        mode: number.mode.unwrap_or(value),
-    })
+fn keep<J: std::borrow::BorrowMut<Journal>>(
+    journal: &mut Option<J>,
+    id: &str,
+    key: &str,
+    answer: &impl Serialize,
+) -> Result<(), JournalError> {
+    journal.as_mut().map_or(Ok(()), |journal| journal.borrow_mut().add(id, key, answer))
 }
 
 /// The error and what caused it, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -187,47 +163,83 @@ mod tests {
     use std::net::TcpListener;
     use std::time::Duration;
 
+    use serde_json::json;
+
     use super::*;
     use crate::client::{ClientConfig, RetryPolicy};
     use crate::progress::Style;
 
-    fn asking(mode: Mode) -> Asking {
-        Asking { mode, model: "tiny".to_owned(), max_tokens: 32, concurrency: NonZeroUsize::MIN }
-    }
-
-    #[test]
-    fn settings_show_what_is_sent_without_the_question() {
-        for (mode, want) in [
-            (Mode::Text, serde_json::json!({ "max_tokens": 32, "temperature": 0.0 })),
-            (Mode::Regress, serde_json::json!({ "number": { "objective": "mean" } })),
-        ] {
-            assert_eq!(Value::Object(asking(mode).request_settings()), want);
-        }
-    }
-
-    #[tokio::test]
-    async fn once_nobody_is_there_any_more_the_rest_is_not_tried() {
+    /// A client for a server that is not there.
+    fn nobody() -> Client {
         // Free again once the listener is dropped.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let client = Client::new(ClientConfig {
+        Client::new(ClientConfig {
             endpoints: vec![format!("http://{address}").parse().unwrap()],
             api_key: None,
             timeout: Duration::from_secs(60),
             retry: RetryPolicy { retries_max: 0, ..RetryPolicy::default() },
         })
-        .unwrap();
-        let items = vec![Item { question: "1 + 1".to_owned(), answer: "2".to_owned(), label: 2.0 }; 3];
-        let mut progress = Progress::new(Style::Silent, "", items.len());
-        let replies =
-            run(&client, &asking(Mode::Text), &items, &mut progress, &mut io::sink()).await.unwrap();
-        let reasons: Vec<&str> = replies
-            .iter()
-            .map(|reply| match reply {
-                Reply::Failed(reason) => reason.as_str(),
-                Reply::Answered { .. } => panic!("nobody can answer"),
-            })
-            .collect();
+        .unwrap()
+    }
+
+    fn requests(count: usize) -> Vec<Request> {
+        let request = |index| Request {
+            id: format!("answer {index}"),
+            route: Route::Completions,
+            body: json!({ "prompt": index }),
+        };
+        (0..count).map(request).collect()
+    }
+
+    async fn ask(runner: &mut Runner<'_>, count: usize) -> Vec<Result<u8, String>> {
+        let mut progress = Progress::new(Style::Silent, "", count);
+        let shown: (&mut Progress, &mut dyn Write) = (&mut progress, &mut io::sink());
+        runner.ask(&requests(count), |value: u8| Ok(value), |error| error, shown).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn once_nobody_is_there_any_more_the_rest_is_not_tried() {
+        let client = nobody();
+        let concurrency = NonZeroUsize::MIN;
+        let mut runner = Runner { client: &client, concurrency, deadline: None, journal: None, cache: None };
+        let reasons: Vec<String> =
+            ask(&mut runner, 3).await.into_iter().map(|answer| answer.unwrap_err()).collect();
         assert!(reasons[0].contains("is not reachable: "), "{}", reasons[0]);
         assert!(reasons[1..].iter().all(|reason| reason.starts_with("not tried")), "{reasons:?}");
+    }
+
+    #[tokio::test]
+    async fn behind_the_deadline_nothing_is_asked() {
+        let client = nobody();
+        let mut runner = Runner {
+            client: &client,
+            concurrency: NonZeroUsize::MIN,
+            deadline: Some(Instant::now() - Duration::from_secs(1)),
+            journal: None,
+            cache: None,
+        };
+        let reasons = ask(&mut runner, 2).await;
+        assert_eq!(reasons[1], Err("not tried: the deadline of the run has passed".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn what_is_known_is_not_asked_and_goes_from_the_cache_into_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |name: &str| Journal::open(&folder.path().join(name), &serde_json::Map::new()).unwrap();
+        let key_of = |index: usize| key(&(Route::Completions, &requests(3)[index].body));
+        open("journal").add("answer 0", &key_of(0), &7_u8).unwrap();
+        open("cache").add(&key_of(1), &key_of(1), &8_u8).unwrap();
+        let (client, mut cache) = (nobody(), open("cache"));
+        let mut runner = Runner {
+            client: &client,
+            concurrency: NonZeroUsize::MIN,
+            deadline: None,
+            journal: Some(open("journal")),
+            cache: Some(&mut cache),
+        };
+        let answers = ask(&mut runner, 3).await;
+        assert_eq!(answers[..2], [Ok(7), Ok(8)]);
+        assert!(answers[2].is_err());
+        assert_eq!(open("journal").get::<u8>("answer 1", &key_of(1)), Some(8));
     }
 }

@@ -122,7 +122,17 @@ fn regress_mode_takes_the_estimate_that_each_metric_is_about() {
     assert!((metric("unparsed") - 0.25).abs() < 1e-9);
     assert_eq!(report["mass_closed"], json!(0.75));
     assert_eq!(report["settings"]["estimates"]["rmse"], "trimmed_mean");
-    assert_eq!(mock.bodies()[0]["number"], json!({ "objective": "mean" }));
+    assert_eq!(
+        mock.bodies()[0]["number"],
+        json!({ "objective": "mean", "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "support": 50 })
+    );
+    // Truths 2, 4 and 6 against [2, 7]; the last one is where the mode is.
+    assert!((metric("coverage") - 1.0).abs() < 1e-9);
+    let calibration = &report["calibration"];
+    assert_eq!(calibration["coverage"][0], json!({ "q": 0.05, "covered": 1, "n": 3 }));
+    let counted: u64 =
+        calibration["pit"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!((calibration["pit"].as_array().unwrap().len(), counted), (20, 3));
 }
 
 /// A number that was refused for lack of mass.
@@ -206,7 +216,11 @@ fn bad_usage_exits_with_2_before_anything_is_sent() {
         (vec!["arithmetic"], "--endpoint"),
         (vec!["arithmetic", "--endpoint", "localhost:1"], "http://127.0.0.1:8000"),
         (vec!["arithmetic", "--endpoint", url, "--data", file], "is one file"),
-        (vec!["arithmetic", "--endpoint", url, "--mode", "paper"], "paper"),
+        (vec!["arithmetic", "--endpoint", url, "--mode", "guess"], "guess"),
+        (vec!["multirc", "--endpoint", url, "--mode", "regress"], "has no meaning"),
+        (vec!["arithmetic", "--endpoint", url, "--resume"], "--out"),
+        (vec!["arithmetic", "--endpoint", url, "--mode", "paper", "--api", "chat"], "no --api chat"),
+        (vec!["data", "speed"], "no task `speed`"),
         (vec!["arithmetic", "--endpoint", url, "--fail-under", "speed=1"], "no metric `speed`"),
         (vec!["arithmetic", "--endpoint", url, "--limit", "0"], "--limit"),
         (vec!["nonsense"], "nonsense"),
@@ -323,12 +337,14 @@ fn the_table_is_for_people_and_progress_goes_to_standard_error() {
     let output = fixture.run(&mock, &[]);
     assert!(out(&output).starts_with("arithmetic interpolate: tiny, text mode\n"), "{}", out(&output));
     assert!(out(&output).contains("4 items: 3 read, 1 without a number, 0 failed"), "{}", out(&output));
-    assert!(err(&output).ends_with("arithmetic interpolate: 4/4\n"), "{}", err(&output));
+    assert!(err(&output).contains("arithmetic interpolate: 4/4, "), "{}", err(&output));
 }
 
 #[test]
 fn tasks_are_listed() {
     let output = ntl_eval(&["list"]);
     assert_eq!(output.status.code(), Some(0));
-    assert!(out(&output).starts_with("arithmetic "), "{}", out(&output));
+    let names: Vec<String> =
+        out(&output).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(names, ["arithmetic", "gsm8k", "mathematics", "multiplication", "multirc", "rjokes"]);
 }

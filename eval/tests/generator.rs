@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ntl_eval::data::{Item, read_pairs};
+use ntl_eval::data::Item;
+use ntl_eval::data::read::{Truth, pairs};
 use ntl_eval::tasks::generate;
 use ntl_eval::tasks::generate::Split;
 
@@ -71,7 +72,7 @@ fn every_generated_answer_is_the_value_of_its_expression() {
         for item in generate::items(split, 3, 3_000) {
             let (value, _) = Reader::read(parts(&item.question).0);
             assert_eq!(value.to_string(), item.answer, "{}", item.question);
-            assert!((item.label - value as f64).abs() < f64::EPSILON);
+            assert!((item.truth.unwrap() - value as f64).abs() < f64::EPSILON);
         }
     }
 }
@@ -108,7 +109,7 @@ fn statistics(items: &[Item]) -> Statistics {
         assert_eq!(value.to_string(), item.answer);
         *wordings.entry(wording).or_insert(0.0) += share;
         *sizes.entry(read.operands.len()).or_insert(0.0) += share;
-        answers.push(item.label.abs());
+        answers.push(item.truth.unwrap().abs());
         operands.extend(read.operands.iter().map(|value| value.abs() as f64));
         brackets += read.brackets;
     }
@@ -153,7 +154,7 @@ fn original(split: Split) -> Option<PathBuf> {
 fn generated_items_are_distributed_like_the_original() {
     for split in SPLITS {
         let Some(file) = original(split) else { continue };
-        let want = statistics(&read_pairs(&file, usize::MAX).unwrap());
+        let want = statistics(&pairs(&file, Truth::Number).unwrap());
         let got = statistics(&generate::items(split, 0, 10_000));
         assert_shares(&got.wordings, &want.wordings, 0.015);
         assert_shares(&got.sizes, &want.sizes, 0.02);

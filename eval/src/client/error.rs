@@ -55,14 +55,28 @@ pub enum ClientError {
         source: serde_json::Error,
     },
     /// An answer without a choice.
-    #[error("the answer of endpoint {endpoint} holds no choices")]
-    NoChoices {
-        /// The server.
-        endpoint: BaseUrl,
-    },
+    #[error("the answer holds no choices")]
+    NoChoices,
     /// A number was asked for and none came.
-    #[error("the endpoint has no number support: its answer carries no `number`; use --mode text")]
-    NoNumber,
+    #[error("the endpoint has no number support: {reason}; use --mode text")]
+    NoNumber {
+        /// How it shows.
+        reason: String,
+    },
+    /// The server lacks a route that the run needs.
+    #[error("the endpoint has no {route}, which {need}")]
+    NoRoute {
+        /// The route.
+        route: &'static str,
+        /// What for.
+        need: &'static str,
+    },
+    /// Nobody waits any longer.
+    #[error("not tried: {reason}")]
+    NotTried {
+        /// Why.
+        reason: &'static str,
+    },
     /// The server does not list the model.
     #[error("endpoint {endpoint} has no model `{name}`; it has {}", list(.listed))]
     UnknownModel {
@@ -106,9 +120,23 @@ impl ClientError {
             Self::Refused { status, .. } => {
                 matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)
             }
-            Self::NoNumber => true,
+            Self::NoNumber { .. } | Self::NoRoute { .. } => true,
             _ => false,
         }
+    }
+
+    /// What the server said of a request that it refused as it is.
+    pub fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Refused { status, message, .. } if *status == StatusCode::BAD_REQUEST => Some(message),
+            _ => None,
+        }
+    }
+
+    /// Whether the server does not know the route.
+    pub fn is_missing_route(&self) -> bool {
+        matches!(self, Self::Refused { status, .. }
+            if matches!(*status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))
     }
 
     /// How long the server asks to wait.

@@ -10,9 +10,14 @@ use reqwest::Url;
 pub struct BaseUrl(String);
 
 impl BaseUrl {
-    /// The URL of a route, named without a leading slash.
+    /// The URL of a route below `/v1`, named without a leading slash.
     pub fn join(&self, route: &str) -> String {
         format!("{}/{route}", self.0)
+    }
+
+    /// The URL of a route beside `/v1`.
+    pub fn beside(&self, route: &str) -> String {
+        format!("{}/{route}", self.0.strip_suffix("/v1").unwrap_or(&self.0))
     }
 }
 
@@ -49,7 +54,11 @@ mod tests {
                 "{text:?}"
             );
         }
-        assert_eq!("https://h/api".parse::<BaseUrl>().unwrap().to_string(), "https://h/api/v1");
+        let base: BaseUrl = "https://h/api".parse().unwrap();
+        assert_eq!(
+            (&*base.to_string(), &*base.beside("tokenize")),
+            ("https://h/api/v1", "https://h/api/tokenize")
+        );
     }
 
     #[test]

@@ -71,7 +71,8 @@ fn item(split: Split, rng: &mut ChaCha8Rng) -> Item {
         question: format!("{before}{expression}{after}"),
         answer: answer.to_string(),
         // Answers are at most 500: exact in f64.
-        label: answer as f64,
+        truth: Some(answer as f64),
+        ..Item::default()
     }
 }
 

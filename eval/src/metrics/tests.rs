@@ -7,7 +7,7 @@ fn close(got: Option<f64>, want: f64) {
 }
 
 fn value(rows: &[Row], name: Name) -> Option<f64> {
-    Metrics::of(rows).get(name).value
+    Metrics::of(rows, 0).get(name).value
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn the_log_transform_keeps_the_sign() {
 #[test]
 fn each_metric_uses_the_estimate_that_is_best_for_it() {
     let numbers = Estimates { mean: 10.0, median: 20.0, mode: 30.0 };
-    let read = |label| Row { answer: Answer::Read(numbers), label };
+    let read = |truth| Row::numeric(Outcome::Read(numbers), truth);
     let rows = [read(30.0), read(10.0)];
     close(value(&rows, Name::Accuracy), 0.5);
     close(value(&rows, Name::Mse), 200.0);
@@ -49,9 +49,9 @@ fn each_metric_uses_the_estimate_that_is_best_for_it() {
 
 #[test]
 fn what_was_not_read_is_wrong_and_counted_apart_from_what_failed() {
-    let row = |answer| Row { answer, label: 2.0 };
-    let rows = [Row::read(2.0, 2.0), row(Answer::Unparsed), row(Answer::Unparsed), row(Answer::Failed)];
-    let metrics = Metrics::of(&rows);
+    let row = |outcome| Row::numeric(outcome, 2.0);
+    let rows = [Row::read(2.0, 2.0), row(Outcome::Unparsed), row(Outcome::Unparsed), row(Outcome::Failed)];
+    let metrics = Metrics::of(&rows, 0);
     assert_eq!((metrics.get(Name::Accuracy).value, metrics.get(Name::Accuracy).n), (Some(0.25), 4));
     assert_eq!(metrics.get(Name::Unparsed).n, 3);
     close(metrics.get(Name::Unparsed).value, 2.0 / 3.0);
@@ -73,7 +73,7 @@ fn values_that_overflow_are_missing_rather_than_infinite() {
     let rows = [Row::read(1e300, 1.0), Row::read(-1e300, 2.0)];
     assert_eq!((value(&rows, Name::Mse), value(&rows, Name::R2)), (None, None));
     close(value(&rows, Name::LogMae), 300.0 + (2.0_f64.log10() + 3.0_f64.log10()) / 2.0 - 2.0_f64.log10());
-    assert!(!serde_json::to_string(&Metrics::of(&rows)).unwrap().contains("inf"));
+    assert!(!serde_json::to_string(&Metrics::of(&rows, 0)).unwrap().contains("inf"));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn exactness_allows_for_rounding_and_nothing_more() {
         (1e-12, 0.0, false),
         (-4.0, 4.0, false),
     ] {
-        assert_eq!(Row::read(prediction, label).is_exact(), exact, "{prediction} for {label}");
+        assert_eq!(Row::read(prediction, label).correct, exact, "{prediction} for {label}");
     }
 }
 
@@ -94,15 +94,15 @@ fn exactness_allows_for_rounding_and_nothing_more() {
 fn shares_carry_the_wilson_interval() {
     // 8 of 10, from the formula by hand: (0.4902, 0.9433).
     let rows: Vec<Row> = (0..10).map(|index| Row::read(if index < 8 { 1.0 } else { 0.0 }, 1.0)).collect();
-    let accuracy = Metrics::of(&rows).get(Name::Accuracy);
+    let accuracy = Metrics::of(&rows, 0).get(Name::Accuracy);
     assert!((accuracy.low.unwrap() - 0.4902).abs() < 1e-4, "{accuracy:?}");
     assert!((accuracy.high.unwrap() - 0.9433).abs() < 1e-4, "{accuracy:?}");
-    assert_eq!(Metrics::of(&[]).get(Name::Accuracy), Metric::default());
+    assert_eq!(Metrics::of(&[], 0).get(Name::Accuracy), Metric::default());
 }
 
 #[test]
 fn baselines_are_the_best_constants_over_all_labels() {
-    let failed = |label| Row { answer: Answer::Failed, label };
+    let failed = |truth| Row::numeric(Outcome::Failed, truth);
     let baselines = Baselines::of(&[failed(1.0), failed(2.0), failed(9.0)]);
     assert_eq!((baselines.constant_median.value, baselines.constant_mean.value), (Some(2.0), Some(4.0)));
     close(baselines.constant_median.mae.value, 8.0 / 3.0);
@@ -111,10 +111,24 @@ fn baselines_are_the_best_constants_over_all_labels() {
 }
 
 #[test]
-fn names_are_the_ones_that_reports_use() {
-    for name in Name::ALL {
-        assert_eq!(Name::parse(name.as_str()), Some(name));
-        assert_eq!(serde_json::to_value(name).unwrap(), name.as_str());
-    }
-    assert_eq!(Name::parse("speed"), None);
+fn errors_have_intervals_and_only_what_was_measured_is_listed() {
+    let rows: Vec<Row> = (0..40).map(|index| Row::read(f64::from(index % 3), 1.0)).collect();
+    let metrics = Metrics::of(&rows, 1);
+    let mae = metrics.get(Name::Mae);
+    assert!(mae.low.unwrap() < mae.value.unwrap() && mae.value.unwrap() < mae.high.unwrap(), "{mae:?}");
+    let names: Vec<Name> = metrics.iter().map(|(name, _)| name).collect();
+    assert!(!names.contains(&Name::Bleu) && !names.contains(&Name::Pinball) && names.contains(&Name::R2));
+    assert_eq!(metrics, Metrics::of(&rows, 1));
+}
+
+#[test]
+fn rows_without_a_truth_count_for_accuracy_only() {
+    let text = Row { truth: None, correct: true, ..Row::numeric(Outcome::Unparsed, 0.0) };
+    let metrics = Metrics::of(std::slice::from_ref(&text), 0);
+    assert_eq!(metrics.iter().map(|(name, _)| name).collect::<Vec<_>>(), [Name::Accuracy]);
+    let metrics = Metrics::of(&[text, Row::read(1.0, 1.0)], 0);
+    assert_eq!(
+        (metrics.get(Name::Accuracy).n, metrics.get(Name::Unparsed).n, metrics.get(Name::Mae).n),
+        (2, 1, 1)
+    );
 }

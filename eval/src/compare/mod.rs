@@ -1,0 +1,259 @@
+//! Two runs over the same items: which is better, by how much, and how sure that is.
+//!
+//! One way only: two [`Run`]s → [`pairs`] (the same items, matched) → [`measures`] (figures of both sides as functions
+//! of weights) → [`Comparison`] → [`render`]. Where the runs come from is no matter here: two folders today, and two
+//! models asked one after the other would be two folders as well.
+
+pub mod measures;
+pub mod pairs;
+pub mod render;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::page::markdown;
+use crate::saved::known::Better;
+use crate::saved::{Run, SavedError};
+use crate::stats::Interval;
+use crate::stats::bootstrap::{Bootstrap, spread};
+use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
+use measures::{Group, Measured};
+use pairs::{Counts, Pairs};
+
+/// Flags of `ntl-eval compare`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Folder of a run (as `--out` wrote it), or its report.json.
+    #[arg(value_name = "A")]
+    pub a: PathBuf,
+    /// Folder of another run over the same items.
+    #[arg(value_name = "B")]
+    pub b: PathBuf,
+    /// How many of the items that differ most to list.
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub items: usize,
+    /// Resamples of the bootstrap.
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(100..))]
+    pub resamples: u32,
+    /// Seed of the bootstrap.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
+    /// Print one line of JSON.
+    #[arg(long, conflicts_with = "markdown")]
+    pub json: bool,
+    /// Print Markdown.
+    #[arg(long)]
+    pub markdown: bool,
+}
+
+/// Why two runs cannot be compared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompareError {
+    /// A run cannot be read.
+    #[error(transparent)]
+    Saved(#[from] SavedError),
+    /// Runs of different tasks or splits.
+    #[error("A is a run of {a}, B of {b}; only runs of the same items can be compared")]
+    Task {
+        /// Task and split of A.
+        a: String,
+        /// Task and split of B.
+        b: String,
+    },
+    /// One has more items.
+    #[error("A has {a} items, B has {b}; only runs of the same items can be compared")]
+    Length {
+        /// Items of A.
+        a: usize,
+        /// Items of B.
+        b: usize,
+    },
+    /// An item with another question or target.
+    #[error("item {doc_id} has another {what} in B: {b:?}, and in A {a:?}")]
+    Item {
+        /// The first that differs.
+        doc_id: u64,
+        /// What differs.
+        what: &'static str,
+        /// As in A, shortened.
+        a: String,
+        /// As in B, shortened.
+        b: String,
+    },
+}
+
+/// All that is found between two runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Name of the task.
+    pub task: String,
+    /// Name of the split.
+    pub split: String,
+    /// One side.
+    pub a: Side,
+    /// The other side.
+    pub b: Side,
+    /// What was read where.
+    pub counts: Counts,
+    /// Resamples behind every interval.
+    pub resamples: u32,
+    /// Of the bootstrap.
+    pub seed: u64,
+    /// Figure by figure.
+    pub metrics: Vec<Difference>,
+    /// Who is right where the other is wrong; missing where no item was answered on both sides.
+    pub mcnemar: Option<McNemar>,
+    /// Who is closer; missing where no number was read on both sides.
+    pub sign_test: Option<SignTest>,
+    /// The items whose absolute errors differ most.
+    pub items: Vec<ItemDifference>,
+}
+
+/// Which run a side is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Side {
+    /// Where it lies.
+    pub run: String,
+    /// The model, as the server called it.
+    pub model: String,
+    /// How it was asked.
+    pub mode: String,
+}
+
+impl Side {
+    fn of(run: &Run) -> Self {
+        Self {
+            run: run.folder.display().to_string(),
+            model: run.report.model.clone(),
+            mode: run.report.mode.clone(),
+        }
+    }
+}
+
+/// One figure on both sides.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// Name of the metric.
+    pub name: String,
+    /// Which way it is better.
+    pub better: Better,
+    /// Of A.
+    pub a: f64,
+    /// Of B.
+    pub b: f64,
+    /// B less A.
+    pub difference: f64,
+    /// 95% interval of the difference; missing where too few resamples have the figure.
+    #[serde(flatten)]
+    pub interval: Option<Interval>,
+    /// Two-sided, of no difference.
+    pub p: Option<f64>,
+    /// How many pairs of items it is over.
+    pub n: usize,
+    /// What follows, as a sentence.
+    pub verdict: String,
+}
+
+/// One item on both sides.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ItemDifference {
+    /// Its number in the data.
+    pub doc_id: u64,
+    /// What was asked.
+    pub question: String,
+    /// What would have been right.
+    pub truth: f64,
+    /// The number that A gave.
+    pub a: f64,
+    /// The number that B gave.
+    pub b: f64,
+    /// Absolute error of B less that of A: below 0 where B is closer.
+    pub difference: f64,
+}
+
+/// Reads and compares two runs.
+///
+/// # Errors
+/// A run cannot be read, or the two are not over the same items.
+pub fn run(args: &Args) -> Result<Comparison, CompareError> {
+    let (a, b) = (Run::load(&args.a)?, Run::load(&args.b)?);
+    let bootstrap = Bootstrap { resamples: args.resamples, seed: args.seed };
+    compare(&a, &b, bootstrap, args.items)
+}
+
+/// Writes what was found as the flags say.
+///
+/// # Errors
+/// `out` cannot be written to.
+pub fn write(comparison: &Comparison, args: &Args, out: &mut dyn Write) -> io::Result<()> {
+    if args.json {
+        serde_json::to_writer(&mut *out, comparison)?;
+        writeln!(out)
+    } else if args.markdown {
+        write!(out, "{}", markdown::render(&render::document(comparison)))
+    } else {
+        writeln!(out, "{}", render::text(comparison))
+    }
+}
+
+/// Compares two runs, with at most `items` items listed.
+///
+/// # Errors
+/// The runs are not over the same items.
+pub fn compare(a: &Run, b: &Run, bootstrap: Bootstrap, items: usize) -> Result<Comparison, CompareError> {
+    let pairs = Pairs::of(a, b)?;
+    let right = || pairs.answered().map(|(a, b)| (a.right(), b.right()));
+    let only = |which: (bool, bool)| right().filter(|&pair| pair == which).count();
+    let errors = || pairs.errors();
+    Ok(Comparison {
+        task: a.report.task.clone(),
+        split: a.report.split.clone(),
+        a: Side::of(a),
+        b: Side::of(b),
+        counts: pairs.counts(),
+        resamples: bootstrap.resamples,
+        seed: bootstrap.seed,
+        metrics: measures::groups(&pairs).iter().flat_map(|group| differences(group, bootstrap)).collect(),
+        mcnemar: right().next().map(|_| mcnemar(only((true, false)), only((false, true)))),
+        sign_test: errors().next().map(|_| sign_test(errors())),
+        items: pairs.largest_differences(items),
+    })
+}
+
+/// All figures of a group, from the same resamples.
+fn differences(group: &Group, bootstrap: Bootstrap) -> Vec<Difference> {
+    let plain = vec![1.0; group.n];
+    let shown: Vec<(&Measured, f64, f64)> = group
+        .measured
+        .iter()
+        .filter_map(|measured| Some((measured, measured.a.at(&plain)?, measured.b.at(&plain)?)))
+        .collect();
+    let resampled = bootstrap.resample(group.n, |weights| {
+        shown.iter().map(|(measured, ..)| measured.difference(weights)).collect::<Vec<_>>()
+    });
+    let difference = |(index, &(measured, a, b)): (usize, &(&Measured, f64, f64))| {
+        let values: Vec<f64> = resampled.iter().filter_map(|values| values[index]).collect();
+        // A figure that most resamples lack has no distribution to speak of.
+        let spread = Some(values).filter(|values| 2 * values.len() > resampled.len()).and_then(spread);
+        let mut difference = Difference {
+            name: measured.name.clone(),
+            better: measured.better,
+            a,
+            b,
+            difference: b - a,
+            interval: spread.map(|spread| spread.interval),
+            p: spread.map(|spread| spread.p),
+            n: group.n,
+            verdict: String::new(),
+        };
+        difference.verdict = render::verdict(&difference);
+        difference
+    };
+    shown.iter().enumerate().map(difference).collect()
+}
+
+#[cfg(test)]
+mod tests;

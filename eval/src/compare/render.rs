@@ -1,0 +1,189 @@
+//! Comparisons as people read them: sentences and tables, in the terminal or as Markdown.
+
+use super::{Comparison, Difference, ItemDifference, Side};
+use crate::figures::{count, figure, p_value, shortened};
+use crate::page::document::{Block, Cell, Document, Grid, Kind, Section};
+use crate::page::markdown;
+use crate::saved::known::Better;
+use crate::stats::Interval;
+
+/// What the interval of a difference says.
+pub fn verdict(difference: &Difference) -> String {
+    let Difference { name, better, difference: by, interval, .. } = difference;
+    let Some(interval) = interval else {
+        return format!("no interval for {name}: B - A is {}", figure(*by));
+    };
+    if !interval.excludes_zero() {
+        return format!("no difference shown on {name}: B - A is {} {}", figure(*by), brackets(*interval));
+    }
+    let above = interval.low > 0.0;
+    let (winner, how) = match (better, above) {
+        (Better::Higher, true) | (Better::Lower, false) => ("B", "better"),
+        (Better::Higher, false) | (Better::Lower, true) => ("A", "better"),
+        (Better::Unknown, true) => ("B", "higher"),
+        (Better::Unknown, false) => ("A", "higher"),
+    };
+    let size = if above { *interval } else { Interval { low: -interval.high, high: -interval.low } };
+    format!("{winner} is {how} on {name} by {} {}", figure(by.abs()), brackets(size))
+}
+
+fn brackets(interval: Interval) -> String {
+    format!("[{}, {}]", figure(interval.low), figure(interval.high))
+}
+
+/// For a terminal.
+pub fn text(comparison: &Comparison) -> String {
+    let Comparison { task, split, a, b, .. } = comparison;
+    let mut lines = vec![
+        format!("{task} {split}, {} items", count(comparison.counts.n)),
+        format!("A: {}", side(a)),
+        format!("B: {}", side(b)),
+        String::new(),
+    ];
+    lines.extend(verdicts(comparison));
+    lines.extend([
+        String::new(),
+        markdown::plain_table(&figures(comparison)),
+        String::new(),
+        fates(comparison),
+        basis(comparison),
+    ]);
+    if !comparison.items.is_empty() {
+        lines.extend([String::new(), ITEMS.to_owned(), markdown::plain_table(&items(&comparison.items))]);
+    }
+    lines.join("\n")
+}
+
+/// As a document.
+pub fn document(comparison: &Comparison) -> Document {
+    let Comparison { task, split, a, b, .. } = comparison;
+    let mut sections = vec![
+        Section {
+            title: "Verdicts".to_owned(),
+            blocks: verdicts(comparison).into_iter().map(Block::Text).collect(),
+        },
+        Section {
+            title: "Figures".to_owned(),
+            blocks: vec![
+                Block::Table(figures(comparison)),
+                Block::Text(fates(comparison)),
+                Block::Text(basis(comparison)),
+            ],
+        },
+    ];
+    if !comparison.items.is_empty() {
+        let blocks = vec![Block::Text(ITEMS.to_owned()), Block::Table(items(&comparison.items))];
+        sections.push(Section { title: "Items".to_owned(), blocks });
+    }
+    Document {
+        title: format!("{task} {split}: A against B"),
+        subtitle: format!("A is {}; B is {}", side(a), side(b)),
+        sections,
+    }
+}
+
+const ITEMS: &str = "The items whose absolute errors differ most; below 0 where B is closer:";
+
+fn side(side: &Side) -> String {
+    format!("{}, {} mode ({})", side.model, side.mode, side.run)
+}
+
+/// One sentence per metric, then one per test.
+fn verdicts(comparison: &Comparison) -> Vec<String> {
+    let mut all: Vec<String> = comparison.metrics.iter().map(|metric| metric.verdict.clone()).collect();
+    all.extend(comparison.mcnemar.map(|test| {
+        let method = if test.exact { "exact" } else { "chi-squared, corrected" };
+        format!(
+            "McNemar on accuracy: A alone is right on {}, B alone on {}; p {} ({method})",
+            count(test.only_a),
+            count(test.only_b),
+            p_value(test.p)
+        )
+    }));
+    all.extend(comparison.sign_test.map(|test| {
+        format!(
+            "sign test on absolute errors: A is closer on {}, B on {}, equal on {}; p {} (exact)",
+            count(test.a_closer),
+            count(test.b_closer),
+            count(test.equal),
+            p_value(test.p)
+        )
+    }));
+    all
+}
+
+fn figures(comparison: &Comparison) -> Grid {
+    let mut grid = Grid::new(&[
+        ("metric", Kind::Words),
+        ("A", Kind::Figures),
+        ("B", Kind::Figures),
+        ("B - A", Kind::Figures),
+        ("95% interval", Kind::Figures),
+        ("p", Kind::Figures),
+        ("pairs", Kind::Figures),
+    ]);
+    let row = |metric: &Difference| -> Vec<Cell> {
+        vec![
+            metric.name.as_str().into(),
+            figure(metric.a).into(),
+            figure(metric.b).into(),
+            figure(metric.difference).into(),
+            metric.interval.map_or_else(String::new, brackets_plain).into(),
+            metric.p.map_or_else(String::new, p_value).into(),
+            count(metric.n).into(),
+        ]
+    };
+    grid.rows = comparison.metrics.iter().map(row).collect();
+    grid
+}
+
+fn brackets_plain(interval: Interval) -> String {
+    format!("{} to {}", figure(interval.low), figure(interval.high))
+}
+
+fn fates(comparison: &Comparison) -> String {
+    let counts = comparison.counts;
+    format!(
+        "{} items: both gave a number on {}, A alone on {}, B alone on {}, neither on {}; requests failed: {} of A, {} of B.",
+        count(counts.n),
+        count(counts.both_read),
+        count(counts.only_a_read),
+        count(counts.only_b_read),
+        count(counts.neither_read),
+        count(counts.failed_a),
+        count(counts.failed_b),
+    )
+}
+
+fn basis(comparison: &Comparison) -> String {
+    format!(
+        "Accuracy and scores are over pairs where no request failed (an answer without a number is wrong), all else \
+         over pairs where both gave a number. Intervals and p: paired bootstrap, {} resamples, seed {}, percentiles; \
+         p-values are not corrected for the number of metrics.",
+        count(comparison.resamples as usize),
+        comparison.seed
+    )
+}
+
+fn items(items: &[ItemDifference]) -> Grid {
+    let mut grid = Grid::new(&[
+        ("item", Kind::Figures),
+        ("question", Kind::Words),
+        ("truth", Kind::Figures),
+        ("A", Kind::Figures),
+        ("B", Kind::Figures),
+        ("difference", Kind::Figures),
+    ]);
+    let row = |item: &ItemDifference| -> Vec<Cell> {
+        vec![
+            item.doc_id.to_string().into(),
+            shortened(&item.question, 60).into(),
+            figure(item.truth).into(),
+            figure(item.a).into(),
+            figure(item.b).into(),
+            figure(item.difference).into(),
+        ]
+    };
+    grid.rows = items.iter().map(row).collect();
+    grid
+}

@@ -1,0 +1,69 @@
+//! Where data files are: at `--data`, or in the cache folder.
+//!
+//! In: a task, the names its file may have, and `--data`. Out: a path that exists, or an error that says which file to
+//! put where.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use super::DataError;
+
+/// The cache folder of a task: `$NTL_EVAL_CACHE`, `$XDG_CACHE_HOME/ntl-eval` or `~/.cache/ntl-eval`, and the task's name.
+pub fn folder(task: &str) -> PathBuf {
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let root = set("NTL_EVAL_CACHE")
+        .or_else(|| Some(set("XDG_CACHE_HOME")?.join("ntl-eval")))
+        .or_else(|| Some(set("HOME")?.join(".cache/ntl-eval")))
+        .unwrap_or_else(|| PathBuf::from(".ntl-eval"));
+    root.join(task)
+}
+
+/// The first of `names` that is in the given folder, the given file itself, or, where nothing is given, the first
+/// that is in the cache.
+///
+/// # Errors
+/// None is there.
+pub fn find(task: &'static str, names: &[&str], given: Option<&Path>) -> Result<PathBuf, DataError> {
+    if let Some(file) = given.filter(|path| !path.is_dir()) {
+        return Ok(file.to_owned());
+    }
+    let folder = given.map_or_else(|| self::folder(task), Path::to_owned);
+    let found = names.iter().map(|name| folder.join(name)).find(|file| file.exists());
+    found.ok_or_else(|| DataError::Missing { task, advice: advice(task, names, given.is_some()), folder })
+}
+
+fn advice(task: &str, names: &[&str], given: bool) -> String {
+    let names = names.join(" or ");
+    if given {
+        return format!("put {names} there, or name a file");
+    }
+    format!("run `ntl-eval data {task}`, put {names} there, or say where it is with --data PATH")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_searched_and_a_file_is_taken_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let error =
+            find("rjokes", &["test.tsv", "test.tsv.gz"], Some(folder.path())).unwrap_err().to_string();
+        assert!(error.ends_with("put test.tsv or test.tsv.gz there, or name a file"), "{error}");
+        let file = folder.path().join("test.tsv.gz");
+        fs::write(&file, "").unwrap();
+        assert_eq!(find("rjokes", &["test.tsv", "test.tsv.gz"], Some(folder.path())).unwrap(), file);
+        assert_eq!(find("rjokes", &["test.tsv"], Some(&file)).unwrap(), file);
+    }
+
+    #[test]
+    fn without_data_the_advice_names_the_command_and_the_file() {
+        let advice = advice("gsm8k", &["test.jsonl"], false);
+        assert_eq!(
+            advice,
+            "run `ntl-eval data gsm8k`, put test.jsonl there, or say where it is with --data PATH"
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! Formats, line by line, and what is said of broken ones.
+
+use std::fs;
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::*;
+
+/// Writes `bytes` into a file and reads it; paths in errors are cut to the name.
+fn read(
+    name: &str,
+    bytes: &[u8],
+    reader: impl Fn(&Path) -> Result<Vec<Item>, DataError>,
+) -> Result<Vec<Item>, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(name);
+    fs::write(&file, bytes).unwrap();
+    reader(&file).map_err(|error| error.to_string().replace(folder.path().to_str().unwrap(), ""))
+}
+
+fn shown(items: &[Item]) -> Vec<(&str, &str, Option<f64>)> {
+    items.iter().map(|item| (&*item.question, &*item.answer, item.truth)).collect()
+}
+
+fn numbers(file: &Path) -> Result<Vec<Item>, DataError> {
+    pairs(file, Truth::Number)
+}
+
+#[test]
+fn lines_are_read_in_pairs() {
+    let items = read("pairs.txt", b"What is 1 + 1?\r\n2\n -1 - 1 \n -2 \n\n", numbers).unwrap();
+    assert_eq!(shown(&items), [("What is 1 + 1?", "2", Some(2.0)), ("-1 - 1", "-2", Some(-2.0))]);
+}
+
+#[test]
+fn an_answer_may_be_a_fraction_or_no_number_at_all_where_that_is_allowed() {
+    let items = read("pairs.txt", b"a\n-7/2\nb\nc\nd\n1.5\n", |file| pairs(file, Truth::Maybe)).unwrap();
+    let truths: Vec<Option<f64>> = items.iter().map(|item| item.truth).collect();
+    assert_eq!(truths, [Some(-3.5), None, Some(1.5)]);
+}
+
+#[test]
+fn gsm8k_answers_end_in_their_number() {
+    let lines = br#####"{"question": "q", "answer": "so 1,5<<x>>\n#### 1,234"}
+{"question": "r", "answer": "#### -2"}"#####;
+    let items = read("test.jsonl", lines, |file| questions(file, Truth::AfterHashes)).unwrap();
+    assert_eq!(items.iter().map(|item| item.truth).collect::<Vec<_>>(), [Some(1234.0), Some(-2.0)]);
+}
+
+#[test]
+fn preprocessed_answers_may_be_numbers_or_texts() {
+    let lines =
+        b"{\"question\": \"q\", \"answer\": \"3\", \"more\": 1}\n{\"question\": \"r\", \"answer\": 4}\n";
+    let items = read("test.jsonl", lines, |file| questions(file, Truth::Number)).unwrap();
+    assert_eq!(shown(&items), [("q", "3", Some(3.0)), ("r", "4", Some(4.0))]);
+}
+
+#[test]
+fn jokes_are_split_at_the_first_tab_packed_or_not() {
+    let lines = b"3\tone\ttwo\n0\tthree \n";
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(lines).unwrap();
+    for (name, bytes) in [("test.tsv", lines.to_vec()), ("test.tsv.gz", packed.finish().unwrap())] {
+        let items = read(name, &bytes, scores).unwrap();
+        assert_eq!(shown(&items), [("one\ttwo", "3", Some(3.0)), ("three", "0", Some(0.0))], "{name}");
+    }
+}
+
+#[test]
+fn every_question_of_a_passage_is_an_item_and_its_right_answers_are_joined() {
+    let line = br#"{"idx": 0, "passage": {"text": " P. ", "questions": [
+        {"question": "Who? ", "idx": 0, "answers": [{"text": "A", "label": 1, "idx": 0}, {"text": "B", "label": 0},
+         {"text": "C", "label": 1}]},
+        {"question": "Why?", "answers": [{"text": "D", "label": 0}]}]}}"#;
+    let line = String::from_utf8_lossy(line).replace('\n', " ");
+    let items = read("val.jsonl", line.as_bytes(), passages).unwrap();
+    assert_eq!(shown(&items), [("P.\n\nQuestion: Who?", "A | C", None), ("P.\n\nQuestion: Why?", "", None)]);
+    let unlabelled = line.replace(", \"label\": 0", "");
+    assert_eq!(
+        read("test.jsonl", unlabelled.as_bytes(), passages),
+        Err("/test.jsonl line 1: the answers have no labels; use the validation set".to_owned())
+    );
+}
+
+#[test]
+fn errors_name_the_file_and_the_line() {
+    for (text, message) in [
+        ("", "/pairs.txt holds no questions"),
+        ("\n \n", "/pairs.txt holds no questions"),
+        ("a\n1\nb\n", "/pairs.txt has 3 lines; expected pairs of a question and its answer"),
+        ("a\n1\nb\ntwo\n", "/pairs.txt line 4: the answer \"two\" is not a number"),
+        ("a\nNaN\n", "/pairs.txt line 2: the answer \"NaN\" is not a number"),
+    ] {
+        assert_eq!(read("pairs.txt", text.as_bytes(), numbers), Err(message.to_owned()), "{text:?}");
+    }
+    let broken =
+        read("a.jsonl", b"{\"question\": \"q\"}", |file| questions(file, Truth::Number)).unwrap_err();
+    assert!(broken.starts_with("/a.jsonl line 1: missing field `answer`"), "{broken}");
+    assert_eq!(
+        read("a.tsv", b"7 no tab\n", scores),
+        Err("/a.tsv line 1: expected a score, a tab and a text".to_owned())
+    );
+    assert_eq!(
+        read("a.jsonl", b"{\"question\": \"q\", \"answer\": \"18\"}", |file| questions(
+            file,
+            Truth::AfterHashes
+        )),
+        Err("/a.jsonl line 1: the answer \"18\" is not a number".to_owned())
+    );
+    let error = numbers(Path::new("/nowhere/pairs.txt")).unwrap_err();
+    assert_eq!(error.to_string(), "could not read /nowhere/pairs.txt");
+}

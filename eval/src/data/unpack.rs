@@ -1,0 +1,105 @@
+//! Takes wanted files out of `.tar.gz` and `.zip` archives.
+//!
+//! In: an archive and what to keep: paths inside it below its top folder, folders ending in `/`. Out: the same paths
+//! below the target folder.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+
+use flate2::read::GzDecoder;
+
+use super::DataError;
+
+/// Unpacks the wanted members; all of them are written anew.
+///
+/// # Errors
+/// The archive cannot be read, or a file not written.
+pub(super) fn members(archive: &Path, wanted: &[&str], folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let unpacked = if archive.extension().is_some_and(|extension| extension == "zip") {
+        from_zip(archive, wanted, folder)
+    } else {
+        from_tar(archive, wanted, folder)
+    };
+    unpacked.map_err(|source| DataError::Read { file: archive.to_owned(), source })
+}
+
+fn from_tar(archive: &Path, wanted: &[&str], folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in tar::Archive::new(GzDecoder::new(File::open(archive)?)).entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.into_owned();
+        if let Some(below) = kept(&path, wanted).filter(|_| entry.header().entry_type().is_file()) {
+            files.push(write(&mut entry, &folder.join(below))?);
+        }
+    }
+    Ok(files)
+}
+
+fn from_zip(archive: &Path, wanted: &[&str], folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut archive = zip::ZipArchive::new(File::open(archive)?)?;
+    let mut files = Vec::new();
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index(index)?;
+        let path = PathBuf::from(entry.name());
+        if let Some(below) = kept(&path, wanted).filter(|_| entry.is_file()) {
+            files.push(write(&mut entry, &folder.join(below))?);
+        }
+    }
+    Ok(files)
+}
+
+/// The path below the top folder, where it is wanted and stays inside.
+fn kept(path: &Path, wanted: &[&str]) -> Option<PathBuf> {
+    let below: PathBuf = path.components().skip(1).collect();
+    let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
+    let fits = |name: &&&str| match name.strip_suffix('/') {
+        Some(folder) => below.starts_with(folder),
+        None => below == Path::new(name),
+    };
+    (plain && wanted.iter().any(|name| fits(&name))).then_some(below)
+}
+
+fn write(from: &mut impl Read, file: &Path) -> io::Result<PathBuf> {
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    io::copy(from, &mut File::create(file)?)?;
+    Ok(file.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn only_wanted_members_leave_an_archive() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = folder.path().join("all.tar.gz");
+        let mut tar = tar::Builder::new(GzEncoder::new(File::create(&archive).unwrap(), Compression::fast()));
+        for name in ["top/train/a.txt", "top/interpolate/b.txt", "top/val.jsonl"] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(2);
+            header.set_cksum();
+            tar.append_data(&mut header, name, &b"hi"[..]).unwrap();
+        }
+        tar.into_inner().unwrap().finish().unwrap();
+        let files = members(&archive, &["interpolate/", "val.jsonl"], folder.path()).unwrap();
+        let names: Vec<&Path> = files.iter().map(|file| file.strip_prefix(folder.path()).unwrap()).collect();
+        assert_eq!(names, [Path::new("interpolate/b.txt"), Path::new("val.jsonl")]);
+        assert_eq!(fs::read_to_string(&files[0]).unwrap(), "hi");
+        assert!(!folder.path().join("train").exists());
+    }
+
+    #[test]
+    fn paths_that_leave_the_folder_are_not_followed() {
+        assert_eq!(kept(Path::new("top/../../etc"), &["../"]), None);
+        assert_eq!(kept(Path::new("top/a/b"), &["a/"]), Some(PathBuf::from("a/b")));
+    }
+}

@@ -1,0 +1,121 @@
+//! Documents as one HTML file that needs nothing else: no network, no script, light or dark as the reader has it.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::document::{Block, Cell, Document, Grid, Kind, Picture, Section};
+
+const STYLE: &str = include_str!("style.css");
+
+/// The whole document.
+pub fn render(document: &Document) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (document.title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                header {
+                    h1 { (document.title) }
+                    p { (document.subtitle) }
+                }
+                main { @for part in &document.sections { (section(part)) } }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn section(section: &Section) -> Markup {
+    html! {
+        section {
+            h2 { (section.title) }
+            @for part in &section.blocks { (block(part)) }
+        }
+    }
+}
+
+fn block(block: &Block) -> Markup {
+    match block {
+        Block::Text(text) => html! { p { (text) } },
+        Block::Table(grid) => table(grid),
+        Block::Folded(title, grid) => html! { details { summary { (title) } (table(grid)) } },
+        Block::Pictures(pictures) => html! {
+            div class="pictures" { @for shown in pictures { (picture(shown)) } }
+        },
+    }
+}
+
+fn picture(picture: &Picture) -> Markup {
+    html! {
+        figure {
+            h3 { (picture.title) }
+            (picture.svg)
+            figcaption { (picture.caption) }
+        }
+    }
+}
+
+fn table(grid: &Grid) -> Markup {
+    html! {
+        div class="scroll" {
+            table {
+                thead { tr { @for column in &grid.columns { th class=(class(column.kind)) { (column.title) } } } }
+                tbody {
+                    @for row in &grid.rows {
+                        tr { @for (shown, column) in row.iter().zip(&grid.columns) { (cell(shown, column.kind)) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn cell(cell: &Cell, kind: Kind) -> Markup {
+    html! {
+        td class=(class(kind)) {
+            @match (&cell.link, cell.strong) {
+                (Some(link), _) => a href={ (link) ".html" } { (cell.text) },
+                (None, true) => strong { (cell.text) },
+                (None, false) => (cell.text),
+            }
+        }
+    }
+}
+
+fn class(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Words => "words",
+        Kind::Figures => "figures",
+        Kind::Literal => "literal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_in_the_data_stays_text_and_nothing_is_fetched() {
+        let mut grid = Grid::new(&[("said", Kind::Literal), ("split", Kind::Words)]);
+        grid.rows = vec![vec!["<script>alert(1)</script>".into(), Cell::link("a & b", "x\"y/report")]];
+        let blocks = vec![Block::Text("</p>".to_owned()), Block::Folded("all".to_owned(), grid)];
+        let document = Document {
+            title: "<i>".to_owned(),
+            sections: vec![Section { title: "S".to_owned(), blocks }],
+            ..Document::default()
+        };
+        let page = render(&document);
+        let (_, body) = page.split_once("<body>").unwrap();
+        insta::assert_snapshot!(body, @r##"
+        <header><h1>&lt;i&gt;</h1><p></p></header><main><section><h2>S</h2><p>&lt;/p&gt;</p><details><summary>all</summary><div class="scroll"><table><thead><tr><th class="literal">said</th><th class="words">split</th></tr></thead><tbody><tr><td class="literal">&lt;script&gt;alert(1)&lt;/script&gt;</td><td class="words"><a href="x&quot;y/report.html">a &amp; b</a></td></tr></tbody></table></div></details></section></main></body></html>
+        "##);
+        for fetched in ["<script", "<link", "src=", "url(", "@import"] {
+            assert!(!page.contains(fetched), "{fetched}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Statistics of paired runs, free of files and formats: in go numbers, out come intervals and p-values.
+//!
+//! Every formula names its source. Invariant: nothing here is NaN for finite input; what is not defined is `None`.
+
+pub mod bootstrap;
+pub mod paired;
+pub mod weighted;
+pub mod wilson;
+
+use std::f64::consts::LN_10;
+
+use serde::Serialize;
+
+/// An interval with both ends in it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Whether zero lies outside.
+    pub fn excludes_zero(self) -> bool {
+        self.low > 0.0 || self.high < 0.0
+    }
+}
+
+/// `sign(x) log10(|x| + 1)`: even near 0, by decades far from it; the scale of the NTL paper's logarithmic errors.
+pub fn signed_log(value: f64) -> f64 {
+    value.signum() * value.abs().ln_1p() / LN_10
+}
+
+/// The opposite of [`signed_log`].
+pub fn signed_exp(value: f64) -> f64 {
+    value.signum() * (value.abs() * LN_10).exp_m1()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_signed_logarithm_is_odd_and_undone_by_its_opposite() {
+        // np.sign(x) * np.log10(np.abs(x) + 1)
+        for (value, want) in [(0.0, 0.0), (9.0, 1.0), (-99.0, -2.0), (0.5, 0.17609125905568124)] {
+            assert!((signed_log(value) - want).abs() < 1e-15, "{value}");
+            assert!((signed_exp(want) - value).abs() < 1e-12, "{value}");
+        }
+    }
+}

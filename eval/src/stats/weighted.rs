@@ -1,0 +1,214 @@
+//! Figures of items that are each there several times.
+//!
+//! `weights[i]` says how often item `i` is there, as the bootstrap draws it; all ones give the plain figure. Every
+//! function is linear in the number of items, orderings being made once beforehand.
+
+/// How many sums a processor can add to at once.
+const LANES: usize = 8;
+
+/// `None` of nothing.
+pub fn mean(values: &[f64], weights: &[f64]) -> Option<f64> {
+    let (value_chunks, value_rest) = values.as_chunks::<LANES>();
+    let (weight_chunks, weight_rest) = weights.as_chunks::<LANES>();
+    let (mut sums, mut totals) = ([0.0; LANES], [0.0; LANES]);
+    for (values, weights) in value_chunks.iter().zip(weight_chunks) {
+        for lane in 0..LANES {
+            sums[lane] += values[lane] * weights[lane];
+            totals[lane] += weights[lane];
+        }
+    }
+    let rest: f64 = value_rest.iter().zip(weight_rest).map(|(value, weight)| value * weight).sum();
+    let total = totals.iter().chain(weight_rest).sum::<f64>();
+    finite((sums.iter().sum::<f64>() + rest) / total)
+}
+
+/// `1 - SS_res / SS_tot`; `None` where the labels do not vary.
+pub fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64]) -> Option<f64> {
+    let centre = mean(labels, weights)?;
+    let (mut left, mut total) = (0.0, 0.0);
+    for ((error, label), weight) in squared_errors.iter().zip(labels).zip(weights) {
+        left += error * weight;
+        total += (label - centre).powi(2) * weight;
+    }
+    finite(1.0 - left / total)
+}
+
+/// Pearson's correlation; `None` where either side does not vary.
+pub fn pearson(x: &[f64], y: &[f64], weights: &[f64]) -> Option<f64> {
+    let (x_mean, y_mean) = (mean(x, weights)?, mean(y, weights)?);
+    let (mut xx, mut yy, mut xy) = (0.0, 0.0, 0.0);
+    for ((x, y), weight) in x.iter().zip(y).zip(weights) {
+        let (dx, dy) = (x - x_mean, y - y_mean);
+        xx += dx * dx * weight;
+        yy += dy * dy * weight;
+        xy += dx * dy * weight;
+    }
+    finite(xy / (xx * yy).sqrt())
+}
+
+/// Spearman's rank correlation, equal values sharing the mean of their ranks; `None` where either side does not vary.
+pub fn spearman(x: &Sorted, y: &Sorted, weights: &[f64]) -> Option<f64> {
+    let (x_ranks, xx) = x.centred_ranks(weights);
+    let (y_ranks, yy) = y.centred_ranks(weights);
+    let pairs = x.places.iter().zip(&y.places).zip(weights);
+    let xy: f64 = pairs.map(|((&x, &y), weight)| x_ranks[x] * y_ranks[y] * weight).sum();
+    finite(xy / (xx * yy).sqrt())
+}
+
+/// Values by rank: the distinct ones in order, and which of them each item has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sorted {
+    /// Rising.
+    distinct: Vec<f64>,
+    /// For each item, where its value stands among the distinct ones.
+    places: Vec<usize>,
+}
+
+impl Sorted {
+    /// Sorts values.
+    pub fn new(values: &[f64]) -> Self {
+        let mut distinct = values.to_vec();
+        distinct.sort_by(f64::total_cmp);
+        distinct.dedup_by(|a, b| a.total_cmp(b).is_eq());
+        let place = |value: &f64| distinct.partition_point(|other| other.total_cmp(value).is_lt());
+        let places = values.iter().map(place).collect();
+        Self { distinct, places }
+    }
+
+    /// How often each distinct value is there.
+    fn counts(&self, weights: &[f64]) -> Vec<f64> {
+        let mut counts = vec![0.0; self.distinct.len()];
+        for (&place, weight) in self.places.iter().zip(weights) {
+            counts[place] += weight;
+        }
+        counts
+    }
+
+    /// The middle value, or the mean of the two middle ones; `None` of nothing.
+    pub fn median(&self, weights: &[f64]) -> Option<f64> {
+        let counts = self.counts(weights);
+        let half = counts.iter().sum::<f64>() / 2.0;
+        let mut passed = 0.0;
+        let mut lower = None;
+        for (&value, count) in self.distinct.iter().zip(counts) {
+            passed += count;
+            // The middle values are the one that reaches half of all and the one that passes it.
+            if passed > half {
+                return finite(f64::midpoint(lower.unwrap_or(value), value));
+            }
+            if passed >= half && lower.is_none() {
+                lower = Some(value);
+            }
+        }
+        None
+    }
+
+    /// Ranks of the distinct values less the mean rank of all items, and their sum of squares over all items.
+    fn centred_ranks(&self, weights: &[f64]) -> (Vec<f64>, f64) {
+        let counts = self.counts(weights);
+        // Of n items, ranks from 1 to n have this mean, however they are shared.
+        let mean = f64::midpoint(counts.iter().sum(), 1.0);
+        let (mut passed, mut squares) = (0.0, 0.0);
+        let rank = |count: f64| {
+            let rank = passed + f64::midpoint(count, 1.0) - mean;
+            passed += count;
+            squares += rank * rank * count;
+            rank
+        };
+        let ranks = counts.into_iter().map(rank).collect();
+        (ranks, squares)
+    }
+}
+
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const X: [f64; 6] = [3.0, -1.0, 4.0, 1.0, 5.0, 1.0];
+    const Y: [f64; 6] = [2.0, 0.5, 3.0, 3.0, 9.0, -2.0];
+    const ONCE: [f64; 6] = [1.0; 6];
+    const WEIGHTS: [f64; 6] = [2.0, 0.0, 1.0, 3.0, 0.0, 1.0];
+
+    /// Every value as often as its weight says.
+    fn repeated(values: &[f64]) -> Vec<f64> {
+        values
+            .iter()
+            .zip(WEIGHTS)
+            .flat_map(|(&value, weight)| std::iter::repeat_n(value, weight as usize))
+            .collect()
+    }
+
+    fn spearman(x: &[f64], y: &[f64], weights: &[f64]) -> Option<f64> {
+        super::spearman(&Sorted::new(x), &Sorted::new(y), weights)
+    }
+
+    #[test]
+    fn plain_figures_are_x() {
+        // np.mean(x), np.median(x), pearsonr(x, y)[0], spearmanr(x, y)[0], 1 - ((x - y)**2).sum() / ((y - y.mean())**2).sum()
+        let errors: Vec<f64> = X.iter().zip(Y).map(|(x, y)| (x - y).powi(2)).collect();
+        let got = [
+            mean(&X, &ONCE),
+            Sorted::new(&X).median(&ONCE),
+            pearson(&X, &Y, &ONCE),
+            spearman(&X, &Y, &ONCE),
+            r2(&errors, &Y, &ONCE),
+        ];
+        let want = [2.1666666666666665, 2.0, 0.7322917319169049, 0.7500000000000001, 0.5052696838189707];
+        for (got, want) in got.into_iter().zip(want) {
+            assert!((got.unwrap() - want).abs() < 1e-12, "{got:?}, not {want}");
+        }
+        // rankdata(x) - 3.5, and the sum of its squares
+        let sorted = Sorted::new(&X);
+        let (ranks, squares) = sorted.centred_ranks(&ONCE);
+        let of_items: Vec<f64> = sorted.places.iter().map(|&place| ranks[place]).collect();
+        assert_eq!((of_items, squares), (vec![0.5, -2.5, 1.5, -1.0, 2.5, -1.0], 17.0));
+    }
+
+    #[test]
+    fn weights_stand_for_repeated_items() {
+        let (x, y) = (repeated(&X), repeated(&Y));
+        let ones = vec![1.0; x.len()];
+        let pairs = [
+            (mean(&X, &WEIGHTS), mean(&x, &ones)),
+            (pearson(&X, &Y, &WEIGHTS), pearson(&x, &y, &ones)),
+            (spearman(&X, &Y, &WEIGHTS), spearman(&x, &y, &ones)),
+            (r2(&X, &Y, &WEIGHTS), r2(&x, &y, &ones)),
+            (Sorted::new(&X).median(&WEIGHTS), Sorted::new(&x).median(&ones)),
+        ];
+        for (got, want) in pairs {
+            assert!((got.unwrap() - want.unwrap()).abs() < 1e-12, "{got:?}, not {want:?}");
+        }
+    }
+
+    #[test]
+    fn an_even_number_of_items_has_its_median_between_two() {
+        let four = Sorted::new(&[8.0, 1.0, 2.0, 4.0]);
+        assert_eq!(four.median(&[1.0; 4]), Some(3.0));
+        assert_eq!(four.median(&[2.0, 0.0, 2.0, 0.0]), Some(5.0));
+        assert_eq!(Sorted::new(&[]).median(&[]), None);
+    }
+
+    #[test]
+    fn every_item_counts_whatever_their_number() {
+        for n in [1, 7, 8, 9, 16, 21] {
+            let values: Vec<f64> = (0..n).map(f64::from).collect();
+            let weights: Vec<f64> = (0..n).map(|index| f64::from(index % 3)).collect();
+            let [sum, total] = [&values, &vec![1.0; values.len()]]
+                .map(|values| values.iter().zip(&weights).map(|(value, weight)| value * weight).sum::<f64>());
+            let got = mean(&values, &weights);
+            assert!(got.map_or(n == 1, |got| (got - sum / total).abs() < 1e-12), "{n}: {got:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_vary_has_no_correlation_and_no_r2() {
+        assert_eq!(pearson(&[1.0, 1.0], &[1.0, 2.0], &[1.0, 1.0]), None);
+        assert_eq!(spearman(&[1.0, 1.0], &[1.0, 2.0], &[1.0, 1.0]), None);
+        assert_eq!(r2(&[0.0, 1.0], &[3.0, 3.0], &[1.0, 1.0]), None);
+        assert_eq!(mean(&[], &[]), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! Products of two integers of k and l digits, as in the decoder-only experiments of the NTL paper: trained on 1 to 5
+//! digits, tested on 1 to 6, scored by the mean relative error of each pair of lengths.
+//!
+//! In: the paper's preprocessed form, or nothing, and then items are generated. Out: one suite per split; modules are the
+//! cells of the grid, such as `3x4`.
+
+use std::collections::HashSet;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Map, json};
+
+use super::arithmetic::{SplitChoice, one_file};
+use super::generate::Split;
+use super::{Entry, Origin, Suite, Traits, from_file};
+use crate::data::read::{Truth, questions};
+use crate::data::{Item, place};
+use crate::error::Error;
+use crate::flags::Common;
+
+/// Line of the task list.
+pub const ENTRY: Entry = Entry {
+    name: "multiplication",
+    about: "products of integers of 1 to 6 digits; relative error overall and by lengths",
+    origin: Origin::Generated(|seed| {
+        let file = |split: Split| {
+            (format!("multiplication_test_{}.jsonl", split.name()), items(split, seed, PER_CELL))
+        };
+        vec![file(Split::Interpolate), file(Split::Extrapolate)]
+    }),
+};
+
+/// Most digits of a factor in training.
+const TRAINED: u32 = 5;
+
+/// Most digits of a factor in the test.
+const TESTED: u32 = 6;
+
+/// Generated items of each cell.
+const PER_CELL: usize = 100;
+
+/// Flags of the task. `--data`: a preprocessed file, or a folder that holds `multiplication_test_interpolate.jsonl` and
+/// `multiplication_test_extrapolate.jsonl`. Default: generated items.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Which cells: both factors of 1 to 5 digits, one at least of 6, or one after the other.
+    #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
+    pub split: SplitChoice,
+    /// Generated items of each cell; as many as there are where there are fewer.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_CELL", default_value_t = PER_CELL)]
+    pub per_cell: usize,
+    /// Common flags.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// The suites that the flags ask for.
+///
+/// # Errors
+/// A single file with `--split both`, or data that cannot be used.
+pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
+    if let (SplitChoice::Both, Some(path)) = (args.split, &args.common.data)
+        && path.is_file()
+    {
+        return Err(one_file(path));
+    }
+    args.split.splits().iter().map(|&split| suite(args, split)).collect()
+}
+
+fn suite(args: &Args, split: Split) -> Result<Suite, Error> {
+    let common = &args.common;
+    let (mut items, setting) = match &common.data {
+        Some(path) => {
+            let name = format!("multiplication_test_{}.jsonl", split.name());
+            let file = place::find(ENTRY.name, &[&name], Some(path))?;
+            let items = questions(&file, Truth::Number)?.into_iter();
+            (items.map(|item| Item { module: cell(&item.question), ..item }).collect(), from_file(&file))
+        }
+        None => (items(split, common.seed, args.per_cell), ("data".to_owned(), json!("generated"))),
+    };
+    items.truncate(common.limit.map_or(usize::MAX, usize::from));
+    Ok(Suite {
+        task: ENTRY.name,
+        split: split.name().to_owned(),
+        items,
+        settings: Map::from_iter([setting]),
+        traits: Traits::default(),
+    })
+}
+
+/// The lengths of the two numbers of a question; `None` where there are not two.
+fn cell(question: &str) -> Option<String> {
+    let numbers = question.split(|c: char| !c.is_ascii_digit()).filter(|text| !text.is_empty());
+    match numbers.collect::<Vec<_>>().as_slice() {
+        [a, b] => Some(format!("{}x{}", a.len(), b.len())),
+        _ => None,
+    }
+}
+
+/// Generates distinct items of each cell of a split.
+pub fn items(split: Split, seed: u64, per_cell: usize) -> Vec<Item> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut items = Vec::new();
+    for (k, l) in (1..=TESTED).flat_map(|k| (1..=TESTED).map(move |l| (k, l))) {
+        if (k.max(l) > TRAINED) == (split == Split::Extrapolate) {
+            fill(&mut items, (k, l), per_cell, &mut rng);
+        }
+    }
+    items
+}
+
+fn fill(items: &mut Vec<Item>, (k, l): (u32, u32), per_cell: usize, rng: &mut ChaCha8Rng) {
+    let range = |digits: u32| 10_u64.pow(digits - 1)..10_u64.pow(digits);
+    let all = (range(k).end - range(k).start) * (range(l).end - range(l).start);
+    let count = per_cell.min(usize::try_from(all).unwrap_or(usize::MAX));
+    let mut seen = HashSet::with_capacity(count);
+    while seen.len() < count {
+        let (a, b) = (rng.random_range(range(k)), rng.random_range(range(l)));
+        if seen.insert((a, b)) {
+            items.push(Item {
+                question: format!("What is {a} times {b}?"),
+                answer: (a * b).to_string(),
+                // At most 10^12: exact in f64.
+                truth: Some((a * b) as f64),
+                module: Some(format!("{k}x{l}")),
+                prompt: None,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn every_cell_has_its_items_and_they_are_right() {
+        for (split, cells, smallest) in [(Split::Interpolate, 25, 81), (Split::Extrapolate, 11, 100)] {
+            let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+            for item in items(split, 1, 100) {
+                let numbers: Vec<u64> = item
+                    .question
+                    .split(|c: char| !c.is_ascii_digit())
+                    .filter_map(|text| text.parse().ok())
+                    .collect();
+                assert_eq!((numbers[0] * numbers[1]).to_string(), item.answer);
+                assert_eq!(cell(&item.question), item.module);
+                *counts.entry(item.module.unwrap()).or_default() += 1;
+            }
+            assert_eq!((counts.len(), counts.values().min()), (cells, Some(&smallest)), "{split:?}");
+        }
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        assert_eq!(items(Split::Extrapolate, 1, 3), items(Split::Extrapolate, 1, 3));
+        assert_ne!(items(Split::Extrapolate, 1, 3), items(Split::Extrapolate, 2, 3));
+        assert_eq!(cell("What is 12?"), None);
+    }
+}

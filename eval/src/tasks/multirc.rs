@@ -1,0 +1,54 @@
+//! Questions about short texts, answered in words: MultiRC of SuperGLUE, reworded as the NTL paper does it. Shows what a
+//! number loss does to ordinary text.
+//!
+//! In: SuperGLUE's validation file or the paper's preprocessed form. Out: one suite. (SuperGLUE's test file has no
+//! answers.)
+
+use serde_json::Map;
+
+use super::{Entry, Origin, Suite, Traits, from_file};
+use crate::data::fetch::Source;
+use crate::data::place;
+use crate::data::read::{Truth, passages, questions, text};
+use crate::error::Error;
+use crate::flags::Common;
+
+/// Line of the task list.
+pub const ENTRY: Entry = Entry {
+    name: "multirc",
+    about: "questions about texts, answered in words (SuperGLUE MultiRC); exact match, F1, BLEU, ROUGE",
+    origin: Origin::Published(&[Source {
+        url: "https://dl.fbaipublicfiles.com/glue/superglue/data/v2/MultiRC.zip",
+        sha256: None,
+        members: &["val.jsonl"],
+    }]),
+};
+
+/// Flags of the task. `--data`: SuperGLUE's `val.jsonl`, the paper's `val_clean.jsonl`, or a folder that holds one of them.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Common flags.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// The suite that the flags ask for.
+///
+/// # Errors
+/// Data that cannot be used, or regress mode: these answers are no numbers.
+pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
+    if args.common.mode == crate::flags::Mode::Regress {
+        return Err(Error::Usage("multirc asks for words: --mode regress has no meaning".to_owned()));
+    }
+    let file = place::find(ENTRY.name, &["val.jsonl", "val_clean.jsonl"], args.common.data.as_deref())?;
+    let published = text(&file)?.lines().next().is_some_and(|line| line.contains("\"passage\""));
+    let mut items = if published { passages(&file)? } else { questions(&file, Truth::Text)? };
+    items.truncate(args.common.limit.map_or(usize::MAX, usize::from));
+    Ok(vec![Suite {
+        task: ENTRY.name,
+        split: "validation".to_owned(),
+        items,
+        settings: Map::from_iter([from_file(&file)]),
+        traits: Traits { max_tokens: 64, texts: true, ..Traits::default() },
+    }])
+}

@@ -1,0 +1,73 @@
+//! How funny is a joke: rJokes (Weller and Seppi 2020), the logarithm of its upvotes as a whole number from 0 to 11, as
+//! in the regression table of the NTL paper.
+//!
+//! In: the published files, packed or not, or the paper's preprocessed form. Out: one suite per split.
+
+use serde_json::Map;
+
+use super::{Entry, Origin, Suite, Traits, from_file};
+use crate::data::fetch::Source;
+use crate::data::place;
+use crate::data::read::{Truth, questions, scores};
+use crate::error::Error;
+use crate::flags::Common;
+
+/// Line of the task list.
+pub const ENTRY: Entry = Entry {
+    name: "rjokes",
+    about: "upvotes of jokes, 0 to 11 (rJokes); RMSE and correlation, beside constant answers",
+    origin: Origin::Published(&[
+        Source::pinned(
+            "https://raw.githubusercontent.com/orionw/rJokesData/d48bedd71bdacc7557b84ad697bf556e7aad7c21/data/test.tsv.gz",
+            "a3818c1c012e413f61179eb9f89d611a3b7091320a5137a1c3be21dbbe54a1fc",
+        ),
+        Source::pinned(
+            "https://raw.githubusercontent.com/orionw/rJokesData/d48bedd71bdacc7557b84ad697bf556e7aad7c21/data/dev.tsv.gz",
+            "8787317555ad6c11f27843c47aaf202ffef90a55a16f5829ef0a0bcc9ca6bde9",
+        ),
+    ]),
+};
+
+/// Flags of the task. `--data`: a `.tsv`, `.tsv.gz` or preprocessed `.jsonl` file, or a folder that holds them under the
+/// name of the split.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Which part of the data.
+    #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "test")]
+    pub split: Split,
+    /// Common flags.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `--split` as typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Split {
+    /// The test set.
+    Test,
+    /// The development set.
+    Dev,
+}
+
+/// The suite that the flags ask for.
+///
+/// # Errors
+/// Data that cannot be used.
+pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
+    let split = match args.split {
+        Split::Test => "test",
+        Split::Dev => "dev",
+    };
+    let names = ["tsv.gz", "tsv", "jsonl"].map(|extension| format!("{split}.{extension}"));
+    let file = place::find(ENTRY.name, &names.each_ref().map(String::as_str), args.common.data.as_deref())?;
+    let preprocessed = file.extension().is_some_and(|extension| extension == "jsonl");
+    let mut items = if preprocessed { questions(&file, Truth::Number)? } else { scores(&file)? };
+    items.truncate(args.common.limit.map_or(usize::MAX, usize::from));
+    Ok(vec![Suite {
+        task: ENTRY.name,
+        split: split.to_owned(),
+        items,
+        settings: Map::from_iter([from_file(&file)]),
+        traits: Traits { max_tokens: 8, ..Traits::default() },
+    }])
+}

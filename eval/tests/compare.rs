@@ -1,0 +1,230 @@
+//! `ntl-eval compare` and `ntl-eval report` on run folders, as the binary itself writes them and as others do.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Mock, Says, err, ntl_eval, number, out, text};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Forty sums `i + i`, and two runs over them.
+struct Fixture {
+    folder: TempDir,
+    a: PathBuf,
+    b: PathBuf,
+}
+
+fn sum(prompt: &str) -> f64 {
+    2.0 * prompt.split(' ').next().unwrap().parse::<f64>().unwrap()
+}
+
+/// A answers in texts and is 3 too high on every other item; B answers in numbers and is right but for two items,
+/// one of which it does not read.
+fn fixture() -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("arithmetic_test_interpolate.txt");
+    let pairs: Vec<String> = (1..=40).map(|i| format!("{i} + {i}\n{}\n", 2 * i)).collect();
+    fs::write(&data, pairs.concat()).unwrap();
+    let texts = Mock::start(&["greedy"], |prompt, _| match sum(prompt) {
+        sum if sum % 4.0 < 1.0 => text(&format!(" {}", sum + 3.0)),
+        sum => text(&format!(" {sum}")),
+    });
+    let numbers = Mock::start(&["regress"], |prompt, _| match sum(prompt) {
+        sum if sum < 2.5 => refused(),
+        sum if sum > 79.5 => number(sum + 9.0, sum + 9.0, sum + 9.0),
+        sum => number(sum, sum, sum),
+    });
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    ask(&texts, &data, &a, "text");
+    ask(&numbers, &data, &b, "regress");
+    Fixture { folder, a, b }
+}
+
+/// A number that was refused for lack of mass.
+fn refused() -> Says {
+    let Says(status, headers, body) = number(1.0, 1.0, 1.0);
+    let mut body: Value = serde_json::from_str(&body).unwrap();
+    body["choices"][0]["number"]["value"] = Value::Null;
+    Says(status, headers, body.to_string())
+}
+
+fn ask(mock: &Mock, data: &Path, folder: &Path, mode: &str) {
+    let [data, folder] = [data, folder].map(|path| path.to_str().unwrap());
+    let output = ntl_eval(
+        &[
+            &[
+                "arithmetic",
+                "--split",
+                "interpolate",
+                "--endpoint",
+                &mock.url,
+                "--data",
+                data,
+                "--out",
+                folder,
+            ],
+            &["--mode", mode, "--quiet"][..],
+        ]
+        .concat(),
+    );
+    assert!(folder_of_run(folder), "{}", err(&output));
+}
+
+fn folder_of_run(folder: &str) -> bool {
+    ["report.json", "samples.jsonl"].iter().all(|name| Path::new(folder).join(name).is_file())
+}
+
+impl Fixture {
+    fn compare(&self, more: &[&str]) -> String {
+        let sides = [&self.a, &self.b].map(|path| path.to_str().unwrap());
+        let output = ntl_eval(&[&["compare", sides[0], sides[1], "--resamples", "500"], more].concat());
+        assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
+        out(&output)
+    }
+}
+
+#[test]
+fn two_runs_of_this_program_are_compared() {
+    let fixture = fixture();
+    let found: Value = serde_json::from_str(&fixture.compare(&["--json", "--items", "2"])).unwrap();
+    assert_eq!((&found["task"], &found["split"]), (&json!("arithmetic"), &json!("interpolate")));
+    assert_eq!((&found["a"]["model"], &found["b"]["mode"]), (&json!("greedy"), &json!("regress")));
+    let mae = found["metrics"].as_array().unwrap().iter().find(|metric| metric["name"] == "mae").unwrap();
+    assert_eq!(
+        (&mae["better"], &mae["difference"].as_f64().unwrap().is_sign_negative()),
+        (&json!("lower"), &true)
+    );
+    assert!(mae["verdict"].as_str().unwrap().starts_with("B is better on mae by 1.308 ["), "{mae}");
+    assert_eq!(found["mcnemar"]["only_b"], 19);
+    let items: Vec<_> = found["items"].as_array().unwrap().iter().map(|item| &item["doc_id"]).collect();
+    assert_eq!(items, [39, 1], "the largest difference is B's only wrong number");
+}
+
+#[test]
+fn the_same_is_written_for_terminals_and_as_markdown() {
+    let fixture = fixture();
+    let (plain, markdown) = (fixture.compare(&[]), fixture.compare(&["--markdown"]));
+    assert!(plain.starts_with("arithmetic interpolate, 40 items\nA: greedy, text mode ("), "{plain}");
+    assert!(markdown.starts_with("# arithmetic interpolate: A against B\n"), "{markdown}");
+    for text in [&plain, &markdown] {
+        assert!(text.contains("McNemar on accuracy: A alone is right on 1, B alone on 19; p "), "{text}");
+        assert!(text.contains("| mae "), "{text}");
+    }
+    assert_eq!(plain, fixture.compare(&[]), "the bootstrap is seeded");
+}
+
+#[test]
+fn runs_over_other_items_are_refused_and_the_first_is_named() {
+    let fixture = fixture();
+    let samples = fixture.b.join("samples.jsonl");
+    let changed = fs::read_to_string(&samples).unwrap().replace("7 + 7", "7 + 6");
+    fs::write(&samples, changed).unwrap();
+    let sides = [&fixture.a, &fixture.b].map(|path| path.to_str().unwrap());
+    let output = ntl_eval(&["compare", sides[0], sides[1]]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(err(&output), "error: item 6 has another question in B: \"7 + 6\", and in A \"7 + 7\"\n");
+}
+
+#[test]
+fn a_folder_without_a_run_is_refused() {
+    let fixture = fixture();
+    let folder = fixture.folder.path().to_str().unwrap();
+    let output = ntl_eval(&["compare", folder, fixture.b.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("holds no report.json; there is one in "), "{}", err(&output));
+    let empty = tempfile::tempdir().unwrap();
+    let output = ntl_eval(&["report", empty.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("holds no report.json"), "{}", err(&output));
+}
+
+#[test]
+fn a_report_is_two_files_that_stand_alone() {
+    let fixture = fixture();
+    let folder = fixture.b.to_str().unwrap();
+    let output = ntl_eval(&["report", folder]);
+    assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
+    assert_eq!(out(&output), format!("{folder}/report.html\n{folder}/report.md\n"));
+    let page = fs::read_to_string(fixture.b.join("report.html")).unwrap();
+    for heading in
+        ["Figures", "Beside the paper", "Predicted against true", "Errors", "Closed mass", "Largest errors"]
+    {
+        assert!(page.contains(&format!("{heading}</h")), "{heading}");
+    }
+    for fetched in ["<script", "<link", "src=", "url(", "@import", "NaN"] {
+        assert!(!page.contains(fetched), "{fetched}");
+    }
+    let text = fs::read_to_string(fixture.b.join("report.md")).unwrap();
+    assert!(text.starts_with("# arithmetic interpolate\n\nregress · regress mode · 40 items · "), "{text}");
+    assert!(text.contains("| T5-small, NTL-WAS, λ 0.3 "), "{text}");
+}
+
+#[test]
+fn a_folder_of_runs_gets_a_page_that_leads_to_each() {
+    let fixture = fixture();
+    let folder = fixture.folder.path();
+    let output = ntl_eval(&["report", folder.to_str().unwrap()]);
+    assert_eq!(out(&output).lines().count(), 6, "{}", out(&output));
+    let page = fs::read_to_string(folder.join("report.html")).unwrap();
+    for run in ["a", "b"] {
+        assert!(page.contains(&format!("<a href=\"./{run}/report.html\">{run}</a>")), "{page}");
+        assert!(folder.join(run).join("report.html").is_file());
+    }
+}
+
+/// A run of another program: 43,246 items with hostile texts, wild predictions, modules, quirks and calibration.
+fn large_run(folder: &Path) {
+    let metric = json!({ "value": 0.5, "low": 0.4, "high": 0.6, "n": 43_246 });
+    let report = json!({
+        "task": "rjokes", "split": "test", "model": "<b>m</b>", "endpoint": "http://h", "mode": "regress",
+        "n": 43_246, "n_valid": 43_246, "seed": null, "settings": { "x": null }, "metrics": { "accuracy": metric },
+        "baselines": {}, "versions": {}, "started": "", "seconds": 1.0,
+        "modules": {
+            "one": { "n": 9, "n_valid": 9, "metrics": { "accuracy": metric } },
+            "two": { "n": 8, "n_valid": 7, "metrics": { "accuracy": metric } },
+        },
+        "quirks": [{ "name": "isclose", "paper": 0.52, "sane": 0.5, "note": "1e-5 of the truth" }],
+        "calibration": { "pit": vec![2162; 20], "coverage": [{ "q": 0.5, "covered": 21_000, "n": 43_246 }] },
+        "unparsed_rule": "rule of <the> run",
+    });
+    fs::write(folder.join("report.json"), report.to_string()).unwrap();
+    let sample = |id: u64| {
+        let value = ((id * 7_919) % 10_007) as f64 - 5_000.0;
+        let wild = if id.is_multiple_of(1_000) { 1e12 } else { value + (id % 13) as f64 };
+        json!({
+            "doc_id": id, "doc": { "question": format!("<script>alert({id})</script> & \"'`|"), "answer": "x" },
+            "target": value.to_string(), "resps": [["</td>"]], "accuracy": u8::from(id.is_multiple_of(13)),
+            "truth": value, "prediction": { "mean": wild, "median": wild, "mode": wild }, "mass_closed": 0.999,
+        })
+        .to_string()
+    };
+    let samples: Vec<String> = (0..43_246).map(sample).collect();
+    fs::write(folder.join("samples.jsonl"), samples.join("\n")).unwrap();
+}
+
+#[test]
+fn the_report_of_a_large_run_stays_small_and_its_texts_stay_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    large_run(folder.path());
+    let output = ntl_eval(&["report", folder.path().to_str().unwrap()]);
+    assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
+    let page = fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+    for (wanted, shown) in [
+        ("&lt;script&gt;alert(", true),
+        ("<script", false),
+        ("<b>m", false),
+        ("Rule of &lt;the&gt; run.", true),
+        ("Accuracy by module</h3>", true),
+        ("Calibration</h3>", true),
+        ("Coverage of quantiles</h3>", true),
+        ("The paper's quirks</h2>", true),
+        ("Beyond the picture and drawn on its edge: 44.", true),
+    ] {
+        assert_eq!(page.contains(wanted), shown, "{wanted}");
+    }
+}

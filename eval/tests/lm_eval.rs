@@ -1,0 +1,94 @@
+//! GSM8K as lm-eval 0.4.13 does it (task `gsm8k`, version 3): the same prompts, readings and scores on the whole test set.
+//!
+//! The digests were computed by lm-eval's own classes on the same files: its few-shot prompts as it sent them, and
+//! `RegexFilter` and `exact_match_hf_evaluate` on solutions that are bent in eleven ways.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use ntl_eval::args::{Cli, Command};
+use ntl_eval::data::Item;
+use ntl_eval::data::fetch::hex;
+use ntl_eval::readings::Reading;
+use ntl_eval::tasks::gsm8k;
+use sha2::{Digest, Sha256};
+
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+fn data() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/gsm8k");
+    if folder.join("train.jsonl").is_file() {
+        return Some(folder);
+    }
+    eprintln!("skipped: {} is not there", folder.display());
+    None
+}
+
+/// The items that a command line asks for.
+fn items(more: &[&str]) -> Option<Vec<Item>> {
+    let folder = data()?;
+    let args = ["ntl-eval", "gsm8k", "--endpoint", "http://h", "--data", folder.to_str().unwrap()];
+    let cli = Cli::try_parse_from([&args[..], more].concat()).unwrap();
+    let Command::Gsm8k(args) = cli.command else { return None };
+    Some(gsm8k::suites(&args).unwrap().remove(0).items)
+}
+
+fn digest(lines: &[String], between: &str) -> String {
+    hex(&Sha256::digest(lines.join(between)))
+}
+
+/// A solution, bent in one of eleven ways.
+fn bent(index: usize, answer: &str) -> String {
+    let (before, number) = answer.rsplit_once("#### ").unwrap();
+    match index % 11 {
+        0 => answer.to_owned(),
+        1 => answer.replace("#### ", "The answer is "),
+        2 => format!("It costs ${number}.00."),
+        3 => format!("{answer}."),
+        4 => format!("{answer} apples and 3 pears"),
+        5 => format!("#### {number}."),
+        6 => "I do not know".to_owned(),
+        7 => before.to_owned(),
+        8 => format!("#### -{number}"),
+        9 => format!("so ${number} in total"),
+        _ => format!("#### {number}\n\nand then 5"),
+    }
+}
+
+#[test]
+fn five_shot_prompts_are_those_of_lm_eval() {
+    let Some(items) = items(&["--shots", "5"]) else { return };
+    let prompts: Vec<String> = items.iter().map(|item| item.prompt().to_owned()).collect();
+    assert_eq!(prompts.len(), 1_319);
+    assert_eq!(digest(&prompts, "\n"), "b9b1776c154e29f3b1dfd2adbb4846365d4e3642a2130c59c283d1fb98e821a6");
+}
+
+#[test]
+fn readings_and_scores_are_those_of_lm_eval() {
+    let Some(items) = items(&[]) else { return };
+    let texts: Vec<String> =
+        items.iter().enumerate().map(|(index, item)| bent(index, &item.answer)).collect();
+    for (reading, count, read, hits) in [
+        (
+            Reading::Strict,
+            599,
+            "d8f7f9954052e1c762459d57582dede2dcbee059061c55af3425d3dde696b8d6",
+            "924ffc0138a4a04f5d0169e0285a71591f7910d06f130c07b3114c923e37dd27",
+        ),
+        (
+            Reading::Flexible,
+            717,
+            "aacaf3c1ea027b615410366e5707e7bd40c643899f19d9ddf34082fa8ef1809f",
+            "19b3611a59bf8c080f82150059f28c7574f4c8ca55c9346131a739af49bd45ae",
+        ),
+    ] {
+        let found: Vec<String> = texts.iter().map(|text| reading.of(text)).collect();
+        assert_eq!(digest(&found, "\n"), read, "{reading:?}");
+        let pairs = texts.iter().zip(&items);
+        let matched: Vec<String> =
+            pairs.map(|(text, item)| u8::from(reading.matches(text, &item.answer)).to_string()).collect();
+        assert_eq!(matched.iter().filter(|hit| *hit == "1").count(), count, "{reading:?}");
+        assert_eq!(digest(&matched, ""), hits, "{reading:?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! The paper's figures against what its own code computed (`fixtures/metrics`, `fixtures/*/golden/paper_eval.json`).
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ntl_eval::metrics::bleu::Counts;
+use ntl_eval::metrics::paper::{Figures, number_pair, oddities};
+use ntl_eval::metrics::rouge::Rouge;
+use serde_json::Value;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures")
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+fn golden(file: &Path) -> Option<Value> {
+    match fs::read(file) {
+        Ok(bytes) => Some(serde_json::from_slice(&bytes).unwrap()),
+        Err(_) => {
+            eprintln!("skipped: {} is not there", file.display());
+            None
+        }
+    }
+}
+
+/// Null stands for NaN.
+fn float(value: &Value) -> f64 {
+    match value {
+        Value::String(text) => text.parse().unwrap(),
+        other => other.as_f64().unwrap_or(f64::NAN),
+    }
+}
+
+fn assert_same(what: &str, got: f64, want: &Value, tolerance: f64) {
+    let want = float(want);
+    let equal = got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+    let close = (got - want).abs() <= tolerance * want.abs();
+    assert!(equal || close, "{what}: {got:?}, want {want:?}");
+}
+
+/// Exact but for the last bits of logarithms, which numpy takes several at once, and of correlations, which scipy leaves
+/// to BLAS.
+fn assert_figures(name: &str, figures: &Figures, total: usize, want: &Value) {
+    for (key, got) in [
+        ("MAE", figures.mae),
+        ("MSE", figures.mse),
+        ("R2", figures.r2),
+        ("number_accuracy", figures.accuracy),
+        ("median_absolute_error", figures.median_ae),
+        ("count_not_produced_valid_results", figures.unparsed as f64),
+        ("average_count_not_produced_valid_results", figures.unparsed as f64 / total as f64),
+    ] {
+        assert_same(&format!("{name} {key}"), got, &want[key], 0.0);
+    }
+    for (key, got) in [
+        ("log_mae", figures.log_mae),
+        ("log_r2", figures.log_r2),
+        ("pearson", figures.pearson),
+        ("spearman", figures.spearman),
+    ] {
+        assert_same(&format!("{name} {key}"), got, &want[key], 1e-12);
+    }
+}
+
+fn texts(pair: &Value) -> (&str, &str) {
+    (pair["prediction"].as_str().unwrap(), pair["label"].as_str().unwrap())
+}
+
+#[test]
+fn every_pair_is_read_and_scored_as_the_paper_does() {
+    let Some(golden) = golden(&fixtures().join("metrics/metrics_golden.json")) else { return };
+    for pair in golden["pairs"].as_array().unwrap() {
+        let (prediction, label) = texts(pair);
+        match number_pair(prediction, label) {
+            Ok((value, truth)) => {
+                assert_same(prediction, value, &pair["number_result"][0], 0.0);
+                assert_same(prediction, truth, &pair["number_result"][1], 0.0);
+            }
+            Err(error) => assert!(pair["number_result"].is_null(), "{prediction:?}: {error}"),
+        }
+        let (invalid, none) = oddities(prediction);
+        let want = &pair["check_number_predictions"];
+        assert_eq!((invalid as u64, u64::from(none)), (want[0].as_u64().unwrap(), want[1].as_u64().unwrap()));
+        let rouge = Rouge::of(prediction, label);
+        for (key, got) in [("rouge1", rouge.one), ("rouge2", rouge.two), ("rougeL", rouge.longest)] {
+            assert_same(&format!("{prediction:?} {key}"), got, &pair["rouge"][key], 1e-12);
+        }
+        assert_same(prediction, Counts::of(prediction, label).score(), &pair["bleu"], 1e-12);
+    }
+}
+
+#[test]
+fn every_group_has_the_paper_s_figures() {
+    let Some(golden) = golden(&fixtures().join("metrics/metrics_golden.json")) else { return };
+    for group in golden["groups"].as_array().unwrap() {
+        let name = group["name"].as_str().unwrap();
+        let indices = group["pair_indices"].as_array().unwrap().iter();
+        let pairs: Vec<(&str, &str)> =
+            indices.map(|index| texts(&golden["pairs"][index.as_u64().unwrap() as usize])).collect();
+        let numbers: Vec<(f64, f64)> = pairs.iter().map(|(a, b)| number_pair(a, b).unwrap()).collect();
+        assert_figures(name, &Figures::of(&numbers), pairs.len(), &group["calculate_metrics"]);
+        let odd: Vec<(usize, bool)> = pairs.iter().map(|(prediction, _)| oddities(prediction)).collect();
+        let want = &group["check_number_predictions"];
+        assert_eq!(odd.iter().map(|(invalid, _)| *invalid as u64).sum::<u64>(), want[0].as_u64().unwrap());
+        assert_eq!(odd.iter().filter(|(_, none)| *none).count() as u64, want[1].as_u64().unwrap());
+        let counts: Vec<Counts> = pairs.iter().map(|(a, b)| Counts::of(a, b)).collect();
+        let bleu = Counts::sum(counts.iter().map(|counts| (counts, 1))).score();
+        assert_same(&format!("{name} bleu"), bleu, &group["bleu_corpus"]["score"], 1e-12);
+        let rouges: Vec<Rouge> = pairs.iter().map(|(a, b)| Rouge::of(a, b)).collect();
+        for (key, get) in [
+            ("rouge1", (|rouge| rouge.one) as fn(&Rouge) -> f64),
+            ("rouge2", |rouge| rouge.two),
+            ("rougeL", |rouge| rouge.longest),
+        ] {
+            let mean = rouges.iter().map(get).sum::<f64>() / rouges.len() as f64;
+            assert_same(&format!("{name} {key}"), mean, &group["rouge_mean_of_pairs"][key], 1e-12);
+        }
+    }
+}
+
+#[test]
+fn whole_evaluations_have_the_paper_s_figures() {
+    for checkpoint in ["t5-ntl-was", "t5-ntl-mse", "t5-ce", "t5-rt", "t5-rt-ntl", "t5-regression-head"] {
+        let file = fixtures().join(checkpoint).join("golden/paper_eval.json");
+        let Some(golden) = golden(&file) else { continue };
+        let column = |name: &str| -> Vec<String> {
+            let texts = golden[name].as_array().unwrap().iter();
+            texts.map(|text| text.as_str().unwrap().to_owned()).collect()
+        };
+        let (predictions, labels) = (column("decoded_predictions"), column("decoded_labels"));
+        let numbers: Vec<(f64, f64)> =
+            predictions.iter().zip(&labels).map(|(a, b)| number_pair(a, b).unwrap()).collect();
+        // The trainer logs everything with a prefix.
+        let logged = golden["metrics"].as_object().unwrap().iter();
+        let metrics: Value = logged
+            .map(|(name, value)| (name.trim_start_matches("eval_").to_owned(), value.clone()))
+            .collect();
+        assert_figures(checkpoint, &Figures::of(&numbers), numbers.len(), &metrics);
+        let batch = golden["per_device_eval_batch_size"].as_u64().unwrap() as usize;
+        let counts: Vec<Counts> = predictions.iter().zip(&labels).map(|(a, b)| Counts::of(a, b)).collect();
+        let scores: Vec<f64> =
+            counts.chunks(batch).map(|batch| Counts::sum(batch.iter().map(|c| (c, 1))).score()).collect();
+        let bleu = scores.iter().sum::<f64>() / scores.len() as f64;
+        assert_same(&format!("{checkpoint} bleu"), bleu, &metrics["bleu"], 1e-12);
+    }
+}

@@ -1,0 +1,150 @@
+//! Runs that were killed, and answers that are never asked for twice.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+
+use common::{HANG, Mock, Says, command, err, ntl_eval, number, text};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const ITEMS: usize = 40;
+
+/// Questions `0 + 1`, `1 + 1`, and so on.
+fn data(folder: &TempDir) -> String {
+    let file = folder.path().join("pairs.txt");
+    let lines: String = (0..ITEMS).map(|a| format!("{a} + 1\n{}\n", a + 1)).collect();
+    fs::write(&file, lines).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+/// Right two times of three, off by one else.
+fn answer(prompt: &str) -> f64 {
+    let a: f64 = prompt.split(' ').next().unwrap().parse().unwrap();
+    if a % 3.0 < 1.0 { a } else { a + 1.0 }
+}
+
+fn args<'a>(mock: &'a Mock, data: &'a str, out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["arithmetic", "--split", "interpolate", "--endpoint", &mock.url, "--data", data];
+    args.extend(["--quiet", "--concurrency", "3", "--out", out.to_str().unwrap()]);
+    args.extend(more);
+    args
+}
+
+/// A report without its times.
+fn report(out: &Path) -> String {
+    let text = fs::read_to_string(out.join("report.json")).unwrap();
+    let kept = text.lines().filter(|line| !line.contains("\"started\"") && !line.contains("\"seconds\""));
+    kept.collect::<Vec<_>>().join("\n")
+}
+
+/// A server that stops answering after 20 requests, says so, and goes on when told to.
+fn stalling() -> (Mock, mpsc::Receiver<()>, Arc<AtomicBool>) {
+    let (sender, stalled) = mpsc::channel();
+    let well = Arc::new(AtomicBool::new(false));
+    let (state, mended) = (Mutex::new((0, sender)), Arc::clone(&well));
+    let mock = Mock::start(&["tiny"], move |prompt, _| {
+        let mut state = state.lock().unwrap();
+        state.0 += 1;
+        if state.0 > 20 && !mended.load(Ordering::SeqCst) {
+            state.1.send(()).unwrap();
+            return Says(HANG, vec![], String::new());
+        }
+        let value = answer(prompt);
+        number(value + 0.1, value, value)
+    });
+    (mock, stalled, well)
+}
+
+#[test]
+fn a_killed_run_goes_on_and_ends_in_the_same_report_to_the_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let (mock, stalled, well) = stalling();
+    let regress = ["--mode", "regress"];
+    let mut child = command(&args(&mock, &data, &out, &regress)).spawn().unwrap();
+    stalled.recv().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!out.join("report.json").exists());
+    // Power failed in the middle of a line.
+    let journal = out.join("journal.jsonl");
+    let mut bytes = fs::read(&journal).unwrap();
+    let kept = bytes.iter().filter(|byte| **byte == b'\n').count() - 1;
+    bytes.extend(b"{\"id\":\"answer 7\",\"ke");
+    fs::write(&journal, bytes).unwrap();
+    well.store(true, Ordering::SeqCst);
+    let before = mock.bodies().len();
+    let resumed = ntl_eval(&args(&mock, &data, &out, &[&regress[..], &["--resume"]].concat()));
+    assert_eq!(resumed.status.code(), Some(0), "{}", err(&resumed));
+    assert_eq!(mock.bodies().len() - before, ITEMS - kept);
+    let whole = folder.path().join("whole");
+    let run = ntl_eval(&args(&mock, &data, &whole, &regress));
+    assert_eq!(run.status.code(), Some(0), "{}", err(&run));
+    assert_eq!(report(&out), report(&whole));
+    let samples = |out: &Path| fs::read(out.join("samples.jsonl")).unwrap();
+    assert_eq!(samples(&out), samples(&whole));
+    // What is complete is not asked at all.
+    let before = mock.bodies().len();
+    let again = ntl_eval(&args(&mock, &data, &out, &[&regress[..], &["--resume"]].concat()));
+    assert_eq!((again.status.code(), mock.bodies().len() - before), (Some(0), 0));
+    assert_eq!(report(&out), report(&whole));
+}
+
+#[test]
+fn an_unfinished_run_is_neither_overwritten_nor_mixed_with_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
+    let other = ntl_eval(&args(&mock, &data, &out, &["--limit", "9", "--resume"]));
+    assert_eq!(other.status.code(), Some(1));
+    let message = err(&other);
+    assert!(message.contains("other settings: ") && message.contains("limit was 4, is 9"), "{message}");
+    fs::remove_file(out.join("report.json")).unwrap_or_default();
+    let fresh = ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
+    assert_eq!(fresh.status.code(), Some(1));
+    assert!(err(&fresh).contains("did not end: go on with --resume"), "{}", err(&fresh));
+}
+
+#[test]
+fn failed_items_are_asked_again_when_a_run_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let mock = Mock::start(&["tiny"], |prompt, before| match (prompt, before) {
+        ("3 + 1", 0) => Says(500, vec![], "{}".to_owned()),
+        _ => text(&answer(prompt).to_string()),
+    });
+    assert_eq!(ntl_eval(&args(&mock, &data, &out, &[])).status.code(), Some(4));
+    let before = mock.bodies().len();
+    let resumed = ntl_eval(&args(&mock, &data, &out, &["--resume"]));
+    assert_eq!((resumed.status.code(), mock.bodies().len() - before), (Some(0), 1), "{}", err(&resumed));
+}
+
+#[test]
+fn a_cache_answers_for_the_same_model_and_request_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, cache) = (data(&folder), folder.path().join("cache"));
+    let mock = Mock::start(&["tiny", "large"], |prompt, _| text(&answer(prompt).to_string()));
+    let asked = |more: &[&str]| {
+        let before = mock.bodies().len();
+        let out = folder.path().join("out");
+        let cache = ["--cache", cache.to_str().unwrap(), "--limit", "6", "--json"];
+        let output = ntl_eval(&args(&mock, &data, &out, &[&cache, more].concat()));
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["started"] = json!(null);
+        report["seconds"] = json!(null);
+        (mock.bodies().len() - before, report)
+    };
+    let (first, report) = asked(&["--model", "tiny"]);
+    assert_eq!((first, asked(&["--model", "tiny"])), (6, (0, report)));
+    assert_eq!(asked(&["--model", "large"]).0, 6);
+    assert_eq!(asked(&["--model", "tiny", "--max-tokens", "5"]).0, 6);
+}
