@@ -1,7 +1,7 @@
 //! Guided decoding: texts that match a regular expression, a list of choices or a JSON schema, by `llguidance`.
 //!
 //! In: a constraint as a request states it. Out: a [`Guide`] for the vocabulary of one model. Not here: where its masks
-//! go (`ntl_core::sampling`). Invariant: whatever is asked for, compiling and every step stay within [`limits`].
+//! go (`ntl_core::sampling`). Invariant: whatever is asked for, compiling and every step stay within fixed limits.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
