@@ -128,8 +128,9 @@ impl Interview<'_, '_> {
                 extra.max_tokens = Some(longest + PAPER_ROOM - 1);
             }
         }
-        let labels = ids.into_iter().zip(texts);
-        let labels = labels.map(|(ids, text)| text.ok().map(|text| Label { ids, text: text.prompt }));
+        let labels = ids.into_iter().zip(texts).zip(self.items).map(|((ids, text), item)| {
+            text.ok().map(|text| Label { ids, text: label_text(text.prompt, &item.answer) })
+        });
         Ok((labels.collect(), extras))
     }
 
@@ -232,6 +233,13 @@ fn is_about_number(message: &str) -> bool {
     message.contains("number") && unknown.iter().any(|word| message.contains(word))
 }
 
+/// What a label reads as. Token ids alone do not hold the numbers of a checkpoint that keeps them beside its tokens
+/// (xVal); such a label is taken as it was written.
+fn label_text(decoded: String, written: &str) -> String {
+    let has_number = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
+    if has_number(&decoded) || !has_number(written) { decoded } else { written.to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,5 +261,12 @@ mod tests {
         ] {
             assert_eq!(is_about_number(message), want, "{message}");
         }
+    }
+
+    #[test]
+    fn a_label_whose_number_its_tokens_do_not_hold_is_taken_as_it_was_written() {
+        assert_eq!(label_text("- [NUM]".to_owned(), "-142"), "-142");
+        assert_eq!(label_text("- 142".to_owned(), "-142"), "- 142");
+        assert_eq!(label_text("none".to_owned(), "none"), "none");
     }
 }
