@@ -128,9 +128,9 @@ fn support_point(leaf: &numbers::Leaf) -> SupportPoint {
     SupportPoint { value: leaf.value + 0.0, text: leaf.text.clone(), probability: leaf.probability }
 }
 
-/// Sums of many products: a mass may miss 0 by rounding.
+/// Sums of many products: a mass may miss 0 by rounding, or come out as -0.
 fn mass(mass: numbers::Mass) -> Mass {
-    let share = |part: f64| part.clamp(0.0, 1.0);
+    let share = |part: f64| part.clamp(0.0, 1.0) + 0.0;
     Mass { closed: share(mass.closed), invalid: share(mass.invalid), open: share(mass.open) }
 }
 
