@@ -9,6 +9,10 @@ use ntl_bench::{demo, loading, numbers, random};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{LoadOptions, load};
 
+/// As in the server.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures number decoding, and makes checkpoints to measure with.
 #[derive(Parser)]
 #[command(version)]

@@ -3,7 +3,6 @@
 //! It goes the way of [`load`], with weights that are checked by the tables of their files only. So a new kind of model
 //! needs nothing here, and what this accepts lacks no tensor and has no wrong shape.
 
-use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, Weights, architecture};
@@ -26,8 +25,8 @@ pub struct Inspection {
     pub stored: Vec<String>,
     /// Element type in memory.
     pub dtype: String,
-    /// Bytes that the weights need in memory; `None` where that is not known of their type.
-    pub memory_bytes: Option<u64>,
+    /// Bytes that the weights need in memory.
+    pub memory_bytes: u64,
     /// Ids that the tokenizer knows.
     pub tokens: usize,
     /// How the tokenizer writes numbers.
@@ -107,11 +106,7 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
         parameters: weights.parameters,
         files: weights.files,
         stored: weights.stored,
-        memory_bytes: info
-            .dtype
-            .parse()
-            .ok()
-            .map(|dtype: DType| weights.parameters * dtype.size_in_bytes() as u64),
+        memory_bytes: options.place()?.bytes(weights.parameters),
         dtype: info.dtype.clone(),
         tokens: tokenizer.len(),
         number_encoding: info.number_encoding.name().to_owned(),

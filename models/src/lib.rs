@@ -18,4 +18,4 @@ pub mod t5;
 pub mod tokenizer;
 
 pub use load::{DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, load, load_adapted, vocabulary};
-pub use ops::Activation;
+pub use ops::{Activation, Placement};

@@ -1,5 +1,6 @@
 //! From a checkpoint to something that an engine can run.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
@@ -10,6 +11,7 @@ use ntl_core::text::TextDecoder;
 
 use crate::causal;
 use crate::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, architecture};
+use crate::ops::{Format, Placement};
 use crate::t5::{NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
 
@@ -33,6 +35,38 @@ pub enum DtypeChoice {
     Auto,
     /// 32-bit floating point.
     F32,
+    /// 16-bit brain floating point. On the CPU weights only; what is computed stays f32.
+    Bf16,
+    /// 16-bit floating point. On the CPU weights only; what is computed stays f32.
+    F16,
+    /// 8-bit integers with one scale for each 32 of them, CPU only.
+    Q8_0,
+}
+
+impl DtypeChoice {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Auto, Self::F32, Self::Bf16, Self::F16, Self::Q8_0];
+
+    /// The name that users give.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::Q8_0 => "q8_0",
+        }
+    }
+}
+
+impl FromStr for DtypeChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
+        found.ok_or_else(|| format!("`{name}` is none of {}", known()))
+    }
 }
 
 /// How to load a checkpoint.
@@ -133,8 +167,7 @@ fn load_t5(
     (name, architecture): (&str, Architecture),
     options: LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
-    let device = options.device.open()?;
-    let place = (options.dtype.resolve(), &device);
+    let place = &options.place()?;
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let log_scale = || facts.log_scale_embeddings().map(|choice| choice.value);
@@ -189,11 +222,31 @@ fn point_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary 
     }
 }
 
-impl DtypeChoice {
-    pub(crate) fn resolve(self) -> DType {
-        match self {
-            Self::Auto | Self::F32 => DType::F32,
+impl LoadOptions {
+    /// What they come to on this machine.
+    ///
+    /// # Errors
+    /// When there is no such device, or it cannot keep weights so.
+    pub fn place(&self) -> Result<Placement, LoadError> {
+        let device = self.device.open()?;
+        if device.is_cpu() {
+            return Ok(Placement::cpu(match self.dtype {
+                DtypeChoice::Auto | DtypeChoice::F32 => Format::F32,
+                DtypeChoice::Bf16 => Format::Bf16,
+                DtypeChoice::F16 => Format::F16,
+                DtypeChoice::Q8_0 => Format::Q8,
+            }));
         }
+        let dtype = match self.dtype {
+            DtypeChoice::F32 => DType::F32,
+            DtypeChoice::Auto | DtypeChoice::Bf16 => DType::BF16,
+            DtypeChoice::F16 => DType::F16,
+            DtypeChoice::Q8_0 => {
+                let reason = "q8_0 is for the CPU; on a GPU choose f32, bf16 or f16".to_owned();
+                return Err(LoadError::Device(reason));
+            }
+        };
+        Ok(Placement { device, dtype, format: Format::F32 })
     }
 }
 

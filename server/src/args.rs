@@ -4,8 +4,9 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
-use ntl_models::{DeviceChoice, LoadOptions};
+use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
 use crate::inspect::{ChoiceArgs, InspectArgs};
 
@@ -55,9 +56,13 @@ pub(crate) struct ModelArgs {
     /// Where models run: auto (a GPU where there is one), cpu, cuda or cuda:N
     #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = device)]
     pub(crate) device: DeviceChoice,
-    /// Element type of the weights in memory
-    #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto")]
-    pub(crate) dtype: Dtype,
+    /// Element type of the weights in memory; smaller ones are faster and less exact. On the CPU all is computed in f32
+    /// (but products of q8_0 weights, where the processor multiplies bytes), and auto is f32
+    #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto", value_parser = dtypes())]
+    pub(crate) dtype: DtypeChoice,
+    /// Threads that compute, for each model [default: one for each processor]
+    #[arg(long, env = "NTL_THREADS", value_name = "COUNT")]
+    pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) choices: ChoiceArgs,
 }
@@ -168,12 +173,9 @@ pub(crate) struct LogArgs {
 }
 
 /// Element types by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Dtype {
-    /// What suits the device
-    Auto,
-    /// 32-bit floating point
-    F32,
+fn dtypes() -> impl TypedValueParser<Value = DtypeChoice> {
+    PossibleValuesParser::new(DtypeChoice::ALL.map(DtypeChoice::name))
+        .try_map(|name| name.parse::<DtypeChoice>())
 }
 
 /// Looks of log lines.

@@ -7,14 +7,15 @@ mod network;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ntl_models::batch::EngineLimits;
-use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
+use ntl_models::{DeviceChoice, LoadOptions};
 
 use crate::adapters;
-use crate::args::{Args, Dtype, LimitArgs, LogArgs, LogFormat};
+use crate::args::{Args, LimitArgs, LogArgs, LogFormat};
 use crate::demo;
 use crate::listen::{ConnectionSettings, TlsFiles};
 use crate::state::HttpSettings;
@@ -124,10 +125,6 @@ impl TryFrom<Args> for Config {
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
         let Args { models, network, limits, logs, .. } = args;
-        let dtype = match models.dtype {
-            Dtype::Auto => DtypeChoice::Auto,
-            Dtype::F32 => DtypeChoice::F32,
-        };
         let connections = network::connection_settings(&network, &limits);
         let tls = network.tls_cert.zip(network.tls_key);
         let http = HttpSettings {
@@ -144,11 +141,11 @@ impl TryFrom<Args> for Config {
             models: adapters::attached(model_configs(&models.models)?, &models.adapters)?,
             load: LoadOptions {
                 device: models.device,
-                dtype,
+                dtype: models.dtype,
                 choices: models.choices.into(),
                 prefix_bytes_max: limits.prefix_cache_limit,
             },
-            engine: engine_limits(&limits),
+            engine: engine_limits(&limits, models.threads),
             http,
             connections,
             tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
@@ -177,14 +174,16 @@ fn telemetry(logs: LogArgs) -> Result<TelemetryConfig, ConfigError> {
     Ok(TelemetryConfig { format: logs.log_format, filter: logs.log, otlp_endpoint: logs.otlp_endpoint })
 }
 
-fn engine_limits(limits: &LimitArgs) -> EngineLimits {
+fn engine_limits(limits: &LimitArgs, threads: Option<NonZeroUsize>) -> EngineLimits {
+    let default = EngineLimits::default();
     EngineLimits {
+        threads: threads.unwrap_or(default.threads),
         queue_max: limits.queue_max as usize,
         running_max: limits.concurrency_max as usize,
         step_rows_max: limits.step_rows_max as usize,
         queue_time_max: (limits.queue_timeout > 0).then(|| Duration::from_secs(limits.queue_timeout.into())),
         cache_bytes_max: limits.cache_bytes_max.get(),
-        ..EngineLimits::default()
+        ..default
     }
 }
 

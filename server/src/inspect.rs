@@ -69,7 +69,7 @@ impl InspectArgs {
 }
 
 fn lines(found: &Inspection) -> Vec<(&str, String)> {
-    let memory = found.memory_bytes.map_or("not known".to_owned(), bytes);
+    let memory = bytes(found.memory_bytes);
     let mut lines = vec![
         ("kind", format!("{} ({})", found.kind, found.architecture)),
         ("network", network(found.sizes)),

@@ -13,6 +13,10 @@ use ntl_server::openapi;
 use ntl_server::serve::{self, Ended};
 use ntl_server::telemetry;
 
+/// Steps take and give back megabytes; the system's allocator would fetch them from the kernel each time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const FAILED: u8 = 1;
 const BAD_USAGE: u8 = 2;
 

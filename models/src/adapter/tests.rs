@@ -33,7 +33,7 @@ fn config() -> Value {
 
 fn load(folder: &Path, adapter: Option<&Adapter>) -> Result<Causal, LoadError> {
     let files = CheckpointFiles::folder(folder).unwrap();
-    let options = CausalOptions { tokens: 36, dtype: DType::F32, device: Device::Cpu, prefix_bytes_max: 0 };
+    let options = CausalOptions { tokens: 36, place: crate::Placement::default(), prefix_bytes_max: 0 };
     Causal::load_adapted(&files, &architecture(&files).unwrap(), &options, adapter)
 }
 

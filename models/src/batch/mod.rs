@@ -10,6 +10,7 @@ mod queue;
 mod run;
 mod share;
 
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, mpsc};
@@ -42,6 +43,8 @@ pub struct EngineLimits {
     /// a tree gets the budget that fits. Trees that outgrow what they were expected to need while this is used up take
     /// turns, so that at most one budget is held beyond it.
     pub cache_bytes_max: u64,
+    /// Threads that compute.
+    pub threads: NonZeroUsize,
 }
 
 impl Default for EngineLimits {
@@ -53,6 +56,7 @@ impl Default for EngineLimits {
             step_rows_max: 128,
             open_tokens_max: 4096,
             cache_bytes_max: 4 << 30,
+            threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         }
     }
 }
@@ -118,7 +122,7 @@ impl Engine {
     /// Starts a thread that owns `model`. Join the handle after dropping all clones of the engine and all events.
     ///
     /// # Errors
-    /// When the operating system gives no thread.
+    /// When the operating system gives no threads.
     pub fn spawn(
         model: Box<dyn BatchModel>,
         vocabulary: Vocabulary,
@@ -130,9 +134,13 @@ impl Engine {
         let runner = Runner::new(model, vocabulary, limits, observer);
         let alive = Arc::new(AtomicBool::new(true));
         let lives = Alive(Arc::clone(&alive));
+        // The engine is one of the threads that compute, so that no step waits for another to wake up.
+        let threads = rayon::ThreadPoolBuilder::new().num_threads(limits.threads.get());
+        let threads =
+            threads.thread_name(|_| "ntl-compute".to_owned()).build().map_err(std::io::Error::other)?;
         let thread = std::thread::Builder::new().name("ntl-engine".to_owned()).spawn(move || {
             let _lives = lives;
-            runner.run(Queue::new(receiver, limits.queue_time_max));
+            threads.install(|| runner.run(Queue::new(receiver, limits.queue_time_max)));
         })?;
         let places = Arc::new(Semaphore::new(limits.queue_max.min(Semaphore::MAX_PERMITS)));
         Ok((Self { messages, places, limits, cache, info, alive }, thread))

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use crate::adapter::Adapter;
 use crate::checkpoint::{LoadError, Weights};
 use crate::nodes::NodeStore;
 use crate::ops::{
-    Activation, AttentionRow, Heads, KeyValues, Turns, Visible, attend, layer_norm, linear, rms_norm, rotate,
+    Activation, AttentionRow, Heads, KeyValues, Placement, Turns, Visible, Weight, attend, layer_norm,
+    rms_norm, rotate,
 };
 
 use super::context::Block;
@@ -17,20 +18,19 @@ use super::{CausalConfig, LayerConfig, Naming};
 
 type Loaded<T> = std::result::Result<T, LoadError>;
 
-/// Reads tensors of one model onto one device.
+/// Reads tensors of one model to one place.
 pub(super) struct Loader<'a> {
     pub(super) weights: &'a Weights<'a>,
     pub(super) adapter: Option<&'a Adapter>,
     pub(super) config: &'a CausalConfig,
-    pub(super) dtype: DType,
-    pub(super) device: &'a Device,
+    pub(super) place: &'a Placement,
     /// Weights read so far.
     pub(super) parameters: Cell<u64>,
 }
 
 impl Loader<'_> {
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Loaded<Tensor> {
-        let read = self.weights.tensor(name, shape, self.dtype, self.device)?;
+        let read = self.weights.tensor(name, shape, self.place.dtype, &self.place.device)?;
         self.parameters.set(self.parameters.get() + read.elem_count() as u64);
         Ok(read)
     }
@@ -41,8 +41,12 @@ impl Loader<'_> {
         Ok(Norm { weight: self.tensor(&format!("{name}.weight"), &[width])?, bias, eps: norm.eps })
     }
 
+    pub(super) fn packed(&self, tensor: Tensor) -> Loaded<Weight> {
+        Weight::new(tensor, self.place).map_err(device)
+    }
+
     /// A projection from `input` to `output` numbers.
-    fn projection(&self, name: &str, [output, input]: [usize; 2], bias: bool) -> Loaded<Projection> {
+    fn projection(&self, name: &str, [output, input]: [usize; 2], bias: bool) -> Loaded<Stored> {
         let weight = format!("{name}.weight");
         let weight = match self.config.naming {
             Naming::Llama => self.tensor(&weight, &[output, input])?,
@@ -55,7 +59,7 @@ impl Loader<'_> {
         };
         let weight = self.merged(name, weight)?;
         let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[output])?) } else { None };
-        Ok(Projection { weight, bias })
+        Ok(Stored { weight, bias })
     }
 
     /// A weight with the change of the adapter.
@@ -67,20 +71,36 @@ impl Loader<'_> {
     }
 
     /// An output layer of its own, `[vocab, hidden]`.
-    pub(super) fn head(&self) -> Loaded<Tensor> {
+    pub(super) fn head(&self) -> Loaded<Weight> {
         let weight = self.tensor("lm_head.weight", &[self.config.vocab_size, self.config.hidden])?;
-        self.merged("lm_head", weight)
+        self.packed(self.merged("lm_head", weight)?)
     }
 
     /// A projection, with what it gives multiplied by `factor`.
-    fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> Loaded<Projection> {
-        let projection = self.projection(name, shape, bias)?;
-        if (factor - 1.0).abs() < f64::EPSILON || self.weights.stands_in() {
-            return Ok(projection);
+    fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> Loaded<Projection<1>> {
+        let mut stored = self.projection(name, shape, bias)?;
+        if (factor - 1.0).abs() > f64::EPSILON && !self.weights.stands_in() {
+            let scaled = |tensor: &Tensor| (tensor * factor).map_err(device);
+            stored.bias = stored.bias.as_ref().map(scaled).transpose()?;
+            stored.weight = scaled(&stored.weight)?;
         }
-        let scaled = |tensor: &Tensor| (tensor * factor).map_err(device);
-        let bias = projection.bias.as_ref().map(scaled).transpose()?;
-        Ok(Projection { weight: scaled(&projection.weight)?, bias })
+        self.joined([stored])
+    }
+
+    /// Several projections of the same numbers as one.
+    fn joined<const P: usize>(&self, stored: [Stored; P]) -> Loaded<Projection<P>> {
+        let widths = stored.each_ref().map(|stored| stored.weight.dims()[0]);
+        let biases: Option<Vec<&Tensor>> = stored.iter().map(|stored| stored.bias.as_ref()).collect();
+        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose().map_err(device)?;
+        let weights = stored.each_ref().map(|stored| &stored.weight);
+        let weight = if self.weights.stands_in() {
+            // One zero, seen everywhere.
+            let shape = (widths.iter().sum::<usize>(), weights[0].dims()[1]);
+            weights[0].narrow(0, 0, 1).and_then(|row| row.broadcast_as(shape))
+        } else {
+            Tensor::cat(&weights, 0)
+        };
+        Ok(Projection { weight: self.packed(weight.map_err(device)?)?, bias, widths })
     }
 
     pub(super) fn layer(&self, index: usize) -> Loaded<Layer> {
@@ -102,19 +122,21 @@ impl Loader<'_> {
             heads: Heads { queries: config.heads, keys: config.key_heads, scale: scale as f32 },
             window,
             wide_norm: self.norm(&part(names.wide_norm), hidden)?,
-            gate: if config.gated {
-                Some(self.projection(&part("mlp.gate_proj"), [config.wide, hidden], config.wide_bias)?)
-            } else {
-                None
+            up: {
+                let wide = |name| self.projection(&part(name), [config.wide, hidden], config.wide_bias);
+                if config.gated {
+                    Up::Gated(self.joined([wide("mlp.gate_proj")?, wide(names.up)?])?)
+                } else {
+                    Up::Plain(self.joined([wide(names.up)?])?)
+                }
             },
-            up: self.projection(&part(names.up), [config.wide, hidden], config.wide_bias)?,
             down: self.scaled(&part(names.down), [hidden, config.wide], config.wide_bias, residual)?,
             activation: config.activation,
         })
     }
 
     /// Projections to queries, keys and values.
-    fn inputs(&self, layer: &str) -> Loaded<[Projection; 3]> {
+    fn inputs(&self, layer: &str) -> Loaded<Projection<3>> {
         let config = self.config;
         let (hidden, queries, keys) = (config.hidden, config.query_width(), config.key_width());
         let bias = config.input_bias;
@@ -123,12 +145,12 @@ impl Loader<'_> {
                 let one = |name, width| {
                     self.projection(&format!("{layer}.self_attn.{name}"), [width, hidden], bias)
                 };
-                Ok([one("q_proj", queries)?, one("k_proj", keys)?, one("v_proj", keys)?])
+                self.joined([one("q_proj", queries)?, one("k_proj", keys)?, one("v_proj", keys)?])
             }
             Naming::Gpt2 => {
                 let all = self.projection(&format!("{layer}.attn.c_attn"), [3 * hidden, hidden], bias)?;
-                let third = |index| all.rows(index * hidden, hidden).map_err(device);
-                Ok([third(0)?, third(1)?, third(2)?])
+                let Projection { weight, bias, .. } = self.joined([all])?;
+                Ok(Projection { weight, bias, widths: [hidden; 3] })
             }
         }
     }
@@ -202,27 +224,46 @@ impl Naming {
     }
 }
 
-/// A weight `[out, in]` with a bias `[out]`.
-pub(super) struct Projection {
+/// A weight `[out, in]` with a bias `[out]`, as they are read.
+struct Stored {
     weight: Tensor,
     bias: Option<Tensor>,
 }
 
-impl Projection {
+/// `P` projections of the same numbers, side by side.
+struct Projection<const P: usize> {
+    weight: Weight,
+    bias: Option<Tensor>,
+    widths: [usize; P],
+}
+
+impl<const P: usize> Projection<P> {
+    /// `[M, in]` to `[M, width]` for each of the projections.
+    fn parts(&self, x: &Tensor) -> Result<[Tensor; P]> {
+        let mut parts = self.weight.parts(x, self.widths)?;
+        if let Some(bias) = &self.bias {
+            let mut from = 0;
+            for (part, width) in parts.iter_mut().zip(self.widths) {
+                *part = part.broadcast_add(&bias.narrow(0, from, width)?)?;
+                from += width;
+            }
+        }
+        Ok(parts)
+    }
+}
+
+impl Projection<1> {
     /// `[M, in]` to `[M, out]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let product = linear(x, &self.weight)?;
-        match &self.bias {
-            Some(bias) => product.broadcast_add(bias),
-            None => Ok(product),
-        }
+        self.parts(x).map(|[all]| all)
     }
+}
 
-    /// Some of the numbers that it gives.
-    fn rows(&self, from: usize, count: usize) -> Result<Self> {
-        let some = |tensor: &Tensor| tensor.narrow(0, from, count);
-        Ok(Self { weight: some(&self.weight)?, bias: self.bias.as_ref().map(some).transpose()? })
-    }
+/// What widens hidden states for the activation.
+enum Up {
+    /// The gate, then what it is multiplied with.
+    Gated(Projection<2>),
+    Plain(Projection<1>),
 }
 
 /// Normalisation with a learned scale, and a bias where the mean is taken off as well.
@@ -272,15 +313,14 @@ impl Span<'_> {
 /// One layer: attention, then feed-forward, each behind a normalisation.
 pub(super) struct Layer {
     norm: Norm,
-    inputs: [Projection; 3],
+    inputs: Projection<3>,
     head_norms: Option<(Norm, Norm)>,
-    output: Projection,
+    output: Projection<1>,
     heads: Heads,
     window: Option<usize>,
     wide_norm: Norm,
-    gate: Option<Projection>,
-    up: Projection,
-    down: Projection,
+    up: Up,
+    down: Projection<1>,
     activation: Activation,
 }
 
@@ -293,9 +333,7 @@ impl Layer {
         spans: &[Span<'_>],
         turns: Option<&Turns>,
     ) -> Result<Tensor> {
-        let normed = self.norm.forward(x)?;
-        self.remember(&normed, index, spans, turns)?;
-        let q = self.inputs[0].forward(&normed)?;
+        let q = self.remember(x, index, spans, turns)?;
         let q = turned(self.head_norms.as_ref().map(|norms| &norms.0), q, turns)?;
         let before: Vec<Vec<&KeyValues>> =
             spans.iter().map(|span| span.blocks.iter().map(|block| block.layer(index)).collect()).collect();
@@ -312,40 +350,32 @@ impl Layer {
         &x + self.feed_forward(&self.wide_norm.forward(&x)?)?
     }
 
-    /// Stores the keys and values of rows whose normalised hidden states are `[R, hidden]`.
-    fn remember(
+    /// Stores the keys and values of rows whose hidden states in front of the layer are `[R, hidden]`; returns their
+    /// queries.
+    pub(super) fn remember(
         &self,
-        normed: &Tensor,
+        x: &Tensor,
         index: usize,
         spans: &[Span<'_>],
         turns: Option<&Turns>,
-    ) -> Result<()> {
-        let (k, v) = (self.inputs[1].forward(normed)?, self.inputs[2].forward(normed)?);
+    ) -> Result<Tensor> {
+        let [q, k, v] = self.inputs.parts(&self.norm.forward(x)?)?;
         let k = turned(self.head_norms.as_ref().map(|norms| &norms.1), k, turns)?;
         for span in spans {
             let (from, count) = (span.first_row, span.sight.len());
             let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
             span.nodes.store(index, span.first_node, &keys, &values)?;
         }
-        Ok(())
-    }
-
-    /// The same for hidden states in front of the layer, when nothing behind it is wanted.
-    pub(super) fn remember_only(
-        &self,
-        x: &Tensor,
-        index: usize,
-        spans: &[Span<'_>],
-        turns: Option<&Turns>,
-    ) -> Result<()> {
-        self.remember(&self.norm.forward(x)?, index, spans, turns)
+        Ok(q)
     }
 
     fn feed_forward(&self, x: &Tensor) -> Result<Tensor> {
-        let wide = self.up.forward(x)?;
-        let wide = match &self.gate {
-            None => self.activation.apply(&wide)?,
-            Some(gate) => (self.activation.apply(&gate.forward(x)?)? * wide)?,
+        let wide = match &self.up {
+            Up::Plain(up) => self.activation.apply(&up.forward(x)?)?,
+            Up::Gated(both) => {
+                let [gate, wide] = both.parts(x)?;
+                self.activation.gate(&gate, &wide)?
+            }
         };
         self.down.forward(&wide)
     }

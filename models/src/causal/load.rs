@@ -23,8 +23,7 @@ pub(crate) fn load(
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let causal = CausalOptions {
         tokens: tokenizer.len(),
-        dtype: options.dtype.resolve(),
-        device: options.device.open()?,
+        place: options.place()?,
         prefix_bytes_max: options.prefix_bytes_max,
     };
     let adapter = adapter.map(Adapter::open).transpose()?;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 use ntl_core::engine::{
     BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Row,
 };
@@ -16,17 +16,15 @@ use super::{CausalConfig, Positions};
 use crate::adapter::Adapter;
 use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
 use crate::nodes::{Group, NodeShape, NodeStore, grow};
-use crate::ops::{Turns, Visible, linear};
+use crate::ops::{Placement, Turns, Visible, Weight};
 
 /// How a model is loaded, beside what its files say.
 #[derive(Debug, Clone)]
 pub struct CausalOptions {
     /// Ids that the tokenizer knows.
     pub tokens: usize,
-    /// Element type of the weights in memory.
-    pub dtype: DType,
     /// Where it runs.
-    pub device: Device,
+    pub place: Placement,
     /// Most memory for the beginnings of earlier prompts; 0 keeps none.
     pub prefix_bytes_max: usize,
 }
@@ -35,13 +33,13 @@ pub struct CausalOptions {
 pub struct Causal {
     info: ModelInfo,
     config: CausalConfig,
-    embeddings: Tensor,
+    embeddings: Weight,
     /// `[positions_max, hidden]`, where positions are learned.
     learned: Option<Tensor>,
     layers: Vec<Layer>,
     norm: Norm,
     /// `[vocab, hidden]`.
-    head: Tensor,
+    head: Weight,
     node: NodeShape,
     prefixes: PrefixCache,
     contexts: HashMap<ContextId, Context>,
@@ -75,11 +73,11 @@ impl Causal {
             return Err(LoadError::field(files.name_of("config.json"), "vocab_size", reason));
         }
         let weights = Weights::open(files)?;
-        let (dtype, device) = (options.dtype, &options.device);
+        let place = &options.place;
         let parameters = Cell::default();
-        let loader = Loader { weights: &weights, adapter, config: &config, dtype, device, parameters };
+        let loader = Loader { weights: &weights, adapter, config: &config, place, parameters };
         let [embeddings, norm, learned] = config.naming.ends(&weights);
-        let embeddings = loader.tensor(&embeddings, &[config.vocab_size, config.hidden])?;
+        let embeddings = loader.packed(loader.tensor(&embeddings, &[config.vocab_size, config.hidden])?)?;
         let learned = match config.positions {
             Positions::Rotary(_) => None,
             Positions::Learned => Some(loader.tensor(&learned, &[config.positions_max, config.hidden])?),
@@ -94,8 +92,8 @@ impl Causal {
         let node = NodeShape {
             layers: config.layers.len(),
             width: config.key_width(),
-            dtype,
-            device: device.clone(),
+            dtype: place.dtype,
+            device: place.device.clone(),
         };
         let (prefixes, contexts) = (PrefixCache::new(options.prefix_bytes_max), HashMap::new());
         Ok(Self {
@@ -131,7 +129,7 @@ impl Causal {
             table.index_select(&Tensor::from_slice(indices, indices.len(), table.device())?, 0)
         };
         let embedded = || {
-            let mut x = look_up(&self.embeddings, tokens)?;
+            let mut x = self.embeddings.rows(tokens)?;
             let factor = self.config.multipliers.embedding;
             if (factor - 1.0).abs() > f64::EPSILON {
                 x = (x * factor)?;
@@ -163,7 +161,7 @@ impl Causal {
         let hidden = self.norm.forward(&x)?;
         let scale = self.config.multipliers.logits;
         let hidden = if (scale - 1.0).abs() > f64::EPSILON { (hidden / scale)? } else { hidden };
-        linear(&hidden, &self.head)?.flatten_all()?.to_vec1()
+        self.head.forward(&hidden)?.flatten_all()?.to_vec1()
     }
 
     /// Stores keys and values of rows in every layer; nothing else of them is wanted.
@@ -171,7 +169,7 @@ impl Causal {
         let turns = self.turns(spans);
         for (index, layer) in self.layers.iter().enumerate() {
             if index + 1 == self.layers.len() {
-                return layer.remember_only(&x, index, spans, turns.as_ref());
+                return layer.remember(&x, index, spans, turns.as_ref()).map(drop);
             }
             x = layer.forward(&x, index, spans, turns.as_ref())?;
         }
@@ -308,7 +306,7 @@ fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> Mode
     ModelInfo {
         kind: config.kind.to_owned(),
         backend: "native".to_owned(),
-        dtype: options.dtype.as_str().to_owned(),
+        dtype: options.place.name().to_owned(),
         number_encoding: NumberEncoding::Text,
         parameters,
         prompt_tokens_max: config.positions_max,

@@ -226,31 +226,20 @@ impl WithSimd for OneRow<'_> {
         let mut weights = vec![0.0_f32; seen.len()];
         for head in 0..self.heads.queries {
             let (lane, key_lane) = (head * dim, head / sharing * dim);
-            let (query, lanes) = (&self.query[lane..lane + dim], key_lane..key_lane + dim);
-            for (index, (weight, (key, _))) in weights.iter_mut().zip(seen).enumerate() {
-                let bias = self.bias.map_or(0.0, |bias| bias.at(head, hidden + index, self.row.position));
-                *weight = cpu::dot(simd, query, &key[lanes.clone()]) * self.heads.scale + bias;
+            let query = &self.query[lane..lane + dim];
+            for (weight, (key, _)) in weights.iter_mut().zip(seen) {
+                *weight = cpu::dot(simd, query, &key[key_lane..key_lane + dim]) * self.heads.scale;
             }
-            softmax(&mut weights);
-            let out = &mut self.out[lane..lane + dim];
-            for (&weight, (_, value)) in weights.iter().zip(seen) {
-                cpu::add_scaled(simd, out, weight, &value[lanes.clone()]);
+            if let Some(bias) = self.bias {
+                for (index, weight) in weights.iter_mut().enumerate() {
+                    *weight += bias.at(head, hidden + index, self.row.position);
+                }
             }
+            cpu::softmax(&mut weights);
+            let values = seen.iter().map(|(_, values)| &values[key_lane..key_lane + dim]);
+            cpu::weighted_sum(simd, weights.iter().copied().zip(values), &mut self.out[lane..lane + dim]);
         }
     }
-}
-
-#[inline(always)]
-fn softmax(scores: &mut [f32]) {
-    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    // In f64: its error would be one of the whole row.
-    let mut total = 0.0_f64;
-    for score in scores.iter_mut() {
-        *score = (*score - max).exp();
-        total += f64::from(*score);
-    }
-    let share = total.recip() as f32;
-    scores.iter_mut().for_each(|score| *score *= share);
 }
 
 /// The same, row by row in candle's operations, on any device.

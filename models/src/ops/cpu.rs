@@ -29,16 +29,131 @@ pub(super) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     simd.reduce_sum_f32s(sum)
 }
 
-/// `sum += scale * row`.
+/// Vectors that a weighted sum is kept in at a time.
+const SUMS: usize = 4;
+
+/// `out = sum(weight * row)`, always added up in the order of the rows.
 #[inline(always)]
-pub(super) fn add_scaled<S: Simd>(simd: S, sum: &mut [f32], scale: f32, row: &[f32]) {
-    let (sum_body, sum_tail) = S::as_mut_simd_f32s(sum);
-    let (row_body, row_tail) = S::as_simd_f32s(row);
-    let factor = simd.splat_f32s(scale);
-    for (sum, &row) in sum_body.iter_mut().zip(row_body) {
-        *sum = simd.mul_add_f32s(factor, row, *sum);
+pub(super) fn weighted_sum<'a, S: Simd>(
+    simd: S,
+    rows: impl Iterator<Item = (f32, &'a [f32])> + Clone,
+    out: &mut [f32],
+) {
+    let (body, tail) = S::as_mut_simd_f32s(out);
+    let tail_from = body.len() * S::F32_LANES;
+    let (wide, narrow) = body.as_chunks_mut::<SUMS>();
+    let narrow_from = wide.len() * SUMS * S::F32_LANES;
+    for (index, out) in wide.iter_mut().enumerate() {
+        let from = index * SUMS * S::F32_LANES;
+        let mut sums = [simd.splat_f32s(0.0); SUMS];
+        for (weight, row) in rows.clone() {
+            let (row, _) = S::as_simd_f32s(&row[from..from + SUMS * S::F32_LANES]);
+            let weight = simd.splat_f32s(weight);
+            for (sum, &row) in sums.iter_mut().zip(row) {
+                *sum = simd.mul_add_f32s(weight, row, *sum);
+            }
+        }
+        *out = sums;
     }
-    for (sum, &row) in sum_tail.iter_mut().zip(row_tail) {
-        *sum += scale * row;
+    for (index, out) in narrow.iter_mut().enumerate() {
+        let from = narrow_from + index * S::F32_LANES;
+        let mut sum = simd.splat_f32s(0.0);
+        for (weight, row) in rows.clone() {
+            let (row, _) = S::as_simd_f32s(&row[from..from + S::F32_LANES]);
+            sum = simd.mul_add_f32s(simd.splat_f32s(weight), row[0], sum);
+        }
+        *out = sum;
+    }
+    for (index, out) in tail.iter_mut().enumerate() {
+        *out = rows.clone().map(|(weight, row)| weight * row[tail_from + index]).sum();
+    }
+}
+
+/// Numbers added up side by side.
+const LANES: usize = 8;
+
+/// Scores to shares of one.
+#[inline(always)]
+pub(super) fn softmax(scores: &mut [f32]) {
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    for scores in scores.chunks(LANES) {
+        for (largest, &score) in largest.iter_mut().zip(scores) {
+            *largest = if score > *largest { score } else { *largest };
+        }
+    }
+    let largest = largest.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    for score in scores.iter_mut() {
+        *score = exp(*score - largest);
+    }
+    // In f64: its error would be one of the whole row.
+    let mut totals = [0.0_f64; LANES];
+    for scores in scores.chunks(LANES) {
+        for (total, &score) in totals.iter_mut().zip(scores) {
+            *total += f64::from(score);
+        }
+    }
+    let share = totals.iter().sum::<f64>().recip() as f32;
+    scores.iter_mut().for_each(|score| *score *= share);
+}
+
+/// e to the `x` within 2 units of the last place, 0 below -87.3, without branches or calls, so that loops over it
+/// become vector code. NaN stays NaN.
+///
+/// As `x = n ln 2 + r` (Cody and Waite), with the Taylor polynomial of `r`, |r| <= ln(2) / 2.
+#[inline(always)]
+pub(super) fn exp(x: f32) -> f32 {
+    /// Adding it rounds to an integer, which is then what the lowest bits hold.
+    const ROUNDER: f32 = 12_582_912.0;
+    /// Smallest and largest x with a normal result.
+    const RANGE: (f32, f32) = (-87.33, 88.37);
+    /// ln 2 in two parts; products of the first with small integers are exact.
+    const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
+    let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
+    let n = shifted - ROUNDER;
+    let r = (x - n * LN_2.0) - n * LN_2.1;
+    let mut p = 1.0 / 5040.0;
+    for factor in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = p * r + factor;
+    }
+    let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
+    let inside = p * power;
+    let below = if x < RANGE.0 { 0.0 } else { inside };
+    if x > RANGE.1 { f32::INFINITY } else { below }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponentials_are_right_to_the_last_places() {
+        let mut worst = 0.0_f64;
+        for step in -870_000..=880_000 {
+            let x = step as f32 * 1e-4;
+            let want = f64::from(x).exp();
+            worst = worst.max((f64::from(exp(x)) / want - 1.0).abs());
+        }
+        assert!(worst < 2.4e-7, "{worst}");
+        let ends = [exp(0.0), exp(-100.0), exp(f32::NEG_INFINITY), exp(100.0)];
+        assert_eq!(ends.map(f32::to_bits), [1.0, 0.0, 0.0, f32::INFINITY].map(f32::to_bits));
+        assert!(exp(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn shares_add_up_to_one_and_keep_their_ratios() {
+        for count in [1, 2, 7, 8, 9, 100] {
+            let scores: Vec<f32> = (0..count).map(|index| (index as f32 * 0.37).sin() * 9.0).collect();
+            let mut shares = scores.clone();
+            softmax(&mut shares);
+            let total: f64 = shares.iter().copied().map(f64::from).sum();
+            assert!((total - 1.0).abs() < 1e-6, "{total}");
+            for (score, share) in scores.iter().zip(&shares) {
+                let want = f64::from(score - scores[0]).exp() * f64::from(shares[0]);
+                assert!((f64::from(*share) / want - 1.0).abs() < 4e-6, "{share}");
+            }
+        }
+        let mut broken = [1.0, f32::NAN];
+        softmax(&mut broken);
+        assert!(broken.iter().all(|share| share.is_nan()), "{broken:?}");
     }
 }

@@ -7,12 +7,15 @@
 mod activation;
 mod attention;
 mod cpu;
-mod linear;
+mod matmul;
 mod norm;
 mod rotary;
+mod weight;
 
 pub use activation::Activation;
 pub(crate) use attention::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
-pub(crate) use linear::linear;
+pub(crate) use matmul::Format;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use rotary::{Turns, rotate};
+pub use weight::Placement;
+pub(crate) use weight::Weight;

@@ -8,10 +8,10 @@ use ntl_core::engine::ContextId;
 use super::bias::{Direction, relative_bias};
 use super::context::Context;
 use super::encoder::split;
-use super::layers::{Attention, FeedForward, Loader, Norm};
+use super::layers::{CrossAttention, FeedForward, Loader, Norm, SelfAttention};
 use crate::checkpoint::LoadError;
 use crate::nodes::Group;
-use crate::ops::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend, linear};
+use crate::ops::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
 
 pub(super) struct Decoder {
     layers: Vec<DecoderLayer>,
@@ -22,9 +22,9 @@ pub(super) struct Decoder {
 
 struct DecoderLayer {
     self_norm: Norm,
-    self_attention: Attention,
+    self_attention: SelfAttention,
     cross_norm: Norm,
-    cross_attention: Attention,
+    cross_attention: CrossAttention,
     feed_forward: FeedForward,
 }
 
@@ -35,9 +35,9 @@ impl Decoder {
             let block = format!("decoder.block.{index}.layer");
             Ok(DecoderLayer {
                 self_norm: loader.norm(&format!("{block}.0.layer_norm"))?,
-                self_attention: loader.attention(&format!("{block}.0.SelfAttention"))?,
+                self_attention: loader.self_attention(&format!("{block}.0.SelfAttention"))?,
                 cross_norm: loader.norm(&format!("{block}.1.layer_norm"))?,
-                cross_attention: loader.attention(&format!("{block}.1.EncDecAttention"))?,
+                cross_attention: loader.cross_attention(&format!("{block}.1.EncDecAttention"))?,
                 feed_forward: loader.feed_forward(&format!("{block}.2"))?,
             })
         };
@@ -62,8 +62,7 @@ impl Decoder {
     pub(super) fn contexts(&self, encoded: &Tensor, lengths: &[usize]) -> Result<Vec<Vec<KeyValues>>> {
         let mut prompts: Vec<Vec<KeyValues>> = lengths.iter().map(|_| Vec::new()).collect();
         for layer in &self.layers {
-            let keys = linear(encoded, &layer.cross_attention.k)?;
-            let values = linear(encoded, &layer.cross_attention.v)?;
+            let [keys, values] = layer.cross_attention.keys_and_values(encoded)?;
             for (prompt, kv) in prompts.iter_mut().zip(split(&keys, &values, lengths)?) {
                 prompt.push(kv);
             }
@@ -102,8 +101,7 @@ impl DecoderLayer {
         heads: (Heads, &RelativeBias),
     ) -> Result<Tensor> {
         let (normed, weights) = (self.self_norm.forward(x)?, &self.self_attention);
-        let (q, k, v) =
-            (linear(&normed, &weights.q)?, linear(&normed, &weights.k)?, linear(&normed, &weights.v)?);
+        let [q, k, v] = weights.inputs(&normed)?;
         for (group, context) in groups {
             let (from, count) = (group.first_row, group.paths.len());
             let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
@@ -119,7 +117,7 @@ impl DecoderLayer {
                     .map(move |path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1))
             })
             .collect();
-        linear(&attend(&q, &rows, heads.0, Some(heads.1))?, &weights.o)
+        weights.output.forward(&attend(&q, &rows, heads.0, Some(heads.1))?)
     }
 
     fn attend_to_prompt(
@@ -129,7 +127,7 @@ impl DecoderLayer {
         groups: &[(&Group, &Context)],
         heads: Heads,
     ) -> Result<Tensor> {
-        let q = linear(&self.cross_norm.forward(x)?, &self.cross_attention.q)?;
+        let q = self.cross_attention.query.forward(&self.cross_norm.forward(x)?)?;
         let rows: Vec<_> = groups
             .iter()
             .flat_map(|(group, context)| {
@@ -138,6 +136,6 @@ impl DecoderLayer {
                 std::iter::repeat_n(row, group.paths.len())
             })
             .collect();
-        linear(&attend(&q, &rows, heads, None)?, &self.cross_attention.o)
+        self.cross_attention.output.forward(&attend(&q, &rows, heads, None)?)
     }
 }

@@ -3,9 +3,9 @@
 use candle_core::{Result, Tensor};
 
 use super::bias::{Direction, relative_bias};
-use super::layers::{Attention, FeedForward, Loader, Norm};
+use super::layers::{FeedForward, Loader, Norm, SelfAttention};
 use crate::checkpoint::LoadError;
-use crate::ops::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend, linear};
+use crate::ops::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
 
 pub(super) struct Encoder {
     layers: Vec<EncoderLayer>,
@@ -16,7 +16,7 @@ pub(super) struct Encoder {
 
 struct EncoderLayer {
     norm: Norm,
-    attention: Attention,
+    attention: SelfAttention,
     feed_forward: FeedForward,
 }
 
@@ -27,7 +27,7 @@ impl Encoder {
             let block = format!("encoder.block.{index}.layer");
             Ok(EncoderLayer {
                 norm: loader.norm(&format!("{block}.0.layer_norm"))?,
-                attention: loader.attention(&format!("{block}.0.SelfAttention"))?,
+                attention: loader.self_attention(&format!("{block}.0.SelfAttention"))?,
                 feed_forward: loader.feed_forward(&format!("{block}.1"))?,
             })
         };
@@ -51,11 +51,7 @@ impl Encoder {
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
         for layer in &self.layers {
             let normed = layer.norm.forward(&x)?;
-            let (q, k, v) = (
-                linear(&normed, &layer.attention.q)?,
-                linear(&normed, &layer.attention.k)?,
-                linear(&normed, &layer.attention.v)?,
-            );
+            let [q, k, v] = layer.attention.inputs(&normed)?;
             let prompts = split(&k, &v, lengths)?;
             let rows: Vec<_> = prompts
                 .iter()
@@ -65,7 +61,7 @@ impl Encoder {
                 })
                 .collect();
             let attended = attend(&q, &rows, self.heads, Some(&self.bias))?;
-            x = (x + linear(&attended, &layer.attention.o)?)?;
+            x = (x + layer.attention.output.forward(&attended)?)?;
             x = layer.feed_forward.forward(&x)?;
         }
         self.norm.forward(&x)

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::layers::Loader;
 use crate::checkpoint::LoadError;
-use crate::ops::linear;
+use crate::ops::Weight;
 
 const NAME: &str = "lm_head.weight";
 /// The bigger head of xVal: two layers, numbered as parts of a `torch.nn.Sequential`.
@@ -16,28 +16,28 @@ pub(super) const WIDE: usize = 1024;
 /// What turns hidden states into logits.
 pub(super) struct Head {
     /// `[vocab, d_model]`, or `[vocab, WIDE]` behind a hidden layer.
-    weight: Tensor,
+    weight: Weight,
     /// `[WIDE, d_model]`, with a GELU behind it.
-    hidden: Option<Tensor>,
+    hidden: Option<Weight>,
     scale: Option<f64>,
 }
 
 impl Head {
     /// The stored head, or the embedding table where none is stored. Hidden states are divided by `sqrt(d_model)`
     /// before a tied head; a stored one says in the configuration whether it is tied.
-    pub(super) fn load(loader: &Loader<'_>, embeddings: &Tensor) -> std::result::Result<Self, LoadError> {
+    pub(super) fn load(loader: &Loader<'_>, embeddings: &Weight) -> std::result::Result<Self, LoadError> {
         let (vocab, d_model) = (loader.config.vocab_size, loader.config.d_model);
         let scale = Some((d_model as f64).powf(-0.5));
         let stored_scale = scale.filter(|_| loader.config.scale_stored_head);
         if loader.has(BIGGER[0]) {
-            let hidden = Some(loader.tensor(BIGGER[0], &[WIDE, d_model])?);
-            let weight = loader.tensor(BIGGER[1], &[vocab, WIDE])?;
+            let hidden = Some(loader.weight(BIGGER[0], [WIDE, d_model])?);
+            let weight = loader.weight(BIGGER[1], [vocab, WIDE])?;
             return Ok(Self { weight, hidden, scale: stored_scale });
         }
         if !loader.has(NAME) {
             return Ok(Self { weight: embeddings.clone(), hidden: None, scale });
         }
-        Ok(Self { weight: loader.tensor(NAME, &[vocab, d_model])?, hidden: None, scale: stored_scale })
+        Ok(Self { weight: loader.weight(NAME, [vocab, d_model])?, hidden: None, scale: stored_scale })
     }
 
     /// What all heads of the model see of hidden states `[R, d_model]`.
@@ -51,8 +51,8 @@ impl Head {
     /// `[R, d_model]`, scaled, to `[R, vocab]`.
     pub(super) fn logits(&self, scaled: &Tensor) -> Result<Tensor> {
         match &self.hidden {
-            Some(hidden) => linear(&linear(scaled, hidden)?.gelu_erf()?, &self.weight),
-            None => linear(scaled, &self.weight),
+            Some(hidden) => self.weight.forward(&hidden.forward(scaled)?.gelu_erf()?),
+            None => self.weight.forward(scaled),
         }
     }
 }

@@ -1,24 +1,44 @@
 //! Layers that both stacks are made of, and reading them from a checkpoint.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use super::T5Config;
 use crate::checkpoint::{LoadError, Weights};
-use crate::ops::{Activation, linear, rms_norm};
+use crate::ops::{Activation, Placement, Weight, rms_norm};
 
-/// Reads tensors of one T5 onto one device.
+/// Reads tensors of one T5 to one place.
 pub(super) struct Loader<'a> {
     pub(super) weights: &'a Weights<'a>,
     pub(super) config: &'a T5Config,
-    pub(super) dtype: DType,
-    pub(super) device: &'a Device,
+    pub(super) place: &'a Placement,
     /// What stands before the names of its tensors in the file.
     pub(super) prefix: &'static str,
 }
 
 impl Loader<'_> {
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> std::result::Result<Tensor, LoadError> {
-        self.weights.tensor(&format!("{}{name}", self.prefix), shape, self.dtype, self.device)
+        let Placement { dtype, device, .. } = self.place;
+        self.weights.tensor(&format!("{}{name}", self.prefix), shape, *dtype, device)
+    }
+
+    /// What applies a tensor `[out, in]` to rows.
+    pub(super) fn weight(&self, name: &str, shape: [usize; 2]) -> std::result::Result<Weight, LoadError> {
+        self.packed(self.tensor(name, &shape)?)
+    }
+
+    pub(super) fn packed(&self, tensor: Tensor) -> std::result::Result<Weight, LoadError> {
+        Weight::new(tensor, self.place).map_err(device)
+    }
+
+    /// Several weights that read the same, as one with their outputs side by side.
+    fn joined<const P: usize>(&self, weights: [Tensor; P]) -> std::result::Result<Weight, LoadError> {
+        if self.weights.stands_in() {
+            // One zero, seen everywhere.
+            let shape = (P * weights[0].dims()[0], weights[0].dims()[1]);
+            let all = weights[0].narrow(0, 0, 1).and_then(|row| row.broadcast_as(shape));
+            return self.packed(all.map_err(device)?);
+        }
+        self.packed(Tensor::cat(&weights, 0).map_err(device)?)
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -30,33 +50,43 @@ impl Loader<'_> {
         Ok(Norm { weight, eps: self.config.layer_norm_epsilon })
     }
 
-    pub(super) fn attention(&self, name: &str) -> std::result::Result<Attention, LoadError> {
+    pub(super) fn self_attention(&self, name: &str) -> std::result::Result<SelfAttention, LoadError> {
         let (inner, model) = (self.config.inner(), self.config.d_model);
-        let weight = |part: &str, shape: [usize; 2]| self.tensor(&format!("{name}.{part}.weight"), &shape);
-        Ok(Attention {
-            q: weight("q", [inner, model])?,
-            k: weight("k", [inner, model])?,
-            v: weight("v", [inner, model])?,
-            o: weight("o", [model, inner])?,
+        let input = |part: &str| self.tensor(&format!("{name}.{part}.weight"), &[inner, model]);
+        Ok(SelfAttention {
+            qkv: self.joined([input("q")?, input("k")?, input("v")?])?,
+            output: self.weight(&format!("{name}.o.weight"), [model, inner])?,
+            inner,
+        })
+    }
+
+    pub(super) fn cross_attention(&self, name: &str) -> std::result::Result<CrossAttention, LoadError> {
+        let (inner, model) = (self.config.inner(), self.config.d_model);
+        let input = |part: &str| self.tensor(&format!("{name}.{part}.weight"), &[inner, model]);
+        Ok(CrossAttention {
+            query: self.packed(input("q")?)?,
+            kv: self.joined([input("k")?, input("v")?])?,
+            output: self.weight(&format!("{name}.o.weight"), [model, inner])?,
+            inner,
         })
     }
 
     pub(super) fn feed_forward(&self, name: &str) -> std::result::Result<FeedForward, LoadError> {
         let (wide, model) = (self.config.d_ff, self.config.d_model);
-        let weight = |part: &str, shape: [usize; 2]| {
-            self.tensor(&format!("{name}.DenseReluDense.{part}.weight"), &shape)
-        };
-        let (wi, gate) = if self.config.gated {
-            (weight("wi_1", [wide, model])?, Some(weight("wi_0", [wide, model])?))
+        let part = |part: &str| format!("{name}.DenseReluDense.{part}.weight");
+        let input = |name: &str| self.tensor(&part(name), &[wide, model]);
+        let (input, gated) = if self.config.gated {
+            (self.joined([input("wi_0")?, input("wi_1")?])?, true)
         } else {
-            (weight("wi", [wide, model])?, None)
+            (self.packed(input("wi")?)?, false)
         };
         let norm = self.norm(&format!("{name}.layer_norm"))?;
         Ok(FeedForward {
             norm,
-            wi,
-            gate,
-            wo: weight("wo", [model, wide])?,
+            input,
+            gated,
+            wide,
+            output: self.weight(&part("wo"), [model, wide])?,
             activation: self.config.activation,
         })
     }
@@ -75,20 +105,49 @@ impl Norm {
     }
 }
 
-/// Projections of one attention: `q`, `k`, `v` `[inner, d_model]`, `o` `[d_model, inner]`.
-pub(super) struct Attention {
-    pub(super) q: Tensor,
-    pub(super) k: Tensor,
-    pub(super) v: Tensor,
-    pub(super) o: Tensor,
+/// Projections of attention to positions of the same stack.
+pub(super) struct SelfAttention {
+    /// `[3 * inner, d_model]`: queries, keys, values.
+    qkv: Weight,
+    /// `[d_model, inner]`.
+    pub(super) output: Weight,
+    inner: usize,
+}
+
+impl SelfAttention {
+    /// Queries, keys and values `[M, inner]` of normalised hidden states `[M, d_model]`.
+    pub(super) fn inputs(&self, x: &Tensor) -> Result<[Tensor; 3]> {
+        self.qkv.parts(x, [self.inner; 3])
+    }
+}
+
+/// Projections of attention to the prompt.
+pub(super) struct CrossAttention {
+    /// `[inner, d_model]`.
+    pub(super) query: Weight,
+    /// `[2 * inner, d_model]`: keys, values.
+    kv: Weight,
+    /// `[d_model, inner]`.
+    pub(super) output: Weight,
+    inner: usize,
+}
+
+impl CrossAttention {
+    /// Keys and values `[T, inner]` of encoder output `[T, d_model]`.
+    pub(super) fn keys_and_values(&self, encoded: &Tensor) -> Result<[Tensor; 2]> {
+        self.kv.parts(encoded, [self.inner; 2])
+    }
 }
 
 /// Normalisation and feed-forward of one layer.
 pub(super) struct FeedForward {
     norm: Norm,
-    wi: Tensor,
-    gate: Option<Tensor>,
-    wo: Tensor,
+    /// `[wide, d_model]`, or the gate before it as well, `[2 * wide, d_model]`.
+    input: Weight,
+    gated: bool,
+    wide: usize,
+    /// `[d_model, wide]`.
+    output: Weight,
     activation: Activation,
 }
 
@@ -96,11 +155,16 @@ impl FeedForward {
     /// `[M, d_model]` to the same, the residual included.
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let normed = self.norm.forward(x)?;
-        let wide = linear(&normed, &self.wi)?;
-        let wide = match &self.gate {
-            None => self.activation.apply(&wide)?,
-            Some(gate) => (self.activation.apply(&linear(&normed, gate)?)? * wide)?,
+        let wide = if self.gated {
+            let [gate, wide] = self.input.parts(&normed, [self.wide; 2])?;
+            self.activation.gate(&gate, &wide)?
+        } else {
+            self.activation.apply(&self.input.forward(&normed)?)?
         };
-        x + linear(&wide, &self.wo)?
+        x + self.output.forward(&wide)?
     }
+}
+
+fn device(error: candle_core::Error) -> LoadError {
+    LoadError::Device(error.to_string())
 }

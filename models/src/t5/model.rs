@@ -1,6 +1,6 @@
 //! A T5 that writes tokens, as a [`BatchModel`].
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 use ntl_core::engine::{
     BatchModel, CacheCost, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Row,
 };
@@ -11,6 +11,7 @@ use super::layers::Loader;
 use super::stacks::{Stacks, compute, load_embeddings};
 use super::xval::{NumberScaling, POSITIONS, Xval};
 use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
+use crate::ops::Placement;
 
 /// How a T5 takes numbers in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,11 +56,11 @@ impl TokenizerFacts {
         Ok(config)
     }
 
-    pub(super) fn info(self, kind: &str, config: &T5Config, dtype: DType, parameters: u64) -> ModelInfo {
+    pub(super) fn info(self, kind: &str, config: &T5Config, place: &Placement, parameters: u64) -> ModelInfo {
         ModelInfo {
             kind: kind.to_owned(),
             backend: "native".to_owned(),
-            dtype: dtype.as_str().to_owned(),
+            dtype: place.name().to_owned(),
             number_encoding: self.number_encoding,
             parameters,
             prompt_tokens_max: self.prompt_tokens_max,
@@ -84,7 +85,7 @@ impl T5Kind {
 }
 
 impl T5 {
-    /// Loads the weights of a checkpoint as `dtype` onto a device.
+    /// Loads the weights of a checkpoint.
     ///
     /// # Errors
     /// When configuration or weights are missing or do not fit each other.
@@ -92,19 +93,21 @@ impl T5 {
         files: &CheckpointFiles,
         facts: TokenizerFacts,
         kind: T5Kind,
-        (dtype, device): (DType, &Device),
+        place: &Placement,
     ) -> Result<Self, LoadError> {
         let config = facts.config(files)?;
         let weights = Weights::open(files)?;
-        let loader = Loader { weights: &weights, config: &config, dtype, device, prefix: "" };
+        let loader = Loader { weights: &weights, config: &config, place, prefix: "" };
         let table = load_embeddings(&loader)?;
-        let head = Head::load(&loader, &table)?;
-        let embeddings = match kind {
-            T5Kind::Rt => with_number_embeddings(&loader, &table)?,
-            T5Kind::Plain | T5Kind::Xval(_) => table,
+        let summed = match kind {
+            T5Kind::Rt => Some(with_number_embeddings(&loader, &table)?),
+            T5Kind::Plain | T5Kind::Xval(_) => None,
         };
+        let table = loader.packed(table)?;
+        let head = Head::load(&loader, &table)?;
+        let embeddings = summed.map_or(Ok(table), |summed| loader.packed(summed))?;
         let stacks = Stacks::load(&loader, embeddings)?;
-        let mut info = facts.info(kind.name(), &config, dtype, weights.parameters());
+        let mut info = facts.info(kind.name(), &config, place, weights.parameters());
         let mut xval = None;
         if let T5Kind::Xval(scaling) = kind {
             xval = Some(Xval::load(&loader, scaling)?);

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
     BatchModel, ContextId, Logits, ModelError, ModelInfo, NodeId, Opened, PathRow, Prompt, Row,
 };
@@ -15,20 +15,20 @@ use super::layers::Loader;
 use super::model::TokenizerFacts;
 use super::stacks::{Stacks, compute, load_embeddings};
 use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
-use crate::ops::linear;
+use crate::ops::{Placement, Weight};
 
 /// A T5 that answers with numbers.
 pub struct RegressionHead {
     info: ModelInfo,
     stacks: Stacks,
-    /// `[d_model, d_model]`, `[d_model]`, `[1, d_model]`, `[1]`.
-    head: [Tensor; 4],
+    /// `[d_model, d_model]` and `[1, d_model]`, each with its bias.
+    head: [(Weight, Tensor); 2],
     log_scale: bool,
     values: HashMap<ContextId, f32>,
 }
 
 impl RegressionHead {
-    /// Loads the weights of a checkpoint as `dtype` onto a device. `log_scale`: whether it was trained on logarithms.
+    /// Loads the weights of a checkpoint. `log_scale`: whether it was trained on logarithms.
     ///
     /// # Errors
     /// When configuration or weights are missing or do not fit each other.
@@ -36,21 +36,20 @@ impl RegressionHead {
         files: &CheckpointFiles,
         facts: TokenizerFacts,
         log_scale: bool,
-        (dtype, device): (DType, &Device),
+        place: &Placement,
     ) -> std::result::Result<Self, LoadError> {
         let config = facts.config(files)?;
         let weights = Weights::open(files)?;
-        let whole = Loader { weights: &weights, config: &config, dtype, device, prefix: "" };
+        let whole = Loader { weights: &weights, config: &config, place, prefix: "" };
         let loader = Loader { prefix: "transformer.", ..whole };
-        let stacks = Stacks::load(&loader, load_embeddings(&loader)?)?;
+        let stacks = Stacks::load(&loader, loader.packed(load_embeddings(&loader)?)?)?;
         let d_model = config.d_model;
-        let head = [
-            whole.tensor("classification_head.dense.weight", &[d_model, d_model])?,
-            whole.tensor("classification_head.dense.bias", &[d_model])?,
-            whole.tensor("classification_head.out_proj.weight", &[1, d_model])?,
-            whole.tensor("classification_head.out_proj.bias", &[1])?,
-        ];
-        let info = facts.info("t5-regression-head", &config, dtype, weights.parameters());
+        let layer = |name: &str, outputs| -> std::result::Result<_, LoadError> {
+            let weight = whole.weight(&format!("classification_head.{name}.weight"), [outputs, d_model])?;
+            Ok((weight, whole.tensor(&format!("classification_head.{name}.bias"), &[outputs])?))
+        };
+        let head = [layer("dense", d_model)?, layer("out_proj", 1)?];
+        let info = facts.info("t5-regression-head", &config, place, weights.parameters());
         Ok(Self { info, stacks, head, log_scale, values: HashMap::new() })
     }
 
@@ -78,11 +77,11 @@ impl RegressionHead {
     }
 
     fn values_at(&self, hidden: &Tensor, read: Vec<u32>) -> Result<Vec<f32>> {
-        let [dense, dense_bias, out, out_bias] = &self.head;
+        let [(dense, dense_bias), (out, out_bias)] = &self.head;
         let count = read.len();
         let read = hidden.index_select(&Tensor::from_vec(read, count, hidden.device())?, 0)?;
-        let wide = linear(&read, dense)?.broadcast_add(dense_bias)?.tanh()?;
-        let values = linear(&wide, out)?.broadcast_add(out_bias)?.flatten_all()?;
+        let wide = dense.forward(&read)?.broadcast_add(dense_bias)?.tanh()?;
+        let values = out.forward(&wide)?.broadcast_add(out_bias)?.flatten_all()?;
         let values: Vec<f32> = values.to_dtype(DType::F32)?.to_vec1()?;
         Ok(if self.log_scale { values.into_iter().map(unlogged).collect() } else { values })
     }

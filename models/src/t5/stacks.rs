@@ -15,12 +15,13 @@ use super::encoder::Encoder;
 use super::layers::Loader;
 use crate::checkpoint::LoadError;
 use crate::nodes::{Group, NodeShape, NodeStore, grow};
+use crate::ops::Weight;
 
 /// Embeddings, encoder, decoder and contexts.
 pub(super) struct Stacks {
     pub(super) config: T5Config,
     /// What tokens become at the bottom of both stacks, `[vocab, d_model]`.
-    embeddings: Tensor,
+    embeddings: Weight,
     encoder: Encoder,
     decoder: Decoder,
     node: NodeShape,
@@ -37,14 +38,14 @@ pub(super) struct Encoded {
 }
 
 impl Stacks {
-    pub(super) fn load(loader: &Loader<'_>, embeddings: Tensor) -> std::result::Result<Self, LoadError> {
+    pub(super) fn load(loader: &Loader<'_>, embeddings: Weight) -> std::result::Result<Self, LoadError> {
         let (encoder, decoder) = (Encoder::load(loader)?, Decoder::load(loader)?);
         let config = loader.config.clone();
         let node = NodeShape {
             layers: config.num_decoder_layers,
             width: config.inner(),
-            dtype: loader.dtype,
-            device: loader.device.clone(),
+            dtype: loader.place.dtype,
+            device: loader.place.device.clone(),
         };
         Ok(Self { config, embeddings, encoder, decoder, node, contexts: HashMap::new(), opened: 0 })
     }
@@ -55,8 +56,7 @@ impl Stacks {
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
             return Err(ModelError::TokenOutOfRange { id, vocab });
         }
-        let ids = Tensor::new(tokens, self.embeddings.device()).map_err(compute)?;
-        self.embeddings.index_select(&ids, 0).map_err(compute)
+        self.embeddings.rows(&tokens).map_err(compute)
     }
 
     /// Embeddings of all prompts, one behind the other, `[T, d_model]`.
@@ -86,7 +86,7 @@ impl Stacks {
 
     /// Keys and values of every decoder layer; nodes have room for up to twice their number.
     pub(super) fn cache_cost(&self) -> CacheCost {
-        let layer = 2 * self.config.inner() * self.embeddings.dtype().size_in_bytes();
+        let layer = 2 * self.config.inner() * self.node.dtype.size_in_bytes();
         let prompt_token = (layer * self.config.num_decoder_layers) as u64;
         CacheCost { prompt_token, node: 2 * prompt_token }
     }

@@ -15,7 +15,7 @@ use super::layers::Loader;
 use super::stacks::compute;
 use crate::checkpoint::LoadError;
 use crate::nodes::Group;
-use crate::ops::linear;
+use crate::ops::Weight;
 
 /// How many positions the original learns.
 pub(super) const POSITIONS: usize = 512;
@@ -37,8 +37,8 @@ pub(super) struct Xval {
     scaling: NumberScaling,
     encoder_positions: Tensor,
     decoder_positions: Tensor,
-    /// `[WIDE, d_model]`, `[WIDE]`, `[1, WIDE]`, `[1]`.
-    number_head: [Tensor; 4],
+    /// `[WIDE, d_model]` and `[1, WIDE]`, each with its bias.
+    number_head: [(Weight, Tensor); 2],
     contexts: HashMap<ContextId, Told>,
 }
 
@@ -57,10 +57,11 @@ impl Xval {
             encoder_positions: loader.tensor("encoder_position_embed.weight", &[POSITIONS, d_model])?,
             decoder_positions: loader.tensor("decoder_position_embed.weight", &[POSITIONS, d_model])?,
             number_head: [
-                loader.tensor("num_head.0.weight", &[WIDE, d_model])?,
-                loader.tensor("num_head.0.bias", &[WIDE])?,
-                loader.tensor("num_head.2.weight", &[1, WIDE])?,
-                loader.tensor("num_head.2.bias", &[1])?,
+                (
+                    loader.weight("num_head.0.weight", [WIDE, d_model])?,
+                    loader.tensor("num_head.0.bias", &[WIDE])?,
+                ),
+                (loader.weight("num_head.2.weight", [1, WIDE])?, loader.tensor("num_head.2.bias", &[1])?),
             ],
             contexts: HashMap::new(),
         })
@@ -125,10 +126,10 @@ impl Xval {
         scaled: &Tensor,
         groups: &[Group],
     ) -> std::result::Result<Vec<f32>, ModelError> {
-        let [inner, inner_bias, outer, outer_bias] = &self.number_head;
+        let [(inner, inner_bias), (outer, outer_bias)] = &self.number_head;
         let predicted = || -> Result<Vec<f32>> {
-            let wide = linear(scaled, inner)?.broadcast_add(inner_bias)?.gelu_erf()?;
-            let predicted = linear(&wide, outer)?.broadcast_add(outer_bias)?.flatten_all()?;
+            let wide = inner.forward(scaled)?.broadcast_add(inner_bias)?.gelu_erf()?;
+            let predicted = outer.forward(&wide)?.broadcast_add(outer_bias)?.flatten_all()?;
             predicted.to_dtype(DType::F32)?.to_vec1()
         };
         let predicted = predicted().map_err(compute)?;

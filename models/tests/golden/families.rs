@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use candle_core::{DType, Device};
+use candle_core::Device;
+use ntl_models::Placement;
 use ntl_models::causal::{Causal, CausalOptions};
 use ntl_models::checkpoint::{CheckpointFiles, architecture};
 
@@ -24,7 +25,7 @@ const VARIANTS: [&str; 8] = [
 fn open(name: &str, prefix_bytes_max: usize) -> (Causal, Vec<u32>, Vec<f32>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/causal").join(name);
     let files = CheckpointFiles::folder(&folder).unwrap();
-    let options = CausalOptions { tokens: 36, dtype: DType::F32, device: Device::Cpu, prefix_bytes_max };
+    let options = CausalOptions { tokens: 36, place: Placement::default(), prefix_bytes_max };
     let model = Causal::load(&files, &architecture(&files).unwrap(), &options).unwrap();
     let golden = candle_core::safetensors::load(folder.join("golden.safetensors"), &Device::Cpu).unwrap();
     let ids: Vec<i64> = golden["input_ids"].to_vec1().unwrap();

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use ntl_core::engine::{BatchModel, ContextId, Logits, NodeId, Opened, PathRow, Prompt, Row};
+use ntl_models::Placement;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{NumberScaling, T5, T5Kind, TokenizerFacts};
 use ntl_models::tokenizer::Tokenizer;
@@ -45,7 +46,7 @@ impl Golden {
             (_, Some(number_id)) => T5Kind::Xval(NumberScaling { number_id, log_scale: true }),
             _ => T5Kind::Plain,
         };
-        let model = T5::load(&files, facts, kind, (DType::F32, &Device::Cpu)).unwrap();
+        let model = T5::load(&files, facts, kind, &Placement::default()).unwrap();
         Some(Self { name: name.to_owned(), json, tensors, model, tokenizer })
     }
 

@@ -1,8 +1,8 @@
 //! What the Number Token Loss paper's own kinds of T5 say beyond logits: numbers beside tokens, regression heads, and
 //! answers as people read them.
 
-use candle_core::{DType, Device};
 use ntl_core::engine::{BatchModel, NodeId, PathRow, Prompt, Row};
+use ntl_models::Placement;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{RegressionHead, TokenizerFacts};
 use ntl_models::tokenizer::{Answer, Faults, Tokenizer};
@@ -147,7 +147,7 @@ fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch()
         prompt_tokens_max: 512,
         number_encoding: tokenizer.number_encoding(),
     };
-    let mut model = RegressionHead::load(&files, facts, false, (DType::F32, &Device::Cpu)).unwrap();
+    let mut model = RegressionHead::load(&files, facts, false, &Placement::default()).unwrap();
     let mut predict = |prompts: &[Prompt]| -> Vec<f32> {
         let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
         let row = |opened: &ntl_core::engine::Opened| Row {

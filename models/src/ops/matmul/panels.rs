@@ -1,0 +1,117 @@
+//! Panels of a weight: a few vectors of outputs side by side, input after input.
+
+use bytemuck::{Pod, Zeroable};
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+/// Vectors of outputs in a panel; the last panel has as many as are left.
+pub(super) const VECTORS: usize = 2;
+
+/// Rows of `x` whose sums fit the registers of any processor beside a panel.
+const ROWS_MAX: usize = 12;
+
+/// What is read in one go, so that vectors never straddle lines of the cache.
+#[derive(Debug, Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Numbers that begin at the beginning of a cache line.
+#[derive(Debug)]
+pub(super) struct Aligned<T> {
+    lines: Vec<Line>,
+    len: usize,
+    of: std::marker::PhantomData<T>,
+}
+
+impl<T: Pod> Aligned<T> {
+    pub(super) fn zeros(len: usize) -> Self {
+        let lines = vec![Line([0; 64]); (len * size_of::<T>()).div_ceil(64)];
+        Self { lines, len, of: std::marker::PhantomData }
+    }
+
+    pub(super) fn as_slice(&self) -> &[T] {
+        &bytemuck::cast_slice(&self.lines)[..self.len]
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+    }
+}
+
+/// How many f32 a vector of this processor has, and how many rows of `x` fit its registers beside a panel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Registers {
+    pub(super) lanes: usize,
+    pub(super) rows: usize,
+}
+
+impl Registers {
+    pub(super) fn new() -> Self {
+        struct Ask;
+        impl WithSimd for Ask {
+            type Output = Registers;
+
+            fn with_simd<S: Simd>(self, _: S) -> Registers {
+                Registers {
+                    lanes: S::F32_LANES,
+                    rows: if S::REGISTER_COUNT >= 32 { ROWS_MAX } else { ROWS_MAX / 2 },
+                }
+            }
+        }
+        Arch::new().dispatch(Ask)
+    }
+}
+
+/// A weight `[N, K]` in panels `[K, width]`.
+#[derive(Debug)]
+pub(crate) struct Panels<T> {
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) lanes: usize,
+    values: Aligned<T>,
+}
+
+impl<T: Pod + Send + Sync> Panels<T> {
+    pub(super) fn pack(values: &[f32], k: usize, convert: impl Fn(f32) -> T + Sync) -> Self {
+        let (n, lanes) = (values.len() / k.max(1), Registers::new().lanes);
+        let mut packed = Self { n, k, lanes, values: Aligned::zeros(n.next_multiple_of(lanes) * k) };
+        let (width, kept) = (packed.width(), packed.values.as_mut_slice());
+        if kept.is_empty() {
+            return packed;
+        }
+        let panels = kept.par_chunks_mut(width * k).zip(values.par_chunks(width * k));
+        panels.for_each(|(panel, rows)| {
+            let width = panel.len() / k;
+            for (column, row) in rows.chunks_exact(k).enumerate() {
+                for (place, &value) in panel[column..].iter_mut().step_by(width).zip(row) {
+                    *place = convert(value);
+                }
+            }
+        });
+        packed
+    }
+
+    /// Outputs of every panel but the last.
+    pub(super) fn width(&self) -> usize {
+        VECTORS * self.lanes
+    }
+
+    /// Outputs of all panels, those that fill the last vector included.
+    pub(super) fn padded(&self) -> usize {
+        self.n.next_multiple_of(self.lanes)
+    }
+
+    /// One panel, `[K, width]`.
+    pub(super) fn panel(&self, index: usize) -> &[T] {
+        let (from, size) = (index * self.width() * self.k, self.width() * self.k);
+        let values = self.values.as_slice();
+        &values[from..values.len().min(from + size)]
+    }
+
+    pub(super) fn read_row(&self, n: usize, row: &mut [f32], convert: impl Fn(T) -> f32) {
+        let panel = self.panel(n / self.width());
+        let width = panel.len() / self.k.max(1);
+        let column = panel[n % self.width()..].iter().step_by(width.max(1));
+        row.iter_mut().zip(column).for_each(|(value, &kept)| *value = convert(kept));
+    }
+}

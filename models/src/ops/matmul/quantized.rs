@@ -1,0 +1,183 @@
+//! Weights as 8-bit integers: 32 inputs of an output share one scale, as in GGUF's `Q8_0`.
+//!
+//! Where the processor multiplies bytes (AVX-512 VNNI), rows of `x` are rounded the same way, 32 numbers to a scale, and
+//! products are exact integers within a group. Elsewhere the weights are widened block by block, and `x` stays as it is.
+
+use half::f16;
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::float::accumulate;
+use super::panels::{Aligned, Registers};
+use super::rows::Tiles;
+use super::{BLOCK, Columns};
+
+/// Inputs that share a scale.
+pub(super) const GROUP: usize = 32;
+/// Outputs of a panel.
+pub(super) const WIDTH: usize = 16;
+/// Inputs that one instruction multiplies and adds up.
+pub(super) const QUAD: usize = 4;
+/// Bytes of a group of all outputs of a panel.
+pub(super) const GROUP_BYTES: usize = GROUP * WIDTH;
+/// What is added to integers so that they are never negative.
+pub(super) const OFFSET: i32 = 128;
+/// The largest integer.
+pub(super) const MAX: f32 = 127.0;
+
+/// A weight `[N, K]` in panels of [`WIDTH`] outputs, padded with zeros to whole panels and groups.
+#[derive(Debug)]
+pub(crate) struct Quantized {
+    pub(super) n: usize,
+    pub(super) k: usize,
+    /// For each panel and group `[GROUP / QUAD, WIDTH, QUAD]`, each with [`OFFSET`] added.
+    values: Aligned<u8>,
+    /// For each panel and group `[WIDTH]`.
+    scales: Aligned<f16>,
+}
+
+/// One panel of a [`Quantized`].
+#[derive(Clone, Copy)]
+pub(super) struct Panel<'a> {
+    pub(super) values: &'a [u8],
+    pub(super) scales: &'a [f16],
+}
+
+impl Quantized {
+    pub(super) fn pack(values: &[f32], k: usize) -> Self {
+        let (n, groups) = (values.len() / k.max(1), k.div_ceil(GROUP));
+        let panels = n.div_ceil(WIDTH) * groups;
+        let (mut bytes, mut scales) = (Aligned::zeros(panels * GROUP_BYTES), Aligned::zeros(panels * WIDTH));
+        if panels > 0 {
+            let bytes = bytes.as_mut_slice().par_chunks_mut(groups * GROUP_BYTES);
+            let scales = scales.as_mut_slice().par_chunks_mut(groups * WIDTH);
+            let panels = bytes.zip(scales).zip(values.par_chunks(WIDTH * k));
+            panels.for_each(|((bytes, scales), rows)| pack_panel(rows, k, bytes, scales));
+        }
+        Self { n, k, values: bytes, scales }
+    }
+
+    pub(super) fn groups(&self) -> usize {
+        self.k.div_ceil(GROUP)
+    }
+
+    pub(super) fn panel(&self, index: usize) -> Panel<'_> {
+        let (from, to) = (index * self.groups(), (index + 1) * self.groups());
+        Panel {
+            values: &self.values.as_slice()[from * GROUP_BYTES..to * GROUP_BYTES],
+            scales: &self.scales.as_slice()[from * WIDTH..to * WIDTH],
+        }
+    }
+
+    pub(super) fn read_row(&self, n: usize, row: &mut [f32]) {
+        let (panel, column) = (self.panel(n / WIDTH), n % WIDTH);
+        for (group, values) in row.chunks_mut(GROUP).enumerate() {
+            let scale = panel.scales[group * WIDTH + column].to_f32();
+            let quads = panel.values[group * GROUP_BYTES + column * QUAD..].chunks(WIDTH * QUAD);
+            for (values, quad) in values.chunks_mut(QUAD).zip(quads) {
+                let integers = quad.iter().map(|&byte| i32::from(byte) - OFFSET);
+                values.iter_mut().zip(integers).for_each(|(value, integer)| *value = integer as f32 * scale);
+            }
+        }
+    }
+
+    /// `[M, N]` from `x` `[M, K]`, none of them empty.
+    pub(super) fn product(&self, x: &[f32]) -> Columns {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(vnni) = super::vnni::Vnni::new() {
+            return vnni.product(self, x);
+        }
+        self.product_widened(x)
+    }
+
+    /// The same in floating point.
+    pub(super) fn product_widened(&self, x: &[f32]) -> Columns {
+        let (tiles, arch) = (Tiles::new(x, self.k, Registers::new().rows), Arch::new());
+        self.by_panel(tiles.m, |panel, out| {
+            arch.dispatch(OnePanel { x: &tiles, panel: self.panel(panel), out });
+        })
+    }
+
+    /// Runs one task a panel.
+    pub(super) fn by_panel(&self, m: usize, task: impl Fn(usize, &mut [f32]) + Sync) -> Columns {
+        Columns::compute((m, WIDTH, self.n.next_multiple_of(WIDTH)), m * self.n * self.k, task)
+    }
+}
+
+/// Packs some rows `[rows, K]` as one panel.
+fn pack_panel(rows: &[f32], k: usize, bytes: &mut [u8], scales: &mut [f16]) {
+    bytes.fill(OFFSET as u8);
+    for (column, row) in rows.chunks_exact(k).enumerate() {
+        let groups = bytes.chunks_exact_mut(GROUP_BYTES).zip(scales.chunks_exact_mut(WIDTH));
+        for (values, (bytes, scales)) in row.chunks(GROUP).zip(groups) {
+            let scale = f16::from_f32(largest(values) / MAX);
+            scales[column] = scale;
+            let inverse = if scale.to_f32() > 0.0 { scale.to_f32().recip() } else { 0.0 };
+            for (at, value) in values.iter().enumerate() {
+                // Scales too small for 16 bits are far off.
+                let integer = nearest((value * inverse).clamp(-MAX, MAX));
+                let place = (at / QUAD * WIDTH + column) * QUAD + at % QUAD;
+                bytes[place] = (i32::from(integer) + OFFSET) as u8;
+            }
+        }
+    }
+}
+
+/// The greatest absolute value.
+#[inline(always)]
+pub(super) fn largest(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |largest, value| value.abs().max(largest))
+}
+
+/// The nearest integer of a number between -127 and 127.
+#[inline(always)]
+pub(super) fn nearest(value: f32) -> i8 {
+    // With this added, the integer is what the lowest bits hold.
+    (value + 12_582_912.0).to_bits() as i8
+}
+
+/// One group of a panel as f32, `[GROUP, WIDTH]`.
+#[inline(always)]
+fn widen(panel: Panel<'_>, group: usize, wide: &mut [f32]) {
+    let values = &panel.values[group * GROUP_BYTES..][..GROUP_BYTES];
+    let scales = &panel.scales[group * WIDTH..][..WIDTH];
+    let scales: [f32; WIDTH] = std::array::from_fn(|column| scales[column].to_f32());
+    for (quad, values) in values.chunks_exact(WIDTH * QUAD).enumerate() {
+        for input in 0..QUAD {
+            let row = &mut wide[(quad * QUAD + input) * WIDTH..][..WIDTH];
+            for (column, (wide, scale)) in row.iter_mut().zip(scales).enumerate() {
+                *wide = (i32::from(values[column * QUAD + input]) - OFFSET) as f32 * scale;
+            }
+        }
+    }
+}
+
+/// All rows of `x` against one panel; `out` is `[M, WIDTH]`.
+struct OnePanel<'a> {
+    x: &'a Tiles,
+    panel: Panel<'a>,
+    out: &'a mut [f32],
+}
+
+impl WithSimd for OnePanel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let mut wide = vec![0.0; BLOCK * WIDTH];
+        let groups = self.panel.values.len() / GROUP_BYTES;
+        for (block, first) in (0..groups).step_by(BLOCK / GROUP).enumerate() {
+            let from = block * BLOCK;
+            for (group, wide) in (first..groups).zip(wide.chunks_exact_mut(GROUP * WIDTH)) {
+                widen(self.panel, group, wide);
+            }
+            let weights = &wide[..BLOCK.min(self.x.k - from) * WIDTH];
+            match WIDTH / S::F32_LANES {
+                1 => accumulate::<S, 1>(simd, (self.x, from), weights, self.out),
+                2 => accumulate::<S, 2>(simd, (self.x, from), weights, self.out),
+                4 => accumulate::<S, 4>(simd, (self.x, from), weights, self.out),
+                _ => accumulate::<S, WIDTH>(simd, (self.x, from), weights, self.out),
+            }
+        }
+    }
+}

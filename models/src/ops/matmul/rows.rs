@@ -1,0 +1,45 @@
+//! Rows of `x` in tiles of a few, the numbers of one input side by side.
+
+use super::panels::Aligned;
+
+/// Sizes of the tiles that so many rows are cut into: as few as possible, and as equal as possible.
+pub(super) fn tiles(rows: usize, rows_max: usize) -> impl Iterator<Item = usize> {
+    let count = rows.div_ceil(rows_max);
+    (0..count).map(move |tile| (rows * (tile + 1)) / count - (rows * tile) / count)
+}
+
+/// `x` `[M, K]` as tiles `[K, rows]`, one behind the other.
+pub(super) struct Tiles {
+    values: Aligned<f32>,
+    pub(super) k: usize,
+    pub(super) m: usize,
+    rows_max: usize,
+}
+
+impl Tiles {
+    pub(super) fn new(x: &[f32], k: usize, rows_max: usize) -> Self {
+        let m = x.len() / k;
+        let mut values = Aligned::zeros(x.len());
+        let (mut place, mut rest) = (values.as_mut_slice(), x);
+        for rows in tiles(m, rows_max) {
+            let (tile, places) = place.split_at_mut(rows * k);
+            let (taken, others) = rest.split_at(rows * k);
+            for (row, values) in taken.chunks_exact(k).enumerate() {
+                tile[row..].iter_mut().step_by(rows).zip(values).for_each(|(place, value)| *place = *value);
+            }
+            (place, rest) = (places, others);
+        }
+        Self { values, k, m, rows_max }
+    }
+
+    /// The tiles with the first row of each and how many it has.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, usize, &[f32])> {
+        let mut first = 0;
+        tiles(self.m, self.rows_max).map(move |rows| {
+            let tile = &self.values.as_slice()[first * self.k..(first + rows) * self.k];
+            let entry = (first, rows, tile);
+            first += rows;
+            entry
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! Products against plain sums in f64, at shapes that fill nothing evenly.
+
+use super::*;
+
+const FORMATS: [Format; 4] = [Format::F32, Format::Bf16, Format::F16, Format::Q8];
+
+/// Rows, outputs, inputs.
+const SHAPES: [[usize; 3]; 9] = [
+    [1, 1, 1],
+    [1, 37, 24],
+    [2, 5, 17],
+    [3, 64, 96],
+    [7, 33, 100],
+    [13, 211, 128],
+    [16, 100, 300],
+    [65, 40, 31],
+    [8, 130, 517],
+];
+
+/// Numbers between -1 and 1 that look random.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// The weight as it is kept, `[N, K]`.
+fn kept(matrix: &Matrix, n: usize, k: usize) -> Vec<f32> {
+    let mut rows = vec![0.0; n * k];
+    rows.chunks_exact_mut(k).enumerate().for_each(|(row, values)| matrix.read_row(row, values));
+    rows
+}
+
+/// The greatest difference from the products of `x` and `w`.
+fn worst(got: &[f32], x: &[f32], w: &[f32], k: usize) -> f64 {
+    let rows = x.chunks_exact(k).flat_map(|x| w.chunks_exact(k).map(move |w| (x, w)));
+    let want = rows.map(|(x, w)| x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>());
+    got.iter().zip(want).map(|(got, want)| (f64::from(*got) - want).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn products_are_those_of_the_kept_weights() {
+    for ([m, n, k], format) in SHAPES.into_iter().flat_map(|shape| FORMATS.map(|format| (shape, format))) {
+        let (x, w) = (numbers(m * k, 1), numbers(n * k, 2));
+        let matrix = Matrix::pack(&w, k, format);
+        let [got] = matrix.product(&x, &[n]).try_into().unwrap();
+        assert_eq!(got.len(), m * n);
+        // Rounded rows are off by at most half of 1/127 of their largest number, at every input.
+        let tolerance = if format == Format::Q8 { 0.5 / 127.0 * k as f64 * 0.3 + 1e-3 } else { 1e-4 };
+        let off = worst(&got, &x, &kept(&matrix, n, k), k);
+        assert!(off < tolerance, "{format:?} {m} x {n} x {k}: off by {off}");
+    }
+}
+
+#[test]
+fn eight_bits_without_the_instructions_for_bytes_are_products_of_the_kept_weights() {
+    for [m, n, k] in SHAPES {
+        let (x, w) = (numbers(m * k, 3), numbers(n * k, 4));
+        let matrix = Matrix::pack(&w, k, Format::Q8);
+        let Matrix::Q8(quantized) = &matrix else { panic!("another format") };
+        let [got] = quantized.product_widened(&x).cut(&[n]).try_into().unwrap();
+        let off = worst(&got, &x, &kept(&matrix, n, k), k);
+        assert!(off < 1e-4, "{m} x {n} x {k}: off by {off}");
+    }
+}
+
+#[test]
+fn kept_weights_are_the_nearest_that_their_format_has() {
+    for [_, n, k] in SHAPES {
+        let w = numbers(n * k, 5);
+        for (format, step) in
+            [(Format::F32, 0.0), (Format::Bf16, 2f32.powi(-8)), (Format::F16, 2f32.powi(-11))]
+        {
+            let kept = kept(&Matrix::pack(&w, k, format), n, k);
+            let off = w.iter().zip(&kept).all(|(w, kept)| (w - kept).abs() <= w.abs() * step + 1e-7);
+            assert!(off, "{format:?} {n} x {k}");
+        }
+        let kept = kept(&Matrix::pack(&w, k, Format::Q8), n, k);
+        for (w, kept) in w.chunks(k).zip(kept.chunks(k)) {
+            for (w, kept) in w.chunks(32).zip(kept.chunks(32)) {
+                let largest = w.iter().fold(0.0_f32, |largest, w| largest.max(w.abs()));
+                let off = w.iter().zip(kept).fold(0.0_f32, |off, (w, kept)| off.max((w - kept).abs()));
+                assert!(off <= largest / 127.0 * 0.57, "off by {off} of {largest}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_is_the_same_to_the_bit_in_any_number_of_rows() {
+    for (k, format) in [24, 96, 101, 768].into_iter().flat_map(|k| FORMATS.map(|format| (k, format))) {
+        let (x, w) = (numbers(17 * k, 6), numbers(70 * k, 7));
+        let matrix = Matrix::pack(&w, k, format);
+        let [together] = matrix.product(&x, &[70]).try_into().unwrap();
+        for rows in [1, 2, 3, 4, 5, 9] {
+            for from in 0..17 - rows {
+                let [some] = matrix.product(&x[from * k..(from + rows) * k], &[70]).try_into().unwrap();
+                assert_eq!(
+                    some,
+                    together[from * 70..(from + rows) * 70],
+                    "{format:?} {rows} rows from {from}, K {k}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_are_the_whole_cut_up() {
+    for (m, format) in [1, 5].into_iter().flat_map(|m| FORMATS.map(|format| (m, format))) {
+        let (x, w) = (numbers(m * 40, 8), numbers(150 * 40, 9));
+        let matrix = Matrix::pack(&w, 40, format);
+        let [whole] = matrix.product(&x, &[150]).try_into().unwrap();
+        let mut from = 0;
+        for (part, width) in matrix.product(&x, &[70, 3, 77]).into_iter().zip([70, 3, 77]) {
+            let want: Vec<f32> = whole.chunks(150).flat_map(|row| row[from..from + width].to_vec()).collect();
+            assert_eq!(part, want, "{format:?}, {m} rows, {width} from {from}");
+            from += width;
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_all_zero_stay_zero() {
+    for format in FORMATS {
+        let matrix = Matrix::pack(&[0.0; 3 * 40], 40, format);
+        let [got] = matrix.product(&[0.0; 80], &[3]).try_into().unwrap();
+        assert_eq!(got, [0.0; 6]);
+    }
+}

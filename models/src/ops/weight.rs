@@ -1,0 +1,128 @@
+//! Weights of layers: packed for the loops of the CPU, tensors elsewhere.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use super::cpu;
+use super::matmul::{Format, Matrix};
+
+/// Where a model computes, with which numbers, and how it keeps its weights.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    pub(crate) device: Device,
+    /// Type of everything that is computed, and of all weights that are not applied by products.
+    pub(crate) dtype: DType,
+    /// How weights are kept on the CPU.
+    pub(crate) format: Format,
+}
+
+impl Placement {
+    /// On the CPU, where everything is computed in f32.
+    pub(crate) fn cpu(format: Format) -> Self {
+        Self { device: Device::Cpu, dtype: DType::F32, format }
+    }
+
+    /// Memory that so many weights take, were all of them applied by products.
+    pub(crate) fn bytes(&self, weights: u64) -> u64 {
+        match (&self.device, self.format) {
+            (Device::Cpu, Format::Bf16 | Format::F16) => weights * 2,
+            // One 16-bit scale for 32 bytes.
+            (Device::Cpu, Format::Q8) => weights + weights.div_ceil(16),
+            _ => weights * self.dtype.size_in_bytes() as u64,
+        }
+    }
+
+    /// The element type of weights, as users know it.
+    pub(crate) fn name(&self) -> &'static str {
+        match (&self.device, self.format) {
+            (Device::Cpu, Format::Bf16) => "bf16",
+            (Device::Cpu, Format::F16) => "f16",
+            (Device::Cpu, Format::Q8) => "q8_0",
+            _ => self.dtype.as_str(),
+        }
+    }
+}
+
+impl Default for Placement {
+    /// On the CPU, in f32 throughout.
+    fn default() -> Self {
+        Self::cpu(Format::F32)
+    }
+}
+
+/// A weight `[N, K]`, as `torch.nn.Linear` stores it. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) enum Weight {
+    Packed { matrix: Arc<Matrix>, n: usize, k: usize },
+    Whole(Tensor),
+}
+
+impl Weight {
+    /// Packs a tensor `[N, K]`. One that is a single number seen everywhere stays what it is.
+    pub(crate) fn new(tensor: Tensor, place: &Placement) -> Result<Self> {
+        if !cpu::is_plain(&tensor) || tensor.stride().iter().all(|&stride| stride == 0) {
+            return Ok(Self::Whole(tensor));
+        }
+        let (n, k) = tensor.dims2()?;
+        let tensor = tensor.contiguous()?;
+        let (storage, layout) = tensor.storage_and_layout();
+        let matrix = Matrix::pack(cpu::slice(&storage, layout)?, k, place.format);
+        Ok(Self::Packed { matrix: Arc::new(matrix), n, k })
+    }
+
+    /// Applies the weight, without bias: `x` `[M, K]` to `[M, N]`.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Whole(weight) => x.matmul(&weight.t()?),
+            Self::Packed { n, .. } => self.parts(x, [*n]).map(|[all]| all),
+        }
+    }
+
+    /// The same in parts: `[M, width]` for each of `widths`, which add up to `N`.
+    pub(crate) fn parts<const P: usize>(&self, x: &Tensor, widths: [usize; P]) -> Result<[Tensor; P]> {
+        let (m, _) = x.dims2()?;
+        let parts = match self {
+            Self::Whole(_) => {
+                let (all, mut from) = (self.forward(x)?, 0);
+                let cut = |width| {
+                    from += width;
+                    all.narrow(1, from - width, width)?.contiguous()
+                };
+                widths.into_iter().map(cut).collect::<Result<Vec<_>>>()?
+            }
+            Self::Packed { matrix, k, .. } => {
+                debug_assert_eq!(x.dim(1)?, *k, "x {:?}", x.shape());
+                let (storage, layout) = x.storage_and_layout();
+                let products = if m == 0 || *k == 0 {
+                    widths.map(|width| vec![0.0; m * width]).into()
+                } else {
+                    matrix.product(cpu::slice(&storage, layout)?, &widths)
+                };
+                let tensors = products.into_iter().zip(widths);
+                tensors
+                    .map(|(part, width)| Tensor::from_vec(part, (m, width), x.device()))
+                    .collect::<Result<_>>()?
+            }
+        };
+        parts.try_into().map_err(|_| candle_core::Error::Msg(format!("not {P} parts")))
+    }
+
+    /// Rows of the weight by number, `[ids, K]`: what an embedding table is for.
+    ///
+    /// The caller sees to it that there are such rows.
+    pub(crate) fn rows(&self, ids: &[u32]) -> Result<Tensor> {
+        match self {
+            Self::Whole(weight) => {
+                weight.index_select(&Tensor::from_slice(ids, ids.len(), weight.device())?, 0)
+            }
+            Self::Packed { matrix, k, .. } => {
+                let mut rows = vec![0.0; ids.len() * k];
+                for (&id, row) in ids.iter().zip(rows.chunks_exact_mut((*k).max(1))) {
+                    matrix.read_row(id as usize, row);
+                }
+                Tensor::from_vec(rows, (ids.len(), *k), &Device::Cpu)
+            }
+        }
+    }
+}
