@@ -3,7 +3,8 @@
 //! Every row names its keys and which of them it sees. So there is no padding and no mask of a whole batch: a row
 //! cannot see anything but its own, and its result cannot depend on what else is in the step.
 
-use std::sync::RwLockReadGuard;
+use std::ops::Range;
+use std::sync::{Arc, RwLockReadGuard};
 
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor};
 use pulp::{Arch, Simd, WithSimd};
@@ -13,6 +14,9 @@ use super::cpu;
 
 /// Below this many multiplications a second thread costs more than it brings.
 const SERIAL_MAX: usize = 1 << 19;
+
+/// Rows that one task works on.
+const ROWS_MAX: usize = 16;
 
 /// Keys and values of one stack layer for one context: both `[N, H * D]`, position-major.
 #[derive(Debug, Clone)]
@@ -67,11 +71,6 @@ impl<'a> AttentionRow<'a> {
     pub(crate) fn new(kv: &'a KeyValues, visible: Visible<'a>, position: usize) -> Self {
         Self { before: &[], kv, visible, hidden: 0, position }
     }
-
-    /// How many positions it sees, `before_len` of them in `before`, those out of sight included.
-    fn len(&self, before_len: usize) -> usize {
-        before_len + self.visible.len()
-    }
 }
 
 /// How the width of queries, keys and values is divided among heads.
@@ -113,6 +112,13 @@ impl RelativeBias {
         let from_left_end = (key + self.reach).saturating_sub(query).min(2 * self.reach);
         self.values[head][from_left_end]
     }
+
+    /// Adds the biases of all positions that a row sees to their scores.
+    fn add(&self, scores: &mut [f32], head: usize, row: &AttentionRow<'_>) {
+        for (index, score) in scores.iter_mut().enumerate() {
+            *score += self.at(head, row.hidden + index, row.position);
+        }
+    }
 }
 
 /// Softmax attention.
@@ -132,20 +138,22 @@ pub(crate) fn attend(
     }
     let (q_storage, q_layout) = q.storage_and_layout();
     let queries = cpu::slice(&q_storage, q_layout)?;
-    let locked: Vec<Locked<'_>> = rows.iter().map(|row| Locked::new(row.kv)).collect();
-    let own = slices(&locked)?;
-    let shared = rows.chunk_by(|a, b| std::ptr::eq(a.before, b.before));
-    let shared: Vec<(usize, Vec<Locked<'_>>)> =
-        shared.map(|rows| (rows.len(), rows[0].before.iter().map(|kv| Locked::new(kv)).collect())).collect();
-    let before = shared.iter().map(|(rows, locked)| Ok((*rows, slices(locked)?)));
-    let before = before.collect::<Result<Vec<(usize, Vec<Slices<'_>>)>>>()?;
-    let before = before.iter().flat_map(|(rows, slices)| std::iter::repeat_n(slices.as_slice(), *rows));
+    let same_keys = |a: &AttentionRow<'_>, b: &AttentionRow<'_>| {
+        std::ptr::eq(a.kv, b.kv) && std::ptr::eq(a.before, b.before)
+    };
+    let locked: Vec<LockedRows<'_>> = rows.chunk_by(same_keys).map(LockedRows::new).collect();
+    let groups = locked.iter().map(LockedRows::slices).collect::<Result<Vec<_>>>()?;
     let mut out = vec![0.0; count * width];
-    let places = out.chunks_mut(width).zip(queries.chunks(width)).zip(rows.iter().zip(before)).zip(own);
-    let tasks: Vec<OneRow<'_>> = places
-        .map(|(((out, query), (row, before)), own)| OneRow { query, before, own, row, heads, bias, out })
-        .collect();
-    let work: usize = tasks.iter().map(|task| 2 * task.seen_max() * width).sum();
+    let (mut tasks, mut queries_left, mut out_left) = (Vec::new(), queries, out.as_mut_slice());
+    for (rows, own, before) in &groups {
+        for rows in rows.chunks(ROWS_MAX) {
+            let (queries, queries_rest) = queries_left.split_at(rows.len() * width);
+            let (out, out_rest) = std::mem::take(&mut out_left).split_at_mut(rows.len() * width);
+            (queries_left, out_left) = (queries_rest, out_rest);
+            tasks.push(SomeRows { queries, before, own: *own, rows, heads, bias, out });
+        }
+    }
+    let work: usize = tasks.iter().map(|task| 2 * task.seen_max() * task.queries.len()).sum();
     let arch = Arch::new();
     if work <= SERIAL_MAX {
         tasks.into_iter().for_each(|task| arch.dispatch(task));
@@ -174,70 +182,113 @@ impl<'a> Locked<'a> {
     }
 }
 
-fn slices<'a>(locked: &'a [Locked<'_>]) -> Result<Vec<Slices<'a>>> {
-    locked.iter().map(Locked::slices).collect()
+/// Rows with the same keys, and their locks.
+struct LockedRows<'a> {
+    rows: &'a [AttentionRow<'a>],
+    own: Locked<'a>,
+    before: Vec<Locked<'a>>,
 }
 
-/// All heads of one row.
-struct OneRow<'a> {
-    query: &'a [f32],
+/// The same with what was locked: rows, their own keys and values, and those before.
+type SlicedRows<'a> = (&'a [AttentionRow<'a>], Slices<'a>, Vec<Slices<'a>>);
+
+impl<'a> LockedRows<'a> {
+    fn new(rows: &'a [AttentionRow<'a>]) -> Self {
+        let before = rows[0].before.iter().map(|kv| Locked::new(kv)).collect();
+        Self { rows, own: Locked::new(rows[0].kv), before }
+    }
+
+    fn slices(&self) -> Result<SlicedRows<'_>> {
+        let before = self.before.iter().map(Locked::slices).collect::<Result<_>>()?;
+        Ok((self.rows, self.own.slices()?, before))
+    }
+}
+
+/// All heads of some rows with the same keys, head by head: those of one head stay in the nearest cache.
+struct SomeRows<'a> {
+    queries: &'a [f32],
     before: &'a [Slices<'a>],
     own: Slices<'a>,
-    row: &'a AttentionRow<'a>,
+    rows: &'a [AttentionRow<'a>],
     heads: Heads,
     bias: Option<&'a RelativeBias>,
     out: &'a mut [f32],
 }
 
-impl<'a> OneRow<'a> {
+impl<'a> SomeRows<'a> {
+    /// Width of a head.
+    fn dim(&self) -> usize {
+        self.queries.len() / self.rows.len() / self.heads.queries
+    }
+
     /// Width of the keys of all heads.
     fn key_width(&self) -> usize {
-        self.query.len() / self.heads.queries * self.heads.keys
+        self.dim() * self.heads.keys
     }
 
-    /// Number of positions, those out of sight included.
+    /// Positions that are seen at most, those out of sight included.
     fn seen_max(&self) -> usize {
         let before: usize = self.before.iter().map(|(keys, _)| keys.len()).sum();
-        self.row.len(before / self.key_width())
+        let own = self.rows.iter().map(|row| row.visible.len()).max();
+        before / self.key_width() + own.unwrap_or(0)
     }
 
-    /// Key and value of every visible position, in order.
-    fn seen(&self) -> Vec<Slices<'a>> {
+    /// Key and value of every position that a row sees, in order.
+    fn seen(&self, visible: Visible<'_>) -> Vec<Slices<'a>> {
         let width = self.key_width();
         let mut seen = Vec::with_capacity(self.seen_max());
         for (keys, values) in self.before {
             seen.extend(keys.chunks_exact(width).zip(values.chunks_exact(width)));
         }
-        let visible = self.row.visible;
         let own = (0..visible.len()).map(|index| visible.at(index) * width);
         seen.extend(own.map(|at| (&self.own.0[at..at + width], &self.own.1[at..at + width])));
         seen
     }
+
+    /// The same for each row, less what is out of its sight. Rows that see the first positions share a list.
+    fn seen_by_row(&self) -> Vec<(Arc<[Slices<'a>]>, Range<usize>)> {
+        let firsts = self.rows.iter().filter_map(|row| match row.visible {
+            Visible::First(count) => Some(count),
+            Visible::Nodes(_) => None,
+        });
+        let longest: Option<Arc<[_]>> = firsts.max().map(|count| self.seen(Visible::First(count)).into());
+        let before = self.before.iter().map(|(keys, _)| keys.len()).sum::<usize>() / self.key_width();
+        let of = |row: &AttentionRow<'_>| {
+            let list = match (row.visible, &longest) {
+                (Visible::First(_), Some(longest)) => Arc::clone(longest),
+                _ => self.seen(row.visible).into(),
+            };
+            (list, row.hidden..before + row.visible.len())
+        };
+        self.rows.iter().map(of).collect()
+    }
 }
 
-impl WithSimd for OneRow<'_> {
+impl WithSimd for SomeRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (dim, sharing) = (self.query.len() / self.heads.queries, self.heads.queries / self.heads.keys);
-        let (seen, hidden) = (self.seen(), self.row.hidden);
-        let seen = &seen[hidden..];
-        let mut weights = vec![0.0_f32; seen.len()];
+        let (dim, sharing) = (self.dim(), self.heads.queries / self.heads.keys);
+        let seen = self.seen_by_row();
+        let mut weights = vec![0.0_f32; self.seen_max()];
+        let width = dim * self.heads.queries;
         for head in 0..self.heads.queries {
             let (lane, key_lane) = (head * dim, head / sharing * dim);
-            let query = &self.query[lane..lane + dim];
-            for (weight, (key, _)) in weights.iter_mut().zip(seen) {
-                *weight = cpu::dot(simd, query, &key[key_lane..key_lane + dim]) * self.heads.scale;
-            }
-            if let Some(bias) = self.bias {
-                for (index, weight) in weights.iter_mut().enumerate() {
-                    *weight += bias.at(head, hidden + index, self.row.position);
+            for (index, (row, (seen, range))) in self.rows.iter().zip(&seen).enumerate() {
+                let (place, seen) = (index * width + lane, &seen[range.clone()]);
+                let (query, weights) = (&self.queries[place..place + dim], &mut weights[..seen.len()]);
+                for (weight, (key, _)) in weights.iter_mut().zip(seen) {
+                    *weight = cpu::dot(simd, query, &key[key_lane..key_lane + dim]) * self.heads.scale;
                 }
+                if let Some(bias) = self.bias {
+                    bias.add(weights, head, row);
+                }
+                cpu::softmax(weights);
+                let values = seen.iter().map(|(_, values)| &values[key_lane..key_lane + dim]);
+                let weighted = weights.iter().copied().zip(values);
+                cpu::weighted_sum(simd, weighted, &mut self.out[place..place + dim]);
             }
-            cpu::softmax(&mut weights);
-            let values = seen.iter().map(|(_, values)| &values[key_lane..key_lane + dim]);
-            cpu::weighted_sum(simd, weights.iter().copied().zip(values), &mut self.out[lane..lane + dim]);
         }
     }
 }
