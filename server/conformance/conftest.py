@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -14,6 +15,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 KEY = "conformance-key"
+
+# Checkpoints that are not in the repository lie beside it.
+FIXTURES = Path(__file__).parents[3] / "shared" / "fixtures"
+
+TEMPLATE = """{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
 
 
 class Server:
@@ -27,8 +34,11 @@ class Server:
         self.url = f"http://{self.address}"
         self.wait(lambda: httpx.get(f"{self.url}/health/ready").status_code == 200)
 
+    def logged(self):
+        return Path(self.log.name).read_text()
+
     def _address(self):
-        found = re.search(r'"address":"([^"]+)"', Path(self.log.name).read_text())
+        found = re.search(r'"address":"([^"]+)"', self.logged())
         return found and found.group(1)
 
     def wait(self, condition, seconds=60):
@@ -36,7 +46,7 @@ class Server:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                raise AssertionError(f"the server ended: {Path(self.log.name).read_text()}")
+                raise AssertionError(f"the server ended: {self.logged()}")
             if value := condition():
                 return value
             time.sleep(0.02)
@@ -96,8 +106,23 @@ def server():
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def chatting(tmp_path_factory):
+    """A server of a decoder-only checkpoint that has a chat template, called `llama`."""
+    fixture = FIXTURES / "llama-ce"
+    if not fixture.is_dir():
+        pytest.skip(f"there is no {fixture}")
+    folder = tmp_path_factory.mktemp("llama")
+    for file in fixture.glob("*.*"):
+        shutil.copy(file, folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    server = Server("--model", f"llama={folder}", "--api-key", KEY)
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def report(record_property, capsys):
+def report(capsys):
     """Prints a line of figures whatever pytest captures."""
 
     def report(**figures):

@@ -104,6 +104,41 @@ def test_wrong_requests_raise_the_fitting_error(server, arguments, kind, param):
     assert error.value.request_id
 
 
+SAID = [{"role": "system", "content": "Answer with a number."}, {"role": "user", "content": "What is 12 + 7?"}]
+
+
+def test_a_chat_has_messages_log_probabilities_and_usage(chatting):
+    answer = client(chatting).chat.completions.create(
+        model="llama", messages=SAID, max_completion_tokens=4, temperature=0, logprobs=True, top_logprobs=2, n=2
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    for choice in answer.choices:
+        assert choice.message.role == "assistant" and choice.finish_reason in ("stop", "length")
+        assert "".join(token.token for token in choice.logprobs.content) == choice.message.content
+        assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
+    assert answer.usage.prompt_tokens > 12 and answer._request_id
+
+
+def test_a_streamed_chat_is_the_answer_in_pieces(chatting):
+    arguments = dict(model="llama", messages=SAID, max_completion_tokens=6, seed=3)
+    whole = client(chatting).chat.completions.create(**arguments)
+    chunks = list(client(chatting).chat.completions.create(
+        **arguments, stream=True, stream_options={"include_usage": True}
+    ))
+    *pieces, usage = chunks
+    deltas = [chunk.choices[0].delta for chunk in pieces]
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
+    assert pieces[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert usage.choices == [] and usage.usage == whole.usage
+
+
+def test_a_chat_without_a_template_is_a_bad_request(server):
+    with pytest.raises(openai.BadRequestError) as error:
+        client(server).chat.completions.create(model=MODEL, messages=SAID)
+    assert error.value.param == "messages" and "chat template" in error.value.message
+
+
 def test_a_wrong_key_is_an_authentication_error(server):
     with pytest.raises(openai.AuthenticationError):
         client(server, key="wrong").completions.create(model=MODEL, prompt="x")

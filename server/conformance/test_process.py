@@ -73,6 +73,14 @@ def test_a_second_signal_ends_at_once_and_says_that_requests_were_cut_off(start)
     asked.join()
 
 
+def test_prompts_are_logged_only_where_that_is_asked_for(start):
+    for flags, is_told in [((), False), (("--log-prompts",), True), (("--log-prompts=false", "--log", "trace"), False)]:
+        server = start(*flags)
+        httpx.post(f"{server.url}/v1/completions", json={"prompt": "a secret", "temperature": 0})
+        server.wait(lambda: "request ended" in server.logged())
+        assert ("secret" in server.logged()) == is_told, flags
+
+
 def test_http_2_is_spoken_without_tls_as_well(server):
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")

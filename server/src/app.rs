@@ -59,6 +59,7 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(models::one))
         .routes(routes!(tokens::tokenize))
         .routes(routes!(tokens::detokenize))
+        .routes(routes!(tokens::info))
 }
 
 /// Routes that need a key.

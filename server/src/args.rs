@@ -166,6 +166,10 @@ pub(crate) struct LogArgs {
     /// What is logged, such as `debug` or `ntl_models=debug,info`; RUST_LOG works as well [default: info]
     #[arg(long, env = "NTL_LOG", value_name = "FILTER")]
     pub(crate) log: Option<String>,
+    /// Log what requests ask for, prompts included; without this no line holds any of it
+    #[arg(long, env = "NTL_LOG_PROMPTS", value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", default_value_t = false)]
+    pub(crate) log_prompts: bool,
     /// OpenTelemetry collector that traces are sent to, such as http://localhost:4318 (OTLP over HTTP); needs a build
     /// with the feature `otel`
     #[arg(long, env = "NTL_OTLP_ENDPOINT", value_name = "URL")]

@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::AppError;
@@ -16,7 +17,7 @@ use crate::state::AppState;
 /// A request body.
 pub(crate) struct ApiJson<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for ApiJson<T> {
+impl<T: DeserializeOwned + Serialize> FromRequest<AppState> for ApiJson<T> {
     type Rejection = AppError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, AppError> {
@@ -32,7 +33,12 @@ impl<T: DeserializeOwned> FromRequest<AppState> for ApiJson<T> {
             }
             AppError::Invalid { message: "the body could not be read".to_owned(), param: None }
         })?;
-        parse(&body).map(Self)
+        let asked = parse(&body)?;
+        if settings.log_prompts {
+            // Written anew, it is one line, whatever was sent.
+            tracing::info!(body = serde_json::to_string(&asked).unwrap_or_default(), "request");
+        }
+        Ok(Self(asked))
     }
 }
 
@@ -97,7 +103,7 @@ mod tests {
             (b"{\"prompt\": \"\\ud800\"}", None, "not valid JSON"),
             (b"{\"temperature\": 1e400}", None, "not valid JSON"),
             (b"{\"temperature\": NaN}", None, "not valid JSON"),
-            (b"{\"n\": 1.0}", Some("n"), "expected u64"),
+            (b"{\"n\": 1.5}", Some("n"), "expected u64"),
             (b"{\"n\": -1}", Some("n"), "expected u64"),
             (b"{\"n\": \"1\"}", Some("n"), "expected u64"),
             (b"{\"n\": 1, \"n\": 2}", None, "duplicate field `n`"),

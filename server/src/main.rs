@@ -1,6 +1,6 @@
 //! `ntl-server`: reads the command line, serves, and says in one line why it could not.
 //!
-//! Exit codes: 0 ended after all requests were answered, 1 failed or requests were cut off, 2 bad usage.
+//! Exit codes: 0 ended after all requests were answered, 1 failed, an engine died, or requests were cut off, 2 bad usage.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     told.finish();
     match ended {
         Ok(Ended::Drained) => ExitCode::SUCCESS,
-        Ok(Ended::CutOff(_)) => ExitCode::from(FAILED),
+        Ok(Ended::CutOff(_) | Ended::EngineDied) => ExitCode::from(FAILED),
         Err(error) => fail(&error, FAILED),
     }
 }

@@ -83,8 +83,11 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.post].into_iter().filter_map(Option::as_mut)
 }
 
-/// Adds what all routes have: the header of every response, and the key of those that need one.
+/// Adds what all routes have: a name (no path has two methods), the header of every response, and the key of those that
+/// need one.
 fn complete(operation: &mut Operation, path: &str) {
+    let words: Vec<&str> = path.split(['/', '.', '{', '}']).filter(|word| !word.is_empty()).collect();
+    operation.operation_id = Some(words.join("_"));
     if !routes::is_public(path) {
         operation.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>(KEY, [])]);
     }

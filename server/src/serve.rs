@@ -1,8 +1,9 @@
 //! A server's life: listen, load, answer, drain, end.
 //!
 //! It listens before it loads, so that whoever watches sees it come up. The first signal makes it refuse new work
-//! with 503 while running requests are answered; the drain time or a second signal ends it whatever still runs.
-//! Invariant: when [`run`] returns [`Ended::Drained`], no request was cut off and all engine threads are joined.
+//! with 503 while running requests are answered; the drain time or a second signal ends it whatever still runs. So does
+//! the death of an engine, which nothing in this process can be trusted to repair: whoever started it starts it anew.
+//! Invariant: unless [`run`] returns [`Ended::CutOff`], no request was cut off and all engine threads are joined.
 
 use std::pin::pin;
 use std::thread::JoinHandle;
@@ -79,6 +80,8 @@ pub enum Ended {
     Drained,
     /// This many requests were cut off, by the drain time or a second signal.
     CutOff(usize),
+    /// An engine died; all requests to others were answered.
+    EngineDied,
 }
 
 /// Signals to end: the first drains, the second ends at once.
@@ -133,7 +136,6 @@ pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
 pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result<Ended, ServeError> {
     let app = AppState::new(config.http, Metrics::new()?.into());
     announce(&listener, &config.models, &app);
-    let supervisor = tokio::spawn(supervise(app.clone()));
     let (models, options, limits, state) = (config.models, config.load, config.engine, app.clone());
     let loading = tokio::task::spawn_blocking(move || load_all(&models, options, limits, &state));
     let mut serving = pin!(serve(listener, app, signals, config.drain_time_max));
@@ -143,16 +145,13 @@ pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result
         loaded = loading => loaded.map_err(|_| ServeError::LoadingPanicked)??,
     };
     let ended = serving.await;
-    supervisor.abort();
-    // It holds the models until it is really gone.
-    let _ = supervisor.await;
-    if ended == Ended::Drained {
+    if !matches!(ended, Ended::CutOff(_)) {
         join(threads).await;
     }
     Ok(ended)
 }
 
-/// Answers requests until a signal, whatever becomes of the models.
+/// Answers requests until a signal, or until an engine dies.
 pub async fn serve(
     listener: Listener,
     app: AppState,
@@ -163,7 +162,10 @@ pub async fn serve(
     // All connections are tasks of this one, which ends them when it is dropped.
     let mut server = tokio::task::JoinSet::new();
     server.spawn(listener.answer(app::router(app.clone()), closing));
-    wait(&mut signals).await;
+    let ended = tokio::select! {
+        () = wait(&mut signals) => Ended::Drained,
+        () = engine_dies(&app) => Ended::EngineDied,
+    };
     app.lifecycle.drain();
     tracing::info!(requests = app.lifecycle.in_flight(), seconds_max = drain_time_max.as_secs(), "draining");
     tokio::select! {
@@ -184,22 +186,20 @@ pub async fn serve(
         () = wait(&mut signals) => {}
     }
     tracing::info!("ended");
-    Ended::Drained
+    ended
 }
 
-/// Tells when an engine dies, which no request can repair. (Until somebody starts the server anew, it answers 503 and
-/// is not ready.)
-async fn supervise(app: AppState) {
-    let mut dead = 0;
+/// Waits until an engine has died, and says which.
+async fn engine_dies(app: &AppState) {
     let mut tick = tokio::time::interval(SUPERVISION);
     loop {
         tick.tick().await;
-        let gone: Vec<&str> =
-            app.models.all().iter().filter(|model| !model.is_alive()).map(|model| &**model.name()).collect();
-        if gone.len() > dead {
-            tracing::error!(models = gone.join(","), "an engine died; start the server anew");
+        let models = app.models.all().iter().filter(|model| !model.is_alive());
+        let dead: Vec<&str> = models.map(|model| &**model.name()).collect();
+        if !dead.is_empty() {
+            tracing::error!(models = dead.join(","), "an engine died; ending, to be started anew");
+            return;
         }
-        dead = gone.len();
     }
 }
 

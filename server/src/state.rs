@@ -28,6 +28,8 @@ pub struct HttpSettings {
     pub output_tokens_max: u64,
     /// Most alternatives to a token that `logprobs` may ask for; `None` allows the whole vocabulary.
     pub logprobs_max: Option<usize>,
+    /// Whether what requests ask for is logged.
+    pub log_prompts: bool,
     /// Where models run, as `GET /version` says it.
     pub device: String,
 }
@@ -42,6 +44,7 @@ impl Default for HttpSettings {
             request_time_max: Duration::from_secs(600),
             output_tokens_max: 4096,
             logprobs_max: Some(20),
+            log_prompts: false,
             device: "cpu".to_owned(),
         }
     }

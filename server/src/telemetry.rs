@@ -1,6 +1,6 @@
 //! Log lines on standard error, for people or as JSON; and traces, where they are wanted (`traces`).
 //!
-//! Prompts, answers and keys are never logged above `debug`; most of what happens is in the metrics instead.
+//! Prompts are logged only where that was asked for (`extract`), answers and keys never; most of what happens is in the metrics instead.
 
 use std::io::IsTerminal;
 

@@ -15,6 +15,8 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use self::functions::Raised;
 
+pub(crate) use self::source::special_tokens;
+
 /// The name under which the template stands in its environment.
 const NAME: &str = "chat";
 
@@ -56,6 +58,7 @@ pub enum ChatError {
 /// The chat template of a checkpoint.
 #[derive(Debug)]
 pub struct ChatTemplate {
+    source: String,
     /// The compiled template, or why it is none.
     environment: Result<Environment<'static>, String>,
     /// Special tokens by what they are for, such as `bos_token`.
@@ -75,7 +78,12 @@ impl ChatTemplate {
         if let Err(reason) = &environment {
             tracing::warn!(checkpoint = files.place(), reason, "the chat template does not compile");
         }
-        Ok(Some(Self { environment, specials: source::special_tokens(files)? }))
+        Ok(Some(Self { source, environment, specials: special_tokens(files)? }))
+    }
+
+    /// The template as the checkpoint has it.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The text of a conversation.

@@ -54,7 +54,7 @@ pub(super) fn template(files: &CheckpointFiles) -> Result<Option<String>, LoadEr
 }
 
 /// Special tokens by what they are for.
-pub(super) fn special_tokens(files: &CheckpointFiles) -> Result<BTreeMap<String, String>, LoadError> {
+pub(crate) fn special_tokens(files: &CheckpointFiles) -> Result<BTreeMap<String, String>, LoadError> {
     let (config, map) = (object(files, CONFIG_FILE)?, object(files, SPECIAL_FILE)?);
     let token = |name: &str| {
         let stored = [&config, &map].into_iter().filter_map(|fields| fields.get(name));

@@ -14,6 +14,8 @@ mod sentencepiece;
 mod slow;
 mod xval;
 
+use std::collections::BTreeMap;
+
 use ntl_core::engine::{NumberEncoding, Prompt};
 use ntl_core::numbers::{NumberPiece, python};
 use ntl_core::text::TextDecoder;
@@ -65,6 +67,8 @@ pub struct Tokenizer {
     unknown: Option<u32>,
     /// What is left alone when numbers are looked for.
     special: PrefixIndex,
+    /// Special tokens by what they are for, as far as the files say it.
+    named: BTreeMap<String, String>,
     /// The token beside which numbers stand (xVal).
     number_token: Option<u32>,
     model_max_length: Option<usize>,
@@ -222,6 +226,12 @@ impl Tokenizer {
     /// The token that stands for what has no piece.
     pub fn unknown_id(&self) -> Option<u32> {
         self.unknown
+    }
+
+    /// A special token by what it is for, such as `bos_token`, where the checkpoint names it.
+    pub fn special_token(&self, purpose: &str) -> Option<&str> {
+        let ends = || self.eos.filter(|_| purpose == "eos_token").and_then(|id| self.token(id));
+        self.named.get(purpose).map(String::as_str).or_else(ends)
     }
 
     /// A piece as the vocabulary writes it, such as `▁12` or `</s>`.

@@ -2,7 +2,7 @@
 
 use ntl_core::engine::NumberEncoding;
 
-use crate::chat::ChatTemplate;
+use crate::chat::{ChatTemplate, special_tokens};
 use crate::checkpoint::{CheckpointFiles, LoadError, TokenizerType};
 
 use super::config::{CONFIG_FILE, TokenizerConfig};
@@ -68,6 +68,7 @@ impl Tokenizer {
             special: PrefixIndex::new(
                 (0..).zip(table.special_names()).map(|(id, name)| (name.to_owned(), id)),
             ),
+            named: special_tokens(files)?,
             number_token: table.id(xval::NUMBER_TOKEN).filter(|_| numbers == NumberEncoding::Xval),
             model_max_length: config.model_max_length,
             chat: ChatTemplate::open(files)?,

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::completions::{FinishReason, Stop, StreamOptions, Usage};
 use crate::number::{Number, NumberRequest};
+use crate::whole::whole;
 
 /// What a message says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -34,6 +35,7 @@ pub struct ContentPart {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequestMessage {
     /// Who says it: `system`, `developer`, `user` or `assistant`, as far as the template knows them.
+    #[schema(pattern = "^(system|developer|user|assistant)$")]
     pub role: String,
     /// What is said. Null is an empty text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,17 +55,19 @@ pub struct ChatRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The conversation.
+    #[schema(value_type = Vec<ChatRequestMessage>, required = true, min_items = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<ChatRequestMessage>>,
     /// Most tokens of the answer. Default: as many as the model's context has room for, within what the server allows.
     /// With `number.after` most tokens of the text before the number, by default 256.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_completion_tokens: Option<u64>,
     /// The same under its older name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// Answers, 1 to 128. Default 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 128)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
     /// Up to four strings that end an answer before them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +76,8 @@ pub struct ChatRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<bool>,
     /// Only with `logprobs`: also of this many alternatives, 0 to 20. Default 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 20)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u64>,
     /// Answer by server-sent events.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,6 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::number::{Number, NumberRequest};
+use crate::whole::whole;
 
 /// The four prompt forms.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -17,8 +18,10 @@ pub enum Prompt {
     /// Several texts.
     Texts(Vec<String>),
     /// One text as token ids.
+    #[serde(deserialize_with = "whole")]
     Ids(Vec<u32>),
     /// Several texts as token ids.
+    #[serde(deserialize_with = "whole")]
     IdLists(Vec<Vec<u32>>),
 }
 
@@ -95,7 +98,7 @@ pub struct CompletionRequest {
     pub prompt: Option<Prompt>,
     /// Most tokens to generate. Default 16. With `number.after` most tokens of the text before the number, by default
     /// 256. Either default is cut to what the server allows.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// 0 (greedy) to 2. Default 1.
     #[schema(minimum = 0, maximum = 2)]
@@ -106,55 +109,64 @@ pub struct CompletionRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
     /// Sample from this many of the most probable tokens only; 0 and -1 (the default) take all.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub top_k: Option<i64>,
     /// Sample only tokens at least this times as probable as the most probable one, 0 to 1. Default 0.
+    #[schema(minimum = 0, maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f64>,
     /// Lowers tokens that were generated before, -2 to 2. Default 0.
+    #[schema(minimum = -2, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub presence_penalty: Option<f64>,
     /// Lowers tokens for each time that they were generated before, -2 to 2. Default 0.
+    #[schema(minimum = -2, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_penalty: Option<f64>,
     /// Divides the logits of tokens that were generated before or stand in the prompt of a decoder-only model (negative
     /// ones are multiplied), above 0, at most 100. Default 1.
+    #[schema(exclusive_minimum = 0, maximum = 100)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
     /// What is added to the logits of token ids, -100 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logit_bias: Option<BTreeMap<String, f64>>,
     /// Same seed, same text. Default: a random one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
     /// Texts per prompt, 1 to 128. Default 1.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
     /// Decode this many texts (`n` to 128) and return the `n` with the best mean log-probability. Not with `stream`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 128)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub best_of: Option<u64>,
     /// Up to four strings that end a text before them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     /// Token ids that end a text.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 1024)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub stop_token_ids: Option<Vec<u32>>,
     /// Show the stop string, or the token of `stop_token_ids`, that ended a text. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include_stop_str_in_output: Option<bool>,
     /// Nothing ends a text before it has this many tokens. Default 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub min_tokens: Option<u64>,
     /// The end of sequence does not end a text. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
     /// Report log-probabilities of each token and of this many alternatives, as the model has them before all sampling
     /// options; -1 for the whole vocabulary, where the server allows it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<i64>,
     /// The same for the tokens of the prompt; decoder-only models, not with `stream`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<i64>,
     /// Add the token ids of prompt and text to each choice. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,9 +200,10 @@ pub struct CompletionRequest {
     pub use_beam_search: Option<bool>,
     /// Beams, at least `n`. Default: `best_of`, else `n`, else 4.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub beam_width: Option<u64>,
     /// Beams are compared by log-probability divided by their length to this power. Default 1.
+    #[schema(minimum = -10, maximum = 10)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length_penalty: Option<f64>,
     /// When a beam search ends. Default false.
@@ -319,3 +332,10 @@ pub struct CompletionResponse {
 
 /// One event of a stream: the same shape.
 pub type CompletionChunk = CompletionResponse;
+
+/// A server-sent event, as a client reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StreamEvent {
+    /// A chunk as JSON, an error as JSON, or at the end `[DONE]`.
+    pub data: String,
+}

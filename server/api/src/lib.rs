@@ -10,6 +10,7 @@ mod models;
 mod number;
 mod score;
 mod tokens;
+mod whole;
 
 pub use chat::{
     ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatMessage, ChatRequest,
@@ -17,7 +18,8 @@ pub use chat::{
 };
 pub use completions::{
     Choice, CompletionChunk, CompletionRequest, CompletionResponse, EarlyStopping, FinishReason, Logprobs,
-    NamedSchema, Never, Prompt, PromptLogprob, PromptLogprobs, ResponseFormat, Stop, StreamOptions, Usage,
+    NamedSchema, Never, Prompt, PromptLogprob, PromptLogprobs, ResponseFormat, Stop, StreamEvent,
+    StreamOptions, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{Health, Model, ModelList, Version};
@@ -26,4 +28,7 @@ pub use number::{
     SupportPoint, Terminator, TerminatorName, Thousands,
 };
 pub use score::{Loss, LossName, ReductionName, Score, ScoreItem, ScoreRequest, ScoreResponse, TextOrIds};
-pub use tokens::{DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse};
+pub use tokens::{
+    DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse, TokenizerInfo,
+    TokenizerInfoQuery,
+};

@@ -5,6 +5,8 @@ use utoipa::openapi::schema::OneOfBuilder;
 use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::whole::whole;
+
 /// `true`, `false` or an object of options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "true, false or an object of number options")]
@@ -141,7 +143,7 @@ pub struct NumberOptions {
     pub tolerance: Option<f64>,
     /// Only `tree`: most decoder positions, 1 to 65536. Default 4096. Times `rationales` at most 262144.
     #[schema(minimum = 1, maximum = 65536)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u64>,
     /// Only `tree`: stop earlier, once the bounds of `value` are no wider than this, 0 or more. Default: do not.
     #[schema(minimum = 0)]
@@ -149,11 +151,11 @@ pub struct NumberOptions {
     pub precision: Option<f64>,
     /// Only `sample`: how many numbers are drawn, 1 to 4096. Default 64. The request's `seed` repeats the draws.
     #[schema(minimum = 1, maximum = 4096)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
     /// Only `beam`: how many prefixes are followed and numbers kept, 1 to 64. Default 4.
     #[schema(minimum = 1, maximum = 64)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub beams: Option<u64>,
     /// Write ordinary text until this string appears, and read the number right behind it. 1 to 1024 bytes. Default:
     /// the number comes at once. The text is chosen by the request's `temperature`, `top_p` and `seed`, has at most
@@ -164,7 +166,7 @@ pub struct NumberOptions {
     /// Only with `after`: how many such texts are written, 1 to 64, and times prompts at most 1024; the
     /// distributions of their numbers are averaged and the first text is returned. Default 1.
     #[schema(minimum = 1, maximum = 64)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub rationales: Option<u64>,
     /// The least and the greatest value; the mass of others is reported as invalid. They may be equal. Default: all.
     #[schema(min_items = 2, max_items = 2)]
@@ -176,11 +178,11 @@ pub struct NumberOptions {
     pub normalize: Option<bool>,
     /// Most digits before the point, 1 to 20. Default 12.
     #[schema(minimum = 1, maximum = 20)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub digits_max: Option<u64>,
     /// Most digits after the point, 0 to 20. Default 6.
     #[schema(maximum = 20)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub decimals_max: Option<u64>,
     /// Whether a leading minus is read. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -201,11 +203,11 @@ pub struct NumberOptions {
     pub quantiles: Option<Vec<f64>>,
     /// How many of the most probable values to return, 0 to 1000. Default 20.
     #[schema(maximum = 1000)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub support: Option<u64>,
     /// Decimals of the printed text, 0 to 20; null prints the shortest text that reads back.
     #[schema(maximum = 20)]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub decimals: Option<u64>,
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::completions::Usage;
+use crate::whole::whole;
 
 /// A text, or its token ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -14,6 +15,7 @@ pub enum TextOrIds {
     /// A text, tokenized as the model was trained.
     Text(String),
     /// Token ids, taken as they are.
+    #[serde(deserialize_with = "whole")]
     Ids(Vec<u32>),
 }
 

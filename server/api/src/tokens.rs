@@ -1,7 +1,9 @@
-//! `POST /tokenize` and `POST /detokenize`.
+//! `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::whole::whole;
 
 /// Text to split.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -42,6 +44,7 @@ pub struct DetokenizeRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Token ids.
+    #[serde(deserialize_with = "whole")]
     pub tokens: Vec<u32>,
 }
 
@@ -52,4 +55,34 @@ pub struct DetokenizeResponse {
     pub prompt: String,
     /// The text again.
     pub content: String,
+}
+
+/// Whose tokenizer is asked about.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct TokenizerInfoQuery {
+    /// Which model's; may be left out where only one is served.
+    pub model: Option<String>,
+}
+
+/// What a client needs to know of a tokenizer that it uses over HTTP, under the names of Hugging Face; null where the
+/// checkpoint has none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenizerInfo {
+    /// The model.
+    pub model: String,
+    /// How numbers are written: `text`, `digits`, `rt` or `xval`.
+    pub number_encoding: String,
+    /// Begins a sequence.
+    pub bos_token: Option<String>,
+    /// Ends a sequence.
+    pub eos_token: Option<String>,
+    /// Fills up batches.
+    pub pad_token: Option<String>,
+    /// Stands for what has no token.
+    pub unk_token: Option<String>,
+    /// Most prompt tokens.
+    pub model_max_length: u64,
+    /// How conversations are written, in Jinja.
+    pub chat_template: Option<String>,
 }

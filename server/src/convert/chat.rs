@@ -82,6 +82,9 @@ pub(crate) fn chat_completion(
     rules: &Rules,
 ) -> Result<(CompletionRequest, ChatWriter), AppError> {
     let most = rules.output_tokens_max;
+    // The older name counts only without the newer one, but must not be nonsense all the same.
+    let fits = request.max_tokens.is_none_or(|max| max <= most);
+    check("max_tokens", fits, format!("must be at most {most}"))?;
     let asked = request.max_completion_tokens.or(request.max_tokens);
     // A text that has no room at all is for the engine to refuse, which knows both lengths.
     let roomy = || room.map_or(most, |room| (room as u64).clamp(1, most));
@@ -255,6 +258,9 @@ mod tests {
         }
         let error = completion(json!({"temperature": "hot"}), None).unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some("temperature"));
+        let both = json!({"max_tokens": u64::MAX, "max_completion_tokens": 4});
+        let error = completion(both, None).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
         let error = completion(json!({"top_logprobs": 3}), None).unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some("top_logprobs"));
     }

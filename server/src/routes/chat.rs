@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::response::Response;
-use ntl_api::{ChatRequest, ChatResponse};
+use ntl_api::{ChatRequest, ChatResponse, StreamEvent};
 
 use super::completions;
 use crate::client::Client;
@@ -21,7 +21,7 @@ use crate::track::ModelLabel;
 #[utoipa::path(post, path = CHAT, tag = "completions", request_body = ChatRequest, responses(
     (status = 200, description = "The answers", content(
         (ChatResponse = "application/json"),
-        (String = "text/event-stream"),
+        (StreamEvent = "text/event-stream"),
     )),
     AppError,
 ))]

@@ -5,7 +5,7 @@ use std::time::Instant;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, body::Body};
-use ntl_api::{CompletionRequest, CompletionResponse};
+use ntl_api::{CompletionRequest, CompletionResponse, StreamEvent};
 use ntl_core::engine::Prompt;
 
 use crate::answers::Answers;
@@ -26,7 +26,7 @@ use crate::track::ModelLabel;
 #[utoipa::path(post, path = COMPLETIONS, tag = "completions", request_body = CompletionRequest, responses(
     (status = 200, description = "The answers", content(
         (CompletionResponse = "application/json"),
-        (String = "text/event-stream"),
+        (StreamEvent = "text/event-stream"),
     )),
     AppError,
 ))]

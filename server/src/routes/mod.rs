@@ -16,6 +16,7 @@ pub(crate) const MODELS: &str = "/v1/models";
 pub(crate) const MODEL: &str = "/v1/models/{*id}";
 pub(crate) const TOKENIZE: &str = "/tokenize";
 pub(crate) const DETOKENIZE: &str = "/detokenize";
+pub(crate) const TOKENIZER_INFO: &str = "/tokenizer_info";
 pub(crate) const VERSION: &str = "/version";
 pub(crate) const HEALTH: &str = "/health";
 pub(crate) const HEALTH_LIVE: &str = "/health/live";

@@ -1,15 +1,19 @@
-//! `POST /tokenize` and `POST /detokenize`.
+//! `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`.
 
 use axum::Json;
-use axum::extract::{Extension, State};
-use ntl_api::{DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Extension, Query, State};
+use ntl_api::{
+    DetokenizeRequest, DetokenizeResponse, ErrorBody, TokenizeRequest, TokenizeResponse, TokenizerInfo,
+    TokenizerInfoQuery,
+};
 use ntl_core::engine::Prompt;
 use ntl_core::text::TextDecoder;
 
 use crate::error::AppError;
 use crate::extract::ApiJson;
 use crate::models::ServedModel;
-use crate::routes::{DETOKENIZE, TOKENIZE};
+use crate::routes::{DETOKENIZE, TOKENIZE, TOKENIZER_INFO};
 use crate::state::AppState;
 use crate::track::ModelLabel;
 
@@ -44,6 +48,35 @@ pub(crate) async fn detokenize(
     let tokens = model.rules(&app.settings).known("tokens", request.tokens)?;
     let text = model.decode(tokens).await?;
     Ok(Json(DetokenizeResponse { prompt: text.clone(), content: text }))
+}
+
+/// What a client needs to know of a tokenizer that it uses over HTTP.
+#[utoipa::path(get, path = TOKENIZER_INFO, tag = "models", params(TokenizerInfoQuery), responses(
+    (status = 200, description = "Special tokens, limits and the chat template", body = TokenizerInfo),
+    (status = 400, description = "Several models are served, and none is named", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No model of this name", body = ErrorBody),
+    (status = 503, description = "Loading or draining", body = ErrorBody),
+))]
+pub(crate) async fn info(
+    State(app): State<AppState>,
+    Extension(label): Extension<ModelLabel>,
+    query: Result<Query<TokenizerInfoQuery>, QueryRejection>,
+) -> Result<Json<TokenizerInfo>, AppError> {
+    let Query(query) = query.map_err(|error| AppError::invalid("model", error.body_text()))?;
+    let model = app.models.resolve(query.model.as_deref(), &label)?;
+    let tokenizer = model.tokenizer();
+    let token = |purpose| tokenizer.special_token(purpose).map(str::to_owned);
+    Ok(Json(TokenizerInfo {
+        model: model.name().to_string(),
+        number_encoding: model.info().number_encoding.name().to_owned(),
+        bos_token: token("bos_token"),
+        eos_token: token("eos_token"),
+        pad_token: token("pad_token"),
+        unk_token: token("unk_token"),
+        model_max_length: model.info().prompt_tokens_max as u64,
+        chat_template: tokenizer.chat_template().map(|template| template.source().to_owned()),
+    }))
 }
 
 fn describe(model: &ServedModel, prompt: Prompt) -> TokenizeResponse {

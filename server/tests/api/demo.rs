@@ -7,7 +7,7 @@ use ntl_server::state::HttpSettings;
 use ntl_server::{app, demo};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, complete, get, metric, state_of};
+use crate::support::{Answer, complete, get, metric, post, state_of};
 
 fn demo_server() -> Router {
     let model = ntl_models::load(&demo::files().unwrap(), LoadOptions::default()).unwrap();
@@ -57,6 +57,9 @@ async fn answers_do_not_depend_on_who_else_asks() {
     }
 }
 
+/// Kinds of completions that [`mixed`] makes.
+const KINDS: u64 = 12;
+
 /// The number of each prompt, without what depends on load by design.
 async fn numbers(app: &Router, prompts: &[String]) -> Vec<Value> {
     let ask = |prompt| complete(app, json!({"prompt": prompt, "number": {"tolerance": 0.01}}));
@@ -81,11 +84,11 @@ async fn sixty_four_numbers_asked_for_at_once_are_those_asked_for_alone() {
     }
 }
 
-/// A request unlike those beside it.
+/// A completion unlike those beside it.
 fn mixed(k: u64) -> Value {
     let prompt = format!("What is {} - {}?", 7 * k, 90 + k * k % 301);
     let mut body = json!({"prompt": prompt, "max_tokens": 4 + k % 9, "seed": k});
-    let options = match k % 10 {
+    let options = match k % KINDS {
         0 => json!({"temperature": 0}),
         1 => json!({"temperature": 1.3, "n": 3}),
         2 => json!({"top_k": 5, "min_p": 0.01, "logprobs": 3}),
@@ -95,6 +98,8 @@ fn mixed(k: u64) -> Value {
         6 => json!({"number": {"method": "sample", "samples": 16}}),
         7 => json!({"best_of": 4, "n": 2, "stop": ["1", "22"]}),
         8 => json!({"guided_regex": "-?[0-9]{1,4}", "temperature": 0.7}),
+        9 => json!({"use_beam_search": true, "beam_width": 4, "n": 2}),
+        10 => json!({"number": {"method": "token"}}),
         _ => json!({"number": {"method": "beam"}, "prompt": ["What is 1 + 1?", "What is 5 - 9?"]}),
     };
     for (field, value) in options.as_object().unwrap() {
@@ -106,7 +111,13 @@ fn mixed(k: u64) -> Value {
 #[tokio::test]
 async fn two_hundred_mixed_requests_at_once_get_the_answers_that_they_get_alone() {
     let app = demo_server();
-    let choices = async |k: u64| {
+    let answer = async |k: u64| {
+        if k % (KINDS + 1) == KINDS {
+            let items = json!([{"prompt": format!("What is {k} + 5?"), "target": (k + 5).to_string()}]);
+            let answer = post(&app, "/v1/score", json!({"items": items, "reduction": "none"})).await;
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            return answer.json()["data"].take();
+        }
         let answer = complete(&app, mixed(k)).await;
         assert_eq!(answer.status, 200, "{}: {}", mixed(k), answer.text);
         let mut choices = answer.json()["choices"].take();
@@ -117,16 +128,16 @@ async fn two_hundred_mixed_requests_at_once_get_the_answers_that_they_get_alone(
         }
         choices
     };
-    let together = futures::future::join_all((0..200).map(&choices)).await;
+    let together = futures::future::join_all((0..200).map(&answer)).await;
     for (k, together) in (0..200).zip(together) {
-        assert_eq!(together, choices(k).await, "{}", mixed(k));
+        assert_eq!(together, answer(k).await, "request {k}");
     }
 }
 
 #[tokio::test]
 async fn asking_for_log_probabilities_changes_no_text() {
     let app = demo_server();
-    for k in (0..40).filter(|k| !matches!(k % 10, 5 | 6 | 9)) {
+    for k in (0..40).filter(|k| !matches!(k % KINDS, 5 | 6 | 9..)) {
         let mut body = mixed(k);
         body["logprobs"].take();
         let plain = complete(&app, body.clone()).await.json();

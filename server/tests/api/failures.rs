@@ -2,8 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{Request, header};
-use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, Opened, Prompt, Row};
-use ntl_core::scripted::ScriptedModel;
+use ntl_core::engine::ModelError;
 use ntl_models::batch::EngineLimits;
 use ntl_server::app;
 use ntl_server::metrics::Metrics;
@@ -11,8 +10,8 @@ use ntl_server::state::{AppState, HttpSettings};
 use serde_json::{Value, json};
 
 use crate::support::{
-    EOS, Gated, babbles, call, complete, gated, get, json_request, loaded, logits, metric, metric_becomes,
-    piece, post, says, scripted, server, state_of,
+    EOS, Gated, Mortal, babbles, call, complete, gated, get, json_request, loaded, logits, metric,
+    metric_becomes, piece, post, says, scripted, server, state_of,
 };
 
 /// Checks that a value of a field is refused by the name of the field.
@@ -304,27 +303,6 @@ async fn of_a_flood_each_request_is_either_answered_or_told_when_to_come_back() 
     metric_becomes(&app, "ntl_requests_rejected_total{reason=\"queue_full\"}", refused).await;
     metric_becomes(&app, "ntl_finished_total{model=\"scripted\",reason=\"stop\"}", answered).await;
     metric_becomes(&app, "ntl_requests_in_flight", 0.0).await;
-}
-
-/// A model that takes its engine with it when its first request is over.
-struct Mortal(ScriptedModel);
-
-impl BatchModel for Mortal {
-    fn info(&self) -> &ModelInfo {
-        self.0.info()
-    }
-
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
-        self.0.open(prompts)
-    }
-
-    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
-        self.0.step(rows)
-    }
-
-    fn close(&mut self, _context: ContextId) {
-        panic!("a panic that this test provokes, where no engine survives it");
-    }
 }
 
 #[tokio::test]

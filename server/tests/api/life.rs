@@ -20,7 +20,8 @@ use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 use crate::support::{
-    Gate, babbles, complete, gated, get, json_request, loaded, metric_becomes, says, scripted, state_of,
+    Gate, Mortal, babbles, complete, gated, get, json_request, loaded, metric_becomes, says, scripted,
+    state_of,
 };
 
 fn gated_state() -> (AppState, Gate) {
@@ -124,7 +125,11 @@ async fn exchange(address: std::net::SocketAddr, request: String) -> String {
 }
 
 fn completion() -> String {
-    let body = r#"{"prompt": "x", "temperature": 0}"#;
+    completion_of("")
+}
+
+fn completion_of(model: &str) -> String {
+    let body = json!({"prompt": "x", "temperature": 0, "model": model}).to_string();
     let length = body.len();
     format!(
         "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
@@ -166,6 +171,26 @@ async fn a_second_signal_or_the_drain_time_ends_at_once() {
         // Aborted connections die with the runtime; this one still answers because the runtime of the test goes on.
         running.abort();
     }
+}
+
+#[tokio::test]
+async fn a_server_whose_engine_died_answers_what_others_have_accepted_and_ends() {
+    let (model, gate) = gated(says("1"));
+    let mortal = loaded(Box::new(Mortal(scripted(says("1")))));
+    let models = vec![("mortal", mortal), ("other", loaded(Box::new(model)))];
+    let state = state_of(models, HttpSettings::default(), EngineLimits::default());
+    let (address, _signal, ended) = start(&state, Duration::from_secs(60)).await;
+    let running = tokio::spawn(exchange(address, completion_of("other")));
+    let gate = gate.step_has_begun().await;
+    let answer = exchange(address, completion_of("mortal")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    while !state.lifecycle.is_draining() {
+        tokio::task::yield_now().await;
+    }
+    drop(gate);
+    let answer = running.await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"text\":\"1\""), "{answer}");
+    assert_eq!(ended.await.unwrap(), Ended::EngineDied);
 }
 
 fn config(flags: &[&str]) -> Config {

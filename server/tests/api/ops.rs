@@ -52,6 +52,24 @@ async fn texts_are_tokenized_with_values_and_joined_again() {
 }
 
 #[tokio::test]
+async fn what_a_remote_tokenizer_needs_is_told() {
+    let app = server(says("1"));
+    let told = get(&app, "/tokenizer_info").await.json();
+    assert_eq!(
+        (&told["eos_token"], &told["pad_token"], &told["unk_token"]),
+        (&json!("</s>"), &json!("<pad>"), &json!("<unk>"))
+    );
+    assert_eq!((&told["bos_token"], &told["chat_template"]), (&json!(null), &json!(null)));
+    assert_eq!((&told["model"], &told["model_max_length"]), (&json!("scripted"), &json!(512)));
+    let ids =
+        post(&app, "/tokenize", json!({"prompt": told["eos_token"], "add_special_tokens": false})).await;
+    assert_eq!(ids.json()["tokens"], json!([1]));
+    assert_eq!(get(&app, "/tokenizer_info?model=scripted").await.json(), told);
+    assert_eq!(get(&app, "/tokenizer_info?model=other").await.error()["code"], "model_not_found");
+    assert_eq!(get(&app, "/tokenizer_info?model=a&model=b").await.error()["param"], "model");
+}
+
+#[tokio::test]
 async fn prompt_tokens_are_counted_by_whether_they_were_computed() {
     let app = server(says("1"));
     complete(&app, json!({"prompt": [5, 6, 7, 1], "max_tokens": 1})).await;

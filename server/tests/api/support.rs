@@ -271,3 +271,24 @@ impl BatchModel for Gated {
         self.model.close(context);
     }
 }
+
+/// A model that takes its engine with it when its first request is over.
+pub(crate) struct Mortal(pub(crate) ScriptedModel);
+
+impl BatchModel for Mortal {
+    fn info(&self) -> &ModelInfo {
+        self.0.info()
+    }
+
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+        self.0.open(prompts)
+    }
+
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        self.0.step(rows)
+    }
+
+    fn close(&mut self, _context: ContextId) {
+        panic!("a panic that this test provokes, where no engine survives it");
+    }
+}
