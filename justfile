@@ -20,6 +20,10 @@ serve *ARGS:
 bench:
     cargo bench --package ntl-bench
 
+# Ours beside CTranslate2 and Hugging Face, in alternation.
+bench-peers *ARGS:
+    benchmarks/peers/run {{ARGS}}
+
 # Packs the demo checkpoint from a folder.
 pack-demo DIR:
     server/demo/pack.sh {{DIR}}

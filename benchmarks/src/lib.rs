@@ -1,16 +1,19 @@
 //! What the benchmarks share: the demo checkpoint, opened, random checkpoints of the usual sizes, and load.
 
+pub mod decode;
 pub mod load;
 pub mod loading;
 pub mod numbers;
+pub mod prefix;
 pub mod random;
+pub mod spread;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use ntl_models::batch::{Engine, EngineLimits, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
-use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_models::{DtypeChoice, LoadOptions, LoadedModel, load};
 
 /// The files of the demo checkpoint that the server embeds.
 ///
@@ -38,4 +41,16 @@ pub fn demo() -> Result<LoadedModel, LoadError> {
 pub fn engine(loaded: LoadedModel) -> std::io::Result<Engine> {
     let limits = EngineLimits::default();
     Ok(Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver))?.0)
+}
+
+/// The element type of that name.
+///
+/// # Errors
+/// With the names that there are.
+pub fn dtype(name: &str) -> Result<DtypeChoice, String> {
+    match name {
+        "auto" => Ok(DtypeChoice::Auto),
+        "f32" => Ok(DtypeChoice::F32),
+        _ => Err("known are auto and f32".to_owned()),
+    }
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use ntl_bench::{demo, loading, numbers, random};
+use ntl_bench::decode::command::DecodeArgs;
+use ntl_bench::prefix::PrefixArgs;
+use ntl_bench::{decode, demo, loading, numbers, prefix, random};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{LoadOptions, load};
 
@@ -37,12 +39,20 @@ enum Command {
         /// Checkpoint folder.
         folder: PathBuf,
     },
-    /// Write a T5 with random weights.
-    RandomT5 {
-        /// t5-small, t5-base or t5-large.
+    /// Greedy decoding in this process: tokens a second, greedy ids, share of the memory's bandwidth.
+    Decode(DecodeArgs),
+    /// Prompts that begin alike, with and without the cache of beginnings: time to the first token.
+    Prefix(PrefixArgs),
+    /// Write a checkpoint with random weights.
+    #[command(alias = "random-t5")]
+    Random {
+        /// One of t5-small, t5-base, t5-large, t5-v1.1-base, llama-160m, tinyllama
         shape: String,
-        /// Folder to write.
+        /// Folder to write
         folder: PathBuf,
+        /// The same seed makes the same weights
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
     },
 }
 
@@ -56,10 +66,12 @@ fn main() -> anyhow::Result<()> {
             numbers::table(loaded, rounds.max(1), &mut io::stdout().lock())
         }
         Command::Load { folder } => loading::measure(&folder, &mut io::stdout().lock()),
-        Command::RandomT5 { shape, folder } => {
-            let known = random::shape(&shape)
-                .with_context(|| format!("{shape} is none of t5-small, t5-base and t5-large"))?;
-            Ok(random::write(&folder, known)?)
+        Command::Decode(args) => decode::command::run(&args, &mut io::stdout().lock()),
+        Command::Prefix(args) => prefix::run(&args, &mut io::stdout().lock()),
+        Command::Random { shape, folder, seed } => {
+            let names = random::SHAPES.map(|(name, _)| name).join(", ");
+            let known = random::shape(&shape).with_context(|| format!("{shape} is none of {names}"))?;
+            Ok(random::write(&folder, known, seed)?)
         }
     }
 }

@@ -1,49 +1,16 @@
-//! The demo checkpoint: one step by its number of rows, and whole answers, text beside exact numbers.
-
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot run should stop")]
+//! Whole answers of the demo checkpoint, text beside exact numbers.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput};
 use ntl_bench::{demo, engine};
-use ntl_core::engine::{
-    BatchModel, Job, NumberJob, NumberMethod, PathRow, Prompt, Request, Row, Terminator, TextJob,
-};
+use ntl_core::engine::{Job, NumberJob, NumberMethod, Request, Terminator, TextJob};
 use ntl_core::numbers::GrammarLimits;
 
 const QUESTIONS: [&str; 4] =
     ["What is 336 - -20?", "What is -17 + 4?", "Calculate 481 + 132.", "What is 77 - 1533?"];
 
-/// Time of one decoder step whose rows each have a context of their own.
-fn timed_step(model: &mut dyn BatchModel, prompts: &[&Prompt]) -> Duration {
-    let opened = model.open(prompts).unwrap();
-    let row = |(context, token)| Row { context, path: PathRow::new(None, token) };
-    let rows: Vec<Row> = opened.iter().map(|opened| row((opened.context, opened.first_token))).collect();
-    let started = Instant::now();
-    black_box(model.step(&rows).unwrap());
-    let elapsed = started.elapsed();
-    for opened in opened {
-        model.close(opened.context);
-    }
-    elapsed
-}
-
-fn step(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("step");
-    let mut loaded = demo().unwrap();
-    let prompt = loaded.tokenizer.encode_prompt(QUESTIONS[0], true).unwrap();
-    for rows in [1, 8, 32] {
-        let prompts: Vec<&Prompt> = (0..rows).map(|_| &prompt).collect();
-        group.throughput(Throughput::Elements(rows));
-        group.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
-            bencher.iter_custom(|times| (0..times).map(|_| timed_step(&mut *loaded.model, &prompts)).sum());
-        });
-    }
-    group.finish();
-}
-
-fn answers(criterion: &mut Criterion) {
+pub(crate) fn answers(criterion: &mut Criterion) {
     let loaded = demo().unwrap();
     let prompts: Vec<_> = QUESTIONS.iter().map(|text| loaded.tokenizer.encode(text, true).unwrap()).collect();
     let engine = engine(loaded).unwrap();
@@ -83,6 +50,3 @@ fn answers(criterion: &mut Criterion) {
     }
     group.finish();
 }
-
-criterion_group!(benches, step, answers);
-criterion_main!(benches);

@@ -1,0 +1,58 @@
+//! The model alone: a decoder step by its number of rows, and what opening a prompt (the encoder) takes.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use ntl_bench::demo;
+use ntl_core::engine::{BatchModel, PathRow, Prompt, Row};
+
+const ROWS: [u64; 3] = [1, 8, 32];
+
+/// Times of opening prompts and of one decoder step whose rows each have a context of their own.
+fn timed(model: &mut dyn BatchModel, prompts: &[&Prompt]) -> (Duration, Duration) {
+    let started = Instant::now();
+    let opened = model.open(prompts).unwrap();
+    let opening = started.elapsed();
+    let row = |(context, token)| Row { context, path: PathRow::new(None, token) };
+    let rows: Vec<Row> = opened.iter().map(|opened| row((opened.context, opened.first_token))).collect();
+    let started = Instant::now();
+    black_box(model.step(&rows).unwrap());
+    let stepping = started.elapsed();
+    for opened in opened {
+        model.close(opened.context);
+    }
+    (opening, stepping)
+}
+
+pub(crate) fn step(criterion: &mut Criterion) {
+    by_rows(criterion, "step", |rows| rows, |(_, stepping)| stepping);
+}
+
+pub(crate) fn open(criterion: &mut Criterion) {
+    by_rows(criterion, "encoder", |prompts| prompts * prompt().1.len() as u64, |(opening, _)| opening);
+}
+
+fn prompt() -> (Box<dyn BatchModel>, Prompt) {
+    let loaded = demo().unwrap();
+    let prompt = loaded.tokenizer.encode_prompt("What is 336 - -20?", true).unwrap();
+    (loaded.model, prompt)
+}
+
+fn by_rows(
+    criterion: &mut Criterion,
+    name: &str,
+    elements: impl Fn(u64) -> u64,
+    of: impl Fn((Duration, Duration)) -> Duration,
+) {
+    let mut group = criterion.benchmark_group(name);
+    let (mut model, prompt) = prompt();
+    for rows in ROWS {
+        let prompts: Vec<&Prompt> = (0..rows).map(|_| &prompt).collect();
+        group.throughput(Throughput::Elements(elements(rows)));
+        group.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
+            bencher.iter_custom(|times| (0..times).map(|_| of(timed(&mut *model, &prompts))).sum());
+        });
+    }
+    group.finish();
+}

@@ -1,0 +1,45 @@
+//! Expansion of a number tree where the model costs next to nothing: digits are likely, and about one position in three
+//! ends the number.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BenchmarkId, Criterion};
+use ntl_bench::demo;
+use ntl_core::engine::{Job, NumberJob, NumberMethod, Request, Terminator};
+use ntl_core::numbers::GrammarLimits;
+use ntl_core::scripted::ScriptedModel;
+use ntl_models::batch::{Engine, EngineLimits, NoObserver};
+
+pub(crate) fn expansion(criterion: &mut Criterion) {
+    let vocabulary = demo().unwrap().vocabulary;
+    let mut logits = vec![-12.0f32; vocabulary.tokens];
+    for &(id, value) in &*vocabulary.number_values {
+        logits[id as usize] = -0.1 * value as f32;
+    }
+    for &id in &*vocabulary.eos_ids {
+        logits[id as usize] = 1.0;
+    }
+    let model = ScriptedModel::new(vocabulary.tokens, Box::new(move |_, _| Ok(logits.clone())));
+    let (limits, observer) = (EngineLimits::default(), Arc::new(NoObserver));
+    let (engine, _thread) = Engine::spawn(Box::new(model), vocabulary, limits, observer).unwrap();
+    let mut group = criterion.benchmark_group("tree");
+    for tolerance in [1e-2, 1e-3] {
+        let job = Request::Number(NumberJob {
+            method: NumberMethod::Tree { tolerance, nodes_max: 4096, precision: None },
+            limits: GrammarLimits::default(),
+            terminator: Terminator::Any,
+            range: None,
+            after: None,
+        });
+        group.bench_function(BenchmarkId::from_parameter(tolerance), |bencher| {
+            bencher.iter(|| {
+                let mut answer = engine.submit(Job::new(vec![3], job.clone())).unwrap();
+                while let Some(event) = answer.next_blocking() {
+                    black_box(event);
+                }
+            });
+        });
+    }
+    group.finish();
+}

@@ -1,0 +1,26 @@
+"""What the programs of peers have in common with `ntl-bench decode --batch -`: a line of JSON about themselves, then
+one for each line of standard input. `8` measures a batch of 8, `ids 8` says what it decodes."""
+
+import json
+import sys
+import time
+
+
+def serve(about: dict, decode):
+    """`decode(batch)` returns a list of token ids for each prompt."""
+    answer(about)
+    for line in sys.stdin:
+        command, _, rest = line.strip().rpartition(" ")
+        batch = int(rest)
+        started = time.perf_counter()
+        ids = decode(batch)
+        seconds = time.perf_counter() - started
+        if command == "ids":
+            answer({"ids": ids})
+        else:
+            tokens = sum(len(row) for row in ids)
+            answer({"batch": batch, "seconds": seconds, "tokens_per_second": tokens / seconds})
+
+
+def answer(value: dict):
+    print(json.dumps(value), flush=True)

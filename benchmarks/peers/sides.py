@@ -1,0 +1,66 @@
+"""Who is measured: programs that hold a loaded model and answer one command at a time."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+# Threads of the program that ran last may spin for this long before they sleep.
+REST_SECONDS = 0.3
+
+
+class Unavailable(Exception):
+    """A side that cannot run, with the reason."""
+
+
+class Side:
+    """A running program."""
+
+    def __init__(self, name: str, command: list):
+        self.name = name
+        self.errors = tempfile.TemporaryFile("w+")
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(list(map(str, command)), stdin=pipe, stdout=pipe, stderr=self.errors, text=True)
+        self.about = self._answer()
+
+    def ask(self, command: str) -> dict:
+        time.sleep(REST_SECONDS)
+        print(command, file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict:
+        line = self.process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self.process.wait()
+        self.errors.seek(0)
+        raise Unavailable(reason(self.errors.read()))
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def reason(text: str) -> str:
+    """The line that says most of why a program ended."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if "error" in line.lower()] or lines
+    return said[-1] if said else "it ended without a word"
+
+
+def ours(model: Path, work: list, dtype: str) -> Side:
+    return Side("ntl", [os.environ["NTL_BENCH"], "decode", "--model", model, "--dtype", dtype, "--batch", "-", *work])
+
+
+def ctranslate2(converted: Path, work: list, compute_type: str) -> Side:
+    program = [sys.executable, HERE / "side_ctranslate2.py", converted]
+    return Side("CTranslate2", [*program, "--compute-type", compute_type, *work])
+
+
+def transformers(model: Path, work: list) -> Side:
+    return Side("transformers", [sys.executable, HERE / "side_transformers.py", model, *work])

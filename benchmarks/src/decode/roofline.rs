@@ -1,0 +1,186 @@
+//! How near decoding comes to what memory allows: bytes of weights that a step has to read, beside the bandwidth that
+//! this process measures.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Read;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::spread::Spread;
+
+/// Far beyond every cache.
+const BUFFER_BYTES: usize = 512 << 20;
+
+/// What one task reads or copies at a time.
+const CHUNK_WORDS: usize = 1 << 17;
+
+/// How often each is measured.
+const ROUNDS: usize = 7;
+
+/// Largest table of tensors that is taken for one.
+const TABLE_BYTES_MAX: u64 = 100 << 20;
+
+/// Bytes a second that all threads of the process move together.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Bandwidth {
+    /// Of a sum over a buffer.
+    pub read: Spread,
+    /// Of a copy, bytes read and bytes written counted both.
+    pub copy: Spread,
+}
+
+impl Bandwidth {
+    /// Measures for about a second.
+    pub fn measure() -> Self {
+        let words = BUFFER_BYTES / size_of::<u64>();
+        let (from, mut to) = (vec![1u64; words], vec![2u64; words]);
+        let read = || {
+            let sum = |chunk: &[u64]| chunk.iter().fold(0u64, |sum, word| sum.wrapping_add(*word));
+            black_box(black_box(&from).par_chunks(CHUNK_WORDS).map(sum).reduce(|| 0, u64::wrapping_add));
+        };
+        let read = bytes_per_second(BUFFER_BYTES, read);
+        let copy = || {
+            let chunks = to.par_chunks_mut(CHUNK_WORDS).zip(black_box(&from).par_chunks(CHUNK_WORDS));
+            chunks.for_each(|(to, from)| to.copy_from_slice(from));
+        };
+        Self { read, copy: bytes_per_second(2 * BUFFER_BYTES, copy) }
+    }
+}
+
+fn bytes_per_second(bytes: usize, mut work: impl FnMut()) -> Spread {
+    work();
+    let round = |_| {
+        let started = Instant::now();
+        work();
+        bytes as f64 / started.elapsed().as_secs_f64()
+    };
+    Spread::of((0..ROUNDS).map(round))
+}
+
+/// What a step reads, and how fast it does.
+#[derive(Debug, Clone, Serialize)]
+pub struct Roofline {
+    /// Measured in this process.
+    pub bandwidth: Bandwidth,
+    /// Weights that a step of any number of rows reads at least once.
+    pub step_weights: u64,
+    /// Their bytes in memory, where the element type is known.
+    pub step_bytes: Option<f64>,
+    /// Bytes of weights a second that steps of one row read.
+    pub decode: Option<Spread>,
+    /// Share of the median of `bandwidth.read`.
+    pub share: Option<Spread>,
+}
+
+impl Roofline {
+    /// Of a checkpoint whose weights are in memory as `dtype`, decoded one row at a time in these seconds a step.
+    ///
+    /// # Errors
+    /// When the checkpoint's tables of tensors cannot be read.
+    pub fn of(folder: &Path, dtype: &str, steps: &[f64]) -> anyhow::Result<Self> {
+        let (bandwidth, step_weights) = (Bandwidth::measure(), step_weights(folder)?);
+        let step_bytes = element_bytes(dtype).map(|bytes| bytes * step_weights as f64);
+        let decode = step_bytes.map(|bytes| Spread::of(steps.iter().map(|seconds| bytes / seconds)));
+        let share = decode.map(|decode| decode.times(bandwidth.read.median.recip()));
+        Ok(Self { bandwidth, step_weights, step_bytes, decode, share })
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let gigabytes = |spread: Spread| format!("{:.1}", spread.times(1e-9));
+        let Bandwidth { read, copy } = self.bandwidth;
+        let memory = format!("memory: read {} GB/s, copy {} GB/s", gigabytes(read), gigabytes(copy));
+        let (Some(bytes), Some(decode), Some(share)) = (self.step_bytes, self.decode, self.share) else {
+            return format!("{memory}; {} weights a step of a type unknown here", self.step_weights);
+        };
+        format!(
+            "{memory}; a step reads {:.0} MB of weights, batch 1 at {} GB/s: {:.0} % of reading",
+            bytes / 1e6,
+            gigabytes(decode),
+            share.times(100.0)
+        )
+    }
+}
+
+/// Bytes of a weight, scales of quantised ones included.
+fn element_bytes(dtype: &str) -> Option<f64> {
+    match dtype {
+        "f32" => Some(4.0),
+        "f16" | "bf16" => Some(2.0),
+        // A scale of two bytes for each 32 weights.
+        "q8_0" => Some(34.0 / 32.0),
+        _ => None,
+    }
+}
+
+/// An entry of a safetensors table; its metadata is none.
+#[derive(Deserialize)]
+struct Entry {
+    shape: Option<Vec<u64>>,
+}
+
+/// Weights that a step multiplies with: those of the decoder and of the output layer. Not the encoder, not the keys and
+/// values of cross-attention (computed once for each prompt), not the embedding table, of which a step reads a row.
+fn step_weights(folder: &Path) -> anyhow::Result<u64> {
+    let mut sizes = BTreeMap::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
+            let table = table(&path).with_context(|| format!("{} has no table", path.display()))?;
+            let size = |entry: Entry| Some(entry.shape?.iter().product::<u64>());
+            sizes.extend(table.into_iter().filter_map(|(name, entry)| Some((name, size(entry)?))));
+        }
+    }
+    ensure!(!sizes.is_empty(), "{} holds no safetensors files", folder.display());
+    Ok(count(&sizes))
+}
+
+fn count(sizes: &BTreeMap<String, u64>) -> u64 {
+    const ONCE: [&str; 3] = ["EncDecAttention.k.", "EncDecAttention.v.", "relative_attention_bias"];
+    let stepped = |name: &str| {
+        let layer =
+            ["decoder.block.", "model.layers.", "transformer.h."].iter().any(|part| name.starts_with(part));
+        layer && !ONCE.iter().any(|part| name.contains(part))
+    };
+    let layers: u64 = sizes.iter().filter(|(name, _)| stepped(name)).map(|(_, size)| size).sum();
+    let heads = ["lm_head.weight", "shared.weight", "model.embed_tokens.weight", "transformer.wte.weight"];
+    layers + heads.iter().find_map(|name| sizes.get(*name)).copied().unwrap_or(0)
+}
+
+fn table(path: &Path) -> anyhow::Result<BTreeMap<String, Entry>> {
+    let mut file = File::open(path)?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    ensure!(length <= TABLE_BYTES_MAX, "its table would be {length} bytes");
+    let mut table = Vec::new();
+    file.take(length).read_to_end(&mut table)?;
+    Ok(serde_json::from_slice(&table)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_reads_decoder_and_head_and_what_is_computed_once_is_left_out() {
+        let sizes = [
+            ("shared.weight", 1000),
+            ("encoder.block.0.layer.0.SelfAttention.q.weight", 500),
+            ("decoder.block.0.layer.0.SelfAttention.q.weight", 7),
+            ("decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", 300),
+            ("decoder.block.0.layer.1.EncDecAttention.k.weight", 200),
+            ("decoder.block.0.layer.1.EncDecAttention.q.weight", 11),
+        ];
+        let sizes: BTreeMap<String, u64> = sizes.map(|(name, size)| (name.to_owned(), size)).into();
+        assert_eq!(count(&sizes), 1018);
+        let untied = sizes.into_iter().chain([("lm_head.weight".to_owned(), 100)]).collect();
+        assert_eq!(count(&untied), 118);
+    }
+}

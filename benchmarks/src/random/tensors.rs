@@ -1,0 +1,60 @@
+//! Tensors that are planned first and made while their safetensors file is written.
+
+use std::io::{self, Write};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// A tensor to be made.
+pub(super) struct Planned {
+    name: String,
+    shape: Vec<usize>,
+    fill: Fill,
+}
+
+enum Fill {
+    /// All the same.
+    Same(f32),
+    /// Evenly distributed between plus and minus this.
+    Even(f32),
+}
+
+/// One of random numbers of this deviation around zero.
+pub(super) fn random(name: impl Into<String>, deviation: f64, shape: &[usize]) -> Planned {
+    let fill = Fill::Even((deviation * 3f64.sqrt()) as f32);
+    Planned { name: name.into(), shape: shape.to_vec(), fill }
+}
+
+/// One of `len` numbers that are all the same.
+pub(super) fn filled(name: impl Into<String>, value: f64, len: usize) -> Planned {
+    Planned { name: name.into(), shape: vec![len], fill: Fill::Same(value as f32) }
+}
+
+/// Writes a safetensors file, never holding more than one tensor.
+pub(super) fn write(tensors: &[Planned], seed: u64, mut out: impl Write) -> io::Result<()> {
+    let mut end = 0;
+    let entries = tensors.iter().map(|Planned { name, shape, .. }| {
+        let from = end;
+        end += 4 * shape.iter().product::<usize>();
+        format!(r#""{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{from},{end}]}}"#)
+    });
+    // Hugging Face reads no file that does not say which library's tensors these are.
+    let about = r#""__metadata__":{"format":"pt"}"#.to_owned();
+    let table = format!("{{{}}}", [about].into_iter().chain(entries).collect::<Vec<_>>().join(","));
+    out.write_all(&(table.len() as u64).to_le_bytes())?;
+    out.write_all(table.as_bytes())?;
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut bytes = Vec::new();
+    for Planned { shape, fill, .. } in tensors {
+        bytes.clear();
+        for _ in 0..shape.iter().product::<usize>() {
+            let number = match *fill {
+                Fill::Same(value) => value,
+                Fill::Even(end) => end * (2.0 * rng.random::<f32>() - 1.0),
+            };
+            bytes.extend(number.to_le_bytes());
+        }
+        out.write_all(&bytes)?;
+    }
+    out.flush()
+}

@@ -1,0 +1,51 @@
+//! The demo checkpoint's tokenizer, grown to a whole vocabulary: every id that a random model says is a piece of text.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::WriteError;
+use crate::demo_files;
+
+const ADDED_FILE: &str = "added_tokens.json";
+const MODEL_FILE: &str = "spiece.model";
+
+/// Score of the added pieces: lower than that of any other, so that no text is cut into them.
+const SCORE: f32 = -1e4;
+
+/// Writes the tokenizer's files, `tokens` ids in all.
+pub(super) fn write(folder: &Path, tokens: usize) -> Result<(), WriteError> {
+    let demo = demo_files()?;
+    for file in [ADDED_FILE, "special_tokens_map.json", "tokenizer_config.json"] {
+        fs::write(folder.join(file), &*demo.require(file)?)?;
+    }
+    let mut model = demo.require(MODEL_FILE)?.to_vec();
+    let added: BTreeMap<String, usize> = serde_json::from_slice(&demo.require(ADDED_FILE)?)?;
+    // The first token that stands beside the model's pieces says how many of them there are.
+    let pieces = added.into_values().min().unwrap_or(tokens);
+    (pieces..tokens).for_each(|id| model.extend(piece(id)));
+    Ok(fs::write(folder.join(MODEL_FILE), model)?)
+}
+
+/// A piece of its own for an id, as SentencePiece's `ModelProto` holds it: messages of a repeated field may simply be
+/// appended to the file.
+fn piece(id: usize) -> Vec<u8> {
+    let name = format!("▁q{}", letters(id));
+    let mut message = vec![0x0A, name.len() as u8];
+    message.extend(name.as_bytes());
+    message.push(0x15);
+    message.extend(SCORE.to_le_bytes());
+    let mut field = vec![0x0A, message.len() as u8];
+    field.extend(message);
+    field
+}
+
+/// A number in letters, so that no piece holds a digit.
+fn letters(mut number: usize) -> String {
+    let mut letters = String::new();
+    while number > 0 {
+        letters.push(char::from(b'a' + (number % 26) as u8));
+        number /= 26;
+    }
+    letters
+}
