@@ -36,6 +36,10 @@ docker FEATURES="":
 conformance *ARGS:
     server/conformance/run {{ARGS}}
 
+# Holds ntl-eval's GSM8K against lm-evaluation-harness, item by item (eval/conformance/README.md says what has to be installed).
+conformance-eval DATA *ARGS:
+    python3 eval/conformance/gsm8k.py --data {{DATA}} {{ARGS}}
+
 # The test of traces, in a build that sends them.
 test-traces:
     cargo test --locked --package ntl-server --features otel --test traces

@@ -11,7 +11,7 @@ use crate::args::{Cli, Command, DataArgs};
 use crate::data::{DataError, Item, fetch, place};
 use crate::error::Error;
 use crate::session;
-use crate::tasks::{Origin, TASKS, arithmetic, gsm8k, mathematics, multiplication, multirc, rjokes};
+use crate::tasks::{Origin, TASKS};
 use crate::{compare, page};
 
 /// Where to write. Results go to `out`, everything else to `err`.
@@ -54,13 +54,8 @@ pub fn run(cli: &Cli, console: &mut Console<'_>) -> Result<Ending, Error> {
     match &cli.command {
         Command::List => list(console.out).map_err(Error::Console),
         Command::Data(args) => data(args, console),
-        Command::Arithmetic(args) => session::run(&arithmetic::suites(args)?, &args.common, console),
-        Command::Gsm8k(args) => session::run(&gsm8k::suites(args)?, &args.common, console),
-        Command::Mathematics(args) => session::run(&mathematics::suites(args)?, &args.common, console),
-        Command::Multiplication(args) => session::run(&multiplication::suites(args)?, &args.common, console),
-        Command::Multirc(args) => session::run(&multirc::suites(args)?, &args.common, console),
-        Command::Rjokes(args) => session::run(&rjokes::suites(args)?, &args.common, console),
-        Command::Compare(args) => compare_runs(args, console),
+        Command::Task(task) => session::run(&task.suites()?, task.common(), console),
+        Command::Compare(args) => compare::run(args, console),
         Command::Report(args) => write_reports(args, console),
     }
 }
@@ -69,12 +64,6 @@ fn list(out: &mut dyn Write) -> io::Result<Ending> {
     for task in TASKS {
         writeln!(out, "{:14} {}", task.name, task.about)?;
     }
-    Ok(Ending::Done)
-}
-
-fn compare_runs(args: &compare::Args, console: &mut Console<'_>) -> Result<Ending, Error> {
-    let comparison = compare::run(args)?;
-    compare::write(&comparison, args, console.out).map_err(Error::Console)?;
     Ok(Ending::Done)
 }
 

@@ -4,20 +4,19 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::tasks::{arithmetic, gsm8k, mathematics, multiplication, multirc, rjokes};
+use crate::tasks::Task;
 use crate::{compare, page};
 
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done
-  1  failed: no report
-  2  bad usage
-  3  done, but a gate was missed
-  4  done, but some items failed";
+const EXAMPLES: &str = "\
+Examples:
+  ntl-eval data gsm8k
+  ntl-eval gsm8k --endpoint http://127.0.0.1:8000 --out results
+  ntl-eval report results
+`ntl-eval TASK --help` has the flags and exit codes of a run.";
 
 /// Scores models behind an OpenAI-style endpoint on numeric benchmarks.
 #[derive(Debug, Parser)]
-#[command(name = "ntl-eval", version, after_help = EXIT_CODES)]
+#[command(name = "ntl-eval", version, after_help = EXAMPLES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -27,28 +26,13 @@ pub struct Cli {
 /// A task to run, or a question about tasks.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Sums and differences of integers (DeepMind mathematics, add_sub_multiple).
-    #[command(after_help = EXIT_CODES)]
-    Arithmetic(Box<arithmetic::Args>),
-    /// School arithmetic in words (GSM8K).
-    #[command(after_help = EXIT_CODES)]
-    Gsm8k(Box<gsm8k::Args>),
-    /// DeepMind's mathematics dataset, per module and together.
-    #[command(after_help = EXIT_CODES)]
-    Mathematics(Box<mathematics::Args>),
-    /// Products of integers of 1 to 6 digits.
-    #[command(after_help = EXIT_CODES)]
-    Multiplication(Box<multiplication::Args>),
-    /// Questions about texts, answered in words (SuperGLUE MultiRC).
-    #[command(after_help = EXIT_CODES)]
-    Multirc(Box<multirc::Args>),
-    /// Upvotes of jokes (rJokes).
-    #[command(after_help = EXIT_CODES)]
-    Rjokes(Box<rjokes::Args>),
+    /// Run a task.
+    #[command(flatten)]
+    Task(Task),
     /// Fetch the data of a task into the cache, or generate them.
     Data(DataArgs),
-    /// Compare two runs over the same items.
-    Compare(compare::Args),
+    /// Compare two runs over the same items, or ask two models and compare those.
+    Compare(Box<compare::Args>),
     /// Write report.md and report.html of finished runs.
     Report(page::Args),
     /// List the tasks.

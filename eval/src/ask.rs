@@ -23,6 +23,11 @@ const SUPPORT: u64 = 50;
 /// Beams in paper mode, as the paper's code fixes them.
 const BEAMS: u64 = 4;
 
+/// How many beams the paper's code searches with: none beside the greedy one where numbers are values (xVal).
+pub fn paper_beams(number_encoding: Option<&str>) -> u64 {
+    if number_encoding == Some("xval") { 1 } else { BEAMS }
+}
+
 /// Losses that `--score` asks for.
 const LOSSES: [&str; 6] = ["ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber"];
 
@@ -43,6 +48,8 @@ pub struct Asking {
     pub after: Option<&'static str>,
     /// Whether token ids are wanted.
     pub token_ids: bool,
+    /// In paper mode: [`paper_beams`].
+    pub beams: u64,
 }
 
 /// What an item's request needs beside the item.
@@ -93,10 +100,14 @@ impl Asking {
             }
             Mode::Paper => {
                 request.max_tokens = extra.max_tokens;
-                request.others.insert("use_beam_search".to_owned(), json!(true));
-                request.others.insert("beam_width".to_owned(), json!(BEAMS));
-                // xVal checkpoints then decode as the paper's code did; other models and servers ignore it.
-                request.others.insert("paper_decoding".to_owned(), json!(true));
+                if self.beams > 1 {
+                    request.others.insert("use_beam_search".to_owned(), json!(true));
+                    request.others.insert("beam_width".to_owned(), json!(self.beams));
+                } else {
+                    request.temperature = Some(0.0);
+                    // With the faults of the paper's own loop, which is xVal's alone.
+                    request.others.insert("paper_decoding".to_owned(), json!(true));
+                }
             }
             Mode::Regress => {
                 request.number = Some(number_request(self.after));
@@ -303,7 +314,16 @@ mod tests {
             stop: &["Question:"],
             after: Some("#### "),
             token_ids: false,
+            beams: BEAMS,
         }
+    }
+
+    #[test]
+    fn numbers_that_are_values_are_decoded_greedily_in_paper_mode() {
+        let xval = Asking { stop: &[], beams: paper_beams(Some("xval")), ..asking(Mode::Paper) };
+        let want = json!({ "temperature": 0.0, "paper_decoding": true });
+        assert_eq!(Value::Object(xval.settings()), want);
+        assert_eq!((paper_beams(Some("digits")), paper_beams(None)), (4, 4));
     }
 
     #[test]
@@ -320,7 +340,7 @@ mod tests {
             (
                 Mode::Paper,
                 json!({
-                    "use_beam_search": true, "beam_width": 4, "paper_decoding": true, "stop": ["Question:"]
+                    "use_beam_search": true, "beam_width": 4, "stop": ["Question:"]
                 }),
             ),
         ] {

@@ -14,7 +14,7 @@ pub enum Mode {
     Text,
     /// The server's number: trimmed mean for squared errors, median for absolute ones, mode for accuracy.
     Regress,
-    /// As the NTL paper's evaluation code: 4 beams, its length rule, its metrics with all their peculiarities.
+    /// As the NTL paper's evaluation code: 4 beams (1 for xVal), its length rule, its metrics with all their peculiarities.
     Paper,
 }
 
@@ -40,7 +40,7 @@ pub enum Api {
 }
 
 /// Flags that every task takes.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Common {
     /// File or folder of the data. Default: the cache that `ntl-eval data` fills; generated where the task can.
     #[arg(long, value_name = "PATH", env = "NTL_EVAL_DATA")]
@@ -77,7 +77,7 @@ pub struct Common {
 }
 
 /// Who is asked.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub struct ServerFlags {
     /// Base URL of the server, with or without `/v1`; repeat it to spread requests over several servers.
@@ -104,7 +104,7 @@ pub struct ServerFlags {
 }
 
 /// Where answers and results go.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputFlags {
     /// Folder for `report.json`, `samples.jsonl` and `journal.jsonl`; several splits go to a folder each, named after
@@ -126,7 +126,7 @@ pub struct OutputFlags {
 }
 
 /// What decides the exit code.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Gates")]
 pub struct GateFlags {
     /// Exit with 3 when a metric of any split is below V (or has no value); repeatable.

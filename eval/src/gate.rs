@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::metrics::{Metrics, Name};
+use crate::metrics::{Better, Metrics, Name};
 
 /// `METRIC=V` as typed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -113,12 +113,15 @@ impl Baseline {
         Ok(found)
     }
 
-    /// What is worse than it was, the whole 95% interval included.
+    /// What is worse than it was, the whole 95% interval included; only of metrics that have a better side.
     pub fn worse<'a>(&'a self, metrics: &'a Metrics) -> impl Iterator<Item = Worse> + 'a {
         metrics.iter().filter_map(|(name, metric)| {
             let (was, is) = (self.metrics.get(name.as_str())?.value?, metric.value?);
-            let best_end = if name.more_is_better() { metric.high } else { metric.low }.unwrap_or(is);
-            let worse = if name.more_is_better() { best_end < was } else { best_end > was };
+            let worse = match name.better() {
+                Better::Higher => metric.high.unwrap_or(is) < was,
+                Better::Lower => metric.low.unwrap_or(is) > was,
+                Better::Unknown => false,
+            };
             worse.then_some(Worse { name, was, is })
         })
     }

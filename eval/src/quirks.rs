@@ -55,6 +55,13 @@ pub fn settle(
     (ledger.paper, ledger.quirks)
 }
 
+/// What is different in the search itself, where it is not that of the other models.
+pub fn greedy(beams: u64) -> Option<Quirk> {
+    let note = "xVal is decoded greedily and all else with 4 beams; its decoder stays at the first position and never \
+        sees the numbers that it wrote, so that answers run on";
+    (beams == 1).then(|| Quirk { name: "beams", paper: Some(1.0), sane: None, note: note.to_owned() })
+}
+
 impl Ledger<'_> {
     /// Puts the paper's value in place of ours and writes both down.
     fn set(&mut self, name: Name, value: f64, n: usize, note: &str) {

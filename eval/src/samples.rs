@@ -187,6 +187,7 @@ mod tests {
             stop: &[],
             after: None,
             token_ids: false,
+            beams: 4,
         };
         let judged = judge(&Traits::default(), mode, items, replies);
         samples(&asking, items, replies, &judged)

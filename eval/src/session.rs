@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 use crate::app::{Console, Ending};
-use crate::ask::Asking;
+use crate::ask::{Asking, paper_beams};
 use crate::client::{Client, ClientConfig, ModelEntry, RetryPolicy};
 use crate::error::Error;
 use crate::flags::{Api, Common, Mode};
@@ -124,7 +124,13 @@ impl Session<'_> {
             // The paper's generation ends at the end of sequence and nowhere else.
             stop: if self.common.mode == Mode::Paper { &[] } else { traits.stop },
             after: traits.after,
-            token_ids: self.common.score || self.common.mode == Mode::Paper,
+            // A number has no tokens.
+            token_ids: match self.common.mode {
+                Mode::Text => self.common.score,
+                Mode::Regress => false,
+                Mode::Paper => true,
+            },
+            beams: paper_beams(self.model.others.get("number_encoding").and_then(Value::as_str)),
         }
     }
 
@@ -165,6 +171,7 @@ impl Session<'_> {
             let as_paper = score::judge_as_paper(&judged, &suite.items, replies);
             let paper = Metrics::of(&rows(&as_paper), seed);
             (metrics, quirks) = quirks::settle((&metrics, paper), &judged, &suite.items, replies, seed);
+            quirks.extend(quirks::greedy(asking.beams));
             judged = as_paper;
         }
         let rows = rows(&judged);
@@ -269,10 +276,15 @@ fn baseline(suite: &Suite, common: &Common) -> Result<Option<Baseline>, Error> {
     Ok(common.gates.baseline.as_ref().map(read).transpose()?)
 }
 
-/// Makes the folder of one suite: `--out` itself for a single one.
+/// The folder of one suite: `--out` itself for a single one.
+pub fn place(out: &Path, suite: &Suite, suites: &[Suite]) -> PathBuf {
+    if suites.len() > 1 { out.join(&suite.split) } else { out.to_owned() }
+}
+
+/// Makes the folder of one suite.
 fn folder(suite: &Suite, suites: &[Suite], common: &Common) -> Result<Option<PathBuf>, Error> {
     let Some(out) = &common.output.out else { return Ok(None) };
-    let folder = if suites.len() > 1 { out.join(&suite.split) } else { out.clone() };
+    let folder = place(out, suite, suites);
     match fs::create_dir_all(&folder) {
         Ok(()) => Ok(Some(folder)),
         Err(source) => Err(Error::Write { file: folder, source }),

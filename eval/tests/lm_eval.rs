@@ -12,7 +12,6 @@ use ntl_eval::args::{Cli, Command};
 use ntl_eval::data::Item;
 use ntl_eval::data::fetch::hex;
 use ntl_eval::readings::Reading;
-use ntl_eval::tasks::gsm8k;
 use sha2::{Digest, Sha256};
 
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
@@ -30,8 +29,8 @@ fn items(more: &[&str]) -> Option<Vec<Item>> {
     let folder = data()?;
     let args = ["ntl-eval", "gsm8k", "--endpoint", "http://h", "--data", folder.to_str().unwrap()];
     let cli = Cli::try_parse_from([&args[..], more].concat()).unwrap();
-    let Command::Gsm8k(args) = cli.command else { return None };
-    Some(gsm8k::suites(&args).unwrap().remove(0).items)
+    let Command::Task(task) = cli.command else { return None };
+    Some(task.suites().unwrap().remove(0).items)
 }
 
 fn digest(lines: &[String], between: &str) -> String {

@@ -183,6 +183,19 @@ fn beam(text: &str, finish: &str) -> Says {
 }
 
 #[test]
+fn paper_mode_asks_xval_greedily_and_says_so() {
+    let (_folder, file) = data("pairs.txt", "a\n12\nb\n7\n");
+    let mock = Mock::with_tokens(&["xval"], |_, _| beam("12", "stop"));
+    let report = run(&mock, "arithmetic", &file, &["--mode", "paper", "--split", "interpolate"]);
+    let body = &mock.bodies()[0];
+    let asked =
+        (&body["max_tokens"], &body["temperature"], &body["paper_decoding"], &body["use_beam_search"]);
+    assert_eq!(asked, (&json!(12), &json!(0.0), &json!(true), &Value::Null));
+    let beams = report["quirks"].as_array().unwrap().iter().find(|quirk| quirk["name"] == "beams").unwrap();
+    assert_eq!(beams["paper"], json!(1.0));
+}
+
+#[test]
 fn paper_mode_asks_and_scores_as_the_paper_does() {
     let (_folder, file) = data("pairs.txt", "a\n1234\nb\n1000000\nc\n7\nd\n8\n");
     let mock = Mock::with_tokens(&["tiny"], |prompt, _| match prompt {
@@ -198,8 +211,7 @@ fn paper_mode_asks_and_scores_as_the_paper_does() {
         (&body["max_tokens"], &body["use_beam_search"], &body["beam_width"], &body["return_token_ids"]),
         (&json!(17), &json!(true), &json!(4), &json!(true))
     );
-    assert_eq!(body["paper_decoding"], json!(true));
-    assert!(body["temperature"].is_null() && body["stop"].is_null());
+    assert!(body["temperature"].is_null() && body["stop"].is_null() && body["paper_decoding"].is_null());
     assert_close(&report, "accuracy", 0.5);
     assert_close(&report, "unparsed", 0.25);
     assert_close(&report, "invalid", 0.25);
@@ -257,6 +269,16 @@ fn true_answers_are_scored_when_asked_for() {
     let (route, body) =
         mock.others().into_iter().find(|(_, body)| body["items"][0]["prompt"] == "a").unwrap();
     assert_eq!((route, &body["items"][0]["target"], &body["model"]), ("score", &json!("12"), &json!("tiny")));
+}
+
+#[test]
+fn a_number_is_scored_too_and_asked_for_without_tokens() {
+    let (_folder, file) = data("pairs.txt", "a\n12\n");
+    let mock = Mock::with_tokens(&["tiny"], |_, _| number(12.0, 12.0, 12.0));
+    let report = run(&mock, "arithmetic", &file, &["--score", "--mode", "regress", "--split", "interpolate"]);
+    assert_close(&report, "ce", 0.5);
+    // Servers refuse token ids beside `number`.
+    assert!(mock.bodies()[0]["return_token_ids"].is_null());
 }
 
 #[test]

@@ -157,7 +157,11 @@ pub(super) fn message_of(body: &[u8]) -> String {
 }
 
 fn list(names: &[String]) -> String {
-    if names.is_empty() { "no models".to_owned() } else { format!("the models {}", names.join(", ")) }
+    match names {
+        [] => "no models".to_owned(),
+        [name] => format!("the model {name}"),
+        names => format!("the models {}", names.join(", ")),
+    }
 }
 
 #[cfg(test)]

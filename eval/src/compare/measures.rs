@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::pairs::{Pairs, Read};
-use crate::saved::known::{Better, in_order, known};
+use crate::metrics::{Better, Name};
 use crate::saved::{Estimates, Sample};
 use crate::stats::signed_log;
 use crate::stats::weighted::{Sorted, mean, pearson, r2, spearman};
@@ -62,7 +62,7 @@ pub struct Measured {
 
 impl Measured {
     fn new(name: &str, a: Measure, b: Measure) -> Self {
-        let better = known(name).map_or(Better::Unknown, |known| known.better);
+        let better = Name::parse(name).map_or(Better::Unknown, Name::better);
         Self { name: name.to_owned(), better, a, b }
     }
 
@@ -102,7 +102,7 @@ fn scores<'a>(pairs: &Pairs<'a>) -> impl Iterator<Item = Group> {
         .flat_map(|(a, _)| a.metrics.iter().map(String::as_str))
         .filter(|name| !own.contains(name))
         .collect();
-    let names = in_order(names.into_iter());
+    let names = Name::in_order(names.into_iter());
     names
         .into_iter()
         .map(|name| score(name, pairs, |sample| sample.score(name)))

@@ -1,10 +1,10 @@
 //! Two runs over the same items: which is better, by how much, and how sure that is.
 //!
 //! One way only: two [`Run`]s → [`pairs`] (the same items, matched) → [`measures`] (figures of both sides as functions
-//! of weights) → [`Comparison`] → [`render`]. Where the runs come from is no matter here: two folders today, and two
-//! models asked one after the other would be two folders as well.
+//! of weights) → [`Comparison`] → [`render`]. Two models are asked by [`models`] first, and are two folders from then on.
 
 pub mod measures;
+pub mod models;
 pub mod pairs;
 pub mod render;
 
@@ -13,24 +13,44 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::app::{Console, Ending};
+use crate::client::BaseUrl;
+use crate::error::Error;
+use crate::metrics::Better;
 use crate::page::markdown;
-use crate::saved::known::Better;
 use crate::saved::{Run, SavedError};
 use crate::stats::Interval;
 use crate::stats::bootstrap::{Bootstrap, spread};
 use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
+use crate::tasks::Task;
 use measures::{Group, Measured};
 use pairs::{Counts, Pairs};
 
 /// Flags of `ntl-eval compare`.
 #[derive(Debug, clap::Args)]
+#[command(
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true,
+    subcommand_value_name = "TASK",
+    subcommand_help_heading = "Tasks to ask two models",
+    override_usage = USAGE,
+    after_help = EXAMPLES,
+    // It may stand before the task as well.
+    mut_subcommands(|task| task.mut_arg("endpoint", |endpoint| endpoint.required(false)))
+)]
 pub struct Args {
     /// Folder of a run (as `--out` wrote it), or its report.json.
-    #[arg(value_name = "A")]
-    pub a: PathBuf,
+    #[arg(value_name = "A", required = true)]
+    pub a: Option<PathBuf>,
     /// Folder of another run over the same items.
-    #[arg(value_name = "B")]
-    pub b: PathBuf,
+    #[arg(value_name = "B", required = true)]
+    pub b: Option<PathBuf>,
+    /// The two models that a task asks; the second is held against the first.
+    #[arg(long, value_name = "A,B", value_parser = two_names, conflicts_with_all = ["a", "b"])]
+    pub models: Option<[String; 2]>,
+    /// Base URL of the server of both models; twice: of the one and of the other.
+    #[arg(long = "endpoint", id = "compared", value_name = "URL", conflicts_with_all = ["a", "b"])]
+    pub endpoint: Vec<BaseUrl>,
     /// How many of the items that differ most to list.
     #[arg(long, value_name = "N", default_value = "10")]
     pub items: usize,
@@ -46,6 +66,26 @@ pub struct Args {
     /// Print Markdown.
     #[arg(long)]
     pub markdown: bool,
+    /// What both models are asked.
+    #[command(subcommand)]
+    pub task: Option<Task>,
+}
+
+const USAGE: &str = "\
+ntl-eval compare [OPTIONS] <A> <B>
+       ntl-eval compare [OPTIONS] --endpoint <URL> --models <A,B> <TASK> --out <DIR> [OPTIONS OF THE TASK]";
+
+const EXAMPLES: &str = "\
+Examples:
+  ntl-eval compare results/ce results/ntl
+  ntl-eval compare --endpoint http://127.0.0.1:8000 --models ce,ntl gsm8k --out results
+  ntl-eval compare --endpoint http://h1:8000 --endpoint http://h2:8000 rjokes --out results";
+
+fn two_names(text: &str) -> Result<[String; 2], String> {
+    match text.split(',').map(str::trim).collect::<Vec<_>>().as_slice() {
+        [a, b] if !a.is_empty() && !b.is_empty() => Ok([(*a).to_owned(), (*b).to_owned()]),
+        _ => Err("expected the names of two models, A,B".to_owned()),
+    }
 }
 
 /// Why two runs cannot be compared.
@@ -174,14 +214,26 @@ pub struct ItemDifference {
     pub difference: f64,
 }
 
-/// Reads and compares two runs.
+/// Compares two runs, or asks two models and compares theirs, split by split.
 ///
 /// # Errors
-/// A run cannot be read, or the two are not over the same items.
-pub fn run(args: &Args) -> Result<Comparison, CompareError> {
-    let (a, b) = (Run::load(&args.a)?, Run::load(&args.b)?);
+/// Flags that do not go together, a run that fails or cannot be read, or two that are not over the same items.
+pub fn run(args: &Args, console: &mut Console<'_>) -> Result<Ending, Error> {
+    let (runs, ending) = match (&args.task, &args.a, &args.b) {
+        (Some(task), ..) => models::ask(args, task, console)?,
+        (None, Some(a), Some(b)) => (vec![[a.clone(), b.clone()]], Ending::Done),
+        (None, ..) => {
+            let message = "name the task to ask the models, or the folders of two runs";
+            return Err(Error::Usage(message.to_owned()));
+        }
+    };
     let bootstrap = Bootstrap { resamples: args.resamples, seed: args.seed };
-    compare(&a, &b, bootstrap, args.items)
+    for [a, b] in runs {
+        let load = |folder: &PathBuf| Run::load(folder).map_err(CompareError::from);
+        let comparison = compare(&load(&a)?, &load(&b)?, bootstrap, args.items)?;
+        write(&comparison, args, console.out).map_err(Error::Console)?;
+    }
+    Ok(ending)
 }
 
 /// Writes what was found as the flags say.

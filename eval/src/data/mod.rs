@@ -13,6 +13,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::figures::shortened;
+
 /// A question with its answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Item {
@@ -63,7 +65,7 @@ pub enum DataError {
         lines: usize,
     },
     /// An answer that is no finite number.
-    #[error("{} line {line}: the answer {answer:?} is not a number", .file.display())]
+    #[error("{} line {line}: the answer {:?} is not a number", .file.display(), shortened(.answer, 60))]
     Answer {
         /// The file.
         file: PathBuf,

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use self::likelihood::Likelihood;
-pub use self::name::Name;
+pub use self::name::{Better, Name};
 use self::spread::Spread;
 use self::text::Likeness;
 use crate::stats::Interval;

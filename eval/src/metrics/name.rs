@@ -1,4 +1,4 @@
-//! The names of metrics, in reports and gates.
+//! The metrics by name: how reports and gates call them, what they are, and which way is better.
 
 use serde::{Serialize, Serializer};
 
@@ -73,41 +73,65 @@ pub enum Name {
     RougeL,
 }
 
-/// What is known about each: its name, which of the estimates it is computed from, and whether more is better.
-const TABLE: [(Name, &str, Option<&str>, bool); 33] = [
-    (Name::Accuracy, "accuracy", Some("mode"), true),
-    (Name::Strict, "strict", None, true),
-    (Name::Flexible, "flexible", None, true),
-    (Name::Exact, "exact", None, true),
-    (Name::F1, "f1", None, true),
-    (Name::Mae, "mae", Some("median"), false),
-    (Name::Mse, "mse", Some("mean"), false),
-    (Name::Rmse, "rmse", Some("mean"), false),
-    (Name::R2, "r2", Some("mean"), true),
-    (Name::MedianAe, "median_ae", Some("median"), false),
-    (Name::LogMae, "log_mae", Some("median"), false),
-    (Name::LogR2, "log_r2", Some("mean"), true),
-    (Name::Pearson, "pearson", Some("mean"), true),
-    (Name::Spearman, "spearman", Some("mean"), true),
-    (Name::Mape, "mape", Some("median"), false),
-    (Name::Unparsed, "unparsed", None, false),
-    (Name::Invalid, "invalid", None, false),
-    (Name::NoNumber, "no_number", None, false),
-    (Name::Pinball, "pinball", None, false),
-    (Name::Coverage, "coverage", None, true),
-    (Name::Crps, "crps", None, false),
-    (Name::TokenAccuracy, "token_accuracy", None, true),
-    (Name::Perplexity, "perplexity", None, false),
-    (Name::Ce, "ce", None, false),
-    (Name::NtlWas, "ntl-was", None, false),
-    (Name::NtlWasCdf, "ntl-was-cdf", None, false),
-    (Name::NtlMse, "ntl-mse", None, false),
-    (Name::NtlMae, "ntl-mae", None, false),
-    (Name::NtlHuber, "ntl-huber", None, false),
-    (Name::Bleu, "bleu", None, true),
-    (Name::Rouge1, "rouge1", None, true),
-    (Name::Rouge2, "rouge2", None, true),
-    (Name::RougeL, "rougeL", None, true),
+/// Which way a metric is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Larger values.
+    Higher,
+    /// Smaller values.
+    Lower,
+    /// Neither as such: the best value is one that was asked for, or the metric is not known.
+    Unknown,
+}
+
+/// What is known about each: its name, which of the estimates it is computed from, which way is better, and what it is.
+const TABLE: [(Name, &str, Option<&str>, Better, &str); 33] = [
+    (Name::Accuracy, "accuracy", Some("mode"), Better::Higher, "share of items whose number is exact"),
+    (Name::Strict, "strict", None, Better::Higher, "share exact, read strictly (lm-eval)"),
+    (Name::Flexible, "flexible", None, Better::Higher, "share exact, last number (lm-eval)"),
+    (Name::Exact, "exact", None, Better::Higher, "share of equal texts"),
+    (Name::F1, "f1", None, Better::Higher, "token F1"),
+    (Name::Mae, "mae", Some("median"), Better::Lower, "mean absolute error"),
+    (Name::Mse, "mse", Some("mean"), Better::Lower, "mean squared error"),
+    (Name::Rmse, "rmse", Some("mean"), Better::Lower, "root of the mean squared error"),
+    (Name::R2, "r2", Some("mean"), Better::Higher, "share of variance explained"),
+    (Name::MedianAe, "median_ae", Some("median"), Better::Lower, "median absolute error"),
+    (Name::LogMae, "log_mae", Some("median"), Better::Lower, "mean absolute error of sign(x) log10(|x|+1)"),
+    (Name::LogR2, "log_r2", Some("mean"), Better::Higher, "share of variance explained on that scale"),
+    (Name::Pearson, "pearson", Some("mean"), Better::Higher, "correlation"),
+    (Name::Spearman, "spearman", Some("mean"), Better::Higher, "correlation of ranks"),
+    (Name::Mape, "mape", Some("median"), Better::Lower, "mean absolute error as a share of the truth"),
+    (Name::Unparsed, "unparsed", None, Better::Lower, "share of answers without a number"),
+    (Name::Invalid, "invalid", None, Better::Lower, "numbers that Python cannot read, per item (paper)"),
+    (Name::NoNumber, "no_number", None, Better::Lower, "share of items without any number (paper)"),
+    (Name::Pinball, "pinball", None, Better::Lower, "mean pinball loss of the quantiles"),
+    (Name::Coverage, "coverage", None, Better::Unknown, "share of truths within the outer quantiles"),
+    (Name::Crps, "crps", None, Better::Lower, "continuous ranked probability score"),
+    (
+        Name::TokenAccuracy,
+        "token_accuracy",
+        None,
+        Better::Higher,
+        "share of target tokens that are most probable",
+    ),
+    (Name::Perplexity, "perplexity", None, Better::Lower, "of the target"),
+    (Name::Ce, "ce", None, Better::Lower, "cross-entropy of the target"),
+    (Name::NtlWas, "ntl-was", None, Better::Lower, "number token loss, Wasserstein"),
+    (
+        Name::NtlWasCdf,
+        "ntl-was-cdf",
+        None,
+        Better::Lower,
+        "number token loss, Wasserstein of cumulative shares",
+    ),
+    (Name::NtlMse, "ntl-mse", None, Better::Lower, "number token loss, squared"),
+    (Name::NtlMae, "ntl-mae", None, Better::Lower, "number token loss, absolute"),
+    (Name::NtlHuber, "ntl-huber", None, Better::Lower, "number token loss, Huber"),
+    (Name::Bleu, "bleu", None, Better::Higher, "BLEU"),
+    (Name::Rouge1, "rouge1", None, Better::Higher, "ROUGE-1"),
+    (Name::Rouge2, "rouge2", None, Better::Higher, "ROUGE-2"),
+    (Name::RougeL, "rougeL", None, Better::Higher, "ROUGE-L"),
 ];
 
 impl Name {
@@ -131,9 +155,21 @@ impl Name {
         TABLE[self as usize].2
     }
 
-    /// Whether more is better.
-    pub fn more_is_better(self) -> bool {
+    /// Which way it is better.
+    pub fn better(self) -> Better {
         TABLE[self as usize].3
+    }
+
+    /// What it is, in a few words.
+    pub fn about(self) -> &'static str {
+        TABLE[self as usize].4
+    }
+
+    /// Names in the order of tables; unknown ones behind, by the alphabet.
+    pub fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+        let mut names: Vec<&str> = names.collect();
+        names.sort_by_key(|name| (Self::parse(name).map_or(TABLE.len(), |known| known as usize), *name));
+        names
     }
 }
 
@@ -155,5 +191,11 @@ mod tests {
             assert_eq!(serde_json::to_value(name).unwrap(), *text);
         }
         assert_eq!(Name::parse("speed"), None);
+    }
+
+    #[test]
+    fn known_metrics_come_first_and_in_their_order() {
+        let names = Name::in_order(["zeta", "rmse", "alpha", "accuracy"].into_iter());
+        assert_eq!(names, ["accuracy", "rmse", "alpha", "zeta"]);
     }
 }

@@ -4,6 +4,7 @@
 //! depend on how often a row counts (errors, orders) is computed once.
 
 use super::{Estimates, Name};
+use crate::stats::{signed_log, varies};
 
 /// The figures, in the order of [`Columns::figures`].
 pub const NAMES: [Name; 10] = [
@@ -105,11 +106,6 @@ impl Columns {
     }
 }
 
-/// `sign(x) log10(|x| + 1)`.
-fn signed_log(x: f64) -> f64 {
-    x.signum() * (x.abs() + 1.0).log10()
-}
-
 fn order(values: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
@@ -145,19 +141,30 @@ pub fn median(values: &[f64], order: &[usize], times: &[u32]) -> Option<f64> {
     None
 }
 
+/// The values that count at all.
+fn counted(values: &[f64], times: &[u32]) -> impl Iterator<Item = f64> {
+    values.iter().zip(times).filter(|&(_, &times)| times > 0).map(|(&value, _)| value)
+}
+
 /// R²; `None` where the truth does not vary: there is no variance to explain.
 fn explained(squared: &[f64], truth: &[f64], times: &[u32]) -> Option<f64> {
+    if !varies(counted(truth, times)) {
+        return None;
+    }
     let centre = mean(truth, times)?;
     let (mut left, mut total) = (0.0, 0.0);
     for ((squared, truth), &times) in squared.iter().zip(truth).zip(times) {
         left += squared * f64::from(times);
         total += (truth - centre).powi(2) * f64::from(times);
     }
-    (total > 0.0).then_some(1.0 - left / total)
+    Some(1.0 - left / total)
 }
 
 /// Pearson's; `None` where either side does not vary.
 fn correlation(a: &[f64], b: &[f64], times: &[u32]) -> Option<f64> {
+    if !varies(counted(a, times)) || !varies(counted(b, times)) {
+        return None;
+    }
     let (centre_a, centre_b) = (mean(a, times)?, mean(b, times)?);
     let (mut aa, mut bb, mut ab) = (0.0, 0.0, 0.0);
     for ((a, b), &times) in a.iter().zip(b).zip(times) {
@@ -166,7 +173,7 @@ fn correlation(a: &[f64], b: &[f64], times: &[u32]) -> Option<f64> {
         bb += b * b * times;
         ab += a * b * times;
     }
-    (aa > 0.0 && bb > 0.0).then(|| (ab / (aa.sqrt() * bb.sqrt())).clamp(-1.0, 1.0))
+    Some((ab / (aa.sqrt() * bb.sqrt())).clamp(-1.0, 1.0))
 }
 
 /// Ranks, ties at the middle of theirs. `order` sorts `values`.
@@ -230,5 +237,15 @@ mod tests {
         }
         let two = figure(&columns(&[(1.0, 2.0), (3.0, 9.0)]), Name::Pearson, &[1; 2]);
         assert!((two.unwrap() - 1.0).abs() < 1e-12);
+    }
+
+    /// The mean of three times 0.1 is not 0.1 in floating point.
+    #[test]
+    fn a_draw_of_equal_truths_has_no_r2_whatever_their_mean_rounds_to() {
+        let table = columns(&[(0.3, 0.1), (0.2, 0.1), (0.4, 0.7)]);
+        for name in [Name::R2, Name::LogR2, Name::Pearson, Name::Spearman] {
+            assert_eq!(figure(&table, name, &[1, 2, 0]), None, "{name:?}");
+            assert!(figure(&table, name, &[1, 1, 1]).is_some(), "{name:?}");
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! * R² over labels that do not vary is minus infinity, or NaN, and a correlation of fewer than two rows is 0.
 
 use super::numpy;
+use crate::stats::signed_log;
 
 /// Predictions beyond this are cut.
 const CLIP: f64 = 1e10;
@@ -155,18 +156,6 @@ impl Figures {
             pearson: if correlated { numpy::pearson(&valid) } else { 0.0 },
             spearman: if correlated { numpy::spearman(&valid) } else { 0.0 },
         }
-    }
-}
-
-/// `sign(x) log10(|x| + 1)`; the sign of 0 is 0.
-fn signed_log(x: f64) -> f64 {
-    let log = (x.abs() + 1.0).log10();
-    if x > 0.0 {
-        log
-    } else if x < 0.0 {
-        -log
-    } else {
-        x
     }
 }
 

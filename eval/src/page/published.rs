@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::document::{Block, Cell, Column, Grid, Kind, Section};
 use crate::figures::optional;
+use crate::metrics::Name;
 use crate::saved::Report;
-use crate::saved::known::known;
 
 const PUBLISHED: &str = include_str!("published.json");
 
@@ -61,8 +61,8 @@ pub fn section(report: &Report) -> Option<Section> {
 
 fn grid(report: &Report, published: &Published) -> Grid {
     let mut grid = Grid::new(&[("", Kind::Words)]);
-    let titles = published.metrics.iter().filter_map(|name| known(name));
-    grid.columns.extend(titles.map(|known| Column { title: known.name, kind: Kind::Figures }));
+    let titles = published.metrics.iter().filter_map(|name| Name::parse(name));
+    grid.columns.extend(titles.map(|name| Column { title: name.as_str(), kind: Kind::Figures }));
     let value = |name: &String| optional(report.metrics.get(name).and_then(|metric| metric.value));
     let ours = std::iter::once(format!("this run: {}, {}", report.model, report.mode));
     grid.rows.push(ours.chain(published.metrics.iter().map(value)).map(Cell::strong).collect());
@@ -81,7 +81,7 @@ mod tests {
         let all: Vec<Published> = serde_json::from_str(PUBLISHED).unwrap();
         assert_eq!(all.len(), 6);
         for one in all {
-            assert!(one.metrics.iter().all(|name| known(name).is_some()), "{}", one.source);
+            assert!(one.metrics.iter().all(|name| Name::parse(name).is_some()), "{}", one.source);
             for row in one.rows {
                 assert_eq!(row.len(), 1 + one.metrics.len(), "{row:?}");
                 for figure in &row[1..] {

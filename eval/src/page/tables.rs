@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::document::{Cell, Grid, Kind};
 use crate::figures::{count, figure, interval, optional, shortened};
-use crate::saved::known::{in_order, known};
+use crate::metrics::Name;
 use crate::saved::sample::plain;
 use crate::saved::{Report, Run, Sample};
 
@@ -22,7 +22,7 @@ pub fn metrics(report: &Report) -> Grid {
         ("baselines", Kind::Words),
         ("meaning", Kind::Words),
     ]);
-    for name in in_order(report.metrics.keys().map(String::as_str)) {
+    for name in Name::in_order(report.metrics.keys().map(String::as_str)) {
         let Some(metric) = report.metrics.get(name) else { continue };
         grid.rows.push(vec![
             name.into(),
@@ -30,7 +30,7 @@ pub fn metrics(report: &Report) -> Grid {
             interval(metric.low, metric.high).into(),
             format!("{} of {}", count(metric.n), count(report.n)).into(),
             baselines(report, name).into(),
-            known(name).map_or("", |known| known.about).into(),
+            Name::parse(name).map_or("", Name::about).into(),
         ]);
     }
     grid.without_empty_columns()

@@ -3,7 +3,6 @@
 //! In: a folder or its `report.json`. Out: a [`Run`]. Keys that are unknown are passed over and optional ones may be
 //! missing, so that runs of other versions can be read.
 
-pub mod known;
 pub mod report;
 pub mod sample;
 

@@ -27,9 +27,17 @@ impl Interval {
     }
 }
 
-/// `sign(x) log10(|x| + 1)`: even near 0, by decades far from it; the scale of the NTL paper's logarithmic errors.
+/// `sign(x) log10(|x| + 1)`: even near 0, by decades far from it; the scale of the NTL paper's logarithmic errors, in its
+/// order of operations.
 pub fn signed_log(value: f64) -> f64 {
-    value.signum() * value.abs().ln_1p() / LN_10
+    value.signum() * (value.abs() + 1.0).log10()
+}
+
+/// Whether the values are not all the same. A sum of squares cannot say so: the mean of equal values may be off by a
+/// rounding, and what is left would be taken for variance.
+pub fn varies(mut values: impl Iterator<Item = f64>) -> bool {
+    // Adding 0 makes -0 the same as 0.
+    values.next().is_some_and(|first| values.any(|value| (value + 0.0).total_cmp(&(first + 0.0)).is_ne()))
 }
 
 /// The opposite of [`signed_log`].

@@ -3,6 +3,8 @@
 //! `weights[i]` says how often item `i` is there, as the bootstrap draws it; all ones give the plain figure. Every
 //! function is linear in the number of items, orderings being made once beforehand.
 
+use super::varies;
+
 /// How many sums a processor can add to at once.
 const LANES: usize = 8;
 
@@ -22,8 +24,16 @@ pub fn mean(values: &[f64], weights: &[f64]) -> Option<f64> {
     finite((sums.iter().sum::<f64>() + rest) / total)
 }
 
+/// Whether the items that are there differ.
+fn vary(values: &[f64], weights: &[f64]) -> bool {
+    varies(values.iter().zip(weights).filter(|&(_, &weight)| weight > 0.0).map(|(&value, _)| value))
+}
+
 /// `1 - SS_res / SS_tot`; `None` where the labels do not vary.
 pub fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64]) -> Option<f64> {
+    if !vary(labels, weights) {
+        return None;
+    }
     let centre = mean(labels, weights)?;
     let (mut left, mut total) = (0.0, 0.0);
     for ((error, label), weight) in squared_errors.iter().zip(labels).zip(weights) {
@@ -35,6 +45,9 @@ pub fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64]) -> Option<f64
 
 /// Pearson's correlation; `None` where either side does not vary.
 pub fn pearson(x: &[f64], y: &[f64], weights: &[f64]) -> Option<f64> {
+    if !vary(x, weights) || !vary(y, weights) {
+        return None;
+    }
     let (x_mean, y_mean) = (mean(x, weights)?, mean(y, weights)?);
     let (mut xx, mut yy, mut xy) = (0.0, 0.0, 0.0);
     for ((x, y), weight) in x.iter().zip(y).zip(weights) {
@@ -209,6 +222,9 @@ mod tests {
         assert_eq!(pearson(&[1.0, 1.0], &[1.0, 2.0], &[1.0, 1.0]), None);
         assert_eq!(spearman(&[1.0, 1.0], &[1.0, 2.0], &[1.0, 1.0]), None);
         assert_eq!(r2(&[0.0, 1.0], &[3.0, 3.0], &[1.0, 1.0]), None);
+        // The mean of three times 0.1 is not 0.1 in floating point.
+        let (x, tenths, weights) = ([1.0, 2.0, 4.0], [0.1, 0.1, 0.7], [1.0, 2.0, 0.0]);
+        assert_eq!((pearson(&x, &tenths, &weights), r2(&x, &tenths, &weights)), (None, None));
         assert_eq!(mean(&[], &[]), None);
     }
 }

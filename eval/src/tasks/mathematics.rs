@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, json};
 
-use super::arithmetic::SplitChoice;
+use super::splits::SplitChoice;
 use super::{Entry, Origin, Suite, Traits, from_file};
 use crate::data::fetch::Source;
 use crate::data::read::{Truth, pairs};

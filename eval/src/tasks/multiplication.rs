@@ -5,16 +5,17 @@
 //! cells of the grid, such as `3x4`.
 
 use std::collections::HashSet;
+use std::num::NonZeroUsize;
+use std::path::Path;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde_json::{Map, json};
 
-use super::arithmetic::{SplitChoice, one_file};
 use super::generate::Split;
-use super::{Entry, Origin, Suite, Traits, from_file};
+use super::splits::{self, SplitChoice};
+use super::{Entry, Origin, Suite};
+use crate::data::Item;
 use crate::data::read::{Truth, questions};
-use crate::data::{Item, place};
 use crate::error::Error;
 use crate::flags::Common;
 
@@ -24,7 +25,7 @@ pub const ENTRY: Entry = Entry {
     about: "products of integers of 1 to 6 digits; relative error overall and by lengths",
     origin: Origin::Generated(|seed| {
         let file = |split: Split| {
-            (format!("multiplication_test_{}.jsonl", split.name()), items(split, seed, PER_CELL))
+            (splits::file_name("multiplication", split, "jsonl"), items(split, seed, PER_CELL))
         };
         vec![file(Split::Interpolate), file(Split::Extrapolate)]
     }),
@@ -47,8 +48,8 @@ pub struct Args {
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
     pub split: SplitChoice,
     /// Generated items of each cell; as many as there are where there are fewer.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_CELL", default_value_t = PER_CELL)]
-    pub per_cell: usize,
+    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_CELL", default_value = "100")]
+    pub per_cell: NonZeroUsize,
     /// Common flags.
     #[command(flatten)]
     pub common: Common,
@@ -59,33 +60,12 @@ pub struct Args {
 /// # Errors
 /// A single file with `--split both`, or data that cannot be used.
 pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
-    if let (SplitChoice::Both, Some(path)) = (args.split, &args.common.data)
-        && path.is_file()
-    {
-        return Err(one_file(path));
-    }
-    args.split.splits().iter().map(|&split| suite(args, split)).collect()
-}
-
-fn suite(args: &Args, split: Split) -> Result<Suite, Error> {
-    let common = &args.common;
-    let (mut items, setting) = match &common.data {
-        Some(path) => {
-            let name = format!("multiplication_test_{}.jsonl", split.name());
-            let file = place::find(ENTRY.name, &[&name], Some(path))?;
-            let items = questions(&file, Truth::Number)?.into_iter();
-            (items.map(|item| Item { module: cell(&item.question), ..item }).collect(), from_file(&file))
-        }
-        None => (items(split, common.seed, args.per_cell), ("data".to_owned(), json!("generated"))),
+    let read = |file: &Path| {
+        let items = questions(file, Truth::Number)?.into_iter();
+        Ok(items.map(|item| Item { module: cell(&item.question), ..item }).collect())
     };
-    items.truncate(common.limit.map_or(usize::MAX, usize::from));
-    Ok(Suite {
-        task: ENTRY.name,
-        split: split.name().to_owned(),
-        items,
-        settings: Map::from_iter([setting]),
-        traits: Traits::default(),
-    })
+    let generate = |split| items(split, args.common.seed, args.per_cell.get());
+    splits::suites((ENTRY.name, "jsonl"), args.split, &args.common, read, generate)
 }
 
 /// The lengths of the two numbers of a question; `None` where there are not two.

@@ -105,7 +105,10 @@ impl Mock {
 }
 
 async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let data: Vec<Value> = shared.models.iter().map(|id| json!({ "id": id, "object": "model" })).collect();
+    // As ours say it of themselves; the one of that name keeps numbers as values.
+    let encoding = |id: &str| if id == "xval" { "xval" } else { "text" };
+    let model = |id: &&str| json!({ "id": id, "object": "model", "number_encoding": encoding(id) });
+    let data: Vec<Value> = shared.models.iter().map(model).collect();
     Json(json!({ "object": "list", "data": data }))
 }
 

@@ -1,0 +1,91 @@
+//! Two models, asked the same questions one after the other, each into a folder beside the other's.
+//!
+//! In: a task and the two sides. Out: the folders of their runs, split by split. Everything else is as in a run of one
+//! model: journals, `--resume`, gates.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Args;
+use crate::app::{Console, Ending};
+use crate::client::BaseUrl;
+use crate::error::Error;
+use crate::flags::{Common, OutputFlags, ServerFlags};
+use crate::session;
+use crate::tasks::Task;
+
+/// Folders of the two runs, in the folder of `--out`.
+const FOLDERS: [&str; 2] = ["a", "b"];
+
+/// Asks both models and says where the runs of each split are, and how the worse of the two went.
+///
+/// # Errors
+/// Flags that leave open who is asked or where to, or a run that fails.
+pub fn ask(
+    args: &Args,
+    task: &Task,
+    console: &mut Console<'_>,
+) -> Result<(Vec<[PathBuf; 2]>, Ending), Error> {
+    let sides = sides(args, task.common())?;
+    let suites = task.suites()?;
+    let mut ending = Ending::Done;
+    for (name, side) in ["A", "B"].into_iter().zip(&sides) {
+        if !side.output.quiet {
+            writeln!(console.err, "{name}: {}", asked(&side.server)).map_err(Error::Console)?;
+        }
+        let mut console =
+            Console { out: &mut io::sink(), err: &mut *console.err, terminal: console.terminal };
+        ending = ending.max(session::run(&suites, side, &mut console)?);
+    }
+    let [a, b] = sides.map(|side| side.output.out.unwrap_or_default());
+    let place = |out: &Path, suite| session::place(out, suite, &suites);
+    Ok((suites.iter().map(|suite| [place(&a, suite), place(&b, suite)]).collect(), ending))
+}
+
+/// Who is asked, for people who wait.
+fn asked(server: &ServerFlags) -> String {
+    let endpoints: Vec<String> = server.endpoint.iter().map(ToString::to_string).collect();
+    format!("{} at {}", server.model.as_deref().unwrap_or("the only model"), endpoints.join(", "))
+}
+
+/// The flags of the task, once for each model.
+fn sides(args: &Args, common: &Common) -> Result<[Common; 2], Error> {
+    let usage = |message: &str| Error::Usage(message.to_owned());
+    let out = common.output.out.as_deref();
+    let out =
+        out.ok_or_else(|| usage("two models need --out DIR: their runs are kept in DIR/a and DIR/b"))?;
+    let endpoints = endpoints(args, &common.server)?;
+    let models = match (&args.models, &common.server.model) {
+        (Some(_), Some(_)) => return Err(usage("--models names both models; leave out --model")),
+        (Some(names), None) => names.clone().map(Some),
+        (None, model) if args.endpoint.len() == 2 => [model.clone(), model.clone()],
+        (None, _) => {
+            return Err(usage("say with --models A,B which two models to ask, or give two --endpoint"));
+        }
+    };
+    let side = |side: usize| Common {
+        server: ServerFlags {
+            endpoint: endpoints[side].clone(),
+            model: models[side].clone(),
+            ..common.server.clone()
+        },
+        output: OutputFlags { out: Some(out.join(FOLDERS[side])), ..common.output.clone() },
+        ..common.clone()
+    };
+    Ok([side(0), side(1)])
+}
+
+/// The servers of each side: `--endpoint` of `compare` is for both or one for each, that of the task is for both.
+fn endpoints(args: &Args, server: &ServerFlags) -> Result<[Vec<BaseUrl>; 2], Error> {
+    match (args.endpoint.as_slice(), server.endpoint.as_slice()) {
+        ([], []) => Err(Error::Usage("--endpoint URL is missing".to_owned())),
+        ([], both) => Ok([both.to_vec(), both.to_vec()]),
+        ([both], _) => Ok([vec![both.clone()], vec![both.clone()]]),
+        ([a, b], _) => Ok([vec![a.clone()], vec![b.clone()]]),
+        _ => Err(Error::Usage(
+            "before the task, --endpoint is one server for both models or one for each; behind the task it may be \
+             repeated, to spread requests over several"
+                .to_owned(),
+        )),
+    }
+}
