@@ -8,12 +8,13 @@ pub mod prefix;
 pub mod random;
 pub mod spread;
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
 use ntl_models::batch::{Engine, EngineLimits, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
-use ntl_models::{DtypeChoice, LoadOptions, LoadedModel, load};
+use ntl_models::{LoadOptions, LoadedModel, load};
 
 /// The files of the demo checkpoint that the server embeds.
 ///
@@ -39,18 +40,7 @@ pub fn demo() -> Result<LoadedModel, LoadError> {
 /// # Errors
 /// When the operating system gives no thread.
 pub fn engine(loaded: LoadedModel) -> std::io::Result<Engine> {
-    let limits = EngineLimits::default();
+    let threads = NonZeroUsize::new(rayon::current_num_threads()).unwrap_or(NonZeroUsize::MIN);
+    let limits = EngineLimits { threads, ..EngineLimits::default() };
     Ok(Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver))?.0)
-}
-
-/// The element type of that name.
-///
-/// # Errors
-/// With the names that there are.
-pub fn dtype(name: &str) -> Result<DtypeChoice, String> {
-    match name {
-        "auto" => Ok(DtypeChoice::Auto),
-        "f32" => Ok(DtypeChoice::F32),
-        _ => Err("known are auto and f32".to_owned()),
-    }
 }

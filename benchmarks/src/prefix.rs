@@ -15,9 +15,9 @@ use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{DtypeChoice, LoadOptions, load};
 use serde::{Deserialize, Serialize};
 
+use crate::engine;
 use crate::load::Workload;
 use crate::spread::Spread;
-use crate::{dtype, engine};
 
 /// Prompts that begin alike.
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub struct PrefixArgs {
     #[arg(long, default_value_t = 4)]
     new_tokens: usize,
     /// Element type of the weights in memory
-    #[arg(long, default_value = "auto", value_parser = dtype)]
+    #[arg(long, default_value = "auto", value_parser = str::parse::<DtypeChoice>)]
     dtype: DtypeChoice,
     /// Print JSON instead of a table
     #[arg(long)]

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::roofline::Roofline;
 use super::{Decoder, Run, parse_prompts, random_prompts};
-use crate::dtype;
 use crate::spread::Spread;
 
 /// Runs of one row that the roofline is drawn by.
@@ -41,7 +40,7 @@ pub struct DecodeArgs {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Element type of the weights in memory
-    #[arg(long, default_value = "auto", value_parser = dtype)]
+    #[arg(long, default_value = "auto", value_parser = str::parse::<DtypeChoice>)]
     dtype: DtypeChoice,
     /// How often each batch is measured, in turn with the others, after one run that does not count
     #[arg(long, default_value_t = 5)]

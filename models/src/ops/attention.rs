@@ -4,7 +4,7 @@
 //! cannot see anything but its own, and its result cannot depend on what else is in the step.
 
 use std::ops::Range;
-use std::sync::{Arc, RwLockReadGuard};
+use std::sync::RwLockReadGuard;
 
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor};
 use pulp::{Arch, Simd, WithSimd};
@@ -17,6 +17,9 @@ const SERIAL_MAX: usize = 1 << 19;
 
 /// Rows that one task works on.
 const ROWS_MAX: usize = 16;
+
+/// Rows of a task from which on their keys are worth being gathered.
+const GATHERED_MIN: usize = 4;
 
 /// Keys and values of one stack layer for one context: both `[N, H * D]`, position-major.
 #[derive(Debug, Clone)]
@@ -40,6 +43,14 @@ impl Visible<'_> {
         match self {
             Self::First(count) => count,
             Self::Nodes(nodes) => nodes.len(),
+        }
+    }
+
+    /// How many of the first it sees, if it sees those.
+    fn first(self) -> Option<usize> {
+        match self {
+            Self::First(count) => Some(count),
+            Self::Nodes(_) => None,
         }
     }
 
@@ -228,9 +239,8 @@ impl<'a> SomeRows<'a> {
 
     /// Positions that are seen at most, those out of sight included.
     fn seen_max(&self) -> usize {
-        let before: usize = self.before.iter().map(|(keys, _)| keys.len()).sum();
         let own = self.rows.iter().map(|row| row.visible.len()).max();
-        before / self.key_width() + own.unwrap_or(0)
+        self.before_len() + own.unwrap_or(0)
     }
 
     /// Key and value of every position that a row sees, in order.
@@ -245,23 +255,30 @@ impl<'a> SomeRows<'a> {
         seen
     }
 
-    /// The same for each row, less what is out of its sight. Rows that see the first positions share a list.
-    fn seen_by_row(&self) -> Vec<(Arc<[Slices<'a>]>, Range<usize>)> {
-        let firsts = self.rows.iter().filter_map(|row| match row.visible {
-            Visible::First(count) => Some(count),
-            Visible::Nodes(_) => None,
-        });
-        let longest: Option<Arc<[_]>> = firsts.max().map(|count| self.seen(Visible::First(count)).into());
-        let before = self.before.iter().map(|(keys, _)| keys.len()).sum::<usize>() / self.key_width();
-        let of = |row: &AttentionRow<'_>| {
-            let list = match (row.visible, &longest) {
-                (Visible::First(_), Some(longest)) => Arc::clone(longest),
-                _ => self.seen(row.visible).into(),
-            };
-            (list, row.hidden..before + row.visible.len())
-        };
-        self.rows.iter().map(of).collect()
+    /// The same for a row that sees positions of its own; nothing for others.
+    fn seen_alone(&self, row: &AttentionRow<'_>) -> Vec<Slices<'a>> {
+        match row.visible {
+            Visible::First(_) => Vec::new(),
+            Visible::Nodes(_) => self.seen(row.visible),
+        }
     }
+
+    /// How many positions stand before all others.
+    fn before_len(&self) -> usize {
+        self.before.iter().map(|(keys, _)| keys.len()).sum::<usize>() / self.key_width()
+    }
+}
+
+/// The lanes of one head.
+fn lanes<'a>(seen: &[Slices<'a>], lanes: Range<usize>) -> Vec<Slices<'a>> {
+    seen.iter().map(|(keys, values)| (&keys[lanes.clone()], &values[lanes.clone()])).collect()
+}
+
+/// Keys, then values, one behind the other: lanes of distant positions would push each other out of the nearest cache.
+fn gather(lanes: &[Slices<'_>], gathered: &mut Vec<f32>) {
+    gathered.clear();
+    lanes.iter().for_each(|(keys, _)| gathered.extend_from_slice(keys));
+    lanes.iter().for_each(|(_, values)| gathered.extend_from_slice(values));
 }
 
 impl WithSimd for SomeRows<'_> {
@@ -270,23 +287,35 @@ impl WithSimd for SomeRows<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let (dim, sharing) = (self.dim(), self.heads.queries / self.heads.keys);
-        let seen = self.seen_by_row();
+        let (width, before) = (dim * self.heads.queries, self.before_len());
+        // Rows that see the first positions see the beginning of the same list.
+        let firsts = self.rows.iter().filter_map(|row| row.visible.first()).max();
+        let shared = firsts.map_or_else(Vec::new, |count| self.seen(Visible::First(count)));
+        let own: Vec<_> = self.rows.iter().map(|row| self.seen_alone(row)).collect();
         let mut weights = vec![0.0_f32; self.seen_max()];
-        let width = dim * self.heads.queries;
+        let mut gathered = Vec::new();
         for head in 0..self.heads.queries {
             let (lane, key_lane) = (head * dim, head / sharing * dim);
-            for (index, (row, (seen, range))) in self.rows.iter().zip(&seen).enumerate() {
-                let (place, seen) = (index * width + lane, &seen[range.clone()]);
+            let mut shared = lanes(&shared, key_lane..key_lane + dim);
+            if self.rows.len() >= GATHERED_MIN {
+                gather(&shared, &mut gathered);
+                let (keys, values) = gathered.split_at(gathered.len() / 2);
+                shared = keys.chunks_exact(dim).zip(values.chunks_exact(dim)).collect();
+            }
+            for (index, (row, own)) in self.rows.iter().zip(&own).enumerate() {
+                let place = index * width + lane;
+                let own = lanes(own, key_lane..key_lane + dim);
+                let seen = if row.visible.first().is_some() { &shared } else { &own };
+                let seen = &seen[row.hidden..before + row.visible.len()];
                 let (query, weights) = (&self.queries[place..place + dim], &mut weights[..seen.len()]);
                 for (weight, (key, _)) in weights.iter_mut().zip(seen) {
-                    *weight = cpu::dot(simd, query, &key[key_lane..key_lane + dim]) * self.heads.scale;
+                    *weight = cpu::dot(simd, query, key) * self.heads.scale;
                 }
                 if let Some(bias) = self.bias {
                     bias.add(weights, head, row);
                 }
                 cpu::softmax(weights);
-                let values = seen.iter().map(|(_, values)| &values[key_lane..key_lane + dim]);
-                let weighted = weights.iter().copied().zip(values);
+                let weighted = weights.iter().zip(seen).map(|(&weight, &(_, value))| (weight, value));
                 cpu::weighted_sum(simd, weighted, &mut self.out[place..place + dim]);
             }
         }

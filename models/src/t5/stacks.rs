@@ -17,6 +17,9 @@ use crate::checkpoint::LoadError;
 use crate::nodes::{Group, NodeShape, NodeStore, grow};
 use crate::ops::Weight;
 
+/// Tokens of the prompts that go through the encoder together, but for a longer prompt.
+const TOKENS_AT_ONCE: usize = 512;
+
 /// Embeddings, encoder, decoder and contexts.
 pub(super) struct Stacks {
     pub(super) config: T5Config,
@@ -67,8 +70,25 @@ impl Stacks {
     /// Encoder output for embedded prompts.
     pub(super) fn encode(&self, x: Tensor, prompts: &[&Prompt]) -> std::result::Result<Encoded, ModelError> {
         let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.len()).collect();
-        let packed = self.encoder.forward(x, &lengths).map_err(compute)?;
+        let packed = self.encode_some(&x, &lengths).map_err(compute)?;
         Ok(Encoded { packed, lengths })
+    }
+
+    /// A few prompts at a time: what is computed of many tokens at once leaves the caches before it is used.
+    fn encode_some(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
+        let (mut parts, mut from, mut left) = (Vec::new(), 0, lengths);
+        while !left.is_empty() {
+            let mut tokens = 0;
+            let fits = |length: &&usize| {
+                tokens += **length;
+                tokens <= TOKENS_AT_ONCE
+            };
+            let (some, others) = left.split_at(left.iter().take_while(fits).count().max(1));
+            let tokens = some.iter().sum();
+            parts.push(self.encoder.forward(x.narrow(0, from, tokens)?, some)?);
+            (from, left) = (from + tokens, others);
+        }
+        Tensor::cat(&parts, 0)
     }
 
     /// Opens one context a prompt.
