@@ -44,6 +44,10 @@ conformance-eval DATA *ARGS:
 test-traces:
     cargo test --locked --package ntl-server --features otel --test traces
 
+# The tests of the mistral.rs backend, which everyday builds do not compile.
+test-mistralrs:
+    scripts/test-mistralrs
+
 # Writes the description of the API that is committed.
 openapi:
     cargo run --package ntl-server -- openapi > docs/openapi.json

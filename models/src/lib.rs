@@ -17,5 +17,7 @@ mod ops;
 pub mod t5;
 pub mod tokenizer;
 
-pub use load::{DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, load, load_adapted, vocabulary};
+pub use load::{
+    DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, architectures, load, load_adapted, vocabulary,
+};
 pub use ops::{Activation, Placement};

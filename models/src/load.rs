@@ -128,6 +128,11 @@ pub(crate) const PROMPT_TOKENS_MAX: usize = 512;
 /// Memory for shared beginnings of prompts: some 6,000 tokens of a 1B Llama.
 const PREFIX_BYTES_MAX: usize = 256 << 20;
 
+/// What `config.json` calls the kinds of checkpoints that [`load`] serves.
+pub fn architectures() -> Vec<&'static str> {
+    [&T5_ARCHITECTURES.map(|(served, _)| served)[..], &causal::ARCHITECTURES].concat()
+}
+
 /// Loads whatever kind of checkpoint this is.
 ///
 /// # Errors
@@ -154,8 +159,7 @@ pub fn load_adapted(
         return Err(LoadError::malformed(adapter.place(), reason));
     }
     let Some(&(_, architecture)) = T5_ARCHITECTURES.iter().find(|(served, _)| *served == name) else {
-        let known = [&T5_ARCHITECTURES.map(|(served, _)| served)[..], &causal::ARCHITECTURES].concat();
-        let reason = format!("`{name}` is not served; known are {}", known.join(", "));
+        let reason = format!("`{name}` is not served natively; known are {}", architectures().join(", "));
         return Err(LoadError::field(files.name_of("config.json"), "architectures", reason));
     };
     load_t5(files, (&name, architecture), options)
@@ -251,7 +255,11 @@ impl LoadOptions {
 }
 
 impl DeviceChoice {
-    pub(crate) fn open(self) -> Result<Device, LoadError> {
+    /// The device itself.
+    ///
+    /// # Errors
+    /// When this build or machine does not have it.
+    pub fn open(self) -> Result<Device, LoadError> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
             Self::Auto if !candle_core::utils::cuda_is_available() => Ok(Device::Cpu),

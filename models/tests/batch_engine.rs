@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{
-    EngineError, Event, FinishReason, Job, ModelError, NumberJob, NumberMethod, Request, Terminator, TextJob,
+    BatchModel, ContextId, EngineError, Event, FinishReason, Job, Logits, ModelError, ModelInfo, NumberJob,
+    NumberMethod, Opened, Prompt, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::scripted::{Script, ScriptedModel};
@@ -60,6 +62,10 @@ struct Running {
 }
 
 fn start(script: Script, limits: EngineLimits) -> Running {
+    start_model(Box::new(ScriptedModel::new(TOKENS, script)), limits)
+}
+
+fn start_model(model: Box<dyn BatchModel>, limits: EngineLimits) -> Running {
     let texts = (0..TOKENS as u32).map(|id| (id > 1).then(|| Digits.token_text(id)));
     let vocabulary = Vocabulary {
         decoder: Arc::new(Digits),
@@ -70,7 +76,6 @@ fn start(script: Script, limits: EngineLimits) -> Running {
     };
     let (sender, endings) = channel();
     let reports = Arc::new(Reports { endings: Mutex::new(sender), seen: Mutex::default() });
-    let model = Box::new(ScriptedModel::new(TOKENS, script));
     let (engine, thread) = Engine::spawn(model, vocabulary, limits, Arc::clone(&reports) as _).unwrap();
     Running { engine, thread, reports, endings }
 }
@@ -140,6 +145,47 @@ fn many_requests_at_once_get_the_answers_that_they_get_alone() {
     for (index, together) in (0..64).zip(together) {
         assert_eq!(together, comparable(all(alone.engine.submit(job(index)).unwrap())), "request {index}");
     }
+}
+
+/// A model that wants one sequence at a time, and the most contexts that it ever had open.
+struct OneByOne {
+    inner: ScriptedModel,
+    open: usize,
+    most: Arc<AtomicUsize>,
+}
+
+impl BatchModel for OneByOne {
+    fn info(&self) -> &ModelInfo {
+        self.inner.info()
+    }
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+        self.open += prompts.len();
+        self.most.fetch_max(self.open, Ordering::SeqCst);
+        self.inner.open(prompts)
+    }
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        self.inner.step(rows)
+    }
+    fn sequences_max(&self) -> Option<usize> {
+        Some(1)
+    }
+    fn close(&mut self, context: ContextId) {
+        self.open -= 1;
+        self.inner.close(context);
+    }
+}
+
+#[test]
+fn a_model_that_wants_one_sequence_at_a_time_gets_no_more() {
+    let (script, open) = gated();
+    let most = Arc::new(AtomicUsize::new(0));
+    let model = OneByOne { inner: ScriptedModel::new(TOKENS, script), open: 0, most: Arc::clone(&most) };
+    let running = start_model(Box::new(model), EngineLimits::default());
+    let streams: Vec<_> = (0..5).map(|index| running.engine.submit(text(index)).unwrap()).collect();
+    open.send(()).unwrap();
+    let said: Vec<String> = streams.into_iter().map(|events| said(&all(events))).collect();
+    assert_eq!(said, ["012", "123", "234", "345", "456"]);
+    assert_eq!(most.load(Ordering::SeqCst), 1);
 }
 
 #[test]

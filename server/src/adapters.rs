@@ -35,7 +35,7 @@ mod tests {
     fn attach(models: &[&str], adapters: &[&str]) -> Result<Vec<Option<String>>, String> {
         let model = |name: &&str| ModelConfig {
             name: (*name).to_owned(),
-            source: ModelSource::Folder((*name).into()),
+            source: ModelSource::Path((*name).into()),
             adapter: None,
         };
         let adapters: Vec<String> = adapters.iter().map(|&text| text.to_owned()).collect();

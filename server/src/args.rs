@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
+use ntl_mistralrs::{Backend, Isq};
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
 use crate::inspect::{ChoiceArgs, InspectArgs};
@@ -45,14 +46,21 @@ pub enum Command {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelArgs {
-    /// Checkpoint folder, as `save_pretrained` leaves it; may be given several times. NAME is what requests call it,
-    /// by default the folder's name
+    /// Checkpoint folder, as `save_pretrained` leaves it, or GGUF file; may be given several times. NAME is what requests
+    /// call it, by default the folder's or file's name
     #[arg(long = "model", env = "NTL_MODEL", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) models: Vec<String>,
     /// LoRA adapter of PEFT to merge into a model: the folder with its adapter_config.json. NAME is the model's, not
     /// needed where only one is served; may be given several times, once a model
     #[arg(long = "adapter", env = "NTL_ADAPTER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) adapters: Vec<String>,
+    /// Which implementation runs models: native, mistralrs (further architectures, GGUF files, quantisation at load; needs
+    /// a build with the feature `mistralrs`), or auto: native wherever that serves a checkpoint
+    #[arg(long, env = "NTL_BACKEND", value_name = "BACKEND", default_value = "auto")]
+    pub(crate) backend: Backend,
+    /// What mistral.rs quantises weights to while it loads them, such as q4k or q8_0
+    #[arg(long, env = "NTL_ISQ", value_name = "TYPE")]
+    pub(crate) isq: Option<Isq>,
     /// Where models run: auto (a GPU where there is one), cpu, cuda or cuda:N
     #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = device)]
     pub(crate) device: DeviceChoice,
@@ -247,6 +255,18 @@ mod tests {
             ("gpu", None),
         ] {
             assert_eq!(device(text).ok(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn backends_and_types_of_quantisation_are_read() {
+        let read = |flags: &[&str]| Args::try_parse_from([&["ntl-server"], flags].concat());
+        let args = read(&["--backend", "mistralrs", "--isq", "Q8_0"]).unwrap();
+        assert_eq!((args.models.backend, args.models.isq), (Backend::Mistralrs, "q8_0".parse().ok()));
+        assert_eq!(read(&[]).unwrap().models.backend, Backend::Auto);
+        for (wrong, said) in [("--backend=vllm", "auto, native or mistralrs"), ("--isq=q9", "none of q2k")] {
+            let error = read(&[wrong]).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
         }
     }
 

@@ -11,6 +11,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ntl_mistralrs::Options;
 use ntl_models::batch::EngineLimits;
 use ntl_models::{DeviceChoice, LoadOptions};
 
@@ -69,8 +70,8 @@ pub enum ConfigError {
 pub enum ModelSource {
     /// The checkpoint inside the program.
     Demo,
-    /// A folder.
-    Folder(PathBuf),
+    /// A folder, or a GGUF file.
+    Path(PathBuf),
 }
 
 /// A model to be served.
@@ -90,7 +91,7 @@ pub struct Config {
     /// What is served; never empty, names differ.
     pub models: Vec<ModelConfig>,
     /// How checkpoints are loaded.
-    pub load: LoadOptions,
+    pub load: Options,
     /// How much each engine takes on.
     pub engine: EngineLimits,
     /// How requests are treated.
@@ -140,11 +141,15 @@ impl TryFrom<Args> for Config {
         };
         Ok(Self {
             models: adapters::attached(model_configs(&models.models)?, &models.adapters)?,
-            load: LoadOptions {
-                device: models.device,
-                dtype: models.dtype,
-                choices: models.choices.into(),
-                prefix_bytes_max: limits.prefix_cache_limit,
+            load: Options {
+                backend: models.backend,
+                isq: models.isq,
+                load: LoadOptions {
+                    device: models.device,
+                    dtype: models.dtype,
+                    choices: models.choices.into(),
+                    prefix_bytes_max: limits.prefix_cache_limit,
+                },
             },
             engine: engine_limits(&limits, models.threads),
             http,
@@ -227,13 +232,14 @@ fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
     if folder.is_empty() {
         return Err(unnamed());
     }
-    Ok(ModelConfig { name, source: ModelSource::Folder(folder.into()), adapter: None })
+    Ok(ModelConfig { name, source: ModelSource::Path(folder.into()), adapter: None })
 }
 
-/// The last part of a path, of `.` and `..` as well.
+/// The last part of a path, of `.` and `..` as well; of a GGUF file without its ending.
 fn folder_name(folder: &Path) -> Option<String> {
     let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-    last(folder).or_else(|| last(&folder.canonicalize().ok()?))
+    let name = last(folder).or_else(|| last(&folder.canonicalize().ok()?))?;
+    Some(name.strip_suffix(".gguf").unwrap_or(&name).to_owned())
 }
 
 #[cfg(test)]
@@ -256,6 +262,7 @@ mod tests {
         for (text, name, folder) in [
             ("/models/t5-base", "t5-base", "/models/t5-base"),
             ("/models/t5-base/", "t5-base", "/models/t5-base/"),
+            ("/models/llama.Q4.gguf", "llama.Q4", "/models/llama.Q4.gguf"),
             ("small=/models/t5", "small", "/models/t5"),
             ("org/small=models/t5", "org/small", "models/t5"),
             ("/run/lr=0.1/t5", "t5", "/run/lr=0.1/t5"),
@@ -265,7 +272,7 @@ mod tests {
             let model = model_config(text).unwrap();
             assert_eq!(
                 (model.name.as_str(), model.source),
-                (name, ModelSource::Folder(folder.into())),
+                (name, ModelSource::Path(folder.into())),
                 "{text}"
             );
         }

@@ -9,9 +9,10 @@ use std::pin::pin;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ntl_models::LoadOptions;
+use ntl_mistralrs::Options;
 use ntl_models::batch::EngineLimits;
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_models::{LoadedModel, load_adapted};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -227,20 +228,14 @@ fn announce(listener: &Listener, models: &[ModelConfig], app: &AppState) {
 /// Loads all models in order and serves them once they are complete.
 fn load_all(
     models: &[ModelConfig],
-    options: LoadOptions,
+    options: Options,
     limits: EngineLimits,
     app: &AppState,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let (mut served, mut threads) = (Vec::new(), Vec::new());
     for model in models {
         let failed = |source| ServeError::Load { name: model.name.clone(), source };
-        let files = match &model.source {
-            ModelSource::Demo => demo::files(),
-            ModelSource::Folder(folder) => CheckpointFiles::folder(folder),
-        };
-        let adapter = model.adapter.as_deref().map(CheckpointFiles::folder).transpose().map_err(failed)?;
-        let loaded = files.and_then(|files| ntl_models::load_adapted(&files, adapter.as_ref(), options));
-        let loaded = loaded.map_err(failed)?;
+        let loaded = load(model, &options).map_err(failed)?;
         let (model, thread) = ServedModel::start(&model.name, loaded, limits, &app.metrics)
             .map_err(|source| ServeError::System { what: "a thread", source })?;
         served.push(model);
@@ -249,6 +244,14 @@ fn load_all(
     app.models.publish(served);
     tracing::info!(models = models.len(), "ready");
     Ok(threads)
+}
+
+fn load(model: &ModelConfig, options: &Options) -> Result<LoadedModel, LoadError> {
+    let adapter = model.adapter.as_deref().map(CheckpointFiles::folder).transpose()?;
+    match &model.source {
+        ModelSource::Demo => load_adapted(&demo::files()?, adapter.as_ref(), options.load),
+        ModelSource::Path(path) => ntl_mistralrs::load(path, adapter.as_ref(), options),
+    }
 }
 
 /// Waits for the engines, which end when the last request and the router are gone.

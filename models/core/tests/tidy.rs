@@ -7,18 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
-const EDGES: [(&str, &[&str]); 6] = [
+const EDGES: [(&str, &[&str]); 7] = [
     ("ntl-core", &[]),
     ("ntl-models", &["ntl-core"]),
+    ("ntl-mistralrs", &["ntl-core", "ntl-models"]),
     ("ntl-api", &[]),
-    ("ntl-server", &["ntl-api", "ntl-core", "ntl-models"]),
+    ("ntl-server", &["ntl-api", "ntl-core", "ntl-mistralrs", "ntl-models"]),
     ("ntl-eval", &["ntl-api", "ntl-core"]),
     ("ntl-bench", &["ntl-core", "ntl-models"]),
 ];
 
 /// Dependencies that only some crates may have.
-const CONFINED: [(&str, &[&str]); 3] = [
-    ("candle-core", &["ntl-bench", "ntl-models"]),
+const CONFINED: [(&str, &[&str]); 4] = [
+    ("candle-core", &["ntl-bench", "ntl-mistralrs", "ntl-models"]),
+    ("mistralrs", &["ntl-mistralrs"]),
     ("tokenizers", &["ntl-models"]),
     ("axum", &["ntl-server"]),
 ];

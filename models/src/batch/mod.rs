@@ -131,6 +131,8 @@ impl Engine {
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (messages, receiver) = mpsc::channel();
         let (info, cache) = (Arc::new(model.info().clone()), model.cache_cost());
+        let running_max = limits.running_max.min(model.sequences_max().unwrap_or(usize::MAX));
+        let limits = EngineLimits { running_max, ..limits };
         let runner = Runner::new(model, vocabulary, limits, observer);
         let alive = Arc::new(AtomicBool::new(true));
         let lives = Alive(Arc::clone(&alive));

@@ -73,6 +73,12 @@ impl CheckpointFiles {
         Ok(Self { place: place.to_owned(), source: Source::Memory(files), tables_only: false })
     }
 
+    /// Files in memory. `place` names them in errors.
+    pub fn memory(place: &str, files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
+        let source = Source::Memory(files.into_iter().collect());
+        Self { place: place.to_owned(), source, tables_only: false }
+    }
+
     /// The same files, but weights that are loaded from them are checked by the tables of their files only, and are
     /// zeros that take no memory. For looking at a checkpoint without loading it.
     #[must_use]
@@ -152,6 +158,33 @@ impl CheckpointFiles {
         .ok_or_else(|| self.missing(file, ""))
     }
 
+    /// The names of all files of a folder, in order; none of an archive.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn names(&self) -> Result<Vec<String>, LoadError> {
+        let Source::Folder(root) = &self.source else { return Ok(Vec::new()) };
+        let unreadable = |source| LoadError::Read { file: self.place.clone(), source };
+        let name = |entry: std::io::Result<std::fs::DirEntry>| Ok(entry?.file_name().into_string().ok());
+        let names =
+            std::fs::read_dir(root).and_then(|all| all.map(name).collect::<std::io::Result<Vec<_>>>());
+        let mut names: Vec<String> = names.map_err(unreadable)?.into_iter().flatten().collect();
+        names.retain(|name| self.has(name));
+        names.sort();
+        Ok(names)
+    }
+
+    /// Where a file of a folder really lies, for whoever reads files by paths.
+    ///
+    /// # Errors
+    /// When it is missing or lies elsewhere.
+    pub fn path_of(&self, file: &str) -> Result<PathBuf, LoadError> {
+        match &self.source {
+            Source::Folder(root) if root.join(file).is_file() => target(root, file, &self.name_of(file)),
+            _ => Err(self.missing(file, "")),
+        }
+    }
+
     /// The error that a file is not there.
     pub(super) fn missing(&self, file: &str, hint: &str) -> LoadError {
         LoadError::MissingFile { place: self.place.clone(), file: file.to_owned(), hint: hint.to_owned() }
@@ -160,12 +193,18 @@ impl CheckpointFiles {
 
 /// Opens a file whose links, if any, lead to where they may.
 fn open(root: &Path, file: &str, name: &str) -> Result<File, LoadError> {
+    File::open(target(root, file, name)?).map_err(|source| LoadError::Read { file: name.to_owned(), source })
+}
+
+/// Where a file's links, if any, lead, which is where they may.
+fn target(root: &Path, file: &str, name: &str) -> Result<PathBuf, LoadError> {
     let unreadable = |source| LoadError::Read { file: name.to_owned(), source };
     let target = root.join(file).canonicalize().map_err(unreadable)?;
-    if !links::may_lead_to(root, &target) {
-        return Err(LoadError::Outside { file: name.to_owned(), target });
+    if links::may_lead_to(root, &target) {
+        Ok(target)
+    } else {
+        Err(LoadError::Outside { file: name.to_owned(), target })
     }
-    File::open(target).map_err(unreadable)
 }
 
 fn read_whole(root: &Path, file: &str, name: String) -> Result<Option<Vec<u8>>, LoadError> {
@@ -227,6 +266,24 @@ mod tests {
             assert_eq!(from_folder.open(file).unwrap().len(), from_archive.open(file).unwrap().len());
         }
         assert!(!from_archive.has("b.json"));
+    }
+
+    #[test]
+    fn the_files_of_a_folder_are_listed_and_found_where_they_lie() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("b.json"), b"{}").unwrap();
+        std::fs::create_dir(folder.path().join("inner")).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("b.json"), folder.path().join("a.json")).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", folder.path().join("c.json")).unwrap();
+        let files = CheckpointFiles::folder(folder.path()).unwrap();
+        assert_eq!(files.names().unwrap(), ["a.json", "b.json", "c.json"]);
+        let there = folder.path().canonicalize().unwrap().join("b.json");
+        assert_eq!(files.path_of("a.json").unwrap(), there);
+        assert!(matches!(files.path_of("c.json"), Err(LoadError::Outside { .. })));
+        assert!(matches!(files.path_of("inner"), Err(LoadError::MissingFile { .. })));
+        let memory = CheckpointFiles::memory("m", [("a.json".to_owned(), b"{}".to_vec())]);
+        assert_eq!(*memory.require("a.json").unwrap(), *files.require("a.json").unwrap());
+        assert!(matches!(memory.path_of("a.json"), Err(LoadError::MissingFile { .. })));
     }
 
     #[test]

@@ -247,6 +247,12 @@ pub trait BatchModel: Send {
         CacheCost::default()
     }
 
+    /// Most sequences that it decodes at the same time, where more would only be slower for all. Constant over the
+    /// model's life.
+    fn sequences_max(&self) -> Option<usize> {
+        None
+    }
+
     /// Frees a context and all its nodes. Unknown contexts are ignored.
     fn close(&mut self, context: ContextId);
 }

@@ -1,0 +1,139 @@
+//! A checkpoint on mistral.rs answers as on the native engine.
+
+use std::sync::Arc;
+
+use ntl_core::engine::{NumberJob, NumberMethod, Request, ScoreJob, TextJob};
+use ntl_core::losses::NumberTokens;
+use ntl_core::sampling::Sampling;
+use ntl_mistralrs::{Backend, Options, load};
+
+use crate::support::{Both, Served, assert_same, assert_same_numbers, fixtures, text, tree};
+use crate::tiny;
+
+fn tiny() -> (tempfile::TempDir, Both) {
+    let folder = tempfile::tempdir().unwrap();
+    tiny::write_folder(folder.path());
+    let both = Both::open(folder.path());
+    (folder, both)
+}
+
+/// Prompts of several lengths, an empty one included.
+fn prompts() -> Vec<Vec<u32>> {
+    vec![vec![1, 4, 16, 5], vec![1], vec![], vec![3; 40], (3..24).cycle().take(100).collect()]
+}
+
+#[test]
+fn texts_and_log_probabilities_are_those_of_the_native_engine() {
+    let (_folder, both) = tiny();
+    let sampled = Sampling { seed: 11, top_p: 0.9, ..Sampling::PLAIN };
+    let penalised = Sampling { repetition_penalty: 1.3, frequency_penalty: 0.2, ..sampled };
+    let jobs = [
+        ("greedy", text(24)),
+        ("sampled", TextJob { sampling: sampled, ..text(24) }),
+        ("penalised", TextJob { sampling: penalised, ..text(24) }),
+        ("three at once", TextJob { n: 3, best_of: 3, sampling: Sampling::PLAIN, ..text(8) }),
+        ("stopped", TextJob { stop: vec!["1".to_owned(), "a".to_owned()], ..text(24) }),
+        ("until the end", TextJob { ignore_eos: false, sampling: sampled, ..text(64) }),
+        ("with its prompt", TextJob { prompt_logprobs: Some(2), ..text(4) }),
+    ];
+    let mut worst = 0.0_f64;
+    for prompt in prompts() {
+        for (what, job) in &jobs {
+            let request = Request::Text(job.clone());
+            let (got, want) = (both.mistral.answer(&prompt, &request), both.native.answer(&prompt, &request));
+            worst = worst.max(assert_same(&got, &want, &format!("{what} after {} tokens", prompt.len())));
+        }
+    }
+    println!("log-probabilities differ by at most {worst:e}");
+}
+
+#[test]
+fn scores_of_targets_are_those_of_the_native_engine() {
+    let (_folder, both) = tiny();
+    let values = (3..13).map(|id| (id, f64::from(id - 3)));
+    // An end in the middle ends nothing here.
+    let job = ScoreJob {
+        target: vec![5, 6, 2, 13, 7, 1, 2].into(),
+        number_tokens: Arc::new(NumberTokens::new(values)),
+        losses: Vec::new(),
+    };
+    for prompt in prompts() {
+        let request = Request::Score(job.clone());
+        let (got, want) = (both.mistral.answer(&prompt, &request), both.native.answer(&prompt, &request));
+        assert_same(&got, &want, &format!("after {} tokens", prompt.len()));
+    }
+}
+
+#[test]
+fn number_distributions_are_those_of_the_native_engine() {
+    let (_folder, both) = tiny();
+    let sampled = NumberMethod::Sample { samples: 16, seed: 3 };
+    for prompt in prompts() {
+        for method in [tree(100).method, sampled.clone(), NumberMethod::Beam { beams: 4 }] {
+            let job = NumberJob { method, ..tree(100) };
+            let (got, want) = (both.mistral.number(&prompt, &job), both.native.number(&prompt, &job));
+            assert_eq!((got.nodes, got.truncated), (want.nodes, want.truncated));
+            let found = !want.distribution.leaves().is_empty();
+            assert!(found || job.method == sampled, "no number");
+            assert_same_numbers(&got, &want, &format!("{:?} after {} tokens", job.method, prompt.len()));
+        }
+    }
+}
+
+#[test]
+fn what_is_known_of_the_model_is_what_the_native_engine_knows() {
+    let (_folder, both) = tiny();
+    let (got, want) = (both.mistral.info(), both.native.info());
+    let backend = got.backend.clone();
+    assert_eq!(*got, ntl_core::engine::ModelInfo { backend, ..want.clone() });
+    assert_eq!(got.context_tokens_max, Some(tiny::POSITIONS));
+}
+
+#[test]
+fn weights_quantised_at_load_answer_almost_the_same() {
+    let (folder, both) = tiny();
+    let options = Options { isq: Some("q8_0".parse().unwrap()), ..Options::default() };
+    let quantised = Served::open_with(folder.path(), &options);
+    assert_eq!((&*quantised.info().backend, &*quantised.info().dtype), ("mistralrs", "q8_0"));
+    let request = Request::Text(text(1));
+    let logprob = |served: &Served| crate::support::parts(&served.answer(&[1, 4, 16, 5], &request)).1[0];
+    let off = (logprob(&quantised) - logprob(&both.native)).abs();
+    assert!(off > 0.0 && off < 0.1, "{off}");
+}
+
+#[test]
+fn what_mistralrs_cannot_load_is_refused_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny::write_folder(folder.path());
+    let options = Options { backend: Backend::Mistralrs, ..Options::default() };
+    let refusal = || load(folder.path(), None, &options).err().unwrap().to_string();
+    let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
+    std::fs::write(
+        folder.path().join("config.json"),
+        config.replace("\"hidden_size\":64", "\"hidden_size\":96"),
+    )
+    .unwrap();
+    assert!(refusal().contains("mistral.rs"), "{}", refusal());
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    std::fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+    assert!(refusal().contains("mistral.rs"), "{}", refusal());
+}
+
+#[test]
+fn trained_checkpoints_answer_as_on_the_native_engine() {
+    let Some(fixtures) = fixtures() else { return };
+    for name in ["llama-ce", "llama-ntl"] {
+        let both = Both::open(&fixtures.join(name));
+        let (mut texts, mut numbers) = (0.0_f64, 0.0_f64);
+        for prompt in ["Question: What is 12 + 7? Answer:", "2.5 times 4 is", "Tom has 3 apples."] {
+            let ids = both.native.tokenizer.encode(prompt, true).unwrap();
+            assert_eq!(both.mistral.tokenizer.encode(prompt, true).unwrap(), ids);
+            let request = Request::Text(TextJob { prompt_logprobs: Some(1), ..text(24) });
+            let (got, want) = (both.mistral.answer(&ids, &request), both.native.answer(&ids, &request));
+            texts = texts.max(assert_same(&got, &want, &format!("{name}: {prompt}")));
+            let (got, want) = (both.mistral.number(&ids, &tree(400)), both.native.number(&ids, &tree(400)));
+            numbers = numbers.max(assert_same_numbers(&got, &want, &format!("{name}: {prompt}")));
+        }
+        println!("{name}: log-probabilities differ by at most {texts:e}, numbers by {numbers:e}");
+    }
+}

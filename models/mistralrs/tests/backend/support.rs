@@ -1,0 +1,152 @@
+//! Engines on both backends, and comparing what they answer.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ntl_core::engine::{
+    Event, Job, ModelInfo, NumberJob, NumberMethod, NumberOutcome, Request, Terminator, TextJob, TokenText,
+};
+use ntl_core::numbers::GrammarLimits;
+use ntl_mistralrs::{Backend, Options, load};
+use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
+use ntl_models::tokenizer::Tokenizer;
+
+/// How far log-probabilities and probabilities may be apart.
+pub(crate) const TOLERANCE: f64 = 1e-3;
+
+pub(crate) struct Served {
+    pub(crate) engine: Engine,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+}
+
+impl Served {
+    pub(crate) fn open(path: &Path, backend: Backend) -> Self {
+        Self::open_with(path, &Options { backend, ..Options::default() })
+    }
+
+    pub(crate) fn open_with(path: &Path, options: &Options) -> Self {
+        let loaded = load(path, None, options).unwrap();
+        let limits = EngineLimits::default();
+        let (engine, _) =
+            Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver)).unwrap();
+        Self { engine, tokenizer: loaded.tokenizer }
+    }
+
+    pub(crate) fn info(&self) -> &ModelInfo {
+        self.engine.info()
+    }
+
+    pub(crate) fn answer(&self, prompt: &[u32], request: &Request) -> Vec<Event> {
+        all(self.engine.submit(Job::new(prompt.to_vec(), request.clone())).unwrap())
+    }
+
+    pub(crate) fn number(&self, prompt: &[u32], job: &NumberJob) -> NumberOutcome {
+        match self.answer(prompt, &Request::Number(job.clone())).pop() {
+            Some(Event::Number(outcome)) => outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The same checkpoint on both backends.
+pub(crate) struct Both {
+    pub(crate) native: Served,
+    pub(crate) mistral: Served,
+}
+
+impl Both {
+    pub(crate) fn open(path: &Path) -> Self {
+        let both = Self {
+            native: Served::open(path, Backend::Auto),
+            mistral: Served::open(path, Backend::Mistralrs),
+        };
+        assert_eq!((&*both.native.info().backend, &*both.mistral.info().backend), ("native", "mistralrs"));
+        both
+    }
+}
+
+/// All events of a job.
+pub(crate) fn all(mut events: JobEvents) -> Vec<Event> {
+    std::iter::from_fn(|| events.next_blocking()).collect()
+}
+
+/// A text of `max_tokens`, whatever ends it otherwise, with log-probabilities.
+pub(crate) fn text(max_tokens: usize) -> TextJob {
+    TextJob { max_tokens, logprobs: Some(3), ignore_eos: true, ..TextJob::default() }
+}
+
+pub(crate) fn tree(nodes_max: usize) -> NumberJob {
+    NumberJob {
+        method: NumberMethod::Tree { tolerance: 1e-3, nodes_max, precision: None },
+        limits: GrammarLimits::new(3, 2, true).unwrap(),
+        terminator: Terminator::Any,
+        range: None,
+        after: None,
+    }
+}
+
+/// What is compared of an answer: all ids and texts, and all log-probabilities.
+pub(crate) fn parts(events: &[Event]) -> (Vec<String>, Vec<f64>) {
+    let (mut exact, mut close) = (Vec::new(), Vec::new());
+    for event in events {
+        match event {
+            Event::Prompt(tokens) => tokens.iter().for_each(|token| add(token, &mut exact, &mut close)),
+            Event::Text { choice, text, token } => {
+                exact.push(format!("{choice}: {text}"));
+                token.iter().for_each(|token| add(token, &mut exact, &mut close));
+            }
+            Event::Finished { choice, reason, tokens, .. } => {
+                exact.push(format!("{choice}: {reason:?} after {tokens}"));
+            }
+            Event::Scored(outcome) => close.extend(outcome.tokens.iter().map(|token| token.token.logprob)),
+            other => panic!("{other:?}"),
+        }
+    }
+    (exact, close)
+}
+
+fn add(token: &TokenText, exact: &mut Vec<String>, close: &mut Vec<f64>) {
+    exact.push(token.token.id.to_string());
+    close.push(token.token.logprob);
+    close.extend(token.top.iter().map(|top| top.logprob));
+}
+
+/// Fails where ids or texts differ, or log-probabilities by more than the tolerance; returns how far they are apart.
+#[track_caller]
+pub(crate) fn assert_same(got: &[Event], want: &[Event], what: &str) -> f64 {
+    let ((got, got_close), (want, want_close)) = (parts(got), parts(want));
+    assert_eq!(got, want, "{what}");
+    assert_eq!(got_close.len(), want_close.len(), "{what}");
+    let off = got_close.iter().zip(&want_close).map(|(got, want)| (got - want).abs()).fold(0.0, f64::max);
+    assert!(off < TOLERANCE, "{what}: {off}");
+    off
+}
+
+#[track_caller]
+pub(crate) fn assert_same_numbers(got: &NumberOutcome, want: &NumberOutcome, what: &str) -> f64 {
+    let (got, want) = (&got.distribution, &want.distribution);
+    let mut off = [
+        got.mass().closed - want.mass().closed,
+        got.mass().invalid - want.mass().invalid,
+        got.mass().open - want.mass().open,
+    ]
+    .map(f64::abs)
+    .into_iter()
+    .fold(0.0, f64::max);
+    for leaf in want.leaves() {
+        let same = got.leaves().iter().find(|other| (other.value - leaf.value).abs() < 1e-9);
+        off = off.max((same.map_or(0.0, |same| same.probability) - leaf.probability).abs());
+    }
+    assert!(off < TOLERANCE, "{what}: {off}");
+    off
+}
+
+/// The folder of shared fixtures; `None`, and a line that says so, where it is absent.
+pub(crate) fn fixtures() -> Option<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures");
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    println!("skipped: the shared fixtures are absent ({})", folder.display());
+    None
+}
