@@ -253,9 +253,28 @@ impl<const P: usize> Projection<P> {
 }
 
 impl Projection<1> {
+    /// The same, then an activation.
+    fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+        match &self.bias {
+            None => self.weight.activated(x, activation),
+            Some(_) => activation.apply(&self.forward(x)?),
+        }
+    }
+
     /// `[M, in]` to `[M, out]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.parts(x).map(|[all]| all)
+    }
+}
+
+impl Projection<2> {
+    /// The activation of the first, times the second; both as wide.
+    fn gated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+        if self.bias.is_none() {
+            return self.weight.gated(x, activation);
+        }
+        let [gate, wide] = self.parts(x)?;
+        activation.apply(&gate)? * wide
     }
 }
 
@@ -371,11 +390,8 @@ impl Layer {
 
     fn feed_forward(&self, x: &Tensor) -> Result<Tensor> {
         let wide = match &self.up {
-            Up::Plain(up) => self.activation.apply(&up.forward(x)?)?,
-            Up::Gated(both) => {
-                let [gate, wide] = both.parts(x)?;
-                self.activation.gate(&gate, &wide)?
-            }
+            Up::Plain(up) => up.activated(x, self.activation)?,
+            Up::Gated(both) => both.gated(x, self.activation)?,
         };
         self.down.forward(&wide)
     }

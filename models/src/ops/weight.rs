@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::cpu;
 use super::matmul::{Format, Matrix};
+use super::{Activation, cpu};
 
 /// Where a model computes, with which numbers, and how it keeps its weights.
 #[derive(Debug, Clone)]
@@ -79,6 +79,55 @@ impl Weight {
         }
     }
 
+    /// The weight, then an activation.
+    pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+        match self {
+            Self::Packed { n, .. } if activation.is_in_place() => {
+                let mut values = self.products(x, &[*n])?.pop().unwrap_or_default();
+                activation.apply_in_place(&mut values, None);
+                Tensor::from_vec(values, (x.dim(0)?, *n), x.device())
+            }
+            _ => activation.apply(&self.forward(x)?),
+        }
+    }
+
+    /// The activation of the first half of the outputs, times the second half: `[M, N / 2]`.
+    pub(crate) fn gated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+        match self {
+            Self::Packed { n, .. } if activation.is_in_place() => {
+                let mut halves = self.products(x, &[n / 2; 2])?;
+                let (factors, mut values) =
+                    (halves.pop().unwrap_or_default(), halves.pop().unwrap_or_default());
+                activation.apply_in_place(&mut values, Some(&factors));
+                Tensor::from_vec(values, (x.dim(0)?, n / 2), x.device())
+            }
+            _ => {
+                let [gate, wide] = self.parts(x, [self.outputs()? / 2; 2])?;
+                activation.apply(&gate)? * wide
+            }
+        }
+    }
+
+    /// Outputs, `N`.
+    fn outputs(&self) -> Result<usize> {
+        match self {
+            Self::Packed { n, .. } => Ok(*n),
+            Self::Whole(weight) => weight.dim(0),
+        }
+    }
+
+    /// The numbers of [`parts`](Self::parts) of a packed weight; none of one that is not.
+    fn products(&self, x: &Tensor, widths: &[usize]) -> Result<Vec<Vec<f32>>> {
+        let Self::Packed { matrix, k, .. } = self else { return Ok(Vec::new()) };
+        let (m, _) = x.dims2()?;
+        debug_assert_eq!(x.dim(1)?, *k, "x {:?}", x.shape());
+        if m == 0 || *k == 0 {
+            return Ok(widths.iter().map(|width| vec![0.0; m * width]).collect());
+        }
+        let (storage, layout) = x.storage_and_layout();
+        Ok(matrix.product(cpu::slice(&storage, layout)?, widths))
+    }
+
     /// The same in parts: `[M, width]` for each of `widths`, which add up to `N`.
     pub(crate) fn parts<const P: usize>(&self, x: &Tensor, widths: [usize; P]) -> Result<[Tensor; P]> {
         let (m, _) = x.dims2()?;
@@ -91,15 +140,8 @@ impl Weight {
                 };
                 widths.into_iter().map(cut).collect::<Result<Vec<_>>>()?
             }
-            Self::Packed { matrix, k, .. } => {
-                debug_assert_eq!(x.dim(1)?, *k, "x {:?}", x.shape());
-                let (storage, layout) = x.storage_and_layout();
-                let products = if m == 0 || *k == 0 {
-                    widths.map(|width| vec![0.0; m * width]).into()
-                } else {
-                    matrix.product(cpu::slice(&storage, layout)?, &widths)
-                };
-                let tensors = products.into_iter().zip(widths);
+            Self::Packed { .. } => {
+                let tensors = self.products(x, &widths)?.into_iter().zip(widths);
                 tensors
                     .map(|(part, width)| Tensor::from_vec(part, (m, width), x.device()))
                     .collect::<Result<_>>()?

@@ -85,7 +85,6 @@ impl Loader<'_> {
             norm,
             input,
             gated,
-            wide,
             output: self.weight(&part("wo"), [model, wide])?,
             activation: self.config.activation,
         })
@@ -145,7 +144,6 @@ pub(super) struct FeedForward {
     /// `[wide, d_model]`, or the gate before it as well, `[2 * wide, d_model]`.
     input: Weight,
     gated: bool,
-    wide: usize,
     /// `[d_model, wide]`.
     output: Weight,
     activation: Activation,
@@ -156,10 +154,9 @@ impl FeedForward {
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let normed = self.norm.forward(x)?;
         let wide = if self.gated {
-            let [gate, wide] = self.input.parts(&normed, [self.wide; 2])?;
-            self.activation.gate(&gate, &wide)?
+            self.input.gated(&normed, self.activation)?
         } else {
-            self.activation.apply(&self.input.forward(&normed)?)?
+            self.input.activated(&normed, self.activation)?
         };
         x + self.output.forward(&wide)?
     }

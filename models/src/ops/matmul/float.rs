@@ -80,6 +80,8 @@ impl<T: Float> WithSimd for OnePanel<'_, T> {
     fn with_simd<S: Simd>(self, simd: S) {
         match self.panel.len() / self.x.k / S::F32_LANES {
             1 => self.run::<S, 1>(simd),
+            2 => self.run::<S, 2>(simd),
+            3 => self.run::<S, 3>(simd),
             _ => self.run::<S, VECTORS>(simd),
         }
     }
@@ -117,13 +119,7 @@ pub(super) fn accumulate<S: Simd, const V: usize>(
             3 => sum_tile::<S, 3, V>(simd, tile, weights, out, from == 0),
             4 => sum_tile::<S, 4, V>(simd, tile, weights, out, from == 0),
             5 => sum_tile::<S, 5, V>(simd, tile, weights, out, from == 0),
-            6 => sum_tile::<S, 6, V>(simd, tile, weights, out, from == 0),
-            7 => sum_tile::<S, 7, V>(simd, tile, weights, out, from == 0),
-            8 => sum_tile::<S, 8, V>(simd, tile, weights, out, from == 0),
-            9 => sum_tile::<S, 9, V>(simd, tile, weights, out, from == 0),
-            10 => sum_tile::<S, 10, V>(simd, tile, weights, out, from == 0),
-            11 => sum_tile::<S, 11, V>(simd, tile, weights, out, from == 0),
-            _ => sum_tile::<S, 12, V>(simd, tile, weights, out, from == 0),
+            _ => sum_tile::<S, 6, V>(simd, tile, weights, out, from == 0),
         }
     }
 }

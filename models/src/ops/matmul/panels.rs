@@ -5,10 +5,10 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 /// Vectors of outputs in a panel; the last panel has as many as are left.
-pub(super) const VECTORS: usize = 2;
+pub(super) const VECTORS: usize = 4;
 
-/// Rows of `x` whose sums fit the registers of any processor beside a panel.
-const ROWS_MAX: usize = 12;
+/// Rows of `x` whose sums fit 32 registers beside a panel.
+const ROWS_MAX: usize = 6;
 
 /// What is read in one go, so that vectors never straddle lines of the cache.
 #[derive(Debug, Clone, Copy, Zeroable, Pod)]

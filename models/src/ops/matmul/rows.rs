@@ -1,5 +1,8 @@
 //! Rows of `x` in tiles of a few, the numbers of one input side by side.
 
+use rayon::prelude::*;
+
+use super::SERIAL_MAX;
 use super::panels::Aligned;
 
 /// Sizes of the tiles that so many rows are cut into: as few as possible, and as equal as possible.
@@ -21,13 +24,23 @@ impl Tiles {
         let m = x.len() / k;
         let mut values = Aligned::zeros(x.len());
         let (mut place, mut rest) = (values.as_mut_slice(), x);
-        for rows in tiles(m, rows_max) {
-            let (tile, places) = place.split_at_mut(rows * k);
+        let cut = tiles(m, rows_max).map(|rows| {
+            let (tile, places) = std::mem::take(&mut place).split_at_mut(rows * k);
             let (taken, others) = rest.split_at(rows * k);
+            (place, rest) = (places, others);
+            (tile, taken)
+        });
+        let cut: Vec<_> = cut.collect();
+        let fill = |(tile, taken): (&mut [f32], &[f32])| {
+            let rows = tile.len() / k;
             for (row, values) in taken.chunks_exact(k).enumerate() {
                 tile[row..].iter_mut().step_by(rows).zip(values).for_each(|(place, value)| *place = *value);
             }
-            (place, rest) = (places, others);
+        };
+        if x.len() <= SERIAL_MAX / 8 {
+            cut.into_iter().for_each(fill);
+        } else {
+            cut.into_par_iter().for_each(fill);
         }
         Self { values, k, m, rows_max }
     }
