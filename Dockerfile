@@ -3,13 +3,40 @@
 #     docker build -t ntl-server .
 #     docker run --rm -p 8000:8000 -v /path/to/checkpoint:/model:ro ntl-server --model t5=/model
 #
-# FEATURES are cargo features of ntl-server. `cuda` also needs a BUILD_IMAGE with the CUDA toolkit and Rust, and a
-# RUNTIME_IMAGE with the CUDA libraries.
-ARG BUILD_IMAGE=rust:1.95-bookworm
-ARG RUNTIME_IMAGE=debian:bookworm-slim
+# With CUDA, on a GPU of the host:
+#
+#     docker build --build-arg FEATURES=cuda -t ntl-server:cuda .
+#     docker run --rm --gpus all -p 8000:8000 -v /path/to/checkpoint:/model:ro ntl-server:cuda --model t5=/model
+#
+# FEATURES are cargo features of ntl-server. BASE is what it is built and run on, `cpu`, `otel` (the same) or `cuda`; where
+# FEATURES is not one of these, such as `cuda,otel`, it has to be said. Kernels are for GPUs of CUDA_COMPUTE_CAP (80: Ampere) and
+# later; from 90 on for that one only.
+ARG FEATURES=""
+ARG BASE=${FEATURES:-cpu}
+ARG RUST_IMAGE=rust:1.95-bookworm
+ARG CUDA_VERSION=13.0.1
+ARG CUDA_OS=ubuntu24.04
+
+FROM ${RUST_IMAGE} AS toolchain-cpu
+FROM toolchain-cpu AS toolchain-otel
+FROM nvidia/cuda:${CUDA_VERSION}-devel-${CUDA_OS} AS toolchain-cuda
+ENV RUSTUP_HOME=/usr/local/rustup CARGO_HOME=/usr/local/cargo PATH=/usr/local/cargo/bin:$PATH
+COPY --from=toolchain-cpu /usr/local/rustup /usr/local/rustup
+COPY --from=toolchain-cpu /usr/local/cargo /usr/local/cargo
+ARG CUDA_COMPUTE_CAP=80
+ENV CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP}
+
+FROM debian:bookworm-slim AS base-cpu
+FROM base-cpu AS base-otel
+# Beside the driver, which comes from the host, these two are all that is linked.
+FROM nvidia/cuda:${CUDA_VERSION}-base-${CUDA_OS} AS base-cuda
+RUN version="$(echo "${NV_CUDA_CUDART_VERSION:-13.0}" | cut -d. -f1,2 | tr . -)" \
+    && apt-get update \
+    && apt-get install --yes --no-install-recommends "libcublas-$version" "libcurand-$version" \
+    && rm -rf /var/lib/apt/lists/*
 
 # Manifests only, each with an empty target: what the dependency layer depends on.
-FROM ${BUILD_IMAGE} AS manifests
+FROM toolchain-${BASE} AS manifests
 WORKDIR /src
 COPY . .
 RUN find . -name '*.rs' -delete \
@@ -19,7 +46,7 @@ RUN find . -name '*.rs' -delete \
     && find . -type d -empty -delete
 
 # Dependencies, cached until a manifest changes.
-FROM ${BUILD_IMAGE} AS dependencies
+FROM toolchain-${BASE} AS dependencies
 ARG FEATURES=""
 WORKDIR /src
 COPY --from=manifests /src .
@@ -34,7 +61,7 @@ COPY . .
 RUN find models server eval -name '*.rs' -exec touch {} + \
     && NTL_COMMIT="${COMMIT}" cargo build --locked --release --package ntl-server --package ntl-eval --features "${FEATURES}"
 
-FROM ${RUNTIME_IMAGE} AS runtime
+FROM base-${BASE} AS runtime
 RUN useradd --system --uid 10001 --no-create-home ntl
 COPY --from=build /src/target/release/ntl-server /src/target/release/ntl-eval /usr/local/bin/
 USER ntl

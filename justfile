@@ -28,9 +28,21 @@ bench-peers *ARGS:
 pack-demo DIR:
     server/demo/pack.sh {{DIR}}
 
-# Builds the image (FEATURES: cargo features, such as cuda).
+# Builds the image (FEATURES: cargo features; `cuda` builds on NVIDIA's images).
 docker FEATURES="":
     docker build --build-arg FEATURES={{FEATURES}} --tag ntl-server .
+
+# A CUDA toolkit to build with, without root and without a GPU; prints the environment to source.
+cuda-toolchain:
+    @scripts/cuda-toolchain
+
+# Lints with CUDA; with --test builds and tests as well.
+cuda-check *ARGS:
+    scripts/cuda-check {{ARGS}}
+
+# Tests and figures on a GPU; fails where there is none.
+gpu-check *ARGS:
+    scripts/gpu-check {{ARGS}}
 
 # Asks a release build what other programs would: the OpenAI client, schemathesis, Prometheus, slow and many clients.
 conformance *ARGS:

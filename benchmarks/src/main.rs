@@ -7,9 +7,9 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use ntl_bench::decode::command::DecodeArgs;
 use ntl_bench::prefix::PrefixArgs;
-use ntl_bench::{decode, demo, loading, numbers, prefix, random};
+use ntl_bench::{decode, demo_files, loading, numbers, prefix, random};
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::{LoadOptions, load};
+use ntl_models::{DeviceChoice, LoadOptions, load};
 
 /// As in the server.
 #[global_allocator]
@@ -30,6 +30,9 @@ enum Command {
         /// Checkpoint folder. Default: the demo checkpoint.
         #[arg(long, value_name = "DIR")]
         model: Option<PathBuf>,
+        /// Where it runs: auto, cpu, cuda or cuda:N.
+        #[arg(long, default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
+        device: DeviceChoice,
         /// How often each row is measured, in turn with all others; the median is shown.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
@@ -46,7 +49,7 @@ enum Command {
     /// Write a checkpoint with random weights.
     #[command(alias = "random-t5")]
     Random {
-        /// One of t5-small, t5-base, t5-large, t5-v1.1-base, llama-160m, tinyllama
+        /// One of t5-small, t5-base, t5-large, t5-3b, t5-v1.1-base, llama-160m, tinyllama
         shape: String,
         /// Folder to write
         folder: PathBuf,
@@ -58,11 +61,9 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::Numbers { model, rounds } => {
-            let loaded = match model {
-                None => demo()?,
-                Some(folder) => load(&CheckpointFiles::folder(&folder)?, LoadOptions::default())?,
-            };
+        Command::Numbers { model, device, rounds } => {
+            let files = model.map_or_else(demo_files, |folder| CheckpointFiles::folder(&folder))?;
+            let loaded = load(&files, LoadOptions { device, ..LoadOptions::default() })?;
             numbers::table(loaded, rounds.max(1), &mut io::stdout().lock())
         }
         Command::Load { folder } => loading::measure(&folder, &mut io::stdout().lock()),

@@ -113,8 +113,8 @@ fn write_table(rows: &mut [Row], concurrent: usize, out: &mut dyn Write) -> anyh
         rows.iter().find(|row| row.name == "tree 1e-4").map_or(vec![], |row| medians(&row.outcomes));
     let text = rows.first_mut().map_or(f64::NAN, |row| median_seconds(&mut row.times));
     writeln!(out, "{concurrent} at a time, {} questions:\n", QUESTIONS.len())?;
-    writeln!(out, "| method | time | × greedy text | rows | passes | open mass | median off by |")?;
-    writeln!(out, "|---|---:|---:|---:|---:|---:|---:|")?;
+    writeln!(out, "| method | time | × greedy text | rows | rows/s | passes | open mass | median off by |")?;
+    writeln!(out, "|---|---:|---:|---:|---:|---:|---:|---:|")?;
     for row in rows {
         let seconds = median_seconds(&mut row.times);
         write!(
@@ -125,7 +125,7 @@ fn write_table(rows: &mut [Row], concurrent: usize, out: &mut dyn Write) -> anyh
             seconds / text
         )?;
         if row.outcomes.is_empty() {
-            writeln!(out, " | | | |")?;
+            writeln!(out, " | | | | |")?;
             continue;
         }
         let mean = |of: fn(&NumberOutcome) -> f64| {
@@ -138,8 +138,9 @@ fn write_table(rows: &mut [Row], concurrent: usize, out: &mut dyn Write) -> anyh
         let off = if off.is_finite() { format!("{off:.2}") } else { "no number".to_owned() };
         writeln!(
             out,
-            " {:.1} | {:.1} | {:.4} | {off} |",
+            " {:.1} | {:.0} | {:.1} | {:.4} | {off} |",
             mean(|outcome| outcome.nodes as f64),
+            row.outcomes.iter().map(|outcome| outcome.nodes as f64).sum::<f64>() / seconds,
             mean(|outcome| outcome.forward_passes as f64),
             mean(|outcome| outcome.distribution.mass().open)
         )?;

@@ -9,6 +9,9 @@ pub mod batch;
 pub mod causal;
 pub mod chat;
 pub mod checkpoint;
+#[cfg(test)]
+mod composed_tests;
+mod gpu;
 pub mod guide;
 pub mod inspect;
 mod load;

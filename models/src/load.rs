@@ -11,6 +11,7 @@ use ntl_core::text::TextDecoder;
 
 use crate::causal;
 use crate::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, architecture};
+use crate::gpu;
 use crate::ops::{Format, Placement};
 use crate::t5::{NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
@@ -25,6 +26,22 @@ pub enum DeviceChoice {
     Cpu,
     /// A GPU by number.
     Cuda(usize),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name.split_once(':') {
+            None if name == "auto" => Ok(Self::Auto),
+            None if name == "cpu" => Ok(Self::Cpu),
+            None if name == "cuda" => Ok(Self::Cuda(0)),
+            Some(("cuda", number)) => {
+                number.parse().map(Self::Cuda).map_err(|_| format!("`{number}` is no GPU number"))
+            }
+            _ => Err("expected auto, cpu, cuda or cuda:N".to_owned()),
+        }
+    }
 }
 
 /// Element type of the weights in memory.
@@ -258,21 +275,13 @@ impl DeviceChoice {
     /// The device itself.
     ///
     /// # Errors
-    /// When this build or machine does not have it.
+    /// When there is no such GPU, or it cannot be used.
     pub fn open(self) -> Result<Device, LoadError> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
-            Self::Auto if !candle_core::utils::cuda_is_available() => Ok(Device::Cpu),
-            Self::Auto => cuda(0),
-            Self::Cuda(number) => cuda(number),
+            Self::Auto if gpu::count().unwrap_or(0) == 0 => Ok(Device::Cpu),
+            Self::Auto => gpu::open(0),
+            Self::Cuda(number) => gpu::open(number),
         }
     }
-}
-
-fn cuda(number: usize) -> Result<Device, LoadError> {
-    if !candle_core::utils::cuda_is_available() {
-        return Err(LoadError::Device("this program was built without CUDA; use `--device cpu`".to_owned()));
-    }
-    Device::new_cuda(number)
-        .map_err(|error| LoadError::Device(format!("GPU {number} cannot be used: {error}")))
 }

@@ -2,7 +2,6 @@
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
@@ -62,7 +61,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, env = "NTL_ISQ", value_name = "TYPE")]
     pub(crate) isq: Option<Isq>,
     /// Where models run: auto (a GPU where there is one), cpu, cuda or cuda:N
-    #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = device)]
+    #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     pub(crate) device: DeviceChoice,
     /// Element type of the weights in memory; smaller ones are faster and less exact. On the CPU all is computed in f32
     /// (but products of q8_0 weights, where the processor multiplies bytes), and auto is f32
@@ -199,18 +198,6 @@ pub enum LogFormat {
     Json,
 }
 
-fn device(text: &str) -> Result<DeviceChoice, String> {
-    match text.split_once(':') {
-        None if text == "auto" => Ok(DeviceChoice::Auto),
-        None if text == "cpu" => Ok(DeviceChoice::Cpu),
-        None if text == "cuda" => Ok(DeviceChoice::Cuda(0)),
-        Some(("cuda", number)) => usize::from_str(number)
-            .map(DeviceChoice::Cuda)
-            .map_err(|_| format!("`{number}` is no GPU number")),
-        _ => Err("expected auto, cpu, cuda or cuda:N".to_owned()),
-    }
-}
-
 /// Far more than any machine can do, and small enough for every counter.
 fn count() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=1_000_000)
@@ -254,7 +241,7 @@ mod tests {
             ("cpu:1", None),
             ("gpu", None),
         ] {
-            assert_eq!(device(text).ok(), want, "{text}");
+            assert_eq!(text.parse::<DeviceChoice>().ok(), want, "{text}");
         }
     }
 

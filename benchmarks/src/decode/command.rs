@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::{DtypeChoice, LoadOptions, load};
+use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, load};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -39,6 +39,9 @@ pub struct DecodeArgs {
     /// Threads to compute with. Default: all processors
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Where it runs: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
+    device: DeviceChoice,
     /// Element type of the weights in memory
     #[arg(long, default_value = "auto", value_parser = str::parse::<DtypeChoice>)]
     dtype: DtypeChoice,
@@ -91,7 +94,8 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn open(args: &DecodeArgs) -> anyhow::Result<Decoder> {
-    let options = LoadOptions { dtype: args.dtype, prefix_bytes_max: 0, ..LoadOptions::default() };
+    let options =
+        LoadOptions { device: args.device, dtype: args.dtype, prefix_bytes_max: 0, ..LoadOptions::default() };
     let loaded = load(&CheckpointFiles::folder(&args.model)?, options)?;
     let prompts = match &args.ids {
         None => random_prompts(loaded.model.info(), 64, args.prompt_tokens),
@@ -141,7 +145,7 @@ fn roofline(args: &DecodeArgs, decoder: &Decoder) -> anyhow::Result<Roofline> {
     decoder.run(1)?;
     let steps: Vec<f64> =
         (0..ROOFLINE_RUNS).map(|_| Ok(decoder.run(1)?.step_seconds)).collect::<anyhow::Result<_>>()?;
-    Roofline::of(&args.model, &decoder.info().dtype, &steps)
+    Roofline::of(&args.model, &decoder.info().dtype, &steps, &args.device.open()?)
 }
 
 fn write_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {

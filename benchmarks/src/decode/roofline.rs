@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
+use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -26,11 +27,14 @@ const ROUNDS: usize = 7;
 /// Largest table of tensors that is taken for one.
 const TABLE_BYTES_MAX: u64 = 100 << 20;
 
-/// Bytes a second that all threads of the process move together.
+/// Copies between two waits for a device.
+const DEVICE_COPIES: usize = 20;
+
+/// Bytes a second that all threads of the process move together, or that a device moves within its memory.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Bandwidth {
-    /// Of a sum over a buffer.
-    pub read: Spread,
+    /// Of a sum over a buffer; not measured on devices.
+    pub read: Option<Spread>,
     /// Of a copy, bytes read and bytes written counted both.
     pub copy: Spread,
 }
@@ -49,7 +53,32 @@ impl Bandwidth {
             let chunks = to.par_chunks_mut(CHUNK_WORDS).zip(black_box(&from).par_chunks(CHUNK_WORDS));
             chunks.for_each(|(to, from)| to.copy_from_slice(from));
         };
-        Self { read, copy: bytes_per_second(2 * BUFFER_BYTES, copy) }
+        Self { read: Some(read), copy: bytes_per_second(2 * BUFFER_BYTES, copy) }
+    }
+
+    /// The same of a device, which copies only.
+    ///
+    /// # Errors
+    /// When it has no room, or does not answer.
+    pub fn measure_on(device: &Device) -> anyhow::Result<Self> {
+        let buffer = Tensor::zeros(BUFFER_BYTES, DType::U8, device)?;
+        let copies = || -> anyhow::Result<f64> {
+            device.synchronize()?;
+            let started = Instant::now();
+            for _ in 0..DEVICE_COPIES {
+                black_box(buffer.copy()?);
+            }
+            device.synchronize()?;
+            Ok((2 * BUFFER_BYTES * DEVICE_COPIES) as f64 / started.elapsed().as_secs_f64())
+        };
+        copies()?;
+        let rounds = (0..ROUNDS).map(|_| copies()).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(Self { read: None, copy: Spread::of(rounds) })
+    }
+
+    /// What decoding is held against: reading, or copying where that is all that is measured.
+    fn limit(&self) -> Spread {
+        self.read.unwrap_or(self.copy)
     }
 }
 
@@ -74,7 +103,7 @@ pub struct Roofline {
     pub step_bytes: Option<f64>,
     /// Bytes of weights a second that steps of one row read.
     pub decode: Option<Spread>,
-    /// Share of the median of `bandwidth.read`.
+    /// Share of the median of `bandwidth.read`, on a device of `bandwidth.copy`.
     pub share: Option<Spread>,
 }
 
@@ -82,12 +111,13 @@ impl Roofline {
     /// Of a checkpoint whose weights are in memory as `dtype`, decoded one row at a time in these seconds a step.
     ///
     /// # Errors
-    /// When the checkpoint's tables of tensors cannot be read.
-    pub fn of(folder: &Path, dtype: &str, steps: &[f64]) -> anyhow::Result<Self> {
-        let (bandwidth, step_weights) = (Bandwidth::measure(), step_weights(folder)?);
+    /// When the checkpoint's tables of tensors cannot be read, or the device fails.
+    pub fn of(folder: &Path, dtype: &str, steps: &[f64], device: &Device) -> anyhow::Result<Self> {
+        let bandwidth = if device.is_cpu() { Bandwidth::measure() } else { Bandwidth::measure_on(device)? };
+        let step_weights = step_weights(folder)?;
         let step_bytes = element_bytes(dtype).map(|bytes| bytes * step_weights as f64);
         let decode = step_bytes.map(|bytes| Spread::of(steps.iter().map(|seconds| bytes / seconds)));
-        let share = decode.map(|decode| decode.times(bandwidth.read.median.recip()));
+        let share = decode.map(|decode| decode.times(bandwidth.limit().median.recip()));
         Ok(Self { bandwidth, step_weights, step_bytes, decode, share })
     }
 
@@ -95,12 +125,17 @@ impl Roofline {
     pub fn line(&self) -> String {
         let gigabytes = |spread: Spread| format!("{:.1}", spread.times(1e-9));
         let Bandwidth { read, copy } = self.bandwidth;
-        let memory = format!("memory: read {} GB/s, copy {} GB/s", gigabytes(read), gigabytes(copy));
+        let (memory, limit) = match read {
+            Some(read) => {
+                (format!("memory: read {} GB/s, copy {} GB/s", gigabytes(read), gigabytes(copy)), "reading")
+            }
+            None => (format!("device memory: copy {} GB/s", gigabytes(copy)), "copying"),
+        };
         let (Some(bytes), Some(decode), Some(share)) = (self.step_bytes, self.decode, self.share) else {
             return format!("{memory}; {} weights a step of a type unknown here", self.step_weights);
         };
         format!(
-            "{memory}; a step reads {:.0} MB of weights, batch 1 at {} GB/s: {:.0} % of reading",
+            "{memory}; a step reads {:.0} MB of weights, batch 1 at {} GB/s: {:.0} % of {limit}",
             bytes / 1e6,
             gigabytes(decode),
             share.times(100.0)
@@ -182,5 +217,11 @@ mod tests {
         assert_eq!(count(&sizes), 1018);
         let untied = sizes.into_iter().chain([("lm_head.weight".to_owned(), 100)]).collect();
         assert_eq!(count(&untied), 118);
+    }
+
+    #[test]
+    fn a_device_is_measured_by_copies() {
+        let measured = Bandwidth::measure_on(&Device::Cpu).unwrap();
+        assert!(measured.read.is_none() && measured.limit().median > 0.0, "{measured:?}");
     }
 }

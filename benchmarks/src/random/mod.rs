@@ -27,11 +27,12 @@ pub enum Shape {
     Llama(LlamaShape),
 }
 
-/// All shapes that there are by name; t5-large makes a file of 3 GB, tinyllama one of 4.4 GB.
-pub const SHAPES: [(&str, Shape); 6] = [
+/// All shapes that there are by name; t5-large makes a file of 3 GB, t5-3b one of 11.4 GB, tinyllama one of 4.4 GB.
+pub const SHAPES: [(&str, Shape); 7] = [
     ("t5-small", Shape::T5(T5Shape::v1_0(512, 2048, 6, 8))),
     ("t5-base", Shape::T5(T5Shape::v1_0(768, 3072, 12, 12))),
     ("t5-large", Shape::T5(T5Shape::v1_0(1024, 4096, 24, 16))),
+    ("t5-3b", Shape::T5(T5Shape::v1_0(1024, 16_384, 24, 32).with_head(128))),
     ("t5-v1.1-base", Shape::T5(T5Shape::v1_1(768, 2048, 12, 12))),
     ("llama-160m", Shape::Llama(LlamaShape::new((768, 3072), 12, (12, 12)))),
     ("tinyllama", Shape::Llama(LlamaShape::new((2048, 5632), 22, (32, 4)))),
@@ -114,6 +115,7 @@ mod tests {
     fn tiny_checkpoints_load_with_a_tokenizer_as_large_as_their_vocabulary() {
         for (name, shape) in [
             ("v1_0", Shape::T5(T5Shape::v1_0(64, 32, 1, 1))),
+            ("wide_heads", Shape::T5(T5Shape::v1_0(64, 32, 1, 1).with_head(128))),
             ("v1_1", Shape::T5(T5Shape::v1_1(64, 32, 1, 1))),
             ("llama", Shape::Llama(LlamaShape::new((64, 32), 1, (2, 1)))),
         ] {

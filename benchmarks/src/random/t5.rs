@@ -5,7 +5,7 @@ use super::tensors::{Planned, filled, random};
 /// As the originals', padded.
 pub(super) const VOCABULARY: usize = 32_128;
 
-/// Width of a head in every original.
+/// Width of a head in every original up to t5-large.
 const HEAD: usize = 64;
 
 /// Deviation of embeddings where they are the output layer as well. Hugging Face initialises them with 1, which makes a
@@ -19,6 +19,8 @@ pub struct T5Shape {
     d_ff: usize,
     layers: usize,
     heads: usize,
+    /// Width of a head.
+    head: usize,
     /// Version 1.1: a gate in the feed-forward layers and a head of its own.
     gated: bool,
 }
@@ -26,7 +28,12 @@ pub struct T5Shape {
 impl T5Shape {
     /// One with a tied head and plain feed-forward layers.
     pub const fn v1_0(d_model: usize, d_ff: usize, layers: usize, heads: usize) -> Self {
-        Self { d_model, d_ff, layers, heads, gated: false }
+        Self { d_model, d_ff, layers, heads, head: HEAD, gated: false }
+    }
+
+    /// The same with heads of another width.
+    pub const fn with_head(self, head: usize) -> Self {
+        Self { head, ..self }
     }
 
     /// One with a separate head and gated feed-forward layers.
@@ -35,11 +42,11 @@ impl T5Shape {
     }
 
     pub(super) fn config(&self) -> String {
-        let Self { d_model, d_ff, layers, heads, gated } = *self;
+        let Self { d_model, d_ff, layers, heads, head, gated } = *self;
         let (wide, tied) = if gated { ("gated-gelu", false) } else { ("relu", true) };
         format!(
             r#"{{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": {VOCABULARY},
-"d_model": {d_model}, "d_kv": {HEAD}, "d_ff": {d_ff}, "num_layers": {layers}, "num_decoder_layers": {layers},
+"d_model": {d_model}, "d_kv": {head}, "d_ff": {d_ff}, "num_layers": {layers}, "num_decoder_layers": {layers},
 "num_heads": {heads}, "feed_forward_proj": "{wide}", "tie_word_embeddings": {tied}, "torch_dtype": "float32",
 "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}}"#
         )
@@ -67,7 +74,7 @@ impl T5Shape {
     }
 
     fn add_block(&self, tensors: &mut Vec<Planned>, (block, attentions): (&str, &[&str])) {
-        let (d_model, d_ff, inner) = (self.d_model, self.d_ff, self.heads * HEAD);
+        let (d_model, d_ff, inner) = (self.d_model, self.d_ff, self.heads * self.head);
         for (index, attention) in attentions.iter().enumerate() {
             let name = format!("{block}.{index}.{attention}");
             tensors.push(filled(format!("{block}.{index}.layer_norm.weight"), 1.0, d_model));

@@ -9,11 +9,12 @@ use crate::adapter::Adapter;
 use crate::checkpoint::{LoadError, Weights};
 use crate::nodes::NodeStore;
 use crate::ops::{
-    Activation, AttentionRow, Heads, KeyValues, Placement, Turns, Visible, Weight, attend, layer_norm,
+    Activation, AttentionRow, Heads, KeyValues, Placement, Plans, Turns, Visible, Weight, attend, layer_norm,
     rms_norm, rotate,
 };
 
 use super::context::Block;
+use super::projection::{Projection, Stored};
 use super::{CausalConfig, LayerConfig, Naming};
 
 type Loaded<T> = std::result::Result<T, LoadError>;
@@ -224,60 +225,6 @@ impl Naming {
     }
 }
 
-/// A weight `[out, in]` with a bias `[out]`, as they are read.
-struct Stored {
-    weight: Tensor,
-    bias: Option<Tensor>,
-}
-
-/// `P` projections of the same numbers, side by side.
-struct Projection<const P: usize> {
-    weight: Weight,
-    bias: Option<Tensor>,
-    widths: [usize; P],
-}
-
-impl<const P: usize> Projection<P> {
-    /// `[M, in]` to `[M, width]` for each of the projections.
-    fn parts(&self, x: &Tensor) -> Result<[Tensor; P]> {
-        let mut parts = self.weight.parts(x, self.widths)?;
-        if let Some(bias) = &self.bias {
-            let mut from = 0;
-            for (part, width) in parts.iter_mut().zip(self.widths) {
-                *part = part.broadcast_add(&bias.narrow(0, from, width)?)?;
-                from += width;
-            }
-        }
-        Ok(parts)
-    }
-}
-
-impl Projection<1> {
-    /// The same, then an activation.
-    fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        match &self.bias {
-            None => self.weight.activated(x, activation),
-            Some(_) => activation.apply(&self.forward(x)?),
-        }
-    }
-
-    /// `[M, in]` to `[M, out]`.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.parts(x).map(|[all]| all)
-    }
-}
-
-impl Projection<2> {
-    /// The activation of the first, times the second; both as wide.
-    fn gated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        if self.bias.is_none() {
-            return self.weight.gated(x, activation);
-        }
-        let [gate, wide] = self.parts(x)?;
-        activation.apply(&gate)? * wide
-    }
-}
-
 /// What widens hidden states for the activation.
 enum Up {
     /// The gate, then what it is multiplied with.
@@ -350,7 +297,7 @@ impl Layer {
         x: &Tensor,
         index: usize,
         spans: &[Span<'_>],
-        turns: Option<&Turns>,
+        (turns, plans): (Option<&Turns>, &Plans),
     ) -> Result<Tensor> {
         let q = self.remember(x, index, spans, turns)?;
         let q = turned(self.head_norms.as_ref().map(|norms| &norms.0), q, turns)?;
@@ -365,8 +312,9 @@ impl Layer {
             })
         });
         let rows: Vec<_> = rows.collect();
-        let x = (x + self.output.forward(&attend(&q, &rows, self.heads, None)?)?)?;
-        &x + self.feed_forward(&self.wide_norm.forward(&x)?)?
+        let attended = attend(&q, &rows, self.heads, None, plans)?;
+        let x = (x + self.output.forward(&attended)?.to_dtype(x.dtype())?)?;
+        &x + self.feed_forward(&self.wide_norm.forward(&x)?)?.to_dtype(x.dtype())?
     }
 
     /// Stores the keys and values of rows whose hidden states in front of the layer are `[R, hidden]`; returns their

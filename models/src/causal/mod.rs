@@ -11,6 +11,7 @@ mod layers;
 mod load;
 mod model;
 mod prefix;
+mod projection;
 mod rope;
 
 pub use config::{CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, Positions};

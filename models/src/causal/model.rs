@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
     BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Row,
 };
@@ -16,7 +16,7 @@ use super::{CausalConfig, Positions};
 use crate::adapter::Adapter;
 use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
 use crate::nodes::{Group, NodeShape, NodeStore, grow};
-use crate::ops::{Placement, Turns, Visible, Weight};
+use crate::ops::{Placement, Plans, Turns, Visible, Weight};
 
 /// How a model is loaded, beside what its files say.
 #[derive(Debug, Clone)]
@@ -111,7 +111,7 @@ impl Causal {
         })
     }
 
-    /// `[n, hidden]` of tokens at their positions.
+    /// f32 `[n, hidden]` of tokens at their positions.
     fn embed(
         &self,
         tokens: &[u32],
@@ -129,13 +129,13 @@ impl Causal {
             table.index_select(&Tensor::from_slice(indices, indices.len(), table.device())?, 0)
         };
         let embedded = || {
-            let mut x = self.embeddings.rows(tokens)?;
+            let mut x = self.embeddings.rows(tokens)?.to_dtype(DType::F32)?;
             let factor = self.config.multipliers.embedding;
             if (factor - 1.0).abs() > f64::EPSILON {
                 x = (x * factor)?;
             }
             match &self.learned {
-                Some(learned) => x + look_up(learned, &positions)?,
+                Some(learned) => x + look_up(learned, &positions)?.to_dtype(DType::F32)?,
                 None => Ok(x),
             }
         };
@@ -154,24 +154,24 @@ impl Causal {
 
     /// Logits `[R, vocab]`, flattened, of rows whose embeddings are `x` `[R, hidden]`.
     fn logits(&self, mut x: Tensor, spans: &[Span<'_>]) -> Result<Vec<f32>> {
-        let turns = self.turns(spans);
+        let (turns, plans) = (self.turns(spans), Plans::default());
         for (index, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(&x, index, spans, turns.as_ref())?;
+            x = layer.forward(&x, index, spans, (turns.as_ref(), &plans))?;
         }
         let hidden = self.norm.forward(&x)?;
         let scale = self.config.multipliers.logits;
         let hidden = if (scale - 1.0).abs() > f64::EPSILON { (hidden / scale)? } else { hidden };
-        self.head.forward(&hidden)?.flatten_all()?.to_vec1()
+        self.head.forward(&hidden)?.flatten_all()?.to_dtype(DType::F32)?.to_vec1()
     }
 
     /// Stores keys and values of rows in every layer; nothing else of them is wanted.
     fn remember(&self, mut x: Tensor, spans: &[Span<'_>]) -> Result<()> {
-        let turns = self.turns(spans);
+        let (turns, plans) = (self.turns(spans), Plans::default());
         for (index, layer) in self.layers.iter().enumerate() {
             if index + 1 == self.layers.len() {
                 return layer.remember(&x, index, spans, turns.as_ref()).map(drop);
             }
-            x = layer.forward(&x, index, spans, turns.as_ref())?;
+            x = layer.forward(&x, index, spans, (turns.as_ref(), &plans))?;
         }
         Ok(())
     }

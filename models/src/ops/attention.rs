@@ -4,12 +4,13 @@
 //! cannot see anything but its own, and its result cannot depend on what else is in the step.
 
 use std::ops::Range;
-use std::sync::RwLockReadGuard;
+use std::sync::{OnceLock, RwLockReadGuard};
 
-use candle_core::{DType, Device, Layout, Result, Storage, Tensor};
+use candle_core::{Device, Layout, Result, Storage, Tensor};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::batched::{self, Plans};
 use super::cpu;
 
 /// Below this many multiplications a second thread costs more than it brings.
@@ -54,10 +55,18 @@ impl Visible<'_> {
         }
     }
 
-    fn at(self, index: usize) -> usize {
+    pub(super) fn at(self, index: usize) -> usize {
         match self {
             Self::First(_) => index,
             Self::Nodes(nodes) => nodes[index] as usize,
+        }
+    }
+
+    /// The position behind the last one in storage.
+    pub(super) fn end(self) -> usize {
+        match self {
+            Self::First(count) => count,
+            Self::Nodes(nodes) => nodes.iter().max().map_or(0, |&last| last as usize + 1),
         }
     }
 }
@@ -108,6 +117,8 @@ pub(crate) struct RelativeBias {
     /// For each head, `2 * reach + 1` values for the distances `-reach..=reach`.
     values: Vec<Vec<f32>>,
     reach: usize,
+    /// All of it on a device, once it is wanted there.
+    table: OnceLock<Tensor>,
 }
 
 impl RelativeBias {
@@ -116,12 +127,35 @@ impl RelativeBias {
         let (reach, span) = (reach, reach as i64);
         let values =
             (0..heads).map(|head| (-span..=span).map(|distance| bias(head, distance)).collect()).collect();
-        Self { values, reach }
+        Self { values, reach, table: OnceLock::new() }
+    }
+
+    /// Number of the value for a distance.
+    pub(super) fn step(&self, key: usize, query: usize) -> usize {
+        (key + self.reach).saturating_sub(query).min(2 * self.reach)
+    }
+
+    /// How many values a head has.
+    pub(super) fn steps(&self) -> usize {
+        2 * self.reach + 1
     }
 
     fn at(&self, head: usize, key: usize, query: usize) -> f32 {
-        let from_left_end = (key + self.reach).saturating_sub(query).min(2 * self.reach);
-        self.values[head][from_left_end]
+        self.values[head][self.step(key, query)]
+    }
+
+    /// The values of all heads, f32 `[steps + 1, H]`, and minus infinity behind them. Stays on the first device that it
+    /// is wanted on: a model has one.
+    pub(super) fn table(&self, device: &Device) -> Result<Tensor> {
+        if let Some(table) = self.table.get() {
+            return Ok(table.clone());
+        }
+        let (heads, steps) = (self.values.len(), self.steps());
+        let mut table: Vec<f32> =
+            (0..steps).flat_map(|step| self.values.iter().map(move |values| values[step])).collect();
+        table.extend(std::iter::repeat_n(f32::NEG_INFINITY, heads));
+        let table = Tensor::from_vec(table, (steps + 1, heads), device)?;
+        Ok(self.table.get_or_init(|| table).clone())
     }
 
     /// Adds the biases of all positions that a row sees to their scores.
@@ -136,22 +170,21 @@ impl RelativeBias {
 ///
 /// Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head.
 /// * `q` `[R, H * D]`, one row per entry of `rows`, whose keys and values are `[N, G * D]`; returns `[R, H * D]`
+/// * `plans`: one for all layers of a step; the loops of the CPU need none
 pub(crate) fn attend(
     q: &Tensor,
     rows: &[AttentionRow<'_>],
     heads: Heads,
     bias: Option<&RelativeBias>,
+    plans: &Plans,
 ) -> Result<Tensor> {
     let (count, width) = q.dims2()?;
     debug_assert_eq!((count, width % heads.queries, heads.queries % heads.keys), (rows.len(), 0, 0));
     if !cpu::is_plain(q) {
-        return reference(q, rows, heads, bias);
+        return batched::attend(q, rows, heads, bias, plans);
     }
     let (q_storage, q_layout) = q.storage_and_layout();
     let queries = cpu::slice(&q_storage, q_layout)?;
-    let same_keys = |a: &AttentionRow<'_>, b: &AttentionRow<'_>| {
-        std::ptr::eq(a.kv, b.kv) && std::ptr::eq(a.before, b.before)
-    };
     let locked: Vec<LockedRows<'_>> = rows.chunk_by(same_keys).map(LockedRows::new).collect();
     let groups = locked.iter().map(LockedRows::slices).collect::<Result<Vec<_>>>()?;
     let mut out = vec![0.0; count * width];
@@ -172,6 +205,11 @@ pub(crate) fn attend(
         tasks.into_par_iter().for_each(|task| arch.dispatch(task));
     }
     Tensor::from_vec(out, (count, width), q.device())
+}
+
+/// Whether rows look into the same keys and values.
+pub(super) fn same_keys(a: &AttentionRow<'_>, b: &AttentionRow<'_>) -> bool {
+    std::ptr::eq(a.kv, b.kv) && std::ptr::eq(a.before, b.before)
 }
 
 /// Read locks on the numbers behind keys and values.
@@ -322,130 +360,6 @@ impl WithSimd for SomeRows<'_> {
     }
 }
 
-/// The same, row by row in candle's operations, on any device.
-fn reference(
-    q: &Tensor,
-    rows: &[AttentionRow<'_>],
-    heads: Heads,
-    bias: Option<&RelativeBias>,
-) -> Result<Tensor> {
-    let dim = q.dim(1)? / heads.queries;
-    let one = |(index, row): (usize, &AttentionRow<'_>)| {
-        let (keys, values) = (seen(row, |kv| &kv.keys)?, seen(row, |kv| &kv.values)?);
-        let count = keys.dim(0)?;
-        let by_head = |tensor: &Tensor| -> Result<Tensor> {
-            let shared = tensor.reshape((count, heads.keys, 1, dim))?.transpose(0, 1)?.transpose(1, 2)?;
-            let shape = (heads.keys, heads.queries / heads.keys, count, dim);
-            shared.broadcast_as(shape)?.contiguous()?.reshape((heads.queries, count, dim))
-        };
-        let query = q.narrow(0, index, 1)?.reshape((heads.queries, 1, dim))?;
-        let scores = query.matmul(&by_head(&keys)?.t()?)?.to_dtype(DType::F32)?;
-        let mut scores = (scores * f64::from(heads.scale))?;
-        if let Some(bias) = bias {
-            let at = |head| (0..count).map(move |key| bias.at(head, row.hidden + key, row.position));
-            let values: Vec<f32> = (0..heads.queries).flat_map(at).collect();
-            let values = Tensor::from_vec(values, (heads.queries, 1, count), &Device::Cpu)?;
-            scores = (scores + values.to_device(q.device())?)?;
-        }
-        let weights = scores.broadcast_sub(&scores.max_keepdim(2)?)?.exp()?;
-        let weights = weights.broadcast_div(&weights.sum_keepdim(2)?)?.to_dtype(q.dtype())?;
-        weights.matmul(&by_head(&values)?)?.reshape((1, heads.queries * dim))
-    };
-    let rows = rows.iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
-    Tensor::cat(&rows, 0)
-}
-
-/// Keys or values of all positions that a row sees, `[N, G * D]`.
-fn seen(row: &AttentionRow<'_>, part: impl Fn(&KeyValues) -> &Tensor) -> Result<Tensor> {
-    let count = row.visible.len();
-    let nodes: Vec<u32> = (0..count).map(|index| row.visible.at(index) as u32).collect();
-    let own = part(row.kv);
-    let own = own.index_select(&Tensor::from_vec(nodes, count, own.device())?, 0)?;
-    let all: Vec<&Tensor> = row.before.iter().map(|kv| part(kv)).chain([&own]).collect();
-    let all = Tensor::cat(&all, 0)?;
-    all.narrow(0, row.hidden, all.dim(0)? - row.hidden)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn random(rows: usize, columns: usize) -> Tensor {
-        Tensor::randn(0f32, 1f32, (rows, columns), &Device::Cpu).unwrap()
-    }
-
-    fn random_kv(rows: usize, columns: usize) -> KeyValues {
-        KeyValues { keys: random(rows, columns), values: random(rows, columns) }
-    }
-
-    fn bias() -> RelativeBias {
-        RelativeBias::new(6, 4, |head, distance| head as f32 * 0.3 + distance.clamp(-4, 4) as f32 * 0.1)
-    }
-
-    /// Six query heads, three or six key heads, of width 8.
-    const HEADS: [Heads; 2] =
-        [Heads { queries: 6, keys: 6, scale: 1.0 }, Heads { queries: 6, keys: 3, scale: 0.35 }];
-
-    #[test]
-    fn rows_over_prefixes_and_trees_equal_the_reference() {
-        let some_bias = bias();
-        for (heads, bias) in HEADS.into_iter().flat_map(|heads| [(heads, None), (heads, Some(&some_bias))]) {
-            let kv = |rows| random_kv(rows, heads.keys * 8);
-            let (contexts, nodes) = ([kv(9), kv(2), kv(4)], [0, 3, 7]);
-            let before = [&contexts[1], &contexts[2]];
-            let rows = [
-                AttentionRow::new(&contexts[0], Visible::First(9), 4),
-                AttentionRow::new(&contexts[1], Visible::First(2), 1),
-                AttentionRow::new(&contexts[0], Visible::Nodes(&nodes), 2),
-                AttentionRow {
-                    before: &before,
-                    ..AttentionRow::new(&contexts[0], Visible::Nodes(&nodes), 8)
-                },
-                AttentionRow {
-                    before: &before,
-                    hidden: 4,
-                    ..AttentionRow::new(&contexts[0], Visible::First(1), 6)
-                },
-            ];
-            let q = random(5, 48);
-            let got = attend(&q, &rows, heads, bias).unwrap();
-            let difference = (&got - reference(&q, &rows, heads, bias).unwrap()).unwrap();
-            let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
-            assert!(worst < 1e-5, "off by {worst}");
-            for row in 0..5 {
-                let alone = attend(&q.narrow(0, row, 1).unwrap(), &rows[row..=row], heads, bias).unwrap();
-                let (alone, together) = (alone.to_vec2::<f32>().unwrap(), got.to_vec2::<f32>().unwrap());
-                assert_eq!(alone[0], together[row], "row {row} depends on the others");
-            }
-        }
-    }
-
-    #[test]
-    fn it_does_not_matter_into_how_many_parts_the_positions_are_cut() {
-        let heads = HEADS[1];
-        let whole = random_kv(11, 24);
-        let part = |from, count| KeyValues {
-            keys: whole.keys.narrow(0, from, count).unwrap(),
-            values: whole.values.narrow(0, from, count).unwrap(),
-        };
-        let q = random(1, 48);
-        let row = AttentionRow { hidden: 2, ..AttentionRow::new(&whole, Visible::First(11), 10) };
-        let want = attend(&q, &[row], heads, None).unwrap().to_vec2::<f32>().unwrap();
-        for cut in 1..10 {
-            let (first, second, last) = (part(0, cut), part(cut, 10 - cut), part(10, 1));
-            let before = [&first, &second];
-            let row = AttentionRow::new(&last, Visible::First(1), 10);
-            let row = AttentionRow { before: &before, hidden: 2, ..row };
-            let got = attend(&q, &[row], heads, None).unwrap().to_vec2::<f32>().unwrap();
-            assert_eq!(got, want, "cut at {cut}");
-        }
-    }
-
-    #[test]
-    fn the_bias_is_that_of_the_distance_and_constant_beyond_its_reach() {
-        let bias = bias();
-        for (key, query, want) in [(5, 5, 0.3), (6, 5, 0.4), (2, 5, 0.0), (0, 90, -0.1), (90, 0, 0.7)] {
-            assert!((bias.at(1, key, query) - want).abs() < 1e-6, "key {key}, query {query}");
-        }
-    }
-}
+#[path = "attention_tests.rs"]
+mod tests;

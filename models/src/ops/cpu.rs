@@ -5,7 +5,33 @@ use pulp::Simd;
 
 /// Whether the loops of this module apply.
 pub(super) fn is_plain(tensor: &Tensor) -> bool {
+    #[cfg(test)]
+    if composed::is_on() {
+        return false;
+    }
     tensor.device().is_cpu() && tensor.dtype() == DType::F32
+}
+
+/// What devices compute, on the CPU: so that tests need none.
+#[cfg(test)]
+pub(crate) mod composed {
+    use std::cell::Cell;
+
+    thread_local! {
+        static ON: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn is_on() -> bool {
+        ON.get()
+    }
+
+    /// Runs something with all operations of this thread composed of candle's.
+    pub(crate) fn during<T>(run: impl FnOnce() -> T) -> T {
+        ON.set(true);
+        let result = run();
+        ON.set(false);
+        result
+    }
 }
 
 /// The numbers of a contiguous f32 CPU tensor.

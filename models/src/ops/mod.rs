@@ -6,6 +6,7 @@
 
 mod activation;
 mod attention;
+mod batched;
 mod cpu;
 mod matmul;
 mod norm;
@@ -14,6 +15,9 @@ mod weight;
 
 pub use activation::Activation;
 pub(crate) use attention::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
+pub(crate) use batched::Plans;
+#[cfg(test)]
+pub(crate) use cpu::composed;
 pub(crate) use matmul::Format;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use rotary::{Turns, rotate};

@@ -8,7 +8,7 @@ use super::cpu;
 
 /// `x / sqrt(mean(x²) + eps) * weight` over the last axis, computed in f32, as in T5 and the Llama family.
 ///
-/// * `x` `[M, K]`  * `weight` `[K]`; returns `[M, K]`
+/// * `x` `[M, K]`  * `weight` `[K]`; returns `[M, K]`, in the element type of the weight
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if !cpu::is_plain(x) || !cpu::is_plain(weight) {
         return reference(x, weight, eps);
@@ -29,12 +29,12 @@ pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
 fn reference(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let wide = x.to_dtype(DType::F32)?;
     let variance = wide.sqr()?.mean_keepdim(D::Minus1)?;
-    wide.broadcast_div(&(variance + eps)?.sqrt()?)?.to_dtype(x.dtype())?.broadcast_mul(weight)
+    wide.broadcast_div(&(variance + eps)?.sqrt()?)?.to_dtype(weight.dtype())?.broadcast_mul(weight)
 }
 
 /// `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis, as in GPT-2.
 ///
-/// * `x` `[M, K]`  * `weight` and `bias` `[K]`; returns `[M, K]`
+/// * `x` `[M, K]`  * `weight` and `bias` `[K]`; returns `[M, K]`, in the element type of the weight
 pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
     if !cpu::is_plain(x) || !cpu::is_plain(weight) || !cpu::is_plain(bias) {
         return layer_reference(x, weight, bias, eps);
@@ -58,7 +58,7 @@ fn layer_reference(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Resu
     let wide = x.to_dtype(DType::F32)?;
     let centred = wide.broadcast_sub(&wide.mean_keepdim(D::Minus1)?)?;
     let scale = (centred.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;
-    centred.broadcast_div(&scale)?.to_dtype(x.dtype())?.broadcast_mul(weight)?.broadcast_add(bias)
+    centred.broadcast_div(&scale)?.to_dtype(weight.dtype())?.broadcast_mul(weight)?.broadcast_add(bias)
 }
 
 #[cfg(test)]

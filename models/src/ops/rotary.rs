@@ -1,6 +1,8 @@
 //! Rotary positions: pairs of a head's numbers turned by an angle that grows with the position.
 
-use candle_core::{DType, Device, Result, Tensor};
+use std::cell::OnceCell;
+
+use candle_core::{DType, Result, Tensor};
 
 use super::cpu;
 
@@ -10,6 +12,8 @@ pub(crate) struct Turns {
     cos: Vec<f32>,
     sin: Vec<f32>,
     pairs: usize,
+    /// Both as tensors on the model's device, for all layers of a step.
+    tables: OnceCell<[Tensor; 2]>,
 }
 
 impl Turns {
@@ -21,12 +25,19 @@ impl Turns {
         let angles = positions.flat_map(|position| frequencies.iter().map(move |f| f * position as f32));
         let (sin, cos): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
         let scaled = |values: Vec<f32>| values.into_iter().map(|value| value * magnitude).collect();
-        Self { cos: scaled(cos), sin: scaled(sin), pairs: frequencies.len() }
+        Self { cos: scaled(cos), sin: scaled(sin), pairs: frequencies.len(), tables: OnceCell::new() }
     }
 
-    fn table(&self, values: &[f32], like: &Tensor) -> Result<Tensor> {
-        let table = Tensor::from_slice(values, (values.len() / self.pairs, 1, self.pairs), &Device::Cpu)?;
-        table.to_device(like.device())
+    /// Cosines and sines, each `[R, 1, P]`.
+    fn tables(&self, like: &Tensor) -> Result<&[Tensor; 2]> {
+        if let Some(tables) = self.tables.get() {
+            return Ok(tables);
+        }
+        let table = |values: &[f32]| {
+            Tensor::from_slice(values, (values.len() / self.pairs, 1, self.pairs), like.device())
+        };
+        let tables = [table(&self.cos)?, table(&self.sin)?];
+        Ok(self.tables.get_or_init(|| tables))
     }
 }
 
@@ -57,14 +68,16 @@ fn reference(x: &Tensor, turns: &Turns) -> Result<Tensor> {
     let ((rows, width), pairs) = (x.dims2()?, turns.pairs);
     let heads = x.to_dtype(DType::F32)?.reshape((rows, width / (2 * pairs), 2 * pairs))?;
     let (left, right) = (heads.narrow(2, 0, pairs)?, heads.narrow(2, pairs, pairs)?);
-    let (cos, sin) = (turns.table(&turns.cos, x)?, turns.table(&turns.sin, x)?);
-    let turned_left = (left.broadcast_mul(&cos)? - right.broadcast_mul(&sin)?)?;
-    let turned_right = (right.broadcast_mul(&cos)? + left.broadcast_mul(&sin)?)?;
+    let [cos, sin] = turns.tables(x)?;
+    let turned_left = (left.broadcast_mul(cos)? - right.broadcast_mul(sin)?)?;
+    let turned_right = (right.broadcast_mul(cos)? + left.broadcast_mul(sin)?)?;
     Tensor::cat(&[turned_left, turned_right], 2)?.reshape((rows, width))?.to_dtype(x.dtype())
 }
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
+
     use super::*;
 
     #[test]

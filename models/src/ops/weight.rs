@@ -5,13 +5,14 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::matmul::{Format, Matrix};
-use super::{Activation, cpu};
+use super::{Activation, batched, cpu};
 
 /// Where a model computes, with which numbers, and how it keeps its weights.
 #[derive(Debug, Clone)]
 pub struct Placement {
     pub(crate) device: Device,
-    /// Type of everything that is computed, and of all weights that are not applied by products.
+    /// Type of weights, of what products give, and of keys and values. What layers add up, normalisation, softmax and
+    /// logits are f32 throughout.
     pub(crate) dtype: DType,
     /// How weights are kept on the CPU.
     pub(crate) format: Format,
@@ -21,6 +22,11 @@ impl Placement {
     /// On the CPU, where everything is computed in f32.
     pub(crate) fn cpu(format: Format) -> Self {
         Self { device: Device::Cpu, dtype: DType::F32, format }
+    }
+
+    /// The same place for weights whose products are to be exact: f32, whatever the others are.
+    pub(crate) fn exact(&self) -> Self {
+        Self { dtype: DType::F32, ..self.clone() }
     }
 
     /// Memory that so many weights take, were all of them applied by products.
@@ -71,10 +77,10 @@ impl Weight {
         Ok(Self::Packed { matrix: Arc::new(matrix), n, k })
     }
 
-    /// Applies the weight, without bias: `x` `[M, K]` to `[M, N]`.
+    /// Applies the weight, without bias: `x` `[M, K]` to `[M, N]`, computed in the element type of the weight.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Whole(weight) => x.matmul(&weight.t()?),
+            Self::Whole(weight) => batched::product(&x.to_dtype(weight.dtype())?, &weight.t()?),
             Self::Packed { n, .. } => self.parts(x, [*n]).map(|[all]| all),
         }
     }

@@ -11,7 +11,7 @@ use super::encoder::split;
 use super::layers::{CrossAttention, FeedForward, Loader, Norm, SelfAttention};
 use crate::checkpoint::LoadError;
 use crate::nodes::Group;
-use crate::ops::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
+use crate::ops::{AttentionRow, Heads, KeyValues, Plans, RelativeBias, Visible, attend};
 
 pub(super) struct Decoder {
     layers: Vec<DecoderLayer>,
@@ -83,9 +83,12 @@ impl Decoder {
     ) -> Result<Tensor> {
         let groups: Vec<(&Group, &Context)> =
             groups.iter().filter_map(|group| Some((group, contexts.get(&group.context)?))).collect();
+        let (path_plans, prompt_plans) = (Plans::default(), Plans::default());
         for (index, layer) in self.layers.iter().enumerate() {
-            x = (&x + layer.attend_to_path(&x, index, &groups, (self.heads, &self.bias))?)?;
-            x = (&x + layer.attend_to_prompt(&x, index, &groups, self.heads)?)?;
+            let path = (self.heads, &self.bias, &path_plans);
+            x = (&x + layer.attend_to_path(&x, index, &groups, path)?.to_dtype(x.dtype())?)?;
+            let prompt = (self.heads, &prompt_plans);
+            x = (&x + layer.attend_to_prompt(&x, index, &groups, prompt)?.to_dtype(x.dtype())?)?;
             x = layer.feed_forward.forward(&x)?;
         }
         self.norm.forward(&x)
@@ -98,7 +101,7 @@ impl DecoderLayer {
         x: &Tensor,
         index: usize,
         groups: &[(&Group, &Context)],
-        heads: (Heads, &RelativeBias),
+        (heads, bias, plans): (Heads, &RelativeBias, &Plans),
     ) -> Result<Tensor> {
         let (normed, weights) = (self.self_norm.forward(x)?, &self.self_attention);
         let [q, k, v] = weights.inputs(&normed)?;
@@ -117,7 +120,7 @@ impl DecoderLayer {
                     .map(move |path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1))
             })
             .collect();
-        weights.output.forward(&attend(&q, &rows, heads.0, Some(heads.1))?)
+        weights.output.forward(&attend(&q, &rows, heads, Some(bias), plans)?)
     }
 
     fn attend_to_prompt(
@@ -125,7 +128,7 @@ impl DecoderLayer {
         x: &Tensor,
         index: usize,
         groups: &[(&Group, &Context)],
-        heads: Heads,
+        (heads, plans): (Heads, &Plans),
     ) -> Result<Tensor> {
         let q = self.cross_attention.query.forward(&self.cross_norm.forward(x)?)?;
         let rows: Vec<_> = groups
@@ -136,6 +139,6 @@ impl DecoderLayer {
                 std::iter::repeat_n(row, group.paths.len())
             })
             .collect();
-        self.cross_attention.output.forward(&attend(&q, &rows, heads, None)?)
+        self.cross_attention.output.forward(&attend(&q, &rows, heads, None, plans)?)
     }
 }

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::bias::{Direction, relative_bias};
 use super::layers::{FeedForward, Loader, Norm, SelfAttention};
 use crate::checkpoint::LoadError;
-use crate::ops::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
+use crate::ops::{AttentionRow, Heads, KeyValues, Plans, RelativeBias, Visible, attend};
 
 pub(super) struct Encoder {
     layers: Vec<EncoderLayer>,
@@ -49,6 +49,7 @@ impl Encoder {
     ///
     /// Returns `[T, d_model]` in the same order.
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
+        let plans = Plans::default();
         for layer in &self.layers {
             let normed = layer.norm.forward(&x)?;
             let [q, k, v] = layer.attention.inputs(&normed)?;
@@ -60,8 +61,8 @@ impl Encoder {
                     (0..length).map(move |position| AttentionRow::new(kv, Visible::First(length), position))
                 })
                 .collect();
-            let attended = attend(&q, &rows, self.heads, Some(&self.bias))?;
-            x = (x + layer.attention.output.forward(&attended)?)?;
+            let attended = attend(&q, &rows, self.heads, Some(&self.bias), &plans)?;
+            x = (&x + layer.attention.output.forward(&attended)?.to_dtype(x.dtype())?)?;
             x = layer.feed_forward.forward(&x)?;
         }
         self.norm.forward(&x)

@@ -1,6 +1,6 @@
 //! The output layer of a T5: its embedding table, a layer of its own, or xVal's bigger head.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::layers::Loader;
 use crate::checkpoint::LoadError;
@@ -40,8 +40,9 @@ impl Head {
         Ok(Self { weight: loader.weight(NAME, [vocab, d_model])?, hidden: None, scale: stored_scale })
     }
 
-    /// What all heads of the model see of hidden states `[R, d_model]`.
-    pub(super) fn scaled(&self, hidden: Tensor) -> Result<Tensor> {
+    /// What all heads of the model see of hidden states `[R, d_model]`, in f32.
+    pub(super) fn scaled(&self, hidden: &Tensor) -> Result<Tensor> {
+        let hidden = hidden.to_dtype(DType::F32)?;
         match self.scale {
             Some(scale) => hidden * scale,
             None => Ok(hidden),

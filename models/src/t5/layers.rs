@@ -1,6 +1,6 @@
 //! Layers that both stacks are made of, and reading them from a checkpoint.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::T5Config;
 use crate::checkpoint::{LoadError, Weights};
@@ -81,13 +81,11 @@ impl Loader<'_> {
             (self.packed(input("wi")?)?, false)
         };
         let norm = self.norm(&format!("{name}.layer_norm"))?;
-        Ok(FeedForward {
-            norm,
-            input,
-            gated,
-            output: self.weight(&part("wo"), [model, wide])?,
-            activation: self.config.activation,
-        })
+        // In f16 what it gives overflows in the bigger checkpoints, which were trained in bf16.
+        let exact = self.place.exact();
+        let place = if self.place.dtype == DType::F16 { &exact } else { self.place };
+        let output = Loader { place, ..*self }.weight(&part("wo"), [model, wide])?;
+        Ok(FeedForward { norm, input, gated, output, activation: self.config.activation })
     }
 }
 
@@ -158,7 +156,7 @@ impl FeedForward {
         } else {
             self.input.activated(&normed, self.activation)?
         };
-        x + self.output.forward(&wide)?
+        x + self.output.forward(&wide)?.to_dtype(x.dtype())?
     }
 }
 

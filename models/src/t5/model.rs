@@ -98,13 +98,16 @@ impl T5 {
         let config = facts.config(files)?;
         let weights = Weights::open(files)?;
         let loader = Loader { weights: &weights, config: &config, place, prefix: "" };
-        let table = load_embeddings(&loader)?;
+        // Logits are f32 products: so are the tables that they are made with, the tied one among them.
+        let exact_place = place.exact();
+        let exact = Loader { place: &exact_place, ..loader };
+        let table = load_embeddings(&exact)?;
         let summed = match kind {
-            T5Kind::Rt => Some(with_number_embeddings(&loader, &table)?),
+            T5Kind::Rt => Some(with_number_embeddings(&exact, &table)?),
             T5Kind::Plain | T5Kind::Xval(_) => None,
         };
         let table = loader.packed(table)?;
-        let head = Head::load(&loader, &table)?;
+        let head = Head::load(&exact, &table)?;
         let embeddings = summed.map_or(Ok(table), |summed| loader.packed(summed))?;
         let stacks = Stacks::load(&loader, embeddings)?;
         let mut info = facts.info(kind.name(), &config, place, weights.parameters());
@@ -160,7 +163,7 @@ impl BatchModel for T5 {
         if let Some(xval) = &self.xval {
             x = xval.embed_rows(&x, rows, &groups)?;
         }
-        let hidden = self.head.scaled(self.stacks.decode(x, &groups)?).map_err(compute)?;
+        let hidden = self.head.scaled(&self.stacks.decode(x, &groups)?).map_err(compute)?;
         let logits = self.head.logits(&hidden).and_then(|logits| logits.flatten_all()?.to_vec1());
         let logits = Logits::new(logits.map_err(compute)?, self.stacks.config.vocab_size)?;
         match &mut self.xval {

@@ -44,9 +44,11 @@ impl RegressionHead {
         let loader = Loader { prefix: "transformer.", ..whole };
         let stacks = Stacks::load(&loader, loader.packed(load_embeddings(&loader)?)?)?;
         let d_model = config.d_model;
+        let exact_place = place.exact();
+        let exact = Loader { place: &exact_place, ..whole };
         let layer = |name: &str, outputs| -> std::result::Result<_, LoadError> {
-            let weight = whole.weight(&format!("classification_head.{name}.weight"), [outputs, d_model])?;
-            Ok((weight, whole.tensor(&format!("classification_head.{name}.bias"), &[outputs])?))
+            let weight = exact.weight(&format!("classification_head.{name}.weight"), [outputs, d_model])?;
+            Ok((weight, exact.tensor(&format!("classification_head.{name}.bias"), &[outputs])?))
         };
         let head = [layer("dense", d_model)?, layer("out_proj", 1)?];
         let info = facts.info("t5-regression-head", &config, place, weights.parameters());

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{CacheCost, ContextId, ModelError, Prompt, Row};
 
 use super::T5Config;
@@ -53,13 +53,13 @@ impl Stacks {
         Ok(Self { config, embeddings, encoder, decoder, node, contexts: HashMap::new(), opened: 0 })
     }
 
-    /// `[n, d_model]`.
+    /// f32 `[n, d_model]`, as the sums of all layers are.
     pub(super) fn embed(&self, tokens: impl Iterator<Item = u32>) -> std::result::Result<Tensor, ModelError> {
         let (tokens, vocab): (Vec<u32>, _) = (tokens.collect(), self.config.vocab_size);
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
             return Err(ModelError::TokenOutOfRange { id, vocab });
         }
-        self.embeddings.rows(&tokens).map_err(compute)
+        self.embeddings.rows(&tokens).and_then(|x| x.to_dtype(DType::F32)).map_err(compute)
     }
 
     /// Embeddings of all prompts, one behind the other, `[T, d_model]`.

@@ -52,16 +52,18 @@ struct Told {
 impl Xval {
     pub(super) fn load(loader: &Loader<'_>, scaling: NumberScaling) -> std::result::Result<Self, LoadError> {
         let d_model = loader.config.d_model;
+        let place = loader.place.exact();
+        let exact = Loader { place: &place, ..*loader };
         Ok(Self {
             scaling,
             encoder_positions: loader.tensor("encoder_position_embed.weight", &[POSITIONS, d_model])?,
             decoder_positions: loader.tensor("decoder_position_embed.weight", &[POSITIONS, d_model])?,
             number_head: [
                 (
-                    loader.weight("num_head.0.weight", [WIDE, d_model])?,
-                    loader.tensor("num_head.0.bias", &[WIDE])?,
+                    exact.weight("num_head.0.weight", [WIDE, d_model])?,
+                    exact.tensor("num_head.0.bias", &[WIDE])?,
                 ),
-                (loader.weight("num_head.2.weight", [1, WIDE])?, loader.tensor("num_head.2.bias", &[1])?),
+                (exact.weight("num_head.2.weight", [1, WIDE])?, exact.tensor("num_head.2.bias", &[1])?),
             ],
             contexts: HashMap::new(),
         })
@@ -166,7 +168,7 @@ fn combined(x: &Tensor, factors: Vec<f32>, table: &Tensor, positions: Vec<u32>) 
     let count = factors.len();
     let factors = Tensor::from_vec(factors, (count, 1), x.device())?.to_dtype(x.dtype())?;
     let positions = Tensor::from_vec(positions, count, x.device())?;
-    x.broadcast_mul(&factors)? + table.index_select(&positions, 0)?
+    x.broadcast_mul(&factors)? + table.index_select(&positions, 0)?.to_dtype(x.dtype())?
 }
 
 #[cfg(test)]

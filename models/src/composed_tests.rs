@@ -1,0 +1,141 @@
+//! Whole models as devices compute them, on the CPU: packed weights and loops against tensors and candle's operations.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::DType;
+use ntl_core::engine::{BatchModel, Logits, NodeId, PathRow, Prompt, Row};
+
+use crate::causal::{Causal, CausalOptions};
+use crate::checkpoint::{CheckpointFiles, architecture};
+use crate::ops::{Placement, composed};
+use crate::t5::{T5, T5Kind, TokenizerFacts};
+use crate::tokenizer::Tokenizer;
+
+/// One of each kind of attention: grouped heads and rotary positions, a window, biases, learned positions.
+const DECODER_ONLY: [&str; 4] = ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"];
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// As a device would hold it.
+fn tensors(dtype: DType) -> Placement {
+    Placement { dtype, ..Placement::default() }
+}
+
+/// The T5 of the demo.
+fn t5(place: &Placement) -> Box<dyn BatchModel> {
+    let archive = std::fs::read(data("../server/demo/t5-ntl-was.tar.gz")).unwrap();
+    let files = CheckpointFiles::archive("demo", &archive).unwrap();
+    let tokenizer = Tokenizer::open(&files).unwrap();
+    let facts = TokenizerFacts {
+        tokens: tokenizer.len(),
+        prompt_tokens_max: 512,
+        number_encoding: tokenizer.number_encoding(),
+    };
+    Box::new(T5::load(&files, facts, T5Kind::Plain, place).unwrap())
+}
+
+fn causal(name: &str, place: &Placement) -> Box<dyn BatchModel> {
+    let files = CheckpointFiles::folder(&data("tests/data/causal").join(name)).unwrap();
+    let options = CausalOptions { tokens: 36, place: place.clone(), prefix_bytes_max: 1 << 20 };
+    Box::new(Causal::load(&files, &architecture(&files).unwrap(), &options).unwrap())
+}
+
+/// Natural logarithms of the probabilities.
+fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
+    logits.iter().map(|&logit| f64::from(logit - most) - total.ln()).collect()
+}
+
+fn most_probable(logits: &[f32]) -> u32 {
+    (0..).zip(logits).max_by(|a, b| a.1.total_cmp(b.1)).map(|(id, _)| id).unwrap()
+}
+
+fn rows_of(logits: &Logits) -> Vec<Vec<f64>> {
+    (0..logits.rows()).map(|row| log_softmax(logits.row(row))).collect()
+}
+
+/// Three prompts of different lengths, two of which begin alike. Under each a step with a tree of several rows, then
+/// greedy steps of all of them together; the last context grows alone for a while. Log-probabilities of all rows, and
+/// the ids that were most probable.
+fn answers(model: &mut dyn BatchModel) -> (Vec<Vec<f64>>, Vec<u32>) {
+    let long: Vec<u32> = (0..40u32).map(|id| 3 + id * 7 % 29).collect();
+    let prompts: Vec<Prompt> = vec![long.clone().into(), long[..35].to_vec().into(), vec![9, 4, 11].into()];
+    let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
+    let mut rows = Vec::new();
+    for (index, opened) in opened.iter().enumerate() {
+        let mut row = |parent: Option<u32>, token| {
+            rows.push(Row { context: opened.context, path: PathRow::new(parent.map(NodeId), token) });
+        };
+        row(None, opened.first_token);
+        for (node, parent) in [0, 0, 1, 2, 3, 1].into_iter().enumerate().take(2 + 2 * index) {
+            row(Some(parent), 5 + node as u32);
+        }
+    }
+    let logits = model.step(&rows).unwrap();
+    let (mut seen, mut ids) = (rows_of(&logits), Vec::new());
+    // Of each context the number of nodes, the node to go on from, and what follows it.
+    let mut ends = [(3, 2, 6), (5, 4, 7), (7, 5, 8)];
+    for step in 0..12 {
+        let growing = if (4..8).contains(&step) { 2..3 } else { 0..3 };
+        let row = |index: usize| {
+            let (_, node, token) = ends[index];
+            Row { context: opened[index].context, path: PathRow::new(Some(NodeId(node)), token) }
+        };
+        let logits = model.step(&growing.clone().map(row).collect::<Vec<_>>()).unwrap();
+        seen.extend(rows_of(&logits));
+        for (row, index) in growing.enumerate() {
+            let next = most_probable(logits.row(row));
+            ids.push(next);
+            ends[index] = (ends[index].0 + 1, ends[index].0, next);
+        }
+    }
+    for opened in opened {
+        model.close(opened.context);
+    }
+    (seen, ids)
+}
+
+fn differences(got: &[Vec<f64>], want: &[Vec<f64>]) -> impl Iterator<Item = f64> {
+    assert_eq!(got.len(), want.len());
+    got.iter().flatten().zip(want.iter().flatten()).map(|(got, want)| (got - want).abs())
+}
+
+fn worst(got: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
+    // NaN would be lost in a maximum.
+    differences(got, want).fold(0.0, |worst, next| if next <= worst { worst } else { next })
+}
+
+fn mean(got: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
+    differences(got, want).sum::<f64>() / got.iter().flatten().count() as f64
+}
+
+fn check(name: &str, open: &dyn Fn(&Placement) -> Box<dyn BatchModel>) {
+    let (want, ids) = answers(open(&Placement::default()).as_mut());
+    let composed = |dtype| composed::during(|| answers(open(&tensors(dtype)).as_mut()));
+    let (got, got_ids) = composed(DType::F32);
+    let off = worst(&got, &want);
+    assert!(off < 1e-4, "{name}: log-probabilities differ by {off}");
+    assert_eq!(got_ids, ids, "{name}");
+    // Rows whose tokens were given, not chosen.
+    let given = want.len() - ids.len();
+    for (dtype, off_max) in [(DType::BF16, 0.1), (DType::F16, 0.01)] {
+        let off = mean(&composed(dtype).0[..given], &want[..given]);
+        println!("{name} in {}: log-probabilities differ by {off} on average", dtype.as_str());
+        assert!(off < off_max, "{name} in {}: log-probabilities differ by {off} on average", dtype.as_str());
+    }
+}
+
+#[test]
+fn a_t5_of_tensors_answers_as_the_packed_one() {
+    check("t5", &t5);
+}
+
+#[test]
+fn decoder_only_models_of_tensors_answer_as_the_packed_ones() {
+    for name in DECODER_ONLY {
+        check(name, &|place: &Placement| causal(name, place));
+    }
+}

@@ -1,0 +1,115 @@
+//! Models on a GPU against the same on the CPU. Says that it is skipped, and why, where none can be used.
+
+#![cfg(feature = "cuda")]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::path::{Path, PathBuf};
+
+use ntl_core::engine::{BatchModel, ContextId, NodeId, PathRow, Prompt, Row};
+use ntl_models::causal::{Causal, CausalOptions};
+use ntl_models::checkpoint::{CheckpointFiles, architecture};
+use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, load};
+
+const GPU: DeviceChoice = DeviceChoice::Cuda(0);
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Whether there is a GPU; says so where there is none.
+fn gpu() -> bool {
+    let opened = GPU.open();
+    if let Err(error) = &opened {
+        println!("skipped: {error}");
+    }
+    opened.is_ok()
+}
+
+fn on(device: DeviceChoice, dtype: DtypeChoice) -> LoadOptions {
+    LoadOptions { device, dtype, ..LoadOptions::default() }
+}
+
+fn t5(options: LoadOptions) -> Box<dyn BatchModel> {
+    let archive = std::fs::read(data("../server/demo/t5-ntl-was.tar.gz")).unwrap();
+    load(&CheckpointFiles::archive("demo", &archive).unwrap(), options).unwrap().model
+}
+
+fn causal(name: &str, options: LoadOptions) -> Box<dyn BatchModel> {
+    let files = CheckpointFiles::folder(&data("tests/data/causal").join(name)).unwrap();
+    let causal = CausalOptions { tokens: 36, place: options.place().unwrap(), prefix_bytes_max: 1 << 20 };
+    Box::new(Causal::load(&files, &architecture(&files).unwrap(), &causal).unwrap())
+}
+
+fn row(context: ContextId, parent: Option<u32>, token: u32) -> Row {
+    Row { context, path: PathRow::new(parent.map(NodeId), token) }
+}
+
+/// Logits of trees of different sizes under prompts of different lengths.
+fn logits(model: &mut dyn BatchModel) -> Vec<f32> {
+    let long: Vec<u32> = (0..40u32).map(|id| 3 + id * 7 % 29).collect();
+    let prompts: [Prompt; 3] = [long.clone().into(), long[..35].to_vec().into(), vec![9, 4, 11].into()];
+    let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
+    let mut rows = Vec::new();
+    for (index, opened) in opened.iter().enumerate() {
+        rows.push(row(opened.context, None, opened.first_token));
+        let parents = [0, 0, 1, 2, 3, 1].into_iter().zip(5..).take(2 + 2 * index);
+        rows.extend(parents.map(|(parent, token)| row(opened.context, Some(parent), token)));
+    }
+    let logits = model.step(&rows).unwrap();
+    (0..logits.rows()).flat_map(|index| logits.row(index).to_vec()).collect()
+}
+
+/// Greedy ids behind a prompt.
+fn greedy(model: &mut dyn BatchModel) -> Vec<u32> {
+    let prompt: Prompt = vec![125, 19, 3, 55, 1].into();
+    let opened = model.open(&[&prompt]).unwrap()[0];
+    let (mut ids, mut parent) = (vec![opened.first_token], None);
+    for node in 0..12 {
+        let logits = model.step(&[row(opened.context, parent, ids[ids.len() - 1])]).unwrap();
+        ids.push((0..).zip(logits.row(0)).max_by(|a, b| a.1.total_cmp(b.1)).map(|(id, _)| id).unwrap());
+        parent = Some(node);
+    }
+    ids
+}
+
+fn assert_close(name: &str, mut cpu: Box<dyn BatchModel>, mut gpu: Box<dyn BatchModel>) {
+    let (want, got) = (logits(cpu.as_mut()), logits(gpu.as_mut()));
+    assert_eq!(got.len(), want.len());
+    for (got, want) in got.iter().zip(&want) {
+        assert!((got - want).abs() < 1e-3 * want.abs().max(1.0), "{name}: {got} instead of {want}");
+    }
+}
+
+#[test]
+fn a_t5_in_f32_gives_the_logits_of_the_cpu() {
+    if gpu() {
+        let f32 = DtypeChoice::F32;
+        assert_close("t5", t5(on(DeviceChoice::Cpu, f32)), t5(on(GPU, f32)));
+    }
+}
+
+#[test]
+fn a_t5_in_sixteen_bits_writes_the_text_of_the_cpu() {
+    if gpu() {
+        let want = greedy(t5(on(DeviceChoice::Cpu, DtypeChoice::F32)).as_mut());
+        for dtype in [DtypeChoice::Auto, DtypeChoice::Bf16, DtypeChoice::F16] {
+            assert_eq!(greedy(t5(on(GPU, dtype)).as_mut()), want, "{dtype:?}");
+        }
+    }
+}
+
+#[test]
+fn decoder_only_models_in_f32_give_the_logits_of_the_cpu() {
+    if gpu() {
+        for name in ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"] {
+            let f32 = DtypeChoice::F32;
+            assert_close(name, causal(name, on(DeviceChoice::Cpu, f32)), causal(name, on(GPU, f32)));
+        }
+    }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_named() {
+    let error = DeviceChoice::Cuda(99).open().unwrap_err().to_string();
+    assert!(error.contains("GPU 99 cannot be used: "), "{error}");
+}
