@@ -56,12 +56,12 @@ impl Bandwidth {
         Self { read: Some(read), copy: bytes_per_second(2 * BUFFER_BYTES, copy) }
     }
 
-    /// The same of a device, which copies only.
+    /// The same of a device, which copies so many bytes only.
     ///
     /// # Errors
     /// When it has no room, or does not answer.
-    pub fn measure_on(device: &Device) -> anyhow::Result<Self> {
-        let buffer = Tensor::zeros(BUFFER_BYTES, DType::U8, device)?;
+    pub fn measure_on(device: &Device, bytes: usize) -> anyhow::Result<Self> {
+        let buffer = Tensor::zeros(bytes, DType::U8, device)?;
         let copies = || -> anyhow::Result<f64> {
             device.synchronize()?;
             let started = Instant::now();
@@ -69,7 +69,7 @@ impl Bandwidth {
                 black_box(buffer.copy()?);
             }
             device.synchronize()?;
-            Ok((2 * BUFFER_BYTES * DEVICE_COPIES) as f64 / started.elapsed().as_secs_f64())
+            Ok((2 * bytes * DEVICE_COPIES) as f64 / started.elapsed().as_secs_f64())
         };
         copies()?;
         let rounds = (0..ROUNDS).map(|_| copies()).collect::<anyhow::Result<Vec<_>>>()?;
@@ -113,7 +113,8 @@ impl Roofline {
     /// # Errors
     /// When the checkpoint's tables of tensors cannot be read, or the device fails.
     pub fn of(folder: &Path, dtype: &str, steps: &[f64], device: &Device) -> anyhow::Result<Self> {
-        let bandwidth = if device.is_cpu() { Bandwidth::measure() } else { Bandwidth::measure_on(device)? };
+        let bandwidth =
+            if device.is_cpu() { Bandwidth::measure() } else { Bandwidth::measure_on(device, BUFFER_BYTES)? };
         let step_weights = step_weights(folder)?;
         let step_bytes = element_bytes(dtype).map(|bytes| bytes * step_weights as f64);
         let decode = step_bytes.map(|bytes| Spread::of(steps.iter().map(|seconds| bytes / seconds)));
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_device_is_measured_by_copies() {
-        let measured = Bandwidth::measure_on(&Device::Cpu).unwrap();
+        let measured = Bandwidth::measure_on(&Device::Cpu, 1 << 16).unwrap();
         assert!(measured.read.is_none() && measured.limit().median > 0.0, "{measured:?}");
     }
 }
