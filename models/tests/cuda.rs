@@ -1,7 +1,11 @@
 //! Models on a GPU against the same on the CPU. Says that it is skipped, and why, where none can be used.
 
 #![cfg(feature = "cuda")]
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and say why they are skipped"
+)]
 
 use std::path::{Path, PathBuf};
 
