@@ -44,6 +44,8 @@ struct Log {
     open: BTreeMap<ContextId, usize>,
     open_most: usize,
     nodes_most: usize,
+    /// Whether the first step has begun.
+    stepping: bool,
     steps: usize,
 }
 
@@ -68,6 +70,7 @@ impl BatchModel for Recorder {
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         if let Some(gate) = self.gate.take() {
+            self.log.lock().unwrap().stepping = true;
             let _ = gate.recv();
         }
         let mut log = self.log.lock().unwrap();
@@ -150,7 +153,7 @@ impl Recorded {
     /// Begins the first step with this job, which then waits for the gate.
     fn first(&self, job: Job) -> JobEvents {
         let events = self.engine.submit(job).unwrap();
-        while self.log.lock().unwrap().opened.is_empty() {
+        while !self.log.lock().unwrap().stepping {
             std::thread::yield_now();
         }
         events
@@ -247,22 +250,35 @@ fn a_request_is_taken_whole_or_not_at_all() {
     assert_eq!(recorded.opened(answers).concat().len(), 5);
 }
 
+/// An engine that has begun one of four jobs, and how long it lets them wait: as short as this machine is fast.
+fn begun_in_time() -> (Duration, Recorded, Vec<JobEvents>) {
+    let mut waits = Duration::from_millis(1);
+    loop {
+        let limits = EngineLimits { queue_time_max: Some(waits), running_max: 2, ..EngineLimits::default() };
+        let recorded = start(limits);
+        let jobs = recorded.engine.submit_all((0..4).map(|mark| job(0, mark + 2, 2, 1)).collect()).unwrap();
+        let is_late = || recorded.endings.0.lock().unwrap().0.contains(&Ending::Deadline);
+        while !recorded.log.lock().unwrap().stepping && !is_late() {
+            std::thread::yield_now();
+        }
+        if !is_late() {
+            return (waits, recorded, jobs);
+        }
+        waits *= 10;
+    }
+}
+
 #[test]
 fn a_request_that_waits_too_long_is_given_up_unless_a_part_of_it_has_begun() {
-    let waits = Duration::from_millis(1);
-    let limits = EngineLimits { queue_time_max: Some(waits), running_max: 2, ..EngineLimits::default() };
-    let recorded = start(limits);
-    let begun = recorded.engine.submit_all((0..4).map(|mark| job(0, mark + 2, 2, 1)).collect()).unwrap();
-    while recorded.log.lock().unwrap().opened.is_empty() {
-        std::thread::yield_now();
-    }
+    let (waits, recorded, begun) = begun_in_time();
     let late = recorded.engine.submit(job(0, 9, 2, 1)).unwrap();
     let submitted = Instant::now();
     while submitted.elapsed() <= waits {
         std::thread::yield_now();
     }
     recorded.gate.send(()).unwrap();
-    assert_eq!(all(late), [Event::Failed(EngineError::QueueTimeout { after_ms: 1 })]);
+    let after_ms = waits.as_millis() as u64;
+    assert_eq!(all(late), [Event::Failed(EngineError::QueueTimeout { after_ms })]);
     for events in begun {
         assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
     }

@@ -313,8 +313,8 @@ impl Layer {
         });
         let rows: Vec<_> = rows.collect();
         let attended = attend(&q, &rows, self.heads, None, plans)?;
-        let x = (x + self.output.forward(&attended)?.to_dtype(x.dtype())?)?;
-        &x + self.feed_forward(&self.wide_norm.forward(&x)?)?.to_dtype(x.dtype())?
+        let x = self.output.added(&attended, x)?;
+        self.down.added(&self.widened(&self.wide_norm.forward(&x)?)?, &x)
     }
 
     /// Stores the keys and values of rows whose hidden states in front of the layer are `[R, hidden]`; returns their
@@ -336,12 +336,12 @@ impl Layer {
         Ok(q)
     }
 
-    fn feed_forward(&self, x: &Tensor) -> Result<Tensor> {
-        let wide = match &self.up {
-            Up::Plain(up) => up.activated(x, self.activation)?,
-            Up::Gated(both) => both.gated(x, self.activation)?,
-        };
-        self.down.forward(&wide)
+    /// Normalised hidden states `[R, hidden]` to what the last product takes, `[R, wide]`.
+    fn widened(&self, x: &Tensor) -> Result<Tensor> {
+        match &self.up {
+            Up::Plain(up) => up.activated(x, self.activation),
+            Up::Gated(both) => both.gated(x, self.activation),
+        }
     }
 }
 

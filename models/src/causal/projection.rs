@@ -41,6 +41,14 @@ impl Projection<1> {
         }
     }
 
+    /// The same, then what is added to it: `residual` `[M, out]`, whose element type the sum has.
+    pub(super) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        match &self.bias {
+            None => self.weight.added(x, residual),
+            Some(_) => residual + self.forward(x)?.to_dtype(residual.dtype())?,
+        }
+    }
+
     /// `[M, in]` to `[M, out]`.
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.parts(x).map(|[all]| all)

@@ -3,13 +3,13 @@
 //! Every row names its keys and which of them it sees. So there is no padding and no mask of a whole batch: a row
 //! cannot see anything but its own, and its result cannot depend on what else is in the step.
 
-use std::ops::Range;
 use std::sync::{OnceLock, RwLockReadGuard};
 
 use candle_core::{Device, Layout, Result, Storage, Tensor};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::Arch;
 use rayon::prelude::*;
 
+use super::attention_loops::SomeRows;
 use super::batched::{self, Plans};
 use super::cpu;
 
@@ -18,9 +18,6 @@ const SERIAL_MAX: usize = 1 << 19;
 
 /// Rows that one task works on.
 const ROWS_MAX: usize = 16;
-
-/// Rows of a task from which on their keys are worth being gathered.
-const GATHERED_MIN: usize = 4;
 
 /// Keys and values of one stack layer for one context: both `[N, H * D]`, position-major.
 #[derive(Debug, Clone)]
@@ -48,7 +45,7 @@ impl Visible<'_> {
     }
 
     /// How many of the first it sees, if it sees those.
-    fn first(self) -> Option<usize> {
+    pub(super) fn first(self) -> Option<usize> {
         match self {
             Self::First(count) => Some(count),
             Self::Nodes(_) => None,
@@ -159,7 +156,7 @@ impl RelativeBias {
     }
 
     /// Adds the biases of all positions that a row sees to their scores.
-    fn add(&self, scores: &mut [f32], head: usize, row: &AttentionRow<'_>) {
+    pub(super) fn add(&self, scores: &mut [f32], head: usize, row: &AttentionRow<'_>) {
         for (index, score) in scores.iter_mut().enumerate() {
             *score += self.at(head, row.hidden + index, row.position);
         }
@@ -219,7 +216,7 @@ struct Locked<'a> {
 }
 
 /// Keys and values, position after position.
-type Slices<'a> = (&'a [f32], &'a [f32]);
+pub(super) type Slices<'a> = (&'a [f32], &'a [f32]);
 
 impl<'a> Locked<'a> {
     fn new(kv: &'a KeyValues) -> Self {
@@ -250,113 +247,6 @@ impl<'a> LockedRows<'a> {
     fn slices(&self) -> Result<SlicedRows<'_>> {
         let before = self.before.iter().map(Locked::slices).collect::<Result<_>>()?;
         Ok((self.rows, self.own.slices()?, before))
-    }
-}
-
-/// All heads of some rows with the same keys, head by head: those of one head stay in the nearest cache.
-struct SomeRows<'a> {
-    queries: &'a [f32],
-    before: &'a [Slices<'a>],
-    own: Slices<'a>,
-    rows: &'a [AttentionRow<'a>],
-    heads: Heads,
-    bias: Option<&'a RelativeBias>,
-    out: &'a mut [f32],
-}
-
-impl<'a> SomeRows<'a> {
-    /// Width of a head.
-    fn dim(&self) -> usize {
-        self.queries.len() / self.rows.len() / self.heads.queries
-    }
-
-    /// Width of the keys of all heads.
-    fn key_width(&self) -> usize {
-        self.dim() * self.heads.keys
-    }
-
-    /// Positions that are seen at most, those out of sight included.
-    fn seen_max(&self) -> usize {
-        let own = self.rows.iter().map(|row| row.visible.len()).max();
-        self.before_len() + own.unwrap_or(0)
-    }
-
-    /// Key and value of every position that a row sees, in order.
-    fn seen(&self, visible: Visible<'_>) -> Vec<Slices<'a>> {
-        let width = self.key_width();
-        let mut seen = Vec::with_capacity(self.seen_max());
-        for (keys, values) in self.before {
-            seen.extend(keys.chunks_exact(width).zip(values.chunks_exact(width)));
-        }
-        let own = (0..visible.len()).map(|index| visible.at(index) * width);
-        seen.extend(own.map(|at| (&self.own.0[at..at + width], &self.own.1[at..at + width])));
-        seen
-    }
-
-    /// The same for a row that sees positions of its own; nothing for others.
-    fn seen_alone(&self, row: &AttentionRow<'_>) -> Vec<Slices<'a>> {
-        match row.visible {
-            Visible::First(_) => Vec::new(),
-            Visible::Nodes(_) => self.seen(row.visible),
-        }
-    }
-
-    /// How many positions stand before all others.
-    fn before_len(&self) -> usize {
-        self.before.iter().map(|(keys, _)| keys.len()).sum::<usize>() / self.key_width()
-    }
-}
-
-/// The lanes of one head.
-fn lanes<'a>(seen: &[Slices<'a>], lanes: Range<usize>) -> Vec<Slices<'a>> {
-    seen.iter().map(|(keys, values)| (&keys[lanes.clone()], &values[lanes.clone()])).collect()
-}
-
-/// Keys, then values, one behind the other: lanes of distant positions would push each other out of the nearest cache.
-fn gather(lanes: &[Slices<'_>], gathered: &mut Vec<f32>) {
-    gathered.clear();
-    lanes.iter().for_each(|(keys, _)| gathered.extend_from_slice(keys));
-    lanes.iter().for_each(|(_, values)| gathered.extend_from_slice(values));
-}
-
-impl WithSimd for SomeRows<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let (dim, sharing) = (self.dim(), self.heads.queries / self.heads.keys);
-        let (width, before) = (dim * self.heads.queries, self.before_len());
-        // Rows that see the first positions see the beginning of the same list.
-        let firsts = self.rows.iter().filter_map(|row| row.visible.first()).max();
-        let shared = firsts.map_or_else(Vec::new, |count| self.seen(Visible::First(count)));
-        let own: Vec<_> = self.rows.iter().map(|row| self.seen_alone(row)).collect();
-        let mut weights = vec![0.0_f32; self.seen_max()];
-        let mut gathered = Vec::new();
-        for head in 0..self.heads.queries {
-            let (lane, key_lane) = (head * dim, head / sharing * dim);
-            let mut shared = lanes(&shared, key_lane..key_lane + dim);
-            if self.rows.len() >= GATHERED_MIN {
-                gather(&shared, &mut gathered);
-                let (keys, values) = gathered.split_at(gathered.len() / 2);
-                shared = keys.chunks_exact(dim).zip(values.chunks_exact(dim)).collect();
-            }
-            for (index, (row, own)) in self.rows.iter().zip(&own).enumerate() {
-                let place = index * width + lane;
-                let own = lanes(own, key_lane..key_lane + dim);
-                let seen = if row.visible.first().is_some() { &shared } else { &own };
-                let seen = &seen[row.hidden..before + row.visible.len()];
-                let (query, weights) = (&self.queries[place..place + dim], &mut weights[..seen.len()]);
-                for (weight, (key, _)) in weights.iter_mut().zip(seen) {
-                    *weight = cpu::dot(simd, query, key) * self.heads.scale;
-                }
-                if let Some(bias) = self.bias {
-                    bias.add(weights, head, row);
-                }
-                cpu::softmax(weights);
-                let weighted = weights.iter().zip(seen).map(|(&weight, &(_, value))| (weight, value));
-                cpu::weighted_sum(simd, weighted, &mut self.out[place..place + dim]);
-            }
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 use pulp::Simd;
+use rayon::prelude::*;
 
 /// Whether the loops of this module apply.
 pub(super) fn is_plain(tensor: &Tensor) -> bool {
@@ -58,20 +59,20 @@ pub(super) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
 /// Vectors that a weighted sum is kept in at a time.
 const SUMS: usize = 4;
 
-/// `out = sum(weight * row)`, always added up in the order of the rows.
+/// `out += sum(weight * row)`, always added up in the order of the rows.
 #[inline(always)]
-pub(super) fn weighted_sum<'a, S: Simd>(
+pub(super) fn add_weighted<'a, S: Simd>(
     simd: S,
     rows: impl Iterator<Item = (f32, &'a [f32])> + Clone,
     out: &mut [f32],
 ) {
     let (body, tail) = S::as_mut_simd_f32s(out);
-    let tail_from = body.len() * S::F32_LANES;
     let (wide, narrow) = body.as_chunks_mut::<SUMS>();
-    let narrow_from = wide.len() * SUMS * S::F32_LANES;
+    let (narrow_from, tail_from) =
+        (wide.len() * SUMS * S::F32_LANES, (wide.len() * SUMS + narrow.len()) * S::F32_LANES);
     for (index, out) in wide.iter_mut().enumerate() {
         let from = index * SUMS * S::F32_LANES;
-        let mut sums = [simd.splat_f32s(0.0); SUMS];
+        let mut sums = *out;
         for (weight, row) in rows.clone() {
             let (row, _) = S::as_simd_f32s(&row[from..from + SUMS * S::F32_LANES]);
             let weight = simd.splat_f32s(weight);
@@ -83,20 +84,62 @@ pub(super) fn weighted_sum<'a, S: Simd>(
     }
     for (index, out) in narrow.iter_mut().enumerate() {
         let from = narrow_from + index * S::F32_LANES;
-        let mut sum = simd.splat_f32s(0.0);
         for (weight, row) in rows.clone() {
             let (row, _) = S::as_simd_f32s(&row[from..from + S::F32_LANES]);
-            sum = simd.mul_add_f32s(simd.splat_f32s(weight), row[0], sum);
+            *out = simd.mul_add_f32s(simd.splat_f32s(weight), row[0], *out);
         }
-        *out = sum;
     }
-    for (index, out) in tail.iter_mut().enumerate() {
-        *out = rows.clone().map(|(weight, row)| weight * row[tail_from + index]).sum();
+    if tail.is_empty() {
+        return;
     }
+    let mut sum = simd.partial_load_f32s(tail);
+    for (weight, row) in rows {
+        let row = simd.partial_load_f32s(&row[tail_from..tail_from + tail.len()]);
+        sum = simd.mul_add_f32s(simd.splat_f32s(weight), row, sum);
+    }
+    simd.partial_store_f32s(tail, sum);
 }
 
 /// Numbers added up side by side.
 const LANES: usize = 8;
+
+/// Below this many numbers a second thread costs more than it brings.
+const SERIAL_MAX: usize = 1 << 16;
+
+/// Changes rows of `k` numbers, each by itself.
+pub(super) fn each_row(values: &mut [f32], k: usize, change: impl Fn(&mut [f32]) + Send + Sync) {
+    let rows = k.max(1);
+    if values.len() <= SERIAL_MAX {
+        values.chunks_exact_mut(rows).for_each(change);
+    } else {
+        values.par_chunks_exact_mut(rows).for_each(change);
+    }
+}
+
+/// Adds numbers to others, which are as many.
+pub(super) fn add(values: &mut [f32], others: &[f32]) {
+    let add = |(values, others): (&mut [f32], &[f32])| {
+        values.iter_mut().zip(others).for_each(|(value, other)| *value += other);
+    };
+    if values.len() <= SERIAL_MAX {
+        add((values, others));
+    } else {
+        values.par_chunks_mut(SERIAL_MAX / 4).zip(others.par_chunks(SERIAL_MAX / 4)).for_each(add);
+    }
+}
+
+/// Sum of something of each number, always added up in the same order.
+#[inline(always)]
+pub(super) fn sum(values: &[f32], of: impl Fn(f64) -> f64) -> f64 {
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut sums = [0.0_f64; LANES];
+    for chunk in chunks {
+        for (sum, &value) in sums.iter_mut().zip(chunk) {
+            *sum += of(f64::from(value));
+        }
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|&value| of(f64::from(value))).sum::<f64>()
+}
 
 /// Scores to shares of one.
 #[inline(always)]

@@ -6,6 +6,7 @@
 
 mod activation;
 mod attention;
+mod attention_loops;
 mod batched;
 mod cpu;
 mod matmul;

@@ -18,11 +18,10 @@ pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
         (x.storage_and_layout(), weight.storage_and_layout());
     let weight = cpu::slice(&w_storage, w_layout)?;
     let mut values = cpu::slice(&x_storage, x_layout)?.to_vec();
-    for row in values.chunks_exact_mut(k.max(1)) {
-        let squares: f64 = row.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
-        let scale = (squares / k as f64 + eps).sqrt().recip() as f32;
+    cpu::each_row(&mut values, k, |row| {
+        let scale = (cpu::sum(row, |x| x * x) / k as f64 + eps).sqrt().recip() as f32;
         row.iter_mut().zip(weight).for_each(|(value, weight)| *value *= scale * weight);
-    }
+    });
     Tensor::from_vec(values, x.shape(), x.device())
 }
 
@@ -39,18 +38,18 @@ pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -
     if !cpu::is_plain(x) || !cpu::is_plain(weight) || !cpu::is_plain(bias) {
         return layer_reference(x, weight, bias, eps);
     }
-    let k = x.dim(D::Minus1)?.max(1);
+    let k = x.dim(D::Minus1)?;
     let ((x_storage, x_layout), (w_storage, w_layout), (b_storage, b_layout)) =
         (x.storage_and_layout(), weight.storage_and_layout(), bias.storage_and_layout());
     let (weight, bias) = (cpu::slice(&w_storage, w_layout)?, cpu::slice(&b_storage, b_layout)?);
     let mut values = cpu::slice(&x_storage, x_layout)?.to_vec();
-    for row in values.chunks_exact_mut(k) {
-        let mean = row.iter().copied().map(f64::from).sum::<f64>() / k as f64;
-        let squares: f64 = row.iter().map(|&value| (f64::from(value) - mean).powi(2)).sum();
+    cpu::each_row(&mut values, k, |row| {
+        let mean = cpu::sum(row, |x| x) / k as f64;
+        let squares = cpu::sum(row, |x| (x - mean) * (x - mean));
         let (mean, scale) = (mean as f32, (squares / k as f64 + eps).sqrt().recip() as f32);
         let parameters = weight.iter().zip(bias);
         row.iter_mut().zip(parameters).for_each(|(x, (w, b))| *x = (*x - mean) * scale * w + b);
-    }
+    });
     Tensor::from_vec(values, x.shape(), x.device())
 }
 

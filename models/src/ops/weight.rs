@@ -85,6 +85,19 @@ impl Weight {
         }
     }
 
+    /// The weight, then what is added to it: `residual` `[M, N]`, whose element type the sum has.
+    pub(crate) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Packed { n, .. } if cpu::is_plain(residual) => {
+                let mut values = self.products(x, &[*n])?.pop().unwrap_or_default();
+                let (storage, layout) = residual.storage_and_layout();
+                cpu::add(&mut values, cpu::slice(&storage, layout)?);
+                Tensor::from_vec(values, (x.dim(0)?, *n), x.device())
+            }
+            _ => residual + self.forward(x)?.to_dtype(residual.dtype())?,
+        }
+    }
+
     /// The weight, then an activation.
     pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
         match self {

@@ -86,9 +86,9 @@ impl Decoder {
         let (path_plans, prompt_plans) = (Plans::default(), Plans::default());
         for (index, layer) in self.layers.iter().enumerate() {
             let path = (self.heads, &self.bias, &path_plans);
-            x = (&x + layer.attend_to_path(&x, index, &groups, path)?.to_dtype(x.dtype())?)?;
+            x = layer.attend_to_path(&x, index, &groups, path)?;
             let prompt = (self.heads, &prompt_plans);
-            x = (&x + layer.attend_to_prompt(&x, index, &groups, prompt)?.to_dtype(x.dtype())?)?;
+            x = layer.attend_to_prompt(&x, index, &groups, prompt)?;
             x = layer.feed_forward.forward(&x)?;
         }
         self.norm.forward(&x)
@@ -120,7 +120,7 @@ impl DecoderLayer {
                     .map(move |path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1))
             })
             .collect();
-        weights.output.forward(&attend(&q, &rows, heads, Some(bias), plans)?)
+        weights.output.added(&attend(&q, &rows, heads, Some(bias), plans)?, x)
     }
 
     fn attend_to_prompt(
@@ -139,6 +139,6 @@ impl DecoderLayer {
                 std::iter::repeat_n(row, group.paths.len())
             })
             .collect();
-        self.cross_attention.output.forward(&attend(&q, &rows, heads, None, plans)?)
+        self.cross_attention.output.added(&attend(&q, &rows, heads, None, plans)?, x)
     }
 }

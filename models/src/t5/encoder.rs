@@ -62,7 +62,7 @@ impl Encoder {
                 })
                 .collect();
             let attended = attend(&q, &rows, self.heads, Some(&self.bias), &plans)?;
-            x = (&x + layer.attention.output.forward(&attended)?.to_dtype(x.dtype())?)?;
+            x = layer.attention.output.added(&attended, &x)?;
             x = layer.feed_forward.forward(&x)?;
         }
         self.norm.forward(&x)

@@ -156,7 +156,7 @@ impl FeedForward {
         } else {
             self.input.activated(&normed, self.activation)?
         };
-        x + self.output.forward(&wide)?.to_dtype(x.dtype())?
+        self.output.added(&wide, x)
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{CacheCost, ContextId, ModelError, Prompt, Row};
+use rayon::prelude::*;
 
 use super::T5Config;
 use super::context::Context;
@@ -18,7 +19,7 @@ use crate::nodes::{Group, NodeShape, NodeStore, grow};
 use crate::ops::Weight;
 
 /// Tokens of the prompts that go through the encoder together, but for a longer prompt.
-const TOKENS_AT_ONCE: usize = 512;
+const TOKENS_AT_ONCE: usize = 256;
 
 /// Embeddings, encoder, decoder and contexts.
 pub(super) struct Stacks {
@@ -74,20 +75,27 @@ impl Stacks {
         Ok(Encoded { packed, lengths })
     }
 
-    /// A few prompts at a time: what is computed of many tokens at once leaves the caches before it is used.
+    /// A few prompts at a time: what is computed of many tokens at once leaves the caches before it is used. And each few
+    /// on a thread of their own as far as there are threads: then all that is done between products is shared out, too.
     fn encode_some(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
-        let (mut parts, mut from, mut left) = (Vec::new(), 0, lengths);
+        let (mut some, mut from, mut left) = (Vec::new(), 0, lengths);
         while !left.is_empty() {
             let mut tokens = 0;
             let fits = |length: &&usize| {
                 tokens += **length;
                 tokens <= TOKENS_AT_ONCE
             };
-            let (some, others) = left.split_at(left.iter().take_while(fits).count().max(1));
-            let tokens = some.iter().sum();
-            parts.push(self.encoder.forward(x.narrow(0, from, tokens)?, some)?);
+            let (these, others) = left.split_at(left.iter().take_while(fits).count().max(1));
+            let tokens = these.iter().sum();
+            some.push((x.narrow(0, from, tokens)?, these));
             (from, left) = (from + tokens, others);
         }
+        let encode = |(x, lengths)| self.encoder.forward(x, lengths);
+        let parts = if x.device().is_cpu() {
+            some.into_par_iter().map(encode).collect::<Result<Vec<_>>>()?
+        } else {
+            some.into_iter().map(encode).collect::<Result<Vec<_>>>()?
+        };
         Tensor::cat(&parts, 0)
     }
 

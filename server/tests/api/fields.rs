@@ -187,7 +187,8 @@ async fn a_request_of_a_thousand_prompts_fits_beside_others() {
 
 #[tokio::test]
 async fn who_waits_too_long_is_answered_503_streamed_or_not() {
-    let waits = std::time::Duration::from_millis(1);
+    // Long enough for the first to begin on a machine that does much else.
+    let waits = std::time::Duration::from_millis(250);
     let limits = EngineLimits { queue_time_max: Some(waits), running_max: 1, ..EngineLimits::default() };
     let (model, gate) = gated(says("1"));
     let app =
@@ -202,7 +203,7 @@ async fn who_waits_too_long_is_answered_503_streamed_or_not() {
     let late = [ask(false), ask(true)];
     crate::support::metric_becomes(&app, "ntl_requests_in_flight", 3.0).await;
     let started = std::time::Instant::now();
-    while started.elapsed() <= waits * 2 {
+    while started.elapsed() <= waits {
         tokio::task::yield_now().await;
     }
     drop(gate);

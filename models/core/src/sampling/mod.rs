@@ -105,13 +105,30 @@ impl Sampler {
 
 /// Index of the largest value; the first of equals; 0 when nothing compares (all NaN).
 pub fn argmax(values: &[f32]) -> usize {
+    /// Numbers that are looked through for the largest one before it is looked for where that is.
+    const BLOCK: usize = 256;
     let mut best = (0, f32::NEG_INFINITY);
-    for (index, &value) in values.iter().enumerate() {
-        if value > best.1 {
-            best = (index, value);
+    for (block, values) in values.chunks(BLOCK).enumerate() {
+        let largest = largest(values);
+        if largest > best.1 {
+            best = (block, largest);
         }
     }
-    best.0
+    let first = best.0 * BLOCK;
+    let is_best = |&value: &f32| best.1 > f32::NEG_INFINITY && value >= best.1;
+    values.iter().skip(first).position(is_best).map_or(0, |index| first + index)
+}
+
+/// The largest value that is not NaN; without branches, so that several are compared at once.
+fn largest(values: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for values in values.chunks(LANES) {
+        for (lane, &value) in lanes.iter_mut().zip(values) {
+            *lane = if value > *lane { value } else { *lane };
+        }
+    }
+    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }
 
 #[cfg(test)]

@@ -126,3 +126,22 @@ fn the_same_seed_repeats_itself_and_paths_differ() {
     assert_ne!(text(sampling, 0), text(sampling, 1));
     assert_ne!(text(sampling, 0), text(Sampling { seed: 43, ..sampling }, 0));
 }
+
+#[test]
+fn the_first_of_the_largest_is_found_wherever_it_stands() {
+    let base: Vec<f32> = (0..1000).map(|index| (index as f32 * 0.7).sin()).collect();
+    for place in [0, 1, 15, 16, 255, 256, 257, 511, 767, 998, 999] {
+        let mut values = base.clone();
+        values[place] = 2.0;
+        assert_eq!(argmax(&values), place);
+        values[999] = 2.0;
+        assert_eq!(argmax(&values), place);
+        values[0] = f32::NAN;
+        assert_eq!(argmax(&values), if place == 0 { 999 } else { place });
+    }
+    let [nan, low] = [f32::NAN, f32::NEG_INFINITY];
+    assert_eq!(
+        [argmax(&[]), argmax(&[nan, nan]), argmax(&[nan, low]), argmax(&[nan, low, -5.0])],
+        [0, 0, 0, 2]
+    );
+}

@@ -30,6 +30,9 @@ const BLOCK: usize = 128;
 /// Below this many multiplications a second thread costs more than it brings.
 const SERIAL_MAX: usize = 1 << 18;
 
+/// Below this many outputs a second thread costs more to copy them than it brings.
+const COPY_MAX: usize = 1 << 20;
+
 /// How the numbers of a weight are kept in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -133,24 +136,34 @@ impl Columns {
 
     /// Row by row, the outputs from `from` on.
     fn rows(&self, from: usize, count: usize) -> Vec<f32> {
-        let mut rows = vec![0.0; self.m * count];
-        let padded = self.len / self.m;
-        let gather = |(row, out): (usize, &mut [f32])| {
-            let (mut at, mut rest) = (from, out);
-            while !rest.is_empty() {
-                let (panel, column) = (at / self.width * self.width, at % self.width);
-                let wide = self.width.min(padded - panel);
-                let (now, later) = rest.split_at_mut(rest.len().min(wide - column));
-                let place = panel * self.m + row * wide + column;
-                now.copy_from_slice(&self.values[place..place + now.len()]);
-                (at, rest) = (at + now.len(), later);
-            }
-        };
-        if self.parallel && rows.len() > SERIAL_MAX {
-            rows.par_chunks_mut(count).enumerate().for_each(gather);
-        } else {
-            rows.chunks_mut(count).enumerate().for_each(gather);
+        if !self.parallel || self.m * count <= COPY_MAX {
+            let mut rows = Vec::with_capacity(self.m * count);
+            (0..self.m).for_each(|row| {
+                self.pieces(row, from, count).for_each(|piece| rows.extend_from_slice(piece));
+            });
+            return rows;
         }
+        let mut rows = vec![0.0; self.m * count];
+        rows.par_chunks_mut(count).enumerate().for_each(|(row, mut out)| {
+            for piece in self.pieces(row, from, count) {
+                let (now, later) = out.split_at_mut(piece.len());
+                now.copy_from_slice(piece);
+                out = later;
+            }
+        });
         rows
+    }
+
+    /// The outputs of a row from `from` on, one piece for each panel.
+    fn pieces(&self, row: usize, from: usize, count: usize) -> impl Iterator<Item = &[f32]> {
+        let (padded, to) = (self.len / self.m, from + count);
+        let panels = from / self.width..to.div_ceil(self.width);
+        panels.map(move |panel| {
+            let first = panel * self.width;
+            let wide = self.width.min(padded - first);
+            let columns = from.max(first) - first..to.min(first + wide) - first;
+            let place = first * self.m + row * wide;
+            &self.values[place + columns.start..place + columns.end]
+        })
     }
 }

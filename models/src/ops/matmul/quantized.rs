@@ -123,10 +123,23 @@ fn pack_panel(rows: &[f32], k: usize, bytes: &mut [u8], scales: &mut [f16]) {
     }
 }
 
-/// The greatest absolute value.
+/// The greatest absolute value of at most a group.
 #[inline(always)]
 pub(super) fn largest(values: &[f32]) -> f32 {
-    values.iter().fold(0.0, |largest, value| value.abs().max(largest))
+    let mut lanes = [0.0_f32; GROUP];
+    for (lane, value) in lanes.iter_mut().zip(values) {
+        *lane = value.abs();
+    }
+    // By halves: each step compares side by side, and none waits for the one before.
+    let mut half = GROUP / 2;
+    while half > 0 {
+        let (low, high) = lanes.split_at_mut(half);
+        for (low, &high) in low.iter_mut().zip(&*high) {
+            *low = if high > *low { high } else { *low };
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 /// The nearest integer of a number between -127 and 127.

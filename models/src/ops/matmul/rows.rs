@@ -37,7 +37,7 @@ impl Tiles {
                 tile[row..].iter_mut().step_by(rows).zip(values).for_each(|(place, value)| *place = *value);
             }
         };
-        if x.len() <= SERIAL_MAX / 8 {
+        if x.len() <= SERIAL_MAX / 16 {
             cut.into_iter().for_each(fill);
         } else {
             cut.into_par_iter().for_each(fill);

@@ -89,7 +89,7 @@ impl Tile {
         });
         let (cut, arch): (Vec<&[f32]>, Arch) = (cut.collect(), Arch::new());
         let round = |rows: &[f32]| arch.dispatch(Round { rows, k });
-        if x.len() <= SERIAL_MAX / 8 {
+        if x.len() <= SERIAL_MAX / 16 {
             cut.into_iter().map(round).collect()
         } else {
             cut.into_par_iter().map(round).collect()
@@ -113,9 +113,10 @@ impl WithSimd for Round<'_> {
         let mut tile = Tile { rows, quads, scales: vec![0.0; groups * rows], starts: vec![0; groups * rows] };
         for (row, values) in self.rows.chunks_exact(self.k).enumerate() {
             for (group, values) in values.chunks(GROUP).enumerate() {
-                let mut padded = [0.0_f32; GROUP];
-                padded[..values.len()].copy_from_slice(values);
-                let (integers, scale) = round(&padded);
+                let (integers, scale) = match values.as_array::<GROUP>() {
+                    Some(values) => round(values),
+                    None => round(&padded(values)),
+                };
                 let quads = tile.quads[group * GROUP / QUAD * rows + row..].iter_mut().step_by(rows);
                 for (quad, integers) in quads.zip(integers.as_chunks::<QUAD>().0) {
                     *quad = i32::from_le_bytes(integers.map(i8::cast_unsigned));
@@ -129,6 +130,13 @@ impl WithSimd for Round<'_> {
     }
 }
 
+/// The last numbers of a row as a whole group.
+fn padded(values: &[f32]) -> [f32; GROUP] {
+    let mut padded = [0.0; GROUP];
+    padded[..values.len()].copy_from_slice(values);
+    padded
+}
+
 /// The nearest integers of a group, and what to multiply them with.
 #[inline(always)]
 fn round(values: &[f32; GROUP]) -> ([i8; GROUP], f32) {
@@ -138,7 +146,7 @@ fn round(values: &[f32; GROUP]) -> ([i8; GROUP], f32) {
     for (integer, value) in integers.iter_mut().zip(values) {
         *integer = nearest(value * inverse);
     }
-    (integers, largest / MAX)
+    (integers, largest * (1.0 / MAX))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
