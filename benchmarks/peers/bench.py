@@ -26,7 +26,7 @@ SHAPES = {
     "llama-160m": (32000, None),
 }
 
-PEERS = {"f32": ["CTranslate2", "transformers"], "int8": ["CTranslate2"]}
+PEERS = {"f32": ["CTranslate2", "transformers", "mistral.rs"], "int8": ["CTranslate2"]}
 OUR_DTYPE = {"f32": "f32", "int8": "q8_0"}
 COMPUTE_TYPE = {"f32": "float32", "int8": "int8"}
 
@@ -37,6 +37,7 @@ def arguments():
     parser = argparse.ArgumentParser(prog="benchmarks/peers/run")
     parser.add_argument("--models", type=names, default=["t5-small", "t5-base", "t5-v1.1-base", "tinyllama"])
     parser.add_argument("--precisions", type=names, default=["f32", "int8"])
+    parser.add_argument("--peers", type=names, default=PEERS["f32"])
     parser.add_argument("--batches", type=numbers, default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=5, help="alternations, after one run that does not count")
     parser.add_argument("--prompt-tokens", type=int, default=64)
@@ -45,7 +46,7 @@ def arguments():
     parser.add_argument("--cache", type=Path, required=True, help="folder for checkpoints, 13 GB for all models")
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "target/peers", help="folder for results")
     args = parser.parse_args()
-    for name, known in [("models", SHAPES), ("precisions", PEERS)]:
+    for name, known in [("models", SHAPES), ("precisions", PEERS), ("peers", PEERS["f32"])]:
         for value in getattr(args, name):
             if value not in known:
                 parser.error(f"--{name}: {value} is none of {', '.join(known)}")
@@ -75,9 +76,12 @@ def start(model: str, precision: str, args) -> list[sides.Side]:
         "ntl": lambda: sides.ours(checkpoint, work, OUR_DTYPE[precision]),
         "CTranslate2": lambda: sides.ctranslate2(converted, work, COMPUTE_TYPE[precision]),
         "transformers": lambda: sides.transformers(checkpoint, work),
+        "mistral.rs": lambda: sides.mistralrs(checkpoint, work),
     }
     running = []
-    for name in ["ntl", *PEERS[precision]]:
+    # mistral.rs has no encoder-decoder that writes text.
+    known = [name for name in PEERS[precision] if end is None or name != "mistral.rs"]
+    for name in ["ntl", *[name for name in known if name in args.peers]]:
         try:
             running.append(starts[name]())
         except sides.Unavailable as unavailable:

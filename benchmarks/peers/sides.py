@@ -62,5 +62,12 @@ def ctranslate2(converted: Path, work: list, compute_type: str) -> Side:
     return Side("CTranslate2", [*program, "--compute-type", compute_type, *work])
 
 
+def mistralrs(model: Path, work: list) -> Side:
+    server = os.environ.get("NTL_MISTRALRS")
+    if server is None:
+        raise Unavailable("NTL_MISTRALRS names no ntl-server that was built with it")
+    return Side("mistral.rs", [sys.executable, HERE / "side_mistralrs.py", server, model, *work])
+
+
 def transformers(model: Path, work: list) -> Side:
     return Side("transformers", [sys.executable, HERE / "side_transformers.py", model, *work])
