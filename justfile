@@ -52,6 +52,14 @@ conformance *ARGS:
 conformance-eval DATA *ARGS:
     python3 eval/conformance/gsm8k.py --data {{DATA}} {{ARGS}}
 
+# Holds lm-evaluation-harness over HTTP against its own Hugging Face backend (the file says what has to be installed).
+conformance-lm-eval *FOLDERS:
+    python3 server/conformance/lm_eval_beside_hf.py {{FOLDERS}}
+
+# Holds the answers of both backends against each other; NTL_SERVER is a build with --features mistralrs.
+conformance-backends *FOLDERS:
+    python3 server/conformance/backends.py {{FOLDERS}}
+
 # The test of traces, in a build that sends them.
 test-traces:
     cargo test --locked --package ntl-server --features otel --test traces

@@ -1,18 +1,14 @@
 """A server of the demo checkpoint on a free port, and what the tests ask it."""
 
 import json
-import os
-import re
 import shutil
-import signal
-import subprocess
-import tempfile
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+import served
 
 KEY = "conformance-key"
 
@@ -23,34 +19,8 @@ TEMPLATE = """{% for message in messages %}{{ message['role'] }}: {{ message['co
 {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
 
 
-class Server:
-    """A running ntl-server; `flags` are those of its command line."""
-
-    def __init__(self, *flags):
-        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-        command = [os.environ["NTL_SERVER"], "--port", "0", "--log-format", "json", *flags]
-        self.process = subprocess.Popen(command, stderr=self.log)
-        self.address = self.wait(self._address)
-        self.url = f"http://{self.address}"
-        self.wait(lambda: httpx.get(f"{self.url}/health/ready").status_code == 200)
-
-    def logged(self):
-        return Path(self.log.name).read_text()
-
-    def _address(self):
-        found = re.search(r'"address":"([^"]+)"', self.logged())
-        return found and found.group(1)
-
-    def wait(self, condition, seconds=60):
-        """What `condition` says once it is true."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                raise AssertionError(f"the server ended: {self.logged()}")
-            if value := condition():
-                return value
-            time.sleep(0.02)
-        raise AssertionError(f"not within {seconds} s: {condition}")
+class Server(served.Server):
+    """A running ntl-server whose metrics are read as Prometheus reads them."""
 
     def metrics(self):
         """All samples as {(name, sorted labels): value}."""
@@ -63,25 +33,10 @@ class Server:
         }
 
     def metric(self, name, **labels):
-        """The sum of all samples of a name with these labels."""
         wanted = labels.items()
         return sum(
             value for (found, having), value in self.metrics().items() if found == name and wanted <= dict(having).items()
         )
-
-    def quiet(self):
-        """Whether nothing is being answered."""
-        return all(
-            self.metric(gauge) == 0 for gauge in ("ntl_requests_in_flight", "ntl_queue_depth", "ntl_sequences_running")
-        )
-
-    def terminate(self):
-        self.process.send_signal(signal.SIGTERM)
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
