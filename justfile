@@ -32,6 +32,10 @@ pack-demo DIR:
 docker FEATURES="":
     docker build --build-arg FEATURES={{FEATURES}} --tag ntl-server .
 
+# Tests of the products under AddressSanitizer.
+sanitize:
+    scripts/sanitize
+
 # A CUDA toolkit to build with, without root and without a GPU; prints the environment to source.
 cuda-toolchain:
     @scripts/cuda-toolchain
