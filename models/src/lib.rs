@@ -5,6 +5,7 @@
 //! conversations. Not here: HTTP, and what a number is (`ntl-core`).
 
 mod adapter;
+mod answers;
 pub mod batch;
 pub mod causal;
 pub mod chat;

@@ -9,7 +9,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ntl_core::engine::{BatchModel, ContextId, NodeId, PathRow, Prompt, Row};
+use ntl_core::engine::{Answer, BatchModel, ContextId, NodeId, PathRow, Prompt, Row, Wanted};
+use ntl_core::numbers::Softmax;
+use ntl_core::sampling::argmax;
 use ntl_models::causal::{Causal, CausalOptions};
 use ntl_models::checkpoint::{CheckpointFiles, architecture};
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, load};
@@ -108,6 +110,44 @@ fn decoder_only_models_in_f32_give_the_logits_of_the_cpu() {
         for name in ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"] {
             let f32 = DtypeChoice::F32;
             assert_close(name, causal(name, on(DeviceChoice::Cpu, f32)), causal(name, on(GPU, f32)));
+        }
+    }
+}
+
+/// Rows of one step, each wanting something else, against the whole row of the same model.
+fn assert_answers(name: &str, mut model: Box<dyn BatchModel>) {
+    let tokens = model.info().tokens;
+    let opened = model.open(&[&vec![9, 4, 11].into()]).unwrap()[0];
+    let wanting = |wanted| {
+        let path = PathRow::new(None, opened.first_token).wanting(wanted);
+        Row { context: opened.context, path }
+    };
+    let ids: Vec<u32> = (0..tokens as u32).step_by(3).collect();
+    let rows = [Wanted::Best, Wanted::All, Wanted::Ids(ids.as_slice().into())].map(wanting);
+    let logits = model.step(&rows).unwrap();
+    let (whole, want) = (logits.row(1), Softmax::new(logits.row(1)).unwrap());
+    for (row, ids) in [(0, &[][..]), (2, &ids)] {
+        let best = match logits.answer(row) {
+            Answer::Reduced(reduced) => Some(reduced.best.0 as usize),
+            Answer::Whole(_) => None,
+        };
+        assert_eq!(best, Some(argmax(&whole[..tokens])), "{name}: a row that is not whole");
+        let got = Softmax::of(logits.answer(row)).unwrap();
+        for &id in ids {
+            let (got, want) = (got.probability(id), want.probability(id));
+            assert!((got - want).abs() < 1e-5, "{name}, id {id}: {got} instead of {want}");
+        }
+        let (got, want) = (got.probability_from(tokens), want.probability_from(tokens));
+        assert!((got - want).abs() < 1e-5, "{name}, padding: {got} instead of {want}");
+    }
+}
+
+#[test]
+fn what_rows_want_is_worked_out_on_the_gpu() {
+    if gpu() {
+        for dtype in [DtypeChoice::F32, DtypeChoice::Bf16] {
+            assert_answers("t5", t5(on(GPU, dtype)));
+            assert_answers("llama", causal("llama-llama3", on(GPU, dtype)));
         }
     }
 }

@@ -4,10 +4,13 @@
 //! known in closed form, and failures, panics and waiting are a line each.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::engine::{
-    BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Row,
+    BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Reduced, Row,
+    Wanted,
 };
+use crate::sampling::argmax;
 
 /// Logits after a prompt and the tokens decoded so far (without the first token).
 pub type Script = Box<dyn FnMut(&[u32], &[u32]) -> Result<Vec<f32>, ModelError> + Send>;
@@ -100,5 +103,47 @@ impl BatchModel for ScriptedModel {
 
     fn close(&mut self, context: ContextId) {
         self.contexts.remove(&context);
+    }
+}
+
+/// The same answers as a model would give them that keeps from each row what it does not want to know. `tokens`: ids from
+/// there on are padding.
+///
+/// # Errors
+/// Not with logits that a model answered these rows with.
+pub fn only_wanted(logits: &Logits, rows: &[Row], tokens: usize) -> Result<Logits, ModelError> {
+    let (mut values, mut answers, mut vocab) = (Vec::new(), Vec::new(), 1);
+    for (index, row) in rows.iter().enumerate() {
+        let whole = logits.row(index);
+        vocab = whole.len();
+        answers.push(match &row.path.wanted {
+            Wanted::All => {
+                values.extend(whole);
+                None
+            }
+            Wanted::Best => Some(reduced(whole, tokens, &Arc::from([]))),
+            Wanted::Ids(ids) => Some(reduced(whole, tokens, ids)),
+        });
+    }
+    let numbers: Vec<f32> = (0..rows.len()).filter_map(|index| logits.number(index)).collect();
+    let wanted = Logits::mixed(values, vocab, answers)?;
+    if numbers.is_empty() { Ok(wanted) } else { wanted.with_numbers(numbers) }
+}
+
+/// What [`Wanted::Ids`] asks for, of a whole row. Ids beyond it have a logit of minus infinity.
+fn reduced(logits: &[f32], tokens: usize, ids: &Arc<[u32]>) -> Reduced {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights = |logits: &[f32]| logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
+    let (known, padding) = logits.split_at(tokens.min(logits.len()));
+    let best = argmax(known);
+    let logit = |&id: &u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    Reduced {
+        tokens,
+        best: (best as u32, logit(&(best as u32))),
+        max,
+        total: weights(logits),
+        padding: weights(padding),
+        ids: Arc::clone(ids),
+        logits: ids.iter().map(logit).collect(),
     }
 }

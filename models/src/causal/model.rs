@@ -14,9 +14,10 @@ use super::layers::{Layer, Loader, Norm, Span};
 use super::prefix::PrefixCache;
 use super::{CausalConfig, Positions};
 use crate::adapter::Adapter;
+use crate::answers::Answers;
 use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
 use crate::nodes::{Group, NodeShape, NodeStore, grow};
-use crate::ops::{Placement, Plans, Turns, Visible, Weight};
+use crate::ops::{Placement, Plans, Product, Turns, Visible, Weight};
 
 /// How a model is loaded, beside what its files say.
 #[derive(Debug, Clone)]
@@ -44,6 +45,7 @@ pub struct Causal {
     prefixes: PrefixCache,
     contexts: HashMap<ContextId, Context>,
     opened: u64,
+    answers: Answers,
 }
 
 impl Causal {
@@ -108,6 +110,7 @@ impl Causal {
             prefixes,
             contexts,
             opened: 0,
+            answers: Answers::new(options.tokens),
         })
     }
 
@@ -152,8 +155,8 @@ impl Causal {
         }
     }
 
-    /// Logits `[R, vocab]`, flattened, of rows whose embeddings are `x` `[R, hidden]`.
-    fn logits(&self, mut x: Tensor, spans: &[Span<'_>]) -> Result<Vec<f32>> {
+    /// Logits `[R, vocab]` of rows whose embeddings are `x` `[R, hidden]`.
+    fn logits(&self, mut x: Tensor, spans: &[Span<'_>]) -> Result<Product> {
         let (turns, plans) = (self.turns(spans), Plans::default());
         for (index, layer) in self.layers.iter().enumerate() {
             x = layer.forward(&x, index, spans, (turns.as_ref(), &plans))?;
@@ -161,7 +164,7 @@ impl Causal {
         let hidden = self.norm.forward(&x)?;
         let scale = self.config.multipliers.logits;
         let hidden = if (scale - 1.0).abs() > f64::EPSILON { (hidden / scale)? } else { hidden };
-        self.head.forward(&hidden)?.flatten_all()?.to_dtype(DType::F32)?.to_vec1()
+        self.head.product(&hidden)
     }
 
     /// Stores keys and values of rows in every layer; nothing else of them is wanted.
@@ -281,7 +284,8 @@ impl BatchModel for Causal {
         let spans: Vec<_> = groups.iter().filter_map(|group| span(group, &self.contexts)).collect();
         let tokens: Vec<u32> = rows.iter().map(|row| row.path.token).collect();
         let x = self.embed(&tokens, spans.iter().flat_map(Span::positions))?;
-        Logits::new(self.logits(x, &spans).map_err(compute)?, self.config.vocab_size)
+        let logits = self.logits(x, &spans).map_err(compute)?;
+        self.answers.of(logits, rows)
     }
 
     fn close(&mut self, context: ContextId) {

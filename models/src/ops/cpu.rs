@@ -4,8 +4,8 @@ use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 use pulp::Simd;
 use rayon::prelude::*;
 
-/// Whether the loops of this module apply.
-pub(super) fn is_plain(tensor: &Tensor) -> bool {
+/// Whether the loops of this module apply, and the numbers are where the host reads them.
+pub(crate) fn is_plain(tensor: &Tensor) -> bool {
     #[cfg(test)]
     if composed::is_on() {
         return false;

@@ -19,8 +19,9 @@ pub(crate) use attention::{AttentionRow, Heads, KeyValues, RelativeBias, Visible
 pub(crate) use batched::Plans;
 #[cfg(test)]
 pub(crate) use cpu::composed;
+pub(crate) use cpu::is_plain;
 pub(crate) use matmul::Format;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use rotary::{Turns, rotate};
 pub use weight::Placement;
-pub(crate) use weight::Weight;
+pub(crate) use weight::{Product, Weight};

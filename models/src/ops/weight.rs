@@ -64,6 +64,12 @@ pub(crate) enum Weight {
     Whole(Tensor),
 }
 
+/// What a weight was applied to: numbers `[M, N]` where they were computed by loops, a tensor elsewhere.
+pub(crate) enum Product {
+    Values { values: Vec<f32>, n: usize },
+    Tensor(Tensor),
+}
+
 impl Weight {
     /// Packs a tensor `[N, K]`. One that is a single number seen everywhere stays what it is.
     pub(crate) fn new(tensor: Tensor, place: &Placement) -> Result<Self> {
@@ -82,6 +88,17 @@ impl Weight {
         match self {
             Self::Whole(weight) => batched::product(&x.to_dtype(weight.dtype())?, &weight.t()?),
             Self::Packed { n, .. } => self.parts(x, [*n]).map(|[all]| all),
+        }
+    }
+
+    /// The same without a tensor around it where none is needed: its numbers are not copied to be read.
+    pub(crate) fn product(&self, x: &Tensor) -> Result<Product> {
+        match self {
+            Self::Whole(_) => self.forward(x).map(Product::Tensor),
+            Self::Packed { n, .. } => {
+                let values = self.products(x, &[*n])?.pop().unwrap_or_default();
+                Ok(Product::Values { values, n: *n })
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::layers::Loader;
 use crate::checkpoint::LoadError;
-use crate::ops::Weight;
+use crate::ops::{Product, Weight};
 
 const NAME: &str = "lm_head.weight";
 /// The bigger head of xVal: two layers, numbered as parts of a `torch.nn.Sequential`.
@@ -50,10 +50,10 @@ impl Head {
     }
 
     /// `[R, d_model]`, scaled, to `[R, vocab]`.
-    pub(super) fn logits(&self, scaled: &Tensor) -> Result<Tensor> {
+    pub(super) fn logits(&self, scaled: &Tensor) -> Result<Product> {
         match &self.hidden {
-            Some(hidden) => self.weight.forward(&hidden.forward(scaled)?.gelu_erf()?),
-            None => self.weight.forward(scaled),
+            Some(hidden) => self.weight.product(&hidden.forward(scaled)?.gelu_erf()?),
+            None => self.weight.product(scaled),
         }
     }
 }

@@ -10,6 +10,7 @@ use super::head::Head;
 use super::layers::Loader;
 use super::stacks::{Stacks, compute, load_embeddings};
 use super::xval::{NumberScaling, POSITIONS, Xval};
+use crate::answers::Answers;
 use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
 use crate::ops::Placement;
 
@@ -31,6 +32,7 @@ pub struct T5 {
     stacks: Stacks,
     head: Head,
     xval: Option<Xval>,
+    answers: Answers,
 }
 
 /// What the tokenizer decides about a model.
@@ -117,7 +119,8 @@ impl T5 {
             info.prompt_tokens_max = info.prompt_tokens_max.min(POSITIONS);
             info.answer_tokens_max = Some(POSITIONS);
         }
-        Ok(Self { info, stacks, head, xval })
+        let answers = Answers::new(info.tokens);
+        Ok(Self { info, stacks, head, xval, answers })
     }
 
     /// Encoder output of several prompts of any lengths, each at least one token: one `[T, d_model]` per prompt.
@@ -164,8 +167,7 @@ impl BatchModel for T5 {
             x = xval.embed_rows(&x, rows, &groups)?;
         }
         let hidden = self.head.scaled(&self.stacks.decode(x, &groups)?).map_err(compute)?;
-        let logits = self.head.logits(&hidden).and_then(|logits| logits.flatten_all()?.to_vec1());
-        let logits = Logits::new(logits.map_err(compute)?, self.stacks.config.vocab_size)?;
+        let logits = self.answers.of(self.head.logits(&hidden).map_err(compute)?, rows)?;
         match &mut self.xval {
             Some(xval) => logits.with_numbers(xval.predict(&hidden, &groups)?),
             None => Ok(logits),

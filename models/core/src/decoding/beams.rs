@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
+use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution, whole};
 use crate::engine::{
     BeamJob, EarlyStopping, EngineError, Event, FinishReason, NodeId, PathRow, TokenLogprob, TokenText,
 };
@@ -91,7 +91,7 @@ impl BeamDecoding {
 
     /// Adds the best continuations of one running text.
     fn extend(&mut self, beam: usize, result: StepResult<'_>, row: usize) -> Result<(), EngineError> {
-        let ((logits, node), number) = (result.row(row), result.number(row));
+        let (logits, node, number) = (whole(result.answer(row))?, result.node(row), result.number(row));
         check_row(logits)?;
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         let known = self.vocabulary.known(logits);
@@ -221,7 +221,7 @@ impl BeamDecoding {
 impl Decoding for BeamDecoding {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step = (self.running.len() - self.computed).min(rows_max);
-        self.running[self.computed..][..self.in_step].iter().map(|beam| beam.row).collect()
+        self.running[self.computed..][..self.in_step].iter().map(|beam| beam.row.clone()).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::tests::{number_job, tree};
+use super::tests::{drive, number_job, tree};
 use super::*;
 use crate::engine::{BatchModel, FinishReason, NumberJob, NumberMethod, NumberOutcome, Prompt, Row, TextJob};
 use crate::numbers::{Effect, GrammarLimits, Interval, NumberPiece, NumberState};
@@ -70,18 +70,8 @@ fn model(next: impl Fn(&[u32]) -> Vec<(u32, f64)> + Send + 'static) -> ScriptedM
 
 fn run(mut model: ScriptedModel, vocabulary: &Vocabulary, request: &Request) -> Vec<Event> {
     let opened = model.open(&[&Prompt::from(vec![5, 1])]).unwrap()[0];
-    let mut decoding = vocabulary.decoding(request, &[], opened.first_token);
-    let (mut events, mut nodes) = (Vec::new(), 0);
-    loop {
-        let paths = decoding.next_rows(4);
-        let rows: Vec<_> = paths.iter().map(|&path| Row { context: opened.context, path }).collect();
-        let logits = model.step(&rows).unwrap();
-        let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(nodes) };
-        nodes += rows.len() as u32;
-        if decoding.advance(result, &mut events).unwrap() == Progress::Done {
-            return events;
-        }
-    }
+    let start = || vocabulary.decoding(request, &[], opened.first_token);
+    drive(&mut model, opened.context, start, 4).unwrap()
 }
 
 fn number(model: ScriptedModel, job: NumberJob) -> NumberOutcome {
@@ -265,7 +255,7 @@ fn a_broken_head_is_an_error_of_the_request() {
     let (mut model, vocabulary) = point(f32::NAN);
     let opened = model.open(&[&Prompt::from(vec![1])]).unwrap()[0];
     let mut decoding = vocabulary.decoding(&Request::Text(text_job()), &[], opened.first_token);
-    let path = decoding.next_rows(1)[0];
+    let path = decoding.next_rows(1).remove(0);
     let logits = model.step(&[Row { context: opened.context, path }]).unwrap();
     let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(0) };
     assert!(decoding.advance(result, &mut Vec::new()).is_err());

@@ -17,11 +17,13 @@ mod encoding_tests;
 mod property_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wanted_tests;
 
 use std::sync::Arc;
 
-use crate::engine::{EngineError, Event, Logits, NodeId, PathRow, Request, TokenNumber};
-use crate::numbers::{NumberGrammar, Softmax};
+use crate::engine::{Answer, EngineError, Event, Logits, NodeId, PathRow, Request, TokenNumber, Wanted};
+use crate::numbers::{NumberGrammar, NumberRules, Softmax};
 use crate::sampling::argmax;
 use crate::text::TextDecoder;
 
@@ -40,9 +42,19 @@ pub struct StepResult<'a> {
 }
 
 impl<'a> StepResult<'a> {
-    /// Logits and node of the n-th row that the decoding asked for.
-    pub fn row(&self, n: usize) -> (&'a [f32], NodeId) {
-        (self.logits.row(self.first_row + n), NodeId(self.first_node.0 + n as u32))
+    /// What the model says at the n-th row that the decoding asked for.
+    pub fn answer(&self, n: usize) -> Answer<'a> {
+        self.logits.answer(self.first_row + n)
+    }
+
+    /// The node that this row became.
+    pub fn node(&self, n: usize) -> NodeId {
+        NodeId(self.first_node.0 + n as u32)
+    }
+
+    /// The probabilities behind it.
+    fn softmax(&self, n: usize) -> Result<Softmax<'a>, EngineError> {
+        Softmax::of(self.answer(n)).ok_or_else(not_a_distribution)
     }
 
     /// What the model's number head says at that row, where it has one.
@@ -62,7 +74,8 @@ pub enum Progress {
 
 /// One request on its way from the first row to the last event.
 pub trait Decoding: Send {
-    /// Rows to compute next, the most useful first. At least one while running, at most `rows_max` (never 0).
+    /// Rows to compute next, each with what is to be known of it, the most useful first. At least one while running, at
+    /// most `rows_max` (never 0).
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow>;
 
     /// Takes the logits of exactly the rows of the last [`Decoding::next_rows`] and says what came of them.
@@ -93,6 +106,38 @@ impl Vocabulary {
         &logits[..self.tokens.min(logits.len())]
     }
 
+    /// The most probable id that may be produced, of equals the lowest; 0 where none is possible.
+    fn argmax(&self, answer: Answer<'_>) -> u32 {
+        match answer {
+            Answer::Whole(logits) => argmax(self.known(logits)) as u32,
+            Answer::Reduced(reduced) => reduced.best.0,
+        }
+    }
+
+    /// The same for a greedy text, which needs one that is possible.
+    fn best(&self, answer: Answer<'_>) -> Result<u32, EngineError> {
+        let best = self.argmax(answer);
+        let logit = match answer {
+            Answer::Whole(logits) => {
+                check_row(logits)?;
+                self.known(logits).get(best as usize).copied()
+            }
+            Answer::Reduced(reduced) => reduced.logit(best).filter(|_| reduced.is_distribution()),
+        };
+        let possible = logit.is_some_and(|logit| logit > f32::NEG_INFINITY);
+        if possible { Ok(best) } else { Err(not_a_distribution()) }
+    }
+
+    /// What a search that reads a number by these rules wants to know of its rows. A reduced row says how much is padding
+    /// from `tokens` on only.
+    fn wanted(&self, rules: &NumberRules) -> Wanted {
+        if self.grammar.tokens() == self.tokens {
+            Wanted::Ids(Arc::clone(rules.read_ids()))
+        } else {
+            Wanted::All
+        }
+    }
+
     /// What one position says about numbers: the number head's value with the probability of the token that stands
     /// for it, else the expectation over number tokens. `None` where no number is possible.
     fn number_at(&self, softmax: &Softmax<'_>, head: Option<f32>) -> Option<TokenNumber> {
@@ -116,6 +161,14 @@ impl Vocabulary {
             Request::Number(job) => number::decoding(job, self, before, first_token),
             Request::Score(job) => Box::new(score::ScoreDecoding::new(job, first_token)),
         }
+    }
+}
+
+/// The logits of a row that wanted all of them.
+fn whole(answer: Answer<'_>) -> Result<&[f32], EngineError> {
+    match answer {
+        Answer::Whole(logits) => Ok(logits),
+        Answer::Reduced(_) => Err(EngineError::Step("the model kept logits that were asked for".to_owned())),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Scoring a target: a chain of rows, as many of a step as fit, whose logits are read and not chosen from.
 
-use super::{Decoding, Progress, StepResult};
+use super::{Decoding, Progress, StepResult, whole};
 use crate::engine::{
     EngineError, Event, NodeId, PathRow, ScoreJob, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore,
 };
@@ -52,7 +52,7 @@ impl Decoding for ScoreDecoding {
         let first = self.scores.len();
         let wanted = self.job.target.len().min(self.asked as usize);
         for place in first..wanted {
-            let (logits, _) = result.row(place - first);
+            let logits = whole(result.answer(place - first))?;
             let score = self.score(logits, self.job.target.ids[place])?;
             self.scores.push(score);
         }
@@ -94,7 +94,8 @@ mod tests {
         loop {
             let paths = decoding.next_rows(rows_max);
             assert!((1..=rows_max).contains(&paths.len()));
-            let rows: Vec<Row> = paths.iter().map(|&path| Row { context: opened.context, path }).collect();
+            let rows: Vec<Row> =
+                paths.into_iter().map(|path| Row { context: opened.context, path }).collect();
             let logits = model.step(&rows).unwrap();
             let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(nodes) };
             nodes += rows.len() as u32;

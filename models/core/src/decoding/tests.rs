@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::engine::{
-    After, BatchModel, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator, TextJob,
+    After, BatchModel, ContextId, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator, TextJob,
 };
 use crate::numbers::{Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::Sampling;
-use crate::scripted::ScriptedModel;
+use crate::scripted::{ScriptedModel, only_wanted};
 
 /// Pieces of the toy vocabulary; 0 starts and 1 ends a text. `12` is a token of two digits.
 pub(super) const PIECES: [&str; 17] =
@@ -69,18 +69,54 @@ pub(super) fn run_behind(
 ) -> Result<Vec<Event>, EngineError> {
     let (before, request) = asked;
     let opened = model.open(&[&vec![2, 1].into()]).unwrap()[0];
-    let mut decoding = vocabulary().decoding(&request, before, opened.first_token);
-    let (mut events, mut nodes) = (Vec::new(), 0);
+    let start = || vocabulary().decoding(&request, before, opened.first_token);
+    drive(&mut model, opened.context, start, rows_max)
+}
+
+/// Runs a decoding under an opened context to its end. A second one is told only what its rows want to know, and has to
+/// come to the same.
+pub(super) fn drive(
+    model: &mut ScriptedModel,
+    context: ContextId,
+    start: impl Fn() -> Box<dyn Decoding>,
+    rows_max: usize,
+) -> Result<Vec<Event>, EngineError> {
+    let (mut decoding, mut sparing) = (start(), start());
+    let (mut events, mut sparing_events, mut nodes) = (Vec::new(), Vec::new(), 0);
     loop {
         let paths = decoding.next_rows(rows_max);
         assert!((1..=rows_max).contains(&paths.len()), "{} rows of {rows_max}", paths.len());
-        let rows: Vec<_> = paths.iter().map(|&path| Row { context: opened.context, path }).collect();
+        assert_eq!(sparing.next_rows(rows_max), paths);
+        let rows: Vec<_> = paths.into_iter().map(|path| Row { context, path }).collect();
         let logits = model.step(&rows).unwrap();
+        let wanted = only_wanted(&logits, &rows, model.info().tokens).unwrap();
         let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(nodes) };
         nodes += rows.len() as u32;
-        if decoding.advance(result, &mut events)? == Progress::Done {
+        let progress = decoding.advance(result, &mut events);
+        let result = StepResult { logits: &wanted, ..result };
+        assert_eq!(sparing.advance(result, &mut sparing_events), progress);
+        if progress? == Progress::Done {
+            assert_same(&sparing_events, &events);
             return Ok(events);
         }
+    }
+}
+
+/// Texts are the same, numbers but for rounding.
+fn assert_same(got: &[Event], want: &[Event]) {
+    assert_eq!(got.len(), want.len());
+    for (got, want) in got.iter().zip(want) {
+        let (Event::Number(got), Event::Number(want)) = (got, want) else {
+            assert_eq!(got, want);
+            continue;
+        };
+        assert_eq!(leaves(got), leaves(want));
+        let mass = want.distribution.mass();
+        assert_masses(got, mass.closed, mass.invalid, mass.open);
+        let counts = |outcome: &NumberOutcome| (outcome.nodes, outcome.forward_passes, outcome.truncated);
+        assert_eq!(counts(got), counts(want));
+        let value = |outcome: &NumberOutcome| outcome.token_value.map(|value| (value * 1e5).round());
+        assert_eq!(value(got), value(want));
     }
 }
 

@@ -8,6 +8,7 @@
 mod error;
 mod event;
 mod job;
+mod logits;
 mod model;
 mod score;
 
@@ -17,7 +18,8 @@ pub use job::{
     After, BeamJob, EarlyStopping, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request,
     Terminator, TextJob,
 };
+pub use logits::{Answer, Logits, Reduced, Wanted};
 pub use model::{
-    BatchModel, CacheCost, ContextId, Logits, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Prompt, Row,
+    BatchModel, CacheCost, ContextId, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Prompt, Row,
 };
 pub use score::{ScoreJob, ScoreOutcome, TokenScore};

@@ -1,6 +1,6 @@
-//! What a model offers to the batch engine. No tensors: logits cross this line as plain `f32`.
+//! What a model offers to the batch engine. No tensors cross this line.
 
-use super::ModelError;
+use super::{Logits, ModelError, Wanted};
 
 /// Names one opened context of a model; never reused within a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,7 +56,7 @@ impl From<Vec<u32>> for Prompt {
 }
 
 /// One row as a decoding asks for it, before the engine says in which context.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PathRow {
     /// The node this row extends; `None` starts a path at the context itself. It may be a row of the same
     /// step that stands earlier in it, which is how a whole target is scored in one step.
@@ -66,17 +66,24 @@ pub struct PathRow {
     /// The number that the token stands for, where it stands for one beside it (xVal). `None` takes what the model
     /// itself predicted at the parent.
     pub number: Option<f32>,
+    /// What is to be known of the logits behind it.
+    pub wanted: Wanted,
 }
 
 impl PathRow {
-    /// The row of `token` after `parent`.
+    /// The row of `token` after `parent`, with all of its logits.
     pub fn new(parent: Option<NodeId>, token: u32) -> Self {
-        Self { parent, token, number: None }
+        Self { parent, token, number: None, wanted: Wanted::All }
+    }
+
+    /// The same row, of whose logits only so much is to be known.
+    pub fn wanting(self, wanted: Wanted) -> Self {
+        Self { wanted, ..self }
     }
 }
 
 /// One row of a step: "what follows `token`, after `parent`, under `context`?"
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// The context that the row belongs to.
     pub context: ContextId,
@@ -93,54 +100,6 @@ pub struct Opened {
     pub first_token: u32,
     /// How many of the prompt's tokens were not computed again, because an earlier prompt began with them.
     pub reused_tokens: usize,
-}
-
-/// Next-token logits of the rows of one step, in the order of the rows.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Logits {
-    values: Vec<f32>,
-    vocab: usize,
-    /// What a number head says at each row; empty for models without one.
-    numbers: Vec<f32>,
-}
-
-impl Logits {
-    /// `values` holds `rows * vocab` numbers, row by row.
-    ///
-    /// # Errors
-    /// When `values` is not a whole number of rows.
-    pub fn new(values: Vec<f32>, vocab: usize) -> Result<Self, ModelError> {
-        if vocab == 0 || !values.len().is_multiple_of(vocab) {
-            return Err(ModelError::LogitsShape { values: values.len(), vocab });
-        }
-        Ok(Self { values, vocab, numbers: Vec::new() })
-    }
-
-    /// The same rows with what the model's number head says at each of them.
-    ///
-    /// # Errors
-    /// When there is not one number a row.
-    pub fn with_numbers(self, numbers: Vec<f32>) -> Result<Self, ModelError> {
-        if numbers.len() != self.rows() {
-            return Err(ModelError::LogitsShape { values: numbers.len(), vocab: 1 });
-        }
-        Ok(Self { numbers, ..self })
-    }
-
-    /// What the model's number head says at a row: the number that may follow it. `None` without such a head.
-    pub fn number(&self, index: usize) -> Option<f32> {
-        self.numbers.get(index).copied()
-    }
-
-    /// The logits of one row, as wide as the model's output layer (padding ids included).
-    pub fn row(&self, index: usize) -> &[f32] {
-        &self.values[index * self.vocab..(index + 1) * self.vocab]
-    }
-
-    /// How many rows there are.
-    pub fn rows(&self) -> usize {
-        self.values.len() / self.vocab
-    }
 }
 
 /// How a checkpoint writes numbers.
@@ -233,7 +192,8 @@ pub trait BatchModel: Send {
     /// When the computation fails; then none of the prompts was opened.
     fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError>;
 
-    /// Decodes one token at each row and returns the logits of what may follow it.
+    /// Decodes one token at each row and returns the logits of what may follow it, or as much of them as the row wants to
+    /// know. More is allowed: whole rows answer everything.
     ///
     /// Rows of one context become its next nodes, in order.
     ///

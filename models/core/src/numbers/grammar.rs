@@ -3,6 +3,9 @@
 //! Built once per checkpoint. A step looks only at the ids that can touch a number in its state; all the others
 //! share one probability, the rest of the softmax.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::state::{Phase, Reading};
 use super::{Decimal, GrammarLimits, Interval, NumberPiece, NumberRules, NumberState, Softmax};
 use crate::engine::Terminator;
@@ -19,6 +22,8 @@ pub struct NumberGrammar {
     point: bool,
     /// For each [`Phase`], the ids that could continue a number there.
     touching: [Vec<u32>; Phase::ALL.len()],
+    /// All of these, and the ends of a sequence: what most requests look at.
+    read: Arc<[u32]>,
 }
 
 /// A number that is complete, and how probable this spelling of it is.
@@ -63,7 +68,9 @@ impl NumberGrammar {
         let touching =
             Phase::ALL.map(|phase| touching_ids(&pieces, &eos_ids, phase, GrammarLimits::default()));
         let head = (0u32..).zip(&pieces).find(|(_, piece)| matches!(piece, Some(NumberPiece::Head)));
-        Self { head: head.map(|(id, _)| id), pieces, eos_ids, point: false, touching }
+        let head = head.map(|(id, _)| id);
+        let read = rising(touching.iter().flatten().chain(&eos_ids));
+        Self { head, pieces, eos_ids, point: false, touching, read }
     }
 
     /// For a model that writes nothing and answers every prompt by the one number that its head says.
@@ -79,6 +86,11 @@ impl NumberGrammar {
     /// The id that stands for numbers that a number head says.
     pub fn head_id(&self) -> Option<u32> {
         self.head
+    }
+
+    /// How many ids it knows.
+    pub fn tokens(&self) -> usize {
+        self.pieces.len()
     }
 
     /// Whether there are numbers at all.
@@ -105,7 +117,11 @@ impl NumberGrammar {
         }
         let separating =
             limits.has_thousands().then(|| touching_ids(&self.pieces, &self.eos_ids, Phase::Integer, limits));
-        NumberRules { limits, terminator, range, ending, separating }
+        let read = match &terminator {
+            Terminator::Any | Terminator::Eos if separating.is_none() => Arc::clone(&self.read),
+            _ => rising(self.read.iter().chain(&ending).chain(separating.iter().flatten())),
+        };
+        NumberRules { limits, terminator, range, ending, separating, read }
     }
 
     /// What one token does after `state`; the same that [`NumberGrammar::expand`] makes of all tokens at once.
@@ -213,6 +229,11 @@ impl Expansion {
             None => self.invalid += probability,
         }
     }
+}
+
+/// The ids in rising order, each once.
+fn rising<'a>(ids: impl Iterator<Item = &'a u32>) -> Arc<[u32]> {
+    ids.copied().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// A probability below which all tokens together have at most `mass`.

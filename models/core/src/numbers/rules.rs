@@ -1,5 +1,7 @@
 //! What one request reads as a number, and what ends one. Made by [`NumberGrammar::rules`](super::NumberGrammar::rules).
 
+use std::sync::Arc;
+
 use super::state::Reading;
 use super::{Decimal, GrammarLimits, Interval, NumberState};
 use crate::engine::Terminator;
@@ -14,9 +16,16 @@ pub struct NumberRules {
     pub(super) ending: Vec<u32>,
     /// The ids that could continue digits, where thousands separators are read as well.
     pub(super) separating: Option<Vec<u32>>,
+    /// Every id whose logit a search may look at, rising.
+    pub(super) read: Arc<[u32]>,
 }
 
 impl NumberRules {
+    /// Every id whose logit [`NumberGrammar::expand`](super::NumberGrammar::expand) looks at in any state, rising.
+    pub fn read_ids(&self) -> &Arc<[u32]> {
+        &self.read
+    }
+
     /// The value of a number that one of its own tokens also ends, by going on with `rest`.
     pub(super) fn value_before(&self, state: NumberState, rest: &str) -> Option<Decimal> {
         let value = match &self.terminator {

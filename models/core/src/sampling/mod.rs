@@ -81,6 +81,11 @@ impl Sampler {
         self
     }
 
+    /// Whether it always takes the most probable token as the model has it: no temperature, no penalties.
+    pub fn takes_best(&self) -> bool {
+        self.sampling.temperature <= 0.0 && self.seen.is_none()
+    }
+
     /// The token chosen from `logits`; it counts as generated from now on. Of equal logits the lowest id wins.
     ///
     /// NaN is never chosen. `None` when no logit is above minus infinity.

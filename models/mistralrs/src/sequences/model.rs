@@ -86,7 +86,7 @@ impl SequenceModel {
 
     /// Turns a row into the next node of its context.
     fn grow(&mut self, row: &Row) -> Result<NodeId, ModelError> {
-        let (path, vocab, max) = (row.path, self.vocab, self.info.prompt_tokens_max);
+        let (path, vocab, max) = (&row.path, self.vocab, self.info.prompt_tokens_max);
         let context = self.contexts.get_mut(&row.context).ok_or(ModelError::UnknownContext(row.context))?;
         let position = match path.parent {
             None => context.prompt.len(),

@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
-use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
+use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution, whole};
 use super::{Root, rules, search};
-use crate::engine::{After, EngineError, Event, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow};
+use crate::engine::{
+    After, EngineError, Event, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow, Wanted,
+};
 use crate::numbers::{Distribution, NumberRules};
 use crate::sampling::Sampler;
 use crate::text::TextStream;
@@ -46,6 +48,13 @@ enum Stage {
     Ended(Option<NumberOutcome>),
 }
 
+impl Text {
+    /// What its next token needs to know.
+    fn wanted(&self) -> Wanted {
+        if self.sampler.takes_best() { Wanted::Best } else { Wanted::All }
+    }
+}
+
 impl ThenNumber {
     /// `place`: the ids in front of the texts in the same sequence, and the token of the first row.
     pub(super) fn new(job: &NumberJob, after: &After, vocabulary: &Vocabulary, place: (&[u32], u32)) -> Self {
@@ -81,14 +90,18 @@ impl ThenNumber {
         result: StepResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let (logits, node) = result.row(0);
-        check_row(logits)?;
-        let text = &mut self.texts[index];
-        let id = text.sampler.choose(self.vocabulary.known(logits)).ok_or_else(not_a_distribution)?;
+        let (answer, text) = (result.answer(0), &mut self.texts[index]);
+        let id = if text.wanted() == Wanted::Best {
+            self.vocabulary.best(answer)?
+        } else {
+            let logits = whole(answer)?;
+            check_row(logits)?;
+            text.sampler.choose(self.vocabulary.known(logits)).ok_or_else(not_a_distribution)?
+        };
         let ends = self.vocabulary.eos_ids.contains(&id);
         text.ids.push(id);
         let mut shown = if ends { String::new() } else { text.stream.push_numbered(id, result.number(0)) };
-        let next = PathRow::new(Some(node), id);
+        let next = PathRow::new(Some(result.node(0)), id);
         let over = ends || text.ids.len() >= self.max_tokens;
         let stage = if text.stream.stopped() {
             shown = shown + &self.marker + &self.gap;
@@ -164,8 +177,9 @@ impl ThenNumber {
 impl Decoding for ThenNumber {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step.clear();
-        if let Some(first) = self.first_row {
-            return vec![first];
+        if let (Some(first), Some(text)) = (&self.first_row, self.texts.first()) {
+            // All texts begin alike.
+            return vec![first.clone().wanting(text.wanted())];
         }
         let mut rows = Vec::new();
         for (index, text) in self.texts.iter_mut().enumerate() {
@@ -173,13 +187,14 @@ impl Decoding for ThenNumber {
             if left == 0 {
                 break;
             }
-            let wanted = match &mut text.stage {
-                Stage::Writes(row) => vec![*row],
+            let wanted = text.wanted();
+            let own = match &mut text.stage {
+                Stage::Writes(row) => vec![row.clone().wanting(wanted)],
                 Stage::Searches(search) => search.next_rows(left),
                 Stage::Begins | Stage::Ended(_) => continue,
             };
-            self.in_step.push((index, wanted.len()));
-            rows.extend(wanted);
+            self.in_step.push((index, own.len()));
+            rows.extend(own);
         }
         rows
     }

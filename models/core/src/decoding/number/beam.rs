@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::{Decoding, Progress, StepResult, not_a_distribution};
+use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
-use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow};
+use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow, Wanted};
 use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
 
 /// Follows the best prefixes.
 pub(super) struct NumberBeam {
     grammar: Arc<NumberGrammar>,
     rules: NumberRules,
+    /// What is to be known of every row.
+    wanted: Wanted,
     beams: usize,
     /// Prefixes of the present length; the first `computed` of them have been stepped.
     prefixes: Vec<Prefix>,
@@ -26,7 +28,7 @@ pub(super) struct NumberBeam {
     forward_passes: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Prefix {
     row: PathRow,
     state: NumberState,
@@ -34,9 +36,10 @@ struct Prefix {
 }
 
 impl NumberBeam {
-    pub(super) fn new(grammar: Arc<NumberGrammar>, rules: NumberRules, beams: usize, root: Root) -> Self {
+    pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, beams: usize, root: Root) -> Self {
         Self {
-            grammar,
+            grammar: Arc::clone(&vocabulary.grammar),
+            wanted: vocabulary.wanted(&rules),
             rules,
             beams: beams.max(1),
             prefixes: vec![Prefix { row: root.row, state: root.state, probability: 1.0 }],
@@ -50,8 +53,7 @@ impl NumberBeam {
         }
     }
 
-    fn extend(&mut self, prefix: Prefix, row: (&[f32], NodeId)) -> Result<(), EngineError> {
-        let softmax = Softmax::new(row.0).ok_or_else(not_a_distribution)?;
+    fn extend(&mut self, prefix: &Prefix, (softmax, node): (Softmax<'_>, NodeId)) {
         let expansion = self.grammar.expand(prefix.state, &softmax, &self.rules, 0.0);
         self.invalid += expansion.invalid * prefix.probability;
         let whole =
@@ -59,11 +61,10 @@ impl NumberBeam {
         self.found.extend(expansion.closed.into_iter().map(whole));
         let possible = expansion.children.into_iter().filter(|&(_, _, given)| given > 0.0);
         self.longer.extend(possible.map(|(token, state, given)| Prefix {
-            row: PathRow::new(Some(row.1), token),
+            row: PathRow::new(Some(node), token),
             state,
             probability: given * prefix.probability,
         }));
-        Ok(())
     }
 
     /// Keeps the best of what was found and goes on to longer prefixes. True when none of these can add to it.
@@ -94,16 +95,17 @@ impl NumberBeam {
 impl Decoding for NumberBeam {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step = (self.prefixes.len() - self.computed).min(rows_max);
-        self.prefixes[self.computed..][..self.in_step].iter().map(|prefix| prefix.row).collect()
+        let row = |prefix: &Prefix| prefix.row.clone().wanting(self.wanted.clone());
+        self.prefixes[self.computed..][..self.in_step].iter().map(row).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         self.forward_passes += 1;
         self.nodes += self.in_step;
         for row in 0..self.in_step {
-            let prefix = self.prefixes[self.computed + row];
+            let prefix = self.prefixes[self.computed + row].clone();
             let state = prefix.state.with_head(result.number(row));
-            self.extend(Prefix { state, ..prefix }, result.row(row))?;
+            self.extend(&Prefix { state, ..prefix }, (result.softmax(row)?, result.node(row)));
         }
         self.computed += self.in_step;
         if self.computed < self.prefixes.len() || !self.next_length() {

@@ -18,7 +18,7 @@ use crate::engine::{NumberJob, NumberMethod, PathRow};
 use crate::numbers::{NumberRules, NumberState};
 
 /// Where a search begins.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Root {
     /// The row whose logits say how the number begins.
     row: PathRow,
@@ -59,19 +59,19 @@ fn search(
     rules: NumberRules,
     (root, stream): (Root, u64),
 ) -> Box<dyn Decoding> {
-    let grammar = &vocabulary.grammar;
     match method {
         NumberMethod::Tree { tolerance, nodes_max, precision } => {
             let (tolerance, nodes_max, precision) = (*tolerance, *nodes_max, precision.clone());
             let limits = tree::TreeLimits { tolerance, nodes_max, precision };
-            Box::new(tree::NumberTree::new(grammar, rules, limits, root))
+            Box::new(tree::NumberTree::new(vocabulary, rules, limits, root))
         }
-        NumberMethod::Sample { samples, seed } => {
-            Box::new(sample::NumberSample::new(Arc::clone(grammar), rules, (*samples, *seed, stream), root))
-        }
-        NumberMethod::Beam { beams } => {
-            Box::new(beam::NumberBeam::new(Arc::clone(grammar), rules, *beams, root))
-        }
+        NumberMethod::Sample { samples, seed } => Box::new(sample::NumberSample::new(
+            Arc::clone(&vocabulary.grammar),
+            rules,
+            (*samples, *seed, stream),
+            root,
+        )),
+        NumberMethod::Beam { beams } => Box::new(beam::NumberBeam::new(vocabulary, rules, *beams, root)),
         NumberMethod::Token => Box::new(token::TokenExpectation::new(vocabulary, rules, root)),
     }
 }

@@ -1,4 +1,7 @@
 //! Numbers drawn from the model as it is. Draws that begin alike share their rows.
+//!
+//! A draw goes through the whole vocabulary in the order of ids, so that a seed gives the same numbers wherever the model runs:
+//! rows want all of their logits.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -6,7 +9,7 @@ use std::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::super::{Decoding, Progress, StepResult, not_a_distribution};
+use super::super::{Decoding, Progress, StepResult, not_a_distribution, whole};
 use super::Root;
 use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow};
 use crate::numbers::{Decimal, Distribution, Effect, NumberGrammar, NumberRules, NumberState, Softmax};
@@ -105,7 +108,7 @@ fn draw(rng: &mut ChaCha8Rng, softmax: &Softmax<'_>, vocab: usize, count: u32) -
 impl Decoding for NumberSample {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step = self.beginnings.len().min(rows_max);
-        self.beginnings.iter().take(self.in_step).map(|beginning| beginning.row).collect()
+        self.beginnings.iter().take(self.in_step).map(|beginning| beginning.row.clone()).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
@@ -114,7 +117,8 @@ impl Decoding for NumberSample {
         let stepped: Vec<Beginning> = self.beginnings.drain(..self.in_step).collect();
         for (row, beginning) in stepped.into_iter().enumerate() {
             let state = beginning.state.with_head(result.number(row));
-            self.extend(&Beginning { state, ..beginning }, result.row(row))?;
+            let logits = whole(result.answer(row))?;
+            self.extend(&Beginning { state, ..beginning }, (logits, result.node(row)))?;
         }
         if !self.beginnings.is_empty() {
             return Ok(Progress::Running);

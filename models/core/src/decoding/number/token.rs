@@ -3,18 +3,19 @@
 //! A diagnostic, not an estimate of the number: places are fixed by the greedy path, so it is wrong wherever a
 //! carry is in doubt. With P(19) = P(20) = 0.5 it says 1.5 tens and 9 ones, 24.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use super::super::{Decoding, Progress, StepResult, Vocabulary, not_a_distribution};
+use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
-use crate::engine::{EngineError, Event, NumberOutcome, PathRow};
+use crate::engine::{EngineError, Event, NumberOutcome, PathRow, Wanted};
 use crate::numbers::{Decimal, Distribution, Effect, NumberRules, NumberState, Softmax};
-use crate::sampling::argmax;
 
 /// Follows the greedy path of a number.
 pub(super) struct TokenExpectation {
     vocabulary: Vocabulary,
     rules: NumberRules,
+    /// What is to be known of every row: the best id and all ids with a value.
+    wanted: Wanted,
     row: PathRow,
     state: NumberState,
     /// Probability of the path.
@@ -41,9 +42,11 @@ struct Part {
 
 impl TokenExpectation {
     pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, root: Root) -> Self {
+        let ids: BTreeSet<u32> = vocabulary.number_values.iter().map(|&(id, _)| id).collect();
         Self {
             vocabulary: vocabulary.clone(),
             rules,
+            wanted: Wanted::Ids(ids.into_iter().collect()),
             row: root.row,
             state: root.state,
             probability: 1.0,
@@ -108,20 +111,19 @@ pub(in crate::decoding) fn expectation(
 
 impl Decoding for TokenExpectation {
     fn next_rows(&mut self, _rows_max: usize) -> Vec<PathRow> {
-        vec![self.row]
+        vec![self.row.clone().wanting(self.wanted.clone())]
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         self.nodes += 1;
-        let (logits, node) = result.row(0);
-        let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
-        let id = argmax(self.vocabulary.known(logits)) as u32;
+        let softmax = result.softmax(0)?;
+        let id = self.vocabulary.argmax(result.answer(0));
         self.probability *= softmax.probability(id);
         let closed = match self.vocabulary.grammar.effect(self.state, id, &self.rules) {
             Effect::Continues(next) => {
                 self.remember(id, next, &softmax);
                 self.state = next;
-                self.row = PathRow::new(Some(node), id);
+                self.row = PathRow::new(Some(result.node(0)), id);
                 return Ok(Progress::Running);
             }
             Effect::Closes(value) => Some(value),

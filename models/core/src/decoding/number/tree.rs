@@ -8,9 +8,9 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
-use super::super::{Decoding, Progress, StepResult, not_a_distribution};
+use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
-use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow, Precision};
+use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow, Precision, Wanted};
 use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
 
 /// Most rows that one tree asks for in a step. Beyond this most rows would be computed too early to be needed.
@@ -32,6 +32,8 @@ pub(super) struct TreeLimits {
 pub(super) struct NumberTree {
     grammar: Arc<NumberGrammar>,
     rules: NumberRules,
+    /// What is to be known of every row.
+    wanted: Wanted,
     limits: TreeLimits,
     nodes: Vec<Prefix>,
     /// What follows the prefixes that are computed but not counted yet.
@@ -99,16 +101,12 @@ impl PartialEq for Ranked {
 impl Eq for Ranked {}
 
 impl NumberTree {
-    pub(super) fn new(
-        grammar: &Arc<NumberGrammar>,
-        rules: NumberRules,
-        limits: TreeLimits,
-        root: Root,
-    ) -> Self {
+    pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, limits: TreeLimits, root: Root) -> Self {
         let prefix = Prefix { row: root.row, state: root.state, probability: 1.0 };
         let ranked = || Ranked { probability: 1.0, order: Reverse(0), node: 0 };
         Self {
-            grammar: Arc::clone(grammar),
+            grammar: Arc::clone(&vocabulary.grammar),
+            wanted: vocabulary.wanted(&rules),
             rules,
             limits,
             nodes: vec![prefix],
@@ -124,8 +122,7 @@ impl NumberTree {
     }
 
     /// Splits the mass of one prefix and queues its children for computing.
-    fn compute(&mut self, index: usize, row: (&[f32], NodeId), head: Option<f32>) -> Result<(), EngineError> {
-        let softmax = Softmax::new(row.0).ok_or_else(not_a_distribution)?;
+    fn compute(&mut self, index: usize, (softmax, node): (Softmax<'_>, NodeId), head: Option<f32>) {
         let prefix = &self.nodes[index];
         let (probability, state) = (prefix.probability, prefix.state.with_head(head));
         // Each of at most `nodes_max` nodes may forget its part.
@@ -135,19 +132,17 @@ impl NumberTree {
         let mut children = Vec::new();
         for (token, state, given) in expansion.children {
             let child = given * probability;
-            let node = self.nodes.len();
-            let row = PathRow::new(Some(row.1), token);
-            self.nodes.push(Prefix { row, state, probability: child });
-            self.to_compute.push(Ranked { probability: child, order: Reverse(node), node });
+            let next = self.nodes.len();
+            self.nodes.push(Prefix { row: PathRow::new(Some(node), token), state, probability: child });
+            self.to_compute.push(Ranked { probability: child, order: Reverse(next), node: next });
             self.open_ahead += child;
-            children.push(node);
+            children.push(next);
         }
         self.open_ahead += left_open;
         let closed = expansion.closed.into_iter();
         let closed = closed.map(|c| Closing { probability: c.probability * probability, ..c }).collect();
         let invalid = expansion.invalid * probability;
         self.computed.insert(index, Computed { children, closed, invalid, left_open });
-        Ok(())
     }
 
     /// Counts prefixes in strict order for as long as they are computed. True when the tree is finished.
@@ -231,13 +226,14 @@ impl Decoding for NumberTree {
             self.open_ahead -= next.probability;
             self.in_step.push(next.node);
         }
-        self.in_step.iter().map(|&node| self.nodes[node].row).collect()
+        let row = |&node: &usize| self.nodes[node].row.clone().wanting(self.wanted.clone());
+        self.in_step.iter().map(row).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         self.forward_passes += 1;
         for (row, node) in std::mem::take(&mut self.in_step).into_iter().enumerate() {
-            self.compute(node, result.row(row), result.number(row))?;
+            self.compute(node, (result.softmax(row)?, result.node(row)), result.number(row));
         }
         if !self.count() {
             return Ok(Progress::Running);

@@ -13,15 +13,14 @@ use path::{Path, Rules};
 use prompt::PromptRows;
 use report::token_text;
 
-use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
-use crate::engine::{EngineError, Event, NodeId, PathRow, TextJob};
+use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution, whole};
+use crate::engine::{Answer, EngineError, Event, NodeId, PathRow, TextJob, Wanted};
 
-/// Logits and node of a row, and what the model's number head says there, where it has one.
-type RowResult<'a> = (&'a [f32], NodeId, Option<f32>);
+/// Answer and node of a row, and what the model's number head says there, where it has one.
+type RowResult<'a> = (Answer<'a>, NodeId, Option<f32>);
 
 fn numbered<'a>(result: StepResult<'a>, n: usize) -> RowResult<'a> {
-    let (logits, node) = result.row(n);
-    (logits, node, result.number(n))
+    (result.answer(n), result.node(n), result.number(n))
 }
 
 /// Decodes `n` texts under one context. They share the first row.
@@ -60,18 +59,29 @@ impl TextDecoding {
         self.paths.len() > self.n
     }
 
+    /// What a path needs to know for its next token. The most probable id is enough where nothing else is reported.
+    fn wanted(&self, index: usize) -> Wanted {
+        let silent = self.logprobs.is_none() && !self.chooses();
+        let takes_best = self.paths.get(index).is_some_and(|path| path.takes_best(&self.rules));
+        if silent && takes_best { Wanted::Best } else { Wanted::All }
+    }
+
     fn extend(
         &mut self,
         index: usize,
-        (logits, node, head): RowResult<'_>,
+        (answer, node, head): RowResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
         // Whether these are the best is known at the end.
-        let (chooses, path) = (self.chooses(), &mut self.paths[index]);
-        let mut own = Vec::new();
+        let (chooses, wanted) = (self.chooses(), self.wanted(index));
+        let (path, mut own) = (&mut self.paths[index], Vec::new());
         if self.rules.max_tokens == 0 {
             path.end_at_once(&mut own);
+        } else if wanted == Wanted::Best {
+            let id = self.vocabulary.best(answer)?;
+            path.take((id, node, head), None, &self.rules, &mut own)?;
         } else {
+            let logits = whole(answer)?;
             check_row(logits)?;
             let id = path.choose(self.vocabulary.known(logits), &self.rules)?;
             let count = self.logprobs.or(chooses.then_some(0));
@@ -126,14 +136,17 @@ impl TextDecoding {
 
 impl Decoding for TextDecoding {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+        // All paths begin alike.
+        let first = self.wanted(0);
         if let Some(prompt) = &mut self.prompt {
-            return prompt.next_rows(rows_max);
+            return prompt.next_rows(rows_max, first);
         }
         self.in_step = (0..self.paths.len()).filter(|&path| self.paths[path].next.is_some()).collect();
         // Paths that have waited longest go first, so that a small step starves none.
         self.in_step.sort_by_key(|&path| self.paths[path].decoded);
         self.in_step.truncate(rows_max);
-        self.in_step.iter().filter_map(|&path| self.paths[path].next).collect()
+        let row = |&path: &usize| Some(self.paths[path].next.clone()?.wanting(self.wanted(path)));
+        self.in_step.iter().filter_map(row).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {

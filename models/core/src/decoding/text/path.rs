@@ -70,6 +70,12 @@ impl Path {
         }
     }
 
+    /// Whether the next token is the most probable one, whatever the other logits are.
+    pub(super) fn takes_best(&self, rules: &Rules) -> bool {
+        let changed = self.guide.is_some() || self.decoded < rules.min_tokens || !rules.logit_bias.is_empty();
+        !changed && self.sampler.takes_best()
+    }
+
     /// The next token, in the order of processors that [`crate::sampling`] describes.
     pub(super) fn choose(&mut self, logits: &[f32], rules: &Rules) -> Result<u32, EngineError> {
         let ends_banned = self.decoded < rules.min_tokens;

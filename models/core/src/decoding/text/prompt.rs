@@ -1,7 +1,7 @@
 //! The rows before the first token of a text: one where the prompt is opened as a whole, or the whole prompt as a chain
 //! of rows where each of its tokens is to be scored. A step takes as many of them as it has room for.
 
-use super::{PathRow, RowResult, numbered, token_text};
+use super::{PathRow, RowResult, Wanted, numbered, token_text, whole};
 use crate::decoding::{StepResult, Vocabulary};
 use crate::engine::{EngineError, Event, NodeId};
 
@@ -26,11 +26,15 @@ impl PromptRows {
         Self { ids: ids.to_vec(), logprobs: Some(logprobs), stepped: 0, in_step: 0 }
     }
 
-    pub(super) fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+    /// `first`: what is to be known for the first tokens of texts; log-probabilities need more.
+    pub(super) fn next_rows(&mut self, rows_max: usize, first: Wanted) -> Vec<PathRow> {
         self.in_step = rows_max.min(self.ids.len() - self.stepped);
-        let rows = self.stepped..self.stepped + self.in_step;
-        rows.map(|row| PathRow::new(row.checked_sub(1).map(|parent| NodeId(parent as u32)), self.ids[row]))
-            .collect()
+        let wanted = if self.logprobs.is_some() { Wanted::All } else { first };
+        let row = |row: usize| {
+            let parent = row.checked_sub(1).map(|parent| NodeId(parent as u32));
+            PathRow::new(parent, self.ids[row]).wanting(wanted.clone())
+        };
+        (self.stepped..self.stepped + self.in_step).map(row).collect()
     }
 
     /// What the rows of this step say of the tokens behind them.
@@ -42,7 +46,7 @@ impl PromptRows {
         let Some(count) = self.logprobs else { return Ok(None) };
         let next = self.ids[self.stepped..].iter().skip(1).take(self.in_step);
         let report = |(row, &id): (usize, &u32)| {
-            token_text(vocabulary, (result.row(row).0, result.number(row)), (id, count))
+            token_text(vocabulary, (whole(result.answer(row))?, result.number(row)), (id, count))
         };
         let tokens = next.enumerate().map(report).collect::<Result<Vec<_>, _>>()?;
         Ok((!tokens.is_empty()).then_some(Event::Prompt(tokens)))

@@ -1,0 +1,244 @@
+//! Whole models as devices compute them, on the CPU: requests that are answered with no more than they want, beside the
+//! same requests on whole rows.
+
+use std::path::{Path, PathBuf};
+
+use ntl_core::decoding::{Decoding, Progress, StepResult};
+use ntl_core::engine::{
+    Answer, BatchModel, ContextId, Event, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow, Prompt,
+    Request, Row, Terminator, TextJob, Wanted,
+};
+use ntl_core::numbers::{GrammarLimits, Softmax};
+use ntl_core::sampling::{Sampling, argmax};
+
+use super::SUMMARY;
+use super::tests::brought;
+use crate::causal::{Causal, CausalOptions};
+use crate::checkpoint::{CheckpointFiles, Choices, architecture};
+use crate::ops::{Placement, composed};
+use crate::{LoadOptions, LoadedModel, load};
+
+fn demo() -> CheckpointFiles {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/t5-ntl-was.tar.gz");
+    CheckpointFiles::archive("demo", &std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Shared checkpoints; says so where they are absent.
+fn fixture(name: &str) -> Option<CheckpointFiles> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures").join(name);
+    if !folder.is_dir() {
+        println!("skipped: the shared fixtures are absent ({})", folder.display());
+        return None;
+    }
+    Some(CheckpointFiles::folder(&folder).unwrap())
+}
+
+/// As a device would hold it: nothing is packed.
+fn composed_model(files: &CheckpointFiles) -> LoadedModel {
+    let choices = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
+    composed::during(|| load(files, LoadOptions { choices, ..LoadOptions::default() }).unwrap())
+}
+
+/// A request that is being decoded.
+struct Running {
+    context: ContextId,
+    decoding: Box<dyn Decoding>,
+    nodes: u32,
+    events: Vec<Event>,
+    done: bool,
+}
+
+/// What came of some requests that were stepped together.
+struct Outcome {
+    events: Vec<Vec<Event>>,
+    /// Numbers that came to the host.
+    brought: usize,
+    /// How many of them there should be for what was wanted.
+    wanted: usize,
+    /// The same had all rows been whole.
+    whole: usize,
+    /// Rows that wanted all of their logits.
+    whole_rows: usize,
+}
+
+/// Numbers that one row brings to the host.
+fn size(wanted: &Wanted, vocab: usize) -> usize {
+    match wanted {
+        Wanted::All => vocab,
+        Wanted::Best => SUMMARY,
+        Wanted::Ids(ids) => SUMMARY + ids.len(),
+    }
+}
+
+/// Steps all requests together until the last has ended; with all logits if `vocab` is not said.
+fn run(loaded: &mut LoadedModel, requests: &[(&str, Request)], vocab: Option<usize>) -> Outcome {
+    let LoadedModel { model, vocabulary, tokenizer } = loaded;
+    let prompts: Vec<Prompt> =
+        requests.iter().map(|(text, _)| tokenizer.encode_prompt(text, true).unwrap()).collect();
+    let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
+    let begin =
+        |((opened, prompt), (_, request)): ((ntl_core::engine::Opened, &Prompt), &(&str, Request))| {
+            let before: &[u32] = if model.info().encoder_decoder { &[] } else { &prompt.ids };
+            let decoding = vocabulary.decoding(request, before, opened.first_token);
+            Running { context: opened.context, decoding, nodes: 0, events: Vec::new(), done: false }
+        };
+    let mut running: Vec<_> = opened.into_iter().zip(&prompts).zip(requests).map(begin).collect();
+    let (mut all, mut wanted, mut whole, mut whole_rows) = (0, 0, 0, 0);
+    while running.iter().any(|request| !request.done) {
+        let (mut rows, mut shares) = (Vec::new(), Vec::new());
+        for request in running.iter_mut().filter(|request| !request.done) {
+            let paths = request.decoding.next_rows(6);
+            shares.push((request, rows.len(), paths.len()));
+            let context = shares[shares.len() - 1].0.context;
+            rows.extend(paths.into_iter().map(|path| Row { context, path }));
+        }
+        if vocab.is_none() {
+            rows.iter_mut().for_each(|row| row.path.wanted = Wanted::All);
+        }
+        let vocab = vocab.unwrap_or(0);
+        wanted += rows.iter().map(|row| size(&row.path.wanted, vocab)).sum::<usize>();
+        whole += rows.len() * vocab;
+        whole_rows += rows.iter().filter(|row| row.path.wanted == Wanted::All).count();
+        let (count, logits) = brought(|| model.step(&rows).unwrap());
+        all += count;
+        for (request, first_row, rows) in shares {
+            let result = StepResult { logits: &logits, first_row, first_node: NodeId(request.nodes) };
+            request.nodes += rows as u32;
+            request.done = request.decoding.advance(result, &mut request.events).unwrap() == Progress::Done;
+        }
+    }
+    running.iter().for_each(|request| model.close(request.context));
+    let events = running.into_iter().map(|request| request.events).collect();
+    Outcome { events, brought: all, wanted, whole, whole_rows }
+}
+
+fn text(job: TextJob) -> Request {
+    Request::Text(TextJob { max_tokens: 12, ignore_eos: true, ..job })
+}
+
+fn number(method: NumberMethod) -> Request {
+    let (limits, terminator) = (GrammarLimits::default(), Terminator::Eos);
+    Request::Number(NumberJob { method, limits, terminator, range: None, after: None })
+}
+
+fn tree() -> Request {
+    number(NumberMethod::Tree { tolerance: 1e-3, nodes_max: 64, precision: None })
+}
+
+/// Values with their probabilities, and the three masses.
+fn distribution(outcome: &NumberOutcome) -> (Vec<&str>, Vec<f64>) {
+    let leaves = outcome.distribution.leaves();
+    let mass = outcome.distribution.mass();
+    let probabilities = leaves.iter().map(|leaf| leaf.probability);
+    let masses = [mass.closed, mass.invalid, mass.open];
+    (leaves.iter().map(|leaf| leaf.text.as_str()).collect(), probabilities.chain(masses).collect())
+}
+
+/// Texts are the same, probabilities within a millionth.
+fn assert_same(name: &str, got: &[Vec<Event>], want: &[Vec<Event>]) {
+    for (got, want) in got.iter().zip(want) {
+        let ([Event::Number(got)], [Event::Number(want)]) = (&got[..], &want[..]) else {
+            assert_eq!(got, want, "{name}");
+            continue;
+        };
+        let ((got_texts, got), (want_texts, want)) = (distribution(got), distribution(want));
+        assert_eq!(got_texts, want_texts, "{name}");
+        for (got, want) in got.iter().zip(&want) {
+            assert!((got - want).abs() < 1e-6, "{name}: {got} instead of {want}");
+        }
+    }
+}
+
+/// Compares requests on a model as a device computes it.
+fn check(name: &str, files: &CheckpointFiles, requests: &[(&str, Request)]) -> Outcome {
+    let mut loaded = composed_model(files);
+    let path = PathRow::new(None, 0);
+    composed::during(|| {
+        let opened = loaded.model.open(&[&vec![5, 1].into()]).unwrap()[0];
+        let row = Row { context: opened.context, path };
+        let vocab = loaded.model.step(&[row]).unwrap().row(0).len();
+        loaded.model.close(opened.context);
+        let want = run(&mut loaded, requests, None);
+        let got = run(&mut loaded, requests, Some(vocab));
+        assert_same(name, &got.events, &want.events);
+        assert_eq!(got.brought, got.wanted, "{name}: numbers that came to the host");
+        assert_eq!(want.brought, got.whole, "{name}: the same steps");
+        got
+    })
+}
+
+const QUESTION: &str = "What is 12.5 + 7?";
+
+#[test]
+fn greedy_texts_and_numbers_bring_no_row_of_logits_to_the_host() {
+    let requests =
+        [(QUESTION, text(TextJob::default())), ("What is 3 times 4?", tree()), ("Is 4 even?", tree())];
+    let outcome = check("t5", &demo(), &requests);
+    assert_eq!(outcome.whole_rows, 0);
+    assert!(outcome.brought < outcome.whole, "{} of {}", outcome.brought, outcome.whole);
+    let text = check("t5", &demo(), &requests[..1]);
+    assert_eq!((text.brought, text.whole_rows), (12 * SUMMARY, 0), "five numbers a token");
+}
+
+/// One of each kind of want, and of each way to find numbers.
+fn all_kinds() -> [(&'static str, Request); 7] {
+    let sampling = Sampling { seed: 3, ..Sampling::PLAIN };
+    [
+        (QUESTION, text(TextJob::default())),
+        (QUESTION, tree()),
+        ("Say 7.", text(TextJob { n: 2, sampling, ..TextJob::default() })),
+        ("Three and 4", text(TextJob { logprobs: Some(2), ..TextJob::default() })),
+        (QUESTION, number(NumberMethod::Token)),
+        ("10 - 2 =", number(NumberMethod::Beam { beams: 3 })),
+        ("10 - 2 =", number(NumberMethod::Sample { samples: 16, seed: 1 })),
+    ]
+}
+
+#[test]
+fn requests_that_want_different_things_share_steps() {
+    let outcome = check("t5", &demo(), &all_kinds());
+    assert!(outcome.whole_rows > 0 && outcome.brought < outcome.whole);
+}
+
+#[test]
+fn other_kinds_of_models_answer_what_is_wanted_as_well() {
+    for name in ["t5-rt", "t5-xval", "llama-ntl", "gpt2", "granite"] {
+        if let Some(files) = fixture(name) {
+            check(name, &files, &all_kinds());
+        }
+    }
+}
+
+/// Kinds of decoder-only models without a tokenizer: single rows.
+#[test]
+fn decoder_only_models_answer_rows_as_they_are_wanted() {
+    for name in ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/causal").join(name);
+        let files = CheckpointFiles::folder(&folder).unwrap();
+        let (place, prefix_bytes_max) = (Placement::default(), 0);
+        let options = CausalOptions { tokens: 36, place, prefix_bytes_max };
+        composed::during(|| {
+            let mut model = Causal::load(&files, &architecture(&files).unwrap(), &options).unwrap();
+            let opened = model.open(&[&vec![9, 4, 11].into()]).unwrap()[0];
+            let row = |wanted| Row {
+                context: opened.context,
+                path: PathRow::new(None, opened.first_token).wanting(wanted),
+            };
+            let ids = Wanted::Ids([2, 30].into());
+            let logits = model.step(&[row(Wanted::Best), row(Wanted::All), row(ids)]).unwrap();
+            let whole = logits.row(1);
+            let want = Softmax::new(whole).unwrap();
+            for (row, ids) in [(0, vec![]), (2, vec![2, 30])] {
+                let Answer::Reduced(reduced) = logits.answer(row) else {
+                    panic!("{name}: row {row} is whole")
+                };
+                assert_eq!(reduced.best.0 as usize, argmax(&whole[..36]), "{name}");
+                let softmax = Softmax::of(logits.answer(row)).unwrap();
+                for id in ids {
+                    let (got, want) = (softmax.probability(id), want.probability(id));
+                    assert!((got - want).abs() < 1e-6, "{name}, id {id}: {got} instead of {want}");
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,209 @@
+//! What is worked out of logits in tensor operations, against the host's own softmax and largest value.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use ntl_core::engine::{Answer, ContextId, Logits, PathRow, Reduced, Row, Wanted};
+use ntl_core::numbers::Softmax;
+use ntl_core::sampling::argmax;
+
+use super::Answers;
+use crate::ops::composed;
+
+thread_local! {
+    /// Logits and what was worked out of them that this thread has brought to the host.
+    pub(super) static BROUGHT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many numbers come to the host while something runs, and its result.
+pub(super) fn brought<T>(run: impl FnOnce() -> T) -> (usize, T) {
+    let before = BROUGHT.get();
+    let result = run();
+    (BROUGHT.get() - before, result)
+}
+
+fn row(wanted: Wanted) -> Row {
+    Row { context: ContextId(1), path: PathRow::new(None, 0).wanting(wanted) }
+}
+
+fn ids(ids: &[u32]) -> Wanted {
+    Wanted::Ids(ids.into())
+}
+
+/// Rows of logits as a device answers them, of which ids below `tokens` are known.
+fn answered(logits: &[Vec<f32>], wanted: &[Wanted], tokens: usize) -> Logits {
+    let (rows, vocab) = (logits.len(), logits[0].len());
+    let tensor = Tensor::from_vec(logits.concat(), (rows, vocab), &Device::Cpu).unwrap();
+    let rows: Vec<Row> = wanted.iter().cloned().map(row).collect();
+    composed::during(|| Answers::new(tokens).of_tensor(&tensor, &rows)).unwrap()
+}
+
+fn reduced(logits: &Logits, row: usize) -> &Reduced {
+    match logits.answer(row) {
+        Answer::Reduced(reduced) => reduced,
+        Answer::Whole(_) => panic!("row {row} is whole"),
+    }
+}
+
+/// Logits from -20 to -8 without any order, the same at every run.
+fn random(rows: usize, vocab: usize) -> Vec<Vec<f32>> {
+    let logit = |place: usize| {
+        let bits = (place as u32).wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(2_246_822_519);
+        12.0 * (bits >> 8) as f32 / (1 << 24) as f32 - 20.0
+    };
+    (0..rows).map(|row| (0..vocab).map(|id| logit(row * vocab + id)).collect()).collect()
+}
+
+/// Every 7th id from an offset on.
+fn some_ids(tokens: usize) -> Vec<u32> {
+    (3..tokens as u32).step_by(7).collect()
+}
+
+#[test]
+fn probabilities_and_the_best_id_are_those_of_the_host() {
+    // Narrower than a block of sums, of whole blocks, of blocks and a rest, as wide as T5's and as a large vocabulary.
+    for (vocab, tokens) in [(40, 40), (512, 512), (700, 650), (32_128, 32_100), (152_064, 151_669)] {
+        let logits = random(3, vocab);
+        let asked = some_ids(tokens);
+        let answers = answered(&logits, &vec![ids(&asked); 3], tokens);
+        for (index, logits) in logits.iter().enumerate() {
+            let (got, want) = (reduced(&answers, index), Softmax::new(logits).unwrap());
+            assert_eq!(got.best.0 as usize, argmax(&logits[..tokens]), "{vocab}");
+            let softmax = Softmax::of(Answer::Reduced(got)).unwrap();
+            for id in asked.iter().copied().chain([got.best.0]) {
+                let (got, want) = (softmax.probability(id), want.probability(id));
+                assert!((got - want).abs() <= 2e-6 * want, "{vocab}, id {id}: {got} instead of {want}");
+            }
+            let (got, want) = (softmax.probability_from(tokens), want.probability_from(tokens));
+            assert!((got - want).abs() <= 2e-6 * want, "{vocab}, padding: {got} instead of {want}");
+        }
+    }
+}
+
+#[test]
+fn of_equal_logits_the_first_is_the_best_as_on_the_host() {
+    let mut logits = vec![vec![-1.0; 3000]; 3];
+    for (row, equals) in [(0, [1025, 1026, 2999]), (1, [2047, 1024, 2048])] {
+        equals.iter().for_each(|&id: &usize| logits[row][id] = 2.5);
+    }
+    let answers = answered(&logits, &vec![Wanted::Best; 3], 3000);
+    let best: Vec<u32> = (0..3).map(|row| reduced(&answers, row).best.0).collect();
+    let want: Vec<u32> = logits.iter().map(|logits| argmax(logits) as u32).collect();
+    assert_eq!((&best, &want), (&vec![1025, 1024, 0], &want));
+    assert_eq!(best, want);
+}
+
+#[test]
+fn padding_is_never_the_best_id_but_has_its_share_of_the_softmax() {
+    let logits =
+        vec![vec![0.0, 1.0, 0.5, 5.0, 4.0], vec![f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 0.0, 0.0]];
+    let answers = answered(&logits, &[Wanted::Best, ids(&[0, 1])], 3);
+    assert_eq!(reduced(&answers, 0).best, (1, 1.0));
+    let softmax = Softmax::of(answers.answer(0)).unwrap();
+    let want = Softmax::new(&logits[0]).unwrap();
+    assert!((softmax.probability(1) - want.probability(1)).abs() < 1e-7);
+    assert!((softmax.probability_from(3) - want.probability_from(3)).abs() < 1e-7);
+    let softmax = Softmax::of(answers.answer(1)).unwrap();
+    assert!(softmax.probability(0).abs() < f64::EPSILON, "minus infinity");
+    assert!((softmax.probability_from(3) - 2.0 / 3.0).abs() < 1e-7);
+}
+
+#[test]
+fn rows_that_are_no_distribution_are_found_out_where_they_are() {
+    let (nan, infinite, nothing) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+    let logits = vec![
+        vec![nan, 1.0, 2.0, 3.0],
+        vec![0.0, 1.0, 2.0, nan],
+        vec![nan; 4],
+        vec![0.0, infinite, 2.0, 3.0],
+        vec![nothing; 4],
+        vec![nothing, 1.0, nothing, nothing],
+    ];
+    // The last column is padding, where broken weights show as well.
+    let answers = answered(&logits, &vec![ids(&[1, 2]); 6], 3);
+    for (index, logits) in logits.iter().enumerate() {
+        let is_one = Softmax::new(logits).is_some();
+        assert_eq!(is_one, index == 5);
+        assert_eq!(reduced(&answers, index).is_distribution(), is_one, "{logits:?}");
+        assert_eq!(Softmax::of(answers.answer(index)).is_some(), is_one, "{logits:?}");
+    }
+    assert_eq!(reduced(&answers, 5).best, (1, 1.0));
+}
+
+#[test]
+fn where_no_known_id_is_possible_the_best_has_no_probability() {
+    let logits = vec![vec![f32::NEG_INFINITY, f32::NEG_INFINITY, 1.0]];
+    let answers = answered(&logits, &[Wanted::Best], 2);
+    assert_eq!(reduced(&answers, 0).best, (0, f32::NEG_INFINITY));
+    assert!(reduced(&answers, 0).is_distribution());
+}
+
+#[test]
+fn rows_of_one_step_may_want_different_things() {
+    let logits = random(7, 700);
+    let wanted = [
+        ids(&[3, 5]),
+        Wanted::All,
+        Wanted::Best,
+        ids(&[2, 4, 699, 700, 9000]),
+        ids(&[]),
+        Wanted::All,
+        ids(&[3, 5]),
+    ];
+    let (count, answers) = brought(|| answered(&logits, &wanted, 700));
+    assert_eq!(count, 2 * 700 + 5 * super::SUMMARY + 2 * 2 + 5, "no other row is brought");
+    assert_eq!(answers.rows(), 7);
+    for row in [1, 5] {
+        assert_eq!(answers.row(row), logits[row], "a whole row is what it was");
+    }
+    for (row, asked) in
+        [(0, vec![3, 5]), (2, vec![]), (3, vec![2, 4, 699, 700, 9000]), (4, vec![]), (6, vec![3, 5])]
+    {
+        let reduced = reduced(&answers, row);
+        assert_eq!(reduced.best.0 as usize, argmax(&logits[row]));
+        assert_eq!(*reduced.ids, *asked);
+        let want = asked.iter().map(|&id: &u32| logits[row].get(id as usize).copied());
+        let want: Vec<f32> = want.map(|logit| logit.unwrap_or(f32::NEG_INFINITY)).collect();
+        assert_eq!(reduced.logits, want, "row {row}");
+    }
+}
+
+#[test]
+fn rows_of_sixteen_bits_are_worked_out_in_single_precision() {
+    let logits = random(2, 700);
+    let tensor = Tensor::from_vec(logits.concat(), (2, 700), &Device::Cpu).unwrap();
+    let coarse = tensor.to_dtype(DType::BF16).unwrap();
+    let rounded: Vec<Vec<f32>> = coarse.to_dtype(DType::F32).unwrap().to_vec2().unwrap();
+    let rows = [row(ids(&[1, 9])), row(Wanted::All)];
+    let answers = composed::during(|| Answers::new(700).of_tensor(&coarse, &rows)).unwrap();
+    assert_eq!(answers.row(1), rounded[1]);
+    let (got, want) = (Softmax::of(answers.answer(0)).unwrap(), Softmax::new(&rounded[0]).unwrap());
+    assert!((got.probability(9) - want.probability(9)).abs() <= 2e-6 * want.probability(9));
+}
+
+#[test]
+fn on_the_cpu_rows_are_whole_whatever_they_want() {
+    let logits = random(2, 50);
+    let tensor = Tensor::from_vec(logits.concat(), (2, 50), &Device::Cpu).unwrap();
+    let answers = Answers::new(50).of_tensor(&tensor, &[row(Wanted::Best), row(ids(&[1]))]).unwrap();
+    assert_eq!([answers.row(0), answers.row(1)], [&logits[0][..], &logits[1]]);
+}
+
+#[test]
+fn lists_of_ids_stay_on_the_device_the_last_used_longest() {
+    let tensor = Tensor::zeros((1, 100), DType::F32, &Device::Cpu).unwrap();
+    let mut answers = Answers::new(100);
+    let mut ask = |list: Arc<[u32]>| {
+        composed::during(|| answers.of_tensor(&tensor, &[row(Wanted::Ids(list))])).unwrap();
+        answers.lists.iter().map(|(ids, _)| ids[0]).collect::<Vec<_>>()
+    };
+    assert_eq!(ask([5].into()), [5]);
+    assert_eq!(ask([6].into()), [6, 5]);
+    assert_eq!(ask([5].into()), [5, 6], "an equal list is the same list");
+    for id in 7..90 {
+        ask([id].into());
+    }
+    let kept = ask([89].into());
+    assert_eq!((kept.len(), kept[0]), (super::LISTS_MAX, 89));
+}
