@@ -68,7 +68,8 @@ def start(model: str, precision: str, args) -> list[sides.Side]:
     vocabulary, end = SHAPES[model]
     checkpoint, converted = args.cache / "models" / model, args.cache / "converted" / model
     made_once(checkpoint, [os.environ["NTL_BENCH"], "random", model, checkpoint])
-    made_once(converted, [sys.executable, HERE / "convert.py", checkpoint, converted])
+    if "CTranslate2" in args.peers:
+        made_once(converted, [sys.executable, HERE / "convert.py", checkpoint, converted])
     prompts = args.cache / f"{model}-{args.prompt_tokens}.ids"
     ids.write(prompts, max(args.batches), args.prompt_tokens, vocabulary, end)
     work = ["--ids", prompts, "--new-tokens", args.new_tokens, "--threads", args.threads]

@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import median
 from xml.sax.saxutils import escape
 
-COLOURS = {"ntl": "#0b6e4f", "CTranslate2": "#d17b0f", "transformers": "#7a7a8c"}
+COLOURS = {"ntl": "#0b6e4f", "CTranslate2": "#d17b0f", "transformers": "#7a7a8c", "mistral.rs": "#4f6d9a"}
 PANEL_WIDTH, PANEL_HEIGHT = 300, 220
 LEFT, TOP, BOTTOM, GAP = 20, 92, 44, 30
 
@@ -56,12 +56,13 @@ def panel(left: float, comparison: dict) -> list[str]:
 
 def column(place: tuple, rates: list[float], scale: float, colour: str) -> list[str]:
     x, base, width = place
-    height, middle = median(rates) * scale, x + width / 2
+    rate, middle = median(rates), x + width / 2
+    height = rate * scale
     low, high = base - min(rates) * scale, base - max(rates) * scale
     return [
         f'<rect x="{x:.1f}" y="{base - height:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>',
         f'<line x1="{middle:.1f}" y1="{low:.1f}" x2="{middle:.1f}" y2="{high:.1f}" stroke="black"/>',
-        text(middle, high - 4, f"{median(rates):.0f}", "middle", 10),
+        text(middle, high - 4, f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}", "middle", 10),
     ]
 
 
