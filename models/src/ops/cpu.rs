@@ -108,11 +108,11 @@ const SERIAL_MAX: usize = 1 << 16;
 
 /// Changes rows of `k` numbers, each by itself.
 pub(super) fn each_row(values: &mut [f32], k: usize, change: impl Fn(&mut [f32]) + Send + Sync) {
-    let rows = k.max(1);
+    let width = k.max(1);
     if values.len() <= SERIAL_MAX {
-        values.chunks_exact_mut(rows).for_each(change);
+        values.chunks_exact_mut(width).for_each(change);
     } else {
-        values.par_chunks_exact_mut(rows).for_each(change);
+        values.par_chunks_exact_mut(width).for_each(change);
     }
 }
 
