@@ -14,16 +14,18 @@ GAUGES = ("ntl_requests_in_flight", "ntl_queue_depth", "ntl_sequences_running")
 
 
 class Server:
-    """`flags` are those of its command line; NTL_SERVER names the program. Ready when made."""
+    """`flags` are those of its command line; `program` is NTL_SERVER where none is given. Ready when made, or not within
+    `seconds`."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, program=None, seconds=60):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-        command = [os.environ.get("NTL_SERVER", "ntl-server"), "--port", "0", "--log-format", "json", *flags]
+        program = program or os.environ.get("NTL_SERVER", "ntl-server")
+        command = [program, "--port", "0", "--log-format", "json", *flags]
         began = time.monotonic()
-        self.process = subprocess.Popen([str(word) for word in command], stderr=self.log)
-        self.address = self.wait(self._address)
+        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stderr=self.log)
+        self.address = self.wait(self._address, seconds)
         self.url = f"http://{self.address}"
-        self.wait(lambda: self.status("/health/ready") == 200)
+        self.wait(lambda: self.status("/health/ready") == 200, seconds)
         self.start_seconds = time.monotonic() - began
 
     def __enter__(self):

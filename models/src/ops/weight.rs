@@ -96,7 +96,7 @@ impl Weight {
         match self {
             Self::Whole(_) => self.forward(x).map(Product::Tensor),
             Self::Packed { n, .. } => {
-                let values = self.products(x, &[*n])?.pop().unwrap_or_default();
+                let values = self.all_products(x, *n)?;
                 Ok(Product::Values { values, n: *n })
             }
         }
@@ -106,7 +106,7 @@ impl Weight {
     pub(crate) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         match self {
             Self::Packed { n, .. } if cpu::is_plain(residual) => {
-                let mut values = self.products(x, &[*n])?.pop().unwrap_or_default();
+                let mut values = self.all_products(x, *n)?;
                 let (storage, layout) = residual.storage_and_layout();
                 cpu::add(&mut values, cpu::slice(&storage, layout)?);
                 Tensor::from_vec(values, (x.dim(0)?, *n), x.device())
@@ -119,7 +119,7 @@ impl Weight {
     pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
         match self {
             Self::Packed { n, .. } if activation.is_in_place() => {
-                let mut values = self.products(x, &[*n])?.pop().unwrap_or_default();
+                let mut values = self.all_products(x, *n)?;
                 activation.apply_in_place(&mut values, None);
                 Tensor::from_vec(values, (x.dim(0)?, *n), x.device())
             }
@@ -164,7 +164,12 @@ impl Weight {
         Ok(matrix.product(cpu::slice(&storage, layout)?, widths))
     }
 
-    /// The same in parts: `[M, width]` for each of `widths`, which add up to `N`.
+    /// The same as one part, which is all `n` outputs wide.
+    fn all_products(&self, x: &Tensor, n: usize) -> Result<Vec<f32>> {
+        Ok(self.products(x, &[n])?.pop().unwrap_or_default())
+    }
+
+    /// What the weight makes of `x`, in parts: `[M, width]` for each of `widths`, which add up to `N`.
     pub(crate) fn parts<const P: usize>(&self, x: &Tensor, widths: [usize; P]) -> Result<[Tensor; P]> {
         let (m, _) = x.dims2()?;
         let parts = match self {

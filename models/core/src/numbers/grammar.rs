@@ -232,7 +232,7 @@ impl Expansion {
 }
 
 /// The ids in rising order, each once.
-fn rising<'a>(ids: impl Iterator<Item = &'a u32>) -> Arc<[u32]> {
+pub(crate) fn rising<'a>(ids: impl Iterator<Item = &'a u32>) -> Arc<[u32]> {
     ids.copied().collect::<BTreeSet<_>>().into_iter().collect()
 }
 

@@ -18,6 +18,7 @@ mod state;
 pub use bounds::Interval;
 pub use decimal::Decimal;
 pub use distribution::{Distribution, Estimation, Leaf, Mass, Objective};
+pub(crate) use grammar::rising;
 pub use grammar::{Closing, Effect, Expansion, NumberGrammar};
 pub use piece::NumberPiece;
 pub use rules::NumberRules;

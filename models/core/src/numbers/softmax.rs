@@ -3,6 +3,7 @@
 //! Every probability of a row comes from the same [`exp`], so that what is left of 1 is exactly what was not counted.
 
 use crate::engine::{Answer, Reduced};
+use crate::sampling::largest;
 
 /// The softmax over a whole row, of which a part may be all that is known.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +16,7 @@ pub struct Softmax<'a> {
 impl<'a> Softmax<'a> {
     /// `None` when the row is empty or holds a NaN or `+inf`, or nothing but `-inf`: then it has no softmax.
     pub fn new(logits: &'a [f32]) -> Option<Self> {
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let max = largest(logits);
         let total = sum_of_exps(logits, max);
         let row = Answer::Whole(logits);
         (max.is_finite() && total.is_finite()).then_some(Self { row, max, total })

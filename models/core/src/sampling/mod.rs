@@ -125,7 +125,7 @@ pub fn argmax(values: &[f32]) -> usize {
 }
 
 /// The largest value that is not NaN; without branches, so that several are compared at once.
-fn largest(values: &[f32]) -> f32 {
+pub(crate) fn largest(values: &[f32]) -> f32 {
     const LANES: usize = 16;
     let mut lanes = [f32::NEG_INFINITY; LANES];
     for values in values.chunks(LANES) {

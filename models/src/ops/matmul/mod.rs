@@ -30,6 +30,9 @@ const BLOCK: usize = 128;
 /// Below this many multiplications a second thread costs more than it brings.
 const SERIAL_MAX: usize = 1 << 18;
 
+/// Below this many numbers a second thread costs more to lay out rows of `x` than it brings.
+const LAYOUT_MAX: usize = SERIAL_MAX / 16;
+
 /// Below this many outputs a second thread costs more to copy them than it brings.
 const COPY_MAX: usize = 1 << 20;
 

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::SERIAL_MAX;
+use super::LAYOUT_MAX;
 use super::panels::Aligned;
 
 /// Sizes of the tiles that so many rows are cut into: as few as possible, and as equal as possible.
@@ -37,7 +37,7 @@ impl Tiles {
                 tile[row..].iter_mut().step_by(rows).zip(values).for_each(|(place, value)| *place = *value);
             }
         };
-        if x.len() <= SERIAL_MAX / 16 {
+        if x.len() <= LAYOUT_MAX {
             cut.into_iter().for_each(fill);
         } else {
             cut.into_par_iter().for_each(fill);

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
 use super::rows::tiles;
-use super::{Columns, SERIAL_MAX};
+use super::{Columns, LAYOUT_MAX};
 
 /// Rows of a tile: their sums, as integers and as f32, fill the registers.
 const ROWS_MAX: usize = 12;
@@ -89,7 +89,7 @@ impl Tile {
         });
         let (cut, arch): (Vec<&[f32]>, Arch) = (cut.collect(), Arch::new());
         let round = |rows: &[f32]| arch.dispatch(Round { rows, k });
-        if x.len() <= SERIAL_MAX / 16 {
+        if x.len() <= LAYOUT_MAX {
             cut.into_iter().map(round).collect()
         } else {
             cut.into_par_iter().map(round).collect()

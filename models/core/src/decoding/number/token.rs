@@ -3,12 +3,12 @@
 //! A diagnostic, not an estimate of the number: places are fixed by the greedy path, so it is wrong wherever a
 //! carry is in doubt. With P(19) = P(20) = 0.5 it says 1.5 tens and 9 ones, 24.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
 use crate::engine::{EngineError, Event, NumberOutcome, PathRow, Wanted};
-use crate::numbers::{Decimal, Distribution, Effect, NumberRules, NumberState, Softmax};
+use crate::numbers::{Decimal, Distribution, Effect, NumberRules, NumberState, Softmax, rising};
 
 /// Follows the greedy path of a number.
 pub(super) struct TokenExpectation {
@@ -42,11 +42,10 @@ struct Part {
 
 impl TokenExpectation {
     pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, root: Root) -> Self {
-        let ids: BTreeSet<u32> = vocabulary.number_values.iter().map(|&(id, _)| id).collect();
         Self {
             vocabulary: vocabulary.clone(),
             rules,
-            wanted: Wanted::Ids(ids.into_iter().collect()),
+            wanted: Wanted::Ids(rising(vocabulary.number_values.iter().map(|(id, _)| id))),
             row: root.row,
             state: root.state,
             probability: 1.0,
