@@ -1,4 +1,4 @@
-//! The shape of the workspace: which crates may know which, and that files stay small and say what they are.
+//! The shape of the workspace: which crates may know which, and that files say what they are.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -24,9 +24,6 @@ const CONFINED: [(&str, &[&str]); 4] = [
     ("tokenizers", &["ntl-models"]),
     ("axum", &["ntl-server"]),
 ];
-
-const LINES_MAX: usize = 400;
-const TEST_LINES_MAX: usize = 600;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -70,7 +67,7 @@ fn crates_know_each_other_only_as_drawn() {
 }
 
 #[test]
-fn source_files_are_small_and_say_what_they_are() {
+fn source_files_say_what_they_are() {
     let mut files = Vec::new();
     for folder in ["models", "server", "eval", "benchmarks"] {
         collect(&root().join(folder), &mut files);
@@ -78,12 +75,7 @@ fn source_files_are_small_and_say_what_they_are() {
     assert!(files.len() > 30, "the sources were not found");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        let (name, lines) = (file.display(), text.lines().count());
-        let is_test = file.components().any(|part| part.as_os_str() == "tests")
-            || file.to_string_lossy().ends_with("tests.rs");
-        let max = if is_test { TEST_LINES_MAX } else { LINES_MAX };
-        assert!(lines <= max, "{name} has {lines} lines, at most {max} read well");
-        assert!(text.starts_with("//! "), "{name} does not begin by saying what it is");
+        assert!(text.starts_with("//! "), "{} does not begin by saying what it is", file.display());
     }
 }
 
