@@ -42,7 +42,7 @@ impl ModuleTree {
     /// Reads one file; its child modules lie in `children`.
     fn read_file(&mut self, file: &Path, children: &Path, module: ModulePath) {
         let text = std::fs::read_to_string(file).unwrap();
-        let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let parsed = syn::parse_file(&text).map_err(|error| format!("{}: {error}", file.display())).unwrap();
         self.read_items(&parsed.items, children, module);
     }
 
