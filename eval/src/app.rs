@@ -7,12 +7,13 @@ use std::path::Path;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::args::{Cli, Command, DataArgs};
+use crate::cli::args::{Cli, Command, DataArgs};
+use crate::compare;
 use crate::data::{DataError, Item, fetch, place};
 use crate::error::Error;
-use crate::session;
+use crate::report::page;
+use crate::run::session;
 use crate::tasks::{Origin, TASKS};
-use crate::{compare, page};
 
 /// Where to write. Results go to `out`, everything else to `err`.
 pub struct Console<'a> {

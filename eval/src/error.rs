@@ -3,13 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::client::ClientError;
 use crate::compare::CompareError;
 use crate::data::DataError;
-use crate::gate::BaselineError;
-use crate::journal::JournalError;
-use crate::runner::RunError;
-use crate::saved::SavedError;
+use crate::run::client::ClientError;
+use crate::run::gate::BaselineError;
+use crate::run::runner::RunError;
+use crate::store::journal::JournalError;
+use crate::store::saved::SavedError;
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]

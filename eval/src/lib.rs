@@ -1,36 +1,18 @@
 //! Scores models behind an OpenAI-style endpoint on numeric benchmarks.
 //!
-//! One way only: [`tasks`] → [`interview`] (requests from [`ask`], sent by [`runner`] through [`client`], kept by
-//! [`journal`]) → [`score`] (by [`readings`] and [`metrics`]) → [`report`] and [`samples`]; [`session`] joins them, [`app`]
-//! is the command line. A model is reached over HTTP and in no other way. The library exists so that tests and the
-//! binary share it.
-//!
-//! Finished runs are read back from their folders by [`saved`], and only from there: [`compare`] sets two against each
-//! other (by [`stats`]), [`page`] writes reports that people read (with the drawings of [`chart`]).
+//! Data goes one way: command line ([`cli`]) → run ([`run`]: ask, extract, score; over the items of [`tasks`] and
+//! [`data`]) → files ([`store`]) → [`metrics`] → [`report`] and [`compare`]. [`app`] dispatches the commands.
+//! A model is reached over HTTP and in no other way. The library exists so that tests and the binary share it.
 
 pub mod app;
-pub mod args;
-pub mod ask;
-pub mod chart;
-pub mod client;
+pub mod cli;
 pub mod compare;
 pub mod data;
 pub mod error;
 pub mod figures;
-pub mod flags;
-pub mod gate;
-pub mod interview;
-pub mod journal;
 pub mod metrics;
-pub mod page;
-pub mod progress;
-pub mod quirks;
-pub mod readings;
 pub mod report;
-pub mod runner;
-pub mod samples;
-pub mod saved;
-pub mod score;
-pub mod session;
+pub mod run;
 pub mod stats;
+pub mod store;
 pub mod tasks;

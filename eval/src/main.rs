@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ntl_eval::app::{self, Console};
-use ntl_eval::args::Cli;
+use ntl_eval::cli::args::Cli;
 use ntl_eval::error::Error;
 
 fn main() -> ExitCode {

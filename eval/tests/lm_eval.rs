@@ -8,10 +8,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use ntl_eval::args::{Cli, Command};
+use ntl_eval::cli::args::{Cli, Command};
 use ntl_eval::data::Item;
 use ntl_eval::data::fetch::hex;
-use ntl_eval::readings::Reading;
+use ntl_eval::run::answer_extraction::Reading;
 use sha2::{Digest, Sha256};
 
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ntl_eval::metrics::bleu::Counts;
-use ntl_eval::metrics::paper::{Figures, number_pair, oddities};
 use ntl_eval::metrics::rouge::Rouge;
+use ntl_eval::run::paper::figures::{Figures, number_pair, oddities};
 use serde_json::Value;
 
 fn fixtures() -> PathBuf {

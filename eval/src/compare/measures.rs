@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use super::pairs::{Pairs, Read};
 use crate::metrics::{Better, Name};
-use crate::saved::{Estimates, Sample};
 use crate::stats::signed_log;
 use crate::stats::weighted::{Sorted, mean, pearson, r2, spearman};
+use crate::store::saved::{Estimates, Sample};
 
 /// A figure of one side.
 #[derive(Debug, Clone, PartialEq)]

@@ -14,14 +14,14 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::app::{Console, Ending};
-use crate::client::BaseUrl;
 use crate::error::Error;
 use crate::metrics::Better;
-use crate::page::markdown;
-use crate::saved::{Run, SavedError};
+use crate::report::page::markdown;
+use crate::run::client::BaseUrl;
 use crate::stats::Interval;
 use crate::stats::bootstrap::{Bootstrap, spread};
 use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
+use crate::store::saved::{Run, SavedError};
 use crate::tasks::Task;
 use measures::{Group, Measured};
 use pairs::{Counts, Pairs};

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use super::Args;
 use crate::app::{Console, Ending};
-use crate::client::BaseUrl;
+use crate::cli::flags::{Common, OutputFlags, ServerFlags};
 use crate::error::Error;
-use crate::flags::{Common, OutputFlags, ServerFlags};
-use crate::session;
+use crate::run::client::BaseUrl;
+use crate::run::session;
 use crate::tasks::Task;
 
 /// Folders of the two runs, in the folder of `--out`.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{CompareError, ItemDifference};
 use crate::figures::shortened;
-use crate::saved::{Estimates, Run, Sample};
+use crate::store::saved::{Estimates, Run, Sample};
 
 /// How many pairs have which fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

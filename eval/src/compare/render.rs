@@ -3,8 +3,8 @@
 use super::{Comparison, Difference, ItemDifference, Side};
 use crate::figures::{count, figure, p_value, shortened};
 use crate::metrics::Better;
-use crate::page::document::{Block, Cell, Document, Grid, Kind, Section};
-use crate::page::markdown;
+use crate::report::page::document::{Block, Cell, Document, Grid, Kind, Section};
+use crate::report::page::markdown;
 use crate::stats::Interval;
 
 /// What the interval of a difference says.

@@ -1,8 +1,8 @@
 //! Facts about comparisons.
 
 use super::*;
-use crate::page::markdown;
-use crate::saved::tests::run;
+use crate::report::page::markdown;
+use crate::store::saved::tests::run;
 
 const BOOTSTRAP: Bootstrap = Bootstrap { resamples: 500, seed: 0 };
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{DataError, Item};
-use crate::readings;
+use crate::run::answer_extraction;
 
 /// What an answer must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Truth {
                 let last = answer.rsplit_once("#### ").ok_or(())?.1;
                 finite(&last.replace([',', '$'], "")).map(Some).ok_or(())
             }
-            Self::Maybe => Ok(finite(answer).or_else(|| readings::fraction(answer))),
+            Self::Maybe => Ok(finite(answer).or_else(|| answer_extraction::fraction(answer))),
             Self::Text => Ok(None),
         }
     }

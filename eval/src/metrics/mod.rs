@@ -10,8 +10,6 @@ pub mod bootstrap;
 pub mod likelihood;
 mod name;
 pub mod number;
-pub mod numpy;
-pub mod paper;
 mod porter;
 pub mod rouge;
 pub mod spread;

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 
-use super::Report;
 use crate::metrics::{Metric, Name};
+use crate::store::report::Report;
 
 impl Report {
     /// The tables for people: metrics, and modules and quirks where there are any.
@@ -112,10 +112,10 @@ mod tests {
 
     use serde_json::Map;
 
-    use super::super::{Counts, utc};
     use super::*;
-    use crate::flags::Mode;
+    use crate::cli::flags::Mode;
     use crate::metrics::{Baselines, Metrics, Outcome, Row};
+    use crate::store::report::{Counts, utc};
 
     #[test]
     fn numbers_stay_short() {

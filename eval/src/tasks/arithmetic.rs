@@ -6,9 +6,9 @@
 use super::generate::{self, Split};
 use super::splits::{self, SplitChoice};
 use super::{Entry, Origin, Suite};
+use crate::cli::flags::Common;
 use crate::data::read::{Truth, pairs};
 use crate::error::Error;
-use crate::flags::Common;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {

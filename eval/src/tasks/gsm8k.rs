@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, json};
 
 use super::{Entry, Origin, Suite, Traits, from_file, shots};
+use crate::cli::flags::Common;
 use crate::data::fetch::Source;
 use crate::data::read::{Truth, questions};
 use crate::data::{Item, place};
 use crate::error::Error;
-use crate::flags::Common;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {

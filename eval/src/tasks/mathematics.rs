@@ -11,11 +11,11 @@ use serde_json::{Map, json};
 
 use super::splits::SplitChoice;
 use super::{Entry, Origin, Suite, Traits, from_file};
+use crate::cli::flags::Common;
 use crate::data::fetch::Source;
 use crate::data::read::{Truth, pairs};
 use crate::data::{DataError, Item, place};
 use crate::error::Error;
-use crate::flags::Common;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {

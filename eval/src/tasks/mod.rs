@@ -13,10 +13,10 @@ pub mod splits;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
+use crate::cli::flags::Common;
 use crate::data::Item;
 use crate::data::fetch::Source;
 use crate::error::Error;
-use crate::flags::Common;
 
 /// A task to run, with its flags.
 #[derive(Debug, clap::Subcommand)]

@@ -14,10 +14,10 @@ use rand_chacha::ChaCha8Rng;
 use super::generate::Split;
 use super::splits::{self, SplitChoice};
 use super::{Entry, Origin, Suite};
+use crate::cli::flags::Common;
 use crate::data::Item;
 use crate::data::read::{Truth, questions};
 use crate::error::Error;
-use crate::flags::Common;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {

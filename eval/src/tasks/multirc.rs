@@ -7,11 +7,11 @@
 use serde_json::Map;
 
 use super::{Entry, Origin, Suite, Traits, from_file};
+use crate::cli::flags::Common;
 use crate::data::fetch::Source;
 use crate::data::place;
 use crate::data::read::{Truth, passages, questions, text};
 use crate::error::Error;
-use crate::flags::Common;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {
@@ -37,7 +37,7 @@ pub struct Args {
 /// # Errors
 /// Data that cannot be used, or regress mode: these answers are no numbers.
 pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
-    if args.common.mode == crate::flags::Mode::Regress {
+    if args.common.mode == crate::cli::flags::Mode::Regress {
         return Err(Error::Usage("multirc asks for words: --mode regress has no meaning".to_owned()));
     }
     let file = place::find(ENTRY.name, &["val.jsonl", "val_clean.jsonl"], args.common.data.as_deref())?;

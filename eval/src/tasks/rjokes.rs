@@ -6,11 +6,11 @@
 use serde_json::Map;
 
 use super::{Entry, Origin, Suite, Traits, from_file};
+use crate::cli::flags::Common;
 use crate::data::fetch::Source;
 use crate::data::place;
 use crate::data::read::{Truth, questions, scores};
 use crate::error::Error;
-use crate::flags::Common;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {

@@ -6,9 +6,9 @@ use serde_json::{Map, json};
 
 use super::generate::Split;
 use super::{Suite, Traits, from_file};
+use crate::cli::flags::Common;
 use crate::data::{DataError, Item, place};
 use crate::error::Error;
-use crate::flags::Common;
 
 /// `--split` as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

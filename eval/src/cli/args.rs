@@ -1,0 +1,57 @@
+//! The command line as typed. What only a task knows is checked by that task.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::compare;
+use crate::report::page;
+use crate::tasks::Task;
+
+const EXAMPLES: &str = "\
+Examples:
+  ntl-eval data gsm8k
+  ntl-eval gsm8k --endpoint http://127.0.0.1:8000 --out results
+  ntl-eval report results
+`ntl-eval TASK --help` has the flags and exit codes of a run.";
+
+/// Scores models behind an OpenAI-style endpoint on numeric benchmarks.
+#[derive(Debug, Parser)]
+#[command(name = "ntl-eval", version, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// A task to run, or a question about tasks.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a task.
+    #[command(flatten)]
+    Task(Task),
+    /// Fetch the data of a task into the cache, or generate them.
+    Data(DataArgs),
+    /// Compare two runs over the same items, or ask two models and compare those.
+    Compare(Box<compare::Args>),
+    /// Write report.md and report.html of finished runs.
+    Report(page::Args),
+    /// List the tasks.
+    List,
+}
+
+/// Flags of `data`.
+#[derive(Debug, clap::Args)]
+pub struct DataArgs {
+    /// Which task's data.
+    pub task: String,
+    /// Where to. Default: the cache, `$NTL_EVAL_CACHE` or `~/.cache/ntl-eval`, in a folder named after the task.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Take the files from this URL, where they are by their names, instead of the official place.
+    #[arg(long, value_name = "URL", env = "NTL_EVAL_MIRROR")]
+    pub mirror: Option<String>,
+    /// Seed of generated data.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
+}

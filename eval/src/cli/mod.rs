@@ -1,0 +1,4 @@
+//! The command line as typed.
+
+pub mod args;
+pub mod flags;

@@ -1,0 +1,106 @@
+//! Bars side by side: histograms, and shares with their intervals.
+
+use maud::{Markup, html};
+
+use super::{Axis, Plot, drawing, px, under, x_title, y_axis};
+use crate::stats::Interval;
+
+/// One bar.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Bar {
+    /// On the axis of the chart.
+    pub height: f64,
+    /// Its class in the style sheet.
+    pub class: &'static str,
+    /// What stands under its middle.
+    pub label: String,
+    /// What stands under its left end, where one bar passes into the next.
+    pub edge: String,
+    /// The interval of its height.
+    pub whisker: Option<Interval>,
+    /// What it is, in words.
+    pub about: String,
+}
+
+/// Bars with what is drawn behind them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bars {
+    /// What the bars are of.
+    pub title: String,
+    /// Heights.
+    pub axis: Axis,
+    /// From left to right.
+    pub bars: Vec<Bar>,
+    /// What stands under the right end of the last.
+    pub last_edge: String,
+    /// Where bars are expected to end, exactly and within chance.
+    pub expected: Option<(f64, Interval)>,
+}
+
+impl Bars {
+    /// As SVG.
+    pub fn draw(&self) -> Markup {
+        let plot = Plot::of_height(300.0);
+        let each = (plot.right - plot.left) / self.bars.len().max(1) as f64;
+        let inside = html! {
+            (y_axis(plot, &self.axis))
+            @if let Some((_, band)) = self.expected { (self.band(plot, band)) }
+            @for (index, bar) in self.bars.iter().enumerate() {
+                (self.bar(plot, each, plot.left + each * index as f64, bar))
+            }
+            @if let Some((height, _)) = self.expected {
+                @let y = px(plot.y(self.axis.scale.unit(height)));
+                line class="expected" x1=(px(plot.left)) x2=(px(plot.right)) y1=(y) y2=(y) {}
+            }
+            line class="base" x1=(px(plot.left)) x2=(px(plot.right)) y1=(px(plot.bottom)) y2=(px(plot.bottom)) {}
+            (under(plot, plot.right, &self.last_edge))
+            (x_title(plot, &self.title))
+        };
+        drawing(plot.height(), &format!("{} by {}", self.axis.title, self.title), &inside)
+    }
+
+    fn band(&self, plot: Plot, band: Interval) -> Markup {
+        let [low, high] = [band.low, band.high].map(|end| plot.y(self.axis.scale.unit(end)));
+        html! {
+            rect class="band" x=(px(plot.left)) y=(px(high)) width=(px(plot.right - plot.left)) height=(px(low - high)) {}
+        }
+    }
+
+    fn bar(&self, plot: Plot, each: f64, left: f64, bar: &Bar) -> Markup {
+        let y = |height: f64| plot.y(self.axis.scale.unit(height));
+        let (top, gap) = (y(bar.height), (each * 0.12).min(4.0));
+        let middle = px(left + each / 2.0);
+        html! {
+            @if bar.height > 0.0 {
+                rect class=(bar.class) x=(px(left + gap / 2.0)) y=(px(top)) width=(px(each - gap))
+                    height=(px((plot.bottom - top).max(1.0))) { title { (bar.about) } }
+            }
+            @if let Some(Interval { low, high }) = bar.whisker {
+                line class="whisker" x1=(middle) x2=(middle) y1=(px(y(low))) y2=(px(y(high))) {}
+            }
+            @if !bar.edge.is_empty() { (under(plot, left, &bar.edge)) }
+            @if !bar.label.is_empty() { (under(plot, left + each / 2.0, &bar.label)) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::chart::scale::{Scale, Shape};
+
+    #[test]
+    fn bars_stand_on_the_axis_and_end_at_their_heights() {
+        let bar =
+            |height, label: &str| Bar { height, class: "bar", label: label.to_owned(), ..Bar::default() };
+        let whisker = Some(Interval { low: 0.0, high: 2.0 });
+        let bars = Bars {
+            title: "<digits>".to_owned(),
+            axis: Axis::new("items", Scale::new(Shape::Linear, 0.0, 4.0)),
+            bars: vec![bar(1.0, "a"), Bar { whisker, edge: "x".to_owned(), ..bar(4.0, "") }, bar(0.0, "c")],
+            last_edge: "y".to_owned(),
+            expected: Some((3.0, Interval { low: 2.0, high: 4.0 })),
+        };
+        insta::assert_snapshot!("bars", bars.draw().into_string().replace("><", ">\n<"));
+    }
+}

@@ -1,0 +1,225 @@
+//! Many points as a map of hexagons: how many lie where, and whether they are mostly right.
+//!
+//! Few places are drawn where they are. Where there are many, a point goes to the nearest centre of a hexagonal lattice,
+//! so the size of the drawing is bounded by its area and not by the number of points.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use maud::{Markup, html};
+
+use super::{Axis, Plot, drawing, px, x_axis, y_axis};
+
+/// From a hexagon's centre to its corners.
+const RADIUS: f64 = 5.0;
+/// The same where there is room.
+const RADIUS_MAX: f64 = 14.0;
+/// Up to how many places are drawn where they are.
+const PLACES: usize = 600;
+const HEIGHT: f64 = 680.0;
+/// Steps of darkness, as the style sheet has them.
+const STEPS: f64 = 5.0;
+
+/// A place in tenths of a unit of the drawing.
+type Place = (i32, i32);
+
+/// One point.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// To the right.
+    pub x: f64,
+    /// Upwards.
+    pub y: f64,
+    /// Whether it is as it should be.
+    pub right: bool,
+}
+
+/// What fell into one hexagon.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Cell {
+    count: usize,
+    right: usize,
+}
+
+/// Points over two axes, with the line where both are equal.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cells {
+    /// To the right.
+    pub x: Axis,
+    /// Upwards.
+    pub y: Axis,
+    /// In any order.
+    pub points: Vec<Point>,
+}
+
+impl Cells {
+    /// As SVG.
+    pub fn draw(&self) -> Markup {
+        let plot = plot();
+        let cells = self.cells(plot);
+        let most = cells.values().map(|cell| cell.count).max().unwrap_or(1);
+        let inside = html! {
+            defs {
+                path id="hexagon" d=(hexagon(radius(cells.keys()))) {}
+                path id="swatch" d=(hexagon(RADIUS)) {}
+            }
+            (legend(plot))
+            (x_axis(plot, &self.x))
+            (y_axis(plot, &self.y))
+            (self.identity(plot))
+            @for (&(x, y), cell) in &cells {
+                use href="#hexagon" x=(tenths(x)) y=(tenths(y)) class=(class(*cell, most)) { title { (about(*cell)) } }
+            }
+        };
+        drawing(plot.height(), &format!("{} by {}", self.y.title, self.x.title), &inside)
+    }
+
+    /// How many points the fullest hexagon holds.
+    pub fn fullest(&self) -> usize {
+        self.cells(plot()).values().map(|cell| cell.count).max().unwrap_or(0)
+    }
+
+    fn cells(&self, plot: Plot) -> BTreeMap<Place, Cell> {
+        let place = |point: &Point| (plot.x(self.x.scale.unit(point.x)), plot.y(self.y.scale.unit(point.y)));
+        let places: BTreeSet<Place> = self.points.iter().map(|point| rounded(place(point))).collect();
+        let few = places.len() <= PLACES;
+        let mut cells: BTreeMap<Place, Cell> = BTreeMap::new();
+        for point in &self.points {
+            let (x, y) = place(point);
+            let cell = cells.entry(rounded(if few { (x, y) } else { nearest(x, y) })).or_default();
+            cell.count += 1;
+            cell.right += usize::from(point.right);
+        }
+        cells
+    }
+
+    /// The line of equal values, where both axes have them.
+    fn identity(&self, plot: Plot) -> Markup {
+        let steps = (0..=200).map(|step| self.x.scale.at(f64::from(step) / 200.0));
+        let on_both: Vec<String> = steps
+            .filter(|&value| self.y.scale.holds(value))
+            .map(|value| {
+                let (x, y) = (self.x.scale.unit(value), self.y.scale.unit(value));
+                format!("{},{}", px(plot.x(x)), px(plot.y(y)))
+            })
+            .collect();
+        html! { polyline class="expected" points=(on_both.join(" ")) {} }
+    }
+}
+
+/// The drawing's plot, with room for the legend.
+fn plot() -> Plot {
+    Plot { top: 34.0, ..Plot::of_height(HEIGHT) }
+}
+
+fn legend(plot: Plot) -> Markup {
+    html! {
+        @for (index, (hue, meaning)) in [("right", "mostly right"), ("wrong", "mostly wrong")].iter().enumerate() {
+            @let x = plot.left + 8.0 + 120.0 * index as f64;
+            use href="#swatch" x=(px(x)) y="14" class={ (hue) " o4" } {}
+            text class="tick" x=(px(x + 10.0)) y="14" dy="0.32em" { (meaning) }
+        }
+        text class="tick" x=(px(plot.right)) y="14" dy="0.32em" text-anchor="end" { "darker: more items" }
+    }
+}
+
+/// As large as leaves columns and rows apart, within limits.
+fn radius<'a>(places: impl Iterator<Item = &'a Place> + Clone) -> f64 {
+    let gap = |of: fn(&Place) -> i32| {
+        let sorted: BTreeSet<i32> = places.clone().map(of).collect();
+        let gaps = sorted.iter().zip(sorted.iter().skip(1)).map(|(low, high)| f64::from(high - low) / 10.0);
+        gaps.fold(f64::INFINITY, f64::min)
+    };
+    (gap(|place| place.0).min(gap(|place| place.1)) * 0.42).clamp(RADIUS, RADIUS_MAX)
+}
+
+fn rounded((x, y): (f64, f64)) -> Place {
+    ((x * 10.0).round() as i32, (y * 10.0).round() as i32)
+}
+
+fn tenths(value: i32) -> String {
+    px(f64::from(value) / 10.0)
+}
+
+/// The nearest centre of the lattice.
+fn nearest(x: f64, y: f64) -> (f64, f64) {
+    let (width, height) = (RADIUS * 3_f64.sqrt(), RADIUS * 1.5);
+    // Even rows and odd rows are two rectangular lattices; the nearer of their nearest centres is the one.
+    let candidate = |odd: f64| {
+        let row = ((y / height - odd) / 2.0).round() * 2.0 + odd;
+        let column = (x / width - odd / 2.0).round() + odd / 2.0;
+        (column * width, row * height)
+    };
+    let distance = |(cx, cy): (f64, f64)| (cx - x).hypot(cy - y);
+    let (even, odd) = (candidate(0.0), candidate(1.0));
+    if distance(even) <= distance(odd) { even } else { odd }
+}
+
+fn hexagon(radius: f64) -> String {
+    let corners = (0..6).map(|corner| {
+        let (sin, cos) = (f64::from(corner) * std::f64::consts::FRAC_PI_3).sin_cos();
+        format!("{:.2} {:.2}", radius * sin, radius * cos)
+    });
+    format!("M{}Z", corners.collect::<Vec<_>>().join("L"))
+}
+
+/// Hue by whether most are right, darkness by the logarithm of how many there are.
+fn class(cell: Cell, most: usize) -> String {
+    let share = (cell.count as f64).ln_1p() / (most as f64).ln_1p();
+    let hue = if 2 * cell.right >= cell.count { "right" } else { "wrong" };
+    format!("{hue} o{}", (share * STEPS).ceil())
+}
+
+fn about(cell: Cell) -> String {
+    format!("{} items, {} right", cell.count, cell.right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::chart::scale::{Scale, Shape};
+
+    #[test]
+    fn every_point_goes_to_a_hexagon_that_contains_it() {
+        for step in 0..2_000 {
+            let (x, y) = (f64::from(step % 50) * 0.77, f64::from(step / 50) * 0.93);
+            let (cx, cy) = nearest(x, y);
+            assert!((cx - x).hypot(cy - y) <= RADIUS + 1e-9, "{x}, {y}");
+        }
+    }
+
+    #[test]
+    fn all_points_are_counted_and_the_drawing_is_bounded() {
+        let points = (0..43_246_u32).map(|index| Point {
+            x: f64::from(index % 1_000),
+            y: f64::from(index.wrapping_mul(2_654_435_761) % 1_000),
+            right: index % 2 == 0,
+        });
+        let scale = Scale::new(Shape::Linear, 0.0, 1_000.0);
+        let (x, y) = (Axis::new("x", scale), Axis::new("y", scale));
+        let cells = Cells { x, y, points: points.collect() };
+        let counted: usize = cells.cells(plot()).values().map(|cell| cell.count).sum();
+        assert_eq!(counted, 43_246);
+        assert!(cells.draw().into_string().len() < 700_000);
+    }
+
+    #[test]
+    fn few_places_are_drawn_where_they_are_and_as_large_as_they_can() {
+        let points = (0..1_000).map(|index| {
+            let (x, y) = (f64::from(index % 11), f64::from(index % 7));
+            Point { x, y, right: x.total_cmp(&y).is_eq() }
+        });
+        let scale = Scale::new(Shape::Linear, 0.0, 10.0);
+        let cells = Cells { x: Axis::new("x", scale), y: Axis::new("y", scale), points: points.collect() };
+        let places = cells.cells(plot());
+        assert_eq!(places.len(), 77);
+        assert!((radius(places.keys()) - RADIUS_MAX).abs() < 1e-12);
+        assert!(places.contains_key(&rounded((plot().left, plot().bottom))));
+    }
+
+    #[test]
+    fn the_fullest_hexagon_is_the_darkest_and_the_majority_decides_on_its_hue() {
+        assert_eq!(class(Cell { count: 100, right: 50 }, 100), "right o5");
+        assert_eq!(class(Cell { count: 1, right: 0 }, 100), "wrong o1");
+        assert_eq!(class(Cell { count: 1, right: 1 }, 1), "right o5");
+    }
+}

@@ -1,0 +1,66 @@
+//! Shares against what they should be, with their intervals.
+
+use maud::{Markup, html};
+
+use super::{Axis, Plot, drawing, px, x_axis, y_axis};
+use crate::stats::Interval;
+
+/// One share.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dot {
+    /// What it should be.
+    pub x: f64,
+    /// What it is.
+    pub y: f64,
+    /// The interval of what it is.
+    pub whisker: Option<Interval>,
+    /// What it is, in words.
+    pub about: String,
+}
+
+/// Shares over two axes, with the line where both are equal.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dots {
+    /// To the right.
+    pub x: Axis,
+    /// Upwards.
+    pub y: Axis,
+    /// In any order.
+    pub dots: Vec<Dot>,
+}
+
+impl Dots {
+    /// As SVG.
+    pub fn draw(&self) -> Markup {
+        let plot = Plot::of_height(300.0);
+        let x = |value: f64| px(plot.x(self.x.scale.unit(value)));
+        let y = |value: f64| px(plot.y(self.y.scale.unit(value)));
+        let inside = html! {
+            (x_axis(plot, &self.x))
+            (y_axis(plot, &self.y))
+            line class="expected" x1=(x(0.0)) y1=(y(0.0)) x2=(x(1.0)) y2=(y(1.0)) {}
+            @for dot in &self.dots {
+                @if let Some(Interval { low, high }) = dot.whisker {
+                    line class="whisker" x1=(x(dot.x)) x2=(x(dot.x)) y1=(y(low)) y2=(y(high)) {}
+                }
+                circle class="dot" cx=(x(dot.x)) cy=(y(dot.y)) r="5" { title { (dot.about) } }
+            }
+        };
+        drawing(plot.height(), &format!("{} by {}", self.y.title, self.x.title), &inside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::chart::scale::Scale;
+
+    #[test]
+    fn dots_stand_at_their_shares_beside_the_line_of_equal_ones() {
+        let dot =
+            |x, y| Dot { x, y, whisker: Some(Interval { low: y, high: 1.0 }), about: "1 < 2".to_owned() };
+        let axis = |title: &str| Axis::new(title, Scale::share());
+        let dots = Dots { x: axis("nominal"), y: axis("found"), dots: vec![dot(0.0, 0.0), dot(0.5, 1.0)] };
+        insta::assert_snapshot!("dots", dots.draw().into_string().replace("><", ">\n<"));
+    }
+}

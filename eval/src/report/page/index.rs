@@ -1,0 +1,88 @@
+//! Several runs side by side.
+
+use std::path::Path;
+
+use super::document::{Block, Cell, Column, Document, Grid, Kind, Section};
+use crate::figures::{count, optional};
+use crate::store::saved::Run;
+
+/// The metrics that are shown where any run has them: those that one looks at first.
+const HEADLINES: [&str; 11] =
+    ["accuracy", "strict", "flexible", "mae", "rmse", "r2", "log_mae", "pearson", "crps", "f1", "bleu"];
+
+/// A row for each run that leads to its report.
+pub fn document(runs: &[Run]) -> Document {
+    let mut grid = Grid::new(&[
+        ("run", Kind::Words),
+        ("task", Kind::Words),
+        ("model", Kind::Words),
+        ("mode", Kind::Words),
+        ("items", Kind::Figures),
+        ("with a number", Kind::Figures),
+    ]);
+    let value = |run: &Run, name: &str| run.report.metrics.get(name).and_then(|metric| metric.value);
+    let mut shown = HEADLINES.to_vec();
+    shown.retain(|name| runs.iter().any(|run| value(run, name).is_some()));
+    grid.columns.extend(shown.iter().map(|&title| Column { title, kind: Kind::Figures }));
+    for run in runs {
+        let report = &run.report;
+        let name = name(&run.folder);
+        let mut row = vec![
+            Cell::link(name.clone(), format!("./{}/report", encoded(&name))),
+            format!("{} {}", report.task, report.split).into(),
+            report.model.as_str().into(),
+            report.mode.as_str().into(),
+            count(report.n).into(),
+            count(report.n_valid).into(),
+        ];
+        row.extend(shown.iter().map(|name| optional(value(run, name)).into()));
+        grid.rows.push(row);
+    }
+    Document {
+        title: "Runs".to_owned(),
+        subtitle: format!("{} runs", runs.len()),
+        sections: vec![Section { title: "Figures".to_owned(), blocks: vec![Block::Table(grid)] }],
+    }
+}
+
+fn name(folder: &Path) -> String {
+    folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// A file name as part of a link: all but letters, digits and `-._~` as bytes in hexadecimal (RFC 3986).
+fn encoded(name: &str) -> String {
+    name.bytes()
+        .map(|byte| match byte {
+            b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+            _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::page::{html, markdown};
+    use crate::store::saved::tests::run;
+
+    #[test]
+    fn every_run_has_a_row_that_leads_to_its_report() {
+        let mut runs = [run(&[(1.0, Some(1.0))]), run(&[(1.0, None)])];
+        runs[1].folder = "out/b #2".into();
+        let document = document(&runs);
+        assert!(html::render(&document).contains("<a href=\"./b%20%232/report.html\">b #2</a>"));
+        insta::assert_snapshot!(markdown::render(&document), @r##"
+        # Runs
+
+        2 runs
+
+        ## Figures
+
+        | run                           | task                   | model | mode | items | with a number |
+        |-------------------------------|------------------------|-------|------|-------|---------------|
+        | [run](./run/report.md)        | arithmetic interpolate | tiny  | text |     1 |             1 |
+        | [b \#2](./b%20%232/report.md) | arithmetic interpolate | tiny  | text |     1 |             0 |
+        "##);
+    }
+}

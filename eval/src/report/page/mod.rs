@@ -1,0 +1,61 @@
+//! Reports that people read: `report.md` and `report.html` of a folder of runs.
+//!
+//! One way only: a run becomes a [`document::Document`] of texts, tables and pictures ([`single`], [`index`], by
+//! [`tables`] and [`pictures`]); [`markdown`] and [`html`] write any document. All that is shown is read from the
+//! run's files, so the same folder gives the same report, and a report can be made at any time after a run.
+
+pub mod document;
+pub mod groups;
+pub mod html;
+pub mod index;
+pub mod markdown;
+pub mod pictures;
+pub mod published;
+pub mod single;
+pub mod tables;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use document::Document;
+
+use crate::error::Error;
+use crate::store::saved::{Run, SavedError, run_folders};
+
+/// Flags of `ntl-eval report`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Folder of a run (as `--out` wrote it), or a folder of such folders: then each gets its report, and this one
+    /// a page that shows them side by side.
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+}
+
+/// Writes the reports of all runs in a folder and returns the files, the one to open first in front.
+///
+/// # Errors
+/// There is no run, one cannot be read, or a file cannot be written.
+pub fn write(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let folders = run_folders(folder)?;
+    if folders.is_empty() {
+        return Err(SavedError::NoRun { folder: folder.to_owned(), below: Vec::new() }.into());
+    }
+    let runs = folders.iter().map(|folder| Run::load(folder)).collect::<Result<Vec<_>, _>>()?;
+    let mut files = Vec::new();
+    if folders != [folder] {
+        files.extend(write_document(folder, &index::document(&runs))?);
+    }
+    for run in &runs {
+        files.extend(write_document(&run.folder, &single::document(run))?);
+    }
+    Ok(files)
+}
+
+fn write_document(folder: &Path, document: &Document) -> Result<[PathBuf; 2], Error> {
+    let files = ["report.html", "report.md"].map(|name| folder.join(name));
+    let texts = [html::render(document), markdown::render(document)];
+    for (file, text) in files.iter().zip(texts) {
+        fs::write(file, text).map_err(|source| Error::Write { file: file.clone(), source })?;
+    }
+    Ok(files)
+}

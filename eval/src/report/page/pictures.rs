@@ -1,0 +1,284 @@
+//! The pictures of one run.
+
+use super::document::Picture;
+use super::groups::{DIGITS_MAX, Errors, MASS_EDGES, by_digits, by_mass, is_decade};
+use crate::figures::{count, figure, power, tick};
+use crate::report::chart::Axis;
+use crate::report::chart::bars::{Bar, Bars};
+use crate::report::chart::cells::{Cells, Point};
+use crate::report::chart::dots::{Dot, Dots};
+use crate::report::chart::rows::{self, Row};
+use crate::report::chart::scale::{Scale, Shape};
+use crate::stats::Interval;
+use crate::stats::wilson::wilson;
+use crate::store::saved::{Calibration, Run};
+
+/// All that the run has data for.
+pub fn all(run: &Run) -> Vec<Picture> {
+    let calibration = run.report.calibration.as_ref();
+    let drawn = [
+        predictions(run),
+        errors(run),
+        digits(run),
+        calibration.and_then(pit),
+        calibration.and_then(coverage),
+        mass(run),
+        modules(run),
+    ];
+    drawn.into_iter().flatten().collect()
+}
+
+fn predictions(run: &Run) -> Option<Picture> {
+    let points: Vec<Point> = run
+        .samples
+        .iter()
+        .filter_map(|sample| sample.read().map(|pair| (pair, sample.right())))
+        .map(|((truth, read), right)| Point { x: truth, y: read.median, right })
+        .collect();
+    let (low, high) = range(points.iter().map(|point| point.x), 0.0)?;
+    let (y_low, y_high) = range(points.iter().map(|point| point.y), 0.002)?;
+    let shown = points.iter().filter(|point| (y_low..=y_high).contains(&point.y));
+    let shape = Shape::fitting(shown.flat_map(|point| [point.x, point.y]));
+    let x = Axis::new("truth", padded(shape, low, high));
+    let y = Axis::new(predicted(run), padded(shape, low.min(y_low), high.max(y_high)));
+    let outside = points.iter().filter(|point| !y.scale.holds(point.y)).count();
+    let cells = Cells { x, y, points };
+    let mut caption = format!(
+        "{} of {} items; those without a number are not shown. A cell holds up to {}. The line is where both are equal.",
+        count(cells.points.len()),
+        count(run.samples.len()),
+        count(cells.fullest()),
+    );
+    if shape == Shape::SignedLog {
+        caption += " Axes are logarithmic away from 0.";
+    }
+    if run.report.mode == "regress" {
+        caption += " Right is what accuracy counts, which goes by the mode.";
+    }
+    if outside > 0 {
+        caption += &format!(" Beyond the picture and drawn on its edge: {}.", count(outside));
+    }
+    Some(Picture { title: "Predicted against true".to_owned(), svg: cells.draw(), caption })
+}
+
+/// What stands for the prediction where one number is needed.
+fn predicted(run: &Run) -> &'static str {
+    if run.report.mode == "regress" { "predicted (median)" } else { "predicted" }
+}
+
+/// Smallest and largest value, `tail` of them left out on both sides.
+fn range(values: impl Iterator<Item = f64>, tail: f64) -> Option<(f64, f64)> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let skip = (tail * values.len() as f64) as usize;
+    Some((*values.get(skip)?, *values.get(values.len() - 1 - skip)?))
+}
+
+fn padded(shape: Shape, low: f64, high: f64) -> Scale {
+    let room = match shape {
+        Shape::Linear => (high - low) * 0.02,
+        Shape::SignedLog => 0.0,
+    };
+    Scale::new(shape, low - room, high + room)
+}
+
+fn errors(run: &Run) -> Option<Picture> {
+    let errors =
+        run.samples.iter().filter_map(|sample| sample.read().map(|(truth, read)| read.median - truth));
+    let errors: Vec<f64> = errors.filter(|error| error.is_finite()).collect();
+    if errors.is_empty() {
+        return None;
+    }
+    let grouped = Errors::of(&errors);
+    let unit = grouped.edges[0];
+    let exact = errors.iter().filter(|error| error.abs() < 1e-9).count();
+    let middle = Bar {
+        height: grouped.middle as f64,
+        class: if 2 * exact >= grouped.middle { "right" } else { "wrong" },
+        label: "0".to_owned(),
+        about: format!("{} items less than {} off", grouped.middle, tick(unit)),
+        ..Bar::default()
+    };
+    let low = side(&grouped, &grouped.below, -1.0).into_iter().rev();
+    let high = side(&grouped, &grouped.above, 1.0);
+    let [below, above] = [&grouped.below, &grouped.above].map(|side| side.iter().sum::<usize>());
+    let sides = grouped.below.iter().chain(&grouped.above).copied().max().unwrap_or(0);
+    let shape = if grouped.middle > 20 * sides.max(1) { Shape::SignedLog } else { Shape::Linear };
+    let largest = grouped.middle.max(sides) as f64;
+    let bars = Bars {
+        title: format!("{} − truth", predicted(run)),
+        axis: Axis::new(items(shape), Scale::from_zero(shape, largest)),
+        bars: low.chain([middle]).chain(high).collect(),
+        last_edge: edge_label(&grouped, grouped.edges.len() - 1, 1.0),
+        expected: None,
+    };
+    let caption = format!(
+        "{} items are off by less than {}, {} are too low, {} too high. Bars cover sizes that grow away from 0.",
+        count(grouped.middle),
+        tick(unit),
+        count(below),
+        count(above),
+    );
+    Some(Picture { title: "Errors".to_owned(), svg: bars.draw(), caption })
+}
+
+fn items(shape: Shape) -> &'static str {
+    if shape == Shape::SignedLog { "items (log)" } else { "items" }
+}
+
+/// Bars of one side, from the smallest errors to the largest.
+fn side(errors: &Errors, counts: &[usize], sign: f64) -> Vec<Bar> {
+    let bar = |(index, &count): (usize, &usize)| {
+        let left = if sign < 0.0 { index + 1 } else { index };
+        let [near, far] = [0, 1].map(|end| tick(sign * errors.edges[index + end]));
+        Bar {
+            height: count as f64,
+            class: "wrong",
+            edge: edge_label(errors, left, sign),
+            about: format!("{count} items off by {near} to {far}"),
+            ..Bar::default()
+        }
+    };
+    counts.iter().enumerate().map(bar).collect()
+}
+
+/// Powers of ten, as many apart as leaves room for their text. The first edges stand too close to the 0.
+fn edge_label(errors: &Errors, index: usize, sign: f64) -> String {
+    let edges = &errors.edges;
+    let per_decade = if edges.iter().all(|&edge| is_decade(edge)) { 1 } else { 3 };
+    let every = (edges.len() * 2).div_ceil(14 * per_decade) * per_decade;
+    let shown = index > 0 && index.is_multiple_of(every) && is_decade(edges[index]);
+    if shown { power(sign * edges[index]) } else { String::new() }
+}
+
+fn digits(run: &Run) -> Option<Picture> {
+    let shares = by_digits(&run.samples);
+    if shares.len() < 2 {
+        return None;
+    }
+    let bars = shares.iter().enumerate().map(|(index, share)| Bar {
+        height: share.hits as f64 / share.n.max(1) as f64,
+        class: "bar",
+        label: if index + 1 == DIGITS_MAX { format!("{DIGITS_MAX}+") } else { (index + 1).to_string() },
+        whisker: wilson(share.hits, share.n),
+        about: format!("{} of {} right", share.hits, share.n),
+        ..Bar::default()
+    });
+    let sizes: Vec<String> = shares.iter().map(|share| count(share.n)).collect();
+    let bars = Bars {
+        title: "digits of the truth in front of the point".to_owned(),
+        axis: Axis::new("accuracy", Scale::share()),
+        bars: bars.collect(),
+        last_edge: String::new(),
+        expected: None,
+    };
+    let caption = format!(
+        "With 95% Wilson intervals, over all items; items per group, from the left: {}.",
+        sizes.join(", ")
+    );
+    Some(Picture { title: "Accuracy by number of digits".to_owned(), svg: bars.draw(), caption })
+}
+
+fn modules(run: &Run) -> Option<Picture> {
+    let mut shown: Vec<Row> = run
+        .report
+        .modules
+        .iter()
+        .filter_map(|(name, module)| {
+            let accuracy = module.metrics.get("accuracy")?;
+            let whisker = accuracy.low.zip(accuracy.high).map(|(low, high)| Interval { low, high });
+            Some(Row { name: name.clone(), share: accuracy.value?, whisker })
+        })
+        .collect();
+    shown.sort_by(|a, b| b.share.total_cmp(&a.share));
+    (shown.len() > 1).then(|| Picture {
+        title: "Accuracy by module".to_owned(),
+        svg: rows::draw("accuracy", &shown),
+        caption: "With 95% intervals.".to_owned(),
+    })
+}
+
+fn pit(calibration: &Calibration) -> Option<Picture> {
+    let (bins, n) = (calibration.pit.len() as f64, calibration.pit.iter().sum::<f64>());
+    if n < 1.0 {
+        return None;
+    }
+    let share = 1.0 / bins;
+    // Normal approximation of a binomial count, as a multiple of the expected one.
+    let chance = 1.96 * ((1.0 - share) / (share * n)).sqrt();
+    let heights: Vec<f64> = calibration.pit.iter().map(|count| count / n * bins).collect();
+    let bars = heights.iter().enumerate().map(|(index, &height)| Bar {
+        height,
+        class: "bar",
+        edge: if index % 5 == 0 { tick(index as f64 * share) } else { String::new() },
+        about: format!("{} items", figure(height * n * share)),
+        ..Bar::default()
+    });
+    let largest = heights.iter().copied().fold(1.0 + chance, f64::max);
+    let bars = Bars {
+        title: "share of the predicted distribution below the truth".to_owned(),
+        axis: Axis::new("density", Scale::from_zero(Shape::Linear, largest)),
+        bars: bars.collect(),
+        last_edge: "1".to_owned(),
+        expected: Some((1.0, Interval { low: (1.0 - chance).max(0.0), high: 1.0 + chance })),
+    };
+    let caption = format!(
+        "Probability integral transform of {} items. Flat where distributions are calibrated (the band is 95% chance), \
+         a hill where they are too wide, a valley where they are too narrow.",
+        count(n as usize)
+    );
+    Some(Picture { title: "Calibration".to_owned(), svg: bars.draw(), caption })
+}
+
+fn coverage(calibration: &Calibration) -> Option<Picture> {
+    let dots: Vec<Dot> = calibration
+        .coverage
+        .iter()
+        .filter(|coverage| coverage.n > 0)
+        .map(|coverage| Dot {
+            x: coverage.q,
+            y: coverage.covered as f64 / coverage.n as f64,
+            whisker: wilson(coverage.covered, coverage.n),
+            about: format!("{} of {} at or below the {} quantile", coverage.covered, coverage.n, coverage.q),
+        })
+        .collect();
+    let share = |title: &str| Axis::new(title, Scale::share());
+    (!dots.is_empty()).then(|| Picture {
+        title: "Coverage of quantiles".to_owned(),
+        svg: Dots { x: share("nominal"), y: share("truths at or below"), dots }.draw(),
+        caption: "How often the truth lies at or below each returned quantile, with 95% Wilson intervals; on the line \
+                  where quantiles are what they say. Discrete distributions lie above it, since the truth may equal a \
+                  quantile."
+            .to_owned(),
+    })
+}
+
+fn mass(run: &Run) -> Option<Picture> {
+    let masses: Vec<f64> = run.samples.iter().filter_map(|sample| sample.mass_closed).collect();
+    if masses.is_empty() {
+        return None;
+    }
+    let groups = by_mass(masses.iter().copied());
+    let bars = groups.iter().zip(MASS_EDGES.windows(2)).enumerate().map(|(index, (&count, edges))| Bar {
+        height: count as f64,
+        class: "bar",
+        edge: if index % 2 == 1 || index == 0 { tick(edges[0]) } else { String::new() },
+        about: format!("{count} items between {} and {}", edges[0], edges[1]),
+        ..Bar::default()
+    });
+    let largest = groups.iter().copied().max().unwrap_or(0) as f64;
+    let bars = Bars {
+        title: "closed mass (finer towards 1)".to_owned(),
+        axis: Axis::new("items", Scale::from_zero(Shape::Linear, largest)),
+        bars: bars.collect(),
+        last_edge: "1".to_owned(),
+        expected: None,
+    };
+    let least = masses.iter().copied().fold(f64::INFINITY, f64::min);
+    let caption = format!(
+        "How much of the probability went to complete numbers, over {} items; the least is {}.",
+        count(masses.len()),
+        figure(least)
+    );
+    Some(Picture { title: "Closed mass".to_owned(), svg: bars.draw(), caption })
+}

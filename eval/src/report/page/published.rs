@@ -1,0 +1,128 @@
+//! What the NTL paper published on the same task, beside a run. The figures are in `published.json`.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::document::{Block, Cell, Column, Grid, Kind, Section};
+use crate::figures::optional;
+use crate::metrics::Name;
+use crate::store::saved::Report;
+
+const PUBLISHED: &str = include_str!("published.json");
+
+/// Published results on one split.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Published {
+    task: String,
+    split: String,
+    /// What the data of this split is called.
+    files: Vec<String>,
+    /// How many modules the figures are over, where the task has modules.
+    #[serde(default)]
+    modules: usize,
+    /// Where the figures stand, and what they are of.
+    source: String,
+    /// What each row holds behind its first cell, which names the model.
+    metrics: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Published {
+    fn is_of(&self, report: &Report) -> bool {
+        let all_modules = report.modules.is_empty() || report.modules.len() == self.modules;
+        self.task == report.task && self.split == report.split && all_modules && self.has_data(report)
+    }
+
+    /// Not where the run names a data file that is none of this split's; generated items and folders pass.
+    fn has_data(&self, report: &Report) -> bool {
+        let path = report.settings.get("data").and_then(Value::as_str).map(Path::new);
+        let file = path.filter(|path| path.extension().is_some()).and_then(Path::file_name);
+        file.is_none_or(|file| self.files.iter().any(|known| file == known.as_str()))
+    }
+}
+
+/// The run among the published results of its task and split; `None` where there are none.
+pub fn section(report: &Report) -> Option<Section> {
+    // The file is part of the program and tested below.
+    let all: Vec<Published> = serde_json::from_str(PUBLISHED).unwrap_or_default();
+    let same = all.into_iter().find(|one| one.is_of(report))?;
+    let note = format!(
+        "Published: {}. Other models, trained on other data, and other samples of the task: a scale to read this run by, \
+         not a contest.",
+        same.source
+    );
+    Some(Section {
+        title: "Beside the paper".to_owned(),
+        blocks: vec![Block::Table(grid(report, &same)), Block::Text(note)],
+    })
+}
+
+fn grid(report: &Report, published: &Published) -> Grid {
+    let mut grid = Grid::new(&[("", Kind::Words)]);
+    let titles = published.metrics.iter().filter_map(|name| Name::parse(name));
+    grid.columns.extend(titles.map(|name| Column { title: name.as_str(), kind: Kind::Figures }));
+    let value = |name: &String| optional(report.metrics.get(name).and_then(|metric| metric.value));
+    let ours = std::iter::once(format!("this run: {}, {}", report.model, report.mode));
+    grid.rows.push(ours.chain(published.metrics.iter().map(value)).map(Cell::strong).collect());
+    grid.rows.extend(published.rows.iter().map(|row| row.iter().map(|text| text.as_str().into()).collect()));
+    grid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::page::markdown::table;
+    use crate::store::saved::report::Module;
+
+    #[test]
+    fn every_published_row_is_complete() {
+        let all: Vec<Published> = serde_json::from_str(PUBLISHED).unwrap();
+        assert_eq!(all.len(), 6);
+        for one in all {
+            assert!(one.metrics.iter().all(|name| Name::parse(name).is_some()), "{}", one.source);
+            for row in one.rows {
+                assert_eq!(row.len(), 1 + one.metrics.len(), "{row:?}");
+                for figure in &row[1..] {
+                    let value = figure.split(" ± ").next().unwrap();
+                    assert!(value.parse::<f64>().is_ok(), "{row:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_stands_above_the_published_rows_of_its_split() {
+        let report = serde_json::json!({
+            "task": "rjokes", "split": "test", "model": "tiny", "mode": "regress",
+            "metrics": { "rmse": { "value": 1.6512, "n": 5 } }
+        });
+        let mut report: Report = serde_json::from_value(report).unwrap();
+        let shown = section(&report).unwrap();
+        let Block::Table(grid) = &shown.blocks[0] else { panic!("no table first") };
+        insta::assert_snapshot!(table(grid), @r##"
+        |                                |        rmse |     pearson |
+        |--------------------------------|-------------|-------------|
+        | **this run: tiny, regress**    |   **1.651** |       **–** |
+        | T5-small, CE                   | 2.01 ± 0.01 | 0.41 ± 0.00 |
+        | T5-small, NTL-WAS              | 1.81 ± 0.01 | 0.44 ± 0.00 |
+        | T5-small, regression head, MSE | 1.82 ± 0.01 | 0.45 ± 0.00 |
+        | BERT, regression head, MSE     |        1.62 |        0.47 |
+        | RoBERTa, regression head, MSE  |        1.61 |        0.47 |
+        | XLNet, regression head, MSE    |        1.74 |        0.46 |
+        "##);
+        for (data, same) in
+            [("generated", true), ("d/test.tsv.gz", true), ("d/rjokes", true), ("mine.tsv", false)]
+        {
+            report.settings.insert("data".to_owned(), data.into());
+            assert_eq!(section(&report).is_some(), same, "{data}");
+        }
+        report.settings.clear();
+        report.modules.insert("one of many".to_owned(), Module::default());
+        assert!(section(&report).is_none());
+        report.modules.clear();
+        report.split = "dev".to_owned();
+        assert!(section(&report).is_none());
+    }
+}

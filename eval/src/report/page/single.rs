@@ -1,0 +1,170 @@
+//! The report of one run.
+
+use super::document::{Block, Document, Grid, Section};
+use super::{pictures, published, tables};
+use crate::figures::{count, figure};
+use crate::store::saved::{Report, Run};
+
+/// All that is to be said about a run; sections without data are left out.
+pub fn document(run: &Run) -> Document {
+    let report = &run.report;
+    let sections = [
+        Some(figures(report)),
+        published::section(report),
+        some_table("The paper's quirks", QUIRKS, tables::quirks(report)),
+        drawn(run),
+        some_table("Modules", "", tables::modules(report)),
+        some_table("Largest errors", "", tables::worst(run)),
+        some_table(
+            "Without a number",
+            "The first items from which no number could be read.",
+            tables::unread(run),
+        ),
+        Some(settings(report)),
+    ];
+    Document {
+        title: format!("{} {}", report.task, report.split),
+        subtitle: subtitle(report),
+        sections: sections.into_iter().flatten().collect(),
+    }
+}
+
+const QUIRKS: &str = "This run was scored as the paper's code does it. Where that departs from the plain meaning of a \
+                      figure, both are given.";
+
+fn subtitle(report: &Report) -> String {
+    let facts = [
+        report.model.clone(),
+        format!("{} mode", report.mode),
+        format!("{} items", count(report.n)),
+        report.started.clone(),
+        format!("{} s", figure(report.seconds)),
+    ];
+    facts.into_iter().filter(|fact| !fact.is_empty()).collect::<Vec<_>>().join(" · ")
+}
+
+fn figures(report: &Report) -> Section {
+    let unread = report.n.saturating_sub(report.n_valid + report.failed);
+    let mut counts = format!(
+        "Of {} items {} were answered with a number, {} without one, and {} failed.",
+        count(report.n),
+        count(report.n_valid),
+        count(unread),
+        count(report.failed)
+    );
+    match &report.unparsed_rule {
+        Some(rule) => counts += &format!(" {}", sentence(rule)),
+        None => counts += " Accuracy counts items without a number as wrong; errors are over those with one.",
+    }
+    if let Some(mass) = report.mass_closed {
+        counts += &format!(" Closed mass behind the numbers: {} on average.", figure(mass));
+    }
+    Section {
+        title: "Figures".to_owned(),
+        blocks: vec![Block::Table(tables::metrics(report)), Block::Text(counts)],
+    }
+}
+
+/// With a capital in front and a full stop behind.
+fn sentence(text: &str) -> String {
+    let mut characters = text.trim().trim_end_matches('.').chars();
+    let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
+    format!("{first}{}.", characters.as_str())
+}
+
+fn drawn(run: &Run) -> Option<Section> {
+    let pictures = pictures::all(run);
+    if pictures.is_empty() {
+        return None;
+    }
+    Some(Section { title: "Pictures".to_owned(), blocks: vec![Block::Pictures(pictures)] })
+}
+
+fn some_table(title: &str, intro: &str, grid: Grid) -> Option<Section> {
+    if grid.rows.is_empty() {
+        return None;
+    }
+    let intro = Some(intro).filter(|intro| !intro.is_empty()).map(|intro| Block::Text(intro.to_owned()));
+    Some(Section { title: title.to_owned(), blocks: intro.into_iter().chain([Block::Table(grid)]).collect() })
+}
+
+fn settings(report: &Report) -> Section {
+    let grid = tables::settings(report);
+    Section {
+        title: "Settings".to_owned(),
+        blocks: vec![Block::Folded("Everything that may change the result".to_owned(), grid)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::report::page::{html, markdown};
+    use crate::store::saved::tests::run;
+
+    /// Five items: one exact, two off, one without a number, one failed; with all that a report may hold.
+    fn full_run() -> Run {
+        let mut run =
+            run(&[(7.0, Some(7.0)), (-12.0, Some(-10.0)), (40.0, Some(400.0)), (3.0, None), (5.0, None)]);
+        run.samples[4].error = Some("endpoint is gone".to_owned());
+        run.samples[0].mass_closed = Some(0.9993);
+        let metric =
+            |value: f64| json!({ "value": value, "low": value - 0.125, "high": value + 0.125, "n": 5 });
+        let report = json!({
+            "task": "arithmetic", "split": "extrapolate", "model": "tiny", "mode": "paper", "endpoint": "http://h/v1",
+            "n": 5, "n_valid": 3, "failed": 1, "seed": 7, "started": "2026-01-31T23:59:59Z", "seconds": 1.25,
+            "settings": { "data": "generated", "request": { "temperature": 0.0 } },
+            "metrics": { "accuracy": metric(0.2), "mae": metric(120.5), "novel": { "value": null, "n": 0 } },
+            "baselines": { "constant_median": { "value": 5.0, "mae": { "value": 14.75, "n": 5 } } },
+            "versions": { "ntl-eval": "0.1.0" }, "mass_closed": 0.9993, "unparsed_rule": "left out of errors",
+            "quirks": [{ "name": "accuracy", "paper": 0.25, "sane": 0.2, "note": "numpy.isclose" }],
+            "modules": {
+                "add": { "n": 3, "n_valid": 2, "metrics": { "accuracy": metric(0.5), "mae": metric(1.5) } },
+                "sub": { "n": 2, "n_valid": 1, "metrics": { "accuracy": metric(0.25), "mae": metric(2.5) } },
+            },
+            "calibration": { "pit": vec![1; 20], "coverage": [{ "q": 0.5, "covered": 2, "n": 3 }] },
+        });
+        run.report = serde_json::from_value(report).unwrap();
+        run
+    }
+
+    #[test]
+    fn a_report_says_all_that_the_run_holds() {
+        insta::assert_snapshot!("report", markdown::render(&document(&full_run())));
+        let page = html::render(&document(&full_run()));
+        let titles: Vec<&str> =
+            page.split("<h3>").skip(1).filter_map(|rest| rest.split("</h3>").next()).collect();
+        assert_eq!(
+            titles,
+            [
+                "Predicted against true",
+                "Errors",
+                "Accuracy by number of digits",
+                "Calibration",
+                "Coverage of quantiles",
+                "Closed mass",
+                "Accuracy by module"
+            ]
+        );
+    }
+
+    #[test]
+    fn numbers_beyond_all_measure_are_drawn() {
+        let wild =
+            run(&[(1e300, Some(-1e308)), (-1e308, Some(1e308)), (1.0, Some(0.0)), (0.0, Some(1e-300))]);
+        let page = html::render(&document(&wild));
+        assert!(page.contains("Predicted against true</h3>"));
+        assert!(!page.contains("NaN") && !page.contains("inf\""), "{page}");
+    }
+
+    #[test]
+    fn what_a_run_does_not_hold_is_left_out() {
+        let empty = run(&[]);
+        let text = markdown::render(&document(&empty));
+        let titles: Vec<&str> = text.lines().filter(|line| line.starts_with("## ")).collect();
+        assert_eq!(titles, ["## Figures", "## Beside the paper", "## Settings"]);
+        assert!(!html::render(&document(&empty)).contains("<svg"));
+    }
+}

@@ -1,0 +1,12 @@
+//! Runs a task: asks a server every question, extracts the answers, scores them.
+
+pub mod answer_extraction;
+pub mod ask;
+pub mod client;
+pub mod evaluator;
+pub mod gate;
+pub mod paper;
+pub mod progress;
+pub mod runner;
+pub mod score;
+pub mod session;

@@ -1,0 +1,245 @@
+//! Asks many requests, a bounded number at once, and never the same twice.
+//!
+//! In: requests with an id each, a client, and maybe a journal and a cache. Out: one answer or reason per request, in
+//! their order. What the journal or the cache knows is not asked. A request that fails is a reason too; only an error
+//! that every request would meet ends the run. Once a whole round in a row found nobody there, the rest fails
+//! untried, so that a server that went away costs seconds and not hours.
+
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+
+use futures::{StreamExt, stream};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+use crate::run::client::{Client, ClientError, Route};
+use crate::run::progress::Progress;
+use crate::store::journal::{Journal, JournalError, key};
+
+/// One thing to ask.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Unique in a run, and the same in every run of the same items.
+    pub id: String,
+    /// Where to.
+    pub route: Route,
+    /// What.
+    pub body: Value,
+}
+
+/// Who is asked and where answers are kept.
+#[derive(Debug)]
+pub struct Runner<'a> {
+    /// The servers.
+    pub client: &'a Client,
+    /// Requests at once.
+    pub concurrency: NonZeroUsize,
+    /// When to stop asking.
+    pub deadline: Option<Instant>,
+    /// Answers of this run.
+    pub journal: Option<Journal>,
+    /// Answers of all runs.
+    pub cache: Option<&'a mut Journal>,
+}
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// Every item would fail in this way.
+    #[error(transparent)]
+    Client(ClientError),
+    /// Answers cannot be kept.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Progress could not be shown.
+    #[error("could not write progress")]
+    Output(#[source] io::Error),
+}
+
+impl Runner<'_> {
+    /// Asks all requests. `read` turns what a server sends into what is kept, and may find it to be an error;
+    /// `explain` may know more of an error than the client.
+    ///
+    /// # Errors
+    /// Every request would fail in the same way, an answer cannot be kept, or `err` cannot be written to.
+    pub async fn ask<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
+        &mut self,
+        requests: &[Request],
+        read: impl Fn(W) -> Result<T, ClientError>,
+        explain: impl Fn(ClientError) -> ClientError,
+        (progress, err): (&mut Progress, &mut (dyn Write + '_)),
+    ) -> Result<Vec<Result<T, String>>, RunError> {
+        let keys: Vec<String> = requests.iter().map(|request| key(&(request.route, &request.body))).collect();
+        let mut answers = self.known::<T>(requests, &keys)?;
+        progress.skip(answers.iter().filter(|answer| answer.is_some()).count());
+        let open: Vec<usize> = (0..requests.len()).filter(|&index| answers[index].is_none()).collect();
+        let client = self.client;
+        let mut replies = stream::iter(open)
+            .map(|index| async move {
+                let request = &requests[index];
+                (index, client.post::<W>(request.route, &request.body).await)
+            })
+            .buffer_unordered(self.concurrency.get());
+        let mut absent = 0;
+        let mut why = "the endpoint is not reachable any more";
+        loop {
+            let next = match self.deadline {
+                Some(deadline) => timeout_at(deadline, replies.next()).await,
+                None => Ok(replies.next().await),
+            };
+            let Ok(next) = next else {
+                why = "the deadline of the run has passed";
+                break;
+            };
+            let Some((index, reply)) = next else { break };
+            absent = if reply.as_ref().is_err_and(ClientError::is_unreachable) { absent + 1 } else { 0 };
+            let answer = match reply.and_then(&read).map_err(&explain) {
+                Ok(answer) => {
+                    keep(&mut self.journal, &requests[index].id, &keys[index], &answer)?;
+                    keep(&mut self.cache, &keys[index], &keys[index], &answer)?;
+                    Ok(answer)
+                }
+                Err(error) if error.is_fatal() => return Err(RunError::Client(error)),
+                Err(error) => Err(chain(&error)),
+            };
+            progress.step(answer.is_err(), err).map_err(RunError::Output)?;
+            answers[index] = Some(answer);
+            if absent >= self.concurrency.get() {
+                break;
+            }
+        }
+        let untried = || Err(chain(&ClientError::NotTried { reason: why }));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
+    }
+
+    /// What need not be asked. Answers that only the cache has go into the journal.
+    fn known<T: Serialize + DeserializeOwned>(
+        &mut self,
+        requests: &[Request],
+        keys: &[String],
+    ) -> Result<Vec<Option<Result<T, String>>>, RunError> {
+        let mut known = Vec::with_capacity(requests.len());
+        for (request, key) in requests.iter().zip(keys) {
+            let mut answer: Option<T> =
+                self.journal.as_ref().and_then(|journal| journal.get(&request.id, key));
+            if answer.is_none() {
+                answer = self.cache.as_ref().and_then(|cache| cache.get(key, key));
+                if let Some(answer) = &answer {
+                    keep(&mut self.journal, &request.id, key, answer)?;
+                }
+            }
+            known.push(answer.map(Ok));
+        }
+        Ok(known)
+    }
+}
+
+fn keep<J: std::borrow::BorrowMut<Journal>>(
+    journal: &mut Option<J>,
+    id: &str,
+    key: &str,
+    answer: &impl Serialize,
+) -> Result<(), JournalError> {
+    journal.as_mut().map_or(Ok(()), |journal| journal.borrow_mut().add(id, key, answer))
+}
+
+/// The error and what caused it, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::run::client::{ClientConfig, RetryPolicy};
+    use crate::run::progress::Style;
+
+    /// A client for a server that is not there.
+    fn nobody() -> Client {
+        // Free again once the listener is dropped.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        Client::new(ClientConfig {
+            endpoints: vec![format!("http://{address}").parse().unwrap()],
+            api_key: None,
+            timeout: Duration::from_secs(60),
+            retry: RetryPolicy { retries_max: 0, ..RetryPolicy::default() },
+        })
+        .unwrap()
+    }
+
+    fn requests(count: usize) -> Vec<Request> {
+        let request = |index| Request {
+            id: format!("answer {index}"),
+            route: Route::Completions,
+            body: json!({ "prompt": index }),
+        };
+        (0..count).map(request).collect()
+    }
+
+    async fn ask(runner: &mut Runner<'_>, count: usize) -> Vec<Result<u8, String>> {
+        let mut progress = Progress::new(Style::Silent, "", count);
+        let shown: (&mut Progress, &mut dyn Write) = (&mut progress, &mut io::sink());
+        runner.ask(&requests(count), |value: u8| Ok(value), |error| error, shown).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn once_nobody_is_there_any_more_the_rest_is_not_tried() {
+        let client = nobody();
+        let concurrency = NonZeroUsize::MIN;
+        let mut runner = Runner { client: &client, concurrency, deadline: None, journal: None, cache: None };
+        let reasons: Vec<String> =
+            ask(&mut runner, 3).await.into_iter().map(|answer| answer.unwrap_err()).collect();
+        assert!(reasons[0].contains("is not reachable: "), "{}", reasons[0]);
+        assert!(reasons[1..].iter().all(|reason| reason.starts_with("not tried")), "{reasons:?}");
+    }
+
+    #[tokio::test]
+    async fn behind_the_deadline_nothing_is_asked() {
+        let client = nobody();
+        let mut runner = Runner {
+            client: &client,
+            concurrency: NonZeroUsize::MIN,
+            deadline: Some(Instant::now() - Duration::from_secs(1)),
+            journal: None,
+            cache: None,
+        };
+        let reasons = ask(&mut runner, 2).await;
+        assert_eq!(reasons[1], Err("not tried: the deadline of the run has passed".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn what_is_known_is_not_asked_and_goes_from_the_cache_into_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |name: &str| Journal::open(&folder.path().join(name), &serde_json::Map::new()).unwrap();
+        let key_of = |index: usize| key(&(Route::Completions, &requests(3)[index].body));
+        open("journal").add("answer 0", &key_of(0), &7_u8).unwrap();
+        open("cache").add(&key_of(1), &key_of(1), &8_u8).unwrap();
+        let (client, mut cache) = (nobody(), open("cache"));
+        let mut runner = Runner {
+            client: &client,
+            concurrency: NonZeroUsize::MIN,
+            deadline: None,
+            journal: Some(open("journal")),
+            cache: Some(&mut cache),
+        };
+        let answers = ask(&mut runner, 3).await;
+        assert_eq!(answers[..2], [Ok(7), Ok(8)]);
+        assert!(answers[2].is_err());
+        assert_eq!(open("journal").get::<u8>("answer 1", &key_of(1)), Some(8));
+    }
+}

@@ -1,0 +1,329 @@
+//! One run of a task: every suite from questions to reports, files, gates.
+//!
+//! In: suites and flags. Out: reports on the console and in `--out`, and how it went.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Map, Value, json};
+use tokio::runtime::Runtime;
+use tokio::time::Instant;
+
+use crate::app::{Console, Ending};
+use crate::cli::flags::{Api, Common, Mode};
+use crate::error::Error;
+use crate::metrics::bootstrap::RESAMPLES;
+use crate::metrics::spread::Calibration;
+use crate::metrics::{Baselines, EXACT_TOLERANCE, Metrics, Name, Row};
+use crate::run::ask::{Asking, paper_beams};
+use crate::run::client::{Client, ClientConfig, ModelEntry, RetryPolicy};
+use crate::run::evaluator::{Interview, Reply};
+use crate::run::gate::{Baseline, Side, missed};
+use crate::run::paper::quirks;
+use crate::run::progress::Style;
+use crate::run::runner::Runner;
+use crate::run::score::{self, Judged};
+use crate::store::journal::{Journal, JournalError, key};
+use crate::store::report::{Counts, Module, Report, utc};
+use crate::store::samples::samples;
+use crate::tasks::Suite;
+
+/// How answers without a number count.
+const UNPARSED_RULE: &str = "an answer without a number is wrong in accuracy, counts in unparsed, and is left out of all \
+     errors and correlations; the n beside each figure says over how many items it is";
+
+/// A run under way.
+struct Session<'a> {
+    client: Client,
+    model: ModelEntry,
+    common: &'a Common,
+    cache: Option<Journal>,
+    deadline: Option<Instant>,
+}
+
+/// Runs all suites.
+///
+/// # Errors
+/// The server or a file cannot be used. Failed items and missed gates are no errors.
+pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> Result<Ending, Error> {
+    if common.mode == Mode::Paper && common.server.api == Api::Chat {
+        let message = "--mode paper asks for beams of plain completions: it has no --api chat";
+        return Err(Error::Usage(message.to_owned()));
+    }
+    let runtime = Runtime::new().map_err(Error::Runtime)?;
+    let client = Client::new(ClientConfig {
+        endpoints: common.server.endpoint.clone(),
+        api_key: common.server.api_key.clone(),
+        timeout: Duration::from_secs(common.server.timeout.get()),
+        retry: RetryPolicy::default(),
+    })?;
+    // Unwritable folders and unusable baselines are found before an hour of questions, not after.
+    let folders = suites.iter().map(|suite| folder(suite, suites, common)).collect::<Result<Vec<_>, _>>()?;
+    let baselines = suites.iter().map(|suite| baseline(suite, common)).collect::<Result<Vec<_>, _>>()?;
+    let model = runtime.block_on(client.resolve_model(common.server.model.as_deref()))?;
+    let deadline = common.server.deadline.map(|seconds| Instant::now() + Duration::from_secs(seconds.get()));
+    let cache = common.output.cache.as_deref().map(|folder| cache(folder, &model)).transpose()?;
+    let mut session = Session { client, model, common, cache, deadline };
+    let mut ending = Ending::Done;
+    for ((suite, folder), baseline) in suites.iter().zip(folders).zip(baselines) {
+        let report = runtime.block_on(session.suite(suite, folder.as_deref(), console))?;
+        ending = ending.max(session.show(&report, baseline.as_ref(), console).map_err(Error::Console)?);
+    }
+    Ok(ending)
+}
+
+impl Session<'_> {
+    async fn suite(
+        &mut self,
+        suite: &Suite,
+        folder: Option<&Path>,
+        console: &mut Console<'_>,
+    ) -> Result<Report, Error> {
+        let asking = self.asking(suite);
+        let journal = folder.map(|folder| self.journal(folder, suite, &asking)).transpose()?;
+        let (started, clock) = (utc(SystemTime::now()), std::time::Instant::now());
+        let interview = Interview {
+            runner: Runner {
+                client: &self.client,
+                concurrency: self.common.server.concurrency,
+                deadline: self.deadline,
+                journal,
+                cache: self.cache.as_mut(),
+            },
+            asking: &asking,
+            items: &suite.items,
+            score: self.common.score,
+            prompt_tokens: self.common.prompt_tokens.map(usize::from),
+            shown: (style(self.common, console), format!("{} {}", suite.task, suite.split)),
+        };
+        let replies = interview.hold(console.err).await?;
+        let seconds = clock.elapsed().as_secs_f64();
+        let (report, judged) = self.report(suite, &asking, &replies);
+        let report = Report { started, seconds, ..report };
+        if let Some(folder) = folder {
+            write_files(folder, &report, (suite, &asking, &replies, &judged))?;
+        }
+        if let Some(error) = replies.iter().find_map(|reply| reply.answer.as_ref().err()) {
+            let Report { failed, n, .. } = report;
+            writeln!(console.err, "{failed} of {n} items failed, the first with: {error}")
+                .map_err(Error::Console)?;
+        }
+        Ok(report)
+    }
+
+    fn asking(&self, suite: &Suite) -> Asking {
+        let traits = &suite.traits;
+        Asking {
+            mode: self.common.mode,
+            api: self.common.server.api,
+            model: self.model.id.clone(),
+            max_tokens: self.common.max_tokens.map_or(traits.max_tokens, u64::from),
+            // The paper's generation ends at the end of sequence and nowhere else.
+            stop: if self.common.mode == Mode::Paper { &[] } else { traits.stop },
+            after: traits.after,
+            // A number has no tokens.
+            token_ids: match self.common.mode {
+                Mode::Text => self.common.score,
+                Mode::Regress => false,
+                Mode::Paper => true,
+            },
+            beams: paper_beams(self.model.others.get("number_encoding").and_then(Value::as_str)),
+        }
+    }
+
+    /// The journal of a suite: a new one, or with `--resume` the one that is there.
+    fn journal(&self, folder: &Path, suite: &Suite, asking: &Asking) -> Result<Journal, Error> {
+        let (file, report) = (folder.join("journal.jsonl"), folder.join("report.json"));
+        if !self.common.output.resume {
+            if !report.exists() && fs::metadata(&file).is_ok_and(|found| found.len() > 0) {
+                return Err(JournalError::Unfinished { file }.into());
+            }
+            remove(&file)?;
+        }
+        remove(&report)?;
+        let header = Map::from_iter([
+            ("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION"))),
+            ("task".to_owned(), json!(suite.task)),
+            ("split".to_owned(), json!(suite.split)),
+            ("model".to_owned(), json!(self.model.id)),
+            ("mode".to_owned(), json!(self.common.mode)),
+            ("score".to_owned(), json!(self.common.score)),
+            ("seed".to_owned(), json!(self.common.seed)),
+            ("limit".to_owned(), json!(self.common.limit)),
+            ("prompt_tokens".to_owned(), json!(self.common.prompt_tokens)),
+            ("items".to_owned(), json!(key(&suite.items))),
+            ("request".to_owned(), Value::Object(asking.settings())),
+        ]);
+        Ok(Journal::open(&file, &header)?)
+    }
+
+    /// All figures; times are left for later.
+    fn report(&self, suite: &Suite, asking: &Asking, replies: &[Reply]) -> (Report, Vec<Judged>) {
+        let (seed, mode) = (self.common.seed, self.common.mode);
+        let mut judged = score::judge(&suite.traits, mode, &suite.items, replies);
+        let rows = |judged: &[Judged]| judged.iter().map(|judged| judged.row.clone()).collect::<Vec<Row>>();
+        let mut metrics = Metrics::of(&rows(&judged), seed);
+        let mut quirks = Vec::new();
+        if mode == Mode::Paper {
+            let as_paper = score::judge_as_paper(&judged, &suite.items, replies);
+            let paper = Metrics::of(&rows(&as_paper), seed);
+            (metrics, quirks) = quirks::settle((&metrics, paper), &judged, &suite.items, replies, seed);
+            quirks.extend(quirks::greedy(asking.beams));
+            judged = as_paper;
+        }
+        let rows = rows(&judged);
+        let Counts { n, n_valid, failed } = Counts::of(&rows);
+        let endpoints: Vec<String> = self.common.server.endpoint.iter().map(ToString::to_string).collect();
+        let report = Report {
+            task: suite.task,
+            split: suite.split.clone(),
+            model: self.model.id.clone(),
+            endpoint: endpoints.join(","),
+            mode,
+            n,
+            n_valid,
+            failed,
+            seed,
+            settings: self.settings(suite, asking),
+            metrics,
+            baselines: rows.iter().any(|row| row.truth.is_some()).then(|| Baselines::of(&rows)),
+            unparsed_rule: UNPARSED_RULE,
+            quirks,
+            modules: Module::all(&suite.items, &rows, seed),
+            calibration: Calibration::of(rows.iter().filter_map(|row| row.spread.as_ref()), seed),
+            mass_closed: score::mass_closed(replies),
+            versions: BTreeMap::from([("ntl-eval", env!("CARGO_PKG_VERSION"))]),
+            started: String::new(),
+            seconds: 0.0,
+        };
+        (report, judged)
+    }
+
+    /// What was asked and how, and which estimate stands behind which metric.
+    fn settings(&self, suite: &Suite, asking: &Asking) -> Map<String, Value> {
+        let estimate = |name: Name| match self.common.mode {
+            Mode::Text => name.estimate().map(|_| "last_number"),
+            Mode::Paper => name.estimate().map(|_| "paper_last_number"),
+            Mode::Regress => {
+                name.estimate().map(|estimate| if estimate == "mean" { "trimmed_mean" } else { estimate })
+            }
+        };
+        let estimates: Map<String, Value> =
+            Name::all().filter_map(|name| Some((name.as_str().to_owned(), json!(estimate(name)?)))).collect();
+        let mut settings = suite.settings.clone();
+        settings.extend([
+            ("limit".to_owned(), json!(self.common.limit)),
+            ("prompt_tokens".to_owned(), json!(self.common.prompt_tokens)),
+            ("concurrency".to_owned(), json!(self.common.server.concurrency)),
+            ("request".to_owned(), Value::Object(asking.settings())),
+            ("estimates".to_owned(), Value::Object(estimates)),
+            ("exact_tolerance".to_owned(), json!(EXACT_TOLERANCE)),
+            ("bootstrap_resamples".to_owned(), json!(RESAMPLES)),
+        ]);
+        settings
+    }
+
+    /// Prints a report and says which gates it misses.
+    fn show(
+        &self,
+        report: &Report,
+        baseline: Option<&Baseline>,
+        console: &mut Console<'_>,
+    ) -> io::Result<Ending> {
+        if self.common.output.json {
+            serde_json::to_writer(&mut *console.out, report)?;
+            writeln!(console.out)?;
+        } else {
+            report.write_table(console.out)?;
+        }
+        let gates = &self.common.gates;
+        let under = missed(&report.metrics, &gates.fail_under, Side::Under).map(|miss| miss.to_string());
+        let over = missed(&report.metrics, &gates.fail_over, Side::Over).map(|miss| miss.to_string());
+        let worse = baseline.into_iter().flat_map(|baseline| baseline.worse(&report.metrics));
+        let mut ending = if report.failed > 0 { Ending::ItemsFailed } else { Ending::Done };
+        for miss in under.chain(over).chain(worse.map(|worse| worse.to_string())) {
+            ending = Ending::GateMissed;
+            writeln!(console.err, "gate missed on {} {}: {miss}", report.task, report.split)?;
+        }
+        Ok(ending)
+    }
+}
+
+fn style(common: &Common, console: &Console<'_>) -> Style {
+    match (common.output.quiet, console.terminal) {
+        (true, _) => Style::Silent,
+        (false, true) => Style::Bar,
+        (false, false) => Style::Lines,
+    }
+}
+
+/// The answers that all runs share: one file for each model, told apart by all that the server says of it.
+fn cache(folder: &Path, model: &ModelEntry) -> Result<Journal, Error> {
+    fs::create_dir_all(folder).map_err(|source| Error::Write { file: folder.to_owned(), source })?;
+    let mut model = model.clone();
+    // When a server was started says nothing of the model.
+    model.others.remove("created");
+    let header = serde_json::to_value(&model).unwrap_or_default();
+    let file = folder.join(format!("{}.jsonl", key(&model)));
+    Ok(Journal::open(&file, header.as_object().unwrap_or(&Map::new()))?)
+}
+
+fn baseline(suite: &Suite, common: &Common) -> Result<Option<Baseline>, Error> {
+    let read = |folder: &PathBuf| Baseline::read(folder, suite.task, &suite.split);
+    Ok(common.gates.baseline.as_ref().map(read).transpose()?)
+}
+
+/// The folder of one suite: `--out` itself for a single one.
+pub fn place(out: &Path, suite: &Suite, suites: &[Suite]) -> PathBuf {
+    if suites.len() > 1 { out.join(&suite.split) } else { out.to_owned() }
+}
+
+/// Makes the folder of one suite.
+fn folder(suite: &Suite, suites: &[Suite], common: &Common) -> Result<Option<PathBuf>, Error> {
+    let Some(out) = &common.output.out else { return Ok(None) };
+    let folder = place(out, suite, suites);
+    match fs::create_dir_all(&folder) {
+        Ok(()) => Ok(Some(folder)),
+        Err(source) => Err(Error::Write { file: folder, source }),
+    }
+}
+
+fn remove(file: &Path) -> Result<(), Error> {
+    match fs::remove_file(file) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(Error::Write { file: file.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `samples.jsonl` first: a folder with `report.json` is complete.
+fn write_files(
+    folder: &Path,
+    report: &Report,
+    (suite, asking, replies, judged): (&Suite, &Asking, &[Reply], &[Judged]),
+) -> Result<(), Error> {
+    write_file(folder.join("samples.jsonl"), |out| {
+        for sample in samples(asking, &suite.items, replies, judged) {
+            serde_json::to_writer(&mut *out, &sample)?;
+            writeln!(out)?;
+        }
+        Ok(())
+    })?;
+    write_file(folder.join("report.json"), |out| {
+        serde_json::to_writer_pretty(&mut *out, report)?;
+        writeln!(out)
+    })
+}
+
+fn write_file(file: PathBuf, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Error> {
+    let write = || {
+        let mut out = BufWriter::new(File::create(&file)?);
+        fill(&mut out)?;
+        out.flush()
+    };
+    write().map_err(|source| Error::Write { file: file.clone(), source })
+}

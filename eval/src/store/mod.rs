@@ -1,0 +1,6 @@
+//! What a run leaves in its folder: `journal.jsonl`, `report.json` and `samples.jsonl`.
+
+pub mod journal;
+pub mod report;
+pub mod samples;
+pub mod saved;

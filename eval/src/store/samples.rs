@@ -1,0 +1,231 @@
+//! The sample log: one line per item, in the words of lm-eval's, with more columns behind.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::data::Item;
+use crate::data::fetch::hex;
+use crate::metrics::{Estimates, Outcome};
+use crate::run::answer_extraction::Reading;
+use crate::run::ask::Asking;
+use crate::run::evaluator::Reply;
+use crate::run::score::Judged;
+
+/// One line of `samples.jsonl`.
+#[derive(Debug, Serialize)]
+pub struct Sample<'a> {
+    doc_id: usize,
+    doc: Doc<'a>,
+    target: &'a str,
+    /// What was sent: the prompt, and how it was to be continued.
+    arguments: Value,
+    /// One list of texts per request; empty where the request failed.
+    resps: Vec<[&'a str; 1]>,
+    /// What exactness is judged by.
+    filtered_resps: Vec<&'a str>,
+    /// The rule that found it.
+    filter: &'static str,
+    /// Which of the fields below are metrics of this item.
+    metrics: Vec<&'static str>,
+    doc_hash: String,
+    prompt_hash: String,
+    target_hash: String,
+    truth: Option<f64>,
+    accuracy: u8,
+    absolute_error: Option<f64>,
+    /// Every estimate.
+    prediction: Option<Estimates>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flexible: Option<u8>,
+    /// What lm-eval's two rules read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    readings: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exact: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    f1: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    module: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mass_closed: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quantiles: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crps: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    perplexity: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    losses: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Doc<'a> {
+    question: &'a str,
+    answer: &'a str,
+}
+
+/// The log of one suite. All lists run in parallel.
+pub fn samples<'a>(
+    asking: &'a Asking,
+    items: &'a [Item],
+    replies: &'a [Reply],
+    judged: &'a [Judged],
+) -> impl Iterator<Item = Sample<'a>> {
+    let settings = Value::Object(asking.settings());
+    let all = items.iter().zip(replies).zip(judged).enumerate();
+    all.map(move |(doc_id, ((item, reply), judged))| sample(doc_id, item, reply, judged, &settings))
+}
+
+fn sample<'a>(
+    doc_id: usize,
+    item: &'a Item,
+    reply: &'a Reply,
+    judged: &'a Judged,
+    settings: &Value,
+) -> Sample<'a> {
+    let row = &judged.row;
+    let prediction = match row.outcome {
+        Outcome::Read(numbers) if row.truth.is_some() => Some(numbers),
+        _ => None,
+    };
+    let (answer, error) = match &reply.answer {
+        Ok(answer) => (Some(answer), None),
+        Err(error) => (None, Some(error.as_str())),
+    };
+    let number = answer.and_then(|answer| answer.number.as_ref());
+    let doc = Doc { question: &item.question, answer: &item.answer };
+    let share = |which: usize| row.readings.map(|read| u8::from(read[which]));
+    let names = Reading::ALL.map(Reading::filter);
+    let likelihood = row.likelihood.as_ref().filter(|likelihood| !likelihood.logprobs.is_empty());
+    Sample {
+        doc_id,
+        target: &item.answer,
+        arguments: json!({ "gen_args_0": { "arg_0": item.prompt(), "arg_1": settings } }),
+        resps: answer.iter().map(|answer| [answer.text.as_str()]).collect(),
+        filtered_resps: judged.filtered.iter().map(String::as_str).collect(),
+        filter: if row.truth.is_some() { "last-number" } else { "none" },
+        metrics: metrics(judged),
+        doc_hash: hash(&serde_json::to_string_pretty(&doc).unwrap_or_default()),
+        prompt_hash: hash(item.prompt()),
+        target_hash: hash(&item.answer),
+        doc,
+        truth: row.truth,
+        accuracy: u8::from(row.correct),
+        absolute_error: prediction.zip(row.truth).map(|(numbers, truth)| (numbers.median - truth).abs()),
+        prediction,
+        strict: share(0),
+        flexible: share(1),
+        readings: judged.readings.as_ref().map(|texts| {
+            names.iter().zip(texts).map(|(name, text)| ((*name).to_owned(), json!(text))).collect()
+        }),
+        exact: row.likeness.as_ref().map(|likeness| u8::from(likeness.exact)),
+        f1: row.likeness.as_ref().map(|likeness| likeness.f1),
+        module: item.module.as_deref(),
+        mass_closed: number.map(|number| number.mass_closed),
+        quantiles: number.map(|number| {
+            number.quantiles.iter().map(|(q, value)| json!({ "q": q, "value": value })).collect()
+        }),
+        crps: row.spread.as_ref().and_then(|spread| spread.crps),
+        perplexity: likelihood.map(|likelihood| {
+            (-likelihood.logprobs.iter().sum::<f64>() / likelihood.logprobs.len() as f64).exp()
+        }),
+        losses: likelihood.map(|likelihood| {
+            likelihood.losses.iter().map(|(name, value)| (name.clone(), json!(value))).collect()
+        }),
+        error,
+    }
+}
+
+fn metrics(judged: &Judged) -> Vec<&'static str> {
+    let mut names = vec!["accuracy", "absolute_error"];
+    if judged.row.readings.is_some() {
+        names.extend(["strict", "flexible"]);
+    }
+    if judged.row.likeness.is_some() {
+        names.extend(["exact", "f1"]);
+    }
+    names
+}
+
+/// As lm-eval hashes texts; documents in its way of writing JSON.
+fn hash(text: &str) -> String {
+    hex(&Sha256::digest(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::flags::{Api, Mode};
+    use crate::run::ask::{Answer, Numbers};
+    use crate::run::score::{judge, mass_closed};
+    use crate::tasks::Traits;
+
+    fn item(question: &str, truth: f64) -> Item {
+        Item {
+            question: question.to_owned(),
+            answer: truth.to_string(),
+            truth: Some(truth),
+            ..Item::default()
+        }
+    }
+
+    fn reply(answer: Result<Answer, String>) -> Reply {
+        Reply { answer, label: None, scored: None }
+    }
+
+    fn lines(items: &[Item], replies: &[Reply], mode: Mode) -> Vec<Value> {
+        let asking = Asking {
+            mode,
+            api: Api::Completions,
+            model: "tiny".to_owned(),
+            max_tokens: 8,
+            stop: &[],
+            after: None,
+            token_ids: false,
+            beams: 4,
+        };
+        let judged = judge(&Traits::default(), mode, items, replies);
+        samples(&asking, items, replies, &judged)
+            .map(|sample| serde_json::to_value(sample).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_sample_holds_what_was_asked_what_came_back_and_how_good_it_was() {
+        let items = [item("1 + 1", 2.0), item("2 + 2", 4.0), item("3 + 3", 6.0)];
+        let numbers = Numbers {
+            estimates: Some([2.5, 3.0, 2.0]),
+            mass_closed: 0.9,
+            quantiles: vec![(0.5, Some(3.0))],
+            support: vec![(2.0, 0.9)],
+        };
+        let text = |text: &str| Answer { text: text.to_owned(), ..Answer::default() };
+        let replies = [
+            reply(Ok(Answer { number: Some(numbers), ..text("2.5") })),
+            reply(Ok(Answer { number: Some(Numbers::default()), ..text("none") })),
+            reply(Err("endpoint is gone".to_owned())),
+        ];
+        let lines = lines(&items, &replies, Mode::Regress);
+        insta::assert_json_snapshot!("samples", lines);
+        assert_eq!(mass_closed(&replies), Some(0.45));
+        assert_eq!(mass_closed(&[]), None);
+    }
+
+    /// From Python: `hash_string(json.dumps(doc, indent=2, ensure_ascii=False))` of lm-eval 0.4.13.
+    #[test]
+    fn hashes_are_those_of_lm_eval() {
+        let item = Item {
+            question: "Janet\u{2019}s \"q\"\n".to_owned(),
+            answer: "#### 18".to_owned(),
+            ..Item::default()
+        };
+        let line = &lines(&[item], &[reply(Err(String::new()))], Mode::Text)[0];
+        assert_eq!(line["target_hash"], "3de129cc9ebd1585c1d06bde04b5a78a0d953e1e7ba81cfc62aa57f2a960d590");
+        assert_eq!(line["doc_hash"], "225d8ee121a3ce1936404e720289af44da27eed372fbe58d581cdd61b9319cbb");
+    }
+}
