@@ -51,7 +51,7 @@ ARG FEATURES=""
 WORKDIR /src
 COPY --from=manifests /src .
 RUN mkdir -p benchmarks/benches server/tests && touch benchmarks/benches/decode.rs server/tests/traces.rs \
-    && cargo build --locked --release --package ntl-server --package ntl-eval --features "${FEATURES}"
+    && cargo build --locked --profile dist --package ntl-server --package ntl-eval --features "${FEATURES}"
 
 FROM dependencies AS build
 ARG FEATURES=""
@@ -59,11 +59,11 @@ ARG COMMIT=unknown
 COPY . .
 # Sources are newer than the empty targets above only if they say so.
 RUN find models server eval -name '*.rs' -exec touch {} + \
-    && NTL_COMMIT="${COMMIT}" cargo build --locked --release --package ntl-server --package ntl-eval --features "${FEATURES}"
+    && NTL_COMMIT="${COMMIT}" cargo build --locked --profile dist --package ntl-server --package ntl-eval --features "${FEATURES}"
 
 FROM base-${BASE} AS runtime
 RUN useradd --system --uid 10001 --no-create-home ntl
-COPY --from=build /src/target/release/ntl-server /src/target/release/ntl-eval /usr/local/bin/
+COPY --from=build /src/target/dist/ntl-server /src/target/dist/ntl-eval /usr/local/bin/
 USER ntl
 ENV NTL_HOST=0.0.0.0 NTL_PORT=8000
 EXPOSE 8000
