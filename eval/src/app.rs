@@ -4,86 +4,55 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use anyhow::Context;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::cli::args::{Cli, Command, DataArgs};
+use crate::cli::args::{Cli, Command, DataArgs, ReportArgs};
 use crate::compare;
+use crate::console::{Console, ExitStatus, UsageError};
 use crate::data::{DataError, Item, fetch, place};
-use crate::error::Error;
 use crate::report::page;
 use crate::run::session;
-use crate::tasks::{Origin, TASKS};
-
-/// Where to write. Results go to `out`, everything else to `err`.
-pub struct Console<'a> {
-    /// Standard output.
-    pub out: &'a mut dyn Write,
-    /// Standard error.
-    pub err: &'a mut dyn Write,
-    /// Whether `err` is a terminal.
-    pub terminal: bool,
-}
-
-/// How a finished run went; in rising order of what the exit code shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ending {
-    /// Everything was answered and every gate held.
-    Done,
-    /// Some items failed.
-    ItemsFailed,
-    /// A gate was missed.
-    GateMissed,
-}
-
-impl Ending {
-    /// The exit code.
-    pub fn code(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::GateMissed => 3,
-            Self::ItemsFailed => 4,
-        }
-    }
-}
+use crate::tasks::{self, Origin, TASKS};
 
 /// Does what the command line says.
 ///
 /// # Errors
 /// Flags, data, server or files cannot be used. Failed items and missed gates are no errors.
-pub fn run(cli: &Cli, console: &mut Console<'_>) -> Result<Ending, Error> {
+pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     match &cli.command {
-        Command::List => list(console.out).map_err(Error::Console),
+        Command::List => list(console.out).context("could not write to the console"),
         Command::Data(args) => data(args, console),
-        Command::Task(task) => session::run(&task.suites()?, task.common(), console),
+        Command::Task(task) => session::run(&tasks::suites(task)?, task.common(), console),
         Command::Compare(args) => compare::run(args, console),
         Command::Report(args) => write_reports(args, console),
     }
 }
 
-fn list(out: &mut dyn Write) -> io::Result<Ending> {
+fn list(out: &mut dyn Write) -> io::Result<ExitStatus> {
     for task in TASKS {
         writeln!(out, "{:14} {}", task.name, task.about)?;
     }
-    Ok(Ending::Done)
+    Ok(ExitStatus::Success)
 }
 
-fn write_reports(args: &page::Args, console: &mut Console<'_>) -> Result<Ending, Error> {
+fn write_reports(args: &ReportArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     for file in page::write(&args.folder)? {
-        writeln!(console.out, "{}", file.display()).map_err(Error::Console)?;
+        writeln!(console.out, "{}", file.display()).context("could not write to the console")?;
     }
-    Ok(Ending::Done)
+    Ok(ExitStatus::Success)
 }
 
-fn data(args: &DataArgs, console: &mut Console<'_>) -> Result<Ending, Error> {
+fn data(args: &DataArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     let Some(task) = TASKS.iter().find(|task| task.name == args.task) else {
         let names = TASKS.map(|task| task.name).join(", ");
-        return Err(Error::Usage(format!("no task `{}`; there are {names}", args.task)));
+        return Err(UsageError(format!("no task `{}`; there are {names}", args.task)).into());
     };
     let folder = args.dir.clone().unwrap_or_else(|| place::folder(task.name));
     match task.origin {
         Origin::Published(sources) => {
-            let runtime = Runtime::new().map_err(Error::Runtime)?;
+            let runtime = Runtime::new().context("could not start the runtime")?;
             let mirror = args.mirror.as_deref();
             runtime.block_on(fetch::fetch(sources, &folder, mirror, console.out))?;
         }
@@ -94,12 +63,13 @@ fn data(args: &DataArgs, console: &mut Console<'_>) -> Result<Ending, Error> {
                 let sha256 = fetch::sha256(&file)?;
                 let (count, file) = (items.len(), file.display());
                 writeln!(console.out, "{file} sha256 {sha256} ({count} items from seed {})", args.seed)
-                    .map_err(Error::Console)?;
+                    .context("could not write to the console")?;
             }
-            writeln!(console.out, "use them with --data {}", folder.display()).map_err(Error::Console)?;
+            writeln!(console.out, "use them with --data {}", folder.display())
+                .context("could not write to the console")?;
         }
     }
-    Ok(Ending::Done)
+    Ok(ExitStatus::Success)
 }
 
 /// Two lines an item, or JSON lines, as the name says.

@@ -7,8 +7,8 @@
 pub mod app;
 pub mod cli;
 pub mod compare;
+pub mod console;
 pub mod data;
-pub mod error;
 pub mod figures;
 pub mod metrics;
 pub mod report;

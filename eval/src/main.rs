@@ -4,21 +4,21 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use ntl_eval::app::{self, Console};
+use ntl_eval::app;
 use ntl_eval::cli::args::Cli;
-use ntl_eval::error::Error;
+use ntl_eval::console::{Console, UsageError};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
-    let terminal = err.is_terminal();
-    let result = app::run(&cli, &mut Console { out: &mut out, err: &mut err, terminal });
+    let err_is_terminal = err.is_terminal();
+    let result = app::run(&cli, &mut Console { out: &mut out, err: &mut err, err_is_terminal });
     match result {
-        Ok(ending) => ExitCode::from(ending.code()),
+        Ok(status) => ExitCode::from(status.code()),
         Err(error) => {
-            let code = if matches!(error, Error::Usage(_)) { 2 } else { 1 };
+            let code = if error.is::<UsageError>() { 2 } else { 1 };
             // Nothing is left to tell a person when standard error is closed as well.
-            let _ = writeln!(err, "error: {:#}", anyhow::Error::from(error));
+            let _ = writeln!(err, "error: {:#}", error);
             ExitCode::from(code)
         }
     }

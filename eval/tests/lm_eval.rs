@@ -30,7 +30,7 @@ fn items(more: &[&str]) -> Option<Vec<Item>> {
     let args = ["ntl-eval", "gsm8k", "--endpoint", "http://h", "--data", folder.to_str().unwrap()];
     let cli = Cli::try_parse_from([&args[..], more].concat()).unwrap();
     let Command::Task(task) = cli.command else { return None };
-    Some(task.suites().unwrap().remove(0).items)
+    Some(ntl_eval::tasks::suites(&task).unwrap().remove(0).items)
 }
 
 fn digest(lines: &[String], between: &str) -> String {

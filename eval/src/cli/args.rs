@@ -1,12 +1,11 @@
-//! The command line as typed. What only a task knows is checked by that task.
+//! The commands. A task checks those of its flags that depend on each other.
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
-use crate::compare;
-use crate::report::page;
-use crate::tasks::Task;
+use super::compare::CompareArgs;
+use super::tasks::Task;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,15 +32,15 @@ pub enum Command {
     /// Fetch the data of a task into the cache, or generate them.
     Data(DataArgs),
     /// Compare two runs over the same items, or ask two models and compare those.
-    Compare(Box<compare::Args>),
+    Compare(Box<CompareArgs>),
     /// Write report.md and report.html of finished runs.
-    Report(page::Args),
+    Report(ReportArgs),
     /// List the tasks.
     List,
 }
 
 /// Flags of `data`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Args)]
 pub struct DataArgs {
     /// Which task's data.
     pub task: String,
@@ -54,4 +53,13 @@ pub struct DataArgs {
     /// Seed of generated data.
     #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
+}
+
+/// Flags of `ntl-eval report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Folder of a run (as `--out` wrote it), or a folder of such folders: then each gets its report, and this one
+    /// a page that shows them side by side.
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
 }

@@ -3,8 +3,8 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
-use crate::run::client::BaseUrl;
-use crate::run::gate::{Bound, parse_bound};
+use super::base_url::BaseUrl;
+use super::bound::Bound;
 
 /// How a model is asked for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -130,10 +130,10 @@ pub struct OutputFlags {
 #[command(next_help_heading = "Gates")]
 pub struct GateFlags {
     /// Exit with 3 when a metric of any split is below V (or has no value); repeatable.
-    #[arg(long, value_name = "METRIC=V", value_parser = parse_bound)]
+    #[arg(long, value_name = "METRIC=V")]
     pub fail_under: Vec<Bound>,
     /// Exit with 3 when a metric of any split is above V (or has no value); repeatable.
-    #[arg(long, value_name = "METRIC=V", value_parser = parse_bound)]
+    #[arg(long, value_name = "METRIC=V")]
     pub fail_over: Vec<Bound>,
     /// Exit with 3 when a metric is worse than in the report of this folder: the whole 95% interval is on the worse side
     /// of the value there.

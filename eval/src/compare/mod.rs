@@ -9,92 +9,25 @@ pub mod pairs;
 pub mod render;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
+use anyhow::Context;
 use serde::Serialize;
 
-use crate::app::{Console, Ending};
-use crate::error::Error;
+use crate::cli::compare::CompareArgs;
+use crate::console::{Console, ExitStatus, UsageError};
 use crate::metrics::Better;
 use crate::report::page::markdown;
-use crate::run::client::BaseUrl;
 use crate::stats::Interval;
 use crate::stats::bootstrap::{Bootstrap, spread};
 use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
-use crate::store::saved::{Run, SavedError};
-use crate::tasks::Task;
+use crate::store::saved::Run;
 use measures::{Group, Measured};
 use pairs::{Counts, Pairs};
-
-/// Flags of `ntl-eval compare`.
-#[derive(Debug, clap::Args)]
-#[command(
-    subcommand_negates_reqs = true,
-    disable_help_subcommand = true,
-    subcommand_value_name = "TASK",
-    subcommand_help_heading = "Tasks to ask two models",
-    override_usage = USAGE,
-    after_help = EXAMPLES,
-    // It may stand before the task as well.
-    mut_subcommands(|task| task.mut_arg("endpoint", |endpoint| endpoint.required(false)))
-)]
-pub struct Args {
-    /// Folder of a run (as `--out` wrote it), or its report.json.
-    #[arg(value_name = "A", required = true)]
-    pub a: Option<PathBuf>,
-    /// Folder of another run over the same items.
-    #[arg(value_name = "B", required = true)]
-    pub b: Option<PathBuf>,
-    /// The two models that a task asks; the second is held against the first.
-    #[arg(long, value_name = "A,B", value_parser = two_names, conflicts_with_all = ["a", "b"])]
-    pub models: Option<[String; 2]>,
-    /// Base URL of the server of both models; twice: of the one and of the other.
-    #[arg(long = "endpoint", id = "compared", value_name = "URL", conflicts_with_all = ["a", "b"])]
-    pub endpoint: Vec<BaseUrl>,
-    /// How many of the items that differ most to list.
-    #[arg(long, value_name = "N", default_value = "10")]
-    pub items: usize,
-    /// Resamples of the bootstrap.
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(100..))]
-    pub resamples: u32,
-    /// Seed of the bootstrap.
-    #[arg(long, value_name = "N", default_value = "0")]
-    pub seed: u64,
-    /// Print one line of JSON.
-    #[arg(long, conflicts_with = "markdown")]
-    pub json: bool,
-    /// Print Markdown.
-    #[arg(long)]
-    pub markdown: bool,
-    /// What both models are asked.
-    #[command(subcommand)]
-    pub task: Option<Task>,
-}
-
-const USAGE: &str = "\
-ntl-eval compare [OPTIONS] <A> <B>
-       ntl-eval compare [OPTIONS] --endpoint <URL> --models <A,B> <TASK> --out <DIR> [OPTIONS OF THE TASK]";
-
-const EXAMPLES: &str = "\
-Examples:
-  ntl-eval compare results/ce results/ntl
-  ntl-eval compare --endpoint http://127.0.0.1:8000 --models ce,ntl gsm8k --out results
-  ntl-eval compare --endpoint http://h1:8000 --endpoint http://h2:8000 rjokes --out results";
-
-fn two_names(text: &str) -> Result<[String; 2], String> {
-    match text.split(',').map(str::trim).collect::<Vec<_>>().as_slice() {
-        [a, b] if !a.is_empty() && !b.is_empty() => Ok([(*a).to_owned(), (*b).to_owned()]),
-        _ => Err("expected the names of two models, A,B".to_owned()),
-    }
-}
 
 /// Why two runs cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompareError {
-    /// A run cannot be read.
-    #[error(transparent)]
-    Saved(#[from] SavedError),
     /// Runs of different tasks or splits.
     #[error("A is a run of {a}, B of {b}; only runs of the same items can be compared")]
     Task {
@@ -218,20 +151,19 @@ pub struct ItemDifference {
 ///
 /// # Errors
 /// Flags that do not go together, a run that fails or cannot be read, or two that are not over the same items.
-pub fn run(args: &Args, console: &mut Console<'_>) -> Result<Ending, Error> {
+pub fn run(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     let (runs, ending) = match (&args.task, &args.a, &args.b) {
         (Some(task), ..) => models::ask(args, task, console)?,
-        (None, Some(a), Some(b)) => (vec![[a.clone(), b.clone()]], Ending::Done),
+        (None, Some(a), Some(b)) => (vec![[a.clone(), b.clone()]], ExitStatus::Success),
         (None, ..) => {
             let message = "name the task to ask the models, or the folders of two runs";
-            return Err(Error::Usage(message.to_owned()));
+            return Err(UsageError(message.to_owned()).into());
         }
     };
     let bootstrap = Bootstrap { resamples: args.resamples, seed: args.seed };
     for [a, b] in runs {
-        let load = |folder: &PathBuf| Run::load(folder).map_err(CompareError::from);
-        let comparison = compare(&load(&a)?, &load(&b)?, bootstrap, args.items)?;
-        write(&comparison, args, console.out).map_err(Error::Console)?;
+        let comparison = compare(&Run::load(&a)?, &Run::load(&b)?, bootstrap, args.items)?;
+        write(&comparison, args, console.out).context("could not write to the console")?;
     }
     Ok(ending)
 }
@@ -240,7 +172,7 @@ pub fn run(args: &Args, console: &mut Console<'_>) -> Result<Ending, Error> {
 ///
 /// # Errors
 /// `out` cannot be written to.
-pub fn write(comparison: &Comparison, args: &Args, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(comparison: &Comparison, args: &CompareArgs, out: &mut dyn Write) -> io::Result<()> {
     if args.json {
         serde_json::to_writer(&mut *out, comparison)?;
         writeln!(out)

@@ -6,13 +6,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Args;
-use crate::app::{Console, Ending};
+use anyhow::Context;
+
+use crate::cli::base_url::BaseUrl;
+use crate::cli::compare::CompareArgs;
 use crate::cli::flags::{Common, OutputFlags, ServerFlags};
-use crate::error::Error;
-use crate::run::client::BaseUrl;
+use crate::cli::tasks::Task;
+use crate::console::{Console, ExitStatus, UsageError};
 use crate::run::session;
-use crate::tasks::Task;
+use crate::tasks;
 
 /// Folders of the two runs, in the folder of `--out`.
 const FOLDERS: [&str; 2] = ["a", "b"];
@@ -22,19 +24,23 @@ const FOLDERS: [&str; 2] = ["a", "b"];
 /// # Errors
 /// Flags that leave open who is asked or where to, or a run that fails.
 pub fn ask(
-    args: &Args,
+    args: &CompareArgs,
     task: &Task,
     console: &mut Console<'_>,
-) -> Result<(Vec<[PathBuf; 2]>, Ending), Error> {
+) -> anyhow::Result<(Vec<[PathBuf; 2]>, ExitStatus)> {
     let sides = sides(args, task.common())?;
-    let suites = task.suites()?;
-    let mut ending = Ending::Done;
+    let suites = tasks::suites(task)?;
+    let mut ending = ExitStatus::Success;
     for (name, side) in ["A", "B"].into_iter().zip(&sides) {
         if !side.output.quiet {
-            writeln!(console.err, "{name}: {}", asked(&side.server)).map_err(Error::Console)?;
+            writeln!(console.err, "{name}: {}", asked(&side.server))
+                .context("could not write to the console")?;
         }
-        let mut console =
-            Console { out: &mut io::sink(), err: &mut *console.err, terminal: console.terminal };
+        let mut console = Console {
+            out: &mut io::sink(),
+            err: &mut *console.err,
+            err_is_terminal: console.err_is_terminal,
+        };
         ending = ending.max(session::run(&suites, side, &mut console)?);
     }
     let [a, b] = sides.map(|side| side.output.out.unwrap_or_default());
@@ -49,8 +55,8 @@ fn asked(server: &ServerFlags) -> String {
 }
 
 /// The flags of the task, once for each model.
-fn sides(args: &Args, common: &Common) -> Result<[Common; 2], Error> {
-    let usage = |message: &str| Error::Usage(message.to_owned());
+fn sides(args: &CompareArgs, common: &Common) -> Result<[Common; 2], UsageError> {
+    let usage = |message: &str| UsageError(message.to_owned());
     let out = common.output.out.as_deref();
     let out =
         out.ok_or_else(|| usage("two models need --out DIR: their runs are kept in DIR/a and DIR/b"))?;
@@ -76,13 +82,13 @@ fn sides(args: &Args, common: &Common) -> Result<[Common; 2], Error> {
 }
 
 /// The servers of each side: `--endpoint` of `compare` is for both or one for each, that of the task is for both.
-fn endpoints(args: &Args, server: &ServerFlags) -> Result<[Vec<BaseUrl>; 2], Error> {
+fn endpoints(args: &CompareArgs, server: &ServerFlags) -> Result<[Vec<BaseUrl>; 2], UsageError> {
     match (args.endpoint.as_slice(), server.endpoint.as_slice()) {
-        ([], []) => Err(Error::Usage("--endpoint URL is missing".to_owned())),
+        ([], []) => Err(UsageError("--endpoint URL is missing".to_owned())),
         ([], both) => Ok([both.to_vec(), both.to_vec()]),
         ([both], _) => Ok([vec![both.clone()], vec![both.clone()]]),
         ([a, b], _) => Ok([vec![a.clone()], vec![b.clone()]]),
-        _ => Err(Error::Usage(
+        _ => Err(UsageError(
             "before the task, --endpoint is one server for both models or one for each; behind the task it may be \
              repeated, to spread requests over several"
                 .to_owned(),

@@ -11,7 +11,6 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{DataError, Item};
-use crate::run::answer_extraction;
 
 /// What an answer must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,10 +35,21 @@ impl Truth {
                 let last = answer.rsplit_once("#### ").ok_or(())?.1;
                 finite(&last.replace([',', '$'], "")).map(Some).ok_or(())
             }
-            Self::Maybe => Ok(finite(answer).or_else(|| answer_extraction::fraction(answer))),
+            Self::Maybe => Ok(finite(answer).or_else(|| fraction(answer))),
             Self::Text => Ok(None),
         }
     }
+}
+
+/// The value of a text that is a fraction of two integers and nothing else, such as `-7/3`.
+pub fn fraction(text: &str) -> Option<f64> {
+    let (above, below) = text.trim().split_once('/')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(above.strip_prefix('-').unwrap_or(above)) || !digits(below) {
+        return None;
+    }
+    let value = above.parse::<f64>().ok()? / below.parse::<f64>().ok()?;
+    value.is_finite().then_some(value)
 }
 
 fn item(file: &Path, line: usize, (question, answer): (&str, &str), truth: Truth) -> Result<Item, DataError> {

@@ -5,23 +5,14 @@
 
 use ntl_core::numbers::parse::last_number;
 
+use crate::data::read::fraction;
+
 /// What lm-eval writes where its pattern finds nothing.
 pub const INVALID: &str = "[invalid]";
 
 /// The value of an answer: of the fraction that it is as a whole, else of its last number.
 pub fn value(text: &str) -> Option<f64> {
     fraction(text).or_else(|| last_number(text))
-}
-
-/// The value of a text that is a fraction of two integers and nothing else, such as `-7/3`.
-pub fn fraction(text: &str) -> Option<f64> {
-    let (above, below) = text.trim().split_once('/')?;
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(above.strip_prefix('-').unwrap_or(above)) || !digits(below) {
-        return None;
-    }
-    let value = above.parse::<f64>().ok()? / below.parse::<f64>().ok()?;
-    value.is_finite().then_some(value)
 }
 
 /// A way of lm-eval to read a number out of a solution.

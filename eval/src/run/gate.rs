@@ -10,30 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::cli::bound::Bound;
 use crate::metrics::{Better, Metrics, Name};
-
-/// `METRIC=V` as typed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Bound {
-    /// Which metric.
-    pub metric: Name,
-    /// A finite value.
-    pub value: f64,
-}
-
-/// Reads `METRIC=V`.
-///
-/// # Errors
-/// What is wrong with the text, for the command line to show.
-pub fn parse_bound(text: &str) -> Result<Bound, String> {
-    let (name, value) = text.split_once('=').ok_or("expected METRIC=V")?;
-    let metric = Name::parse(name).ok_or_else(|| {
-        let known: Vec<&str> = Name::all().map(Name::as_str).collect();
-        format!("no metric `{name}`; there are {}", known.join(", "))
-    })?;
-    let value: f64 = value.parse().map_err(|_| format!("`{value}` is not a number"))?;
-    if value.is_finite() { Ok(Bound { metric, value }) } else { Err(format!("`{value}` is not finite")) }
-}
 
 /// Which side of a bound is bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,19 +147,6 @@ mod tests {
         assert_eq!(worse(&write(0.1, 9.0)), []);
         let error = Baseline::read(folder.path(), "t", "other").unwrap_err().to_string();
         assert!(error.ends_with("it is of t s, not of t other"), "{error}");
-    }
-
-    #[test]
-    fn a_bound_names_a_known_metric_and_a_finite_value() {
-        assert_eq!(parse_bound("mae=1.5"), Ok(Bound { metric: Name::Mae, value: 1.5 }));
-        for (text, complaint) in [
-            ("mae", "expected METRIC=V"),
-            ("speed=1", "no metric `speed`"),
-            ("mae=low", "`low` is not a number"),
-            ("mae=NaN", "`NaN` is not finite"),
-        ] {
-            assert!(parse_bound(text).unwrap_err().contains(complaint), "{text}");
-        }
     }
 
     #[test]

@@ -8,5 +8,6 @@ pub mod gate;
 pub mod paper;
 pub mod progress;
 pub mod runner;
+pub mod samples;
 pub mod score;
 pub mod session;

@@ -8,13 +8,13 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use anyhow::Context;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use crate::app::{Console, Ending};
 use crate::cli::flags::{Api, Common, Mode};
-use crate::error::Error;
+use crate::console::{Console, ExitStatus, UsageError};
 use crate::metrics::bootstrap::RESAMPLES;
 use crate::metrics::spread::Calibration;
 use crate::metrics::{Baselines, EXACT_TOLERANCE, Metrics, Name, Row};
@@ -25,10 +25,10 @@ use crate::run::gate::{Baseline, Side, missed};
 use crate::run::paper::quirks;
 use crate::run::progress::Style;
 use crate::run::runner::Runner;
+use crate::run::samples::samples;
 use crate::run::score::{self, Judged};
 use crate::store::journal::{Journal, JournalError, key};
 use crate::store::report::{Counts, Module, Report, utc};
-use crate::store::samples::samples;
 use crate::tasks::Suite;
 
 /// How answers without a number count.
@@ -48,12 +48,12 @@ struct Session<'a> {
 ///
 /// # Errors
 /// The server or a file cannot be used. Failed items and missed gates are no errors.
-pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> Result<Ending, Error> {
+pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     if common.mode == Mode::Paper && common.server.api == Api::Chat {
         let message = "--mode paper asks for beams of plain completions: it has no --api chat";
-        return Err(Error::Usage(message.to_owned()));
+        return Err(UsageError(message.to_owned()).into());
     }
-    let runtime = Runtime::new().map_err(Error::Runtime)?;
+    let runtime = Runtime::new().context("could not start the runtime")?;
     let client = Client::new(ClientConfig {
         endpoints: common.server.endpoint.clone(),
         api_key: common.server.api_key.clone(),
@@ -67,12 +67,14 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> Resu
     let deadline = common.server.deadline.map(|seconds| Instant::now() + Duration::from_secs(seconds.get()));
     let cache = common.output.cache.as_deref().map(|folder| cache(folder, &model)).transpose()?;
     let mut session = Session { client, model, common, cache, deadline };
-    let mut ending = Ending::Done;
+    let mut status = ExitStatus::Success;
     for ((suite, folder), baseline) in suites.iter().zip(folders).zip(baselines) {
         let report = runtime.block_on(session.suite(suite, folder.as_deref(), console))?;
-        ending = ending.max(session.show(&report, baseline.as_ref(), console).map_err(Error::Console)?);
+        status = status.max(
+            session.show(&report, baseline.as_ref(), console).context("could not write to the console")?,
+        );
     }
-    Ok(ending)
+    Ok(status)
 }
 
 impl Session<'_> {
@@ -81,7 +83,7 @@ impl Session<'_> {
         suite: &Suite,
         folder: Option<&Path>,
         console: &mut Console<'_>,
-    ) -> Result<Report, Error> {
+    ) -> anyhow::Result<Report> {
         let asking = self.asking(suite);
         let journal = folder.map(|folder| self.journal(folder, suite, &asking)).transpose()?;
         let (started, clock) = (utc(SystemTime::now()), std::time::Instant::now());
@@ -109,7 +111,7 @@ impl Session<'_> {
         if let Some(error) = replies.iter().find_map(|reply| reply.answer.as_ref().err()) {
             let Report { failed, n, .. } = report;
             writeln!(console.err, "{failed} of {n} items failed, the first with: {error}")
-                .map_err(Error::Console)?;
+                .context("could not write to the console")?;
         }
         Ok(report)
     }
@@ -135,7 +137,7 @@ impl Session<'_> {
     }
 
     /// The journal of a suite: a new one, or with `--resume` the one that is there.
-    fn journal(&self, folder: &Path, suite: &Suite, asking: &Asking) -> Result<Journal, Error> {
+    fn journal(&self, folder: &Path, suite: &Suite, asking: &Asking) -> anyhow::Result<Journal> {
         let (file, report) = (folder.join("journal.jsonl"), folder.join("report.json"));
         if !self.common.output.resume {
             if !report.exists() && fs::metadata(&file).is_ok_and(|found| found.len() > 0) {
@@ -232,7 +234,7 @@ impl Session<'_> {
         report: &Report,
         baseline: Option<&Baseline>,
         console: &mut Console<'_>,
-    ) -> io::Result<Ending> {
+    ) -> io::Result<ExitStatus> {
         if self.common.output.json {
             serde_json::to_writer(&mut *console.out, report)?;
             writeln!(console.out)?;
@@ -243,17 +245,17 @@ impl Session<'_> {
         let under = missed(&report.metrics, &gates.fail_under, Side::Under).map(|miss| miss.to_string());
         let over = missed(&report.metrics, &gates.fail_over, Side::Over).map(|miss| miss.to_string());
         let worse = baseline.into_iter().flat_map(|baseline| baseline.worse(&report.metrics));
-        let mut ending = if report.failed > 0 { Ending::ItemsFailed } else { Ending::Done };
+        let mut status = if report.failed > 0 { ExitStatus::ItemsFailed } else { ExitStatus::Success };
         for miss in under.chain(over).chain(worse.map(|worse| worse.to_string())) {
-            ending = Ending::GateMissed;
+            status = ExitStatus::GateMissed;
             writeln!(console.err, "gate missed on {} {}: {miss}", report.task, report.split)?;
         }
-        Ok(ending)
+        Ok(status)
     }
 }
 
 fn style(common: &Common, console: &Console<'_>) -> Style {
-    match (common.output.quiet, console.terminal) {
+    match (common.output.quiet, console.err_is_terminal) {
         (true, _) => Style::Silent,
         (false, true) => Style::Bar,
         (false, false) => Style::Lines,
@@ -261,8 +263,8 @@ fn style(common: &Common, console: &Console<'_>) -> Style {
 }
 
 /// The answers that all runs share: one file for each model, told apart by all that the server says of it.
-fn cache(folder: &Path, model: &ModelEntry) -> Result<Journal, Error> {
-    fs::create_dir_all(folder).map_err(|source| Error::Write { file: folder.to_owned(), source })?;
+fn cache(folder: &Path, model: &ModelEntry) -> anyhow::Result<Journal> {
+    fs::create_dir_all(folder).with_context(|| writing(folder))?;
     let mut model = model.clone();
     // When a server was started says nothing of the model.
     model.others.remove("created");
@@ -271,7 +273,7 @@ fn cache(folder: &Path, model: &ModelEntry) -> Result<Journal, Error> {
     Ok(Journal::open(&file, header.as_object().unwrap_or(&Map::new()))?)
 }
 
-fn baseline(suite: &Suite, common: &Common) -> Result<Option<Baseline>, Error> {
+fn baseline(suite: &Suite, common: &Common) -> anyhow::Result<Option<Baseline>> {
     let read = |folder: &PathBuf| Baseline::read(folder, suite.task, &suite.split);
     Ok(common.gates.baseline.as_ref().map(read).transpose()?)
 }
@@ -282,20 +284,20 @@ pub fn place(out: &Path, suite: &Suite, suites: &[Suite]) -> PathBuf {
 }
 
 /// Makes the folder of one suite.
-fn folder(suite: &Suite, suites: &[Suite], common: &Common) -> Result<Option<PathBuf>, Error> {
+fn folder(suite: &Suite, suites: &[Suite], common: &Common) -> anyhow::Result<Option<PathBuf>> {
     let Some(out) = &common.output.out else { return Ok(None) };
     let folder = place(out, suite, suites);
-    match fs::create_dir_all(&folder) {
-        Ok(()) => Ok(Some(folder)),
-        Err(source) => Err(Error::Write { file: folder, source }),
-    }
+    fs::create_dir_all(&folder).with_context(|| writing(&folder))?;
+    Ok(Some(folder))
 }
 
-fn remove(file: &Path) -> Result<(), Error> {
+fn writing(file: &Path) -> String {
+    format!("could not write {}", file.display())
+}
+
+fn remove(file: &Path) -> anyhow::Result<()> {
     match fs::remove_file(file) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(Error::Write { file: file.to_owned(), source })
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| writing(file)),
         _ => Ok(()),
     }
 }
@@ -305,7 +307,7 @@ fn write_files(
     folder: &Path,
     report: &Report,
     (suite, asking, replies, judged): (&Suite, &Asking, &[Reply], &[Judged]),
-) -> Result<(), Error> {
+) -> anyhow::Result<()> {
     write_file(folder.join("samples.jsonl"), |out| {
         for sample in samples(asking, &suite.items, replies, judged) {
             serde_json::to_writer(&mut *out, &sample)?;
@@ -319,11 +321,14 @@ fn write_files(
     })
 }
 
-fn write_file(file: PathBuf, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Error> {
+fn write_file(
+    file: PathBuf,
+    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> anyhow::Result<()> {
     let write = || {
         let mut out = BufWriter::new(File::create(&file)?);
         fill(&mut out)?;
         out.flush()
     };
-    write().map_err(|source| Error::Write { file: file.clone(), source })
+    write().with_context(|| writing(&file))
 }

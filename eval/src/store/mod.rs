@@ -2,5 +2,4 @@
 
 pub mod journal;
 pub mod report;
-pub mod samples;
 pub mod saved;

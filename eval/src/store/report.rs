@@ -10,7 +10,6 @@ use crate::cli::flags::Mode;
 use crate::data::Item;
 use crate::metrics::spread::Calibration;
 use crate::metrics::{Baselines, Metrics, Outcome, Row};
-use crate::run::paper::quirks::Quirk;
 
 /// What `report.json` holds. Never NaN or infinite: what is not defined is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -88,6 +87,19 @@ impl Module {
         };
         groups.into_iter().map(|(name, rows)| (name.to_owned(), module(&rows))).collect()
     }
+}
+
+/// A figure that the paper's code computes in a way of its own.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Quirk {
+    /// Which figure.
+    pub name: &'static str,
+    /// By the paper's code; missing where that is NaN or infinite.
+    pub paper: Option<f64>,
+    /// By ours, on the same texts.
+    pub sane: Option<f64>,
+    /// What is different.
+    pub note: String,
 }
 
 /// How many items of which fate.

@@ -4,11 +4,10 @@
 //! In: files in the paper's two-line format, or nothing, and then items are generated. Out: one suite per split.
 
 use super::generate::{self, Split};
-use super::splits::{self, SplitChoice};
+use super::splits;
 use super::{Entry, Origin, Suite};
-use crate::cli::flags::Common;
+use crate::cli::tasks::ArithmeticArgs;
 use crate::data::read::{Truth, pairs};
-use crate::error::Error;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {
@@ -25,23 +24,11 @@ pub const ENTRY: Entry = Entry {
 /// As many as DeepMind's test files hold.
 const GENERATED: usize = 10_000;
 
-/// Flags of the task. `--data`: a file with a question and its answer on alternating lines, or a folder that holds
-/// `arithmetic_test_interpolate.txt` and `arithmetic_test_extrapolate.txt`. Default: 10,000 generated items.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Which test set: 4 to 7 operands as in training, 10 to 12 operands, or one after the other.
-    #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
-    pub split: SplitChoice,
-    /// Common flags.
-    #[command(flatten)]
-    pub common: Common,
-}
-
 /// The suites that the flags ask for.
 ///
 /// # Errors
 /// A single file with `--split both`, or data that cannot be used.
-pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
+pub fn suites(args: &ArithmeticArgs) -> anyhow::Result<Vec<Suite>> {
     let generate = |split| generate::items(split, args.common.seed, GENERATED);
     splits::suites((ENTRY.name, "txt"), args.split, &args.common, |file| pairs(file, Truth::Number), generate)
 }

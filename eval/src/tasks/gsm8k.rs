@@ -4,16 +4,16 @@
 //! with `--shots` in lm-eval's way: `Question: ...\nAnswer:`, behind as many solved ones from the training set, the
 //! very ones that lm-eval draws. Numbers behind `#### `, the end of every solution.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, json};
 
 use super::{Entry, Origin, Suite, Traits, from_file, shots};
-use crate::cli::flags::Common;
+use crate::cli::tasks::{Gsm8kArgs, Gsm8kForm};
+use crate::console::UsageError;
 use crate::data::fetch::Source;
 use crate::data::read::{Truth, questions};
 use crate::data::{Item, place};
-use crate::error::Error;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {
@@ -36,40 +36,14 @@ pub const ENTRY: Entry = Entry {
     ]),
 };
 
-/// Flags of the task. `--data`: a file, or a folder that holds `test.jsonl` or `test_clean.jsonl`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// The published form, or the paper's: without calculator marks and thousands separators.
-    #[arg(long, value_enum, env = "NTL_EVAL_FORM", default_value = "original")]
-    pub form: Form,
-    /// Ask as lm-eval does, behind so many solved questions; 0 for its wording alone. Default: the bare question.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_SHOTS")]
-    pub shots: Option<usize>,
-    /// File of the solved questions. Default: `train.jsonl` beside the data, or in the cache.
-    #[arg(long, value_name = "FILE", env = "NTL_EVAL_TRAIN", requires = "shots")]
-    pub train: Option<PathBuf>,
-    /// Common flags.
-    #[command(flatten)]
-    pub common: Common,
-}
-
-/// `--form` as typed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Form {
-    /// `test.jsonl`.
-    Original,
-    /// `test_clean.jsonl`.
-    Clean,
-}
-
 /// The suite that the flags ask for.
 ///
 /// # Errors
 /// Data that cannot be used, or too few solved questions.
-pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
+pub fn suites(args: &Gsm8kArgs) -> anyhow::Result<Vec<Suite>> {
     let name = match args.form {
-        Form::Original => "test.jsonl",
-        Form::Clean => "test_clean.jsonl",
+        Gsm8kForm::Original => "test.jsonl",
+        Gsm8kForm::Clean => "test_clean.jsonl",
     };
     let file = place::find(ENTRY.name, &[name], args.common.data.as_deref())?;
     let mut items = questions(&file, Truth::AfterHashes)?;
@@ -96,7 +70,7 @@ pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
     }])
 }
 
-fn solved(args: &Args, file: &Path) -> Result<Vec<Item>, Error> {
+fn solved(args: &Gsm8kArgs, file: &Path) -> anyhow::Result<Vec<Item>> {
     let beside = file.with_file_name("train.jsonl");
     let file = match &args.train {
         Some(train) => train.clone(),
@@ -107,10 +81,10 @@ fn solved(args: &Args, file: &Path) -> Result<Vec<Item>, Error> {
 }
 
 /// Words every item as lm-eval does; each gets its own draw.
-fn add_shots(items: &mut [Item], solved: &[Item], count: usize) -> Result<(), Error> {
+fn add_shots(items: &mut [Item], solved: &[Item], count: usize) -> anyhow::Result<()> {
     if count > solved.len() {
         let message = format!("--shots {count} asks for more than the {} solved questions", solved.len());
-        return Err(Error::Usage(message));
+        return Err(UsageError(message).into());
     }
     let mut random = shots::PythonRandom::new(shots::SEED);
     for item in items {
@@ -140,6 +114,6 @@ mod tests {
         assert_eq!(items[0].prompt(), "Question: How many?\nAnswer:");
         add_shots(&mut items, &[item("One?", "so\n#### 2")], 1).unwrap();
         assert_eq!(items[0].prompt(), "Question: One?\nAnswer: so\n#### 2\n\nQuestion: How many?\nAnswer:");
-        assert!(matches!(add_shots(&mut items, &[], 1), Err(Error::Usage(_))));
+        assert!(add_shots(&mut items, &[], 1).unwrap_err().is::<UsageError>());
     }
 }

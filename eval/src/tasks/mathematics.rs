@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, json};
 
-use super::splits::SplitChoice;
+use super::splits::chosen;
 use super::{Entry, Origin, Suite, Traits, from_file};
-use crate::cli::flags::Common;
+use crate::cli::tasks::{MathematicsArgs, SplitChoice};
+use crate::console::UsageError;
 use crate::data::fetch::Source;
 use crate::data::read::{Truth, pairs};
 use crate::data::{DataError, Item, place};
-use crate::error::Error;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {
@@ -28,26 +28,11 @@ pub const ENTRY: Entry = Entry {
     }]),
 };
 
-/// Flags of the task. `--data`: a module's file, a folder of module files, or a folder that holds the folders
-/// `interpolate` and `extrapolate`. `--limit` counts per module.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Which test sets; only for folders that hold both.
-    #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
-    pub split: SplitChoice,
-    /// Module, such as `arithmetic__mul`, or `all`.
-    #[arg(long, value_name = "NAME", env = "NTL_EVAL_MODULE", default_value = "all")]
-    pub module: String,
-    /// Common flags.
-    #[command(flatten)]
-    pub common: Common,
-}
-
 /// The suites that the flags ask for.
 ///
 /// # Errors
 /// Data that cannot be used, or no such module.
-pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
+pub fn suites(args: &MathematicsArgs) -> anyhow::Result<Vec<Suite>> {
     let path = place::find(ENTRY.name, &["interpolate", "extrapolate"], args.common.data.as_deref());
     let path = match (&args.common.data, path) {
         (Some(path), _) => path.clone(),
@@ -62,14 +47,14 @@ pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
     }
     if suites.is_empty() {
         let message = format!("{} holds no file of module {}", path.display(), args.module);
-        return Err(Error::Usage(message));
+        return Err(UsageError(message).into());
     }
     Ok(suites)
 }
 
 /// The splits and where they are: the folders of that name, or else the path itself, named after the folder.
 fn places(path: &Path, choice: SplitChoice) -> Vec<(String, PathBuf)> {
-    let wanted = choice.splits().iter().map(|split| split.name());
+    let wanted = chosen(choice).iter().map(|split| split.name());
     let inside: Vec<(String, PathBuf)> = wanted
         .map(|split| (split.to_owned(), path.join(split)))
         .filter(|(_, folder)| folder.is_dir())
@@ -105,7 +90,7 @@ fn name_of(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn suite(args: &Args, split: String, place: &Path, files: &[PathBuf]) -> Result<Suite, Error> {
+fn suite(args: &MathematicsArgs, split: String, place: &Path, files: &[PathBuf]) -> anyhow::Result<Suite> {
     let limit = args.common.limit.map_or(usize::MAX, usize::from);
     let mut items = Vec::new();
     for file in files {

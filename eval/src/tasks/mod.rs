@@ -13,69 +13,22 @@ pub mod splits;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-use crate::cli::flags::Common;
+use crate::cli::tasks::Task;
 use crate::data::Item;
 use crate::data::fetch::Source;
-use crate::error::Error;
 
-/// A task to run, with its flags.
-#[derive(Debug, clap::Subcommand)]
-pub enum Task {
-    /// Sums and differences of integers (DeepMind mathematics, add_sub_multiple).
-    #[command(after_help = EXIT_CODES)]
-    Arithmetic(Box<arithmetic::Args>),
-    /// School arithmetic in words (GSM8K).
-    #[command(after_help = EXIT_CODES)]
-    Gsm8k(Box<gsm8k::Args>),
-    /// DeepMind's mathematics dataset, per module and together.
-    #[command(after_help = EXIT_CODES)]
-    Mathematics(Box<mathematics::Args>),
-    /// Products of integers of 1 to 6 digits.
-    #[command(after_help = EXIT_CODES)]
-    Multiplication(Box<multiplication::Args>),
-    /// Questions about texts, answered in words (SuperGLUE MultiRC).
-    #[command(after_help = EXIT_CODES)]
-    Multirc(Box<multirc::Args>),
-    /// Upvotes of jokes (rJokes).
-    #[command(after_help = EXIT_CODES)]
-    Rjokes(Box<rjokes::Args>),
-}
-
-/// What the exit code of a run says; part of its help.
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done
-  1  failed: no report
-  2  bad usage
-  3  done, but a gate was missed
-  4  done, but some items failed";
-
-impl Task {
-    /// What to ask.
-    ///
-    /// # Errors
-    /// Flags that do not go together, or data that cannot be used.
-    pub fn suites(&self) -> Result<Vec<Suite>, Error> {
-        match self {
-            Self::Arithmetic(args) => arithmetic::suites(args),
-            Self::Gsm8k(args) => gsm8k::suites(args),
-            Self::Mathematics(args) => mathematics::suites(args),
-            Self::Multiplication(args) => multiplication::suites(args),
-            Self::Multirc(args) => multirc::suites(args),
-            Self::Rjokes(args) => rjokes::suites(args),
-        }
-    }
-
-    /// How to ask it, and what to do with the answers.
-    pub fn common(&self) -> &Common {
-        match self {
-            Self::Arithmetic(args) => &args.common,
-            Self::Gsm8k(args) => &args.common,
-            Self::Mathematics(args) => &args.common,
-            Self::Multiplication(args) => &args.common,
-            Self::Multirc(args) => &args.common,
-            Self::Rjokes(args) => &args.common,
-        }
+/// Reads or generates the items of a task.
+///
+/// # Errors
+/// Flags contradict each other ([`UsageError`](crate::console::UsageError)), or data cannot be used.
+pub fn suites(task: &Task) -> anyhow::Result<Vec<Suite>> {
+    match task {
+        Task::Arithmetic(args) => arithmetic::suites(args),
+        Task::Gsm8k(args) => gsm8k::suites(args),
+        Task::Mathematics(args) => mathematics::suites(args),
+        Task::Multiplication(args) => multiplication::suites(args),
+        Task::Multirc(args) => multirc::suites(args),
+        Task::Rjokes(args) => rjokes::suites(args),
     }
 }
 

@@ -5,19 +5,17 @@
 //! cells of the grid, such as `3x4`.
 
 use std::collections::HashSet;
-use std::num::NonZeroUsize;
 use std::path::Path;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::generate::Split;
-use super::splits::{self, SplitChoice};
+use super::splits;
 use super::{Entry, Origin, Suite};
-use crate::cli::flags::Common;
+use crate::cli::tasks::MultiplicationArgs;
 use crate::data::Item;
 use crate::data::read::{Truth, questions};
-use crate::error::Error;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {
@@ -40,26 +38,11 @@ const TESTED: u32 = 6;
 /// Generated items of each cell.
 const PER_CELL: usize = 100;
 
-/// Flags of the task. `--data`: a preprocessed file, or a folder that holds `multiplication_test_interpolate.jsonl` and
-/// `multiplication_test_extrapolate.jsonl`. Default: generated items.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Which cells: both factors of 1 to 5 digits, one at least of 6, or one after the other.
-    #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
-    pub split: SplitChoice,
-    /// Generated items of each cell; as many as there are where there are fewer.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_CELL", default_value = "100")]
-    pub per_cell: NonZeroUsize,
-    /// Common flags.
-    #[command(flatten)]
-    pub common: Common,
-}
-
 /// The suites that the flags ask for.
 ///
 /// # Errors
 /// A single file with `--split both`, or data that cannot be used.
-pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
+pub fn suites(args: &MultiplicationArgs) -> anyhow::Result<Vec<Suite>> {
     let read = |file: &Path| {
         let items = questions(file, Truth::Number)?.into_iter();
         Ok(items.map(|item| Item { module: cell(&item.question), ..item }).collect())

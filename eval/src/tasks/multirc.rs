@@ -7,11 +7,11 @@
 use serde_json::Map;
 
 use super::{Entry, Origin, Suite, Traits, from_file};
-use crate::cli::flags::Common;
+use crate::cli::tasks::MultircArgs;
+use crate::console::UsageError;
 use crate::data::fetch::Source;
 use crate::data::place;
 use crate::data::read::{Truth, passages, questions, text};
-use crate::error::Error;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {
@@ -24,21 +24,13 @@ pub const ENTRY: Entry = Entry {
     }]),
 };
 
-/// Flags of the task. `--data`: SuperGLUE's `val.jsonl`, the paper's `val_clean.jsonl`, or a folder that holds one of them.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Common flags.
-    #[command(flatten)]
-    pub common: Common,
-}
-
 /// The suite that the flags ask for.
 ///
 /// # Errors
 /// Data that cannot be used, or regress mode: these answers are no numbers.
-pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
+pub fn suites(args: &MultircArgs) -> anyhow::Result<Vec<Suite>> {
     if args.common.mode == crate::cli::flags::Mode::Regress {
-        return Err(Error::Usage("multirc asks for words: --mode regress has no meaning".to_owned()));
+        return Err(UsageError("multirc asks for words: --mode regress has no meaning".to_owned()).into());
     }
     let file = place::find(ENTRY.name, &["val.jsonl", "val_clean.jsonl"], args.common.data.as_deref())?;
     let published = text(&file)?.lines().next().is_some_and(|line| line.contains("\"passage\""));

@@ -6,11 +6,10 @@
 use serde_json::Map;
 
 use super::{Entry, Origin, Suite, Traits, from_file};
-use crate::cli::flags::Common;
+use crate::cli::tasks::{RjokesArgs, RjokesSplit};
 use crate::data::fetch::Source;
 use crate::data::place;
 use crate::data::read::{Truth, questions, scores};
-use crate::error::Error;
 
 /// Line of the task list.
 pub const ENTRY: Entry = Entry {
@@ -28,35 +27,14 @@ pub const ENTRY: Entry = Entry {
     ]),
 };
 
-/// Flags of the task. `--data`: a `.tsv`, `.tsv.gz` or preprocessed `.jsonl` file, or a folder that holds them under the
-/// name of the split.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Which part of the data.
-    #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "test")]
-    pub split: Split,
-    /// Common flags.
-    #[command(flatten)]
-    pub common: Common,
-}
-
-/// `--split` as typed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Split {
-    /// The test set.
-    Test,
-    /// The development set.
-    Dev,
-}
-
 /// The suite that the flags ask for.
 ///
 /// # Errors
 /// Data that cannot be used.
-pub fn suites(args: &Args) -> Result<Vec<Suite>, Error> {
+pub fn suites(args: &RjokesArgs) -> anyhow::Result<Vec<Suite>> {
     let split = match args.split {
-        Split::Test => "test",
-        Split::Dev => "dev",
+        RjokesSplit::Test => "test",
+        RjokesSplit::Dev => "dev",
     };
     let names = ["tsv.gz", "tsv", "jsonl"].map(|extension| format!("{split}.{extension}"));
     let file = place::find(ENTRY.name, &names.each_ref().map(String::as_str), args.common.data.as_deref())?;

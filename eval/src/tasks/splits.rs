@@ -7,28 +7,15 @@ use serde_json::{Map, json};
 use super::generate::Split;
 use super::{Suite, Traits, from_file};
 use crate::cli::flags::Common;
+use crate::cli::tasks::SplitChoice;
+use crate::console::UsageError;
 use crate::data::{DataError, Item, place};
-use crate::error::Error;
 
-/// `--split` as typed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum SplitChoice {
-    /// Like the training data.
-    Interpolate,
-    /// Beyond the training data.
-    Extrapolate,
-    /// Both, in a report each.
-    Both,
-}
-
-impl SplitChoice {
-    /// The splits that it stands for.
-    pub fn splits(self) -> &'static [Split] {
-        match self {
-            Self::Interpolate => &[Split::Interpolate],
-            Self::Extrapolate => &[Split::Extrapolate],
-            Self::Both => &[Split::Interpolate, Split::Extrapolate],
-        }
+pub(super) fn chosen(choice: SplitChoice) -> &'static [Split] {
+    match choice {
+        SplitChoice::Interpolate => &[Split::Interpolate],
+        SplitChoice::Extrapolate => &[Split::Extrapolate],
+        SplitChoice::Both => &[Split::Interpolate, Split::Extrapolate],
     }
 }
 
@@ -47,11 +34,11 @@ pub fn suites(
     common: &Common,
     read: impl Fn(&Path) -> Result<Vec<Item>, DataError>,
     make: impl Fn(Split) -> Vec<Item>,
-) -> Result<Vec<Suite>, Error> {
+) -> anyhow::Result<Vec<Suite>> {
     if let (SplitChoice::Both, Some(path)) = (choice, &common.data)
         && path.is_file()
     {
-        return Err(one_file(path));
+        return Err(one_file(path).into());
     }
     let suite = |&split: &Split| {
         let (mut items, setting) = match &common.data {
@@ -65,11 +52,11 @@ pub fn suites(
         let (split, settings) = (split.name().to_owned(), Map::from_iter([setting]));
         Ok(Suite { task, split, items, settings, traits: Traits::default() })
     };
-    choice.splits().iter().map(suite).collect()
+    chosen(choice).iter().map(suite).collect()
 }
 
-fn one_file(path: &Path) -> Error {
-    Error::Usage(format!(
+fn one_file(path: &Path) -> UsageError {
+    UsageError(format!(
         "{} is one file: say which split it is with --split interpolate or --split extrapolate, \
          or give a folder that holds both",
         path.display()

@@ -17,25 +17,16 @@ pub mod tables;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use document::Document;
 
-use crate::error::Error;
 use crate::store::saved::{Run, SavedError, run_folders};
-
-/// Flags of `ntl-eval report`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Folder of a run (as `--out` wrote it), or a folder of such folders: then each gets its report, and this one
-    /// a page that shows them side by side.
-    #[arg(value_name = "DIR")]
-    pub folder: PathBuf,
-}
 
 /// Writes the reports of all runs in a folder and returns the files, the one to open first in front.
 ///
 /// # Errors
 /// There is no run, one cannot be read, or a file cannot be written.
-pub fn write(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+pub fn write(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let folders = run_folders(folder)?;
     if folders.is_empty() {
         return Err(SavedError::NoRun { folder: folder.to_owned(), below: Vec::new() }.into());
@@ -51,11 +42,11 @@ pub fn write(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(files)
 }
 
-fn write_document(folder: &Path, document: &Document) -> Result<[PathBuf; 2], Error> {
+fn write_document(folder: &Path, document: &Document) -> anyhow::Result<[PathBuf; 2]> {
     let files = ["report.html", "report.md"].map(|name| folder.join(name));
     let texts = [html::render(document), markdown::render(document)];
     for (file, text) in files.iter().zip(texts) {
-        fs::write(file, text).map_err(|source| Error::Write { file: file.clone(), source })?;
+        fs::write(file, text).with_context(|| format!("could not write {}", file.display()))?;
     }
     Ok(files)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ntl_api::ErrorBody;
 use reqwest::StatusCode;
 
-use super::BaseUrl;
+use crate::cli::base_url::BaseUrl;
 
 /// Longest part of a body that is no error object to repeat in a message.
 const EXCERPT_CHARS: usize = 200;

@@ -5,7 +5,6 @@
 //! once. Answers are read leniently, so that servers other than ours can be scored too.
 
 mod error;
-mod url;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -18,8 +17,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cli::base_url::BaseUrl;
+
 pub use self::error::ClientError;
-pub use self::url::BaseUrl;
 
 /// When and how often to try again.
 #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,6 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
 
 use crate::data::Item;
 use crate::metrics::bleu::Counts;
@@ -16,19 +15,7 @@ use crate::run::evaluator::{PAPER_BATCH, Reply};
 use crate::run::paper::figures::{self as paper, Figures, number_pair};
 use crate::run::paper::numpy;
 use crate::run::score::{Judged, paper_label};
-
-/// A figure that the paper's code computes in a way of its own.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Quirk {
-    /// Which figure.
-    pub name: &'static str,
-    /// By the paper's code; missing where that is NaN or infinite.
-    pub paper: Option<f64>,
-    /// By ours, on the same texts.
-    pub sane: Option<f64>,
-    /// What is different.
-    pub note: String,
-}
+use crate::store::report::Quirk;
 
 /// Our metrics on one side, the paper's on the other.
 struct Ledger<'a> {
