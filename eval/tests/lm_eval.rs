@@ -11,7 +11,7 @@ use clap::Parser;
 use ntl_eval::cli::args::{Cli, Command};
 use ntl_eval::data::Item;
 use ntl_eval::data::fetch::hex;
-use ntl_eval::run::answer_extraction::Reading;
+use ntl_eval::run::answer_extraction::LmEvalFilter;
 use sha2::{Digest, Sha256};
 
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
@@ -70,13 +70,13 @@ fn readings_and_scores_are_those_of_lm_eval() {
         items.iter().enumerate().map(|(index, item)| bent(index, &item.answer)).collect();
     for (reading, count, read, hits) in [
         (
-            Reading::Strict,
+            LmEvalFilter::Strict,
             599,
             "d8f7f9954052e1c762459d57582dede2dcbee059061c55af3425d3dde696b8d6",
             "924ffc0138a4a04f5d0169e0285a71591f7910d06f130c07b3114c923e37dd27",
         ),
         (
-            Reading::Flexible,
+            LmEvalFilter::Flexible,
             717,
             "aacaf3c1ea027b615410366e5707e7bd40c643899f19d9ddf34082fa8ef1809f",
             "19b3611a59bf8c080f82150059f28c7574f4c8ca55c9346131a739af49bd45ae",

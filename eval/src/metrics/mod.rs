@@ -22,7 +22,7 @@ use serde::Serialize;
 use self::likelihood::Likelihood;
 pub use self::name::{Better, Name};
 use self::spread::Spread;
-use self::text::Likeness;
+use self::text::TextScores;
 use crate::stats::Interval;
 use crate::stats::wilson::wilson;
 
@@ -75,9 +75,9 @@ pub struct Row {
     /// Whether the answer is right.
     pub correct: bool,
     /// Whether it is right as two other harness rules read it: strict and flexible.
-    pub readings: Option<[bool; 2]>,
+    pub lm_eval_matches: Option<[bool; 2]>,
     /// How the texts compare, for tasks whose answers are text.
-    pub likeness: Option<Likeness>,
+    pub text_scores: Option<TextScores>,
     /// How the distribution did, where there is one.
     pub spread: Option<Spread>,
     /// What the model says of the true answer, where it was asked.
@@ -92,8 +92,8 @@ impl Row {
             outcome,
             truth: Some(truth),
             correct,
-            readings: None,
-            likeness: None,
+            lm_eval_matches: None,
+            text_scores: None,
             spread: None,
             likelihood: None,
         }
@@ -151,11 +151,11 @@ impl Metrics {
         if rows.iter().any(|row| row.truth.is_some()) {
             all.numbers(rows, seed);
         }
-        let likenesses: Vec<&Likeness> = rows.iter().filter_map(|row| row.likeness.as_ref()).collect();
-        if !likenesses.is_empty() {
-            all.0.insert(Name::Exact, share_of(likenesses.iter().map(|likeness| likeness.exact)));
-            let figures = |times: &[u32]| text::figures(&likenesses, times);
-            all.drawn(&text::NAMES, likenesses.len(), seed, figures);
+        let text_scores: Vec<&TextScores> = rows.iter().filter_map(|row| row.text_scores.as_ref()).collect();
+        if !text_scores.is_empty() {
+            all.0.insert(Name::Exact, share_of(text_scores.iter().map(|text_scores| text_scores.exact)));
+            let figures = |times: &[u32]| text::figures(&text_scores, times);
+            all.drawn(&text::NAMES, text_scores.len(), seed, figures);
         }
         all.spreads(rows, seed);
         let scored: Vec<&Likelihood> = rows.iter().filter_map(|row| row.likelihood.as_ref()).collect();
@@ -169,9 +169,10 @@ impl Metrics {
 
     fn shares(&mut self, rows: &[Row]) {
         self.0.insert(Name::Accuracy, share_of(rows.iter().map(|row| row.correct)));
-        if rows.iter().any(|row| row.readings.is_some()) {
-            let read =
-                |which: usize| rows.iter().map(move |row| row.readings.is_some_and(|read| read[which]));
+        if rows.iter().any(|row| row.lm_eval_matches.is_some()) {
+            let read = |which: usize| {
+                rows.iter().map(move |row| row.lm_eval_matches.is_some_and(|read| read[which]))
+            };
             self.0.insert(Name::Strict, share_of(read(0)));
             self.0.insert(Name::Flexible, share_of(read(1)));
         }

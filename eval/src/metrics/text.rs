@@ -12,7 +12,7 @@ pub const NAMES: [Name; 5] = [Name::F1, Name::Bleu, Name::Rouge1, Name::Rouge2, 
 
 /// How one text compares with the reference.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Likeness {
+pub struct TextScores {
     /// Whether both are the same but for case, punctuation, articles and spaces.
     pub exact: bool,
     /// F1 of their tokens.
@@ -23,7 +23,7 @@ pub struct Likeness {
     pub rouge: Rouge,
 }
 
-impl Likeness {
+impl TextScores {
     /// Compares two texts.
     pub fn of(prediction: &str, reference: &str) -> Self {
         let (predicted, referenced) = (normalized(prediction), normalized(reference));
@@ -37,9 +37,9 @@ impl Likeness {
 }
 
 /// The figures, row `i` counted `times[i]` times.
-pub fn figures(rows: &[&Likeness], times: &[u32]) -> Vec<Option<f64>> {
+pub fn figures(rows: &[&TextScores], times: &[u32]) -> Vec<Option<f64>> {
     let average =
-        |get: fn(&Likeness) -> f64| mean(&rows.iter().map(|row| get(row)).collect::<Vec<_>>(), times);
+        |get: fn(&TextScores) -> f64| mean(&rows.iter().map(|row| get(row)).collect::<Vec<_>>(), times);
     let counts =
         Counts::sum(rows.iter().map(|row| &row.bleu).zip(times.iter().map(|&times| u64::from(times))));
     vec![
@@ -90,7 +90,7 @@ mod tests {
             ("", "", true, 1.0),
             ("", "cat", false, 0.0),
         ] {
-            let found = Likeness::of(prediction, reference);
+            let found = TextScores::of(prediction, reference);
             assert_eq!(found.exact, exact, "{prediction:?}");
             assert!((found.f1 - f1).abs() < 1e-12, "{prediction:?}: {}", found.f1);
         }
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn corpus_figures_average_all_but_bleu_which_adds_counts() {
-        let (one, two) = (Likeness::of("a b c d", "a b c d"), Likeness::of("x", "y"));
+        let (one, two) = (TextScores::of("a b c d", "a b c d"), TextScores::of("x", "y"));
         let found = figures(&[&one, &two], &[1, 1]);
         assert_eq!(found[0], Some(0.5));
         assert!(

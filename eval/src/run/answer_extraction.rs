@@ -1,6 +1,6 @@
 //! What number an answer states, by the rules of different harnesses.
 //!
-//! [`value`] is ours. [`Reading`] has the two of lm-eval's `gsm8k` task (version 3), which compares texts: the target's
+//! [`value`] is ours. [`LmEvalFilter`] has the two of lm-eval's `gsm8k` task (version 3), which compares texts: the target's
 //! and the prediction's, both cleaned in the same way. The paper's own rule is in `metrics::paper`.
 
 use ntl_core::numbers::parse::last_number;
@@ -17,14 +17,14 @@ pub fn value(text: &str) -> Option<f64> {
 
 /// A way of lm-eval to read a number out of a solution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
+pub enum LmEvalFilter {
     /// `strict-match`: the first `#### (\-?[0-9\.\,]+)`.
     Strict,
     /// `flexible-extract`: the last `(-?[$0-9.,]{2,})|(-?[0-9]+)`.
     Flexible,
 }
 
-impl Reading {
+impl LmEvalFilter {
     /// Both, as rows keep them.
     pub const ALL: [Self; 2] = [Self::Strict, Self::Flexible];
 
@@ -143,8 +143,8 @@ mod tests {
             ("٣", INVALID, INVALID),
             ("", INVALID, INVALID),
         ] {
-            assert_eq!(Reading::Strict.of(text), strict, "{text:?}");
-            assert_eq!(Reading::Flexible.of(text), flexible, "{text:?}");
+            assert_eq!(LmEvalFilter::Strict.of(text), strict, "{text:?}");
+            assert_eq!(LmEvalFilter::Flexible.of(text), flexible, "{text:?}");
         }
     }
 
@@ -157,8 +157,8 @@ mod tests {
             ("It is $18.", "x\n#### 18", false, true),
             ("none", "x\n#### 18", false, false),
         ] {
-            assert_eq!(Reading::Strict.matches(text, target), strict, "{text:?}");
-            assert_eq!(Reading::Flexible.matches(text, target), flexible, "{text:?}");
+            assert_eq!(LmEvalFilter::Strict.matches(text, target), strict, "{text:?}");
+            assert_eq!(LmEvalFilter::Flexible.matches(text, target), flexible, "{text:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::data::Item;
 use crate::data::fetch::hex;
 use crate::metrics::{Estimates, Outcome};
-use crate::run::answer_extraction::Reading;
+use crate::run::answer_extraction::LmEvalFilter;
 use crate::run::ask::Asking;
 use crate::run::evaluator::Reply;
 use crate::run::score::Judged;
@@ -99,8 +99,8 @@ fn sample<'a>(
     };
     let number = answer.and_then(|answer| answer.number.as_ref());
     let doc = Doc { question: &item.question, answer: &item.answer };
-    let share = |which: usize| row.readings.map(|read| u8::from(read[which]));
-    let names = Reading::ALL.map(Reading::filter);
+    let share = |which: usize| row.lm_eval_matches.map(|read| u8::from(read[which]));
+    let names = LmEvalFilter::ALL.map(LmEvalFilter::filter);
     let likelihood = row.likelihood.as_ref().filter(|likelihood| !likelihood.logprobs.is_empty());
     Sample {
         doc_id,
@@ -120,11 +120,11 @@ fn sample<'a>(
         prediction,
         strict: share(0),
         flexible: share(1),
-        readings: judged.readings.as_ref().map(|texts| {
+        readings: judged.lm_eval_texts.as_ref().map(|texts| {
             names.iter().zip(texts).map(|(name, text)| ((*name).to_owned(), json!(text))).collect()
         }),
-        exact: row.likeness.as_ref().map(|likeness| u8::from(likeness.exact)),
-        f1: row.likeness.as_ref().map(|likeness| likeness.f1),
+        exact: row.text_scores.as_ref().map(|text_scores| u8::from(text_scores.exact)),
+        f1: row.text_scores.as_ref().map(|text_scores| text_scores.f1),
         module: item.module.as_deref(),
         mass_closed: number.map(|number| number.mass_closed),
         quantiles: number.map(|number| {
@@ -143,10 +143,10 @@ fn sample<'a>(
 
 fn metrics(judged: &Judged) -> Vec<&'static str> {
     let mut names = vec!["accuracy", "absolute_error"];
-    if judged.row.readings.is_some() {
+    if judged.row.lm_eval_matches.is_some() {
         names.extend(["strict", "flexible"]);
     }
-    if judged.row.likeness.is_some() {
+    if judged.row.text_scores.is_some() {
         names.extend(["exact", "f1"]);
     }
     names

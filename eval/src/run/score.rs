@@ -6,9 +6,9 @@ use crate::cli::flags::Mode;
 use crate::data::Item;
 use crate::metrics::likelihood::Likelihood;
 use crate::metrics::spread::{Distribution, Spread};
-use crate::metrics::text::Likeness;
+use crate::metrics::text::TextScores;
 use crate::metrics::{Estimates, Outcome, Row, same};
-use crate::run::answer_extraction::{self, INVALID, Reading};
+use crate::run::answer_extraction::{self, INVALID, LmEvalFilter};
 use crate::run::ask::{Numbers, Scored};
 use crate::run::evaluator::Reply;
 use crate::run::paper::figures::{self as paper, number_pair};
@@ -20,7 +20,7 @@ pub struct Judged {
     /// As metrics see it.
     pub row: Row,
     /// lm-eval's readings of the text, strict and flexible.
-    pub readings: Option<[String; 2]>,
+    pub lm_eval_texts: Option<[String; 2]>,
     /// The number, or the text, that rightness is judged by; `None` without an answer.
     pub filtered: Option<String>,
 }
@@ -40,15 +40,15 @@ fn judge_one(traits: &Traits, mode: Mode, item: &Item, reply: &Reply) -> Judged 
     };
     let text = reply.answer.as_ref().ok().map(|answer| answer.text.as_str());
     let read = text.filter(|_| traits.lm_eval && mode != Mode::Regress);
-    let readings = read.map(|text| Reading::ALL.map(|reading| reading.of(text)));
-    let matched = read.map(|text| Reading::ALL.map(|reading| reading.matches(text, &item.answer)));
+    let lm_eval_texts = read.map(|text| LmEvalFilter::ALL.map(|reading| reading.of(text)));
+    let matched = read.map(|text| LmEvalFilter::ALL.map(|reading| reading.matches(text, &item.answer)));
     let reference = reply.label.as_ref().map_or(item.answer.as_str(), |label| label.text.as_str());
-    let likeness =
-        text.filter(|_| traits.texts || mode == Mode::Paper).map(|text| Likeness::of(text, reference));
+    let text_scores =
+        text.filter(|_| traits.texts || mode == Mode::Paper).map(|text| TextScores::of(text, reference));
     let correct = match (item.truth, outcome) {
         (Some(truth), Outcome::Read(numbers)) => same(numbers.mode, truth),
         (Some(_), _) => false,
-        (None, _) if traits.texts => likeness.as_ref().is_some_and(|likeness| likeness.exact),
+        (None, _) if traits.texts => text_scores.as_ref().is_some_and(|text_scores| text_scores.exact),
         (None, _) => text.is_some_and(|text| text.trim() == item.answer),
     };
     let spread = number.zip(item.truth).filter(|(number, _)| number.estimates.is_some());
@@ -59,13 +59,13 @@ fn judge_one(traits: &Traits, mode: Mode, item: &Item, reply: &Reply) -> Judged 
         outcome,
         truth: item.truth,
         correct,
-        readings: matched,
-        likeness,
+        lm_eval_matches: matched,
+        text_scores,
         spread,
         likelihood: likelihood(reply),
     };
     let filtered = text.map(|text| filtered(item, &row, text));
-    Judged { row, readings, filtered }
+    Judged { row, lm_eval_texts, filtered }
 }
 
 fn number(reply: &Reply) -> Option<&Numbers> {

@@ -94,7 +94,7 @@ const ZEROS: [u32; 65] = [
 
 /// How many numbers in the text `float` cannot read, and whether there is none at all: the trainer's
 /// `count_invalid_number_prediction` and `count_no_number_prediction`.
-pub fn oddities(text: &str) -> (usize, bool) {
+pub fn malformed_count(text: &str) -> (usize, bool) {
     let chars: Vec<char> = text.chars().collect();
     let part = |at: usize| matches!(chars.get(at), Some(',' | '.')) || digit(&chars, at).is_some();
     let (mut invalid, mut none, mut at) = (0, true, 0);
@@ -207,7 +207,7 @@ mod tests {
             ("., ,", (0, true)),
             ("1e5 -7", (0, false)),
         ] {
-            assert_eq!(oddities(text), want, "{text:?}");
+            assert_eq!(malformed_count(text), want, "{text:?}");
         }
     }
 }

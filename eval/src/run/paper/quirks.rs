@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::data::Item;
 use crate::metrics::bleu::Counts;
 use crate::metrics::bootstrap::{RESAMPLES, quantile};
-use crate::metrics::text::Likeness;
+use crate::metrics::text::TextScores;
 use crate::metrics::{Metric, Metrics, Name};
 use crate::run::evaluator::{PAPER_BATCH, Reply};
 use crate::run::paper::figures::{self as paper, Figures, number_pair};
@@ -71,7 +71,7 @@ impl Ledger<'_> {
             .collect();
         let (mut invalid, mut none) = (0, 0);
         for (_, _, text) in &answered {
-            let (odd, without) = paper::oddities(text);
+            let (odd, without) = paper::malformed_count(text);
             invalid += odd;
             none += usize::from(without);
         }
@@ -120,16 +120,18 @@ impl Ledger<'_> {
     }
 
     fn texts(&mut self, judged: &[Judged], seed: u64) {
-        let batches: Vec<Vec<&Likeness>> = judged
+        let batches: Vec<Vec<&TextScores>> = judged
             .chunks(PAPER_BATCH)
-            .map(|batch| batch.iter().filter_map(|judged| judged.row.likeness.as_ref()).collect::<Vec<_>>())
+            .map(|batch| {
+                batch.iter().filter_map(|judged| judged.row.text_scores.as_ref()).collect::<Vec<_>>()
+            })
             .filter(|batch| !batch.is_empty())
             .collect();
         let n = batches.iter().map(Vec::len).sum();
         if n == 0 {
             return;
         }
-        let over_batches = |figure: &mut dyn FnMut(&[&Likeness]) -> f64| {
+        let over_batches = |figure: &mut dyn FnMut(&[&TextScores]) -> f64| {
             numpy::mean(&batches.iter().map(|batch| figure(batch)).collect::<Vec<_>>())
         };
         let bleu = over_batches(&mut |batch| Counts::sum(batch.iter().map(|row| (&row.bleu, 1))).score());
@@ -141,7 +143,7 @@ impl Ledger<'_> {
         );
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         for (name, get) in [
-            (Name::Rouge1, (|row| row.rouge.one) as fn(&Likeness) -> f64),
+            (Name::Rouge1, (|row| row.rouge.one) as fn(&TextScores) -> f64),
             (Name::Rouge2, |row| row.rouge.two),
             (Name::RougeL, |row| row.rouge.longest),
         ] {
