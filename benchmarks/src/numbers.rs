@@ -8,8 +8,8 @@ use ntl_core::engine::{
     Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator, TextJob,
 };
 use ntl_core::numbers::{Estimation, GrammarLimits, Objective};
+use ntl_engine::Engine;
 use ntl_models::LoadedModel;
-use ntl_models::batch::Engine;
 
 use crate::engine;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use ntl_core::engine::{Event, Job, Prompt, Request, TextJob};
-use ntl_models::batch::Engine;
+use ntl_engine::Engine;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{DtypeChoice, LoadOptions, load};

@@ -1,12 +1,11 @@
-//! Checkpoints, tokenizers, native models and the batch engine.
+//! Checkpoints, tokenizers, native models.
 //!
 //! [`checkpoint`] reads folders, [`inspect`] looks at them, [`tokenizer`], [`t5`] and [`causal`] are built from them,
-//! [`batch`] runs a model on its own thread for many requests at once, [`guide`] keeps texts to a grammar, [`chat`] renders
+//! [`guide`] keeps texts to a grammar, [`chat`] renders
 //! conversations. Not here: HTTP, and what a number is (`ntl-core`).
 
 mod adapter;
 mod answers;
-pub mod batch;
 pub mod causal;
 pub mod chat;
 pub mod checkpoint;

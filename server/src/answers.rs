@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::{BoxStream, SelectAll};
 use ntl_api::MethodName;
 use ntl_core::engine::{EngineError, Event};
-use ntl_models::batch::JobEvents;
+use ntl_engine::JobEvents;
 
 use crate::error::AppError;
 use crate::metrics::{Metrics, ModelMetrics};

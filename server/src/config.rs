@@ -11,8 +11,8 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ntl_engine::EngineLimits;
 use ntl_mistralrs::Options;
-use ntl_models::batch::EngineLimits;
 use ntl_models::{DeviceChoice, LoadOptions};
 
 use crate::adapters;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ntl_api::MethodName;
 use ntl_core::engine::{ModelInfo, NumberOutcome};
-use ntl_models::batch::{Ending, EngineObserver};
+use ntl_engine::{EndReason, EngineObserver};
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
@@ -222,7 +222,9 @@ impl ModelMetrics {
     /// Announces a model, with zeros for all that can happen to it.
     pub(crate) fn new(metrics: &Arc<Metrics>, model: &str, info: &ModelInfo) -> Self {
         metrics.engines.model_info.with_label_values(&[model, &info.kind, &info.dtype, &info.backend]).set(1);
-        for ending in [Ending::Stop, Ending::Length, Ending::Abort, Ending::Error, Ending::Deadline] {
+        for ending in
+            [EndReason::Stop, EndReason::Length, EndReason::Abort, EndReason::Error, EndReason::Deadline]
+        {
             metrics.engines.finished.with_label_values(&[model, reason(ending)]);
         }
         for method in MethodName::ALL {
@@ -262,31 +264,31 @@ impl ModelMetrics {
 }
 
 impl EngineObserver for ModelMetrics {
-    fn load(&self, waiting: usize, running: usize) {
+    fn on_load(&self, waiting: usize, running: usize) {
         self.queue_depth.set(gauge(waiting));
         self.running.set(gauge(running));
     }
 
-    fn started(&self, waited: Duration) {
+    fn on_start(&self, waited: Duration) {
         self.metrics.engines.queue_seconds.observe(waited.as_secs_f64());
     }
 
-    fn opened(&self, reused_tokens: usize, new_tokens: usize) {
+    fn on_open(&self, reused_tokens: usize, new_tokens: usize) {
         for (result, tokens) in [("hit", reused_tokens), ("miss", new_tokens)] {
             let labels = [self.model.as_str(), result];
             self.metrics.engines.prefix_tokens.with_label_values(&labels).inc_by(tokens as u64);
         }
     }
 
-    fn stepped(&self, rows: usize) {
+    fn on_step(&self, rows: usize) {
         self.metrics.engines.batch_rows.observe(rows as f64);
     }
 
-    fn ended(&self, ending: Ending) {
+    fn on_end(&self, ending: EndReason) {
         self.metrics.engines.finished.with_label_values(&[self.model.as_str(), reason(ending)]).inc();
     }
 
-    fn panicked(&self) {
+    fn on_panic(&self) {
         self.metrics.panics.inc();
     }
 }
@@ -295,13 +297,13 @@ fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn reason(ending: Ending) -> &'static str {
+fn reason(ending: EndReason) -> &'static str {
     match ending {
-        Ending::Stop => "stop",
-        Ending::Length => "length",
-        Ending::Abort => "abort",
-        Ending::Error => "error",
-        Ending::Deadline => "deadline",
+        EndReason::Stop => "stop",
+        EndReason::Length => "length",
+        EndReason::Abort => "abort",
+        EndReason::Error => "error",
+        EndReason::Deadline => "deadline",
     }
 }
 

@@ -9,8 +9,8 @@ use std::pin::pin;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ntl_engine::EngineLimits;
 use ntl_mistralrs::Options;
-use ntl_models::batch::EngineLimits;
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadedModel, load_adapted};
 use tokio::net::TcpListener;

@@ -9,7 +9,7 @@ use ntl_bench::demo;
 use ntl_core::engine::{Job, NumberJob, NumberMethod, Request, Terminator};
 use ntl_core::numbers::GrammarLimits;
 use ntl_core::scripted::ScriptedModel;
-use ntl_models::batch::{Engine, EngineLimits, NoObserver};
+use ntl_engine::{Engine, EngineLimits, NoObserver};
 
 pub(crate) fn expansion(criterion: &mut Criterion) {
     let vocabulary = demo().unwrap().vocabulary;

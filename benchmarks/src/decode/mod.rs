@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use ntl_core::engine::{Event, Job, ModelInfo, Request, TextJob};
+use ntl_engine::{Engine, JobEvents};
 use ntl_models::LoadedModel;
-use ntl_models::batch::{Engine, JobEvents};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;

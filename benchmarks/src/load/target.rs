@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use ntl_core::engine::{EngineError, Event, Job, NumberJob, NumberMethod, Request, Terminator, TextJob};
 use ntl_core::numbers::GrammarLimits;
+use ntl_engine::Engine;
 use ntl_models::LoadedModel;
-use ntl_models::batch::Engine;
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::support::{fixtures, ids, numbers};
 use ntl_core::engine::{BeamJob, EarlyStopping, Event, Job, Request};
 use ntl_core::text::TextDecoder;
-use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
+use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, load};

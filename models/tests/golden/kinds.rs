@@ -11,7 +11,7 @@ use ntl_core::engine::{
     Terminator,
 };
 use ntl_core::numbers::{GrammarLimits, NumberPiece};
-use ntl_models::batch::{Engine, EngineLimits, NoObserver};
+use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::{Value, json};

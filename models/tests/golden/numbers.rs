@@ -11,7 +11,7 @@ use ntl_core::engine::{
 use ntl_core::numbers::{
     Distribution, Estimation, GrammarLimits, Interval, NumberGrammar, Objective, Softmax,
 };
-use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
+use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, LoadedModel, load};

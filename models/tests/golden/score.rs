@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ntl_core::engine::{Event, Job, Request, ScoreJob, ScoreOutcome};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Smoothing};
-use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
+use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{LoadOptions, load};
 use serde_json::Value;

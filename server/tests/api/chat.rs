@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
+use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
-use ntl_models::batch::EngineLimits;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_server::state::HttpSettings;

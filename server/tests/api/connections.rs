@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderName, Method, Request, header};
-use ntl_models::batch::EngineLimits;
+use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::listen::{ConnectionSettings, Listener, TlsFiles};
 use ntl_server::serve;

@@ -1,8 +1,8 @@
 //! The embedded demo checkpoint, from its archive to the answer.
 
 use axum::Router;
+use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
-use ntl_models::batch::EngineLimits;
 use ntl_server::state::HttpSettings;
 use ntl_server::{app, demo};
 use serde_json::{Value, json};

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use axum::Router;
+use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
-use ntl_models::batch::EngineLimits;
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
 use ntl_server::app;
 use ntl_server::state::HttpSettings;

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::{Request, header};
 use ntl_core::engine::ModelError;
-use ntl_models::batch::EngineLimits;
+use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::metrics::Metrics;
 use ntl_server::state::{AppState, HttpSettings};

@@ -1,7 +1,7 @@
 //! The fields of a completion over HTTP, beyond those that every client sends: what each one does to the answer.
 
 use axum::Router;
-use ntl_models::batch::EngineLimits;
+use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::state::HttpSettings;
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Router;
 use clap::Parser;
 use futures::StreamExt;
-use ntl_models::batch::EngineLimits;
+use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::args::Args;
 use ntl_server::config::Config;

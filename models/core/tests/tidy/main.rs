@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
-const EDGES: [(&str, &[&str]); 7] = [
+const EDGES: [(&str, &[&str]); 8] = [
     ("ntl-core", &[]),
+    ("ntl-engine", &["ntl-core"]),
     ("ntl-models", &["ntl-core"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models"]),
     ("ntl-api", &[]),
-    ("ntl-server", &["ntl-api", "ntl-core", "ntl-mistralrs", "ntl-models"]),
+    ("ntl-server", &["ntl-api", "ntl-core", "ntl-engine", "ntl-mistralrs", "ntl-models"]),
     ("ntl-eval", &["ntl-api", "ntl-core"]),
-    ("ntl-bench", &["ntl-core", "ntl-models"]),
+    ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models"]),
 ];
 
 /// Dependencies that only some crates may have.

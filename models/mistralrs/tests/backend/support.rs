@@ -7,8 +7,8 @@ use ntl_core::engine::{
     Event, Job, ModelInfo, NumberJob, NumberMethod, NumberOutcome, Request, Terminator, TextJob, TokenText,
 };
 use ntl_core::numbers::GrammarLimits;
+use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_mistralrs::{Backend, Options, load};
-use ntl_models::batch::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::tokenizer::Tokenizer;
 
 /// How far log-probabilities and probabilities may be apart.

@@ -16,7 +16,7 @@ use ntl_core::engine::{
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_core::text::TextDecoder;
-use ntl_models::batch::{Ending, Engine, EngineLimits, EngineObserver, JobEvents};
+use ntl_engine::{EndReason, Engine, EngineLimits, EngineObserver, JobEvents};
 
 /// Ids: 0 start, 1 end, 2..12 the digits.
 const TOKENS: usize = 12;
@@ -37,19 +37,19 @@ impl TextDecoder for Digits {
 
 /// Passes on what the engine reports.
 struct Reports {
-    endings: Mutex<Sender<Ending>>,
+    endings: Mutex<Sender<EndReason>>,
     seen: Mutex<(usize, usize, usize)>,
 }
 
 impl EngineObserver for Reports {
-    fn load(&self, waiting: usize, running: usize) {
+    fn on_load(&self, waiting: usize, running: usize) {
         let mut seen = self.seen.lock().unwrap();
         (seen.0, seen.1) = (waiting, running);
     }
-    fn ended(&self, ending: Ending) {
+    fn on_end(&self, ending: EndReason) {
         let _ = self.endings.lock().unwrap().send(ending);
     }
-    fn panicked(&self) {
+    fn on_panic(&self) {
         self.seen.lock().unwrap().2 += 1;
     }
 }
@@ -58,7 +58,7 @@ struct Running {
     engine: Engine,
     thread: JoinHandle<()>,
     reports: Arc<Reports>,
-    endings: Receiver<Ending>,
+    endings: Receiver<EndReason>,
 }
 
 fn start(script: Script, limits: EngineLimits) -> Running {
@@ -197,8 +197,8 @@ fn a_dropped_receiver_ends_its_job_and_no_other() {
     open.send(()).unwrap();
     assert_eq!(said(&all(kept)), "345");
     let mut ended: Vec<_> = endings.iter().take(2).collect();
-    ended.sort_by_key(|ending| *ending != Ending::Abort);
-    assert_eq!(ended, [Ending::Abort, Ending::Stop]);
+    ended.sort_by_key(|ending| *ending != EndReason::Abort);
+    assert_eq!(ended, [EndReason::Abort, EndReason::Stop]);
     drop(engine);
     thread.join().unwrap();
     assert_eq!(*reports.seen.lock().unwrap(), (0, 0, 0), "nothing waits and nothing runs any more");
@@ -217,7 +217,7 @@ fn a_failing_step_fails_its_requests_and_the_next_one_works() {
         let [Event::Failed(EngineError::Step(reason))] = &failed[..] else { panic!("{failed:?}") };
         assert!(reason.contains(if panics { "panicked" } else { "scripted" }), "{reason}");
         assert_eq!(said(&all(running.engine.submit(text(5)).unwrap())), "567");
-        assert_eq!(running.endings.iter().take(2).collect::<Vec<_>>(), [Ending::Error, Ending::Stop]);
+        assert_eq!(running.endings.iter().take(2).collect::<Vec<_>>(), [EndReason::Error, EndReason::Stop]);
         assert_eq!(running.reports.seen.lock().unwrap().2, usize::from(panics));
     }
 }
@@ -251,5 +251,5 @@ fn a_job_whose_time_is_over_fails_with_its_deadline() {
     let late = Job { deadline: Some((Instant::now(), Duration::from_millis(250))), ..number(1) };
     let events = all(running.engine.submit(late).unwrap());
     assert_eq!(events, [Event::Failed(EngineError::Deadline { after_ms: 250 })]);
-    assert_eq!(running.endings.recv().unwrap(), Ending::Deadline);
+    assert_eq!(running.endings.recv().unwrap(), EndReason::Deadline);
 }

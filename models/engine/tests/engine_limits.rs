@@ -17,7 +17,7 @@ use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::sampling::{Guide, GuideError, GuideState};
 use ntl_core::scripted::ScriptedModel;
 use ntl_core::text::TextDecoder;
-use ntl_models::batch::{Ending, Engine, EngineLimits, EngineObserver, JobEvents};
+use ntl_engine::{EndReason, Engine, EngineLimits, EngineObserver, JobEvents};
 
 /// Ids: 0 start, 1 end, 2..12 the digits.
 const TOKENS: usize = 12;
@@ -92,13 +92,13 @@ impl BatchModel for Recorder {
 }
 
 #[derive(Default)]
-struct Endings(Mutex<(Vec<Ending>, usize)>);
+struct Endings(Mutex<(Vec<EndReason>, usize)>);
 
 impl EngineObserver for Endings {
-    fn ended(&self, ending: Ending) {
+    fn on_end(&self, ending: EndReason) {
         self.0.lock().unwrap().0.push(ending);
     }
-    fn panicked(&self) {
+    fn on_panic(&self) {
         self.0.lock().unwrap().1 += 1;
     }
 }
@@ -257,7 +257,7 @@ fn begun_in_time() -> (Duration, Recorded, Vec<JobEvents>) {
         let limits = EngineLimits { queue_time_max: Some(waits), running_max: 2, ..EngineLimits::default() };
         let recorded = start(limits);
         let jobs = recorded.engine.submit_all((0..4).map(|mark| job(0, mark + 2, 2, 1)).collect()).unwrap();
-        let is_late = || recorded.endings.0.lock().unwrap().0.contains(&Ending::Deadline);
+        let is_late = || recorded.endings.0.lock().unwrap().0.contains(&EndReason::Deadline);
         while !recorded.log.lock().unwrap().stepping && !is_late() {
             std::thread::yield_now();
         }
@@ -283,7 +283,7 @@ fn a_request_that_waits_too_long_is_given_up_unless_a_part_of_it_has_begun() {
         assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
     }
     assert_eq!(
-        recorded.endings.0.lock().unwrap().0.iter().filter(|end| **end == Ending::Deadline).count(),
+        recorded.endings.0.lock().unwrap().0.iter().filter(|end| **end == EndReason::Deadline).count(),
         1
     );
 }
@@ -312,7 +312,7 @@ fn events_that_nobody_reads_stop_their_job_and_no_other_until_they_are_read() {
     // Both share every step, so that short jobs have steps to themselves only once both have stopped.
     assert!(stalled(&recorded) < LONG);
     drop(left);
-    while recorded.endings.0.lock().unwrap().0.iter().all(|ending| *ending != Ending::Abort) {
+    while recorded.endings.0.lock().unwrap().0.iter().all(|ending| *ending != EndReason::Abort) {
         std::thread::yield_now();
     }
     let events = all(unread);

@@ -1,40 +1,22 @@
-//! The engine's loop: take in jobs, open their contexts, step all of them together, hand out events.
+//! The engine's loop: receive jobs, open their contexts, step all of them together, send events.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ntl_core::decoding::{Decoding, Progress, StepResult, Vocabulary};
+use ntl_core::decoding::{Progress, StepResult, Vocabulary};
 use ntl_core::engine::{
-    BatchModel, ContextId, EngineError, Event, FinishReason, Logits, ModelError, NodeId, Opened, Prompt,
+    BatchModel, EngineError, Event, FinishReason, Logits, ModelError, NodeId, Opened, Prompt,
 };
 
-use super::channel::EventSender;
-use super::queue::{Loss, Queue, Room, Submission};
-use super::share::{Share, collect};
-use super::{Ending, EngineLimits, EngineObserver};
+use crate::channel::EventSender;
+use crate::limits::EngineLimits;
+use crate::observer::{EndReason, EngineObserver};
+use crate::queue::{AdmissionBudget, DropReason, Queue, Submission};
+use crate::running::{LastStep, Running, Share, collect_rows};
 
-/// A job whose context is open.
-pub(super) struct Running {
-    pub(super) context: ContextId,
-    pub(super) decoding: Box<dyn Decoding>,
-    pub(super) events: EventSender,
-    deadline: Option<(Instant, EngineError)>,
-    /// Rows stepped so far: the number of its next node.
-    nodes: u32,
-    /// Sequences that have not ended yet, for counting.
-    sequences: u32,
-    /// Bytes that its context was expected to hold.
-    cache_expected: u64,
-    prompt_tokens: usize,
-    /// Whether it waits for others to free memory.
-    pub(super) waits: bool,
-    /// The last step that it had rows in, and how many.
-    pub(super) stepped: (u64, usize),
-}
-
-pub(super) struct Runner {
+pub(crate) struct Runner {
     model: Box<dyn BatchModel>,
     vocabulary: Vocabulary,
     limits: EngineLimits,
@@ -44,7 +26,7 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    pub(super) fn new(
+    pub(crate) fn new(
         model: Box<dyn BatchModel>,
         vocabulary: Vocabulary,
         limits: EngineLimits,
@@ -53,73 +35,73 @@ impl Runner {
         Self { model, vocabulary, limits, observer, running: Vec::new(), steps: 0 }
     }
 
-    pub(super) fn run(mut self, mut queue: Queue) {
-        // Jobs whose events nobody reads are not stepped, so that there may be nothing to do while jobs run.
+    pub(crate) fn run(mut self, mut queue: Queue) {
+        // Jobs with too many unread events are not stepped, so there may be nothing to do although jobs run.
         let mut idle = true;
         while queue.receive(idle, self.next_deadline(&queue)) {
-            let mut busy = self.drop_lost(&mut queue);
+            let mut busy = self.end_dropped(&mut queue);
             busy |= self.admit(&mut queue);
             self.report(&queue);
             busy |= self.step();
             self.report(&queue);
             idle = !busy;
         }
-        self.drop_lost(&mut queue);
+        self.end_dropped(&mut queue);
         self.report(&queue);
     }
 
     fn report(&self, queue: &Queue) {
-        self.observer.load(queue.sequences(), self.sequences());
+        self.observer.on_load(queue.sequences(), self.sequences());
     }
 
     fn sequences(&self) -> usize {
         self.running.iter().map(|job| job.sequences as usize).sum()
     }
 
-    /// When something has to end, should nothing happen before.
+    /// The earliest deadline of a queued or running job.
     fn next_deadline(&self, queue: &Queue) -> Option<Instant> {
         let running = self.running.iter().filter_map(|job| job.deadline.as_ref().map(|(at, _)| *at));
         running.chain(queue.next_deadline()).min()
     }
 
-    /// Ends what nobody waits for or what took too long, queued and running. Whether there was any.
-    fn drop_lost(&mut self, queue: &mut Queue) -> bool {
+    /// Ends the queued and running jobs whose client is gone or whose deadline has passed. Whether there were any.
+    fn end_dropped(&mut self, queue: &mut Queue) -> bool {
         let now = Instant::now();
-        let queued = queue.take_lost(now);
-        let is_lost =
+        let queued = queue.take_dropped(now);
+        let is_dropped =
             |job: &Running| job.events.is_closed() || job.deadline.as_ref().is_some_and(|(at, _)| *at <= now);
-        let (lost, kept) = std::mem::take(&mut self.running).into_iter().partition::<Vec<_>, _>(is_lost);
+        let (dropped, kept) =
+            std::mem::take(&mut self.running).into_iter().partition::<Vec<_>, _>(is_dropped);
         self.running = kept;
-        let any = !(queued.is_empty() && lost.is_empty());
-        for (submission, loss) in queued {
-            let error = match loss {
-                Loss::Abandoned => None,
-                Loss::Late(error) => Some(error),
-            };
-            self.end_lost(&submission.events, error, submission.job.request.sequences());
+        let any = !(queued.is_empty() && dropped.is_empty());
+        for (submission, reason) in queued {
+            self.end_one(&submission.events, reason, submission.job.request.sequences());
         }
-        for job in lost {
+        for job in dropped {
             self.model.close(job.context);
-            let error = job.deadline.map(|(_, error)| error).filter(|_| !job.events.is_closed());
-            self.end_lost(&job.events, error, job.sequences);
+            let late = job.deadline.map(|(_, error)| error).filter(|_| !job.events.is_closed());
+            let reason = late.map_or(DropReason::ClientGone, DropReason::DeadlineExceeded);
+            self.end_one(&job.events, reason, job.sequences);
         }
         any
     }
 
-    /// Counts the end of a job that is late (and says so), or that nobody waits for.
-    fn end_lost(&self, events: &EventSender, error: Option<EngineError>, sequences: u32) {
-        let ending = if error.is_some() { Ending::Deadline } else { Ending::Abort };
-        if let Some(error) = error {
-            // A receiver that is dropped right now asked for nothing more than this silence.
-            events.send(Event::Failed(error));
+    /// Counts the end of a dropped job; a client that is still there gets the error.
+    fn end_one(&self, events: &EventSender, reason: DropReason, sequences: u32) {
+        match reason {
+            DropReason::ClientGone => self.count(EndReason::Abort, sequences),
+            DropReason::DeadlineExceeded(error) => {
+                // The client may drop its end right now; then it needs no error.
+                events.send(Event::Failed(error));
+                self.count(EndReason::Deadline, sequences);
+            }
         }
-        self.count(ending, sequences);
     }
 
     /// Opens the next prompts. Whether there were any.
     fn admit(&mut self, queue: &mut Queue) -> bool {
         let cache = self.share_cache();
-        let submissions = queue.take(Room {
+        let submissions = queue.admit(AdmissionBudget {
             is_idle: self.running.is_empty(),
             is_first: true,
             sequences: self.limits.running_max.saturating_sub(self.sequences()),
@@ -151,25 +133,25 @@ impl Runner {
         true
     }
 
-    /// Lets jobs that outgrew what was expected of them wait while there is no room, but for the oldest that is read.
+    /// While the cache is full, pauses the jobs that outgrew their expected size, except the oldest one whose client reads.
     /// Returns the bytes that are held or expected.
     fn share_cache(&mut self) -> u64 {
         let cost = self.model.cache_cost();
         let held = |job: &Running| cost.bytes(job.prompt_tokens, job.nodes as usize);
         let all: u64 = self.running.iter().map(|job| held(job).max(job.cache_expected)).sum();
-        let mut goes_on = true;
+        let mut one_goes_on = true;
         for job in &mut self.running {
             let outgrew = all > self.limits.cache_bytes_max && held(job) >= job.cache_expected;
-            job.waits = outgrew && !(job.events.has_room() && std::mem::take(&mut goes_on));
+            job.is_paused = outgrew && !(job.events.has_room() && std::mem::take(&mut one_goes_on));
         }
         all
     }
 
     fn start(&mut self, submission: Submission, opened: Opened) {
-        self.observer.started(submission.queued.elapsed());
+        self.observer.on_start(submission.queued.elapsed());
         let job = submission.job;
         let reused = opened.reused_tokens;
-        self.observer.opened(reused, job.opened_prompt().len().saturating_sub(reused));
+        self.observer.on_open(reused, job.opened_prompt().len().saturating_sub(reused));
         let before: &[u32] = if self.model.info().encoder_decoder { &[] } else { &job.prompt.ids };
         let decoding = self.vocabulary.decoding(&job.request, before, opened.first_token);
         let deadline = job.deadline.map(|(at, after)| {
@@ -185,21 +167,21 @@ impl Runner {
             sequences: job.request.sequences(),
             cache_expected: submission.cache_bytes,
             prompt_tokens: job.opened_prompt().len(),
-            waits: false,
-            stepped: (0, 0),
+            is_paused: false,
+            last_step: LastStep::default(),
         });
     }
 
-    /// Steps all jobs whose events are read. Whether there were any.
+    /// Steps all jobs that are not held back. Whether there were any.
     fn step(&mut self) -> bool {
         self.steps += 1;
-        let (rows, shares) = collect(&mut self.running, self.limits.step_rows_max, self.steps);
+        let (rows, shares) = collect_rows(&mut self.running, self.limits.step_rows_max, self.steps);
         if rows.is_empty() {
             return false;
         }
         let span = tracing::debug_span!("step", batch.rows = rows.len(), batch.jobs = shares.len());
         let logits = span.in_scope(|| guarded(&*self.observer, || self.model.step(&rows)));
-        self.observer.stepped(rows.len());
+        self.observer.on_step(rows.len());
         let mut finished = match logits {
             Ok(logits) => self.distribute(&logits, &shares),
             Err(error) => {
@@ -211,7 +193,7 @@ impl Runner {
                 shares.iter().map(|share| share.running).collect()
             }
         };
-        // From the back, so that the places of the others stay right.
+        // From the back, so that earlier indices stay valid.
         finished.sort_unstable_by(|a, b| b.cmp(a));
         for index in finished {
             let job = self.running.remove(index);
@@ -246,15 +228,15 @@ impl Runner {
 
     fn send(&mut self, running: usize, events: Vec<Event>) {
         for event in events {
-            // Counted before it is sent: whoever has the answer finds it in the metrics, too.
-            if let Some(ending) = ending(&event).filter(|_| !self.running[running].events.is_closed()) {
+            // Counted before it is sent, so that a client with the response finds it in the metrics.
+            if let Some(reason) = end_reason(&event).filter(|_| !self.running[running].events.is_closed()) {
                 let job = &mut self.running[running];
-                let ended = if ending == Ending::Error { job.sequences } else { 1 };
+                let ended = if reason == EndReason::Error { job.sequences } else { 1 };
                 job.sequences -= ended.min(job.sequences);
-                self.count(ending, ended);
+                self.count(reason, ended);
             }
             if !self.running[running].events.send(event) {
-                // What has not ended is noticed and counted as an abort before the next step.
+                // The client is gone: the engine ends the job, and counts an abort, before the next step.
                 return;
             }
         }
@@ -262,39 +244,38 @@ impl Runner {
 
     fn fail(&self, events: &EventSender, error: &ModelError, sequences: u32) {
         let sent = events.send(Event::Failed(EngineError::Step(chain(error))));
-        self.count(if sent { Ending::Error } else { Ending::Abort }, sequences);
+        self.count(if sent { EndReason::Error } else { EndReason::Abort }, sequences);
     }
 
-    fn count(&self, ending: Ending, sequences: u32) {
+    fn count(&self, reason: EndReason, sequences: u32) {
         for _ in 0..sequences {
-            self.observer.ended(ending);
+            self.observer.on_end(reason);
         }
     }
 }
 
-fn ending(event: &Event) -> Option<Ending> {
+fn end_reason(event: &Event) -> Option<EndReason> {
     match event {
         Event::Prompt(_) | Event::Text { .. } => None,
         Event::Finished { reason: FinishReason::Stop, .. } | Event::Number(_) | Event::Scored(_) => {
-            Some(Ending::Stop)
+            Some(EndReason::Stop)
         }
-        Event::Finished { reason: FinishReason::Length, .. } => Some(Ending::Length),
-        Event::Failed(_) => Some(Ending::Error),
+        Event::Finished { reason: FinishReason::Length, .. } => Some(EndReason::Length),
+        Event::Failed(_) => Some(EndReason::Error),
     }
 }
 
-/// Calls a model or a decoding so that a panic is an error of this call and not the end of the engine.
+/// Turns a panic of `call` into an error, so that the engine goes on.
 fn guarded<T, E: From<Panicked>>(
     observer: &dyn EngineObserver,
     call: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        observer.panicked();
+        observer.on_panic();
         Err(Panicked.into())
     })
 }
 
-/// What a panic becomes.
 struct Panicked;
 
 impl From<Panicked> for ModelError {

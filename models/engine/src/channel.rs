@@ -1,0 +1,114 @@
+//! The event channel of one job.
+//!
+//! Invariant: unread events stay bounded, because the engine does not step a job with too many of them until the client
+//! has read some. A slow client therefore slows down only its own response.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use ntl_core::engine::{Event, TokenText};
+use tokio::sync::mpsc;
+
+/// A job with about this many bytes of unread events is not stepped.
+const UNREAD_BYTES_MAX: usize = 256 << 10;
+
+#[derive(Debug, Default)]
+struct Backlog {
+    unread_bytes: AtomicUsize,
+    /// Whether the engine wants to be woken when the client has read enough.
+    wake_on_read: AtomicBool,
+}
+
+/// The engine's end.
+pub(crate) struct EventSender {
+    events: mpsc::UnboundedSender<Event>,
+    backlog: Arc<Backlog>,
+}
+
+/// The client's end: the events of one job, in order. Dropping it cancels the job.
+pub struct JobEvents {
+    events: mpsc::UnboundedReceiver<Event>,
+    backlog: Arc<Backlog>,
+    /// Wakes the engine's thread.
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for JobEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobEvents").field("backlog", &self.backlog).finish_non_exhaustive()
+    }
+}
+
+/// `wake` must wake the engine's thread; it is called when the client has read, or has dropped its end.
+pub(crate) fn channel(wake: impl Fn() + Send + Sync + 'static) -> (EventSender, JobEvents) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let backlog = Arc::<Backlog>::default();
+    let events = EventSender { events: sender, backlog: Arc::clone(&backlog) };
+    (events, JobEvents { events: receiver, backlog, wake: Box::new(wake) })
+}
+
+impl EventSender {
+    /// Whether the client has dropped its end.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    /// Whether the client has read enough for the job to be stepped. If not, the channel wakes the engine once it has.
+    pub(crate) fn has_room(&self) -> bool {
+        let has_room = || self.backlog.unread_bytes.load(Ordering::SeqCst) < UNREAD_BYTES_MAX;
+        if has_room() {
+            return true;
+        }
+        self.backlog.wake_on_read.store(true, Ordering::SeqCst);
+        // A read just before the store did not see the flag, and wakes nothing.
+        has_room()
+    }
+
+    /// False when the client has dropped its end.
+    pub(crate) fn send(&self, event: Event) -> bool {
+        self.backlog.unread_bytes.fetch_add(bytes(&event), Ordering::SeqCst);
+        self.events.send(event).is_ok()
+    }
+}
+
+impl JobEvents {
+    /// The next event. `None` after the last one, or when the engine died.
+    pub async fn next(&mut self) -> Option<Event> {
+        let event = self.events.recv().await?;
+        Some(self.read(event))
+    }
+
+    /// [`Self::next`] for code that is not asynchronous.
+    pub fn next_blocking(&mut self) -> Option<Event> {
+        let event = self.events.blocking_recv()?;
+        Some(self.read(event))
+    }
+
+    fn read(&self, event: Event) -> Event {
+        let bytes = bytes(&event);
+        let left = self.backlog.unread_bytes.fetch_sub(bytes, Ordering::SeqCst) - bytes;
+        if left < UNREAD_BYTES_MAX && self.backlog.wake_on_read.swap(false, Ordering::SeqCst) {
+            (self.wake)();
+        }
+        event
+    }
+}
+
+impl Drop for JobEvents {
+    fn drop(&mut self) {
+        self.events.close();
+        (self.wake)();
+    }
+}
+
+/// Approximate size in memory.
+fn bytes(event: &Event) -> usize {
+    let token = |token: &TokenText| size_of::<TokenText>() + size_of_val(&token.top[..]);
+    let more = match event {
+        Event::Text { text, token: told, .. } => text.len() + told.as_ref().map_or(0, token),
+        Event::Prompt(tokens) => tokens.iter().map(token).sum(),
+        _ => 0,
+    };
+    size_of::<Event>() + more
+}

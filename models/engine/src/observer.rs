@@ -1,0 +1,39 @@
+//! What an engine reports for metrics.
+
+use std::time::Duration;
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// End of sequence, a stop string or a complete number.
+    Stop,
+    /// `max_tokens`.
+    Length,
+    /// The client cancelled the request.
+    Abort,
+    /// The model failed.
+    Error,
+    /// The deadline passed.
+    Deadline,
+}
+
+/// Called on the engine's thread; implementations must return quickly.
+pub trait EngineObserver: Send + Sync {
+    /// Number of queued sequences and of sequences that are being decoded.
+    fn on_load(&self, _queued: usize, _running: usize) {}
+    /// A job left the queue after this time.
+    fn on_start(&self, _queue_time: Duration) {}
+    /// A prompt was opened: tokens that a cached prefix already covered, and tokens that were computed.
+    fn on_open(&self, _cached_tokens: usize, _computed_tokens: usize) {}
+    fn on_step(&self, _rows: usize) {}
+    /// A sequence ended.
+    fn on_end(&self, _reason: EndReason) {}
+    /// A call into the model or a decoding panicked. Its requests failed; the engine goes on.
+    fn on_panic(&self) {}
+}
+
+/// Ignores every report.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoObserver;
+
+impl EngineObserver for NoObserver {}
