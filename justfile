@@ -6,7 +6,7 @@ check:
 
 # All tests.
 test:
-    cargo test --locked --workspace
+    cargo test --locked
 
 # Builds the server, starts it with the demo checkpoint and asks it for a number.
 demo:

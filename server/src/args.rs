@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
-use ntl_mistralrs::{Backend, Isq};
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
+use crate::backend::{BackendChoice, Isq};
 use crate::inspect::{ChoiceArgs, InspectArgs};
 
 /// Serves language models that write numbers, with an OpenAI-style API and exact number distributions.
@@ -55,10 +55,16 @@ pub(crate) struct ModelArgs {
     pub(crate) adapters: Vec<String>,
     /// Which implementation runs models: native, mistralrs (further architectures, GGUF files, quantisation at load; needs
     /// a build with the feature `mistralrs`), or auto: native wherever that serves a checkpoint
-    #[arg(long, env = "NTL_BACKEND", value_name = "BACKEND", default_value = "auto")]
-    pub(crate) backend: Backend,
-    /// What mistral.rs quantises weights to while it loads them, such as q4k or q8_0
-    #[arg(long, env = "NTL_ISQ", value_name = "TYPE")]
+    #[arg(
+        long,
+        env = "NTL_BACKEND",
+        value_name = "BACKEND",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    pub(crate) backend: BackendChoice,
+    /// What mistral.rs quantises weights to while it loads them
+    #[arg(long, env = "NTL_ISQ", value_name = "TYPE", ignore_case = true)]
     pub(crate) isq: Option<Isq>,
     /// Where models run: auto (a GPU where there is one), cpu, cuda or cuda:N
     #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
@@ -249,9 +255,16 @@ mod tests {
     fn backends_and_types_of_quantisation_are_read() {
         let read = |flags: &[&str]| Args::try_parse_from([&["ntl-server"], flags].concat());
         let args = read(&["--backend", "mistralrs", "--isq", "Q8_0"]).unwrap();
-        assert_eq!((args.models.backend, args.models.isq), (Backend::Mistralrs, "q8_0".parse().ok()));
-        assert_eq!(read(&[]).unwrap().models.backend, Backend::Auto);
-        for (wrong, said) in [("--backend=vllm", "auto, native or mistralrs"), ("--isq=q9", "none of q2k")] {
+        assert_eq!((args.models.backend, args.models.isq), (BackendChoice::Mistralrs, Some(Isq::Q8_0)));
+        assert_eq!(read(&[]).unwrap().models.backend, BackendChoice::Auto);
+        for isq in Isq::value_variants() {
+            let name = format!("{isq:?}").to_lowercase();
+            assert_eq!(isq.to_possible_value().unwrap().get_name(), name);
+        }
+        for (wrong, said) in [
+            ("--backend=vllm", "[possible values: auto, native, mistralrs]"),
+            ("--isq=q9", "[possible values: q2k, q3k, q4_0, q4_1, q4k, q5_0, q5_1, q5k, q6k, q8_0,"),
+        ] {
             let error = read(&[wrong]).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ntl_engine::EngineLimits;
-use ntl_mistralrs::Options;
 use ntl_models::{DeviceChoice, LoadOptions};
 
 use crate::adapters;
 use crate::args::{Args, LimitArgs, LogArgs, LogFormat};
+use crate::backend::BackendOptions;
 use crate::demo;
 use crate::listen::{ConnectionSettings, TlsFiles};
 use crate::state::HttpSettings;
@@ -91,7 +91,7 @@ pub struct Config {
     /// What is served; never empty, names differ.
     pub models: Vec<ModelConfig>,
     /// How checkpoints are loaded.
-    pub load: Options,
+    pub load: BackendOptions,
     /// How much each engine takes on.
     pub engine: EngineLimits,
     /// How requests are treated.
@@ -141,7 +141,7 @@ impl TryFrom<Args> for Config {
         };
         Ok(Self {
             models: adapters::attached(model_configs(&models.models)?, &models.adapters)?,
-            load: Options {
+            load: BackendOptions {
                 backend: models.backend,
                 isq: models.isq,
                 load: LoadOptions {

@@ -10,6 +10,7 @@ mod answers;
 pub mod app;
 pub mod args;
 mod auth;
+pub mod backend;
 mod client;
 pub mod config;
 pub mod config_file;

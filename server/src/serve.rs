@@ -10,13 +10,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ntl_engine::EngineLimits;
-use ntl_mistralrs::Options;
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadedModel, load_adapted};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
+use crate::backend::{self, BackendOptions};
 use crate::config::{Config, ModelConfig, ModelSource};
 use crate::listen::{Listener, TlsError};
 use crate::metrics::Metrics;
@@ -228,7 +228,7 @@ fn announce(listener: &Listener, models: &[ModelConfig], app: &AppState) {
 /// Loads all models in order and serves them once they are complete.
 fn load_all(
     models: &[ModelConfig],
-    options: Options,
+    options: BackendOptions,
     limits: EngineLimits,
     app: &AppState,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
@@ -246,11 +246,11 @@ fn load_all(
     Ok(threads)
 }
 
-fn load(model: &ModelConfig, options: &Options) -> Result<LoadedModel, LoadError> {
+fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, LoadError> {
     let adapter = model.adapter.as_deref().map(CheckpointFiles::folder).transpose()?;
     match &model.source {
         ModelSource::Demo => load_adapted(&demo::files()?, adapter.as_ref(), options.load),
-        ModelSource::Path(path) => ntl_mistralrs::load(path, adapter.as_ref(), options),
+        ModelSource::Path(path) => backend::load(path, adapter.as_ref(), options),
     }
 }
 

@@ -1,15 +1,88 @@
-//! Which implementation runs a model, and the one that is not ours: mistral.rs.
+//! The mistral.rs backend: loads what the native engine does not serve (further architectures, GGUF files, weights
+//! quantised at load) as a model behind the engine contract.
 //!
-//! mistral.rs knows more architectures than the native engine, reads GGUF files and quantises at load. [`load`] takes
-//! the native engine wherever it serves a checkpoint, else mistral.rs where it was compiled in (feature `mistralrs`),
-//! behind the same engine contract. Not here: HTTP, sampling, and anything of numbers.
+//! mistral.rs computes logits and nothing else: it gets token ids, never a text, a tokenizer or a chat template of the
+//! checkpoint, chooses no token and ends no sequence by itself.
+#![cfg(feature = "mistralrs")]
 
-#[cfg(feature = "mistralrs")]
-mod backend;
-mod choose;
-mod isq;
-#[cfg(any(test, feature = "mistralrs"))]
-mod sequences;
+mod folder;
+mod gguf;
+mod gguf_file;
+mod gguf_tokenizer;
+mod prepared;
+mod runner;
+mod stand_in;
 
-pub use choose::{ARCHITECTURES, Backend, Options, load};
-pub use isq::Isq;
+use std::path::Path;
+use std::sync::Arc;
+
+use ntl_core::engine::{BatchModel, ModelInfo};
+use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_models::{DeviceChoice, LoadOptions, LoadedModel, vocabulary};
+use ntl_sequences::SequenceModel;
+
+use prepared::Prepared;
+use runner::Runner;
+
+/// Loads a checkpoint folder. `isq` names a type that mistral.rs quantises the weights to, such as `q4k`.
+///
+/// # Errors
+/// When a file is missing or malformed, or mistral.rs refuses the model or panics.
+pub fn load_folder(
+    files: &CheckpointFiles,
+    isq: Option<&str>,
+    options: LoadOptions,
+) -> Result<LoadedModel, LoadError> {
+    catch_panic(files.place(), || start(folder::prepare(files, isq, options.choices)?, isq, options.device))
+}
+
+/// Loads a GGUF file, with the `tokenizer.json` beside it if there is one.
+///
+/// # Errors
+/// When the file is malformed, holds an architecture or tokenizer that is not served, or mistral.rs refuses it or panics.
+pub fn load_gguf(file: &Path, options: LoadOptions) -> Result<LoadedModel, LoadError> {
+    catch_panic(&file.display().to_string(), || {
+        start(gguf::prepare(file, options.choices)?, None, options.device)
+    })
+}
+
+fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<LoadedModel, LoadError> {
+    let refused = |reason: String| LoadError::malformed(&prepared.place, format!("mistral.rs: {reason}"));
+    let runner =
+        Runner::start(&prepared.stand_in, &prepared.weights, &device.open()?, isq).map_err(refused)?;
+    let positions_max = runner.positions_max().map_err(refused)?;
+    let tokenizer = Arc::new(prepared.tokenizer);
+    let info = ModelInfo {
+        kind: prepared.kind,
+        backend: "mistralrs".to_owned(),
+        dtype: prepared.dtype,
+        number_encoding: tokenizer.number_encoding(),
+        parameters: prepared.parameters,
+        prompt_tokens_max: positions_max,
+        context_tokens_max: Some(positions_max),
+        answer_tokens_max: None,
+        tokens: tokenizer.len(),
+        eos_ids: prepared.eos_ids,
+        encoder_decoder: false,
+    };
+    let model = SequenceModel::new(Box::new(runner), info, prepared.begin)
+        .map_err(|error| LoadError::malformed(&prepared.place, format!("mistral.rs: {error}")))?;
+    let vocabulary = vocabulary(&tokenizer, model.info());
+    Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
+}
+
+/// Runs `load` on a thread of its own and turns a panic, which is how mistral.rs refuses much, into an error.
+fn catch_panic(
+    place: &str,
+    load: impl FnOnce() -> Result<LoadedModel, LoadError> + Send,
+) -> Result<LoadedModel, LoadError> {
+    let refused = |reason: &str| LoadError::malformed(place, format!("mistral.rs cannot load it: {reason}"));
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("ntl-load".to_owned()).spawn_scoped(scope, load);
+        let thread = thread.map_err(|error| refused(&error.to_string()))?;
+        thread.join().unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            Err(refused(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")))
+        })
+    })
+}

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
-const EDGES: [(&str, &[&str]); 8] = [
+const EDGES: [(&str, &[&str]); 9] = [
     ("ntl-core", &[]),
     ("ntl-engine", &["ntl-core"]),
     ("ntl-models", &["ntl-core"]),
-    ("ntl-mistralrs", &["ntl-core", "ntl-models"]),
+    ("ntl-sequences", &["ntl-core"]),
+    ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences"]),
     ("ntl-api", &[]),
     ("ntl-server", &["ntl-api", "ntl-core", "ntl-engine", "ntl-mistralrs", "ntl-models"]),
     ("ntl-eval", &["ntl-api", "ntl-core"]),

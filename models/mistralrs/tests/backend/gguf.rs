@@ -5,7 +5,8 @@ use std::path::Path;
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value as Field;
 use ntl_core::engine::Request;
-use ntl_mistralrs::{Backend, Options, load};
+use ntl_mistralrs::load_gguf;
+use ntl_models::LoadOptions;
 use serde_json::Value;
 
 use crate::support::{Served, assert_same, assert_same_numbers, fixtures, parts, text, tree};
@@ -15,12 +16,11 @@ use crate::tiny;
 fn a_gguf_file_answers_as_the_folder_with_the_same_weights() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     tiny::write_folder(folders[0].path());
-    let native = Served::open(folders[0].path(), Backend::Native);
+    let native = Served::native(folders[0].path());
     let file = folders[1].path().join("tiny.gguf");
     tiny::write_gguf(&file, GgmlDType::F32, (tiny::VOCAB, Vec::new()));
     tiny::write_tokenizer(folders[1].path());
-    // The only one in its folder need not be named.
-    let served = Served::open(folders[1].path(), Backend::Auto);
+    let served = Served::gguf(&file);
     assert_eq!((&*served.info().backend, &*served.info().dtype), ("mistralrs", "f32"));
     assert_eq!(served.info().parameters, native.info().parameters);
     assert_eq!(served.info().eos_ids, [2]);
@@ -36,7 +36,7 @@ fn a_gguf_file_answers_as_the_folder_with_the_same_weights() {
         println!("differs by {off:e}");
     }
     tiny::write_gguf(&file, GgmlDType::Q8_0, (tiny::VOCAB, Vec::new()));
-    let quantised = Served::open(&file, Backend::Auto);
+    let quantised = Served::gguf(&file);
     assert_eq!(quantised.info().dtype, "q8_0");
     let request = Request::Text(text(1));
     let logprob = |served: &Served| parts(&served.answer(&[1, 4, 16, 5], &request)).1[0];
@@ -109,8 +109,8 @@ fn the_tokenizer_of_a_file_reads_as_the_one_it_was_made_from() {
         let file = folder.path().join("m.gguf");
         let json = serde_json::from_slice(&json).unwrap();
         tiny::write_gguf(&file, GgmlDType::F32, fields(&json, model));
-        let served = Served::open(&file, Backend::Auto);
-        let native = Served::open(&fixtures.join(name), Backend::Native);
+        let served = Served::gguf(&file);
+        let native = Served::native(&fixtures.join(name));
         assert!(served.tokenizer.chat_template().is_some(), "{name}");
         for text in [
             "Natalia sold 48/2 = 24 clips in May.",
@@ -131,7 +131,7 @@ fn the_tokenizer_of_a_file_reads_as_the_one_it_was_made_from() {
 fn files_that_cannot_be_served_are_refused_by_field() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("m.gguf");
-    let refusal = |path: &Path| load(path, None, &Options::default()).err().unwrap().to_string();
+    let refusal = |path: &Path| load_gguf(path, LoadOptions::default()).err().unwrap().to_string();
     std::fs::write(&file, b"GGUF").unwrap();
     assert!(refusal(&file).contains("m.gguf is not usable"), "{}", refusal(&file));
     tiny::write_gguf(&file, GgmlDType::F32, (tiny::VOCAB, Vec::new()));

@@ -1,7 +1,6 @@
-//! What clients do must not end mistral.rs, nor change the answers of others.
+//! Clients that leave neither end mistral.rs nor change the answers of others.
 
 use ntl_core::engine::{Job, Request};
-use ntl_mistralrs::Backend;
 
 use crate::support::{Both, Served, all, assert_same, text, tree};
 use crate::tiny;
@@ -45,7 +44,7 @@ fn thirty_two_requests_at_once_of_mixed_lengths_are_answered_right_though_others
 fn a_client_that_leaves_in_the_middle_of_its_text_ends_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_folder(folder.path());
-    let served = Served::open(folder.path(), Backend::Mistralrs);
+    let served = Served::folder(folder.path(), None);
     let request = Request::Text(text(100));
     let want = served.answer(&[1, 4, 16, 5], &request);
     for read in [1, 2, 5] {

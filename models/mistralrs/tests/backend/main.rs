@@ -1,6 +1,4 @@
-//! mistral.rs behind our engine contract: the same answers as the native engine, whatever clients do.
-//!
-//! Only with the feature `mistralrs`: `cargo test --workspace --features ntl-mistralrs/mistralrs --test backend`.
+//! mistral.rs behind the engine contract gives the answers of the native engine. `scripts/test-mistralrs` runs these tests.
 
 #![cfg(feature = "mistralrs")]
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ntl_core::engine::{NumberJob, NumberMethod, Request, ScoreJob, TextJob};
 use ntl_core::losses::NumberTokens;
 use ntl_core::sampling::Sampling;
-use ntl_mistralrs::{Backend, Options, load};
+use ntl_models::LoadOptions;
+use ntl_models::checkpoint::CheckpointFiles;
 
 use crate::support::{Both, Served, assert_same, assert_same_numbers, fixtures, text, tree};
 use crate::tiny;
@@ -92,8 +93,7 @@ fn what_is_known_of_the_model_is_what_the_native_engine_knows() {
 #[test]
 fn weights_quantised_at_load_answer_almost_the_same() {
     let (folder, both) = tiny();
-    let options = Options { isq: Some("q8_0".parse().unwrap()), ..Options::default() };
-    let quantised = Served::open_with(folder.path(), &options);
+    let quantised = Served::folder(folder.path(), Some("q8_0"));
     assert_eq!((&*quantised.info().backend, &*quantised.info().dtype), ("mistralrs", "q8_0"));
     let request = Request::Text(text(1));
     let logprob = |served: &Served| crate::support::parts(&served.answer(&[1, 4, 16, 5], &request)).1[0];
@@ -105,8 +105,9 @@ fn weights_quantised_at_load_answer_almost_the_same() {
 fn what_mistralrs_cannot_load_is_refused_in_words() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_folder(folder.path());
-    let options = Options { backend: Backend::Mistralrs, ..Options::default() };
-    let refusal = || load(folder.path(), None, &options).err().unwrap().to_string();
+    let files = CheckpointFiles::folder(folder.path()).unwrap();
+    let load = || ntl_mistralrs::load_folder(&files, None, LoadOptions::default());
+    let refusal = || load().err().unwrap().to_string();
     let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
     std::fs::write(
         folder.path().join("config.json"),

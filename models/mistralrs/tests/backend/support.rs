@@ -8,8 +8,9 @@ use ntl_core::engine::{
 };
 use ntl_core::numbers::GrammarLimits;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_mistralrs::{Backend, Options, load};
+use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
+use ntl_models::{LoadOptions, LoadedModel};
 
 /// How far log-probabilities and probabilities may be apart.
 pub(crate) const TOLERANCE: f64 = 1e-3;
@@ -20,12 +21,23 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn open(path: &Path, backend: Backend) -> Self {
-        Self::open_with(path, &Options { backend, ..Options::default() })
+    pub(crate) fn native(folder: &Path) -> Self {
+        let files = CheckpointFiles::folder(folder).unwrap();
+        Self::start(ntl_models::load(&files, LoadOptions::default()).unwrap())
     }
 
-    pub(crate) fn open_with(path: &Path, options: &Options) -> Self {
-        let loaded = load(path, None, options).unwrap();
+    /// A folder on mistral.rs.
+    pub(crate) fn folder(folder: &Path, isq: Option<&str>) -> Self {
+        let files = CheckpointFiles::folder(folder).unwrap();
+        Self::start(ntl_mistralrs::load_folder(&files, isq, LoadOptions::default()).unwrap())
+    }
+
+    /// A GGUF file on mistral.rs.
+    pub(crate) fn gguf(file: &Path) -> Self {
+        Self::start(ntl_mistralrs::load_gguf(file, LoadOptions::default()).unwrap())
+    }
+
+    fn start(loaded: LoadedModel) -> Self {
         let limits = EngineLimits::default();
         let (engine, _) =
             Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver)).unwrap();
@@ -56,10 +68,7 @@ pub(crate) struct Both {
 
 impl Both {
     pub(crate) fn open(path: &Path) -> Self {
-        let both = Self {
-            native: Served::open(path, Backend::Auto),
-            mistral: Served::open(path, Backend::Mistralrs),
-        };
+        let both = Self { native: Served::native(path), mistral: Served::folder(path, None) };
         assert_eq!((&*both.native.info().backend, &*both.mistral.info().backend), ("native", "mistralrs"));
         both
     }

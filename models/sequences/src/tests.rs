@@ -1,5 +1,5 @@
-//! The model over a stand-in for mistral.rs 0.8.1 that has its habits: a step too many after a prompt, and death by an
-//! answer to somebody who has left.
+//! [`SequenceModel`] over a fake engine that behaves like mistral.rs 0.8.1: it computes one step too many after a prompt,
+//! and dies when it responds to a request whose receiver is gone.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,14 +8,14 @@ use std::thread::JoinHandle;
 
 use ntl_core::engine::{BatchModel, ContextId, ModelInfo, NodeId, NumberEncoding, PathRow, Prompt, Row};
 
-use super::{Host, Reason, SequenceModel, Tap};
+use super::{ExternalSampler, FailureReason, SequenceEngine, SequenceModel};
 
 const VOCAB: usize = 8;
 const POSITIONS: usize = 20;
-/// A prompt that begins with it is refused.
+/// The engine refuses a prompt that begins with it.
 const POISON: u32 = 7;
 
-/// Different behind any two different texts.
+/// Logits that differ after any two different token lists.
 fn logits(tokens: &[u32]) -> Vec<f32> {
     let seed =
         tokens.iter().fold(1_u32, |hash, token| hash.wrapping_mul(31).wrapping_add(token + 1) % 65_521);
@@ -24,12 +24,11 @@ fn logits(tokens: &[u32]) -> Vec<f32> {
 
 struct Request {
     tokens: Vec<u32>,
-    answer_max: Option<usize>,
-    tap: Tap,
-    answers: Sender<String>,
+    tokens_max: Option<usize>,
+    sampler: ExternalSampler,
+    responses: Sender<String>,
 }
 
-/// A request that is being answered.
 struct Running {
     request: Request,
     generated: usize,
@@ -39,30 +38,29 @@ struct Running {
 impl Running {
     /// One step; `false` once it is over.
     fn step(&mut self) -> bool {
-        let Request { tokens, answer_max, tap, answers } = &mut self.request;
+        let Request { tokens, tokens_max, sampler, responses } = &mut self.request;
         let (was_over, is_first) = (self.over, self.generated == 0);
         let reason = if tokens[0] == POISON {
             Some("poisoned")
         } else {
-            match tap.choose(logits(tokens)) {
+            match sampler.sample(logits(tokens)) {
                 None => Some("over"),
                 Some(token) => {
                     tokens.push(token);
                     self.generated += 1;
-                    answer_max.is_some_and(|max| self.generated >= max).then_some("done")
+                    tokens_max.is_some_and(|max| self.generated >= max).then_some("done")
                 }
             }
         };
         if let Some(reason) = reason {
             self.over = true;
-            answers.send(reason.to_owned()).expect("an answer to somebody who has left");
+            responses.send(reason.to_owned()).expect("the receiver of a response is gone");
         }
         !self.over || (is_first && !was_over && reason != Some("poisoned"))
     }
 }
 
-/// The stand-in, and what is known of it.
-struct Fake {
+struct FakeEngine {
     requests: Mutex<Option<Sender<Request>>>,
     begun: Arc<AtomicUsize>,
 }
@@ -82,19 +80,24 @@ fn run(requests: &Receiver<Request>, died: &AtomicBool) {
     died.store(outcome.is_err(), Ordering::SeqCst);
 }
 
-impl Host for Fake {
-    fn submit(&self, tokens: Vec<u32>, answer_max: Option<usize>, tap: Tap) -> Result<Reason, String> {
+impl SequenceEngine for FakeEngine {
+    fn submit(
+        &self,
+        tokens: Vec<u32>,
+        tokens_max: Option<usize>,
+        sampler: ExternalSampler,
+    ) -> Result<FailureReason, String> {
         self.begun.fetch_add(1, Ordering::SeqCst);
-        let (answers, receiver) = channel();
-        let request = Request { tokens, answer_max, tap, answers };
+        let (responses, receiver) = channel();
+        let request = Request { tokens, tokens_max, sampler, responses };
         let sent = self.requests.lock().unwrap().as_ref().map(|requests| requests.send(request).is_ok());
         if sent != Some(true) {
             return Err("its engine is gone".to_owned());
         }
-        Ok(Box::new(move || receiver.try_iter().find(|answer| answer == "poisoned")))
+        Ok(Box::new(move || receiver.try_iter().find(|response| response == "poisoned")))
     }
 
-    fn at_once(&self) -> usize {
+    fn batch_max(&self) -> usize {
         3
     }
 }
@@ -112,7 +115,7 @@ impl Served {
         let (begun, died) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let dies = Arc::clone(&died);
         let thread = std::thread::spawn(move || run(&requests, &dies));
-        let host = Fake { requests: Mutex::new(Some(sender)), begun: Arc::clone(&begun) };
+        let engine = FakeEngine { requests: Mutex::new(Some(sender)), begun: Arc::clone(&begun) };
         let info = ModelInfo {
             kind: "fake".to_owned(),
             backend: "mistralrs".to_owned(),
@@ -126,7 +129,7 @@ impl Served {
             eos_ids: vec![2],
             encoder_decoder: false,
         };
-        let model = SequenceModel::new(Box::new(host), info, 1).unwrap();
+        let model = SequenceModel::new(Box::new(engine), info, 1).unwrap();
         begun.store(0, Ordering::SeqCst);
         Self { model, begun, died, thread }
     }
@@ -136,7 +139,7 @@ impl Served {
         (opened.context, opened.first_token)
     }
 
-    /// Steps rows and compares each with what stands behind it, prompt included.
+    /// Steps rows and compares each with the logits after its whole path, prompt included.
     fn check(&mut self, rows: &[(ContextId, Option<u32>, u32)], want: &[&[u32]]) {
         let row = |&(context, parent, token): &(ContextId, Option<u32>, u32)| Row {
             context,
@@ -145,7 +148,7 @@ impl Served {
         let got = self.model.step(&rows.iter().map(row).collect::<Vec<_>>()).unwrap();
         assert_eq!(got.rows(), want.len());
         for (index, want) in want.iter().enumerate() {
-            assert_eq!(got.row(index), logits(want), "row {index}, behind {want:?}");
+            assert_eq!(got.row(index), logits(want), "row {index}, after {want:?}");
         }
     }
 
@@ -153,7 +156,7 @@ impl Served {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// Ends everything; the engine must have lived until then.
+    /// Stops the engine and asserts that it had not died before.
     fn end(self) {
         drop(self.model);
         self.thread.join().unwrap();
@@ -204,7 +207,7 @@ fn contexts_do_not_see_each_other_and_an_empty_prompt_is_its_beginning() {
 }
 
 #[test]
-fn whoever_leaves_in_the_middle_of_a_text_leaves_the_engine_alive() {
+fn a_request_that_is_dropped_in_the_middle_of_a_text_leaves_the_engine_alive() {
     let mut served = Served::start();
     for tokens in 0..4 {
         let (context, first) = served.open(&[3, 4]);
@@ -232,7 +235,7 @@ fn a_sequence_that_the_engine_refuses_is_an_error_and_the_next_one_works() {
     for rows in [vec![row(poisoned, None, first)], vec![row(poisoned, None, first), row(healthy, None, 3)]] {
         let error = served.model.step(&rows).unwrap_err();
         let source = std::error::Error::source(&error).unwrap().to_string();
-        assert_eq!(source, "mistral.rs: poisoned");
+        assert_eq!(source, "poisoned");
     }
     served.model.close(poisoned);
     served.check(&[(healthy, None, healthy_first)], &[&[3]]);

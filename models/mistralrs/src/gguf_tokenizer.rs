@@ -1,7 +1,7 @@
-//! The tokenizer inside a GGUF file, in the form of the `tokenizer.json` that it was made from.
+//! Converts the tokenizer inside a GGUF file back to the `tokenizer.json` that it was made from.
 //!
-//! Two kinds: `llama` (SentencePiece pieces with scores, whose merges are found again as Hugging Face's converter does
-//! it) and `gpt2` (byte-level merges, cut into words as `tokenizer.ggml.pre` says).
+//! Two kinds: `llama` (SentencePiece pieces with scores, from which the merges are derived as Hugging Face's converter
+//! derives them) and `gpt2` (byte-level BPE, pre-tokenized as `tokenizer.ggml.pre` says).
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use ntl_models::checkpoint::LoadError;
 use serde_json::{Map, Value, json};
 
-use super::gguf::Fields;
+use crate::gguf_file::GgufFile;
 
 const MARK: &str = "▁";
 const NORMAL: i32 = 1;
@@ -17,7 +17,7 @@ const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// How words are found; `{}` is how many digits stand together.
+/// The pre-tokenizer's pattern; `{}` is replaced by the repetition of digits.
 const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Token ids with their names and kinds.
@@ -28,20 +28,20 @@ struct Tokens {
 }
 
 /// `tokenizer.json`.
-pub(super) fn tokenizer(fields: &Fields) -> Result<Value, LoadError> {
-    let missing = |name: &str| fields.refuse(name, "missing, and there is no tokenizer.json beside the file");
-    let names = fields.texts("tokenizer.ggml.tokens").ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
-    let kinds = fields.list("tokenizer.ggml.token_type", |value| value.to_i32().ok());
+pub(crate) fn tokenizer(gguf: &GgufFile) -> Result<Value, LoadError> {
+    let missing = |name: &str| gguf.refuse(name, "missing, and there is no tokenizer.json beside the file");
+    let names = gguf.texts("tokenizer.ggml.tokens").ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
+    let kinds = gguf.list("tokenizer.ggml.token_type", |value| value.to_i32().ok());
     let kinds = kinds.filter(|kinds| kinds.len() == names.len());
     let kinds = kinds.unwrap_or_else(|| vec![NORMAL; names.len()]);
     let tokens = Tokens { names, kinds };
-    let parts = match fields.text("tokenizer.ggml.model") {
-        Some("llama") => pieces(fields, &tokens)?,
-        Some("gpt2") => bytes(fields, &tokens)?,
+    let parts = match gguf.text("tokenizer.ggml.model") {
+        Some("llama") => pieces(gguf, &tokens)?,
+        Some("gpt2") => bytes(gguf, &tokens)?,
         other => {
             let reason =
                 format!("`{}` is not served; put a tokenizer.json beside it", other.unwrap_or("none"));
-            return Err(fields.refuse("tokenizer.ggml.model", &reason));
+            return Err(gguf.refuse("tokenizer.ggml.model", &reason));
         }
     };
     let mut all = Map::from_iter(parts.into_iter().map(|(name, part)| (name.to_owned(), part)));
@@ -51,15 +51,15 @@ pub(super) fn tokenizer(fields: &Fields) -> Result<Value, LoadError> {
 }
 
 /// `tokenizer_config.json`.
-pub(super) fn config(fields: &Fields) -> Value {
-    let names = fields.texts("tokenizer.ggml.tokens").unwrap_or_default();
+pub(crate) fn config(gguf: &GgufFile) -> Value {
+    let names = gguf.texts("tokenizer.ggml.tokens").unwrap_or_default();
     let named = |what: &str| {
-        let id = fields.number(&format!("tokenizer.ggml.{what}_token_id"))?;
+        let id = gguf.number(&format!("tokenizer.ggml.{what}_token_id"))?;
         names.get(id as usize).cloned()
     };
     let mut config = json!({"clean_up_tokenization_spaces": false});
     for (name, value) in [
-        ("chat_template", fields.text("tokenizer.chat_template").map(str::to_owned)),
+        ("chat_template", gguf.text("tokenizer.chat_template").map(str::to_owned)),
         ("bos_token", named("bos")),
         ("eos_token", named("eos")),
         ("unk_token", named("unknown")),
@@ -75,12 +75,12 @@ pub(super) fn config(fields: &Fields) -> Value {
 type Parts = Vec<(&'static str, Value)>;
 
 /// SentencePiece: spaces are marks, what has no piece is spelled in bytes.
-fn pieces(fields: &Fields, tokens: &Tokens) -> Result<Parts, LoadError> {
+fn pieces(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
     const SCORES: &str = "tokenizer.ggml.scores";
-    let scores = fields.list(SCORES, |value| value.to_f32().ok());
+    let scores = gguf.list(SCORES, |value| value.to_f32().ok());
     let scores = scores.filter(|scores| scores.len() == tokens.names.len());
-    let scores = scores.ok_or_else(|| fields.refuse(SCORES, "not one number a token"))?;
-    let begins_with_space = fields.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
+    let scores = scores.ok_or_else(|| gguf.refuse(SCORES, "not one number a token"))?;
+    let begins_with_space = gguf.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
     let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
     let mut normalizers = vec![replace(" ", MARK)];
     let mut decoders = vec![replace(MARK, " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
@@ -88,12 +88,12 @@ fn pieces(fields: &Fields, tokens: &Tokens) -> Result<Parts, LoadError> {
         normalizers.insert(0, json!({"type": "Prepend", "prepend": MARK}));
         decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
     }
-    let unknown = fields.number("tokenizer.ggml.unknown_token_id").unwrap_or(0);
+    let unknown = gguf.number("tokenizer.ggml.unknown_token_id").unwrap_or(0);
     Ok(vec![
         ("normalizer", json!({"type": "Sequence", "normalizers": normalizers})),
         ("pre_tokenizer", Value::Null),
         ("decoder", json!({"type": "Sequence", "decoders": decoders})),
-        ("post_processor", ends(fields, tokens, true)),
+        ("post_processor", ends(gguf, tokens, true)),
         (
             "model",
             json!({
@@ -130,16 +130,16 @@ fn merges(tokens: &Tokens, scores: &[f32]) -> Vec<[String; 2]> {
 }
 
 /// Byte-level merges of words.
-fn bytes(fields: &Fields, tokens: &Tokens) -> Result<Parts, LoadError> {
+fn bytes(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
     const MERGES: &str = "tokenizer.ggml.merges";
     const PRE: &str = "tokenizer.ggml.pre";
-    let merges = fields.texts(MERGES).ok_or_else(|| fields.refuse(MERGES, "missing"))?;
+    let merges = gguf.texts(MERGES).ok_or_else(|| gguf.refuse(MERGES, "missing"))?;
     let byte_level = |by_word: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": by_word});
     let words = |digits: &str| {
         let pattern = json!({"Regex": WORDS.replace("{}", digits)});
         json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
     };
-    let pre = fields.text(PRE).unwrap_or("default");
+    let pre = gguf.text(PRE).unwrap_or("default");
     let (normalizer, cut) = match pre {
         "default" | "gpt-2" | "phi-2" => (Value::Null, vec![byte_level(true)]),
         "llama-bpe" | "llama3" | "llama-v3" => (Value::Null, vec![words("{1,3}"), byte_level(false)]),
@@ -149,14 +149,14 @@ fn bytes(fields: &Fields, tokens: &Tokens) -> Result<Parts, LoadError> {
         }
         other => {
             let reason = format!("`{other}` is not served; put a tokenizer.json beside the file");
-            return Err(fields.refuse(PRE, &reason));
+            return Err(gguf.refuse(PRE, &reason));
         }
     };
     Ok(vec![
         ("normalizer", normalizer),
         ("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": cut})),
         ("decoder", byte_level(true)),
-        ("post_processor", ends(fields, tokens, false)),
+        ("post_processor", ends(gguf, tokens, false)),
         (
             "model",
             json!({
@@ -186,10 +186,10 @@ fn added(tokens: &Tokens) -> Value {
 }
 
 /// Special tokens at the ends of texts; `begins` where the file does not say.
-fn ends(fields: &Fields, tokens: &Tokens, begins: bool) -> Value {
+fn ends(gguf: &GgufFile, tokens: &Tokens, begins: bool) -> Value {
     let special = |what: &str, usual: bool| {
-        let id = fields.number(&format!("tokenizer.ggml.{what}_token_id"))?;
-        let wanted = fields.flag(&format!("tokenizer.ggml.add_{what}_token")).unwrap_or(usual);
+        let id = gguf.number(&format!("tokenizer.ggml.{what}_token_id"))?;
+        let wanted = gguf.flag(&format!("tokenizer.ggml.add_{what}_token")).unwrap_or(usual);
         Some((tokens.names.get(id as usize)?.clone(), id)).filter(|_| wanted)
     };
     let (first, last) = (special("bos", begins), special("eos", false));

@@ -1,19 +1,17 @@
-//! A [`BatchModel`] over an engine that knows sequences, not trees.
+//! A [`BatchModel`] over an engine that generates sequences, not trees.
 //!
-//! A path that is alone in its step stays alive in the engine and costs one decoded token a step; it is let go when
-//! anything else is asked for. All other rows are given to the engine anew, each with its whole prompt and path, so that
-//! those of equal lengths can be one batch. That is right for every search and fast for one text; so the batch engine is
-//! asked to decode one sequence at a time.
+//! A path that is the only one of its step stays in the engine and costs one decoded token a step, until a step asks for
+//! anything else. The engine recomputes all other rows, each from its whole prompt and path; it can batch those of equal
+//! lengths. This is correct for every search but fast only for one text, so `sequences_max` is 1.
 
 use std::collections::HashMap;
 
 use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, NodeId, Opened, Prompt, Row};
 
-use super::{Host, Sequence, failed};
+use super::{Sequence, SequenceEngine, failed};
 
-/// A prompt, and what was decoded under it.
 struct Context {
-    /// All but its last token.
+    /// The prompt without its last token, which is the first row.
     prompt: Vec<u32>,
     nodes: Vec<Node>,
 }
@@ -21,11 +19,10 @@ struct Context {
 struct Node {
     parent: Option<NodeId>,
     token: u32,
-    /// Its place in the sequence, counted from 0.
     position: usize,
 }
 
-/// Rows of a step each of which extends the one before it.
+/// Rows of a step, each of which extends the one before it.
 struct Chain {
     context: ContextId,
     /// The node that the first row extends.
@@ -33,29 +30,29 @@ struct Chain {
     first: NodeId,
     last: NodeId,
     tokens: Vec<u32>,
-    /// Where its rows stand in the step.
+    /// Indices of its rows in the step.
     rows: Vec<usize>,
 }
 
-/// The sequence that can be continued without computing it again.
+/// The sequence that stays in the engine and can be continued.
 struct Live {
     context: ContextId,
     last: NodeId,
     sequence: Sequence,
 }
 
-/// A model with its open contexts.
-pub(crate) struct SequenceModel {
+/// A model over a [`SequenceEngine`], with its open contexts.
+pub struct SequenceModel {
     info: ModelInfo,
     /// Width of the output layer.
     vocab: usize,
-    /// The token that an empty prompt stands for.
+    /// The token that replaces an empty prompt.
     begin: u32,
     contexts: HashMap<ContextId, Context>,
     opened: u64,
-    // Before the host, so that it ends while there is one.
+    // Declared before the engine, so that it is dropped first.
     live: Option<Live>,
-    host: Box<dyn Host>,
+    engine: Box<dyn SequenceEngine>,
 }
 
 impl Context {
@@ -72,20 +69,20 @@ impl Context {
 }
 
 impl SequenceModel {
-    /// Computes the logits of one token to learn how wide they are, and that it works at all.
+    /// Computes the logits of `begin`, which shows their width and that the engine works. An empty prompt is `begin`.
     ///
     /// # Errors
-    /// When the engine cannot compute.
-    pub(crate) fn new(host: Box<dyn Host>, info: ModelInfo, begin: u32) -> Result<Self, ModelError> {
-        let vocab = Sequence::scripted(&*host, vec![begin], &[])?.logits()?.len();
+    /// When the engine cannot compute or has fewer logits than the tokenizer has tokens.
+    pub fn new(engine: Box<dyn SequenceEngine>, info: ModelInfo, begin: u32) -> Result<Self, ModelError> {
+        let vocab = Sequence::forced(&*engine, vec![begin], &[])?.logits()?.len();
         if vocab < info.tokens {
-            return Err(failed(format!("it has {vocab} logits for {} tokens", info.tokens)));
+            return Err(failed(format!("the engine has {vocab} logits for {} tokens", info.tokens)));
         }
-        Ok(Self { info, vocab, begin, contexts: HashMap::new(), opened: 0, live: None, host })
+        Ok(Self { info, vocab, begin, contexts: HashMap::new(), opened: 0, live: None, engine })
     }
 
-    /// Turns a row into the next node of its context.
-    fn grow(&mut self, row: &Row) -> Result<NodeId, ModelError> {
+    /// Makes a row the next node of its context.
+    fn add_node(&mut self, row: &Row) -> Result<NodeId, ModelError> {
         let (path, vocab, max) = (&row.path, self.vocab, self.info.prompt_tokens_max);
         let context = self.contexts.get_mut(&row.context).ok_or(ModelError::UnknownContext(row.context))?;
         let position = match path.parent {
@@ -105,11 +102,11 @@ impl SequenceModel {
         Ok(NodeId(context.nodes.len() as u32 - 1))
     }
 
-    /// The rows of a step as chains, which hold each of them once.
+    /// Splits the rows of a step into chains; each row is in one of them.
     fn chains(&mut self, rows: &[Row]) -> Result<Vec<Chain>, ModelError> {
         let mut chains: Vec<Chain> = Vec::new();
         for (index, row) in rows.iter().enumerate() {
-            let node = self.grow(row)?;
+            let node = self.add_node(row)?;
             let precedes =
                 |chain: &&mut Chain| (chain.context, Some(chain.last)) == (row.context, row.path.parent);
             match chains.iter_mut().find(precedes) {
@@ -136,21 +133,21 @@ impl SequenceModel {
         Ok(context.tokens_to(node))
     }
 
-    /// Logits of the rows of a chain that is alone in its step; it stays alive.
-    fn follow(&mut self, chain: &Chain) -> Result<Vec<Vec<f32>>, ModelError> {
+    /// Logits of the rows of the only chain of a step, whose sequence stays in the engine.
+    fn continue_live(&mut self, chain: &Chain) -> Result<Vec<Vec<f32>>, ModelError> {
         let continues = |live: &Live| (live.context, Some(live.last)) == (chain.context, chain.parent);
         let live = self.live.take().filter(continues);
         let mut logits = Vec::with_capacity(chain.tokens.len());
-        let (mut sequence, ahead) = match live {
+        let (mut sequence, appended) = match live {
             Some(live) => (live.sequence, &chain.tokens[..]),
             None => {
                 let ids = self.tokens_to(chain.context, chain.first)?;
-                let mut sequence = Sequence::open(&*self.host, ids)?;
+                let mut sequence = Sequence::interactive(&*self.engine, ids)?;
                 logits.push(sequence.logits()?);
                 (sequence, &chain.tokens[1..])
             }
         };
-        for &token in ahead {
+        for &token in appended {
             sequence.append(token)?;
             logits.push(sequence.logits()?);
         }
@@ -158,15 +155,15 @@ impl SequenceModel {
         Ok(logits)
     }
 
-    /// Logits of the rows of several chains, computed from their beginnings.
+    /// Logits of the rows of several chains, each computed from the beginning of its prompt.
     fn recompute(&mut self, chains: &[Chain]) -> Result<Vec<Vec<Vec<f32>>>, ModelError> {
         self.live = None;
         let start = |chain: &Chain| {
             let ids = self.tokens_to(chain.context, chain.first)?;
-            Sequence::scripted(&*self.host, ids, &chain.tokens[1..])
+            Sequence::forced(&*self.engine, ids, &chain.tokens[1..])
         };
         let mut all = Vec::with_capacity(chains.len());
-        for group in chains.chunks(self.host.at_once().max(1)) {
+        for group in chains.chunks(self.engine.batch_max().max(1)) {
             let mut sequences: Vec<Sequence> = group.iter().map(start).collect::<Result<_, _>>()?;
             for (chain, sequence) in group.iter().zip(&mut sequences) {
                 all.push(chain.tokens.iter().map(|_| sequence.logits()).collect::<Result<_, _>>()?);
@@ -181,8 +178,7 @@ impl BatchModel for SequenceModel {
         &self.info
     }
 
-    /// Computes nothing: the engine is given prompt and path together. An empty prompt stands for the token that texts
-    /// begin with.
+    /// Computes nothing: the engine gets prompt and path together.
     fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
         let open = |prompt: &&Prompt| {
             let (first_token, rest) =
@@ -198,7 +194,7 @@ impl BatchModel for SequenceModel {
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         let chains = self.chains(rows)?;
         let computed = match &chains[..] {
-            [only] => vec![self.follow(only)?],
+            [only] => vec![self.continue_live(only)?],
             several => self.recompute(several)?,
         };
         let mut values = vec![0.0; rows.len() * self.vocab];

@@ -1,8 +1,8 @@
-//! The folder that mistral.rs reads in the place of a checkpoint's own.
+//! The folder that mistral.rs reads in place of the checkpoint's own.
 //!
-//! It holds links to the weights, a configuration as mistral.rs wants it, and a tokenizer that says nothing but how many
-//! ids there are: mistral.rs refuses or panics on many real ones, and needs none to compute logits. No template, no
-//! generation settings, so that it ends no sequence by itself.
+//! It holds links to the weights, a configuration that mistral.rs can read, and a tokenizer that only has the right number
+//! of ids: mistral.rs refuses or panics on many real ones, and needs none to compute logits. It holds no chat template and
+//! no generation settings, so that mistral.rs ends no sequence by itself.
 
 use std::io;
 use std::path::Path;
@@ -10,26 +10,26 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// A folder that is gone once the model is loaded.
-pub(super) struct StandIn(TempDir);
+/// A temporary folder, deleted when dropped.
+pub(crate) struct StandIn(TempDir);
 
 impl StandIn {
-    /// A folder with a tokenizer of so many ids.
-    pub(super) fn new(ids: usize) -> io::Result<Self> {
+    /// Creates the folder with a tokenizer of `ids` tokens.
+    pub(crate) fn new(ids: usize) -> io::Result<Self> {
         let folder = Self(tempfile::Builder::new().prefix("ntl-mistralrs-").tempdir()?);
         folder.write("tokenizer.json", &tokenizer(ids))?;
         Ok(folder)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    pub(super) fn write(&self, name: &str, content: &Value) -> io::Result<()> {
+    pub(crate) fn write(&self, name: &str, content: &Value) -> io::Result<()> {
         std::fs::write(self.path().join(name), content.to_string())
     }
 
-    pub(super) fn link(&self, name: &str, target: &Path) -> io::Result<()> {
+    pub(crate) fn link(&self, name: &str, target: &Path) -> io::Result<()> {
         std::os::unix::fs::symlink(target, self.path().join(name))
     }
 }

@@ -1,61 +1,70 @@
-//! A checkpoint folder with weights as safetensors, as mistral.rs wants it.
+//! Prepares a checkpoint folder for mistral.rs.
 
-use ntl_models::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, Weights as Tables};
+use ntl_models::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, Weights as WeightFiles};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
-use super::runner::Weights;
-use super::stand_in::StandIn;
-use super::{Facts, Prepared, ids};
-use crate::Options;
+use crate::prepared::{Prepared, Weights};
+use crate::stand_in::StandIn;
 
 const CONFIG_FILE: &str = "config.json";
 const GENERATION_FILE: &str = "generation_config.json";
 
-/// The one name that mistral.rs wants of pickled weights in a single file.
+/// Pickled weights in a single file, and the only name under which mistral.rs finds them.
 const SINGLE_PICKLE: (&str, &str) = ("pytorch_model.bin", "pytorch_model-00001-of-00001.bin");
 
-pub(super) fn prepare(files: &CheckpointFiles, options: &Options) -> Result<Prepared, LoadError> {
-    let choices = CheckpointFacts::open(files, options.load.choices)?;
-    let tokenizer = Tokenizer::open_as(files, choices.chosen_tokenizer_type())?;
+pub(crate) fn prepare(
+    files: &CheckpointFiles,
+    isq: Option<&str>,
+    choices: Choices,
+) -> Result<Prepared, LoadError> {
+    let facts = CheckpointFacts::open(files, choices)?;
+    let tokenizer = Tokenizer::open_as(files, facts.chosen_tokenizer_type())?;
     let mut config = object(files, CONFIG_FILE)?;
     normalise(&mut config);
-    let facts = facts(files, (&config, &tokenizer), options)?;
+    let generation = if files.has(GENERATION_FILE) { object(files, GENERATION_FILE)? } else { Map::new() };
+    let ids_of = |name: &str| {
+        let chosen = generation.get(name).filter(|value| !value.is_null());
+        ids(chosen.or_else(|| config.get(name)))
+    };
+    let eos_ids = ids_of("eos_token_id");
+    let begin = ids_of("bos_token_id").first().or(eos_ids.first()).copied().unwrap_or(0);
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let rows = config.get("vocab_size").and_then(Value::as_u64).unwrap_or_default();
+    let rows = usize::try_from(rows).unwrap_or_default().max(tokenizer.len());
     let failed = |source| LoadError::Read { file: "a temporary folder".to_owned(), source };
-    let stand_in = StandIn::new(facts.vocab.max(tokenizer.len())).map_err(failed)?;
+    let stand_in = StandIn::new(rows).map_err(failed)?;
     stand_in.write(CONFIG_FILE, &Value::Object(config)).map_err(failed)?;
     for name in files.names()? {
-        let pickled = name.starts_with("pytorch_model") && name.ends_with(".bin");
-        let wanted = name.ends_with(".safetensors") && !name.starts_with("adapter_model");
-        if wanted || pickled {
-            let linked = if name == SINGLE_PICKLE.0 { SINGLE_PICKLE.1 } else { &name };
-            stand_in.link(linked, &files.path_of(&name)?).map_err(failed)?;
+        let is_pickle = name.starts_with("pytorch_model") && name.ends_with(".bin");
+        let is_safetensors = name.ends_with(".safetensors") && !name.starts_with("adapter_model");
+        if is_safetensors || is_pickle {
+            let link = if name == SINGLE_PICKLE.0 { SINGLE_PICKLE.1 } else { &name };
+            stand_in.link(link, &files.path_of(&name)?).map_err(failed)?;
         }
     }
-    Ok(Prepared { place: files.place().to_owned(), facts, tokenizer, stand_in, weights: Weights::Folder })
+    Ok(Prepared {
+        place: files.place().to_owned(),
+        kind,
+        dtype: isq.unwrap_or("f32").to_owned(),
+        // Forms of weights that only mistral.rs reads are not counted.
+        parameters: WeightFiles::open(files).map_or(0, |weights| weights.summary().parameters),
+        eos_ids,
+        begin,
+        tokenizer,
+        stand_in,
+        weights: Weights::StandIn,
+    })
 }
 
-fn facts(
-    files: &CheckpointFiles,
-    (config, tokenizer): (&Map<String, Value>, &Tokenizer),
-    options: &Options,
-) -> Result<Facts, LoadError> {
-    let generation = if files.has(GENERATION_FILE) { object(files, GENERATION_FILE)? } else { Map::new() };
-    let said = |name: &str| {
-        let known = generation.get(name).filter(|value| !value.is_null());
-        ids(known.or_else(|| config.get(name)))
-    };
-    let eos_ids = said("eos_token_id");
-    let vocab = config.get("vocab_size").and_then(Value::as_u64).unwrap_or_default();
-    Ok(Facts {
-        kind: config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned(),
-        dtype: options.isq.map_or("f32", crate::Isq::name).to_owned(),
-        // Weights in forms that only mistral.rs reads are not counted.
-        parameters: Tables::open(files).map_or(0, |tables| tables.summary().parameters),
-        begin: said("bos_token_id").first().or(eos_ids.first()).copied().unwrap_or(0),
-        eos_ids,
-        vocab: usize::try_from(vocab).unwrap_or_default().max(tokenizer.len()),
-    })
+/// One id or a list of them, as configurations have it.
+fn ids(value: Option<&Value>) -> Vec<u32> {
+    let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
+    match value {
+        Some(Value::Array(all)) => all.iter().filter_map(id).collect(),
+        Some(value) => id(value).into_iter().collect(),
+        None => Vec::new(),
+    }
 }
 
 fn object(files: &CheckpointFiles, file: &str) -> Result<Map<String, Value>, LoadError> {
@@ -63,7 +72,7 @@ fn object(files: &CheckpointFiles, file: &str) -> Result<Map<String, Value>, Loa
         .map_err(|error| LoadError::malformed(files.name_of(file), error))
 }
 
-/// Brings a configuration into the form of transformers 4, the only one that mistral.rs 0.8.1 reads.
+/// Converts a configuration to the form of transformers 4, the only one that mistral.rs 0.8.1 reads.
 fn normalise(config: &mut Map<String, Value>) {
     if let Some(Value::Array(names)) = config.get_mut("architectures") {
         names.truncate(1);

@@ -1,7 +1,6 @@
-//! mistral.rs itself: how it is started, and how token ids get in.
+//! Runs mistral.rs as a [`SequenceEngine`].
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -11,37 +10,30 @@ use mistralrs::core::{
     MistralRs, MistralRsBuilder, ModelDType, NormalLoaderBuilder, NormalRequest, NormalSpecificConfig,
     Request, RequestMessage, Response, SamplingParams, SchedulerConfig, TokenSource, parse_isq_value,
 };
+use ntl_sequences::{ExternalSampler, FailureReason, SequenceEngine};
 use tokio::sync::mpsc::channel;
 
-use super::stand_in::StandIn;
-use crate::Isq;
-use crate::sequences::{Host, Reason, Tap};
+use crate::prepared::Weights;
+use crate::stand_in::StandIn;
 
-/// Sequences that mistral.rs computes at once; only those of equal lengths share a batch.
-const SEQUENCES_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(31);
+/// Sequences that mistral.rs computes in one batch, if they have equal lengths.
+const BATCH_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(31);
 
-/// More answers than mistral.rs ever gives to a request: it waits for room while it holds everybody up.
+/// More responses than mistral.rs sends to one request: on a full channel it blocks, and with it all other requests.
 const RESPONSES_MAX: usize = 8;
 
-/// Where the weights are.
-pub(super) enum Weights {
-    /// As safetensors in the stand-in.
-    Folder,
-    /// In a GGUF file.
-    Gguf(PathBuf),
-}
-
-/// A running mistral.rs; it ends when this is dropped.
-pub(super) struct Runner(Arc<MistralRs>);
+/// A running mistral.rs. Dropping it ends mistral.rs.
+pub(crate) struct Runner(Arc<MistralRs>);
 
 impl Runner {
-    /// Loads the weights. Always in f32, for what mistral.rs itself would choose on a CPU is f16.
-    pub(super) fn start(
+    /// Loads the weights in f32; mistral.rs by itself would choose f16 on a CPU.
+    pub(crate) fn start(
         stand_in: &StandIn,
         weights: &Weights,
-        (device, isq): (&Device, Option<Isq>),
+        device: &Device,
+        isq: Option<&str>,
     ) -> Result<Self, String> {
-        let isq: Option<IsqType> = isq.map(|isq| parse_isq_value(isq.name(), Some(device))).transpose()?;
+        let isq: Option<IsqType> = isq.map(|isq| parse_isq_value(isq, Some(device))).transpose()?;
         let pipeline = loader(stand_in, weights)?
             .load_model_from_hf(
                 None,
@@ -54,12 +46,12 @@ impl Runner {
                 None,
             )
             .map_err(|error| format!("{error:#}"))?;
-        let method = DefaultSchedulerMethod::Fixed(SEQUENCES_MAX);
+        let method = DefaultSchedulerMethod::Fixed(BATCH_MAX);
         let scheduler = SchedulerConfig::DefaultScheduler { method };
-        // What is decided here outlives this runtime: mistral.rs starts a thread with one of its own.
+        // This runtime may end after the build: mistral.rs starts a thread with a runtime of its own.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runner = runtime.map_err(|error| error.to_string())?.block_on(
-            // Its prefix cache gives wrong results.
+            // The prefix cache of mistral.rs 0.8.1 gives wrong results.
             MistralRsBuilder::new(pipeline, scheduler, false, None)
                 .with_no_prefix_cache(true)
                 .with_disable_eos_stop(true)
@@ -68,51 +60,57 @@ impl Runner {
         Ok(Self(runner))
     }
 
-    /// Most tokens of a sequence.
-    pub(super) fn positions_max(&self) -> Result<usize, String> {
+    pub(crate) fn positions_max(&self) -> Result<usize, String> {
         let known = self.0.max_sequence_length(None).map_err(|error| error.to_string())?;
         known.ok_or_else(|| "the model has no sequence length".to_owned())
     }
 }
 
-impl Host for Runner {
-    fn submit(&self, ids: Vec<u32>, answer_max: Option<usize>, tap: Tap) -> Result<Reason, String> {
+impl SequenceEngine for Runner {
+    fn submit(
+        &self,
+        ids: Vec<u32>,
+        tokens_max: Option<usize>,
+        sampler: ExternalSampler,
+    ) -> Result<FailureReason, String> {
         let (sender, mut responses) = channel(RESPONSES_MAX);
-        // A temperature of 0 takes the largest logit, which is the tap's choice; none would be a temperature of 1.
+        // A temperature of 0 takes the largest logit, which is the sampler's token; `None` would be a temperature of 1.
         let sampling =
-            SamplingParams { temperature: Some(0.0), max_len: answer_max, ..SamplingParams::neutral() };
+            SamplingParams { temperature: Some(0.0), max_len: tokens_max, ..SamplingParams::neutral() };
         let (tokens, id) = (RequestMessage::CompletionTokens(ids), self.0.next_request_id());
         let request = NormalRequest {
-            logits_processors: Some(vec![Arc::new(Processor(tap))]),
+            logits_processors: Some(vec![Arc::new(Processor(sampler))]),
             ..NormalRequest::new_simple(tokens, sampling, sender, id, None, None)
         };
-        // This starts an engine anew that died.
-        let requests = self.0.get_sender(None).map_err(|error| error.to_string())?;
+        // This restarts an engine that died.
+        let requests = self.0.get_sender(None).map_err(|error| format!("mistral.rs: {error}"))?;
         let sent = requests.blocking_send(Request::Normal(Box::new(request)));
-        sent.map_err(|_| "its engine is gone".to_owned())?;
+        sent.map_err(|_| "mistral.rs: its engine has stopped".to_owned())?;
         Ok(Box::new(move || {
-            std::iter::from_fn(|| responses.try_recv().ok()).find_map(|response| match response {
+            let mut received = std::iter::from_fn(|| responses.try_recv().ok());
+            let reason = received.find_map(|response| match response {
                 Response::InternalError(error) | Response::ValidationError(error) => Some(error.to_string()),
                 Response::CompletionModelError(reason, _) => Some(reason),
                 _ => None,
-            })
+            });
+            reason.map(|reason| format!("mistral.rs: {reason}"))
         }))
     }
 
-    fn at_once(&self) -> usize {
-        SEQUENCES_MAX.get()
+    fn batch_max(&self) -> usize {
+        BATCH_MAX.get()
     }
 }
 
-/// A tap where mistral.rs lets logits be changed.
-struct Processor(Tap);
+/// The sampler, at the place where mistral.rs lets logits be changed.
+struct Processor(ExternalSampler);
 
 impl CustomLogitsProcessor for Processor {
     fn apply(&self, logits: &Tensor, _context: &[u32]) -> candle_core::Result<Tensor> {
         let values: Vec<f32> = logits.to_vec1()?;
         let mut choice = vec![f32::NEG_INFINITY; values.len()];
-        let over = || candle_core::Error::Msg("the sequence is over".to_owned());
-        let token = self.0.choose(values).ok_or_else(over)?;
+        let ended = || candle_core::Error::Msg("the sequence has ended".to_owned());
+        let token = self.0.sample(values).ok_or_else(ended)?;
         if let Some(chosen) = choice.get_mut(token as usize) {
             *chosen = 0.0;
         }
@@ -124,7 +122,7 @@ impl CustomLogitsProcessor for Processor {
 fn loader(stand_in: &StandIn, weights: &Weights) -> Result<Box<dyn Loader>, String> {
     let folder = stand_in.path().display().to_string();
     match weights {
-        Weights::Folder => {
+        Weights::StandIn => {
             let config = NormalSpecificConfig::default();
             NormalLoaderBuilder::new(config, None, None, Some(folder), false, None)
                 .build(None)

@@ -1,0 +1,295 @@
+//! Which implementation serves a checkpoint: the native engine wherever it can, else mistral.rs.
+//!
+//! In: a path and [`BackendOptions`]. Out: a loaded model. Without the feature `mistralrs` this module still knows what
+//! mistral.rs would serve, so that errors can name it.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use ntl_models::checkpoint::{CheckpointFiles, LoadError, architecture};
+use ntl_models::{LoadOptions, LoadedModel};
+
+/// Architectures that mistral.rs 0.8.1 loads, as `config.json` names them.
+const MISTRALRS_ARCHITECTURES: [&str; 21] = [
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "Gemma2ForCausalLM",
+    "GemmaForCausalLM",
+    "Glm4ForCausalLM",
+    "Glm4MoeForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "GptOssForCausalLM",
+    "GraniteMoeHybridForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Phi3ForCausalLM",
+    "PhiForCausalLM",
+    "PhiMoEForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Qwen3NextForCausalLM",
+    "SmolLM3ForCausalLM",
+    "Starcoder2ForCausalLM",
+];
+
+const CONFIG_FILE: &str = "config.json";
+
+/// The value of `--backend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum BackendChoice {
+    /// The native engine for what it serves, mistral.rs for everything else.
+    #[default]
+    Auto,
+    Native,
+    Mistralrs,
+}
+
+/// The value of `--isq`: a type that mistral.rs 0.8.1 can quantise weights to at load on every device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Isq {
+    Q2k,
+    Q3k,
+    Q4_0,
+    Q4_1,
+    Q4k,
+    Q5_0,
+    Q5_1,
+    Q5k,
+    Q6k,
+    Q8_0,
+    Q8_1,
+    Q8k,
+    Hqq4,
+    Hqq8,
+}
+
+/// How to load a model with either implementation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BackendOptions {
+    pub backend: BackendChoice,
+    pub isq: Option<Isq>,
+    pub load: LoadOptions,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Backend {
+    Native,
+    Mistralrs,
+}
+
+/// What a model path names.
+#[derive(Debug, PartialEq, Eq)]
+enum ModelLocation {
+    /// A folder as `save_pretrained` writes it.
+    Folder,
+    /// A GGUF file, or a folder that holds one.
+    Gguf(PathBuf),
+}
+
+/// Loads a checkpoint folder, a GGUF file, or a folder that holds one GGUF file, and merges a LoRA adapter into it.
+///
+/// # Errors
+/// When neither implementation serves the model or the chosen one does not (the message lists what is served), when it
+/// needs mistral.rs and this program was built without it, and when a file is missing or malformed.
+pub fn load(
+    path: &Path,
+    adapter: Option<&CheckpointFiles>,
+    options: &BackendOptions,
+) -> Result<LoadedModel, LoadError> {
+    if let ModelLocation::Gguf(file) = locate(path)? {
+        let refuse = |reason| Err(LoadError::malformed(file.display().to_string(), reason));
+        if options.backend == BackendChoice::Native {
+            return refuse("the native engine does not read GGUF files, mistral.rs does");
+        }
+        if adapter.is_some() {
+            return refuse("adapters are not merged into GGUF files");
+        }
+        if options.isq.is_some() {
+            return refuse("a GGUF file is quantised already; leave out --isq");
+        }
+        return load_gguf(&file, options.load);
+    }
+    let files = CheckpointFiles::folder(path)?;
+    let name = architecture(&files)?;
+    let backend = choose(&name, is_quantised(&files)?, options)
+        .map_err(|reason| LoadError::field(files.name_of(CONFIG_FILE), "architectures", reason))?;
+    match (backend, adapter) {
+        (Backend::Native, _) => ntl_models::load_adapted(&files, adapter, options.load),
+        (Backend::Mistralrs, None) => load_folder(&files, options),
+        (Backend::Mistralrs, Some(adapter)) => {
+            let reason = "the native engine merges adapters, mistral.rs does not; merge it with PEFT first";
+            Err(LoadError::malformed(adapter.place(), reason))
+        }
+    }
+}
+
+/// Decides by file names alone.
+fn locate(path: &Path) -> Result<ModelLocation, LoadError> {
+    let is_gguf = |path: &Path| path.extension().is_some_and(|extension| extension == "gguf");
+    if is_gguf(path) && path.is_file() {
+        return Ok(ModelLocation::Gguf(path.to_owned()));
+    }
+    let files = CheckpointFiles::folder(path)?;
+    if files.has(CONFIG_FILE) {
+        return Ok(ModelLocation::Folder);
+    }
+    let names = files.names()?;
+    let found: Vec<&String> = names.iter().filter(|name| is_gguf(Path::new(name))).collect();
+    match found[..] {
+        [] => Ok(ModelLocation::Folder),
+        [only] => Ok(ModelLocation::Gguf(files.path_of(only)?)),
+        [first, ..] => {
+            let reason =
+                format!("it holds several GGUF files; name one of them, such as {}", files.name_of(first));
+            Err(LoadError::malformed(files.place(), reason))
+        }
+    }
+}
+
+/// Chooses the implementation for an architecture; `is_quantised` says that the stored weights are.
+fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Backend, String> {
+    let native_architectures = ntl_models::architectures();
+    let is_native = native_architectures.contains(&name);
+    let is_mistralrs = MISTRALRS_ARCHITECTURES.contains(&name);
+    let native = || native_architectures.join(", ");
+    let mistralrs = || MISTRALRS_ARCHITECTURES.join(", ");
+    match options.backend {
+        BackendChoice::Native if options.isq.is_some() => {
+            Err("the native engine does not quantise at load; leave out --isq".to_owned())
+        }
+        BackendChoice::Native => Ok(Backend::Native),
+        BackendChoice::Auto if is_native && options.isq.is_none() && !is_quantised => Ok(Backend::Native),
+        BackendChoice::Auto | BackendChoice::Mistralrs if is_mistralrs => Ok(Backend::Mistralrs),
+        BackendChoice::Mistralrs => {
+            Err(format!("mistral.rs does not serve `{name}`; it serves {}", mistralrs()))
+        }
+        BackendChoice::Auto if is_native => Err(format!(
+            "the native engine serves `{name}` but no quantised weights; mistral.rs serves quantised {}",
+            mistralrs()
+        )),
+        BackendChoice::Auto => Err(format!(
+            "`{name}` is not served; the native engine serves {}; mistral.rs serves {}",
+            native(),
+            mistralrs()
+        )),
+    }
+}
+
+/// Whether `config.json` says that the weights are stored quantised.
+fn is_quantised(files: &CheckpointFiles) -> Result<bool, LoadError> {
+    let config: serde_json::Value = serde_json::from_slice(&files.require(CONFIG_FILE)?)
+        .map_err(|error| LoadError::malformed(files.name_of(CONFIG_FILE), error))?;
+    Ok(config.get("quantization_config").is_some_and(|config| !config.is_null()))
+}
+
+#[cfg(feature = "mistralrs")]
+fn load_folder(files: &CheckpointFiles, options: &BackendOptions) -> Result<LoadedModel, LoadError> {
+    let isq = options.isq.and_then(|isq| isq.to_possible_value());
+    ntl_mistralrs::load_folder(files, isq.as_ref().map(|isq| isq.get_name()), options.load)
+}
+
+#[cfg(feature = "mistralrs")]
+fn load_gguf(file: &Path, options: LoadOptions) -> Result<LoadedModel, LoadError> {
+    ntl_mistralrs::load_gguf(file, options)
+}
+
+#[cfg(not(feature = "mistralrs"))]
+const BUILT_WITHOUT: &str = "mistral.rs serves it, but this program was built without mistral.rs; build it with \
+     `cargo build --release --package ntl-server --features mistralrs`";
+
+#[cfg(not(feature = "mistralrs"))]
+fn load_folder(files: &CheckpointFiles, _: &BackendOptions) -> Result<LoadedModel, LoadError> {
+    Err(LoadError::malformed(files.place(), BUILT_WITHOUT))
+}
+
+#[cfg(not(feature = "mistralrs"))]
+fn load_gguf(file: &Path, _: LoadOptions) -> Result<LoadedModel, LoadError> {
+    Err(LoadError::malformed(file.display().to_string(), BUILT_WITHOUT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use BackendChoice::{Auto, Mistralrs, Native};
+
+    fn chosen(name: &str, backend: BackendChoice, isq: Option<Isq>) -> Result<Backend, String> {
+        choose(name, false, &BackendOptions { backend, isq, ..BackendOptions::default() })
+    }
+
+    #[test]
+    fn auto_is_native_where_that_serves_the_architecture_unquantised() {
+        assert_eq!(chosen("LlamaForCausalLM", Auto, None), Ok(Backend::Native));
+        assert_eq!(chosen("T5ForConditionalGeneration", Auto, None), Ok(Backend::Native));
+        assert_eq!(chosen("Gemma2ForCausalLM", Auto, None), Ok(Backend::Mistralrs));
+        assert_eq!(chosen("LlamaForCausalLM", Auto, Some(Isq::Q4k)), Ok(Backend::Mistralrs));
+        assert_eq!(chosen("LlamaForCausalLM", Mistralrs, None), Ok(Backend::Mistralrs));
+        let stored = choose("LlamaForCausalLM", true, &BackendOptions::default());
+        assert_eq!(stored, Ok(Backend::Mistralrs));
+    }
+
+    #[test]
+    fn what_neither_serves_is_refused_with_the_lists_of_both() {
+        let error = chosen("BloomForCausalLM", Auto, None).unwrap_err();
+        for served in
+            ["`BloomForCausalLM`", "T5ForConditionalGeneration", "GPT2LMHeadModel", "Phi3ForCausalLM"]
+        {
+            assert!(error.contains(served), "{error}");
+        }
+        for (name, backend, isq, want) in [
+            (
+                "GPT2LMHeadModel",
+                Mistralrs,
+                None,
+                "mistral.rs does not serve `GPT2LMHeadModel`; it serves Deepseek",
+            ),
+            ("GPT2LMHeadModel", Auto, Some(Isq::Q8_0), "but no quantised weights"),
+            ("LlamaForCausalLM", Native, Some(Isq::Q8_0), "leave out --isq"),
+        ] {
+            let error = chosen(name, backend, isq).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_gguf_file_is_found_by_itself_or_alone_in_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().canonicalize().unwrap().join("m.gguf");
+        std::fs::write(&file, b"").unwrap();
+        assert_eq!(locate(&file).unwrap(), ModelLocation::Gguf(file.clone()));
+        assert_eq!(locate(folder.path()).unwrap(), ModelLocation::Gguf(file.clone()));
+        std::fs::write(folder.path().join("n.gguf"), b"").unwrap();
+        let error = locate(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("several GGUF files") && error.ends_with("m.gguf"), "{error}");
+        std::fs::write(folder.path().join(CONFIG_FILE), b"{}").unwrap();
+        assert_eq!(locate(folder.path()).unwrap(), ModelLocation::Folder);
+        let native = BackendOptions { backend: Native, ..BackendOptions::default() };
+        let error = load(&file, None, &native).err().unwrap().to_string();
+        assert!(error.contains("does not read GGUF files"), "{error}");
+    }
+
+    #[cfg(not(feature = "mistralrs"))]
+    #[test]
+    fn what_needs_mistralrs_says_how_to_build_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(CONFIG_FILE), br#"{"architectures": ["GemmaForCausalLM"]}"#)
+            .unwrap();
+        let gguf = folder.path().join("m.gguf");
+        std::fs::write(&gguf, b"").unwrap();
+        for path in [folder.path(), &gguf] {
+            let error = load(path, None, &BackendOptions::default()).err().unwrap().to_string();
+            assert!(error.contains("--package ntl-server --features mistralrs"), "{error}");
+        }
+    }
+
+    #[cfg(feature = "mistralrs")]
+    #[test]
+    fn mistralrs_loads_what_the_native_engine_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("m.gguf"), b"GGUF").unwrap();
+        let error = load(folder.path(), None, &BackendOptions::default()).err().unwrap().to_string();
+        assert!(error.contains("m.gguf is not usable"), "{error}");
+    }
+}
