@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ntl_core::engine::{Answer, BatchModel, ContextId, NodeId, PathRow, Prompt, Row, Wanted};
+use ntl_core::engine::{BatchModel, ContextId, LogitsRequest, LogitsRow, NodeId, PathRow, Prompt, Row};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 use ntl_models::causal::{Causal, CausalOptions};
@@ -119,20 +119,21 @@ fn assert_answers(name: &str, mut model: Box<dyn BatchModel>) {
     let tokens = model.info().tokens;
     let opened = model.open(&[&vec![9, 4, 11].into()]).unwrap()[0];
     let wanting = |wanted| {
-        let path = PathRow::new(None, opened.first_token).wanting(wanted);
+        let path = PathRow::new(None, opened.first_token).with_logits(wanted);
         Row { context: opened.context, path }
     };
     let ids: Vec<u32> = (0..tokens as u32).step_by(3).collect();
-    let rows = [Wanted::Best, Wanted::All, Wanted::Ids(ids.as_slice().into())].map(wanting);
+    let rows =
+        [LogitsRequest::Best, LogitsRequest::All, LogitsRequest::Ids(ids.as_slice().into())].map(wanting);
     let logits = model.step(&rows).unwrap();
     let (whole, want) = (logits.row(1), Softmax::new(logits.row(1)).unwrap());
     for (row, ids) in [(0, &[][..]), (2, &ids)] {
-        let best = match logits.answer(row) {
-            Answer::Reduced(reduced) => Some(reduced.best.0 as usize),
-            Answer::Whole(_) => None,
+        let best = match logits.get(row) {
+            LogitsRow::Summary(reduced) => Some(reduced.best_id as usize),
+            LogitsRow::Full(_) => None,
         };
         assert_eq!(best, Some(argmax(&whole[..tokens])), "{name}: a row that is not whole");
-        let got = Softmax::of(logits.answer(row)).unwrap();
+        let got = Softmax::of(logits.get(row)).unwrap();
         for &id in ids {
             let (got, want) = (got.probability(id), want.probability(id));
             assert!((got - want).abs() < 1e-5, "{name}, id {id}: {got} instead of {want}");

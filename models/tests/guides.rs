@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ntl_core::engine::{ModelInfo, NumberEncoding};
-use ntl_core::sampling::{Sampler, Sampling};
+use ntl_core::sampling::{Sampler, SamplingParams};
 use ntl_core::text::TextDecoder;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::guide::{Constraint, GuideCompiler};
@@ -53,7 +53,7 @@ fn llama() -> Option<Arc<Tokenizer>> {
 fn texts(tokenizer: &Tokenizer, compiler: &GuideCompiler, constraint: &Constraint) -> Vec<String> {
     let guide = compiler.compile(constraint).unwrap();
     let write = |seed| {
-        let mut sampler = Sampler::new(Sampling { seed, ..Sampling::PLAIN }, 0);
+        let mut sampler = Sampler::new(SamplingParams { seed, ..SamplingParams::PLAIN }, 0);
         let (mut state, mut ids) = (guide.start(), Vec::new());
         while ids.len() < TOKENS_MAX {
             let mut logits = vec![0.0; tokenizer.len()];

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ntl_core::sampling::{Sampler, Sampling};
+use ntl_core::sampling::{Sampler, SamplingParams};
 use ntl_core::text::{TextDecoder, TextStream};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
@@ -56,7 +56,7 @@ fn random_ids_read_the_same_one_by_one_and_at_once() {
         let is_short = |id: &u32| tokenizer.piece_text(*id).is_some_and(|text| text.len() <= 2);
         let short: Vec<u32> = known.iter().copied().filter(is_short).collect();
         for seed in 0..40 {
-            let mut random = Sampler::new(Sampling { seed, ..Sampling::PLAIN }, 0);
+            let mut random = Sampler::new(SamplingParams { seed, ..SamplingParams::PLAIN }, 0);
             let from = if seed % 2 == 0 { &known } else { &short };
             let logits = vec![0.0; from.len()];
             let ids: Vec<u32> = (0..400).map(|_| from[random.choose(&logits).unwrap() as usize]).collect();
@@ -85,7 +85,7 @@ fn bytes_that_are_no_text_do_not_hold_back_what_follows() {
             .collect();
         let word = tokenizer.encode("word", false).unwrap();
         for seed in 0..20.min(bytes.len() as u64) {
-            let mut random = Sampler::new(Sampling { seed, ..Sampling::PLAIN }, 0);
+            let mut random = Sampler::new(SamplingParams { seed, ..SamplingParams::PLAIN }, 0);
             let logits = vec![0.0; bytes.len()];
             let broken = (0..5).map(|_| bytes[random.choose(&logits).unwrap() as usize]);
             let ids: Vec<u32> = word.iter().copied().chain(broken).chain(word.iter().copied()).collect();

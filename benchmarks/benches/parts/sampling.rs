@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput};
-use ntl_core::sampling::{Sampler, Sampling};
+use ntl_core::sampling::{Sampler, SamplingParams};
 
 use crate::{VOCABULARY, logits};
 
@@ -12,11 +12,11 @@ pub(crate) fn sampling(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sampling");
     group.throughput(Throughput::Elements(VOCABULARY as u64));
     for (name, sampling) in [
-        ("greedy", Sampling::GREEDY),
-        ("plain", Sampling::PLAIN),
-        ("top_k 50", Sampling { top_k: 50, ..Sampling::PLAIN }),
-        ("top_p 0.9", Sampling { top_p: 0.9, ..Sampling::PLAIN }),
-        ("repetition 1.1", Sampling { repetition_penalty: 1.1, ..Sampling::GREEDY }),
+        ("greedy", SamplingParams::GREEDY),
+        ("plain", SamplingParams::PLAIN),
+        ("top_k 50", SamplingParams { top_k: 50, ..SamplingParams::PLAIN }),
+        ("top_p 0.9", SamplingParams { top_p: 0.9, ..SamplingParams::PLAIN }),
+        ("repetition 1.1", SamplingParams { repetition_penalty: 1.1, ..SamplingParams::GREEDY }),
     ] {
         let mut sampler = Sampler::new(sampling, 0).behind(&[3, 4, 5]);
         group.bench_function(name, |bencher| {

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::{
-    BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Reduced, Row,
-    Wanted,
+    BatchModel, ContextId, Logits, LogitsRequest, LogitsSummary, ModelError, ModelInfo, NumberEncoding,
+    OpenedContext, Prompt, Row,
 };
 use crate::sampling::argmax;
 
@@ -69,12 +69,12 @@ impl BatchModel for ScriptedModel {
         &self.info
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
         let open = |prompt: &&Prompt| {
             self.opened += 1;
             let context = ContextId(self.opened);
             self.contexts.insert(context, Context { prompt: prompt.ids.clone(), paths: Vec::new() });
-            Opened { context, first_token: 0, reused_tokens: 0 }
+            OpenedContext { context, first_token: 0, cached_tokens: 0 }
         };
         Ok(prompts.iter().map(open).collect())
     }
@@ -98,7 +98,7 @@ impl BatchModel for ScriptedModel {
             context.paths.push(path);
         }
         let logits = Logits::new(values, self.info.tokens)?;
-        if self.number_head.is_some() { logits.with_numbers(numbers) } else { Ok(logits) }
+        if self.number_head.is_some() { logits.with_head_values(numbers) } else { Ok(logits) }
     }
 
     fn close(&mut self, context: ContextId) {
@@ -111,35 +111,36 @@ impl BatchModel for ScriptedModel {
 ///
 /// # Errors
 /// Not with logits that a model answered these rows with.
-pub fn only_wanted(logits: &Logits, rows: &[Row], tokens: usize) -> Result<Logits, ModelError> {
+pub fn only_requested(logits: &Logits, rows: &[Row], tokens: usize) -> Result<Logits, ModelError> {
     let (mut values, mut answers, mut vocab) = (Vec::new(), Vec::new(), 1);
     for (index, row) in rows.iter().enumerate() {
         let whole = logits.row(index);
         vocab = whole.len();
-        answers.push(match &row.path.wanted {
-            Wanted::All => {
+        answers.push(match &row.path.logits {
+            LogitsRequest::All => {
                 values.extend(whole);
                 None
             }
-            Wanted::Best => Some(reduced(whole, tokens, &Arc::from([]))),
-            Wanted::Ids(ids) => Some(reduced(whole, tokens, ids)),
+            LogitsRequest::Best => Some(reduced(whole, tokens, &Arc::from([]))),
+            LogitsRequest::Ids(ids) => Some(reduced(whole, tokens, ids)),
         });
     }
-    let numbers: Vec<f32> = (0..rows.len()).filter_map(|index| logits.number(index)).collect();
+    let numbers: Vec<f32> = (0..rows.len()).filter_map(|index| logits.head_value(index)).collect();
     let wanted = Logits::mixed(values, vocab, answers)?;
-    if numbers.is_empty() { Ok(wanted) } else { wanted.with_numbers(numbers) }
+    if numbers.is_empty() { Ok(wanted) } else { wanted.with_head_values(numbers) }
 }
 
-/// What [`Wanted::Ids`] asks for, of a whole row. Ids beyond it have a logit of minus infinity.
-fn reduced(logits: &[f32], tokens: usize, ids: &Arc<[u32]>) -> Reduced {
+/// What [`LogitsRequest::Ids`] asks for, of a whole row. Ids beyond it have a logit of minus infinity.
+fn reduced(logits: &[f32], tokens: usize, ids: &Arc<[u32]>) -> LogitsSummary {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights = |logits: &[f32]| logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
     let (known, padding) = logits.split_at(tokens.min(logits.len()));
     let best = argmax(known);
     let logit = |&id: &u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
-    Reduced {
+    LogitsSummary {
         tokens,
-        best: (best as u32, logit(&(best as u32))),
+        best_id: best as u32,
+        best_logit: logit(&(best as u32)),
         max,
         total: weights(logits),
         padding: weights(padding),

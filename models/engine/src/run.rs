@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ntl_core::decoding::{Progress, StepResult, Vocabulary};
 use ntl_core::engine::{
-    BatchModel, EngineError, Event, FinishReason, Logits, ModelError, NodeId, Opened, Prompt,
+    BatchModel, EngineError, Event, FinishReason, Logits, ModelError, NodeId, OpenedContext, Prompt,
 };
 
 use crate::channel::EventSender;
@@ -147,10 +147,10 @@ impl Runner {
         all
     }
 
-    fn start(&mut self, submission: Submission, opened: Opened) {
+    fn start(&mut self, submission: Submission, opened: OpenedContext) {
         self.observer.on_start(submission.queued.elapsed());
         let job = submission.job;
-        let reused = opened.reused_tokens;
+        let reused = opened.cached_tokens;
         self.observer.on_open(reused, job.opened_prompt().len().saturating_sub(reused));
         let before: &[u32] = if self.model.info().encoder_decoder { &[] } else { &job.prompt.ids };
         let decoding = self.vocabulary.decoding(&job.request, before, opened.first_token);

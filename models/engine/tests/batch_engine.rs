@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{
     BatchModel, ContextId, EngineError, Event, FinishReason, Job, Logits, ModelError, ModelInfo, NumberJob,
-    NumberMethod, Opened, Prompt, Request, Row, Terminator, TextJob,
+    NumberMethod, OpenedContext, Prompt, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::scripted::{Script, ScriptedModel};
@@ -158,7 +158,7 @@ impl BatchModel for OneByOne {
     fn info(&self) -> &ModelInfo {
         self.inner.info()
     }
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
         self.open += prompts.len();
         self.most.fetch_max(self.open, Ordering::SeqCst);
         self.inner.open(prompts)

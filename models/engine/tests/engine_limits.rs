@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{
     BatchModel, CacheCost, ContextId, EngineError, Event, Job, Logits, ModelError, ModelInfo, NumberJob,
-    NumberMethod, NumberOutcome, Opened, Prompt, Request, Row, Terminator, TextJob,
+    NumberMethod, NumberOutcome, OpenedContext, Prompt, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::sampling::{Guide, GuideError, GuideState};
@@ -60,7 +60,7 @@ impl BatchModel for Recorder {
     fn info(&self) -> &ModelInfo {
         self.model.info()
     }
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
         let opened = self.model.open(prompts)?;
         let mut log = self.log.lock().unwrap();
         log.opened.push(prompts.iter().map(|prompt| prompt.ids[0]).collect());

@@ -6,7 +6,9 @@
 
 use std::collections::HashMap;
 
-use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, NodeId, Opened, Prompt, Row};
+use ntl_core::engine::{
+    BatchModel, ContextId, Logits, ModelError, ModelInfo, NodeId, OpenedContext, Prompt, Row,
+};
 
 use super::{Sequence, SequenceEngine, failed};
 
@@ -179,14 +181,14 @@ impl BatchModel for SequenceModel {
     }
 
     /// Computes nothing: the engine gets prompt and path together.
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
         let open = |prompt: &&Prompt| {
             let (first_token, rest) =
                 prompt.ids.split_last().map_or((self.begin, &[][..]), |(&id, rest)| (id, rest));
             self.opened += 1;
             let context = ContextId(self.opened);
             self.contexts.insert(context, Context { prompt: rest.to_vec(), nodes: Vec::new() });
-            Opened { context, first_token, reused_tokens: 0 }
+            OpenedContext { context, first_token, cached_tokens: 0 }
         };
         Ok(prompts.iter().map(open).collect())
     }

@@ -11,7 +11,7 @@ mod tests;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
-use ntl_core::engine::{Logits, ModelError, Reduced, Row, Wanted};
+use ntl_core::engine::{Logits, LogitsRequest, LogitsSummary, ModelError, Row};
 
 use crate::ops::{Product, is_plain};
 
@@ -69,7 +69,7 @@ impl Answers {
         let parts = self.parts(&logits.to_dtype(DType::F32).map_err(computed)?, &asked);
         let mut brought = parts.and_then(|parts| bring(&Tensor::cat(&parts, 0)?)).map_err(computed)?;
         let mut reduced = asked.read(&mut brought, (self.tokens.min(vocab), vocab)).into_iter();
-        let answer = |row: &Row| if row.path.wanted == Wanted::All { None } else { reduced.next() };
+        let answer = |row: &Row| if row.path.logits == LogitsRequest::All { None } else { reduced.next() };
         Logits::mixed(brought, vocab, rows.iter().map(answer).collect::<Vec<_>>())
     }
 
@@ -137,13 +137,13 @@ impl Asked {
         let mut asked = Self { whole: Vec::new(), reduced: Vec::new(), lists: Vec::new() };
         let none: Arc<[u32]> = Arc::new([]);
         for (index, row) in (0u32..).zip(rows) {
-            let ids = match &row.path.wanted {
-                Wanted::All => {
+            let ids = match &row.path.logits {
+                LogitsRequest::All => {
                     asked.whole.push(index);
                     continue;
                 }
-                Wanted::Best => &none,
-                Wanted::Ids(ids) => ids,
+                LogitsRequest::Best => &none,
+                LogitsRequest::Ids(ids) => ids,
             };
             let place = asked.reduced.len() as u32;
             asked.reduced.push(index);
@@ -156,10 +156,10 @@ impl Asked {
     }
 
     /// Takes the reduced rows off the front of what was brought; whole rows are left.
-    fn read(&self, brought: &mut Vec<f32>, (tokens, vocab): (usize, usize)) -> Vec<Reduced> {
+    fn read(&self, brought: &mut Vec<f32>, (tokens, vocab): (usize, usize)) -> Vec<LogitsSummary> {
         let mut from = self.reduced.len() * SUMMARY;
         let (summaries, _) = brought[..from].as_chunks::<SUMMARY>();
-        let mut reduced: Vec<Reduced> =
+        let mut reduced: Vec<LogitsSummary> =
             summaries.iter().map(|summary| read_summary(summary, tokens)).collect();
         for (ids, places) in &self.lists {
             for &place in places {
@@ -177,12 +177,13 @@ impl Asked {
 }
 
 /// A row of [`Answers::summary`], without ids.
-fn read_summary(&[max, total, padding, best, rank]: &[f32; SUMMARY], tokens: usize) -> Reduced {
+fn read_summary(&[max, total, padding, best, rank]: &[f32; SUMMARY], tokens: usize) -> LogitsSummary {
     // Nothing is equal to NaN: then no id is the best, and the first stands for none.
     let id = if rank >= 1.0 { tokens - rank as usize } else { 0 };
-    Reduced {
+    LogitsSummary {
         tokens,
-        best: (id as u32, best),
+        best_id: id as u32,
+        best_logit: best,
         max,
         total: f64::from(total),
         padding: f64::from(padding),

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use ntl_core::decoding::{Decoding, Progress, StepResult};
 use ntl_core::engine::{
-    Answer, BatchModel, ContextId, Event, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow, Prompt,
-    Request, Row, Terminator, TextJob, Wanted,
+    BatchModel, ContextId, Event, LogitsRequest, LogitsRow, NodeId, NumberJob, NumberMethod, NumberOutcome,
+    PathRow, Prompt, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, Softmax};
-use ntl_core::sampling::{Sampling, argmax};
+use ntl_core::sampling::{SamplingParams, argmax};
 
 use super::SUMMARY;
 use super::tests::brought;
@@ -62,11 +62,11 @@ struct Outcome {
 }
 
 /// Numbers that one row brings to the host.
-fn size(wanted: &Wanted, vocab: usize) -> usize {
+fn size(wanted: &LogitsRequest, vocab: usize) -> usize {
     match wanted {
-        Wanted::All => vocab,
-        Wanted::Best => SUMMARY,
-        Wanted::Ids(ids) => SUMMARY + ids.len(),
+        LogitsRequest::All => vocab,
+        LogitsRequest::Best => SUMMARY,
+        LogitsRequest::Ids(ids) => SUMMARY + ids.len(),
     }
 }
 
@@ -77,7 +77,7 @@ fn run(loaded: &mut LoadedModel, requests: &[(&str, Request)], vocab: Option<usi
         requests.iter().map(|(text, _)| tokenizer.encode_prompt(text, true).unwrap()).collect();
     let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
     let begin =
-        |((opened, prompt), (_, request)): ((ntl_core::engine::Opened, &Prompt), &(&str, Request))| {
+        |((opened, prompt), (_, request)): ((ntl_core::engine::OpenedContext, &Prompt), &(&str, Request))| {
             let before: &[u32] = if model.info().encoder_decoder { &[] } else { &prompt.ids };
             let decoding = vocabulary.decoding(request, before, opened.first_token);
             Running { context: opened.context, decoding, nodes: 0, events: Vec::new(), done: false }
@@ -93,12 +93,12 @@ fn run(loaded: &mut LoadedModel, requests: &[(&str, Request)], vocab: Option<usi
             rows.extend(paths.into_iter().map(|path| Row { context, path }));
         }
         if vocab.is_none() {
-            rows.iter_mut().for_each(|row| row.path.wanted = Wanted::All);
+            rows.iter_mut().for_each(|row| row.path.logits = LogitsRequest::All);
         }
         let vocab = vocab.unwrap_or(0);
-        wanted += rows.iter().map(|row| size(&row.path.wanted, vocab)).sum::<usize>();
+        wanted += rows.iter().map(|row| size(&row.path.logits, vocab)).sum::<usize>();
         whole += rows.len() * vocab;
-        whole_rows += rows.iter().filter(|row| row.path.wanted == Wanted::All).count();
+        whole_rows += rows.iter().filter(|row| row.path.logits == LogitsRequest::All).count();
         let (count, logits) = brought(|| model.step(&rows).unwrap());
         all += count;
         for (request, first_row, rows) in shares {
@@ -182,7 +182,7 @@ fn greedy_texts_and_numbers_bring_no_row_of_logits_to_the_host() {
 
 /// One of each kind of want, and of each way to find numbers.
 fn all_kinds() -> [(&'static str, Request); 7] {
-    let sampling = Sampling { seed: 3, ..Sampling::PLAIN };
+    let sampling = SamplingParams { seed: 3, ..SamplingParams::PLAIN };
     [
         (QUESTION, text(TextJob::default())),
         (QUESTION, tree()),
@@ -222,18 +222,18 @@ fn decoder_only_models_answer_rows_as_they_are_wanted() {
             let opened = model.open(&[&vec![9, 4, 11].into()]).unwrap()[0];
             let row = |wanted| Row {
                 context: opened.context,
-                path: PathRow::new(None, opened.first_token).wanting(wanted),
+                path: PathRow::new(None, opened.first_token).with_logits(wanted),
             };
-            let ids = Wanted::Ids([2, 30].into());
-            let logits = model.step(&[row(Wanted::Best), row(Wanted::All), row(ids)]).unwrap();
+            let ids = LogitsRequest::Ids([2, 30].into());
+            let logits = model.step(&[row(LogitsRequest::Best), row(LogitsRequest::All), row(ids)]).unwrap();
             let whole = logits.row(1);
             let want = Softmax::new(whole).unwrap();
             for (row, ids) in [(0, vec![]), (2, vec![2, 30])] {
-                let Answer::Reduced(reduced) = logits.answer(row) else {
+                let LogitsRow::Summary(reduced) = logits.get(row) else {
                     panic!("{name}: row {row} is whole")
                 };
-                assert_eq!(reduced.best.0 as usize, argmax(&whole[..36]), "{name}");
-                let softmax = Softmax::of(logits.answer(row)).unwrap();
+                assert_eq!(reduced.best_id as usize, argmax(&whole[..36]), "{name}");
+                let softmax = Softmax::of(logits.get(row)).unwrap();
                 for id in ids {
                     let (got, want) = (softmax.probability(id), want.probability(id));
                     assert!((got - want).abs() < 1e-6, "{name}, id {id}: {got} instead of {want}");

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use ntl_core::engine::{Answer, ContextId, Logits, PathRow, Reduced, Row, Wanted};
+use ntl_core::engine::{ContextId, Logits, LogitsRequest, LogitsRow, LogitsSummary, PathRow, Row};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 
@@ -23,27 +23,31 @@ pub(super) fn brought<T>(run: impl FnOnce() -> T) -> (usize, T) {
     (BROUGHT.get() - before, result)
 }
 
-fn row(wanted: Wanted) -> Row {
-    Row { context: ContextId(1), path: PathRow::new(None, 0).wanting(wanted) }
+fn row(wanted: LogitsRequest) -> Row {
+    Row { context: ContextId(1), path: PathRow::new(None, 0).with_logits(wanted) }
 }
 
-fn ids(ids: &[u32]) -> Wanted {
-    Wanted::Ids(ids.into())
+fn ids(ids: &[u32]) -> LogitsRequest {
+    LogitsRequest::Ids(ids.into())
 }
 
 /// Rows of logits as a device answers them, of which ids below `tokens` are known.
-fn answered(logits: &[Vec<f32>], wanted: &[Wanted], tokens: usize) -> Logits {
+fn answered(logits: &[Vec<f32>], wanted: &[LogitsRequest], tokens: usize) -> Logits {
     let (rows, vocab) = (logits.len(), logits[0].len());
     let tensor = Tensor::from_vec(logits.concat(), (rows, vocab), &Device::Cpu).unwrap();
     let rows: Vec<Row> = wanted.iter().cloned().map(row).collect();
     composed::during(|| Answers::new(tokens).of_tensor(&tensor, &rows)).unwrap()
 }
 
-fn reduced(logits: &Logits, row: usize) -> &Reduced {
-    match logits.answer(row) {
-        Answer::Reduced(reduced) => reduced,
-        Answer::Whole(_) => panic!("row {row} is whole"),
+fn reduced(logits: &Logits, row: usize) -> &LogitsSummary {
+    match logits.get(row) {
+        LogitsRow::Summary(reduced) => reduced,
+        LogitsRow::Full(_) => panic!("row {row} is whole"),
     }
+}
+
+fn best(summary: &LogitsSummary) -> (u32, f32) {
+    (summary.best_id, summary.best_logit)
 }
 
 /// Logits from -20 to -8 without any order, the same at every run.
@@ -69,9 +73,9 @@ fn probabilities_and_the_best_id_are_those_of_the_host() {
         let answers = answered(&logits, &vec![ids(&asked); 3], tokens);
         for (index, logits) in logits.iter().enumerate() {
             let (got, want) = (reduced(&answers, index), Softmax::new(logits).unwrap());
-            assert_eq!(got.best.0 as usize, argmax(&logits[..tokens]), "{vocab}");
-            let softmax = Softmax::of(Answer::Reduced(got)).unwrap();
-            for id in asked.iter().copied().chain([got.best.0]) {
+            assert_eq!(got.best_id as usize, argmax(&logits[..tokens]), "{vocab}");
+            let softmax = Softmax::of(LogitsRow::Summary(got)).unwrap();
+            for id in asked.iter().copied().chain([got.best_id]) {
                 let (got, want) = (softmax.probability(id), want.probability(id));
                 assert!((got - want).abs() <= 2e-6 * want, "{vocab}, id {id}: {got} instead of {want}");
             }
@@ -87,8 +91,8 @@ fn of_equal_logits_the_first_is_the_best_as_on_the_host() {
     for (row, equals) in [(0, [1025, 1026, 2999]), (1, [2047, 1024, 2048])] {
         equals.iter().for_each(|&id: &usize| logits[row][id] = 2.5);
     }
-    let answers = answered(&logits, &vec![Wanted::Best; 3], 3000);
-    let best: Vec<u32> = (0..3).map(|row| reduced(&answers, row).best.0).collect();
+    let answers = answered(&logits, &vec![LogitsRequest::Best; 3], 3000);
+    let best: Vec<u32> = (0..3).map(|row| reduced(&answers, row).best_id).collect();
     let want: Vec<u32> = logits.iter().map(|logits| argmax(logits) as u32).collect();
     assert_eq!((&best, &want), (&vec![1025, 1024, 0], &want));
     assert_eq!(best, want);
@@ -98,13 +102,13 @@ fn of_equal_logits_the_first_is_the_best_as_on_the_host() {
 fn padding_is_never_the_best_id_but_has_its_share_of_the_softmax() {
     let logits =
         vec![vec![0.0, 1.0, 0.5, 5.0, 4.0], vec![f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 0.0, 0.0]];
-    let answers = answered(&logits, &[Wanted::Best, ids(&[0, 1])], 3);
-    assert_eq!(reduced(&answers, 0).best, (1, 1.0));
-    let softmax = Softmax::of(answers.answer(0)).unwrap();
+    let answers = answered(&logits, &[LogitsRequest::Best, ids(&[0, 1])], 3);
+    assert_eq!(best(reduced(&answers, 0)), (1, 1.0));
+    let softmax = Softmax::of(answers.get(0)).unwrap();
     let want = Softmax::new(&logits[0]).unwrap();
     assert!((softmax.probability(1) - want.probability(1)).abs() < 1e-7);
     assert!((softmax.probability_from(3) - want.probability_from(3)).abs() < 1e-7);
-    let softmax = Softmax::of(answers.answer(1)).unwrap();
+    let softmax = Softmax::of(answers.get(1)).unwrap();
     assert!(softmax.probability(0).abs() < f64::EPSILON, "minus infinity");
     assert!((softmax.probability_from(3) - 2.0 / 3.0).abs() < 1e-7);
 }
@@ -126,16 +130,16 @@ fn rows_that_are_no_distribution_are_found_out_where_they_are() {
         let is_one = Softmax::new(logits).is_some();
         assert_eq!(is_one, index == 5);
         assert_eq!(reduced(&answers, index).is_distribution(), is_one, "{logits:?}");
-        assert_eq!(Softmax::of(answers.answer(index)).is_some(), is_one, "{logits:?}");
+        assert_eq!(Softmax::of(answers.get(index)).is_some(), is_one, "{logits:?}");
     }
-    assert_eq!(reduced(&answers, 5).best, (1, 1.0));
+    assert_eq!(best(reduced(&answers, 5)), (1, 1.0));
 }
 
 #[test]
 fn where_no_known_id_is_possible_the_best_has_no_probability() {
     let logits = vec![vec![f32::NEG_INFINITY, f32::NEG_INFINITY, 1.0]];
-    let answers = answered(&logits, &[Wanted::Best], 2);
-    assert_eq!(reduced(&answers, 0).best, (0, f32::NEG_INFINITY));
+    let answers = answered(&logits, &[LogitsRequest::Best], 2);
+    assert_eq!(best(reduced(&answers, 0)), (0, f32::NEG_INFINITY));
     assert!(reduced(&answers, 0).is_distribution());
 }
 
@@ -144,11 +148,11 @@ fn rows_of_one_step_may_want_different_things() {
     let logits = random(7, 700);
     let wanted = [
         ids(&[3, 5]),
-        Wanted::All,
-        Wanted::Best,
+        LogitsRequest::All,
+        LogitsRequest::Best,
         ids(&[2, 4, 699, 700, 9000]),
         ids(&[]),
-        Wanted::All,
+        LogitsRequest::All,
         ids(&[3, 5]),
     ];
     let (count, answers) = brought(|| answered(&logits, &wanted, 700));
@@ -161,7 +165,7 @@ fn rows_of_one_step_may_want_different_things() {
         [(0, vec![3, 5]), (2, vec![]), (3, vec![2, 4, 699, 700, 9000]), (4, vec![]), (6, vec![3, 5])]
     {
         let reduced = reduced(&answers, row);
-        assert_eq!(reduced.best.0 as usize, argmax(&logits[row]));
+        assert_eq!(reduced.best_id as usize, argmax(&logits[row]));
         assert_eq!(*reduced.ids, *asked);
         let want = asked.iter().map(|&id: &u32| logits[row].get(id as usize).copied());
         let want: Vec<f32> = want.map(|logit| logit.unwrap_or(f32::NEG_INFINITY)).collect();
@@ -175,10 +179,10 @@ fn rows_of_sixteen_bits_are_worked_out_in_single_precision() {
     let tensor = Tensor::from_vec(logits.concat(), (2, 700), &Device::Cpu).unwrap();
     let coarse = tensor.to_dtype(DType::BF16).unwrap();
     let rounded: Vec<Vec<f32>> = coarse.to_dtype(DType::F32).unwrap().to_vec2().unwrap();
-    let rows = [row(ids(&[1, 9])), row(Wanted::All)];
+    let rows = [row(ids(&[1, 9])), row(LogitsRequest::All)];
     let answers = composed::during(|| Answers::new(700).of_tensor(&coarse, &rows)).unwrap();
     assert_eq!(answers.row(1), rounded[1]);
-    let (got, want) = (Softmax::of(answers.answer(0)).unwrap(), Softmax::new(&rounded[0]).unwrap());
+    let (got, want) = (Softmax::of(answers.get(0)).unwrap(), Softmax::new(&rounded[0]).unwrap());
     assert!((got.probability(9) - want.probability(9)).abs() <= 2e-6 * want.probability(9));
 }
 
@@ -186,7 +190,7 @@ fn rows_of_sixteen_bits_are_worked_out_in_single_precision() {
 fn on_the_cpu_rows_are_whole_whatever_they_want() {
     let logits = random(2, 50);
     let tensor = Tensor::from_vec(logits.concat(), (2, 50), &Device::Cpu).unwrap();
-    let answers = Answers::new(50).of_tensor(&tensor, &[row(Wanted::Best), row(ids(&[1]))]).unwrap();
+    let answers = Answers::new(50).of_tensor(&tensor, &[row(LogitsRequest::Best), row(ids(&[1]))]).unwrap();
     assert_eq!([answers.row(0), answers.row(1)], [&logits[0][..], &logits[1]]);
 }
 
@@ -195,7 +199,7 @@ fn lists_of_ids_stay_on_the_device_the_last_used_longest() {
     let tensor = Tensor::zeros((1, 100), DType::F32, &Device::Cpu).unwrap();
     let mut answers = Answers::new(100);
     let mut ask = |list: Arc<[u32]>| {
-        composed::during(|| answers.of_tensor(&tensor, &[row(Wanted::Ids(list))])).unwrap();
+        composed::during(|| answers.of_tensor(&tensor, &[row(LogitsRequest::Ids(list))])).unwrap();
         answers.lists.iter().map(|(ids, _)| ids[0]).collect::<Vec<_>>()
     };
     assert_eq!(ask([5].into()), [5]);

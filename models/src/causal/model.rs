@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
-    BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Row,
+    BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, OpenedContext, Prompt, Row,
 };
 
 use super::context::{BLOCK, Block, Context};
@@ -259,7 +259,7 @@ impl BatchModel for Causal {
     }
 
     /// An empty prompt stands for the token that texts begin with.
-    fn open(&mut self, prompts: &[&Prompt]) -> std::result::Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> std::result::Result<Vec<OpenedContext>, ModelError> {
         let begin = self.config.bos_id.or(self.config.eos_ids.first().copied()).unwrap_or(0);
         let cut =
             |prompt: &&Prompt| prompt.ids.split_last().map_or((begin, 0), |(&last, rest)| (last, rest.len()));
@@ -274,7 +274,7 @@ impl BatchModel for Causal {
             let context = ContextId(self.opened);
             let nodes = NodeStore::default();
             self.contexts.insert(context, Context { blocks: prompt.blocks, nodes });
-            Opened { context, first_token, reused_tokens: prompt.reused }
+            OpenedContext { context, first_token, cached_tokens: prompt.reused }
         };
         Ok(begun.into_iter().zip(firsts).map(open).collect())
     }

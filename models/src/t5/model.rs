@@ -2,7 +2,8 @@
 
 use candle_core::Tensor;
 use ntl_core::engine::{
-    BatchModel, CacheCost, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, Opened, Prompt, Row,
+    BatchModel, CacheCost, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, OpenedContext, Prompt,
+    Row,
 };
 
 use super::T5Config;
@@ -150,14 +151,17 @@ impl BatchModel for T5 {
         &self.info
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
         let encoded = self.stacks.encode(self.embed_prompts(prompts)?, prompts)?;
         let contexts = self.stacks.open(&encoded)?;
         if let Some(xval) = &mut self.xval {
             contexts.iter().zip(prompts).for_each(|(&context, prompt)| xval.open(context, prompt));
         }
         let first_token = self.stacks.config.decoder_start_token_id;
-        Ok(contexts.into_iter().map(|context| Opened { context, first_token, reused_tokens: 0 }).collect())
+        Ok(contexts
+            .into_iter()
+            .map(|context| OpenedContext { context, first_token, cached_tokens: 0 })
+            .collect())
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
@@ -169,7 +173,7 @@ impl BatchModel for T5 {
         let hidden = self.head.scaled(&self.stacks.decode(x, &groups)?).map_err(compute)?;
         let logits = self.answers.of(self.head.logits(&hidden).map_err(compute)?, rows)?;
         match &mut self.xval {
-            Some(xval) => logits.with_numbers(xval.predict(&hidden, &groups)?),
+            Some(xval) => logits.with_head_values(xval.predict(&hidden, &groups)?),
             None => Ok(logits),
         }
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
-    BatchModel, ContextId, Logits, ModelError, ModelInfo, NodeId, Opened, PathRow, Prompt, Row,
+    BatchModel, ContextId, Logits, ModelError, ModelInfo, NodeId, OpenedContext, PathRow, Prompt, Row,
 };
 
 use super::layers::Loader;
@@ -99,7 +99,7 @@ impl BatchModel for RegressionHead {
         &self.info
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> std::result::Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> std::result::Result<Vec<OpenedContext>, ModelError> {
         let encoded = self.stacks.encode(self.stacks.embed_prompts(prompts)?, prompts)?;
         let contexts = self.stacks.open(&encoded)?;
         let values = self.predict(prompts, &contexts);
@@ -107,7 +107,10 @@ impl BatchModel for RegressionHead {
         contexts.iter().for_each(|&context| self.stacks.close(context));
         self.values.extend(contexts.iter().copied().zip(values?));
         let first_token = self.stacks.config.decoder_start_token_id;
-        Ok(contexts.into_iter().map(|context| Opened { context, first_token, reused_tokens: 0 }).collect())
+        Ok(contexts
+            .into_iter()
+            .map(|context| OpenedContext { context, first_token, cached_tokens: 0 })
+            .collect())
     }
 
     /// No token has a logit of its own: one column of zeros, and the value of the prompt at every row.
@@ -115,7 +118,7 @@ impl BatchModel for RegressionHead {
         let value =
             |row: &Row| self.values.get(&row.context).copied().ok_or(ModelError::UnknownContext(row.context));
         let values = rows.iter().map(value).collect::<std::result::Result<Vec<f32>, ModelError>>()?;
-        Logits::new(vec![0.0; rows.len()], 1)?.with_numbers(values)
+        Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)
     }
 
     fn close(&mut self, context: ContextId) {

@@ -217,7 +217,7 @@ fn a_row_is_the_same_to_the_bit_alone_and_among_others_with_and_without_shared_b
                 }
             }
         }
-        let reused = |model: &mut dyn BatchModel| open_ids(model, &[&long])[0].reused_tokens;
+        let reused = |model: &mut dyn BatchModel| open_ids(model, &[&long])[0].cached_tokens;
         assert_eq!(reused(&mut *sharing.loaded.model), (long.len() - 1) / 32 * 32, "{name}");
         assert_eq!(reused(&mut *alone.loaded.model), 0, "{name}");
     }
@@ -229,7 +229,7 @@ fn prompts_that_are_opened_together_share_their_beginning_already() {
     let prompt = |end: u32| [vec![1; 70], vec![end, 9]].concat();
     let (first, second, other) = (prompt(5), prompt(6), vec![3; 40]);
     let opened = open_ids(&mut *golden.loaded.model, &[&first, &second, &other]);
-    let reused: Vec<usize> = opened.iter().map(|opened| opened.reused_tokens).collect();
+    let reused: Vec<usize> = opened.iter().map(|opened| opened.cached_tokens).collect();
     assert_eq!(reused, [0, 64, 0]);
 }
 
@@ -251,9 +251,9 @@ fn forgotten_beginnings_are_computed_again_with_the_same_result() {
         }
     }
     let last = open_ids(&mut *golden.loaded.model, &[&prompts[3]])[0];
-    assert_eq!(last.reused_tokens, 64, "the last one used is kept");
+    assert_eq!(last.cached_tokens, 64, "the last one used is kept");
     let first = open_ids(&mut *golden.loaded.model, &[&prompts[0]])[0];
-    assert_eq!(first.reused_tokens, 0, "the others had to go");
+    assert_eq!(first.cached_tokens, 0, "the others had to go");
 }
 
 #[test]

@@ -62,6 +62,6 @@ fn a_shared_beginning_changes_not_a_bit() {
         let mut other = ids[..34].to_vec();
         other.extend([4, 5, 6]);
         assert_eq!(logits(&mut sharing, &other, 37), logits(&mut alone, &other, 37), "{name}");
-        assert_eq!(open_ids(&mut sharing, &[&other])[0].reused_tokens, 32, "{name}");
+        assert_eq!(open_ids(&mut sharing, &[&other])[0].cached_tokens, 32, "{name}");
     }
 }

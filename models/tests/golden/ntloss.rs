@@ -1,7 +1,7 @@
 //! Every class and option of ntloss 0.3.2 against what it computes: `ntloss.json`.
 
 use ntl_core::losses::{
-    Digit, NtlossVocabulary, NumberLevel, NumberLoss, NumberLossKind, NumberTokens, Position, Reduced,
+    Digit, NtlossVocabulary, NumberLevel, NumberLoss, NumberLossKind, NumberTokens, Position, ReducedLoss,
     Reduction, Squash, reduce, reduce_weighted,
 };
 use ntl_models::checkpoint::CheckpointFiles;
@@ -134,8 +134,8 @@ fn compare(
             None => reduce(losses, reduction),
         };
         let got = match reduced {
-            Reduced::All(loss) => vec![loss],
-            Reduced::Each(losses) => losses,
+            ReducedLoss::All(loss) => vec![loss],
+            ReducedLoss::Each(losses) => losses,
         };
         let want = flat(want);
         assert_eq!(got.len(), want.len(), "{what}");

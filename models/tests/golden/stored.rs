@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use candle_core::{Device, Tensor};
-use ntl_core::losses::{NumberLoss, NumberTokens, Position, Reduced, Reduction, Smoothing, reduce};
+use ntl_core::losses::{NumberLoss, NumberTokens, Position, ReducedLoss, Reduction, Smoothing, reduce};
 use serde_json::Value;
 
 use crate::support::fixtures;
@@ -113,8 +113,8 @@ impl Example {
 
 pub(crate) fn mean(losses: &[Option<f64>]) -> f64 {
     match reduce(losses, Reduction::Mean) {
-        Reduced::All(mean) => mean,
-        Reduced::Each(_) => panic!("a mean is one value"),
+        ReducedLoss::All(mean) => mean,
+        ReducedLoss::Each(_) => panic!("a mean is one value"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use ntl_core::engine::{BatchModel, ContextId, Logits, NodeId, Opened, PathRow, Prompt, Row};
+use ntl_core::engine::{BatchModel, ContextId, Logits, NodeId, OpenedContext, PathRow, Prompt, Row};
 use ntl_models::Placement;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{NumberScaling, T5, T5Kind, TokenizerFacts};
@@ -147,7 +147,7 @@ pub(crate) fn score_ids(
 }
 
 /// Opens prompts of token ids in one batch.
-pub(crate) fn open_ids(model: &mut dyn BatchModel, prompts: &[&[u32]]) -> Vec<Opened> {
+pub(crate) fn open_ids(model: &mut dyn BatchModel, prompts: &[&[u32]]) -> Vec<OpenedContext> {
     let prompts: Vec<Prompt> = prompts.iter().map(|ids| ids.to_vec().into()).collect();
     model.open(&prompts.iter().collect::<Vec<_>>()).unwrap()
 }
@@ -161,7 +161,7 @@ pub(crate) fn greedy(golden: &mut Golden, prompt: &Prompt, length: usize) -> (Ve
         let rows = chain(opened.context, &ids[ids.len() - 1..], ids.len() as u32 - 1);
         let logits = golden.model.step(&rows).unwrap();
         let id = ntl_core::sampling::argmax(&logits.row(0)[..tokens]) as u32;
-        let number = logits.number(0).filter(|_| golden.tokenizer.number_token() == Some(id));
+        let number = logits.head_value(0).filter(|_| golden.tokenizer.number_token() == Some(id));
         ids.push(id);
         numbers.push(number.unwrap_or(1.0));
     }

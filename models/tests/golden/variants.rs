@@ -32,7 +32,7 @@ fn the_number_head_says_what_the_originals_does_at_every_position() {
     let mut worst = 0.0_f32;
     for case in golden.cases() {
         let (logits, _) = score(&mut golden.model, &[prompt(&case)], &[target(&case)]);
-        let got: Vec<f32> = (0..logits.rows()).map(|row| logits.number(row).unwrap()).collect();
+        let got: Vec<f32> = (0..logits.rows()).map(|row| logits.head_value(row).unwrap()).collect();
         let want = floats(&case["number_predictions"]);
         worst = worst.max(assert_numbers(&got, &want, &case["id"].to_string()));
     }
@@ -150,7 +150,7 @@ fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch()
     let mut model = RegressionHead::load(&files, facts, false, &Placement::default()).unwrap();
     let mut predict = |prompts: &[Prompt]| -> Vec<f32> {
         let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
-        let row = |opened: &ntl_core::engine::Opened| Row {
+        let row = |opened: &ntl_core::engine::OpenedContext| Row {
             context: opened.context,
             path: PathRow::new(None, opened.first_token),
         };
@@ -158,7 +158,7 @@ fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch()
         let values = model.step(&rows).unwrap();
         opened.iter().for_each(|opened| model.close(opened.context));
         assert!(model.step(&rows).is_err(), "a closed context must be refused");
-        (0..rows.len()).map(|row| values.number(row).unwrap()).collect()
+        (0..rows.len()).map(|row| values.head_value(row).unwrap()).collect()
     };
     let cases = golden["cases"].as_array().unwrap();
     let values = |values: Vec<&Value>| values.iter().map(|v| v.as_f64().unwrap() as f32).collect::<Vec<_>>();

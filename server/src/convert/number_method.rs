@@ -6,7 +6,7 @@
 use ntl_api::{MethodName, NumberOptions};
 use ntl_core::engine::{After, NumberMethod, Precision, Request};
 use ntl_core::numbers::{Estimation, Objective};
-use ntl_core::sampling::Sampling;
+use ntl_core::sampling::SamplingParams;
 
 use super::check;
 use crate::error::AppError;
@@ -25,7 +25,7 @@ const AFTER_BYTES_MAX: usize = 1024;
 /// How the text before a number is written, should one be wanted. The seed comes with each job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TextBefore {
-    pub(super) sampling: Sampling,
+    pub(super) sampling: SamplingParams,
     pub(super) max_tokens: usize,
 }
 

@@ -159,13 +159,15 @@ fn print(options: &NumberOptions, method: MethodName) -> Result<NumberPrint, App
 mod tests {
     use ntl_core::engine::{After, NumberMethod, Precision};
     use ntl_core::numbers;
-    use ntl_core::sampling::Sampling;
+    use ntl_core::sampling::SamplingParams;
     use serde_json::json;
 
     use super::*;
 
-    const TEXT: TextBefore =
-        TextBefore { sampling: Sampling { temperature: 0.5, top_p: 0.75, ..Sampling::PLAIN }, max_tokens: 9 };
+    const TEXT: TextBefore = TextBefore {
+        sampling: SamplingParams { temperature: 0.5, top_p: 0.75, ..SamplingParams::PLAIN },
+        max_tokens: 9,
+    };
 
     fn plan(options: &Value) -> Result<NumberPlan, AppError> {
         NumberPlan::new(options.as_object().unwrap().clone(), TEXT, Some(5), None)
@@ -276,7 +278,7 @@ mod tests {
     #[test]
     fn the_text_before_a_number_is_that_of_the_request() {
         let marker = "#### ".to_owned();
-        let sampling = Sampling { temperature: 0.5, top_p: 0.75, seed: 5, ..Sampling::PLAIN };
+        let sampling = SamplingParams { temperature: 0.5, top_p: 0.75, seed: 5, ..SamplingParams::PLAIN };
         let want = After { marker, rationales: 64, sampling, max_tokens: 9 };
         let found = job(&json!({"after": "#### ", "rationales": 64}));
         assert_eq!(found.after, Some(want));

@@ -1,7 +1,7 @@
 //! Requests as JSON against what becomes of them: every field's default, range and refusals.
 
 use ntl_core::engine::TextJob;
-use ntl_core::sampling::Sampling;
+use ntl_core::sampling::SamplingParams;
 use ntl_models::guide::Constraint;
 use serde_json::{Value, json};
 
@@ -77,8 +77,8 @@ fn defaults_are_those_of_the_api_and_an_explicit_null_is_the_default() {
         assert!(!plan.stream && !plan.include_usage && plan.wanted.guided().is_none());
         assert_eq!(plan.wanted.shown(), Shown::default());
         let job = text(&body);
-        assert_eq!(Sampling { seed: 0, ..job.sampling }, Sampling::PLAIN);
-        let job = TextJob { sampling: Sampling::GREEDY, ..job };
+        assert_eq!(SamplingParams { seed: 0, ..job.sampling }, SamplingParams::PLAIN);
+        let job = TextJob { sampling: SamplingParams::GREEDY, ..job };
         assert_eq!(format!("{job:?}"), format!("{:?}", TextJob::default()));
     }
 }
@@ -96,7 +96,7 @@ fn fields_reach_the_job() {
         best_of: 3,
         max_tokens: 7,
         min_tokens: 6,
-        sampling: Sampling {
+        sampling: SamplingParams {
             temperature: 0.0,
             top_p: 0.5,
             top_k: 3,
@@ -315,13 +315,13 @@ fn the_text_before_a_number_has_the_sampling_of_the_request_and_more_tokens() {
     let by_default = after(&body, &rules());
     assert_eq!(
         by_default.sampling,
-        Sampling {
+        SamplingParams {
             temperature: 0.5,
             top_p: 0.25,
             seed: 5,
             top_k: 9,
             repetition_penalty: 2.0,
-            ..Sampling::PLAIN
+            ..SamplingParams::PLAIN
         }
     );
     assert_eq!(by_default.max_tokens, 256);

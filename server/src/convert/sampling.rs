@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ntl_api::{CompletionRequest, Stop};
-use ntl_core::sampling::Sampling;
+use ntl_core::sampling::SamplingParams;
 
 use super::{Rules, check};
 use crate::error::AppError;
@@ -18,7 +18,7 @@ const STOP_BYTES_MAX: usize = 1024;
 const IDS_MAX: usize = 1024;
 
 /// The sampling of a request; its seed is 0 until a job is made.
-pub(super) fn sampling(request: &CompletionRequest) -> Result<Sampling, AppError> {
+pub(super) fn sampling(request: &CompletionRequest) -> Result<SamplingParams, AppError> {
     let temperature = request.temperature.unwrap_or(1.0);
     check("temperature", (0.0..=2.0).contains(&temperature), "must be from 0 to 2")?;
     let top_p = request.top_p.unwrap_or(1.0);
@@ -34,7 +34,7 @@ pub(super) fn sampling(request: &CompletionRequest) -> Result<Sampling, AppError
     let repetition_penalty = request.repetition_penalty.unwrap_or(1.0);
     let fits = repetition_penalty > 0.0 && repetition_penalty <= 100.0;
     check("repetition_penalty", fits, "must be above 0 and at most 100")?;
-    Ok(Sampling {
+    Ok(SamplingParams {
         temperature,
         top_p,
         top_k: usize::try_from(top_k).unwrap_or(0),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ntl_api::{Loss, LossName, ReductionName, Score, ScoreItem, ScoreRequest, TextOrIds};
 use ntl_core::engine::{ModelInfo, Prompt, ScoreJob, ScoreOutcome, TokenScore};
-use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Reduced, Reduction, Smoothing, reduce};
+use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, Smoothing, reduce};
 use ntl_core::text::TextDecoder;
 use ntl_models::tokenizer::Tokenizer;
 
@@ -222,28 +222,28 @@ impl ScorePrint {
                 .collect(),
             total: wire(self.total(tokens)),
             perplexity: match mean_ce {
-                Reduced::All(mean) => plain(mean.exp()),
-                Reduced::Each(_) => None,
+                ReducedLoss::All(mean) => plain(mean.exp()),
+                ReducedLoss::Each(_) => None,
             },
         }
     }
 
-    fn total(&self, tokens: &[TokenScore]) -> Reduced {
+    fn total(&self, tokens: &[TokenScore]) -> ReducedLoss {
         let ce = self.reduced(LossName::Ce, tokens, self.reduction);
         let Some(ntl) = self.in_total.map(|name| self.reduced(name, tokens, self.reduction)) else {
             return ce;
         };
         let add = |ce: f64, ntl: f64| ce + self.lambda * ntl;
         match (ce, ntl) {
-            (Reduced::All(ce), Reduced::All(ntl)) => Reduced::All(add(ce, ntl)),
-            (Reduced::Each(ce), Reduced::Each(ntl)) => {
-                Reduced::Each(ce.into_iter().zip(ntl).map(|(ce, ntl)| add(ce, ntl)).collect())
+            (ReducedLoss::All(ce), ReducedLoss::All(ntl)) => ReducedLoss::All(add(ce, ntl)),
+            (ReducedLoss::Each(ce), ReducedLoss::Each(ntl)) => {
+                ReducedLoss::Each(ce.into_iter().zip(ntl).map(|(ce, ntl)| add(ce, ntl)).collect())
             }
             (ce, _) => ce,
         }
     }
 
-    fn reduced(&self, name: LossName, tokens: &[TokenScore], reduction: ReductionName) -> Reduced {
+    fn reduced(&self, name: LossName, tokens: &[TokenScore], reduction: ReductionName) -> ReducedLoss {
         let place = self.number_losses().position(|(loss, _)| loss == name);
         let loss = |token: &TokenScore| match place {
             Some(place) => token.losses.get(place).copied().flatten(),
@@ -273,9 +273,9 @@ fn kind(name: LossName) -> Option<NumberLossKind> {
 }
 
 /// A loss for JSON.
-fn wire(reduced: Reduced) -> Loss {
+fn wire(reduced: ReducedLoss) -> Loss {
     match reduced {
-        Reduced::All(loss) => Loss::All(plain(loss)),
-        Reduced::Each(losses) => Loss::Each(losses.into_iter().map(plain).collect()),
+        ReducedLoss::All(loss) => Loss::All(plain(loss)),
+        ReducedLoss::Each(losses) => Loss::Each(losses.into_iter().map(plain).collect()),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ntl_api::CompletionRequest;
 use ntl_core::engine::TextJob;
-use ntl_core::sampling::{Guide, Sampling};
+use ntl_core::sampling::{Guide, SamplingParams};
 
 use super::guided::{Guided, guided};
 use super::number_method::TextBefore;
@@ -34,7 +34,7 @@ pub(crate) struct TextPlan {
     best_of: u32,
     max_tokens: usize,
     min_tokens: usize,
-    sampling: Sampling,
+    sampling: SamplingParams,
     seed: Option<u64>,
     logit_bias: Arc<[(u32, f32)]>,
     stop: Vec<String>,
@@ -179,7 +179,7 @@ impl TextPlan {
         self.refuse_steered(message)?;
         check("stop", self.stop.is_empty(), message)?;
         // Clients send a temperature of 1 unasked.
-        let (sampling, plain) = (self.sampling, Sampling::PLAIN);
+        let (sampling, plain) = (self.sampling, SamplingParams::PLAIN);
         let unasked = sampling.temperature <= 0.0 || sampling.temperature.to_bits() == 1.0_f64.to_bits();
         for (param, asked) in [
             ("temperature", !unasked),
@@ -240,7 +240,7 @@ impl TextPlan {
             best_of: self.best_of,
             max_tokens: self.max_tokens,
             min_tokens: self.min_tokens,
-            sampling: Sampling { seed, ..self.sampling },
+            sampling: SamplingParams { seed, ..self.sampling },
             logit_bias: Arc::clone(&self.logit_bias),
             stop: self.stop.clone(),
             stop_token_ids: self.stop_token_ids.clone(),

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, Opened, Prompt, Row};
+use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, OpenedContext, Prompt, Row};
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
@@ -256,7 +256,7 @@ impl BatchModel for Gated {
         self.model.info()
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
         self.model.open(prompts)
     }
 
@@ -280,7 +280,7 @@ impl BatchModel for Mortal {
         self.0.info()
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError> {
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
         self.0.open(prompts)
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution, whole};
+use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
 use crate::engine::{
     BeamJob, EarlyStopping, EngineError, Event, FinishReason, NodeId, PathRow, TokenLogprob, TokenText,
 };
@@ -91,7 +91,8 @@ impl BeamDecoding {
 
     /// Adds the best continuations of one running text.
     fn extend(&mut self, beam: usize, result: StepResult<'_>, row: usize) -> Result<(), EngineError> {
-        let (logits, node, number) = (whole(result.answer(row))?, result.node(row), result.number(row));
+        let row = result.row(row);
+        let (logits, node, number) = (row.full()?, row.node, row.head_value);
         check_row(logits)?;
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         let known = self.vocabulary.known(logits);

@@ -14,15 +14,17 @@ mod beam_tests;
 #[cfg(test)]
 mod encoding_tests;
 #[cfg(test)]
+mod logits_request_tests;
+#[cfg(test)]
 mod property_tests;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod wanted_tests;
 
 use std::sync::Arc;
 
-use crate::engine::{Answer, EngineError, Event, Logits, NodeId, PathRow, Request, TokenNumber, Wanted};
+use crate::engine::{
+    EngineError, Event, Logits, LogitsRequest, LogitsRow, NodeId, PathRow, Request, TokenNumber,
+};
 use crate::numbers::{NumberGrammar, NumberRules, Softmax};
 use crate::sampling::argmax;
 use crate::text::TextDecoder;
@@ -41,25 +43,40 @@ pub struct StepResult<'a> {
     pub first_node: NodeId,
 }
 
+/// What a model returned for one row.
+#[derive(Debug, Clone, Copy)]
+pub struct RowResult<'a> {
+    pub logits: LogitsRow<'a>,
+    /// The node that the row became.
+    pub node: NodeId,
+    /// What the model's number head predicts after the row, where it has one.
+    pub head_value: Option<f32>,
+}
+
 impl<'a> StepResult<'a> {
-    /// What the model says at the n-th row that the decoding asked for.
-    pub fn answer(&self, n: usize) -> Answer<'a> {
-        self.logits.answer(self.first_row + n)
+    /// The result of the n-th row that the decoding asked for.
+    pub fn row(&self, n: usize) -> RowResult<'a> {
+        RowResult {
+            logits: self.logits.get(self.first_row + n),
+            node: NodeId(self.first_node.0 + n as u32),
+            head_value: self.logits.head_value(self.first_row + n),
+        }
+    }
+}
+
+impl<'a> RowResult<'a> {
+    fn softmax(self) -> Result<Softmax<'a>, EngineError> {
+        Softmax::of(self.logits).ok_or_else(not_a_distribution)
     }
 
-    /// The node that this row became.
-    pub fn node(&self, n: usize) -> NodeId {
-        NodeId(self.first_node.0 + n as u32)
-    }
-
-    /// The probabilities behind it.
-    fn softmax(&self, n: usize) -> Result<Softmax<'a>, EngineError> {
-        Softmax::of(self.answer(n)).ok_or_else(not_a_distribution)
-    }
-
-    /// What the model's number head says at that row, where it has one.
-    pub fn number(&self, n: usize) -> Option<f32> {
-        self.logits.number(self.first_row + n)
+    /// The logits of a row that asked for all of them.
+    fn full(self) -> Result<&'a [f32], EngineError> {
+        match self.logits {
+            LogitsRow::Full(logits) => Ok(logits),
+            LogitsRow::Summary(_) => {
+                Err(EngineError::Step("the model left out logits of a full row".to_owned()))
+            }
+        }
     }
 }
 
@@ -107,34 +124,34 @@ impl Vocabulary {
     }
 
     /// The most probable id that may be produced, of equals the lowest; 0 where none is possible.
-    fn argmax(&self, answer: Answer<'_>) -> u32 {
-        match answer {
-            Answer::Whole(logits) => argmax(self.known(logits)) as u32,
-            Answer::Reduced(reduced) => reduced.best.0,
+    fn argmax(&self, row: LogitsRow<'_>) -> u32 {
+        match row {
+            LogitsRow::Full(logits) => argmax(self.known(logits)) as u32,
+            LogitsRow::Summary(summary) => summary.best_id,
         }
     }
 
     /// The same for a greedy text, which needs one that is possible.
-    fn best(&self, answer: Answer<'_>) -> Result<u32, EngineError> {
-        let best = self.argmax(answer);
-        let logit = match answer {
-            Answer::Whole(logits) => {
+    fn best(&self, row: LogitsRow<'_>) -> Result<u32, EngineError> {
+        let best = self.argmax(row);
+        let logit = match row {
+            LogitsRow::Full(logits) => {
                 check_row(logits)?;
                 self.known(logits).get(best as usize).copied()
             }
-            Answer::Reduced(reduced) => reduced.logit(best).filter(|_| reduced.is_distribution()),
+            LogitsRow::Summary(summary) => summary.logit(best).filter(|_| summary.is_distribution()),
         };
         let possible = logit.is_some_and(|logit| logit > f32::NEG_INFINITY);
         if possible { Ok(best) } else { Err(not_a_distribution()) }
     }
 
-    /// What a search that reads a number by these rules wants to know of its rows. A reduced row says how much is padding
-    /// from `tokens` on only.
-    fn wanted(&self, rules: &NumberRules) -> Wanted {
+    /// Which logits a number search with these rules needs. The padding mass of a summary begins at `tokens`, which must be
+    /// where the grammar's padding begins.
+    fn logits_request(&self, rules: &NumberRules) -> LogitsRequest {
         if self.grammar.tokens() == self.tokens {
-            Wanted::Ids(Arc::clone(rules.read_ids()))
+            LogitsRequest::Ids(Arc::clone(rules.read_ids()))
         } else {
-            Wanted::All
+            LogitsRequest::All
         }
     }
 
@@ -161,14 +178,6 @@ impl Vocabulary {
             Request::Number(job) => number::decoding(job, self, before, first_token),
             Request::Score(job) => Box::new(score::ScoreDecoding::new(job, first_token)),
         }
-    }
-}
-
-/// The logits of a row that wanted all of them.
-fn whole(answer: Answer<'_>) -> Result<&[f32], EngineError> {
-    match answer {
-        Answer::Whole(logits) => Ok(logits),
-        Answer::Reduced(_) => Err(EngineError::Step("the model kept logits that were asked for".to_owned())),
     }
 }
 

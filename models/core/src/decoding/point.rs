@@ -29,7 +29,7 @@ impl Decoding for PointDecoding {
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
-        let value = result.number(0).map(f64::from).filter(|value| value.is_finite());
+        let value = result.row(0).head_value.map(f64::from).filter(|value| value.is_finite());
         let value = value.ok_or_else(not_a_distribution)?;
         match &self.request {
             Request::Text(job) => {

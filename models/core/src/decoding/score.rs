@@ -1,6 +1,6 @@
 //! Scoring a target: a chain of rows, as many of a step as fit, whose logits are read and not chosen from.
 
-use super::{Decoding, Progress, StepResult, whole};
+use super::{Decoding, Progress, StepResult};
 use crate::engine::{
     EngineError, Event, NodeId, PathRow, ScoreJob, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore,
 };
@@ -52,7 +52,7 @@ impl Decoding for ScoreDecoding {
         let first = self.scores.len();
         let wanted = self.job.target.len().min(self.asked as usize);
         for place in first..wanted {
-            let logits = whole(result.answer(place - first))?;
+            let logits = result.row(place - first).full()?;
             let score = self.score(logits, self.job.target.ids[place])?;
             self.scores.push(score);
         }

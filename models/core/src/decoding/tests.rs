@@ -5,8 +5,8 @@ use crate::engine::{
     After, BatchModel, ContextId, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator, TextJob,
 };
 use crate::numbers::{Estimation, GrammarLimits, Interval, Objective};
-use crate::sampling::Sampling;
-use crate::scripted::{ScriptedModel, only_wanted};
+use crate::sampling::SamplingParams;
+use crate::scripted::{ScriptedModel, only_requested};
 
 /// Pieces of the toy vocabulary; 0 starts and 1 ends a text. `12` is a token of two digits.
 pub(super) const PIECES: [&str; 17] =
@@ -89,7 +89,7 @@ pub(super) fn drive(
         assert_eq!(sparing.next_rows(rows_max), paths);
         let rows: Vec<_> = paths.into_iter().map(|path| Row { context, path }).collect();
         let logits = model.step(&rows).unwrap();
-        let wanted = only_wanted(&logits, &rows, model.info().tokens).unwrap();
+        let wanted = only_requested(&logits, &rows, model.info().tokens).unwrap();
         let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(nodes) };
         nodes += rows.len() as u32;
         let progress = decoding.advance(result, &mut events);
@@ -360,14 +360,15 @@ fn thinks_first(text: &str) -> Vec<(&'static str, f64)> {
     }
 }
 
-fn after(marker: &str, rationales: u32, sampling: Sampling) -> NumberJob {
+fn after(marker: &str, rationales: u32, sampling: SamplingParams) -> NumberJob {
     let after = After { marker: marker.to_owned(), rationales, sampling, max_tokens: 6 };
     NumberJob { after: Some(after), ..number_job() }
 }
 
 #[test]
 fn a_number_is_read_behind_the_text_that_comes_first() {
-    let events = run(model(thinks_first), Request::Number(after(". ", 1, Sampling::GREEDY)), 16).unwrap();
+    let events =
+        run(model(thinks_first), Request::Number(after(". ", 1, SamplingParams::GREEDY)), 16).unwrap();
     let (Some(Event::Number(outcome)), shown) = (events.last(), shown(&events)) else { panic!("{events:?}") };
     let want = [("4", 0.75), ("5", 0.25)].map(|(text, p)| (text.to_owned(), p));
     assert_eq!((shown.as_str(), leaves(outcome)), ("x. ", want.to_vec()));
@@ -384,7 +385,7 @@ fn shown(events: &[Event]) -> String {
 
 #[test]
 fn distributions_behind_several_texts_are_averaged_at_any_width() {
-    let sampling = Sampling { seed: 11, ..Sampling::PLAIN };
+    let sampling = SamplingParams { seed: 11, ..SamplingParams::PLAIN };
     let ask = |rows_max| {
         let outcome = number(model(thinks_first), after(".", 64, sampling), rows_max);
         NumberOutcome { forward_passes: 0, ..outcome }
@@ -398,7 +399,7 @@ fn distributions_behind_several_texts_are_averaged_at_any_width() {
 
 #[test]
 fn a_text_that_never_comes_to_the_marker_is_no_number() {
-    let outcome = number(model(thinks_first), after("####", 1, Sampling::GREEDY), 16);
+    let outcome = number(model(thinks_first), after("####", 1, SamplingParams::GREEDY), 16);
     assert_eq!(outcome.reached, 0);
     assert_masses(&outcome, 0.0, 1.0, 0.0);
 }
@@ -408,6 +409,6 @@ fn a_marker_inside_a_token_leaves_the_rest_to_the_number() {
     // The marker is a digit here, so that the token `12` holds it and the first digit behind it.
     let says_12 = |text: &str| if text.is_empty() { vec![("12", 1.0)] } else { vec![("5", 0.5), ("", 0.5)] };
     let limits = GrammarLimits::new(2, 0, true).unwrap();
-    let outcome = number(model(says_12), NumberJob { limits, ..after("1", 1, Sampling::GREEDY) }, 16);
+    let outcome = number(model(says_12), NumberJob { limits, ..after("1", 1, SamplingParams::GREEDY) }, 16);
     assert_eq!(leaves(&outcome), [("2".to_owned(), 0.5), ("25".to_owned(), 0.25)]);
 }

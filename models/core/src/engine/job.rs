@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Prompt, ScoreJob};
 use crate::numbers::{Distribution, Estimation, GrammarLimits, Interval, Objective};
-use crate::sampling::{Guide, Sampling};
+use crate::sampling::{Guide, SamplingParams};
 
 /// Tokens of the longest number: two times 20 digits with their separators, a sign, a point and a space.
 const NUMBER_TOKENS_MAX: usize = 64;
@@ -132,7 +132,7 @@ pub struct TextJob {
     /// Nothing ends a text before it has this many tokens.
     pub min_tokens: usize,
     /// How tokens are chosen.
-    pub sampling: Sampling,
+    pub sampling: SamplingParams,
     /// What is added to the logits of these ids.
     pub logit_bias: Arc<[(u32, f32)]>,
     /// A text ends before the first of these strings.
@@ -166,7 +166,7 @@ impl Default for TextJob {
             best_of: 1,
             max_tokens: 16,
             min_tokens: 0,
-            sampling: Sampling::GREEDY,
+            sampling: SamplingParams::GREEDY,
             logit_bias: Arc::from([]),
             stop: Vec::new(),
             stop_token_ids: Vec::new(),
@@ -300,7 +300,7 @@ pub struct After {
     /// How many texts are written; the distributions of their numbers are averaged.
     pub rationales: u32,
     /// How their tokens are chosen.
-    pub sampling: Sampling,
+    pub sampling: SamplingParams,
     /// Most tokens of each text, the marker included.
     pub max_tokens: usize,
 }

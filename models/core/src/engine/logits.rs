@@ -1,87 +1,90 @@
-//! What rows want to know of the logits behind them, and how a model answers: in plain `f32`, whole or reduced.
+//! Which logits a row asks for, and what a model returns: plain `f32` rows, complete or summarised.
 
 use std::sync::Arc;
 
 use super::ModelError;
 
-/// What a decoding needs of the logits behind a row. A model may always answer with all of them.
+/// Which of the logits after a row a decoding needs. A model may always return the full row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Wanted {
-    /// Every logit.
+pub enum LogitsRequest {
     #[default]
     All,
     /// The most probable id.
     Best,
-    /// The most probable id, what the softmax divides by, and the logits of these ids, which rise.
+    /// The most probable id, the softmax denominator, and the logits of these ids (ascending).
     Ids(Arc<[u32]>),
 }
 
-/// What a model says behind one row.
+/// The logits after one row.
 #[derive(Debug, Clone, Copy)]
-pub enum Answer<'a> {
-    /// Every logit, as wide as the output layer (padding ids included). It answers whatever was wanted.
-    Whole(&'a [f32]),
-    /// What was wanted and no more.
-    Reduced(&'a Reduced),
+pub enum LogitsRow<'a> {
+    /// Every logit, as wide as the output layer (padding ids included).
+    Full(&'a [f32]),
+    /// No more than a [`LogitsRequest::Best`] or [`LogitsRequest::Ids`] asks for.
+    Summary(&'a LogitsSummary),
 }
 
-/// What [`Wanted::Best`] and [`Wanted::Ids`] ask for, worked out where the logits are.
+/// What a device computes of a row of logits, so that the row itself need not be copied to the host.
 ///
-/// Where a logit is NaN or infinitely large, or all are minus infinity, `total` is NaN.
+/// Where a logit is NaN or `+inf`, or all are `-inf`, `total` is NaN.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reduced {
+pub struct LogitsSummary {
     /// Ids from here on are padding.
     pub tokens: usize,
-    /// The id with the largest logit below `tokens`, of equals the lowest, and this logit.
-    pub best: (u32, f32),
+    /// The id below `tokens` with the largest logit; the lowest of equals.
+    pub best_id: u32,
+    pub best_logit: f32,
     /// The largest logit of the whole row.
     pub max: f32,
-    /// `sum(exp(logit - max))` of the whole row.
+    /// `sum(exp(logit - max))` over the whole row.
     pub total: f64,
-    /// The same of padding alone.
+    /// `sum(exp(logit - max))` over padding alone.
     pub padding: f64,
-    /// The ids that were asked for, rising.
+    /// The requested ids, ascending. Shared by all rows of a request.
     pub ids: Arc<[u32]>,
-    /// Their logits.
+    /// One logit for each of `ids`.
     pub logits: Vec<f32>,
 }
 
-impl Reduced {
+impl LogitsSummary {
     /// Whether the row has a softmax.
     pub fn is_distribution(&self) -> bool {
         self.max.is_finite() && self.total.is_finite()
     }
 
-    /// The logit of an id that was asked for, or of the best one.
+    /// The logit of a requested id, or of the best one.
     pub fn logit(&self, id: u32) -> Option<f32> {
-        if id == self.best.0 {
-            return Some(self.best.1);
+        if id == self.best_id {
+            return Some(self.best_logit);
         }
         self.ids.binary_search(&id).ok().and_then(|place| self.logits.get(place)).copied()
     }
 }
 
-/// What follows the rows of one step, in their order.
+/// The logits after the rows of one step, in their order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logits {
-    rows: Vec<Kept>,
-    /// Whole rows, one behind the other.
+    rows: Vec<StoredRow>,
+    /// Full rows, one after the other.
     values: Vec<f32>,
     vocab: usize,
-    /// What a number head says at each row; empty for models without one.
-    numbers: Vec<f32>,
 }
 
-/// How a row is answered.
 #[derive(Debug, Clone, PartialEq)]
-enum Kept {
-    /// By the whole row of this number.
-    Whole(usize),
-    Reduced(Box<Reduced>),
+struct StoredRow {
+    content: RowContent,
+    head_value: Option<f32>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum RowContent {
+    /// The full row of this number in `values`.
+    Full(usize),
+    Summary(Box<LogitsSummary>),
 }
 
 impl Logits {
-    /// Whole rows: `values` holds `rows * vocab` numbers, row by row.
+    /// Full rows: `values` is `[rows, vocab]`.
     ///
     /// # Errors
     /// When `values` is not a whole number of rows.
@@ -90,64 +93,74 @@ impl Logits {
         Self::mixed(values, vocab, std::iter::repeat_n(None, rows))
     }
 
-    /// One answer a row: what it was reduced to, or for `None` the next of the whole rows in `values`.
+    /// One entry a row: its summary, or for `None` the next of the full rows in `values` (`[full rows, vocab]`).
     ///
     /// # Errors
     /// When `values` does not hold exactly those rows.
     pub fn mixed(
         values: Vec<f32>,
         vocab: usize,
-        answers: impl IntoIterator<Item = Option<Reduced>>,
+        rows: impl IntoIterator<Item = Option<LogitsSummary>>,
     ) -> Result<Self, ModelError> {
-        let mut whole = 0;
-        let keep = |answer: Option<Reduced>| match answer {
-            Some(reduced) => Kept::Reduced(Box::new(reduced)),
-            None => {
-                whole += 1;
-                Kept::Whole(whole - 1)
-            }
+        let mut full = 0;
+        let store = |summary: Option<LogitsSummary>| {
+            let content = match summary {
+                Some(summary) => RowContent::Summary(Box::new(summary)),
+                None => {
+                    full += 1;
+                    RowContent::Full(full - 1)
+                }
+            };
+            StoredRow { content, head_value: None }
         };
-        let rows = answers.into_iter().map(keep).collect();
-        if vocab == 0 || values.len() != whole * vocab {
+        let rows = rows.into_iter().map(store).collect();
+        if vocab == 0 || values.len() != full * vocab {
             return Err(ModelError::LogitsShape { values: values.len(), vocab });
         }
-        Ok(Self { rows, values, vocab, numbers: Vec::new() })
+        Ok(Self { rows, values, vocab })
     }
 
-    /// The same rows with what the model's number head says at each of them.
+    /// The same rows with the number that the model's number head predicts after each of them.
     ///
     /// # Errors
-    /// When there is not one number a row.
-    pub fn with_numbers(self, numbers: Vec<f32>) -> Result<Self, ModelError> {
-        if numbers.len() != self.rows() {
-            return Err(ModelError::LogitsShape { values: numbers.len(), vocab: 1 });
+    /// When there is not one value a row.
+    pub fn with_head_values(mut self, values: Vec<f32>) -> Result<Self, ModelError> {
+        if values.len() != self.rows() {
+            return Err(ModelError::LogitsShape { values: values.len(), vocab: 1 });
         }
-        Ok(Self { numbers, ..self })
+        for (row, value) in self.rows.iter_mut().zip(values) {
+            row.head_value = Some(value);
+        }
+        Ok(self)
     }
 
-    /// What the model's number head says at a row: the number that may follow it. `None` without such a head.
-    pub fn number(&self, index: usize) -> Option<f32> {
-        self.numbers.get(index).copied()
+    /// The number that the model's number head predicts after a row; `None` for models without such a head.
+    #[inline]
+    pub fn head_value(&self, index: usize) -> Option<f32> {
+        self.rows[index].head_value
     }
 
-    /// What the model says at a row.
-    pub fn answer(&self, index: usize) -> Answer<'_> {
-        match &self.rows[index] {
-            Kept::Whole(place) => Answer::Whole(&self.values[place * self.vocab..(place + 1) * self.vocab]),
-            Kept::Reduced(reduced) => Answer::Reduced(reduced),
+    #[inline]
+    pub fn get(&self, index: usize) -> LogitsRow<'_> {
+        match &self.rows[index].content {
+            RowContent::Full(place) => LogitsRow::Full(&self.values[place * self.vocab..][..self.vocab]),
+            RowContent::Summary(summary) => LogitsRow::Summary(summary),
         }
     }
 
-    /// The logits of one row, as wide as the model's output layer (padding ids included); none of a row that was
-    /// answered by less.
+    /// The full row after a row that asked for [`LogitsRequest::All`].
+    ///
+    /// # Panics
+    /// When the model returned only a summary.
+    #[expect(clippy::panic, reason = "models return the full row for `LogitsRequest::All`")]
     pub fn row(&self, index: usize) -> &[f32] {
-        match self.answer(index) {
-            Answer::Whole(logits) => logits,
-            Answer::Reduced(_) => &[],
+        match self.get(index) {
+            LogitsRow::Full(logits) => logits,
+            LogitsRow::Summary(_) => panic!("row {index} did not ask for all logits"),
         }
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
@@ -157,33 +170,41 @@ impl Logits {
 mod tests {
     use super::*;
 
-    fn reduced() -> Reduced {
+    fn summary() -> LogitsSummary {
         let (ids, logits) = (Arc::from([2, 5]), vec![-1.0, -2.0]);
-        Reduced { tokens: 6, best: (3, 4.0), max: 4.0, total: 1.5, padding: 0.0, ids, logits }
+        let (best_id, best_logit) = (3, 4.0);
+        LogitsSummary { tokens: 6, best_id, best_logit, max: 4.0, total: 1.5, padding: 0.0, ids, logits }
     }
 
     #[test]
-    fn whole_and_reduced_rows_keep_their_order() {
-        let rows = [None, Some(reduced()), None];
+    fn full_and_summarised_rows_keep_their_order() {
+        let rows = [None, Some(summary()), None];
         let logits = Logits::mixed(vec![1.0, 2.0, 3.0, 4.0], 2, rows).unwrap();
         assert_eq!(logits.rows(), 3);
-        assert_eq!([logits.row(0), logits.row(1), logits.row(2)], [&[1.0, 2.0][..], &[], &[3.0, 4.0]]);
-        assert!(matches!(logits.answer(1), Answer::Reduced(found) if *found == reduced()));
-        assert!(logits.with_numbers(vec![1.0, 2.0]).is_err(), "a number is missing");
+        assert_eq!([logits.row(0), logits.row(2)], [&[1.0, 2.0], &[3.0, 4.0]]);
+        assert!(matches!(logits.get(1), LogitsRow::Summary(found) if *found == summary()));
+        assert!(logits.with_head_values(vec![1.0, 2.0]).is_err(), "a value is missing");
+    }
+
+    #[test]
+    #[should_panic = "row 0 did not ask for all logits"]
+    fn a_summarised_row_has_no_full_row() {
+        let logits = Logits::mixed(Vec::new(), 2, [Some(summary())]).unwrap();
+        logits.row(0);
     }
 
     #[test]
     fn values_that_are_no_whole_rows_are_refused() {
         assert!(Logits::new(vec![0.0; 5], 2).is_err());
         assert!(Logits::new(vec![], 0).is_err());
-        assert!(Logits::mixed(vec![0.0; 2], 2, [Some(reduced())]).is_err());
+        assert!(Logits::mixed(vec![0.0; 2], 2, [Some(summary())]).is_err());
         assert!(Logits::mixed(vec![0.0; 2], 2, [None, None]).is_err());
     }
 
     #[test]
-    fn only_logits_that_were_asked_for_and_the_best_are_there() {
-        let logits = [0, 2, 3, 5, 7].map(|id| reduced().logit(id));
+    fn only_requested_logits_and_the_best_are_there() {
+        let logits = [0, 2, 3, 5, 7].map(|id| summary().logit(id));
         assert_eq!(logits, [None, Some(-1.0), Some(4.0), Some(-2.0), None]);
-        assert!(!Reduced { total: f64::NAN, ..reduced() }.is_distribution());
+        assert!(!LogitsSummary { total: f64::NAN, ..summary() }.is_distribution());
     }
 }

@@ -18,8 +18,8 @@ pub use job::{
     After, BeamJob, EarlyStopping, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request,
     Terminator, TextJob,
 };
-pub use logits::{Answer, Logits, Reduced, Wanted};
+pub use logits::{Logits, LogitsRequest, LogitsRow, LogitsSummary};
 pub use model::{
-    BatchModel, CacheCost, ContextId, ModelInfo, NodeId, NumberEncoding, Opened, PathRow, Prompt, Row,
+    BatchModel, CacheCost, ContextId, ModelInfo, NodeId, NumberEncoding, OpenedContext, PathRow, Prompt, Row,
 };
 pub use score::{ScoreJob, ScoreOutcome, TokenScore};

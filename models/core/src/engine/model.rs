@@ -1,6 +1,6 @@
 //! What a model offers to the batch engine. No tensors cross this line.
 
-use super::{Logits, ModelError, Wanted};
+use super::{Logits, LogitsRequest, ModelError};
 
 /// Names one opened context of a model; never reused within a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,19 +66,19 @@ pub struct PathRow {
     /// The number that the token stands for, where it stands for one beside it (xVal). `None` takes what the model
     /// itself predicted at the parent.
     pub number: Option<f32>,
-    /// What is to be known of the logits behind it.
-    pub wanted: Wanted,
+    /// Which of the logits after it are needed.
+    pub logits: LogitsRequest,
 }
 
 impl PathRow {
     /// The row of `token` after `parent`, with all of its logits.
     pub fn new(parent: Option<NodeId>, token: u32) -> Self {
-        Self { parent, token, number: None, wanted: Wanted::All }
+        Self { parent, token, number: None, logits: LogitsRequest::All }
     }
 
-    /// The same row, of whose logits only so much is to be known.
-    pub fn wanting(self, wanted: Wanted) -> Self {
-        Self { wanted, ..self }
+    /// The same row with another request for logits.
+    pub fn with_logits(self, logits: LogitsRequest) -> Self {
+        Self { logits, ..self }
     }
 }
 
@@ -93,13 +93,13 @@ pub struct Row {
 
 /// A context that was just opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedContext {
     /// Its name in later calls.
     pub context: ContextId,
     /// The token of its first row: the decoder start token, or a decoder-only model's last prompt token.
     pub first_token: u32,
     /// How many of the prompt's tokens were not computed again, because an earlier prompt began with them.
-    pub reused_tokens: usize,
+    pub cached_tokens: usize,
 }
 
 /// How a checkpoint writes numbers.
@@ -190,7 +190,7 @@ pub trait BatchModel: Send {
     ///
     /// # Errors
     /// When the computation fails; then none of the prompts was opened.
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<Opened>, ModelError>;
+    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError>;
 
     /// Decodes one token at each row and returns the logits of what may follow it, or as much of them as the row wants to
     /// know. More is allowed: whole rows answer everything.

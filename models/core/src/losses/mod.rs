@@ -20,7 +20,7 @@ pub use level::{Digit, NumberLevel};
 pub use number_loss::{NumberLoss, NumberLossKind, Squash};
 pub use pieces::{NtlossVocabulary, PlacedDigit};
 pub use position::Position;
-pub use reduce::{Reduced, Reduction, reduce, reduce_weighted};
+pub use reduce::{ReducedLoss, Reduction, reduce, reduce_weighted};
 pub use smoothing::Smoothing;
 pub use tokens::NumberTokens;
 

@@ -18,7 +18,7 @@ pub enum Reduction {
 
 /// Losses after their [`Reduction`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reduced {
+pub enum ReducedLoss {
     /// Of all positions together.
     All(f64),
     /// Of each position.
@@ -30,7 +30,7 @@ pub enum Reduced {
 ///
 /// Without a position that counts, mean and sum are 0, as in ntloss. (The mean of the paper's code is NaN then, and spoils
 /// a training step on a batch without numbers.)
-pub fn reduce(losses: &[Option<f64>], reduction: Reduction) -> Reduced {
+pub fn reduce(losses: &[Option<f64>], reduction: Reduction) -> ReducedLoss {
     reduced(losses, |_| 1.0, reduction)
 }
 
@@ -42,12 +42,12 @@ pub fn reduce_weighted(
     losses: &[Option<f64>],
     weights: &[f64],
     reduction: Reduction,
-) -> Result<Reduced, LossError> {
+) -> Result<ReducedLoss, LossError> {
     check(weights, losses.len())?;
     Ok(reduced(losses, |at| weights[at], reduction))
 }
 
-fn reduced(losses: &[Option<f64>], weight: impl Fn(usize) -> f64, reduction: Reduction) -> Reduced {
+fn reduced(losses: &[Option<f64>], weight: impl Fn(usize) -> f64, reduction: Reduction) -> ReducedLoss {
     let counted = || losses.iter().enumerate().filter_map(|(at, loss)| Some((weight(at), (*loss)?)));
     // A weight of 0 leaves out even an infinite loss.
     let weighted = |(weight, loss): (f64, f64)| if weight > 0.0 { weight * loss } else { 0.0 };
@@ -56,9 +56,9 @@ fn reduced(losses: &[Option<f64>], weight: impl Fn(usize) -> f64, reduction: Red
     let weights = || counted().map(|(weight, _)| weight).sum::<f64>();
     let each = |(at, loss): (usize, &Option<f64>)| loss.map_or(0.0, |loss| weighted((weight(at), loss)));
     match reduction {
-        Reduction::Mean => Reduced::All(sum() / weights().max(WEIGHTS_MIN)),
-        Reduction::Sum => Reduced::All(sum()),
-        Reduction::None => Reduced::Each(losses.iter().enumerate().map(each).collect()),
+        Reduction::Mean => ReducedLoss::All(sum() / weights().max(WEIGHTS_MIN)),
+        Reduction::Sum => ReducedLoss::All(sum()),
+        Reduction::None => ReducedLoss::Each(losses.iter().enumerate().map(each).collect()),
     }
 }
 

@@ -140,8 +140,8 @@ fn smoothing_towards_impossible_tokens_is_infinite_and_never_nan() {
 fn a_reduction_weighs_positions_and_is_zero_without_any() {
     let losses = [Some(2.0), None, Some(4.0)];
     let all = |weights: &[f64], reduction| match reduce_weighted(&losses, weights, reduction).unwrap() {
-        Reduced::All(loss) => loss,
-        Reduced::Each(losses) => panic!("{losses:?}"),
+        ReducedLoss::All(loss) => loss,
+        ReducedLoss::Each(losses) => panic!("{losses:?}"),
     };
     assert_near(all(&[1.0; 3], Reduction::Mean), 3.0);
     assert_near(all(&[1.0; 3], Reduction::Sum), 6.0);
@@ -149,14 +149,14 @@ fn a_reduction_weighs_positions_and_is_zero_without_any() {
     assert_near(all(&[1.0, 9.0, 3.0], Reduction::Sum), 14.0);
     assert_near(all(&[0.0, 1.0, 0.0], Reduction::Mean), 0.0);
     let each = reduce_weighted(&losses, &[0.5, 1.0, 1.0], Reduction::None).unwrap();
-    assert_eq!(each, Reduced::Each(vec![1.0, 0.0, 4.0]));
+    assert_eq!(each, ReducedLoss::Each(vec![1.0, 0.0, 4.0]));
     for nothing in [&[][..], &[None]] {
-        let Reduced::All(zero) = reduce(nothing, Reduction::Mean) else { panic!("a mean is one value") };
+        let ReducedLoss::All(zero) = reduce(nothing, Reduction::Mean) else { panic!("a mean is one value") };
         assert!(zero.abs() <= 0.0 && zero.is_sign_positive());
     }
-    assert_eq!(reduce(&losses, Reduction::None), Reduced::Each(vec![2.0, 0.0, 4.0]));
+    assert_eq!(reduce(&losses, Reduction::None), ReducedLoss::Each(vec![2.0, 0.0, 4.0]));
     let infinite = reduce_weighted(&[Some(f64::INFINITY)], &[0.0], Reduction::Sum);
-    assert_eq!(infinite.unwrap(), Reduced::All(0.0));
+    assert_eq!(infinite.unwrap(), ReducedLoss::All(0.0));
 }
 
 #[test]

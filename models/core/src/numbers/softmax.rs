@@ -2,13 +2,13 @@
 //!
 //! Every probability of a row comes from the same [`exp`], so that what is left of 1 is exactly what was not counted.
 
-use crate::engine::{Answer, Reduced};
+use crate::engine::{LogitsRow, LogitsSummary};
 use crate::sampling::largest;
 
 /// The softmax over a whole row, of which a part may be all that is known.
 #[derive(Debug, Clone, Copy)]
 pub struct Softmax<'a> {
-    row: Answer<'a>,
+    row: LogitsRow<'a>,
     max: f32,
     total: f64,
 }
@@ -18,24 +18,24 @@ impl<'a> Softmax<'a> {
     pub fn new(logits: &'a [f32]) -> Option<Self> {
         let max = largest(logits);
         let total = sum_of_exps(logits, max);
-        let row = Answer::Whole(logits);
+        let row = LogitsRow::Full(logits);
         (max.is_finite() && total.is_finite()).then_some(Self { row, max, total })
     }
 
     /// The softmax of a row that a model answered, whole or reduced; `None` as above.
-    pub fn of(answer: Answer<'a>) -> Option<Self> {
+    pub fn of(answer: LogitsRow<'a>) -> Option<Self> {
         match answer {
-            Answer::Whole(logits) => Self::new(logits),
-            Answer::Reduced(reduced) => Self::reduced(reduced),
+            LogitsRow::Full(logits) => Self::new(logits),
+            LogitsRow::Summary(reduced) => Self::reduced(reduced),
         }
     }
 
-    fn reduced(reduced: &'a Reduced) -> Option<Self> {
+    fn reduced(reduced: &'a LogitsSummary) -> Option<Self> {
         let max = reduced.max;
         let asked: f64 = reduced.logits.iter().map(|&logit| f64::from(exp(logit - max))).sum();
         // Added up elsewhere: rounding must not make a part more than the whole.
         let total = reduced.total.max(asked + reduced.padding);
-        reduced.is_distribution().then_some(Self { row: Answer::Reduced(reduced), max, total })
+        reduced.is_distribution().then_some(Self { row: LogitsRow::Summary(reduced), max, total })
     }
 
     /// Probability of one token; 0 for ids beyond the row. Of a reduced row only ids that were asked for have one, and
@@ -47,10 +47,10 @@ impl<'a> Softmax<'a> {
     /// Probability of all ids from `first` on; of a reduced row, where padding begins.
     pub fn probability_from(&self, first: usize) -> f64 {
         match self.row {
-            Answer::Whole(logits) => {
+            LogitsRow::Full(logits) => {
                 sum_of_exps(logits.get(first..).unwrap_or_default(), self.max) / self.total
             }
-            Answer::Reduced(reduced) => {
+            LogitsRow::Summary(reduced) => {
                 debug_assert_eq!(first, reduced.tokens, "padding begins elsewhere");
                 reduced.padding / self.total
             }
@@ -65,8 +65,8 @@ impl<'a> Softmax<'a> {
 
     fn logit(&self, id: u32) -> Option<f32> {
         match self.row {
-            Answer::Whole(logits) => logits.get(id as usize).copied(),
-            Answer::Reduced(reduced) => {
+            LogitsRow::Full(logits) => logits.get(id as usize).copied(),
+            LogitsRow::Summary(reduced) => {
                 let logit = reduced.logit(id);
                 debug_assert!(logit.is_some(), "nobody asked for the logit of {id}");
                 logit
@@ -137,18 +137,27 @@ mod tests {
     }
 
     /// Ids 1, 2 and 4 of a row of five tokens and one id of padding, and its sum times `share`.
-    fn reduced(logits: [f32; 6], share: f64) -> Reduced {
+    fn reduced(logits: [f32; 6], share: f64) -> LogitsSummary {
         let exp = |id: usize| f64::from(logits[id] - logits[3]).exp();
         let (ids, some) = ([1, 2, 4].into(), vec![logits[1], logits[2], logits[4]]);
         let total = share * (0..6).map(exp).sum::<f64>();
-        Reduced { tokens: 5, best: (3, logits[3]), max: logits[3], total, padding: exp(5), ids, logits: some }
+        LogitsSummary {
+            tokens: 5,
+            best_id: 3,
+            best_logit: logits[3],
+            max: logits[3],
+            total,
+            padding: exp(5),
+            ids,
+            logits: some,
+        }
     }
 
     #[test]
     fn a_reduced_row_has_the_probabilities_of_the_whole_one() {
         let logits = [1.0, -2.0, 0.5, 3.0, f32::NEG_INFINITY, 2.0];
         let (whole, reduced) = (Softmax::new(&logits).unwrap(), reduced(logits, 1.0));
-        let part = Softmax::of(Answer::Reduced(&reduced)).unwrap();
+        let part = Softmax::of(LogitsRow::Summary(&reduced)).unwrap();
         for id in [1, 2, 3, 4] {
             assert!((part.probability(id) - whole.probability(id)).abs() < 1e-7, "{id}");
         }
@@ -161,8 +170,8 @@ mod tests {
         // Of a row that has all its mass in what was asked for, a sum that rounding made too small.
         let low = f32::NEG_INFINITY;
         let reduced = reduced([low, 1.0, 2.0, 3.0, 2.5, low], 1.0 - 1e-6);
-        let reduced = Reduced { ids: [1, 2, 3, 4].into(), logits: vec![1.0, 2.0, 3.0, 2.5], ..reduced };
-        let softmax = Softmax::of(Answer::Reduced(&reduced)).unwrap();
+        let reduced = LogitsSummary { ids: [1, 2, 3, 4].into(), logits: vec![1.0, 2.0, 3.0, 2.5], ..reduced };
+        let softmax = Softmax::of(LogitsRow::Summary(&reduced)).unwrap();
         let sum: f64 = (1..5).map(|id| softmax.probability(id)).sum();
         assert!((sum - 1.0).abs() < 1e-12, "{sum}");
     }
@@ -170,9 +179,9 @@ mod tests {
     #[test]
     fn a_reduced_row_that_is_no_distribution_is_refused() {
         let broken = reduced([0.0, 1.0, 2.0, 3.0, 2.5, 0.0], f64::NAN);
-        assert!(Softmax::of(Answer::Reduced(&broken)).is_none());
-        let infinite = Reduced { max: f32::INFINITY, ..reduced([0.0; 6], 1.0) };
-        assert!(Softmax::of(Answer::Reduced(&infinite)).is_none());
+        assert!(Softmax::of(LogitsRow::Summary(&broken)).is_none());
+        let infinite = LogitsSummary { max: f32::INFINITY, ..reduced([0.0; 6], 1.0) };
+        assert!(Softmax::of(LogitsRow::Summary(&infinite)).is_none());
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use std::cmp::Ordering;
 
-use super::Sampling;
+use super::SamplingParams;
 
 /// A token's index with its weight: its probability over that of the most probable token.
 type Weighted = (usize, f64);
 
 /// The token at `point` (in [0, 1)) of what the cut-offs leave of the distribution. `max` is the largest logit. `None`
 /// only when rounding leaves nothing.
-pub(super) fn draw(logits: &[f32], max: f32, sampling: &Sampling, point: f64) -> Option<usize> {
+pub(super) fn draw(logits: &[f32], max: f32, sampling: &SamplingParams, point: f64) -> Option<usize> {
     let weights = candidates(logits, max, sampling);
     let mut left = point * total(&weights);
     weights.into_iter().find_map(|(index, weight)| {
@@ -23,7 +23,7 @@ fn total(weights: &[Weighted]) -> f64 {
 }
 
 /// The tokens that may be drawn: in their own order where nothing is cut by rank, else most probable first.
-fn candidates(logits: &[f32], max: f32, sampling: &Sampling) -> Vec<Weighted> {
+fn candidates(logits: &[f32], max: f32, sampling: &SamplingParams) -> Vec<Weighted> {
     let weigh = |logit: f32| (f64::from(logit - max) / sampling.temperature).exp();
     let mut weights: Vec<Weighted> = logits
         .iter()

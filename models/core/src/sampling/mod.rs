@@ -19,7 +19,7 @@ use penalties::Seen;
 
 /// How tokens are chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampling {
+pub struct SamplingParams {
     /// 0 takes the most probable token; otherwise logits are divided by it.
     pub temperature: f64,
     /// Sample only from the most probable tokens that together reach this mass, in (0, 1].
@@ -39,7 +39,7 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-impl Sampling {
+impl SamplingParams {
     /// Always the most probable token.
     pub const GREEDY: Self = Self {
         temperature: 0.0,
@@ -59,7 +59,7 @@ impl Sampling {
 /// The state of choosing tokens along one path.
 #[derive(Debug, Clone)]
 pub struct Sampler {
-    sampling: Sampling,
+    sampling: SamplingParams,
     rng: ChaCha8Rng,
     /// What penalties are about, where there are any.
     seen: Option<Seen>,
@@ -67,7 +67,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// `path` gives each of several texts of one request its own stream of random numbers.
-    pub fn new(sampling: Sampling, path: u64) -> Self {
+    pub fn new(sampling: SamplingParams, path: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
         rng.set_stream(path);
         Self { sampling, rng, seen: Seen::of(&sampling) }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Sampling;
+use super::SamplingParams;
 
 /// Which tokens stand before the next one: how often each was generated; 0 for those of the prompt only.
 #[derive(Debug, Clone)]
@@ -10,7 +10,7 @@ pub(super) struct Seen(HashMap<u32, u32>);
 
 impl Seen {
     /// `None` where nothing is penalised.
-    pub(super) fn of(sampling: &Sampling) -> Option<Self> {
+    pub(super) fn of(sampling: &SamplingParams) -> Option<Self> {
         let asks = |value: f64, neutral: f64| value.total_cmp(&neutral).is_ne();
         // Adding 0 turns -0 into 0.
         let any = asks(sampling.presence_penalty + 0.0, 0.0)
@@ -30,7 +30,7 @@ impl Seen {
     }
 
     /// The logits after all penalties.
-    pub(super) fn penalised(&self, logits: &[f32], sampling: &Sampling) -> Vec<f32> {
+    pub(super) fn penalised(&self, logits: &[f32], sampling: &SamplingParams) -> Vec<f32> {
         let mut logits = logits.to_vec();
         for (&id, &count) in &self.0 {
             let Some(logit) = logits.get_mut(id as usize) else { continue };

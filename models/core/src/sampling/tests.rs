@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn draws(sampling: Sampling, path: u64, logits: &[f32]) -> Vec<u32> {
+fn draws(sampling: SamplingParams, path: u64, logits: &[f32]) -> Vec<u32> {
     (0..2000).map(|index| Sampler::new(sampling, path * 10_000 + index).choose(logits).unwrap()).collect()
 }
 
-fn kept(sampling: Sampling, logits: &[f32]) -> Vec<u32> {
+fn kept(sampling: SamplingParams, logits: &[f32]) -> Vec<u32> {
     let mut drawn = draws(sampling, 0, logits);
     drawn.sort_unstable();
     drawn.dedup();
@@ -19,7 +19,7 @@ fn ln(probabilities: &[f64]) -> Vec<f32> {
 
 #[test]
 fn greedy_takes_the_first_of_equal_maxima_and_never_a_nan() {
-    let mut greedy = Sampler::new(Sampling::GREEDY, 0);
+    let mut greedy = Sampler::new(SamplingParams::GREEDY, 0);
     assert_eq!(greedy.choose(&[1.0, 3.0, 3.0, f32::NAN]), Some(1));
     assert_eq!(greedy.choose(&[f32::NEG_INFINITY, f32::NEG_INFINITY]), None);
     assert_eq!(greedy.choose(&[]), None);
@@ -29,7 +29,7 @@ fn greedy_takes_the_first_of_equal_maxima_and_never_a_nan() {
 fn frequencies_follow_the_softmax_at_the_given_temperature() {
     let logits = [0.0, 2.0_f32.ln(), f32::NEG_INFINITY];
     for (temperature, share) in [(1.0, 2.0 / 3.0), (0.5, 4.0 / 5.0)] {
-        let drawn = draws(Sampling { temperature, seed: 7, ..Sampling::PLAIN }, 0, &logits);
+        let drawn = draws(SamplingParams { temperature, seed: 7, ..SamplingParams::PLAIN }, 0, &logits);
         let ones = drawn.iter().filter(|&&id| id == 1).count() as f64 / drawn.len() as f64;
         assert!((ones - share).abs() < 0.04, "temperature {temperature}: {ones} instead of {share}");
         assert!(!drawn.contains(&2), "a token of no probability was drawn");
@@ -39,21 +39,21 @@ fn frequencies_follow_the_softmax_at_the_given_temperature() {
 #[test]
 fn each_cut_off_keeps_the_tokens_that_it_says() {
     let logits = ln(&[0.1, 0.6, 0.3]);
-    let plain = Sampling { seed: 1, ..Sampling::PLAIN };
+    let plain = SamplingParams { seed: 1, ..SamplingParams::PLAIN };
     for (sampling, want) in [
-        (Sampling { top_p: 0.5, ..plain }, vec![1]),
-        (Sampling { top_p: 0.7, ..plain }, vec![1, 2]),
-        (Sampling { top_p: 0.95, ..plain }, vec![0, 1, 2]),
+        (SamplingParams { top_p: 0.5, ..plain }, vec![1]),
+        (SamplingParams { top_p: 0.7, ..plain }, vec![1, 2]),
+        (SamplingParams { top_p: 0.95, ..plain }, vec![0, 1, 2]),
         (plain, vec![0, 1, 2]),
-        (Sampling { top_k: 1, ..plain }, vec![1]),
-        (Sampling { top_k: 2, ..plain }, vec![1, 2]),
-        (Sampling { top_k: 9, ..plain }, vec![0, 1, 2]),
-        (Sampling { min_p: 0.4, ..plain }, vec![1, 2]),
-        (Sampling { min_p: 1.0, ..plain }, vec![1]),
+        (SamplingParams { top_k: 1, ..plain }, vec![1]),
+        (SamplingParams { top_k: 2, ..plain }, vec![1, 2]),
+        (SamplingParams { top_k: 9, ..plain }, vec![0, 1, 2]),
+        (SamplingParams { min_p: 0.4, ..plain }, vec![1, 2]),
+        (SamplingParams { min_p: 1.0, ..plain }, vec![1]),
         // 0.6 of the 0.9 that `top_k` leaves is two thirds.
-        (Sampling { top_k: 2, top_p: 0.66, ..plain }, vec![1]),
+        (SamplingParams { top_k: 2, top_p: 0.66, ..plain }, vec![1]),
         // At temperature 2 the shares are 0.19, 0.47, 0.33: `min_p` looks at these.
-        (Sampling { temperature: 2.0, min_p: 0.39, ..plain }, vec![0, 1, 2]),
+        (SamplingParams { temperature: 2.0, min_p: 0.39, ..plain }, vec![0, 1, 2]),
     ] {
         assert_eq!(kept(sampling, &logits), want, "{sampling:?}");
     }
@@ -72,7 +72,7 @@ fn a_wide_nucleus_is_the_same_as_sorting_everything() {
             mass += weight(id);
             mass >= wanted
         });
-        let sampling = Sampling { top_p, ..Sampling::PLAIN };
+        let sampling = SamplingParams { top_p, ..SamplingParams::PLAIN };
         let at_the_end = draw::draw(&logits, logits[best[0]], &sampling, 1.0 - 1e-12);
         assert_eq!(at_the_end, last.map(|rank| best[rank]), "top_p {top_p}");
     }
@@ -80,7 +80,7 @@ fn a_wide_nucleus_is_the_same_as_sorting_everything() {
 
 #[test]
 fn penalties_lower_what_was_seen_by_their_formulas() {
-    let seen = |sampling: Sampling| {
+    let seen = |sampling: SamplingParams| {
         let mut seen = Seen::of(&sampling).unwrap();
         seen.prompt(&[0, 1]);
         for id in [1, 2, 2] {
@@ -89,12 +89,12 @@ fn penalties_lower_what_was_seen_by_their_formulas() {
         seen.penalised(&[2.0, -2.0, 2.0, 2.0], &sampling)
     };
     for (sampling, want) in [
-        (Sampling { presence_penalty: 0.5, ..Sampling::PLAIN }, [2.0, -2.5, 1.5, 2.0]),
-        (Sampling { frequency_penalty: 0.5, ..Sampling::PLAIN }, [2.0, -2.5, 1.0, 2.0]),
-        (Sampling { frequency_penalty: -1.0, ..Sampling::PLAIN }, [2.0, -1.0, 4.0, 2.0]),
-        (Sampling { repetition_penalty: 2.0, ..Sampling::PLAIN }, [1.0, -4.0, 1.0, 2.0]),
+        (SamplingParams { presence_penalty: 0.5, ..SamplingParams::PLAIN }, [2.0, -2.5, 1.5, 2.0]),
+        (SamplingParams { frequency_penalty: 0.5, ..SamplingParams::PLAIN }, [2.0, -2.5, 1.0, 2.0]),
+        (SamplingParams { frequency_penalty: -1.0, ..SamplingParams::PLAIN }, [2.0, -1.0, 4.0, 2.0]),
+        (SamplingParams { repetition_penalty: 2.0, ..SamplingParams::PLAIN }, [1.0, -4.0, 1.0, 2.0]),
         (
-            Sampling { repetition_penalty: 2.0, presence_penalty: 1.0, ..Sampling::PLAIN },
+            SamplingParams { repetition_penalty: 2.0, presence_penalty: 1.0, ..SamplingParams::PLAIN },
             [1.0, -5.0, 0.0, 2.0],
         ),
     ] {
@@ -102,21 +102,21 @@ fn penalties_lower_what_was_seen_by_their_formulas() {
         let close = got.iter().zip(want).all(|(got, want): (&f32, f32)| (got - want).abs() < 1e-6);
         assert!(close, "{sampling:?}: {got:?} instead of {want:?}");
     }
-    assert!(Seen::of(&Sampling { presence_penalty: -0.0, ..Sampling::GREEDY }).is_none());
+    assert!(Seen::of(&SamplingParams { presence_penalty: -0.0, ..SamplingParams::GREEDY }).is_none());
 }
 
 #[test]
 fn greedy_text_under_a_penalty_moves_on() {
-    let mut sampler = Sampler::new(Sampling { presence_penalty: 1.0, ..Sampling::GREEDY }, 0);
+    let mut sampler = Sampler::new(SamplingParams { presence_penalty: 1.0, ..SamplingParams::GREEDY }, 0);
     let chosen: Vec<_> = (0..3).filter_map(|_| sampler.choose(&[1.0, 1.5, 1.2])).collect();
     assert_eq!(chosen, [1, 2, 0]);
-    let behind = Sampling { repetition_penalty: 2.0, ..Sampling::GREEDY };
+    let behind = SamplingParams { repetition_penalty: 2.0, ..SamplingParams::GREEDY };
     assert_eq!(Sampler::new(behind, 0).behind(&[1]).choose(&[1.0, 1.5]), Some(0));
 }
 
 #[test]
 fn the_same_seed_repeats_itself_and_paths_differ() {
-    let sampling = Sampling { seed: 42, ..Sampling::PLAIN };
+    let sampling = SamplingParams { seed: 42, ..SamplingParams::PLAIN };
     let logits = [0.0; 50];
     let text = |sampling, path| {
         let mut sampler = Sampler::new(sampling, path);
@@ -124,7 +124,7 @@ fn the_same_seed_repeats_itself_and_paths_differ() {
     };
     assert_eq!(text(sampling, 0), text(sampling, 0));
     assert_ne!(text(sampling, 0), text(sampling, 1));
-    assert_ne!(text(sampling, 0), text(Sampling { seed: 43, ..sampling }, 0));
+    assert_ne!(text(sampling, 0), text(SamplingParams { seed: 43, ..sampling }, 0));
 }
 
 #[test]

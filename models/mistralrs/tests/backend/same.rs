@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ntl_core::engine::{NumberJob, NumberMethod, Request, ScoreJob, TextJob};
 use ntl_core::losses::NumberTokens;
-use ntl_core::sampling::Sampling;
+use ntl_core::sampling::SamplingParams;
 use ntl_models::LoadOptions;
 use ntl_models::checkpoint::CheckpointFiles;
 
@@ -26,13 +26,13 @@ fn prompts() -> Vec<Vec<u32>> {
 #[test]
 fn texts_and_log_probabilities_are_those_of_the_native_engine() {
     let (_folder, both) = tiny();
-    let sampled = Sampling { seed: 11, top_p: 0.9, ..Sampling::PLAIN };
-    let penalised = Sampling { repetition_penalty: 1.3, frequency_penalty: 0.2, ..sampled };
+    let sampled = SamplingParams { seed: 11, top_p: 0.9, ..SamplingParams::PLAIN };
+    let penalised = SamplingParams { repetition_penalty: 1.3, frequency_penalty: 0.2, ..sampled };
     let jobs = [
         ("greedy", text(24)),
         ("sampled", TextJob { sampling: sampled, ..text(24) }),
         ("penalised", TextJob { sampling: penalised, ..text(24) }),
-        ("three at once", TextJob { n: 3, best_of: 3, sampling: Sampling::PLAIN, ..text(8) }),
+        ("three at once", TextJob { n: 3, best_of: 3, sampling: SamplingParams::PLAIN, ..text(8) }),
         ("stopped", TextJob { stop: vec!["1".to_owned(), "a".to_owned()], ..text(24) }),
         ("until the end", TextJob { ignore_eos: false, sampling: sampled, ..text(64) }),
         ("with its prompt", TextJob { prompt_logprobs: Some(2), ..text(4) }),

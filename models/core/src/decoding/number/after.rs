@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution, whole};
+use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
 use super::{Root, rules, search};
 use crate::engine::{
-    After, EngineError, Event, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow, Wanted,
+    After, EngineError, Event, LogitsRequest, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow,
 };
 use crate::numbers::{Distribution, NumberRules};
 use crate::sampling::Sampler;
@@ -49,9 +49,8 @@ enum Stage {
 }
 
 impl Text {
-    /// What its next token needs to know.
-    fn wanted(&self) -> Wanted {
-        if self.sampler.takes_best() { Wanted::Best } else { Wanted::All }
+    fn logits_request(&self) -> LogitsRequest {
+        if self.sampler.takes_best() { LogitsRequest::Best } else { LogitsRequest::All }
     }
 }
 
@@ -90,18 +89,18 @@ impl ThenNumber {
         result: StepResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let (answer, text) = (result.answer(0), &mut self.texts[index]);
-        let id = if text.wanted() == Wanted::Best {
-            self.vocabulary.best(answer)?
+        let (row, text) = (result.row(0), &mut self.texts[index]);
+        let id = if text.logits_request() == LogitsRequest::Best {
+            self.vocabulary.best(row.logits)?
         } else {
-            let logits = whole(answer)?;
+            let logits = row.full()?;
             check_row(logits)?;
             text.sampler.choose(self.vocabulary.known(logits)).ok_or_else(not_a_distribution)?
         };
         let ends = self.vocabulary.eos_ids.contains(&id);
         text.ids.push(id);
-        let mut shown = if ends { String::new() } else { text.stream.push_numbered(id, result.number(0)) };
-        let next = PathRow::new(Some(result.node(0)), id);
+        let mut shown = if ends { String::new() } else { text.stream.push_numbered(id, row.head_value) };
+        let next = PathRow::new(Some(row.node), id);
         let over = ends || text.ids.len() >= self.max_tokens;
         let stage = if text.stream.stopped() {
             shown = shown + &self.marker + &self.gap;
@@ -179,7 +178,7 @@ impl Decoding for ThenNumber {
         self.in_step.clear();
         if let (Some(first), Some(text)) = (&self.first_row, self.texts.first()) {
             // All texts begin alike.
-            return vec![first.clone().wanting(text.wanted())];
+            return vec![first.clone().with_logits(text.logits_request())];
         }
         let mut rows = Vec::new();
         for (index, text) in self.texts.iter_mut().enumerate() {
@@ -187,9 +186,9 @@ impl Decoding for ThenNumber {
             if left == 0 {
                 break;
             }
-            let wanted = text.wanted();
+            let logits = text.logits_request();
             let own = match &mut text.stage {
-                Stage::Writes(row) => vec![row.clone().wanting(wanted)],
+                Stage::Writes(row) => vec![row.clone().with_logits(logits)],
                 Stage::Searches(search) => search.next_rows(left),
                 Stage::Begins | Stage::Ended(_) => continue,
             };

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
-use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow, Wanted};
+use crate::engine::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow};
 use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
 
 /// Follows the best prefixes.
 pub(super) struct NumberBeam {
     grammar: Arc<NumberGrammar>,
     rules: NumberRules,
-    /// What is to be known of every row.
-    wanted: Wanted,
+    logits: LogitsRequest,
     beams: usize,
     /// Prefixes of the present length; the first `computed` of them have been stepped.
     prefixes: Vec<Prefix>,
@@ -39,7 +38,7 @@ impl NumberBeam {
     pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, beams: usize, root: Root) -> Self {
         Self {
             grammar: Arc::clone(&vocabulary.grammar),
-            wanted: vocabulary.wanted(&rules),
+            logits: vocabulary.logits_request(&rules),
             rules,
             beams: beams.max(1),
             prefixes: vec![Prefix { row: root.row, state: root.state, probability: 1.0 }],
@@ -53,8 +52,8 @@ impl NumberBeam {
         }
     }
 
-    fn extend(&mut self, prefix: &Prefix, (softmax, node): (Softmax<'_>, NodeId)) {
-        let expansion = self.grammar.expand(prefix.state, &softmax, &self.rules, 0.0);
+    fn extend(&mut self, prefix: &Prefix, softmax: &Softmax<'_>, node: NodeId) {
+        let expansion = self.grammar.expand(prefix.state, softmax, &self.rules, 0.0);
         self.invalid += expansion.invalid * prefix.probability;
         let whole =
             |closing: Closing| Closing { probability: closing.probability * prefix.probability, ..closing };
@@ -95,7 +94,7 @@ impl NumberBeam {
 impl Decoding for NumberBeam {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step = (self.prefixes.len() - self.computed).min(rows_max);
-        let row = |prefix: &Prefix| prefix.row.clone().wanting(self.wanted.clone());
+        let row = |prefix: &Prefix| prefix.row.clone().with_logits(self.logits.clone());
         self.prefixes[self.computed..][..self.in_step].iter().map(row).collect()
     }
 
@@ -104,8 +103,9 @@ impl Decoding for NumberBeam {
         self.nodes += self.in_step;
         for row in 0..self.in_step {
             let prefix = self.prefixes[self.computed + row].clone();
-            let state = prefix.state.with_head(result.number(row));
-            self.extend(&Prefix { state, ..prefix }, (result.softmax(row)?, result.node(row)));
+            let row = result.row(row);
+            let state = prefix.state.with_head(row.head_value);
+            self.extend(&Prefix { state, ..prefix }, &row.softmax()?, row.node);
         }
         self.computed += self.in_step;
         if self.computed < self.prefixes.len() || !self.next_length() {

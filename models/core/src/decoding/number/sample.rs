@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::super::{Decoding, Progress, StepResult, not_a_distribution, whole};
+use super::super::{Decoding, Progress, StepResult, not_a_distribution};
 use super::Root;
 use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow};
 use crate::numbers::{Decimal, Distribution, Effect, NumberGrammar, NumberRules, NumberState, Softmax};
@@ -64,13 +64,13 @@ impl NumberSample {
         }
     }
 
-    fn extend(&mut self, beginning: &Beginning, row: (&[f32], NodeId)) -> Result<(), EngineError> {
-        let softmax = Softmax::new(row.0).ok_or_else(not_a_distribution)?;
-        for (token, draws) in draw(&mut self.rng, &softmax, row.0.len(), beginning.draws) {
+    fn extend(&mut self, beginning: &Beginning, logits: &[f32], node: NodeId) -> Result<(), EngineError> {
+        let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
+        for (token, draws) in draw(&mut self.rng, &softmax, logits.len(), beginning.draws) {
             let mass = self.share * f64::from(draws);
             match self.grammar.effect(beginning.state, token, &self.rules) {
                 Effect::Continues(state) => {
-                    let row = PathRow::new(Some(row.1), token);
+                    let row = PathRow::new(Some(node), token);
                     self.beginnings.push_back(Beginning { row, state, draws });
                 }
                 Effect::Closes(value) => *self.closed.entry(value).or_default() += mass,
@@ -116,9 +116,9 @@ impl Decoding for NumberSample {
         self.nodes += self.in_step;
         let stepped: Vec<Beginning> = self.beginnings.drain(..self.in_step).collect();
         for (row, beginning) in stepped.into_iter().enumerate() {
-            let state = beginning.state.with_head(result.number(row));
-            let logits = whole(result.answer(row))?;
-            self.extend(&Beginning { state, ..beginning }, (logits, result.node(row)))?;
+            let row = result.row(row);
+            let state = beginning.state.with_head(row.head_value);
+            self.extend(&Beginning { state, ..beginning }, row.full()?, row.node)?;
         }
         if !self.beginnings.is_empty() {
             return Ok(Progress::Running);

@@ -7,15 +7,15 @@ use std::collections::HashMap;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
-use crate::engine::{EngineError, Event, NumberOutcome, PathRow, Wanted};
+use crate::engine::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow};
 use crate::numbers::{Decimal, Distribution, Effect, NumberRules, NumberState, Softmax, rising};
 
 /// Follows the greedy path of a number.
 pub(super) struct TokenExpectation {
     vocabulary: Vocabulary,
     rules: NumberRules,
-    /// What is to be known of every row: the best id and all ids with a value.
-    wanted: Wanted,
+    /// Asks for the best id and all ids with a value.
+    logits: LogitsRequest,
     row: PathRow,
     state: NumberState,
     /// Probability of the path.
@@ -45,7 +45,7 @@ impl TokenExpectation {
         Self {
             vocabulary: vocabulary.clone(),
             rules,
-            wanted: Wanted::Ids(rising(vocabulary.number_values.iter().map(|(id, _)| id))),
+            logits: LogitsRequest::Ids(rising(vocabulary.number_values.iter().map(|(id, _)| id))),
             row: root.row,
             state: root.state,
             probability: 1.0,
@@ -110,19 +110,20 @@ pub(in crate::decoding) fn expectation(
 
 impl Decoding for TokenExpectation {
     fn next_rows(&mut self, _rows_max: usize) -> Vec<PathRow> {
-        vec![self.row.clone().wanting(self.wanted.clone())]
+        vec![self.row.clone().with_logits(self.logits.clone())]
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         self.nodes += 1;
-        let softmax = result.softmax(0)?;
-        let id = self.vocabulary.argmax(result.answer(0));
+        let row = result.row(0);
+        let softmax = row.softmax()?;
+        let id = self.vocabulary.argmax(row.logits);
         self.probability *= softmax.probability(id);
         let closed = match self.vocabulary.grammar.effect(self.state, id, &self.rules) {
             Effect::Continues(next) => {
                 self.remember(id, next, &softmax);
                 self.state = next;
-                self.row = PathRow::new(Some(result.node(0)), id);
+                self.row = PathRow::new(Some(row.node), id);
                 return Ok(Progress::Running);
             }
             Effect::Closes(value) => Some(value),

@@ -8,10 +8,10 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
-use super::super::{Decoding, Progress, StepResult, Vocabulary};
+use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
 use super::Root;
-use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow, Precision, Wanted};
-use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
+use crate::engine::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow, Precision};
+use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState};
 
 /// Most rows that one tree asks for in a step. Beyond this most rows would be computed too early to be needed.
 const WIDTH: usize = 16;
@@ -32,8 +32,7 @@ pub(super) struct TreeLimits {
 pub(super) struct NumberTree {
     grammar: Arc<NumberGrammar>,
     rules: NumberRules,
-    /// What is to be known of every row.
-    wanted: Wanted,
+    logits: LogitsRequest,
     limits: TreeLimits,
     nodes: Vec<Prefix>,
     /// What follows the prefixes that are computed but not counted yet.
@@ -106,7 +105,7 @@ impl NumberTree {
         let ranked = || Ranked { probability: 1.0, order: Reverse(0), node: 0 };
         Self {
             grammar: Arc::clone(&vocabulary.grammar),
-            wanted: vocabulary.wanted(&rules),
+            logits: vocabulary.logits_request(&rules),
             rules,
             limits,
             nodes: vec![prefix],
@@ -122,18 +121,18 @@ impl NumberTree {
     }
 
     /// Splits the mass of one prefix and queues its children for computing.
-    fn compute(&mut self, index: usize, (softmax, node): (Softmax<'_>, NodeId), head: Option<f32>) {
+    fn compute(&mut self, index: usize, row: RowResult<'_>) -> Result<(), EngineError> {
         let prefix = &self.nodes[index];
-        let (probability, state) = (prefix.probability, prefix.state.with_head(head));
+        let (probability, state) = (prefix.probability, prefix.state.with_head(row.head_value));
         // Each of at most `nodes_max` nodes may forget its part.
         let forget = self.limits.tolerance * FORGET / self.limits.nodes_max.max(1) as f64 / probability;
-        let expansion = self.grammar.expand(state, &softmax, &self.rules, forget);
+        let expansion = self.grammar.expand(state, &row.softmax()?, &self.rules, forget);
         let left_open = expansion.left_open * probability;
         let mut children = Vec::new();
         for (token, state, given) in expansion.children {
             let child = given * probability;
             let next = self.nodes.len();
-            self.nodes.push(Prefix { row: PathRow::new(Some(node), token), state, probability: child });
+            self.nodes.push(Prefix { row: PathRow::new(Some(row.node), token), state, probability: child });
             self.to_compute.push(Ranked { probability: child, order: Reverse(next), node: next });
             self.open_ahead += child;
             children.push(next);
@@ -143,6 +142,7 @@ impl NumberTree {
         let closed = closed.map(|c| Closing { probability: c.probability * probability, ..c }).collect();
         let invalid = expansion.invalid * probability;
         self.computed.insert(index, Computed { children, closed, invalid, left_open });
+        Ok(())
     }
 
     /// Counts prefixes in strict order for as long as they are computed. True when the tree is finished.
@@ -226,14 +226,14 @@ impl Decoding for NumberTree {
             self.open_ahead -= next.probability;
             self.in_step.push(next.node);
         }
-        let row = |&node: &usize| self.nodes[node].row.clone().wanting(self.wanted.clone());
+        let row = |&node: &usize| self.nodes[node].row.clone().with_logits(self.logits.clone());
         self.in_step.iter().map(row).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         self.forward_passes += 1;
         for (row, node) in std::mem::take(&mut self.in_step).into_iter().enumerate() {
-            self.compute(node, (result.softmax(row)?, result.node(row)), result.number(row));
+            self.compute(node, result.row(row))?;
         }
         if !self.count() {
             return Ok(Progress::Running);

@@ -13,15 +13,8 @@ use path::{Path, Rules};
 use prompt::PromptRows;
 use report::token_text;
 
-use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution, whole};
-use crate::engine::{Answer, EngineError, Event, NodeId, PathRow, TextJob, Wanted};
-
-/// Answer and node of a row, and what the model's number head says there, where it has one.
-type RowResult<'a> = (Answer<'a>, NodeId, Option<f32>);
-
-fn numbered<'a>(result: StepResult<'a>, n: usize) -> RowResult<'a> {
-    (result.answer(n), result.node(n), result.number(n))
-}
+use super::{Decoding, Progress, RowResult, StepResult, Vocabulary, check_row, not_a_distribution};
+use crate::engine::{EngineError, Event, LogitsRequest, PathRow, TextJob};
 
 /// Decodes `n` texts under one context. They share the first row.
 pub struct TextDecoding {
@@ -59,37 +52,36 @@ impl TextDecoding {
         self.paths.len() > self.n
     }
 
-    /// What a path needs to know for its next token. The most probable id is enough where nothing else is reported.
-    fn wanted(&self, index: usize) -> Wanted {
+    /// The most probable id is enough where nothing else is reported.
+    fn logits_request(&self, index: usize) -> LogitsRequest {
         let silent = self.logprobs.is_none() && !self.chooses();
         let takes_best = self.paths.get(index).is_some_and(|path| path.takes_best(&self.rules));
-        if silent && takes_best { Wanted::Best } else { Wanted::All }
+        if silent && takes_best { LogitsRequest::Best } else { LogitsRequest::All }
     }
 
     fn extend(
         &mut self,
         index: usize,
-        (answer, node, head): RowResult<'_>,
+        row: RowResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
         // Whether these are the best is known at the end.
-        let (chooses, wanted) = (self.chooses(), self.wanted(index));
+        let (chooses, request) = (self.chooses(), self.logits_request(index));
         let (path, mut own) = (&mut self.paths[index], Vec::new());
         if self.rules.max_tokens == 0 {
             path.end_at_once(&mut own);
-        } else if wanted == Wanted::Best {
-            let id = self.vocabulary.best(answer)?;
-            path.take((id, node, head), None, &self.rules, &mut own)?;
+        } else if request == LogitsRequest::Best {
+            let id = self.vocabulary.best(row.logits)?;
+            path.take(id, row, None, &self.rules, &mut own)?;
         } else {
-            let logits = whole(answer)?;
+            let logits = row.full()?;
             check_row(logits)?;
             let id = path.choose(self.vocabulary.known(logits), &self.rules)?;
             let count = self.logprobs.or(chooses.then_some(0));
-            let token =
-                count.map(|count| token_text(&self.vocabulary, (logits, head), (id, count))).transpose()?;
+            let token = count.map(|count| token_text(&self.vocabulary, row, id, count)).transpose()?;
             path.logprob += token.as_ref().map_or(0.0, |token| token.token.logprob);
             let token = token.filter(|_| self.logprobs.is_some());
-            path.take((id, node, head), token, &self.rules, &mut own)?;
+            path.take(id, row, token, &self.rules, &mut own)?;
         }
         if chooses {
             path.kept.append(&mut own)
@@ -137,7 +129,7 @@ impl TextDecoding {
 impl Decoding for TextDecoding {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         // All paths begin alike.
-        let first = self.wanted(0);
+        let first = self.logits_request(0);
         if let Some(prompt) = &mut self.prompt {
             return prompt.next_rows(rows_max, first);
         }
@@ -145,7 +137,7 @@ impl Decoding for TextDecoding {
         // Paths that have waited longest go first, so that a small step starves none.
         self.in_step.sort_by_key(|&path| self.paths[path].decoded);
         self.in_step.truncate(rows_max);
-        let row = |&path: &usize| Some(self.paths[path].next.clone()?.wanting(self.wanted(path)));
+        let row = |&path: &usize| Some(self.paths[path].next.clone()?.with_logits(self.logits_request(path)));
         self.in_step.iter().filter_map(row).collect()
     }
 
@@ -154,7 +146,7 @@ impl Decoding for TextDecoding {
             self.advance_prompt(prompt, result, events)?;
         }
         for (row, path) in std::mem::take(&mut self.in_step).into_iter().enumerate() {
-            self.extend(path, numbered(result, row), events)?;
+            self.extend(path, result.row(row), events)?;
         }
         if self.prompt.is_some() || !self.paths.iter().all(|path| path.finished) {
             return Ok(Progress::Running);

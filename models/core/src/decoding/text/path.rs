@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{PathRow, not_a_distribution};
-use crate::decoding::Vocabulary;
-use crate::engine::{EngineError, Event, FinishReason, NodeId, TextJob, TokenText};
+use crate::decoding::{RowResult, Vocabulary};
+use crate::engine::{EngineError, Event, FinishReason, TextJob, TokenText};
 use crate::sampling::{GuideError, GuideState, Sampler};
 use crate::text::TextStream;
 
@@ -102,10 +102,11 @@ impl Path {
             .ok_or_else(|| EngineError::Guide(GuideError("no token of the vocabulary can follow".to_owned())))
     }
 
-    /// Adds a token, with the number that a number head says for it, and ends the text where it must.
+    /// Adds a token that was chosen from `row`, and ends the text where it must.
     pub(super) fn take(
         &mut self,
-        (id, node, number): (u32, NodeId, Option<f32>),
+        id: u32,
+        row: RowResult<'_>,
         token: Option<TokenText>,
         rules: &Rules,
         events: &mut Vec<Event>,
@@ -115,8 +116,11 @@ impl Path {
         if let Some(guide) = &mut self.guide {
             guide.accept(id)?;
         }
-        let text =
-            if ends && !rules.include_stop { String::new() } else { self.stream.push_numbered(id, number) };
+        let text = if ends && !rules.include_stop {
+            String::new()
+        } else {
+            self.stream.push_numbered(id, row.head_value)
+        };
         events.push(Event::Text { choice: self.number, text, token });
         let complete = self.guide.as_mut().is_some_and(|guide| guide.is_complete());
         if ends || complete || self.stream.stopped() {
@@ -124,7 +128,7 @@ impl Path {
         } else if self.decoded >= rules.max_tokens {
             self.finish(FinishReason::Length, events);
         } else {
-            self.next = Some(PathRow::new(Some(node), id));
+            self.next = Some(PathRow::new(Some(row.node), id));
         }
         Ok(())
     }

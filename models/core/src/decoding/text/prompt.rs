@@ -1,7 +1,7 @@
 //! The rows before the first token of a text: one where the prompt is opened as a whole, or the whole prompt as a chain
 //! of rows where each of its tokens is to be scored. A step takes as many of them as it has room for.
 
-use super::{PathRow, RowResult, Wanted, numbered, token_text, whole};
+use super::{LogitsRequest, PathRow, RowResult, token_text};
 use crate::decoding::{StepResult, Vocabulary};
 use crate::engine::{EngineError, Event, NodeId};
 
@@ -27,12 +27,12 @@ impl PromptRows {
     }
 
     /// `first`: what is to be known for the first tokens of texts; log-probabilities need more.
-    pub(super) fn next_rows(&mut self, rows_max: usize, first: Wanted) -> Vec<PathRow> {
+    pub(super) fn next_rows(&mut self, rows_max: usize, first: LogitsRequest) -> Vec<PathRow> {
         self.in_step = rows_max.min(self.ids.len() - self.stepped);
-        let wanted = if self.logprobs.is_some() { Wanted::All } else { first };
+        let logits = if self.logprobs.is_some() { LogitsRequest::All } else { first };
         let row = |row: usize| {
             let parent = row.checked_sub(1).map(|parent| NodeId(parent as u32));
-            PathRow::new(parent, self.ids[row]).wanting(wanted.clone())
+            PathRow::new(parent, self.ids[row]).with_logits(logits.clone())
         };
         (self.stepped..self.stepped + self.in_step).map(row).collect()
     }
@@ -45,9 +45,7 @@ impl PromptRows {
     ) -> Result<Option<Event>, EngineError> {
         let Some(count) = self.logprobs else { return Ok(None) };
         let next = self.ids[self.stepped..].iter().skip(1).take(self.in_step);
-        let report = |(row, &id): (usize, &u32)| {
-            token_text(vocabulary, (whole(result.answer(row))?, result.number(row)), (id, count))
-        };
+        let report = |(row, &id): (usize, &u32)| token_text(vocabulary, result.row(row), id, count);
         let tokens = next.enumerate().map(report).collect::<Result<Vec<_>, _>>()?;
         Ok((!tokens.is_empty()).then_some(Event::Prompt(tokens)))
     }
@@ -55,6 +53,6 @@ impl PromptRows {
     /// Goes on behind this step's rows; the last row of all once it is there.
     pub(super) fn advance<'a>(&mut self, result: StepResult<'a>) -> Option<RowResult<'a>> {
         self.stepped += self.in_step;
-        (self.stepped == self.ids.len()).then(|| numbered(result, self.in_step - 1))
+        (self.stepped == self.ids.len()).then(|| result.row(self.in_step - 1))
     }
 }

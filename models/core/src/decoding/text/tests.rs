@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::tests::{PIECES, geometric, model, run, run_behind, small};
 use crate::engine::{EngineError, Event, FinishReason, Request, TextJob, TokenText};
-use crate::sampling::{Guide, GuideError, GuideState, Sampling};
+use crate::sampling::{Guide, GuideError, GuideState, SamplingParams};
 
 fn text_job() -> TextJob {
     TextJob { max_tokens: 10, ..TextJob::default() }
@@ -50,7 +50,7 @@ fn greedy_text_ends_at_the_end_the_limit_or_a_stop_string() {
 
 #[test]
 fn sampled_texts_are_the_same_at_any_width_and_differ_from_each_other() {
-    let sampling = Sampling { seed: 5, ..Sampling::PLAIN };
+    let sampling = SamplingParams { seed: 5, ..SamplingParams::PLAIN };
     let job = || Request::Text(TextJob { n: 6, sampling, ..text_job() });
     let wide = texts(&run(model(geometric), job(), 64).unwrap());
     let narrow = texts(&run(model(geometric), job(), 2).unwrap());
@@ -136,7 +136,7 @@ fn what_may_end_a_text_is_what_the_job_says() {
 
 #[test]
 fn the_best_texts_are_shown_best_first_and_the_others_only_counted() {
-    let sampling = Sampling { seed: 3, ..Sampling::PLAIN };
+    let sampling = SamplingParams { seed: 3, ..SamplingParams::PLAIN };
     let job = |n, best_of| TextJob { n, best_of, sampling, logprobs: Some(0), ..text_job() };
     let all = run(model(geometric), Request::Text(job(8, 1)), 16).unwrap();
     let mean = |events: &[Event], choice| {
@@ -200,7 +200,7 @@ fn the_tokens_of_a_prompt_are_scored_whatever_fits_a_step() {
 #[test]
 fn a_repetition_penalty_sees_the_prompt_of_the_same_sequence() {
     let says = |text: &str| if text.is_empty() { vec![("4", 0.6), ("5", 0.4)] } else { vec![("", 1.0)] };
-    let sampling = Sampling { repetition_penalty: 3.0, ..Sampling::GREEDY };
+    let sampling = SamplingParams { repetition_penalty: 3.0, ..SamplingParams::GREEDY };
     let text = |before: &[u32]| {
         let job = TextJob { sampling, ..text_job() };
         texts(&run_behind(model(says), (before, Request::Text(job)), 4).unwrap()).remove(0).0

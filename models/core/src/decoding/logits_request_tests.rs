@@ -5,23 +5,23 @@ use std::sync::Arc;
 use super::tests::{model, number_job, small, tree, vocabulary};
 use super::*;
 use crate::engine::{
-    After, BatchModel, BeamJob, ContextId, EarlyStopping, NumberJob, NumberMethod, Reduced, Row, ScoreJob,
-    Terminator, TextJob,
+    After, BatchModel, BeamJob, ContextId, EarlyStopping, LogitsSummary, NumberJob, NumberMethod, Row,
+    ScoreJob, Terminator, TextJob,
 };
 use crate::losses::NumberTokens;
 use crate::numbers::GrammarLimits;
-use crate::sampling::{Guide, GuideError, GuideState, Sampling};
-use crate::scripted::only_wanted;
+use crate::sampling::{Guide, GuideError, GuideState, SamplingParams};
+use crate::scripted::only_requested;
 
 /// What the rows of each step want, up to `steps` of them, behind a prompt of three tokens in the same sequence.
-fn wanted(request: &Request, steps: usize) -> Vec<Vec<Wanted>> {
+fn wanted(request: &Request, steps: usize) -> Vec<Vec<LogitsRequest>> {
     let mut model = model(|_| vec![("4", 0.6), ("2", 0.4)]);
     let opened = model.open(&[&vec![2, 1].into()]).unwrap()[0];
     let mut decoding = vocabulary().decoding(request, &[2, 3, 4], opened.first_token);
     let (mut nodes, mut asked) = (0, Vec::new());
     for _ in 0..steps {
         let paths = decoding.next_rows(16);
-        asked.push(paths.iter().map(|path| path.wanted.clone()).collect());
+        asked.push(paths.iter().map(|path| path.logits.clone()).collect());
         let rows: Vec<_> = paths.into_iter().map(|path| Row { context: opened.context, path }).collect();
         let logits = model.step(&rows).unwrap();
         let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(nodes) };
@@ -37,8 +37,8 @@ fn text(job: TextJob) -> Request {
     Request::Text(TextJob { max_tokens: 3, ..job })
 }
 
-fn sampling(change: impl FnOnce(&mut Sampling)) -> Request {
-    let mut sampling = Sampling::GREEDY;
+fn sampling(change: impl FnOnce(&mut SamplingParams)) -> Request {
+    let mut sampling = SamplingParams::GREEDY;
     change(&mut sampling);
     text(TextJob { sampling, ..TextJob::default() })
 }
@@ -69,20 +69,20 @@ impl GuideState for Free {
 fn a_plain_greedy_text_wants_the_best_id_and_all_others_every_logit() {
     let job = TextJob::default;
     for (name, request, want) in [
-        ("greedy", text(job()), Wanted::Best),
-        ("n", text(TextJob { n: 3, best_of: 3, ..job() }), Wanted::Best),
-        ("stop", text(TextJob { stop: vec!["x".to_owned()], ..job() }), Wanted::Best),
-        ("stop_token_ids", text(TextJob { stop_token_ids: vec![7], ..job() }), Wanted::Best),
-        ("ignore_eos", text(TextJob { ignore_eos: true, ..job() }), Wanted::Best),
-        ("cut-offs without a temperature", sampling(|s| (s.top_p, s.top_k) = (0.5, 3)), Wanted::Best),
-        ("temperature", sampling(|s| s.temperature = 0.1), Wanted::All),
-        ("presence_penalty", sampling(|s| s.presence_penalty = 0.1), Wanted::All),
-        ("frequency_penalty", sampling(|s| s.frequency_penalty = 0.1), Wanted::All),
-        ("repetition_penalty", sampling(|s| s.repetition_penalty = 1.1), Wanted::All),
-        ("logit_bias", text(TextJob { logit_bias: Arc::new([(3, 1.0)]), ..job() }), Wanted::All),
-        ("guide", text(TextJob { guide: Some(Arc::new(Free)), ..job() }), Wanted::All),
-        ("logprobs", text(TextJob { logprobs: Some(0), ..job() }), Wanted::All),
-        ("best_of", text(TextJob { best_of: 2, ..job() }), Wanted::All),
+        ("greedy", text(job()), LogitsRequest::Best),
+        ("n", text(TextJob { n: 3, best_of: 3, ..job() }), LogitsRequest::Best),
+        ("stop", text(TextJob { stop: vec!["x".to_owned()], ..job() }), LogitsRequest::Best),
+        ("stop_token_ids", text(TextJob { stop_token_ids: vec![7], ..job() }), LogitsRequest::Best),
+        ("ignore_eos", text(TextJob { ignore_eos: true, ..job() }), LogitsRequest::Best),
+        ("cut-offs without a temperature", sampling(|s| (s.top_p, s.top_k) = (0.5, 3)), LogitsRequest::Best),
+        ("temperature", sampling(|s| s.temperature = 0.1), LogitsRequest::All),
+        ("presence_penalty", sampling(|s| s.presence_penalty = 0.1), LogitsRequest::All),
+        ("frequency_penalty", sampling(|s| s.frequency_penalty = 0.1), LogitsRequest::All),
+        ("repetition_penalty", sampling(|s| s.repetition_penalty = 1.1), LogitsRequest::All),
+        ("logit_bias", text(TextJob { logit_bias: Arc::new([(3, 1.0)]), ..job() }), LogitsRequest::All),
+        ("guide", text(TextJob { guide: Some(Arc::new(Free)), ..job() }), LogitsRequest::All),
+        ("logprobs", text(TextJob { logprobs: Some(0), ..job() }), LogitsRequest::All),
+        ("best_of", text(TextJob { best_of: 2, ..job() }), LogitsRequest::All),
     ] {
         let asked = wanted(&request, 9);
         assert_eq!(asked.len(), 3, "{name}");
@@ -93,13 +93,13 @@ fn a_plain_greedy_text_wants_the_best_id_and_all_others_every_logit() {
 #[test]
 fn ends_are_banned_with_all_logits_and_behind_them_the_best_id_is_enough() {
     let asked = wanted(&text(TextJob { min_tokens: 2, ..TextJob::default() }), 9);
-    assert_eq!(asked, [[Wanted::All], [Wanted::All], [Wanted::Best]]);
+    assert_eq!(asked, [[LogitsRequest::All], [LogitsRequest::All], [LogitsRequest::Best]]);
 }
 
 #[test]
 fn log_probabilities_of_a_prompt_want_every_logit_of_its_rows_only() {
     let asked = wanted(&text(TextJob { prompt_logprobs: Some(0), ..TextJob::default() }), 9);
-    assert_eq!(asked, [vec![Wanted::All; 3], vec![Wanted::Best], vec![Wanted::Best]]);
+    assert_eq!(asked, [vec![LogitsRequest::All; 3], vec![LogitsRequest::Best], vec![LogitsRequest::Best]]);
 }
 
 #[test]
@@ -112,13 +112,13 @@ fn searches_of_numbers_want_the_ids_that_their_grammar_reads() {
     for (terminator, want) in [(Terminator::Any, &read), (Terminator::Eos, &read), (letters, &with_letters)] {
         for method in [tree(1e-9, 64), NumberMethod::Beam { beams: 2 }] {
             let asked = wanted(&number(method, terminator.clone()), 3);
-            let want = Wanted::Ids(want.as_slice().into());
+            let want = LogitsRequest::Ids(want.as_slice().into());
             assert!(asked.iter().flatten().all(|wanted| *wanted == want), "{terminator:?}: {asked:?}");
         }
     }
     let valued: Vec<u32> = (2..12).chain([16]).collect();
     let asked = wanted(&number(NumberMethod::Token, Terminator::Any), 2);
-    assert_eq!(asked, [[Wanted::Ids(valued.as_slice().into())], [Wanted::Ids(valued.into())]]);
+    assert_eq!(asked, [[LogitsRequest::Ids(valued.as_slice().into())], [LogitsRequest::Ids(valued.into())]]);
 }
 
 #[test]
@@ -134,20 +134,20 @@ fn draws_beams_and_scores_want_every_logit() {
         Request::Number(NumberJob { method: draws, ..number_job() }),
     ] {
         let asked = wanted(&request, 3);
-        assert!(asked.iter().flatten().all(|wanted| *wanted == Wanted::All), "{request:?}: {asked:?}");
+        assert!(asked.iter().flatten().all(|wanted| *wanted == LogitsRequest::All), "{request:?}: {asked:?}");
     }
 }
 
 #[test]
 fn text_before_a_number_wants_what_its_sampling_does_and_the_search_its_ids() {
-    for (temperature, want) in [(0.0, Wanted::Best), (1.0, Wanted::All)] {
-        let sampling = Sampling { temperature, ..Sampling::GREEDY };
+    for (temperature, want) in [(0.0, LogitsRequest::Best), (1.0, LogitsRequest::All)] {
+        let sampling = SamplingParams { temperature, ..SamplingParams::GREEDY };
         let after = After { marker: "4".to_owned(), rationales: 1, sampling, max_tokens: 40 };
         let asked = wanted(&Request::Number(NumberJob { after: Some(after), ..number_job() }), 40);
         let text: Vec<_> = asked.iter().take_while(|step| **step == [want.clone()]).collect();
         assert!(!text.is_empty() && text.len() < asked.len(), "{asked:?}");
         let search = asked[text.len()..].iter().flatten();
-        assert!(search.into_iter().all(|wanted| matches!(wanted, Wanted::Ids(_))), "{asked:?}");
+        assert!(search.into_iter().all(|wanted| matches!(wanted, LogitsRequest::Ids(_))), "{asked:?}");
     }
 }
 
@@ -157,7 +157,7 @@ fn where_padding_begins_elsewhere_searches_want_every_logit() {
     let opened = model.open(&[&vec![2, 1].into()]).unwrap()[0];
     let narrow = Vocabulary { tokens: 16, ..vocabulary() };
     let mut decoding = narrow.decoding(&Request::Number(number_job()), &[], opened.first_token);
-    assert_eq!(decoding.next_rows(1)[0].wanted, Wanted::All);
+    assert_eq!(decoding.next_rows(1)[0].logits, LogitsRequest::All);
 }
 
 #[test]
@@ -169,14 +169,14 @@ fn a_grammar_says_all_ids_that_it_looks_at_in_any_state() {
     for limits in [GrammarLimits::default(), thousands] {
         for terminator in [Terminator::Any, Terminator::Eos, Terminator::Texts(vec!["x".to_owned()])] {
             let rules = vocabulary.grammar.rules(limits, terminator, None);
-            let row = PathRow::new(None, 0).wanting(vocabulary.wanted(&rules));
+            let row = PathRow::new(None, 0).with_logits(vocabulary.logits_request(&rules));
             let whole = Logits::new(logits.clone(), logits.len()).unwrap();
             let row = [Row { context: ContextId(0), path: row }];
-            let part = only_wanted(&whole, &row, tokens).unwrap();
+            let part = only_requested(&whole, &row, tokens).unwrap();
             for written in ["", " ", "-", "1", "12", "1.", "1.5"] {
                 let state = rules.state_after(written).unwrap();
                 let expand = |logits: &Logits| {
-                    let softmax = Softmax::of(logits.answer(0)).unwrap();
+                    let softmax = Softmax::of(logits.get(0)).unwrap();
                     vocabulary.grammar.expand(state, &softmax, &rules, 0.0)
                 };
                 let (got, want) = (expand(&part), expand(&whole));
@@ -190,7 +190,7 @@ fn a_grammar_says_all_ids_that_it_looks_at_in_any_state() {
 }
 
 /// One row of this answer for a greedy text.
-fn greedy_answer(reduced: Reduced) -> Result<Progress, EngineError> {
+fn greedy_answer(reduced: LogitsSummary) -> Result<Progress, EngineError> {
     let mut decoding = vocabulary().decoding(&text(TextJob::default()), &[], 0);
     decoding.next_rows(1);
     let logits = Logits::mixed(Vec::new(), 17, [Some(reduced)]).unwrap();
@@ -201,12 +201,21 @@ fn greedy_answer(reduced: Reduced) -> Result<Progress, EngineError> {
 #[test]
 fn a_reduced_row_that_is_no_distribution_is_an_error_of_the_request() {
     let (ids, logits) = (Arc::from([]), Vec::new());
-    let good = Reduced { tokens: 17, best: (4, 1.0), max: 1.0, total: 2.0, padding: 0.0, ids, logits };
+    let good = LogitsSummary {
+        tokens: 17,
+        best_id: 4,
+        best_logit: 1.0,
+        max: 1.0,
+        total: 2.0,
+        padding: 0.0,
+        ids,
+        logits,
+    };
     assert_eq!(greedy_answer(good.clone()), Ok(Progress::Running));
     for broken in [
-        Reduced { total: f64::NAN, ..good.clone() },
-        Reduced { max: f32::INFINITY, ..good.clone() },
-        Reduced { best: (0, f32::NEG_INFINITY), ..good },
+        LogitsSummary { total: f64::NAN, ..good.clone() },
+        LogitsSummary { max: f32::INFINITY, ..good.clone() },
+        LogitsSummary { best_id: 0, best_logit: f32::NEG_INFINITY, ..good },
     ] {
         assert_eq!(greedy_answer(broken), Err(not_a_distribution()));
     }
@@ -214,15 +223,24 @@ fn a_reduced_row_that_is_no_distribution_is_an_error_of_the_request() {
 
 #[test]
 fn a_model_that_keeps_what_was_wanted_is_an_error_of_the_request() {
-    let sampled = Request::Text(TextJob { sampling: Sampling::PLAIN, ..TextJob::default() });
+    let sampled = Request::Text(TextJob { sampling: SamplingParams::PLAIN, ..TextJob::default() });
     let mut decoding = vocabulary().decoding(&sampled, &[], 0);
     decoding.next_rows(1);
     let (ids, logits) = (Arc::from([]), Vec::new());
-    let less = Reduced { tokens: 17, best: (4, 1.0), max: 1.0, total: 2.0, padding: 0.0, ids, logits };
+    let less = LogitsSummary {
+        tokens: 17,
+        best_id: 4,
+        best_logit: 1.0,
+        max: 1.0,
+        total: 2.0,
+        padding: 0.0,
+        ids,
+        logits,
+    };
     let logits = Logits::mixed(Vec::new(), 17, [Some(less)]).unwrap();
     let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(0) };
     let error = decoding.advance(result, &mut Vec::new()).unwrap_err();
-    assert_eq!(error, EngineError::Step("the model kept logits that were asked for".to_owned()));
+    assert_eq!(error, EngineError::Step("the model left out logits of a full row".to_owned()));
 }
 
 #[test]
@@ -233,7 +251,7 @@ fn padding_is_never_the_best_id() {
     let whole = Logits::new(logits, 20).unwrap();
     let mut decoding = vocabulary().decoding(&text(TextJob::default()), &[], 0);
     let rows = [Row { context: ContextId(0), path: decoding.next_rows(1).remove(0) }];
-    for logits in [only_wanted(&whole, &rows, 17).unwrap(), whole] {
+    for logits in [only_requested(&whole, &rows, 17).unwrap(), whole] {
         let mut decoding = vocabulary().decoding(&text(TextJob::default()), &[], 0);
         decoding.next_rows(1);
         let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(0) };
