@@ -82,7 +82,7 @@ fn readings_and_scores_are_those_of_lm_eval() {
             "19b3611a59bf8c080f82150059f28c7574f4c8ca55c9346131a739af49bd45ae",
         ),
     ] {
-        let found: Vec<String> = texts.iter().map(|text| reading.of(text)).collect();
+        let found: Vec<String> = texts.iter().map(|text| reading.extract(text)).collect();
         assert_eq!(digest(&found, "\n"), read, "{reading:?}");
         let pairs = texts.iter().zip(&items);
         let matched: Vec<String> =

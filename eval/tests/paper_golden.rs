@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use ntl_eval::metrics::bleu::Counts;
 use ntl_eval::metrics::rouge::Rouge;
-use ntl_eval::run::paper::figures::{Figures, malformed_count, number_pair};
+use ntl_eval::run::paper::figures::Figures;
+use ntl_eval::run::paper::numbers::{NumberCounts, number_pair};
 use serde_json::Value;
 
 fn fixtures() -> PathBuf {
@@ -80,9 +81,12 @@ fn every_pair_is_read_and_scored_as_the_paper_does() {
             }
             Err(error) => assert!(pair["number_result"].is_null(), "{prediction:?}: {error}"),
         }
-        let (invalid, none) = malformed_count(prediction);
+        let counts = NumberCounts::of(prediction);
         let want = &pair["check_number_predictions"];
-        assert_eq!((invalid as u64, u64::from(none)), (want[0].as_u64().unwrap(), want[1].as_u64().unwrap()));
+        assert_eq!(
+            (counts.malformed_count as u64, u64::from(counts.has_none)),
+            (want[0].as_u64().unwrap(), want[1].as_u64().unwrap())
+        );
         let rouge = Rouge::of(prediction, label);
         for (key, got) in [("rouge1", rouge.one), ("rouge2", rouge.two), ("rougeL", rouge.longest)] {
             assert_same(&format!("{prediction:?} {key}"), got, &pair["rouge"][key], 1e-12);
@@ -101,11 +105,14 @@ fn every_group_has_the_paper_s_figures() {
             indices.map(|index| texts(&golden["pairs"][index.as_u64().unwrap() as usize])).collect();
         let numbers: Vec<(f64, f64)> = pairs.iter().map(|(a, b)| number_pair(a, b).unwrap()).collect();
         assert_figures(name, &Figures::of(&numbers), pairs.len(), &group["calculate_metrics"]);
-        let odd: Vec<(usize, bool)> =
-            pairs.iter().map(|(prediction, _)| malformed_count(prediction)).collect();
+        let counts: Vec<NumberCounts> =
+            pairs.iter().map(|(prediction, _)| NumberCounts::of(prediction)).collect();
         let want = &group["check_number_predictions"];
-        assert_eq!(odd.iter().map(|(invalid, _)| *invalid as u64).sum::<u64>(), want[0].as_u64().unwrap());
-        assert_eq!(odd.iter().filter(|(_, none)| *none).count() as u64, want[1].as_u64().unwrap());
+        assert_eq!(
+            counts.iter().map(|counts| counts.malformed_count as u64).sum::<u64>(),
+            want[0].as_u64().unwrap()
+        );
+        assert_eq!(counts.iter().filter(|counts| counts.has_none).count() as u64, want[1].as_u64().unwrap());
         let counts: Vec<Counts> = pairs.iter().map(|(a, b)| Counts::of(a, b)).collect();
         let bleu = Counts::sum(counts.iter().map(|counts| (counts, 1))).score();
         assert_same(&format!("{name} bleu"), bleu, &group["bleu_corpus"]["score"], 1e-12);

@@ -44,7 +44,7 @@ pub fn ask(
         ending = ending.max(session::run(&suites, side, &mut console)?);
     }
     let [a, b] = sides.map(|side| side.output.out.unwrap_or_default());
-    let place = |out: &Path, suite| session::place(out, suite, &suites);
+    let place = |out: &Path, suite| session::folder(out, suite, &suites);
     Ok((suites.iter().map(|suite| [place(&a, suite), place(&b, suite)]).collect(), ending))
 }
 

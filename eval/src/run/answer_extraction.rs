@@ -1,107 +1,73 @@
-//! What number an answer states, by the rules of different harnesses.
+//! Extracts the number that an answer states.
 //!
-//! [`value`] is ours. [`LmEvalFilter`] has the two of lm-eval's `gsm8k` task (version 3), which compares texts: the target's
-//! and the prediction's, both cleaned in the same way. The paper's own rule is in `metrics::paper`.
+//! [`value`] is this program's rule. [`LmEvalFilter`] has the two of lm-eval's task `gsm8k` (version 3), which compares the
+//! extracted text with the target after it has normalised both. The rule of the NTL paper is in
+//! `paper::numbers`.
+
+use std::sync::LazyLock;
 
 use ntl_core::numbers::parse::last_number;
+use regex::Regex;
 
 use crate::data::read::fraction;
 
-/// What lm-eval writes where its pattern finds nothing.
+/// What lm-eval writes where its pattern does not match.
 pub const INVALID: &str = "[invalid]";
 
-/// The value of an answer: of the fraction that it is as a whole, else of its last number.
+/// The value of an answer that is a fraction as a whole, else the last number in it.
 pub fn value(text: &str) -> Option<f64> {
     fraction(text).or_else(|| last_number(text))
 }
 
-/// A way of lm-eval to read a number out of a solution.
+/// A filter of lm-eval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LmEvalFilter {
-    /// `strict-match`: the first `#### (\-?[0-9\.\,]+)`.
+    /// The first match.
     Strict,
-    /// `flexible-extract`: the last `(-?[$0-9.,]{2,})|(-?[0-9]+)`.
+    /// The last match.
     Flexible,
 }
 
 impl LmEvalFilter {
-    /// Both, as rows keep them.
     pub const ALL: [Self; 2] = [Self::Strict, Self::Flexible];
 
-    /// lm-eval's name of the filter.
-    pub fn filter(self) -> &'static str {
+    /// The name in lm-eval.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict-match",
             Self::Flexible => "flexible-extract",
         }
     }
 
-    /// What it reads; [`INVALID`] where it finds nothing.
-    pub fn of(self, text: &str) -> String {
+    /// The number as written; [`INVALID`] where there is none.
+    pub fn extract(self, text: &str) -> String {
+        static STRICT: LazyLock<Regex> = LazyLock::new(|| regex(r"#### (-?[0-9.,]+)"));
+        static FLEXIBLE: LazyLock<Regex> = LazyLock::new(|| regex(r"-?[$0-9.,]{2,}|-?[0-9]+"));
         let found = match self {
-            Self::Strict => strict(text),
-            Self::Flexible => flexible(text),
+            Self::Strict => STRICT.captures(text).and_then(|found| found.get(1)),
+            Self::Flexible => FLEXIBLE.find_iter(text).last(),
         };
-        found.map_or_else(|| INVALID.to_owned(), |found| found.trim().to_owned())
+        found.map_or(INVALID, |found| found.as_str()).to_owned()
     }
 
-    /// Whether lm-eval counts what was read as a match of the target.
+    /// lm-eval's `exact_match` of the extracted text and the target.
     pub fn matches(self, text: &str, target: &str) -> bool {
-        cleaned(&self.of(text)) == cleaned(target)
+        normalise(&self.extract(text)) == normalise(target)
     }
 }
 
-/// What `exact_match` compares: without commas, dollars, all up to the last `#### `, and one point at the end; in lower
-/// case.
-fn cleaned(text: &str) -> String {
+/// Removes commas, dollars, everything up to the last `#### ` and a point at the end, one after the other; then lowercase.
+fn normalise(text: &str) -> String {
+    // Python's `$` also matches before a last line break.
+    static LAST_POINT: LazyLock<Regex> = LazyLock::new(|| regex(r"\.(\n?)\z"));
     let text = text.replace([',', '$'], "");
-    let text = text.rsplit_once("#### ").map_or(text.as_str(), |(_, behind)| behind);
-    // A pattern's `$` also stands before a last line break.
-    let (body, end) = text.strip_suffix('\n').map_or((text, ""), |body| (body, "\n"));
-    format!("{}{end}", body.strip_suffix('.').unwrap_or(body)).to_lowercase()
+    let text = text.rsplit_once("#### ").map_or(text.as_str(), |(_, after)| after);
+    LAST_POINT.replace(text, "$1").to_lowercase()
 }
 
-fn strict(text: &str) -> Option<&str> {
-    text.match_indices("#### ").find_map(|(at, marker)| {
-        let rest = &text[at + marker.len()..];
-        let sign = usize::from(rest.starts_with('-'));
-        let body = run(&rest[sign..], |byte| byte.is_ascii_digit() || matches!(byte, b'.' | b','));
-        (body > 0).then(|| &rest[..sign + body])
-    })
-}
-
-fn flexible(text: &str) -> Option<&str> {
-    let (mut last, mut at) = (None, 0);
-    while at < text.len() {
-        let Some(rest) = text.get(at..) else {
-            at += 1;
-            continue;
-        };
-        let length = flexible_at(rest);
-        if length > 0 {
-            last = Some(&rest[..length]);
-        }
-        at += length.max(1);
-    }
-    last
-}
-
-/// How long the match is that begins here: two or more of `$0-9.,`, or else digits, behind an optional minus.
-fn flexible_at(rest: &str) -> usize {
-    let sign = usize::from(rest.starts_with('-'));
-    let many = run(&rest[sign..], |byte| byte.is_ascii_digit() || matches!(byte, b'$' | b'.' | b','));
-    let digits = run(&rest[sign..], |byte| byte.is_ascii_digit());
-    if many >= 2 {
-        sign + many
-    } else if digits > 0 {
-        sign + digits
-    } else {
-        0
-    }
-}
-
-fn run(text: &str, part: impl Fn(u8) -> bool) -> usize {
-    text.bytes().take_while(|&byte| part(byte)).count()
+#[expect(clippy::expect_used, reason = "patterns are constants that tests run")]
+pub(super) fn regex(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("the pattern is valid")
 }
 
 #[cfg(test)]
@@ -143,8 +109,8 @@ mod tests {
             ("٣", INVALID, INVALID),
             ("", INVALID, INVALID),
         ] {
-            assert_eq!(LmEvalFilter::Strict.of(text), strict, "{text:?}");
-            assert_eq!(LmEvalFilter::Flexible.of(text), flexible, "{text:?}");
+            assert_eq!(LmEvalFilter::Strict.extract(text), strict, "{text:?}");
+            assert_eq!(LmEvalFilter::Flexible.extract(text), flexible, "{text:?}");
         }
     }
 

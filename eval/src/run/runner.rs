@@ -1,9 +1,7 @@
-//! Asks many requests, a bounded number at once, and never the same twice.
+//! Sends requests, a bounded number at once, unless the journal or the cache already holds their answers.
 //!
-//! In: requests with an id each, a client, and maybe a journal and a cache. Out: one answer or reason per request, in
-//! their order. What the journal or the cache knows is not asked. A request that fails is a reason too; only an error
-//! that every request would meet ends the run. Once a whole round in a row found nobody there, the rest fails
-//! untried, so that a server that went away costs seconds and not hours.
+//! A request that fails has a reason in place of an answer; only an error that every request would meet ends the run. When
+//! as many requests in a row as are in flight find the server unreachable, the rest fails without being sent.
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -18,33 +16,25 @@ use crate::run::client::{Client, ClientError, Route};
 use crate::run::progress::Progress;
 use crate::store::journal::{Journal, JournalError, key};
 
-/// One thing to ask.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Unique in a run, and the same in every run of the same items.
     pub id: String,
-    /// Where to.
     pub route: Route,
-    /// What.
     pub body: Value,
 }
 
-/// Who is asked and where answers are kept.
 #[derive(Debug)]
 pub struct Runner<'a> {
-    /// The servers.
     pub client: &'a Client,
-    /// Requests at once.
     pub concurrency: NonZeroUsize,
-    /// When to stop asking.
     pub deadline: Option<Instant>,
     /// Answers of this run.
     pub journal: Option<Journal>,
-    /// Answers of all runs.
+    /// Answers that all runs share.
     pub cache: Option<&'a mut Journal>,
 }
 
-/// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -60,17 +50,18 @@ pub enum RunError {
 }
 
 impl Runner<'_> {
-    /// Asks all requests. `read` turns what a server sends into what is kept, and may find it to be an error;
-    /// `explain` may know more of an error than the client.
+    /// Returns one answer or failure per request, in their order. `read` turns a response into the answer that is kept, or
+    /// rejects it; `explain` may replace an error by a more specific one.
     ///
     /// # Errors
     /// Every request would fail in the same way, an answer cannot be kept, or `err` cannot be written to.
-    pub async fn ask<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
+    pub async fn run<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
         &mut self,
         requests: &[Request],
         read: impl Fn(W) -> Result<T, ClientError>,
         explain: impl Fn(ClientError) -> ClientError,
-        (progress, err): (&mut Progress, &mut (dyn Write + '_)),
+        progress: &mut Progress,
+        err: &mut (dyn Write + '_),
     ) -> Result<Vec<Result<T, String>>, RunError> {
         let keys: Vec<String> = requests.iter().map(|request| key(&(request.route, &request.body))).collect();
         let mut answers = self.known::<T>(requests, &keys)?;
@@ -83,7 +74,7 @@ impl Runner<'_> {
                 (index, client.post::<W>(request.route, &request.body).await)
             })
             .buffer_unordered(self.concurrency.get());
-        let mut absent = 0;
+        let mut unreachable = 0;
         let mut why = "the endpoint is not reachable any more";
         loop {
             let next = match self.deadline {
@@ -95,7 +86,8 @@ impl Runner<'_> {
                 break;
             };
             let Some((index, reply)) = next else { break };
-            absent = if reply.as_ref().is_err_and(ClientError::is_unreachable) { absent + 1 } else { 0 };
+            unreachable =
+                if reply.as_ref().is_err_and(ClientError::is_unreachable) { unreachable + 1 } else { 0 };
             let answer = match reply.and_then(&read).map_err(&explain) {
                 Ok(answer) => {
                     keep(&mut self.journal, &requests[index].id, &keys[index], &answer)?;
@@ -107,7 +99,7 @@ impl Runner<'_> {
             };
             progress.step(answer.is_err(), err).map_err(RunError::Output)?;
             answers[index] = Some(answer);
-            if absent >= self.concurrency.get() {
+            if unreachable >= self.concurrency.get() {
                 break;
             }
         }
@@ -115,7 +107,7 @@ impl Runner<'_> {
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
     }
 
-    /// What need not be asked. Answers that only the cache has go into the journal.
+    /// Answers that the journal or the cache holds. Those that only the cache holds are added to the journal.
     fn known<T: Serialize + DeserializeOwned>(
         &mut self,
         requests: &[Request],
@@ -170,7 +162,7 @@ mod tests {
     use crate::run::progress::Style;
 
     /// A client for a server that is not there.
-    fn nobody() -> Client {
+    fn unreachable_client() -> Client {
         // Free again once the listener is dropped.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         Client::new(ClientConfig {
@@ -193,13 +185,13 @@ mod tests {
 
     async fn ask(runner: &mut Runner<'_>, count: usize) -> Vec<Result<u8, String>> {
         let mut progress = Progress::new(Style::Silent, "", count);
-        let shown: (&mut Progress, &mut dyn Write) = (&mut progress, &mut io::sink());
-        runner.ask(&requests(count), |value: u8| Ok(value), |error| error, shown).await.unwrap()
+        let read = |value: u8| Ok(value);
+        runner.run(&requests(count), read, |error| error, &mut progress, &mut io::sink()).await.unwrap()
     }
 
     #[tokio::test]
-    async fn once_nobody_is_there_any_more_the_rest_is_not_tried() {
-        let client = nobody();
+    async fn once_the_server_is_unreachable_the_rest_is_not_tried() {
+        let client = unreachable_client();
         let concurrency = NonZeroUsize::MIN;
         let mut runner = Runner { client: &client, concurrency, deadline: None, journal: None, cache: None };
         let reasons: Vec<String> =
@@ -209,8 +201,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn behind_the_deadline_nothing_is_asked() {
-        let client = nobody();
+    async fn after_the_deadline_nothing_is_sent() {
+        let client = unreachable_client();
         let mut runner = Runner {
             client: &client,
             concurrency: NonZeroUsize::MIN,
@@ -223,13 +215,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_known_is_not_asked_and_goes_from_the_cache_into_the_journal() {
+    async fn known_answers_are_not_requested_and_go_from_the_cache_into_the_journal() {
         let folder = tempfile::tempdir().unwrap();
         let open = |name: &str| Journal::open(&folder.path().join(name), &serde_json::Map::new()).unwrap();
         let key_of = |index: usize| key(&(Route::Completions, &requests(3)[index].body));
         open("journal").add("answer 0", &key_of(0), &7_u8).unwrap();
         open("cache").add(&key_of(1), &key_of(1), &8_u8).unwrap();
-        let (client, mut cache) = (nobody(), open("cache"));
+        let (client, mut cache) = (unreachable_client(), open("cache"));
         let mut runner = Runner {
             client: &client,
             concurrency: NonZeroUsize::MIN,

@@ -4,13 +4,11 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::data::Item;
 use crate::data::fetch::hex;
 use crate::metrics::{Estimates, Outcome};
 use crate::run::answer_extraction::LmEvalFilter;
-use crate::run::ask::Asking;
-use crate::run::evaluator::Reply;
-use crate::run::score::Judged;
+use crate::run::request::RequestTemplate;
+use crate::run::score::Record;
 
 /// One line of `samples.jsonl`.
 #[derive(Debug, Serialize)]
@@ -69,26 +67,18 @@ struct Doc<'a> {
     answer: &'a str,
 }
 
-/// The log of one suite. All lists run in parallel.
+/// The lines of one suite.
 pub fn samples<'a>(
-    asking: &'a Asking,
-    items: &'a [Item],
-    replies: &'a [Reply],
-    judged: &'a [Judged],
+    template: &RequestTemplate,
+    records: &'a [Record<'a>],
 ) -> impl Iterator<Item = Sample<'a>> {
-    let settings = Value::Object(asking.settings());
-    let all = items.iter().zip(replies).zip(judged).enumerate();
-    all.map(move |(doc_id, ((item, reply), judged))| sample(doc_id, item, reply, judged, &settings))
+    let settings = Value::Object(template.settings());
+    records.iter().enumerate().map(move |(doc_id, record)| sample(doc_id, record, &settings))
 }
 
-fn sample<'a>(
-    doc_id: usize,
-    item: &'a Item,
-    reply: &'a Reply,
-    judged: &'a Judged,
-    settings: &Value,
-) -> Sample<'a> {
-    let row = &judged.row;
+fn sample<'a>(doc_id: usize, record: &'a Record<'_>, settings: &Value) -> Sample<'a> {
+    let Record { reply, row, .. } = record;
+    let item = reply.item;
     let prediction = match row.outcome {
         Outcome::Read(numbers) if row.truth.is_some() => Some(numbers),
         _ => None,
@@ -100,16 +90,16 @@ fn sample<'a>(
     let number = answer.and_then(|answer| answer.number.as_ref());
     let doc = Doc { question: &item.question, answer: &item.answer };
     let share = |which: usize| row.lm_eval_matches.map(|read| u8::from(read[which]));
-    let names = LmEvalFilter::ALL.map(LmEvalFilter::filter);
+    let names = LmEvalFilter::ALL.map(LmEvalFilter::name);
     let likelihood = row.likelihood.as_ref().filter(|likelihood| !likelihood.logprobs.is_empty());
     Sample {
         doc_id,
         target: &item.answer,
         arguments: json!({ "gen_args_0": { "arg_0": item.prompt(), "arg_1": settings } }),
         resps: answer.iter().map(|answer| [answer.text.as_str()]).collect(),
-        filtered_resps: judged.filtered.iter().map(String::as_str).collect(),
+        filtered_resps: record.filtered.iter().map(String::as_str).collect(),
         filter: if row.truth.is_some() { "last-number" } else { "none" },
-        metrics: metrics(judged),
+        metrics: metrics(record),
         doc_hash: hash(&serde_json::to_string_pretty(&doc).unwrap_or_default()),
         prompt_hash: hash(item.prompt()),
         target_hash: hash(&item.answer),
@@ -120,7 +110,7 @@ fn sample<'a>(
         prediction,
         strict: share(0),
         flexible: share(1),
-        readings: judged.lm_eval_texts.as_ref().map(|texts| {
+        readings: record.lm_eval_texts.as_ref().map(|texts| {
             names.iter().zip(texts).map(|(name, text)| ((*name).to_owned(), json!(text))).collect()
         }),
         exact: row.text_scores.as_ref().map(|text_scores| u8::from(text_scores.exact)),
@@ -141,12 +131,12 @@ fn sample<'a>(
     }
 }
 
-fn metrics(judged: &Judged) -> Vec<&'static str> {
+fn metrics(record: &Record<'_>) -> Vec<&'static str> {
     let mut names = vec!["accuracy", "absolute_error"];
-    if judged.row.lm_eval_matches.is_some() {
+    if record.row.lm_eval_matches.is_some() {
         names.extend(["strict", "flexible"]);
     }
-    if judged.row.text_scores.is_some() {
+    if record.row.text_scores.is_some() {
         names.extend(["exact", "f1"]);
     }
     names
@@ -161,8 +151,9 @@ fn hash(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::cli::flags::{Api, Mode};
-    use crate::run::ask::{Answer, Numbers};
-    use crate::run::score::{judge, mass_closed};
+    use crate::data::Item;
+    use crate::run::reply::{Answer, PredictedNumber, Reply};
+    use crate::run::score::{mass_closed, score};
     use crate::tasks::Traits;
 
     fn item(question: &str, truth: f64) -> Item {
@@ -174,31 +165,32 @@ mod tests {
         }
     }
 
-    fn reply(answer: Result<Answer, String>) -> Reply {
-        Reply { answer, label: None, scored: None }
+    fn reply(item: &Item, answer: Result<Answer, String>) -> Reply<'_> {
+        Reply { item, answer, label: None, target_score: None }
     }
 
-    fn lines(items: &[Item], replies: &[Reply], mode: Mode) -> Vec<Value> {
-        let asking = Asking {
+    fn records<const N: usize>(replies: [Reply<'_>; N], mode: Mode) -> [Record<'_>; N] {
+        replies.map(|reply| score(&Traits::default(), mode, reply))
+    }
+
+    fn lines(records: &[Record<'_>], mode: Mode) -> Vec<Value> {
+        let template = RequestTemplate {
             mode,
             api: Api::Completions,
             model: "tiny".to_owned(),
             max_tokens: 8,
             stop: &[],
             after: None,
-            token_ids: false,
+            return_token_ids: false,
             beams: 4,
         };
-        let judged = judge(&Traits::default(), mode, items, replies);
-        samples(&asking, items, replies, &judged)
-            .map(|sample| serde_json::to_value(sample).unwrap())
-            .collect()
+        samples(&template, records).map(|sample| serde_json::to_value(sample).unwrap()).collect()
     }
 
     #[test]
     fn a_sample_holds_what_was_asked_what_came_back_and_how_good_it_was() {
         let items = [item("1 + 1", 2.0), item("2 + 2", 4.0), item("3 + 3", 6.0)];
-        let numbers = Numbers {
+        let numbers = PredictedNumber {
             estimates: Some([2.5, 3.0, 2.0]),
             mass_closed: 0.9,
             quantiles: vec![(0.5, Some(3.0))],
@@ -206,13 +198,13 @@ mod tests {
         };
         let text = |text: &str| Answer { text: text.to_owned(), ..Answer::default() };
         let replies = [
-            reply(Ok(Answer { number: Some(numbers), ..text("2.5") })),
-            reply(Ok(Answer { number: Some(Numbers::default()), ..text("none") })),
-            reply(Err("endpoint is gone".to_owned())),
+            reply(&items[0], Ok(Answer { number: Some(numbers), ..text("2.5") })),
+            reply(&items[1], Ok(Answer { number: Some(PredictedNumber::default()), ..text("none") })),
+            reply(&items[2], Err("endpoint is gone".to_owned())),
         ];
-        let lines = lines(&items, &replies, Mode::Regress);
-        insta::assert_json_snapshot!("samples", lines);
-        assert_eq!(mass_closed(&replies), Some(0.45));
+        let records = records(replies, Mode::Regress);
+        insta::assert_json_snapshot!("samples", lines(&records, Mode::Regress));
+        assert_eq!(mass_closed(&records), Some(0.45));
         assert_eq!(mass_closed(&[]), None);
     }
 
@@ -224,7 +216,7 @@ mod tests {
             answer: "#### 18".to_owned(),
             ..Item::default()
         };
-        let line = &lines(&[item], &[reply(Err(String::new()))], Mode::Text)[0];
+        let line = &lines(&records([reply(&item, Err(String::new()))], Mode::Text), Mode::Text)[0];
         assert_eq!(line["target_hash"], "3de129cc9ebd1585c1d06bde04b5a78a0d953e1e7ba81cfc62aa57f2a960d590");
         assert_eq!(line["doc_hash"], "225d8ee121a3ce1936404e720289af44da27eed372fbe58d581cdd61b9319cbb");
     }

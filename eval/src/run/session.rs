@@ -1,6 +1,4 @@
-//! One run of a task: every suite from questions to reports, files, gates.
-//!
-//! In: suites and flags. Out: reports on the console and in `--out`, and how it went.
+//! One run of a task: every suite from its items to reports, files and gates.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,25 +15,24 @@ use crate::cli::flags::{Api, Common, Mode};
 use crate::console::{Console, ExitStatus, UsageError};
 use crate::metrics::bootstrap::RESAMPLES;
 use crate::metrics::spread::Calibration;
-use crate::metrics::{Baselines, EXACT_TOLERANCE, Metrics, Name, Row};
-use crate::run::ask::{Asking, paper_beams};
+use crate::metrics::{Baselines, EXACT_TOLERANCE, Metrics, Name};
 use crate::run::client::{Client, ClientConfig, ModelEntry, RetryPolicy};
-use crate::run::evaluator::{Interview, Reply};
+use crate::run::evaluator::Evaluator;
 use crate::run::gate::{Baseline, Side, missed};
-use crate::run::paper::quirks;
+use crate::run::paper::{self, Evaluation};
 use crate::run::progress::Style;
+use crate::run::reply::Reply;
+use crate::run::request::RequestTemplate;
 use crate::run::runner::Runner;
 use crate::run::samples::samples;
-use crate::run::score::{self, Judged};
+use crate::run::score::{self, Record, rows};
 use crate::store::journal::{Journal, JournalError, key};
 use crate::store::report::{Counts, Module, Report, utc};
 use crate::tasks::Suite;
 
-/// How answers without a number count.
 const UNPARSED_RULE: &str = "an answer without a number is wrong in accuracy, counts in unparsed, and is left out of all \
      errors and correlations; the n beside each figure says over how many items it is";
 
-/// A run under way.
 struct Session<'a> {
     client: Client,
     model: ModelEntry,
@@ -60,8 +57,9 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
         timeout: Duration::from_secs(common.server.timeout.get()),
         retry: RetryPolicy::default(),
     })?;
-    // Unwritable folders and unusable baselines are found before an hour of questions, not after.
-    let folders = suites.iter().map(|suite| folder(suite, suites, common)).collect::<Result<Vec<_>, _>>()?;
+    // Unwritable folders and unusable baselines are found before an hour of requests, not after.
+    let folders =
+        suites.iter().map(|suite| create_folder(suite, suites, common)).collect::<Result<Vec<_>, _>>()?;
     let baselines = suites.iter().map(|suite| baseline(suite, common)).collect::<Result<Vec<_>, _>>()?;
     let model = runtime.block_on(client.resolve_model(common.server.model.as_deref()))?;
     let deadline = common.server.deadline.map(|seconds| Instant::now() + Duration::from_secs(seconds.get()));
@@ -70,12 +68,12 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
     let mut status = ExitStatus::Success;
     for ((suite, folder), baseline) in suites.iter().zip(folders).zip(baselines) {
         let report = runtime.block_on(session.suite(suite, folder.as_deref(), console))?;
-        status = status.max(
-            session.show(&report, baseline.as_ref(), console).context("could not write to the console")?,
-        );
+        status = status.max(session.show(&report, baseline.as_ref(), console).context(CONSOLE)?);
     }
     Ok(status)
 }
+
+const CONSOLE: &str = "could not write to the console";
 
 impl Session<'_> {
     async fn suite(
@@ -84,10 +82,10 @@ impl Session<'_> {
         folder: Option<&Path>,
         console: &mut Console<'_>,
     ) -> anyhow::Result<Report> {
-        let asking = self.asking(suite);
-        let journal = folder.map(|folder| self.journal(folder, suite, &asking)).transpose()?;
+        let template = self.template(suite);
+        let journal = folder.map(|folder| self.journal(folder, suite, &template)).transpose()?;
         let (started, clock) = (utc(SystemTime::now()), std::time::Instant::now());
-        let interview = Interview {
+        let evaluator = Evaluator {
             runner: Runner {
                 client: &self.client,
                 concurrency: self.common.server.concurrency,
@@ -95,30 +93,32 @@ impl Session<'_> {
                 journal,
                 cache: self.cache.as_mut(),
             },
-            asking: &asking,
+            template: &template,
             items: &suite.items,
             score: self.common.score,
-            prompt_tokens: self.common.prompt_tokens.map(usize::from),
-            shown: (style(self.common, console), format!("{} {}", suite.task, suite.split)),
+            prompt_tokens_max: self.common.prompt_tokens.map(usize::from),
+            progress_style: progress_style(self.common, console),
+            name: format!("{} {}", suite.task, suite.split),
+            err: console.err,
         };
-        let replies = interview.hold(console.err).await?;
+        let replies = evaluator.run().await?;
         let seconds = clock.elapsed().as_secs_f64();
-        let (report, judged) = self.report(suite, &asking, &replies);
+        let (report, records) = self.report(suite, &template, replies);
         let report = Report { started, seconds, ..report };
         if let Some(folder) = folder {
-            write_files(folder, &report, (suite, &asking, &replies, &judged))?;
+            write_files(folder, &report, &template, &records)?;
         }
-        if let Some(error) = replies.iter().find_map(|reply| reply.answer.as_ref().err()) {
+        if let Some(error) = records.iter().find_map(|record| record.reply.answer.as_ref().err()) {
             let Report { failed, n, .. } = report;
             writeln!(console.err, "{failed} of {n} items failed, the first with: {error}")
-                .context("could not write to the console")?;
+                .context(CONSOLE)?;
         }
         Ok(report)
     }
 
-    fn asking(&self, suite: &Suite) -> Asking {
+    fn template(&self, suite: &Suite) -> RequestTemplate {
         let traits = &suite.traits;
-        Asking {
+        RequestTemplate {
             mode: self.common.mode,
             api: self.common.server.api,
             model: self.model.id.clone(),
@@ -127,17 +127,17 @@ impl Session<'_> {
             stop: if self.common.mode == Mode::Paper { &[] } else { traits.stop },
             after: traits.after,
             // A number has no tokens.
-            token_ids: match self.common.mode {
+            return_token_ids: match self.common.mode {
                 Mode::Text => self.common.score,
                 Mode::Regress => false,
                 Mode::Paper => true,
             },
-            beams: paper_beams(self.model.others.get("number_encoding").and_then(Value::as_str)),
+            beams: paper::beams(self.model.others.get("number_encoding").and_then(Value::as_str)),
         }
     }
 
     /// The journal of a suite: a new one, or with `--resume` the one that is there.
-    fn journal(&self, folder: &Path, suite: &Suite, asking: &Asking) -> anyhow::Result<Journal> {
+    fn journal(&self, folder: &Path, suite: &Suite, template: &RequestTemplate) -> anyhow::Result<Journal> {
         let (file, report) = (folder.join("journal.jsonl"), folder.join("report.json"));
         if !self.common.output.resume {
             if !report.exists() && fs::metadata(&file).is_ok_and(|found| found.len() > 0) {
@@ -157,26 +157,28 @@ impl Session<'_> {
             ("limit".to_owned(), json!(self.common.limit)),
             ("prompt_tokens".to_owned(), json!(self.common.prompt_tokens)),
             ("items".to_owned(), json!(key(&suite.items))),
-            ("request".to_owned(), Value::Object(asking.settings())),
+            ("request".to_owned(), Value::Object(template.settings())),
         ]);
         Ok(Journal::open(&file, &header)?)
     }
 
-    /// All figures; times are left for later.
-    fn report(&self, suite: &Suite, asking: &Asking, replies: &[Reply]) -> (Report, Vec<Judged>) {
+    /// Scores the replies. Times are left for later.
+    fn report<'i>(
+        &self,
+        suite: &Suite,
+        template: &RequestTemplate,
+        replies: Vec<Reply<'i>>,
+    ) -> (Report, Vec<Record<'i>>) {
         let (seed, mode) = (self.common.seed, self.common.mode);
-        let mut judged = score::judge(&suite.traits, mode, &suite.items, replies);
-        let rows = |judged: &[Judged]| judged.iter().map(|judged| judged.row.clone()).collect::<Vec<Row>>();
-        let mut metrics = Metrics::of(&rows(&judged), seed);
+        let score = |reply| score::score(&suite.traits, mode, reply);
+        let mut records: Vec<Record<'_>> = replies.into_iter().map(score).collect();
+        let mut metrics = Metrics::of(&rows(&records), seed);
         let mut quirks = Vec::new();
         if mode == Mode::Paper {
-            let as_paper = score::judge_as_paper(&judged, &suite.items, replies);
-            let paper = Metrics::of(&rows(&as_paper), seed);
-            (metrics, quirks) = quirks::settle((&metrics, paper), &judged, &suite.items, replies, seed);
-            quirks.extend(quirks::greedy(asking.beams));
-            judged = as_paper;
+            Evaluation { records, metrics, quirks } =
+                paper::evaluate(&records, &metrics, template.beams, seed);
         }
-        let rows = rows(&judged);
+        let rows = rows(&records);
         let Counts { n, n_valid, failed } = Counts::of(&rows);
         let endpoints: Vec<String> = self.common.server.endpoint.iter().map(ToString::to_string).collect();
         let report = Report {
@@ -189,23 +191,23 @@ impl Session<'_> {
             n_valid,
             failed,
             seed,
-            settings: self.settings(suite, asking),
+            settings: self.settings(suite, template),
             metrics,
             baselines: rows.iter().any(|row| row.truth.is_some()).then(|| Baselines::of(&rows)),
             unparsed_rule: UNPARSED_RULE,
             quirks,
             modules: Module::all(&suite.items, &rows, seed),
             calibration: Calibration::of(rows.iter().filter_map(|row| row.spread.as_ref()), seed),
-            mass_closed: score::mass_closed(replies),
+            mass_closed: score::mass_closed(&records),
             versions: BTreeMap::from([("ntl-eval", env!("CARGO_PKG_VERSION"))]),
             started: String::new(),
             seconds: 0.0,
         };
-        (report, judged)
+        (report, records)
     }
 
-    /// What was asked and how, and which estimate stands behind which metric.
-    fn settings(&self, suite: &Suite, asking: &Asking) -> Map<String, Value> {
+    /// Everything that may change the figures, and which estimate each metric uses.
+    fn settings(&self, suite: &Suite, template: &RequestTemplate) -> Map<String, Value> {
         let estimate = |name: Name| match self.common.mode {
             Mode::Text => name.estimate().map(|_| "last_number"),
             Mode::Paper => name.estimate().map(|_| "paper_last_number"),
@@ -220,7 +222,7 @@ impl Session<'_> {
             ("limit".to_owned(), json!(self.common.limit)),
             ("prompt_tokens".to_owned(), json!(self.common.prompt_tokens)),
             ("concurrency".to_owned(), json!(self.common.server.concurrency)),
-            ("request".to_owned(), Value::Object(asking.settings())),
+            ("request".to_owned(), Value::Object(template.settings())),
             ("estimates".to_owned(), Value::Object(estimates)),
             ("exact_tolerance".to_owned(), json!(EXACT_TOLERANCE)),
             ("bootstrap_resamples".to_owned(), json!(RESAMPLES)),
@@ -254,7 +256,7 @@ impl Session<'_> {
     }
 }
 
-fn style(common: &Common, console: &Console<'_>) -> Style {
+fn progress_style(common: &Common, console: &Console<'_>) -> Style {
     match (common.output.quiet, console.err_is_terminal) {
         (true, _) => Style::Silent,
         (false, true) => Style::Bar,
@@ -279,14 +281,13 @@ fn baseline(suite: &Suite, common: &Common) -> anyhow::Result<Option<Baseline>> 
 }
 
 /// The folder of one suite: `--out` itself for a single one.
-pub fn place(out: &Path, suite: &Suite, suites: &[Suite]) -> PathBuf {
+pub fn folder(out: &Path, suite: &Suite, suites: &[Suite]) -> PathBuf {
     if suites.len() > 1 { out.join(&suite.split) } else { out.to_owned() }
 }
 
-/// Makes the folder of one suite.
-fn folder(suite: &Suite, suites: &[Suite], common: &Common) -> anyhow::Result<Option<PathBuf>> {
+fn create_folder(suite: &Suite, suites: &[Suite], common: &Common) -> anyhow::Result<Option<PathBuf>> {
     let Some(out) = &common.output.out else { return Ok(None) };
-    let folder = place(out, suite, suites);
+    let folder = folder(out, suite, suites);
     fs::create_dir_all(&folder).with_context(|| writing(&folder))?;
     Ok(Some(folder))
 }
@@ -306,10 +307,11 @@ fn remove(file: &Path) -> anyhow::Result<()> {
 fn write_files(
     folder: &Path,
     report: &Report,
-    (suite, asking, replies, judged): (&Suite, &Asking, &[Reply], &[Judged]),
+    template: &RequestTemplate,
+    records: &[Record<'_>],
 ) -> anyhow::Result<()> {
     write_file(folder.join("samples.jsonl"), |out| {
-        for sample in samples(asking, &suite.items, replies, judged) {
+        for sample in samples(template, records) {
             serde_json::to_writer(&mut *out, &sample)?;
             writeln!(out)?;
         }

@@ -4,7 +4,7 @@
 const BLOCK: usize = 128;
 
 /// `numpy.sum`: pairwise, in blocks of eight running sums.
-pub fn sum(values: &[f64]) -> f64 {
+pub(super) fn sum(values: &[f64]) -> f64 {
     if values.len() < 8 {
         return values.iter().fold(0.0, |sum, value| sum + value);
     }
@@ -25,22 +25,22 @@ pub fn sum(values: &[f64]) -> f64 {
 }
 
 /// `numpy.mean`; NaN of nothing.
-pub fn mean(values: &[f64]) -> f64 {
+pub(super) fn mean(values: &[f64]) -> f64 {
     sum(values) / values.len() as f64
 }
 
 /// `numpy.nansum`: NaN counts as 0.
-pub fn nan_sum(values: &[f64]) -> f64 {
+pub(super) fn nan_sum(values: &[f64]) -> f64 {
     sum(&values.iter().map(|value| if value.is_nan() { 0.0 } else { *value }).collect::<Vec<_>>())
 }
 
 /// `numpy.nanmean`; NaN of nothing else.
-pub fn nan_mean(values: &[f64]) -> f64 {
+pub(super) fn nan_mean(values: &[f64]) -> f64 {
     nan_sum(values) / values.iter().filter(|value| !value.is_nan()).count() as f64
 }
 
 /// `numpy.median`; NaN of nothing.
-pub fn median(values: &[f64]) -> f64 {
+pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match (sorted.get(sorted.len() / 2), sorted.len() % 2) {
@@ -51,7 +51,7 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 /// `scipy.stats.pearsonr`; NaN where either side does not vary.
-pub fn pearson(pairs: &[(f64, f64)]) -> f64 {
+pub(super) fn pearson(pairs: &[(f64, f64)]) -> f64 {
     let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let (centre_a, centre_b) = (mean(&a), mean(&b));
     let off = |values: &[f64], centre: f64| values.iter().map(|value| value - centre).collect::<Vec<f64>>();
@@ -66,7 +66,7 @@ pub fn pearson(pairs: &[(f64, f64)]) -> f64 {
 }
 
 /// `scipy.stats.spearmanr`; NaN where either side does not vary.
-pub fn spearman(pairs: &[(f64, f64)]) -> f64 {
+pub(super) fn spearman(pairs: &[(f64, f64)]) -> f64 {
     let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     pearson(&ranks(&a).into_iter().zip(ranks(&b)).collect::<Vec<_>>())
 }

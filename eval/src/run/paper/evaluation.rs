@@ -1,0 +1,314 @@
+//! Rescores records by the rules of the paper's code and replaces the metrics that it computes differently.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::figures::{Figures, is_close};
+use super::numbers::{NumberCounts, last_number, number_pair};
+use super::{BATCH, numpy};
+use crate::metrics::bleu::Counts;
+use crate::metrics::bootstrap::{RESAMPLES, quantile};
+use crate::metrics::text::TextScores;
+use crate::metrics::{Estimates, Metric, Metrics, Name, Outcome, Row};
+use crate::run::reply::Reply;
+use crate::run::score::{Record, rows};
+use crate::store::report::Quirk;
+
+#[derive(Debug)]
+pub struct Evaluation<'a> {
+    /// Rescored: a label that the paper's code could not read has no truth.
+    pub records: Vec<Record<'a>>,
+    /// With the paper's values.
+    pub metrics: Metrics,
+    /// One for every value that the paper's code computes in its own way.
+    pub quirks: Vec<Quirk>,
+}
+
+/// `records` and `sane`: scored by this program's rules, and their metrics.
+pub fn evaluate<'a>(records: &[Record<'a>], sane: &Metrics, beams: u64, seed: u64) -> Evaluation<'a> {
+    let records: Vec<Record<'_>> = records.iter().map(rescore).collect();
+    let metrics = Metrics::of(&rows(&records), seed);
+    let mut comparison = Comparison { sane, metrics, quirks: Vec::new() };
+    comparison.numbers(&records);
+    comparison.texts(&records, seed);
+    comparison.tokens(&records);
+    comparison.perplexity(&records);
+    comparison.lengths(&records);
+    if beams == 1 {
+        let note = "xVal is decoded greedily and all else with 4 beams; its decoder stays at the first position and never \
+            sees the numbers that it wrote, so that answers run on";
+        comparison.add("beams", 1.0, None, note.to_owned());
+    }
+    Evaluation { records, metrics: comparison.metrics, quirks: comparison.quirks }
+}
+
+/// Scores by the number that the paper's code reads; text scores stay as they are.
+fn rescore<'a>(record: &Record<'a>) -> Record<'a> {
+    let reply = &record.reply;
+    let truth = reply.item.truth.and_then(|_| last_number(reply.reference()).ok().flatten());
+    let value = reply.text().filter(|_| truth.is_some());
+    let value = value.and_then(|text| number_pair(text, reply.reference()).ok());
+    let value = value.map(|(value, _)| value).filter(|value| value.is_finite());
+    let outcome = match (&reply.answer, value) {
+        (Err(_), _) => Outcome::Failed,
+        (Ok(_), Some(value)) => Outcome::Read(Estimates::point(value)),
+        (Ok(_), None) => Outcome::Unparsed,
+    };
+    let correct = match (truth, value) {
+        (Some(truth), Some(value)) => is_close(value, truth),
+        (Some(_), None) => false,
+        (None, _) => record.row.correct,
+    };
+    let filtered = record.filtered.clone();
+    Record {
+        row: Row { outcome, truth, correct, ..record.row.clone() },
+        filtered: filtered.map(|text| value.map_or(text, |value| value.to_string())),
+        ..record.clone()
+    }
+}
+
+/// This program's metrics on one side, the paper's on the other.
+struct Comparison<'a> {
+    sane: &'a Metrics,
+    metrics: Metrics,
+    quirks: Vec<Quirk>,
+}
+
+impl Comparison<'_> {
+    /// Replaces a metric by the paper's value and records both.
+    fn set(&mut self, name: Name, value: f64, n: usize, note: &str) {
+        let interval = self.metrics.get(name);
+        let note = if value.is_finite() { note.to_owned() } else { format!("{note}; here it is {value}") };
+        self.metrics
+            .set(name, Metric { low: interval.low, high: interval.high, ..Metric::plain(Some(value), n) });
+        self.add(name.as_str(), value, self.sane.get(name).value, note);
+    }
+
+    fn add(&mut self, name: &'static str, paper: f64, sane: Option<f64>, note: String) {
+        self.quirks.push(Quirk { name, paper: Some(paper).filter(|value| value.is_finite()), sane, note });
+    }
+
+    fn numbers(&mut self, records: &[Record<'_>]) {
+        let counts: Vec<NumberCounts> =
+            records.iter().filter_map(|record| record.reply.text()).map(NumberCounts::of).collect();
+        let malformed: usize = counts.iter().map(|counts| counts.malformed_count).sum();
+        let none = counts.iter().filter(|counts| counts.has_none).count();
+        self.metrics
+            .set(Name::Invalid, Metric::plain(Some(malformed as f64 / counts.len() as f64), counts.len()));
+        self.metrics.set(Name::NoNumber, Metric::share(none, counts.len()));
+        let asked = records.iter().map(|record| &record.reply).filter(|reply| reply.item.truth.is_some());
+        let pairs: Vec<_> =
+            asked.filter_map(|reply| Some(number_pair(reply.text()?, reply.reference()))).collect();
+        if pairs.is_empty() {
+            return;
+        }
+        let stopped = pairs.iter().filter(|pair| pair.is_err()).count();
+        if stopped > 0 {
+            let note = "items on which the paper's code stops with an error; left out of its other figures";
+            self.add("errors", stopped as f64, Some(0.0), note.to_owned());
+        }
+        let pairs: Vec<(f64, f64)> = pairs.into_iter().flatten().collect();
+        let clipped = pairs.iter().filter(|(value, _)| value.abs() >= 1e10).count();
+        let note = "predictions cut at 1e10 in size; labels are not";
+        self.add("clipped", clipped as f64, Some(0.0), note.to_owned());
+        self.figures(&Figures::of(&pairs), pairs.len());
+    }
+
+    fn figures(&mut self, figures: &Figures, n: usize) {
+        const READ: &str =
+            "the last match of [+-]?\\s*\\d+(\\.\\d+)? is the number, so 1,234 is 234, 1e5 is 5 and 7/3 is 3";
+        const DROPPED: &str = "items without a number drop out and cost nothing; predictions are cut at 1e10";
+        let valid = n - figures.unparsed;
+        let close = "numpy.isclose: within 1e-8 + 1e-5 of the label, so 1000009 is 1000000";
+        self.set(Name::Accuracy, figures.accuracy, n, close);
+        self.set(Name::Unparsed, figures.unparsed as f64 / n as f64, n, READ);
+        for (name, value) in [
+            (Name::Mae, figures.mae),
+            (Name::Mse, figures.mse),
+            (Name::Rmse, figures.mse.sqrt()),
+            (Name::R2, figures.r2),
+            (Name::MedianAe, figures.median_ae),
+            (Name::LogMae, figures.log_mae),
+            (Name::LogR2, figures.log_r2),
+            (Name::Pearson, figures.pearson),
+            (Name::Spearman, figures.spearman),
+        ] {
+            self.set(name, value, valid, DROPPED);
+        }
+    }
+
+    fn texts(&mut self, records: &[Record<'_>], seed: u64) {
+        let batches: Vec<Vec<&TextScores>> = records
+            .chunks(BATCH)
+            .map(|batch| {
+                batch.iter().filter_map(|record| record.row.text_scores.as_ref()).collect::<Vec<_>>()
+            })
+            .filter(|batch| !batch.is_empty())
+            .collect();
+        let n = batches.iter().map(Vec::len).sum();
+        if n == 0 {
+            return;
+        }
+        let over_batches = |figure: &mut dyn FnMut(&[&TextScores]) -> f64| {
+            numpy::mean(&batches.iter().map(|batch| figure(batch)).collect::<Vec<_>>())
+        };
+        let bleu = over_batches(&mut |batch| Counts::sum(batch.iter().map(|row| (&row.bleu, 1))).score());
+        let note = "mean over batches of 64 of each batch's corpus BLEU, not of all items together";
+        self.set(Name::Bleu, bleu, n, note);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        for (name, get) in [
+            (Name::Rouge1, (|row| row.rouge.one) as fn(&TextScores) -> f64),
+            (Name::Rouge2, |row| row.rouge.two),
+            (Name::RougeL, |row| row.rouge.longest),
+        ] {
+            let value = over_batches(&mut |batch| {
+                let values: Vec<f64> = batch.iter().map(|row| get(row)).collect();
+                median_of_resamples(&values, &mut rng)
+            });
+            let note =
+                "median of 1,000 random resamples of each batch of 64, averaged over batches; seeded here";
+            self.set(name, value, n, note);
+        }
+    }
+
+    /// Token accuracy with the paper's padding: labels are padded with a token that counts.
+    fn tokens(&mut self, records: &[Record<'_>]) {
+        let (mut token_shares, mut item_shares, mut n) = (Vec::new(), Vec::new(), 0);
+        for batch in records.chunks(BATCH) {
+            let rows: Vec<TokenRow<'_>> =
+                batch.iter().filter_map(|record| TokenRow::of(&record.reply)).collect();
+            let width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0);
+            let hits: Vec<Vec<bool>> = rows.iter().map(|row| row.hits(width)).collect();
+            let all: usize = hits.iter().map(Vec::len).sum();
+            if all > 0 {
+                n += rows.len();
+                let right = hits.iter().flatten().filter(|hit| **hit).count();
+                token_shares.push(right as f64 / all as f64);
+                let right = hits.iter().filter(|row| row.iter().all(|hit| *hit)).count();
+                item_shares.push(right as f64 / rows.len() as f64);
+            }
+        }
+        if n > 0 {
+            let note = "ten padding tokens behind each batch's longest label count as right; mean over batches of 64";
+            self.set(Name::TokenAccuracy, numpy::mean(&token_shares), n, note);
+            let note = "share of items whose tokens are all right, padding included";
+            self.add("token_accuracy_whole", numpy::mean(&item_shares), None, note.to_owned());
+        }
+    }
+
+    fn perplexity(&mut self, records: &[Record<'_>]) {
+        let batches = records.chunks(BATCH).filter_map(|batch| {
+            let rows = batch.iter().filter_map(|record| record.row.likelihood.as_ref());
+            let logprobs: Vec<f64> = rows.flat_map(|row| row.logprobs.iter().copied()).collect();
+            (!logprobs.is_empty()).then(|| (-numpy::mean(&logprobs)).exp())
+        });
+        let batches: Vec<f64> = batches.collect();
+        if !batches.is_empty() {
+            let n = self.sane.get(Name::Perplexity).n;
+            let note = "mean over batches of 64 of each batch's perplexity";
+            self.set(Name::Perplexity, numpy::mean(&batches), n, note);
+        }
+    }
+
+    fn lengths(&mut self, records: &[Record<'_>]) {
+        let finish_reason = |record: &Record<'_>| record.reply.answer.clone().ok()?.finish_reason;
+        let cut = records.iter().filter(|record| finish_reason(record).as_deref() == Some("length")).count();
+        let note = "answers cut at the length of the batch's longest label and 9 tokens more; ours have a fixed limit";
+        self.add("cut", cut as f64, None, note.to_owned());
+    }
+}
+
+/// Token ids of a label and of the answer to its item.
+struct TokenRow<'a> {
+    label: &'a [u32],
+    answer: &'a [u32],
+}
+
+impl<'a> TokenRow<'a> {
+    fn of(reply: &'a Reply<'_>) -> Option<Self> {
+        let answer = reply.answer.as_ref().ok()?.token_ids.as_deref()?;
+        Some(Self { label: &reply.label.as_ref()?.ids, answer })
+    }
+
+    /// Which of the positions that count are right: those of the label, and ten of padding behind `width`, the length of
+    /// the batch's longest label.
+    fn hits(&self, width: usize) -> Vec<bool> {
+        let Self { label, answer } = self;
+        // The paper's tensors hold the end of sequence. Servers may leave it out of the ids.
+        let end = label.last().copied();
+        let at = |position: usize| match answer.get(position) {
+            Some(id) => *id,
+            None if position == answer.len() && answer.last().copied() != end => end.unwrap_or(0),
+            None => 0,
+        };
+        let own = label.iter().enumerate().map(|(position, id)| at(position) == *id);
+        own.chain((width..width + 10).map(|position| at(position) == 0)).collect()
+    }
+}
+
+fn median_of_resamples(values: &[f64], rng: &mut ChaCha8Rng) -> f64 {
+    let mut means: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            let sum: f64 = values.iter().map(|_| values[rng.random_range(0..values.len())]).sum();
+            sum / values.len() as f64
+        })
+        .collect();
+    means.sort_by(f64::total_cmp);
+    quantile(&means, 0.5).unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::flags::Mode;
+    use crate::data::Item;
+    use crate::run::reply::Answer;
+    use crate::run::score::score;
+    use crate::tasks::Traits;
+
+    fn hits(label: &[u32], answer: &[u32], width: usize) -> Vec<bool> {
+        TokenRow { label, answer }.hits(width)
+    }
+
+    #[test]
+    fn padding_behind_the_batch_counts_and_padding_inside_does_not() {
+        // The label 5 1 in a batch whose longest label has four tokens.
+        assert_eq!(hits(&[5, 1], &[5, 1], 4), vec![true; 12]);
+        assert_eq!(hits(&[5, 1], &[6, 1], 4)[..2], [false, true]);
+        // An answer that runs on into the padding behind.
+        let long: Vec<u32> = (10..20).collect();
+        assert_eq!(hits(&[5, 1], &long, 4).iter().filter(|hit| **hit).count(), 3);
+    }
+
+    #[test]
+    fn an_end_of_sequence_that_the_server_left_out_is_put_back() {
+        assert_eq!(hits(&[5, 1], &[5], 2), vec![true; 12]);
+    }
+
+    #[test]
+    fn the_paper_reads_the_same_text_differently() {
+        let item = |answer: &str, truth| Item {
+            question: "q".to_owned(),
+            answer: answer.to_owned(),
+            truth: Some(truth),
+            ..Item::default()
+        };
+        let items = [item("1234", 1234.0), item("1000000", 1e6), item("-7/2", -3.5)];
+        let ours: Vec<Record<'_>> = items
+            .iter()
+            .zip(["1,234", "1000009", "3/2"])
+            .map(|(item, text)| {
+                let answer = Answer { text: text.to_owned(), ..Answer::default() };
+                let reply = Reply { item, answer: Ok(answer), label: None, target_score: None };
+                score(&Traits::default(), Mode::Paper, reply)
+            })
+            .collect();
+        let paper: Vec<Record<'_>> = ours.iter().map(rescore).collect();
+        let correct =
+            |records: &[Record<'_>]| records.iter().map(|record| record.row.correct).collect::<Vec<_>>();
+        assert_eq!(correct(&ours), [true, false, false]);
+        assert_eq!(correct(&paper), [false, true, true]);
+        assert_eq!(paper[2].row.truth, Some(2.0));
+        assert_eq!(paper[0].filtered.as_deref(), Some("234"));
+    }
+}

@@ -1,0 +1,200 @@
+//! What a server returns for an item: the parts of its responses that are read, and the compact form that the journal keeps.
+//!
+//! Responses are read leniently: every OpenAI-style server sends the fields that are needed here.
+
+use ntl_api::Number;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::cli::flags::Mode;
+use crate::data::Item;
+use crate::metrics::Estimates;
+use crate::run::client::ClientError;
+
+/// An item and everything that the server returned for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply<'a> {
+    pub item: &'a Item,
+    /// The answer, or why there is none.
+    pub answer: Result<Answer, String>,
+    /// Only in paper mode.
+    pub label: Option<Label>,
+    /// Only with `--score`: likelihood of the true answer, or why it is not known.
+    pub target_score: Option<Result<TargetScore, String>>,
+}
+
+impl Reply<'_> {
+    pub fn text(&self) -> Option<&str> {
+        self.answer.as_ref().ok().map(|answer| answer.text.as_str())
+    }
+
+    pub fn number(&self) -> Option<&PredictedNumber> {
+        self.answer.as_ref().ok()?.number.as_ref()
+    }
+
+    /// The true answer as scoring compares texts with it: in paper mode through the tokenizer and back.
+    pub fn reference(&self) -> &str {
+        self.label.as_ref().map_or(&self.item.answer, |label| &label.text)
+    }
+}
+
+/// A true answer as the paper's evaluation sees it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Label {
+    /// Token ids, the end of sequence included.
+    pub ids: Vec<u32>,
+    /// The text that the tokens decode to.
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    pub text: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_reason: Option<String>,
+    /// Where the request asks for them and the server knows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+    /// Only in regress mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<PredictedNumber>,
+}
+
+/// The part of the server's number distribution that is scored. Without estimates it holds no quantiles and no support.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PredictedNumber {
+    /// Trimmed mean, median, mode; missing where the server gives no value.
+    pub estimates: Option<[f64; 3]>,
+    pub mass_closed: f64,
+    /// Levels and values.
+    pub quantiles: Vec<(f64, Option<f64>)>,
+    /// Values and probabilities.
+    pub support: Vec<(f64, f64)>,
+}
+
+impl PredictedNumber {
+    /// A checkpoint that has only one estimate gives it for all three.
+    fn of(number: &Number) -> Self {
+        // Adding 0 turns -0, the sum of nothing, into 0.
+        let mass_closed = number.mass.closed + 0.0;
+        let Some(value) = number.value else { return Self { mass_closed, ..Self::default() } };
+        let estimates = [number.trimmed_mean, number.median, number.mode];
+        Self {
+            estimates: Some(estimates.map(|estimate| estimate.unwrap_or(value))),
+            mass_closed,
+            quantiles: number.quantiles.iter().map(|quantile| (quantile.q, quantile.value)).collect(),
+            support: number.support.iter().map(|point| (point.value, point.probability)).collect(),
+        }
+    }
+
+    pub fn estimates(&self) -> Option<Estimates> {
+        self.estimates.map(|[mean, median, mode]| Estimates { mean, median, mode })
+    }
+}
+
+/// Likelihood of the true answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TargetScore {
+    #[serde(default)]
+    pub token_ids: Vec<u32>,
+    /// Natural logarithms.
+    pub token_logprobs: Vec<Option<f64>>,
+    /// Losses by name.
+    pub losses: Map<String, Value>,
+}
+
+/// Body of completion and chat responses.
+#[derive(Debug, Clone, Deserialize)]
+pub struct CompletionResponse {
+    choices: Vec<Choice>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Choice {
+    text: Option<String>,
+    message: Option<Message>,
+    finish_reason: Option<String>,
+    number: Option<Number>,
+    token_ids: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Message {
+    content: Option<String>,
+}
+
+impl CompletionResponse {
+    /// The first choice. In regress mode a choice without a number is an error.
+    pub fn into_answer(self, mode: Mode) -> Result<Answer, ClientError> {
+        let choice = self.choices.into_iter().next().ok_or(ClientError::NoChoices)?;
+        if mode == Mode::Regress && choice.number.is_none() {
+            return Err(ClientError::NoNumber { reason: "its answer carries no `number`".to_owned() });
+        }
+        let text = choice.text.or_else(|| choice.message?.content).unwrap_or_default();
+        Ok(Answer {
+            text,
+            finish_reason: choice.finish_reason,
+            token_ids: choice.token_ids,
+            number: choice.number.as_ref().filter(|_| mode == Mode::Regress).map(PredictedNumber::of),
+        })
+    }
+}
+
+/// Body of `/v1/score` responses.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ScoreResponse {
+    data: Vec<TargetScore>,
+}
+
+impl ScoreResponse {
+    /// The score of the only item of the request.
+    pub fn into_only(self) -> Result<TargetScore, ClientError> {
+        self.data.into_iter().next().ok_or(ClientError::NoChoices)
+    }
+}
+
+/// Body of `/tokenize` responses.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TokenizeResponse {
+    pub tokens: Vec<u32>,
+}
+
+/// Body of `/detokenize` responses.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DetokenizeResponse {
+    pub prompt: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_text_is_read_from_either_kind_of_answer() {
+        for body in [
+            json!({ "choices": [{ "text": " 2", "finish_reason": "stop" }] }),
+            json!({ "choices": [{ "message": { "role": "assistant", "content": " 2" }, "finish_reason": "stop" }] }),
+        ] {
+            let response = serde_json::from_value::<CompletionResponse>(body).unwrap();
+            let answer = response.into_answer(Mode::Text).unwrap();
+            assert_eq!((&*answer.text, answer.finish_reason.as_deref()), (" 2", Some("stop")));
+        }
+        let none = serde_json::from_value::<CompletionResponse>(json!({ "choices": [] })).unwrap();
+        assert!(matches!(none.into_answer(Mode::Text), Err(ClientError::NoChoices)));
+    }
+
+    #[test]
+    fn an_answer_survives_the_journal_to_the_bit() {
+        let number = PredictedNumber {
+            estimates: Some([0.1 + 0.2, 1e-300, 5e-324]),
+            mass_closed: 0.999_999_999_999_999_9,
+            quantiles: vec![(0.05, None), (0.5, Some(1.0 / 3.0))],
+            support: vec![(-1_456.0, 0.123_456_789_012_345_67)],
+        };
+        let answer = Answer { text: "é\u{1}".to_owned(), number: Some(number), ..Answer::default() };
+        let line = serde_json::to_string(&answer).unwrap();
+        assert_eq!(serde_json::from_str::<Answer>(&line).unwrap(), answer);
+    }
+}

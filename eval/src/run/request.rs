@@ -1,0 +1,193 @@
+//! Request bodies for the items of a run.
+
+use ntl_api::{CompletionRequest, NumberOptions, NumberRequest, Objective, ObjectiveName, Prompt, Stop};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::cli::flags::{Api, Mode};
+use crate::data::Item;
+use crate::run::client::Route;
+use crate::run::paper;
+
+pub const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
+
+/// How many of the most probable values are requested.
+const SUPPORT: u64 = 50;
+
+/// Losses that `--score` requests.
+const LOSSES: [&str; 6] = ["ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber"];
+
+/// What the requests of all items have in common.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestTemplate {
+    pub mode: Mode,
+    pub api: Api,
+    pub model: String,
+    pub max_tokens: u64,
+    pub stop: &'static [&'static str],
+    /// Regress mode: the text in front of the number.
+    pub after: Option<&'static str>,
+    pub return_token_ids: bool,
+    /// Paper mode: [`paper::beams`].
+    pub beams: u64,
+}
+
+/// What one item's request has in place of the template's.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Overrides {
+    pub max_tokens: Option<u64>,
+    /// In place of the prompt's text.
+    pub prompt_ids: Option<Vec<u32>>,
+}
+
+impl RequestTemplate {
+    pub fn route(&self) -> Route {
+        match self.api {
+            Api::Completions => Route::Completions,
+            Api::Chat => Route::Chat,
+        }
+    }
+
+    /// The fields that are the same for every item, for reports and journals. A chat request shows an empty message.
+    pub fn settings(&self) -> Map<String, Value> {
+        let mut fields = self.body(None, &Overrides::default());
+        fields.shift_remove("model");
+        fields
+    }
+
+    pub fn completion(&self, item: &Item, overrides: &Overrides) -> Value {
+        Value::Object(self.body(Some(item.prompt()), overrides))
+    }
+
+    fn body(&self, prompt: Option<&str>, overrides: &Overrides) -> Map<String, Value> {
+        let mut request =
+            CompletionRequest { model: Some(self.model.clone()), ..CompletionRequest::default() };
+        if !self.stop.is_empty() {
+            request.stop = Some(Stop::Many(self.stop.iter().map(|&text| text.to_owned()).collect()));
+        }
+        match self.mode {
+            Mode::Text => {
+                request.max_tokens = Some(self.max_tokens);
+                request.temperature = Some(0.0);
+            }
+            Mode::Paper => {
+                request.max_tokens = overrides.max_tokens;
+                paper::set_decoding(&mut request, self.beams);
+            }
+            Mode::Regress => {
+                request.number = Some(number_request(self.after));
+                request.stop = None;
+                if self.after.is_some() {
+                    request.max_tokens = Some(self.max_tokens);
+                    request.temperature = Some(0.0);
+                }
+            }
+        }
+        if self.return_token_ids {
+            request.others.insert("return_token_ids".to_owned(), json!(true));
+        }
+        if self.api == Api::Chat {
+            let content = prompt.unwrap_or_default();
+            request.others.insert("messages".to_owned(), json!([{ "role": "user", "content": content }]));
+        } else {
+            request.prompt = match &overrides.prompt_ids {
+                Some(ids) => Some(Prompt::Ids(ids.clone())),
+                None => prompt.map(|text| Prompt::Text(text.to_owned())),
+            };
+        }
+        to_object(&request)
+    }
+
+    pub fn score(&self, item: &Item) -> Value {
+        json!({
+            "model": self.model,
+            "items": [{ "prompt": item.prompt(), "target": item.answer }],
+            "losses": LOSSES,
+        })
+    }
+
+    /// Asks for the end of sequence, too.
+    pub fn tokenize(&self, text: &str) -> Value {
+        json!({ "model": self.model, "prompt": text, "add_special_tokens": true })
+    }
+
+    pub fn detokenize(&self, ids: &[u32]) -> Value {
+        json!({ "model": self.model, "tokens": ids })
+    }
+}
+
+/// Names every default, so that a report shows what was requested.
+fn number_request(after: Option<&str>) -> NumberRequest {
+    NumberRequest::Options(to_object(&NumberOptions {
+        objective: Some(Objective::Named(ObjectiveName::Mean)),
+        quantiles: Some(QUANTILES.to_vec()),
+        support: Some(SUPPORT),
+        after: after.map(str::to_owned),
+        ..NumberOptions::default()
+    }))
+}
+
+#[expect(clippy::expect_used, reason = "a struct with fields of JSON types serialises to an object")]
+fn to_object(body: &impl Serialize) -> Map<String, Value> {
+    let value = serde_json::to_value(body).expect("its fields are JSON types");
+    value.as_object().cloned().expect("it is a struct")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(mode: Mode) -> RequestTemplate {
+        RequestTemplate {
+            mode,
+            api: Api::Completions,
+            model: "tiny".to_owned(),
+            max_tokens: 32,
+            stop: &["Question:"],
+            after: Some("#### "),
+            return_token_ids: false,
+            beams: 4,
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_values_are_decoded_greedily_in_paper_mode() {
+        let xval = RequestTemplate { stop: &[], beams: paper::beams(Some("xval")), ..template(Mode::Paper) };
+        let want = json!({ "temperature": 0.0, "paper_decoding": true });
+        assert_eq!(Value::Object(xval.settings()), want);
+        assert_eq!((paper::beams(Some("digits")), paper::beams(None)), (4, 4));
+    }
+
+    #[test]
+    fn settings_show_what_is_sent_without_the_question() {
+        for (mode, want) in [
+            (Mode::Text, json!({ "max_tokens": 32, "temperature": 0.0, "stop": ["Question:"] })),
+            (
+                Mode::Regress,
+                json!({
+                    "max_tokens": 32, "temperature": 0.0,
+                    "number": { "objective": "mean", "after": "#### ", "quantiles": QUANTILES, "support": 50 }
+                }),
+            ),
+            (
+                Mode::Paper,
+                json!({
+                    "use_beam_search": true, "beam_width": 4, "stop": ["Question:"]
+                }),
+            ),
+        ] {
+            assert_eq!(Value::Object(template(mode).settings()), want);
+        }
+    }
+
+    #[test]
+    fn a_chat_server_gets_the_question_as_a_message() {
+        let item = Item { question: "1 + 1".to_owned(), ..Item::default() };
+        let template = RequestTemplate { api: Api::Chat, stop: &[], ..template(Mode::Text) };
+        let want = json!({
+            "model": "tiny", "max_tokens": 32, "temperature": 0.0,
+            "messages": [{ "role": "user", "content": "1 + 1" }]
+        });
+        assert_eq!(template.completion(&item, &Overrides::default()), want);
+    }
+}
