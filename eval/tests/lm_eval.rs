@@ -1,4 +1,4 @@
-//! GSM8K as lm-eval 0.4.13 does it (task `gsm8k`, version 3): the same prompts, readings and scores on the whole test set.
+//! GSM8K as lm-eval 0.4.13 does it (task `gsm8k`, version 3): the same prompts, extracted numbers and scores on the whole test set.
 //!
 //! The digests were computed by lm-eval's own classes on the same files: its few-shot prompts as it sent them, and
 //! `RegexFilter` and `exact_match_hf_evaluate` on solutions that are bent in eleven ways.
@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use ntl_eval::cli::args::{Cli, Command};
 use ntl_eval::data::Item;
-use ntl_eval::data::fetch::hex;
 use ntl_eval::run::answer_extraction::LmEvalFilter;
 use sha2::{Digest, Sha256};
 
@@ -34,7 +33,7 @@ fn items(more: &[&str]) -> Option<Vec<Item>> {
 }
 
 fn digest(lines: &[String], between: &str) -> String {
-    hex(&Sha256::digest(lines.join(between)))
+    format!("{:x}", Sha256::digest(lines.join(between)))
 }
 
 /// A solution, bent in one of eleven ways.
@@ -64,11 +63,11 @@ fn five_shot_prompts_are_those_of_lm_eval() {
 }
 
 #[test]
-fn readings_and_scores_are_those_of_lm_eval() {
+fn extracted_numbers_and_scores_are_those_of_lm_eval() {
     let Some(items) = items(&[]) else { return };
     let texts: Vec<String> =
         items.iter().enumerate().map(|(index, item)| bent(index, &item.answer)).collect();
-    for (reading, count, read, hits) in [
+    for (filter, count, extracted, hits) in [
         (
             LmEvalFilter::Strict,
             599,
@@ -82,12 +81,12 @@ fn readings_and_scores_are_those_of_lm_eval() {
             "19b3611a59bf8c080f82150059f28c7574f4c8ca55c9346131a739af49bd45ae",
         ),
     ] {
-        let found: Vec<String> = texts.iter().map(|text| reading.extract(text)).collect();
-        assert_eq!(digest(&found, "\n"), read, "{reading:?}");
+        let found: Vec<String> = texts.iter().map(|text| filter.extract(text)).collect();
+        assert_eq!(digest(&found, "\n"), extracted, "{filter:?}");
         let pairs = texts.iter().zip(&items);
         let matched: Vec<String> =
-            pairs.map(|(text, item)| u8::from(reading.matches(text, &item.answer)).to_string()).collect();
-        assert_eq!(matched.iter().filter(|hit| *hit == "1").count(), count, "{reading:?}");
-        assert_eq!(digest(&matched, ""), hits, "{reading:?}");
+            pairs.map(|(text, item)| u8::from(filter.matches(text, &item.answer)).to_string()).collect();
+        assert_eq!(matched.iter().filter(|hit| *hit == "1").count(), count, "{filter:?}");
+        assert_eq!(digest(&matched, ""), hits, "{filter:?}");
     }
 }

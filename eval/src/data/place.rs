@@ -1,7 +1,4 @@
-//! Where data files are: at `--data`, or in the cache folder.
-//!
-//! In: a task, the names its file may have, and `--data`. Out: a path that exists, or an error that says which file to
-//! put where.
+//! Finds data files: at `--data`, or in the cache folder.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -20,9 +17,6 @@ pub fn folder(task: &str) -> PathBuf {
 
 /// The first of `names` that is in the given folder, the given file itself, or, where nothing is given, the first
 /// that is in the cache.
-///
-/// # Errors
-/// None is there.
 pub fn find(task: &'static str, names: &[&str], given: Option<&Path>) -> Result<PathBuf, DataError> {
     if let Some(file) = given.filter(|path| !path.is_dir()) {
         return Ok(file.to_owned());

@@ -3,7 +3,7 @@
 //! In: a file. Out: its items, in order; or an error that names the file and the line.
 
 use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
@@ -11,32 +11,32 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{DataError, Item};
+use crate::figures::shortened;
 
-/// What an answer must be.
+/// What answers of a data set are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truth {
-    /// A number, as a whole.
+    /// A number as a whole.
     Number,
-    /// The number behind the last `#### `.
+    /// A text with a number behind its last `#### `.
     AfterHashes,
-    /// A number, a fraction, or anything else, which then has no truth to compute with.
+    /// A number, a fraction, or a text without a truth.
     Maybe,
-    /// Text.
     Text,
 }
 
 impl Truth {
-    /// The value of an answer; `Err` where it must have one and has none.
-    fn of(self, answer: &str) -> Result<Option<f64>, ()> {
+    /// `None` where an answer must have a value and has none.
+    fn of(self, answer: &str) -> Option<Option<f64>> {
         let finite = |text: &str| text.trim().parse().ok().filter(|value: &f64| value.is_finite());
         match self {
-            Self::Number => finite(answer).map(Some).ok_or(()),
+            Self::Number => finite(answer).map(Some),
             Self::AfterHashes => {
-                let last = answer.rsplit_once("#### ").ok_or(())?.1;
-                finite(&last.replace([',', '$'], "")).map(Some).ok_or(())
+                let (_, last) = answer.rsplit_once("#### ")?;
+                finite(&last.replace([',', '$'], "")).map(Some)
             }
-            Self::Maybe => Ok(finite(answer).or_else(|| fraction(answer))),
-            Self::Text => Ok(None),
+            Self::Maybe => Some(finite(answer).or_else(|| fraction(answer))),
+            Self::Text => Some(None),
         }
     }
 }
@@ -52,40 +52,32 @@ pub fn fraction(text: &str) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-fn item(file: &Path, line: usize, (question, answer): (&str, &str), truth: Truth) -> Result<Item, DataError> {
-    let value = truth.of(answer).map_err(|()| DataError::Answer {
-        file: file.to_owned(),
-        line,
-        answer: answer.to_owned(),
+fn item(file: &Path, line: usize, question: &str, answer: &str, truth: Truth) -> Result<Item, DataError> {
+    let truth = truth.of(answer).ok_or_else(|| {
+        let problem = format!("the answer {:?} is not a number", shortened(answer, 60));
+        DataError::Line { file: file.to_owned(), line, problem }
     })?;
-    Ok(Item { question: question.to_owned(), answer: answer.to_owned(), truth: value, ..Item::default() })
+    Ok(Item { question: question.to_owned(), answer: answer.to_owned(), truth, ..Item::default() })
 }
 
 /// The text of a file, unpacked.
-///
-/// # Errors
-/// It cannot be read, or is not UTF-8.
 pub fn text(file: &Path) -> Result<String, DataError> {
     let read = || {
-        let (mut text, opened) = (String::new(), File::open(file)?);
+        let opened = File::open(file)?;
         if file.extension().is_some_and(|extension| extension == "gz") {
-            MultiGzDecoder::new(opened).read_to_string(&mut text)?;
+            io::read_to_string(MultiGzDecoder::new(opened))
         } else {
-            (&opened).read_to_string(&mut text)?;
+            io::read_to_string(opened)
         }
-        Ok(text)
     };
     read().map_err(|source| DataError::Read { file: file.to_owned(), source })
 }
 
-fn filled(file: &Path, items: Vec<Item>) -> Result<Vec<Item>, DataError> {
+fn non_empty(file: &Path, items: Vec<Item>) -> Result<Vec<Item>, DataError> {
     if items.is_empty() { Err(DataError::Empty { file: file.to_owned() }) } else { Ok(items) }
 }
 
 /// A question and its answer on alternating lines, as DeepMind's mathematics dataset has them.
-///
-/// # Errors
-/// The file cannot be read, is empty, has an odd number of lines, or an answer is not what it must be.
 pub fn pairs(file: &Path, truth: Truth) -> Result<Vec<Item>, DataError> {
     let text = text(file)?;
     let lines: Vec<&str> = text.trim_end().lines().map(str::trim).collect();
@@ -95,8 +87,23 @@ pub fn pairs(file: &Path, truth: Truth) -> Result<Vec<Item>, DataError> {
     let items = pairs
         .iter()
         .enumerate()
-        .map(|(index, [question, answer])| item(file, 2 * index + 2, (question, answer), truth));
-    filled(file, items.collect::<Result<_, _>>()?)
+        .map(|(index, [question, answer])| item(file, 2 * index + 2, question, answer, truth));
+    non_empty(file, items.collect::<Result<_, _>>()?)
+}
+
+/// Lines that are not blank, with their numbers from 1.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.split('\n')
+        .enumerate()
+        .map(|(index, line)| (index + 1, line))
+        .filter(|(_, line)| !line.trim().is_empty())
+}
+
+fn parse<'a, T: Deserialize<'a>>(file: &Path, line: usize, text: &'a str) -> Result<T, DataError> {
+    serde_json::from_str(text).map_err(|error| {
+        let problem = error.to_string();
+        DataError::Line { file: file.to_owned(), line, problem }
+    })
 }
 
 #[derive(Deserialize)]
@@ -106,56 +113,28 @@ struct Question {
 }
 
 /// One object with `question` and `answer` a line, as GSM8K and the paper's preprocessed files have them.
-///
-/// # Errors
-/// The file cannot be read, is empty, or a line or an answer is not what it must be.
 pub fn questions(file: &Path, truth: Truth) -> Result<Vec<Item>, DataError> {
-    let items = objects(file)?.map(|(line, object)| {
-        let Question { question, answer } = object?;
-        let answer = answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
-        item(file, line, (&question, &answer), truth)
-    });
-    filled(file, items.collect::<Result<_, _>>()?)
-}
-
-/// Lines of JSON, with their numbers from 1; blank ones left out.
-fn objects<T: for<'de> Deserialize<'de>>(
-    file: &Path,
-) -> Result<impl Iterator<Item = (usize, Result<T, DataError>)>, DataError> {
     let text = text(file)?;
-    let lines: Vec<(usize, String)> = text
-        .split('\n')
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty())
-        .map(|(index, line)| (index + 1, line.to_owned()))
-        .collect();
-    let file = file.to_owned();
-    Ok(lines.into_iter().map(move |(line, text)| {
-        let object = serde_json::from_str(&text).map_err(|error| DataError::Line {
-            file: file.clone(),
-            line,
-            problem: error.to_string(),
-        });
-        (line, object)
-    }))
+    let items = lines(&text).map(|(line, text)| {
+        let Question { question, answer } = parse(file, line, text)?;
+        let answer = answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
+        item(file, line, &question, &answer, truth)
+    });
+    non_empty(file, items.collect::<Result<_, _>>()?)
 }
 
 /// `score<TAB>joke` a line, as rJokes has them.
-///
-/// # Errors
-/// The file cannot be read, is empty, or a line has no tab or no score.
 pub fn scores(file: &Path) -> Result<Vec<Item>, DataError> {
     let text = text(file)?;
-    let lines = text.split('\n').enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let items = lines.map(|(index, line)| {
-        let (score, joke) = line.trim().split_once('\t').ok_or_else(|| DataError::Line {
+    let items = lines(&text).map(|(line, text)| {
+        let (score, joke) = text.trim().split_once('\t').ok_or_else(|| DataError::Line {
             file: file.to_owned(),
-            line: index + 1,
+            line,
             problem: "expected a score, a tab and a text".to_owned(),
         })?;
-        item(file, index + 1, (joke, score), Truth::Number)
+        item(file, line, joke, score, Truth::Number)
     });
-    filled(file, items.collect::<Result<_, _>>()?)
+    non_empty(file, items.collect::<Result<_, _>>()?)
 }
 
 #[derive(Deserialize)]
@@ -183,14 +162,11 @@ struct PassageAnswer {
 
 /// SuperGLUE's MultiRC, one item a question, worded as the paper does: the passage, a blank line, `Question: `; the
 /// answers labelled 1, joined by ` | `.
-///
-/// # Errors
-/// The file cannot be read, is empty, or a line is not what it must be. Answers without labels are an error: the test
-/// set has none.
+/// Answers without labels are an error: the test set has none.
 pub fn passages(file: &Path) -> Result<Vec<Item>, DataError> {
     let mut items = Vec::new();
-    for (line, object) in objects::<Passage>(file)? {
-        let Passage { passage } = object?;
+    for (line, text) in lines(&text(file)?) {
+        let Passage { passage } = parse(file, line, text)?;
         for asked in passage.questions {
             if asked.answers.iter().any(|answer| answer.label.is_none()) {
                 let problem = "the answers have no labels; use the validation set".to_owned();
@@ -202,7 +178,7 @@ pub fn passages(file: &Path) -> Result<Vec<Item>, DataError> {
             items.push(Item { question, answer, ..Item::default() });
         }
     }
-    filled(file, items)
+    non_empty(file, items)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Takes wanted files out of `.tar.gz` and `.zip` archives.
+//! Unpacks members of `.tar.gz` and `.zip` archives.
 //!
-//! In: an archive and what to keep: paths inside it below its top folder, folders ending in `/`. Out: the same paths
-//! below the target folder.
+//! Members are named by their paths below the archive's top folder, folders with a `/` at the end, and are written to the
+//! same paths below the target folder.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,10 +11,7 @@ use flate2::read::GzDecoder;
 
 use super::DataError;
 
-/// Unpacks the wanted members; all of them are written anew.
-///
-/// # Errors
-/// The archive cannot be read, or a file not written.
+/// Overwrites files that are there.
 pub(super) fn members(archive: &Path, wanted: &[&str], folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     if wanted.is_empty() {
         return Ok(Vec::new());

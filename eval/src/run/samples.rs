@@ -4,7 +4,6 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::data::fetch::hex;
 use crate::metrics::{Estimates, Outcome};
 use crate::run::answer_extraction::LmEvalFilter;
 use crate::run::request::RequestTemplate;
@@ -144,7 +143,7 @@ fn metrics(record: &Record<'_>) -> Vec<&'static str> {
 
 /// As lm-eval hashes texts; documents in its way of writing JSON.
 fn hash(text: &str) -> String {
-    hex(&Sha256::digest(text.as_bytes()))
+    format!("{:x}", Sha256::digest(text))
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! Append-only files of answers: the journal of a run, which a crashed run goes on from, and the cache that runs share.
+//! Append-only files of answers: the journal of a run, which `--resume` continues, and the cache that runs share.
 //!
-//! In: answers under ids. Out: the same after a crash at any point: every line is written in one go, and a last line
-//! without its end is cut off. The first line of a journal says what run it is of; with another run's journal nothing
-//! goes on.
+//! The first line says what run the answers belong to; a journal of another run is refused. Every line is written in one
+//! go, and a last line without its end, which a crash may leave, is cut off.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -15,46 +14,21 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::data::fetch::hex;
-
-/// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// Not readable or writable.
     #[error("could not use {}", .file.display())]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// A line in the middle that is no entry.
+    File { file: PathBuf, source: io::Error },
+    /// `line`: from 1.
     #[error("{} line {line} is damaged; remove the file to begin anew", .file.display())]
-    Damaged {
-        /// The file.
-        file: PathBuf,
-        /// Counted from 1.
-        line: usize,
-    },
-    /// It is another run's.
+    Damaged { file: PathBuf, line: usize },
     #[error("{} is of a run with other settings: {differences}; use another --out, or the same settings", .file.display())]
-    OtherRun {
-        /// The file.
-        file: PathBuf,
-        /// What differs.
-        differences: String,
-    },
-    /// It would be lost.
+    OtherRun { file: PathBuf, differences: String },
     #[error(
         "{} is of a run that did not end: go on with --resume, remove it, or use another --out",
         .file.display()
     )]
-    Unfinished {
-        /// The file.
-        file: PathBuf,
-    },
+    Unfinished { file: PathBuf },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -71,20 +45,16 @@ struct NewEntry<'a, T> {
     value: &'a T,
 }
 
-/// An open file of answers.
 #[derive(Debug)]
 pub struct Journal {
     file: PathBuf,
     open: File,
-    /// What was there when it was opened.
+    /// Keys and answers by id, as they were when the file was opened.
     entries: HashMap<String, (String, Box<RawValue>)>,
 }
 
 impl Journal {
-    /// Opens or makes the file. `header`: what the run is; must be that of the file, where it has one.
-    ///
-    /// # Errors
-    /// The file cannot be used, is damaged before its last line, or is another run's.
+    /// Opens or creates the file. `header` describes the run and must equal that of an existing file.
     pub fn open(file: &Path, header: &Map<String, Value>) -> Result<Self, JournalError> {
         let failed = |source| JournalError::File { file: file.to_owned(), source };
         let mut open = OpenOptions::new().create(true).read(true).append(true).open(file).map_err(failed)?;
@@ -119,23 +89,13 @@ impl Journal {
                 differences.push(format!("{name} was {}, is {}", shown(was), shown(is)));
             }
         }
-        match differences.is_empty() {
-            true => Ok(()),
-            false => Err(JournalError::OtherRun { file: file(), differences: differences.join("; ") }),
+        if differences.is_empty() {
+            return Ok(());
         }
+        Err(JournalError::OtherRun { file: file(), differences: differences.join("; ") })
     }
 
-    /// How many answers it held when it was opened.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether it held none.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// The answer that was under `id` when the file was opened, if it is one to the request behind `key`.
+    /// The answer that was under `id` when the file was opened, if its request had the same `key`.
     pub fn get<T: DeserializeOwned>(&self, id: &str, key: &str) -> Option<T> {
         let (known, value) = self.entries.get(id)?;
         if known != key {
@@ -144,10 +104,6 @@ impl Journal {
         serde_json::from_str(value.get()).ok()
     }
 
-    /// Adds an answer.
-    ///
-    /// # Errors
-    /// The file cannot be written to.
     pub fn add(&mut self, id: &str, key: &str, value: &impl Serialize) -> Result<(), JournalError> {
         self.line(&NewEntry { id, key, value })
     }
@@ -166,10 +122,13 @@ fn shown(value: Option<&Value>) -> String {
     value.map_or("not set".to_owned(), |value| value.to_string().chars().take(60).collect())
 }
 
-/// A short name for a request: equal for equal routes and bodies.
+/// A digest of serialisable values: 32 hexadecimal digits.
+#[expect(clippy::expect_used, reason = "requests and items are structs and JSON values with string keys")]
 pub fn key(parts: &impl Serialize) -> String {
-    let text = serde_json::to_vec(parts).unwrap_or_default();
-    hex(&Sha256::digest(text)[..16])
+    let text = serde_json::to_vec(parts).expect("the parts serialise to JSON");
+    let mut digest = format!("{:x}", Sha256::digest(text));
+    digest.truncate(32);
+    digest
 }
 
 #[cfg(test)]
@@ -194,11 +153,11 @@ mod tests {
         for cut in 0..whole.len() {
             fs::write(&file, &whole[..cut]).unwrap();
             let mut journal = Journal::open(&file, &header(1)).unwrap();
-            let before = journal.len();
+            let before = journal.entries.len();
             assert_eq!(before, whole[..cut].iter().filter(|byte| **byte == b'\n').count().saturating_sub(1));
             journal.add("answer 2", "k", &json!(3)).unwrap();
             drop(journal);
-            assert_eq!(Journal::open(&file, &header(1)).unwrap().len(), before + 1, "cut at {cut}");
+            assert_eq!(Journal::open(&file, &header(1)).unwrap().entries.len(), before + 1, "cut at {cut}");
         }
     }
 

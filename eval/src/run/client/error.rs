@@ -7,99 +7,43 @@ use reqwest::StatusCode;
 
 use crate::cli::base_url::BaseUrl;
 
-/// Longest part of a body that is no error object to repeat in a message.
 const EXCERPT_CHARS: usize = 200;
 
-/// Why a server gave no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The HTTP client could not be built.
     #[error("could not set up HTTP")]
-    Setup {
-        /// Why.
-        #[source]
-        source: reqwest::Error,
-    },
-    /// No server was given.
+    Setup { source: reqwest::Error },
     #[error("there is no endpoint to ask")]
     NoEndpoint,
-    /// No connection, a broken one, or no answer in time.
+    /// No connection, a broken one, or no response in time.
     #[error("endpoint {endpoint} is not reachable")]
-    Unreachable {
-        /// The server.
-        endpoint: BaseUrl,
-        /// Why.
-        #[source]
-        source: reqwest::Error,
-    },
-    /// Any status but success.
+    Unreachable { endpoint: BaseUrl, source: reqwest::Error },
+    /// Any status but success, with the server's message or the beginning of its body.
     #[error("endpoint {endpoint} answered {status}: {message}")]
-    Refused {
-        /// The server.
-        endpoint: BaseUrl,
-        /// Its status.
-        status: StatusCode,
-        /// Its message, or the beginning of its body.
-        message: String,
-        /// How long it asks to wait.
-        retry_after: Option<Duration>,
-    },
-    /// The body is not what the route answers with.
+    Refused { endpoint: BaseUrl, status: StatusCode, message: String, retry_after: Option<Duration> },
+    /// The body is not what the route responds with.
     #[error("the answer of endpoint {endpoint} could not be read")]
-    Unreadable {
-        /// The server.
-        endpoint: BaseUrl,
-        /// Where it went wrong.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// An answer without a choice.
+    Unreadable { endpoint: BaseUrl, source: serde_json::Error },
     #[error("the answer holds no choices")]
     NoChoices,
-    /// A number was asked for and none came.
     #[error("the endpoint has no number support: {reason}; use --mode text")]
-    NoNumber {
-        /// How it shows.
-        reason: String,
-    },
-    /// The server lacks a route that the run needs.
+    NoNumber { reason: String },
     #[error("the endpoint has no {route}, which {need}")]
-    NoRoute {
-        /// The route.
-        route: &'static str,
-        /// What for.
-        need: &'static str,
-    },
-    /// Nobody waits any longer.
+    NoRoute { route: &'static str, need: &'static str },
+    /// The run ended before the request was sent.
     #[error("not tried: {reason}")]
-    NotTried {
-        /// Why.
-        reason: &'static str,
-    },
-    /// The server does not list the model.
+    NotTried { reason: &'static str },
     #[error("endpoint {endpoint} has no model `{name}`; it has {}", list(.listed))]
-    UnknownModel {
-        /// The server.
-        endpoint: BaseUrl,
-        /// The model that was asked for.
-        name: String,
-        /// Its models.
-        listed: Vec<String>,
-    },
-    /// The choice of model is open.
+    UnknownModel { endpoint: BaseUrl, name: String, listed: Vec<String> },
+    /// The server lists no model, or several.
     #[error("endpoint {endpoint} has {}; name one with --model", list(.listed))]
-    ModelNotNamed {
-        /// The server.
-        endpoint: BaseUrl,
-        /// Its models: none, or several.
-        listed: Vec<String>,
-    },
+    ModelNotNamed { endpoint: BaseUrl, listed: Vec<String> },
 }
 
 impl ClientError {
     /// Whether the same request may well succeed later.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused { status, .. } => matches!(
                 *status,
@@ -109,12 +53,11 @@ impl ClientError {
         }
     }
 
-    /// Whether there was no answer at all.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }
 
-    /// Whether every other item would fail in the same way, so that a run has no sense.
+    /// Whether every other request would fail in the same way.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {
@@ -125,7 +68,7 @@ impl ClientError {
         }
     }
 
-    /// What the server said of a request that it refused as it is.
+    /// The server's message, where it refused the request with status 400.
     pub fn refusal(&self) -> Option<&str> {
         match self {
             Self::Refused { status, message, .. } if *status == StatusCode::BAD_REQUEST => Some(message),
@@ -133,13 +76,11 @@ impl ClientError {
         }
     }
 
-    /// Whether the server does not know the route.
     pub fn is_missing_route(&self) -> bool {
         matches!(self, Self::Refused { status, .. }
             if matches!(*status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))
     }
 
-    /// How long the server asks to wait.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -148,7 +89,7 @@ impl ClientError {
     }
 }
 
-/// The message inside an error body, or the beginning of whatever else was sent.
+/// The message of an error body, or the beginning of any other body.
 pub(super) fn message_of(body: &[u8]) -> String {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(body) => body.error.message,
@@ -177,8 +118,8 @@ mod tests {
     }
 
     #[test]
-    fn only_errors_that_pass_are_tried_again_and_only_hopeless_ones_end_a_run() {
-        for (code, passing, fatal) in [
+    fn only_transient_errors_are_retried_and_only_hopeless_ones_end_a_run() {
+        for (code, transient, fatal) in [
             (400, false, false),
             (401, false, true),
             (404, false, true),
@@ -194,7 +135,7 @@ mod tests {
                 message: String::new(),
                 retry_after: None,
             };
-            assert_eq!((error.is_passing(), error.is_fatal()), (passing, fatal), "{code}");
+            assert_eq!((error.is_transient(), error.is_fatal()), (transient, fatal), "{code}");
         }
     }
 }

@@ -1,8 +1,7 @@
-//! Talks to one or more OpenAI-style servers: which models there are, and whatever else is posted to a route.
+//! HTTP client for one or more OpenAI-style servers.
 //!
-//! Requests go round the servers in turn. Tried again, on the next server: 429, 502, 503, timeouts and broken
-//! connections, with growing random pauses, or the pause that the server asks for. Everything else fails at
-//! once. Answers are read leniently, so that servers other than ours can be scored too.
+//! Requests go to the servers in turn. Retried on the next server, after growing random pauses or the pause that the server
+//! asks for: 429, 502, 503, timeouts and broken connections. Everything else fails at once.
 
 mod error;
 
@@ -21,12 +20,11 @@ use crate::cli::base_url::BaseUrl;
 
 pub use self::error::ClientError;
 
-/// When and how often to try again.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryPolicy {
-    /// Tries after the first one.
+    /// Attempts after the first one.
     pub retries_max: u32,
-    /// The first pause; each further one is twice as long, up to [`RetryPolicy::pause_max`].
+    /// The first pause; each further one is twice as long.
     pub pause: Duration,
     /// The longest pause, also when the server asks for more.
     pub pause_max: Duration,
@@ -39,7 +37,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Pause before try number `attempt + 1`: half of it is random, so that clients do not return together.
+    /// Half of the pause is random, so that clients do not return together.
     fn pause_after(&self, attempt: u32, retry_after: Option<Duration>) -> Duration {
         let grown = self.pause.saturating_mul(1_u32.checked_shl(attempt).unwrap_or(u32::MAX));
         // Freshly keyed by the operating system: random enough for a pause.
@@ -49,55 +47,43 @@ impl RetryPolicy {
     }
 }
 
-/// Where and how to connect.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// At least one server.
+    /// At least one.
     pub endpoints: Vec<BaseUrl>,
-    /// Bearer token.
     pub api_key: Option<String>,
-    /// Most time for one answer.
+    /// For one response.
     pub timeout: Duration,
-    /// When to try again.
     pub retry: RetryPolicy,
 }
 
-/// A connection to all servers.
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
     config: ClientConfig,
-    turn: AtomicUsize,
+    requests_sent: AtomicUsize,
 }
 
-/// The part of `GET /v1/models` that every server has.
 #[derive(Deserialize)]
 struct ModelList {
     data: Vec<ModelEntry>,
 }
 
-/// A model as a server lists it.
+/// An entry of `GET /v1/models`.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct ModelEntry {
-    /// Its name.
     pub id: String,
-    /// What else the server says of it.
+    /// All other fields.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
 
-/// Where requests are posted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Route {
-    /// `/v1/completions`.
     Completions,
-    /// `/v1/chat/completions`.
     Chat,
-    /// `/v1/score`.
     Score,
-    /// `/tokenize`.
     Tokenize,
-    /// `/detokenize`.
     Detokenize,
 }
 
@@ -114,23 +100,15 @@ impl Route {
 }
 
 impl Client {
-    /// Sends nothing yet.
-    ///
-    /// # Errors
-    /// No TLS or resolver on this system.
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let http = reqwest::Client::builder()
             .timeout(config.timeout)
             .build()
             .map_err(|source| ClientError::Setup { source })?;
-        Ok(Self { http, config, turn: AtomicUsize::new(0) })
+        Ok(Self { http, config, requests_sent: AtomicUsize::new(0) })
     }
 
-    /// The model to ask: the wanted one, or the only one. Reaches every server once, so that one that is down is
-    /// known before the run.
-    ///
-    /// # Errors
-    /// A server is not reachable, does not have the model, or has several and none was named.
+    /// The named model, or the only one. Sends a request to every server, so that one that is down is known before the run.
     pub async fn resolve_model(&self, wanted: Option<&str>) -> Result<ModelEntry, ClientError> {
         let unlisted = |name: &str| ModelEntry { id: name.to_owned(), others: BTreeMap::new() };
         let mut chosen = wanted.map(unlisted);
@@ -157,41 +135,35 @@ impl Client {
         chosen.ok_or(ClientError::NoEndpoint)
     }
 
-    /// Asks one server, and others in its place if need be.
-    ///
-    /// # Errors
-    /// No server gave a readable answer.
     pub async fn post<T: DeserializeOwned>(&self, route: Route, body: &Value) -> Result<T, ClientError> {
-        let mut attempt = 0;
-        loop {
+        self.with_retries(ClientError::is_transient, async || {
             let endpoint = self.next_endpoint()?;
-            let request = self.http.post(route.url(endpoint)).json(body);
-            match self.try_once::<T>(endpoint, request).await {
-                Ok(answer) => return Ok(answer),
-                Err(error) if error.is_passing() && attempt < self.config.retry.retries_max => {
-                    self.pause(attempt, &error).await;
-                    attempt += 1;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+            self.try_once(endpoint, self.http.post(route.url(endpoint)).json(body)).await
+        })
+        .await
     }
 
     /// Waits for a server that is busy or still loading, but not for one that is down.
     async fn models(&self, endpoint: &BaseUrl) -> Result<Vec<ModelEntry>, ClientError> {
+        let may_retry = |error: &ClientError| error.is_transient() && !error.is_unreachable();
+        let list = async || self.try_once(endpoint, self.http.get(endpoint.join("models"))).await;
+        Ok(self.with_retries::<ModelList>(may_retry, list).await?.data)
+    }
+
+    async fn with_retries<T>(
+        &self,
+        may_retry: impl Fn(&ClientError) -> bool,
+        send: impl AsyncFn() -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
         let mut attempt = 0;
         loop {
-            match self.try_once::<ModelList>(endpoint, self.http.get(endpoint.join("models"))).await {
-                Ok(models) => return Ok(models.data),
-                Err(error)
-                    if error.is_passing()
-                        && !error.is_unreachable()
-                        && attempt < self.config.retry.retries_max =>
-                {
-                    self.pause(attempt, &error).await;
+            match send().await {
+                Err(error) if may_retry(&error) && attempt < self.config.retry.retries_max => {
+                    let pause = self.config.retry.pause_after(attempt, error.retry_after());
+                    tokio::time::sleep(pause).await;
                     attempt += 1;
                 }
-                Err(error) => return Err(error),
+                result => return result,
             }
         }
     }
@@ -218,12 +190,8 @@ impl Client {
             .map_err(|source| ClientError::Unreadable { endpoint: endpoint.clone(), source })
     }
 
-    async fn pause(&self, attempt: u32, error: &ClientError) {
-        tokio::time::sleep(self.config.retry.pause_after(attempt, error.retry_after())).await;
-    }
-
     fn next_endpoint(&self) -> Result<&BaseUrl, ClientError> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let turn = self.requests_sent.fetch_add(1, Ordering::Relaxed);
         self.config.endpoints.get(turn % self.config.endpoints.len().max(1)).ok_or(ClientError::NoEndpoint)
     }
 }
