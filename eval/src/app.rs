@@ -1,4 +1,4 @@
-//! The command line's verbs: from parsed flags to what is printed and an exit code.
+//! Runs the command that the command line names.
 
 use std::fs;
 use std::io::{self, Write};
@@ -16,10 +16,7 @@ use crate::report::page;
 use crate::run::session;
 use crate::tasks::{self, Origin, TASKS};
 
-/// Does what the command line says.
-///
-/// # Errors
-/// Flags, data, server or files cannot be used. Failed items and missed gates are no errors.
+/// Failed items and missed gates are no errors but exit statuses.
 pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     match &cli.command {
         Command::List => list(console.out).context("could not write to the console"),

@@ -18,20 +18,18 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "ntl-eval", version, after_help = EXAMPLES)]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// A task to run, or a question about tasks.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a task.
     #[command(flatten)]
     Task(Task),
-    /// Fetch the data of a task into the cache, or generate them.
+    /// Download the data of a task into the cache, or generate them.
     Data(DataArgs),
-    /// Compare two runs over the same items, or ask two models and compare those.
+    /// Compare two runs over the same items, or run a task on two models and compare the runs.
     Compare(Box<CompareArgs>),
     /// Write report.md and report.html of finished runs.
     Report(ReportArgs),
@@ -39,15 +37,14 @@ pub enum Command {
     List,
 }
 
-/// Flags of `data`.
 #[derive(Debug, Args)]
 pub struct DataArgs {
-    /// Which task's data.
+    /// Name of the task.
     pub task: String,
-    /// Where to. Default: the cache, `$NTL_EVAL_CACHE` or `~/.cache/ntl-eval`, in a folder named after the task.
+    /// Target folder. Default: the cache, `$NTL_EVAL_CACHE` or `~/.cache/ntl-eval`, in a folder named after the task.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Take the files from this URL, where they are by their names, instead of the official place.
+    /// Download the files from this URL, under their names, instead of the official place.
     #[arg(long, value_name = "URL", env = "NTL_EVAL_MIRROR")]
     pub mirror: Option<String>,
     /// Seed of generated data.
@@ -55,7 +52,6 @@ pub struct DataArgs {
     pub seed: u64,
 }
 
-/// Flags of `ntl-eval report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
     /// Folder of a run (as `--out` wrote it), or a folder of such folders: then each gets its report, and this one

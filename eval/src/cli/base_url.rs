@@ -10,7 +10,7 @@ use reqwest::Url;
 pub struct BaseUrl(String);
 
 impl BaseUrl {
-    /// The URL of a route below `/v1`, named without a leading slash.
+    /// The URL of a route below `/v1`. `route` has no leading slash.
     pub fn join(&self, route: &str) -> String {
         format!("{}/{route}", self.0)
     }

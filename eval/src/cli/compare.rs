@@ -13,26 +13,26 @@ use super::tasks::Task;
     subcommand_negates_reqs = true,
     disable_help_subcommand = true,
     subcommand_value_name = "TASK",
-    subcommand_help_heading = "Tasks to ask two models",
+    subcommand_help_heading = "Tasks to run on two models",
     override_usage = USAGE,
     after_help = EXAMPLES,
-    // It may stand before the task as well.
+    // `--endpoint` may stand before the task as well.
     mut_subcommands(|task| task.mut_arg("endpoint", |endpoint| endpoint.required(false)))
 )]
 pub struct CompareArgs {
-    /// Folder of a run (as `--out` wrote it), or its report.json.
+    /// Folder of a run (as written with `--out`), or its report.json.
     #[arg(value_name = "A", required = true)]
     pub a: Option<PathBuf>,
     /// Folder of another run over the same items.
     #[arg(value_name = "B", required = true)]
     pub b: Option<PathBuf>,
-    /// The two models that a task asks; the second is held against the first.
+    /// Names of two models that run a task; the second is compared with the first.
     #[arg(long, value_name = "A,B", value_parser = two_names, conflicts_with_all = ["a", "b"])]
     pub models: Option<[String; 2]>,
-    /// Base URL of the server of both models; twice: of the one and of the other.
+    /// Base URL of the server of both models, or given twice: one for each.
     #[arg(long = "endpoint", id = "compared", value_name = "URL", conflicts_with_all = ["a", "b"])]
     pub endpoint: Vec<BaseUrl>,
-    /// How many of the items that differ most to list.
+    /// List the N items whose absolute errors differ most.
     #[arg(long, value_name = "N", default_value = "10")]
     pub items: usize,
     /// Resamples of the bootstrap.
@@ -47,7 +47,6 @@ pub struct CompareArgs {
     /// Print Markdown.
     #[arg(long)]
     pub markdown: bool,
-    /// What both models are asked.
     #[command(subcommand)]
     pub task: Option<Task>,
 }

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use super::base_url::BaseUrl;
 use super::bound::Bound;
 
-/// How a model is asked for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -14,12 +13,11 @@ pub enum Mode {
     Text,
     /// The server's number: trimmed mean for squared errors, median for absolute ones, mode for accuracy.
     Regress,
-    /// As the NTL paper's evaluation code: 4 beams (1 for xVal), its length rule, its metrics with all their peculiarities.
+    /// As in the NTL paper's evaluation code: 4 beams (1 for xVal), its length rule, its metrics with all their peculiarities.
     Paper,
 }
 
 impl Mode {
-    /// The name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -29,7 +27,6 @@ impl Mode {
     }
 }
 
-/// Which route is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Api {
@@ -42,51 +39,47 @@ pub enum Api {
 /// Flags that every task takes.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
-    /// File or folder of the data. Default: the cache that `ntl-eval data` fills; generated where the task can.
+    /// File or folder of the data. Default: the cache that `ntl-eval data` fills; `arithmetic` and `multiplication` generate
+    /// their items.
     #[arg(long, value_name = "PATH", env = "NTL_EVAL_DATA")]
     pub data: Option<PathBuf>,
-    /// How to ask for the answer.
+    /// How the model answers.
     #[arg(long, value_enum, env = "NTL_EVAL_MODE", default_value = "text")]
     pub mode: Mode,
-    /// Also ask the server's `/v1/score` for the likelihood of the true answers: token accuracy, perplexity, losses.
+    /// Also request the likelihood of the true answers from `/v1/score`: token accuracy, perplexity, losses.
     #[arg(long, env = "NTL_EVAL_SCORE")]
     pub score: bool,
-    /// Score the first N items only.
+    /// Evaluate the first N items only.
     #[arg(long, value_name = "N", env = "NTL_EVAL_LIMIT")]
     pub limit: Option<NonZeroUsize>,
     /// Seed of generated items and of the bootstrap.
     #[arg(long, value_name = "N", env = "NTL_EVAL_SEED", default_value = "0")]
     pub seed: u64,
-    /// Most tokens of a generated text; not in paper mode, which has a rule for it. Default: 256 for gsm8k, 64 for
-    /// multirc, 8 for rjokes, else 32.
+    /// Most tokens of a generated text. Paper mode ignores it. Default: 256 for gsm8k, 64 for multirc, 8 for rjokes, else 32.
     #[arg(long, value_name = "N", env = "NTL_EVAL_MAX_TOKENS")]
     pub max_tokens: Option<NonZeroU64>,
-    /// Cut longer prompts to N tokens, the end of sequence included, as the paper's code does at 512; the server's
-    /// `/tokenize` counts. Default: leave them; in paper mode always 512.
+    /// Truncate longer prompts to N tokens, the end of sequence included. The server's `/tokenize` counts them. Default: no
+    /// limit; paper mode always truncates to 512.
     #[arg(long, value_name = "N", env = "NTL_EVAL_PROMPT_TOKENS")]
     pub prompt_tokens: Option<NonZeroUsize>,
-    /// Who is asked.
     #[command(flatten)]
     pub server: ServerFlags,
-    /// Where answers and results go.
     #[command(flatten)]
     pub output: OutputFlags,
-    /// What decides the exit code.
     #[command(flatten)]
     pub gates: GateFlags,
 }
 
-/// Who is asked.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub struct ServerFlags {
-    /// Base URL of the server, with or without `/v1`; repeat it to spread requests over several servers.
+    /// Base URL of the server, with or without `/v1`. Repeat it to spread requests over several servers.
     #[arg(long, value_name = "URL", env = "NTL_EVAL_ENDPOINT", value_delimiter = ',', required = true)]
     pub endpoint: Vec<BaseUrl>,
-    /// Model to ask. Default: the only one that the server lists.
+    /// Name of the model. Default: the only one that the server lists.
     #[arg(long, value_name = "NAME", env = "NTL_EVAL_MODEL")]
     pub model: Option<String>,
-    /// Which route to ask; `chat` for servers and models that know nothing else.
+    /// Route of the requests; `chat` for servers and models that support nothing else.
     #[arg(long, value_enum, env = "NTL_EVAL_API", default_value = "completions")]
     pub api: Api,
     /// Bearer token for the server.
@@ -95,48 +88,45 @@ pub struct ServerFlags {
     /// Requests in flight at once.
     #[arg(long, value_name = "N", env = "NTL_EVAL_CONCURRENCY", default_value = "16")]
     pub concurrency: NonZeroUsize,
-    /// Seconds to wait for one answer before trying again (at most 4 times).
+    /// Seconds to wait for one response before a retry (at most 4).
     #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_TIMEOUT", default_value = "120")]
     pub timeout: NonZeroU64,
-    /// Seconds for the whole run; what is not answered by then has failed, and `--resume` can go on from there.
+    /// Seconds for the whole run. Items without an answer by then have failed; `--resume` continues with them.
     #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_DEADLINE")]
     pub deadline: Option<NonZeroU64>,
 }
 
-/// Where answers and results go.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputFlags {
-    /// Folder for `report.json`, `samples.jsonl` and `journal.jsonl`; several splits go to a folder each, named after
-    /// the split.
+    /// Folder for `report.json`, `samples.jsonl` and `journal.jsonl`. Several splits get a folder each, named after the
+    /// split.
     #[arg(long, value_name = "DIR", env = "NTL_EVAL_OUT")]
     pub out: Option<PathBuf>,
-    /// Go on with the run whose journal is in `--out`; what it knows is not asked again.
+    /// Continue the run whose journal is in `--out`. Answers in the journal are not requested again.
     #[arg(long, requires = "out")]
     pub resume: bool,
-    /// Folder of answers that all runs share; the same request to the same model is asked once.
+    /// Folder of answers that all runs share: the same request goes to the same model only once.
     #[arg(long, value_name = "DIR", env = "NTL_EVAL_ANSWERS")]
     pub cache: Option<PathBuf>,
     /// Print each split's report as one line of JSON instead of tables.
     #[arg(long)]
     pub json: bool,
-    /// No progress on standard error.
+    /// Show no progress on standard error.
     #[arg(long)]
     pub quiet: bool,
 }
 
-/// What decides the exit code.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Gates")]
 pub struct GateFlags {
-    /// Exit with 3 when a metric of any split is below V (or has no value); repeatable.
+    /// Exit with 3 when a metric of any split is below V or has no value; repeatable.
     #[arg(long, value_name = "METRIC=V")]
     pub fail_under: Vec<Bound>,
-    /// Exit with 3 when a metric of any split is above V (or has no value); repeatable.
+    /// Exit with 3 when a metric of any split is above V or has no value; repeatable.
     #[arg(long, value_name = "METRIC=V")]
     pub fail_over: Vec<Bound>,
-    /// Exit with 3 when a metric is worse than in the report of this folder: the whole 95% interval is on the worse side
-    /// of the value there.
+    /// Exit with 3 when a metric is worse than in the report in this folder, with its whole 95% interval.
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
 }

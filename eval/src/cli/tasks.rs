@@ -7,7 +7,6 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::flags::Common;
 
-/// A task to run, with its flags.
 #[derive(Debug, Subcommand)]
 pub enum Task {
     /// Sums and differences of integers (DeepMind mathematics, add_sub_multiple).
@@ -30,7 +29,6 @@ pub enum Task {
     Rjokes(Box<RjokesArgs>),
 }
 
-/// What the exit code of a run says; part of its help.
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -52,36 +50,33 @@ impl Task {
     }
 }
 
-/// Flags of the task. `--data`: a file with a question and its answer on alternating lines, or a folder that holds
+/// `--data`: a file with a question and its answer on alternating lines, or a folder that holds
 /// `arithmetic_test_interpolate.txt` and `arithmetic_test_extrapolate.txt`. Default: 10,000 generated items.
 #[derive(Debug, Args)]
 pub struct ArithmeticArgs {
-    /// Which test set: 4 to 7 operands as in training, 10 to 12 operands, or one after the other.
+    /// Test set: 4 to 7 operands as in training, 10 to 12 operands, or both.
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
     pub split: SplitChoice,
-    /// Common flags.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Flags of the task. `--data`: a file, or a folder that holds `test.jsonl` or `test_clean.jsonl`.
+/// `--data`: a file, or a folder that holds `test.jsonl` or `test_clean.jsonl`.
 #[derive(Debug, Args)]
 pub struct Gsm8kArgs {
     /// The published form, or the paper's: without calculator marks and thousands separators.
     #[arg(long, value_enum, env = "NTL_EVAL_FORM", default_value = "original")]
     pub form: Gsm8kForm,
-    /// Ask as lm-eval does, behind so many solved questions; 0 for its wording alone. Default: the bare question.
+    /// Word prompts as lm-eval does, with N solved questions in front. Default: the bare question.
     #[arg(long, value_name = "N", env = "NTL_EVAL_SHOTS")]
     pub shots: Option<usize>,
-    /// File of the solved questions. Default: `train.jsonl` beside the data, or in the cache.
+    /// File of the solved questions. Default: `train.jsonl` beside the data or in the cache.
     #[arg(long, value_name = "FILE", env = "NTL_EVAL_TRAIN", requires = "shots")]
     pub train: Option<PathBuf>,
-    /// Common flags.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// `--form` as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Gsm8kForm {
     /// `test.jsonl`.
@@ -90,66 +85,58 @@ pub enum Gsm8kForm {
     Clean,
 }
 
-/// Flags of the task. `--data`: a module's file, a folder of module files, or a folder that holds the folders
+/// `--data`: a module's file, a folder of module files, or a folder that holds the folders
 /// `interpolate` and `extrapolate`. `--limit` counts per module.
 #[derive(Debug, Args)]
 pub struct MathematicsArgs {
-    /// Which test sets; only for folders that hold both.
+    /// Test sets, of a folder that holds both.
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
     pub split: SplitChoice,
     /// Module, such as `arithmetic__mul`, or `all`.
     #[arg(long, value_name = "NAME", env = "NTL_EVAL_MODULE", default_value = "all")]
     pub module: String,
-    /// Common flags.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Flags of the task. `--data`: a preprocessed file, or a folder that holds `multiplication_test_interpolate.jsonl` and
+/// `--data`: a preprocessed file, or a folder that holds `multiplication_test_interpolate.jsonl` and
 /// `multiplication_test_extrapolate.jsonl`. Default: generated items.
 #[derive(Debug, Args)]
 pub struct MultiplicationArgs {
-    /// Which cells: both factors of 1 to 5 digits, one at least of 6, or one after the other.
+    /// Test set: both factors of 1 to 5 digits as in training, at least one of 6, or both sets.
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
     pub split: SplitChoice,
-    /// Generated items of each cell; as many as there are where there are fewer.
+    /// Generated items for each pair of lengths, or all where there are fewer.
     #[arg(long, value_name = "N", env = "NTL_EVAL_PER_CELL", default_value = "100")]
     pub per_cell: NonZeroUsize,
-    /// Common flags.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Flags of the task. `--data`: SuperGLUE's `val.jsonl`, the paper's `val_clean.jsonl`, or a folder that holds one of them.
+/// `--data`: SuperGLUE's `val.jsonl`, the paper's `val_clean.jsonl`, or a folder that holds one of them.
 #[derive(Debug, Args)]
 pub struct MultircArgs {
-    /// Common flags.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// Flags of the task. `--data`: a `.tsv`, `.tsv.gz` or preprocessed `.jsonl` file, or a folder that holds them under the
+/// `--data`: a `.tsv`, `.tsv.gz` or preprocessed `.jsonl` file, or a folder that holds them under the
 /// name of the split.
 #[derive(Debug, Args)]
 pub struct RjokesArgs {
-    /// Which part of the data.
+    /// Part of the data.
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "test")]
     pub split: RjokesSplit,
-    /// Common flags.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// `--split` as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RjokesSplit {
-    /// The test set.
     Test,
-    /// The development set.
     Dev,
 }
 
-/// `--split` as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SplitChoice {
     /// Like the training data.

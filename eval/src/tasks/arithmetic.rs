@@ -1,7 +1,9 @@
 //! Sums and differences of integers: DeepMind's `arithmetic__add_sub_multiple` (interpolate) and
 //! `arithmetic__add_sub_multiple_longer` (extrapolate), as in Table 2 of the NTL paper.
 //!
-//! In: files in the paper's two-line format, or nothing, and then items are generated. Out: one suite per split.
+//! Items are read from files in the paper's two-line format, or generated.
+
+use std::path::Path;
 
 use super::generate::{self, Split};
 use super::splits;
@@ -9,7 +11,6 @@ use super::{Entry, Origin, Suite};
 use crate::cli::tasks::ArithmeticArgs;
 use crate::data::read::{Truth, pairs};
 
-/// Line of the task list.
 pub const ENTRY: Entry = Entry {
     name: "arithmetic",
     about: "sums and differences of integers (DeepMind mathematics, add_sub_multiple and its longer form)",
@@ -24,11 +25,8 @@ pub const ENTRY: Entry = Entry {
 /// As many as DeepMind's test files hold.
 const GENERATED: usize = 10_000;
 
-/// The suites that the flags ask for.
-///
-/// # Errors
-/// A single file with `--split both`, or data that cannot be used.
 pub fn suites(args: &ArithmeticArgs) -> anyhow::Result<Vec<Suite>> {
     let generate = |split| generate::items(split, args.common.seed, GENERATED);
-    splits::suites((ENTRY.name, "txt"), args.split, &args.common, |file| pairs(file, Truth::Number), generate)
+    let read = |file: &Path| pairs(file, Truth::Number);
+    splits::suites(ENTRY.name, "txt", args.split, &args.common, read, generate)
 }

@@ -1,8 +1,7 @@
 //! Arithmetic items that follow the distribution of DeepMind's mathematics dataset (Saxton et al. 2019,
 //! arXiv:1904.01557), modules `arithmetic__add_sub_multiple` and `arithmetic__add_sub_multiple_longer`.
 //!
-//! In: a split, a seed and how many. Out: distinct questions with integer answers; the first k of n are the same
-//! for every n. Method: draw the answer, then split it again and again into a sum or a difference of two numbers,
+//! Questions are distinct, answers are integers; the first k of n items are the same for every n. Method: draw the answer, then split it again and again into a sum or a difference of two numbers,
 //! one of them drawn, until enough operands are there. How large a draw may be is a budget of decimal digits
 //! ("entropy"): a quarter goes to the answer, each split spends an even share of what is left for its part, and
 //! the rest falls to both parts at random. The scheme follows what is publicly known of the original generator,
@@ -21,10 +20,8 @@ use crate::data::Item;
 const WORDINGS: [(&str, &str); 5] =
     [("", ""), ("Calculate ", "."), ("Evaluate ", "."), ("What is ", "?"), ("What is the value of ", "?")];
 
-/// Share of the entropy that the answer gets.
 const ANSWER_SHARE: f64 = 0.25;
 
-/// A test set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
     /// 4 to 7 operands, answers within ±50.
@@ -34,7 +31,6 @@ pub enum Split {
 }
 
 impl Split {
-    /// Its name in flags, reports and file names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Interpolate => "interpolate",
@@ -43,7 +39,6 @@ impl Split {
     }
 }
 
-/// Generates `count` distinct items.
 pub fn items(split: Split, seed: u64, count: usize) -> Vec<Item> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(match split {
@@ -76,7 +71,6 @@ fn item(split: Split, rng: &mut ChaCha8Rng) -> Item {
     }
 }
 
-/// Size of one item.
 struct Shape {
     operands: u32,
     /// Decimal digits to spend on the answer and the operands.
@@ -111,14 +105,13 @@ fn shapes(splits: u32) -> f64 {
     (2..=splits).map(|k| f64::from(splits + k) / f64::from(k)).product()
 }
 
-/// What may still be spent on a part of an expression.
+/// What is left for a part of an expression.
 #[derive(Clone, Copy)]
 struct Budget {
     splits: u32,
     entropy: f64,
 }
 
-/// A tree of sums and differences.
 enum Expression {
     Operand(i64),
     Sum(Box<Expression>, Box<Expression>),

@@ -1,8 +1,8 @@
 //! School arithmetic in words: GSM8K (Cobbe et al. 2021), test split.
 //!
-//! In: OpenAI's file or the paper's cleaned one. Out: one suite. Asked with the question alone, as the paper's T5, or
-//! with `--shots` in lm-eval's way: `Question: ...\nAnswer:`, behind as many solved ones from the training set, the
-//! very ones that lm-eval draws. Numbers behind `#### `, the end of every solution.
+//! The prompt is the bare question, as for the paper's T5, or with `--shots` lm-eval's: solved questions from the training
+//! set, the same that lm-eval draws, and `Question: ...\nAnswer:`. In regress mode the number is expected behind `#### `,
+//! which ends every solution.
 
 use std::path::Path;
 
@@ -15,7 +15,6 @@ use crate::data::fetch::Source;
 use crate::data::read::{Truth, questions};
 use crate::data::{Item, place};
 
-/// Line of the task list.
 pub const ENTRY: Entry = Entry {
     name: "gsm8k",
     about: "school arithmetic in words (GSM8K); by value, and as lm-eval reads it, strict and flexible",
@@ -36,10 +35,6 @@ pub const ENTRY: Entry = Entry {
     ]),
 };
 
-/// The suite that the flags ask for.
-///
-/// # Errors
-/// Data that cannot be used, or too few solved questions.
 pub fn suites(args: &Gsm8kArgs) -> anyhow::Result<Vec<Suite>> {
     let name = match args.form {
         Gsm8kForm::Original => "test.jsonl",
@@ -80,7 +75,7 @@ fn solved(args: &Gsm8kArgs, file: &Path) -> anyhow::Result<Vec<Item>> {
     Ok(questions(&file, Truth::AfterHashes)?)
 }
 
-/// Words every item as lm-eval does; each gets its own draw.
+/// Words prompts as lm-eval does; each item gets its own draw of solved questions.
 fn add_shots(items: &mut [Item], solved: &[Item], count: usize) -> anyhow::Result<()> {
     if count > solved.len() {
         let message = format!("--shots {count} asks for more than the {} solved questions", solved.len());

@@ -1,8 +1,8 @@
 //! DeepMind's mathematics dataset (Saxton et al. 2019): any of its test modules, one by one and together, as in Table 1 of
 //! the NTL paper.
 //!
-//! In: a module's file, a folder of them, or the unpacked archive with its folders `interpolate` and `extrapolate`. Out:
-//! one suite per split, its items named after their modules. Answers may be numbers, fractions, or something else.
+//! Items are read from a module's file, a folder of them, or the unpacked archive with its folders `interpolate` and
+//! `extrapolate`. Answers may be numbers, fractions or texts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,6 @@ use crate::data::fetch::Source;
 use crate::data::read::{Truth, pairs};
 use crate::data::{DataError, Item, place};
 
-/// Line of the task list.
 pub const ENTRY: Entry = Entry {
     name: "mathematics",
     about: "DeepMind's mathematics dataset, per module and together, interpolate and extrapolate",
@@ -28,10 +27,6 @@ pub const ENTRY: Entry = Entry {
     }]),
 };
 
-/// The suites that the flags ask for.
-///
-/// # Errors
-/// Data that cannot be used, or no such module.
 pub fn suites(args: &MathematicsArgs) -> anyhow::Result<Vec<Suite>> {
     let path = place::find(ENTRY.name, &["interpolate", "extrapolate"], args.common.data.as_deref());
     let path = match (&args.common.data, path) {
@@ -52,7 +47,7 @@ pub fn suites(args: &MathematicsArgs) -> anyhow::Result<Vec<Suite>> {
     Ok(suites)
 }
 
-/// The splits and where they are: the folders of that name, or else the path itself, named after the folder.
+/// Splits and their places: the folders of that name, or else the path itself, named after the folder.
 fn places(path: &Path, choice: SplitChoice) -> Vec<(String, PathBuf)> {
     let wanted = chosen(choice).iter().map(|split| split.name());
     let inside: Vec<(String, PathBuf)> = wanted

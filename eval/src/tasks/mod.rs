@@ -1,4 +1,4 @@
-//! The tasks, one file each. A task turns its flags into [`Suite`]s; everything after that is common.
+//! The tasks, one file each. A task turns its flags into [`Suite`]s; everything after that is the same for all.
 
 pub mod arithmetic;
 pub mod generate;
@@ -10,8 +10,9 @@ pub mod rjokes;
 mod shots;
 pub mod splits;
 
-use serde_json::{Map, Value, json};
 use std::path::Path;
+
+use serde_json::{Map, Value, json};
 
 use crate::cli::tasks::Task;
 use crate::data::Item;
@@ -32,33 +33,28 @@ pub fn suites(task: &Task) -> anyhow::Result<Vec<Suite>> {
     }
 }
 
-/// Items that are scored together, and what a report says about where they are from.
+/// Items that one report is about.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suite {
-    /// Name of the task.
     pub task: &'static str,
-    /// Name of the split.
     pub split: String,
-    /// What is asked.
     pub items: Vec<Item>,
     /// Settings of the task, for the report.
     pub settings: Map<String, Value>,
-    /// How it is asked and judged.
     pub traits: Traits,
 }
 
-/// How the items of a task are asked and judged.
+/// How the items of a task are requested and scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
-    /// What ends a generated text.
     pub stop: &'static [&'static str],
-    /// Most tokens of a generated text, unless the command line says otherwise.
+    /// Default of `--max-tokens`.
     pub max_tokens: u64,
-    /// In regress mode: the text in front of the number.
+    /// Regress mode: the text in front of the number.
     pub after: Option<&'static str>,
-    /// Whether lm-eval's readings apply.
+    /// Whether lm-eval's filters apply.
     pub lm_eval: bool,
-    /// Whether answers are texts, and are compared as such.
+    /// Whether answers are compared as texts.
     pub texts: bool,
 }
 
@@ -71,24 +67,18 @@ impl Default for Traits {
 /// A line of `ntl-eval list`, and what `ntl-eval data` does.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    /// Name on the command line.
     pub name: &'static str,
-    /// What it asks.
     pub about: &'static str,
-    /// Where its data come from.
     pub origin: Origin,
 }
 
-/// Where data come from.
 #[derive(Debug, Clone, Copy)]
 pub enum Origin {
-    /// From these files.
     Published(&'static [Source]),
-    /// From a seed: file names and their items.
+    /// From a seed to file names and their items.
     Generated(fn(u64) -> Vec<(String, Vec<Item>)>),
 }
 
-/// All tasks.
 pub const TASKS: [Entry; 6] = [
     arithmetic::ENTRY,
     gsm8k::ENTRY,
@@ -98,7 +88,6 @@ pub const TASKS: [Entry; 6] = [
     rjokes::ENTRY,
 ];
 
-/// The setting that says where items are from.
 fn from_file(file: &Path) -> (String, Value) {
     ("data".to_owned(), json!(file.display().to_string()))
 }

@@ -1,8 +1,7 @@
 //! Products of two integers of k and l digits, as in the decoder-only experiments of the NTL paper: trained on 1 to 5
 //! digits, tested on 1 to 6, scored by the mean relative error of each pair of lengths.
 //!
-//! In: the paper's preprocessed form, or nothing, and then items are generated. Out: one suite per split; modules are the
-//! cells of the grid, such as `3x4`.
+//! Items are read from the paper's preprocessed files, or generated. Modules are the pairs of lengths, such as `3x4`.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -17,7 +16,6 @@ use crate::cli::tasks::MultiplicationArgs;
 use crate::data::Item;
 use crate::data::read::{Truth, questions};
 
-/// Line of the task list.
 pub const ENTRY: Entry = Entry {
     name: "multiplication",
     about: "products of integers of 1 to 6 digits; relative error overall and by lengths",
@@ -35,23 +33,19 @@ const TRAINED: u32 = 5;
 /// Most digits of a factor in the test.
 const TESTED: u32 = 6;
 
-/// Generated items of each cell.
+/// Items for each pair of lengths.
 const PER_CELL: usize = 100;
 
-/// The suites that the flags ask for.
-///
-/// # Errors
-/// A single file with `--split both`, or data that cannot be used.
 pub fn suites(args: &MultiplicationArgs) -> anyhow::Result<Vec<Suite>> {
     let read = |file: &Path| {
         let items = questions(file, Truth::Number)?.into_iter();
         Ok(items.map(|item| Item { module: cell(&item.question), ..item }).collect())
     };
     let generate = |split| items(split, args.common.seed, args.per_cell.get());
-    splits::suites((ENTRY.name, "jsonl"), args.split, &args.common, read, generate)
+    splits::suites(ENTRY.name, "jsonl", args.split, &args.common, read, generate)
 }
 
-/// The lengths of the two numbers of a question; `None` where there are not two.
+/// The lengths of the two numbers in a question.
 fn cell(question: &str) -> Option<String> {
     let numbers = question.split(|c: char| !c.is_ascii_digit()).filter(|text| !text.is_empty());
     match numbers.collect::<Vec<_>>().as_slice() {
@@ -60,19 +54,20 @@ fn cell(question: &str) -> Option<String> {
     }
 }
 
-/// Generates distinct items of each cell of a split.
+/// Distinct items for each pair of lengths.
 pub fn items(split: Split, seed: u64, per_cell: usize) -> Vec<Item> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut items = Vec::new();
     for (k, l) in (1..=TESTED).flat_map(|k| (1..=TESTED).map(move |l| (k, l))) {
         if (k.max(l) > TRAINED) == (split == Split::Extrapolate) {
-            fill(&mut items, (k, l), per_cell, &mut rng);
+            fill(&mut items, k, l, per_cell, &mut rng);
         }
     }
     items
 }
 
-fn fill(items: &mut Vec<Item>, (k, l): (u32, u32), per_cell: usize, rng: &mut ChaCha8Rng) {
+/// `k`, `l`: digits of the factors.
+fn fill(items: &mut Vec<Item>, k: u32, l: u32, per_cell: usize, rng: &mut ChaCha8Rng) {
     let range = |digits: u32| 10_u64.pow(digits - 1)..10_u64.pow(digits);
     let all = (range(k).end - range(k).start) * (range(l).end - range(l).start);
     let count = per_cell.min(usize::try_from(all).unwrap_or(usize::MAX));

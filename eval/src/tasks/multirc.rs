@@ -1,8 +1,7 @@
-//! Questions about short texts, answered in words: MultiRC of SuperGLUE, reworded as the NTL paper does it. Shows what a
-//! number loss does to ordinary text.
+//! Questions about short texts, answered in words: MultiRC of SuperGLUE, reworded as in the NTL paper. Shows what a number
+//! loss does to ordinary text.
 //!
-//! In: SuperGLUE's validation file or the paper's preprocessed form. Out: one suite. (SuperGLUE's test file has no
-//! answers.)
+//! Items are read from SuperGLUE's validation file (its test file has no answers) or the paper's preprocessed form.
 
 use serde_json::Map;
 
@@ -13,7 +12,6 @@ use crate::data::fetch::Source;
 use crate::data::place;
 use crate::data::read::{Truth, passages, questions, text};
 
-/// Line of the task list.
 pub const ENTRY: Entry = Entry {
     name: "multirc",
     about: "questions about texts, answered in words (SuperGLUE MultiRC); exact match, F1, BLEU, ROUGE",
@@ -24,10 +22,6 @@ pub const ENTRY: Entry = Entry {
     }]),
 };
 
-/// The suite that the flags ask for.
-///
-/// # Errors
-/// Data that cannot be used, or regress mode: these answers are no numbers.
 pub fn suites(args: &MultircArgs) -> anyhow::Result<Vec<Suite>> {
     if args.common.mode == crate::cli::flags::Mode::Regress {
         return Err(UsageError("multirc asks for words: --mode regress has no meaning".to_owned()).into());

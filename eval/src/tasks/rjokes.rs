@@ -1,7 +1,7 @@
 //! How funny is a joke: rJokes (Weller and Seppi 2020), the logarithm of its upvotes as a whole number from 0 to 11, as
 //! in the regression table of the NTL paper.
 //!
-//! In: the published files, packed or not, or the paper's preprocessed form. Out: one suite per split.
+//! Items are read from the published files, packed or not, or the paper's preprocessed form.
 
 use serde_json::Map;
 
@@ -11,7 +11,6 @@ use crate::data::fetch::Source;
 use crate::data::place;
 use crate::data::read::{Truth, questions, scores};
 
-/// Line of the task list.
 pub const ENTRY: Entry = Entry {
     name: "rjokes",
     about: "upvotes of jokes, 0 to 11 (rJokes); RMSE and correlation, beside constant answers",
@@ -27,10 +26,6 @@ pub const ENTRY: Entry = Entry {
     ]),
 };
 
-/// The suite that the flags ask for.
-///
-/// # Errors
-/// Data that cannot be used.
 pub fn suites(args: &RjokesArgs) -> anyhow::Result<Vec<Suite>> {
     let split = match args.split {
         RjokesSplit::Test => "test",

@@ -1,15 +1,14 @@
-//! Python's `random.Random(seed).sample`, so that few-shot prompts are the very ones of lm-eval, whose shots it draws.
+//! Python's `random.Random(seed).sample`, with which lm-eval draws its shots.
 
 use rand_mt::Mt;
 
 /// lm-eval's default seed of few-shot draws.
 pub(super) const SEED: u32 = 1234;
 
-/// Python's generator: a Mersenne Twister.
+/// Python's `random.Random`.
 pub(super) struct PythonRandom(Mt);
 
 impl PythonRandom {
-    /// `random.Random(seed)`.
     pub(super) fn new(seed: u32) -> Self {
         Self(Mt::new_with_key([seed]))
     }

@@ -1,4 +1,4 @@
-//! Tasks that have an interpolate and an extrapolate split, each a file or generated: which of them a command line asks for.
+//! Suites of tasks that have an interpolate and an extrapolate split, each read from a file or generated.
 
 use std::path::Path;
 
@@ -19,26 +19,28 @@ pub(super) fn chosen(choice: SplitChoice) -> &'static [Split] {
     }
 }
 
-/// The file of a split, in a folder of data.
 pub fn file_name(task: &str, split: Split, extension: &str) -> String {
     format!("{task}_test_{}.{extension}", split.name())
 }
 
-/// A suite for each split: `read` from its file with `--data`, else `make` generates it.
-///
-/// # Errors
-/// A single file with both splits, or data that cannot be used.
+/// Suites `read` from the files in `--data`, or else from `generate`.
 pub fn suites(
-    (task, extension): (&'static str, &str),
+    task: &'static str,
+    extension: &str,
     choice: SplitChoice,
     common: &Common,
     read: impl Fn(&Path) -> Result<Vec<Item>, DataError>,
-    make: impl Fn(Split) -> Vec<Item>,
+    generate: impl Fn(Split) -> Vec<Item>,
 ) -> anyhow::Result<Vec<Suite>> {
     if let (SplitChoice::Both, Some(path)) = (choice, &common.data)
         && path.is_file()
     {
-        return Err(one_file(path).into());
+        let message = format!(
+            "{} is one file: say which split it is with --split interpolate or --split extrapolate, \
+             or give a folder that holds both",
+            path.display()
+        );
+        return Err(UsageError(message).into());
     }
     let suite = |&split: &Split| {
         let (mut items, setting) = match &common.data {
@@ -46,19 +48,11 @@ pub fn suites(
                 let file = place::find(task, &[&file_name(task, split, extension)], Some(path))?;
                 (read(&file)?, from_file(&file))
             }
-            None => (make(split), ("data".to_owned(), json!("generated"))),
+            None => (generate(split), ("data".to_owned(), json!("generated"))),
         };
         items.truncate(common.limit.map_or(usize::MAX, usize::from));
         let (split, settings) = (split.name().to_owned(), Map::from_iter([setting]));
         Ok(Suite { task, split, items, settings, traits: Traits::default() })
     };
     chosen(choice).iter().map(suite).collect()
-}
-
-fn one_file(path: &Path) -> UsageError {
-    UsageError(format!(
-        "{} is one file: say which split it is with --split interpolate or --split extrapolate, \
-         or give a folder that holds both",
-        path.display()
-    ))
 }
