@@ -220,7 +220,7 @@ mod tests {
         let tokenizer = crate::demo().unwrap().tokenizer;
         let prompts = prompts(&tokenizer, &made_up(5), 3).unwrap();
         let [one, two] = &prompts[..] else { panic!("{} prompts", prompts.len()) };
-        let shared = one.ids.iter().zip(&two.ids).take_while(|(a, b)| a == b).count();
-        assert!(one.ids != two.ids && shared * 4 > one.len() * 3, "{shared} of {} tokens", one.len());
+        let shared = one.tokens.iter().zip(&two.tokens).take_while(|(a, b)| a == b).count();
+        assert!(one != two && shared * 4 > one.len() * 3, "{shared} of {} tokens", one.len());
     }
 }

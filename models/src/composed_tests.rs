@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::DType;
-use ntl_core::engine::{BatchModel, Logits, NodeId, PathRow, Prompt, Row};
+use ntl_core::engine::{BatchModel, ContextRequest, Logits, NodeId, PathRow, Prompt, Row};
 
 use crate::causal::{Causal, CausalOptions};
 use crate::checkpoint::{CheckpointFiles, architecture};
@@ -63,7 +63,7 @@ fn rows_of(logits: &Logits) -> Vec<Vec<f64>> {
 fn answers(model: &mut dyn BatchModel) -> (Vec<Vec<f64>>, Vec<u32>) {
     let long: Vec<u32> = (0..40u32).map(|id| 3 + id * 7 % 29).collect();
     let prompts: Vec<Prompt> = vec![long.clone().into(), long[..35].to_vec().into(), vec![9, 4, 11].into()];
-    let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
+    let opened = model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap();
     let mut rows = Vec::new();
     for (index, opened) in opened.iter().enumerate() {
         let mut row = |parent: Option<u32>, token| {

@@ -9,7 +9,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ntl_core::engine::{BatchModel, ContextId, LogitsRequest, LogitsRow, NodeId, PathRow, Prompt, Row};
+use ntl_core::engine::{
+    BatchModel, ContextId, ContextRequest, LogitsRequest, LogitsRow, NodeId, PathRow, Prompt, Row,
+};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 use ntl_models::causal::{Causal, CausalOptions};
@@ -54,7 +56,7 @@ fn row(context: ContextId, parent: Option<u32>, token: u32) -> Row {
 fn logits(model: &mut dyn BatchModel) -> Vec<f32> {
     let long: Vec<u32> = (0..40u32).map(|id| 3 + id * 7 % 29).collect();
     let prompts: [Prompt; 3] = [long.clone().into(), long[..35].to_vec().into(), vec![9, 4, 11].into()];
-    let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
+    let opened = model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap();
     let mut rows = Vec::new();
     for (index, opened) in opened.iter().enumerate() {
         rows.push(row(opened.context, None, opened.first_token));
@@ -68,7 +70,7 @@ fn logits(model: &mut dyn BatchModel) -> Vec<f32> {
 /// Greedy ids behind a prompt.
 fn greedy(model: &mut dyn BatchModel) -> Vec<u32> {
     let prompt: Prompt = vec![125, 19, 3, 55, 1].into();
-    let opened = model.open(&[&prompt]).unwrap()[0];
+    let opened = model.open(&[(&prompt).into()]).unwrap()[0];
     let (mut ids, mut parent) = (vec![opened.first_token], None);
     for node in 0..12 {
         let logits = model.step(&[row(opened.context, parent, ids[ids.len() - 1])]).unwrap();
@@ -117,7 +119,7 @@ fn decoder_only_models_in_f32_give_the_logits_of_the_cpu() {
 /// Rows of one step, each wanting something else, against the whole row of the same model.
 fn assert_answers(name: &str, mut model: Box<dyn BatchModel>) {
     let tokens = model.info().tokens;
-    let opened = model.open(&[&vec![9, 4, 11].into()]).unwrap()[0];
+    let opened = model.open(&[(&Prompt::from(vec![9, 4, 11])).into()]).unwrap()[0];
     let wanting = |wanted| {
         let path = PathRow::new(None, opened.first_token).with_logits(wanted);
         Row { context: opened.context, path }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ntl_api::MethodName;
-use ntl_core::engine::{Job, ModelInfo, Prompt, Request};
+use ntl_core::engine::{Job, ModelInfo, Prompt};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::sampling::{Guide, GuideError};
 use ntl_core::text::TextDecoder;
@@ -235,19 +235,18 @@ impl ServedModel {
     /// began to count, and for which client.
     pub(crate) fn submit(
         &self,
-        requests: Vec<(Prompt, Request)>,
+        jobs: Vec<Job>,
         begun: (Instant, u64),
         app: &AppState,
     ) -> Result<Answers, AppError> {
         let allowed = app.settings.request_time_max;
-        let prompt_tokens = requests.iter().map(|(prompt, _)| prompt.len() as u64).sum();
+        let prompt_tokens = jobs.iter().map(|job| job.prompt.len() as u64).sum();
         let method = |request| method_of(request).map(|method| self.number_head.unwrap_or(method));
-        let about: Vec<_> =
-            requests.iter().map(|(_, request)| (request.sequences(), method(request))).collect();
+        let about: Vec<_> = jobs.iter().map(|job| (job.request.sequences(), method(&job.request))).collect();
         let (started, client) = begun;
         let deadline = Some((started + allowed, allowed));
-        let job = |(prompt, request)| Job { deadline, client, ..Job::new(prompt, request) };
-        let events = self.engine.submit_all(requests.into_iter().map(job).collect())?;
+        let job = |job| Job { deadline, client, ..job };
+        let events = self.engine.submit_all(jobs.into_iter().map(job).collect())?;
         let running = events.into_iter().zip(about);
         let running =
             running.map(|(events, (sequences, method))| RunningJob { events, sequences, method }).collect();

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use ntl_bench::demo;
-use ntl_core::engine::{BatchModel, PathRow, Prompt, Row};
+use ntl_core::engine::{BatchModel, ContextRequest, PathRow, Prompt, Row};
 
 const ROWS: [u64; 3] = [1, 8, 32];
 
 /// Times of opening prompts and of one decoder step whose rows each have a context of their own.
-fn timed(model: &mut dyn BatchModel, prompts: &[&Prompt]) -> (Duration, Duration) {
+fn timed(model: &mut dyn BatchModel, requests: &[ContextRequest<'_>]) -> (Duration, Duration) {
     let started = Instant::now();
-    let opened = model.open(prompts).unwrap();
+    let opened = model.open(requests).unwrap();
     let opening = started.elapsed();
     let row = |(context, token)| Row { context, path: PathRow::new(None, token) };
     let rows: Vec<Row> = opened.iter().map(|opened| row((opened.context, opened.first_token))).collect();
@@ -48,7 +48,7 @@ fn by_rows(
     let mut group = criterion.benchmark_group(name);
     let (mut model, prompt) = prompt();
     for rows in ROWS {
-        let prompts: Vec<&Prompt> = (0..rows).map(|_| &prompt).collect();
+        let prompts: Vec<ContextRequest<'_>> = (0..rows).map(|_| (&prompt).into()).collect();
         group.throughput(Throughput::Elements(elements(rows)));
         group.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
             bencher.iter_custom(|times| (0..times).map(|_| of(timed(&mut *model, &prompts))).sum());

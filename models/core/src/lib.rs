@@ -18,3 +18,6 @@ pub mod numbers;
 pub mod sampling;
 pub mod scripted;
 pub mod text;
+mod token;
+
+pub use token::{Prompt, Token};

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::{
-    BatchModel, ContextId, Logits, LogitsRequest, LogitsSummary, ModelError, ModelInfo, NumberEncoding,
-    OpenedContext, Prompt, Row,
+    BatchModel, ContextId, ContextRequest, Logits, LogitsRequest, LogitsSummary, ModelError, ModelInfo,
+    NumberEncoding, OpenedContext, Row,
 };
 use crate::sampling::argmax;
 
@@ -69,14 +69,15 @@ impl BatchModel for ScriptedModel {
         &self.info
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
-        let open = |prompt: &&Prompt| {
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        let open = |request: &ContextRequest<'_>| {
             self.opened += 1;
             let context = ContextId(self.opened);
-            self.contexts.insert(context, Context { prompt: prompt.ids.clone(), paths: Vec::new() });
+            self.contexts
+                .insert(context, Context { prompt: request.prompt.ids().collect(), paths: Vec::new() });
             OpenedContext { context, first_token: 0, cached_tokens: 0 }
         };
-        Ok(prompts.iter().map(open).collect())
+        Ok(requests.iter().map(open).collect())
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
@@ -89,7 +90,7 @@ impl BatchModel for ScriptedModel {
                 Some(node) => {
                     let unknown = ModelError::UnknownNode { context: row.context, node };
                     let mut path = context.paths.get(node.index()).ok_or(unknown)?.clone();
-                    path.push(row.path.token);
+                    path.push(row.path.token.id);
                     path
                 }
             };

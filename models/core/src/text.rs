@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::Token;
+
 /// Stands for bytes that are no character (yet).
 const REPLACEMENT: char = '\u{FFFD}';
 
@@ -20,10 +22,9 @@ pub trait TextDecoder: Send + Sync {
     /// The text of `ids`, special tokens left out.
     fn decode(&self, ids: &[u32]) -> String;
 
-    /// The text of `ids` with the number that stands beside each of them, for checkpoints that write numbers so
-    /// (xVal). Others look at the ids only.
-    fn decode_numbered(&self, ids: &[u32], _numbers: &[f32]) -> String {
-        self.decode(ids)
+    /// The text of `tokens`, with the values of number tokens (xVal). Other checkpoints read only the ids.
+    fn decode_with_values(&self, tokens: &[Token]) -> String {
+        self.decode(&tokens.iter().map(|token| token.id).collect::<Vec<u32>>())
     }
 
     /// One token as it reads in a list of log-probabilities; special tokens by their names.
@@ -50,10 +51,8 @@ pub struct TextStream {
     unstoppable: usize,
     /// The text that stands before the stream, until the first token came.
     before: Option<String>,
-    /// The last ids: those whose text may change, and some before them.
-    window: Vec<u32>,
-    /// The number beside each id of the window, 1 beside ids that stand for none.
-    numbers: Vec<f32>,
+    /// The last tokens: those whose text may change, and some before them.
+    window: Vec<Token>,
     /// Bytes of the window's text that were handed out, or stand before the stream.
     shown: usize,
     /// Where stop strings may begin in the window's text.
@@ -73,7 +72,6 @@ impl TextStream {
             unstoppable: 0,
             before: None,
             window: Vec::new(),
-            numbers: Vec::new(),
             shown: 0,
             searched_from: 0,
             window_max: 2 * WINDOW_KEPT,
@@ -90,22 +88,16 @@ impl TextStream {
 
     /// The same behind other text, so that a space between the two is not lost. Call before the first token.
     pub fn behind(mut self, ids: &[u32]) -> Self {
-        self.window = ids[ids.len().saturating_sub(CONTEXT_MAX)..].to_vec();
+        self.window = ids[ids.len().saturating_sub(CONTEXT_MAX)..].iter().copied().map(Token::from).collect();
         // A character that the text before leaves unfinished belongs to this one.
-        self.numbers = vec![1.0; self.window.len()];
         let before = self.decode_from(0);
         self.before = Some(before.trim_end_matches(REPLACEMENT).to_owned());
         self
     }
 
     /// Takes one more token and returns what can be shown now.
-    pub fn push(&mut self, id: u32) -> String {
-        self.push_numbered(id, None)
-    }
-
-    /// The same for a token with the number that a number head says for it.
-    pub fn push_numbered(&mut self, id: u32, number: Option<f32>) -> String {
-        let text = self.decode_with(id, number.unwrap_or(1.0));
+    pub fn push(&mut self, token: impl Into<Token>) -> String {
+        let text = self.decode_with(token.into());
         let settled = self.decoder.settled_len(&text);
         if self.unstoppable > 0 {
             self.unstoppable -= 1;
@@ -140,10 +132,9 @@ impl TextStream {
         self.stopped
     }
 
-    /// The text of the window and one more id.
-    fn decode_with(&mut self, id: u32, number: f32) -> String {
-        self.window.push(id);
-        self.numbers.push(number);
+    /// The text of the window and one more token.
+    fn decode_with(&mut self, token: Token) -> String {
+        self.window.push(token);
         let text = self.decode_from(0);
         let Some(before) = self.before.take() else { return text };
         if text.starts_with(&before) {
@@ -151,13 +142,13 @@ impl TextStream {
             return text;
         }
         // The token changes how the text before it reads, which is out of reach: it stands for itself.
-        (self.window, self.numbers) = (vec![id], vec![number]);
+        self.window = vec![token];
         self.decode_from(0)
     }
 
-    /// The text of the window from its n-th id on.
+    /// The text of the window from its n-th token on.
     fn decode_from(&self, first: usize) -> String {
-        self.decoder.decode_numbered(&self.window[first..], &self.numbers[first..])
+        self.decoder.decode_with_values(&self.window[first..])
     }
 
     /// Where the first stop string begins, and how long the longest one there is.
@@ -195,7 +186,6 @@ impl TextStream {
         match place {
             Some((first, bytes)) => {
                 self.window.drain(..first);
-                self.numbers.drain(..first);
                 self.shown -= bytes;
                 self.searched_from -= bytes;
                 self.window_max = 2 * WINDOW_KEPT;

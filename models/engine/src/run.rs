@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use ntl_core::decoding::{Progress, StepResult, Vocabulary};
 use ntl_core::engine::{
-    BatchModel, EngineError, Event, FinishReason, Logits, ModelError, NodeId, OpenedContext, Prompt,
+    BatchModel, ContextRequest, EngineError, Event, FinishReason, Logits, ModelError, NodeId, OpenedContext,
+    Prompt,
 };
 
 use crate::channel::EventSender;
@@ -113,10 +114,17 @@ impl Runner {
         }
         let opening: Vec<Cow<'_, Prompt>> =
             submissions.iter().map(|submission| submission.job.opened_prompt()).collect();
-        let prompts: Vec<&Prompt> = opening.iter().map(Cow::as_ref).collect();
-        let tokens: usize = prompts.iter().map(|prompt| prompt.len()).sum();
-        let span = tracing::debug_span!("open", batch.prompts = prompts.len(), batch.tokens = tokens);
-        let opened = span.in_scope(|| guarded(&*self.observer, || self.model.open(&prompts)));
+        let tokens: usize = opening.iter().map(|prompt| prompt.len()).sum();
+        let requests: Vec<ContextRequest<'_>> = opening
+            .iter()
+            .zip(&submissions)
+            .map(|(prompt, submission)| ContextRequest {
+                prompt,
+                paper_decoding: submission.job.paper_decoding,
+            })
+            .collect();
+        let span = tracing::debug_span!("open", batch.prompts = requests.len(), batch.tokens = tokens);
+        let opened = span.in_scope(|| guarded(&*self.observer, || self.model.open(&requests)));
         match opened {
             Ok(opened) => {
                 for (submission, opened) in submissions.into_iter().zip(opened) {
@@ -152,8 +160,9 @@ impl Runner {
         let job = submission.job;
         let reused = opened.cached_tokens;
         self.observer.on_open(reused, job.opened_prompt().len().saturating_sub(reused));
-        let before: &[u32] = if self.model.info().encoder_decoder { &[] } else { &job.prompt.ids };
-        let decoding = self.vocabulary.decoding(&job.request, before, opened.first_token);
+        let before: Vec<u32> =
+            if self.model.info().encoder_decoder { Vec::new() } else { job.prompt.ids().collect() };
+        let decoding = self.vocabulary.decoding(&job.request, &before, opened.first_token);
         let deadline = job.deadline.map(|(at, after)| {
             let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
             (at, EngineError::Deadline { after_ms })

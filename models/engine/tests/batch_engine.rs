@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{
-    BatchModel, ContextId, EngineError, Event, FinishReason, Job, Logits, ModelError, ModelInfo, NumberJob,
-    NumberMethod, OpenedContext, Prompt, Request, Row, Terminator, TextJob,
+    BatchModel, ContextId, ContextRequest, EngineError, Event, FinishReason, Job, Logits, ModelError,
+    ModelInfo, NumberJob, NumberMethod, OpenedContext, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::scripted::{Script, ScriptedModel};
@@ -158,10 +158,10 @@ impl BatchModel for OneByOne {
     fn info(&self) -> &ModelInfo {
         self.inner.info()
     }
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
-        self.open += prompts.len();
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        self.open += requests.len();
         self.most.fetch_max(self.open, Ordering::SeqCst);
-        self.inner.open(prompts)
+        self.inner.open(requests)
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         self.inner.step(rows)

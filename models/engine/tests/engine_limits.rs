@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{
-    BatchModel, CacheCost, ContextId, EngineError, Event, Job, Logits, ModelError, ModelInfo, NumberJob,
-    NumberMethod, NumberOutcome, OpenedContext, Prompt, Request, Row, Terminator, TextJob,
+    BatchModel, CacheCost, ContextId, ContextRequest, EngineError, Event, Job, Logits, ModelError, ModelInfo,
+    NumberJob, NumberMethod, NumberOutcome, OpenedContext, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::sampling::{Guide, GuideError, GuideState};
@@ -60,10 +60,10 @@ impl BatchModel for Recorder {
     fn info(&self) -> &ModelInfo {
         self.model.info()
     }
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
-        let opened = self.model.open(prompts)?;
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        let opened = self.model.open(requests)?;
         let mut log = self.log.lock().unwrap();
-        log.opened.push(prompts.iter().map(|prompt| prompt.ids[0]).collect());
+        log.opened.push(requests.iter().map(|request| request.prompt.tokens[0].id).collect());
         log.open.extend(opened.iter().map(|opened| (opened.context, 0)));
         log.open_most = log.open_most.max(log.open.len());
         Ok(opened)

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use ntl_core::engine::{
-    BatchModel, ContextId, Logits, ModelError, ModelInfo, NodeId, OpenedContext, Prompt, Row,
+    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NodeId, OpenedContext, Row,
 };
 
 use super::{Sequence, SequenceEngine, failed};
@@ -94,13 +94,13 @@ impl SequenceModel {
                 context.nodes.get(node.index()).ok_or(unknown)?.position + 1
             }
         };
-        if path.token as usize >= vocab {
-            return Err(ModelError::TokenOutOfRange { id: path.token, vocab });
+        if path.token.id as usize >= vocab {
+            return Err(ModelError::TokenOutOfRange { id: path.token.id, vocab });
         }
         if position >= max {
             return Err(ModelError::PositionOutOfRange { position, max });
         }
-        context.nodes.push(Node { parent: path.parent, token: path.token, position });
+        context.nodes.push(Node { parent: path.parent, token: path.token.id, position });
         Ok(NodeId(context.nodes.len() as u32 - 1))
     }
 
@@ -114,7 +114,7 @@ impl SequenceModel {
             match chains.iter_mut().find(precedes) {
                 Some(chain) => {
                     chain.last = node;
-                    chain.tokens.push(row.path.token);
+                    chain.tokens.push(row.path.token.id);
                     chain.rows.push(index);
                 }
                 None => chains.push(Chain {
@@ -122,7 +122,7 @@ impl SequenceModel {
                     parent: row.path.parent,
                     first: node,
                     last: node,
-                    tokens: vec![row.path.token],
+                    tokens: vec![row.path.token.id],
                     rows: vec![index],
                 }),
             }
@@ -181,16 +181,16 @@ impl BatchModel for SequenceModel {
     }
 
     /// Computes nothing: the engine gets prompt and path together.
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
-        let open = |prompt: &&Prompt| {
-            let (first_token, rest) =
-                prompt.ids.split_last().map_or((self.begin, &[][..]), |(&id, rest)| (id, rest));
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        let open = |request: &ContextRequest<'_>| {
+            let mut prompt: Vec<u32> = request.prompt.ids().collect();
+            let first_token = prompt.pop().unwrap_or(self.begin);
             self.opened += 1;
             let context = ContextId(self.opened);
-            self.contexts.insert(context, Context { prompt: rest.to_vec(), nodes: Vec::new() });
+            self.contexts.insert(context, Context { prompt, nodes: Vec::new() });
             OpenedContext { context, first_token, cached_tokens: 0 }
         };
-        Ok(prompts.iter().map(open).collect())
+        Ok(requests.iter().map(open).collect())
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {

@@ -135,7 +135,7 @@ impl Served {
     }
 
     fn open(&mut self, prompt: &[u32]) -> (ContextId, u32) {
-        let opened = self.model.open(&[&Prompt::from(prompt.to_vec())]).unwrap()[0];
+        let opened = self.model.open(&[(&Prompt::from(prompt.to_vec())).into()]).unwrap()[0];
         (opened.context, opened.first_token)
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use ntl_core::Prompt;
 use ntl_core::engine::{BatchModel, NodeId, PathRow, Row};
 use serde_json::{Value, json};
 
@@ -39,7 +40,7 @@ fn load(folder: &Path, adapter: Option<&Adapter>) -> Result<Causal, LoadError> {
 
 /// Logits behind a fixed text.
 fn logits(mut model: Causal) -> Vec<f32> {
-    let context = model.open(&[&vec![5, 9, 30, 7].into()]).unwrap()[0].context;
+    let context = model.open(&[(&Prompt::from(vec![5, 9, 30, 7])).into()]).unwrap()[0].context;
     let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
     model.step(&[row(None, 7), row(Some(0), 11)]).unwrap().row(1).to_vec()
 }

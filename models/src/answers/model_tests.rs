@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ntl_core::decoding::{Decoding, Progress, StepResult};
 use ntl_core::engine::{
-    BatchModel, ContextId, Event, LogitsRequest, LogitsRow, NodeId, NumberJob, NumberMethod, NumberOutcome,
-    PathRow, Prompt, Request, Row, Terminator, TextJob,
+    BatchModel, ContextId, ContextRequest, Event, LogitsRequest, LogitsRow, NodeId, NumberJob, NumberMethod,
+    NumberOutcome, PathRow, Prompt, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, Softmax};
 use ntl_core::sampling::{SamplingParams, argmax};
@@ -75,11 +75,12 @@ fn run(loaded: &mut LoadedModel, requests: &[(&str, Request)], vocab: Option<usi
     let LoadedModel { model, vocabulary, tokenizer } = loaded;
     let prompts: Vec<Prompt> =
         requests.iter().map(|(text, _)| tokenizer.encode_prompt(text, true).unwrap()).collect();
-    let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
+    let opened = model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap();
     let begin =
         |((opened, prompt), (_, request)): ((ntl_core::engine::OpenedContext, &Prompt), &(&str, Request))| {
-            let before: &[u32] = if model.info().encoder_decoder { &[] } else { &prompt.ids };
-            let decoding = vocabulary.decoding(request, before, opened.first_token);
+            let before: Vec<u32> =
+                if model.info().encoder_decoder { Vec::new() } else { prompt.ids().collect() };
+            let decoding = vocabulary.decoding(request, &before, opened.first_token);
             Running { context: opened.context, decoding, nodes: 0, events: Vec::new(), done: false }
         };
     let mut running: Vec<_> = opened.into_iter().zip(&prompts).zip(requests).map(begin).collect();
@@ -154,7 +155,7 @@ fn check(name: &str, files: &CheckpointFiles, requests: &[(&str, Request)]) -> O
     let mut loaded = composed_model(files);
     let path = PathRow::new(None, 0);
     composed::during(|| {
-        let opened = loaded.model.open(&[&vec![5, 1].into()]).unwrap()[0];
+        let opened = loaded.model.open(&[(&Prompt::from(vec![5, 1])).into()]).unwrap()[0];
         let row = Row { context: opened.context, path };
         let vocab = loaded.model.step(&[row]).unwrap().row(0).len();
         loaded.model.close(opened.context);
@@ -219,7 +220,7 @@ fn decoder_only_models_answer_rows_as_they_are_wanted() {
         let options = CausalOptions { tokens: 36, place, prefix_bytes_max };
         composed::during(|| {
             let mut model = Causal::load(&files, &architecture(&files).unwrap(), &options).unwrap();
-            let opened = model.open(&[&vec![9, 4, 11].into()]).unwrap()[0];
+            let opened = model.open(&[(&Prompt::from(vec![9, 4, 11])).into()]).unwrap()[0];
             let row = |wanted| Row {
                 context: opened.context,
                 path: PathRow::new(None, opened.first_token).with_logits(wanted),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
-    BatchModel, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, OpenedContext, Prompt, Row,
+    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NumberEncoding, OpenedContext, Row,
 };
 
 use super::context::{BLOCK, Block, Context};
@@ -259,14 +259,17 @@ impl BatchModel for Causal {
     }
 
     /// An empty prompt stands for the token that texts begin with.
-    fn open(&mut self, prompts: &[&Prompt]) -> std::result::Result<Vec<OpenedContext>, ModelError> {
+    fn open(
+        &mut self,
+        requests: &[ContextRequest<'_>],
+    ) -> std::result::Result<Vec<OpenedContext>, ModelError> {
         let begin = self.config.bos_id.or(self.config.eos_ids.first().copied()).unwrap_or(0);
-        let cut =
-            |prompt: &&Prompt| prompt.ids.split_last().map_or((begin, 0), |(&last, rest)| (last, rest.len()));
+        let prompts: Vec<Vec<u32>> = requests.iter().map(|request| request.prompt.ids().collect()).collect();
+        let cut = |ids: &Vec<u32>| ids.split_last().map_or((begin, 0), |(&last, rest)| (last, rest.len()));
         let (firsts, lengths): (Vec<u32>, Vec<usize>) = prompts.iter().map(cut).unzip();
         let begun = prompts.iter().zip(lengths);
         let mut begun: Vec<_> = begun
-            .map(|(prompt, length)| Begun { tokens: &prompt.ids[..length], blocks: Vec::new(), reused: 0 })
+            .map(|(prompt, length)| Begun { tokens: &prompt[..length], blocks: Vec::new(), reused: 0 })
             .collect();
         self.compute_all(&mut begun)?;
         let open = |(prompt, first_token): (Begun<'_>, u32)| {
@@ -282,7 +285,7 @@ impl BatchModel for Causal {
     fn step(&mut self, rows: &[Row]) -> std::result::Result<Logits, ModelError> {
         let groups = grow(&mut self.contexts, rows, &self.node)?;
         let spans: Vec<_> = groups.iter().filter_map(|group| span(group, &self.contexts)).collect();
-        let tokens: Vec<u32> = rows.iter().map(|row| row.path.token).collect();
+        let tokens: Vec<u32> = rows.iter().map(|row| row.path.token.id).collect();
         let x = self.embed(&tokens, spans.iter().flat_map(Span::positions))?;
         let logits = self.logits(x, &spans).map_err(compute)?;
         self.answers.of(logits, rows)

@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 use ntl_core::engine::{
-    BatchModel, CacheCost, ContextId, Logits, ModelError, ModelInfo, NumberEncoding, OpenedContext, Prompt,
-    Row,
+    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NumberEncoding,
+    OpenedContext, Row,
 };
 
 use super::T5Config;
@@ -128,14 +128,14 @@ impl T5 {
     ///
     /// # Errors
     /// On an id outside the vocabulary, or when the computation fails.
-    pub fn encode(&self, prompts: &[&Prompt]) -> Result<Vec<Tensor>, ModelError> {
-        let x = self.embed_prompts(prompts)?;
-        self.stacks.encode(x, prompts)?.split().map_err(compute)
+    pub fn encode(&self, requests: &[ContextRequest<'_>]) -> Result<Vec<Tensor>, ModelError> {
+        let x = self.embed_prompts(requests)?;
+        self.stacks.encode(x, requests)?.split().map_err(compute)
     }
 
-    fn embed_prompts(&self, prompts: &[&Prompt]) -> Result<Tensor, ModelError> {
-        let x = self.stacks.embed_prompts(prompts)?;
-        self.xval.as_ref().map_or(Ok(x.clone()), |xval| xval.embed_prompts(&x, prompts))
+    fn embed_prompts(&self, requests: &[ContextRequest<'_>]) -> Result<Tensor, ModelError> {
+        let x = self.stacks.embed_prompts(requests)?;
+        self.xval.as_ref().map_or(Ok(x.clone()), |xval| xval.embed_prompts(&x, requests))
     }
 }
 
@@ -151,11 +151,14 @@ impl BatchModel for T5 {
         &self.info
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
-        let encoded = self.stacks.encode(self.embed_prompts(prompts)?, prompts)?;
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        let encoded = self.stacks.encode(self.embed_prompts(requests)?, requests)?;
         let contexts = self.stacks.open(&encoded)?;
         if let Some(xval) = &mut self.xval {
-            contexts.iter().zip(prompts).for_each(|(&context, prompt)| xval.open(context, prompt));
+            contexts
+                .iter()
+                .zip(requests)
+                .for_each(|(&context, request)| xval.open(context, request.paper_decoding));
         }
         let first_token = self.stacks.config.decoder_start_token_id;
         Ok(contexts
@@ -166,7 +169,7 @@ impl BatchModel for T5 {
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         let groups = self.stacks.grow(rows)?;
-        let mut x = self.stacks.embed(rows.iter().map(|row| row.path.token))?;
+        let mut x = self.stacks.embed(rows.iter().map(|row| row.path.token.id))?;
         if let Some(xval) = &self.xval {
             x = xval.embed_rows(&x, rows, &groups)?;
         }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
-    BatchModel, ContextId, Logits, ModelError, ModelInfo, NodeId, OpenedContext, PathRow, Prompt, Row,
+    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NodeId, OpenedContext, PathRow, Row,
 };
 
 use super::layers::Loader;
@@ -58,22 +58,23 @@ impl RegressionHead {
     /// The value of each prompt.
     fn predict(
         &mut self,
-        prompts: &[&Prompt],
+        requests: &[ContextRequest<'_>],
         contexts: &[ContextId],
     ) -> std::result::Result<Vec<f32>, ModelError> {
         let (mut rows, mut read) = (Vec::new(), Vec::new());
-        for (prompt, &context) in prompts.iter().zip(contexts) {
-            let ends = prompt.ids.iter().rposition(|id| self.info.eos_ids.contains(id));
+        for (request, &context) in requests.iter().zip(contexts) {
+            let prompt = request.prompt;
+            let ends = prompt.ids().rposition(|id| self.info.eos_ids.contains(&id));
             read.push((rows.len() + ends.unwrap_or(prompt.len().saturating_sub(1))) as u32);
             let start = self.stacks.config.decoder_start_token_id;
-            let shifted = std::iter::once(start).chain(prompt.ids.iter().copied()).take(prompt.len());
+            let shifted = std::iter::once(start).chain(prompt.ids()).take(prompt.len());
             rows.extend((0u32..).zip(shifted).map(|(depth, token)| {
                 let path = PathRow::new(depth.checked_sub(1).map(NodeId), token);
                 Row { context, path }
             }));
         }
         let groups = self.stacks.grow(&rows)?;
-        let x = self.stacks.embed(rows.iter().map(|row| row.path.token))?;
+        let x = self.stacks.embed(rows.iter().map(|row| row.path.token.id))?;
         let hidden = self.stacks.decode(x, &groups)?;
         self.values_at(&hidden, read).map_err(compute)
     }
@@ -99,10 +100,13 @@ impl BatchModel for RegressionHead {
         &self.info
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> std::result::Result<Vec<OpenedContext>, ModelError> {
-        let encoded = self.stacks.encode(self.stacks.embed_prompts(prompts)?, prompts)?;
+    fn open(
+        &mut self,
+        requests: &[ContextRequest<'_>],
+    ) -> std::result::Result<Vec<OpenedContext>, ModelError> {
+        let encoded = self.stacks.encode(self.stacks.embed_prompts(requests)?, requests)?;
         let contexts = self.stacks.open(&encoded)?;
-        let values = self.predict(prompts, &contexts);
+        let values = self.predict(requests, &contexts);
         // Nothing but the value is needed any more.
         contexts.iter().for_each(|&context| self.stacks.close(context));
         self.values.extend(contexts.iter().copied().zip(values?));

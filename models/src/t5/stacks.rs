@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
-use ntl_core::engine::{CacheCost, ContextId, ModelError, Prompt, Row};
+use ntl_core::engine::{CacheCost, ContextId, ContextRequest, ModelError, Row};
 use rayon::prelude::*;
 
 use super::T5Config;
@@ -64,13 +64,20 @@ impl Stacks {
     }
 
     /// Embeddings of all prompts, one behind the other, `[T, d_model]`.
-    pub(super) fn embed_prompts(&self, prompts: &[&Prompt]) -> std::result::Result<Tensor, ModelError> {
-        self.embed(prompts.iter().flat_map(|prompt| &prompt.ids).copied())
+    pub(super) fn embed_prompts(
+        &self,
+        requests: &[ContextRequest<'_>],
+    ) -> std::result::Result<Tensor, ModelError> {
+        self.embed(requests.iter().flat_map(|request| request.prompt.ids()))
     }
 
     /// Encoder output for embedded prompts.
-    pub(super) fn encode(&self, x: Tensor, prompts: &[&Prompt]) -> std::result::Result<Encoded, ModelError> {
-        let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.len()).collect();
+    pub(super) fn encode(
+        &self,
+        x: Tensor,
+        requests: &[ContextRequest<'_>],
+    ) -> std::result::Result<Encoded, ModelError> {
+        let lengths: Vec<usize> = requests.iter().map(|request| request.prompt.len()).collect();
         let packed = self.encode_some(&x, &lengths).map_err(compute)?;
         Ok(Encoded { packed, lengths })
     }

@@ -2,13 +2,13 @@
 //! Loss paper's `T5RegressionModelXval` does it.
 //!
 //! The embedding of `[NUM]` is multiplied with its number (scaled), and learned positions are added to the embeddings
-//! of both stacks. With [`Prompt::paper_decoding`](ntl_core::engine::Prompt) decoding has the faults of the original's
+//! of both stacks. With [`ContextRequest::paper_decoding`] decoding has the faults of the original's
 //! `generate`: every row stands at position 0, and every number that it reads is 1.
 
 use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
-use ntl_core::engine::{ContextId, ModelError, Prompt, Row};
+use ntl_core::engine::{ContextId, ContextRequest, ModelError, Row, Token};
 
 use super::head::WIDE;
 use super::layers::Loader;
@@ -73,12 +73,12 @@ impl Xval {
     pub(super) fn embed_prompts(
         &self,
         x: &Tensor,
-        prompts: &[&Prompt],
+        requests: &[ContextRequest<'_>],
     ) -> std::result::Result<Tensor, ModelError> {
         let (mut factors, mut positions) = (Vec::new(), Vec::new());
-        for prompt in prompts {
-            for (position, &id) in (0u32..).zip(&prompt.ids) {
-                factors.push(self.factor(id, prompt.numbers.get(position as usize).copied())?);
+        for request in requests {
+            for (position, &token) in (0u32..).zip(&request.prompt.tokens) {
+                factors.push(self.factor(token)?);
                 positions.push(position);
             }
         }
@@ -99,12 +99,12 @@ impl Xval {
             let told = told.ok_or(ModelError::UnknownContext(group.context))?;
             for (row, path) in rows[group.first_row..].iter().zip(&group.paths) {
                 let predicted = || told.numbers.get(row.path.parent?.index()).copied();
-                let (number, position) = if told.paper_decoding {
+                let (value, position) = if told.paper_decoding {
                     (Some(1.0), 0)
                 } else {
-                    (row.path.number.or_else(predicted), path.len() - 1)
+                    (row.path.token.value.or_else(predicted), path.len() - 1)
                 };
-                factors.push(self.factor(row.path.token, number)?);
+                factors.push(self.factor(Token { value, ..row.path.token })?);
                 // A number behind the longest text that is served stands a little beyond what was learned.
                 positions.push(position.min(POSITIONS - 1) as u32);
             }
@@ -113,12 +113,12 @@ impl Xval {
     }
 
     /// What a token's embedding is multiplied with.
-    fn factor(&self, id: u32, number: Option<f32>) -> std::result::Result<f32, ModelError> {
-        if id != self.scaling.number_id {
+    fn factor(&self, token: Token) -> std::result::Result<f32, ModelError> {
+        if token.id != self.scaling.number_id {
             return Ok(1.0);
         }
-        let number = number.ok_or(ModelError::NumberMissing { id })?;
-        Ok(self.scaling.factor(number))
+        let value = token.value.ok_or(ModelError::NumberMissing { id: token.id })?;
+        Ok(self.scaling.factor(value))
     }
 
     /// What the number head says at hidden states `[R, d_model]` as the output layer sees them. Remembered for rows
@@ -143,8 +143,8 @@ impl Xval {
         Ok(predicted)
     }
 
-    pub(super) fn open(&mut self, context: ContextId, prompt: &Prompt) {
-        let told = Told { paper_decoding: prompt.paper_decoding, numbers: Vec::new() };
+    pub(super) fn open(&mut self, context: ContextId, paper_decoding: bool) {
+        let told = Told { paper_decoding, numbers: Vec::new() };
         self.contexts.insert(context, told);
     }
 

@@ -16,7 +16,8 @@ mod xval;
 
 use std::collections::BTreeMap;
 
-use ntl_core::engine::{NumberEncoding, Prompt};
+use ntl_core::Prompt;
+use ntl_core::engine::NumberEncoding;
 use ntl_core::numbers::{NumberPiece, python};
 use ntl_core::text::TextDecoder;
 
@@ -87,10 +88,10 @@ impl Tokenizer {
     /// # Errors
     /// When a `tokenizer.json` has no token for a part of the text, not even an unknown one.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
-        Ok(self.encode_prompt(text, add_special_tokens)?.ids)
+        Ok(self.encode_prompt(text, add_special_tokens)?.ids().collect())
     }
 
-    /// The same with the number that stands beside each id, where the checkpoint writes numbers so (xVal).
+    /// The same with the value of each number token, where the checkpoint writes numbers so (xVal).
     ///
     /// # Errors
     /// As [`Tokenizer::encode`]; xVal: also when the text holds a mark of numbers, or too large a number.
@@ -110,8 +111,7 @@ impl Tokenizer {
             (NumberEncoding::Xval, Some(number_token)) => {
                 let extracted = Extracted::new(text, |number| self.replace_numbers(text, number))?;
                 let ids = self.pieces(extracted.text(), add_special_tokens)?;
-                let numbers = extracted.beside(&ids, number_token);
-                Ok(Prompt { ids, numbers, paper_decoding: false })
+                Ok(extracted.tokens(&ids, number_token))
             }
             _ => Ok(self.pieces(text, add_special_tokens)?.into()),
         }
@@ -287,10 +287,14 @@ impl TextDecoder for Tokenizer {
         }
     }
 
-    fn decode_numbered(&self, ids: &[u32], numbers: &[f32]) -> String {
+    fn decode_with_values(&self, tokens: &[ntl_core::Token]) -> String {
+        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         match self.numbers {
-            NumberEncoding::Xval => self.read_xval(ids, numbers),
-            _ => self.decode(ids),
+            NumberEncoding::Xval => {
+                let numbers: Vec<f32> = tokens.iter().map(|token| token.value.unwrap_or(1.0)).collect();
+                self.read_xval(&ids, &numbers)
+            }
+            _ => self.decode(&ids),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Small checkpoints, written here.
 
+use ntl_core::Token;
 use prost::Message;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
@@ -133,8 +134,9 @@ fn a_number_is_shown_once_nothing_can_change_it_any_more() {
 #[test]
 fn xval_keeps_numbers_beside_the_text() {
     let prompt = xval().encode_prompt("it 12, 0.5 it", true).unwrap();
-    assert_eq!((prompt.ids, prompt.numbers), (vec![11, 16, 16, 11, 1], vec![1.0, 12.0, 0.5, 1.0, 1.0]));
-    assert_eq!(xval().decode_numbered(&[11, 16, 9, 1], &[1.0, -0.25, 1.0, 1.0]), "it -0.25.");
+    let (num, plain) = (|value| Token { id: 16, value: Some(value) }, Token::from);
+    assert_eq!(prompt.tokens, [plain(11), num(12.0), num(0.5), plain(11), plain(1)]);
+    assert_eq!(xval().decode_with_values(&[plain(11), num(-0.25), plain(9), plain(1)]), "it -0.25.");
     assert_eq!(xval().decode(&[11, 16]), "it [NUM]");
     assert_eq!((xval().number_piece(16), xval().number_value(16)), (Some(NumberPiece::Head), None));
     let error = xval().encode("it ¬", true).unwrap_err();

@@ -3,6 +3,8 @@
 //! Reference: `XvalTokenizer` of the Number Token Loss paper's code. Numbers have no sign, and a comma between two of
 //! them is lost.
 
+use ntl_core::{Prompt, Token};
+
 use super::{EncodeError, python};
 
 /// The token that stands for a number.
@@ -51,10 +53,11 @@ impl Extracted {
         &self.text
     }
 
-    /// One number for each of `ids`: that of the text for `[NUM]`, 1 for all others.
-    pub(super) fn beside(self, ids: &[u32], number_id: u32) -> Vec<f32> {
+    /// The ids as tokens: each `[NUM]` with its number of the text.
+    pub(super) fn tokens(self, ids: &[u32], number_id: u32) -> Prompt {
         let mut numbers = self.numbers.into_iter();
-        ids.iter().map(|&id| if id == number_id { numbers.next().unwrap_or(1.0) } else { 1.0 }).collect()
+        let mut value = |id| (id == number_id).then(|| numbers.next().unwrap_or(1.0));
+        ids.iter().map(|&id| Token { id, value: value(id) }).collect()
     }
 }
 
@@ -102,7 +105,9 @@ mod tests {
             let extracted = extract(text).unwrap();
             assert_eq!((extracted.text(), extracted.numbers.as_slice()), (want, numbers), "{text}");
         }
-        assert_eq!(extract("7 x 8").unwrap().beside(&[9, 4, 9, 1], 9), [7.0, 1.0, 8.0, 1.0]);
+        let prompt = extract("7 x 8").unwrap().tokens(&[9, 4, 9, 1], 9);
+        let values: Vec<Option<f32>> = prompt.tokens.iter().map(|token| token.value).collect();
+        assert_eq!(values, [Some(7.0), None, Some(8.0), None]);
     }
 
     #[test]

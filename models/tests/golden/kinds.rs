@@ -17,7 +17,7 @@ use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::{Value, json};
 
 use crate::numbers::{cuts, path_probability};
-use crate::support::{assert_close, chain_numbered, fixtures, prompt, target};
+use crate::support::{assert_close, chain, fixtures, prompt, target};
 
 fn options(log_scale_embeddings: Option<bool>) -> LoadOptions {
     let choices = Choices { log_scale_embeddings, ..Choices::default() };
@@ -68,8 +68,8 @@ fn golden(folder: PathBuf) -> (Vec<Value>, HashMap<String, Tensor>) {
 fn assert_logits(model: &mut dyn BatchModel, fixture: PathBuf, what: &str) {
     let (cases, tensors) = golden(fixture);
     for case in cases.iter().take(4) {
-        let context = model.open(&[&prompt(case)]).unwrap()[0].context;
-        let logits = model.step(&chain_numbered(context, &target(case), 0)).unwrap();
+        let context = model.open(&[(&prompt(case)).into()]).unwrap()[0].context;
+        let logits = model.step(&chain(context, &target(case), 0)).unwrap();
         let got: Vec<f32> = (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect();
         let want = &tensors[&format!("case.{}.logits", case["id"].as_str().unwrap())];
         assert_close(&got, &want.flatten_all().unwrap().to_vec1::<f32>().unwrap(), 1e-4, what);
@@ -213,11 +213,11 @@ fn the_likeliest_numbers_have_the_probability_of_their_spellings() {
         let (cases, _) = golden(folder.clone());
         for case in cases.iter().take(2) {
             let prompt = prompt(case);
+            let ids: Vec<u32> = prompt.ids().collect();
             let outcome = distribution(&folder, &prompt);
             for leaf in outcome.distribution.most_probable(4) {
                 let paths = spellings(&leaf.text);
-                let sum: f64 =
-                    paths.iter().map(|path| path_probability(&mut *model, &prompt.ids, path, &[1])).sum();
+                let sum: f64 = paths.iter().map(|path| path_probability(&mut *model, &ids, path, &[1])).sum();
                 let more = leaf.probability - sum;
                 let what = format!("{name} {}: {} has {}, {sum}", case["id"], leaf.text, leaf.probability);
                 assert!(!paths.is_empty() && (-1e-5..2e-3).contains(&more), "{what}");

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use half::{bf16, f16};
+use ntl_core::Prompt;
 use ntl_models::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, load};
@@ -15,7 +16,7 @@ use crate::support::{chain, fixtures};
 /// Logits of a few decoder positions, of all ids.
 fn logits(folder: &Path) -> Vec<f32> {
     let mut model = load(&CheckpointFiles::folder(folder).unwrap(), LoadOptions::default()).unwrap().model;
-    let opened = model.open(&[&vec![100, 200, 300, 1].into()]).unwrap();
+    let opened = model.open(&[(&Prompt::from(vec![100, 200, 300, 1])).into()]).unwrap();
     let rows = chain(opened[0].context, &[0, 5, 17, 250], 0);
     let logits = model.step(&rows).unwrap();
     (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect()

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::support::{chain, fixtures, ids};
+use ntl_core::Prompt;
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{
     BatchModel, Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator, TextJob,
@@ -137,7 +138,7 @@ pub(crate) fn path_probability(
     path: &[u32],
     ends: &[u32],
 ) -> f64 {
-    let opened = model.open(&[&prompt.to_vec().into()]).unwrap()[0];
+    let opened = model.open(&[(&Prompt::from(prompt.to_vec())).into()]).unwrap()[0];
     let tokens = [&[opened.first_token], path].concat();
     let logits = model.step(&chain(opened.context, &tokens, 0)).unwrap();
     model.close(opened.context);

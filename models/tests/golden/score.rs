@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ntl_core::Prompt;
 use ntl_core::engine::{Event, Job, Request, ScoreJob, ScoreOutcome};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Smoothing};
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
@@ -47,8 +48,11 @@ impl Scorer {
     fn submit(&self, case: &Value) -> JobEvents {
         let losses = LOSSES.iter().map(|(_, kind)| NumberLoss::of(*kind)).collect();
         let number_tokens = Arc::clone(&self.number_tokens);
-        let request =
-            Request::Score(ScoreJob { target: ids(&case["label_ids"]).into(), number_tokens, losses });
+        let request = Request::Score(ScoreJob {
+            target: Prompt::from(ids(&case["label_ids"])).tokens,
+            number_tokens,
+            losses,
+        });
         self.engine.submit(Job::new(ids(&case["input_ids"]), request)).unwrap()
     }
 
@@ -102,7 +106,7 @@ fn targets_behind_decoder_only_prompts_have_the_originals_log_probabilities() {
             Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver)).unwrap();
         for case in golden["cases"].as_array().unwrap() {
             let prompt = case["n_prompt"].as_u64().unwrap() as usize;
-            let (full, target) = (ids(&case["full_ids"]), ids(&case["label_ids"]).into());
+            let (full, target) = (ids(&case["full_ids"]), Prompt::from(ids(&case["label_ids"])).tokens);
             let number_tokens = Arc::clone(&number_tokens);
             let request = Request::Score(ScoreJob { target, number_tokens, losses: Vec::new() });
             let job = Job::new(full[..prompt].to_vec(), request);

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use ntl_core::engine::{BatchModel, ContextId, Logits, NodeId, OpenedContext, PathRow, Prompt, Row};
+use ntl_core::engine::{
+    BatchModel, ContextId, ContextRequest, Logits, NodeId, OpenedContext, PathRow, Prompt, Row, Token,
+};
 use ntl_models::Placement;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{NumberScaling, T5, T5Kind, TokenizerFacts};
@@ -84,33 +86,25 @@ pub(crate) fn floats(value: &Value) -> Vec<f32> {
 
 /// The prompt of a case, with its numbers where the model takes some.
 pub(crate) fn prompt(case: &Value) -> Prompt {
-    let (ids, numbers) = (ids(&case["input_ids"]), floats(&case["number_embeddings"]));
-    Prompt { ids, numbers, paper_decoding: false }
+    Prompt { tokens: tokens(&ids(&case["input_ids"]), &floats(&case["number_embeddings"])) }
 }
-
-/// What a decoder is fed: a token, and the number beside it where the model takes some.
-pub(crate) type Fed = (u32, Option<f32>);
 
 /// What the decoder of a case was fed.
-pub(crate) fn target(case: &Value) -> Vec<Fed> {
-    fed(ids(&case["decoder_input_ids"]), &floats(&case["decoder_number_embeddings"]))
+pub(crate) fn target(case: &Value) -> Vec<Token> {
+    tokens(&ids(&case["decoder_input_ids"]), &floats(&case["decoder_number_embeddings"]))
 }
 
-pub(crate) fn fed(ids: Vec<u32>, numbers: &[f32]) -> Vec<Fed> {
-    let numbers = numbers.iter().copied().map(Some).chain(std::iter::repeat(None));
-    ids.into_iter().zip(numbers).collect()
+/// Ids with the number beside each of them; `numbers` is empty where the model takes none.
+pub(crate) fn tokens(ids: &[u32], numbers: &[f32]) -> Vec<Token> {
+    let values = numbers.iter().copied().map(Some).chain(std::iter::repeat(None));
+    ids.iter().zip(values).map(|(&id, value)| Token { id, value }).collect()
 }
 
 /// A chain of rows under one context, each extending the one before it; `first` is the first one's number.
-pub(crate) fn chain(context: ContextId, tokens: &[u32], first: u32) -> Vec<Row> {
-    let tokens: Vec<Fed> = tokens.iter().map(|&token| (token, None)).collect();
-    chain_numbered(context, &tokens, first)
-}
-
-pub(crate) fn chain_numbered(context: ContextId, tokens: &[Fed], first: u32) -> Vec<Row> {
-    let row = |(index, &(token, number)): (u32, &Fed)| {
+pub(crate) fn chain<T: Into<Token> + Copy>(context: ContextId, tokens: &[T], first: u32) -> Vec<Row> {
+    let row = |(index, &token): (u32, &T)| {
         let parent = index.checked_sub(1).map(NodeId);
-        Row { context, path: PathRow { number, ..PathRow::new(parent, token) } }
+        Row { context, path: PathRow::new(parent, token) }
     };
     (first..).zip(tokens).map(row).collect()
 }
@@ -119,20 +113,25 @@ pub(crate) fn chain_numbered(context: ContextId, tokens: &[Fed], first: u32) -> 
 pub(crate) fn score(
     model: &mut dyn BatchModel,
     prompts: &[Prompt],
-    targets: &[Vec<Fed>],
+    targets: &[Vec<Token>],
 ) -> (Logits, Vec<usize>) {
-    let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
+    let opened = open(model, prompts);
     let mut starts = Vec::new();
     let mut rows = Vec::new();
     for (opened, target) in opened.iter().zip(targets) {
         starts.push(rows.len());
-        rows.extend(chain_numbered(opened.context, target, 0));
+        rows.extend(chain(opened.context, target, 0));
     }
     let logits = model.step(&rows).unwrap();
     for opened in opened {
         model.close(opened.context);
     }
     (logits, starts)
+}
+
+/// Opens prompts in one batch.
+pub(crate) fn open(model: &mut dyn BatchModel, prompts: &[Prompt]) -> Vec<OpenedContext> {
+    model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap()
 }
 
 /// The same of models that take token ids only.
@@ -142,19 +141,22 @@ pub(crate) fn score_ids(
     targets: &[Vec<u32>],
 ) -> (Logits, Vec<usize>) {
     let prompts: Vec<Prompt> = prompts.iter().map(|ids| ids.clone().into()).collect();
-    let targets: Vec<Vec<Fed>> = targets.iter().map(|ids| fed(ids.clone(), &[])).collect();
+    let targets: Vec<Vec<Token>> = targets.iter().map(|ids| tokens(ids, &[])).collect();
     score(model, &prompts, &targets)
 }
 
 /// Opens prompts of token ids in one batch.
 pub(crate) fn open_ids(model: &mut dyn BatchModel, prompts: &[&[u32]]) -> Vec<OpenedContext> {
-    let prompts: Vec<Prompt> = prompts.iter().map(|ids| ids.to_vec().into()).collect();
-    model.open(&prompts.iter().collect::<Vec<_>>()).unwrap()
+    open(model, &prompts.iter().map(|ids| ids.to_vec().into()).collect::<Vec<_>>())
 }
 
 /// The greedy answer step by step, as many tokens as are wanted: ids from the first token on, the number beside each.
-pub(crate) fn greedy(golden: &mut Golden, prompt: &Prompt, length: usize) -> (Vec<u32>, Vec<f32>) {
-    let opened = golden.model.open(&[prompt]).unwrap()[0];
+pub(crate) fn greedy(
+    golden: &mut Golden,
+    request: ContextRequest<'_>,
+    length: usize,
+) -> (Vec<u32>, Vec<f32>) {
+    let opened = golden.model.open(&[request]).unwrap()[0];
     let tokens = golden.model.info().tokens;
     let (mut ids, mut numbers) = (vec![opened.first_token], vec![1.0]);
     while ids.len() < length {

@@ -1,7 +1,9 @@
 //! The T5 against the outputs of the original code: `golden/` of the shared checkpoints.
 
-use crate::support::{Golden, assert_close, fed, flat, floats, greedy, ids, numbers, prompt, score, target};
-use ntl_core::engine::{BatchModel, Prompt};
+use crate::support::{
+    Golden, assert_close, flat, floats, greedy, ids, numbers, prompt, score, target, tokens,
+};
+use ntl_core::engine::{BatchModel, ContextRequest, Prompt};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 
@@ -24,7 +26,7 @@ fn encoder_states_equal_the_originals() {
     for_each_checkpoint(|golden| {
         let mut worst = 0.0_f32;
         for case in golden.cases() {
-            let encoded = golden.model.encode(&[&prompt(&case)]).unwrap().remove(0);
+            let encoded = golden.model.encode(&[(&prompt(&case)).into()]).unwrap().remove(0);
             let id = case["id"].as_str().unwrap();
             let want = flat(&golden.tensors[&format!("case.{id}.encoder_last_hidden")]);
             let got = flat(&encoded.narrow(1, 0, 8).unwrap().contiguous().unwrap());
@@ -68,13 +70,13 @@ fn a_padded_batch_of_the_original_equals_our_batch_without_padding() {
                 let mut numbers = floats(&batch["number_embeddings"][case]);
                 ids.truncate(lengths[case]);
                 numbers.truncate(lengths[case]);
-                Prompt { ids, numbers, paper_decoding: false }
+                Prompt { tokens: tokens(&ids, &numbers) }
             })
             .collect();
         let numbers = |case: usize| floats(&batch["decoder_number_embeddings"][case]);
         let targets = each("decoder_input_ids");
         let targets: Vec<_> =
-            targets.iter().enumerate().map(|(case, target)| fed(ids(target), &numbers(case))).collect();
+            targets.iter().enumerate().map(|(case, target)| tokens(&ids(target), &numbers(case))).collect();
         let mut worst = 0.0_f32;
         let (logits, starts) = score(&mut golden.model, &prompts, &targets);
         let want = &golden.tensors["batch.logits"];
@@ -88,7 +90,8 @@ fn a_padded_batch_of_the_original_equals_our_batch_without_padding() {
                 worst = worst.max(assert_close(logits.row(start + position), &want, TOLERANCE, &what));
             }
         }
-        let encoded = golden.model.encode(&prompts.iter().collect::<Vec<_>>()).unwrap();
+        let encoded =
+            golden.model.encode(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap();
         for (case, encoded) in encoded.iter().enumerate() {
             let want = golden.tensors["batch.encoder_last_hidden"].get(case).unwrap();
             let want = flat(&want.narrow(0, 0, prompts[case].len()).unwrap().contiguous().unwrap());
@@ -106,7 +109,7 @@ fn greedy_ids_equal_the_originals_step_by_step() {
             // The original's own loop does not decode xVal as it was trained; see `variants`.
             let want = case.get("greedy_full_prefix").unwrap_or(&case["greedy"]);
             let want = ids(&want["ids"]);
-            let (got, _) = greedy(golden, &prompt(&case), want.len());
+            let (got, _) = greedy(golden, (&prompt(&case)).into(), want.len());
             assert_eq!(got, want, "{} {}", golden.name, case["id"]);
         }
     });
@@ -124,7 +127,7 @@ fn long_labels_cross_all_position_buckets() {
         let start = golden.json["generate"]["decoder_start_token_id"].as_u64().unwrap() as u32;
         let target: Vec<u32> =
             std::iter::once(start).chain(labels.iter().copied()).take(labels.len()).collect();
-        let (logits, _) = score(&mut golden.model, &[prompt(&long)], &[fed(target, &[])]);
+        let (logits, _) = score(&mut golden.model, &[prompt(&long)], &[tokens(&target, &[])]);
         for (row, (label, want)) in labels.iter().zip(numbers(&long["token_logprobs"])).enumerate() {
             let logprob = Softmax::new(logits.row(row)).unwrap().log_probability(*label);
             assert!(
@@ -165,7 +168,7 @@ fn a_tree_of_rows_equals_its_paths_one_by_one() {
     use ntl_core::engine::{NodeId, PathRow, Row};
     let Some(mut golden) = Golden::open("t5-ntl-was") else { return };
     let prompt = prompt(&golden.cases()[0]);
-    let context = golden.model.open(&[&prompt]).unwrap()[0].context;
+    let context = golden.model.open(&[(&prompt).into()]).unwrap()[0].context;
     let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
     // 0 is the root; 10 and 63 follow it; 73 follows both; then 45 after the second of those.
     let tree = [
@@ -186,7 +189,7 @@ fn a_tree_of_rows_equals_its_paths_one_by_one() {
         (vec![0, 63, 73], second.row(2)),
         (vec![0, 63, 73, 45], second.row(3)),
     ] {
-        let fed = [fed(path.clone(), &[])];
+        let fed = [tokens(&path, &[])];
         let (alone, _) = score(&mut golden.model, std::slice::from_ref(&prompt), &fed);
         assert_eq!(alone.row(path.len() - 1), got, "{path:?}");
     }

@@ -1,14 +1,14 @@
 //! What the Number Token Loss paper's own kinds of T5 say beyond logits: numbers beside tokens, regression heads, and
 //! answers as people read them.
 
-use ntl_core::engine::{BatchModel, NodeId, PathRow, Prompt, Row};
+use ntl_core::engine::{BatchModel, ContextRequest, NodeId, PathRow, Prompt, Row};
 use ntl_models::Placement;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{RegressionHead, TokenizerFacts};
 use ntl_models::tokenizer::{Answer, Faults, Tokenizer};
 use serde_json::Value;
 
-use crate::support::{Golden, fixtures, floats, greedy, ids, prompt, score, target};
+use crate::support::{Golden, fixtures, floats, greedy, ids, open, prompt, score, target};
 
 /// Relative to the larger of the number and 1.
 const TOLERANCE: f32 = 1e-4;
@@ -46,8 +46,8 @@ fn xval_is_decoded_as_it_was_trained_or_with_the_faults_of_the_paper() {
     for case in golden.cases() {
         for (field, paper_decoding) in [("greedy_full_prefix", false), ("greedy", true)] {
             let want = ids(&case[field]["ids"]);
-            let prompt = Prompt { paper_decoding, ..prompt(&case) };
-            let (got, numbers) = greedy(&mut golden, &prompt, want.len());
+            let request = ContextRequest { prompt: &prompt(&case), paper_decoding };
+            let (got, numbers) = greedy(&mut golden, request, want.len());
             let what = format!("{} {field}", case["id"]);
             assert_eq!(got, want, "{what}");
             worst = worst.max(assert_numbers(&numbers, &floats(&case[field]["numbers"]), &what));
@@ -97,7 +97,9 @@ fn labels_of_the_papers_evaluation_read_as_its_own() {
         let pairs = golden["pairs"].as_array().unwrap().iter();
         for (pair, want) in pairs.zip(golden["decoded_labels"].as_array().unwrap()) {
             let label = tokenizer.encode_prompt(pair[1].as_str().unwrap(), true).unwrap();
-            let answer = Answer { ids: &label.ids, numbers: &label.numbers };
+            let ids: Vec<u32> = label.ids().collect();
+            let numbers: Vec<f32> = label.tokens.iter().map(|token| token.value.unwrap_or(1.0)).collect();
+            let answer = Answer { ids: &ids, numbers: &numbers };
             let read = tokenizer.human_readable(&[answer], Faults::Kept);
             assert_eq!(read.texts[0], want.as_str().unwrap(), "{name} {pair}");
         }
@@ -116,8 +118,8 @@ fn the_papers_evaluation_of_xval_is_repeated_number_by_number() {
     for (pairs, wanted) in batches {
         let longest = pairs.iter().map(|pair| encode(&golden, &pair[1]).len()).max().unwrap();
         for (pair, want) in pairs.iter().zip(wanted) {
-            let prompt = Prompt { paper_decoding: true, ..encode(&golden, &pair[0]) };
-            let (mut ids, numbers) = greedy(&mut golden, &prompt, longest + 10);
+            let request = ContextRequest { prompt: &encode(&golden, &pair[0]), paper_decoding: true };
+            let (mut ids, numbers) = greedy(&mut golden, request, longest + 10);
             let ends = ids.iter().position(|&id| id == 1).unwrap_or(ids.len());
             ids.truncate(ends);
             let answer = Answer { ids: &ids, numbers: &numbers };
@@ -149,7 +151,7 @@ fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch()
     };
     let mut model = RegressionHead::load(&files, facts, false, &Placement::default()).unwrap();
     let mut predict = |prompts: &[Prompt]| -> Vec<f32> {
-        let opened = model.open(&prompts.iter().collect::<Vec<_>>()).unwrap();
+        let opened = open(&mut model, prompts);
         let row = |opened: &ntl_core::engine::OpenedContext| Row {
             context: opened.context,
             path: PathRow::new(None, opened.first_token),
@@ -185,9 +187,9 @@ fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch()
 fn a_number_without_a_value_is_an_error() {
     let Some(mut golden) = Golden::open("t5-xval") else { return };
     let number = golden.tokenizer.number_token().unwrap();
-    let error = golden.model.open(&[&vec![number, 1].into()]).unwrap_err();
+    let error = golden.model.open(&[(&Prompt::from(vec![number, 1])).into()]).unwrap_err();
     assert_eq!(error.to_string(), "token id 2100 stands for a number, which is missing");
-    let context = golden.model.open(&[&vec![17, 1].into()]).unwrap()[0].context;
+    let context = golden.model.open(&[(&Prompt::from(vec![17, 1])).into()]).unwrap()[0].context;
     let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
     let error = golden.model.step(&[row(None, 0), row(Some(0), number)]).unwrap_err();
     assert_eq!(error.to_string(), "token id 2100 stands for a number, which is missing");

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ntl_api::{Loss, LossName, ReductionName, Score, ScoreItem, ScoreRequest, TextOrIds};
-use ntl_core::engine::{ModelInfo, Prompt, ScoreJob, ScoreOutcome, TokenScore};
+use ntl_core::engine::{ModelInfo, Prompt, ScoreJob, ScoreOutcome, Token, TokenScore};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, Smoothing, reduce};
 use ntl_core::text::TextDecoder;
 use ntl_models::tokenizer::Tokenizer;
@@ -127,9 +127,9 @@ impl ItemReader<'_> {
                 ScoreIds { prompt, target }
             }
         };
-        let ends = self.ends(&ids.target.ids);
+        let ends = self.ends(ids.target.ids().next_back());
         if let (true, false, Some(&end)) = (add_eos, ends, self.rules.eos_ids.first()) {
-            ids.target.push(end);
+            ids.target.tokens.push(end.into());
         }
         Ok(ids)
     }
@@ -138,19 +138,21 @@ impl ItemReader<'_> {
     /// target begins with the first token that differs from those of the prompt alone.
     fn joined(&self, prompt: &str, target: &str) -> Result<ScoreIds, AppError> {
         let text = format!("{prompt}{target}");
-        let mut all = self.encode("target", &text, true)?.ids;
+        let mut all = self.encode("target", &text, true)?.tokens;
         // Some tokenizers end every text; whether the target ends is for the request to say.
-        if self.ends(&all) && !self.ends(&self.encode("target", &text, false)?.ids) {
+        let last_id = |tokens: &[Token]| tokens.last().map(|token| token.id);
+        let ends_without = self.ends(self.encode("target", &text, false)?.ids().next_back());
+        if self.ends(last_id(&all)) && !ends_without {
             all.pop();
         }
-        let alone = self.encode("prompt", prompt, true)?.ids;
+        let alone = self.encode("prompt", prompt, true)?.tokens;
         let common = all.iter().zip(&alone).take_while(|(a, b)| a == b).count();
-        let target = all.split_off(common).into();
-        Ok(ScoreIds { prompt: all.into(), target })
+        let target = Prompt { tokens: all.split_off(common) };
+        Ok(ScoreIds { prompt: Prompt { tokens: all }, target })
     }
 
-    fn ends(&self, ids: &[u32]) -> bool {
-        ids.last().is_some_and(|id| self.rules.eos_ids.contains(id))
+    fn ends(&self, last: Option<u32>) -> bool {
+        last.is_some_and(|id| self.rules.eos_ids.contains(&id))
     }
 
     fn fitting(&self, ids: ScoreIds) -> Result<ScoreIds, AppError> {
@@ -190,7 +192,7 @@ impl ItemReader<'_> {
 
 impl ScorePrint {
     /// The job of one target.
-    pub(crate) fn job(&self, target: Prompt, number_tokens: &Arc<NumberTokens>) -> ScoreJob {
+    pub(crate) fn job(&self, target: Vec<Token>, number_tokens: &Arc<NumberTokens>) -> ScoreJob {
         let losses =
             self.number_losses().map(|(_, kind)| NumberLoss { kind, reweigh: self.reweigh }).collect();
         ScoreJob { target, number_tokens: Arc::clone(number_tokens), losses }

@@ -6,7 +6,7 @@ use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, body::Body};
 use ntl_api::{CompletionRequest, CompletionResponse, StreamEvent};
-use ntl_core::engine::Prompt;
+use ntl_core::engine::{Job, Prompt};
 
 use crate::answers::Answers;
 use crate::client::Client;
@@ -81,11 +81,14 @@ async fn begin(
         prompts.iter().filter(|_| shows_prompt).map(|prompt| prompt.text().map(str::to_owned)).collect();
     let prompts = model.prompts(prompts, model.rules(&app.settings)).await?;
     let (prompt_count, prompt_tokens) = (prompts.len(), prompts.iter().map(|one| one.len() as u64).sum());
-    let shown =
-        prompts.iter().zip(texts).map(|(prompt, text)| PromptShown::new(prompt.ids.clone(), text)).collect();
-    let request = |prompt| (Prompt { paper_decoding, ..prompt }, wanted.request(guide.as_ref()));
-    let requests = prompts.into_iter().map(request).collect();
-    let answers = model.submit(requests, (started, client), app)?;
+    let shown = prompts
+        .iter()
+        .zip(texts)
+        .map(|(prompt, text)| PromptShown::new(prompt.ids().collect(), text))
+        .collect();
+    let job = |prompt: Prompt| Job { paper_decoding, ..Job::new(prompt, wanted.request(guide.as_ref())) };
+    let jobs = prompts.into_iter().map(job).collect();
+    let answers = model.submit(jobs, (started, client), app)?;
     let writer = ChoiceWriter::new(model.tokenizer().clone(), &wanted, prompt_tokens, shown);
     Ok((answers, writer, Begun { prompt_count, wanted, stream, include_usage }))
 }

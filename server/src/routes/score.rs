@@ -5,7 +5,7 @@ use std::time::Instant;
 use axum::Json;
 use axum::extract::{Extension, State};
 use ntl_api::{ScoreRequest, ScoreResponse, Usage};
-use ntl_core::engine::{Event, Request};
+use ntl_core::engine::{Event, Job, Request};
 
 use crate::answers::Answers;
 use crate::client::Client;
@@ -35,7 +35,9 @@ pub(crate) async fn score(
     let items = model.score_ids(plan, model.rules(&app.settings)).await?;
     let usage = usage(&items);
     // One job an item.
-    let job = |ids: ScoreIds| (ids.prompt, Request::Score(print.job(ids.target, model.number_tokens())));
+    let job = |ids: ScoreIds| {
+        Job::new(ids.prompt, Request::Score(print.job(ids.target.tokens, model.number_tokens())))
+    };
     let answers = model.submit(items.into_iter().map(job).collect(), (started, client.0), &app)?;
     whole(&model, answers, &print, usage).await.map(Json)
 }

@@ -7,7 +7,7 @@ use ntl_api::{
     DetokenizeRequest, DetokenizeResponse, ErrorBody, TokenizeRequest, TokenizeResponse, TokenizerInfo,
     TokenizerInfoQuery,
 };
-use ntl_core::engine::Prompt;
+use ntl_core::engine::{Prompt, Token};
 use ntl_core::text::TextDecoder;
 
 use crate::error::AppError;
@@ -80,15 +80,17 @@ pub(crate) async fn info(
 }
 
 fn describe(model: &ServedModel, prompt: Prompt) -> TokenizeResponse {
-    let (tokenizer, Prompt { ids: tokens, numbers, .. }) = (model.tokenizer(), prompt);
-    let beside = numbers.into_iter().map(|number| number.to_string().parse().ok());
-    let number_value = |(&id, beside): (&u32, Option<f64>)| match tokenizer.number_token() {
-        Some(number_token) => beside.filter(|_| id == number_token),
-        None => tokenizer.number_value(id),
+    let tokenizer = model.tokenizer();
+    let number_value = |token: &Token| match token.value {
+        // The shortest decimal number that reads back as the `f32`.
+        Some(value) => value.to_string().parse().ok(),
+        None => tokenizer.number_value(token.id),
     };
+    let number_values = prompt.tokens.iter().map(number_value).collect();
+    let tokens: Vec<u32> = prompt.ids().collect();
     TokenizeResponse {
         token_strs: tokens.iter().map(|&id| tokenizer.token_text(id)).collect(),
-        number_values: tokens.iter().zip(beside.chain(std::iter::repeat(None))).map(number_value).collect(),
+        number_values,
         count: tokens.len() as u64,
         max_model_len: model.info().prompt_tokens_max as u64,
         tokens,

@@ -7,7 +7,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use ntl_core::engine::{BatchModel, ContextId, Logits, ModelError, ModelInfo, OpenedContext, Prompt, Row};
+use ntl_core::engine::{
+    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext, Row,
+};
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
@@ -256,8 +258,8 @@ impl BatchModel for Gated {
         self.model.info()
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
-        self.model.open(prompts)
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        self.model.open(requests)
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
@@ -280,8 +282,8 @@ impl BatchModel for Mortal {
         self.0.info()
     }
 
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError> {
-        self.0.open(prompts)
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        self.0.open(requests)
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
+use crate::Token;
 use crate::engine::{
     BeamJob, EarlyStopping, EngineError, Event, FinishReason, NodeId, PathRow, TokenLogprob, TokenText,
 };
@@ -28,22 +29,23 @@ pub struct BeamDecoding {
 
 struct Beam {
     row: PathRow,
-    tokens: Vec<Token>,
+    tokens: Vec<ScoredToken>,
     logprob: f64,
 }
 
-/// A token of a text, with what the model's number head said for it, where it has one.
-type Token = (TokenLogprob, Option<f32>);
+/// A token of a text. Its value is what the model's number head predicted for it, where it has one.
+#[derive(Clone, Copy)]
+struct ScoredToken {
+    token: Token,
+    logprob: f64,
+}
 
 /// A running text and one more token.
 #[derive(Clone, Copy)]
 struct Candidate {
     beam: usize,
     node: NodeId,
-    id: u32,
-    number: Option<f32>,
-    /// Of the token.
-    token_logprob: f64,
+    token: ScoredToken,
     /// Of the whole text.
     logprob: f64,
 }
@@ -61,7 +63,7 @@ enum Search {
 
 /// A text that is complete, or cut.
 struct Hypothesis {
-    tokens: Vec<Token>,
+    tokens: Vec<ScoredToken>,
     logprob: f64,
     score: f64,
     reason: FinishReason,
@@ -92,15 +94,16 @@ impl BeamDecoding {
     /// Adds the best continuations of one running text.
     fn extend(&mut self, beam: usize, result: StepResult<'_>, row: usize) -> Result<(), EngineError> {
         let row = result.row(row);
-        let (logits, node, number) = (row.full()?, row.node, row.head_value);
+        let (logits, node) = (row.full()?, row.node);
         check_row(logits)?;
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         let known = self.vocabulary.known(logits);
         let before = self.running[beam].logprob;
         let best = best_ids(known, self.candidates_max());
         let candidate = |id| {
-            let token_logprob = softmax.log_probability(id);
-            Candidate { beam, node, id, number, token_logprob, logprob: before + token_logprob }
+            let token = Token { id, value: row.head_value };
+            let token = ScoredToken { token, logprob: softmax.log_probability(id) };
+            Candidate { beam, node, token, logprob: before + token.logprob }
         };
         let possible = best.into_iter().filter(|&id| known[id as usize] > f32::NEG_INFINITY);
         self.candidates.extend(possible.map(candidate));
@@ -117,11 +120,10 @@ impl BeamDecoding {
         let best = candidates.first().map_or(f64::NEG_INFINITY, |candidate| candidate.logprob);
         let mut longer: Vec<Beam> = Vec::with_capacity(self.job.beams);
         for (rank, candidate) in candidates.into_iter().enumerate() {
-            let token = TokenLogprob { id: candidate.id, logprob: candidate.token_logprob };
-            let tokens =
-                [self.running[candidate.beam].tokens.as_slice(), &[(token, candidate.number)]].concat();
-            if !self.vocabulary.eos_ids.contains(&candidate.id) {
-                let row = PathRow::new(Some(candidate.node), candidate.id);
+            let id = candidate.token.token.id;
+            let tokens = [self.running[candidate.beam].tokens.as_slice(), &[candidate.token]].concat();
+            if !self.vocabulary.eos_ids.contains(&id) {
+                let row = PathRow::new(Some(candidate.node), id);
                 longer.push(Beam { row, tokens, logprob: candidate.logprob });
             } else if rank < self.job.beams {
                 // An end that does not rank among the beams is no text that the search would have kept.
@@ -143,7 +145,7 @@ impl BeamDecoding {
     }
 
     /// Keeps a text if it is among the best finished ones.
-    fn finish(&mut self, tokens: Vec<Token>, logprob: f64, reason: FinishReason) {
+    fn finish(&mut self, tokens: Vec<ScoredToken>, logprob: f64, reason: FinishReason) {
         let score = self.score(logprob, self.length);
         let full = self.finished.len() >= self.job.beams;
         if full && score <= self.worst_score() {
@@ -190,13 +192,14 @@ impl BeamDecoding {
     }
 
     /// A text, token by token.
-    fn write(&self, choice: u32, tokens: &[Token], events: &mut Vec<Event>) {
+    fn write(&self, choice: u32, tokens: &[ScoredToken], events: &mut Vec<Event>) {
         let decoder = Arc::clone(&self.vocabulary.decoder);
         let mut stream = TextStream::new(decoder, Arc::from([])).behind(&self.before);
-        for &(token, number) in tokens {
+        for &ScoredToken { token, logprob } in tokens {
             let ends = self.vocabulary.eos_ids.contains(&token.id);
-            let text = if ends { String::new() } else { stream.push_numbered(token.id, number) };
-            let token = TokenText { token, top: Vec::new(), number: None };
+            let text = if ends { String::new() } else { stream.push(token) };
+            let token =
+                TokenText { token: TokenLogprob { id: token.id, logprob }, top: Vec::new(), number: None };
             events.push(Event::Text { choice, text, token: Some(token) });
         }
         events.push(Event::Text { choice, text: stream.finish(), token: None });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::tests::{drive, number_job, tree};
 use super::*;
+use crate::Token;
 use crate::engine::{BatchModel, FinishReason, NumberJob, NumberMethod, NumberOutcome, Prompt, Row, TextJob};
 use crate::numbers::{Effect, GrammarLimits, Interval, NumberPiece, NumberState};
 use crate::scripted::ScriptedModel;
@@ -25,12 +26,12 @@ impl TextDecoder for Letters {
     fn decode(&self, ids: &[u32]) -> String {
         ids.iter().map(|&id| self.token_text(id)).collect()
     }
-    fn decode_numbered(&self, ids: &[u32], numbers: &[f32]) -> String {
-        let text = |(&id, number): (&u32, &f32)| match id {
-            HEAD => number.to_string(),
-            _ => self.token_text(id),
+    fn decode_with_values(&self, tokens: &[Token]) -> String {
+        let text = |token: &Token| match token.id {
+            HEAD => token.value.unwrap().to_string(),
+            id => self.token_text(id),
         };
-        ids.iter().zip(numbers).map(text).collect()
+        tokens.iter().map(text).collect()
     }
     fn token_text(&self, id: u32) -> String {
         ["", "", " ", "-", "#", "x"].get(id as usize).map_or("?", |text| text).to_owned()
@@ -69,7 +70,7 @@ fn model(next: impl Fn(&[u32]) -> Vec<(u32, f64)> + Send + 'static) -> ScriptedM
 }
 
 fn run(mut model: ScriptedModel, vocabulary: &Vocabulary, request: &Request) -> Vec<Event> {
-    let opened = model.open(&[&Prompt::from(vec![5, 1])]).unwrap()[0];
+    let opened = model.open(&[(&Prompt::from(vec![5, 1])).into()]).unwrap()[0];
     let start = || vocabulary.decoding(request, &[], opened.first_token);
     drive(&mut model, opened.context, start, 4).unwrap()
 }
@@ -253,7 +254,7 @@ fn its_text_has_twelve_decimals_and_ends_before_a_stop_string() {
 #[test]
 fn a_broken_head_is_an_error_of_the_request() {
     let (mut model, vocabulary) = point(f32::NAN);
-    let opened = model.open(&[&Prompt::from(vec![1])]).unwrap()[0];
+    let opened = model.open(&[(&Prompt::from(vec![1])).into()]).unwrap()[0];
     let mut decoding = vocabulary.decoding(&Request::Text(text_job()), &[], opened.first_token);
     let path = decoding.next_rows(1).remove(0);
     let logits = model.step(&[Row { context: opened.context, path }]).unwrap();

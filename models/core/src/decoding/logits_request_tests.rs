@@ -12,11 +12,12 @@ use crate::losses::NumberTokens;
 use crate::numbers::GrammarLimits;
 use crate::sampling::{Guide, GuideError, GuideState, SamplingParams};
 use crate::scripted::only_requested;
+use crate::{Prompt, Token};
 
 /// What the rows of each step want, up to `steps` of them, behind a prompt of three tokens in the same sequence.
 fn wanted(request: &Request, steps: usize) -> Vec<Vec<LogitsRequest>> {
     let mut model = model(|_| vec![("4", 0.6), ("2", 0.4)]);
-    let opened = model.open(&[&vec![2, 1].into()]).unwrap()[0];
+    let opened = model.open(&[(&Prompt::from(vec![2, 1])).into()]).unwrap()[0];
     let mut decoding = vocabulary().decoding(request, &[2, 3, 4], opened.first_token);
     let (mut nodes, mut asked) = (0, Vec::new());
     for _ in 0..steps {
@@ -126,7 +127,7 @@ fn draws_beams_and_scores_want_every_logit() {
     let (max_tokens, early_stopping) = (3, EarlyStopping::Never);
     let beams = BeamJob { beams: 2, n: 1, max_tokens, length_penalty: 1.0, early_stopping };
     let number_tokens = Arc::new(NumberTokens::new([(2, 0.0), (3, 1.0)]));
-    let score = ScoreJob { target: vec![2, 3, 1].into(), number_tokens, losses: Vec::new() };
+    let score = ScoreJob { target: [2, 3, 1].map(Token::from).to_vec(), number_tokens, losses: Vec::new() };
     let draws = NumberMethod::Sample { samples: 8, seed: 0 };
     for request in [
         Request::Beams(beams),
@@ -154,7 +155,7 @@ fn text_before_a_number_wants_what_its_sampling_does_and_the_search_its_ids() {
 #[test]
 fn where_padding_begins_elsewhere_searches_want_every_logit() {
     let mut model = model(small);
-    let opened = model.open(&[&vec![2, 1].into()]).unwrap()[0];
+    let opened = model.open(&[(&Prompt::from(vec![2, 1])).into()]).unwrap()[0];
     let narrow = Vocabulary { tokens: 16, ..vocabulary() };
     let mut decoding = narrow.decoding(&Request::Number(number_job()), &[], opened.first_token);
     assert_eq!(decoding.next_rows(1)[0].logits, LogitsRequest::All);

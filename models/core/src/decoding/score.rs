@@ -23,9 +23,7 @@ impl ScoreDecoding {
     /// The row whose logits say what stands at `place` of the target: it holds the token before.
     fn row(&self, place: u32) -> PathRow {
         let Some(before) = place.checked_sub(1) else { return PathRow::new(None, self.first_token) };
-        let target = &self.job.target;
-        let number = target.numbers.get(before as usize).copied();
-        PathRow { number, ..PathRow::new(Some(NodeId(before)), target.ids[before as usize]) }
+        PathRow::new(Some(NodeId(before)), self.job.target[before as usize])
     }
 
     fn score(&self, logits: &[f32], label: u32) -> Result<TokenScore, EngineError> {
@@ -53,7 +51,7 @@ impl Decoding for ScoreDecoding {
         let wanted = self.job.target.len().min(self.asked as usize);
         for place in first..wanted {
             let logits = result.row(place - first).full()?;
-            let score = self.score(logits, self.job.target.ids[place])?;
+            let score = self.score(logits, self.job.target[place].id)?;
             self.scores.push(score);
         }
         if self.scores.len() < self.job.target.len() {
@@ -69,6 +67,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::Prompt;
     use crate::engine::{BatchModel, Row};
     use crate::losses::{NumberLoss, NumberLossKind, NumberTokens};
     use crate::scripted::ScriptedModel;
@@ -85,10 +84,11 @@ mod tests {
 
     fn run(target: &[u32], rows_max: usize) -> (Vec<TokenScore>, usize) {
         let mut model = counting();
-        let opened = model.open(&[&vec![5].into()]).unwrap()[0];
+        let opened = model.open(&[(&Prompt::from(vec![5])).into()]).unwrap()[0];
         let number_tokens = Arc::new(NumberTokens::new((2..6).map(|id| (id, f64::from(id)))));
         let losses = vec![NumberLoss::of(NumberLossKind::Mae)];
-        let job = ScoreJob { target: target.to_vec().into(), number_tokens, losses };
+        let job =
+            ScoreJob { target: target.iter().copied().map(Into::into).collect(), number_tokens, losses };
         let mut decoding = ScoreDecoding::new(&job, opened.first_token);
         let (mut nodes, mut steps, mut events) = (0, 0, Vec::new());
         loop {

@@ -1,6 +1,7 @@
 //! Decodings driven by a scripted model, whose exact answers are known.
 
 use super::*;
+use crate::Prompt;
 use crate::engine::{
     After, BatchModel, ContextId, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator, TextJob,
 };
@@ -68,7 +69,7 @@ pub(super) fn run_behind(
     rows_max: usize,
 ) -> Result<Vec<Event>, EngineError> {
     let (before, request) = asked;
-    let opened = model.open(&[&vec![2, 1].into()]).unwrap()[0];
+    let opened = model.open(&[(&Prompt::from(vec![2, 1])).into()]).unwrap()[0];
     let start = || vocabulary().decoding(&request, before, opened.first_token);
     drive(&mut model, opened.context, start, rows_max)
 }

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Prompt, ScoreJob};
+use super::ScoreJob;
+use crate::Prompt;
 use crate::numbers::{Distribution, Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::{Guide, SamplingParams};
 
@@ -17,8 +18,9 @@ const TREE_NODES_EXPECTED: usize = 512;
 /// One prompt and what to decode under it.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What it is about, as the model expects it.
     pub prompt: Prompt,
+    /// See [`ContextRequest::paper_decoding`](super::ContextRequest::paper_decoding).
+    pub paper_decoding: bool,
     /// What to decode.
     pub request: Request,
     /// When the answer is no longer wanted, and how long that was from the start.
@@ -30,7 +32,7 @@ pub struct Job {
 impl Job {
     /// A job of nobody in particular, whatever time it takes.
     pub fn new(prompt: impl Into<Prompt>, request: Request) -> Self {
-        Self { prompt: prompt.into(), request, deadline: None, client: 0 }
+        Self { prompt: prompt.into(), paper_decoding: false, request, deadline: None, client: 0 }
     }
 
     /// The tokens that are opened as its context. Where the prompt's own log-probabilities are wanted this is the first
@@ -38,8 +40,7 @@ impl Job {
     pub fn opened_prompt(&self) -> Cow<'_, Prompt> {
         match &self.request {
             Request::Text(job) if job.prompt_logprobs.is_some() => {
-                let first = self.prompt.ids.iter().take(1).copied();
-                Cow::Owned(first.collect::<Vec<u32>>().into())
+                Cow::Owned(self.prompt.tokens.iter().take(1).copied().collect())
             }
             _ => Cow::Borrowed(&self.prompt),
         }

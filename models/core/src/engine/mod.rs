@@ -12,6 +12,7 @@ mod logits;
 mod model;
 mod score;
 
+pub use crate::token::{Prompt, Token};
 pub use error::{EngineError, ModelError};
 pub use event::{Event, FinishReason, TokenLogprob, TokenNumber, TokenText};
 pub use job::{
@@ -20,6 +21,7 @@ pub use job::{
 };
 pub use logits::{Logits, LogitsRequest, LogitsRow, LogitsSummary};
 pub use model::{
-    BatchModel, CacheCost, ContextId, ModelInfo, NodeId, NumberEncoding, OpenedContext, PathRow, Prompt, Row,
+    BatchModel, CacheCost, ContextId, ContextRequest, ModelInfo, NodeId, NumberEncoding, OpenedContext,
+    PathRow, Row,
 };
 pub use score::{ScoreJob, ScoreOutcome, TokenScore};

@@ -1,6 +1,7 @@
 //! What a model offers to the batch engine. No tensors cross this line.
 
 use super::{Logits, LogitsRequest, ModelError};
+use crate::{Prompt, Token};
 
 /// Names one opened context of a model; never reused within a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,63 +18,23 @@ impl NodeId {
     }
 }
 
-/// A prompt as a model takes it.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Prompt {
-    /// Token ids, special tokens included.
-    pub ids: Vec<u32>,
-    /// The number beside each id, 1 beside ids that stand for no number. Empty where none of them does, and for all
-    /// models that write numbers as tokens.
-    pub numbers: Vec<f32>,
-    /// Decode with the faults of the original code's `generate`, where it differs from how the model was trained.
-    pub paper_decoding: bool,
-}
-
-impl Prompt {
-    /// How many tokens it has.
-    pub fn len(&self) -> usize {
-        self.ids.len()
-    }
-
-    /// Adds a token that stands for no number.
-    pub fn push(&mut self, id: u32) {
-        self.ids.push(id);
-        if !self.numbers.is_empty() {
-            self.numbers.push(1.0);
-        }
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-    }
-}
-
-impl From<Vec<u32>> for Prompt {
-    fn from(ids: Vec<u32>) -> Self {
-        Self { ids, ..Self::default() }
-    }
-}
-
 /// One row as a decoding asks for it, before the engine says in which context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathRow {
     /// The node this row extends; `None` starts a path at the context itself. It may be a row of the same
     /// step that stands earlier in it, which is how a whole target is scored in one step.
     pub parent: Option<NodeId>,
-    /// The token decoded at this position.
-    pub token: u32,
-    /// The number that the token stands for, where it stands for one beside it (xVal). `None` takes what the model
-    /// itself predicted at the parent.
-    pub number: Option<f32>,
+    /// The token at this position. A number token without a value takes what the model's number head predicted at the
+    /// parent.
+    pub token: Token,
     /// Which of the logits after it are needed.
     pub logits: LogitsRequest,
 }
 
 impl PathRow {
     /// The row of `token` after `parent`, with all of its logits.
-    pub fn new(parent: Option<NodeId>, token: u32) -> Self {
-        Self { parent, token, number: None, logits: LogitsRequest::All }
+    pub fn new(parent: Option<NodeId>, token: impl Into<Token>) -> Self {
+        Self { parent, token: token.into(), logits: LogitsRequest::All }
     }
 
     /// The same row with another request for logits.
@@ -89,6 +50,20 @@ pub struct Row {
     pub context: ContextId,
     /// Where in that context the row stands.
     pub path: PathRow,
+}
+
+/// A prompt to open as a context, and how the model decodes under it.
+#[derive(Debug, Clone, Copy)]
+pub struct ContextRequest<'a> {
+    pub prompt: &'a Prompt,
+    /// Decode as the paper's code does, with the faults of its `generate` (xVal).
+    pub paper_decoding: bool,
+}
+
+impl<'a> From<&'a Prompt> for ContextRequest<'a> {
+    fn from(prompt: &'a Prompt) -> Self {
+        Self { prompt, paper_decoding: false }
+    }
 }
 
 /// A context that was just opened.
@@ -190,7 +165,7 @@ pub trait BatchModel: Send {
     ///
     /// # Errors
     /// When the computation fails; then none of the prompts was opened.
-    fn open(&mut self, prompts: &[&Prompt]) -> Result<Vec<OpenedContext>, ModelError>;
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError>;
 
     /// Decodes one token at each row and returns the logits of what may follow it, or as much of them as the row wants to
     /// know. More is allowed: whole rows answer everything.

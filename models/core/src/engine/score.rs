@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{Prompt, TokenLogprob, TokenNumber};
+use super::{TokenLogprob, TokenNumber};
+use crate::Token;
 use crate::losses::{NumberLoss, NumberTokens};
 
 /// A target whose tokens are scored, all of them in as few steps as they fit in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreJob {
     /// Its tokens, an end of sequence included where it is to be scored.
-    pub target: Prompt,
+    pub target: Vec<Token>,
     /// The number tokens of the losses.
     pub number_tokens: Arc<NumberTokens>,
     /// Losses at the labels that are number tokens.

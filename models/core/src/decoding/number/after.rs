@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
 use super::{Root, rules, search};
+use crate::Token;
 use crate::engine::{
     After, EngineError, Event, LogitsRequest, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow,
 };
@@ -99,7 +100,8 @@ impl ThenNumber {
         };
         let ends = self.vocabulary.eos_ids.contains(&id);
         text.ids.push(id);
-        let mut shown = if ends { String::new() } else { text.stream.push_numbered(id, row.head_value) };
+        let mut shown =
+            if ends { String::new() } else { text.stream.push(Token { id, value: row.head_value }) };
         let next = PathRow::new(Some(row.node), id);
         let over = ends || text.ids.len() >= self.max_tokens;
         let stage = if text.stream.stopped() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{PathRow, not_a_distribution};
+use crate::Token;
 use crate::decoding::{RowResult, Vocabulary};
 use crate::engine::{EngineError, Event, FinishReason, TextJob, TokenText};
 use crate::sampling::{GuideError, GuideState, Sampler};
@@ -119,7 +120,7 @@ impl Path {
         let text = if ends && !rules.include_stop {
             String::new()
         } else {
-            self.stream.push_numbered(id, row.head_value)
+            self.stream.push(Token { id, value: row.head_value })
         };
         events.push(Event::Text { choice: self.number, text, token });
         let complete = self.guide.as_mut().is_some_and(|guide| guide.is_complete());
