@@ -12,7 +12,7 @@ use crate::cli::args::{Cli, Command, DataArgs, ReportArgs};
 use crate::compare;
 use crate::console::{Console, ExitStatus, UsageError};
 use crate::data::{DataError, Item, fetch, place};
-use crate::report::page;
+use crate::report;
 use crate::run::session;
 use crate::tasks::{self, Origin, TASKS};
 
@@ -35,7 +35,7 @@ fn list(out: &mut dyn Write) -> io::Result<ExitStatus> {
 }
 
 fn write_reports(args: &ReportArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-    for file in page::write(&args.folder)? {
+    for file in report::write(&args.folder)? {
         writeln!(console.out, "{}", file.display()).context("could not write to the console")?;
     }
     Ok(ExitStatus::Success)

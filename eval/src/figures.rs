@@ -1,5 +1,7 @@
 //! How figures are written: short, the same everywhere.
 
+use crate::stats::Interval;
+
 /// What is smaller is rounding error of sums that are 0.
 const ZERO: f64 = 1e-12;
 
@@ -26,9 +28,9 @@ pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), figure)
 }
 
-/// `low to high`; empty where an end is missing.
-pub fn interval(low: Option<f64>, high: Option<f64>) -> String {
-    low.zip(high).map_or_else(String::new, |(low, high)| format!("{} to {}", figure(low), figure(high)))
+/// `low to high`.
+pub fn interval(interval: Interval) -> String {
+    format!("{} to {}", figure(interval.low), figure(interval.high))
 }
 
 /// Three decimals, and no false zero.
@@ -108,7 +110,7 @@ mod tests {
             assert_eq!(figure(value), want);
         }
         assert_eq!(optional(None), "–");
-        assert_eq!(interval(Some(0.5), Some(1.25)), "0.5000 to 1.250");
+        assert_eq!(interval(Interval { low: 0.5, high: 1.25 }), "0.5000 to 1.250");
         assert_eq!((p_value(0.000_2), p_value(0.0213)), ("< 0.001".to_owned(), "0.021".to_owned()));
     }
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ntl_eval::metrics::bleu::Counts;
+use ntl_eval::metrics::bleu::NgramCounts;
 use ntl_eval::metrics::rouge::Rouge;
 use ntl_eval::run::paper::figures::Figures;
 use ntl_eval::run::paper::numbers::{NumberCounts, number_pair};
@@ -91,7 +91,7 @@ fn every_pair_is_read_and_scored_as_the_paper_does() {
         for (key, got) in [("rouge1", rouge.one), ("rouge2", rouge.two), ("rougeL", rouge.longest)] {
             assert_same(&format!("{prediction:?} {key}"), got, &pair["rouge"][key], 1e-12);
         }
-        assert_same(prediction, Counts::of(prediction, label).score(), &pair["bleu"], 1e-12);
+        assert_same(prediction, NgramCounts::of(prediction, label).score(), &pair["bleu"], 1e-12);
     }
 }
 
@@ -113,8 +113,8 @@ fn every_group_has_the_paper_s_figures() {
             want[0].as_u64().unwrap()
         );
         assert_eq!(counts.iter().filter(|counts| counts.has_none).count() as u64, want[1].as_u64().unwrap());
-        let counts: Vec<Counts> = pairs.iter().map(|(a, b)| Counts::of(a, b)).collect();
-        let bleu = Counts::sum(counts.iter().map(|counts| (counts, 1))).score();
+        let counts: Vec<NgramCounts> = pairs.iter().map(|(a, b)| NgramCounts::of(a, b)).collect();
+        let bleu = NgramCounts::sum(counts.iter().map(|counts| (counts, 1))).score();
         assert_same(&format!("{name} bleu"), bleu, &group["bleu_corpus"]["score"], 1e-12);
         let rouges: Vec<Rouge> = pairs.iter().map(|(a, b)| Rouge::of(a, b)).collect();
         for (key, get) in [
@@ -147,9 +147,12 @@ fn whole_evaluations_have_the_paper_s_figures() {
             .collect();
         assert_figures(checkpoint, &Figures::of(&numbers), numbers.len(), &metrics);
         let batch = golden["per_device_eval_batch_size"].as_u64().unwrap() as usize;
-        let counts: Vec<Counts> = predictions.iter().zip(&labels).map(|(a, b)| Counts::of(a, b)).collect();
-        let scores: Vec<f64> =
-            counts.chunks(batch).map(|batch| Counts::sum(batch.iter().map(|c| (c, 1))).score()).collect();
+        let counts: Vec<NgramCounts> =
+            predictions.iter().zip(&labels).map(|(a, b)| NgramCounts::of(a, b)).collect();
+        let scores: Vec<f64> = counts
+            .chunks(batch)
+            .map(|batch| NgramCounts::sum(batch.iter().map(|c| (c, 1))).score())
+            .collect();
         let bleu = scores.iter().sum::<f64>() / scores.len() as f64;
         assert_same(&format!("{checkpoint} bleu"), bleu, &metrics["bleu"], 1e-12);
     }

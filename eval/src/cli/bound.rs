@@ -2,12 +2,12 @@
 
 use std::str::FromStr;
 
-use crate::metrics::Name;
+use crate::metrics::registry::{METRICS, find};
 
 /// `METRIC=V`; the value is finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bound {
-    pub metric: Name,
+    pub metric: &'static str,
     pub value: f64,
 }
 
@@ -16,12 +16,16 @@ impl FromStr for Bound {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (name, value) = text.split_once('=').ok_or("expected METRIC=V")?;
-        let metric = Name::parse(name).ok_or_else(|| {
-            let known: Vec<&str> = Name::all().map(Name::as_str).collect();
+        let metric = find(name).ok_or_else(|| {
+            let known: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
             format!("no metric `{name}`; there are {}", known.join(", "))
         })?;
         let value: f64 = value.parse().map_err(|_| format!("`{value}` is not a number"))?;
-        if value.is_finite() { Ok(Self { metric, value }) } else { Err(format!("`{value}` is not finite")) }
+        if value.is_finite() {
+            Ok(Self { metric: metric.name, value })
+        } else {
+            Err(format!("`{value}` is not finite"))
+        }
     }
 }
 
@@ -31,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_bound_names_a_known_metric_and_a_finite_value() {
-        assert_eq!("mae=1.5".parse(), Ok(Bound { metric: Name::Mae, value: 1.5 }));
+        assert_eq!("mae=1.5".parse(), Ok(Bound { metric: "mae", value: 1.5 }));
         for (text, complaint) in [
             ("mae", "expected METRIC=V"),
             ("speed=1", "no metric `speed`"),

@@ -15,10 +15,10 @@ use serde::Serialize;
 
 use crate::cli::compare::CompareArgs;
 use crate::console::{Console, ExitStatus, UsageError};
-use crate::metrics::Better;
-use crate::report::page::markdown;
+use crate::metrics::registry::{Better, better};
+use crate::report::markdown;
 use crate::stats::Interval;
-use crate::stats::bootstrap::{Bootstrap, spread};
+use crate::stats::bootstrap::{Bootstrap, test_difference};
 use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
 use crate::store::saved::Run;
 use measures::{Group, Measured};
@@ -191,7 +191,7 @@ pub fn compare(a: &Run, b: &Run, bootstrap: Bootstrap, items: usize) -> Result<C
     let pairs = Pairs::of(a, b)?;
     let right = || pairs.answered().map(|(a, b)| (a.right(), b.right()));
     let only = |which: (bool, bool)| right().filter(|&pair| pair == which).count();
-    let errors = || pairs.errors();
+    let errors = || pairs.read().map(|[a, b]| (a.absolute_error, b.absolute_error));
     Ok(Comparison {
         task: a.report.task.clone(),
         split: a.report.split.clone(),
@@ -213,23 +213,24 @@ fn differences(group: &Group, bootstrap: Bootstrap) -> Vec<Difference> {
     let shown: Vec<(&Measured, f64, f64)> = group
         .measured
         .iter()
-        .filter_map(|measured| Some((measured, measured.a.at(&plain)?, measured.b.at(&plain)?)))
+        .filter_map(|measured| Some((measured, (measured.a)(&plain)?, (measured.b)(&plain)?)))
         .collect();
-    let resampled = bootstrap.resample(group.n, |weights| {
+    let resampled = bootstrap.resample_in_parallel(group.n, |weights| {
         shown.iter().map(|(measured, ..)| measured.difference(weights)).collect::<Vec<_>>()
     });
     let difference = |(index, &(measured, a, b)): (usize, &(&Measured, f64, f64))| {
         let values: Vec<f64> = resampled.iter().filter_map(|values| values[index]).collect();
         // A figure that most resamples lack has no distribution to speak of.
-        let spread = Some(values).filter(|values| 2 * values.len() > resampled.len()).and_then(spread);
+        let tested =
+            Some(values).filter(|values| 2 * values.len() > resampled.len()).and_then(test_difference);
         let mut difference = Difference {
             name: measured.name.clone(),
-            better: measured.better,
+            better: better(&measured.name),
             a,
             b,
             difference: b - a,
-            interval: spread.map(|spread| spread.interval),
-            p: spread.map(|spread| spread.p),
+            interval: tested.map(|tested| tested.interval),
+            p: tested.map(|tested| tested.p),
             n: group.n,
             verdict: String::new(),
         };

@@ -8,7 +8,9 @@ use serde::Serialize;
 
 use super::{CompareError, ItemDifference};
 use crate::figures::shortened;
-use crate::store::saved::{Estimates, Run, Sample};
+use crate::metrics::numbers::Prediction;
+use crate::store::sample::Sample;
+use crate::store::saved::Run;
 
 /// How many pairs have which fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -27,19 +29,6 @@ pub struct Counts {
     pub failed_a: usize,
     /// Requests of B that failed.
     pub failed_b: usize,
-}
-
-/// A number that was read on both sides.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Read {
-    /// What was asked for.
-    pub truth: f64,
-    /// What A gave.
-    pub a: Estimates,
-    /// What B gave.
-    pub b: Estimates,
-    /// Absolute errors of A and B.
-    pub errors: (f64, f64),
 }
 
 /// Pairs of samples of the same items.
@@ -69,14 +58,9 @@ impl<'a> Pairs<'a> {
         self.0.iter().copied().filter(|(a, b)| !a.failed() && !b.failed())
     }
 
-    /// Pairs where both sides gave a number.
-    pub fn read(&self) -> impl Iterator<Item = Read> {
-        self.0.iter().filter_map(read)
-    }
-
-    /// Absolute errors where both sides gave a number.
-    pub fn errors(&self) -> impl Iterator<Item = (f64, f64)> {
-        self.read().map(|read| read.errors)
+    /// The numbers of pairs where both sides gave one.
+    pub fn read(&self) -> impl Iterator<Item = [Prediction; 2]> {
+        self.0.iter().filter_map(|(a, b)| read(a, b))
     }
 
     /// How many have which fate.
@@ -97,11 +81,16 @@ impl<'a> Pairs<'a> {
 
     /// The items whose absolute errors differ, largest difference first, at most `most`.
     pub fn largest_differences(&self, most: usize) -> Vec<ItemDifference> {
-        let difference = |pair: &(&Sample, &Sample)| {
-            let Read { truth, a, b, errors } = read(pair)?;
-            let (doc_id, question) = (pair.0.doc_id, pair.0.doc.question.clone());
-            let difference = errors.1 - errors.0;
-            Some(ItemDifference { doc_id, question, truth, a: a.median, b: b.median, difference })
+        let difference = |(a, b): &(&Sample, &Sample)| {
+            let [read_a, read_b] = read(a, b)?;
+            Some(ItemDifference {
+                doc_id: a.doc_id,
+                question: a.doc.question.clone(),
+                truth: read_a.truth,
+                a: read_a.estimates.median,
+                b: read_b.estimates.median,
+                difference: read_b.absolute_error - read_a.absolute_error,
+            })
         };
         let mut items: Vec<ItemDifference> = self.0.iter().filter_map(difference).collect();
         items.retain(|item| item.difference.abs() > 0.0);
@@ -111,10 +100,10 @@ impl<'a> Pairs<'a> {
     }
 }
 
-fn read((a, b): &(&Sample, &Sample)) -> Option<Read> {
-    let errors = a.absolute_error().zip(b.absolute_error())?;
-    let ((truth, a), (_, b)) = a.read().zip(b.read())?;
-    Some(Read { truth, a, b, errors })
+/// The numbers of both sides; what was asked for is A's.
+fn read(a: &Sample, b: &Sample) -> Option<[Prediction; 2]> {
+    let (a, b) = (a.prediction()?, b.prediction()?);
+    Some([a, Prediction { truth: a.truth, ..b }])
 }
 
 fn same_item(a: &Sample, b: &Sample) -> Result<(), CompareError> {

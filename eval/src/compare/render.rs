@@ -1,10 +1,10 @@
 //! Comparisons as people read them: sentences and tables, in the terminal or as Markdown.
 
 use super::{Comparison, Difference, ItemDifference, Side};
-use crate::figures::{count, figure, p_value, shortened};
-use crate::metrics::Better;
-use crate::report::page::document::{Block, Cell, Document, Grid, Kind, Section};
-use crate::report::page::markdown;
+use crate::figures::{count, figure, interval, p_value, shortened};
+use crate::metrics::registry::Better;
+use crate::report::document::{Block, Document, Section, Table, numbers, row, words};
+use crate::report::markdown;
 use crate::stats::Interval;
 
 /// What the interval of a difference says.
@@ -60,19 +60,19 @@ pub fn document(comparison: &Comparison) -> Document {
     let mut sections = vec![
         Section {
             title: "Verdicts".to_owned(),
-            blocks: verdicts(comparison).into_iter().map(Block::Text).collect(),
+            blocks: verdicts(comparison).into_iter().map(Block::Paragraph).collect(),
         },
         Section {
             title: "Figures".to_owned(),
             blocks: vec![
                 Block::Table(figures(comparison)),
-                Block::Text(fates(comparison)),
-                Block::Text(basis(comparison)),
+                Block::Paragraph(fates(comparison)),
+                Block::Paragraph(basis(comparison)),
             ],
         },
     ];
     if !comparison.items.is_empty() {
-        let blocks = vec![Block::Text(ITEMS.to_owned()), Block::Table(items(&comparison.items))];
+        let blocks = vec![Block::Paragraph(ITEMS.to_owned()), Block::Table(items(&comparison.items))];
         sections.push(Section { title: "Items".to_owned(), blocks });
     }
     Document {
@@ -112,33 +112,28 @@ fn verdicts(comparison: &Comparison) -> Vec<String> {
     all
 }
 
-fn figures(comparison: &Comparison) -> Grid {
-    let mut grid = Grid::new(&[
-        ("metric", Kind::Words),
-        ("A", Kind::Figures),
-        ("B", Kind::Figures),
-        ("B - A", Kind::Figures),
-        ("95% interval", Kind::Figures),
-        ("p", Kind::Figures),
-        ("pairs", Kind::Figures),
-    ]);
-    let row = |metric: &Difference| -> Vec<Cell> {
-        vec![
-            metric.name.as_str().into(),
-            figure(metric.a).into(),
-            figure(metric.b).into(),
-            figure(metric.difference).into(),
-            metric.interval.map_or_else(String::new, brackets_plain).into(),
-            metric.p.map_or_else(String::new, p_value).into(),
-            count(metric.n).into(),
+fn figures(comparison: &Comparison) -> Table {
+    let columns = [
+        words("metric"),
+        numbers("A"),
+        numbers("B"),
+        numbers("B - A"),
+        numbers("95% interval"),
+        numbers("p"),
+        numbers("pairs"),
+    ];
+    let rows = comparison.metrics.iter().map(|metric| {
+        row![
+            &metric.name,
+            figure(metric.a),
+            figure(metric.b),
+            figure(metric.difference),
+            metric.interval.map_or_else(String::new, interval),
+            metric.p.map_or_else(String::new, p_value),
+            count(metric.n),
         ]
-    };
-    grid.rows = comparison.metrics.iter().map(row).collect();
-    grid
-}
-
-fn brackets_plain(interval: Interval) -> String {
-    format!("{} to {}", figure(interval.low), figure(interval.high))
+    });
+    Table::with_rows(columns, rows)
 }
 
 fn fates(comparison: &Comparison) -> String {
@@ -165,25 +160,24 @@ fn basis(comparison: &Comparison) -> String {
     )
 }
 
-fn items(items: &[ItemDifference]) -> Grid {
-    let mut grid = Grid::new(&[
-        ("item", Kind::Figures),
-        ("question", Kind::Words),
-        ("truth", Kind::Figures),
-        ("A", Kind::Figures),
-        ("B", Kind::Figures),
-        ("difference", Kind::Figures),
-    ]);
-    let row = |item: &ItemDifference| -> Vec<Cell> {
-        vec![
-            item.doc_id.to_string().into(),
-            shortened(&item.question, 60).into(),
-            figure(item.truth).into(),
-            figure(item.a).into(),
-            figure(item.b).into(),
-            figure(item.difference).into(),
+fn items(items: &[ItemDifference]) -> Table {
+    let columns = [
+        numbers("item"),
+        words("question"),
+        numbers("truth"),
+        numbers("A"),
+        numbers("B"),
+        numbers("difference"),
+    ];
+    let rows = items.iter().map(|item| {
+        row![
+            item.doc_id.to_string(),
+            shortened(&item.question, 60),
+            figure(item.truth),
+            figure(item.a),
+            figure(item.b),
+            figure(item.difference),
         ]
-    };
-    grid.rows = items.iter().map(row).collect();
-    grid
+    });
+    Table::with_rows(columns, rows)
 }

@@ -1,7 +1,7 @@
 //! Facts about comparisons.
 
 use super::*;
-use crate::report::page::markdown;
+use crate::report::markdown;
 use crate::store::saved::tests::run;
 
 const BOOTSTRAP: Bootstrap = Bootstrap { resamples: 500, seed: 0 };

@@ -10,15 +10,14 @@ const ORDERS: usize = 4;
 
 /// What one sentence, or the sum of many, contributes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct NgramCounts {
     matches: [u64; ORDERS],
     totals: [u64; ORDERS],
     predicted: u64,
     referenced: u64,
 }
 
-impl Counts {
-    /// Counts one sentence.
+impl NgramCounts {
     pub fn of(prediction: &str, reference: &str) -> Self {
         let (prediction, reference) = (tokenize_13a(prediction), tokenize_13a(reference));
         let mut counts = Self {
@@ -36,7 +35,7 @@ impl Counts {
         counts
     }
 
-    /// The sum over a corpus, each sentence so many times.
+    /// Sums sentences, each so many times.
     pub fn sum<'a>(sentences: impl Iterator<Item = (&'a Self, u64)>) -> Self {
         let mut sum = Self::default();
         for (sentence, times) in sentences {
@@ -160,16 +159,16 @@ mod tests {
             ("", "7", 0.0),
             ("The cats are sleeping on the mats 5", "A cat sleeps on a mat 5", 6.567_274_736_060_395),
         ] {
-            let got = Counts::of(prediction, reference).score();
+            let got = NgramCounts::of(prediction, reference).score();
             assert!((got - want).abs() < 1e-9, "{prediction:?}: {got}");
         }
     }
 
     #[test]
     fn a_corpus_is_the_sum_of_its_sentences() {
-        let (one, two) = (Counts::of("a b c d", "a b c d"), Counts::of("a x", "a y z"));
-        let twice = Counts::sum([(&one, 2), (&two, 1)].into_iter());
-        assert_eq!(twice, Counts::sum([(&one, 1), (&two, 1), (&one, 1)].into_iter()));
+        let (one, two) = (NgramCounts::of("a b c d", "a b c d"), NgramCounts::of("a x", "a y z"));
+        let twice = NgramCounts::sum([(&one, 2), (&two, 1)].into_iter());
+        assert_eq!(twice, NgramCounts::sum([(&one, 1), (&two, 1), (&one, 1)].into_iter()));
         assert_eq!((twice.predicted, twice.referenced), (10, 11));
     }
 }

@@ -1,20 +1,7 @@
 //! What a model says of the true answer: cross entropy, perplexity, number token losses; and how many of its tokens were
 //! generated.
 
-use super::Name;
-use super::number::mean;
-
-/// The figures, in the order of [`figures`].
-pub const NAMES: [Name; 8] = [
-    Name::TokenAccuracy,
-    Name::Perplexity,
-    Name::Ce,
-    Name::NtlWas,
-    Name::NtlWasCdf,
-    Name::NtlMse,
-    Name::NtlMae,
-    Name::NtlHuber,
-];
+use crate::stats::weighted::mean;
 
 /// Of one item.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,33 +15,33 @@ pub struct Likelihood {
     pub losses: Vec<(String, f64)>,
 }
 
-impl Likelihood {
-    fn loss(&self, name: Name) -> Option<f64> {
-        self.losses.iter().find(|(known, _)| known == name.as_str()).map(|(_, value)| *value)
+/// Over all tokens of all items.
+pub(super) fn token_accuracy(items: &[&Likelihood], weights: &[f64]) -> Option<f64> {
+    let (mut hits, mut tokens) = (0.0, 0.0);
+    for (item, weight) in items.iter().zip(weights) {
+        if let Some((hit, of)) = item.tokens {
+            hits += hit as f64 * weight;
+            tokens += of as f64 * weight;
+        }
     }
+    (tokens > 0.0).then(|| hits / tokens)
 }
 
-/// The figures, row `i` counted `times[i]` times. Token accuracy and perplexity are over all tokens, losses are means over
-/// items.
-pub fn figures(rows: &[&Likelihood], times: &[u32]) -> Vec<Option<f64>> {
-    let (mut hits, mut tokens, mut nll, mut scored) = (0.0, 0.0, 0.0, 0.0);
-    for (row, &times) in rows.iter().zip(times) {
-        let times = f64::from(times);
-        if let Some((hit, of)) = row.tokens {
-            hits += hit as f64 * times;
-            tokens += of as f64 * times;
-        }
-        nll -= row.logprobs.iter().sum::<f64>() * times;
-        scored += row.logprobs.len() as f64 * times;
+/// Over all tokens of all items.
+pub(super) fn perplexity(items: &[&Likelihood], weights: &[f64]) -> Option<f64> {
+    let (mut nll, mut tokens) = (0.0, 0.0);
+    for (item, weight) in items.iter().zip(weights) {
+        nll -= item.logprobs.iter().sum::<f64>() * weight;
+        tokens += item.logprobs.len() as f64 * weight;
     }
-    let mut figures =
-        vec![(tokens > 0.0).then(|| hits / tokens), (scored > 0.0).then(|| (nll / scored).exp())];
-    figures.extend(NAMES[2..].iter().map(|name| {
-        let known = rows.iter().zip(times).filter_map(|(row, &times)| Some((row.loss(*name)?, times)));
-        let (values, times): (Vec<f64>, Vec<u32>) = known.unzip();
-        mean(&values, &times)
-    }));
-    figures
+    (tokens > 0.0).then(|| (nll / tokens).exp())
+}
+
+/// Over the items that have the loss.
+pub(super) fn mean_loss(items: &[&Likelihood], weights: &[f64], name: &str) -> Option<f64> {
+    let loss =
+        |item: &Likelihood| item.losses.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
+    mean(items.iter().zip(weights).filter_map(|(item, &weight)| Some((loss(item)?, weight))))
 }
 
 #[cfg(test)]
@@ -70,9 +57,14 @@ mod tests {
         };
         let two =
             Likelihood { tokens: Some((0, 1)), logprobs: vec![0.0], losses: vec![("ce".to_owned(), 0.5)] };
-        let found = figures(&[&one, &two], &[1, 1]);
-        assert_eq!((found[0], found[2], found[3], found[4]), (Some(0.6), Some(1.0), Some(0.25), None));
-        assert!((found[1].unwrap() - 1.0_f64.exp()).abs() < 1e-12);
-        assert_eq!(figures(&[], &[]), [None; 8]);
+        let (items, weights) = ([&one, &two], [1.0, 1.0]);
+        let losses = ["ce", "ntl-was", "ntl-was-cdf"].map(|name| mean_loss(&items, &weights, name));
+        assert_eq!(losses, [Some(1.0), Some(0.25), None]);
+        assert_eq!(token_accuracy(&items, &weights), Some(0.6));
+        assert!((perplexity(&items, &weights).unwrap() - 1.0_f64.exp()).abs() < 1e-12);
+        assert_eq!(
+            (token_accuracy(&[], &[]), perplexity(&[], &[]), mean_loss(&[], &[], "ce")),
+            (None, None, None)
+        );
     }
 }

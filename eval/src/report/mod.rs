@@ -1,5 +1,54 @@
-//! Reports that people read: tables in the terminal, Markdown and HTML pages, charts.
+//! Reports that people read: tables on a terminal, and `report.md` and `report.html` of finished runs.
+//!
+//! A run becomes a [`document::Document`] of texts, tables and pictures ([`run_page`], [`index_page`]); [`markdown`] and
+//! [`html`] write any document. All that is shown is read from the run's files, so the same folder gives the same report,
+//! and a report can be made at any time after a run.
 
 pub mod chart;
-pub mod page;
-mod table;
+pub mod console;
+pub mod document;
+mod histograms;
+pub mod html;
+mod index_page;
+pub mod markdown;
+mod pictures;
+mod published;
+mod run_page;
+mod tables;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use document::Document;
+
+use crate::store::saved::{Run, SavedError, run_folders};
+
+/// Writes the reports of all runs in a folder and returns the files, the one to open first in front.
+///
+/// # Errors
+/// There is no run, one cannot be read, or a file cannot be written.
+pub fn write(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let folders = run_folders(folder)?;
+    if folders.is_empty() {
+        return Err(SavedError::NoRun { folder: folder.to_owned(), below: Vec::new() }.into());
+    }
+    let runs = folders.iter().map(|folder| Run::load(folder)).collect::<Result<Vec<_>, _>>()?;
+    let mut files = Vec::new();
+    if folders != [folder] {
+        files.extend(write_document(folder, &index_page::document(&runs))?);
+    }
+    for run in &runs {
+        files.extend(write_document(&run.folder, &run_page::document(run))?);
+    }
+    Ok(files)
+}
+
+fn write_document(folder: &Path, document: &Document) -> anyhow::Result<[PathBuf; 2]> {
+    let files = ["report.html", "report.md"].map(|name| folder.join(name));
+    let texts = [html::render(document), markdown::render(document)];
+    for (file, text) in files.iter().zip(texts) {
+        fs::write(file, text).with_context(|| format!("could not write {}", file.display()))?;
+    }
+    Ok(files)
+}

@@ -1,144 +1,96 @@
-//! The sample log: one line per item, in the words of lm-eval's, with more columns behind.
+//! From records to the lines of `samples.jsonl`.
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::metrics::{Estimates, Outcome};
+use crate::metrics::Outcome;
 use crate::run::answer_extraction::LmEvalFilter;
 use crate::run::request::RequestTemplate;
 use crate::run::score::Record;
-
-/// One line of `samples.jsonl`.
-#[derive(Debug, Serialize)]
-pub struct Sample<'a> {
-    doc_id: usize,
-    doc: Doc<'a>,
-    target: &'a str,
-    /// What was sent: the prompt, and how it was to be continued.
-    arguments: Value,
-    /// One list of texts per request; empty where the request failed.
-    resps: Vec<[&'a str; 1]>,
-    /// What exactness is judged by.
-    filtered_resps: Vec<&'a str>,
-    /// The rule that found it.
-    filter: &'static str,
-    /// Which of the fields below are metrics of this item.
-    metrics: Vec<&'static str>,
-    doc_hash: String,
-    prompt_hash: String,
-    target_hash: String,
-    truth: Option<f64>,
-    accuracy: u8,
-    absolute_error: Option<f64>,
-    /// Every estimate.
-    prediction: Option<Estimates>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    strict: Option<u8>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    flexible: Option<u8>,
-    /// What lm-eval's two rules read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    readings: Option<Map<String, Value>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exact: Option<u8>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    f1: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    module: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mass_closed: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    quantiles: Option<Vec<Value>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    crps: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    perplexity: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    losses: Option<Map<String, Value>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a str>,
-}
-
-#[derive(Debug, Serialize)]
-struct Doc<'a> {
-    question: &'a str,
-    answer: &'a str,
-}
+use crate::store::sample::{Doc, Sample};
 
 /// The lines of one suite.
-pub fn samples<'a>(
-    template: &RequestTemplate,
-    records: &'a [Record<'a>],
-) -> impl Iterator<Item = Sample<'a>> {
+pub fn samples(template: &RequestTemplate, records: &[Record<'_>]) -> impl Iterator<Item = Sample> {
     let settings = Value::Object(template.settings());
-    records.iter().enumerate().map(move |(doc_id, record)| sample(doc_id, record, &settings))
+    records.iter().zip(0..).map(move |(record, doc_id)| sample(doc_id, record, &settings))
 }
 
-fn sample<'a>(doc_id: usize, record: &'a Record<'_>, settings: &Value) -> Sample<'a> {
+fn sample(doc_id: u64, record: &Record<'_>, settings: &Value) -> Sample {
     let Record { reply, row, .. } = record;
     let item = reply.item;
     let prediction = match row.outcome {
-        Outcome::Read(numbers) if row.truth.is_some() => Some(numbers),
+        Outcome::Read(estimates) if row.truth.is_some() => Some(estimates),
         _ => None,
     };
-    let (answer, error) = match &reply.answer {
-        Ok(answer) => (Some(answer), None),
-        Err(error) => (None, Some(error.as_str())),
-    };
-    let number = answer.and_then(|answer| answer.number.as_ref());
-    let doc = Doc { question: &item.question, answer: &item.answer };
-    let share = |which: usize| row.lm_eval_matches.map(|read| u8::from(read[which]));
-    let names = LmEvalFilter::ALL.map(LmEvalFilter::name);
-    let likelihood = row.likelihood.as_ref().filter(|likelihood| !likelihood.logprobs.is_empty());
+    let doc = Doc { question: item.question.clone(), answer: json!(item.answer) };
+    let mut metrics = vec!["accuracy", "absolute_error"];
+    if row.lm_eval_matches.is_some() {
+        metrics.extend(["strict", "flexible"]);
+    }
+    if row.text_scores.is_some() {
+        metrics.extend(["exact", "f1"]);
+    }
     Sample {
         doc_id,
-        target: &item.answer,
+        target: json!(item.answer),
         arguments: json!({ "gen_args_0": { "arg_0": item.prompt(), "arg_1": settings } }),
-        resps: answer.iter().map(|answer| [answer.text.as_str()]).collect(),
-        filtered_resps: record.filtered.iter().map(String::as_str).collect(),
-        filter: if row.truth.is_some() { "last-number" } else { "none" },
-        metrics: metrics(record),
+        resps: reply.text().iter().map(|text| vec![(*text).to_owned()]).collect(),
+        filtered_resps: record.filtered.iter().map(|text| json!(text)).collect(),
+        filter: if row.truth.is_some() { "last-number" } else { "none" }.to_owned(),
+        metrics: metrics.into_iter().map(str::to_owned).collect(),
         doc_hash: hash(&serde_json::to_string_pretty(&doc).unwrap_or_default()),
         prompt_hash: hash(item.prompt()),
         target_hash: hash(&item.answer),
         doc,
         truth: row.truth,
-        accuracy: u8::from(row.correct),
-        absolute_error: prediction.zip(row.truth).map(|(numbers, truth)| (numbers.median - truth).abs()),
+        accuracy: Some(u8::from(row.correct).into()),
+        absolute_error: prediction.zip(row.truth).map(|(read, truth)| (read.median - truth).abs()),
         prediction,
-        strict: share(0),
-        flexible: share(1),
-        readings: record.lm_eval_texts.as_ref().map(|texts| {
-            names.iter().zip(texts).map(|(name, text)| ((*name).to_owned(), json!(text))).collect()
-        }),
-        exact: row.text_scores.as_ref().map(|text_scores| u8::from(text_scores.exact)),
-        f1: row.text_scores.as_ref().map(|text_scores| text_scores.f1),
-        module: item.module.as_deref(),
-        mass_closed: number.map(|number| number.mass_closed),
-        quantiles: number.map(|number| {
-            number.quantiles.iter().map(|(q, value)| json!({ "q": q, "value": value })).collect()
-        }),
-        crps: row.spread.as_ref().and_then(|spread| spread.crps),
-        perplexity: likelihood.map(|likelihood| {
-            (-likelihood.logprobs.iter().sum::<f64>() / likelihood.logprobs.len() as f64).exp()
-        }),
-        losses: likelihood.map(|likelihood| {
-            likelihood.losses.iter().map(|(name, value)| (name.clone(), json!(value))).collect()
-        }),
-        error,
+        more: more(record),
+        error: reply.answer.as_ref().err().cloned(),
     }
 }
 
-fn metrics(record: &Record<'_>) -> Vec<&'static str> {
-    let mut names = vec!["accuracy", "absolute_error"];
-    if record.row.lm_eval_matches.is_some() {
-        names.extend(["strict", "flexible"]);
+/// The columns that only some items have.
+fn more(record: &Record<'_>) -> Map<String, Value> {
+    let Record { reply, row, .. } = record;
+    let mut columns = Map::new();
+    let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
+    if let Some([strict, flexible]) = row.lm_eval_matches {
+        add("strict", json!(u8::from(strict)));
+        add("flexible", json!(u8::from(flexible)));
     }
-    if record.row.text_scores.is_some() {
-        names.extend(["exact", "f1"]);
+    if let Some(texts) = &record.lm_eval_texts {
+        let names = LmEvalFilter::ALL.map(LmEvalFilter::name);
+        add(
+            "readings",
+            names.iter().zip(texts).map(|(name, text)| ((*name).to_owned(), json!(text))).collect(),
+        );
     }
-    names
+    if let Some(scores) = &row.text_scores {
+        add("exact", json!(u8::from(scores.exact)));
+        add("f1", json!(scores.f1));
+    }
+    if let Some(module) = &reply.item.module {
+        add("module", json!(module));
+    }
+    if let Some(number) = reply.number() {
+        add("mass_closed", json!(number.mass_closed));
+        add(
+            "quantiles",
+            number.quantiles.iter().map(|(q, value)| json!({ "q": q, "value": value })).collect(),
+        );
+    }
+    if let Some(crps) = row.distribution.as_ref().and_then(|scores| scores.crps) {
+        add("crps", json!(crps));
+    }
+    if let Some(likelihood) = row.likelihood.as_ref().filter(|likelihood| !likelihood.logprobs.is_empty()) {
+        let mean = likelihood.logprobs.iter().sum::<f64>() / likelihood.logprobs.len() as f64;
+        add("perplexity", json!((-mean).exp()));
+        let losses = likelihood.losses.iter().map(|(name, value)| (name.clone(), json!(value)));
+        add("losses", Value::Object(losses.collect()));
+    }
+    columns
 }
 
 /// As lm-eval hashes texts; documents in its way of writing JSON.

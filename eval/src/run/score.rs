@@ -1,12 +1,13 @@
 //! Scores replies: what number an answer states, and whether it is right.
 
 use crate::cli::flags::Mode;
+use crate::metrics::distribution::{Distribution, DistributionScores};
 use crate::metrics::likelihood::Likelihood;
-use crate::metrics::spread::{Distribution, Spread};
-use crate::metrics::text::TextScores;
-use crate::metrics::{Estimates, Outcome, Row, number, same};
+use crate::metrics::texts::TextScores;
+use crate::metrics::{Estimates, Outcome, Row, same};
 use crate::run::answer_extraction::{self, INVALID, LmEvalFilter};
 use crate::run::reply::Reply;
+use crate::stats::weighted::mean_in_order;
 use crate::tasks::Traits;
 
 /// An item, its reply and its score: what metrics and `samples.jsonl` are made of.
@@ -20,8 +21,8 @@ pub struct Record<'a> {
     pub filtered: Option<String>,
 }
 
-pub fn rows(records: &[Record<'_>]) -> Vec<Row> {
-    records.iter().map(|record| record.row.clone()).collect()
+pub fn rows<'r>(records: &'r [Record<'_>]) -> Vec<&'r Row> {
+    records.iter().map(|record| &record.row).collect()
 }
 
 /// Scores a reply by the rules of this program.
@@ -46,9 +47,10 @@ pub fn score<'a>(traits: &Traits, mode: Mode, reply: Reply<'a>) -> Record<'a> {
         (None, _) if traits.texts => text_scores.as_ref().is_some_and(|scores| scores.exact),
         (None, _) => text.is_some_and(|text| text.trim() == item.answer),
     };
-    let spread = reply.number().zip(item.truth).filter(|(number, _)| number.estimates.is_some());
-    let spread = spread.map(|(number, truth)| {
-        Spread::of(Distribution { quantiles: &number.quantiles, support: &number.support }, truth)
+    let distribution = reply.number().zip(item.truth).filter(|(number, _)| number.estimates.is_some());
+    let distribution = distribution.map(|(number, truth)| {
+        let distribution = Distribution { quantiles: &number.quantiles, support: &number.support };
+        DistributionScores::of(distribution, truth)
     });
     let filtered = text.map(|text| match (item.truth, outcome) {
         (None, _) => text.trim().to_owned(),
@@ -62,7 +64,7 @@ pub fn score<'a>(traits: &Traits, mode: Mode, reply: Reply<'a>) -> Record<'a> {
         lm_eval_matches: solution
             .map(|text| LmEvalFilter::ALL.map(|filter| filter.matches(text, &item.answer))),
         text_scores,
-        spread,
+        distribution,
         likelihood: likelihood(&reply),
     };
     let lm_eval_texts = solution.map(|text| LmEvalFilter::ALL.map(|filter| filter.extract(text)));
@@ -94,7 +96,7 @@ fn likelihood(reply: &Reply<'_>) -> Option<Likelihood> {
 pub fn mass_closed(records: &[Record<'_>]) -> Option<f64> {
     let masses: Vec<f64> =
         records.iter().filter_map(|record| Some(record.reply.number()?.mass_closed)).collect();
-    number::mean(&masses, &vec![1; masses.len()])
+    mean_in_order(&masses, &vec![1.0; masses.len()])
 }
 
 #[cfg(test)]

@@ -1,21 +1,22 @@
 //! One run of a task: every suite from its items to reports, files and gates.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 use crate::cli::flags::{Api, Common, Mode};
 use crate::console::{Console, ExitStatus, UsageError};
-use crate::metrics::bootstrap::RESAMPLES;
-use crate::metrics::spread::Calibration;
-use crate::metrics::{Baselines, EXACT_TOLERANCE, Metrics, Name};
+use crate::metrics::distribution::Calibration;
+use crate::metrics::registry::{Estimate, METRICS};
+use crate::metrics::{EXACT_TOLERANCE, Metrics, RESAMPLES, constant_baselines};
+use crate::report::console;
 use crate::run::client::{Client, ClientConfig, ModelEntry, RetryPolicy};
 use crate::run::evaluator::Evaluator;
 use crate::run::gate::{Baseline, Side, missed};
@@ -27,7 +28,7 @@ use crate::run::runner::Runner;
 use crate::run::samples::samples;
 use crate::run::score::{self, Record, rows};
 use crate::store::journal::{Journal, JournalError, key};
-use crate::store::report::{Counts, Module, Report, utc};
+use crate::store::report::{Counts, Module, Report};
 use crate::tasks::Suite;
 
 const UNPARSED_RULE: &str = "an answer without a number is wrong in accuracy, counts in unparsed, and is left out of all \
@@ -84,7 +85,7 @@ impl Session<'_> {
     ) -> anyhow::Result<Report> {
         let template = self.template(suite);
         let journal = folder.map(|folder| self.journal(folder, suite, &template)).transpose()?;
-        let (started, clock) = (utc(SystemTime::now()), std::time::Instant::now());
+        let (started, clock) = (Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"), std::time::Instant::now());
         let evaluator = Evaluator {
             runner: Runner {
                 client: &self.client,
@@ -104,7 +105,7 @@ impl Session<'_> {
         let replies = evaluator.run().await?;
         let seconds = clock.elapsed().as_secs_f64();
         let (report, records) = self.report(suite, &template, replies);
-        let report = Report { started, seconds, ..report };
+        let report = Report { started: started.to_string(), seconds, ..report };
         if let Some(folder) = folder {
             write_files(folder, &report, &template, &records)?;
         }
@@ -182,41 +183,41 @@ impl Session<'_> {
         let Counts { n, n_valid, failed } = Counts::of(&rows);
         let endpoints: Vec<String> = self.common.server.endpoint.iter().map(ToString::to_string).collect();
         let report = Report {
-            task: suite.task,
+            task: suite.task.to_owned(),
             split: suite.split.clone(),
             model: self.model.id.clone(),
             endpoint: endpoints.join(","),
-            mode,
+            mode: mode.as_str().to_owned(),
             n,
             n_valid,
             failed,
-            seed,
+            seed: Some(seed),
             settings: self.settings(suite, template),
             metrics,
-            baselines: rows.iter().any(|row| row.truth.is_some()).then(|| Baselines::of(&rows)),
-            unparsed_rule: UNPARSED_RULE,
+            baselines: constant_baselines(&rows),
+            unparsed_rule: Some(UNPARSED_RULE.to_owned()),
             quirks,
             modules: Module::all(&suite.items, &rows, seed),
-            calibration: Calibration::of(rows.iter().filter_map(|row| row.spread.as_ref()), seed),
+            calibration: Calibration::of(rows.iter().filter_map(|row| row.distribution.as_ref()), seed),
             mass_closed: score::mass_closed(&records),
-            versions: BTreeMap::from([("ntl-eval", env!("CARGO_PKG_VERSION"))]),
-            started: String::new(),
-            seconds: 0.0,
+            versions: Map::from_iter([("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION")))]),
+            ..Report::default()
         };
         (report, records)
     }
 
     /// Everything that may change the figures, and which estimate each metric uses.
     fn settings(&self, suite: &Suite, template: &RequestTemplate) -> Map<String, Value> {
-        let estimate = |name: Name| match self.common.mode {
-            Mode::Text => name.estimate().map(|_| "last_number"),
-            Mode::Paper => name.estimate().map(|_| "paper_last_number"),
-            Mode::Regress => {
-                name.estimate().map(|estimate| if estimate == "mean" { "trimmed_mean" } else { estimate })
-            }
+        let estimate = |estimate| match (self.common.mode, estimate) {
+            (Mode::Text, _) => "last_number",
+            (Mode::Paper, _) => "paper_last_number",
+            (Mode::Regress, Estimate::Mean) => "trimmed_mean",
+            (Mode::Regress, Estimate::Median) => "median",
+            (Mode::Regress, Estimate::Mode) => "mode",
         };
+        let estimates = METRICS.iter().filter_map(|metric| Some((metric.name, estimate(metric.estimate?))));
         let estimates: Map<String, Value> =
-            Name::all().filter_map(|name| Some((name.as_str().to_owned(), json!(estimate(name)?)))).collect();
+            estimates.map(|(name, estimate)| (name.to_owned(), json!(estimate))).collect();
         let mut settings = suite.settings.clone();
         settings.extend([
             ("limit".to_owned(), json!(self.common.limit)),
@@ -241,7 +242,7 @@ impl Session<'_> {
             serde_json::to_writer(&mut *console.out, report)?;
             writeln!(console.out)?;
         } else {
-            report.write_table(console.out)?;
+            console::write(report, console.out)?;
         }
         let gates = &self.common.gates;
         let under = missed(&report.metrics, &gates.fail_under, Side::Under).map(|miss| miss.to_string());

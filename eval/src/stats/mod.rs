@@ -3,6 +3,7 @@
 //! Every formula names its source. Invariant: nothing here is NaN for finite input; what is not defined is `None`.
 
 pub mod bootstrap;
+pub mod numpy;
 pub mod paired;
 pub mod weighted;
 pub mod wilson;

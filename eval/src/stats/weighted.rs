@@ -1,15 +1,37 @@
-//! Figures of items that are each there several times.
+//! Statistics of items that each count several times.
 //!
-//! `weights[i]` says how often item `i` is there, as the bootstrap draws it; all ones give the plain figure. Every
-//! function is linear in the number of items, orderings being made once beforehand.
+//! `weights[i]` says how often item `i` counts, as the bootstrap draws it; all ones give the plain statistic. Every
+//! function takes time linear in the number of items: [`Sorted`] sorts once beforehand.
 
 use super::varies;
 
-/// How many sums a processor can add to at once.
+/// How many running sums fit the registers of a processor.
 const LANES: usize = 8;
 
-/// `None` of nothing.
-pub fn mean(values: &[f64], weights: &[f64]) -> Option<f64> {
+/// A statistic as a function of the weights; `None` where it is not defined.
+pub type Weighted<'a> = Box<dyn Fn(&[f64]) -> Option<f64> + Sync + 'a>;
+
+/// The mean of values and their weights; `None` of nothing, or where the sum overflows.
+pub type Mean = fn(values: &[f64], weights: &[f64]) -> Option<f64>;
+
+/// The mean of `(value, weight)` pairs, added up one after the other.
+pub fn mean(pairs: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
+    // The neutral element of `Iterator::sum`.
+    let (mut sum, mut total) = (-0.0, 0.0);
+    for (value, weight) in pairs {
+        sum += value * weight;
+        total += weight;
+    }
+    finite(sum / total)
+}
+
+/// [`mean`] of two slices.
+pub fn mean_in_order(values: &[f64], weights: &[f64]) -> Option<f64> {
+    mean(values.iter().copied().zip(weights.iter().copied()))
+}
+
+/// The same in [`LANES`] running sums: several times as fast, with other last bits.
+pub fn mean_in_lanes(values: &[f64], weights: &[f64]) -> Option<f64> {
     let (value_chunks, value_rest) = values.as_chunks::<LANES>();
     let (weight_chunks, weight_rest) = weights.as_chunks::<LANES>();
     let (mut sums, mut totals) = ([0.0; LANES], [0.0; LANES]);
@@ -24,27 +46,27 @@ pub fn mean(values: &[f64], weights: &[f64]) -> Option<f64> {
     finite((sums.iter().sum::<f64>() + rest) / total)
 }
 
-/// Whether the items that are there differ.
+/// Whether the items that count differ.
 fn vary(values: &[f64], weights: &[f64]) -> bool {
     varies(values.iter().zip(weights).filter(|&(_, &weight)| weight > 0.0).map(|(&value, _)| value))
 }
 
 /// `1 - SS_res / SS_tot`; `None` where the labels do not vary.
-pub fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64]) -> Option<f64> {
+pub fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64], mean: Mean) -> Option<f64> {
     if !vary(labels, weights) {
         return None;
     }
     let centre = mean(labels, weights)?;
-    let (mut left, mut total) = (0.0, 0.0);
+    let (mut residual, mut total) = (0.0, 0.0);
     for ((error, label), weight) in squared_errors.iter().zip(labels).zip(weights) {
-        left += error * weight;
+        residual += error * weight;
         total += (label - centre).powi(2) * weight;
     }
-    finite(1.0 - left / total)
+    finite(1.0 - residual / total)
 }
 
 /// Pearson's correlation; `None` where either side does not vary.
-pub fn pearson(x: &[f64], y: &[f64], weights: &[f64]) -> Option<f64> {
+pub fn pearson(x: &[f64], y: &[f64], weights: &[f64], mean: Mean) -> Option<f64> {
     if !vary(x, weights) || !vary(y, weights) {
         return None;
     }
@@ -56,16 +78,21 @@ pub fn pearson(x: &[f64], y: &[f64], weights: &[f64]) -> Option<f64> {
         yy += dy * dy * weight;
         xy += dx * dy * weight;
     }
-    finite(xy / (xx * yy).sqrt())
+    correlation(xx, yy, xy)
 }
 
-/// Spearman's rank correlation, equal values sharing the mean of their ranks; `None` where either side does not vary.
+/// Spearman's rank correlation; equal values share the mean of their ranks. `None` where either side does not vary.
 pub fn spearman(x: &Sorted, y: &Sorted, weights: &[f64]) -> Option<f64> {
     let (x_ranks, xx) = x.centred_ranks(weights);
     let (y_ranks, yy) = y.centred_ranks(weights);
     let pairs = x.places.iter().zip(&y.places).zip(weights);
     let xy: f64 = pairs.map(|((&x, &y), weight)| x_ranks[x] * y_ranks[y] * weight).sum();
-    finite(xy / (xx * yy).sqrt())
+    correlation(xx, yy, xy)
+}
+
+/// From sums of squares and products of deviations. The product of `xx` and `yy` could overflow where their roots do not.
+fn correlation(xx: f64, yy: f64, xy: f64) -> Option<f64> {
+    finite((xy / (xx.sqrt() * yy.sqrt())).clamp(-1.0, 1.0))
 }
 
 /// Values by rank: the distinct ones in order, and which of them each item has.
@@ -73,12 +100,11 @@ pub fn spearman(x: &Sorted, y: &Sorted, weights: &[f64]) -> Option<f64> {
 pub struct Sorted {
     /// Rising.
     distinct: Vec<f64>,
-    /// For each item, where its value stands among the distinct ones.
+    /// For each item, the index of its value in `distinct`.
     places: Vec<usize>,
 }
 
 impl Sorted {
-    /// Sorts values.
     pub fn new(values: &[f64]) -> Self {
         let mut distinct = values.to_vec();
         distinct.sort_by(f64::total_cmp);
@@ -88,7 +114,7 @@ impl Sorted {
         Self { distinct, places }
     }
 
-    /// How often each distinct value is there.
+    /// How often each distinct value counts.
     fn counts(&self, weights: &[f64]) -> Vec<f64> {
         let mut counts = vec![0.0; self.distinct.len()];
         for (&place, weight) in self.places.iter().zip(weights) {
@@ -131,6 +157,12 @@ impl Sorted {
         let ranks = counts.into_iter().map(rank).collect();
         (ranks, squares)
     }
+
+    /// Ranks of all items less their mean.
+    pub fn ranks(&self) -> Vec<f64> {
+        let (ranks, _) = self.centred_ranks(&vec![1.0; self.places.len()]);
+        self.places.iter().map(|&place| ranks[place]).collect()
+    }
 }
 
 fn finite(value: f64) -> Option<f64> {
@@ -153,6 +185,26 @@ mod tests {
             .zip(WEIGHTS)
             .flat_map(|(&value, weight)| std::iter::repeat_n(value, weight as usize))
             .collect()
+    }
+
+    /// What both kinds of sums agree on.
+    fn either(of: impl Fn(Mean) -> Option<f64>) -> Option<f64> {
+        let (in_order, in_lanes) = (of(mean_in_order), of(mean_in_lanes));
+        let off = in_order.unwrap_or_default() - in_lanes.unwrap_or_default();
+        assert!(in_order.is_some() == in_lanes.is_some() && off.abs() < 1e-12, "{in_order:?} {in_lanes:?}");
+        in_order
+    }
+
+    fn mean(values: &[f64], weights: &[f64]) -> Option<f64> {
+        either(|mean| mean(values, weights))
+    }
+
+    fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64]) -> Option<f64> {
+        either(|mean| super::r2(squared_errors, labels, weights, mean))
+    }
+
+    fn pearson(x: &[f64], y: &[f64], weights: &[f64]) -> Option<f64> {
+        either(|mean| super::pearson(x, y, weights, mean))
     }
 
     fn spearman(x: &[f64], y: &[f64], weights: &[f64]) -> Option<f64> {

@@ -3,15 +3,16 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::BATCH;
 use super::figures::{Figures, is_close};
 use super::numbers::{NumberCounts, last_number, number_pair};
-use super::{BATCH, numpy};
-use crate::metrics::bleu::Counts;
-use crate::metrics::bootstrap::{RESAMPLES, quantile};
-use crate::metrics::text::TextScores;
-use crate::metrics::{Estimates, Metric, Metrics, Name, Outcome, Row};
+use crate::metrics::bleu::NgramCounts;
+use crate::metrics::texts::TextScores;
+use crate::metrics::{Estimates, Metric, Metrics, Outcome, RESAMPLES, Row};
 use crate::run::reply::Reply;
 use crate::run::score::{Record, rows};
+use crate::stats::bootstrap::quantile;
+use crate::stats::numpy;
 use crate::store::report::Quirk;
 
 #[derive(Debug)]
@@ -76,16 +77,17 @@ struct Comparison<'a> {
 
 impl Comparison<'_> {
     /// Replaces a metric by the paper's value and records both.
-    fn set(&mut self, name: Name, value: f64, n: usize, note: &str) {
+    fn set(&mut self, name: &str, value: f64, n: usize, note: &str) {
         let interval = self.metrics.get(name);
         let note = if value.is_finite() { note.to_owned() } else { format!("{note}; here it is {value}") };
         self.metrics
             .set(name, Metric { low: interval.low, high: interval.high, ..Metric::plain(Some(value), n) });
-        self.add(name.as_str(), value, self.sane.get(name).value, note);
+        self.add(name, value, self.sane.get(name).value, note);
     }
 
-    fn add(&mut self, name: &'static str, paper: f64, sane: Option<f64>, note: String) {
-        self.quirks.push(Quirk { name, paper: Some(paper).filter(|value| value.is_finite()), sane, note });
+    fn add(&mut self, name: &str, paper: f64, sane: Option<f64>, note: String) {
+        let paper = Some(paper).filter(|value| value.is_finite());
+        self.quirks.push(Quirk { name: name.to_owned(), paper, sane, note });
     }
 
     fn numbers(&mut self, records: &[Record<'_>]) {
@@ -94,8 +96,8 @@ impl Comparison<'_> {
         let malformed: usize = counts.iter().map(|counts| counts.malformed_count).sum();
         let none = counts.iter().filter(|counts| counts.has_none).count();
         self.metrics
-            .set(Name::Invalid, Metric::plain(Some(malformed as f64 / counts.len() as f64), counts.len()));
-        self.metrics.set(Name::NoNumber, Metric::share(none, counts.len()));
+            .set("invalid", Metric::plain(Some(malformed as f64 / counts.len() as f64), counts.len()));
+        self.metrics.set("no_number", Metric::share(none, counts.len()));
         let asked = records.iter().map(|record| &record.reply).filter(|reply| reply.item.truth.is_some());
         let pairs: Vec<_> =
             asked.filter_map(|reply| Some(number_pair(reply.text()?, reply.reference()))).collect();
@@ -120,18 +122,18 @@ impl Comparison<'_> {
         const DROPPED: &str = "items without a number drop out and cost nothing; predictions are cut at 1e10";
         let valid = n - figures.unparsed;
         let close = "numpy.isclose: within 1e-8 + 1e-5 of the label, so 1000009 is 1000000";
-        self.set(Name::Accuracy, figures.accuracy, n, close);
-        self.set(Name::Unparsed, figures.unparsed as f64 / n as f64, n, READ);
+        self.set("accuracy", figures.accuracy, n, close);
+        self.set("unparsed", figures.unparsed as f64 / n as f64, n, READ);
         for (name, value) in [
-            (Name::Mae, figures.mae),
-            (Name::Mse, figures.mse),
-            (Name::Rmse, figures.mse.sqrt()),
-            (Name::R2, figures.r2),
-            (Name::MedianAe, figures.median_ae),
-            (Name::LogMae, figures.log_mae),
-            (Name::LogR2, figures.log_r2),
-            (Name::Pearson, figures.pearson),
-            (Name::Spearman, figures.spearman),
+            ("mae", figures.mae),
+            ("mse", figures.mse),
+            ("rmse", figures.mse.sqrt()),
+            ("r2", figures.r2),
+            ("median_ae", figures.median_ae),
+            ("log_mae", figures.log_mae),
+            ("log_r2", figures.log_r2),
+            ("pearson", figures.pearson),
+            ("spearman", figures.spearman),
         ] {
             self.set(name, value, valid, DROPPED);
         }
@@ -152,14 +154,15 @@ impl Comparison<'_> {
         let over_batches = |figure: &mut dyn FnMut(&[&TextScores]) -> f64| {
             numpy::mean(&batches.iter().map(|batch| figure(batch)).collect::<Vec<_>>())
         };
-        let bleu = over_batches(&mut |batch| Counts::sum(batch.iter().map(|row| (&row.bleu, 1))).score());
+        let bleu =
+            over_batches(&mut |batch| NgramCounts::sum(batch.iter().map(|row| (&row.bleu, 1))).score());
         let note = "mean over batches of 64 of each batch's corpus BLEU, not of all items together";
-        self.set(Name::Bleu, bleu, n, note);
+        self.set("bleu", bleu, n, note);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         for (name, get) in [
-            (Name::Rouge1, (|row| row.rouge.one) as fn(&TextScores) -> f64),
-            (Name::Rouge2, |row| row.rouge.two),
-            (Name::RougeL, |row| row.rouge.longest),
+            ("rouge1", (|row| row.rouge.one) as fn(&TextScores) -> f64),
+            ("rouge2", |row| row.rouge.two),
+            ("rougeL", |row| row.rouge.longest),
         ] {
             let value = over_batches(&mut |batch| {
                 let values: Vec<f64> = batch.iter().map(|row| get(row)).collect();
@@ -190,7 +193,7 @@ impl Comparison<'_> {
         }
         if n > 0 {
             let note = "ten padding tokens behind each batch's longest label count as right; mean over batches of 64";
-            self.set(Name::TokenAccuracy, numpy::mean(&token_shares), n, note);
+            self.set("token_accuracy", numpy::mean(&token_shares), n, note);
             let note = "share of items whose tokens are all right, padding included";
             self.add("token_accuracy_whole", numpy::mean(&item_shares), None, note.to_owned());
         }
@@ -204,9 +207,9 @@ impl Comparison<'_> {
         });
         let batches: Vec<f64> = batches.collect();
         if !batches.is_empty() {
-            let n = self.sane.get(Name::Perplexity).n;
+            let n = self.sane.get("perplexity").n;
             let note = "mean over batches of 64 of each batch's perplexity";
-            self.set(Name::Perplexity, numpy::mean(&batches), n, note);
+            self.set("perplexity", numpy::mean(&batches), n, note);
         }
     }
 

@@ -7,8 +7,7 @@
 //! * "accurate" is `numpy.isclose`: within 1e-8 + 1e-5 of the label;
 //! * R² over labels that do not vary is minus infinity or NaN, and a correlation of fewer than two items is 0.
 
-use super::numpy;
-use crate::stats::signed_log;
+use crate::stats::{numpy, signed_log};
 
 /// `numpy.isclose`.
 pub(super) fn is_close(value: f64, label: f64) -> bool {

@@ -5,7 +5,6 @@
 mod evaluation;
 pub mod figures;
 pub mod numbers;
-mod numpy;
 
 use ntl_api::CompletionRequest;
 use serde_json::json;

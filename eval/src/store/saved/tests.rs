@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::metrics::Metric;
 
 /// A run of one item per truth and prediction; `None` is an answer without a number.
 pub(crate) fn run(pairs: &[(f64, Option<f64>)]) -> Run {
@@ -50,7 +51,7 @@ fn unknown_keys_are_passed_over_and_optional_ones_may_be_missing() {
     );
     let run = Run::load(folder.path()).unwrap();
     assert_eq!((run.report.task.as_str(), run.report.n, run.report.seed), ("t", 2, None));
-    assert_eq!(run.report.metrics["mae"], Metric::default());
+    assert_eq!(run.report.metrics.get("mae"), Metric::default());
     let truths: Vec<_> = run.samples.iter().map(Sample::truth).collect();
     assert_eq!(truths, [Some(3.0), Some(7.0)]);
     assert_eq!((run.samples[1].score("strict"), run.samples[0].score("strict")), (Some(1.0), None));

@@ -1,17 +1,11 @@
-//! Runs as they lie in folders: `report.json` and `samples.jsonl`, read back.
-//!
-//! In: a folder or its `report.json`. Out: a [`Run`]. Keys that are unknown are passed over and optional ones may be
-//! missing, so that runs of other versions can be read.
-
-pub mod report;
-pub mod sample;
+//! Finished runs, read back from their folders.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-pub use report::{Calibration, Metric, Report};
-pub use sample::{Estimates, Sample};
+use super::report::Report;
+use super::sample::Sample;
 
 const REPORT: &str = "report.json";
 const SAMPLES: &str = "samples.jsonl";
@@ -19,11 +13,9 @@ const SAMPLES: &str = "samples.jsonl";
 /// One finished run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// Where it lies.
     pub folder: PathBuf,
-    /// Its figures.
     pub report: Report,
-    /// Its items, in the order of their `doc_id`.
+    /// In the order of their `doc_id`.
     pub samples: Vec<Sample>,
 }
 
@@ -31,39 +23,28 @@ pub struct Run {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SavedError {
-    /// Not there, not readable, or not UTF-8.
     #[error("could not read {}", .file.display())]
     Read {
-        /// The file or folder.
         file: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// Something else than a report.
     #[error("{} is no report", .file.display())]
     Report {
-        /// The file.
         file: PathBuf,
-        /// What is wrong and where.
         #[source]
         source: serde_json::Error,
     },
-    /// Something else than a sample.
     #[error("{} line {line} is no sample", .file.display())]
     Sample {
-        /// The file.
         file: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong and where.
         #[source]
         source: serde_json::Error,
     },
-    /// A folder without a run.
     #[error("{} holds no {REPORT}{}", .folder.display(), hint(.below))]
     NoRun {
-        /// The folder.
         folder: PathBuf,
         /// Folders in it that hold one.
         below: Vec<PathBuf>,

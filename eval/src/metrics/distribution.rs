@@ -1,12 +1,12 @@
-//! How good a whole distribution is: pinball loss and coverage of its quantiles, CRPS, and where the truth falls in it
+//! How good a predicted distribution is: pinball loss and coverage of its quantiles, CRPS, and where the truth falls in it
 //! (PIT, probability integral transform).
 //!
 //! In: quantiles and the most probable values of one answer, and the truth. CRPS and PIT use the values that were
-//! returned, their probabilities scaled to 1. Out: one [`Spread`] an item, and [`Calibration`] of all.
+//! returned, their probabilities scaled to 1. Out: [`DistributionScores`] of one item, and [`Calibration`] of all.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::same;
 
@@ -22,9 +22,9 @@ pub struct Distribution<'a> {
     pub support: &'a [(f64, f64)],
 }
 
-/// How one distribution did.
+/// Of one item.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Spread {
+pub struct DistributionScores {
     /// Pinball loss, averaged over the quantiles.
     pub pinball: Option<f64>,
     /// Whether the truth is between the lowest and the highest quantile, ends included.
@@ -37,8 +37,7 @@ pub struct Spread {
     pub below: Vec<(f64, bool)>,
 }
 
-impl Spread {
-    /// Scores one distribution.
+impl DistributionScores {
     pub fn of(distribution: Distribution<'_>, truth: f64) -> Self {
         let known: Vec<(f64, f64)> =
             distribution.quantiles.iter().filter_map(|(q, value)| Some((*q, (*value)?))).collect();
@@ -87,8 +86,9 @@ fn pit(support: &[(f64, f64)], truth: f64) -> (f64, f64) {
     (below.map(|(_, p)| p).sum(), at)
 }
 
-/// Whether probabilities mean what they say.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Whether predicted distributions agree with the truth.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Calibration {
     /// How many truths fall into each of 20 equal bins of the distribution; flat when calibrated. Where the truth has
     /// probability of its own, the place inside it is drawn (seeded).
@@ -97,8 +97,9 @@ pub struct Calibration {
     pub coverage: Vec<Coverage>,
 }
 
-/// How often a quantile was not exceeded.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// How often the truth is at most the value of a quantile.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Coverage {
     /// The quantile's level.
     pub q: f64,
@@ -109,17 +110,17 @@ pub struct Coverage {
 }
 
 impl Calibration {
-    /// Over all items with a distribution; `None` without any.
-    pub fn of<'a>(spreads: impl Iterator<Item = &'a Spread>, seed: u64) -> Option<Self> {
+    /// `None` without any distribution. `seed` is of the places inside probabilities.
+    pub fn of<'a>(scores: impl Iterator<Item = &'a DistributionScores>, seed: u64) -> Option<Self> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let (mut pit, mut coverage, mut any) = (vec![0; BINS], Vec::<Coverage>::new(), false);
-        for spread in spreads {
+        for item in scores {
             any = true;
-            if let Some((below, at)) = spread.pit {
+            if let Some((below, at)) = item.pit {
                 let place = below + at * rng.random::<f64>();
                 pit[((place * BINS as f64) as usize).min(BINS - 1)] += 1;
             }
-            for &(q, covered) in &spread.below {
+            for &(q, covered) in &item.below {
                 let at = coverage.iter().position(|row| row.q.total_cmp(&q).is_eq()).unwrap_or_else(|| {
                     coverage.push(Coverage { q, covered: 0, n: 0 });
                     coverage.len() - 1
@@ -136,25 +137,25 @@ impl Calibration {
 mod tests {
     use super::*;
 
-    fn spread(support: &[(f64, f64)], quantiles: &[(f64, Option<f64>)], truth: f64) -> Spread {
-        Spread::of(Distribution { quantiles, support }, truth)
+    fn scores(support: &[(f64, f64)], quantiles: &[(f64, Option<f64>)], truth: f64) -> DistributionScores {
+        DistributionScores::of(Distribution { quantiles, support }, truth)
     }
 
     #[test]
     fn pinball_charges_the_wrong_side_more() {
         // At 10: 0.1 * 2 under 8; 0.1 * 2 over 12.
-        let found = spread(&[], &[(0.1, Some(8.0)), (0.9, Some(12.0))], 10.0);
+        let found = scores(&[], &[(0.1, Some(8.0)), (0.9, Some(12.0))], 10.0);
         assert!((found.pinball.unwrap() - 0.2).abs() < 1e-12);
         assert_eq!((found.inside, found.crps, found.pit), (Some(true), None, None));
-        let outside = spread(&[], &[(0.1, Some(8.0)), (0.9, Some(12.0))], 13.0);
+        let outside = scores(&[], &[(0.1, Some(8.0)), (0.9, Some(12.0))], 13.0);
         assert!((outside.pinball.unwrap() - (0.5 + 0.9) / 2.0).abs() < 1e-12);
         assert_eq!(outside.inside, Some(false));
-        assert_eq!(spread(&[], &[(0.5, None)], 1.0).pinball, None);
+        assert_eq!(scores(&[], &[(0.5, None)], 1.0).pinball, None);
     }
 
     #[test]
     fn crps_of_a_certain_answer_is_its_absolute_error() {
-        let crps = |support: &[(f64, f64)], truth| spread(support, &[], truth).crps.unwrap();
+        let crps = |support: &[(f64, f64)], truth| scores(support, &[], truth).crps.unwrap();
         assert!((crps(&[(3.0, 0.4)], 5.0) - 2.0).abs() < 1e-12);
         // Half 0, half 2 at 0: 1 - 2/4.
         assert!((crps(&[(2.0, 0.25), (0.0, 0.25)], 0.0) - 0.5).abs() < 1e-12);
@@ -162,15 +163,15 @@ mod tests {
 
     #[test]
     fn the_pit_says_what_is_below_and_what_is_at_the_truth() {
-        let found = spread(&[(1.0, 0.2), (2.0, 0.5), (3.0, 0.3)], &[], 2.0);
+        let found = scores(&[(1.0, 0.2), (2.0, 0.5), (3.0, 0.3)], &[], 2.0);
         assert!(found.pit.is_some_and(|(below, at)| (below - 0.2).abs() < 1e-12 && (at - 0.5).abs() < 1e-12));
     }
 
     #[test]
     fn calibration_counts_every_item_once() {
         let quantiles = [(0.5, Some(2.0)), (0.9, None)];
-        let items: Vec<Spread> =
-            (1..=3).map(|truth| spread(&[(2.0, 1.0)], &quantiles, f64::from(truth))).collect();
+        let items: Vec<DistributionScores> =
+            (1..=3).map(|truth| scores(&[(2.0, 1.0)], &quantiles, f64::from(truth))).collect();
         let found = Calibration::of(items.iter(), 0).unwrap();
         assert_eq!(found.pit.iter().sum::<usize>(), 3);
         // Below all mass, and above all.

@@ -5,10 +5,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::document::{Block, Cell, Column, Grid, Kind, Section};
+use super::document::{Block, Cell, Section, Table, numbers, words};
 use crate::figures::optional;
-use crate::metrics::Name;
-use crate::store::saved::Report;
+use crate::metrics::registry::find;
+use crate::store::report::Report;
 
 const PUBLISHED: &str = include_str!("published.json");
 
@@ -44,7 +44,7 @@ impl Published {
 }
 
 /// The run among the published results of its task and split; `None` where there are none.
-pub fn section(report: &Report) -> Option<Section> {
+pub(super) fn section(report: &Report) -> Option<Section> {
     // The file is part of the program and tested below.
     let all: Vec<Published> = serde_json::from_str(PUBLISHED).unwrap_or_default();
     let same = all.into_iter().find(|one| one.is_of(report))?;
@@ -55,33 +55,33 @@ pub fn section(report: &Report) -> Option<Section> {
     );
     Some(Section {
         title: "Beside the paper".to_owned(),
-        blocks: vec![Block::Table(grid(report, &same)), Block::Text(note)],
+        blocks: vec![Block::Table(table(report, &same)), Block::Paragraph(note)],
     })
 }
 
-fn grid(report: &Report, published: &Published) -> Grid {
-    let mut grid = Grid::new(&[("", Kind::Words)]);
-    let titles = published.metrics.iter().filter_map(|name| Name::parse(name));
-    grid.columns.extend(titles.map(|name| Column { title: name.as_str(), kind: Kind::Figures }));
-    let value = |name: &String| optional(report.metrics.get(name).and_then(|metric| metric.value));
+fn table(report: &Report, published: &Published) -> Table {
+    let mut table = Table::new([words("")]);
+    let known = published.metrics.iter().filter_map(|name| find(name));
+    table.columns.extend(known.map(|metric| numbers(metric.name)));
+    let value = |name: &String| optional(report.metrics.get(name).value);
     let ours = std::iter::once(format!("this run: {}, {}", report.model, report.mode));
-    grid.rows.push(ours.chain(published.metrics.iter().map(value)).map(Cell::strong).collect());
-    grid.rows.extend(published.rows.iter().map(|row| row.iter().map(|text| text.as_str().into()).collect()));
-    grid
+    table.rows.push(ours.chain(published.metrics.iter().map(value)).map(Cell::strong).collect());
+    table.rows.extend(published.rows.iter().map(|row| row.iter().map(|text| text.as_str().into()).collect()));
+    table
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::page::markdown::table;
-    use crate::store::saved::report::Module;
+    use crate::report::markdown;
+    use crate::store::report::Module;
 
     #[test]
     fn every_published_row_is_complete() {
         let all: Vec<Published> = serde_json::from_str(PUBLISHED).unwrap();
         assert_eq!(all.len(), 6);
         for one in all {
-            assert!(one.metrics.iter().all(|name| Name::parse(name).is_some()), "{}", one.source);
+            assert!(one.metrics.iter().all(|name| find(name).is_some()), "{}", one.source);
             for row in one.rows {
                 assert_eq!(row.len(), 1 + one.metrics.len(), "{row:?}");
                 for figure in &row[1..] {
@@ -99,9 +99,9 @@ mod tests {
             "metrics": { "rmse": { "value": 1.6512, "n": 5 } }
         });
         let mut report: Report = serde_json::from_value(report).unwrap();
-        let shown = section(&report).unwrap();
-        let Block::Table(grid) = &shown.blocks[0] else { panic!("no table first") };
-        insta::assert_snapshot!(table(grid), @r##"
+        let found = section(&report).unwrap();
+        let Block::Table(shown) = &found.blocks[0] else { panic!("no table first") };
+        insta::assert_snapshot!(markdown::table(shown), @r##"
         |                                |        rmse |     pearson |
         |--------------------------------|-------------|-------------|
         | **this run: tiny, regress**    |   **1.651** |       **–** |

@@ -1,11 +1,10 @@
-//! Documents as Markdown. Pictures are left to the page in HTML.
+//! Documents as Markdown, and tables as plain text that looks the same. Pictures are left to the page in HTML.
 
+use comfy_table::CellAlignment;
 use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::{CellAlignment, Table};
 
-use super::document::{Block, Cell, Document, Grid, Kind};
+use super::document::{Block, Cell, Document, Kind, Table};
 
-/// The whole document.
 pub fn render(document: &Document) -> String {
     let mut text = format!("# {}\n\n{}\n", escaped(&document.title), escaped(&document.subtitle));
     for section in &document.sections {
@@ -19,40 +18,39 @@ pub fn render(document: &Document) -> String {
 
 fn block(block: &Block) -> Option<String> {
     match block {
-        Block::Text(text) => Some(escaped(text)),
-        Block::Table(grid) => Some(table(grid)),
-        Block::Folded(title, grid) => Some(format!("{}:\n\n{}", escaped(title), table(grid))),
+        Block::Paragraph(text) => Some(escaped(text)),
+        Block::Table(shown) => Some(table(shown)),
+        Block::Folded(title, shown) => Some(format!("{}:\n\n{}", escaped(title), table(shown))),
         Block::Pictures(_) => None,
     }
 }
 
-/// A table, as Markdown.
-pub fn table(grid: &Grid) -> String {
-    laid_out(grid, written)
+pub fn table(table: &Table) -> String {
+    laid_out(table, written)
 }
 
-/// A table for a terminal: looks the same, but nothing is escaped.
-pub fn plain_table(grid: &Grid) -> String {
-    laid_out(grid, |cell, _| cell.text.clone())
+/// For a terminal: nothing is escaped.
+pub fn plain_table(table: &Table) -> String {
+    laid_out(table, |cell, _| cell.text.clone())
 }
 
-fn laid_out(grid: &Grid, written: impl Fn(&Cell, Kind) -> String) -> String {
-    let mut table = Table::new();
-    table.load_preset(ASCII_MARKDOWN).set_header(grid.columns.iter().map(|column| column.title));
-    for row in &grid.rows {
-        table.add_row(row.iter().zip(&grid.columns).map(|(cell, column)| written(cell, column.kind)));
+fn laid_out(table: &Table, written: impl Fn(&Cell, Kind) -> String) -> String {
+    let mut text = comfy_table::Table::new();
+    text.load_preset(ASCII_MARKDOWN).set_header(table.columns.iter().map(|column| column.title));
+    for row in &table.rows {
+        text.add_row(row.iter().zip(&table.columns).map(|(cell, column)| written(cell, column.kind)));
     }
-    for (shown, column) in table.column_iter_mut().zip(&grid.columns) {
-        if column.kind == Kind::Figures {
+    for (shown, column) in text.column_iter_mut().zip(&table.columns) {
+        if column.kind == Kind::Numbers {
             shown.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table.to_string()
+    text.to_string()
 }
 
 fn written(cell: &Cell, kind: Kind) -> String {
     let text = match kind {
-        Kind::Literal if !cell.text.is_empty() => literal(&cell.text),
+        Kind::Literal if !cell.text.is_empty() => code(&cell.text),
         _ => escaped(&cell.text),
     };
     match (&cell.link, cell.strong) {
@@ -63,7 +61,7 @@ fn written(cell: &Cell, kind: Kind) -> String {
 }
 
 /// Code, fenced by more backticks than are in it, without what would end a table's cell.
-fn literal(text: &str) -> String {
+fn code(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
     let space = if longest > 0 { " " } else { "" };
@@ -86,18 +84,22 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::page::document::Section;
+    use crate::report::document::{Section, literal, numbers, row, words};
 
     #[test]
     fn whatever_is_in_the_data_stays_text() {
-        let mut grid = Grid::new(&[("what", Kind::Words), ("n", Kind::Figures), ("said", Kind::Literal)]);
-        grid.rows = vec![
-            vec!["a|b *c*".into(), "7".into(), "x | `y`\nz".into()],
-            vec![Cell::link("split", "test/report"), Cell::strong("12"), "<b>".into()],
+        let rows = [
+            row!["a|b *c*", "7", "x | `y`\nz"],
+            row![Cell::link("split", "test/report"), Cell::strong("12"), "<b>"],
         ];
+        let table = Table::with_rows([words("what"), numbers("n"), literal("said")], rows);
         let section = Section {
             title: "Figures".to_owned(),
-            blocks: vec![Block::Text("1 < 2".to_owned()), Block::Table(grid), Block::Pictures(Vec::new())],
+            blocks: vec![
+                Block::Paragraph("1 < 2".to_owned()),
+                Block::Table(table),
+                Block::Pictures(Vec::new()),
+            ],
         };
         let pictures = Section { title: "Pictures".to_owned(), blocks: vec![Block::Pictures(Vec::new())] };
         let document = Document {

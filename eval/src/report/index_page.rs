@@ -1,8 +1,8 @@
-//! Several runs side by side.
+//! The page that shows several runs side by side.
 
 use std::path::Path;
 
-use super::document::{Block, Cell, Column, Document, Grid, Kind, Section};
+use super::document::{Block, Cell, Document, Section, Table, numbers, row, words};
 use crate::figures::{count, optional};
 use crate::store::saved::Run;
 
@@ -11,37 +11,37 @@ const HEADLINES: [&str; 11] =
     ["accuracy", "strict", "flexible", "mae", "rmse", "r2", "log_mae", "pearson", "crps", "f1", "bleu"];
 
 /// A row for each run that leads to its report.
-pub fn document(runs: &[Run]) -> Document {
-    let mut grid = Grid::new(&[
-        ("run", Kind::Words),
-        ("task", Kind::Words),
-        ("model", Kind::Words),
-        ("mode", Kind::Words),
-        ("items", Kind::Figures),
-        ("with a number", Kind::Figures),
-    ]);
-    let value = |run: &Run, name: &str| run.report.metrics.get(name).and_then(|metric| metric.value);
+pub(super) fn document(runs: &[Run]) -> Document {
+    let value = |run: &Run, name: &str| run.report.metrics.get(name).value;
     let mut shown = HEADLINES.to_vec();
     shown.retain(|name| runs.iter().any(|run| value(run, name).is_some()));
-    grid.columns.extend(shown.iter().map(|&title| Column { title, kind: Kind::Figures }));
+    let mut table = Table::new([
+        words("run"),
+        words("task"),
+        words("model"),
+        words("mode"),
+        numbers("items"),
+        numbers("with a number"),
+    ]);
+    table.columns.extend(shown.iter().map(|name| numbers(name)));
     for run in runs {
         let report = &run.report;
         let name = name(&run.folder);
-        let mut row = vec![
-            Cell::link(name.clone(), format!("./{}/report", encoded(&name))),
-            format!("{} {}", report.task, report.split).into(),
-            report.model.as_str().into(),
-            report.mode.as_str().into(),
-            count(report.n).into(),
-            count(report.n_valid).into(),
+        let mut row = row![
+            Cell::link(&*name, format!("./{}/report", encoded(&name))),
+            format!("{} {}", report.task, report.split),
+            &report.model,
+            &report.mode,
+            count(report.n),
+            count(report.n_valid),
         ];
-        row.extend(shown.iter().map(|name| optional(value(run, name)).into()));
-        grid.rows.push(row);
+        row.extend(shown.iter().map(|name| Cell::from(optional(value(run, name)))));
+        table.rows.push(row);
     }
     Document {
         title: "Runs".to_owned(),
         subtitle: format!("{} runs", runs.len()),
-        sections: vec![Section { title: "Figures".to_owned(), blocks: vec![Block::Table(grid)] }],
+        sections: vec![Section { title: "Figures".to_owned(), blocks: vec![Block::Table(table)] }],
     }
 }
 
@@ -63,7 +63,7 @@ fn encoded(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::page::{html, markdown};
+    use crate::report::{html, markdown};
     use crate::store::saved::tests::run;
 
     #[test]

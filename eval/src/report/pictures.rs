@@ -1,8 +1,9 @@
 //! The pictures of one run.
 
 use super::document::Picture;
-use super::groups::{DIGITS_MAX, Errors, MASS_EDGES, by_digits, by_mass, is_decade};
+use super::histograms::{DIGITS_MAX, Errors, MASS_EDGES, by_digits, by_mass, is_decade};
 use crate::figures::{count, figure, power, tick};
+use crate::metrics::distribution::Calibration;
 use crate::report::chart::Axis;
 use crate::report::chart::bars::{Bar, Bars};
 use crate::report::chart::cells::{Cells, Point};
@@ -11,10 +12,11 @@ use crate::report::chart::rows::{self, Row};
 use crate::report::chart::scale::{Scale, Shape};
 use crate::stats::Interval;
 use crate::stats::wilson::wilson;
-use crate::store::saved::{Calibration, Run};
+use crate::store::sample::Sample;
+use crate::store::saved::Run;
 
 /// All that the run has data for.
-pub fn all(run: &Run) -> Vec<Picture> {
+pub(super) fn all(run: &Run) -> Vec<Picture> {
     let calibration = run.report.calibration.as_ref();
     let drawn = [
         predictions(run),
@@ -32,8 +34,10 @@ fn predictions(run: &Run) -> Option<Picture> {
     let points: Vec<Point> = run
         .samples
         .iter()
-        .filter_map(|sample| sample.read().map(|pair| (pair, sample.right())))
-        .map(|((truth, read), right)| Point { x: truth, y: read.median, right })
+        .filter_map(|sample| {
+            let read = sample.prediction()?;
+            Some(Point { x: read.truth, y: read.estimates.median, right: sample.right() })
+        })
         .collect();
     let (low, high) = range(points.iter().map(|point| point.x), 0.0)?;
     let (y_low, y_high) = range(points.iter().map(|point| point.y), 0.002)?;
@@ -83,8 +87,8 @@ fn padded(shape: Shape, low: f64, high: f64) -> Scale {
 }
 
 fn errors(run: &Run) -> Option<Picture> {
-    let errors =
-        run.samples.iter().filter_map(|sample| sample.read().map(|(truth, read)| read.median - truth));
+    let read = run.samples.iter().filter_map(Sample::prediction);
+    let errors = read.map(|read| read.estimates.median - read.truth);
     let errors: Vec<f64> = errors.filter(|error| error.is_finite()).collect();
     if errors.is_empty() {
         return None;
@@ -185,9 +189,8 @@ fn modules(run: &Run) -> Option<Picture> {
         .modules
         .iter()
         .filter_map(|(name, module)| {
-            let accuracy = module.metrics.get("accuracy")?;
-            let whisker = accuracy.low.zip(accuracy.high).map(|(low, high)| Interval { low, high });
-            Some(Row { name: name.clone(), share: accuracy.value?, whisker })
+            let accuracy = module.metrics.get("accuracy");
+            Some(Row { name: name.clone(), share: accuracy.value?, whisker: accuracy.interval() })
         })
         .collect();
     shown.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -199,14 +202,14 @@ fn modules(run: &Run) -> Option<Picture> {
 }
 
 fn pit(calibration: &Calibration) -> Option<Picture> {
-    let (bins, n) = (calibration.pit.len() as f64, calibration.pit.iter().sum::<f64>());
+    let (bins, n) = (calibration.pit.len() as f64, calibration.pit.iter().sum::<usize>() as f64);
     if n < 1.0 {
         return None;
     }
     let share = 1.0 / bins;
     // Normal approximation of a binomial count, as a multiple of the expected one.
     let chance = 1.96 * ((1.0 - share) / (share * n)).sqrt();
-    let heights: Vec<f64> = calibration.pit.iter().map(|count| count / n * bins).collect();
+    let heights: Vec<f64> = calibration.pit.iter().map(|&count| count as f64 / n * bins).collect();
     let bars = heights.iter().enumerate().map(|(index, &height)| Bar {
         height,
         class: "bar",
@@ -254,7 +257,7 @@ fn coverage(calibration: &Calibration) -> Option<Picture> {
 }
 
 fn mass(run: &Run) -> Option<Picture> {
-    let masses: Vec<f64> = run.samples.iter().filter_map(|sample| sample.mass_closed).collect();
+    let masses: Vec<f64> = run.samples.iter().filter_map(|sample| sample.score("mass_closed")).collect();
     if masses.is_empty() {
         return None;
     }

@@ -1,54 +1,37 @@
-//! Figures of answers that are text: exact match and F1 of tokens as in SQuAD, BLEU and ROUGE.
+//! Scores of answers that are text: exact match and F1 of tokens as in SQuAD, BLEU and ROUGE.
 
 use std::collections::HashMap;
 
-use super::Name;
-use super::bleu::Counts;
-use super::number::mean;
+use super::bleu::NgramCounts;
 use super::rouge::{Rouge, f_measure};
 
-/// The figures, in the order of [`figures`].
-pub const NAMES: [Name; 5] = [Name::F1, Name::Bleu, Name::Rouge1, Name::Rouge2, Name::RougeL];
-
-/// How one text compares with the reference.
+/// How one text compares with its reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextScores {
     /// Whether both are the same but for case, punctuation, articles and spaces.
     pub exact: bool,
-    /// F1 of their tokens.
+    /// Of their tokens.
     pub f1: f64,
-    /// N-gram counts.
-    pub bleu: Counts,
-    /// ROUGE.
+    pub bleu: NgramCounts,
     pub rouge: Rouge,
 }
 
 impl TextScores {
-    /// Compares two texts.
     pub fn of(prediction: &str, reference: &str) -> Self {
         let (predicted, referenced) = (normalized(prediction), normalized(reference));
         Self {
             exact: predicted == referenced,
             f1: f1(&predicted, &referenced),
-            bleu: Counts::of(prediction.trim(), reference.trim()),
+            bleu: NgramCounts::of(prediction.trim(), reference.trim()),
             rouge: Rouge::of(prediction, reference),
         }
     }
 }
 
-/// The figures, row `i` counted `times[i]` times.
-pub fn figures(rows: &[&TextScores], times: &[u32]) -> Vec<Option<f64>> {
-    let average =
-        |get: fn(&TextScores) -> f64| mean(&rows.iter().map(|row| get(row)).collect::<Vec<_>>(), times);
-    let counts =
-        Counts::sum(rows.iter().map(|row| &row.bleu).zip(times.iter().map(|&times| u64::from(times))));
-    vec![
-        average(|row| row.f1),
-        (!rows.is_empty()).then(|| counts.score()),
-        average(|row| row.rouge.one),
-        average(|row| row.rouge.two),
-        average(|row| row.rouge.longest),
-    ]
+/// BLEU of all texts together; `None` of nothing.
+pub(super) fn corpus_bleu(texts: &[&TextScores], weights: &[f64]) -> Option<f64> {
+    let counts = texts.iter().map(|text| &text.bleu).zip(weights.iter().map(|&weight| weight as u64));
+    (!texts.is_empty()).then(|| NgramCounts::sum(counts).score())
 }
 
 /// SQuAD's tokens: lowercase, without punctuation and articles.
@@ -79,6 +62,7 @@ fn f1(predicted: &[String], referenced: &[String]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{Metrics, Row};
 
     #[test]
     fn tokens_are_compared_without_case_punctuation_and_articles() {
@@ -97,14 +81,13 @@ mod tests {
     }
 
     #[test]
-    fn corpus_figures_average_all_but_bleu_which_adds_counts() {
-        let (one, two) = (TextScores::of("a b c d", "a b c d"), TextScores::of("x", "y"));
-        let found = figures(&[&one, &two], &[1, 1]);
-        assert_eq!(found[0], Some(0.5));
-        assert!(
-            found[1].is_some_and(|bleu| (bleu - 80.0_f64.powf(0.25) * 100.0_f64.powf(0.75)).abs() < 1e-9),
-            "{found:?}"
-        );
-        assert_eq!(figures(&[], &[]), [None; 5]);
+    fn f1_is_averaged_and_bleu_adds_counts() {
+        let texts = [TextScores::of("a b c d", "a b c d"), TextScores::of("x", "y")];
+        let rows = texts.clone().map(|text| Row { text_scores: Some(text), ..Row::read(1.0, 1.0) });
+        let f1 = Metrics::of(&rows.each_ref(), 0).get("f1").value;
+        assert_eq!(f1, Some(0.5));
+        let bleu = corpus_bleu(&texts.each_ref(), &[1.0, 1.0]).unwrap();
+        assert!((bleu - 80.0_f64.powf(0.25) * 100.0_f64.powf(0.75)).abs() < 1e-9, "{bleu}");
+        assert_eq!(corpus_bleu(&[], &[]), None);
     }
 }

@@ -1,12 +1,13 @@
-//! The report of one run.
+//! The page of one run.
 
-use super::document::{Block, Document, Grid, Section};
+use super::document::{Block, Document, Section, Table};
 use super::{pictures, published, tables};
 use crate::figures::{count, figure};
-use crate::store::saved::{Report, Run};
+use crate::store::report::Report;
+use crate::store::saved::Run;
 
 /// All that is to be said about a run; sections without data are left out.
-pub fn document(run: &Run) -> Document {
+pub(super) fn document(run: &Run) -> Document {
     let report = &run.report;
     let sections = [
         Some(figures(report)),
@@ -14,7 +15,7 @@ pub fn document(run: &Run) -> Document {
         some_table("The paper's quirks", QUIRKS, tables::quirks(report)),
         drawn(run),
         some_table("Modules", "", tables::modules(report)),
-        some_table("Largest errors", "", tables::worst(run)),
+        some_table("Largest errors", "", tables::largest_errors(run)),
         some_table(
             "Without a number",
             "The first items from which no number could be read.",
@@ -44,12 +45,11 @@ fn subtitle(report: &Report) -> String {
 }
 
 fn figures(report: &Report) -> Section {
-    let unread = report.n.saturating_sub(report.n_valid + report.failed);
     let mut counts = format!(
         "Of {} items {} were answered with a number, {} without one, and {} failed.",
         count(report.n),
         count(report.n_valid),
-        count(unread),
+        count(report.unparsed()),
         count(report.failed)
     );
     match &report.unparsed_rule {
@@ -61,7 +61,7 @@ fn figures(report: &Report) -> Section {
     }
     Section {
         title: "Figures".to_owned(),
-        blocks: vec![Block::Table(tables::metrics(report)), Block::Text(counts)],
+        blocks: vec![Block::Table(tables::metrics(report)), Block::Paragraph(counts)],
     }
 }
 
@@ -80,19 +80,22 @@ fn drawn(run: &Run) -> Option<Section> {
     Some(Section { title: "Pictures".to_owned(), blocks: vec![Block::Pictures(pictures)] })
 }
 
-fn some_table(title: &str, intro: &str, grid: Grid) -> Option<Section> {
-    if grid.rows.is_empty() {
+fn some_table(title: &str, intro: &str, table: Table) -> Option<Section> {
+    if table.rows.is_empty() {
         return None;
     }
-    let intro = Some(intro).filter(|intro| !intro.is_empty()).map(|intro| Block::Text(intro.to_owned()));
-    Some(Section { title: title.to_owned(), blocks: intro.into_iter().chain([Block::Table(grid)]).collect() })
+    let intro = Some(intro).filter(|intro| !intro.is_empty()).map(|intro| Block::Paragraph(intro.to_owned()));
+    Some(Section {
+        title: title.to_owned(),
+        blocks: intro.into_iter().chain([Block::Table(table)]).collect(),
+    })
 }
 
 fn settings(report: &Report) -> Section {
-    let grid = tables::settings(report);
+    let table = tables::settings(report);
     Section {
         title: "Settings".to_owned(),
-        blocks: vec![Block::Folded("Everything that may change the result".to_owned(), grid)],
+        blocks: vec![Block::Folded("Everything that may change the result".to_owned(), table)],
     }
 }
 
@@ -101,7 +104,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::report::page::{html, markdown};
+    use crate::report::{html, markdown};
     use crate::store::saved::tests::run;
 
     /// Five items: one exact, two off, one without a number, one failed; with all that a report may hold.
@@ -109,7 +112,7 @@ mod tests {
         let mut run =
             run(&[(7.0, Some(7.0)), (-12.0, Some(-10.0)), (40.0, Some(400.0)), (3.0, None), (5.0, None)]);
         run.samples[4].error = Some("endpoint is gone".to_owned());
-        run.samples[0].mass_closed = Some(0.9993);
+        run.samples[0].more.insert("mass_closed".to_owned(), json!(0.9993));
         let metric =
             |value: f64| json!({ "value": value, "low": value - 0.125, "high": value + 0.125, "n": 5 });
         let report = json!({

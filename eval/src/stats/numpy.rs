@@ -1,10 +1,12 @@
 //! Sums and correlations in numpy's and scipy's order of operations, for figures that must agree to the bit.
 
+use super::weighted::Sorted;
+
 /// Above this numpy splits a sum in two.
 const BLOCK: usize = 128;
 
 /// `numpy.sum`: pairwise, in blocks of eight running sums.
-pub(super) fn sum(values: &[f64]) -> f64 {
+pub fn sum(values: &[f64]) -> f64 {
     if values.len() < 8 {
         return values.iter().fold(0.0, |sum, value| sum + value);
     }
@@ -25,22 +27,22 @@ pub(super) fn sum(values: &[f64]) -> f64 {
 }
 
 /// `numpy.mean`; NaN of nothing.
-pub(super) fn mean(values: &[f64]) -> f64 {
+pub fn mean(values: &[f64]) -> f64 {
     sum(values) / values.len() as f64
 }
 
 /// `numpy.nansum`: NaN counts as 0.
-pub(super) fn nan_sum(values: &[f64]) -> f64 {
+pub fn nan_sum(values: &[f64]) -> f64 {
     sum(&values.iter().map(|value| if value.is_nan() { 0.0 } else { *value }).collect::<Vec<_>>())
 }
 
 /// `numpy.nanmean`; NaN of nothing else.
-pub(super) fn nan_mean(values: &[f64]) -> f64 {
+pub fn nan_mean(values: &[f64]) -> f64 {
     nan_sum(values) / values.iter().filter(|value| !value.is_nan()).count() as f64
 }
 
 /// `numpy.median`; NaN of nothing.
-pub(super) fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match (sorted.get(sorted.len() / 2), sorted.len() % 2) {
@@ -51,7 +53,7 @@ pub(super) fn median(values: &[f64]) -> f64 {
 }
 
 /// `scipy.stats.pearsonr`; NaN where either side does not vary.
-pub(super) fn pearson(pairs: &[(f64, f64)]) -> f64 {
+pub fn pearson(pairs: &[(f64, f64)]) -> f64 {
     let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let (centre_a, centre_b) = (mean(&a), mean(&b));
     let off = |values: &[f64], centre: f64| values.iter().map(|value| value - centre).collect::<Vec<f64>>();
@@ -66,25 +68,11 @@ pub(super) fn pearson(pairs: &[(f64, f64)]) -> f64 {
 }
 
 /// `scipy.stats.spearmanr`; NaN where either side does not vary.
-pub(super) fn spearman(pairs: &[(f64, f64)]) -> f64 {
-    let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-    pearson(&ranks(&a).into_iter().zip(ranks(&b)).collect::<Vec<_>>())
-}
-
-/// `scipy.stats.rankdata`: from 1, ties at the middle of theirs.
-fn ranks(values: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..values.len()).collect();
+pub fn spearman(pairs: &[(f64, f64)]) -> f64 {
     // Adding 0 makes -0 equal to 0.
-    let compare = |a: usize, b: usize| (values[a] + 0.0).total_cmp(&(values[b] + 0.0));
-    order.sort_by(|&a, &b| compare(a, b));
-    let (mut ranks, mut before) = (vec![0.0; values.len()], 0);
-    for tied in order.chunk_by(|&a, &b| compare(a, b).is_eq()) {
-        for &index in tied {
-            ranks[index] = before as f64 + (tied.len() as f64 + 1.0) / 2.0;
-        }
-        before += tied.len();
-    }
-    ranks
+    let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().map(|(a, b)| (a + 0.0, b + 0.0)).unzip();
+    let (a, b) = (Sorted::new(&a).ranks(), Sorted::new(&b).ranks());
+    pearson(&a.into_iter().zip(b).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! Items in groups: errors by size, truths by length, masses by how much is missing.
 
-use crate::store::saved::Sample;
+use crate::store::sample::Sample;
 
 /// More bars than this on one side of an error histogram do not read well.
 const BARS_MAX: usize = 15;
 /// Numbers with this many digits or more are one group.
-pub const DIGITS_MAX: usize = 20;
+pub(super) const DIGITS_MAX: usize = 20;
 
 /// Errors by sign and size.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Errors {
+pub(super) struct Errors {
     /// Rising sizes. The group `i` holds what is at least `edges[i]` and below `edges[i + 1]`; the last one holds
     /// what is above, too.
     pub edges: Vec<f64>,
@@ -24,7 +24,7 @@ pub struct Errors {
 impl Errors {
     /// Groups signed errors by sizes of 1, 2, 5, 10, ... units, by whole decades where there are many. The unit is
     /// the power of ten below all but the smallest twentieth of errors that are not zero.
-    pub fn of(errors: &[f64]) -> Self {
+    pub(super) fn of(errors: &[f64]) -> Self {
         let mut sizes: Vec<f64> = errors.iter().map(|error| error.abs()).filter(|&size| size > 0.0).collect();
         sizes.sort_by(f64::total_cmp);
         let edges = match (sizes.get(sizes.len() / 20), sizes.last()) {
@@ -63,14 +63,14 @@ fn edges(small: f64, large: f64) -> Vec<f64> {
 }
 
 /// Whether an edge is a power of ten.
-pub fn is_decade(edge: f64) -> bool {
+pub(super) fn is_decade(edge: f64) -> bool {
     let exponent = edge.log10();
     (exponent - exponent.round()).abs() < 1e-9
 }
 
 /// Hits among some items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Share {
+pub(super) struct Share {
     /// Right ones.
     pub hits: usize,
     /// All.
@@ -79,7 +79,7 @@ pub struct Share {
 
 /// Exact answers by the number of digits in front of the point of the truth, from one digit up; what has no truth
 /// is left out.
-pub fn by_digits(samples: &[Sample]) -> Vec<Share> {
+pub(super) fn by_digits(samples: &[Sample]) -> Vec<Share> {
     let mut groups: Vec<Share> = Vec::new();
     for sample in samples {
         let Some(truth) = sample.truth() else { continue };
@@ -94,10 +94,11 @@ pub fn by_digits(samples: &[Sample]) -> Vec<Share> {
 }
 
 /// Where groups of closed mass begin and end; finer towards 1, where most lie.
-pub const MASS_EDGES: [f64; 12] = [0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 1.0];
+pub(super) const MASS_EDGES: [f64; 12] =
+    [0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 1.0];
 
 /// How many masses lie between two of [`MASS_EDGES`].
-pub fn by_mass(masses: impl Iterator<Item = f64>) -> [usize; 11] {
+pub(super) fn by_mass(masses: impl Iterator<Item = f64>) -> [usize; 11] {
     let mut groups = [0; 11];
     for mass in masses {
         let passed = MASS_EDGES.partition_point(|&edge| edge <= mass);

@@ -2,11 +2,10 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::document::{Block, Cell, Document, Grid, Kind, Picture, Section};
+use super::document::{Block, Cell, Document, Kind, Picture, Section, Table};
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole document.
 pub fn render(document: &Document) -> String {
     let page = html! {
         (DOCTYPE)
@@ -41,9 +40,9 @@ fn section(section: &Section) -> Markup {
 
 fn block(block: &Block) -> Markup {
     match block {
-        Block::Text(text) => html! { p { (text) } },
-        Block::Table(grid) => table(grid),
-        Block::Folded(title, grid) => html! { details { summary { (title) } (table(grid)) } },
+        Block::Paragraph(text) => html! { p { (text) } },
+        Block::Table(shown) => table(shown),
+        Block::Folded(title, shown) => html! { details { summary { (title) } (table(shown)) } },
         Block::Pictures(pictures) => html! {
             div class="pictures" { @for shown in pictures { (picture(shown)) } }
         },
@@ -60,14 +59,14 @@ fn picture(picture: &Picture) -> Markup {
     }
 }
 
-fn table(grid: &Grid) -> Markup {
+fn table(table: &Table) -> Markup {
     html! {
         div class="scroll" {
             table {
-                thead { tr { @for column in &grid.columns { th class=(class(column.kind)) { (column.title) } } } }
+                thead { tr { @for column in &table.columns { th class=(class(column.kind)) { (column.title) } } } }
                 tbody {
-                    @for row in &grid.rows {
-                        tr { @for (shown, column) in row.iter().zip(&grid.columns) { (cell(shown, column.kind)) } }
+                    @for row in &table.rows {
+                        tr { @for (shown, column) in row.iter().zip(&table.columns) { (cell(shown, column.kind)) } }
                     }
                 }
             }
@@ -90,7 +89,7 @@ fn cell(cell: &Cell, kind: Kind) -> Markup {
 fn class(kind: Kind) -> &'static str {
     match kind {
         Kind::Words => "words",
-        Kind::Figures => "figures",
+        Kind::Numbers => "figures",
         Kind::Literal => "literal",
     }
 }
@@ -98,12 +97,13 @@ fn class(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::document::{literal, row, words};
 
     #[test]
     fn whatever_is_in_the_data_stays_text_and_nothing_is_fetched() {
-        let mut grid = Grid::new(&[("said", Kind::Literal), ("split", Kind::Words)]);
-        grid.rows = vec![vec!["<script>alert(1)</script>".into(), Cell::link("a & b", "x\"y/report")]];
-        let blocks = vec![Block::Text("</p>".to_owned()), Block::Folded("all".to_owned(), grid)];
+        let rows = [row!["<script>alert(1)</script>", Cell::link("a & b", "x\"y/report")]];
+        let table = Table::with_rows([literal("said"), words("split")], rows);
+        let blocks = vec![Block::Paragraph("</p>".to_owned()), Block::Folded("all".to_owned(), table)];
         let document = Document {
             title: "<i>".to_owned(),
             sections: vec![Section { title: "S".to_owned(), blocks }],

@@ -1,0 +1,135 @@
+//! The report of a run on a terminal.
+
+use std::io::{self, Write};
+
+use super::document::{Table, numbers, row, words};
+use super::markdown::plain_table;
+use crate::store::report::Report;
+
+/// Writes the tables of a report: metrics, and modules and quirks where there are any.
+///
+/// # Errors
+/// `out` cannot be written to.
+pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let Report { task, split, model, mode, n, n_valid, failed, .. } = report;
+    writeln!(out, "{task} {split}: {model}, {mode} mode")?;
+    writeln!(out, "{}", plain_table(&metrics(report)))?;
+    if report.modules.len() > 1 {
+        writeln!(out, "{}", plain_table(&modules(report)))?;
+    }
+    if !report.quirks.is_empty() {
+        writeln!(out, "{}", plain_table(&quirks(report)))?;
+    }
+    let mass = report.mass_closed.map_or(String::new(), |mass| format!("; closed mass {mass:.4}"));
+    let (unparsed, seconds) = (report.unparsed(), report.seconds);
+    writeln!(
+        out,
+        "{n} items: {n_valid} read, {unparsed} without a number, {failed} failed; {seconds:.1} s{mass}"
+    )
+}
+
+fn metrics(report: &Report) -> Table {
+    let columns =
+        [words("metric"), numbers("value"), numbers("95% interval"), numbers("n"), numbers("best constant")];
+    let rows = report.metrics.iter().map(|(name, metric)| {
+        let interval = metric.interval().map_or_else(String::new, |interval| {
+            format!("{} to {}", number(Some(interval.low)), number(Some(interval.high)))
+        });
+        let over = format!("{}/{}", metric.n, report.n);
+        row![name, number(metric.value), interval, over, best_constant(report, name)]
+    });
+    Table::with_rows(columns, rows)
+}
+
+/// What the constant answer that is best for a metric reaches; empty where that is not known.
+fn best_constant(report: &Report, name: &str) -> String {
+    let constant = match name {
+        "mae" => "constant_median",
+        "rmse" => "constant_mean",
+        _ => return String::new(),
+    };
+    report
+        .baselines
+        .get(constant)
+        .map_or_else(String::new, |baseline| number(baseline.metrics.get(name).value))
+}
+
+fn modules(report: &Report) -> Table {
+    let shown = ["accuracy", "mae", "log_mae", "mape"];
+    let columns = [vec![words("module")], shown.map(numbers).to_vec(), vec![numbers("n")]].concat();
+    let rows = report.modules.iter().map(|(name, module)| {
+        let [accuracy, mae, log_mae, mape] = shown.map(|name| number(module.metrics.get(name).value));
+        row![name, accuracy, mae, log_mae, mape, module.n.to_string()]
+    });
+    Table::with_rows(columns, rows)
+}
+
+fn quirks(report: &Report) -> Table {
+    let columns =
+        [words("quirk"), numbers("paper's code"), numbers("sane"), words("what the paper's code does")];
+    let rows = report
+        .quirks
+        .iter()
+        .map(|quirk| row![&quirk.name, number(quirk.paper), number(quirk.sane), &quirk.note]);
+    Table::with_rows(columns, rows)
+}
+
+/// Four decimals; large and tiny values with an exponent.
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value.abs() >= 1e9 || (value.abs() < 1e-4 && value.abs() > 0.0) => {
+            format!("{value:.3e}")
+        }
+        Some(value) => format!("{value:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{Metrics, Outcome, Row, constant_baselines};
+    use crate::store::report::Counts;
+
+    #[test]
+    fn numbers_stay_short() {
+        for (value, want) in [
+            (None, "-"),
+            (Some(0.0), "0.0000"),
+            (Some(12.34567), "12.3457"),
+            (Some(3e12), "3.000e12"),
+            (Some(-2e-7), "-2.000e-7"),
+        ] {
+            assert_eq!(number(value), want);
+        }
+    }
+
+    #[test]
+    fn the_table_shows_every_figure_with_its_n() {
+        let rows = [
+            Row::read(1.0, 1.0),
+            Row::read(4.0, 3.0),
+            Row::numeric(Outcome::Unparsed, 5.0),
+            Row::numeric(Outcome::Failed, 5.0),
+        ];
+        let rows = rows.each_ref();
+        let Counts { n, n_valid, failed } = Counts::of(&rows);
+        let report = Report {
+            task: "arithmetic".to_owned(),
+            split: "interpolate".to_owned(),
+            model: "tiny".to_owned(),
+            mode: "regress".to_owned(),
+            n,
+            n_valid,
+            failed,
+            metrics: Metrics::of(&rows, 0),
+            baselines: constant_baselines(&rows),
+            mass_closed: Some(0.98765),
+            seconds: 1.25,
+            ..Report::default()
+        };
+        let mut out = Vec::new();
+        write(&report, &mut out).unwrap();
+        insta::assert_snapshot!("table", String::from_utf8(out).unwrap());
+    }
+}

@@ -1,0 +1,127 @@
+//! What a report consists of, whatever it is written as: [`super::markdown`], [`super::html`], plain text.
+
+use maud::Markup;
+
+#[derive(Debug, Clone, Default)]
+pub struct Document {
+    pub title: String,
+    /// The most important facts, one line.
+    pub subtitle: String,
+    pub sections: Vec<Section>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Section {
+    pub title: String,
+    pub blocks: Vec<Block>,
+}
+
+/// A part of a section.
+#[derive(Debug, Clone)]
+pub enum Block {
+    Paragraph(String),
+    Table(Table),
+    /// A table to look things up in, with its title: folded where that can be done.
+    Folded(String, Table),
+    /// Side by side where there is room; left out where pictures cannot be shown.
+    Pictures(Vec<Picture>),
+}
+
+#[derive(Debug, Clone)]
+pub struct Picture {
+    pub title: String,
+    /// An `svg` element.
+    pub svg: Markup,
+    pub caption: String,
+}
+
+/// Every row has as many cells as there are columns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    pub columns: Vec<Column>,
+    pub rows: Vec<Vec<Cell>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    pub title: &'static str,
+    pub kind: Kind,
+}
+
+/// How the cells of a column are set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// From the left.
+    Words,
+    /// To the right.
+    Numbers,
+    /// Literal text of data: from the left and in one width.
+    Literal,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cell {
+    pub text: String,
+    /// Path of a report without its ending.
+    pub link: Option<String>,
+    pub strong: bool,
+}
+
+pub fn words(title: &'static str) -> Column {
+    Column { title, kind: Kind::Words }
+}
+
+pub fn numbers(title: &'static str) -> Column {
+    Column { title, kind: Kind::Numbers }
+}
+
+pub fn literal(title: &'static str) -> Column {
+    Column { title, kind: Kind::Literal }
+}
+
+/// A row of a table from anything that is a [`Cell`] or a text.
+macro_rules! row {
+    ($($cell:expr),* $(,)?) => { vec![$($crate::report::document::Cell::from($cell)),*] };
+}
+pub(crate) use row;
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+}
+
+impl Cell {
+    pub fn strong(text: impl Into<String>) -> Self {
+        Self { strong: true, ..text.into().into() }
+    }
+
+    pub fn link(text: impl Into<String>, link: impl Into<String>) -> Self {
+        Self { link: Some(link.into()), ..text.into().into() }
+    }
+}
+
+impl Table {
+    pub fn new(columns: impl Into<Vec<Column>>) -> Self {
+        Self { columns: columns.into(), rows: Vec::new() }
+    }
+
+    pub fn with_rows(columns: impl Into<Vec<Column>>, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
+        Self { columns: columns.into(), rows: rows.into_iter().collect() }
+    }
+
+    /// Leaves out columns that are empty throughout.
+    #[must_use]
+    pub fn without_empty_columns(self) -> Self {
+        let is_used = |index: usize| self.rows.iter().any(|row| !row[index].text.is_empty());
+        let used: Vec<bool> = (0..self.columns.len()).map(is_used).collect();
+        Self {
+            columns: kept(self.columns, &used),
+            rows: self.rows.into_iter().map(|row| kept(row, &used)).collect(),
+        }
+    }
+}
+
+fn kept<T>(items: Vec<T>, used: &[bool]) -> Vec<T> {
+    items.into_iter().zip(used).filter(|(_, used)| **used).map(|(item, _)| item).collect()
+}

@@ -1,0 +1,203 @@
+//! The tables of one run's page.
+
+use serde_json::{Map, Value};
+
+use super::document::{Cell, Table, literal, numbers, row, words};
+use crate::figures::{count, figure, interval, optional, shortened};
+use crate::metrics::registry::find;
+use crate::store::report::Report;
+use crate::store::sample::{Sample, plain};
+use crate::store::saved::Run;
+
+/// Items in the table of largest errors.
+const LARGEST_ERRORS: usize = 20;
+/// Items in the table of those without a number.
+const UNREAD: usize = 10;
+
+/// Every metric with interval, items and baselines.
+pub(super) fn metrics(report: &Report) -> Table {
+    let columns = [
+        words("metric"),
+        numbers("value"),
+        numbers("95% interval"),
+        numbers("over"),
+        words("baselines"),
+        words("meaning"),
+    ];
+    let rows = report.metrics.iter().map(|(name, metric)| {
+        row![
+            name,
+            Cell::strong(optional(metric.value)),
+            metric.interval().map_or_else(String::new, interval),
+            format!("{} of {}", count(metric.n), count(report.n)),
+            baselines(report, name),
+            find(name).map_or("", |known| known.about),
+        ]
+    });
+    Table::with_rows(columns, rows).without_empty_columns()
+}
+
+/// What constant answers reach on a metric.
+fn baselines(report: &Report, metric: &str) -> String {
+    let reached = report.baselines.iter().filter_map(|(name, baseline)| {
+        let value = baseline.metrics.get(metric).value?;
+        Some(format!("{} {}", name.replace('_', " "), figure(value)))
+    });
+    reached.collect::<Vec<_>>().join(", ")
+}
+
+/// Where the paper's code and sane figures part.
+pub(super) fn quirks(report: &Report) -> Table {
+    let value = |value: Option<f64>| value.map_or_else(String::new, figure);
+    let rows = report
+        .quirks
+        .iter()
+        .map(|quirk| row![&quirk.name, value(quirk.paper), value(quirk.sane), &quirk.note]);
+    Table::with_rows([words("quirk"), numbers("paper"), numbers("sane"), words("what it does")], rows)
+}
+
+/// One row per module; empty where there is one alone, whose figures are those of the run.
+pub(super) fn modules(report: &Report) -> Table {
+    let columns = [
+        words("module"),
+        numbers("accuracy"),
+        numbers("95% interval"),
+        numbers("mae"),
+        numbers("log_mae"),
+        numbers("with a number"),
+    ];
+    let several = report.modules.iter().filter(|_| report.modules.len() > 1);
+    let rows = several.map(|(name, module)| {
+        let accuracy = module.metrics.get("accuracy");
+        row![
+            name,
+            optional(accuracy.value),
+            accuracy.interval().map_or_else(String::new, interval),
+            optional(module.metrics.get("mae").value),
+            optional(module.metrics.get("log_mae").value),
+            format!("{} of {}", count(module.n_valid), count(module.n)),
+        ]
+    });
+    Table::with_rows(columns, rows).without_empty_columns()
+}
+
+/// The items with the largest errors; empty where all are exact.
+pub(super) fn largest_errors(run: &Run) -> Table {
+    let mut wrong: Vec<(f64, &Sample)> =
+        run.samples.iter().filter_map(|sample| Some((sample.absolute_error()?, sample))).collect();
+    wrong.retain(|&(error, _)| error > 0.0);
+    wrong.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let columns = [
+        numbers("item"),
+        literal("question"),
+        numbers("truth"),
+        numbers("predicted"),
+        numbers("error"),
+        literal("answer"),
+    ];
+    let rows = wrong.into_iter().take(LARGEST_ERRORS).map(|(error, sample)| {
+        row![
+            sample.doc_id.to_string(),
+            shortened(&sample.doc.question, 160),
+            sample.truth().map_or_else(|| sample.target_text(), figure),
+            optional(sample.prediction.map(|read| read.median)),
+            figure(error),
+            shortened(&sample.response(), 120),
+        ]
+    });
+    Table::with_rows(columns, rows)
+}
+
+/// The first items without a number, with what came back instead.
+pub(super) fn unread(run: &Run) -> Table {
+    let columns = [numbers("item"), literal("question"), literal("truth"), literal("answer"), words("error")];
+    let unread = run.samples.iter().filter(|sample| sample.prediction.is_none() && sample.truth().is_some());
+    let rows = unread.take(UNREAD).map(|sample| {
+        row![
+            sample.doc_id.to_string(),
+            shortened(&sample.doc.question, 160),
+            shortened(&sample.target_text(), 60),
+            shortened(&sample.response(), 160),
+            shortened(sample.error.as_deref().unwrap_or_default(), 160),
+        ]
+    });
+    Table::with_rows(columns, rows).without_empty_columns()
+}
+
+/// Everything that may have changed the result.
+pub(super) fn settings(report: &Report) -> Table {
+    let own = [
+        ("model", report.model.clone()),
+        ("endpoint", report.endpoint.clone()),
+        ("mode", report.mode.clone()),
+        ("seed", report.seed.map_or_else(String::new, |seed| seed.to_string())),
+        ("started", report.started.clone()),
+        ("seconds", figure(report.seconds)),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value)).into_iter();
+    let all = own.chain(flat("", &report.settings)).chain(flat("version of ", &report.versions));
+    let rows =
+        all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| row![name, shortened(&value, 200)]);
+    Table::with_rows([words("setting"), literal("value")], rows)
+}
+
+/// Names and values, those within others as `outer.inner`.
+fn flat(prefix: &str, values: &Map<String, Value>) -> Vec<(String, String)> {
+    let one = |(name, value): (&String, &Value)| match value {
+        Value::Object(inner) => flat(&format!("{prefix}{name}."), inner),
+        other => vec![(format!("{prefix}{name}"), plain(other))],
+    };
+    values.iter().flat_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::report::markdown::table;
+    use crate::store::saved::tests::run;
+
+    #[test]
+    fn the_metric_table_has_intervals_baselines_and_no_empty_columns() {
+        let report: Report = serde_json::from_value(json!({
+            "n": 1200,
+            "metrics": {
+                "rmse": { "value": 1.8111, "low": null, "high": null, "n": 1100 },
+                "accuracy": { "value": 0.25, "low": 0.2, "high": 0.3, "n": 1200 },
+            },
+            "baselines": { "constant_mean": { "value": 1.6, "rmse": { "value": 1.829, "n": 1200 } } },
+        }))
+        .unwrap();
+        insta::assert_snapshot!(table(&metrics(&report)), @r##"
+        | metric   |      value |     95% interval |           over | baselines           | meaning                              |
+        |----------|------------|------------------|----------------|---------------------|--------------------------------------|
+        | accuracy | **0.2500** | 0.2000 to 0.3000 | 1,200 of 1,200 |                     | share of items whose number is exact |
+        | rmse     |  **1.811** |                  | 1,100 of 1,200 | constant mean 1.829 | root of the mean squared error       |
+        "##);
+    }
+
+    #[test]
+    fn the_worst_items_come_first_and_unread_ones_apart() {
+        let run = run(&[(1.0, Some(1.0)), (2.0, Some(4.5)), (3.0, None), (4.0, Some(-6.0))]);
+        insta::assert_snapshot!(table(&largest_errors(&run)), @r##"
+        | item | question | truth | predicted | error | answer |
+        |------|----------|-------|-----------|-------|--------|
+        |    3 | `item 3` |     4 |        -6 |    10 | `said` |
+        |    1 | `item 1` |     2 |     4.500 | 2.500 | `said` |
+        "##);
+        insta::assert_snapshot!(table(&unread(&run)), @r##"
+        | item | question | truth | answer |
+        |------|----------|-------|--------|
+        |    2 | `item 2` | `3`   | `said` |
+        "##);
+    }
+
+    #[test]
+    fn settings_within_settings_are_named_with_both_names() {
+        let report = json!({ "settings": { "request": { "temperature": 0.0 }, "data": "x" }, "versions": { "ntl-eval": "1" } });
+        let table = settings(&serde_json::from_value(report).unwrap());
+        let names: Vec<&str> = table.rows.iter().map(|row| row[0].text.as_str()).collect();
+        assert_eq!(names, ["seconds", "request.temperature", "data", "version of ntl-eval"]);
+    }
+}
