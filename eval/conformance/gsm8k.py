@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""GSM8K by lm-evaluation-harness and by ntl-eval on the same answers: is every prompt, reading and score the same?
+"""GSM8K by lm-evaluation-harness and by ntl-eval on the same answers: are all prompts, extracted numbers and scores the same?
 
     python3 -m venv lm && lm/bin/pip install "lm_eval[api]==0.4.13"
     NTL_EVAL=target/release/ntl-eval lm/bin/python eval/conformance/gsm8k.py --data FOLDER [--shots 5] [--limit N]
 
 FOLDER holds GSM8K's `test.jsonl` and `train.jsonl`. A server on a free port plays an OpenAI-style model whose answer to
 a question is its solution, bent in one of twelve ways (without `####`, with units, a wrong sign, no number at all, and so on), so
-that scores are far from 0 and 1 and the two readings differ. Both programs ask it: lm-eval with its own task `gsm8k`,
-of which only the place of the data is changed; ntl-eval with `--shots`. Then, item by item: the prompt that was sent,
-what `strict-match` and `flexible-extract` read, and whether they count it right. Prints one line of JSON; exits with 1
-where anything differs.
+that scores are far from 0 and 1 and the two filters differ. Both programs run on it: lm-eval with its own task `gsm8k`,
+of which only the place of the data is changed; ntl-eval with `--shots`. The script compares, item by item, the prompt,
+what `strict-match` and `flexible-extract` extract, and whether they count it as right. It prints one line of JSON and
+exits with 1 if anything differs.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def run(command, **more):
 
 
 def by_lm_eval(url, options, folder):
-    """(prompt, reading, right) of every item, by filter."""
+    """(prompt, extracted number, right) of every item, by filter."""
     import lm_eval
 
     own = Path(lm_eval.__file__).parent / "tasks/gsm8k/gsm8k.yaml"

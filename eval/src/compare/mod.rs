@@ -153,7 +153,7 @@ pub struct ItemDifference {
 /// Flags that do not go together, a run that fails or cannot be read, or two that are not over the same items.
 pub fn run(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     let (runs, ending) = match (&args.task, &args.a, &args.b) {
-        (Some(task), ..) => models::ask(args, task, console)?,
+        (Some(task), ..) => models::run(args, task, console)?,
         (None, Some(a), Some(b)) => (vec![[a.clone(), b.clone()]], ExitStatus::Success),
         (None, ..) => {
             let message = "name the task to ask the models, or the folders of two runs";

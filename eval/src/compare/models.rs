@@ -1,7 +1,5 @@
-//! Two models, asked the same questions one after the other, each into a folder beside the other's.
-//!
-//! In: a task and the two sides. Out: the folders of their runs, split by split. Everything else is as in a run of one
-//! model: journals, `--resume`, gates.
+//! Runs a task on two models, one after the other, into the folders `a` and `b` of `--out`. Journals, `--resume` and gates
+//! work as in a run of one model.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,14 +14,10 @@ use crate::console::{Console, ExitStatus, UsageError};
 use crate::run::session;
 use crate::tasks;
 
-/// Folders of the two runs, in the folder of `--out`.
 const FOLDERS: [&str; 2] = ["a", "b"];
 
-/// Asks both models and says where the runs of each split are, and how the worse of the two went.
-///
-/// # Errors
-/// Flags that leave open who is asked or where to, or a run that fails.
-pub fn ask(
+/// The folders of the two runs for each split, and the worse of the two exit statuses.
+pub fn run(
     args: &CompareArgs,
     task: &Task,
     console: &mut Console<'_>,
@@ -33,7 +27,7 @@ pub fn ask(
     let mut ending = ExitStatus::Success;
     for (name, side) in ["A", "B"].into_iter().zip(&sides) {
         if !side.output.quiet {
-            writeln!(console.err, "{name}: {}", asked(&side.server))
+            writeln!(console.err, "{name}: {}", describe(&side.server))
                 .context("could not write to the console")?;
         }
         let mut console = Console {
@@ -48,13 +42,12 @@ pub fn ask(
     Ok((suites.iter().map(|suite| [place(&a, suite), place(&b, suite)]).collect(), ending))
 }
 
-/// Who is asked, for people who wait.
-fn asked(server: &ServerFlags) -> String {
+fn describe(server: &ServerFlags) -> String {
     let endpoints: Vec<String> = server.endpoint.iter().map(ToString::to_string).collect();
     format!("{} at {}", server.model.as_deref().unwrap_or("the only model"), endpoints.join(", "))
 }
 
-/// The flags of the task, once for each model.
+/// The flags of the task for each model.
 fn sides(args: &CompareArgs, common: &Common) -> Result<[Common; 2], UsageError> {
     let usage = |message: &str| UsageError(message.to_owned());
     let out = common.output.out.as_deref();
@@ -81,7 +74,7 @@ fn sides(args: &CompareArgs, common: &Common) -> Result<[Common; 2], UsageError>
     Ok([side(0), side(1)])
 }
 
-/// The servers of each side: `--endpoint` of `compare` is for both or one for each, that of the task is for both.
+/// `--endpoint` of `compare` names one server for both models or one for each, that of the task names servers for both.
 fn endpoints(args: &CompareArgs, server: &ServerFlags) -> Result<[Vec<BaseUrl>; 2], UsageError> {
     match (args.endpoint.as_slice(), server.endpoint.as_slice()) {
         ([], []) => Err(UsageError("--endpoint URL is missing".to_owned())),

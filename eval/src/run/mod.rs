@@ -1,4 +1,4 @@
-//! Runs a task: asks a server every question, extracts the answers, scores them.
+//! Runs a task: sends its items to servers, extracts numbers from the answers, scores them, writes the results.
 
 pub mod answer_extraction;
 pub mod client;

@@ -1,4 +1,4 @@
-//! How far a run is: a bar on a terminal, a line for every tenth elsewhere, or nothing.
+//! Progress of a phase: a bar on a terminal, elsewhere a line for every tenth, or nothing.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -7,18 +7,14 @@ use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 const TEMPLATE: &str = "{prefix} [{bar:30}] {pos}/{len} {per_sec}, {eta} left{msg}";
 
-/// What to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// A bar that is redrawn.
     Bar,
     /// A line for every tenth.
     Lines,
-    /// Nothing.
     Silent,
 }
 
-/// The state of one run.
 #[derive(Debug)]
 pub struct Progress {
     style: Style,
@@ -31,7 +27,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing is done yet, of `total`.
     pub fn new(style: Style, name: &str, total: usize) -> Self {
         let bar = if style == Style::Bar { ProgressBar::new(total as u64) } else { ProgressBar::hidden() };
         bar.set_length(total as u64);
@@ -44,7 +39,7 @@ impl Progress {
         Self { style, bar, name: name.to_owned(), failed: 0, skipped: 0, clock: Instant::now() }
     }
 
-    /// So many are done already; they do not count for the rate.
+    /// Requests whose answers are known do not count for the rate.
     pub fn skip(&mut self, done: usize) {
         self.skipped = done as u64;
         self.bar.set_position(self.skipped);
@@ -52,10 +47,6 @@ impl Progress {
         self.clock = Instant::now();
     }
 
-    /// One more item is done.
-    ///
-    /// # Errors
-    /// `err` cannot be written to.
     pub fn step(&mut self, failed: bool, err: &mut dyn Write) -> io::Result<()> {
         self.failed += usize::from(failed);
         let note = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
@@ -70,10 +61,9 @@ impl Progress {
         Ok(())
     }
 
-    /// Rate, and time left at that rate.
     fn pace(&self, done: u64, total: u64) -> String {
-        let asked = done.saturating_sub(self.skipped);
-        let rate = asked as f64 / self.clock.elapsed().as_secs_f64().max(1e-6);
+        let requested = done.saturating_sub(self.skipped);
+        let rate = requested as f64 / self.clock.elapsed().as_secs_f64().max(1e-6);
         if done >= total {
             return format!(", {rate:.1}/s");
         }
@@ -81,7 +71,6 @@ impl Progress {
         format!(", {rate:.1}/s, {} left", HumanDuration(left))
     }
 
-    /// Takes the bar away.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

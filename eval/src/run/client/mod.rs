@@ -202,7 +202,8 @@ fn names(models: Vec<ModelEntry>) -> Vec<String> {
 
 async fn refused(endpoint: &BaseUrl, response: Response) -> ClientError {
     let status = response.status();
-    let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| pause_asked(value.to_str().ok()?));
+    let retry_after =
+        response.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value.to_str().ok()?));
     // A body that breaks off says less than the status, which is kept.
     let body = response.bytes().await.unwrap_or_default();
     let message = error::message_of(&body);
@@ -210,7 +211,7 @@ async fn refused(endpoint: &BaseUrl, response: Response) -> ClientError {
 }
 
 /// `Retry-After` in either of its forms: seconds, or a date.
-fn pause_asked(text: &str) -> Option<Duration> {
+fn parse_retry_after(text: &str) -> Option<Duration> {
     let text = text.trim();
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
@@ -225,12 +226,12 @@ mod tests {
 
     #[test]
     fn a_server_may_ask_for_a_pause_in_seconds_or_until_a_date() {
-        assert_eq!(pause_asked(" 7 "), Some(Duration::from_secs(7)));
-        assert_eq!(pause_asked("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
+        assert_eq!(parse_retry_after(" 7 "), Some(Duration::from_secs(7)));
+        assert_eq!(parse_retry_after("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
         let later =
-            pause_asked(&httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90))).unwrap();
+            parse_retry_after(&httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90))).unwrap();
         assert!(later > Duration::from_secs(60) && later <= Duration::from_secs(90), "{later:?}");
-        assert_eq!(pause_asked("soon"), None);
+        assert_eq!(parse_retry_after("soon"), None);
     }
 
     #[test]
