@@ -217,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn known_answers_are_not_requested_and_go_from_the_cache_into_the_journal() {
         let folder = tempfile::tempdir().unwrap();
-        let open = |name: &str| Journal::open(&folder.path().join(name), &serde_json::Map::new()).unwrap();
+        let open = |name: &str| Journal::open(&folder.path().join(name), &json!({})).unwrap();
         let key_of = |index: usize| key(&(Route::Completions, &requests(3)[index].body));
         open("journal").add("answer 0", &key_of(0), &7_u8).unwrap();
         open("cache").add(&key_of(1), &key_of(1), &8_u8).unwrap();

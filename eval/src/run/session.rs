@@ -1,11 +1,12 @@
 //! One run of a task: every suite from its items to reports, files and gates.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
@@ -19,7 +20,7 @@ use crate::metrics::{EXACT_TOLERANCE, Metrics, RESAMPLES, constant_baselines};
 use crate::report::console;
 use crate::run::client::{Client, ClientConfig, ModelEntry, RetryPolicy};
 use crate::run::evaluator::Evaluator;
-use crate::run::gate::{Baseline, Side, missed};
+use crate::run::gate::{missed, read_baseline};
 use crate::run::paper::{self, Evaluation};
 use crate::run::progress::Style;
 use crate::run::reply::Reply;
@@ -29,6 +30,7 @@ use crate::run::samples::samples;
 use crate::run::score::{self, Record, rows};
 use crate::store::journal::{Journal, JournalError, key};
 use crate::store::report::{Counts, Module, Report};
+use crate::store::saved::{self, REPORT};
 use crate::tasks::Suite;
 
 const UNPARSED_RULE: &str = "an answer without a number is wrong in accuracy, counts in unparsed, and is left out of all \
@@ -42,10 +44,7 @@ struct Session<'a> {
     deadline: Option<Instant>,
 }
 
-/// Runs all suites.
-///
-/// # Errors
-/// The server or a file cannot be used. Failed items and missed gates are no errors.
+/// Failed items and missed gates are no errors but exit statuses.
 pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     if common.mode == Mode::Paper && common.server.api == Api::Chat {
         let message = "--mode paper asks for beams of plain completions: it has no --api chat";
@@ -59,32 +58,48 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
         retry: RetryPolicy::default(),
     })?;
     // Unwritable folders and unusable baselines are found before an hour of requests, not after.
-    let folders =
-        suites.iter().map(|suite| create_folder(suite, suites, common)).collect::<Result<Vec<_>, _>>()?;
-    let baselines = suites.iter().map(|suite| baseline(suite, common)).collect::<Result<Vec<_>, _>>()?;
+    let plan = suites.iter().map(|suite| Planned::new(suite, suites, common));
+    let plan = plan.collect::<anyhow::Result<Vec<_>>>()?;
     let model = runtime.block_on(client.resolve_model(common.server.model.as_deref()))?;
     let deadline = common.server.deadline.map(|seconds| Instant::now() + Duration::from_secs(seconds.get()));
     let cache = common.output.cache.as_deref().map(|folder| cache(folder, &model)).transpose()?;
     let mut session = Session { client, model, common, cache, deadline };
     let mut status = ExitStatus::Success;
-    for ((suite, folder), baseline) in suites.iter().zip(folders).zip(baselines) {
-        let report = runtime.block_on(session.suite(suite, folder.as_deref(), console))?;
-        status = status.max(session.show(&report, baseline.as_ref(), console).context(CONSOLE)?);
+    for planned in &plan {
+        let report = runtime.block_on(session.suite(planned, console))?;
+        status = status.max(session.show(&report, planned, console).context(CONSOLE)?);
     }
     Ok(status)
 }
 
 const CONSOLE: &str = "could not write to the console";
 
+/// A suite with the folder that it is written to and the report that it is compared with.
+struct Planned<'a> {
+    suite: &'a Suite,
+    folder: Option<PathBuf>,
+    baseline: Option<Report>,
+}
+
+impl<'a> Planned<'a> {
+    fn new(suite: &'a Suite, suites: &[Suite], common: &Common) -> anyhow::Result<Self> {
+        let folder = common.output.out.as_deref().map(|out| folder(out, suite, suites));
+        if let Some(folder) = &folder {
+            fs::create_dir_all(folder).with_context(|| writing(folder))?;
+        }
+        let read = |folder: &PathBuf| read_baseline(folder, suite.task, &suite.split);
+        Ok(Self { suite, folder, baseline: common.gates.baseline.as_ref().map(read).transpose()? })
+    }
+}
+
 impl Session<'_> {
     async fn suite(
         &mut self,
-        suite: &Suite,
-        folder: Option<&Path>,
+        Planned { suite, folder, .. }: &Planned<'_>,
         console: &mut Console<'_>,
     ) -> anyhow::Result<Report> {
         let template = self.template(suite);
-        let journal = folder.map(|folder| self.journal(folder, suite, &template)).transpose()?;
+        let journal = folder.as_ref().map(|folder| self.journal(folder, suite, &template)).transpose()?;
         let (started, clock) = (Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"), std::time::Instant::now());
         let evaluator = Evaluator {
             runner: Runner {
@@ -107,7 +122,7 @@ impl Session<'_> {
         let (report, records) = self.report(suite, &template, replies);
         let report = Report { started: started.to_string(), seconds, ..report };
         if let Some(folder) = folder {
-            write_files(folder, &report, &template, &records)?;
+            saved::write(folder, &report, samples(&template, &records))?;
         }
         if let Some(error) = records.iter().find_map(|record| record.reply.answer.as_ref().err()) {
             let Report { failed, n, .. } = report;
@@ -139,7 +154,7 @@ impl Session<'_> {
 
     /// The journal of a suite: a new one, or with `--resume` the one that is there.
     fn journal(&self, folder: &Path, suite: &Suite, template: &RequestTemplate) -> anyhow::Result<Journal> {
-        let (file, report) = (folder.join("journal.jsonl"), folder.join("report.json"));
+        let (file, report) = (folder.join("journal.jsonl"), folder.join(REPORT));
         if !self.common.output.resume {
             if !report.exists() && fs::metadata(&file).is_ok_and(|found| found.len() > 0) {
                 return Err(JournalError::Unfinished { file }.into());
@@ -147,19 +162,19 @@ impl Session<'_> {
             remove(&file)?;
         }
         remove(&report)?;
-        let header = Map::from_iter([
-            ("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION"))),
-            ("task".to_owned(), json!(suite.task)),
-            ("split".to_owned(), json!(suite.split)),
-            ("model".to_owned(), json!(self.model.id)),
-            ("mode".to_owned(), json!(self.common.mode)),
-            ("score".to_owned(), json!(self.common.score)),
-            ("seed".to_owned(), json!(self.common.seed)),
-            ("limit".to_owned(), json!(self.common.limit)),
-            ("prompt_tokens".to_owned(), json!(self.common.prompt_tokens)),
-            ("items".to_owned(), json!(key(&suite.items))),
-            ("request".to_owned(), Value::Object(template.settings())),
-        ]);
+        let header = json!({
+            "ntl-eval": env!("CARGO_PKG_VERSION"),
+            "task": suite.task,
+            "split": suite.split,
+            "model": self.model.id,
+            "mode": self.common.mode,
+            "score": self.common.score,
+            "seed": self.common.seed,
+            "limit": self.common.limit,
+            "prompt_tokens": self.common.prompt_tokens,
+            "items": key(&suite.items),
+            "request": template.settings(),
+        });
         Ok(Journal::open(&file, &header)?)
     }
 
@@ -216,26 +231,27 @@ impl Session<'_> {
             (Mode::Regress, Estimate::Mode) => "mode",
         };
         let estimates = METRICS.iter().filter_map(|metric| Some((metric.name, estimate(metric.estimate?))));
-        let estimates: Map<String, Value> =
-            estimates.map(|(name, estimate)| (name.to_owned(), json!(estimate))).collect();
+        let estimates: IndexMap<&str, &str> = estimates.collect();
         let mut settings = suite.settings.clone();
-        settings.extend([
-            ("limit".to_owned(), json!(self.common.limit)),
-            ("prompt_tokens".to_owned(), json!(self.common.prompt_tokens)),
-            ("concurrency".to_owned(), json!(self.common.server.concurrency)),
-            ("request".to_owned(), Value::Object(template.settings())),
-            ("estimates".to_owned(), Value::Object(estimates)),
-            ("exact_tolerance".to_owned(), json!(EXACT_TOLERANCE)),
-            ("bootstrap_resamples".to_owned(), json!(RESAMPLES)),
-        ]);
+        for (name, value) in [
+            ("limit", json!(self.common.limit)),
+            ("prompt_tokens", json!(self.common.prompt_tokens)),
+            ("concurrency", json!(self.common.server.concurrency)),
+            ("request", json!(template.settings())),
+            ("estimates", json!(estimates)),
+            ("exact_tolerance", json!(EXACT_TOLERANCE)),
+            ("bootstrap_resamples", json!(RESAMPLES)),
+        ] {
+            settings.insert(name.to_owned(), value);
+        }
         settings
     }
 
-    /// Prints a report and says which gates it misses.
+    /// Prints a report and the gates that it misses.
     fn show(
         &self,
         report: &Report,
-        baseline: Option<&Baseline>,
+        planned: &Planned<'_>,
         console: &mut Console<'_>,
     ) -> io::Result<ExitStatus> {
         if self.common.output.json {
@@ -244,12 +260,8 @@ impl Session<'_> {
         } else {
             console::write(report, console.out)?;
         }
-        let gates = &self.common.gates;
-        let under = missed(&report.metrics, &gates.fail_under, Side::Under).map(|miss| miss.to_string());
-        let over = missed(&report.metrics, &gates.fail_over, Side::Over).map(|miss| miss.to_string());
-        let worse = baseline.into_iter().flat_map(|baseline| baseline.worse(&report.metrics));
         let mut status = if report.failed > 0 { ExitStatus::ItemsFailed } else { ExitStatus::Success };
-        for miss in under.chain(over).chain(worse.map(|worse| worse.to_string())) {
+        for miss in missed(&self.common.gates, planned.baseline.as_ref(), &report.metrics) {
             status = ExitStatus::GateMissed;
             writeln!(console.err, "gate missed on {} {}: {miss}", report.task, report.split)?;
         }
@@ -265,32 +277,19 @@ fn progress_style(common: &Common, console: &Console<'_>) -> Style {
     }
 }
 
-/// The answers that all runs share: one file for each model, told apart by all that the server says of it.
+/// The answers that all runs share, in one file for each model. Models are told apart by all fields of the server's list.
 fn cache(folder: &Path, model: &ModelEntry) -> anyhow::Result<Journal> {
     fs::create_dir_all(folder).with_context(|| writing(folder))?;
     let mut model = model.clone();
-    // When a server was started says nothing of the model.
+    // The time when the server started does not identify the model.
     model.others.remove("created");
-    let header = serde_json::to_value(&model).unwrap_or_default();
     let file = folder.join(format!("{}.jsonl", key(&model)));
-    Ok(Journal::open(&file, header.as_object().unwrap_or(&Map::new()))?)
-}
-
-fn baseline(suite: &Suite, common: &Common) -> anyhow::Result<Option<Baseline>> {
-    let read = |folder: &PathBuf| Baseline::read(folder, suite.task, &suite.split);
-    Ok(common.gates.baseline.as_ref().map(read).transpose()?)
+    Ok(Journal::open(&file, &json!(model))?)
 }
 
 /// The folder of one suite: `--out` itself for a single one.
 pub fn folder(out: &Path, suite: &Suite, suites: &[Suite]) -> PathBuf {
     if suites.len() > 1 { out.join(&suite.split) } else { out.to_owned() }
-}
-
-fn create_folder(suite: &Suite, suites: &[Suite], common: &Common) -> anyhow::Result<Option<PathBuf>> {
-    let Some(out) = &common.output.out else { return Ok(None) };
-    let folder = folder(out, suite, suites);
-    fs::create_dir_all(&folder).with_context(|| writing(&folder))?;
-    Ok(Some(folder))
 }
 
 fn writing(file: &Path) -> String {
@@ -302,36 +301,4 @@ fn remove(file: &Path) -> anyhow::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| writing(file)),
         _ => Ok(()),
     }
-}
-
-/// `samples.jsonl` first: a folder with `report.json` is complete.
-fn write_files(
-    folder: &Path,
-    report: &Report,
-    template: &RequestTemplate,
-    records: &[Record<'_>],
-) -> anyhow::Result<()> {
-    write_file(folder.join("samples.jsonl"), |out| {
-        for sample in samples(template, records) {
-            serde_json::to_writer(&mut *out, &sample)?;
-            writeln!(out)?;
-        }
-        Ok(())
-    })?;
-    write_file(folder.join("report.json"), |out| {
-        serde_json::to_writer_pretty(&mut *out, report)?;
-        writeln!(out)
-    })
-}
-
-fn write_file(
-    file: PathBuf,
-    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> anyhow::Result<()> {
-    let write = || {
-        let mut out = BufWriter::new(File::create(&file)?);
-        fill(&mut out)?;
-        out.flush()
-    };
-    write().with_context(|| writing(&file))
 }

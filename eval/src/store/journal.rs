@@ -3,7 +3,7 @@
 //! The first line says what run the answers belong to; a journal of another run is refused. Every line is written in one
 //! go, and a last line without its end, which a crash may leave, is cut off.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub struct Journal {
 
 impl Journal {
     /// Opens or creates the file. `header` describes the run and must equal that of an existing file.
-    pub fn open(file: &Path, header: &Map<String, Value>) -> Result<Self, JournalError> {
+    pub fn open(file: &Path, header: &Value) -> Result<Self, JournalError> {
         let failed = |source| JournalError::File { file: file.to_owned(), source };
         let mut open = OpenOptions::new().create(true).read(true).append(true).open(file).map_err(failed)?;
         let bytes = fs::read(file).map_err(failed)?;
@@ -67,7 +67,7 @@ impl Journal {
         let mut journal = Self { file: file.to_owned(), open, entries: HashMap::new() };
         let mut lines = bytes[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         match lines.next() {
-            None => journal.line(&Value::Object(header.clone()))?,
+            None => journal.line(header)?,
             Some(first) => journal.check(first, header)?,
         }
         for (index, line) in lines.enumerate() {
@@ -78,17 +78,19 @@ impl Journal {
         Ok(journal)
     }
 
-    fn check(&self, first: &[u8], header: &Map<String, Value>) -> Result<(), JournalError> {
+    fn check(&self, first: &[u8], header: &Value) -> Result<(), JournalError> {
         let file = || self.file.clone();
         let found: Map<String, Value> =
             serde_json::from_slice(first).map_err(|_| JournalError::Damaged { file: file(), line: 1 })?;
-        let mut differences = Vec::new();
-        for name in header.keys().chain(found.keys().filter(|name| !header.contains_key(*name))) {
-            let (was, is) = (found.get(name), header.get(name));
-            if was != is {
-                differences.push(format!("{name} was {}, is {}", shown(was), shown(is)));
-            }
-        }
+        let found = Value::Object(found);
+        let names: BTreeSet<&String> =
+            [header, &found].into_iter().filter_map(Value::as_object).flat_map(Map::keys).collect();
+        let differences: Vec<String> = names
+            .into_iter()
+            .map(|name| (name, found.get(name), header.get(name)))
+            .filter(|(_, was, is)| was != is)
+            .map(|(name, was, is)| format!("{name} was {}, is {}", shown(was), shown(is)))
+            .collect();
         if differences.is_empty() {
             return Ok(());
         }
@@ -137,8 +139,8 @@ mod tests {
 
     use super::*;
 
-    fn header(limit: u64) -> Map<String, Value> {
-        json!({ "task": "t", "limit": limit }).as_object().unwrap().clone()
+    fn header(limit: u64) -> Value {
+        json!({ "task": "t", "limit": limit })
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Finished runs, read back from their folders.
+//! Folders of finished runs: written by a run, read by reports, comparisons and gates.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::report::Report;
 use super::sample::Sample;
 
-const REPORT: &str = "report.json";
+pub const REPORT: &str = "report.json";
 const SAMPLES: &str = "samples.jsonl";
 
 /// One finished run.
@@ -19,36 +19,22 @@ pub struct Run {
     pub samples: Vec<Sample>,
 }
 
-/// Why a run cannot be read.
+/// Why a run cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SavedError {
     #[error("could not read {}", .file.display())]
-    Read {
-        file: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Read { file: PathBuf, source: io::Error },
+    #[error("could not write {}", .file.display())]
+    Write { file: PathBuf, source: io::Error },
     #[error("{} is no report", .file.display())]
-    Report {
-        file: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
+    Report { file: PathBuf, source: serde_json::Error },
+    /// `line`: from 1.
     #[error("{} line {line} is no sample", .file.display())]
-    Sample {
-        file: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        #[source]
-        source: serde_json::Error,
-    },
+    Sample { file: PathBuf, line: usize, source: serde_json::Error },
+    /// `below`: folders inside that hold a run.
     #[error("{} holds no {REPORT}{}", .folder.display(), hint(.below))]
-    NoRun {
-        folder: PathBuf,
-        /// Folders in it that hold one.
-        below: Vec<PathBuf>,
-    },
+    NoRun { folder: PathBuf, below: Vec<PathBuf> },
 }
 
 fn hint(below: &[PathBuf]) -> String {
@@ -58,9 +44,6 @@ fn hint(below: &[PathBuf]) -> String {
 
 impl Run {
     /// Reads the run in a folder, named by itself or by its `report.json`.
-    ///
-    /// # Errors
-    /// A file is missing or is not what its name says.
     pub fn load(path: &Path) -> Result<Self, SavedError> {
         let folder = match path.file_name() {
             Some(name) if name == REPORT && path.is_file() => path.parent().unwrap_or(path),
@@ -76,9 +59,6 @@ impl Run {
 }
 
 /// The folders that hold a run: `folder` itself, or those right below it, by name.
-///
-/// # Errors
-/// `folder` cannot be listed.
 pub fn run_folders(folder: &Path) -> Result<Vec<PathBuf>, SavedError> {
     if folder.join(REPORT).is_file() {
         return Ok(vec![folder.to_owned()]);
@@ -91,7 +71,38 @@ pub fn run_folders(folder: &Path) -> Result<Vec<PathBuf>, SavedError> {
     Ok(found)
 }
 
-fn read_report(file: &Path) -> Result<Report, SavedError> {
+/// Writes `report.json` last: a folder that holds it is complete.
+pub fn write(
+    folder: &Path,
+    report: &Report,
+    samples: impl Iterator<Item = Sample>,
+) -> Result<(), SavedError> {
+    write_file(folder.join(SAMPLES), |out| {
+        for sample in samples {
+            serde_json::to_writer(&mut *out, &sample)?;
+            writeln!(out)?;
+        }
+        Ok(())
+    })?;
+    write_file(folder.join(REPORT), |out| {
+        serde_json::to_writer_pretty(&mut *out, report)?;
+        writeln!(out)
+    })
+}
+
+fn write_file(
+    file: PathBuf,
+    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), SavedError> {
+    let write = || {
+        let mut out = BufWriter::new(File::create(&file)?);
+        fill(&mut out)?;
+        out.flush()
+    };
+    write().map_err(|source| SavedError::Write { file, source })
+}
+
+pub fn read_report(file: &Path) -> Result<Report, SavedError> {
     let text =
         fs::read_to_string(file).map_err(|source| SavedError::Read { file: file.to_owned(), source })?;
     serde_json::from_str(&text).map_err(|source| SavedError::Report { file: file.to_owned(), source })
