@@ -32,7 +32,7 @@ pack-demo DIR:
 docker FEATURES="":
     docker build --build-arg FEATURES={{FEATURES}} --tag ntl-server .
 
-# Tests of the products under AddressSanitizer.
+# Tests of the CPU kernels under AddressSanitizer.
 sanitize:
     scripts/sanitize
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_core::engine::{Logits, LogitsRequest, LogitsSummary, ModelError, Row};
 
-use crate::ops::{Product, is_plain};
+use crate::ops::{Product, uses_kernels};
 
 /// Columns that are added up in f32 before their sum goes to that of the others, which is f64: behind a large number, small ones
 /// would be lost from a long f32 sum.
@@ -63,7 +63,7 @@ impl Answers {
         let computed = |error| ModelError::Compute(Box::new(error));
         let (_, vocab) = logits.dims2().map_err(computed)?;
         let asked = Asked::by(rows);
-        if is_plain(logits) || asked.reduced.is_empty() {
+        if uses_kernels(logits) || asked.reduced.is_empty() {
             return Logits::new(bring(logits).map_err(computed)?, vocab);
         }
         let parts = self.parts(&logits.to_dtype(DType::F32).map_err(computed)?, &asked);

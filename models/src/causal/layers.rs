@@ -9,8 +9,8 @@ use crate::adapter::Adapter;
 use crate::checkpoint::{LoadError, Weights};
 use crate::nodes::NodeStore;
 use crate::ops::{
-    Activation, AttentionRow, Heads, KeyValues, Placement, Plans, Turns, Visible, Weight, attend, layer_norm,
-    rms_norm, rotate,
+    Activation, AttentionPlans, AttentionRow, Heads, KeyValues, Placement, RopeTables, Visible, Weight,
+    apply_rope, attend, layer_norm, rms_norm,
 };
 
 use super::context::Block;
@@ -297,7 +297,7 @@ impl Layer {
         x: &Tensor,
         index: usize,
         spans: &[Span<'_>],
-        (turns, plans): (Option<&Turns>, &Plans),
+        (turns, plans): (Option<&RopeTables>, &AttentionPlans),
     ) -> Result<Tensor> {
         let q = self.remember(x, index, spans, turns)?;
         let q = turned(self.head_norms.as_ref().map(|norms| &norms.0), q, turns)?;
@@ -305,10 +305,9 @@ impl Layer {
             spans.iter().map(|span| span.blocks.iter().map(|block| block.layer(index)).collect()).collect();
         let rows = spans.iter().zip(&before).flat_map(|(span, before)| {
             let kv = span.nodes.layer(index);
-            span.sight.iter().zip(span.positions()).map(move |(&visible, position)| AttentionRow {
-                before,
-                hidden: self.window.map_or(0, |window| (position + 1).saturating_sub(window)),
-                ..AttentionRow::new(kv, visible, position)
+            span.sight.iter().zip(span.positions()).map(move |(&visible, position)| {
+                let hidden = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+                AttentionRow::new(kv, visible, position).with_prefix(before, hidden)
             })
         });
         let rows: Vec<_> = rows.collect();
@@ -324,7 +323,7 @@ impl Layer {
         x: &Tensor,
         index: usize,
         spans: &[Span<'_>],
-        turns: Option<&Turns>,
+        turns: Option<&RopeTables>,
     ) -> Result<Tensor> {
         let [q, k, v] = self.inputs.parts(&self.norm.forward(x)?)?;
         let k = turned(self.head_norms.as_ref().map(|norms| &norms.1), k, turns)?;
@@ -346,13 +345,13 @@ impl Layer {
 }
 
 /// Queries or keys, normalised head by head and turned, where the model does either.
-fn turned(norm: Option<&Norm>, x: Tensor, turns: Option<&Turns>) -> Result<Tensor> {
+fn turned(norm: Option<&Norm>, x: Tensor, turns: Option<&RopeTables>) -> Result<Tensor> {
     let x = match norm {
         Some(norm) => norm.by_head(&x)?,
         None => x,
     };
     match turns {
-        Some(turns) => rotate(&x, turns),
+        Some(tables) => apply_rope(&x, tables),
         None => Ok(x),
     }
 }

@@ -17,7 +17,7 @@ use crate::adapter::Adapter;
 use crate::answers::Answers;
 use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
 use crate::nodes::{Group, NodeShape, NodeStore, grow};
-use crate::ops::{Placement, Plans, Product, Turns, Visible, Weight};
+use crate::ops::{AttentionPlans, Placement, Product, RopeTables, Visible, Weight};
 
 /// How a model is loaded, beside what its files say.
 #[derive(Debug, Clone)]
@@ -145,11 +145,11 @@ impl Causal {
         embedded().map_err(compute)
     }
 
-    fn turns(&self, spans: &[Span<'_>]) -> Option<Turns> {
+    fn turns(&self, spans: &[Span<'_>]) -> Option<RopeTables> {
         match &self.config.positions {
             Positions::Rotary(rotary) => {
                 let positions = spans.iter().flat_map(Span::positions);
-                Some(Turns::new(positions, &rotary.frequencies, rotary.magnitude))
+                Some(RopeTables::new(positions, &rotary.frequencies, rotary.magnitude))
             }
             Positions::Learned => None,
         }
@@ -157,7 +157,7 @@ impl Causal {
 
     /// Logits `[R, vocab]` of rows whose embeddings are `x` `[R, hidden]`.
     fn logits(&self, mut x: Tensor, spans: &[Span<'_>]) -> Result<Product> {
-        let (turns, plans) = (self.turns(spans), Plans::default());
+        let (turns, plans) = (self.turns(spans), AttentionPlans::default());
         for (index, layer) in self.layers.iter().enumerate() {
             x = layer.forward(&x, index, spans, (turns.as_ref(), &plans))?;
         }
@@ -169,7 +169,7 @@ impl Causal {
 
     /// Stores keys and values of rows in every layer; nothing else of them is wanted.
     fn remember(&self, mut x: Tensor, spans: &[Span<'_>]) -> Result<()> {
-        let (turns, plans) = (self.turns(spans), Plans::default());
+        let (turns, plans) = (self.turns(spans), AttentionPlans::default());
         for (index, layer) in self.layers.iter().enumerate() {
             if index + 1 == self.layers.len() {
                 return layer.remember(&x, index, spans, turns.as_ref()).map(drop);

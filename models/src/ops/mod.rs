@@ -1,27 +1,21 @@
-//! The few tensor operations that decide speed, and that every row must get the same result from whatever else
-//! is in the batch.
-//!
-//! On the CPU they are written out here: each output element is reduced in one fixed order, so the number of rows
-//! changes nothing. Elsewhere (and as the reference in tests) they are composed of candle's operations.
+//! The tensor operations that models are made of. Each has two implementations: the kernels of `ntl-kernels` on the CPU,
+//! where a row's result is the same to the bit in any batch, and a composition of candle's operations on devices, which
+//! tests compare with the kernels.
 
 mod activation;
 mod attention;
-mod attention_loops;
-mod batched;
-mod cpu;
-mod matmul;
 mod norm;
-mod rotary;
+mod rope;
+mod tensors;
 mod weight;
 
 pub use activation::Activation;
-pub(crate) use attention::{AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
-pub(crate) use batched::Plans;
-#[cfg(test)]
-pub(crate) use cpu::composed;
-pub(crate) use cpu::is_plain;
-pub(crate) use matmul::Format;
+pub(crate) use attention::{AttentionPlans, AttentionRow, KeyValues, RelativeBias, attend};
 pub(crate) use norm::{layer_norm, rms_norm};
-pub(crate) use rotary::{Turns, rotate};
+pub(crate) use ntl_kernels::{Format, Heads, Visible};
+pub(crate) use rope::{RopeTables, apply_rope};
+#[cfg(test)]
+pub(crate) use tensors::composed;
+pub(crate) use tensors::uses_kernels;
 pub use weight::Placement;
 pub(crate) use weight::{Product, Weight};

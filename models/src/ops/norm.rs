@@ -1,31 +1,23 @@
 //! Normalisation of rows: by their root mean square, or by mean and variance.
-//!
-//! Sums are f64: the error of a row's one factor is an error of all its numbers.
 
 use candle_core::{D, DType, Result, Tensor};
 
-use super::cpu;
+use super::tensors::{slice, to_vec, uses_kernels};
 
 /// `x / sqrt(mean(x²) + eps) * weight` over the last axis, computed in f32, as in T5 and the Llama family.
 ///
 /// * `x` `[M, K]`  * `weight` `[K]`; returns `[M, K]`, in the element type of the weight
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    if !cpu::is_plain(x) || !cpu::is_plain(weight) {
-        return reference(x, weight, eps);
+    if !uses_kernels(x) || !uses_kernels(weight) {
+        return rms_reference(x, weight, eps);
     }
-    let k = x.dim(D::Minus1)?;
-    let ((x_storage, x_layout), (w_storage, w_layout)) =
-        (x.storage_and_layout(), weight.storage_and_layout());
-    let weight = cpu::slice(&w_storage, w_layout)?;
-    let mut values = cpu::slice(&x_storage, x_layout)?.to_vec();
-    cpu::each_row(&mut values, k, |row| {
-        let scale = (cpu::sum(row, |x| x * x) / k as f64 + eps).sqrt().recip() as f32;
-        row.iter_mut().zip(weight).for_each(|(value, weight)| *value *= scale * weight);
-    });
+    let (storage, layout) = weight.storage_and_layout();
+    let mut values = to_vec(x)?;
+    ntl_kernels::rms_norm(&mut values, slice(&storage, layout)?, eps);
     Tensor::from_vec(values, x.shape(), x.device())
 }
 
-fn reference(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+fn rms_reference(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let wide = x.to_dtype(DType::F32)?;
     let variance = wide.sqr()?.mean_keepdim(D::Minus1)?;
     wide.broadcast_div(&(variance + eps)?.sqrt()?)?.to_dtype(weight.dtype())?.broadcast_mul(weight)
@@ -35,21 +27,13 @@ fn reference(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 ///
 /// * `x` `[M, K]`  * `weight` and `bias` `[K]`; returns `[M, K]`, in the element type of the weight
 pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
-    if !cpu::is_plain(x) || !cpu::is_plain(weight) || !cpu::is_plain(bias) {
+    if !uses_kernels(x) || !uses_kernels(weight) || !uses_kernels(bias) {
         return layer_reference(x, weight, bias, eps);
     }
-    let k = x.dim(D::Minus1)?;
-    let ((x_storage, x_layout), (w_storage, w_layout), (b_storage, b_layout)) =
-        (x.storage_and_layout(), weight.storage_and_layout(), bias.storage_and_layout());
-    let (weight, bias) = (cpu::slice(&w_storage, w_layout)?, cpu::slice(&b_storage, b_layout)?);
-    let mut values = cpu::slice(&x_storage, x_layout)?.to_vec();
-    cpu::each_row(&mut values, k, |row| {
-        let mean = cpu::sum(row, |x| x) / k as f64;
-        let squares = cpu::sum(row, |x| (x - mean) * (x - mean));
-        let (mean, scale) = (mean as f32, (squares / k as f64 + eps).sqrt().recip() as f32);
-        let parameters = weight.iter().zip(bias);
-        row.iter_mut().zip(parameters).for_each(|(x, (w, b))| *x = (*x - mean) * scale * w + b);
-    });
+    let ((w_storage, w_layout), (b_storage, b_layout)) =
+        (weight.storage_and_layout(), bias.storage_and_layout());
+    let mut values = to_vec(x)?;
+    ntl_kernels::layer_norm(&mut values, slice(&w_storage, w_layout)?, slice(&b_storage, b_layout)?, eps);
     Tensor::from_vec(values, x.shape(), x.device())
 }
 
@@ -75,7 +59,7 @@ mod tests {
         assert!((got[0][0] - 3.0 / scale).abs() < 1e-5 && (got[0][1] - 8.0 / scale).abs() < 1e-5, "{got:?}");
         assert_eq!(got[1], [0.0, 0.0]);
         let difference =
-            (rms_norm(&x, &weight, 1e-6).unwrap() - reference(&x, &weight, 1e-6).unwrap()).unwrap();
+            (rms_norm(&x, &weight, 1e-6).unwrap() - rms_reference(&x, &weight, 1e-6).unwrap()).unwrap();
         let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
         assert!(worst < 1e-6, "{worst}");
     }

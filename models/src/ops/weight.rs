@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
+use ntl_kernels::{Format, Matrix};
 
-use super::matmul::{Format, Matrix};
-use super::{Activation, batched, cpu};
+use super::Activation;
+use super::tensors::{matmul, slice, uses_kernels};
 
 /// Where a model computes, with which numbers, and how it keeps its weights.
 #[derive(Debug, Clone)]
@@ -60,68 +61,64 @@ impl Default for Placement {
 /// A weight `[N, K]`, as `torch.nn.Linear` stores it. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) enum Weight {
-    Packed { matrix: Arc<Matrix>, n: usize, k: usize },
+    Packed(Arc<Matrix>),
     Whole(Tensor),
 }
 
-/// What a weight was applied to: numbers `[M, N]` where they were computed by loops, a tensor elsewhere.
+/// The product of `x` and a weight: `[M, N]` as numbers where kernels computed it, a tensor elsewhere.
 pub(crate) enum Product {
     Values { values: Vec<f32>, n: usize },
     Tensor(Tensor),
 }
 
 impl Weight {
-    /// Packs a tensor `[N, K]`. One that is a single number seen everywhere stays what it is.
+    /// Packs a tensor `[N, K]`. A stand-in, which is a single element with strides of 0, stays a tensor.
     pub(crate) fn new(tensor: Tensor, place: &Placement) -> Result<Self> {
-        if !cpu::is_plain(&tensor) || tensor.stride().iter().all(|&stride| stride == 0) {
+        if !uses_kernels(&tensor) || tensor.stride().iter().all(|&stride| stride == 0) {
             return Ok(Self::Whole(tensor));
         }
         let (n, k) = tensor.dims2()?;
         let tensor = tensor.contiguous()?;
         let (storage, layout) = tensor.storage_and_layout();
-        let matrix = Matrix::pack(cpu::slice(&storage, layout)?, k, place.format);
-        Ok(Self::Packed { matrix: Arc::new(matrix), n, k })
+        Ok(Self::Packed(Arc::new(Matrix::pack(slice(&storage, layout)?, [n, k], place.format))))
     }
 
-    /// Applies the weight, without bias: `x` `[M, K]` to `[M, N]`, computed in the element type of the weight.
+    /// `x` `[M, K]` to `[M, N]`, without bias, computed in the element type of the weight.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Whole(weight) => batched::product(&x.to_dtype(weight.dtype())?, &weight.t()?),
-            Self::Packed { n, .. } => self.parts(x, [*n]).map(|[all]| all),
+            Self::Whole(weight) => matmul(&x.to_dtype(weight.dtype())?, &weight.t()?),
+            Self::Packed(matrix) => tensor(x, product(matrix, x)?, matrix.outputs()),
         }
     }
 
-    /// The same without a tensor around it where none is needed: its numbers are not copied to be read.
+    /// The same without a tensor around it where none is needed, so that reading the numbers copies nothing.
     pub(crate) fn product(&self, x: &Tensor) -> Result<Product> {
         match self {
             Self::Whole(_) => self.forward(x).map(Product::Tensor),
-            Self::Packed { n, .. } => {
-                let values = self.all_products(x, *n)?;
-                Ok(Product::Values { values, n: *n })
-            }
+            Self::Packed(matrix) => Ok(Product::Values { values: product(matrix, x)?, n: matrix.outputs() }),
         }
     }
 
-    /// The weight, then what is added to it: `residual` `[M, N]`, whose element type the sum has.
+    /// `forward(x) + residual`, with `residual` `[M, N]`, whose element type the sum has.
     pub(crate) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Packed { n, .. } if cpu::is_plain(residual) => {
-                let mut values = self.all_products(x, *n)?;
+            Self::Packed(matrix) if uses_kernels(residual) => {
+                let mut values = product(matrix, x)?;
                 let (storage, layout) = residual.storage_and_layout();
-                cpu::add(&mut values, cpu::slice(&storage, layout)?);
-                Tensor::from_vec(values, (x.dim(0)?, *n), x.device())
+                ntl_kernels::add(&mut values, slice(&storage, layout)?);
+                tensor(x, values, matrix.outputs())
             }
             _ => residual + self.forward(x)?.to_dtype(residual.dtype())?,
         }
     }
 
-    /// The weight, then an activation.
+    /// `activation(forward(x))`.
     pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        match self {
-            Self::Packed { n, .. } if activation.is_in_place() => {
-                let mut values = self.all_products(x, *n)?;
-                activation.apply_in_place(&mut values, None);
-                Tensor::from_vec(values, (x.dim(0)?, *n), x.device())
+        match (self, activation.kernel()) {
+            (Self::Packed(matrix), Some(activation)) => {
+                let mut values = product(matrix, x)?;
+                activation.apply(&mut values);
+                tensor(x, values, matrix.outputs())
             }
             _ => activation.apply(&self.forward(x)?),
         }
@@ -129,49 +126,29 @@ impl Weight {
 
     /// The activation of the first half of the outputs, times the second half: `[M, N / 2]`.
     pub(crate) fn gated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        match self {
-            Self::Packed { n, .. } if activation.is_in_place() => {
-                let mut halves = self.products(x, &[n / 2; 2])?;
-                let (factors, mut values) =
-                    (halves.pop().unwrap_or_default(), halves.pop().unwrap_or_default());
-                activation.apply_in_place(&mut values, Some(&factors));
-                Tensor::from_vec(values, (x.dim(0)?, n / 2), x.device())
+        match (self, activation.kernel()) {
+            (Self::Packed(matrix), Some(activation)) => {
+                let half = matrix.outputs() / 2;
+                let [mut gate, up] = product_parts(matrix, x, [half; 2])?;
+                activation.apply_gated(&mut gate, &up);
+                tensor(x, gate, half)
             }
             _ => {
-                let [gate, wide] = self.parts(x, [self.outputs()? / 2; 2])?;
-                activation.apply(&gate)? * wide
+                let [gate, up] = self.parts(x, [self.outputs()? / 2; 2])?;
+                activation.apply(&gate)? * up
             }
         }
     }
 
-    /// Outputs, `N`.
     fn outputs(&self) -> Result<usize> {
         match self {
-            Self::Packed { n, .. } => Ok(*n),
+            Self::Packed(matrix) => Ok(matrix.outputs()),
             Self::Whole(weight) => weight.dim(0),
         }
     }
 
-    /// The numbers of [`parts`](Self::parts) of a packed weight; none of one that is not.
-    fn products(&self, x: &Tensor, widths: &[usize]) -> Result<Vec<Vec<f32>>> {
-        let Self::Packed { matrix, k, .. } = self else { return Ok(Vec::new()) };
-        let (m, _) = x.dims2()?;
-        debug_assert_eq!(x.dim(1)?, *k, "x {:?}", x.shape());
-        if m == 0 || *k == 0 {
-            return Ok(widths.iter().map(|width| vec![0.0; m * width]).collect());
-        }
-        let (storage, layout) = x.storage_and_layout();
-        Ok(matrix.product(cpu::slice(&storage, layout)?, widths))
-    }
-
-    /// The same as one part, which is all `n` outputs wide.
-    fn all_products(&self, x: &Tensor, n: usize) -> Result<Vec<f32>> {
-        Ok(self.products(x, &[n])?.pop().unwrap_or_default())
-    }
-
-    /// What the weight makes of `x`, in parts: `[M, width]` for each of `widths`, which add up to `N`.
+    /// The columns of `forward(x)` in parts: `[M, width]` for each of `widths`, which add up to `N`.
     pub(crate) fn parts<const P: usize>(&self, x: &Tensor, widths: [usize; P]) -> Result<[Tensor; P]> {
-        let (m, _) = x.dims2()?;
         let parts = match self {
             Self::Whole(_) => {
                 let (all, mut from) = (self.forward(x)?, 0);
@@ -181,31 +158,43 @@ impl Weight {
                 };
                 widths.into_iter().map(cut).collect::<Result<Vec<_>>>()?
             }
-            Self::Packed { .. } => {
-                let tensors = self.products(x, &widths)?.into_iter().zip(widths);
-                tensors
-                    .map(|(part, width)| Tensor::from_vec(part, (m, width), x.device()))
-                    .collect::<Result<_>>()?
+            Self::Packed(matrix) => {
+                let parts = product_parts(matrix, x, widths)?.into_iter().zip(widths);
+                parts.map(|(part, width)| tensor(x, part, width)).collect::<Result<_>>()?
             }
         };
-        parts.try_into().map_err(|_| candle_core::Error::Msg(format!("not {P} parts")))
+        parts.try_into().map_err(|_| candle_core::Error::Msg(format!("expected {P} parts")))
     }
 
-    /// Rows of the weight by number, `[ids, K]`: what an embedding table is for.
-    ///
-    /// The caller sees to it that there are such rows.
+    /// Rows of the weight by number, `[ids, K]`, as an embedding table is read. The caller checks the ids.
     pub(crate) fn rows(&self, ids: &[u32]) -> Result<Tensor> {
         match self {
             Self::Whole(weight) => {
                 weight.index_select(&Tensor::from_slice(ids, ids.len(), weight.device())?, 0)
             }
-            Self::Packed { matrix, k, .. } => {
+            Self::Packed(matrix) => {
+                let k = matrix.inputs();
                 let mut rows = vec![0.0; ids.len() * k];
-                for (&id, row) in ids.iter().zip(rows.chunks_exact_mut((*k).max(1))) {
+                for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(k.max(1))) {
                     matrix.read_row(id as usize, row);
                 }
-                Tensor::from_vec(rows, (ids.len(), *k), &Device::Cpu)
+                Tensor::from_vec(rows, (ids.len(), k), &Device::Cpu)
             }
         }
     }
+}
+
+/// `[M, N]` of `x` `[M, K]`.
+fn product(matrix: &Matrix, x: &Tensor) -> Result<Vec<f32>> {
+    product_parts(matrix, x, [matrix.outputs()]).map(|[all]| all)
+}
+
+fn product_parts<const P: usize>(matrix: &Matrix, x: &Tensor, widths: [usize; P]) -> Result<[Vec<f32>; P]> {
+    let (storage, layout) = x.storage_and_layout();
+    Ok(matrix.product_parts(slice(&storage, layout)?, x.dim(0)?, widths))
+}
+
+/// `values` `[M, N]` as a tensor, of as many rows as `x` has.
+fn tensor(x: &Tensor, values: Vec<f32>, n: usize) -> Result<Tensor> {
+    Tensor::from_vec(values, (x.dim(0)?, n), x.device())
 }

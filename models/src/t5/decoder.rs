@@ -11,7 +11,7 @@ use super::encoder::split;
 use super::layers::{CrossAttention, FeedForward, Loader, Norm, SelfAttention};
 use crate::checkpoint::LoadError;
 use crate::nodes::Group;
-use crate::ops::{AttentionRow, Heads, KeyValues, Plans, RelativeBias, Visible, attend};
+use crate::ops::{AttentionPlans, AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
 
 pub(super) struct Decoder {
     layers: Vec<DecoderLayer>,
@@ -83,7 +83,7 @@ impl Decoder {
     ) -> Result<Tensor> {
         let groups: Vec<(&Group, &Context)> =
             groups.iter().filter_map(|group| Some((group, contexts.get(&group.context)?))).collect();
-        let (path_plans, prompt_plans) = (Plans::default(), Plans::default());
+        let (path_plans, prompt_plans) = (AttentionPlans::default(), AttentionPlans::default());
         for (index, layer) in self.layers.iter().enumerate() {
             let path = (self.heads, &self.bias, &path_plans);
             x = layer.attend_to_path(&x, index, &groups, path)?;
@@ -101,7 +101,7 @@ impl DecoderLayer {
         x: &Tensor,
         index: usize,
         groups: &[(&Group, &Context)],
-        (heads, bias, plans): (Heads, &RelativeBias, &Plans),
+        (heads, bias, plans): (Heads, &RelativeBias, &AttentionPlans),
     ) -> Result<Tensor> {
         let (normed, weights) = (self.self_norm.forward(x)?, &self.self_attention);
         let [q, k, v] = weights.inputs(&normed)?;
@@ -128,7 +128,7 @@ impl DecoderLayer {
         x: &Tensor,
         index: usize,
         groups: &[(&Group, &Context)],
-        (heads, plans): (Heads, &Plans),
+        (heads, plans): (Heads, &AttentionPlans),
     ) -> Result<Tensor> {
         let q = self.cross_attention.query.forward(&self.cross_norm.forward(x)?)?;
         let rows: Vec<_> = groups

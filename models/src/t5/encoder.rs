@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::bias::{Direction, relative_bias};
 use super::layers::{FeedForward, Loader, Norm, SelfAttention};
 use crate::checkpoint::LoadError;
-use crate::ops::{AttentionRow, Heads, KeyValues, Plans, RelativeBias, Visible, attend};
+use crate::ops::{AttentionPlans, AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
 
 pub(super) struct Encoder {
     layers: Vec<EncoderLayer>,
@@ -49,7 +49,7 @@ impl Encoder {
     ///
     /// Returns `[T, d_model]` in the same order.
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
-        let plans = Plans::default();
+        let plans = AttentionPlans::default();
         for layer in &self.layers {
             let normed = layer.norm.forward(&x)?;
             let [q, k, v] = layer.attention.inputs(&normed)?;

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
-const EDGES: [(&str, &[&str]); 9] = [
+const EDGES: [(&str, &[&str]); 10] = [
     ("ntl-core", &[]),
     ("ntl-engine", &["ntl-core"]),
-    ("ntl-models", &["ntl-core"]),
+    ("ntl-kernels", &[]),
+    ("ntl-models", &["ntl-core", "ntl-kernels"]),
     ("ntl-sequences", &["ntl-core"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences"]),
     ("ntl-api", &[]),
@@ -22,8 +23,9 @@ const EDGES: [(&str, &[&str]); 9] = [
 ];
 
 /// Dependencies that only some crates may have.
-const CONFINED: [(&str, &[&str]); 4] = [
+const CONFINED: [(&str, &[&str]); 5] = [
     ("candle-core", &["ntl-bench", "ntl-mistralrs", "ntl-models"]),
+    ("pulp", &["ntl-kernels"]),
     ("mistralrs", &["ntl-mistralrs"]),
     ("tokenizers", &["ntl-models"]),
     ("axum", &["ntl-server"]),

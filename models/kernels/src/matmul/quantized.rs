@@ -1,16 +1,12 @@
 //! Weights as 8-bit integers: 32 inputs of an output share one scale, as in GGUF's `Q8_0`.
 //!
-//! Where the processor multiplies bytes (AVX-512 VNNI), rows of `x` are rounded the same way, 32 numbers to a scale, and
-//! products are exact integers within a group. Elsewhere the weights are widened block by block, and `x` stays as it is.
+//! `vnni` multiplies the integers themselves where the processor can; elsewhere `widened` makes them f32 again.
 
 use half::f16;
-use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::float::accumulate;
-use super::panels::{Aligned, Registers};
-use super::rows::Tiles;
-use super::{BLOCK, Columns};
+use super::columns::{Columns, ColumnsShape};
+use super::panels::Aligned;
 
 /// Inputs that share a scale.
 pub(super) const GROUP: usize = 32;
@@ -27,7 +23,7 @@ pub(super) const MAX: f32 = 127.0;
 
 /// A weight `[N, K]` in panels of [`WIDTH`] outputs, padded with zeros to whole panels and groups.
 #[derive(Debug)]
-pub(crate) struct Quantized {
+pub(super) struct Quantized {
     pub(super) n: usize,
     pub(super) k: usize,
     /// For each panel and group `[GROUP / QUAD, WIDTH, QUAD]`, each with [`OFFSET`] added.
@@ -81,26 +77,10 @@ impl Quantized {
         }
     }
 
-    /// `[M, N]` from `x` `[M, K]`, none of them empty.
-    pub(super) fn product(&self, x: &[f32]) -> Columns {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(vnni) = super::vnni::Vnni::new() {
-            return vnni.product(self, x);
-        }
-        self.product_widened(x)
-    }
-
-    /// The same in floating point.
-    pub(super) fn product_widened(&self, x: &[f32]) -> Columns {
-        let (tiles, arch) = (Tiles::new(x, self.k, Registers::new().rows), Arch::new());
-        self.by_panel(tiles.m, |panel, out| {
-            arch.dispatch(OnePanel { x: &tiles, panel: self.panel(panel), out });
-        })
-    }
-
-    /// Runs one task a panel.
+    /// Runs `task(panel, [M, WIDTH])` for each panel.
     pub(super) fn by_panel(&self, m: usize, task: impl Fn(usize, &mut [f32]) + Sync) -> Columns {
-        Columns::compute((m, WIDTH, self.n.next_multiple_of(WIDTH)), m * self.n * self.k, task)
+        let shape = ColumnsShape { m, width: WIDTH, padded: self.n.next_multiple_of(WIDTH) };
+        Columns::compute(shape, m * self.n * self.k, task)
     }
 }
 
@@ -151,7 +131,7 @@ pub(super) fn nearest(value: f32) -> i8 {
 
 /// One group of a panel as f32, `[GROUP, WIDTH]`.
 #[inline(always)]
-fn widen(panel: Panel<'_>, group: usize, wide: &mut [f32]) {
+pub(super) fn widen(panel: Panel<'_>, group: usize, wide: &mut [f32]) {
     let values = &panel.values[group * GROUP_BYTES..][..GROUP_BYTES];
     let scales = &panel.scales[group * WIDTH..][..WIDTH];
     let scales: [f32; WIDTH] = std::array::from_fn(|column| scales[column].to_f32());
@@ -160,36 +140,6 @@ fn widen(panel: Panel<'_>, group: usize, wide: &mut [f32]) {
             let row = &mut wide[(quad * QUAD + input) * WIDTH..][..WIDTH];
             for (column, (wide, scale)) in row.iter_mut().zip(scales).enumerate() {
                 *wide = (i32::from(values[column * QUAD + input]) - OFFSET) as f32 * scale;
-            }
-        }
-    }
-}
-
-/// All rows of `x` against one panel; `out` is `[M, WIDTH]`.
-struct OnePanel<'a> {
-    x: &'a Tiles,
-    panel: Panel<'a>,
-    out: &'a mut [f32],
-}
-
-impl WithSimd for OnePanel<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let mut wide = vec![0.0; BLOCK * WIDTH];
-        let groups = self.panel.values.len() / GROUP_BYTES;
-        for (block, first) in (0..groups).step_by(BLOCK / GROUP).enumerate() {
-            let from = block * BLOCK;
-            for (group, wide) in (first..groups).zip(wide.chunks_exact_mut(GROUP * WIDTH)) {
-                widen(self.panel, group, wide);
-            }
-            let weights = &wide[..BLOCK.min(self.x.k - from) * WIDTH];
-            match WIDTH / S::F32_LANES {
-                1 => accumulate::<S, 1>(simd, (self.x, from), weights, self.out),
-                2 => accumulate::<S, 2>(simd, (self.x, from), weights, self.out),
-                4 => accumulate::<S, 4>(simd, (self.x, from), weights, self.out),
-                _ => accumulate::<S, WIDTH>(simd, (self.x, from), weights, self.out),
             }
         }
     }

@@ -1,11 +1,9 @@
 //! Products of bytes by AVX-512 VNNI: 64 multiplications an instruction, added up as 32-bit integers.
 //!
-//! The instruction takes bytes without a sign on one side, so weights have [`OFFSET`] added; what that adds to a sum is
-//! known from the row alone and is taken off at its start.
-#![expect(
-    unsafe_code,
-    reason = "functions for some processors only are called once these instructions were found"
-)]
+//! Rows of `x` are rounded as the weights are, 32 numbers to a scale, so that products are exact integers within a group.
+//! The instruction takes unsigned bytes on one side, so weights have [`OFFSET`] added; what that adds to a sum follows from
+//! the row alone and is subtracted at its start.
+#![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
 
 use std::arch::x86_64::{
     __m256i, __m512, __m512i, _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
@@ -15,9 +13,9 @@ use std::arch::x86_64::{
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::columns::Columns;
 use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
-use super::rows::tiles;
-use super::{Columns, LAYOUT_MAX};
+use super::tiles::{LAYOUT_MAX, tile_sizes};
 
 /// Rows of a tile: their sums, as integers and as f32, fill the registers.
 const ROWS_MAX: usize = 12;
@@ -82,7 +80,7 @@ struct Tile {
 impl Tile {
     fn all(x: &[f32], k: usize) -> Vec<Self> {
         let mut rest = x;
-        let cut = tiles(x.len() / k, ROWS_MAX).map(|rows| {
+        let cut = tile_sizes(x.len() / k, ROWS_MAX).map(|rows| {
             let (these, others) = rest.split_at(rows * k);
             rest = others;
             these

@@ -64,7 +64,7 @@ impl Registers {
 
 /// A weight `[N, K]` in panels `[K, width]`.
 #[derive(Debug)]
-pub(crate) struct Panels<T> {
+pub(super) struct Panels<T> {
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) lanes: usize,

@@ -1,48 +1,7 @@
-//! Plain slices of CPU tensors, and the vector loops over them.
+//! Vector loops over slices: sums of products, exponentials, softmax.
 
-use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 use pulp::Simd;
 use rayon::prelude::*;
-
-/// Whether the loops of this module apply, and the numbers are where the host reads them.
-pub(crate) fn is_plain(tensor: &Tensor) -> bool {
-    #[cfg(test)]
-    if composed::is_on() {
-        return false;
-    }
-    tensor.device().is_cpu() && tensor.dtype() == DType::F32
-}
-
-/// What devices compute, on the CPU: so that tests need none.
-#[cfg(test)]
-pub(crate) mod composed {
-    use std::cell::Cell;
-
-    thread_local! {
-        static ON: Cell<bool> = const { Cell::new(false) };
-    }
-
-    pub(super) fn is_on() -> bool {
-        ON.get()
-    }
-
-    /// Runs something with all operations of this thread composed of candle's.
-    pub(crate) fn during<T>(run: impl FnOnce() -> T) -> T {
-        ON.set(true);
-        let result = run();
-        ON.set(false);
-        result
-    }
-}
-
-/// The numbers of a contiguous f32 CPU tensor.
-pub(super) fn slice<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
-    let (Storage::Cpu(CpuStorage::F32(values)), Some((from, to))) = (storage, layout.contiguous_offsets())
-    else {
-        candle_core::bail!("expected a contiguous f32 tensor on the CPU")
-    };
-    Ok(&values[from..to])
-}
 
 /// Sum of products, always added up in the same order for a given length.
 #[inline(always)]
@@ -100,24 +59,14 @@ pub(super) fn add_weighted<'a, S: Simd>(
     simd.partial_store_f32s(tail, sum);
 }
 
-/// Numbers added up side by side.
+/// Partial sums that are kept side by side.
 const LANES: usize = 8;
 
-/// Below this many numbers a second thread costs more than it brings.
+/// Below this many elements a second thread costs more than it saves.
 const SERIAL_MAX: usize = 1 << 16;
 
-/// Changes rows of `k` numbers, each by itself.
-pub(super) fn each_row(values: &mut [f32], k: usize, change: impl Fn(&mut [f32]) + Send + Sync) {
-    let width = k.max(1);
-    if values.len() <= SERIAL_MAX {
-        values.chunks_exact_mut(width).for_each(change);
-    } else {
-        values.par_chunks_exact_mut(width).for_each(change);
-    }
-}
-
-/// Adds numbers to others, which are as many.
-pub(super) fn add(values: &mut [f32], others: &[f32]) {
+/// `values += others`, of equal lengths.
+pub fn add(values: &mut [f32], others: &[f32]) {
     let add = |(values, others): (&mut [f32], &[f32])| {
         values.iter_mut().zip(others).for_each(|(value, other)| *value += other);
     };
@@ -128,7 +77,7 @@ pub(super) fn add(values: &mut [f32], others: &[f32]) {
     }
 }
 
-/// Sum of something of each number, always added up in the same order.
+/// Sum of `of(value)`, always added up in the same order.
 #[inline(always)]
 pub(super) fn sum(values: &[f32], of: impl Fn(f64) -> f64) -> f64 {
     let (chunks, rest) = values.as_chunks::<LANES>();
@@ -141,7 +90,7 @@ pub(super) fn sum(values: &[f32], of: impl Fn(f64) -> f64) -> f64 {
     sums.iter().sum::<f64>() + rest.iter().map(|&value| of(f64::from(value))).sum::<f64>()
 }
 
-/// Scores to shares of one.
+/// Softmax of a row.
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32]) {
     let mut largest = [f32::NEG_INFINITY; LANES];
@@ -168,7 +117,8 @@ pub(super) fn softmax(scores: &mut [f32]) {
 /// e to the `x` within 2 units of the last place, 0 below -87.3, without branches or calls, so that loops over it
 /// become vector code. NaN stays NaN.
 ///
-/// As `x = n ln 2 + r` (Cody and Waite), with the Taylor polynomial of `r`, |r| <= ln(2) / 2.
+/// As `x = n ln 2 + r` (Cody and Waite), with the Taylor polynomial of `r`, |r| <= ln(2) / 2. The softmax of `ntl-core` has
+/// an `exp` of its own with one term less and other last bits.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     /// Adding it rounds to an integer, which is then what the lowest bits hold.

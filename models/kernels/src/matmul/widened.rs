@@ -1,79 +1,37 @@
-//! Products with weights of floating-point numbers; those of 16 bits are widened block by block, and computed with as f32.
+//! Products in f32: weights of 8 and 16 bits are widened block by block.
 
-use bytemuck::Pod;
-use half::{bf16, f16};
 use pulp::{Arch, Simd, WithSimd};
 
+use super::columns::{Columns, ColumnsShape};
+use super::float::Float;
 use super::panels::{Panels, Registers, VECTORS};
-use super::rows::Tiles;
-use super::{BLOCK, Columns};
+use super::quantized::{GROUP, GROUP_BYTES, Panel, Quantized, WIDTH, widen};
+use super::tiles::Tiles;
 
-/// An element type of weights.
-pub(super) trait Float: Pod + Send + Sync {
-    fn to_f32(self) -> f32;
+/// Inputs that are added up before their sum goes to that of the others: rounding errors of long sums stay small, and
+/// a block of a panel stays in the nearer caches for all rows.
+const BLOCK: usize = 128;
 
-    /// The same numbers as f32, where they lie or in `scratch`.
-    #[inline(always)]
-    fn widen<'a>(values: &'a [Self], scratch: &'a mut [f32]) -> &'a [f32] {
-        let scratch = &mut scratch[..values.len()];
-        scratch.iter_mut().zip(values).for_each(|(wide, value)| *wide = value.to_f32());
-        scratch
-    }
-}
-
-impl Float for f32 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self
-    }
-
-    #[inline(always)]
-    fn widen<'a>(values: &'a [Self], _: &'a mut [f32]) -> &'a [f32] {
-        values
-    }
-}
-
-impl Float for bf16 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
-    }
-}
-
-impl Float for f16 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        f16::to_f32(self)
-    }
-
-    #[inline(always)]
-    fn widen<'a>(values: &'a [Self], scratch: &'a mut [f32]) -> &'a [f32] {
-        use half::slice::HalfFloatSliceExt;
-        let scratch = &mut scratch[..values.len()];
-        values.convert_to_f32_slice(scratch);
-        scratch
-    }
-}
-
-/// `[M, N]` from panels of `[N, K]` and `x` `[M, K]`, none of them empty.
+/// `[M, N]` from panels of `[N, K]` and `x` `[M, K]`; neither is empty.
 pub(super) fn product<T: Float>(panels: &Panels<T>, x: &[f32]) -> Columns {
     let tiles = Tiles::new(x, panels.k, Registers::new().rows);
     let arch = Arch::new();
     let task = |panel: usize, out: &mut [f32]| {
-        arch.dispatch(OnePanel { x: &tiles, panel: panels.panel(panel), out });
+        arch.dispatch(FloatPanel { x: &tiles, panel: panels.panel(panel), out });
     };
     let work = tiles.m * panels.n * panels.k;
-    Columns::compute((tiles.m, panels.width(), panels.padded()), work, task)
+    let shape = ColumnsShape { m: tiles.m, width: panels.width(), padded: panels.padded() };
+    Columns::compute(shape, work, task)
 }
 
 /// All rows of `x` against one panel; `out` is `[M, width]`.
-struct OnePanel<'a, T> {
+struct FloatPanel<'a, T> {
     x: &'a Tiles,
     panel: &'a [T],
     out: &'a mut [f32],
 }
 
-impl<T: Float> WithSimd for OnePanel<'_, T> {
+impl<T: Float> WithSimd for FloatPanel<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -87,26 +45,59 @@ impl<T: Float> WithSimd for OnePanel<'_, T> {
     }
 }
 
-impl<T: Float> OnePanel<'_, T> {
+impl<T: Float> FloatPanel<'_, T> {
     #[inline(always)]
     fn run<S: Simd, const V: usize>(self, simd: S) {
         let width = V * S::F32_LANES;
         let mut scratch = vec![0.0; if size_of::<T>() < 4 { BLOCK * width } else { 0 }];
         for (block, weights) in self.panel.chunks(BLOCK * width).enumerate() {
             let weights = T::widen(weights, &mut scratch);
-            accumulate::<S, V>(simd, (self.x, block * BLOCK), weights, self.out);
+            accumulate::<S, V>(simd, self.x, block * BLOCK, weights, self.out);
+        }
+    }
+}
+
+/// `[M, N]` from `x` `[M, K]` and a weight that is widened group by group; neither is empty.
+pub(super) fn product_quantized(weight: &Quantized, x: &[f32]) -> Columns {
+    let (tiles, arch) = (Tiles::new(x, weight.k, Registers::new().rows), Arch::new());
+    weight.by_panel(tiles.m, |panel, out| {
+        arch.dispatch(QuantizedPanel { x: &tiles, panel: weight.panel(panel), out });
+    })
+}
+
+/// All rows of `x` against one quantized panel; `out` is `[M, WIDTH]`.
+struct QuantizedPanel<'a> {
+    x: &'a Tiles,
+    panel: Panel<'a>,
+    out: &'a mut [f32],
+}
+
+impl WithSimd for QuantizedPanel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let mut wide = vec![0.0; BLOCK * WIDTH];
+        let groups = self.panel.values.len() / GROUP_BYTES;
+        for (block, first) in (0..groups).step_by(BLOCK / GROUP).enumerate() {
+            let from = block * BLOCK;
+            for (group, wide) in (first..groups).zip(wide.chunks_exact_mut(GROUP * WIDTH)) {
+                widen(self.panel, group, wide);
+            }
+            let weights = &wide[..BLOCK.min(self.x.k - from) * WIDTH];
+            match WIDTH / S::F32_LANES {
+                1 => accumulate::<S, 1>(simd, self.x, from, weights, self.out),
+                2 => accumulate::<S, 2>(simd, self.x, from, weights, self.out),
+                4 => accumulate::<S, 4>(simd, self.x, from, weights, self.out),
+                _ => accumulate::<S, WIDTH>(simd, self.x, from, weights, self.out),
+            }
         }
     }
 }
 
 /// Adds the products of one block of inputs, those from `from` on, to `out` `[M, width]`, which the first block begins.
 #[inline(always)]
-pub(super) fn accumulate<S: Simd, const V: usize>(
-    simd: S,
-    (x, from): (&Tiles, usize),
-    weights: &[f32],
-    out: &mut [f32],
-) {
+fn accumulate<S: Simd, const V: usize>(simd: S, x: &Tiles, from: usize, weights: &[f32], out: &mut [f32]) {
     let width = V * S::F32_LANES;
     let (weights, _) = S::as_simd_f32s(weights);
     let (weights, _) = weights.as_chunks::<V>();

@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use candle_core::{D, DType, Device, Result, Tensor};
+use ntl_kernels::Heads;
 
-use super::attention::{AttentionRow, Heads, KeyValues, RelativeBias, same_keys};
+use super::rows::{AttentionRow, KeyValues, RelativeBias};
+use crate::ops::tensors::matmul;
 
 /// Rows of a context that are batched as one: longer prompts are cut, so that scores stay within memory.
 const ROWS_MAX: usize = 512;
@@ -23,7 +25,7 @@ const PAIRS_MAX: usize = 1 << 22;
 ///
 /// Serves calls whose rows differ only in the layer that their keys are from, and in how much of them is hidden.
 #[derive(Default)]
-pub(crate) struct Plans {
+pub(crate) struct AttentionPlans {
     /// By what is hidden from each row.
     made: RefCell<Vec<(Vec<usize>, Rc<Plan>)>>,
 }
@@ -70,7 +72,7 @@ pub(super) fn attend(
     rows: &[AttentionRow<'_>],
     heads: Heads,
     bias: Option<&RelativeBias>,
-    plans: &Plans,
+    plans: &AttentionPlans,
 ) -> Result<Tensor> {
     let groups = groups(rows);
     let pieces = Pieces::of(&groups)?;
@@ -82,17 +84,9 @@ pub(super) fn attend(
     plan.back.as_ref().map_or(Ok(all.clone()), |back| all.index_select(back, 0))
 }
 
-/// The product of matrices. candle has none of bf16 on the CPU, where only tests need one.
-pub(super) fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    if a.device().is_cpu() && a.dtype() == DType::BF16 {
-        return a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?.to_dtype(DType::BF16);
-    }
-    a.matmul(b)
-}
-
 fn groups<'a>(rows: &'a [AttentionRow<'a>]) -> Vec<Group<'a>> {
     let mut first = 0;
-    let pieces = rows.chunk_by(same_keys).flat_map(|rows| rows.chunks(ROWS_MAX));
+    let pieces = rows.chunk_by(AttentionRow::shares_keys).flat_map(|rows| rows.chunks(ROWS_MAX));
     let group = |rows: &'a [AttentionRow<'a>]| {
         first += rows.len();
         Group { first: first - rows.len(), rows }
@@ -100,9 +94,9 @@ fn groups<'a>(rows: &'a [AttentionRow<'a>]) -> Vec<Group<'a>> {
     pieces.map(group).collect()
 }
 
-impl Plans {
+impl AttentionPlans {
     fn get(&self, rows: &[AttentionRow<'_>], make: impl FnOnce() -> Result<Plan>) -> Result<Rc<Plan>> {
-        let hidden: Vec<usize> = rows.iter().map(|row| row.hidden).collect();
+        let hidden: Vec<usize> = rows.iter().map(|row| row.query.hidden).collect();
         if let Some((_, plan)) = self.made.borrow().iter().find(|(made_for, _)| *made_for == hidden) {
             return Ok(Rc::clone(plan));
         }
@@ -115,7 +109,7 @@ impl Plans {
 impl Group<'_> {
     /// Own positions that any of the rows sees, or that stand before one of those.
     fn own_len(&self) -> usize {
-        self.rows.iter().map(|row| row.visible.end()).max().unwrap_or(0)
+        self.rows.iter().map(|row| row.query.visible.end()).max().unwrap_or(0)
     }
 
     /// Positions before the own ones.
@@ -132,9 +126,9 @@ impl Group<'_> {
         let before = self.before_len()?;
         let mut all = vec![codes.unseen(); self.rows.len() * keys];
         for (row, all) in self.rows.iter().zip(all.chunks_exact_mut(keys.max(1))) {
-            let own = (0..row.visible.len()).map(|index| before + row.visible.at(index));
-            for (place, key) in (0..before).chain(own).enumerate().skip(row.hidden) {
-                all[key] = codes.seen(place, row.position);
+            let own = (0..row.query.visible.len()).map(|index| before + row.query.visible.at(index));
+            for (place, key) in (0..before).chain(own).enumerate().skip(row.query.hidden) {
+                all[key] = codes.seen(place, row.query.position);
             }
         }
         Ok(all)
@@ -147,11 +141,11 @@ struct Codes<'a>(Option<&'a RelativeBias>);
 
 impl Codes<'_> {
     fn seen(self, key: usize, query: usize) -> u32 {
-        self.0.map_or(0, |bias| bias.step(key, query) as u32)
+        self.0.map_or(0, |bias| bias.values.index(key, query) as u32)
     }
 
     fn unseen(self) -> u32 {
-        self.0.map_or(1, |bias| bias.steps() as u32)
+        self.0.map_or(1, |bias| bias.distances() as u32)
     }
 
     /// f32 `[C, H or 1, M, N]`; `None` where there is nothing to add.
@@ -301,7 +295,7 @@ impl Batch {
         };
         let q = q.reshape((contexts, rows, heads.keys, sharing, dim))?.permute((0, 2, 3, 1, 4))?;
         let q = q.contiguous()?.reshape((shared, sharing * rows, dim))?;
-        let scores = product(&q, &lanes(keys)?.t()?)?.to_dtype(DType::F32)?;
+        let scores = matmul(&q, &lanes(keys)?.t()?)?.to_dtype(DType::F32)?;
         let scores = (scores * f64::from(heads.scale))?;
         let mut scores = scores.reshape((contexts, heads.queries, rows, self.keys))?;
         if let Some(added) = &self.added {
@@ -310,7 +304,7 @@ impl Batch {
         let weights = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
         let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?.to_dtype(q.dtype())?;
         let weights = weights.reshape((shared, sharing * rows, self.keys))?;
-        let sums = product(&weights, &lanes(values)?)?;
+        let sums = matmul(&weights, &lanes(values)?)?;
         let sums = sums.reshape((contexts, heads.keys, sharing, rows, dim))?.permute((0, 3, 1, 2, 4))?;
         sums.contiguous()?.reshape((contexts * rows, heads.queries * dim))
     }

@@ -2,11 +2,14 @@
 
 use rayon::prelude::*;
 
-use super::LAYOUT_MAX;
+use super::columns::SERIAL_MAX;
 use super::panels::Aligned;
 
+/// Below this many elements a second thread costs more to lay out rows of `x` than it saves.
+pub(super) const LAYOUT_MAX: usize = SERIAL_MAX / 16;
+
 /// Sizes of the tiles that so many rows are cut into: as few as possible, and as equal as possible.
-pub(super) fn tiles(rows: usize, rows_max: usize) -> impl Iterator<Item = usize> {
+pub(super) fn tile_sizes(rows: usize, rows_max: usize) -> impl Iterator<Item = usize> {
     let count = rows.div_ceil(rows_max);
     (0..count).map(move |tile| (rows * (tile + 1)) / count - (rows * tile) / count)
 }
@@ -24,7 +27,7 @@ impl Tiles {
         let m = x.len() / k;
         let mut values = Aligned::zeros(x.len());
         let (mut place, mut rest) = (values.as_mut_slice(), x);
-        let cut = tiles(m, rows_max).map(|rows| {
+        let cut = tile_sizes(m, rows_max).map(|rows| {
             let (tile, places) = std::mem::take(&mut place).split_at_mut(rows * k);
             let (taken, others) = rest.split_at(rows * k);
             (place, rest) = (places, others);
@@ -48,7 +51,7 @@ impl Tiles {
     /// The tiles with the first row of each and how many it has.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, usize, &[f32])> {
         let mut first = 0;
-        tiles(self.m, self.rows_max).map(move |rows| {
+        tile_sizes(self.m, self.rows_max).map(move |rows| {
             let tile = &self.values.as_slice()[first * self.k..(first + rows) * self.k];
             let entry = (first, rows, tile);
             first += rows;

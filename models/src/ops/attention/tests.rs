@@ -1,5 +1,8 @@
 //! The loops of the CPU against the batched composition, and what neither may depend on.
 
+use candle_core::{Device, Tensor};
+use ntl_kernels::{Heads, Visible};
+
 use super::*;
 
 fn random(rows: usize, columns: usize) -> Tensor {
@@ -29,23 +32,24 @@ fn rows_over_prefixes_and_trees_equal_the_reference() {
             AttentionRow::new(&contexts[0], Visible::First(9), 4),
             AttentionRow::new(&contexts[1], Visible::First(2), 1),
             AttentionRow::new(&contexts[0], Visible::Nodes(&nodes), 2),
-            AttentionRow { before: &before, ..AttentionRow::new(&contexts[0], Visible::Nodes(&nodes), 8) },
-            AttentionRow {
-                before: &before,
-                hidden: 4,
-                ..AttentionRow::new(&contexts[0], Visible::First(1), 6)
-            },
+            AttentionRow::new(&contexts[0], Visible::Nodes(&nodes), 8).with_prefix(&before, 0),
+            AttentionRow::new(&contexts[0], Visible::First(1), 6).with_prefix(&before, 4),
         ];
         let q = random(5, 48);
-        let got = attend(&q, &rows, heads, bias, &Plans::default()).unwrap();
+        let got = attend(&q, &rows, heads, bias, &AttentionPlans::default()).unwrap();
         let difference =
-            (&got - batched::attend(&q, &rows, heads, bias, &Plans::default()).unwrap()).unwrap();
+            (&got - batched::attend(&q, &rows, heads, bias, &AttentionPlans::default()).unwrap()).unwrap();
         let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
         assert!(worst < 1e-5, "off by {worst}");
         for row in 0..5 {
-            let alone =
-                attend(&q.narrow(0, row, 1).unwrap(), &rows[row..=row], heads, bias, &Plans::default())
-                    .unwrap();
+            let alone = attend(
+                &q.narrow(0, row, 1).unwrap(),
+                &rows[row..=row],
+                heads,
+                bias,
+                &AttentionPlans::default(),
+            )
+            .unwrap();
             let (alone, together) = (alone.to_vec2::<f32>().unwrap(), got.to_vec2::<f32>().unwrap());
             assert_eq!(alone[0], together[row], "row {row} depends on the others");
         }
@@ -61,8 +65,8 @@ fn long_prompts_and_contexts_of_all_sizes_equal_the_reference() {
         .zip([530, 3, 17])
         .flat_map(|(kv, count)| (0..count).map(move |at| AttentionRow::new(kv, Visible::First(count), at)))
         .collect();
-    let (q, plans) = (random(550, 48), Plans::default());
-    let want = attend(&q, &rows, heads, Some(&bias), &Plans::default()).unwrap();
+    let (q, plans) = (random(550, 48), AttentionPlans::default());
+    let want = attend(&q, &rows, heads, Some(&bias), &AttentionPlans::default()).unwrap();
     // Of the first layer, then of another one by what was planned for the first.
     for _ in 0..2 {
         let got = batched::attend(&q, &rows, heads, Some(&bias), &plans).unwrap();
@@ -80,22 +84,14 @@ fn it_does_not_matter_into_how_many_parts_the_positions_are_cut() {
         values: whole.values.narrow(0, from, count).unwrap(),
     };
     let q = random(1, 48);
-    let row = AttentionRow { hidden: 2, ..AttentionRow::new(&whole, Visible::First(11), 10) };
-    let want = attend(&q, &[row], heads, None, &Plans::default()).unwrap().to_vec2::<f32>().unwrap();
+    let row = AttentionRow::new(&whole, Visible::First(11), 10).with_prefix(&[], 2);
+    let want = attend(&q, &[row], heads, None, &AttentionPlans::default()).unwrap().to_vec2::<f32>().unwrap();
     for cut in 1..10 {
         let (first, second, last) = (part(0, cut), part(cut, 10 - cut), part(10, 1));
         let before = [&first, &second];
-        let row = AttentionRow::new(&last, Visible::First(1), 10);
-        let row = AttentionRow { before: &before, hidden: 2, ..row };
-        let got = attend(&q, &[row], heads, None, &Plans::default()).unwrap().to_vec2::<f32>().unwrap();
+        let row = AttentionRow::new(&last, Visible::First(1), 10).with_prefix(&before, 2);
+        let got =
+            attend(&q, &[row], heads, None, &AttentionPlans::default()).unwrap().to_vec2::<f32>().unwrap();
         assert_eq!(got, want, "cut at {cut}");
-    }
-}
-
-#[test]
-fn the_bias_is_that_of_the_distance_and_constant_beyond_its_reach() {
-    let bias = bias();
-    for (key, query, want) in [(5, 5, 0.3), (6, 5, 0.4), (2, 5, 0.0), (0, 90, -0.1), (90, 0, 0.7)] {
-        assert!((bias.at(1, key, query) - want).abs() < 1e-6, "key {key}, query {query}");
     }
 }

@@ -45,8 +45,8 @@ fn worst(got: &[f32], x: &[f32], w: &[f32], k: usize) -> f64 {
 fn products_are_those_of_the_kept_weights() {
     for ([m, n, k], format) in SHAPES.into_iter().flat_map(|shape| FORMATS.map(|format| (shape, format))) {
         let (x, w) = (numbers(m * k, 1), numbers(n * k, 2));
-        let matrix = Matrix::pack(&w, k, format);
-        let [got] = matrix.product(&x, &[n]).try_into().unwrap();
+        let matrix = Matrix::pack(&w, [n, k], format);
+        let got = matrix.product(&x, m);
         assert_eq!(got.len(), m * n);
         // Rounded rows are off by at most half of 1/127 of their largest number, at every input.
         let tolerance = if format == Format::Q8 { 0.5 / 127.0 * k as f64 * 0.3 + 1e-3 } else { 1e-4 };
@@ -59,9 +59,9 @@ fn products_are_those_of_the_kept_weights() {
 fn eight_bits_without_the_instructions_for_bytes_are_products_of_the_kept_weights() {
     for [m, n, k] in SHAPES {
         let (x, w) = (numbers(m * k, 3), numbers(n * k, 4));
-        let matrix = Matrix::pack(&w, k, Format::Q8);
-        let Matrix::Q8(quantized) = &matrix else { panic!("another format") };
-        let [got] = quantized.product_widened(&x).cut(&[n]).try_into().unwrap();
+        let matrix = Matrix::pack(&w, [n, k], Format::Q8);
+        let Packed::Q8(quantized) = &matrix.packed else { panic!("another format") };
+        let [got] = widened::product_quantized(quantized, &x).split([n]);
         let off = worst(&got, &x, &kept(&matrix, n, k), k);
         assert!(off < 1e-4, "{m} x {n} x {k}: off by {off}");
     }
@@ -74,11 +74,11 @@ fn kept_weights_are_the_nearest_that_their_format_has() {
         for (format, step) in
             [(Format::F32, 0.0), (Format::Bf16, 2f32.powi(-8)), (Format::F16, 2f32.powi(-11))]
         {
-            let kept = kept(&Matrix::pack(&w, k, format), n, k);
+            let kept = kept(&Matrix::pack(&w, [n, k], format), n, k);
             let off = w.iter().zip(&kept).all(|(w, kept)| (w - kept).abs() <= w.abs() * step + 1e-7);
             assert!(off, "{format:?} {n} x {k}");
         }
-        let kept = kept(&Matrix::pack(&w, k, Format::Q8), n, k);
+        let kept = kept(&Matrix::pack(&w, [n, k], Format::Q8), n, k);
         for (w, kept) in w.chunks(k).zip(kept.chunks(k)) {
             for (w, kept) in w.chunks(32).zip(kept.chunks(32)) {
                 let largest = w.iter().fold(0.0_f32, |largest, w| largest.max(w.abs()));
@@ -93,11 +93,11 @@ fn kept_weights_are_the_nearest_that_their_format_has() {
 fn a_row_is_the_same_to_the_bit_in_any_number_of_rows() {
     for (k, format) in [24, 96, 101, 768].into_iter().flat_map(|k| FORMATS.map(|format| (k, format))) {
         let (x, w) = (numbers(17 * k, 6), numbers(70 * k, 7));
-        let matrix = Matrix::pack(&w, k, format);
-        let [together] = matrix.product(&x, &[70]).try_into().unwrap();
+        let matrix = Matrix::pack(&w, [70, k], format);
+        let together = matrix.product(&x, 17);
         for rows in [1, 2, 3, 4, 5, 9] {
             for from in 0..17 - rows {
-                let [some] = matrix.product(&x[from * k..(from + rows) * k], &[70]).try_into().unwrap();
+                let some = matrix.product(&x[from * k..(from + rows) * k], rows);
                 assert_eq!(
                     some,
                     together[from * 70..(from + rows) * 70],
@@ -112,10 +112,10 @@ fn a_row_is_the_same_to_the_bit_in_any_number_of_rows() {
 fn parts_are_the_whole_cut_up() {
     for (m, format) in [1, 5].into_iter().flat_map(|m| FORMATS.map(|format| (m, format))) {
         let (x, w) = (numbers(m * 40, 8), numbers(150 * 40, 9));
-        let matrix = Matrix::pack(&w, 40, format);
-        let [whole] = matrix.product(&x, &[150]).try_into().unwrap();
+        let matrix = Matrix::pack(&w, [150, 40], format);
+        let whole = matrix.product(&x, m);
         let mut from = 0;
-        for (part, width) in matrix.product(&x, &[70, 3, 77]).into_iter().zip([70, 3, 77]) {
+        for (part, width) in matrix.product_parts(&x, m, [70, 3, 77]).into_iter().zip([70, 3, 77]) {
             let want: Vec<f32> = whole.chunks(150).flat_map(|row| row[from..from + width].to_vec()).collect();
             assert_eq!(part, want, "{format:?}, {m} rows, {width} from {from}");
             from += width;
@@ -126,8 +126,8 @@ fn parts_are_the_whole_cut_up() {
 #[test]
 fn numbers_that_are_all_zero_stay_zero() {
     for format in FORMATS {
-        let matrix = Matrix::pack(&[0.0; 3 * 40], 40, format);
-        let [got] = matrix.product(&[0.0; 80], &[3]).try_into().unwrap();
+        let matrix = Matrix::pack(&[0.0; 3 * 40], [3, 40], format);
+        let got = matrix.product(&[0.0; 80], 2);
         assert_eq!(got, [0.0; 6]);
     }
 }

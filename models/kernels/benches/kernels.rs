@@ -1,0 +1,73 @@
+//! Products by format and number of rows, attention by number of keys, and the loops between them, at T5-base's sizes.
+
+#![expect(clippy::unit_arg, reason = "kernels that work in place return nothing")]
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ntl_kernels::{
+    Activation, AttentionGroup, AttentionQuery, Format, Heads, KvSlices, Matrix, Visible, attend, rms_norm,
+};
+
+const WIDTH: usize = 768;
+const FEED_FORWARD: usize = 3072;
+
+/// Numbers between -1 and 1, the same at every run.
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|index| (index as f32 * 0.731).sin()).collect()
+}
+
+fn products(criterion: &mut Criterion) {
+    let weight = numbers(FEED_FORWARD * WIDTH);
+    let mut group = criterion.benchmark_group("product");
+    for format in [Format::F32, Format::Bf16, Format::F16, Format::Q8] {
+        let matrix = Matrix::pack(&weight, [FEED_FORWARD, WIDTH], format);
+        for rows in [1, 8, 32] {
+            let x = numbers(rows * WIDTH);
+            group.throughput(Throughput::Elements((rows * weight.len()) as u64));
+            group.bench_function(BenchmarkId::new(format!("{format:?}"), rows), |bencher| {
+                bencher.iter(|| matrix.product(black_box(&x), rows));
+            });
+        }
+    }
+    group.finish();
+}
+
+fn attention(criterion: &mut Criterion) {
+    let heads = Heads::unscaled(12);
+    let mut group = criterion.benchmark_group("attention");
+    for (rows, keys) in [(1, 32), (1, 512), (32, 32), (32, 512)] {
+        let (q, kv) = (numbers(rows * WIDTH), numbers(keys * WIDTH));
+        let query = AttentionQuery { visible: Visible::First(keys), hidden: 0, position: 0 };
+        let groups = [AttentionGroup {
+            before: Vec::new(),
+            own: KvSlices { keys: &kv, values: &kv },
+            queries: vec![query; rows],
+        }];
+        group.throughput(Throughput::Elements((rows * keys) as u64));
+        group.bench_function(BenchmarkId::new(format!("{rows} rows"), keys), |bencher| {
+            bencher.iter(|| attend(black_box(&q), &groups, heads, None));
+        });
+    }
+    group.finish();
+}
+
+fn loops(criterion: &mut Criterion) {
+    let (x, weight) = (numbers(32 * FEED_FORWARD), numbers(WIDTH));
+    let mut group = criterion.benchmark_group("in place");
+    group.throughput(Throughput::Elements(x.len() as u64));
+    for activation in [Activation::Relu, Activation::GeluTanh, Activation::Silu] {
+        group.bench_function(format!("{activation:?}"), |bencher| {
+            let mut values = x.clone();
+            bencher.iter(|| black_box(activation.apply_gated(&mut values, &x)));
+        });
+    }
+    group.bench_function("rms_norm", |bencher| {
+        let mut values = x.clone();
+        bencher.iter(|| black_box(rms_norm(&mut values, &weight, 1e-6)));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, products, attention, loops);
+criterion_main!(benches);

@@ -1,0 +1,104 @@
+//! Activations of feed-forward layers, in place.
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use crate::vector::exp;
+
+/// Elements that one task works on.
+const CHUNK: usize = 1 << 14;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    Relu,
+    /// GELU in its tanh approximation.
+    GeluTanh,
+    /// `x * sigmoid(x)`.
+    Silu,
+}
+
+impl Activation {
+    /// Applies the activation element by element.
+    pub fn apply(self, values: &mut [f32]) {
+        let arch = Arch::new();
+        let run = |values: &mut [f32]| arch.dispatch(Task { activation: self, values, factors: &[] });
+        if values.len() <= CHUNK { run(values) } else { values.par_chunks_mut(CHUNK).for_each(run) }
+    }
+
+    /// `values = activation(values) * factors`, of equal lengths.
+    pub fn apply_gated(self, values: &mut [f32], factors: &[f32]) {
+        let arch = Arch::new();
+        let run = |(values, factors): (&mut [f32], &[f32])| {
+            arch.dispatch(Task { activation: self, values, factors });
+        };
+        if values.len() <= CHUNK {
+            run((values, factors));
+        } else {
+            values.par_chunks_mut(CHUNK).zip(factors.par_chunks(CHUNK)).for_each(run);
+        }
+    }
+}
+
+struct Task<'a> {
+    activation: Activation,
+    values: &'a mut [f32],
+    /// Empty without a gate.
+    factors: &'a [f32],
+}
+
+impl WithSimd for Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        match self.activation {
+            Activation::Relu => self.values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+            Activation::Silu => self.values.iter_mut().for_each(|x| *x = silu(*x)),
+            Activation::GeluTanh => self.values.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
+        }
+        self.values.iter_mut().zip(self.factors).for_each(|(x, factor)| *x *= factor);
+    }
+}
+
+#[inline(always)]
+fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// `x (1 + tanh(z)) / 2` with `z = sqrt(2 / pi) (x + 0.044715 x^3)`, where `(1 + tanh(z)) / 2 = sigmoid(2 z)`.
+#[inline(always)]
+fn gelu_tanh(x: f32) -> f32 {
+    const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769;
+    x / (1.0 + exp(-TWICE_SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_are_those_of_f64_also_over_several_threads() {
+        let values: Vec<f32> = (0..2 * CHUNK + 5).map(|step| (step % 401) as f32 * 0.07 - 14.0).collect();
+        let factors: Vec<f32> = values.iter().map(|value| value * -0.3).collect();
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        for activation in [Activation::Relu, Activation::GeluTanh, Activation::Silu] {
+            let want = |x: f64| match activation {
+                Activation::Relu => x.max(0.0),
+                Activation::GeluTanh => {
+                    let z = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+                    x * (1.0 + z.tanh()) / 2.0
+                }
+                Activation::Silu => x * sigmoid(x),
+            };
+            let (mut plain, mut gated) = (values.clone(), values.clone());
+            activation.apply(&mut plain);
+            activation.apply_gated(&mut gated, &factors);
+            for (index, &x) in values.iter().enumerate() {
+                let want = want(f64::from(x));
+                let off = f64::from(plain[index]) - want;
+                let off_gated = f64::from(gated[index]) - want * f64::from(factors[index]);
+                assert!(off.abs() < 1e-5 && off_gated.abs() < 3e-5, "{activation:?} of {x}");
+            }
+        }
+    }
+}

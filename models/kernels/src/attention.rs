@@ -1,0 +1,440 @@
+//! Softmax attention over plain slices.
+//!
+//! Rows that share keys form an [`AttentionGroup`]. Many rows are computed head by head, with a head's keys and values
+//! gathered into the nearest cache. A few rows read keys and values about once, so they go through them in the order of
+//! memory: a few positions at a time, for all heads. A row's result is the same to the bit either way.
+//!
+//! Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head, `N` positions.
+
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use crate::vector::{add_weighted, dot, softmax};
+
+/// Below this many multiplications a second thread costs more than it saves.
+const SERIAL_MAX: usize = 1 << 19;
+
+/// Rows that one task works on.
+const ROWS_MAX: usize = 16;
+
+/// Rows from which on keys and values are gathered head by head.
+const GATHERED_MIN: usize = 4;
+
+/// Positions that are read at a time where they are not gathered: as many streams as a processor can prefetch.
+const POSITIONS: usize = 8;
+
+/// How the width of queries, keys and values is divided among heads.
+#[derive(Debug, Clone, Copy)]
+pub struct Heads {
+    /// Heads of the queries, a multiple of `keys`.
+    pub queries: usize,
+    /// Heads of the keys and values; each serves as many query heads, one behind the other.
+    pub keys: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+}
+
+impl Heads {
+    /// Each query head has keys of its own, and scores are not scaled (T5 folds scaling into its weights).
+    pub fn unscaled(count: usize) -> Self {
+        Self { queries: count, keys: count, scale: 1.0 }
+    }
+}
+
+/// Which positions a row attends to.
+#[derive(Debug, Clone, Copy)]
+pub enum Visible<'a> {
+    /// The first so many.
+    First(usize),
+    /// These, in the order of a path: ancestors from the root down to the row itself.
+    Nodes(&'a [u32]),
+}
+
+impl Visible<'_> {
+    /// Number of visible positions.
+    #[inline]
+    pub fn len(self) -> usize {
+        match self {
+            Self::First(count) => count,
+            Self::Nodes(nodes) => nodes.len(),
+        }
+    }
+
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the visible position of this index is stored.
+    #[inline]
+    pub fn at(self, index: usize) -> usize {
+        match self {
+            Self::First(_) => index,
+            Self::Nodes(nodes) => nodes[index] as usize,
+        }
+    }
+
+    /// One more than the greatest stored position that is visible.
+    pub fn end(self) -> usize {
+        match self {
+            Self::First(count) => count,
+            Self::Nodes(nodes) => nodes.iter().max().map_or(0, |&last| last as usize + 1),
+        }
+    }
+}
+
+/// What one query row sees of the positions of its [`AttentionGroup`].
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionQuery<'a> {
+    /// Which of the group's own positions it sees; it sees all of those before.
+    pub visible: Visible<'a>,
+    /// How many of the first of all these positions are outside its window; at least one is inside.
+    pub hidden: usize,
+    /// Its own place in the order of the positions, for the relative bias.
+    pub position: usize,
+}
+
+/// Keys and values, both `[N, G * D]`.
+#[derive(Debug, Clone, Copy)]
+pub struct KvSlices<'a> {
+    pub keys: &'a [f32],
+    pub values: &'a [f32],
+}
+
+/// Rows that share keys and values.
+#[derive(Debug)]
+pub struct AttentionGroup<'a> {
+    /// Positions before the group's own.
+    pub before: Vec<KvSlices<'a>>,
+    pub own: KvSlices<'a>,
+    pub queries: Vec<AttentionQuery<'a>>,
+}
+
+/// A bias that each head adds to a score by the distance between key and query, the same beyond `reach`.
+#[derive(Debug, Clone)]
+pub struct RelativeBias {
+    /// For each head, `2 * reach + 1` values for the distances `-reach..=reach`.
+    values: Vec<Vec<f32>>,
+    reach: usize,
+}
+
+impl RelativeBias {
+    /// `bias(head, key position - query position)` must be constant beyond `reach` on either side.
+    pub fn new(heads: usize, reach: usize, bias: impl Fn(usize, i64) -> f32) -> Self {
+        let span = reach as i64;
+        let values =
+            (0..heads).map(|head| (-span..=span).map(|distance| bias(head, distance)).collect()).collect();
+        Self { values, reach }
+    }
+
+    /// For each head, one value for each distance from the most negative on.
+    pub fn values(&self) -> &[Vec<f32>] {
+        &self.values
+    }
+
+    /// Which of a head's values belongs to this pair of positions.
+    pub fn index(&self, key: usize, query: usize) -> usize {
+        (key + self.reach).saturating_sub(query).min(2 * self.reach)
+    }
+
+    /// Adds the biases of all positions that a query sees to their scores.
+    fn add(&self, scores: &mut [f32], head: usize, query: &AttentionQuery<'_>) {
+        for (index, score) in scores.iter_mut().enumerate() {
+            *score += self.values[head][self.index(query.hidden + index, query.position)];
+        }
+    }
+}
+
+/// Softmax attention of `q` `[R, H * D]`, the rows of all groups in order; returns `[R, H * D]`.
+pub fn attend(
+    q: &[f32],
+    groups: &[AttentionGroup<'_>],
+    heads: Heads,
+    bias: Option<&RelativeBias>,
+) -> Vec<f32> {
+    let mut out = vec![0.0; q.len()];
+    let rows: usize = groups.iter().map(|group| group.queries.len()).sum();
+    let width = q.len() / rows.max(1);
+    let (mut tasks, mut q_left, mut out_left) = (Vec::new(), q, out.as_mut_slice());
+    for group in groups {
+        for queries in group.queries.chunks(ROWS_MAX) {
+            let (q, q_rest) = q_left.split_at(queries.len() * width);
+            let (out, out_rest) = std::mem::take(&mut out_left).split_at_mut(queries.len() * width);
+            (q_left, out_left) = (q_rest, out_rest);
+            tasks.push(Task { q, before: &group.before, own: group.own, queries, width, heads, bias, out });
+        }
+    }
+    let work: usize = tasks.iter().map(|task| 2 * task.seen_max() * task.q.len()).sum();
+    let arch = Arch::new();
+    if work <= SERIAL_MAX {
+        tasks.into_iter().for_each(|task| arch.dispatch(task));
+    } else {
+        tasks.into_par_iter().for_each(|task| arch.dispatch(task));
+    }
+    out
+}
+
+/// All heads of some rows with the same keys.
+struct Task<'a> {
+    /// `[rows, width]`.
+    q: &'a [f32],
+    before: &'a [KvSlices<'a>],
+    own: KvSlices<'a>,
+    queries: &'a [AttentionQuery<'a>],
+    /// `H * D`.
+    width: usize,
+    heads: Heads,
+    bias: Option<&'a RelativeBias>,
+    /// `[rows, width]`.
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        // Rows that see the first positions see the beginning of the same list.
+        let firsts = self.queries.iter().filter_map(|query| match query.visible {
+            Visible::First(count) => Some(count),
+            Visible::Nodes(_) => None,
+        });
+        let shared = firsts.max().map_or_else(Vec::new, |count| self.seen(Visible::First(count)));
+        let own = self.queries.iter().map(|query| match query.visible {
+            Visible::First(_) => None,
+            Visible::Nodes(_) => Some(self.seen(query.visible)),
+        });
+        let own: Vec<Option<Vec<KvSlices<'_>>>> = own.collect();
+        if self.queries.len() >= GATHERED_MIN {
+            self.by_head(simd, &shared, &own);
+        } else {
+            for (index, own) in own.iter().enumerate() {
+                self.by_position(simd, index, own.as_ref().unwrap_or(&shared));
+            }
+        }
+    }
+}
+
+impl<'a> Task<'a> {
+    /// `D`.
+    fn dim(&self) -> usize {
+        self.width / self.heads.queries
+    }
+
+    /// `G * D`.
+    fn key_width(&self) -> usize {
+        self.dim() * self.heads.keys
+    }
+
+    /// Where a query head stands among those of its row, and its key among those of its position.
+    fn lanes(&self, head: usize) -> (Range<usize>, Range<usize>) {
+        let (dim, sharing) = (self.dim(), self.heads.queries / self.heads.keys);
+        let (lane, key_lane) = (head * dim, head / sharing * dim);
+        (lane..lane + dim, key_lane..key_lane + dim)
+    }
+
+    /// Positions that a row sees at most, hidden ones included.
+    fn seen_max(&self) -> usize {
+        let own = self.queries.iter().map(|query| query.visible.len()).max();
+        self.before_len() + own.unwrap_or(0)
+    }
+
+    /// Which of the listed positions a row sees.
+    fn in_sight(&self, query: &AttentionQuery<'_>) -> Range<usize> {
+        query.hidden..self.before_len() + query.visible.len()
+    }
+
+    /// Key and value of every position that a row sees, in order, each `[G * D]`.
+    fn seen(&self, visible: Visible<'_>) -> Vec<KvSlices<'a>> {
+        let width = self.key_width();
+        let mut seen = Vec::with_capacity(self.seen_max());
+        for before in self.before {
+            let pairs = before.keys.chunks_exact(width).zip(before.values.chunks_exact(width));
+            seen.extend(pairs.map(|(keys, values)| KvSlices { keys, values }));
+        }
+        let own = (0..visible.len()).map(|index| visible.at(index) * width..(visible.at(index) + 1) * width);
+        seen.extend(own.map(|at| self.own.lanes(at)));
+        seen
+    }
+
+    fn before_len(&self) -> usize {
+        self.before.iter().map(|before| before.keys.len()).sum::<usize>() / self.key_width()
+    }
+
+    /// Softmax of one head's scores, with their biases.
+    #[inline(always)]
+    fn weigh(&self, scores: &mut [f32], head: usize, query: &AttentionQuery<'_>) {
+        if let Some(bias) = self.bias {
+            bias.add(scores, head, query);
+        }
+        softmax(scores);
+    }
+
+    /// One row after the other within each head.
+    #[inline(always)]
+    fn by_head<S: Simd>(&mut self, simd: S, shared: &[KvSlices<'_>], own: &[Option<Vec<KvSlices<'_>>>]) {
+        let (dim, width) = (self.dim(), self.width);
+        let mut weights = vec![0.0_f32; self.seen_max()];
+        let mut gathered = Vec::new();
+        for head in 0..self.heads.queries {
+            let (lane, key_lane) = self.lanes(head);
+            gather(shared, key_lane.clone(), &mut gathered);
+            let (keys, values) = gathered.split_at(gathered.len() / 2);
+            let shared = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
+            let shared: Vec<_> = shared.map(|(keys, values)| KvSlices { keys, values }).collect();
+            for (index, (query, own)) in self.queries.iter().zip(own).enumerate() {
+                let place = index * width + lane.start..index * width + lane.end;
+                let own: Option<Vec<_>> =
+                    own.as_ref().map(|own| own.iter().map(|kv| kv.lanes(key_lane.clone())).collect());
+                let seen = &own.as_ref().unwrap_or(&shared)[self.in_sight(query)];
+                let (q, weights) = (&self.q[place.clone()], &mut weights[..seen.len()]);
+                for (weight, kv) in weights.iter_mut().zip(seen) {
+                    *weight = dot(simd, q, kv.keys) * self.heads.scale;
+                }
+                self.weigh(weights, head, query);
+                let weighted = weights.iter().zip(seen).map(|(&weight, kv)| (weight, kv.values));
+                // The output is zeroed already.
+                add_weighted(simd, weighted, &mut self.out[place]);
+            }
+        }
+    }
+
+    /// A few positions at a time, for all heads.
+    #[inline(always)]
+    fn by_position<S: Simd>(&mut self, simd: S, index: usize, seen: &[KvSlices<'_>]) {
+        let (query, width) = (&self.queries[index], self.width);
+        let seen = &seen[self.in_sight(query)];
+        let q = &self.q[index * width..(index + 1) * width];
+        let mut weights = vec![0.0_f32; self.heads.queries * seen.len()];
+        for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
+            for (head, weights) in weights.chunks_exact_mut(seen.len()).enumerate() {
+                let (lane, key_lane) = self.lanes(head);
+                let weights = weights[block * POSITIONS..].iter_mut();
+                for (weight, kv) in weights.zip(seen_now) {
+                    *weight = dot(simd, &q[lane.clone()], &kv.keys[key_lane.clone()]) * self.heads.scale;
+                }
+            }
+        }
+        for (head, weights) in weights.chunks_exact_mut(seen.len()).enumerate() {
+            self.weigh(weights, head, query);
+        }
+        for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
+            for (head, weights) in weights.chunks_exact(seen.len()).enumerate() {
+                let (lane, key_lane) = self.lanes(head);
+                let weights = weights[block * POSITIONS..].iter();
+                let weighted =
+                    weights.zip(seen_now).map(|(&weight, kv)| (weight, &kv.values[key_lane.clone()]));
+                let out = &mut self.out[index * width + lane.start..index * width + lane.end];
+                add_weighted(simd, weighted, out);
+            }
+        }
+    }
+}
+
+impl<'a> KvSlices<'a> {
+    #[inline(always)]
+    fn lanes(self, lanes: Range<usize>) -> KvSlices<'a> {
+        KvSlices { keys: &self.keys[lanes.clone()], values: &self.values[lanes] }
+    }
+}
+
+/// Keys of one head, then its values, one behind the other: lanes of distant positions would evict each other from the
+/// nearest cache.
+fn gather(seen: &[KvSlices<'_>], lanes: Range<usize>, gathered: &mut Vec<f32>) {
+    gathered.clear();
+    seen.iter().for_each(|kv| gathered.extend_from_slice(&kv.keys[lanes.clone()]));
+    seen.iter().for_each(|kv| gathered.extend_from_slice(&kv.values[lanes.clone()]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|index| ((index * 37 + seed * 101) as f32 * 0.731).sin()).collect()
+    }
+
+    fn bias() -> RelativeBias {
+        RelativeBias::new(6, 4, |head, distance| head as f32 * 0.3 + distance.clamp(-4, 4) as f32 * 0.1)
+    }
+
+    /// Attention of one row in f64, from its definition.
+    fn reference(
+        q: &[f32],
+        group: &AttentionGroup<'_>,
+        row: usize,
+        heads: Heads,
+        bias: &RelativeBias,
+    ) -> Vec<f64> {
+        let (query, dim) = (&group.queries[row], q.len() / heads.queries);
+        let width = dim * heads.keys;
+        let before = group.before.iter().flat_map(|kv| kv.keys.chunks(width).zip(kv.values.chunks(width)));
+        let own = (0..query.visible.len()).map(|index| {
+            let at = query.visible.at(index) * width..(query.visible.at(index) + 1) * width;
+            (&group.own.keys[at.clone()], &group.own.values[at])
+        });
+        let seen: Vec<_> = before.chain(own).enumerate().skip(query.hidden).collect();
+        let mut out = Vec::new();
+        for head in 0..heads.queries {
+            let lane = head / (heads.queries / heads.keys) * dim;
+            let weight = |(place, (key, _)): &(usize, (&[f32], &[f32]))| {
+                let pairs = q[head * dim..][..dim].iter().zip(&key[lane..]);
+                let score = pairs.map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
+                let bias = bias.values()[head][bias.index(*place, query.position)];
+                (score * f64::from(heads.scale) + f64::from(bias)).exp()
+            };
+            let weights: Vec<f64> = seen.iter().map(weight).collect();
+            let total: f64 = weights.iter().sum();
+            out.extend((0..dim).map(|column| {
+                let values = seen.iter().map(|(_, (_, value))| f64::from(value[lane + column]));
+                weights.iter().zip(values).map(|(weight, value)| weight * value).sum::<f64>() / total
+            }));
+        }
+        out
+    }
+
+    #[test]
+    fn rows_over_prefixes_and_paths_equal_the_definition_alone_and_together() {
+        let bias = bias();
+        for heads in [Heads::unscaled(6), Heads { queries: 6, keys: 3, scale: 0.35 }] {
+            let width = heads.keys * 8;
+            let (own, before) = (
+                [numbers(9 * width, 1), numbers(9 * width, 2)],
+                [numbers(4 * width, 3), numbers(4 * width, 4)],
+            );
+            let group = |queries: &[AttentionQuery<'static>]| AttentionGroup {
+                before: vec![KvSlices { keys: &before[0], values: &before[1] }],
+                own: KvSlices { keys: &own[0], values: &own[1] },
+                queries: queries.to_vec(),
+            };
+            let queries = [
+                AttentionQuery { visible: Visible::First(9), hidden: 0, position: 4 },
+                AttentionQuery { visible: Visible::Nodes(&[0, 3, 7]), hidden: 0, position: 6 },
+                AttentionQuery { visible: Visible::First(2), hidden: 5, position: 5 },
+                AttentionQuery { visible: Visible::Nodes(&[8]), hidden: 4, position: 4 },
+                AttentionQuery { visible: Visible::First(1), hidden: 0, position: 0 },
+            ];
+            let q = numbers(5 * 48, 5);
+            let all = group(&queries);
+            let together = attend(&q, std::slice::from_ref(&all), heads, Some(&bias));
+            for (row, q) in q.chunks(48).enumerate() {
+                let alone = attend(q, &[group(&queries[row..=row])], heads, Some(&bias));
+                assert_eq!(alone, together[row * 48..(row + 1) * 48], "row {row} depends on the others");
+                for (got, want) in alone.iter().zip(reference(q, &all, row, heads, &bias)) {
+                    assert!((f64::from(*got) - want).abs() < 1e-5, "row {row}: {got} instead of {want}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_bias_is_that_of_the_distance_and_constant_beyond_its_reach() {
+        let bias = bias();
+        for (key, query, want) in [(5, 5, 0.3), (6, 5, 0.4), (2, 5, 0.0), (0, 90, -0.1), (90, 0, 0.7)] {
+            let got = bias.values()[1][bias.index(key, query)];
+            assert!((got - want).abs() < 1e-6, "key {key}, query {query}");
+        }
+    }
+}

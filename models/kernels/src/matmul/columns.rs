@@ -1,0 +1,105 @@
+//! Outputs of a product while they lie panel by panel, and their way back into rows.
+
+use std::cell::Cell;
+
+use rayon::prelude::*;
+
+/// Below this many multiplications a second thread costs more than it saves.
+pub(super) const SERIAL_MAX: usize = 1 << 18;
+
+/// Below this many outputs a second thread costs more to copy them than it saves.
+const COPY_MAX: usize = 1 << 20;
+
+/// Outputs of all rows, panel by panel: `[M, width]` each.
+pub(super) struct Columns {
+    values: Vec<f32>,
+    /// How many of `values` are outputs; what is behind them is left from earlier.
+    len: usize,
+    m: usize,
+    /// Outputs of every panel but the last, which may be narrower.
+    width: usize,
+    /// Whether the work was enough for several threads.
+    parallel: bool,
+}
+
+/// `M`, the outputs of every panel but the last, and those of all panels together.
+pub(super) struct ColumnsShape {
+    pub(super) m: usize,
+    pub(super) width: usize,
+    pub(super) padded: usize,
+}
+
+thread_local! {
+    /// Memory for [`Columns`], which are many and short-lived.
+    static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+impl Columns {
+    /// Runs `task(panel, [M, width])` for each panel.
+    pub(super) fn compute(
+        shape: ColumnsShape,
+        multiplications: usize,
+        task: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Self {
+        let ColumnsShape { m, width, padded } = shape;
+        let (mut values, len) = (SCRATCH.take(), m * padded);
+        if values.len() < len {
+            values.resize(len, 0.0);
+        }
+        let parallel = multiplications > SERIAL_MAX;
+        let panels = &mut values[..len];
+        if parallel {
+            panels.par_chunks_mut(m * width).enumerate().for_each(|(panel, out)| task(panel, out));
+        } else {
+            panels.chunks_mut(m * width).enumerate().for_each(|(panel, out)| task(panel, out));
+        }
+        Self { values, len, m, width, parallel }
+    }
+
+    /// The outputs `[M, part]` of consecutive parts.
+    pub(super) fn split<const P: usize>(self, parts: [usize; P]) -> [Vec<f32>; P] {
+        let mut from = 0;
+        let parts = parts.map(|part| {
+            from += part;
+            self.part(from - part, part)
+        });
+        SCRATCH.set(self.values);
+        parts
+    }
+
+    /// `count` outputs of every row from `from` on.
+    fn part(&self, from: usize, count: usize) -> Vec<f32> {
+        if self.m == 1 {
+            return self.values[from..from + count].to_vec();
+        }
+        if !self.parallel || self.m * count <= COPY_MAX {
+            let mut rows = Vec::with_capacity(self.m * count);
+            (0..self.m).for_each(|row| {
+                self.pieces(row, from, count).for_each(|piece| rows.extend_from_slice(piece));
+            });
+            return rows;
+        }
+        let mut rows = vec![0.0; self.m * count];
+        rows.par_chunks_mut(count).enumerate().for_each(|(row, mut out)| {
+            for piece in self.pieces(row, from, count) {
+                let (now, later) = out.split_at_mut(piece.len());
+                now.copy_from_slice(piece);
+                out = later;
+            }
+        });
+        rows
+    }
+
+    /// The outputs of a row from `from` on, one piece for each panel.
+    fn pieces(&self, row: usize, from: usize, count: usize) -> impl Iterator<Item = &[f32]> {
+        let (padded, to) = (self.len / self.m, from + count);
+        let panels = from / self.width..to.div_ceil(self.width);
+        panels.map(move |panel| {
+            let first = panel * self.width;
+            let wide = self.width.min(padded - first);
+            let columns = from.max(first) - first..to.min(first + wide) - first;
+            let place = first * self.m + row * wide;
+            &self.values[place + columns.start..place + columns.end]
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! Element types of floating-point weights, and how they become f32.
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+
+/// An element type of weights.
+pub(super) trait Float: Pod + Send + Sync {
+    fn to_f32(self) -> f32;
+
+    /// The same numbers as f32, where they lie or in `scratch`.
+    #[inline(always)]
+    fn widen<'a>(values: &'a [Self], scratch: &'a mut [f32]) -> &'a [f32] {
+        let scratch = &mut scratch[..values.len()];
+        scratch.iter_mut().zip(values).for_each(|(wide, value)| *wide = value.to_f32());
+        scratch
+    }
+}
+
+impl Float for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn widen<'a>(values: &'a [Self], _: &'a mut [f32]) -> &'a [f32] {
+        values
+    }
+}
+
+impl Float for bf16 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
+impl Float for f16 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f16::to_f32(self)
+    }
+
+    #[inline(always)]
+    fn widen<'a>(values: &'a [Self], scratch: &'a mut [f32]) -> &'a [f32] {
+        use half::slice::HalfFloatSliceExt;
+        let scratch = &mut scratch[..values.len()];
+        values.convert_to_f32_slice(scratch);
+        scratch
+    }
+}

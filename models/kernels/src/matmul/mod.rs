@@ -1,0 +1,113 @@
+//! `x · wᵀ` against weights that are packed once.
+//!
+//! A weight is kept in panels: some outputs side by side, input after input, so that one pass over a panel serves several
+//! rows of `x` from registers and reads memory in order. Each output is added up over the inputs in blocks of [`BLOCK`],
+//! in order, whatever the number of rows: a row's result never depends on the other rows.
+
+mod columns;
+mod float;
+mod panels;
+mod quantized;
+#[cfg(test)]
+mod tests;
+mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+mod widened;
+
+use half::{bf16, f16};
+
+use columns::Columns;
+use float::Float;
+use panels::Panels;
+use quantized::Quantized;
+
+/// How the elements of a weight are kept in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    F32,
+    Bf16,
+    F16,
+    /// Groups of 32 inputs: 8-bit integers with one 16-bit scale.
+    Q8,
+}
+
+/// A packed weight `[N, K]`.
+#[derive(Debug)]
+pub struct Matrix {
+    n: usize,
+    k: usize,
+    packed: Packed,
+}
+
+#[derive(Debug)]
+enum Packed {
+    F32(Panels<f32>),
+    Bf16(Panels<bf16>),
+    F16(Panels<f16>),
+    Q8(Quantized),
+}
+
+impl Matrix {
+    /// Packs `values`, `[N, K]` row by row.
+    pub fn pack(values: &[f32], [n, k]: [usize; 2], format: Format) -> Self {
+        assert_eq!(values.len(), n * k, "elements of a weight of {n} x {k}");
+        let packed = match format {
+            Format::F32 => Packed::F32(Panels::pack(values, k, |value| value)),
+            Format::Bf16 => Packed::Bf16(Panels::pack(values, k, bf16::from_f32)),
+            Format::F16 => Packed::F16(Panels::pack(values, k, f16::from_f32)),
+            Format::Q8 => Packed::Q8(Quantized::pack(values, k)),
+        };
+        Self { n, k, packed }
+    }
+
+    /// `N`.
+    pub fn outputs(&self) -> usize {
+        self.n
+    }
+
+    /// `K`.
+    pub fn inputs(&self) -> usize {
+        self.k
+    }
+
+    /// `[M, N]` from `x` `[M, K]`.
+    pub fn product(&self, x: &[f32], m: usize) -> Vec<f32> {
+        let [all] = self.product_parts(x, m, [self.n]);
+        all
+    }
+
+    /// The columns of `[M, N]` from `x` `[M, K]` in parts `[M, width]`, whose widths add up to `N`.
+    pub fn product_parts<const P: usize>(&self, x: &[f32], m: usize, widths: [usize; P]) -> [Vec<f32>; P] {
+        assert_eq!(x.len(), m * self.k, "rows of {} inputs", self.k);
+        if x.is_empty() {
+            return widths.map(|width| vec![0.0; m * width]);
+        }
+        self.columns(x).split(widths)
+    }
+
+    fn columns(&self, x: &[f32]) -> Columns {
+        match &self.packed {
+            Packed::F32(panels) => widened::product(panels, x),
+            Packed::Bf16(panels) => widened::product(panels, x),
+            Packed::F16(panels) => widened::product(panels, x),
+            Packed::Q8(quantized) => {
+                #[cfg(target_arch = "x86_64")]
+                if let Some(vnni) = vnni::Vnni::new() {
+                    return vnni.product(quantized, x);
+                }
+                widened::product_quantized(quantized, x)
+            }
+        }
+    }
+
+    /// Writes the `K` elements of output `n`.
+    pub fn read_row(&self, n: usize, row: &mut [f32]) {
+        match &self.packed {
+            Packed::F32(panels) => panels.read_row(n, row, Float::to_f32),
+            Packed::Bf16(panels) => panels.read_row(n, row, Float::to_f32),
+            Packed::F16(panels) => panels.read_row(n, row, Float::to_f32),
+            Packed::Q8(quantized) => quantized.read_row(n, row),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Rotary position embeddings (RoPE, arXiv 2104.09864): element `p` of a head and element `p + P` rotate as a pair, by
+//! an angle that grows with the position.
+
+/// Cosines and sines of some rows' angles, `R` rows of `P` pairs.
+#[derive(Debug, Clone)]
+pub struct RopeTables {
+    /// `[R, P]`.
+    pub cos: Vec<f32>,
+    /// `[R, P]`.
+    pub sin: Vec<f32>,
+    pub pairs: usize,
+}
+
+impl RopeTables {
+    /// Pair `p` rotates by `frequencies[p]` radians a position. `magnitude` scales every rotated pair (YaRN).
+    ///
+    /// In f32, as the original computes it, so that large angles are rounded alike.
+    pub fn new(positions: impl Iterator<Item = usize>, frequencies: &[f32], magnitude: f32) -> Self {
+        let angles = positions.flat_map(|position| frequencies.iter().map(move |f| f * position as f32));
+        let (sin, cos): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
+        let scaled = |values: Vec<f32>| values.into_iter().map(|value| value * magnitude).collect();
+        Self { cos: scaled(cos), sin: scaled(sin), pairs: frequencies.len() }
+    }
+}
+
+/// Rotates every head of `x` `[R, H * 2P]`, whose rows are `width = H * 2P` wide.
+pub fn apply_rope(x: &mut [f32], width: usize, tables: &RopeTables) {
+    let pairs = tables.pairs;
+    let angles = tables.cos.chunks_exact(pairs).zip(tables.sin.chunks_exact(pairs));
+    for (row, (cos, sin)) in x.chunks_exact_mut(width).zip(angles) {
+        for head in row.chunks_exact_mut(2 * pairs) {
+            let (left, right) = head.split_at_mut(pairs);
+            for ((a, b), (cos, sin)) in left.iter_mut().zip(right).zip(cos.iter().zip(sin)) {
+                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_turn_by_their_angles() {
+        let tables = RopeTables::new([0, 3].into_iter(), &[std::f32::consts::FRAC_PI_6, 0.0], 1.0);
+        let mut x = [1.0, 2.0, 0.0, 5.0, 1.0, 2.0, 0.0, 5.0];
+        apply_rope(&mut x, 4, &tables);
+        assert_eq!(x[..4], [1.0, 2.0, 0.0, 5.0]);
+        for (got, want) in x[4..].iter().zip([0.0, 2.0, 1.0, 5.0]) {
+            assert!((got - want).abs() < 1e-6, "a quarter turn: {got} instead of {want}");
+        }
+    }
+}

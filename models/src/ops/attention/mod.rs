@@ -1,0 +1,85 @@
+//! Attention of single positions over keys that they share or do not share: prompts of any length, chains, trees.
+//!
+//! Every row names its keys and which of them it sees. There is no padding and no mask over a whole batch: a row cannot
+//! see anything but its own keys, and its result cannot depend on what else is in the step.
+
+mod batched;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::sync::RwLockReadGuard;
+
+use candle_core::{Layout, Result, Storage, Tensor};
+use ntl_kernels::{AttentionGroup, Heads, KvSlices};
+
+pub(crate) use batched::AttentionPlans;
+pub(crate) use rows::{AttentionRow, KeyValues, RelativeBias};
+
+use super::tensors::{slice, uses_kernels};
+
+/// Softmax attention.
+///
+/// Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head.
+/// * `q` `[R, H * D]`, one row per entry of `rows`, whose keys and values are `[N, G * D]`; returns `[R, H * D]`
+/// * `plans`: one for all layers of a step; only devices use it
+pub(crate) fn attend(
+    q: &Tensor,
+    rows: &[AttentionRow<'_>],
+    heads: Heads,
+    bias: Option<&RelativeBias>,
+    plans: &AttentionPlans,
+) -> Result<Tensor> {
+    let (count, width) = q.dims2()?;
+    debug_assert_eq!((count, width % heads.queries, heads.queries % heads.keys), (rows.len(), 0, 0));
+    if !uses_kernels(q) {
+        return batched::attend(q, rows, heads, bias, plans);
+    }
+    let (storage, layout) = q.storage_and_layout();
+    let locked: Vec<LockedGroup<'_>> =
+        rows.chunk_by(AttentionRow::shares_keys).map(LockedGroup::new).collect();
+    let groups = locked.iter().map(LockedGroup::slices).collect::<Result<Vec<_>>>()?;
+    let out = ntl_kernels::attend(slice(&storage, layout)?, &groups, heads, bias.map(|bias| &bias.values));
+    Tensor::from_vec(out, (count, width), q.device())
+}
+
+/// Read locks on the storage of keys and values.
+struct Locked<'a> {
+    keys: (RwLockReadGuard<'a, Storage>, &'a Layout),
+    values: (RwLockReadGuard<'a, Storage>, &'a Layout),
+}
+
+impl<'a> Locked<'a> {
+    fn new(kv: &'a KeyValues) -> Self {
+        Self { keys: kv.keys.storage_and_layout(), values: kv.values.storage_and_layout() }
+    }
+
+    fn slices(&self) -> Result<KvSlices<'_>> {
+        Ok(KvSlices {
+            keys: slice(&self.keys.0, self.keys.1)?,
+            values: slice(&self.values.0, self.values.1)?,
+        })
+    }
+}
+
+/// Rows with the same keys, and read locks on those.
+struct LockedGroup<'a> {
+    rows: &'a [AttentionRow<'a>],
+    own: Locked<'a>,
+    before: Vec<Locked<'a>>,
+}
+
+impl<'a> LockedGroup<'a> {
+    fn new(rows: &'a [AttentionRow<'a>]) -> Self {
+        let before = rows[0].before.iter().map(|kv| Locked::new(kv)).collect();
+        Self { rows, own: Locked::new(rows[0].kv), before }
+    }
+
+    fn slices(&self) -> Result<AttentionGroup<'_>> {
+        Ok(AttentionGroup {
+            before: self.before.iter().map(Locked::slices).collect::<Result<_>>()?,
+            own: self.own.slices()?,
+            queries: self.rows.iter().map(|row| row.query).collect(),
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! Which tensors the CPU kernels take, and their elements as plain slices.
+
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
+
+/// Whether the kernels of `ntl-kernels` compute with this tensor: f32 on the CPU.
+pub(crate) fn uses_kernels(tensor: &Tensor) -> bool {
+    #[cfg(test)]
+    if composed::is_on() {
+        return false;
+    }
+    tensor.device().is_cpu() && tensor.dtype() == DType::F32
+}
+
+/// The elements of a contiguous f32 CPU tensor.
+pub(super) fn slice<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
+    let (Storage::Cpu(CpuStorage::F32(values)), Some((from, to))) = (storage, layout.contiguous_offsets())
+    else {
+        candle_core::bail!("expected a contiguous f32 tensor on the CPU")
+    };
+    Ok(&values[from..to])
+}
+
+/// A copy of the elements of a contiguous f32 CPU tensor.
+pub(super) fn to_vec(tensor: &Tensor) -> Result<Vec<f32>> {
+    let (storage, layout) = tensor.storage_and_layout();
+    slice(&storage, layout).map(<[f32]>::to_vec)
+}
+
+/// The product of matrices. candle has none of bf16 on the CPU, where only tests need one.
+pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.device().is_cpu() && a.dtype() == DType::BF16 {
+        return a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?.to_dtype(DType::BF16);
+    }
+    a.matmul(b)
+}
+
+/// Runs what devices compute on the CPU, so that tests of it need no device.
+#[cfg(test)]
+pub(crate) mod composed {
+    use std::cell::Cell;
+
+    thread_local! {
+        static ON: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn is_on() -> bool {
+        ON.get()
+    }
+
+    /// Calls `run` with all operations of this thread composed of candle's.
+    pub(crate) fn during<T>(run: impl FnOnce() -> T) -> T {
+        ON.set(true);
+        let result = run();
+        ON.set(false);
+        result
+    }
+}
