@@ -66,8 +66,6 @@ def rooflines(results: dict) -> list[str]:
     ]
     for comparison in results["comparisons"]:
         roofline = comparison["roofline"]
-        if roofline["decode"] is None:
-            continue
         lines.append(
             f"| {comparison['model']} | {comparison['precision']} | {roofline['step_bytes'] / 1e6:.0f} MB "
             f"| {gigabytes(roofline['bandwidth']['read'])} GB/s | {gigabytes(roofline['decode'])} GB/s "

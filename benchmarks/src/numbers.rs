@@ -1,17 +1,17 @@
-//! Number methods beside greedy text on one checkpoint: what each costs, and how far from the exact answer it is.
+//! `ntl-bench numbers`: number methods beside greedy text on one checkpoint: what each costs, and how far from the exact
+//! answer it is.
 
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::bail;
-use ntl_core::engine::{
-    Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator, TextJob,
-};
-use ntl_core::numbers::{Estimation, GrammarLimits, Objective};
+use ntl_core::engine::{Event, Job, NumberMethod, NumberOutcome, Precision, Request, TextJob};
+use ntl_core::numbers::{Estimation, Objective};
 use ntl_engine::Engine;
 use ntl_models::LoadedModel;
 
-use crate::engine;
+use crate::setup::{engine, events, number_request, tree};
+use crate::stats::Spread;
+use crate::table::write_table;
 
 const QUESTIONS: [&str; 16] = [
     "What is 336 - -20?",
@@ -32,128 +32,117 @@ const QUESTIONS: [&str; 16] = [
     "What is -40 + 38?",
 ];
 
-/// Prompts in flight at once.
-const CONCURRENT: [usize; 2] = [1, 16];
+/// The method whose medians count as exact.
+const EXACT: &str = "tree 1e-4";
 
-/// One line of the table.
-struct Row {
+/// Numbers of requests in flight at once.
+const CONCURRENCIES: [usize; 2] = [1, 16];
+
+struct Method {
     name: &'static str,
     request: Request,
-    /// Of one answer to each question, by round.
-    times: Vec<Duration>,
+    /// Seconds that each round took for all questions.
+    seconds: Vec<f64>,
+    /// Of the last round; empty for text.
     outcomes: Vec<NumberOutcome>,
 }
 
-fn requests() -> Vec<Row> {
-    let row = |name, request| Row { name, request, times: Vec::new(), outcomes: Vec::new() };
-    let number = |name, method| {
-        let (limits, terminator) = (GrammarLimits::default(), Terminator::Any);
-        row(name, Request::Number(NumberJob { method, limits, terminator, range: None, after: None }))
+fn methods() -> Vec<Method> {
+    let method = |name, request| Method { name, request, seconds: Vec::new(), outcomes: Vec::new() };
+    let certain = |objective| {
+        let precision = Some(Precision { width: 0.0, objective, estimation: Estimation::default() });
+        number_request(NumberMethod::Tree { tolerance: 1e-3, nodes_max: 4096, precision })
     };
-    let tree = |tolerance, precision| NumberMethod::Tree { tolerance, nodes_max: 4096, precision };
-    let certain = |objective| Some(Precision { width: 0.0, objective, estimation: Estimation::default() });
-    let sample = |samples| NumberMethod::Sample { samples, seed: 1 };
+    let tree = |tolerance| number_request(tree(tolerance));
+    let sample = |samples| number_request(NumberMethod::Sample { samples, seed: 1 });
     vec![
-        row("greedy text", Request::Text(TextJob::default())),
-        number("tree, certain mode", tree(1e-3, certain(Objective::Mode))),
-        number("tree, certain median", tree(1e-3, certain(Objective::Median))),
-        number("tree 1e-2", tree(1e-2, None)),
-        number("tree 1e-3", tree(1e-3, None)),
-        number("tree 1e-4", tree(1e-4, None)),
-        number("sample 16", sample(16)),
-        number("sample 64", sample(64)),
-        number("sample 256", sample(256)),
+        method("greedy text", Request::Text(TextJob::default())),
+        method("tree, certain mode", certain(Objective::Mode)),
+        method("tree, certain median", certain(Objective::Median)),
+        method("tree 1e-2", tree(1e-2)),
+        method("tree 1e-3", tree(1e-3)),
+        method(EXACT, tree(1e-4)),
+        method("sample 16", sample(16)),
+        method("sample 64", sample(64)),
+        method("sample 256", sample(256)),
     ]
 }
 
 /// Measures all methods in turn and writes one Markdown table for each number of concurrent requests.
-///
-/// # Errors
-/// When a request fails, or the table cannot be written.
-pub fn table(loaded: LoadedModel, rounds: usize, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run(loaded: LoadedModel, rounds: usize, out: &mut dyn Write) -> anyhow::Result<()> {
     let prompts: Vec<Vec<u32>> =
         QUESTIONS.iter().map(|text| loaded.tokenizer.encode(text, true)).collect::<Result<_, _>>()?;
     let engine = engine(loaded)?;
-    for concurrent in CONCURRENT {
-        let mut rows = requests();
+    for concurrency in CONCURRENCIES {
+        let mut methods = methods();
         for _ in 0..rounds {
-            for row in &mut rows {
-                measure(&engine, &prompts, concurrent, row)?;
+            for method in &mut methods {
+                measure(&engine, &prompts, concurrency, method)?;
             }
         }
-        write_table(&mut rows, concurrent, out)?;
+        writeln!(out, "{concurrency} at a time, {} questions:\n", QUESTIONS.len())?;
+        write_methods(&methods, out)?;
+        writeln!(out)?;
     }
     Ok(())
 }
 
-/// Asks every question once, `concurrent` of them at a time.
-fn measure(engine: &Engine, prompts: &[Vec<u32>], concurrent: usize, row: &mut Row) -> anyhow::Result<()> {
-    row.outcomes.clear();
+/// Asks every question once, `concurrency` of them at a time.
+fn measure(
+    engine: &Engine,
+    prompts: &[Vec<u32>],
+    concurrency: usize,
+    method: &mut Method,
+) -> anyhow::Result<()> {
+    method.outcomes.clear();
     let started = Instant::now();
-    for together in prompts.chunks(concurrent) {
-        let job = |prompt: &Vec<u32>| Job::new(prompt.clone(), row.request.clone());
+    for group in prompts.chunks(concurrency) {
+        let job = |prompt: &Vec<u32>| Job::new(prompt.clone(), method.request.clone());
         let answers: Vec<_> =
-            together.iter().map(|prompt| engine.submit(job(prompt))).collect::<Result<_, _>>()?;
-        for mut answer in answers {
-            while let Some(event) = answer.next_blocking() {
-                match event {
-                    Event::Number(outcome) => row.outcomes.push(outcome),
-                    Event::Failed(error) => bail!(error),
-                    Event::Prompt(_) | Event::Text { .. } | Event::Finished { .. } | Event::Scored(_) => {}
-                }
+            group.iter().map(|prompt| engine.submit(job(prompt))).collect::<Result<_, _>>()?;
+        for event in answers.into_iter().flat_map(events) {
+            if let Event::Number(outcome) = event? {
+                method.outcomes.push(outcome);
             }
         }
     }
-    row.times.push(started.elapsed());
+    method.seconds.push(started.elapsed().as_secs_f64());
     Ok(())
 }
 
-fn write_table(rows: &mut [Row], concurrent: usize, out: &mut dyn Write) -> anyhow::Result<()> {
-    let exact: Vec<f64> =
-        rows.iter().find(|row| row.name == "tree 1e-4").map_or(vec![], |row| medians(&row.outcomes));
-    let text = rows.first_mut().map_or(f64::NAN, |row| median_seconds(&mut row.times));
-    writeln!(out, "{concurrent} at a time, {} questions:\n", QUESTIONS.len())?;
-    writeln!(out, "| method | time | × greedy text | rows | rows/s | passes | open mass | median off by |")?;
-    writeln!(out, "|---|---:|---:|---:|---:|---:|---:|---:|")?;
-    for row in rows {
-        let seconds = median_seconds(&mut row.times);
-        write!(
-            out,
-            "| {} | {:.1} ms | {:.2} |",
-            row.name,
-            seconds * 1e3 / QUESTIONS.len() as f64,
-            seconds / text
-        )?;
-        if row.outcomes.is_empty() {
-            writeln!(out, " | | | | |")?;
-            continue;
-        }
-        let mean = |of: fn(&NumberOutcome) -> f64| {
-            row.outcomes.iter().map(of).sum::<f64>() / row.outcomes.len() as f64
+fn write_methods(methods: &[Method], out: &mut dyn Write) -> anyhow::Result<()> {
+    let seconds = |method: &Method| Spread::of(method.seconds.iter().copied()).median;
+    let text_seconds = methods.first().map_or(f64::NAN, seconds);
+    let exact = methods.iter().find(|method| method.name == EXACT);
+    let exact = exact.map_or(vec![], |method| medians(&method.outcomes));
+    let header =
+        ["method", "time", "× greedy text", "rows", "rows/s", "passes", "open mass", "median off by"];
+    let row = |method: &Method| {
+        let (seconds, outcomes) = (seconds(method), &method.outcomes);
+        let time = format!("{:.1} ms", seconds * 1e3 / QUESTIONS.len() as f64);
+        let ratio = format!("{:.2}", seconds / text_seconds);
+        let [rows, rate, passes, open, off] = if outcomes.is_empty() {
+            [const { String::new() }; 5]
+        } else {
+            let sum = |of: fn(&NumberOutcome) -> f64| outcomes.iter().map(of).sum::<f64>();
+            let count = outcomes.len() as f64;
+            let rows = sum(|outcome| outcome.nodes as f64);
+            let distances = medians(outcomes).into_iter().zip(&exact).map(|(got, want)| (got - want).abs());
+            let off = distances.sum::<f64>() / count;
+            [
+                format!("{:.1}", rows / count),
+                format!("{:.0}", rows / seconds),
+                format!("{:.1}", sum(|outcome| outcome.forward_passes as f64) / count),
+                format!("{:.4}", sum(|outcome| outcome.distribution.mass().open) / count),
+                // A few draws may not hold a single number, and then have no median.
+                if off.is_finite() { format!("{off:.2}") } else { "no number".to_owned() },
+            ]
         };
-        let off =
-            medians(&row.outcomes).iter().zip(&exact).map(|(got, want)| (got - want).abs()).sum::<f64>()
-                / row.outcomes.len() as f64;
-        // A few draws may not hold a single number, and then have no median.
-        let off = if off.is_finite() { format!("{off:.2}") } else { "no number".to_owned() };
-        writeln!(
-            out,
-            " {:.1} | {:.0} | {:.1} | {:.4} | {off} |",
-            mean(|outcome| outcome.nodes as f64),
-            row.outcomes.iter().map(|outcome| outcome.nodes as f64).sum::<f64>() / seconds,
-            mean(|outcome| outcome.forward_passes as f64),
-            mean(|outcome| outcome.distribution.mass().open)
-        )?;
-    }
-    writeln!(out)?;
-    Ok(())
+        [method.name.to_owned(), time, ratio, rows, rate, passes, open, off]
+    };
+    Ok(write_table(out, 1, header, methods.iter().map(row))?)
 }
 
 fn medians(outcomes: &[NumberOutcome]) -> Vec<f64> {
     outcomes.iter().map(|outcome| outcome.distribution.quantile(0.5).unwrap_or(f64::NAN)).collect()
-}
-
-fn median_seconds(times: &mut [Duration]) -> f64 {
-    times.sort();
-    times.get(times.len() / 2).map_or(f64::NAN, Duration::as_secs_f64)
 }

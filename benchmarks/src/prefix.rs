@@ -1,23 +1,23 @@
-//! `ntl-bench prefix`: questions behind the same worked examples, with and without the cache of prompts' beginnings.
+//! `ntl-bench prefix`: questions behind the same worked examples, with and without the prefix cache.
 //!
-//! Every setting loads the model anew. The first request finds nothing in the cache and is told apart; the others then
-//! come so many at a time, each group when the one before is answered.
+//! Every setting loads the model anew. The first request finds an empty cache and is reported by itself. The others are sent
+//! in groups, each group when the one before is answered.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
-use ntl_core::engine::{Event, Job, Prompt, Request, TextJob};
+use anyhow::{Context, ensure};
+use ntl_core::engine::{Job, Prompt, Request, TextJob};
 use ntl_engine::Engine;
-use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
-use ntl_models::{DtypeChoice, LoadOptions, load};
+use ntl_models::{DtypeChoice, LoadOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::engine;
-use crate::load::Workload;
-use crate::spread::Spread;
+use crate::load::workload::arithmetic_questions;
+use crate::setup::{self, engine, events};
+use crate::stats::Spread;
+use crate::table::write_table;
 
 /// Prompts that begin alike.
 #[derive(Debug, clap::Args)]
@@ -48,75 +48,66 @@ pub struct PrefixArgs {
     json: bool,
 }
 
-/// A question with its answer.
 #[derive(Debug, Clone, Deserialize)]
 struct Item {
     question: String,
     answer: String,
 }
 
-/// What one setting showed.
 #[derive(Debug, Serialize)]
 struct Row {
     cached: bool,
     concurrent: usize,
     /// Until the first token of the first request.
     first_request_seconds: f64,
-    /// Until the first token of each other one, from when its group was sent.
+    /// Until the first token of each other request, from when its group was sent.
     first_seconds: Spread,
-    /// Tokens of the other prompts by the time until the last of each group had its first token.
+    /// Tokens of the other prompts, divided by the time until the last request of each group had its first token.
     prompt_tokens_per_second: f64,
 }
 
-/// Measures as the arguments say.
-///
-/// # Errors
-/// When the model does not load or is none that shares beginnings, a request fails, or the output cannot be written.
 pub fn run(args: &PrefixArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     ensure!(args.concurrent.iter().all(|&level| level > 0), "--concurrent must be at least 1");
-    ensure!(args.requests > 0 && args.new_tokens > 0, "there has to be a request, and a token");
+    ensure!(args.requests > 0 && args.new_tokens > 0, "--requests and --new-tokens must be at least 1");
     let items = items(args)?;
     let (mut rows, mut tokens) = (Vec::new(), 0);
     for &concurrent in &args.concurrent {
         for cached in [false, true] {
             let (engine, prompts) = open(args, &items, cached)?;
             tokens = prompts.iter().map(Prompt::len).sum::<usize>() / prompts.len().max(1);
-            rows.push(measure(args, &engine, &prompts, (cached, concurrent))?);
+            rows.push(measure(args, &engine, &prompts, cached, concurrent)?);
         }
     }
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
-        return Ok(());
+        return Ok(writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?);
     }
     writeln!(out, "{} examples, prompts of {tokens} tokens on average\n", args.shots)?;
-    writeln!(out, "| cache | at once | first request ms | time to first token ms | prompt tokens/s |")?;
-    writeln!(out, "|---|---:|---:|---:|---:|")?;
-    for row in rows {
-        let (cache, first) = (if row.cached { "on" } else { "off" }, row.first_request_seconds * 1e3);
-        let (others, rate) = (row.first_seconds.times(1e3), row.prompt_tokens_per_second);
-        writeln!(out, "| {cache} | {} | {first:.0} | {others:.0} | {rate:.0} |", row.concurrent)?;
-    }
-    Ok(())
+    let header = ["cache", "at once", "first request ms", "time to first token ms", "prompt tokens/s"];
+    let cells = rows.iter().map(|row| {
+        [
+            if row.cached { "on" } else { "off" }.to_owned(),
+            row.concurrent.to_string(),
+            format!("{:.0}", row.first_request_seconds * 1e3),
+            format!("{:.0}", row.first_seconds.times(1e3)),
+            format!("{:.0}", row.prompt_tokens_per_second),
+        ]
+    });
+    Ok(write_table(out, 1, header, cells)?)
 }
 
-/// The examples, the first question, and the others.
+/// The worked examples, then the question of the first request, then those of the others.
 fn items(args: &PrefixArgs) -> anyhow::Result<Vec<Item>> {
-    let wanted = args.shots + 1 + args.requests;
-    let items = match &args.data {
-        Some(file) => read(file, wanted)?,
-        None => made_up(wanted),
-    };
-    ensure!(items.len() == wanted, "{} questions are too few for {wanted}", items.len());
+    let count = args.shots + 1 + args.requests;
+    let Some(file) = &args.data else { return Ok(made_up(count)) };
+    let place = file.display();
+    let text = setup::read(file)?;
+    let item = |line| serde_json::from_str(line).with_context(|| format!("{place}: {line}"));
+    let items: Vec<Item> = text.lines().take(count).map(item).collect::<Result<_, _>>()?;
+    ensure!(items.len() == count, "{place} holds {} questions, {count} are needed", items.len());
     Ok(items)
 }
 
-fn read(file: &Path, count: usize) -> anyhow::Result<Vec<Item>> {
-    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    let item = |line| serde_json::from_str(line).with_context(|| format!("{}: {line}", file.display()));
-    text.lines().take(count).map(item).collect()
-}
-
-/// As long as those of GSM8K are.
+/// About as long as those of GSM8K.
 fn made_up(count: usize) -> Vec<Item> {
     let item = |sum: String| {
         Item {
@@ -129,7 +120,7 @@ fn made_up(count: usize) -> Vec<Item> {
             .to_owned(),
     }
     };
-    Workload::arithmetic(count, 0).into_iter().map(item).collect()
+    arithmetic_questions(count, 0).into_iter().map(item).collect()
 }
 
 fn open(args: &PrefixArgs, items: &[Item], cached: bool) -> anyhow::Result<(Engine, Vec<Prompt>)> {
@@ -137,11 +128,11 @@ fn open(args: &PrefixArgs, items: &[Item], cached: bool) -> anyhow::Result<(Engi
     if !cached {
         options.prefix_bytes_max = 0;
     }
-    let loaded = load(&CheckpointFiles::folder(&args.model)?, options)?;
+    let loaded = setup::open(Some(&args.model), options)?;
     let info = loaded.model.info();
     ensure!(
         !info.encoder_decoder,
-        "a {} shares no beginnings: every token of a prompt sees all others",
+        "{} cannot share prefixes: each token of an encoder's prompt attends to all others",
         info.kind
     );
     let prompts = prompts(&loaded.tokenizer, items, args.shots)?;
@@ -163,14 +154,14 @@ fn measure(
     args: &PrefixArgs,
     engine: &Engine,
     prompts: &[Prompt],
-    (cached, concurrent): (bool, usize),
+    cached: bool,
+    concurrent: usize,
 ) -> anyhow::Result<Row> {
-    let (first, others) = prompts.split_first().context("there is no prompt")?;
-    let ask = |prompts: &[Prompt]| group(engine, prompts, args.new_tokens);
-    let first = ask(std::slice::from_ref(first))?;
+    let (first, others) = prompts.split_at(1);
+    let first = first_tokens(engine, first, args.new_tokens)?;
     let (mut times, mut waited) = (Vec::new(), Duration::ZERO);
     for group in others.chunks(concurrent) {
-        let group = ask(group)?;
+        let group = first_tokens(engine, group, args.new_tokens)?;
         waited += group.iter().max().copied().unwrap_or_default();
         times.extend(group);
     }
@@ -184,30 +175,26 @@ fn measure(
     })
 }
 
-/// Asks all prompts at once and says how long each waited for its first token.
-fn group(engine: &Engine, prompts: &[Prompt], new_tokens: usize) -> anyhow::Result<Vec<Duration>> {
+/// Sends all prompts at once; returns how long each waited for its first token.
+fn first_tokens(engine: &Engine, prompts: &[Prompt], new_tokens: usize) -> anyhow::Result<Vec<Duration>> {
     let text = TextJob { max_tokens: new_tokens, min_tokens: new_tokens, ..TextJob::default() };
     let job = |prompt: &Prompt| Job::new(prompt.clone(), Request::Text(text.clone()));
     let started = Instant::now();
     let answers = engine.submit_all(prompts.iter().map(job).collect())?;
     // Each answer has a reader of its own, since they begin in any order.
     std::thread::scope(|scope| {
-        let readers: Vec<_> = answers
-            .into_iter()
-            .map(|mut answer| {
-                scope.spawn(move || {
-                    let mut first = None;
-                    while let Some(event) = answer.next_blocking() {
-                        match event {
-                            Event::Failed(error) => bail!(error),
-                            _ => first.get_or_insert_with(|| started.elapsed()),
-                        };
-                    }
-                    first.context("an answer had no tokens")
-                })
+        let read = |answer| {
+            scope.spawn(move || {
+                let mut first = None;
+                for event in events(answer) {
+                    event?;
+                    first.get_or_insert_with(|| started.elapsed());
+                }
+                first.context("an answer has no tokens")
             })
-            .collect();
-        readers.into_iter().map(|reader| reader.join().ok().context("a reader failed")?).collect()
+        };
+        let readers: Vec<_> = answers.into_iter().map(read).collect();
+        readers.into_iter().map(|reader| reader.join().ok().context("a reader panicked")?).collect()
     })
 }
 
@@ -217,7 +204,7 @@ mod tests {
 
     #[test]
     fn prompts_share_their_examples_and_differ_in_their_questions() {
-        let tokenizer = crate::demo().unwrap().tokenizer;
+        let tokenizer = setup::demo().unwrap().tokenizer;
         let prompts = prompts(&tokenizer, &made_up(5), 3).unwrap();
         let [one, two] = &prompts[..] else { panic!("{} prompts", prompts.len()) };
         let shared = one.tokens.iter().zip(&two.tokens).take_while(|(a, b)| a == b).count();

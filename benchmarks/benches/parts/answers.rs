@@ -3,9 +3,8 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use ntl_bench::{demo, engine};
-use ntl_core::engine::{Job, NumberJob, NumberMethod, Request, Terminator, TextJob};
-use ntl_core::numbers::GrammarLimits;
+use ntl_bench::setup::{demo, engine, number_request, tree};
+use ntl_core::engine::{Job, Request, TextJob};
 
 const QUESTIONS: [&str; 4] =
     ["What is 336 - -20?", "What is -17 + 4?", "Calculate 481 + 132.", "What is 77 - 1533?"];
@@ -14,18 +13,10 @@ pub(crate) fn answers(criterion: &mut Criterion) {
     let loaded = demo().unwrap();
     let prompts: Vec<_> = QUESTIONS.iter().map(|text| loaded.tokenizer.encode(text, true).unwrap()).collect();
     let engine = engine(loaded).unwrap();
-    let text = TextJob::default();
-    let number = |tolerance| NumberJob {
-        method: NumberMethod::Tree { tolerance, nodes_max: 4096, precision: None },
-        limits: GrammarLimits::default(),
-        terminator: Terminator::Any,
-        range: None,
-        after: None,
-    };
     let requests = [
-        ("text", Request::Text(text)),
-        ("number 1e-2", Request::Number(number(1e-2))),
-        ("number 1e-3", Request::Number(number(1e-3))),
+        ("text", Request::Text(TextJob::default())),
+        ("number 1e-2", number_request(tree(1e-2))),
+        ("number 1e-3", number_request(tree(1e-3))),
     ];
     let mut group = criterion.benchmark_group("answer");
     for concurrent in [1, 16] {

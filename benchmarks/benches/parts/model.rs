@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use ntl_bench::demo;
+use ntl_bench::setup::demo;
 use ntl_core::engine::{BatchModel, ContextRequest, PathRow, Prompt, Row};
 
 const ROWS: [u64; 3] = [1, 8, 32];
@@ -14,8 +14,8 @@ fn timed(model: &mut dyn BatchModel, requests: &[ContextRequest<'_>]) -> (Durati
     let started = Instant::now();
     let opened = model.open(requests).unwrap();
     let opening = started.elapsed();
-    let row = |(context, token)| Row { context, path: PathRow::new(None, token) };
-    let rows: Vec<Row> = opened.iter().map(|opened| row((opened.context, opened.first_token))).collect();
+    let row = |context, token| Row { context, path: PathRow::new(None, token) };
+    let rows: Vec<Row> = opened.iter().map(|opened| row(opened.context, opened.first_token)).collect();
     let started = Instant::now();
     black_box(model.step(&rows).unwrap());
     let stepping = started.elapsed();

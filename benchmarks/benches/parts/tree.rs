@@ -5,9 +5,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion};
-use ntl_bench::demo;
-use ntl_core::engine::{Job, NumberJob, NumberMethod, Request, Terminator};
-use ntl_core::numbers::GrammarLimits;
+use ntl_bench::setup::{demo, number_request, tree};
+use ntl_core::engine::Job;
 use ntl_core::scripted::ScriptedModel;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 
@@ -25,16 +24,10 @@ pub(crate) fn expansion(criterion: &mut Criterion) {
     let (engine, _thread) = Engine::spawn(Box::new(model), vocabulary, limits, observer).unwrap();
     let mut group = criterion.benchmark_group("tree");
     for tolerance in [1e-2, 1e-3] {
-        let job = Request::Number(NumberJob {
-            method: NumberMethod::Tree { tolerance, nodes_max: 4096, precision: None },
-            limits: GrammarLimits::default(),
-            terminator: Terminator::Any,
-            range: None,
-            after: None,
-        });
+        let request = number_request(tree(tolerance));
         group.bench_function(BenchmarkId::from_parameter(tolerance), |bencher| {
             bencher.iter(|| {
-                let mut answer = engine.submit(Job::new(vec![3], job.clone())).unwrap();
+                let mut answer = engine.submit(Job::new(vec![3], request.clone())).unwrap();
                 while let Some(event) = answer.next_blocking() {
                     black_box(event);
                 }

@@ -1,20 +1,21 @@
-//! `ntl-bench decode`: what is measured in which order, and how it is told: a table, JSON, or an answer to each line of
-//! standard input, so that another program can alternate between this one and others.
+//! `ntl-bench decode`: measures batches in turn and writes a table or JSON. With `--batch -` it answers one command a line
+//! of standard input, so that another program can alternate between this one and others.
 
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, load};
+use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::roofline::Roofline;
 use super::{Decoder, Run, parse_prompts, random_prompts};
-use crate::spread::Spread;
+use crate::setup;
+use crate::stats::Spread;
+use crate::table::write_table;
 
-/// Runs of one row that the roofline is drawn by.
+/// Timed runs of one row behind the roofline.
 const ROOFLINE_RUNS: usize = 5;
 
 /// Greedy decoding in this process, without a server.
@@ -33,13 +34,13 @@ pub struct DecodeArgs {
     #[arg(long, default_value_t = 32)]
     new_tokens: usize,
     /// Prompts at once, several separated by commas. `-` reads lines from standard input and answers each with a line of
-    /// JSON: `8` measures a batch of 8, `ids 8` says what it decodes, `roofline` compares with memory
+    /// JSON: `8` measures a batch of 8, `ids 8` returns the ids it decodes, `roofline` compares with memory
     #[arg(long, default_value = "1,8,32")]
     batch: String,
     /// Threads to compute with. Default: all processors
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Where it runs: auto, cpu, cuda or cuda:N
+    /// Device: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     device: DeviceChoice,
     /// Element type of the weights in memory
@@ -53,7 +54,6 @@ pub struct DecodeArgs {
     json: bool,
 }
 
-/// The measurements of one batch.
 #[derive(Serialize)]
 struct Row {
     batch: usize,
@@ -64,12 +64,11 @@ struct Row {
     ids: Vec<Vec<u32>>,
 }
 
-/// Measures as the arguments say.
-///
-/// # Errors
-/// When the checkpoint does not load, a request fails, or the output cannot be written.
 pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    ensure!(args.new_tokens > 0 && args.prompt_tokens > 0, "there has to be a token");
+    ensure!(
+        args.new_tokens > 0 && args.prompt_tokens > 0,
+        "--prompt-tokens and --new-tokens must be at least 1"
+    );
     let threads = args.threads.unwrap_or(0);
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
     let decoder = open(args)?;
@@ -85,31 +84,30 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let roofline = roofline(args, &decoder)?;
     if args.json {
         let all = json!({ "about": about(args, &decoder), "batches": rows, "roofline": roofline });
-        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
-        return Ok(());
+        return Ok(writeln!(out, "{all:#}")?);
     }
-    write_table(&rows, out)?;
-    writeln!(out, "\n{}", roofline.line())?;
-    Ok(())
+    let cells = rows.iter().map(|row| {
+        let [first, step] = [row.first_seconds, row.step_seconds].map(|seconds| seconds.times(1e3));
+        let rate = row.tokens_per_second;
+        [row.batch.to_string(), format!("{rate:.1}"), format!("{first:.1}"), format!("{step:.2}")]
+    });
+    write_table(out, 0, ["batch", "tokens/s", "first token ms", "step ms"], cells)?;
+    Ok(writeln!(out, "\n{}", roofline.line())?)
 }
 
 fn open(args: &DecodeArgs) -> anyhow::Result<Decoder> {
     let options =
         LoadOptions { device: args.device, dtype: args.dtype, prefix_bytes_max: 0, ..LoadOptions::default() };
-    let loaded = load(&CheckpointFiles::folder(&args.model)?, options)?;
+    let loaded = setup::open(Some(&args.model), options)?;
     let prompts = match &args.ids {
         None => random_prompts(loaded.model.info(), 64, args.prompt_tokens),
-        Some(file) => {
-            let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-            parse_prompts(&text).with_context(|| file.display().to_string())?
-        }
+        Some(file) => parse_prompts(&setup::read(file)?).with_context(|| file.display().to_string())?,
     };
-    Decoder::new(loaded, prompts, args.new_tokens)
+    Ok(Decoder { engine: setup::engine(loaded)?, prompts, new_tokens: args.new_tokens })
 }
 
-/// What a reader has to know of all figures.
 fn about(args: &DecodeArgs, decoder: &Decoder) -> Value {
-    let info = decoder.info();
+    let info = decoder.engine.info();
     json!({
         "name": "ntl", "version": env!("CARGO_PKG_VERSION"), "model": args.model, "kind": info.kind,
         "dtype": info.dtype, "parameters": info.parameters, "threads": rayon::current_num_threads(),
@@ -145,16 +143,7 @@ fn roofline(args: &DecodeArgs, decoder: &Decoder) -> anyhow::Result<Roofline> {
     decoder.run(1)?;
     let steps: Vec<f64> =
         (0..ROOFLINE_RUNS).map(|_| Ok(decoder.run(1)?.step_seconds)).collect::<anyhow::Result<_>>()?;
-    Roofline::of(&args.model, &decoder.info().dtype, &steps, &args.device.open()?)
-}
-
-fn write_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "| batch | tokens/s | first token ms | step ms |\n|---:|---:|---:|---:|")?;
-    for row in rows {
-        let [first, step] = [row.first_seconds, row.step_seconds].map(|seconds| seconds.times(1e3));
-        writeln!(out, "| {} | {:.1} | {first:.1} | {step:.2} |", row.batch, row.tokens_per_second)?;
-    }
-    Ok(())
+    Roofline::of(&args.model, &decoder.engine.info().dtype, &steps, &args.device.open()?)
 }
 
 /// Answers each line of standard input until it ends.
@@ -167,7 +156,7 @@ fn serve(args: &DecodeArgs, decoder: &Decoder, out: &mut dyn Write) -> anyhow::R
     for line in io::stdin().lock().lines() {
         let line = line?;
         let batch =
-            |text: &str| text.trim().parse::<usize>().with_context(|| format!("`{line}` is no command"));
+            |text: &str| text.trim().parse::<usize>().with_context(|| format!("`{line}` is not a command"));
         answer(match line.strip_prefix("ids ") {
             _ if line == "roofline" => serde_json::to_value(roofline(args, decoder)?)?,
             Some(rest) => json!({ "ids": decoder.ids(batch(rest)?)? }),

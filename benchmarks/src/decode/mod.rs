@@ -1,69 +1,50 @@
-//! Greedy decoding in this process, as other libraries' `generate` does it: encoder or prompt, then so many tokens.
+//! Greedy decoding in this process, as other libraries' `generate` does it: the encoder or the prompt, then a fixed number
+//! of tokens.
 //!
-//! In: token ids. Out: seconds, and the greedy ids by a run that is not timed. The end of sequence is never chosen
-//! ([`TextJob::min_tokens`]), so that every run has the same length. Not here: what is printed ([`command`]).
+//! In: token ids. Out: seconds; the greedy ids come from a run that is not timed. [`TextJob::min_tokens`] keeps the end of
+//! sequence from being chosen, so that every run has the same length. [`command`] prints the results.
 
 pub mod command;
 pub mod roofline;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use ntl_core::engine::{Event, Job, ModelInfo, Request, TextJob};
-use ntl_engine::{Engine, JobEvents};
-use ntl_models::LoadedModel;
+use ntl_engine::Engine;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use crate::engine;
+use crate::setup::events;
 
-/// A model and what to ask it.
 pub struct Decoder {
-    engine: Engine,
-    /// Asked in turn, from the first again when they are used up.
-    prompts: Vec<Vec<u32>>,
-    new_tokens: usize,
+    pub engine: Engine,
+    /// A batch takes them in order and begins again with the first when it is larger.
+    pub prompts: Vec<Vec<u32>>,
+    pub new_tokens: usize,
 }
 
-/// One timed run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Run {
-    /// Prompts at once.
     pub batch: usize,
     /// From the ids of the prompts to the last token of the last answer.
     pub seconds: f64,
-    /// Until the first token.
+    /// Until the first token of any answer.
     pub first_seconds: f64,
     /// From one token of an answer to the next, on average.
     pub step_seconds: f64,
-    /// New tokens a second, of all answers together.
+    /// Of all answers together.
     pub tokens_per_second: f64,
 }
 
 impl Decoder {
-    /// # Errors
-    /// When the operating system gives no thread.
-    pub fn new(loaded: LoadedModel, prompts: Vec<Vec<u32>>, new_tokens: usize) -> anyhow::Result<Self> {
-        Ok(Self { engine: engine(loaded)?, prompts, new_tokens })
-    }
-
-    /// What is loaded.
-    pub fn info(&self) -> &ModelInfo {
-        self.engine.info()
-    }
-
-    /// Decodes so many prompts at once.
-    ///
-    /// # Errors
-    /// When the engine refuses or fails.
     pub fn run(&self, batch: usize) -> anyhow::Result<Run> {
         let started = Instant::now();
-        let mut answers = self.engine.submit_all(self.jobs(batch, None))?;
         let mut first = None;
-        for answer in &mut answers {
-            while let Some(event) = next(answer)? {
-                if let Event::Text { .. } = event {
+        for answer in self.engine.submit_all(self.jobs(batch, None))? {
+            for event in events(answer) {
+                if let Event::Text { .. } = event? {
                     first.get_or_insert_with(|| started.elapsed());
                 }
             }
@@ -80,21 +61,18 @@ impl Decoder {
     }
 
     /// The ids that [`Decoder::run`] decodes.
-    ///
-    /// # Errors
-    /// When the engine refuses or fails.
     pub fn ids(&self, batch: usize) -> anyhow::Result<Vec<Vec<u32>>> {
-        let answers = self.engine.submit_all(self.jobs(batch, Some(0)))?;
-        let ids = |mut answer: JobEvents| {
+        let mut rows = Vec::new();
+        for answer in self.engine.submit_all(self.jobs(batch, Some(0)))? {
             let mut ids = Vec::new();
-            while let Some(event) = next(&mut answer)? {
-                if let Event::Text { token: Some(decoded), .. } = event {
+            for event in events(answer) {
+                if let Event::Text { token: Some(decoded), .. } = event? {
                     ids.push(decoded.token.id);
                 }
             }
-            Ok(ids)
-        };
-        answers.into_iter().map(ids).collect()
+            rows.push(ids);
+        }
+        Ok(rows)
     }
 
     fn jobs(&self, batch: usize, logprobs: Option<usize>) -> Vec<Job> {
@@ -105,14 +83,7 @@ impl Decoder {
     }
 }
 
-fn next(answer: &mut JobEvents) -> anyhow::Result<Option<Event>> {
-    match answer.next_blocking() {
-        Some(Event::Failed(error)) => bail!(error),
-        event => Ok(event),
-    }
-}
-
-/// Prompts of random ids, the same for the same seed; those of encoders end as their texts do.
+/// Prompts of random ids, the same in every run; those of encoders end with the end of sequence, as tokenized texts do.
 pub fn random_prompts(info: &ModelInfo, count: usize, tokens: usize) -> Vec<Vec<u32>> {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let end = info.eos_ids.first().filter(|_| info.encoder_decoder).copied();
@@ -127,33 +98,30 @@ pub fn random_prompts(info: &ModelInfo, count: usize, tokens: usize) -> Vec<Vec<
 }
 
 /// Reads prompts: one a line, ids separated by spaces.
-///
-/// # Errors
-/// When a line is empty or holds anything else.
 pub fn parse_prompts(text: &str) -> anyhow::Result<Vec<Vec<u32>>> {
-    let prompt = |(line, text): (usize, &str)| -> anyhow::Result<Vec<u32>> {
-        let id =
-            |word: &str| word.parse().with_context(|| format!("line {}: `{word}` is no token id", line + 1));
-        let ids: Vec<u32> = text.split_whitespace().map(id).collect::<Result<_, _>>()?;
-        if ids.is_empty() {
-            bail!("line {} holds no token ids", line + 1)
+    let mut prompts = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        let mut ids = Vec::new();
+        for word in text.split_whitespace() {
+            ids.push(word.parse().with_context(|| format!("line {line}: `{word}` is no token id"))?);
         }
-        Ok(ids)
-    };
-    let prompts: Vec<_> = text.lines().enumerate().map(prompt).collect::<Result<_, _>>()?;
-    if prompts.is_empty() { bail!("there are no prompts") } else { Ok(prompts) }
+        ensure!(!ids.is_empty(), "line {line} holds no token ids");
+        prompts.push(ids);
+    }
+    ensure!(!prompts.is_empty(), "there are no prompts");
+    Ok(prompts)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo;
+    use crate::setup::{demo, engine};
 
     #[test]
     fn every_answer_has_as_many_tokens_as_were_asked_for_alone_and_in_a_batch() {
         let loaded = demo().unwrap();
         let prompts = random_prompts(loaded.model.info(), 3, 8);
-        let decoder = Decoder::new(loaded, prompts, 20).unwrap();
+        let decoder = Decoder { engine: engine(loaded).unwrap(), prompts, new_tokens: 20 };
         let (one, four) = (decoder.ids(1).unwrap(), decoder.ids(4).unwrap());
         assert!(four.iter().all(|ids| ids.len() == 20), "{four:?}");
         assert_eq!((&one[0], &four[0]), (&four[0], &four[3]));

@@ -1,33 +1,28 @@
-//! How near decoding comes to what memory allows: bytes of weights that a step has to read, beside the bandwidth that
+//! How near decoding comes to what memory allows: the bytes of weights that a step has to read, beside the bandwidth that
 //! this process measures.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::hint::black_box;
-use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::bail;
 use candle_core::{DType, Device, Tensor};
+use ntl_models::checkpoint::{CheckpointFiles, Weights};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::spread::Spread;
+use crate::stats::Spread;
 
 /// Far beyond every cache.
 const BUFFER_BYTES: usize = 512 << 20;
 
-/// What one task reads or copies at a time.
+/// Read or copied by one task.
 const CHUNK_WORDS: usize = 1 << 17;
 
-/// How often each is measured.
 const ROUNDS: usize = 7;
 
-/// Largest table of tensors that is taken for one.
-const TABLE_BYTES_MAX: u64 = 100 << 20;
-
-/// Copies between two waits for a device.
+/// Copies between two synchronisations with a device.
 const DEVICE_COPIES: usize = 20;
 
 /// Bytes a second that all threads of the process move together, or that a device moves within its memory.
@@ -35,12 +30,12 @@ const DEVICE_COPIES: usize = 20;
 pub struct Bandwidth {
     /// Of a sum over a buffer; not measured on devices.
     pub read: Option<Spread>,
-    /// Of a copy, bytes read and bytes written counted both.
+    /// Of a copy; bytes read and bytes written both count.
     pub copy: Spread,
 }
 
 impl Bandwidth {
-    /// Measures for about a second.
+    /// Takes about a second.
     pub fn measure() -> Self {
         let words = BUFFER_BYTES / size_of::<u64>();
         let (from, mut to) = (vec![1u64; words], vec![2u64; words]);
@@ -56,10 +51,7 @@ impl Bandwidth {
         Self { read: Some(read), copy: bytes_per_second(2 * BUFFER_BYTES, copy) }
     }
 
-    /// The same of a device, which copies so many bytes only.
-    ///
-    /// # Errors
-    /// When it has no room, or does not answer.
+    /// Copies `bytes` within a device's memory.
     pub fn measure_on(device: &Device, bytes: usize) -> anyhow::Result<Self> {
         let buffer = Tensor::zeros(bytes, DType::U8, device)?;
         let copies = || -> anyhow::Result<f64> {
@@ -76,7 +68,7 @@ impl Bandwidth {
         Ok(Self { read: None, copy: Spread::of(rounds) })
     }
 
-    /// What decoding is held against: reading, or copying where that is all that is measured.
+    /// What decoding is compared with: reading, or copying where only that is measured.
     fn limit(&self) -> Spread {
         self.read.unwrap_or(self.copy)
     }
@@ -92,37 +84,30 @@ fn bytes_per_second(bytes: usize, mut work: impl FnMut()) -> Spread {
     Spread::of((0..ROUNDS).map(round))
 }
 
-/// What a step reads, and how fast it does.
 #[derive(Debug, Clone, Serialize)]
 pub struct Roofline {
-    /// Measured in this process.
     pub bandwidth: Bandwidth,
     /// Weights that a step of any number of rows reads at least once.
     pub step_weights: u64,
-    /// Their bytes in memory, where the element type is known.
-    pub step_bytes: Option<f64>,
+    pub step_bytes: f64,
     /// Bytes of weights a second that steps of one row read.
-    pub decode: Option<Spread>,
+    pub decode: Spread,
     /// Share of the median of `bandwidth.read`, on a device of `bandwidth.copy`.
-    pub share: Option<Spread>,
+    pub share: Spread,
 }
 
 impl Roofline {
-    /// Of a checkpoint whose weights are in memory as `dtype`, decoded one row at a time in these seconds a step.
-    ///
-    /// # Errors
-    /// When the checkpoint's tables of tensors cannot be read, or the device fails.
+    /// `dtype` is that of the weights in memory, `steps` are seconds of decoding steps of one row.
     pub fn of(folder: &Path, dtype: &str, steps: &[f64], device: &Device) -> anyhow::Result<Self> {
         let bandwidth =
             if device.is_cpu() { Bandwidth::measure() } else { Bandwidth::measure_on(device, BUFFER_BYTES)? };
         let step_weights = step_weights(folder)?;
-        let step_bytes = element_bytes(dtype).map(|bytes| bytes * step_weights as f64);
-        let decode = step_bytes.map(|bytes| Spread::of(steps.iter().map(|seconds| bytes / seconds)));
-        let share = decode.map(|decode| decode.times(bandwidth.limit().median.recip()));
+        let step_bytes = element_bytes(dtype)? * step_weights as f64;
+        let decode = Spread::of(steps.iter().map(|seconds| step_bytes / seconds));
+        let share = decode.times(bandwidth.limit().median.recip());
         Ok(Self { bandwidth, step_weights, step_bytes, decode, share })
     }
 
-    /// One line for people.
     pub fn line(&self) -> String {
         let gigabytes = |spread: Spread| format!("{:.1}", spread.times(1e-9));
         let Bandwidth { read, copy } = self.bandwidth;
@@ -132,49 +117,33 @@ impl Roofline {
             }
             None => (format!("device memory: copy {} GB/s", gigabytes(copy)), "copying"),
         };
-        let (Some(bytes), Some(decode), Some(share)) = (self.step_bytes, self.decode, self.share) else {
-            return format!("{memory}; {} weights a step of a type unknown here", self.step_weights);
-        };
         format!(
             "{memory}; a step reads {:.0} MB of weights, batch 1 at {} GB/s: {:.0} % of {limit}",
-            bytes / 1e6,
-            gigabytes(decode),
-            share.times(100.0)
+            self.step_bytes / 1e6,
+            gigabytes(self.decode),
+            self.share.times(100.0)
         )
     }
 }
 
 /// Bytes of a weight, scales of quantised ones included.
-fn element_bytes(dtype: &str) -> Option<f64> {
+fn element_bytes(dtype: &str) -> anyhow::Result<f64> {
     match dtype {
-        "f32" => Some(4.0),
-        "f16" | "bf16" => Some(2.0),
+        "f32" => Ok(4.0),
+        "f16" | "bf16" => Ok(2.0),
         // A scale of two bytes for each 32 weights.
-        "q8_0" => Some(34.0 / 32.0),
-        _ => None,
+        "q8_0" => Ok(34.0 / 32.0),
+        _ => bail!("the size of {dtype} weights is unknown"),
     }
-}
-
-/// An entry of a safetensors table; its metadata is none.
-#[derive(Deserialize)]
-struct Entry {
-    shape: Option<Vec<u64>>,
 }
 
 /// Weights that a step multiplies with: those of the decoder and of the output layer. Not the encoder, not the keys and
 /// values of cross-attention (computed once for each prompt), not the embedding table, of which a step reads a row.
 fn step_weights(folder: &Path) -> anyhow::Result<u64> {
-    let mut sizes = BTreeMap::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "safetensors") {
-            let table = table(&path).with_context(|| format!("{} has no table", path.display()))?;
-            let size = |entry: Entry| Some(entry.shape?.iter().product::<u64>());
-            sizes.extend(table.into_iter().filter_map(|(name, entry)| Some((name, size(entry)?))));
-        }
-    }
-    ensure!(!sizes.is_empty(), "{} holds no safetensors files", folder.display());
-    Ok(count(&sizes))
+    let files = CheckpointFiles::folder(folder)?.tables_only();
+    let weights = Weights::open(&files)?;
+    let size = |name: &str| Some((name.to_owned(), weights.shape(name)?.iter().product::<usize>() as u64));
+    Ok(count(&weights.names().filter_map(size).collect()))
 }
 
 fn count(sizes: &BTreeMap<String, u64>) -> u64 {
@@ -187,17 +156,6 @@ fn count(sizes: &BTreeMap<String, u64>) -> u64 {
     let layers: u64 = sizes.iter().filter(|(name, _)| stepped(name)).map(|(_, size)| size).sum();
     let heads = ["lm_head.weight", "shared.weight", "model.embed_tokens.weight", "transformer.wte.weight"];
     layers + heads.iter().find_map(|name| sizes.get(*name)).copied().unwrap_or(0)
-}
-
-fn table(path: &Path) -> anyhow::Result<BTreeMap<String, Entry>> {
-    let mut file = File::open(path)?;
-    let mut length = [0; 8];
-    file.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    ensure!(length <= TABLE_BYTES_MAX, "its table would be {length} bytes");
-    let mut table = Vec::new();
-    file.take(length).read_to_end(&mut table)?;
-    Ok(serde_json::from_slice(&table)?)
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! The data lines of a stream of server-sent events, cut out of bytes as they arrive.
+//! Data of server-sent events, split out of a byte stream as it arrives.
 
-/// Bytes that are no complete event yet.
 #[derive(Debug, Default)]
 pub(super) struct Events {
+    /// The beginning of an incomplete line.
     buffer: Vec<u8>,
 }
 
 impl Events {
-    /// Takes more bytes; returns the data of the events that are complete now.
+    /// Takes more bytes; returns the data of the lines that they complete.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<String> {
         self.buffer.extend_from_slice(bytes);
         let mut complete = Vec::new();

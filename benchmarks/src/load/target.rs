@@ -1,77 +1,60 @@
-//! Whom requests go to: a server, or an engine in this process, which shows what HTTP costs.
+//! Where requests go: a server, or an engine in this process, which shows what HTTP costs.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ntl_core::engine::{EngineError, Event, Job, NumberJob, NumberMethod, Request, Terminator, TextJob};
-use ntl_core::numbers::GrammarLimits;
+use ntl_core::engine::{Event, Job, Request, TextJob};
 use ntl_engine::Engine;
 use ntl_models::LoadedModel;
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use super::sse::Events;
-use super::{Timing, Workload};
-use crate::engine;
+use super::workload::Workload;
+use crate::setup::{engine, number_request, tree};
 
-/// Why a target cannot be used at all.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TargetError {
-    /// The HTTP client cannot be made.
-    #[error("no HTTP client")]
-    Client(#[source] reqwest::Error),
-    /// The operating system gives no thread.
-    #[error("no thread for the engine")]
-    Thread(#[source] std::io::Error),
+/// How one request went; times count from when it was due.
+#[derive(Debug, Clone, Default)]
+pub struct Timing {
+    /// Until the first piece of the answer.
+    pub first: Option<Duration>,
+    /// Between two pieces.
+    pub gaps: Vec<Duration>,
+    pub total: Duration,
+    /// As the server counts them.
+    pub tokens: u64,
+    /// Why there is no answer.
+    pub failure: Option<String>,
 }
 
-/// Whom requests go to.
 #[derive(Clone)]
 pub enum Target {
-    /// A server.
+    /// `model` is left out of requests where the server has only one.
     Http {
-        /// Keeps connections open.
         client: reqwest::Client,
-        /// URL of the completions route.
-        url: String,
-        /// Name of the model, where one has to be named.
+        completions_url: String,
         model: Option<String>,
     },
-    /// An engine in this process.
     InProcess {
-        /// The engine.
         engine: Engine,
-        /// The tokenizer of its model.
         tokenizer: Arc<Tokenizer>,
     },
 }
 
 impl Target {
-    /// A server, by its base URL with or without `/v1`.
-    ///
-    /// # Errors
-    /// When no client can be made.
-    pub fn http(endpoint: &str, model: Option<String>) -> Result<Self, TargetError> {
+    /// `endpoint` is the server's base URL with or without `/v1`.
+    pub fn http(endpoint: &str, model: Option<String>) -> reqwest::Result<Self> {
         let base = endpoint.trim_end_matches('/').trim_end_matches("/v1");
-        let client = reqwest::Client::builder()
-            .tcp_nodelay(true)
-            .pool_max_idle_per_host(usize::MAX)
-            .build()
-            .map_err(TargetError::Client)?;
-        Ok(Self::Http { client, url: format!("{base}/v1/completions"), model })
+        let client =
+            reqwest::Client::builder().tcp_nodelay(true).pool_max_idle_per_host(usize::MAX).build()?;
+        Ok(Self::Http { client, completions_url: format!("{base}/v1/completions"), model })
     }
 
-    /// A loaded model, in this process.
-    ///
-    /// # Errors
-    /// When the operating system gives no thread.
-    pub fn in_process(loaded: LoadedModel) -> Result<Self, TargetError> {
+    pub fn in_process(loaded: LoadedModel) -> std::io::Result<Self> {
         let tokenizer = Arc::clone(&loaded.tokenizer);
-        Ok(Self::InProcess { engine: engine(loaded).map_err(TargetError::Thread)?, tokenizer })
+        Ok(Self::InProcess { engine: engine(loaded)?, tokenizer })
     }
 
-    /// How tables call it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Http { .. } => "http",
@@ -79,40 +62,53 @@ impl Target {
         }
     }
 
-    /// Asks the n-th request of a workload, which was due at `due`, and waits for its end.
+    /// Sends the workload's request of this number, which was due at `due`, and waits until its answer ends.
     pub async fn ask(&self, workload: &Workload, request: usize, due: Instant) -> Timing {
-        let mut timing = Timing::default();
-        let mut clock = Clock { due, last: None };
+        let mut recorder = Recorder { timing: Timing::default(), due, last: None };
         let asked = match self {
-            Self::Http { client, url, model } => {
+            Self::Http { client, completions_url, model } => {
                 let body = body(workload, request, model.as_deref());
-                over_http(client.post(url).json(&body), &mut timing, &mut clock).await
+                over_http(client.post(completions_url).json(&body), &mut recorder).await
             }
             Self::InProcess { engine, tokenizer } => {
-                let number = workload.wants_number(request);
-                let job = job(tokenizer, workload.prompt(request), number.then_some(()), workload.max_tokens);
-                in_process(engine, job, &mut timing, &mut clock).await
+                in_process(engine, tokenizer, workload, request, &mut recorder).await
             }
         };
-        timing.failure = asked.err();
-        timing.total = due.elapsed();
-        timing
+        Timing { failure: asked.err(), total: due.elapsed(), ..recorder.timing }
     }
 }
 
-/// Tells first pieces from later ones.
-struct Clock {
+struct Recorder {
+    timing: Timing,
     due: Instant,
     last: Option<Instant>,
 }
 
-impl Clock {
-    fn piece(&mut self, timing: &mut Timing) {
+impl Recorder {
+    fn piece(&mut self) {
         let now = Instant::now();
         match self.last.replace(now) {
-            None => timing.first = Some(now - self.due),
-            Some(last) => timing.gaps.push(now - last),
+            None => self.timing.first = Some(now - self.due),
+            Some(last) => self.timing.gaps.push(now - last),
         }
+    }
+
+    /// A chunk of a stream, or a whole answer.
+    fn chunk(&mut self, data: &str) -> Result<(), String> {
+        if data == "[DONE]" {
+            return Ok(());
+        }
+        let chunk: Value = serde_json::from_str(data).map_err(|_| "no JSON".to_owned())?;
+        if let Some(error) = chunk.get("error") {
+            return Err(error["message"].as_str().unwrap_or("error").to_owned());
+        }
+        if let Some(tokens) = chunk["usage"]["completion_tokens"].as_u64() {
+            self.timing.tokens = tokens;
+        }
+        if chunk["choices"].as_array().is_some_and(|choices| !choices.is_empty()) {
+            self.piece();
+        }
+        Ok(())
     }
 }
 
@@ -132,84 +128,55 @@ fn body(workload: &Workload, request: usize, model: Option<&str>) -> Value {
     body
 }
 
-async fn over_http(
-    request: reqwest::RequestBuilder,
-    timing: &mut Timing,
-    clock: &mut Clock,
-) -> Result<(), String> {
+async fn over_http(request: reqwest::RequestBuilder, recorder: &mut Recorder) -> Result<(), String> {
     let mut response = request.send().await.map_err(|error| failure(&error))?;
     let status = response.status();
     if !status.is_success() {
         return Err(format!("status {}", status.as_u16()));
     }
     let streamed = response.headers().get("content-type").is_some_and(|value| value == "text/event-stream");
-    let (mut events, mut whole) = (Events::default(), Vec::new());
+    if !streamed {
+        let answer = response.text().await.map_err(|error| failure(&error))?;
+        return recorder.chunk(&answer);
+    }
+    let mut events = Events::default();
     while let Some(bytes) = response.chunk().await.map_err(|error| failure(&error))? {
-        if !streamed {
-            whole.extend_from_slice(&bytes);
-            continue;
-        }
         for data in events.push(&bytes) {
-            take(&data, timing, clock)?;
+            recorder.chunk(&data)?;
         }
-    }
-    if streamed { Ok(()) } else { take(&String::from_utf8_lossy(&whole), timing, clock) }
-}
-
-/// One chunk of an answer, or all of it.
-fn take(data: &str, timing: &mut Timing, clock: &mut Clock) -> Result<(), String> {
-    if data == "[DONE]" {
-        return Ok(());
-    }
-    let chunk: Value = serde_json::from_str(data).map_err(|_| "no JSON".to_owned())?;
-    if let Some(error) = chunk.get("error") {
-        return Err(error["message"].as_str().unwrap_or("error").to_owned());
-    }
-    if let Some(tokens) = chunk["usage"]["completion_tokens"].as_u64() {
-        timing.tokens = tokens;
-    }
-    if chunk["choices"].as_array().is_some_and(|choices| !choices.is_empty()) {
-        clock.piece(timing);
     }
     Ok(())
 }
 
-/// A failure in words that do not differ from request to request.
+/// The same words for the same cause, so that failures can be counted by them.
 fn failure(error: &reqwest::Error) -> String {
     if error.is_connect() { "not reachable".to_owned() } else { "connection broke".to_owned() }
 }
 
-fn job(tokenizer: &Tokenizer, prompt: &str, number: Option<()>, max_tokens: usize) -> Result<Job, String> {
-    let prompt = tokenizer.encode_prompt(prompt, true).map_err(|error| error.to_string())?;
-    let request = match number {
-        None => Request::Text(TextJob { max_tokens, ..TextJob::default() }),
-        Some(()) => Request::Number(NumberJob {
-            method: NumberMethod::Tree { tolerance: 1e-3, nodes_max: 4096, precision: None },
-            limits: GrammarLimits::default(),
-            terminator: Terminator::Any,
-            range: None,
-            after: None,
-        }),
-    };
-    Ok(Job::new(prompt, request))
-}
-
 async fn in_process(
     engine: &Engine,
-    job: Result<Job, String>,
-    timing: &mut Timing,
-    clock: &mut Clock,
+    tokenizer: &Tokenizer,
+    workload: &Workload,
+    request: usize,
+    recorder: &mut Recorder,
 ) -> Result<(), String> {
-    let mut events = engine.submit(job?).map_err(|error: EngineError| error.to_string())?;
+    let prompt =
+        tokenizer.encode_prompt(workload.prompt(request), true).map_err(|error| error.to_string())?;
+    let request = if workload.wants_number(request) {
+        number_request(tree(1e-3))
+    } else {
+        Request::Text(TextJob { max_tokens: workload.max_tokens, ..TextJob::default() })
+    };
+    let mut events = engine.submit(Job::new(prompt, request)).map_err(|error| error.to_string())?;
     while let Some(event) = events.next().await {
         match event {
             Event::Failed(error) => return Err(error.to_string()),
-            Event::Finished { tokens, .. } => timing.tokens = tokens as u64,
+            Event::Finished { tokens, .. } => recorder.timing.tokens = tokens as u64,
             Event::Number(outcome) => {
-                timing.tokens = outcome.nodes as u64;
-                clock.piece(timing);
+                recorder.timing.tokens = outcome.nodes as u64;
+                recorder.piece();
             }
-            _ => clock.piece(timing),
+            _ => recorder.piece(),
         }
     }
     Ok(())

@@ -1,11 +1,10 @@
-//! Tensors that are planned first and made while their safetensors file is written.
+//! Random tensors: planned first, and generated while their safetensors file is written.
 
 use std::io::{self, Write};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A tensor to be made.
 pub(super) struct Planned {
     name: String,
     shape: Vec<usize>,
@@ -13,21 +12,24 @@ pub(super) struct Planned {
 }
 
 enum Fill {
-    /// All the same.
-    Same(f32),
-    /// Evenly distributed between plus and minus this.
-    Even(f32),
+    Constant(f32),
+    /// Between minus and plus this.
+    Uniform(f32),
 }
 
-/// One of random numbers of this deviation around zero.
+/// Uniform numbers around zero with this standard deviation.
 pub(super) fn random(name: impl Into<String>, deviation: f64, shape: &[usize]) -> Planned {
-    let fill = Fill::Even((deviation * 3f64.sqrt()) as f32);
+    let fill = Fill::Uniform((deviation * 3f64.sqrt()) as f32);
     Planned { name: name.into(), shape: shape.to_vec(), fill }
 }
 
-/// One of `len` numbers that are all the same.
 pub(super) fn filled(name: impl Into<String>, value: f64, len: usize) -> Planned {
-    Planned { name: name.into(), shape: vec![len], fill: Fill::Same(value as f32) }
+    Planned { name: name.into(), shape: vec![len], fill: Fill::Constant(value as f32) }
+}
+
+/// The standard deviation of weights that keeps the variance of sums of `inputs` products.
+pub(super) fn scale_for(inputs: usize) -> f64 {
+    (inputs as f64).powf(-0.5)
 }
 
 /// Writes a safetensors file, never holding more than one tensor.
@@ -38,7 +40,7 @@ pub(super) fn write(tensors: &[Planned], seed: u64, mut out: impl Write) -> io::
         end += 4 * shape.iter().product::<usize>();
         format!(r#""{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{from},{end}]}}"#)
     });
-    // Hugging Face reads no file that does not say which library's tensors these are.
+    // Hugging Face refuses files without this field.
     let about = r#""__metadata__":{"format":"pt"}"#.to_owned();
     let table = format!("{{{}}}", [about].into_iter().chain(entries).collect::<Vec<_>>().join(","));
     out.write_all(&(table.len() as u64).to_le_bytes())?;
@@ -49,8 +51,8 @@ pub(super) fn write(tensors: &[Planned], seed: u64, mut out: impl Write) -> io::
         bytes.clear();
         for _ in 0..shape.iter().product::<usize>() {
             let number = match *fill {
-                Fill::Same(value) => value,
-                Fill::Even(end) => end * (2.0 * rng.random::<f32>() - 1.0),
+                Fill::Constant(value) => value,
+                Fill::Uniform(end) => end * (2.0 * rng.random::<f32>() - 1.0),
             };
             bytes.extend(number.to_le_bytes());
         }

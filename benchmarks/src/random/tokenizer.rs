@@ -1,34 +1,32 @@
-//! The demo checkpoint's tokenizer, grown to a whole vocabulary: every id that a random model says is a piece of text.
+//! The demo checkpoint's tokenizer with pieces added up to a whole vocabulary, so that every id decodes to text.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::WriteError;
-use crate::demo_files;
+use crate::setup::demo_files;
 
 const ADDED_FILE: &str = "added_tokens.json";
 const MODEL_FILE: &str = "spiece.model";
 
-/// Score of the added pieces: lower than that of any other, so that no text is cut into them.
+/// Score of the added pieces: lower than that of any other, so that no text is tokenized into them.
 const SCORE: f32 = -1e4;
 
 /// Writes the tokenizer's files, `tokens` ids in all.
-pub(super) fn write(folder: &Path, tokens: usize) -> Result<(), WriteError> {
+pub(super) fn write(folder: &Path, tokens: usize) -> anyhow::Result<()> {
     let demo = demo_files()?;
     for file in [ADDED_FILE, "special_tokens_map.json", "tokenizer_config.json"] {
         fs::write(folder.join(file), &*demo.require(file)?)?;
     }
     let mut model = demo.require(MODEL_FILE)?.to_vec();
     let added: BTreeMap<String, usize> = serde_json::from_slice(&demo.require(ADDED_FILE)?)?;
-    // The first token that stands beside the model's pieces says how many of them there are.
+    // The first added token follows the last piece of the model.
     let pieces = added.into_values().min().unwrap_or(tokens);
     (pieces..tokens).for_each(|id| model.extend(piece(id)));
     Ok(fs::write(folder.join(MODEL_FILE), model)?)
 }
 
-/// A piece of its own for an id, as SentencePiece's `ModelProto` holds it: messages of a repeated field may simply be
-/// appended to the file.
+/// An entry of `pieces` in SentencePiece's `ModelProto`. Entries of a repeated field may be appended to the file.
 fn piece(id: usize) -> Vec<u8> {
     let name = format!("▁q{}", letters(id));
     let mut message = vec![0x0A, name.len() as u8];
@@ -40,7 +38,7 @@ fn piece(id: usize) -> Vec<u8> {
     field
 }
 
-/// A number in letters, so that no piece holds a digit.
+/// Pieces with digits would change how numbers are tokenized.
 fn letters(mut number: usize) -> String {
     let mut letters = String::new();
     while number > 0 {

@@ -2,50 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::time::Duration;
 
 use serde::Serialize;
 
-use super::rhythm::Run;
+use super::arrivals::Run;
+use crate::stats::Percentiles;
+use crate::table::write_table;
 
-/// Latencies in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Percentiles {
-    /// Half are faster.
-    pub p50: f64,
-    /// 19 of 20 are faster.
-    pub p95: f64,
-    /// 99 of 100 are faster.
-    pub p99: f64,
-}
-
-/// The figures of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Who answered.
     pub target: &'static str,
-    /// Rhythm, such as `8 at once` or `20/s`.
+    /// Such as `8 at once` or `20/s`.
     pub load: String,
-    /// Requests that were answered.
     pub answered: usize,
-    /// Requests that were due but not sent.
     pub dropped: usize,
-    /// Requests without an answer, by reason.
+    /// Numbers of requests without an answer, by reason.
     pub failed: BTreeMap<String, usize>,
-    /// Answers a second.
     pub requests_per_second: f64,
-    /// Tokens a second, as the server counts them.
+    /// Of answered requests, as the server counts tokens.
     pub tokens_per_second: f64,
-    /// Until the first piece of an answer.
     pub time_to_first: Option<Percentiles>,
-    /// Between two pieces.
     pub inter_token: Option<Percentiles>,
-    /// Until the end of an answer.
     pub end_to_end: Option<Percentiles>,
 }
 
 impl Summary {
-    /// Sums up a run.
     pub fn of(run: &Run, target: &'static str, load: String) -> Self {
         let mut failed = BTreeMap::new();
         for reason in run.timings.iter().filter_map(|timing| timing.failure.clone()) {
@@ -61,50 +42,42 @@ impl Summary {
             failed,
             requests_per_second: answered.len() as f64 / run.seconds,
             tokens_per_second: tokens as f64 / run.seconds,
-            time_to_first: percentiles(answered.iter().filter_map(|timing| timing.first)),
-            inter_token: percentiles(answered.iter().flat_map(|timing| timing.gaps.iter().copied())),
-            end_to_end: percentiles(answered.iter().map(|timing| timing.total)),
+            time_to_first: Percentiles::of(answered.iter().filter_map(|timing| timing.first)),
+            inter_token: Percentiles::of(answered.iter().flat_map(|timing| timing.gaps.iter().copied())),
+            end_to_end: Percentiles::of(answered.iter().map(|timing| timing.total)),
         }
     }
 }
 
-/// Nearest-rank percentiles; `None` of nothing.
-fn percentiles(times: impl Iterator<Item = Duration>) -> Option<Percentiles> {
-    let mut times: Vec<Duration> = times.collect();
-    times.sort_unstable();
-    let at = |share: f64| {
-        let rank = (share * times.len() as f64).ceil() as usize;
-        times.get(rank.max(1) - 1).map(|time| time.as_secs_f64() * 1e3)
-    };
-    Some(Percentiles { p50: at(0.5)?, p95: at(0.95)?, p99: at(0.99)? })
-}
-
-/// The table for people. Latencies are p50 / p95 / p99 in milliseconds.
-///
-/// # Errors
-/// `out` cannot be written to.
-pub fn write_table(summaries: &[Summary], out: &mut dyn Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "| target | load | answered | failed | dropped | requests/s | tokens/s | first piece ms | between pieces ms | end to end ms |"
-    )?;
-    writeln!(out, "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")?;
-    for summary in summaries {
-        let failed: usize = summary.failed.values().sum();
-        writeln!(
-            out,
-            "| {} | {} | {} | {failed} | {} | {:.1} | {:.0} | {} | {} | {} |",
-            summary.target,
-            summary.load,
-            summary.answered,
-            summary.dropped,
-            summary.requests_per_second,
-            summary.tokens_per_second,
-            cell(summary.time_to_first),
-            cell(summary.inter_token),
-            cell(summary.end_to_end),
-        )?;
-    }
+pub fn write_summaries(summaries: &[Summary], out: &mut dyn Write) -> io::Result<()> {
+    let header = [
+        "target",
+        "load",
+        "answered",
+        "failed",
+        "dropped",
+        "requests/s",
+        "tokens/s",
+        "first piece ms",
+        "between pieces ms",
+        "end to end ms",
+    ];
+    let latency = |latency: Option<Percentiles>| latency.map_or("-".to_owned(), |found| found.to_string());
+    let cells = summaries.iter().map(|summary| {
+        [
+            summary.target.to_owned(),
+            summary.load.clone(),
+            summary.answered.to_string(),
+            summary.failed.values().sum::<usize>().to_string(),
+            summary.dropped.to_string(),
+            format!("{:.1}", summary.requests_per_second),
+            format!("{:.0}", summary.tokens_per_second),
+            latency(summary.time_to_first),
+            latency(summary.inter_token),
+            latency(summary.end_to_end),
+        ]
+    });
+    write_table(out, 2, header, cells)?;
     for summary in summaries {
         for (reason, count) in &summary.failed {
             writeln!(out, "{} at {}: {count} failed: {reason}", summary.target, summary.load)?;
@@ -113,13 +86,11 @@ pub fn write_table(summaries: &[Summary], out: &mut dyn Write) -> io::Result<()>
     Ok(())
 }
 
-fn cell(percentiles: Option<Percentiles>) -> String {
-    percentiles.map_or("-".to_owned(), |p| format!("{:.1} / {:.1} / {:.1}", p.p50, p.p95, p.p99))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Timing;
+    use std::time::Duration;
+
+    use super::super::target::Timing;
     use super::*;
 
     #[test]
@@ -139,7 +110,7 @@ mod tests {
         assert_eq!(summary.tokens_per_second.round() as u64, 500);
         assert_eq!(summary.inter_token, None);
         let mut out = Vec::new();
-        write_table(&[summary], &mut out).unwrap();
+        write_summaries(&[summary], &mut out).unwrap();
         let table = String::from_utf8(out).unwrap();
         assert!(table.contains("| 100 | 1 | 3 | 50.0 | 500 | 50.0 / 95.0 / 99.0 | - |"), "{table}");
         assert!(table.ends_with("1 failed: status 429\n"), "{table}");

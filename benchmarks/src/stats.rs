@@ -1,22 +1,19 @@
-//! What several measurements of the same thing say: their median and how far they are apart.
+//! Summaries of repeated measurements: medians with their spread, and percentiles of latencies.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 
-/// Median, smallest and largest of some numbers; of none, NaN.
+/// Of no numbers, all three are NaN. Of an even number, the median is the mean of the two in the middle.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// Half are smaller; of an even number, the mean of the two in the middle.
     pub median: f64,
-    /// The smallest.
     pub min: f64,
-    /// The largest.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of all these numbers.
     pub fn of(numbers: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = numbers.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -26,17 +23,42 @@ impl Spread {
         Self { median, min: at(0), max: at(len.saturating_sub(1)) }
     }
 
-    /// The same numbers in another unit.
     pub fn times(self, factor: f64) -> Self {
         Self { median: self.median * factor, min: self.min * factor, max: self.max * factor }
     }
 }
 
-/// `median (min-max)`, each with as many decimals as are asked for.
+/// `median (min-max)`, with one decimal where the format does not say how many.
 impl fmt::Display for Spread {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decimals = out.precision().unwrap_or(1);
         write!(out, "{:.decimals$} ({:.decimals$}-{:.decimals$})", self.median, self.min, self.max)
+    }
+}
+
+/// Latencies in milliseconds, by nearest rank.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Percentiles {
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+}
+
+impl Percentiles {
+    pub fn of(times: impl IntoIterator<Item = Duration>) -> Option<Self> {
+        let mut times: Vec<Duration> = times.into_iter().collect();
+        times.sort_unstable();
+        let at = |share: f64| {
+            let rank = (share * times.len() as f64).ceil() as usize;
+            times.get(rank.max(1) - 1).map(|time| time.as_secs_f64() * 1e3)
+        };
+        Some(Self { p50: at(0.5)?, p95: at(0.95)?, p99: at(0.99)? })
+    }
+}
+
+impl fmt::Display for Percentiles {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:.1} / {:.1} / {:.1}", self.p50, self.p95, self.p99)
     }
 }
 

@@ -1,5 +1,5 @@
-//! When requests are sent: as soon as another is answered (closed loop), or at random times of a given rate whatever
-//! becomes of the others (open loop, Poisson arrivals), which is how strangers come.
+//! When requests are sent. A closed loop keeps a fixed number of requests in flight. An open loop sends them at the times of
+//! a Poisson process, whatever the server makes of the earlier ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,21 +10,21 @@ use rand_chacha::ChaCha8Rng;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{Target, Timing, Workload};
+use super::target::{Target, Timing};
+use super::workload::Workload;
 
-/// What came of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Run {
     /// Of every request that was sent.
     pub timings: Vec<Timing>,
-    /// Requests that were due but not sent, because too many were still unanswered.
+    /// Requests that were due but not sent, because `in_flight_max` others were unanswered.
     pub dropped: usize,
     /// From the first request to the last answer.
     pub seconds: f64,
 }
 
-/// Keeps `concurrency` requests unanswered until `requests` have been asked.
-pub async fn closed(target: &Target, workload: &Workload, concurrency: usize, requests: usize) -> Run {
+/// Keeps `concurrency` requests in flight until `requests` have been sent.
+pub async fn closed_loop(target: &Target, workload: &Workload, concurrency: usize, requests: usize) -> Run {
     let (next, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
     let mut clients = JoinSet::new();
     for _ in 0..concurrency {
@@ -44,34 +44,31 @@ pub async fn closed(target: &Target, workload: &Workload, concurrency: usize, re
     Run { timings, dropped: 0, seconds: start.elapsed().as_secs_f64() }
 }
 
-/// How strangers come.
+/// Poisson arrivals.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrivals {
     /// Requests a second, on average.
     pub rate: f64,
-    /// For how long.
-    pub time: Duration,
-    /// More unanswered requests than this are not sent but counted as dropped.
+    pub duration: Duration,
+    /// A request that is due while this many are unanswered is dropped and counted.
     pub in_flight_max: usize,
-    /// Same seed, same times.
     pub seed: u64,
 }
 
-/// Sends requests at random times. Latencies count from when a request was due, so that a server that keeps everyone
-/// waiting cannot hide it.
-pub async fn open(target: &Target, workload: &Workload, arrivals: Arrivals) -> Run {
-    let places = Arc::new(Semaphore::new(arrivals.in_flight_max));
+/// Latencies count from when a request was due, so that a slow server cannot hide them by delaying later requests.
+pub async fn open_loop(target: &Target, workload: &Workload, arrivals: Arrivals) -> Run {
+    let slots = Arc::new(Semaphore::new(arrivals.in_flight_max));
     let (start, mut dropped, mut running) = (Instant::now(), 0, JoinSet::new());
     for (request, due) in due_times(arrivals).into_iter().enumerate() {
         let due = start + due;
         tokio::time::sleep_until(due.into()).await;
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
             dropped += 1;
             continue;
         };
         let (target, workload) = (target.clone(), workload.clone());
         running.spawn(async move {
-            let _place = place;
+            let _slot = slot;
             target.ask(&workload, request, due).await
         });
     }
@@ -79,7 +76,7 @@ pub async fn open(target: &Target, workload: &Workload, arrivals: Arrivals) -> R
     Run { timings, dropped, seconds: start.elapsed().as_secs_f64() }
 }
 
-/// Times of a Poisson process: gaps are exponentially distributed.
+/// The gaps between arrivals are exponentially distributed.
 fn due_times(arrivals: Arrivals) -> Vec<Duration> {
     let mut rng = ChaCha8Rng::seed_from_u64(arrivals.seed);
     let mut due = 0.0;
@@ -88,7 +85,7 @@ fn due_times(arrivals: Arrivals) -> Vec<Duration> {
         due
     };
     std::iter::from_fn(|| Some(next()))
-        .take_while(|&due| due < arrivals.time.as_secs_f64())
+        .take_while(|&due| due < arrivals.duration.as_secs_f64())
         .map(Duration::from_secs_f64)
         .collect()
 }
@@ -98,8 +95,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_come_at_the_rate_asked_for_and_at_random() {
-        let arrivals = Arrivals { rate: 50.0, time: Duration::from_secs(100), in_flight_max: 1, seed: 3 };
+    fn open_loop_arrivals_have_the_requested_rate_and_exponential_gaps() {
+        let arrivals = Arrivals { rate: 50.0, duration: Duration::from_secs(100), in_flight_max: 1, seed: 3 };
         let due = due_times(arrivals);
         assert!((4700..5300).contains(&due.len()), "{} in 100 s at 50 a second", due.len());
         let gaps: Vec<f64> = due.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();

@@ -1,0 +1,69 @@
+//! What requests ask for: prompts in turn, as text or as numbers.
+
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Greedy text, streamed
+    Text,
+    /// A number with its distribution
+    Number,
+    /// Both in turn
+    Mixed,
+}
+
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Not empty. Requests take them in order and begin again with the first.
+    pub prompts: Vec<String>,
+    pub kind: Kind,
+    pub max_tokens: usize,
+}
+
+impl Workload {
+    pub fn prompt(&self, request: usize) -> &str {
+        &self.prompts[request % self.prompts.len()]
+    }
+
+    pub fn wants_number(&self, request: usize) -> bool {
+        match self.kind {
+            Kind::Text => false,
+            Kind::Number => true,
+            Kind::Mixed => request % 2 == 1,
+        }
+    }
+}
+
+/// Sums and differences of numbers below a thousand, the same for the same seed.
+pub fn arithmetic_questions(count: usize, seed: u64) -> Vec<String> {
+    const FORMS: [(&str, &str, &str); 4] = [
+        ("What is ", " + ", "?"),
+        ("Calculate ", " - ", "."),
+        ("Work out ", " + ", "."),
+        ("Add ", " and ", "."),
+    ];
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut question = || {
+        let (before, between, behind) = *FORMS.choose(&mut rng).unwrap_or(&FORMS[0]);
+        let (a, b) = (rng.random_range(0..1000), rng.random_range(0..1000));
+        format!("{before}{a}{between}{b}{behind}")
+    };
+    (0..count).map(|_| question()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_repeat_with_their_seed_and_requests_go_round() {
+        let prompts = arithmetic_questions(3, 7);
+        assert_eq!(prompts, arithmetic_questions(3, 7));
+        assert_ne!(prompts, arithmetic_questions(3, 8));
+        let workload = Workload { prompts: prompts.clone(), kind: Kind::Mixed, max_tokens: 8 };
+        assert_eq!(workload.prompt(4), prompts[1]);
+        assert!(!workload.wants_number(0) && workload.wants_number(1));
+    }
+}

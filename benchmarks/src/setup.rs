@@ -1,0 +1,62 @@
+//! What every benchmark begins with: a loaded checkpoint, an engine on it, requests, and the events of their answers.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use ntl_core::engine::{EngineError, Event, NumberJob, NumberMethod, Request, Terminator};
+use ntl_core::numbers::GrammarLimits;
+use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
+use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_models::{LoadOptions, LoadedModel, load};
+
+/// The demo checkpoint that the server embeds, read from the checkout.
+pub fn demo_files() -> Result<CheckpointFiles, LoadError> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/t5-ntl-was.tar.gz");
+    let place = path.display().to_string();
+    let archive = std::fs::read(&path).map_err(|source| LoadError::Read { file: place.clone(), source })?;
+    CheckpointFiles::archive(&place, &archive)
+}
+
+pub fn demo() -> Result<LoadedModel, LoadError> {
+    open(None, LoadOptions::default())
+}
+
+/// Loads a checkpoint folder, or the demo checkpoint where there is none.
+pub fn open(folder: Option<&Path>, options: LoadOptions) -> Result<LoadedModel, LoadError> {
+    let files = folder.map_or_else(demo_files, CheckpointFiles::folder)?;
+    load(&files, options)
+}
+
+pub fn read(file: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
+}
+
+/// Starts an engine on all of rayon's threads. It stops when its last clone is dropped.
+pub fn engine(loaded: LoadedModel) -> std::io::Result<Engine> {
+    let threads = NonZeroUsize::new(rayon::current_num_threads()).unwrap_or(NonZeroUsize::MIN);
+    let limits = EngineLimits { threads, ..EngineLimits::default() };
+    Ok(Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver))?.0)
+}
+
+/// A request for a number with the server's default limits.
+pub fn number_request(method: NumberMethod) -> Request {
+    let (limits, terminator) = (GrammarLimits::default(), Terminator::Any);
+    Request::Number(NumberJob { method, limits, terminator, range: None, after: None })
+}
+
+/// A number tree without early stop, with the server's default budget of nodes.
+pub fn tree(tolerance: f64) -> NumberMethod {
+    NumberMethod::Tree { tolerance, nodes_max: 4096, precision: None }
+}
+
+/// The events of an answer, each awaited by blocking. Ends with the answer or its failure.
+pub fn events(mut answer: JobEvents) -> impl Iterator<Item = Result<Event, EngineError>> {
+    std::iter::from_fn(move || {
+        Some(match answer.next_blocking()? {
+            Event::Failed(error) => Err(error),
+            event => Ok(event),
+        })
+    })
+}
