@@ -1,8 +1,10 @@
-//! The shape of the workspace: which crates may know which, that modules form no circles, and that files say what they are.
+//! The shape of the workspace: which crates may know which, that modules form no circles, that dependencies are used, and that
+//! files say what they are.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod circles;
+mod dependencies;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
