@@ -1,34 +1,35 @@
 //! The router: which path leads to which handler, through which layers.
 //!
-//! From the outside in: names of requests, counting, other origins, panics, then for routes that do work the API key,
-//! the admission (loaded, not draining) and the size of the body. Routes are added with their description
-//! (`routes!`), so that `GET /openapi.json` cannot miss one.
+//! From the outside in: request ids, counting, cross-origin rules, panics; then, for routes that do work, the API key,
+//! admission (loaded, not draining) and the size of the body. Routes are added with their description (`routes!`), so
+//! `GET /openapi.json` cannot miss one.
 
 use std::any::Any;
+use std::sync::LazyLock;
 
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::middleware::{self, Next};
+use axum::extract::DefaultBodyLimit;
 use axum::response::{IntoResponse, Response};
-use axum::{Router, http};
+use axum::{Extension, Router, middleware};
 use tower_http::catch_panic::CatchPanicLayer;
-use utoipa::openapi::OpenApi;
+use tower_http::request_id::{PropagateRequestIdLayer, SetRequestIdLayer};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::AppError;
+use crate::middleware::{admission, cors, request_id, track};
+use crate::openapi;
+use crate::routes::docs::Description;
 use crate::routes::{chat, completions, docs, models, ops, score, tokens};
 use crate::state::AppState;
-use crate::{auth, cors, request_id, track};
 
-/// All routes of the server.
 pub fn router(app: AppState) -> Router {
     let work = work()
         .route_layer(DefaultBodyLimit::max(app.settings.body_bytes_max))
-        .route_layer(middleware::from_fn_with_state(app.clone(), admit))
+        .route_layer(middleware::from_fn_with_state(app.clone(), admission::admit))
         .merge(guarded())
-        .route_layer(middleware::from_fn_with_state(app.clone(), auth::check));
+        .route_layer(middleware::from_fn_with_state(app.clone(), admission::check_key));
     let panics = app.metrics.panics.clone();
-    let answer_panic = move |_: Box<dyn Any + Send>| -> http::Response<axum::body::Body> {
+    let answer_panic = move |_: Box<dyn Any + Send>| -> Response {
         // The default hook has logged the panic already.
         panics.inc();
         AppError::Internal.into_response()
@@ -37,19 +38,24 @@ pub fn router(app: AppState) -> Router {
     router
         .fallback(async || AppError::RouteNotFound)
         .method_not_allowed_fallback(async || AppError::MethodNotAllowed)
+        .layer(Extension(Description(openapi_json)))
         .layer(CatchPanicLayer::custom(answer_panic))
         .layer(cors::layer(&app.settings.cors_origins))
         .layer(middleware::from_fn_with_state(app.clone(), track::track))
-        .layer(middleware::from_fn(request_id::name))
+        .layer(PropagateRequestIdLayer::new(request_id::HEADER))
+        .layer(SetRequestIdLayer::new(request_id::HEADER, request_id::MakeId))
+        .layer(middleware::map_request(request_id::drop_unusable))
         .with_state(app)
 }
 
-/// What the routes say about themselves.
-pub(crate) fn described() -> OpenApi {
-    work().merge(guarded()).merge(public()).into_openapi()
+/// The OpenAPI description of all routes, with a line break at its end.
+pub fn openapi_json() -> &'static str {
+    static JSON: LazyLock<String> =
+        LazyLock::new(|| openapi::json(work().merge(guarded()).merge(public()).into_openapi()));
+    &JSON
 }
 
-/// Routes that do work: they need a key, loaded models, and a server that goes on.
+/// Routes that do work: they need a key, loaded models, and a server that is not draining.
 fn work() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(completions::complete))
@@ -67,7 +73,7 @@ fn guarded() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(ops::version))
 }
 
-/// Routes that are open to everyone.
+/// Routes without a key.
 fn public() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(ops::live))
@@ -76,15 +82,4 @@ fn public() -> OpenApiRouter<AppState> {
         .routes(routes!(ops::metrics))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))
-}
-
-/// Lets requests pass while models are loaded and the server is not about to end.
-async fn admit(State(app): State<AppState>, request: Request, next: Next) -> Result<Response, AppError> {
-    if app.lifecycle.is_draining() {
-        return Err(AppError::Draining);
-    }
-    if !app.models.are_loaded() {
-        return Err(AppError::Loading);
-    }
-    Ok(next.run(request).await)
 }

@@ -1,91 +1,87 @@
-//! Every way a request can fail, and the only table of status codes.
+//! Every way in which a request can fail, and the only table of status codes.
 //!
-//! In: [`AppError`] from any layer. Out: a status, the JSON error body with all four keys, and where a client should
-//! come back later a `Retry-After`. Not here: what was wrong in detail (that is decided where it is found).
+//! In: [`AppError`] from any layer. Out: a status, the JSON error body with all four keys, and `Retry-After` for
+//! conditions that pass.
+
+use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ntl_api::{ErrorBody, ErrorDetail};
 use ntl_core::engine::EngineError;
+use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoResponses, ToSchema};
 
-/// A request that gets no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppError {
-    /// The request is wrong.
+    /// `param` names the field at fault, where there is one.
     #[error("{message}")]
-    Invalid {
-        /// What is wrong, for a person.
-        message: String,
-        /// The field at fault.
-        param: Option<String>,
-    },
-    /// No key, or none of ours.
+    Invalid { message: String, param: Option<String> },
     #[error("a valid API key is needed: send it as `Authorization: Bearer KEY`")]
     Unauthorized,
-    /// No model of this name is served.
     #[error("the model does not exist; GET /v1/models lists those that do")]
     ModelNotFound,
-    /// No such path.
-    #[error("there is nothing at this path")]
+    #[error("there is no route at this path")]
     RouteNotFound,
-    /// The path takes other methods.
-    #[error("this path does not take this method")]
+    #[error("this path does not accept this method")]
     MethodNotAllowed,
-    /// The body is larger than the server takes.
     #[error("the body is larger than {bytes_max} bytes")]
-    BodyTooLarge {
-        /// The limit.
-        bytes_max: usize,
-    },
-    /// The body did not come in time.
+    BodyTooLarge { bytes_max: usize },
     #[error("the body did not arrive within {seconds_max} seconds")]
-    BodyTooSlow {
-        /// The limit.
-        seconds_max: u64,
-    },
-    /// The body is no plain JSON.
+    BodyTooSlow { seconds_max: u64 },
     #[error("{0}")]
     UnsupportedMedia(&'static str),
-    /// The models are not loaded yet.
     #[error("the models are being loaded")]
     Loading,
-    /// The server ends as soon as its running requests are answered.
     #[error("the server is shutting down")]
     Draining,
-    /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A fault of the server itself.
     #[error("the server failed while answering this request")]
     Internal,
 }
 
-/// Why a request was turned away for the server's state rather than its own; the label of a counter.
+/// The state of the server that refused a request; a response extension, and the label of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rejection(pub(crate) &'static str);
 
 impl Rejection {
-    /// All reasons there are.
     pub(crate) const ALL: [&'static str; 5] =
         ["queue_full", "queue_timeout", "loading", "draining", "engine_dead"];
 }
 
-/// One line of the table: status, type and code of the body, seconds to wait before trying again.
-struct Line(StatusCode, &'static str, Option<&'static str>, Option<u32>);
+/// One row of the table of status codes.
+struct Row {
+    status: StatusCode,
+    /// `type` in the body.
+    kind: &'static str,
+    code: Option<&'static str>,
+    retry_after_seconds: Option<u32>,
+}
 
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
+const OVERLOADED: &str = "overloaded_error";
+
+/// Fails with "`param` message" unless `fits`, as in "`n` must be from 1 to 20".
+pub(crate) fn check(param: &str, fits: bool, message: impl AsRef<str>) -> Result<(), AppError> {
+    if fits { Ok(()) } else { Err(AppError::field(param, message)) }
+}
 
 impl AppError {
-    /// The request is wrong at `param`.
+    /// A wrong request: `message` is the whole message.
     pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), param: Some(param.into()) }
     }
 
-    /// The error as JSON.
+    /// A wrong field: `message` follows its name.
+    pub(crate) fn field(param: &str, message: impl AsRef<str>) -> Self {
+        Self::invalid(param, format!("`{param}` {}", message.as_ref()))
+    }
+
     pub(crate) fn body(&self) -> ErrorBody {
-        let Line(_, kind, code, _) = self.line();
+        let Row { kind, code, .. } = self.row();
         let param = match self {
             Self::Invalid { param, .. } => param.clone(),
             Self::ModelNotFound => Some("model".to_owned()),
@@ -93,79 +89,95 @@ impl AppError {
             Self::Engine(EngineError::ContextTooLong { .. }) => Some("max_tokens".to_owned()),
             _ => None,
         };
-        let error = ErrorDetail {
-            message: self.to_string(),
-            kind: kind.to_owned(),
-            param,
-            code: code.map(str::to_owned),
-        };
-        ErrorBody { error }
+        let (message, kind, code) = (self.to_string(), kind.to_owned(), code.map(str::to_owned));
+        ErrorBody { error: ErrorDetail { message, kind, param, code } }
     }
 
-    fn line(&self) -> Line {
-        use StatusCode as Status;
-        match self {
-            Self::Invalid { .. } => Line(Status::BAD_REQUEST, INVALID, None, None),
-            Self::Unauthorized => Line(Status::UNAUTHORIZED, INVALID, Some("invalid_api_key"), None),
-            Self::ModelNotFound => Line(Status::NOT_FOUND, INVALID, Some("model_not_found"), None),
-            Self::RouteNotFound => Line(Status::NOT_FOUND, INVALID, Some("route_not_found"), None),
-            Self::MethodNotAllowed => {
-                Line(Status::METHOD_NOT_ALLOWED, INVALID, Some("method_not_allowed"), None)
-            }
-            Self::BodyTooLarge { .. } => {
-                Line(Status::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), None)
-            }
-            Self::BodyTooSlow { .. } => Line(Status::REQUEST_TIMEOUT, INVALID, Some("body_too_slow"), None),
+    fn row(&self) -> Row {
+        use StatusCode as S;
+        let (status, kind, code, retry_after_seconds) = match self {
+            Self::Invalid { .. } => (S::BAD_REQUEST, INVALID, None, None),
+            Self::Unauthorized => (S::UNAUTHORIZED, INVALID, Some("invalid_api_key"), None),
+            Self::ModelNotFound => (S::NOT_FOUND, INVALID, Some("model_not_found"), None),
+            Self::RouteNotFound => (S::NOT_FOUND, INVALID, Some("route_not_found"), None),
+            Self::MethodNotAllowed => (S::METHOD_NOT_ALLOWED, INVALID, Some("method_not_allowed"), None),
+            Self::BodyTooLarge { .. } => (S::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), None),
+            Self::BodyTooSlow { .. } => (S::REQUEST_TIMEOUT, INVALID, Some("body_too_slow"), None),
             Self::UnsupportedMedia(_) => {
-                Line(Status::UNSUPPORTED_MEDIA_TYPE, INVALID, Some("unsupported_media_type"), None)
+                (S::UNSUPPORTED_MEDIA_TYPE, INVALID, Some("unsupported_media_type"), None)
             }
-            Self::Loading => Line(Status::SERVICE_UNAVAILABLE, SERVER, Some("loading"), Some(2)),
-            Self::Draining => Line(Status::SERVICE_UNAVAILABLE, SERVER, Some("draining"), Some(5)),
-            Self::Engine(error) => engine_line(error),
-            Self::Internal => Line(Status::INTERNAL_SERVER_ERROR, SERVER, Some("internal_error"), None),
-        }
-    }
-}
-
-fn engine_line(error: &EngineError) -> Line {
-    use StatusCode as Status;
-    match error {
-        EngineError::PromptTooLong { .. } | EngineError::ContextTooLong { .. } => {
-            Line(Status::BAD_REQUEST, INVALID, Some("context_length_exceeded"), None)
-        }
-        EngineError::Overloaded { .. } => {
-            Line(Status::TOO_MANY_REQUESTS, "overloaded_error", Some("queue_full"), Some(1))
-        }
-        EngineError::QueueTimeout { .. } => {
-            Line(Status::SERVICE_UNAVAILABLE, "overloaded_error", Some("queue_timeout"), Some(5))
-        }
-        EngineError::TooLarge { .. } => Line(Status::BAD_REQUEST, INVALID, Some("request_too_large"), None),
-        EngineError::Guide(_) => Line(Status::BAD_REQUEST, INVALID, Some("guide_failed"), None),
-        EngineError::Dead => Line(Status::SERVICE_UNAVAILABLE, SERVER, Some("engine_dead"), Some(5)),
-        EngineError::Deadline { .. } => Line(Status::GATEWAY_TIMEOUT, SERVER, Some("deadline"), None),
-        // `Step`, and whatever else an engine may report one day.
-        _ => Line(Status::INTERNAL_SERVER_ERROR, SERVER, Some("decoding_failed"), None),
+            Self::Loading => (S::SERVICE_UNAVAILABLE, SERVER, Some("loading"), Some(2)),
+            Self::Draining => (S::SERVICE_UNAVAILABLE, SERVER, Some("draining"), Some(5)),
+            Self::Internal => (S::INTERNAL_SERVER_ERROR, SERVER, Some("internal_error"), None),
+            Self::Engine(error) => match error {
+                EngineError::PromptTooLong { .. } | EngineError::ContextTooLong { .. } => {
+                    (S::BAD_REQUEST, INVALID, Some("context_length_exceeded"), None)
+                }
+                EngineError::TooLarge { .. } => (S::BAD_REQUEST, INVALID, Some("request_too_large"), None),
+                EngineError::Guide(_) => (S::BAD_REQUEST, INVALID, Some("guide_failed"), None),
+                EngineError::Overloaded { .. } => {
+                    (S::TOO_MANY_REQUESTS, OVERLOADED, Some("queue_full"), Some(1))
+                }
+                EngineError::QueueTimeout { .. } => {
+                    (S::SERVICE_UNAVAILABLE, OVERLOADED, Some("queue_timeout"), Some(5))
+                }
+                EngineError::Dead => (S::SERVICE_UNAVAILABLE, SERVER, Some("engine_dead"), Some(5)),
+                EngineError::Deadline { .. } => (S::GATEWAY_TIMEOUT, SERVER, Some("deadline"), None),
+                // `Step`, and errors that later engines may add.
+                _ => (S::INTERNAL_SERVER_ERROR, SERVER, Some("decoding_failed"), None),
+            },
+        };
+        Row { status, kind, code, retry_after_seconds }
     }
 }
 
 impl IntoResponse for AppError {
     fn into_response(self) -> Response {
-        let Line(status, _, code, retry_after) = self.line();
+        let Row { status, code, retry_after_seconds, .. } = self.row();
         let mut response = (status, Json(self.body())).into_response();
-        if let Some(seconds) = retry_after {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        let headers = response.headers_mut();
+        if let Some(seconds) = retry_after_seconds {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if status == StatusCode::REQUEST_TIMEOUT {
-            // The rest of the body is not waited for.
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            // The server does not wait for the rest of the body.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(reason) = Rejection::ALL.into_iter().find(|&reason| Some(reason) == code) {
             response.extensions_mut().insert(Rejection(reason));
         }
         response
+    }
+}
+
+/// The errors of a route that does work, for the OpenAPI description.
+impl IntoResponses for AppError {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        let response = |(status, about): (u16, &str)| {
+            let schema = Ref::from_schema_name(ErrorBody::name());
+            let content = ContentBuilder::new().schema(Some(schema)).build();
+            let response =
+                ResponseBuilder::new().description(about).content("application/json", content).build();
+            (status.to_string(), RefOr::T(response))
+        };
+        [
+            (400, "The request is wrong; `param` names the field"),
+            (401, "No valid API key"),
+            (404, "No model of this name"),
+            (408, "The body did not arrive in time"),
+            (413, "The body is too large"),
+            (415, "The body is not plain JSON"),
+            (429, "The queue is full; `Retry-After` says when to try again"),
+            (500, "The server or the model failed"),
+            (503, "Loading, draining or out of order; `Retry-After` says when to try again"),
+            (504, "The answer took too long"),
+        ]
+        .into_iter()
+        .map(response)
+        .collect()
     }
 }
 

@@ -1,6 +1,6 @@
-//! `ntl-server inspect`: what a checkpoint folder holds, and whether it could be served, without serving it.
+//! `ntl-server inspect`: what a checkpoint folder contains, and whether it can be served.
 //!
-//! In: a folder. Out: a table for people or one JSON object, or the reason why it could not be served.
+//! In: a folder. Out: a table or one JSON object, or the reason why the folder cannot be served.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,7 +9,6 @@ use ntl_models::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use ntl_models::inspect::{Depth, Inspection, Sizes, inspect};
 use ntl_models::{DeviceChoice, LoadOptions};
 
-/// What to look at, and how.
 #[derive(Debug, Clone, clap::Args)]
 pub struct InspectArgs {
     /// Checkpoint folder
@@ -17,21 +16,21 @@ pub struct InspectArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Read all weights, too, as serving would
+    /// Read all weights, too, as serving does
     #[arg(long)]
     check: bool,
     #[command(flatten)]
     choices: ChoiceArgs,
 }
 
-/// What checkpoints need to be told where their files do not say it.
+/// Properties that the files of some checkpoints do not state.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ChoiceArgs {
-    /// Whether numbers went through a logarithm in training (`rt`, `xval`, regression heads), where neither the trainer's
-    /// config.yaml nor an ntl.json says so
+    /// Whether training took the logarithm of numbers (`rt`, `xval`, regression heads), where neither the trainer's
+    /// config.yaml nor an ntl.json states it
     #[arg(long, env = "NTL_LOG_SCALE_EMBEDDINGS", value_name = "BOOL")]
     log_scale_embeddings: Option<bool>,
-    /// How text was split in training: auto (pieces as they are) or custom (digits by themselves)
+    /// How training split text: auto (pieces as they are) or custom (each digit by itself)
     #[arg(long, env = "NTL_TOKENIZER_TYPE", value_name = "TYPE")]
     tokenizer_type: Option<TokenizerType>,
 }
@@ -44,10 +43,7 @@ impl From<ChoiceArgs> for Choices {
 }
 
 impl InspectArgs {
-    /// Looks, and writes what it finds to `out`.
-    ///
-    /// # Errors
-    /// When the checkpoint could not be served, or `out` not be written.
+    /// Writes the report to `out`. Fails where the checkpoint cannot be served.
     pub fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let options = LoadOptions {
             device: DeviceChoice::Cpu,
@@ -117,14 +113,18 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::{Args, Command};
     use crate::demo;
 
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: InspectArgs,
+    }
+
     fn run(arguments: &[&str]) -> anyhow::Result<String> {
-        let args = Args::try_parse_from([&["ntl-server", "inspect"], arguments].concat())?;
+        let line = Line::try_parse_from([&["inspect"], arguments].concat())?;
         let mut out = Vec::new();
-        let Command::Inspect(args) = args.command.unwrap() else { panic!("not `inspect`") };
-        args.run(&mut out)?;
+        line.args.run(&mut out)?;
         Ok(String::from_utf8(out)?)
     }
 

@@ -1,49 +1,46 @@
-//! The HTTP server: an OpenAI-style API over models that write numbers, with whole distributions of them.
+//! The HTTP server: an OpenAI-style API over models that write numbers, with exact distributions of these numbers.
 //!
-//! Requests go one way: [`app`] (routes and middleware) to wire types, which `convert` makes jobs of; a
-//! [`models::ServedModel`] gives them to its engine; the events that come back become one JSON answer or a stream.
-//! [`serve`] runs all of it from a [`config::Config`]. A test needs only an [`state::AppState`] with a model in it and
-//! [`app::router`]. Not here: how anything is decoded (`ntl-core`) or computed (`ntl-models`).
+//! A request passes [`listen`] (connections), `middleware`, `routes` and an adapter in `adapters`, which makes a
+//! protocol-neutral `request` of it; a model in [`engine`] runs it, `answer` makes pieces of its events, and the adapter
+//! writes them. [`serve`] runs all of it from a [`config::Config`]. A test needs only a [`state::AppState`] with a model
+//! and [`app::router`]. Not here: how text is decoded (`ntl-core`) and computed (`ntl-models`).
 
 mod adapters;
-mod answers;
+mod answer;
 pub mod app;
-pub mod args;
-mod auth;
 pub mod backend;
-mod client;
 pub mod config;
-pub mod config_file;
-mod convert;
-mod cors;
 pub mod demo;
+pub mod engine;
 mod error;
-mod extract;
 pub mod inspect;
 pub mod listen;
 pub mod metrics;
-pub mod models;
-pub mod openapi;
-mod openmetrics;
-mod reply;
-mod request_id;
+mod middleware;
+mod openapi;
+mod paths;
+mod request;
 mod routes;
 pub mod serve;
-mod sse;
+pub mod settings;
 pub mod state;
 pub mod telemetry;
-mod traces;
-mod track;
 
-/// Cargo features that were compiled in.
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Cargo features and whether they are compiled in.
 pub(crate) const FEATURES: [(&str, bool); 2] =
     [("cuda", cfg!(feature = "cuda")), ("otel", cfg!(feature = "otel"))];
 
-/// Version of this package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Source revision that was built, as the build said.
+/// Source revision, as the build names it.
 pub const COMMIT: &str = match option_env!("NTL_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };
+
+#[expect(clippy::expect_used, reason = "a clock before 1970 is a broken machine")]
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_secs()
+}

@@ -1,19 +1,16 @@
-//! `ntl-server`: reads the command line, serves, and says in one line why it could not.
+//! `ntl-server`: reads the command line and serves. A failure is reported in one line.
 //!
-//! Exit codes: 0 ended after all requests were answered, 1 failed, an engine died, or requests were cut off, 2 bad usage.
+//! Exit codes: 0 all requests were answered; 1 a failure, a dead engine, or requests that were cut off; 2 bad usage.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use ntl_server::args::{Args, Command};
-use ntl_server::config::Config;
-use ntl_server::config_file::ArgsError;
-use ntl_server::openapi;
+use ntl_server::config::{Args, ArgsError, Command, Config};
 use ntl_server::serve::{self, Ended};
-use ntl_server::telemetry;
+use ntl_server::{app, telemetry};
 
-/// Steps take and give back megabytes; the system's allocator would fetch them from the kernel each time.
+/// Model steps allocate and free megabytes; the system's allocator would return them to the kernel each time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -23,23 +20,23 @@ const BAD_USAGE: u8 = 2;
 fn main() -> ExitCode {
     let args = match Args::read(std::env::args_os()) {
         Ok(args) => args,
-        // Clap itself prints help, version and errors of single flags (with exit code 2).
+        // Clap prints help, the version and errors of single flags (with exit code 2).
         Err(ArgsError::Flags(error)) => error.exit(),
         Err(error) => return fail(&error.into(), BAD_USAGE),
     };
     if let Some(command) = &args.command {
-        return instead(command).map_or_else(|error| fail(&error, FAILED), |()| ExitCode::SUCCESS);
+        return run_subcommand(command).map_or_else(|error| fail(&error, FAILED), |()| ExitCode::SUCCESS);
     }
     let config = match Config::try_from(args) {
         Ok(config) => config,
         Err(error) => return fail(&error.into(), BAD_USAGE),
     };
-    let told = match telemetry::start(&config.telemetry) {
-        Ok(told) => told,
+    let telemetry = match telemetry::start(&config.telemetry) {
+        Ok(telemetry) => telemetry,
         Err(error) => return fail(&error.into(), BAD_USAGE),
     };
     let ended = run(config);
-    told.finish();
+    telemetry.finish();
     match ended {
         Ok(Ended::Drained) => ExitCode::SUCCESS,
         Ok(Ended::CutOff(_) | Ended::EngineDied) => ExitCode::from(FAILED),
@@ -57,25 +54,24 @@ fn run(config: Config) -> anyhow::Result<Ended> {
         let listener = serve::listen(&config).await?;
         serve::run(config, listener, signals).await
     });
-    // Whatever still loads or decodes is not waited for.
+    // Does not wait for threads that still load or decode.
     runtime.shutdown_background();
     Ok(ended?)
 }
 
-/// Does what is to be done instead of serving.
-fn instead(command: &Command) -> anyhow::Result<()> {
+fn run_subcommand(command: &Command) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match command {
         Command::Inspect(args) => args.run(&mut out),
         Command::Openapi => {
-            out.write_all(openapi::json().as_bytes()).context("cannot write to standard output")
+            out.write_all(app::openapi_json().as_bytes()).context("cannot write to standard output")
         }
     }
 }
 
 /// One line with all causes.
 fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
-    // Nothing is left to tell it to if standard error is gone.
+    // A closed standard error leaves no place to report to.
     let _ = writeln!(std::io::stderr(), "ntl-server: {error:#}");
     ExitCode::from(code)
 }

@@ -1,8 +1,8 @@
-//! A server's life: listen, load, answer, drain, end.
+//! The life of a server: listen, load, answer, drain, end.
 //!
-//! It listens before it loads, so that whoever watches sees it come up. The first signal makes it refuse new work
-//! with 503 while running requests are answered; the drain time or a second signal ends it whatever still runs. So does
-//! the death of an engine, which nothing in this process can be trusted to repair: whoever started it starts it anew.
+//! The server listens before it loads, so that probes see it start. At the first signal it refuses new work with 503 and
+//! answers the running requests; the drain time or a second signal cuts off the rest. A dead engine ends the server like
+//! a signal: this process cannot repair it, and a supervisor can restart the process.
 //! Invariant: unless [`run`] returns [`Ended::CutOff`], no request was cut off and all engine threads are joined.
 
 use std::pin::pin;
@@ -18,85 +18,68 @@ use tokio::sync::{mpsc, watch};
 
 use crate::backend::{self, BackendOptions};
 use crate::config::{Config, ModelConfig, ModelSource};
+use crate::engine::ServedModel;
 use crate::listen::{Listener, TlsError};
 use crate::metrics::Metrics;
-use crate::models::ServedModel;
 use crate::state::AppState;
 use crate::{app, demo};
 
-/// How long connections and engine threads get to close when all requests are answered.
+/// Longest time for connections and engine threads to close after all requests are answered.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How often engines are looked at.
+/// Interval at which engines are checked.
 const SUPERVISION: Duration = Duration::from_secs(1);
 
-/// Why a server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address cannot be listened on.
     #[error("cannot listen on {host}:{port}")]
     Listen {
-        /// The address or name.
         host: String,
-        /// The port.
         port: u16,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// HTTPS cannot be spoken.
-    #[error("cannot speak HTTPS")]
+    #[error("cannot serve HTTPS")]
     Tls(#[from] TlsError),
-    /// A model cannot be served.
     #[error("cannot load model `{name}`")]
     Load {
-        /// Its name in requests.
         name: String,
-        /// Why.
         #[source]
         source: LoadError,
     },
-    /// A mistake in the definition of metrics.
+    /// A mistake in the definition of the metrics.
     #[error("metrics cannot be registered")]
     Metrics(#[from] prometheus::Error),
-    /// The operating system refused something.
     #[error("the operating system refused {what}")]
     System {
-        /// What was asked for.
         what: &'static str,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// Loading panicked.
     #[error("loading the models failed")]
     LoadingPanicked,
 }
 
-/// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// All requests were answered.
     Drained,
-    /// This many requests were cut off, by the drain time or a second signal.
+    /// The drain time or a second signal cut off this many requests.
     CutOff(usize),
-    /// An engine died; all requests to others were answered.
+    /// An engine died; all requests to other engines were answered.
     EngineDied,
 }
 
-/// Signals to end: the first drains, the second ends at once.
+/// Requests to end: the first one drains, the second ends at once.
 pub type Signals = mpsc::Receiver<()>;
 
-/// SIGTERM and SIGINT from now on.
-///
-/// # Errors
-/// When the operating system refuses a handler.
+/// Listens for SIGTERM and SIGINT.
 pub fn signals() -> Result<Signals, ServeError> {
     let refused = |source| ServeError::System { what: "a signal handler", source };
     let mut terminate = signal(SignalKind::terminate()).map_err(refused)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(refused)?;
-    // Two signals are all that is ever needed; more are dropped.
+    // Two signals are enough; more are dropped.
     let (sender, receiver) = mpsc::channel(2);
     tokio::spawn(async move {
         loop {
@@ -112,10 +95,7 @@ pub fn signals() -> Result<Signals, ServeError> {
     Ok(receiver)
 }
 
-/// Takes the address of a configuration.
-///
-/// # Errors
-/// When it is in use or cannot be resolved, or certificate and key cannot be used.
+/// Binds the address of a configuration and reads its certificate and key.
 pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
     let (host, port) = (config.host.clone(), config.port);
     let tcp = TcpListener::bind((host.as_str(), port)).await.map_err(|source| ServeError::Listen {
@@ -130,18 +110,15 @@ pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
     }
 }
 
-/// Serves a configuration on a listener until a signal.
-///
-/// # Errors
-/// When a model cannot be loaded, or the operating system gives no thread.
+/// Loads the models of a configuration and serves them until a signal.
 pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result<Ended, ServeError> {
     let app = AppState::new(config.http, Metrics::new()?.into());
-    announce(&listener, &config.models, &app);
+    log_start(&listener, &config.models, &app);
     let (models, options, limits, state) = (config.models, config.load, config.engine, app.clone());
     let loading = tokio::task::spawn_blocking(move || load_all(&models, options, limits, &state));
     let mut serving = pin!(serve(listener, app, signals, config.drain_time_max));
     let threads = tokio::select! {
-        // A signal came first: what is being loaded is given up with the process.
+        // A signal came first: loading ends with the process.
         ended = &mut serving => return Ok(ended),
         loaded = loading => loaded.map_err(|_| ServeError::LoadingPanicked)??,
     };
@@ -152,7 +129,7 @@ pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result
     Ok(ended)
 }
 
-/// Answers requests until a signal, or until an engine dies.
+/// Answers requests until a signal arrives or an engine dies.
 pub async fn serve(
     listener: Listener,
     app: AppState,
@@ -160,7 +137,7 @@ pub async fn serve(
     drain_time_max: Duration,
 ) -> Ended {
     let (close, closing) = watch::channel(false);
-    // All connections are tasks of this one, which ends them when it is dropped.
+    // This task owns all connections: dropping it ends them.
     let mut server = tokio::task::JoinSet::new();
     server.spawn(listener.answer(app::router(app.clone()), closing));
     let ended = tokio::select! {
@@ -180,7 +157,7 @@ pub async fn serve(
         tracing::warn!(requests = cut_off, "ended before all requests were answered");
         return Ended::CutOff(cut_off);
     }
-    // The last answers are still on their way through the connections.
+    // The connections still send the last answers.
     close.send_replace(true);
     tokio::select! {
         _ = tokio::time::timeout(CLOSE_TIME_MAX, server.join_next()) => {}
@@ -190,28 +167,31 @@ pub async fn serve(
     ended
 }
 
-/// Waits until an engine has died, and says which.
+/// Returns when an engine has died.
 async fn engine_dies(app: &AppState) {
     let mut tick = tokio::time::interval(SUPERVISION);
     loop {
         tick.tick().await;
         let models = app.models.all().iter().filter(|model| !model.is_alive());
-        let dead: Vec<&str> = models.map(|model| &**model.name()).collect();
+        let dead: Vec<&str> = models.map(|model| &*model.name).collect();
         if !dead.is_empty() {
-            tracing::error!(models = dead.join(","), "an engine died; ending, to be started anew");
+            tracing::error!(
+                models = dead.join(","),
+                "an engine died; the server ends so that it can be restarted"
+            );
             return;
         }
     }
 }
 
-/// Waits for a signal; forever where none can come any more.
+/// Waits for a signal, for ever where the sender is dropped.
 async fn wait(signals: &mut Signals) {
     if signals.recv().await.is_none() {
         std::future::pending::<()>().await;
     }
 }
 
-fn announce(listener: &Listener, models: &[ModelConfig], app: &AppState) {
+fn log_start(listener: &Listener, models: &[ModelConfig], app: &AppState) {
     let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
     let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
     tracing::info!(
@@ -254,7 +234,7 @@ fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, Lo
     }
 }
 
-/// Waits for the engines, which end when the last request and the router are gone.
+/// Waits for the engine threads, which end when the last request and the router are dropped.
 async fn join(threads: Vec<JoinHandle<()>>) {
     let all = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join())));
     if tokio::time::timeout(CLOSE_TIME_MAX, all).await.is_err() {

@@ -10,11 +10,10 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use ntl_server::app;
-use ntl_server::args::LogFormat;
-use ntl_server::config::TelemetryConfig;
 use ntl_server::metrics::Metrics;
-use ntl_server::state::{AppState, HttpSettings};
-use ntl_server::telemetry;
+use ntl_server::settings::HttpSettings;
+use ntl_server::state::AppState;
+use ntl_server::telemetry::{self, LogFormat, TelemetryConfig};
 use tower::ServiceExt;
 
 /// The parent that a client names in `traceparent`.

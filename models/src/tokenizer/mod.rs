@@ -249,6 +249,11 @@ impl Tokenizer {
         self.model_max_length
     }
 
+    /// The bytes of one token, which may be a part of a character; those of the name for a special token.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.table.bytes(id).unwrap_or_default()
+    }
+
     /// How the checkpoint writes conversations, if it does.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat.as_ref()
@@ -300,8 +305,7 @@ impl TextDecoder for Tokenizer {
 
     /// A part of a character reads as `bytes:\xe2\x82`.
     fn token_text(&self, id: u32) -> String {
-        let bytes = self.table.bytes(id).unwrap_or_default();
-        String::from_utf8(bytes).unwrap_or_else(|error| {
+        String::from_utf8(self.token_bytes(id)).unwrap_or_else(|error| {
             let escaped = error.as_bytes().iter().map(|byte| format!("\\x{byte:02x}"));
             format!("bytes:{}", escaped.collect::<String>())
         })

@@ -1,17 +1,16 @@
-//! What the flags of the network mean: keys, origins, and how connections are treated.
+//! API keys, allowed origins and connection deadlines of the network flags.
 
 use std::path::PathBuf;
 
 use axum::http::HeaderValue;
 use axum::http::uri::Authority;
 
+use super::args::{LimitArgs, NetworkArgs};
 use super::{ConfigError, seconds};
-use crate::args::{LimitArgs, NetworkArgs};
-use crate::auth::ApiKeys;
-use crate::cors::Origins;
 use crate::listen::ConnectionSettings;
+use crate::settings::{ApiKeys, Origins};
 
-/// The deadlines of a connection; an answer may take all those of its parts.
+/// The deadlines of a connection. The time for an answer is the sum of those of its parts.
 pub(super) fn connection_settings(network: &NetworkArgs, limits: &LimitArgs) -> ConnectionSettings {
     let (body, write) = (seconds(network.body_timeout), seconds(network.write_timeout));
     ConnectionSettings {
@@ -39,19 +38,18 @@ pub(super) fn api_keys(mut keys: Vec<String>, file: Option<PathBuf>) -> Result<A
     if keys.iter().all(usable) { Ok(ApiKeys::new(keys)) } else { Err(ConfigError::UnusableKey) }
 }
 
-/// The web pages that may call the API.
-pub(super) fn origins(wanted: &[String]) -> Result<Origins, ConfigError> {
-    if wanted.is_empty() {
+pub(super) fn origins(flags: &[String]) -> Result<Origins, ConfigError> {
+    if flags.is_empty() {
         return Ok(Origins::None);
     }
-    if wanted.iter().any(|origin| origin == "*") {
+    if flags.iter().any(|origin| origin == "*") {
         return Ok(Origins::Any);
     }
-    let origins: Result<_, _> = wanted.iter().map(|origin| self::origin(origin)).collect();
+    let origins: Result<_, _> = flags.iter().map(|origin| self::origin(origin)).collect();
     Ok(Origins::These(origins?))
 }
 
-/// A scheme, a host and perhaps a port, as browsers send it.
+/// A scheme, a host and an optional port, as browsers send them.
 fn origin(text: &str) -> Result<HeaderValue, ConfigError> {
     let unusable = || ConfigError::UnusableOrigin(text.to_owned());
     let (scheme, authority) = text.split_once("://").ok_or_else(unusable)?;
@@ -67,8 +65,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::Args;
-    use crate::config::Config;
+    use crate::config::{Args, Config};
 
     fn config(flags: &[&str]) -> Result<Config, ConfigError> {
         Config::try_from(Args::try_parse_from([&["ntl-server"], flags].concat()).unwrap())

@@ -1,8 +1,7 @@
-//! One connection: whose turn it is, and since when.
+//! The state of one connection: since when the server waits for the client, and which deadline has passed.
 //!
-//! In: what the socket (`io`), the body reader (`extract`) and the accept loop see. Out: for how long the client has
-//! kept the server waiting, and whether that is too long. Times are passed in, so that all of it can be tested
-//! without a clock.
+//! In: what the socket (`io`), the body reader (`routes::body`) and the accept loop observe. The functions of [`State`]
+//! take the time as an argument, so that tests need no clock.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,39 +15,46 @@ use tokio::time::Instant;
 
 use super::ConnectionSettings;
 
-/// Reading this much starts a slow reader's time anew.
+/// Bytes after which the write deadline of a slow reader starts again.
 const PROGRESS_BYTES: usize = 64 << 10;
 
-/// What is known of one connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     state: Mutex<State>,
-    go: watch::Sender<Option<&'static str>>,
+    /// Why the connection is closed, once it is.
+    closed: watch::Sender<Option<&'static str>>,
 }
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     /// Requests being answered, in order of arrival.
     requests: BTreeMap<u64, Answering>,
     requests_seen: u64,
-    /// Where no request is being answered: what is waited for.
+    /// What the server waits for while no request is in flight.
     between: Between,
-    /// Since when bytes wait for the client to read, and how many it has read since.
-    unread: Option<(Instant, usize)>,
+    unread: Option<Unread>,
+}
+
+/// Bytes that wait for the client to read them.
+#[derive(Debug, Clone, Copy)]
+struct Unread {
+    since: Instant,
+    /// Bytes that the client has read since then.
+    read: usize,
 }
 
 #[derive(Debug)]
 struct Answering {
     began: Instant,
-    /// Since when its body is waited for.
+    /// Since when the server waits for the body.
     body: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Between {
-    /// The first byte of a request, since then.
+    /// Waiting for the first byte of a request since then.
     Idle(Instant),
-    /// The rest of its header, since then.
+    /// Waiting for the rest of a header since then.
     Header(Instant),
 }
 
@@ -58,7 +64,8 @@ impl State {
         Self { requests: BTreeMap::new(), requests_seen: 0, between, unread: None }
     }
 
-    fn received(&mut self, now: Instant) {
+    /// Bytes arrived.
+    pub(super) fn received(&mut self, now: Instant) {
         if let Between::Idle(_) = self.between {
             self.between = Between::Header(now);
         }
@@ -75,22 +82,29 @@ impl State {
         self.between = Between::Idle(now);
     }
 
-    fn blocked(&mut self, now: Instant) {
-        self.unread.get_or_insert((now, 0));
+    /// The socket accepts no more bytes.
+    pub(super) fn blocked(&mut self, now: Instant) {
+        self.unread.get_or_insert(Unread { since: now, read: 0 });
     }
 
-    fn read_by_client(&mut self, bytes: usize, now: Instant) {
-        if let Some((since, read)) = &mut self.unread {
-            *read += bytes;
-            if *read >= PROGRESS_BYTES {
-                (*since, *read) = (now, 0);
+    /// The socket accepted some bytes.
+    pub(super) fn sent(&mut self, bytes: usize, now: Instant) {
+        if let Some(unread) = &mut self.unread {
+            unread.read += bytes;
+            if unread.read >= PROGRESS_BYTES {
+                *unread = Unread { since: now, read: 0 };
             }
         }
     }
 
-    /// Since when it has been the client's turn; `None` where the server is at work.
-    fn waiting_since(&self) -> Option<Instant> {
-        if let Some((since, _)) = self.unread {
+    /// The socket accepted all bytes.
+    pub(super) fn flushed(&mut self) {
+        self.unread = None;
+    }
+
+    /// Since when the server waits for the client; `None` while the server is at work.
+    pub(super) fn waiting_since(&self) -> Option<Instant> {
+        if let Some(Unread { since, .. }) = self.unread {
             return Some(since);
         }
         if self.requests.is_empty() {
@@ -101,95 +115,65 @@ impl State {
         bodies.collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// What took too long, if anything did.
-    fn overdue(&self, settings: &ConnectionSettings, now: Instant) -> Option<&'static str> {
+    /// The deadline that has passed, if one has, as the reason to close the connection.
+    pub(super) fn overdue(&self, settings: &ConnectionSettings, now: Instant) -> Option<&'static str> {
         let is_over = |since: Instant, max| now.saturating_duration_since(since) > max;
-        if self.unread.is_some_and(|(since, _)| is_over(since, settings.write_time_max)) {
-            return Some("its answer was not read in time");
+        if self.unread.is_some_and(|unread| is_over(unread.since, settings.write_time_max)) {
+            return Some("the client did not read the answer in time");
         }
         match (self.requests.values().next(), self.between) {
             (Some(oldest), _) if is_over(oldest.began, settings.answer_time_max) => {
-                Some("its answer took too long")
+                Some("the answer took too long")
             }
             (None, Between::Header(since)) if is_over(since, settings.header_time_max) => {
-                Some("its header took too long")
+                Some("the header took too long")
             }
-            (None, Between::Idle(since)) if is_over(since, settings.idle_time_max) => Some("it was idle"),
+            (None, Between::Idle(since)) if is_over(since, settings.idle_time_max) => {
+                Some("the connection was idle")
+            }
             _ => None,
         }
     }
 }
 
 impl Connection {
-    /// A connection that was taken now.
     pub(super) fn new() -> Self {
-        Self { state: Mutex::new(State::new(Instant::now())), go: watch::Sender::new(None) }
+        Self { state: Mutex::new(State::new(Instant::now())), closed: watch::Sender::new(None) }
     }
 
-    /// Bytes came in.
-    pub(super) fn received(&self) {
-        self.state().received(Instant::now());
-    }
-
-    /// Bytes do not go out.
-    pub(super) fn blocked(&self) {
-        self.state().blocked(Instant::now());
-    }
-
-    /// Some bytes went out.
-    pub(super) fn sent(&self, bytes: usize) {
-        self.state().read_by_client(bytes, Instant::now());
-    }
-
-    /// All bytes are out.
-    pub(super) fn flushed(&self) {
-        self.state().unread = None;
-    }
-
-    /// A request has come.
+    /// Records that the header of a request has arrived.
     pub(super) fn begin(self: &Arc<Self>) -> RequestGuard {
         let request = self.state().begin(Instant::now());
-        RequestGuard(Client { connection: Arc::clone(self), request })
+        RequestGuard(InFlightRequest { connection: Arc::clone(self), request })
     }
 
-    /// Since when it has been the client's turn.
-    pub(super) fn waiting_since(&self) -> Option<Instant> {
-        self.state().waiting_since()
+    pub(super) fn close(&self, reason: &'static str) {
+        self.closed.send_replace(Some(reason));
     }
 
-    /// What took too long, if anything did.
-    pub(super) fn overdue(&self, settings: &ConnectionSettings) -> Option<&'static str> {
-        self.state().overdue(settings, Instant::now())
+    /// Returns the reason once the connection is closed.
+    #[expect(clippy::expect_used, reason = "`self` keeps the sender alive")]
+    pub(super) async fn closed(&self) -> &'static str {
+        let mut closed = self.closed.subscribe();
+        let reason = *closed.wait_for(Option::is_some).await.expect("the sender is a field of `self`");
+        reason.expect("`wait_for` returns when there is a reason")
     }
 
-    /// Tells it to go, and why.
-    pub(super) fn go(&self, why: &'static str) {
-        self.go.send_replace(Some(why));
-    }
-
-    /// Waits until it is told to go.
-    pub(super) async fn told_to_go(&self) -> &'static str {
-        let mut told = self.go.subscribe();
-        // The sender lives in `self`, so waiting cannot fail.
-        let why = told.wait_for(Option::is_some).await.ok().and_then(|why| *why);
-        why.unwrap_or_default()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Who sends a request, as an extension of it.
+/// A request in flight, as an extension of the HTTP request.
 #[derive(Debug, Clone)]
-pub(crate) struct Client {
+pub(crate) struct InFlightRequest {
     connection: Arc<Connection>,
     request: u64,
 }
 
-impl Client {
-    /// From now on the body is waited for, until the guard is dropped.
-    pub(crate) fn reading(&self) -> BodyGuard {
+impl InFlightRequest {
+    /// Records that the server waits for the body until the guard is dropped.
+    pub(crate) fn wait_for_body(&self) -> BodyGuard {
         self.set_body(Some(Instant::now()));
         BodyGuard(self.clone())
     }
@@ -201,8 +185,7 @@ impl Client {
     }
 }
 
-/// A body that is waited for, until this is dropped.
-pub(crate) struct BodyGuard(Client);
+pub(crate) struct BodyGuard(InFlightRequest);
 
 impl Drop for BodyGuard {
     fn drop(&mut self) {
@@ -210,17 +193,16 @@ impl Drop for BodyGuard {
     }
 }
 
-/// A request that is being answered, until this is dropped.
-pub(super) struct RequestGuard(Client);
+/// Dropping it records that the request is answered.
+pub(super) struct RequestGuard(InFlightRequest);
 
 impl RequestGuard {
-    /// Who sends it.
-    pub(super) fn client(&self) -> Client {
+    pub(super) fn request(&self) -> InFlightRequest {
         self.0.clone()
     }
 
-    /// Keeps the request until its answer was taken.
-    pub(super) fn until_read(self, body: Body) -> Body {
+    /// Keeps the request in flight until the body of its answer is sent or dropped.
+    pub(super) fn guard(self, body: Body) -> Body {
         Body::new(GuardedBody { body, _guard: self })
     }
 }
@@ -286,7 +268,7 @@ mod tests {
             state.received(at(second));
             assert_eq!(state.overdue(&settings(), at(second)), None, "{second}");
         }
-        assert_eq!(state.overdue(&settings(), at(11)), Some("its header took too long"));
+        assert_eq!(state.overdue(&settings(), at(11)), Some("the header took too long"));
         assert_eq!(state.waiting_since(), Some(at(0)));
     }
 
@@ -298,10 +280,10 @@ mod tests {
         state.end(request, at(5));
         assert_eq!(state.waiting_since(), Some(at(5)));
         assert_eq!(state.overdue(&settings(), at(80)), None);
-        assert_eq!(state.overdue(&settings(), at(81)), Some("it was idle"));
+        assert_eq!(state.overdue(&settings(), at(81)), Some("the connection was idle"));
         state.received(at(81));
         assert_eq!(state.overdue(&settings(), at(91)), None);
-        assert_eq!(state.overdue(&settings(), at(92)), Some("its header took too long"));
+        assert_eq!(state.overdue(&settings(), at(92)), Some("the header took too long"));
     }
 
     #[test]
@@ -309,11 +291,11 @@ mod tests {
         let (mut state, at) = fresh();
         state.begin(at(0));
         state.blocked(at(1));
-        state.read_by_client(100, at(20));
+        state.sent(100, at(20));
         state.blocked(at(20));
         assert_eq!(state.waiting_since(), Some(at(1)));
-        assert_eq!(state.overdue(&settings(), at(32)), Some("its answer was not read in time"));
-        state.read_by_client(PROGRESS_BYTES, at(30));
+        assert_eq!(state.overdue(&settings(), at(32)), Some("the client did not read the answer in time"));
+        state.sent(PROGRESS_BYTES, at(30));
         assert_eq!(state.overdue(&settings(), at(60)), None);
     }
 
@@ -326,6 +308,6 @@ mod tests {
         state.requests.get_mut(&second).unwrap().body = Some(at(2));
         assert_eq!(state.waiting_since(), Some(at(0)));
         assert_eq!(state.overdue(&settings(), at(100)), None);
-        assert_eq!(state.overdue(&settings(), at(101)), Some("its answer took too long"));
+        assert_eq!(state.overdue(&settings(), at(101)), Some("the answer took too long"));
     }
 }

@@ -1,4 +1,4 @@
-//! A socket that tells its connection what comes in and what does not go out.
+//! A socket that records reads and writes in the state of its connection.
 
 use std::io;
 use std::pin::Pin;
@@ -6,25 +6,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 use super::Connection;
 
-/// The stream of a connection.
 pub(super) struct Observed<S> {
     stream: S,
     connection: Arc<Connection>,
 }
 
 impl<S> Observed<S> {
-    /// Tells `connection`.
     pub(super) fn new(stream: S, connection: Arc<Connection>) -> Self {
         Self { stream, connection }
     }
 
-    fn noted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn record(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &written {
-            Poll::Pending => self.connection.blocked(),
-            Poll::Ready(Ok(bytes)) => self.connection.sent(*bytes),
+            Poll::Pending => self.connection.state().blocked(Instant::now()),
+            Poll::Ready(Ok(bytes)) => self.connection.state().sent(*bytes, Instant::now()),
             Poll::Ready(Err(_)) => {}
         }
         written
@@ -40,7 +39,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Observed<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
-            self.connection.received();
+            self.connection.state().received(Instant::now());
         }
         Poll::Ready(Ok(()))
     }
@@ -53,7 +52,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.noted(written)
+        self.record(written)
     }
 
     fn poll_write_vectored(
@@ -62,18 +61,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.noted(written)
+        self.record(written)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
     }
 
-    /// Whoever flushes has handed over everything.
+    /// A caller flushes after it has written everything.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if flushed.is_ready() {
-            self.connection.flushed();
+            self.connection.state().flushed();
         }
         flushed
     }

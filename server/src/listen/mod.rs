@@ -1,12 +1,11 @@
-//! The accept loop: connections come in, up to a limit and each with its deadlines, and are led to the router.
+//! The accept loop: it accepts connections up to a limit, each with deadlines, and passes their requests to the router.
 //!
-//! In: a bound socket and a router. Out: answered connections. Invariants: no client can hold a connection for ever,
-//! whatever it does not send or read; when all places are taken, a new connection gets the place of the one that has
-//! kept the server waiting for longest, so that slow clients cannot lock out others. Only connections whose requests
-//! are at work keep theirs: then new ones wait in the queue of the operating system.
+//! Invariants: no client can hold a connection for ever, whatever it does not send or read. When all slots are taken, a
+//! new connection evicts the one whose client the server has waited for longest, so that slow clients cannot lock out
+//! others. Connections whose requests are at work are never evicted; new ones then wait in the operating system's queue.
 
 mod connection;
-mod crowd;
+mod connection_table;
 mod io;
 mod tls;
 
@@ -29,33 +28,32 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-pub(crate) use connection::Client;
 use connection::Connection;
-use crowd::{Crowd, Member};
+pub(crate) use connection::InFlightRequest;
+use connection_table::{ConnectionTable, Slot};
 use io::Observed;
 pub use tls::{TlsError, TlsFiles};
 
-/// Most bytes of the header of a request; a larger one is answered 431.
+/// Largest header of a request; a larger one is answered 431.
 const HEADER_BYTES_MAX: usize = 64 << 10;
 
-/// Requests that one HTTP/2 connection may have at the same time.
+/// Most concurrent requests of one HTTP/2 connection.
 const STREAMS_MAX: u32 = 128;
 
-/// How long accepting pauses when the operating system has no descriptor left.
+/// How long accepting pauses when no file descriptor is left.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How connections are treated.
+/// Limits and deadlines of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionSettings {
-    /// Connections at the same time.
     pub connections_max: usize,
-    /// Most time from the first byte of a request (or a new connection) to the end of its header.
+    /// Longest time from the first byte of a request (or from accepting a connection) to the end of the header.
     pub header_time_max: Duration,
-    /// Most time that a connection may stay open between two requests.
+    /// Longest time between two requests.
     pub idle_time_max: Duration,
-    /// Most time that a client may take to read what waits for it (or the next 64 KiB of it).
+    /// Longest time for the client to read what is written (or the next 64 KiB of it).
     pub write_time_max: Duration,
-    /// Most time from the header of a request to the last byte of its answer.
+    /// Longest time from the header of a request to the last byte of its answer.
     pub answer_time_max: Duration,
 }
 
@@ -72,14 +70,14 @@ impl Default for ConnectionSettings {
 }
 
 impl ConnectionSettings {
-    /// How often deadlines are looked at: often enough for the shortest of them.
+    /// Interval at which deadlines are checked: a fraction of the shortest.
     fn tick(&self) -> Duration {
         let shortest = self.header_time_max.min(self.idle_time_max).min(self.write_time_max);
         (shortest.min(self.answer_time_max) / 4).clamp(Duration::from_millis(5), Duration::from_millis(200))
     }
 }
 
-/// A bound socket, and how what comes through it is treated.
+/// A bound socket with the settings of its connections.
 pub struct Listener {
     tcp: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -87,134 +85,128 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Speaks HTTP on this socket.
+    /// Serves HTTP on this socket.
     pub fn new(tcp: TcpListener, settings: ConnectionSettings) -> Self {
         Self { tcp, tls: None, settings }
     }
 
-    /// Speaks HTTPS instead.
-    ///
-    /// # Errors
-    /// When a file cannot be read, holds nothing usable, or key and certificate do not belong together.
+    /// Serves HTTPS instead.
     pub fn with_tls(mut self, files: &TlsFiles) -> Result<Self, TlsError> {
         self.tls = Some(files.acceptor()?);
         Ok(self)
     }
 
-    /// Where it listens.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.tcp.local_addr().ok()
     }
 
-    /// Whether it speaks HTTPS.
     pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Answers connections until `closing` says so; then takes no more, and returns when the last one is closed.
+    /// Serves connections until `closing` is true; then accepts no more, and returns when the last one is closed.
     pub(crate) async fn answer(self, router: Router, mut closing: watch::Receiver<bool>) {
-        let crowd = Arc::new(Crowd::new(self.settings));
-        let door =
-            Door { http: http(), router, tls: self.tls.clone(), closing: closing.clone(), address: None };
+        let table = Arc::new(ConnectionTable::new(self.settings));
+        let server =
+            ConnectionServer { http: http(), router, tls: self.tls.clone(), closing: closing.clone() };
         let mut tasks = JoinSet::new();
         let mut tick = tokio::time::interval(self.settings.tick());
         loop {
             tokio::select! {
-                () = closed(&mut closing) => break,
-                _ = tick.tick() => crowd.close_overdue(),
+                () = shutdown_requested(&mut closing) => break,
+                _ = tick.tick() => table.evict_overdue(),
                 Some(_) = tasks.join_next() => {}
-                accepted = self.tcp.accept(), if crowd.has_room() => match accepted {
+                accepted = self.tcp.accept(), if table.has_room() => match accepted {
                     Ok((stream, _)) => {
-                        tasks.spawn(door.clone().answer(stream, crowd.enter()));
+                        tasks.spawn(server.clone().answer(stream, table.add()));
                     }
-                    Err(error) => pause_after(&error, &crowd).await,
+                    Err(error) => pause_after(&error, &table).await,
                 },
             }
         }
         drop(self.tcp);
         loop {
             tokio::select! {
-                _ = tick.tick() => crowd.close_overdue(),
+                _ = tick.tick() => table.evict_overdue(),
                 ended = tasks.join_next() => if ended.is_none() { return },
             }
         }
     }
 }
 
-/// Waits until there shall be no more connections, or nobody is left to say so.
-async fn closed(closing: &mut watch::Receiver<bool>) {
+/// Returns when shutdown is requested or the sender is dropped.
+async fn shutdown_requested(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|&closing| closing).await;
 }
 
-/// A connection that broke before it was taken is nothing; without descriptors, somebody has to make room.
-async fn pause_after(error: &std::io::Error, crowd: &Crowd) {
+/// Ignores a connection that broke before it was accepted. Other errors mean that no file descriptor is left: a connection
+/// is evicted.
+async fn pause_after(error: &std::io::Error, table: &ConnectionTable) {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
         return;
     }
     tracing::warn!(%error, "a connection could not be accepted");
-    crowd.close_slowest();
+    table.evict_slowest();
     tokio::time::sleep(PAUSE).await;
 }
 
 fn http() -> Builder<TokioExecutor> {
     let mut http = Builder::new(TokioExecutor::new());
-    // The deadlines of `Crowd` cover the time for headers, too, and the time before the first byte of one.
+    // The deadlines of `ConnectionTable` cover headers, and the time before their first byte.
     http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEADER_BYTES_MAX);
     http.http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
-        .max_header_list_size(u32::try_from(HEADER_BYTES_MAX).unwrap_or(u32::MAX))
+        .max_header_list_size(HEADER_BYTES_MAX as u32)
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(20));
     http
 }
 
-/// What a connection needs to be answered.
+/// Serves single connections.
 #[derive(Clone)]
-struct Door {
+struct ConnectionServer {
     http: Builder<TokioExecutor>,
     router: Router,
     tls: Option<TlsAcceptor>,
     closing: watch::Receiver<bool>,
-    /// Who is at it.
-    address: Option<SocketAddr>,
 }
 
-impl Door {
-    /// Serves one connection until it ends, or until its member is told to go.
-    async fn answer(mut self, stream: TcpStream, member: Member) {
-        self.address = stream.peer_addr().ok();
-        // Tokens are small packets that must not wait for each other; without it they are only slower.
+impl ConnectionServer {
+    /// Serves a connection until it ends or is evicted.
+    async fn answer(self, stream: TcpStream, slot: Slot) {
+        let address = stream.peer_addr().ok();
+        // Tokens are small packets that must not wait for each other. Without this option they are only slower.
         let _ = stream.set_nodelay(true);
-        let connection = Arc::clone(member.connection());
+        let connection = Arc::clone(slot.connection());
         let stream = Observed::new(stream, Arc::clone(&connection));
-        let Some(tls) = self.tls.clone() else { return self.serve(stream, &connection).await };
+        let Some(tls) = self.tls.clone() else { return self.serve(stream, address, &connection).await };
         tokio::select! {
             shaken = tls.accept(stream) => match shaken {
-                Ok(stream) => self.serve(stream, &connection).await,
+                Ok(stream) => self.serve(stream, address, &connection).await,
                 Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
             },
-            reason = connection.told_to_go() => tracing::debug!(reason, "connection closed in its handshake"),
+            reason = connection.closed() => tracing::debug!(reason, "connection closed in its handshake"),
         }
     }
 
-    async fn serve<S>(mut self, stream: S, connection: &Arc<Connection>)
+    async fn serve<S>(mut self, stream: S, address: Option<SocketAddr>, connection: &Arc<Connection>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (router, watched, address) = (self.router, Arc::clone(connection), self.address);
+        let (router, watched) = (self.router, Arc::clone(connection));
         let service = tower::service_fn(move |request: hyper::Request<Incoming>| {
             let (router, watched) = (router.clone(), Arc::clone(&watched));
             async move {
                 let answering = watched.begin();
                 let mut request: Request = request.map(Body::new);
-                request.extensions_mut().insert(answering.client());
+                request.extensions_mut().insert(answering.request());
                 if let Some(address) = address {
                     request.extensions_mut().insert(ConnectInfo(address));
                 }
                 let response = router.oneshot(request).await?;
-                Ok::<_, std::convert::Infallible>(response.map(|body| answering.until_read(body)))
+                Ok::<_, std::convert::Infallible>(response.map(|body| answering.guard(body)))
             }
         });
         let serving = self.http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
@@ -228,11 +220,11 @@ impl Door {
                     }
                     return;
                 }
-                reason = connection.told_to_go() => {
+                reason = connection.closed() => {
                     tracing::debug!(reason, "connection closed");
                     return;
                 }
-                () = closed(&mut self.closing), if !is_closing => {
+                () = shutdown_requested(&mut self.closing), if !is_closing => {
                     is_closing = true;
                     serving.as_mut().graceful_shutdown();
                 }

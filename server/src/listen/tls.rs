@@ -1,4 +1,4 @@
-//! Certificate and key from their files.
+//! The TLS certificate and key, read from PEM files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,46 +9,31 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
-/// PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate of the server first, then those that lead to its root.
+    /// The server's certificate first, then the rest of its chain.
     pub certificate: PathBuf,
-    /// Its private key: PKCS #8, PKCS #1 or SEC 1, not encrypted.
+    /// The private key: PKCS #8, PKCS #1 or SEC 1, not encrypted.
     pub key: PathBuf,
 }
 
-/// Why HTTPS cannot be spoken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read, or is no PEM.
     #[error("cannot read {what} from `{file}`")]
     Unreadable {
-        /// What was looked for.
         what: &'static str,
-        /// Where.
         file: PathBuf,
-        /// Why.
         #[source]
         source: pem::Error,
     },
-    /// A file holds something else.
     #[error("there is no {what} in `{file}`")]
-    Missing {
-        /// What was looked for.
-        what: &'static str,
-        /// Where.
-        file: PathBuf,
-    },
-    /// The two do not fit each other, or are of a kind that is not known.
+    Missing { what: &'static str, file: PathBuf },
+    /// Key and certificate do not match, or are of an unknown kind.
     #[error("cannot use the key in `{key}` with the certificate in `{certificate}`")]
     Unusable {
-        /// The file of the certificate.
         certificate: PathBuf,
-        /// The file of the key.
         key: PathBuf,
-        /// Why.
         #[source]
         source: rustls::Error,
     },

@@ -1,19 +1,17 @@
-//! `POST /v1/chat/completions`: a conversation becomes a prompt by the checkpoint's template, then it is a completion.
+//! `POST /v1/chat/completions`: the checkpoint's chat template makes a prompt of the conversation.
 
-use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::response::Response;
 use ntl_api::{ChatRequest, ChatResponse, StreamEvent};
 
-use super::completions;
-use crate::client::Client;
-use crate::convert;
+use super::body::ApiJson;
+use super::client::Client;
+use super::{generation, resolve};
+use crate::adapters::chat::{ChatAnswers, conversation, generation_request, prompt_ids};
 use crate::error::AppError;
-use crate::extract::ApiJson;
-use crate::reply::Head;
-use crate::routes::CHAT;
+use crate::middleware::track::ModelLabel;
+use crate::paths::CHAT;
 use crate::state::AppState;
-use crate::track::ModelLabel;
 
 /// The answer to a conversation, by the checkpoint's own template.
 ///
@@ -30,11 +28,13 @@ pub(crate) async fn complete(
     Extension(label): Extension<ModelLabel>,
     client: Client,
     ApiJson(request): ApiJson<ChatRequest>,
-) -> Result<Response<Body>, AppError> {
-    let model = app.models.resolve(request.model.as_deref(), &label)?;
-    let prompt = model.chat_ids(convert::conversation(&request)?).await?;
+) -> Result<Response, AppError> {
+    let model = resolve(&app, request.model.as_deref(), &label)?;
+    let conversation = conversation(&request)?;
+    let bytes = conversation.messages.iter().map(|message| message.content.len()).sum();
+    let prompt = model.with_tokenizer(bytes, move |tokenizer| prompt_ids(&conversation, tokenizer)).await?;
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
-    let rules = model.rules(&app.settings);
-    let (completion, writer) = convert::chat_completion(request, prompt, room, &rules)?;
-    completions::answer(&app, &model, (completion, client), Head::chat(&model, writer)).await
+    let (request, number) = generation_request(request, prompt, room, &model.profile(&app.settings))?;
+    let adapter = ChatAnswers::new(&model, &request, number);
+    generation::answer(&app, &model, client, request, adapter).await
 }

@@ -1,14 +1,16 @@
-//! The description of the API for programs, and a page of it for people. The page loads nothing from elsewhere.
+//! The OpenAPI description, and a page that shows it. The page loads nothing from other servers.
 
-use std::sync::OnceLock;
-
+use axum::Extension;
 use axum::http::header;
 use axum::response::{Html, IntoResponse};
 
-use crate::openapi;
-use crate::routes::{DOCS, OPENAPI};
+use crate::paths::{DOCS, OPENAPI};
 
-/// Script and style are in the page itself.
+/// Makes the description; an extension of every request.
+#[derive(Clone, Copy)]
+pub(crate) struct Description(pub(crate) fn() -> &'static str);
+
+/// The page contains its script and its style.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -18,9 +20,8 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
 #[utoipa::path(get, path = OPENAPI, tag = "operations", responses(
     (status = 200, description = "The description", body = serde_json::Value),
 ))]
-pub(crate) async fn description() -> impl IntoResponse {
-    static JSON: OnceLock<String> = OnceLock::new();
-    ([(header::CONTENT_TYPE, "application/json")], JSON.get_or_init(openapi::json).as_str())
+pub(crate) async fn description(Extension(Description(json)): Extension<Description>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], json())
 }
 
 /// A page to read this description.

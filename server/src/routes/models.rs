@@ -4,11 +4,12 @@ use axum::Json;
 use axum::extract::{Extension, Path, State};
 use ntl_api::{ErrorBody, Model, ModelList};
 
+use super::resolve;
+use crate::engine::ServedModel;
 use crate::error::AppError;
-use crate::models::ServedModel;
-use crate::routes::{MODEL, MODELS};
+use crate::middleware::track::ModelLabel;
+use crate::paths::{MODEL, MODELS};
 use crate::state::AppState;
-use crate::track::ModelLabel;
 
 /// All models, in the order of the command line.
 #[utoipa::path(get, path = MODELS, tag = "models", responses(
@@ -35,16 +36,16 @@ pub(crate) async fn one(
     Extension(label): Extension<ModelLabel>,
     Path(id): Path<String>,
 ) -> Result<Json<Model>, AppError> {
-    let model = app.models.resolve(Some(&id), &label)?;
+    let model = resolve(&app, Some(&id), &label)?;
     Ok(Json(describe(&model)))
 }
 
 fn describe(model: &ServedModel) -> Model {
     let info = model.info();
     Model {
-        id: model.name().to_string(),
+        id: model.name.to_string(),
         object: "model".to_owned(),
-        created: model.created(),
+        created: model.created,
         owned_by: "ntl-server".to_owned(),
         kind: info.kind.clone(),
         number_encoding: info.number_encoding.name().to_owned(),

@@ -1,4 +1,4 @@
-//! What operators ask: health, metrics and version.
+//! Routes for operators: health, metrics and version.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,13 +8,13 @@ use ntl_api::{ErrorBody, Health, Version};
 use ntl_core::engine::EngineError;
 
 use crate::error::AppError;
-use crate::openmetrics::Format;
-use crate::routes::{HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS, VERSION};
+use crate::metrics::Format;
+use crate::paths::{HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS, VERSION};
 use crate::state::AppState;
 
 /// The process is up.
 #[utoipa::path(get, path = HEALTH_LIVE, tag = "operations", responses(
-    (status = 200, description = "It is", body = Health),
+    (status = 200, description = "The process is up", body = Health),
 ))]
 pub(crate) async fn live() -> Json<Health> {
     Json(Health::ok())
@@ -22,9 +22,9 @@ pub(crate) async fn live() -> Json<Health> {
 
 /// Requests are answered.
 ///
-/// The models are loaded, their engines run, and the server is not about to end.
+/// The models are loaded, their engines run, and the server is not shutting down.
 #[utoipa::path(get, path = HEALTH_READY, tag = "operations", responses(
-    (status = 200, description = "They are", body = Health),
+    (status = 200, description = "Requests are answered", body = Health),
     (status = 503, description = "Loading, draining, or an engine died", body = ErrorBody),
 ))]
 pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Health>, AppError> {
@@ -51,7 +51,7 @@ pub(crate) async fn health(app: State<AppState>) -> Result<Json<Health>, AppErro
 
 /// All metrics.
 ///
-/// In the text format of Prometheus, or in that of OpenMetrics where `Accept` likes it better.
+/// In the text format of Prometheus, or in that of OpenMetrics where `Accept` prefers it.
 #[utoipa::path(get, path = METRICS, tag = "operations", responses(
     (status = 200, description = "The metrics", content(
         (String = "text/plain"),
@@ -74,7 +74,7 @@ pub(crate) async fn metrics(
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }
 
-/// What is running.
+/// Version and build of the server.
 #[utoipa::path(get, path = VERSION, tag = "operations", responses(
     (status = 200, description = "Name, version and what it was built with", body = Version),
     (status = 401, description = "No valid API key", body = ErrorBody),

@@ -1,23 +1,24 @@
-//! `POST /v1/score`: what given targets cost.
+//! `POST /v1/score`: log-probabilities and training losses of given targets.
 
 use std::time::Instant;
 
 use axum::Json;
 use axum::extract::{Extension, State};
-use ntl_api::{ScoreRequest, ScoreResponse, Usage};
+use ntl_api::{ScoreRequest, ScoreResponse};
 use ntl_core::engine::{Event, Job, Request};
 
-use crate::answers::Answers;
-use crate::client::Client;
-use crate::convert::{ScoreIds, ScorePrint, score_plan};
+use super::body::ApiJson;
+use super::client::Client;
+use super::resolve;
+use crate::adapters::score::{score_request, usage};
+use crate::engine::Submission;
 use crate::error::AppError;
-use crate::extract::ApiJson;
-use crate::models::ServedModel;
-use crate::routes::SCORE;
+use crate::middleware::track::ModelLabel;
+use crate::paths::SCORE;
+use crate::request::{ScoreInput, ScoreTokens};
 use crate::state::AppState;
-use crate::track::ModelLabel;
 
-/// What given targets cost: log-probabilities, and losses of training.
+/// Log-probabilities and training losses of given targets.
 #[utoipa::path(post, path = SCORE, tag = "completions", request_body = ScoreRequest, responses(
     (status = 200, description = "The items, scored", body = ScoreResponse),
     AppError,
@@ -25,42 +26,33 @@ use crate::track::ModelLabel;
 pub(crate) async fn score(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
-    client: Client,
+    Client(client): Client,
     ApiJson(request): ApiJson<ScoreRequest>,
 ) -> Result<Json<ScoreResponse>, AppError> {
     let started = Instant::now();
-    let model = app.models.resolve(request.model.as_deref(), &label)?;
-    let plan = score_plan(request, model.info())?;
-    let print = plan.print.clone();
-    let items = model.score_ids(plan, model.rules(&app.settings)).await?;
+    let model = resolve(&app, request.model.as_deref(), &label)?;
+    let (items, losses) = score_request(request, model.info())?;
+    let bytes = items.iter().map(ScoreInput::text_bytes).sum();
+    let profile = model.profile(&app.settings);
+    let items: Vec<ScoreTokens> = model
+        .with_tokenizer(bytes, move |tokenizer| {
+            items.into_iter().map(|item| item.into_tokens(tokenizer, &profile)).collect()
+        })
+        .await?;
     let usage = usage(&items);
-    // One job an item.
-    let job = |ids: ScoreIds| {
-        Job::new(ids.prompt, Request::Score(print.job(ids.target.tokens, model.number_tokens())))
+    let job = |item: ScoreTokens| {
+        Job::new(item.prompt, Request::Score(losses.job(item.target, &model.number_tokens)))
     };
-    let answers = model.submit(items.into_iter().map(job).collect(), (started, client.0), &app)?;
-    whole(&model, answers, &print, usage).await.map(Json)
-}
-
-async fn whole(
-    model: &ServedModel,
-    mut answers: Answers,
-    print: &ScorePrint,
-    usage: Usage,
-) -> Result<ScoreResponse, AppError> {
+    let jobs = items.into_iter().map(job).collect();
+    let time_max = app.settings.request_time_max;
+    let mut events = model.submit(Submission { jobs, client, started, time_max })?;
     let mut data = Vec::new();
-    while let Some((index, event)) = answers.next().await? {
+    while let Some((index, event)) = events.next().await? {
         if let Event::Scored(outcome) = event {
-            data.push(print.show(index, &outcome, &**model.tokenizer()));
+            data.push(losses.score(index, &outcome, &*model.tokenizer));
         }
     }
     data.sort_unstable_by_key(|score| score.index);
-    Ok(ScoreResponse { object: "list".to_owned(), model: model.name().to_string(), data, usage })
-}
-
-fn usage(items: &[ScoreIds]) -> Usage {
-    let count = |of: fn(&ScoreIds) -> usize| items.iter().map(|item| of(item) as u64).sum::<u64>();
-    let (prompt_tokens, completion_tokens) =
-        (count(|item| item.prompt.len()), count(|item| item.target.len()));
-    Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
+    let model = model.name.to_string();
+    Ok(Json(ScoreResponse { object: "list".to_owned(), model, data, usage }))
 }

@@ -7,15 +7,17 @@ use ntl_api::{
     DetokenizeRequest, DetokenizeResponse, ErrorBody, TokenizeRequest, TokenizeResponse, TokenizerInfo,
     TokenizerInfoQuery,
 };
-use ntl_core::engine::{Prompt, Token};
 use ntl_core::text::TextDecoder;
+use ntl_core::{Prompt, Token};
+use ntl_models::tokenizer::Tokenizer;
 
+use super::body::ApiJson;
+use super::resolve;
+use crate::engine::ServedModel;
 use crate::error::AppError;
-use crate::extract::ApiJson;
-use crate::models::ServedModel;
-use crate::routes::{DETOKENIZE, TOKENIZE, TOKENIZER_INFO};
+use crate::middleware::track::ModelLabel;
+use crate::paths::{DETOKENIZE, TOKENIZE, TOKENIZER_INFO};
 use crate::state::AppState;
-use crate::track::ModelLabel;
 
 /// Text to tokens, with the value of each token that is a number.
 #[utoipa::path(post, path = TOKENIZE, tag = "models", request_body = TokenizeRequest, responses(
@@ -27,10 +29,16 @@ pub(crate) async fn tokenize(
     Extension(label): Extension<ModelLabel>,
     ApiJson(request): ApiJson<TokenizeRequest>,
 ) -> Result<Json<TokenizeResponse>, AppError> {
-    let model = app.models.resolve(request.model.as_deref(), &label)?;
+    let model = resolve(&app, request.model.as_deref(), &label)?;
     let missing = || AppError::invalid("prompt", "`prompt` is missing");
     let text = request.prompt.or(request.content).ok_or_else(missing)?;
-    let tokens = model.encode(text, request.add_special_tokens.unwrap_or(true)).await?;
+    let bytes = text.len();
+    let special = request.add_special_tokens.unwrap_or(true);
+    let encode = move |tokenizer: &Tokenizer| {
+        let tokens = tokenizer.encode_prompt(&text, special);
+        tokens.map_err(|error| AppError::invalid("prompt", error.to_string()))
+    };
+    let tokens = model.with_tokenizer(bytes, encode).await?;
     Ok(Json(describe(&model, tokens)))
 }
 
@@ -44,9 +52,11 @@ pub(crate) async fn detokenize(
     Extension(label): Extension<ModelLabel>,
     ApiJson(request): ApiJson<DetokenizeRequest>,
 ) -> Result<Json<DetokenizeResponse>, AppError> {
-    let model = app.models.resolve(request.model.as_deref(), &label)?;
-    let tokens = model.rules(&app.settings).known("tokens", request.tokens)?;
-    let text = model.decode(tokens).await?;
+    let model = resolve(&app, request.model.as_deref(), &label)?;
+    let tokens = model.profile(&app.settings).known_ids("tokens", request.tokens)?;
+    let bytes = tokens.len();
+    let decode = move |tokenizer: &Tokenizer| Ok(tokenizer.decode(&tokens));
+    let text = model.with_tokenizer(bytes, decode).await?;
     Ok(Json(DetokenizeResponse { prompt: text.clone(), content: text }))
 }
 
@@ -64,11 +74,11 @@ pub(crate) async fn info(
     query: Result<Query<TokenizerInfoQuery>, QueryRejection>,
 ) -> Result<Json<TokenizerInfo>, AppError> {
     let Query(query) = query.map_err(|error| AppError::invalid("model", error.body_text()))?;
-    let model = app.models.resolve(query.model.as_deref(), &label)?;
-    let tokenizer = model.tokenizer();
+    let model = resolve(&app, query.model.as_deref(), &label)?;
+    let tokenizer = &model.tokenizer;
     let token = |purpose| tokenizer.special_token(purpose).map(str::to_owned);
     Ok(Json(TokenizerInfo {
-        model: model.name().to_string(),
+        model: model.name.to_string(),
         number_encoding: model.info().number_encoding.name().to_owned(),
         bos_token: token("bos_token"),
         eos_token: token("eos_token"),
@@ -80,7 +90,7 @@ pub(crate) async fn info(
 }
 
 fn describe(model: &ServedModel, prompt: Prompt) -> TokenizeResponse {
-    let tokenizer = model.tokenizer();
+    let tokenizer = &model.tokenizer;
     let number_value = |token: &Token| match token.value {
         // The shortest decimal number that reads back as the `f32`.
         Some(value) => value.to_string().parse().ok(),

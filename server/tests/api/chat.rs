@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
+use ntl_core::engine::BatchModel;
+use ntl_core::scripted::ScriptedModel;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
-use ntl_server::state::HttpSettings;
+use ntl_server::settings::HttpSettings;
 use ntl_server::{app, demo};
 use serde_json::{Value, json};
 
@@ -132,6 +134,53 @@ async fn log_probabilities_are_those_of_each_token_best_first() {
     let top: Vec<_> = first["top_logprobs"].as_array().unwrap().iter().map(|top| &top["token"]).collect();
     assert_eq!(top, ["5", "4"]);
     assert!(support::close(&first["top_logprobs"][1]["logprob"], 0.25_f64.ln()), "{first}");
+}
+
+/// Two tokens that read alike (a byte and a letter), a part of a character, and a token whose name looks like one.
+const BYTE_FALLBACK: &str = r#"{"version": "1.0", "normalizer": null, "pre_tokenizer": {"type": "Whitespace"},
+    "post_processor": null, "truncation": null, "padding": null, "added_tokens": [],
+    "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+    "model": {"type": "WordLevel", "unk_token": "u",
+        "vocab": {"u": 0, "</s>": 1, "A": 2, "<0x41>": 3, "<0xE2>": 4, "bytes:\\xe2": 5}}}"#;
+
+#[tokio::test]
+async fn alternatives_that_read_alike_are_all_reported_with_the_bytes_of_their_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("tokenizer.json", BYTE_FALLBACK), ("chat_template.jinja", TEMPLATE)] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let tokenizer = Arc::new(Tokenizer::open(&CheckpointFiles::folder(folder.path()).unwrap()).unwrap());
+    let script = |_: &[u32], path: &[u32]| {
+        let first =
+            [f64::NEG_INFINITY, f64::NEG_INFINITY, 0.3_f64.ln(), 0.4_f64.ln(), 0.2_f64.ln(), 0.1_f64.ln()];
+        let end = [f64::NEG_INFINITY, 0.0].into_iter().chain([f64::NEG_INFINITY; 4]);
+        let logits = if path.is_empty() { first.to_vec() } else { end.collect() };
+        Ok(logits.into_iter().map(|logit| logit as f32).collect())
+    };
+    let model = ScriptedModel::new(6, Box::new(script)).with_info(|info| info.encoder_decoder = false);
+    let vocabulary = ntl_models::vocabulary(&tokenizer, model.info());
+    let loaded = LoadedModel { model: Box::new(model), vocabulary, tokenizer };
+    let state = state_of(vec![("bytes", loaded)], HttpSettings::default(), EngineLimits::default());
+    let app = app::router(state);
+    for stream in [false, true] {
+        let body = json!({"messages": question(), "logprobs": true, "top_logprobs": 4, "temperature": 0,
+            "stream": stream});
+        let answer = chat(&app, body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let answer = if stream { answer.chunks().remove(0) } else { answer.json() };
+        let top = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"].as_array().unwrap().clone();
+        let shown: Vec<_> = top.iter().map(|top| (top["token"].as_str().unwrap(), &top["bytes"])).collect();
+        let want = [
+            ("A", &json!([0x41])),
+            ("A", &json!([0x41])),
+            ("bytes:\\xe2", &json!([0xE2])),
+            ("bytes:\\xe2", &json!(b"bytes:\\xe2")),
+        ];
+        assert_eq!(shown, want);
+        for (top, probability) in top.iter().zip([0.4_f64, 0.3, 0.2, 0.1]) {
+            assert!(support::close(&top["logprob"], probability.ln()), "{top}");
+        }
+    }
 }
 
 #[tokio::test]

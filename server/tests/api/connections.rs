@@ -8,7 +8,7 @@ use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::listen::{ConnectionSettings, Listener, TlsFiles};
 use ntl_server::serve;
-use ntl_server::state::{HttpSettings, Origins};
+use ntl_server::settings::{HttpSettings, Origins};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -206,7 +206,7 @@ async fn every_response_names_its_request() {
 
 #[tokio::test]
 async fn only_pages_of_allowed_origins_may_ask_and_may_ask_for_a_key() {
-    let keys = ntl_server::state::ApiKeys::new(["secret".to_owned()]);
+    let keys = ntl_server::settings::ApiKeys::new(["secret".to_owned()]);
     let serve = |origins| {
         let settings =
             HttpSettings { cors_origins: origins, api_keys: keys.clone(), ..HttpSettings::default() };

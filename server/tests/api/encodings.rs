@@ -7,7 +7,7 @@ use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
 use ntl_server::app;
-use ntl_server::state::HttpSettings;
+use ntl_server::settings::HttpSettings;
 use serde_json::{Value, json};
 
 use crate::support::{complete, get, post, state_of};

@@ -6,7 +6,8 @@ use ntl_core::engine::ModelError;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::metrics::Metrics;
-use ntl_server::state::{AppState, HttpSettings};
+use ntl_server::settings::HttpSettings;
+use ntl_server::state::AppState;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -186,7 +187,7 @@ async fn a_model_must_be_named_only_where_there_are_several() {
 #[tokio::test]
 async fn with_keys_only_health_metrics_and_documentation_are_open() {
     let settings = HttpSettings {
-        api_keys: ntl_server::state::ApiKeys::new(["secret".to_owned()]),
+        api_keys: ntl_server::settings::ApiKeys::new(["secret".to_owned()]),
         ..HttpSettings::default()
     };
     let model = ("scripted", loaded(Box::new(scripted(says("1")))));

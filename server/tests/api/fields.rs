@@ -3,7 +3,7 @@
 use axum::Router;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
-use ntl_server::state::HttpSettings;
+use ntl_server::settings::HttpSettings;
 use serde_json::{Value, json};
 
 use crate::support::{

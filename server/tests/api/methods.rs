@@ -75,7 +75,7 @@ async fn the_greedy_path_gives_an_expectation_and_nothing_that_looks_like_an_est
     assert!(found["quantiles"].as_array().unwrap().iter().all(|quantile| quantile["value"].is_null()));
     assert_unbounded(&found);
     let (text, none) = number(&server(says("x")), json!({"method": "token"})).await;
-    assert_eq!((text.as_str(), &none["reason"]), ("", &json!("the greedy path is no number")));
+    assert_eq!((text.as_str(), &none["reason"]), ("", &json!("the greedy path is not a number")));
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn text_without_the_marker_leads_to_no_number() {
         let found = &choice["number"];
         assert_eq!((&found["value"], &choice["finish_reason"]), (&Value::Null, &json!("stop")), "{choice}");
         let reason = found["reason"].as_str().unwrap();
-        assert!(reason.starts_with("no text came to `after`"), "{reason}");
+        assert!(reason.starts_with("no text contained the marker `after`"), "{reason}");
         assert!(close(&found["mass"]["invalid"], 1.0), "{found}");
         assert!(choice["text"].as_str().unwrap().starts_with("tw"), "{choice}");
     }

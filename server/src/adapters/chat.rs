@@ -1,0 +1,325 @@
+//! The chat API: `POST /v1/chat/completions`.
+//!
+//! In: a conversation for the chat template, and the fields that it shares with completions. Out: messages.
+
+use std::collections::BTreeSet;
+
+use ntl_api::{
+    ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatMessage, ChatRequest,
+    ChatRequestMessage, ChatResponse, ChatToken, ChatTokenLogprobs, CompletionRequest, ContentPart,
+    NumberRequest,
+};
+use ntl_core::engine::{TokenLogprob, TokenText};
+use ntl_core::text::TextDecoder;
+use ntl_models::chat::{ChatMessage as Message, Conversation};
+use ntl_models::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+use super::fields::refuse_in_chat;
+use super::number::NumberFormat;
+use super::tokens::{finite_logprob, number_of};
+use super::{AnswerAdapter, AnswerContext, fields, finish_reason, usage};
+use crate::answer::{Piece, TokenCounts, TokenReport};
+use crate::engine::ServedModel;
+use crate::error::{AppError, check};
+use crate::request::{GenerationRequest, ModelProfile, PromptInput};
+
+const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+const TOP_LOGPROBS_MAX: u64 = 20;
+
+/// Joins the parts of a message.
+const PART_SEPARATOR: &str = "\n";
+
+/// The conversation of a request. What is not served, such as tools and images, is refused by name.
+pub(crate) fn conversation(request: &ChatRequest) -> Result<Conversation, AppError> {
+    refuse_in_chat(&request.others)?;
+    let messages = request.messages.as_deref().unwrap_or(&[]);
+    check("messages", !messages.is_empty(), "must be a list of at least one message")?;
+    Ok(Conversation {
+        messages: messages
+            .iter()
+            .enumerate()
+            .map(|(index, one)| message(index, one))
+            .collect::<Result<_, _>>()?,
+        add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
+        variables: request.chat_template_kwargs.clone().unwrap_or_default(),
+    })
+}
+
+fn message(index: usize, message: &ChatRequestMessage) -> Result<Message, AppError> {
+    let field = |field: &str| format!("messages[{index}].{field}");
+    if matches!(message.role.as_str(), "tool" | "function") {
+        return Err(AppError::invalid(field("role"), "tools are not supported by this version"));
+    }
+    let roles = ROLES.join(", ");
+    check(&field("role"), ROLES.contains(&message.role.as_str()), format!("must be one of {roles}"))?;
+    for call in ["tool_calls", "function_call", "audio"] {
+        let absent = message.others.get(call).is_none_or(|value| value.is_null() || *value == json!([]));
+        check(&field(call), absent, "is not supported by this version")?;
+    }
+    let content = match &message.content {
+        None => String::new(),
+        Some(ChatContent::Text(text)) => text.clone(),
+        Some(ChatContent::Parts(parts)) => {
+            let text = |(part, content): (usize, &ContentPart)| {
+                let at = field(&format!("content[{part}]"));
+                let refusal = format!("is `{}`: this server reads texts only", content.kind);
+                check(&format!("{at}.type"), content.kind == "text", refusal)?;
+                content.text.clone().ok_or_else(|| AppError::field(&at, "has no `text`"))
+            };
+            parts.iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?.join(PART_SEPARATOR)
+        }
+    };
+    Ok(Message { role: message.role.clone(), content, name: message.name.clone() })
+}
+
+/// The token ids of a conversation, by the checkpoint's chat template.
+pub(crate) fn prompt_ids(conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<u32>, AppError> {
+    let invalid = |error: String| AppError::invalid("messages", error);
+    let template = tokenizer.chat_template().ok_or_else(|| {
+        invalid("the checkpoint of this model has no chat template; use /v1/completions".to_owned())
+    })?;
+    let text = template.render(conversation).map_err(|error| invalid(error.to_string()))?;
+    // The template wrote the special tokens already.
+    tokenizer.encode(&text, false).map_err(|error| invalid(error.to_string()))
+}
+
+/// Validates a request whose conversation became the token ids `prompt`. The second value says how to show the number,
+/// where the request asks for one.
+///
+/// `room` is how many tokens may follow, where the model has a limit: the default of `max_completion_tokens`.
+pub(crate) fn generation_request(
+    request: ChatRequest,
+    prompt: Vec<u32>,
+    room: Option<usize>,
+    profile: &ModelProfile,
+) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
+    let shared = shared_fields(request, room, profile)?;
+    fields::generation_request(Some(vec![PromptInput::Ids(prompt)]), shared, profile)
+}
+
+/// The fields that chats and completions share, under the names of completions.
+fn shared_fields(
+    mut request: ChatRequest,
+    room: Option<usize>,
+    profile: &ModelProfile,
+) -> Result<CompletionRequest, AppError> {
+    // A chat has no field of this name.
+    request.others.remove("prompt");
+    let others = serde_path_to_error::deserialize(Value::Object(request.others.into_iter().collect()));
+    let others: CompletionRequest = others.map_err(|error| {
+        let path = error.path().to_string();
+        AppError::invalid(&path, format!("`{path}`: {}", error.into_inner()))
+    })?;
+    let max = profile.output_tokens_max;
+    // `max_completion_tokens` replaces the older name, which must be valid all the same.
+    let fits = request.max_tokens.is_none_or(|asked| asked <= max);
+    check("max_tokens", fits, format!("must be at most {max}"))?;
+    let asked = request.max_completion_tokens.or(request.max_tokens);
+    let is_number = !matches!(request.number, None | Some(NumberRequest::Switch(false)));
+    // Where there is no room at all the engine refuses the request: it knows both lengths.
+    let default = if is_number { None } else { Some(room.map_or(max, |room| (room as u64).clamp(1, max))) };
+    let with_logprobs = request.logprobs.unwrap_or(false);
+    let top = request.top_logprobs.unwrap_or(0);
+    check("top_logprobs", with_logprobs || top == 0, "is only allowed with `logprobs`: true")?;
+    check("top_logprobs", top <= TOP_LOGPROBS_MAX, format!("must be from 0 to {TOP_LOGPROBS_MAX}"))?;
+    Ok(CompletionRequest {
+        max_tokens: asked.or(default),
+        n: request.n,
+        stop: request.stop,
+        logprobs: with_logprobs.then_some(top as i64),
+        stream: request.stream,
+        stream_options: request.stream_options,
+        number: request.number,
+        ..others
+    })
+}
+
+/// Writes answers as messages of the assistant.
+pub(crate) struct ChatAnswers {
+    context: AnswerContext,
+    /// Choices whose first chunk is out: only that one names the role.
+    begun: BTreeSet<u64>,
+}
+
+impl ChatAnswers {
+    pub(crate) fn new(
+        model: &ServedModel,
+        request: &GenerationRequest,
+        number: Option<NumberFormat>,
+    ) -> Self {
+        let context = AnswerContext::new("chatcmpl", model, request.decoding.report(), number);
+        Self { context, begun: BTreeSet::new() }
+    }
+
+    fn chunk_of(&self, choices: Vec<ChatChunkChoice>, counts: Option<TokenCounts>) -> ChatChunk {
+        ChatChunk {
+            id: self.context.id.clone(),
+            object: "chat.completion.chunk".to_owned(),
+            created: self.context.created,
+            model: self.context.model.clone(),
+            choices,
+            usage: counts.map(usage),
+        }
+    }
+
+    /// The log-probabilities of tokens, with `count` alternatives to each.
+    fn logprobs(&self, count: usize, tokens: &[TokenReport]) -> ChatLogprobs {
+        let with_numbers = self.context.report.number_tokens;
+        let entry = |token: &TokenText| {
+            let number = number_of(token);
+            ChatTokenLogprobs {
+                token: self.token(&token.token),
+                top_logprobs: token.top.iter().take(count).map(|top| self.token(top)).collect(),
+                number_value: with_numbers.then(|| number.map(|number| number.value)),
+                number_mass: with_numbers.then(|| number.map(|number| number.mass)),
+            }
+        };
+        ChatLogprobs { content: tokens.iter().map(|report| entry(&report.token)).collect(), refusal: None }
+    }
+
+    fn token(&self, token: &TokenLogprob) -> ChatToken {
+        let tokenizer = &self.context.tokenizer;
+        ChatToken {
+            token: tokenizer.token_text(token.id),
+            bytes: Some(tokenizer.token_bytes(token.id)),
+            logprob: finite_logprob(token.logprob),
+        }
+    }
+}
+
+impl AnswerAdapter for ChatAnswers {
+    type Whole = ChatResponse;
+    type Chunk = ChatChunk;
+
+    fn chunk(&mut self, mut piece: Piece) -> ChatChunk {
+        let (text, number) = self.context.text_and_number(&mut piece);
+        let role = self.begun.insert(piece.index).then(|| "assistant".to_owned());
+        let is_end = text.is_empty() && piece.finish_reason.is_some() && role.is_none();
+        let content = (!is_end).then_some(text);
+        let logprobs = self.context.report.logprobs.filter(|_| !piece.tokens.is_empty());
+        let choice = ChatChunkChoice {
+            index: piece.index,
+            delta: ChatAnswer { role, content },
+            logprobs: logprobs.map(|count| self.logprobs(count, &piece.tokens)),
+            finish_reason: piece.finish_reason.map(finish_reason),
+            number,
+        };
+        self.chunk_of(vec![choice], None)
+    }
+
+    fn usage_chunk(&self, counts: TokenCounts) -> ChatChunk {
+        self.chunk_of(Vec::new(), Some(counts))
+    }
+
+    fn whole(&self, choices: Vec<Piece>, counts: TokenCounts) -> ChatResponse {
+        let choice = |mut piece: Piece| {
+            let (content, number) = self.context.text_and_number(&mut piece);
+            ChatChoice {
+                index: piece.index,
+                message: ChatMessage { role: "assistant".to_owned(), content, refusal: None },
+                logprobs: self.context.report.logprobs.map(|count| self.logprobs(count, &piece.tokens)),
+                finish_reason: piece.finish_reason.map(finish_reason),
+                number,
+            }
+        };
+        ChatResponse {
+            id: self.context.id.clone(),
+            object: "chat.completion".to_owned(),
+            created: self.context.created,
+            model: self.context.model.clone(),
+            choices: choices.into_iter().map(choice).collect(),
+            usage: Some(usage(counts)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(body: Value) -> ChatRequest {
+        serde_json::from_value(body).unwrap()
+    }
+
+    fn refused(body: Value) -> (String, String) {
+        let error = conversation(&request(body)).unwrap_err();
+        (error.body().error.param.unwrap_or_default(), error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_by_name() {
+        let with = |field: &str, value: Value| {
+            let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
+            body[field] = value;
+            body
+        };
+        let image = json!([{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "x"}}]);
+        for (body, param) in [
+            (json!({}), "messages"),
+            (json!({"messages": []}), "messages"),
+            (with("tools", json!([{"type": "function"}])), "tools"),
+            (with("tool_choice", json!("required")), "tool_choice"),
+            (with("functions", json!([{}])), "functions"),
+            (with("modalities", json!(["text", "audio"])), "modalities"),
+            (with("messages", json!([{"role": "user", "content": image}])), "messages[0].content[1].type"),
+            (
+                with("messages", json!([{"role": "user", "content": [{"type": "text"}]}])),
+                "messages[0].content[0]",
+            ),
+            (with("messages", json!([{"role": "tool", "content": "x"}])), "messages[0].role"),
+            (with("messages", json!([{"role": "wizard", "content": "x"}])), "messages[0].role"),
+            (
+                with("messages", json!([{"role": "assistant", "tool_calls": [{"id": "1"}]}])),
+                "messages[0].tool_calls",
+            ),
+        ] {
+            let (got, message) = refused(body.clone());
+            assert_eq!(got, param, "{body}: {message}");
+        }
+        let neutral = with("tools", json!([]));
+        assert!(conversation(&request(neutral)).is_ok());
+        assert!(conversation(&request(with("tool_choice", json!("auto")))).is_ok());
+    }
+
+    #[test]
+    fn parts_are_lines_and_no_content_is_an_empty_text() {
+        let body = json!({"messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": null, "refusal": null, "tool_calls": []}
+        ], "add_generation_prompt": false});
+        let conversation = conversation(&request(body)).unwrap();
+        let contents: Vec<_> = conversation.messages.iter().map(|message| message.content.as_str()).collect();
+        assert_eq!((contents, conversation.add_generation_prompt), (vec!["a\nb", ""], false));
+    }
+
+    #[test]
+    fn fields_of_completions_are_handed_on_and_lengths_have_their_own_default() {
+        let profile = ModelProfile::for_tests();
+        let completion = |body: Value, room| shared_fields(request(body), room, &profile);
+        let plain =
+            completion(json!({"temperature": 0.5, "seed": 7, "user": "x", "prompt": 5}), Some(100)).unwrap();
+        assert_eq!(plain.prompt, None);
+        let (whole, _) = generation_request(request(json!({})), vec![5, 6], None, &profile).unwrap();
+        assert_eq!(whole.prompts, [PromptInput::Ids(vec![5, 6])]);
+        assert_eq!((plain.max_tokens, plain.temperature, plain.seed), (Some(100), Some(0.5), Some(7)));
+        assert!(plain.logprobs.is_none());
+        for (body, room, want) in [
+            (json!({}), None, Some(4096)),
+            (json!({}), Some(0), Some(1)),
+            (json!({"max_tokens": 3}), Some(100), Some(3)),
+            (json!({"max_tokens": 3, "max_completion_tokens": 4}), Some(100), Some(4)),
+            (json!({"number": {}}), Some(100), None),
+            (json!({"number": false}), Some(100), Some(100)),
+        ] {
+            assert_eq!(completion(body.clone(), room).unwrap().max_tokens, want, "{body}");
+        }
+        let error = completion(json!({"temperature": "hot"}), None).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some("temperature"));
+        let both = json!({"max_tokens": u64::MAX, "max_completion_tokens": 4});
+        let error = completion(both, None).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
+        let error = completion(json!({"top_logprobs": 3}), None).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some("top_logprobs"));
+    }
+}

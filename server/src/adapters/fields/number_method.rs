@@ -1,0 +1,131 @@
+//! The fields of the `number` object that belong to one method or to the text before the number.
+//!
+//! Invariant: an option of another method is refused, since the answer would look as if it had been used.
+
+use ntl_api::{MethodName, NumberOptions};
+use ntl_core::engine::{After, NumberMethod, Precision};
+use ntl_core::numbers::{Estimation, Objective};
+use ntl_core::sampling::SamplingParams;
+
+use crate::error::{AppError, check};
+
+const NODES_MAX: u64 = 65_536;
+const SAMPLES_MAX: u64 = 4096;
+const BEAMS_MAX: u64 = 64;
+const RATIONALES_MAX: u64 = 64;
+
+/// Most decoder positions of all trees of one prompt: the engine keeps each until the answer is complete.
+const ALL_NODES_MAX: u64 = 262_144;
+
+/// Every token is searched for the marker, so a long one costs time.
+const AFTER_BYTES_MAX: usize = 1024;
+
+/// How the text before a number is written. The seed comes with each job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct TextBefore {
+    pub(super) sampling: SamplingParams,
+    pub(super) max_tokens: usize,
+}
+
+/// The method of the request. `head` is the only one of a model with a number head.
+pub(super) fn name(options: &NumberOptions, head: Option<MethodName>) -> Result<MethodName, AppError> {
+    let name = options.method.or(head).unwrap_or(MethodName::Tree);
+    match head {
+        Some(head) => {
+            let message = format!("must be \"{}\" or absent: this model has a number head", head.as_str());
+            check("number.method", name == head, message)?;
+        }
+        None => {
+            let needs_head = [MethodName::Xval, MethodName::Head].contains(&name);
+            check("number.method", !needs_head, "is only for models with a number head")?;
+        }
+    }
+    let fits = name != MethodName::Head || options.after.is_none();
+    check("number.after", fits, "is not allowed with this model, which writes no text")?;
+    Ok(name)
+}
+
+/// The engine's method; its seed is 0 until a job is made. `objective` and `estimation` define the estimate that
+/// `precision` is about. The number of a number head is a tree, too: one leaf for each way to write the sign.
+pub(super) fn method(
+    options: &NumberOptions,
+    name: MethodName,
+    objective: Objective,
+    estimation: Estimation,
+) -> Result<NumberMethod, AppError> {
+    check_method_options(options, name)?;
+    match name {
+        MethodName::Tree | MethodName::Xval | MethodName::Head => tree(options, objective, estimation),
+        MethodName::Sample => {
+            let samples = options.samples.unwrap_or(64);
+            let message = format!("must be from 1 to {SAMPLES_MAX}");
+            check("number.samples", (1..=SAMPLES_MAX).contains(&samples), message)?;
+            Ok(NumberMethod::Sample { samples: samples as u32, seed: 0 })
+        }
+        MethodName::Beam => {
+            let beams = options.beams.unwrap_or(4);
+            let message = format!("must be from 1 to {BEAMS_MAX}");
+            check("number.beams", (1..=BEAMS_MAX).contains(&beams), message)?;
+            Ok(NumberMethod::Beam { beams: beams as usize })
+        }
+        MethodName::Token => Ok(NumberMethod::Token),
+    }
+}
+
+fn check_method_options(options: &NumberOptions, name: MethodName) -> Result<(), AppError> {
+    for (param, is_given, owner) in [
+        ("number.tolerance", options.tolerance.is_some(), MethodName::Tree),
+        ("number.nodes_max", options.nodes_max.is_some(), MethodName::Tree),
+        ("number.precision", options.precision.is_some(), MethodName::Tree),
+        ("number.samples", options.samples.is_some(), MethodName::Sample),
+        ("number.beams", options.beams.is_some(), MethodName::Beam),
+    ] {
+        let (owner_name, name_given) = (owner.as_str(), name.as_str());
+        let message = format!("is only allowed with `number.method` \"{owner_name}\", not \"{name_given}\"");
+        let is_tree = owner == MethodName::Tree && name == MethodName::Xval;
+        check(param, !is_given || name == owner || is_tree, message)?;
+    }
+    Ok(())
+}
+
+fn tree(
+    options: &NumberOptions,
+    objective: Objective,
+    estimation: Estimation,
+) -> Result<NumberMethod, AppError> {
+    let tolerance = options.tolerance.unwrap_or(0.001);
+    check("number.tolerance", tolerance > 0.0 && tolerance < 1.0, "must be above 0 and below 1")?;
+    let nodes_max = options.nodes_max.unwrap_or(4096);
+    let message = format!("must be from 1 to {NODES_MAX}");
+    check("number.nodes_max", (1..=NODES_MAX).contains(&nodes_max), message)?;
+    let rationales = options.rationales.unwrap_or(1);
+    let message = format!("times `number.rationales` must be at most {ALL_NODES_MAX}");
+    check("number.nodes_max", nodes_max.saturating_mul(rationales) <= ALL_NODES_MAX, message)?;
+    let width = options.precision;
+    check("number.precision", width.is_none_or(|width| width >= 0.0), "must not be negative")?;
+    let precision = width.map(|width| Precision { width, objective, estimation });
+    Ok(NumberMethod::Tree { tolerance, nodes_max: nodes_max as usize, precision })
+}
+
+/// The text before the number; its seed is 0 until a job is made.
+pub(super) fn after(options: &NumberOptions, text: TextBefore) -> Result<Option<After>, AppError> {
+    let Some(marker) = options.after.clone() else { return Ok(None) };
+    let fits = (1..=AFTER_BYTES_MAX).contains(&marker.len());
+    check("number.after", fits, format!("must have 1 to {AFTER_BYTES_MAX} bytes"))?;
+    check("max_tokens", text.max_tokens > 0, "must be at least 1 with `number.after`")?;
+    let rationales = options.rationales.unwrap_or(1) as u32;
+    let TextBefore { sampling, max_tokens } = text;
+    Ok(Some(After { marker, rationales, sampling, max_tokens }))
+}
+
+/// Checks the number of texts, before anything is multiplied by it.
+pub(super) fn check_rationales(options: &NumberOptions) -> Result<(), AppError> {
+    let rationales = options.rationales.unwrap_or(1);
+    let message = format!("must be from 1 to {RATIONALES_MAX}");
+    check("number.rationales", (1..=RATIONALES_MAX).contains(&rationales), message)?;
+    check(
+        "number.rationales",
+        rationales == 1 || options.after.is_some(),
+        "is only allowed with `number.after`",
+    )
+}

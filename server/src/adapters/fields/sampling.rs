@@ -1,0 +1,83 @@
+//! The fields that say how tokens are sampled and what ends a text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ntl_api::{CompletionRequest, Stop};
+use ntl_core::sampling::SamplingParams;
+
+use crate::error::{AppError, check};
+use crate::request::ModelProfile;
+
+const STOPS_MAX: usize = 4;
+
+/// Every token is searched for stop strings, so long ones cost time.
+const STOP_BYTES_MAX: usize = 1024;
+
+/// Most ids of `logit_bias` or `stop_token_ids`: every token is compared with them.
+const IDS_MAX: usize = 1024;
+
+/// The sampling of a request. Its seed is 0 until a job is made.
+pub(super) fn sampling(request: &CompletionRequest) -> Result<SamplingParams, AppError> {
+    let temperature = request.temperature.unwrap_or(1.0);
+    check("temperature", (0.0..=2.0).contains(&temperature), "must be from 0 to 2")?;
+    let top_p = request.top_p.unwrap_or(1.0);
+    check("top_p", top_p > 0.0 && top_p <= 1.0, "must be above 0 and at most 1")?;
+    let top_k = request.top_k.unwrap_or(-1);
+    check("top_k", top_k >= -1, "must be at least 1, or 0 or -1 for all tokens")?;
+    let min_p = request.min_p.unwrap_or(0.0);
+    check("min_p", (0.0..=1.0).contains(&min_p), "must be from 0 to 1")?;
+    let presence_penalty = request.presence_penalty.unwrap_or(0.0);
+    check("presence_penalty", (-2.0..=2.0).contains(&presence_penalty), "must be from -2 to 2")?;
+    let frequency_penalty = request.frequency_penalty.unwrap_or(0.0);
+    check("frequency_penalty", (-2.0..=2.0).contains(&frequency_penalty), "must be from -2 to 2")?;
+    let repetition_penalty = request.repetition_penalty.unwrap_or(1.0);
+    let fits = repetition_penalty > 0.0 && repetition_penalty <= 100.0;
+    check("repetition_penalty", fits, "must be above 0 and at most 100")?;
+    Ok(SamplingParams {
+        temperature,
+        top_p,
+        top_k: usize::try_from(top_k).unwrap_or(0),
+        min_p,
+        presence_penalty,
+        frequency_penalty,
+        repetition_penalty,
+        seed: 0,
+    })
+}
+
+pub(super) fn logit_bias(
+    bias: Option<&BTreeMap<String, f64>>,
+    profile: &ModelProfile,
+) -> Result<Arc<[(u32, f32)]>, AppError> {
+    const FIELD: &str = "logit_bias";
+    let Some(bias) = bias else { return Ok(Arc::from([])) };
+    check(FIELD, bias.len() <= IDS_MAX, format!("must name at most {IDS_MAX} token ids"))?;
+    let entry = |(key, &bias): (&String, &f64)| {
+        let id = key.parse::<u32>().ok().filter(|&id| (id as usize) < profile.tokens);
+        let message = || format!("has the key {key:?}, which is not a token id below {}", profile.tokens);
+        let id = id.ok_or_else(|| AppError::field(FIELD, message()))?;
+        check(FIELD, (-100.0..=100.0).contains(&bias), "must have values from -100 to 100")?;
+        Ok((id, bias as f32))
+    };
+    bias.iter().map(entry).collect()
+}
+
+pub(super) fn stop_token_ids(ids: Option<&[u32]>, profile: &ModelProfile) -> Result<Vec<u32>, AppError> {
+    let ids = ids.unwrap_or(&[]).to_vec();
+    check("stop_token_ids", ids.len() <= IDS_MAX, format!("must be at most {IDS_MAX} token ids"))?;
+    profile.known_ids("stop_token_ids", ids)
+}
+
+pub(super) fn stop_strings(stop: Option<&Stop>) -> Result<Vec<String>, AppError> {
+    let stops = match stop {
+        None => Vec::new(),
+        Some(Stop::One(one)) => vec![one.clone()],
+        Some(Stop::Many(many)) => many.clone(),
+    };
+    check("stop", stops.len() <= STOPS_MAX, format!("must be at most {STOPS_MAX} strings"))?;
+    let short = stops.iter().all(|stop| stop.len() <= STOP_BYTES_MAX);
+    check("stop", short, format!("must be strings of at most {STOP_BYTES_MAX} bytes"))?;
+    // An empty string would end every text at once. Clients that send one mean none.
+    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
+}

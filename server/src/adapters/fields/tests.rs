@@ -1,0 +1,366 @@
+//! Requests as JSON against what becomes of them: every field's default, range and refusals.
+
+use std::sync::Arc;
+
+use ntl_core::engine::{Request, TextJob};
+use ntl_core::sampling::SamplingParams;
+use ntl_models::guide::Constraint;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::adapters::completions;
+use crate::request::{Guided, ReportOptions};
+
+fn read_for(body: &Value, profile: &ModelProfile) -> Result<GenerationRequest, AppError> {
+    let request = serde_json::from_value(body.clone()).unwrap();
+    completions::generation_request(request, profile).map(|(request, _)| request)
+}
+
+fn read(body: &Value) -> Result<GenerationRequest, AppError> {
+    read_for(body, &ModelProfile::for_tests())
+}
+
+fn text(body: &Value) -> TextJob {
+    match read(body).unwrap().decoding.job(None) {
+        Request::Text(job) => job,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Every optional field that is served.
+const FIELDS: [&str; 31] = [
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "seed",
+    "n",
+    "best_of",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "min_tokens",
+    "ignore_eos",
+    "logprobs",
+    "prompt_logprobs",
+    "return_token_ids",
+    "guided_regex",
+    "guided_choice",
+    "guided_json",
+    "response_format",
+    "number_tokens",
+    "stream",
+    "stream_options",
+    "echo",
+    "user",
+    "number",
+    "suffix",
+];
+
+#[test]
+fn defaults_are_those_of_the_api_and_an_explicit_null_is_the_default() {
+    let mut all_null = json!({"prompt": "x"});
+    for field in FIELDS {
+        all_null[field] = Value::Null;
+    }
+    for body in [json!({"prompt": "x"}), all_null] {
+        let request = read(&body).unwrap();
+        assert!(request.stream.is_none() && request.decoding.guided().is_none());
+        assert_eq!(request.decoding.report(), ReportOptions::default());
+        let job = text(&body);
+        assert_eq!(SamplingParams { seed: 0, ..job.sampling }, SamplingParams::PLAIN);
+        let job = TextJob { sampling: SamplingParams::GREEDY, ..job };
+        assert_eq!(format!("{job:?}"), format!("{:?}", TextJob::default()));
+    }
+}
+
+#[test]
+fn fields_reach_the_job() {
+    let job = text(
+        &json!({"prompt": "x", "max_tokens": 7, "temperature": 0, "top_p": 0.5, "top_k": 3, "min_p": 0.25,
+        "presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5, "seed": -1, "n": 2, "best_of": 3,
+        "stop": ["a", "", "b"], "stop_token_ids": [5], "include_stop_str_in_output": true, "min_tokens": 6,
+        "ignore_eos": true, "logprobs": 0, "logit_bias": {"7": -100, "99": 0.5}}),
+    );
+    let want = TextJob {
+        n: 2,
+        best_of: 3,
+        max_tokens: 7,
+        min_tokens: 6,
+        sampling: SamplingParams {
+            temperature: 0.0,
+            top_p: 0.5,
+            top_k: 3,
+            min_p: 0.25,
+            presence_penalty: -2.0,
+            frequency_penalty: 2.0,
+            repetition_penalty: 1.5,
+            seed: u64::MAX,
+        },
+        logit_bias: Arc::from([(7, -100.0), (99, 0.5)]),
+        stop: vec!["a".to_owned(), "b".to_owned()],
+        stop_token_ids: vec![5],
+        include_stop: true,
+        ignore_eos: true,
+        logprobs: Some(0),
+        prompt_logprobs: None,
+        guide: None,
+    };
+    assert_eq!(format!("{job:?}"), format!("{want:?}"));
+    assert_eq!(text(&json!({"prompt": "x", "stop": "a"})).stop, ["a"]);
+    assert_eq!(text(&json!({"prompt": "x", "top_k": 0})).sampling.top_k, 0);
+    assert_eq!(text(&json!({"prompt": "x", "return_token_ids": true})).logprobs, Some(0));
+    let whole = ModelProfile { logprobs_max: None, ..ModelProfile::for_tests() };
+    let body = json!({"prompt": "x", "logprobs": -1, "max_tokens": 9});
+    assert_eq!(read_for(&body, &whole).unwrap().decoding.report().logprobs, Some(whole.tokens));
+}
+
+#[test]
+fn a_prompt_is_echoed_and_scored_where_it_stands_in_the_same_sequence() {
+    let llama = ModelProfile { encoder_decoder: false, ..ModelProfile::for_tests() };
+    let scored = |body: &Value| match read_for(body, &llama).unwrap().decoding.job(None) {
+        Request::Text(job) => job.prompt_logprobs,
+        other => panic!("{other:?}"),
+    };
+    for (body, want) in [
+        (json!({"prompt": "x", "echo": true}), None),
+        (json!({"prompt": "x", "echo": true, "logprobs": 1, "max_tokens": 0}), Some(1)),
+        (json!({"prompt": "x", "prompt_logprobs": 3}), Some(3)),
+        (json!({"prompt": "x", "prompt_logprobs": 3, "echo": true, "logprobs": 5}), Some(5)),
+        (json!({"prompt": "x", "logprobs": 5}), None),
+    ] {
+        assert_eq!(scored(&body), want, "{body}");
+    }
+    for field in ["echo", "prompt_logprobs"] {
+        let mut body = json!({"prompt": "x"});
+        body[field] = if field == "echo" { json!(true) } else { json!(0) };
+        let error = read(&body).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some(field));
+        assert!(error.to_string().contains("/v1/score"), "{error}");
+    }
+}
+
+#[test]
+fn a_text_is_held_to_what_one_field_says() {
+    let schema = json!({"type": "integer"});
+    for (field, value, want) in [
+        ("guided_regex", json!("[0-9]+"), Constraint::Regex("[0-9]+".to_owned())),
+        ("guided_choice", json!(["a", "b"]), Constraint::Choice(vec!["a".to_owned(), "b".to_owned()])),
+        ("guided_json", schema.clone(), Constraint::Json(schema.clone())),
+        ("guided_json", json!("{\"type\": \"integer\"}"), Constraint::Json(schema.clone())),
+        ("response_format", json!({"type": "json_object"}), Constraint::Json(json!({"type": "object"}))),
+        (
+            "response_format",
+            json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": schema}}),
+            Constraint::Json(schema.clone()),
+        ),
+    ] {
+        let mut body = json!({"prompt": "x"});
+        body[field] = value;
+        let request = read(&body).unwrap();
+        assert_eq!(request.decoding.guided(), Some(&Guided { param: field, constraint: want }), "{body}");
+    }
+    for (field, value) in [
+        ("guided_regex", json!("")),
+        ("guided_choice", json!([])),
+        ("guided_json", json!({})),
+        ("response_format", json!({"type": "text"})),
+    ] {
+        let mut body = json!({"prompt": "x"});
+        body[field] = value;
+        assert_eq!(read(&body).unwrap().decoding.guided(), None, "{body}");
+    }
+}
+
+#[test]
+fn prompts_of_one_request_share_a_seed_only_if_it_was_given() {
+    let seed = |decoding: &Decoding| match decoding.job(None) {
+        Request::Text(job) => job.sampling.seed,
+        other => panic!("{other:?}"),
+    };
+    let random = read(&json!({"prompt": ["x", "x"]})).unwrap().decoding;
+    assert_ne!(seed(&random), seed(&random));
+    let given = read(&json!({"prompt": ["x", "x"], "seed": 5})).unwrap().decoding;
+    assert_eq!((seed(&given), seed(&given)), (5, 5));
+}
+
+/// Checks that a value of a field is refused by the name of the field.
+fn refused(field: &str, value: &Value) {
+    let mut body = json!({"prompt": "x"});
+    body[field] = value.clone();
+    let error = read(&body).unwrap_err();
+    assert_eq!(error.body().error.param.as_deref(), Some(field), "{value}");
+}
+
+#[test]
+fn what_sampling_is_made_of_has_ranges() {
+    for (field, value) in [
+        ("temperature", json!(-0.1)),
+        ("temperature", json!(2.1)),
+        ("top_p", json!(0)),
+        ("top_p", json!(1.1)),
+        ("top_k", json!(-2)),
+        ("min_p", json!(-0.1)),
+        ("min_p", json!(1.1)),
+        ("presence_penalty", json!(-2.1)),
+        ("presence_penalty", json!(2.1)),
+        ("frequency_penalty", json!(-2.1)),
+        ("frequency_penalty", json!(2.1)),
+        ("repetition_penalty", json!(0)),
+        ("repetition_penalty", json!(-1)),
+        ("repetition_penalty", json!(101)),
+        ("logit_bias", json!({"5": 100.1})),
+        ("logit_bias", json!({"5": -100.1})),
+        ("logit_bias", json!({"100": 1})),
+        ("logit_bias", json!({"-1": 1})),
+        ("logit_bias", json!({"five": 1})),
+        ("min_tokens", json!(17)),
+        ("stop", json!(["a", "b", "c", "d", "e"])),
+        ("stop", json!("x".repeat(1025))),
+        ("stop_token_ids", json!([100])),
+        ("stop_token_ids", json!(vec![5; 1025])),
+    ] {
+        refused(field, &value);
+    }
+}
+
+#[test]
+fn everything_else_has_ranges() {
+    for (field, value) in [
+        ("prompt", json!([])),
+        ("prompt", json!(vec!["a"; 1025])),
+        ("prompt", json!(null)),
+        ("max_tokens", json!(4097)),
+        ("max_tokens", json!(u64::MAX)),
+        ("n", json!(0)),
+        ("n", json!(129)),
+        ("best_of", json!(0)),
+        ("best_of", json!(129)),
+        ("logprobs", json!(21)),
+        ("logprobs", json!(-1)),
+        ("logprobs", json!(-2)),
+        ("prompt_logprobs", json!(21)),
+        ("prompt_logprobs", json!(0)),
+        ("guided_regex", json!("x".repeat(70_000))),
+        ("guided_choice", json!(["a", ""])),
+        ("guided_choice", json!(vec!["a"; 1025])),
+        ("guided_json", json!("no JSON")),
+        ("guided_json", json!([1])),
+        ("response_format", json!({"type": "json_schema", "json_schema": {"schema": 5}})),
+        ("stream_options", json!({"include_usage": true})),
+        ("echo", json!(true)),
+        ("number_tokens", json!(true)),
+        ("suffix", json!("x")),
+        ("beam_width", json!(4)),
+        ("length_penalty", json!(2)),
+        ("early_stopping", json!("never")),
+    ] {
+        refused(field, &value);
+    }
+}
+
+#[test]
+fn fields_that_do_not_go_together_are_refused_by_name() {
+    for (body, param) in [
+        (json!({"n": 3, "best_of": 2}), "best_of"),
+        (json!({"best_of": 2, "stream": true}), "best_of"),
+        (json!({"guided_regex": "a", "guided_choice": ["b"]}), "guided_choice"),
+        (json!({"guided_regex": "a", "response_format": {"type": "json_object"}}), "response_format"),
+        (json!({"guided_regex": "a", "ignore_eos": true}), "guided_regex"),
+        (json!({"guided_choice": ["a"], "min_tokens": 1}), "guided_choice"),
+    ] {
+        let mut all = body.clone();
+        all["prompt"] = "x".into();
+        assert_eq!(read(&all).unwrap_err().body().error.param.as_deref(), Some(param), "{body}");
+    }
+    let llama = ModelProfile {
+        encoder_decoder: false,
+        logprobs_max: None,
+        tokens: 30_000,
+        ..ModelProfile::for_tests()
+    };
+    for (body, param) in [
+        (json!({"prompt": "x", "stream": true, "prompt_logprobs": 1}), "prompt_logprobs"),
+        (json!({"prompt": "x", "logprobs": -1, "max_tokens": 140}), "logprobs"),
+        (json!({"prompt": vec!["x"; 18], "prompt_logprobs": -1}), "prompt_logprobs"),
+    ] {
+        let error = read_for(&body, &llama).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some(param), "{body}");
+    }
+    let many = read(&json!({"prompt": vec!["a"; 9], "n": 128})).unwrap_err();
+    assert_eq!(many.to_string(), "`n` asks for 1152 texts with 9 prompts; at most 1024");
+    let number = json!({"after": "#", "rationales": 64});
+    let many = read(&json!({"prompt": vec!["a"; 17], "number": number})).unwrap_err();
+    assert_eq!(many.to_string(), "`number.rationales` asks for 1088 texts with 17 prompts; at most 1024");
+}
+
+#[test]
+fn the_text_before_a_number_has_the_sampling_of_the_request_and_more_tokens() {
+    let mut body = json!({"prompt": "x", "number": {"after": "#"}, "temperature": 0.5, "top_p": 0.25, "seed": 5, "top_k": 9,
+            "repetition_penalty": 2});
+    let after =
+        |body: &Value, profile: &ModelProfile| match read_for(body, profile).unwrap().decoding.job(None) {
+            Request::Number(job) => job.after.unwrap(),
+            other => panic!("{other:?}"),
+        };
+    let by_default = after(&body, &ModelProfile::for_tests());
+    assert_eq!(
+        by_default.sampling,
+        SamplingParams {
+            temperature: 0.5,
+            top_p: 0.25,
+            seed: 5,
+            top_k: 9,
+            repetition_penalty: 2.0,
+            ..SamplingParams::PLAIN
+        }
+    );
+    assert_eq!(by_default.max_tokens, 256);
+    assert_eq!(
+        after(&body, &ModelProfile { output_tokens_max: 99, ..ModelProfile::for_tests() }).max_tokens,
+        99
+    );
+    body["max_tokens"] = json!(3);
+    assert_eq!(after(&body, &ModelProfile::for_tests()).max_tokens, 3);
+}
+
+#[test]
+fn a_number_excludes_what_belongs_to_texts() {
+    for (field, value) in [
+        ("n", json!(2)),
+        ("logprobs", json!(1)),
+        ("stop", json!("x")),
+        ("echo", json!(true)),
+        ("number_tokens", json!(true)),
+        ("best_of", json!(2)),
+        ("logit_bias", json!({"5": 1})),
+        ("min_tokens", json!(1)),
+        ("ignore_eos", json!(true)),
+        ("stop_token_ids", json!([5])),
+        ("include_stop_str_in_output", json!(true)),
+        ("return_token_ids", json!(true)),
+        ("prompt_logprobs", json!(1)),
+        ("guided_regex", json!("a")),
+        ("guided_choice", json!(["a"])),
+        ("guided_json", json!({"type": "integer"})),
+        ("response_format", json!({"type": "json_object"})),
+    ] {
+        let mut body = json!({"prompt": "x", "number": {}});
+        body[field] = value;
+        assert_eq!(read(&body).unwrap_err().body().error.param.as_deref(), Some(field));
+    }
+    for number in [json!(true), json!({})] {
+        let request = read(&json!({"prompt": "x", "number": number})).unwrap();
+        assert!(matches!(request.decoding, Decoding::Number(_)));
+    }
+    let off = read(&json!({"prompt": "x", "number": false})).unwrap();
+    assert!(matches!(off.decoding, Decoding::Text(_)));
+    let mute = ModelProfile { spells_numbers: false, ..ModelProfile::for_tests() };
+    let request = json!({"prompt": "x", "number": true});
+    assert_eq!(read_for(&request, &mute).unwrap_err().body().error.param.as_deref(), Some("number"));
+}

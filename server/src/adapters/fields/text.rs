@@ -1,0 +1,192 @@
+//! The fields of ordinary text.
+
+use ntl_api::CompletionRequest;
+use ntl_core::engine::TextJob;
+use ntl_core::sampling::SamplingParams;
+
+use super::guided::guided;
+use super::number_method::TextBefore;
+use super::sampling::{logit_bias, sampling, stop_strings, stop_token_ids};
+use crate::error::{AppError, check};
+use crate::request::{ModelProfile, ReportOptions, TextDecoding};
+
+/// Default of `max_tokens`.
+const MAX_TOKENS: u64 = 16;
+
+/// Default of `max_tokens` for a text before a number: a chain of thought is longer than a phrase.
+const MAX_TOKENS_BEFORE_NUMBER: u64 = 256;
+
+pub(super) const N_MAX: u64 = 128;
+
+/// Most log-probabilities of one answer, about 64 MiB; requests for up to [`LOGPROBS_DEFAULT_MAX`] alternatives are
+/// exempt.
+const LOGPROBS_TOTAL_MAX: u64 = 4 << 20;
+const LOGPROBS_DEFAULT_MAX: u64 = 20;
+
+/// The validated text fields, which a beam search or a number may restrict further.
+pub(super) struct TextFields {
+    pub(super) decoding: TextDecoding,
+}
+
+impl TextFields {
+    /// Validates the fields of a request for `n` texts.
+    pub(super) fn read(
+        request: &CompletionRequest,
+        n: u64,
+        profile: &ModelProfile,
+    ) -> Result<Self, AppError> {
+        let max = profile.output_tokens_max;
+        let max_tokens = request.max_tokens.unwrap_or(MAX_TOKENS.min(max));
+        check("max_tokens", max_tokens <= max, format!("must be at most {max}"))?;
+        let min_tokens = request.min_tokens.unwrap_or(0);
+        check("min_tokens", min_tokens <= max_tokens, format!("must be at most `max_tokens`, {max_tokens}"))?;
+        let best_of = request.best_of.unwrap_or(n);
+        check("best_of", (n..=N_MAX).contains(&best_of), format!("must be from `n`, {n}, to {N_MAX}"))?;
+        let is_streamed = request.stream.unwrap_or(false);
+        check("best_of", best_of == n || !is_streamed, "above `n` is not allowed with `stream`")?;
+        let guided = guided(request)?;
+        if let Some(guided) = &guided {
+            check(guided.param, request.ignore_eos != Some(true), "is not allowed with `ignore_eos`")?;
+            check(guided.param, min_tokens == 0, "is not allowed with `min_tokens`")?;
+        }
+        let report = report(request, profile)?;
+        let job = TextJob {
+            n: n as u32,
+            best_of: best_of as u32,
+            max_tokens: max_tokens as usize,
+            min_tokens: min_tokens as usize,
+            sampling: sampling(request)?,
+            logit_bias: logit_bias(request.logit_bias.as_ref(), profile)?,
+            stop: stop_strings(request.stop.as_ref())?,
+            stop_token_ids: stop_token_ids(request.stop_token_ids.as_deref(), profile)?,
+            include_stop: request.include_stop_str_in_output.unwrap_or(false),
+            ignore_eos: request.ignore_eos.unwrap_or(false),
+            // The engine reports token ids with the log-probabilities.
+            logprobs: report.logprobs.or(report.token_ids.then_some(0)),
+            prompt_logprobs: report.prompt_alternatives(),
+            guide: None,
+        };
+        let seed = request.seed.map(i64::cast_unsigned);
+        Ok(Self { decoding: TextDecoding { job, seed, report, guided } })
+    }
+
+    /// How many texts are decoded for each prompt.
+    pub(super) fn paths(&self) -> u64 {
+        u64::from(self.decoding.job.best_of)
+    }
+
+    /// The field that says so.
+    pub(super) fn paths_field(&self) -> &'static str {
+        let job = &self.decoding.job;
+        if job.best_of > job.n { "best_of" } else { "n" }
+    }
+
+    /// Refuses more log-probabilities than an answer may hold.
+    pub(super) fn check_size(&self, prompts: usize, profile: &ModelProfile) -> Result<(), AppError> {
+        let report = self.decoding.report;
+        let texts = self.paths().saturating_mul(self.decoding.job.max_tokens as u64);
+        let prompt_positions = profile.prompt_tokens_max as u64;
+        for (param, count, positions) in [
+            ("logprobs", report.logprobs, texts),
+            ("prompt_logprobs", report.prompt_alternatives(), prompt_positions),
+        ] {
+            let count = count.unwrap_or(0) as u64;
+            let total = count.saturating_mul(positions).saturating_mul(prompts as u64);
+            let message = format!("asks for up to {total} log-probabilities; at most {LOGPROBS_TOTAL_MAX}");
+            check(param, count <= LOGPROBS_DEFAULT_MAX || total <= LOGPROBS_TOTAL_MAX, message)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses fields that a number does not have.
+    pub(super) fn check_for_number(&self) -> Result<(), AppError> {
+        let (job, message) = (&self.decoding.job, "is not allowed with `number`");
+        check("n", job.n == 1, "must be 1 with `number`: it has one distribution")?;
+        check("best_of", job.best_of == 1, message)?;
+        check("return_token_ids", !self.decoding.report.token_ids, message)?;
+        self.refuse_token_fields(message)?;
+        check("stop", job.stop.is_empty(), "is not allowed with `number`; see `number.terminator`")
+    }
+
+    /// Refuses fields that a beam search does not have.
+    pub(super) fn check_for_beams(&self) -> Result<(), AppError> {
+        let message = "is not allowed with `use_beam_search`";
+        self.refuse_token_fields(message)?;
+        let (job, plain) = (&self.decoding.job, SamplingParams::PLAIN);
+        let sampling = job.sampling;
+        check("stop", job.stop.is_empty(), message)?;
+        // Clients send a temperature of 1 by default.
+        let is_default = sampling.temperature <= 0.0 || sampling.temperature.to_bits() == 1.0_f64.to_bits();
+        let repetition_penalty = sampling.repetition_penalty.to_bits() != plain.repetition_penalty.to_bits();
+        for (param, asked) in [
+            ("temperature", !is_default),
+            ("top_p", sampling.top_p < plain.top_p),
+            ("top_k", sampling.top_k != plain.top_k),
+            ("min_p", sampling.min_p > plain.min_p),
+            ("repetition_penalty", repetition_penalty),
+            ("presence_penalty", sampling.presence_penalty.abs() > 0.0),
+            ("frequency_penalty", sampling.frequency_penalty.abs() > 0.0),
+        ] {
+            check(param, !asked, message)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses fields that steer or report single tokens.
+    fn refuse_token_fields(&self, message: &str) -> Result<(), AppError> {
+        let TextDecoding { job, report, guided, .. } = &self.decoding;
+        for (param, asked) in [
+            ("logprobs", report.logprobs.is_some()),
+            ("prompt_logprobs", report.prompt_logprobs.is_some()),
+            ("echo", report.echo),
+            ("logit_bias", !job.logit_bias.is_empty()),
+            ("min_tokens", job.min_tokens > 0),
+            ("ignore_eos", job.ignore_eos),
+            ("stop_token_ids", !job.stop_token_ids.is_empty()),
+            ("include_stop_str_in_output", job.include_stop),
+        ] {
+            check(param, !asked, message)?;
+        }
+        guided.as_ref().map_or(Ok(()), |guided| check(guided.param, false, message))
+    }
+
+    /// How the text before a number is written; `max_tokens` is that of the request.
+    pub(super) fn before_number(&self, max_tokens: Option<u64>, profile: &ModelProfile) -> TextBefore {
+        let max_tokens = max_tokens.unwrap_or(MAX_TOKENS_BEFORE_NUMBER.min(profile.output_tokens_max));
+        TextBefore { sampling: self.decoding.job.sampling, max_tokens: max_tokens as usize }
+    }
+}
+
+fn report(request: &CompletionRequest, profile: &ModelProfile) -> Result<ReportOptions, AppError> {
+    let logprobs = alternatives("logprobs", request.logprobs, profile)?;
+    let prompt_logprobs = alternatives("prompt_logprobs", request.prompt_logprobs, profile)?;
+    let is_streamed = request.stream.unwrap_or(false);
+    check("prompt_logprobs", prompt_logprobs.is_none() || !is_streamed, "is not allowed with `stream`")?;
+    let number_tokens = request.number_tokens.unwrap_or(false);
+    check("number_tokens", logprobs.is_some() || !number_tokens, "is only allowed with `logprobs`")?;
+    let echo = request.echo.unwrap_or(false);
+    for (param, asked) in [("echo", echo), ("prompt_logprobs", prompt_logprobs.is_some())] {
+        let message = "needs a decoder-only model; the encoder of this model gives prompt tokens no probabilities. \
+                       POST /v1/score returns those of a target";
+        check(param, !(asked && profile.encoder_decoder), message)?;
+    }
+    let token_ids = request.return_token_ids.unwrap_or(false);
+    Ok(ReportOptions { logprobs, number_tokens, prompt_logprobs, echo, token_ids })
+}
+
+/// How many alternatives to a token a field asks for; -1 asks for the whole vocabulary.
+fn alternatives(param: &str, asked: Option<i64>, profile: &ModelProfile) -> Result<Option<usize>, AppError> {
+    let Some(asked) = asked else { return Ok(None) };
+    let max = profile.logprobs_max.unwrap_or(profile.tokens);
+    let count = if asked == -1 { Some(profile.tokens) } else { usize::try_from(asked).ok() };
+    if let Some(count) = count.filter(|&count| count <= max) {
+        return Ok(Some(count));
+    }
+    Err(AppError::field(
+        param,
+        match profile.logprobs_max {
+            Some(max) => format!("must be from 0 to {max}: the server allows no more"),
+            None => format!("must be from 0 to {max}, or -1 for the whole vocabulary"),
+        },
+    ))
+}

@@ -1,0 +1,216 @@
+//! The `number` object of an answer: the estimate that was asked for, its text, and the distribution around it.
+//!
+//! Invariants: no NaN, no infinity and no negative zero leaves this module; the three masses add up to 1.
+
+use ntl_api::{Bounds, Mass, MethodName, Number, Objective, ObjectiveName, Quantile, SupportPoint};
+use ntl_core::engine::NumberOutcome;
+use ntl_core::numbers::{self, Distribution, Estimation, Interval};
+
+/// How a number is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NumberFormat {
+    /// Which estimate is the answer.
+    pub(super) objective: Objective,
+    pub(super) method: MethodName,
+    pub(super) estimation: Estimation,
+    /// Below this closed mass the answer has no value.
+    pub(super) mass_min: f64,
+    pub(super) quantiles: Vec<f64>,
+    /// How many of the most probable values to show.
+    pub(super) support: usize,
+    /// Decimals of the text; `None` for the shortest text that reads back.
+    pub(super) decimals: Option<usize>,
+}
+
+impl NumberFormat {
+    /// The printed value, empty where there is none, and the object.
+    pub(super) fn show(&self, outcome: &NumberOutcome) -> (String, Number) {
+        let found = &outcome.distribution;
+        // `token` finds only the greedy number, whose mean would look like an estimate.
+        let estimates = Some(found).filter(|_| self.method != MethodName::Token);
+        let estimate = |of: fn(&Distribution) -> Option<f64>| estimates.and_then(of).and_then(plain);
+        let reason = self.refusal(outcome);
+        let value = self.value(outcome).and_then(plain).filter(|_| reason.is_none());
+        let text = value.map(|value| printed(value, self.decimals)).unwrap_or_default();
+        let number = Number {
+            value,
+            objective: self.objective,
+            method: self.method.as_str().to_owned(),
+            mean: estimates.and_then(|found| found.mean(&self.estimation)).and_then(plain),
+            trimmed_mean: estimates.and_then(|found| found.trimmed_mean(&self.estimation)).and_then(plain),
+            median: estimate(|found| found.quantile(0.5)),
+            mode: found.mode().and_then(plain),
+            std: estimate(Distribution::std),
+            quantiles: self
+                .quantiles
+                .iter()
+                .map(|&q| Quantile {
+                    q,
+                    value: estimates.and_then(|found| found.quantile(q)).and_then(plain),
+                })
+                .collect(),
+            support: found.most_probable(self.support).into_iter().map(support_point).collect(),
+            mass: mass(found.mass()),
+            bounds: self.bounds(found, value.is_some()),
+            nodes: outcome.nodes as u64,
+            forward_passes: outcome.forward_passes as u64,
+            truncated: outcome.truncated,
+            reason,
+        };
+        (text, number)
+    }
+
+    fn value(&self, outcome: &NumberOutcome) -> Option<f64> {
+        match self.method {
+            MethodName::Token => outcome.token_value,
+            _ => outcome.distribution.estimate(engine_objective(self.objective), &self.estimation),
+        }
+    }
+
+    /// Only a tree knows the mass that it did not expand: draws can miss anything, and beams drop what they do not follow.
+    fn bounds(&self, found: &Distribution, has_value: bool) -> Bounds {
+        if ![MethodName::Tree, MethodName::Xval, MethodName::Head].contains(&self.method) {
+            return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
+        }
+        let (objective, estimation) = (engine_objective(self.objective), &self.estimation);
+        let quantile = |q| found.quantile_bounds(q, estimation.range).and_then(ends);
+        let value = found.estimate_bounds(objective, estimation).filter(|_| has_value);
+        Bounds {
+            value: value.and_then(ends),
+            trimmed_mean: found.trimmed_mean_bounds(estimation).and_then(ends),
+            median: quantile(0.5),
+            quantiles: self.quantiles.iter().map(|&q| quantile(q)).collect(),
+        }
+    }
+
+    /// Why there is no value, where there is none.
+    fn refusal(&self, outcome: &NumberOutcome) -> Option<String> {
+        if outcome.reached == 0 {
+            return Some(
+                "no text contained the marker `after` before it ended or reached max_tokens".to_owned(),
+            );
+        }
+        if self.method == MethodName::Token && outcome.token_value.is_none() {
+            return Some("the greedy path is not a number".to_owned());
+        }
+        let found = &outcome.distribution;
+        let closed = found.mass().closed;
+        if found.leaves().is_empty() || closed <= 0.0 {
+            return Some("no closed mass".to_owned());
+        }
+        // Rounded down, so that it never reads as if it were enough.
+        let shown = (closed * 1e4).floor() / 1e4;
+        (closed < self.mass_min).then(|| format!("closed mass {shown} is below mass_min {}", self.mass_min))
+    }
+}
+
+pub(super) fn engine_objective(objective: Objective) -> numbers::Objective {
+    match objective {
+        Objective::Named(ObjectiveName::Mean) => numbers::Objective::Mean,
+        Objective::Named(ObjectiveName::Median) => numbers::Objective::Median,
+        Objective::Named(ObjectiveName::Mode) => numbers::Objective::Mode,
+        Objective::Quantile { quantile } => numbers::Objective::Quantile(quantile),
+    }
+}
+
+/// A number that JSON can carry, without the sign of zero.
+pub(super) fn plain(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value + 0.0)
+}
+
+fn ends(interval: Interval) -> Option<[f64; 2]> {
+    Some([plain(interval.low)?, plain(interval.high)?])
+}
+
+fn support_point(leaf: &numbers::Leaf) -> SupportPoint {
+    SupportPoint { value: leaf.value + 0.0, text: leaf.text.clone(), probability: leaf.probability }
+}
+
+/// Sums of many products may miss 0 by rounding, or be -0.
+fn mass(mass: numbers::Mass) -> Mass {
+    let share = |part: f64| part.clamp(0.0, 1.0) + 0.0;
+    Mass { closed: share(mass.closed), invalid: share(mass.invalid), open: share(mass.open) }
+}
+
+fn printed(value: f64, decimals: Option<usize>) -> String {
+    let text = match decimals {
+        Some(decimals) => format!("{value:.decimals$}"),
+        None => value.to_string(),
+    };
+    // -0.3 without decimals is 0, not -0.
+    let is_zero = !text.contains(|character: char| character.is_ascii_digit() && character != '0');
+    if is_zero { text.trim_start_matches('-').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_printed_short_or_with_fixed_decimals_and_never_as_minus_zero() {
+        for (value, decimals, want) in [
+            (42.0, None, "42"),
+            (0.1, None, "0.1"),
+            (-41.97, None, "-41.97"),
+            (1e20, None, "100000000000000000000"),
+            (1e-6, None, "0.000001"),
+            (41.967, Some(2), "41.97"),
+            (42.0, Some(2), "42.00"),
+            (-0.3, Some(0), "0"),
+            (-0.004, Some(2), "0.00"),
+            (-0.0, None, "0"),
+            (-0.006, Some(2), "-0.01"),
+        ] {
+            let text = printed(value, decimals);
+            assert_eq!(text, want);
+            if decimals.is_none() {
+                assert!((text.parse::<f64>().unwrap() - value).abs() <= 0.0, "{text}");
+            }
+        }
+    }
+
+    fn print(method: MethodName) -> NumberFormat {
+        NumberFormat {
+            objective: Objective::Named(ObjectiveName::Mode),
+            method,
+            estimation: Estimation::default(),
+            mass_min: 0.0,
+            quantiles: vec![0.5],
+            support: 3,
+            decimals: None,
+        }
+    }
+
+    fn nothing(reached: u32) -> NumberOutcome {
+        let distribution = Distribution::new(&HashMap::new(), 1.0, -1e-17);
+        NumberOutcome {
+            distribution,
+            token_value: None,
+            nodes: 1,
+            forward_passes: 1,
+            truncated: false,
+            reached,
+        }
+    }
+
+    #[test]
+    fn without_numbers_there_is_no_value_but_a_reason() {
+        let no_marker = "no text contained the marker `after` before it ended or reached max_tokens";
+        for (method, reached, reason) in [
+            (MethodName::Tree, 1, "no closed mass"),
+            (MethodName::Sample, 1, "no closed mass"),
+            (MethodName::Token, 1, "the greedy path is not a number"),
+            (MethodName::Tree, 0, no_marker),
+            (MethodName::Token, 0, no_marker),
+        ] {
+            let (text, number) = print(method).show(&nothing(reached));
+            let got = (text.as_str(), number.value, number.reason.as_deref());
+            assert_eq!(got, ("", None, Some(reason)));
+            assert_eq!(number.quantiles, [Quantile { q: 0.5, value: None }]);
+            assert_eq!(number.bounds, Bounds { quantiles: vec![None], ..Bounds::default() });
+            assert!(number.mass.open >= 0.0 && !number.mass.open.is_sign_negative());
+        }
+    }
+}

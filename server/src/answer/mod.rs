@@ -1,0 +1,167 @@
+//! Answers, independent of the API that they go out through: pieces of choices, made of the engine's events.
+//!
+//! [`Assembler`] makes a piece of every event, [`Transcript`] joins pieces to whole choices, and the adapters write
+//! either. There is no other way to an answer, so the joined chunks of a stream equal the answer that is not streamed.
+
+mod transcript;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ntl_core::Prompt;
+use ntl_core::engine::{Event, FinishReason, NumberOutcome, TokenText};
+use ntl_core::text::{TextDecoder, TextStream};
+
+use crate::request::{Decoding, ReportOptions};
+pub(crate) use transcript::Transcript;
+
+/// What an event adds to one choice.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Piece {
+    /// Index of the prompt times choices per prompt, plus the number of the choice.
+    pub(crate) index: u64,
+    pub(crate) text: String,
+    /// The decoded tokens, where log-probabilities or token ids are reported.
+    pub(crate) tokens: Vec<TokenReport>,
+    pub(crate) finish_reason: Option<FinishReason>,
+    /// Log-probability of the whole text, where a beam search found it.
+    pub(crate) cumulative_logprob: Option<f64>,
+    pub(crate) number: Option<NumberOutcome>,
+    /// In the first piece of a choice, where the answer reports its prompt.
+    pub(crate) prompt: Option<PromptReport>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TokenReport {
+    pub(crate) token: TokenText,
+    /// Where the token begins in the text (the echoed prompt included), in characters.
+    pub(crate) offset: u64,
+}
+
+/// A prompt, as far as the answer reports it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PromptReport {
+    pub(crate) ids: Vec<u32>,
+    /// As it was sent, or the text of its ids.
+    pub(crate) text: String,
+    /// Where each token begins in the text, in characters.
+    pub(crate) offsets: Vec<u64>,
+    /// What the engine says of the tokens from the second one on: nothing comes before the first.
+    pub(crate) tokens: Vec<TokenText>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TokenCounts {
+    pub(crate) prompt: usize,
+    pub(crate) completion: usize,
+}
+
+impl Piece {
+    /// Adds a later piece of the same choice.
+    fn append(&mut self, later: Self) {
+        self.text.push_str(&later.text);
+        self.tokens.extend(later.tokens);
+        self.finish_reason = later.finish_reason.or(self.finish_reason);
+        self.cumulative_logprob = later.cumulative_logprob.or(self.cumulative_logprob);
+        self.number = later.number.or(self.number.take());
+        self.prompt = self.prompt.take().or(later.prompt);
+    }
+}
+
+impl PromptReport {
+    /// A prompt before the engine has said anything of it; `text` is what was sent, where that was a text.
+    pub(crate) fn new(prompt: &Prompt, text: Option<String>, decoder: &Arc<dyn TextDecoder>) -> Self {
+        let ids: Vec<u32> = prompt.ids().collect();
+        let mut stream = TextStream::new(Arc::clone(decoder), Arc::from([]));
+        let mut chars = 0;
+        let offset = |&id: &u32| {
+            let begins = chars;
+            chars += chars_of(&stream.push(id));
+            begins
+        };
+        let offsets = ids.iter().map(offset).collect();
+        let text = text.unwrap_or_else(|| decoder.decode(&ids));
+        Self { ids, text, offsets, tokens: Vec::new() }
+    }
+}
+
+/// Makes pieces of events.
+pub(crate) struct Assembler {
+    choices_per_prompt: u32,
+    report: ReportOptions,
+    /// What is known of each prompt; empty where the answer reports none.
+    prompts: Vec<PromptReport>,
+    /// Characters of each choice that has begun.
+    chars: BTreeMap<u64, u64>,
+    counts: TokenCounts,
+}
+
+impl Assembler {
+    /// `prompts` are needed where [`ReportOptions::includes_prompt`].
+    pub(crate) fn new(decoding: &Decoding, prompt_tokens: usize, prompts: Vec<PromptReport>) -> Self {
+        Self {
+            choices_per_prompt: decoding.choices_per_prompt(),
+            report: decoding.report(),
+            prompts,
+            chars: BTreeMap::new(),
+            counts: TokenCounts { prompt: prompt_tokens, completion: 0 },
+        }
+    }
+
+    /// What an event adds to a choice; `None` where there is nothing to show.
+    pub(crate) fn piece(&mut self, prompt: usize, event: Event) -> Option<Piece> {
+        let first = prompt as u64 * u64::from(self.choices_per_prompt);
+        let index = |choice: u32| first + u64::from(choice);
+        match event {
+            Event::Prompt(tokens) => {
+                self.prompts.get_mut(prompt)?.tokens.extend(tokens);
+                None
+            }
+            Event::Text { text, token: None, .. } if text.is_empty() => None,
+            Event::Text { choice, text, token } => {
+                let mut piece = self.begin(prompt, index(choice));
+                let chars = self.chars.entry(piece.index).or_default();
+                let offset = *chars;
+                *chars += chars_of(&text);
+                piece.tokens.extend(token.map(|token| TokenReport { token, offset }));
+                piece.text = text;
+                Some(piece)
+            }
+            Event::Finished { choice, reason, tokens, cumulative_logprob } => {
+                self.counts.completion += tokens;
+                // The other texts of `best_of` are only counted.
+                (choice < self.choices_per_prompt).then(|| Piece {
+                    finish_reason: Some(reason),
+                    cumulative_logprob,
+                    ..self.begin(prompt, index(choice))
+                })
+            }
+            Event::Number(outcome) => {
+                self.counts.completion += outcome.nodes;
+                let finish_reason = Some(FinishReason::Stop);
+                Some(Piece { index: index(0), finish_reason, number: Some(outcome), ..Piece::default() })
+            }
+            Event::Scored(_) | Event::Failed(_) => None,
+        }
+    }
+
+    /// The tokens of the prompts, and those decoded so far.
+    pub(crate) fn token_counts(&self) -> TokenCounts {
+        self.counts
+    }
+
+    /// An empty piece; the first one of a choice holds the prompt.
+    fn begin(&mut self, prompt: usize, index: u64) -> Piece {
+        let begins = !self.chars.contains_key(&index);
+        let prompt = self.prompts.get(prompt).filter(|_| begins).cloned();
+        if begins {
+            let echoed = prompt.as_ref().filter(|_| self.report.echo);
+            self.chars.insert(index, echoed.map_or(0, |prompt| chars_of(&prompt.text)));
+        }
+        Piece { index, prompt, ..Piece::default() }
+    }
+}
+
+fn chars_of(text: &str) -> u64 {
+    text.chars().count() as u64
+}

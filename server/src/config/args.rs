@@ -1,0 +1,273 @@
+//! The command line as it is typed; [`super::Config`] validates it.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Parser, Subcommand};
+use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
+
+use crate::backend::{BackendChoice, Isq};
+use crate::inspect::{ChoiceArgs, InspectArgs};
+use crate::telemetry::LogFormat;
+
+/// Serves language models that write numbers, with an OpenAI-style API and exact number distributions.
+///
+/// Without `--model` a small embedded demo checkpoint is served. A flag overrides its environment variable, that overrides
+/// the file of `--config`, and that overrides the default.
+#[derive(Debug, Clone, Parser)]
+#[command(version, max_term_width = 110, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// TOML file with the names of these flags as keys, such as `port = 8000` or `model = ["t5=/models/t5"]`
+    #[arg(long, env = "NTL_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) models: ModelArgs,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) logs: LogArgs,
+}
+
+/// What the program does instead of serving.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Report what a checkpoint folder contains, what is assumed, and whether it can be served
+    Inspect(InspectArgs),
+    /// Print the OpenAPI description of the routes, as GET /openapi.json answers it
+    Openapi,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Models")]
+pub(crate) struct ModelArgs {
+    /// Checkpoint folder, as `save_pretrained` writes it, or GGUF file; may be given several times. NAME is the model's name
+    /// in requests, by default the folder's or file's name
+    #[arg(long = "model", env = "NTL_MODEL", value_name = "[NAME=]DIR", value_delimiter = ',')]
+    pub(crate) models: Vec<String>,
+    /// PEFT LoRA adapter to merge into a model: the folder with its adapter_config.json. NAME is the name of the model and
+    /// may be omitted where only one is served; may be given once for each model
+    #[arg(long = "adapter", env = "NTL_ADAPTER", value_name = "[NAME=]DIR", value_delimiter = ',')]
+    pub(crate) adapters: Vec<String>,
+    /// Which implementation runs models: native, mistralrs (more architectures, GGUF files, quantisation at load; needs a
+    /// build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
+    #[arg(
+        long,
+        env = "NTL_BACKEND",
+        value_name = "BACKEND",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    pub(crate) backend: BackendChoice,
+    /// Type that mistral.rs quantises weights to while it loads them
+    #[arg(long, env = "NTL_ISQ", value_name = "TYPE", ignore_case = true)]
+    pub(crate) isq: Option<Isq>,
+    /// Where models run: auto (a GPU if there is one), cpu, cuda or cuda:N
+    #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
+    pub(crate) device: DeviceChoice,
+    /// Element type of the weights in memory; smaller ones are faster and less exact. The CPU computes in f32 (except
+    /// products of q8_0 weights, where the processor multiplies bytes), and auto is f32
+    #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto", value_parser = dtypes())]
+    pub(crate) dtype: DtypeChoice,
+    /// Compute threads of each model [default: one for each processor]
+    #[arg(long, env = "NTL_THREADS", value_name = "COUNT")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) choices: ChoiceArgs,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Network")]
+pub(crate) struct NetworkArgs {
+    /// Address or name to listen on
+    #[arg(long, env = "NTL_HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes any free port (the log names it)
+    #[arg(long, env = "NTL_PORT", default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// API key that requests must send as `Authorization: Bearer KEY`; may be given several times. Health, metrics and
+    /// documentation need no key. Without any key everything is open
+    #[arg(
+        long = "api-key",
+        env = "NTL_API_KEY",
+        value_name = "KEY",
+        value_delimiter = ',',
+        hide_env_values = true
+    )]
+    pub(crate) api_keys: Vec<String>,
+    /// File with more API keys, one a line; lines that begin with # are comments
+    #[arg(long, env = "NTL_API_KEY_FILE", value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Web page that may call the API from a browser, such as https://example.com, or * for all; may be given several
+    /// times
+    #[arg(long = "cors-origin", env = "NTL_CORS_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
+    pub(crate) cors_origins: Vec<String>,
+    /// PEM file with the server's certificate chain; enables HTTPS
+    #[arg(long, env = "NTL_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// PEM file with the private key of the certificate
+    #[arg(long, env = "NTL_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Most open connections; a new one beyond that evicts the connection that has waited for its client for longest
+    #[arg(long, env = "NTL_CONNECTIONS_MAX", value_name = "CONNECTIONS", default_value_t = 2048, value_parser = count())]
+    pub(crate) connections_max: u32,
+    /// Most seconds until the header of a request has arrived
+    #[arg(long, env = "NTL_HEADER_TIMEOUT", value_name = "SECONDS", default_value_t = 10, value_parser = seconds(1))]
+    pub(crate) header_timeout: u32,
+    /// Most seconds until the body of a request has arrived; a slower one is answered 408
+    #[arg(long, env = "NTL_BODY_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(1))]
+    pub(crate) body_timeout: u32,
+    /// Most seconds that a client may leave an answer (or the next 64 KiB of it) unread
+    #[arg(long, env = "NTL_WRITE_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(1))]
+    pub(crate) write_timeout: u32,
+    /// Most seconds that a connection may stay open between two requests
+    #[arg(long, env = "NTL_IDLE_TIMEOUT", value_name = "SECONDS", default_value_t = 75, value_parser = seconds(1))]
+    pub(crate) idle_timeout: u32,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// Most texts and numbers in the queue of a model; a request that does not fit is answered 429
+    #[arg(long, env = "NTL_QUEUE_MAX", value_name = "TEXTS", default_value_t = 4096, value_parser = count())]
+    pub(crate) queue_max: u32,
+    /// Most seconds that a request waits in the queue; then it is answered 503. 0: as long as the request may take
+    #[arg(long, env = "NTL_QUEUE_TIMEOUT", value_name = "SECONDS", default_value_t = 0, value_parser = seconds(0))]
+    pub(crate) queue_timeout: u32,
+    /// Most bytes of the KV cache of running requests; a text that may need more alone is answered 400
+    #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES", default_value = "4294967296")]
+    pub(crate) cache_bytes_max: NonZeroU64,
+    /// Most texts and numbers that a model decodes at the same time
+    #[arg(long, env = "NTL_CONCURRENCY_MAX", value_name = "TEXTS", default_value_t = 256, value_parser = count())]
+    pub(crate) concurrency_max: u32,
+    /// Most rows of one model step: texts and prefixes of numbers that advance together
+    #[arg(long, env = "NTL_STEP_ROWS_MAX", value_name = "ROWS", default_value_t = 128, value_parser = count())]
+    pub(crate) step_rows_max: u32,
+    /// Most bytes of the prefix cache, which reuses the beginnings of earlier prompts (decoder-only models); 0 disables it
+    #[arg(long, env = "NTL_PREFIX_CACHE_LIMIT", value_name = "BYTES", default_value_t = LoadOptions::default().prefix_bytes_max)]
+    pub(crate) prefix_cache_limit: usize,
+    /// Largest `max_tokens` of a request
+    #[arg(long, env = "NTL_OUTPUT_TOKENS_MAX", value_name = "TOKENS", default_value_t = 4096, value_parser = count())]
+    pub(crate) output_tokens_max: u32,
+    /// Largest `logprobs` of a request; -1 allows the whole vocabulary
+    #[arg(long, env = "NTL_LOGPROBS_MAX", value_name = "TOKENS", default_value_t = 20, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i32).range(-1..=1_000_000))]
+    pub(crate) logprobs_max: i32,
+    /// Most bytes of a request body; a larger one is answered 413
+    #[arg(long, env = "NTL_BODY_LIMIT", value_name = "BYTES", default_value = "2097152")]
+    pub(crate) body_limit: NonZeroUsize,
+    /// Most seconds that a request may take, the queue included; then it is answered 504
+    #[arg(long, env = "NTL_REQUEST_TIMEOUT", value_name = "SECONDS", default_value_t = 600, value_parser = seconds(1))]
+    pub(crate) request_timeout: u32,
+    /// Most seconds for running requests to finish after SIGTERM or SIGINT; a second signal ends the server at once
+    #[arg(long, env = "NTL_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(0))]
+    pub(crate) drain_timeout: u32,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Logs")]
+pub(crate) struct LogArgs {
+    /// Format of the log lines on standard error
+    #[arg(long, env = "NTL_LOG_FORMAT", value_name = "FORMAT", default_value = "compact")]
+    pub(crate) log_format: LogFormat,
+    /// Filter of log lines, such as `debug` or `ntl_models=debug,info`; RUST_LOG works as well [default: info]
+    #[arg(long, env = "NTL_LOG", value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    /// Log the bodies of requests, prompts included; by default no line contains them
+    #[arg(long, env = "NTL_LOG_PROMPTS", value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", default_value_t = false)]
+    pub(crate) log_prompts: bool,
+    /// OpenTelemetry collector that traces are sent to, such as http://localhost:4318 (OTLP over HTTP); needs a build
+    /// with the feature `otel`
+    #[arg(long, env = "NTL_OTLP_ENDPOINT", value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<String>,
+}
+
+fn dtypes() -> impl TypedValueParser<Value = DtypeChoice> {
+    PossibleValuesParser::new(DtypeChoice::ALL.map(DtypeChoice::name))
+        .try_map(|name| name.parse::<DtypeChoice>())
+}
+
+/// The maximum exceeds what any machine can do.
+fn count() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=1_000_000)
+}
+
+/// Up to a week.
+fn seconds(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(least..=604_800)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, ValueEnum};
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound_and_every_flag_has_its_environment_name() {
+        let mut command = Args::command();
+        command.build();
+        command.clone().debug_assert();
+        for argument in command
+            .get_arguments()
+            .filter(|argument| !matches!(argument.get_id().as_str(), "help" | "version"))
+        {
+            let long = argument.get_long().unwrap();
+            let env = format!("NTL_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(env.as_str()), "--{long}");
+            assert!(argument.get_help().is_some(), "--{long} is not described");
+        }
+    }
+
+    #[test]
+    fn devices_are_read() {
+        for (text, want) in [
+            ("auto", Some(DeviceChoice::Auto)),
+            ("cpu", Some(DeviceChoice::Cpu)),
+            ("cuda", Some(DeviceChoice::Cuda(0))),
+            ("cuda:3", Some(DeviceChoice::Cuda(3))),
+            ("cuda:", None),
+            ("cpu:1", None),
+            ("gpu", None),
+        ] {
+            assert_eq!(text.parse::<DeviceChoice>().ok(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn backends_and_types_of_quantisation_are_read() {
+        let read = |flags: &[&str]| Args::try_parse_from([&["ntl-server"], flags].concat());
+        let args = read(&["--backend", "mistralrs", "--isq", "Q8_0"]).unwrap();
+        assert_eq!((args.models.backend, args.models.isq), (BackendChoice::Mistralrs, Some(Isq::Q8_0)));
+        assert_eq!(read(&[]).unwrap().models.backend, BackendChoice::Auto);
+        for isq in Isq::value_variants() {
+            let name = format!("{isq:?}").to_lowercase();
+            assert_eq!(isq.to_possible_value().unwrap().get_name(), name);
+        }
+        for (wrong, said) in [
+            ("--backend=vllm", "[possible values: auto, native, mistralrs]"),
+            ("--isq=q9", "[possible values: q2k, q3k, q4_0, q4_1, q4k, q5_0, q5_1, q5k, q6k, q8_0,"),
+        ] {
+            let error = read(&[wrong]).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for wrong in [
+            "--queue-max=0",
+            "--queue-max=99999999999",
+            "--request-timeout=0",
+            "--body-limit=0",
+            "--port=65536",
+        ] {
+            assert!(Args::try_parse_from(["ntl-server", wrong]).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The configuration: every flag validated, names resolved, defaults filled in.
+//!
+//! In: [`Args`]. Out: [`Config`], which needs no further check, or a [`ConfigError`] (bad usage). Whether a folder holds a
+//! checkpoint is found out by loading it.
+
+mod args;
+mod file;
+mod models;
+mod network;
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ntl_engine::EngineLimits;
+use ntl_models::{DeviceChoice, LoadOptions};
+
+use crate::backend::BackendOptions;
+use crate::listen::{ConnectionSettings, TlsFiles};
+use crate::settings::HttpSettings;
+use crate::telemetry::TelemetryConfig;
+pub use args::{Args, Command};
+use args::{LimitArgs, LogArgs};
+pub use file::ArgsError;
+pub use models::{ModelConfig, ModelSource};
+
+/// Flags that are invalid alone or together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    #[error("two models have the name `{0}`; give one of them another name with --model NAME=DIR")]
+    DuplicateModel(String),
+    #[error("no name for the model in `{0}`; write --model NAME=DIR")]
+    UnnamedModel(String),
+    #[error("no model for the adapter `{0}`; write --adapter NAME=DIR with the name of a model")]
+    AdapterOfNoModel(String),
+    #[error("model `{0}` has two adapters; only one can be merged")]
+    TwoAdapters(String),
+    #[error("an API key must not be empty or contain spaces")]
+    UnusableKey,
+    #[error("cannot read API keys from `{file}`")]
+    KeyFile {
+        file: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// A file without a key would open the server to everyone.
+    #[error("there is no API key in `{0}`")]
+    NoKey(PathBuf),
+    #[error(
+        "`{0}` is not an origin; write it like https://example.com or http://localhost:3000, without a path"
+    )]
+    UnusableOrigin(String),
+    #[error("`{0}` is not an OTLP endpoint; write it like http://localhost:4318")]
+    UnusableEndpoint(String),
+    #[error(
+        "this program was built without traces; build it with `cargo build --release --package ntl-server --features otel`"
+    )]
+    NoTraces,
+}
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Never empty; the names differ.
+    pub models: Vec<ModelConfig>,
+    pub load: BackendOptions,
+    /// Limits of each engine.
+    pub engine: EngineLimits,
+    pub http: HttpSettings,
+    pub connections: ConnectionSettings,
+    /// `None` for HTTP without TLS.
+    pub tls: Option<TlsFiles>,
+    /// Address or name to listen on.
+    pub host: String,
+    /// Port to listen on, 0 for any.
+    pub port: u16,
+    /// How long running requests may take after a signal.
+    pub drain_time_max: Duration,
+    pub telemetry: TelemetryConfig,
+}
+
+impl TryFrom<Args> for Config {
+    type Error = ConfigError;
+
+    fn try_from(args: Args) -> Result<Self, ConfigError> {
+        let Args { models: flags, network, limits, logs, .. } = args;
+        let connections = network::connection_settings(&network, &limits);
+        let tls = network.tls_cert.zip(network.tls_key);
+        let http = HttpSettings {
+            api_keys: network::api_keys(network.api_keys, network.api_key_file)?,
+            cors_origins: network::origins(&network.cors_origins)?,
+            body_bytes_max: limits.body_limit.get(),
+            body_time_max: seconds(network.body_timeout),
+            request_time_max: seconds(limits.request_timeout),
+            output_tokens_max: limits.output_tokens_max.into(),
+            logprobs_max: usize::try_from(limits.logprobs_max).ok(),
+            log_prompts: logs.log_prompts,
+            device: device_name(flags.device),
+        };
+        Ok(Self {
+            models: models::with_adapters(models::model_configs(&flags.models)?, &flags.adapters)?,
+            load: BackendOptions {
+                backend: flags.backend,
+                isq: flags.isq,
+                load: LoadOptions {
+                    device: flags.device,
+                    dtype: flags.dtype,
+                    choices: flags.choices.into(),
+                    prefix_bytes_max: limits.prefix_cache_limit,
+                },
+            },
+            engine: engine_limits(&limits, flags.threads),
+            http,
+            connections,
+            tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
+            host: network.host,
+            port: network.port,
+            drain_time_max: seconds(limits.drain_timeout),
+            telemetry: telemetry(logs)?,
+        })
+    }
+}
+
+fn seconds(count: u32) -> Duration {
+    Duration::from_secs(count.into())
+}
+
+fn telemetry(logs: LogArgs) -> Result<TelemetryConfig, ConfigError> {
+    if let Some(endpoint) = &logs.otlp_endpoint {
+        if !cfg!(feature = "otel") {
+            return Err(ConfigError::NoTraces);
+        }
+        let is_http = |uri: &axum::http::Uri| uri.scheme_str() == Some("http") && uri.host().is_some();
+        if !endpoint.parse().is_ok_and(|uri| is_http(&uri)) {
+            return Err(ConfigError::UnusableEndpoint(endpoint.clone()));
+        }
+    }
+    Ok(TelemetryConfig { format: logs.log_format, filter: logs.log, otlp_endpoint: logs.otlp_endpoint })
+}
+
+fn engine_limits(limits: &LimitArgs, threads: Option<NonZeroUsize>) -> EngineLimits {
+    let default = EngineLimits::default();
+    EngineLimits {
+        threads: threads.unwrap_or(default.threads),
+        queue_max: limits.queue_max as usize,
+        running_max: limits.concurrency_max as usize,
+        step_rows_max: limits.step_rows_max as usize,
+        queue_time_max: (limits.queue_timeout > 0).then(|| Duration::from_secs(limits.queue_timeout.into())),
+        cache_bytes_max: limits.cache_bytes_max.get(),
+        ..default
+    }
+}
+
+fn device_name(device: DeviceChoice) -> String {
+    match device {
+        // Without the feature there is nothing to choose from.
+        DeviceChoice::Auto if cfg!(feature = "cuda") => "auto".to_owned(),
+        DeviceChoice::Auto | DeviceChoice::Cpu => "cpu".to_owned(),
+        DeviceChoice::Cuda(number) => format!("cuda:{number}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::demo;
+
+    fn config(flags: &[&str]) -> Result<Config, ConfigError> {
+        Config::try_from(Args::try_parse_from([&["ntl-server"], flags].concat()).unwrap())
+    }
+
+    fn names(flags: &[&str]) -> Vec<String> {
+        config(flags).unwrap().models.into_iter().map(|model| model.name).collect()
+    }
+
+    #[test]
+    fn without_models_the_demo_is_served_and_names_must_differ() {
+        assert_eq!(names(&[]), [demo::NAME]);
+        assert_eq!(names(&["--model", "/a/x", "--model", "y=/a/x,z=/b"]), ["x", "y", "z"]);
+        let error = config(&["--model", "/a/x", "--model", "/b/x"]).unwrap_err();
+        assert!(error.to_string().starts_with("two models have the name `x`"), "{error}");
+    }
+
+    #[test]
+    fn the_limits_of_the_flags_are_those_of_the_engine() {
+        let config =
+            config(&["--queue-max=3", "--concurrency-max=2", "--step-rows-max=5", "--request-timeout=7"])
+                .unwrap();
+        assert_eq!(
+            (config.engine.queue_max, config.engine.running_max, config.engine.step_rows_max),
+            (3, 2, 5)
+        );
+        let other = self::config(&["--queue-timeout=9", "--cache-bytes-max=8", "--logprobs-max=-1"]).unwrap();
+        assert_eq!(other.engine.queue_time_max, Some(Duration::from_secs(9)));
+        assert_eq!((other.engine.cache_bytes_max, other.http.logprobs_max), (8, None));
+        assert_eq!(config.http.request_time_max, Duration::from_secs(7));
+        assert_eq!(self::config(&[]).unwrap().engine, EngineLimits::default());
+    }
+
+    #[test]
+    fn traces_need_a_build_that_sends_them_and_somebody_to_take_them() {
+        for (endpoint, fits) in
+            [("http://localhost:4318", true), ("localhost:4318", false), ("ftp://x", false)]
+        {
+            let wrong = match (cfg!(feature = "otel"), fits) {
+                (false, _) => Some("this program was built without traces"),
+                (true, false) => Some("is not an OTLP endpoint"),
+                (true, true) => None,
+            };
+            let error = config(&["--otlp-endpoint", endpoint]).err().map(|error| error.to_string());
+            let is_said = |wrong| error.as_deref().is_some_and(|error| error.contains(wrong));
+            assert!(wrong.map_or(error.is_none(), is_said), "{endpoint}: {error:?}");
+        }
+    }
+}

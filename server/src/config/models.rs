@@ -1,0 +1,139 @@
+//! The models of the command line: their names, their sources, their LoRA adapters.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::ConfigError;
+use crate::demo;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelSource {
+    /// The embedded checkpoint.
+    Demo,
+    /// A folder, or a GGUF file.
+    Path(PathBuf),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelConfig {
+    /// The name in requests.
+    pub name: String,
+    pub source: ModelSource,
+    /// Folder of the LoRA adapter that is merged into the model.
+    pub adapter: Option<PathBuf>,
+}
+
+/// The models of `--model`, or the demo without any.
+pub(super) fn model_configs(flags: &[String]) -> Result<Vec<ModelConfig>, ConfigError> {
+    if flags.is_empty() {
+        let name = demo::NAME.to_owned();
+        return Ok(vec![ModelConfig { name, source: ModelSource::Demo, adapter: None }]);
+    }
+    let models: Vec<ModelConfig> = flags.iter().map(|text| model_config(text)).collect::<Result<_, _>>()?;
+    let mut names = BTreeSet::new();
+    match models.iter().find(|model| !names.insert(&model.name)) {
+        Some(twice) => Err(ConfigError::DuplicateModel(twice.name.clone())),
+        None => Ok(models),
+    }
+}
+
+fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
+    let (name, folder) = split_name(text);
+    let name = name.map(str::to_owned).or_else(|| folder_name(Path::new(folder)));
+    let name = name.filter(|name| !name.is_empty() && !folder.is_empty());
+    let name = name.ok_or_else(|| ConfigError::UnnamedModel(text.to_owned()))?;
+    Ok(ModelConfig { name, source: ModelSource::Path(folder.into()), adapter: None })
+}
+
+/// Splits `[NAME=]DIR`. A path that contains an equals sign needs a name, or must begin with `.` or `/`.
+fn split_name(text: &str) -> (Option<&str>, &str) {
+    match text.split_once('=') {
+        Some((name, folder)) if !text.starts_with(['.', '/']) => (Some(name), folder),
+        _ => (None, text),
+    }
+}
+
+/// The last part of a path, also of `.` and `..`; of a GGUF file without its extension.
+fn folder_name(folder: &Path) -> Option<String> {
+    let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = last(folder).or_else(|| last(&folder.canonicalize().ok()?))?;
+    Some(name.strip_suffix(".gguf").unwrap_or(&name).to_owned())
+}
+
+/// The models with the adapters of `--adapter [NAME=]DIR`.
+pub(super) fn with_adapters(
+    mut models: Vec<ModelConfig>,
+    adapters: &[String],
+) -> Result<Vec<ModelConfig>, ConfigError> {
+    for text in adapters {
+        let (name, folder) = split_name(text);
+        let model = match (name, models.as_mut_slice()) {
+            (None, [only]) => Some(only),
+            (None, _) => None,
+            (Some(name), all) => all.iter_mut().find(|model| model.name == name),
+        };
+        let model = model
+            .filter(|_| !folder.is_empty())
+            .ok_or_else(|| ConfigError::AdapterOfNoModel(text.clone()))?;
+        if model.adapter.replace(folder.into()).is_some() {
+            return Err(ConfigError::TwoAdapters(model.name.clone()));
+        }
+    }
+    Ok(models)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attach(models: &[&str], adapters: &[&str]) -> Result<Vec<Option<String>>, String> {
+        let model = |name: &&str| ModelConfig {
+            name: (*name).to_owned(),
+            source: ModelSource::Path((*name).into()),
+            adapter: None,
+        };
+        let adapters: Vec<String> = adapters.iter().map(|&text| text.to_owned()).collect();
+        let models = with_adapters(models.iter().map(model).collect(), &adapters);
+        let path = |model: ModelConfig| model.adapter.map(|folder| folder.display().to_string());
+        models.map(|models| models.into_iter().map(path).collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_adapter_is_for_the_only_model_or_for_the_one_it_names() {
+        let some = |folder: &str| Some(folder.to_owned());
+        assert_eq!(attach(&["a"], &["x/y"]), Ok(vec![some("x/y")]));
+        assert_eq!(attach(&["a", "b"], &["b=/x=1"]), Ok(vec![None, some("/x=1")]));
+        assert_eq!(attach(&["a"], &["/x=1"]), Ok(vec![some("/x=1")]));
+        for (models, adapters) in [(&["a", "b"], &["x"][..]), (&["a", "b"], &["c=x"]), (&["a", "b"], &["a="])]
+        {
+            let error = attach(models, adapters).unwrap_err();
+            assert!(error.contains("write --adapter NAME=DIR"), "{error}");
+        }
+        assert!(attach(&["a"], &["x", "y"]).unwrap_err().contains("two adapters"));
+    }
+
+    #[test]
+    fn models_are_called_after_their_folders_unless_named() {
+        let here = std::env::current_dir().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+        for (text, name, folder) in [
+            ("/models/t5-base", "t5-base", "/models/t5-base"),
+            ("/models/t5-base/", "t5-base", "/models/t5-base/"),
+            ("/models/llama.Q4.gguf", "llama.Q4", "/models/llama.Q4.gguf"),
+            ("small=/models/t5", "small", "/models/t5"),
+            ("org/small=models/t5", "org/small", "models/t5"),
+            ("/run/lr=0.1/t5", "t5", "/run/lr=0.1/t5"),
+            ("a=/run/lr=0.1/t5", "a", "/run/lr=0.1/t5"),
+            (".", here.as_str(), "."),
+        ] {
+            let model = model_config(text).unwrap();
+            assert_eq!(
+                (model.name.as_str(), model.source),
+                (name, ModelSource::Path(folder.into())),
+                "{text}"
+            );
+        }
+        for wrong in ["=/models/t5", "a=", ""] {
+            assert!(model_config(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Which requests reach the routes that do work: those with an API key, while models are loaded and the server is not
+//! draining. `app` decides which routes are checked.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use crate::error::AppError;
+use crate::settings::ApiKeys;
+use crate::state::AppState;
+
+/// Passes requests that carry an API key.
+pub(crate) async fn check_key(
+    State(app): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Result<Response, AppError> {
+    if !has_access(&app.settings.api_keys, request.headers()) {
+        return Err(AppError::Unauthorized);
+    }
+    Ok(next.run(request).await)
+}
+
+/// Passes requests while models are loaded and the server is not draining.
+pub(crate) async fn admit(
+    State(app): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Result<Response, AppError> {
+    if app.lifecycle.is_draining() {
+        return Err(AppError::Draining);
+    }
+    if !app.models.are_loaded() {
+        return Err(AppError::Loading);
+    }
+    Ok(next.run(request).await)
+}
+
+fn has_access(keys: &ApiKeys, headers: &HeaderMap) -> bool {
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+    keys.is_empty() || given.is_some_and(|given| keys.contains(given))
+}
+
+/// What follows the scheme `Bearer`, in any case.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_key_opens() {
+        let keys = ApiKeys::new(["one".to_owned(), "two".to_owned()]);
+        for (value, admitted) in [
+            ("Bearer one", true),
+            ("bearer two", true),
+            ("Bearer  two ", true),
+            ("Bearer on", false),
+            ("Bearer onee", false),
+            ("Bearer ONE", false),
+            ("Bearer ", false),
+            ("Bearer", false),
+            ("one", false),
+            ("Basic one", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+            assert_eq!(has_access(&keys, &headers), admitted, "{value:?}");
+        }
+        assert!(!has_access(&keys, &HeaderMap::new()));
+        assert!(has_access(&ApiKeys::default(), &HeaderMap::new()));
+        assert_eq!(format!("{keys:?}"), "2 keys");
+    }
+}

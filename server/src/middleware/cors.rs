@@ -1,0 +1,26 @@
+//! Which web pages may call the API from a browser (`--cors-origin`); none by default.
+
+use std::time::Duration;
+
+use axum::http::{Method, header};
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+use super::request_id;
+use crate::settings::Origins;
+
+/// How long a browser may cache the answer to a preflight.
+const PREFLIGHT_AGE_MAX: Duration = Duration::from_secs(3600);
+
+pub(crate) fn layer(origins: &Origins) -> CorsLayer {
+    let allowed = match origins {
+        Origins::None => return CorsLayer::new(),
+        Origins::Any => AllowOrigin::any(),
+        Origins::These(origins) => AllowOrigin::list(origins.iter().cloned()),
+    };
+    CorsLayer::new()
+        .allow_origin(allowed)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, request_id::HEADER])
+        .expose_headers([header::RETRY_AFTER, request_id::HEADER])
+        .max_age(PREFLIGHT_AGE_MAX)
+}

@@ -1,0 +1,6 @@
+//! What every request passes on its way to a handler: request ids, counting, cross-origin rules, API keys, admission.
+
+pub(crate) mod admission;
+pub(crate) mod cors;
+pub(crate) mod request_id;
+pub(crate) mod track;

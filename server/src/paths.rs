@@ -1,0 +1,28 @@
+//! The paths of the API.
+
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const COMPLETIONS: &str = "/v1/completions";
+pub(crate) const SCORE: &str = "/v1/score";
+pub(crate) const MODELS: &str = "/v1/models";
+/// Model names may contain slashes.
+pub(crate) const MODEL: &str = "/v1/models/{*id}";
+pub(crate) const TOKENIZE: &str = "/tokenize";
+pub(crate) const DETOKENIZE: &str = "/detokenize";
+pub(crate) const TOKENIZER_INFO: &str = "/tokenizer_info";
+pub(crate) const VERSION: &str = "/version";
+pub(crate) const HEALTH: &str = "/health";
+pub(crate) const HEALTH_LIVE: &str = "/health/live";
+pub(crate) const HEALTH_READY: &str = "/health/ready";
+pub(crate) const METRICS: &str = "/metrics";
+pub(crate) const OPENAPI: &str = "/openapi.json";
+pub(crate) const DOCS: &str = "/docs";
+
+/// Whether a path serves monitoring or documentation. Public paths need no key, and a drain does not wait for them.
+pub(crate) fn is_public(path: &str) -> bool {
+    [HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS, OPENAPI, DOCS].contains(&path)
+}
+
+/// Whether a path decodes or scores, so that its duration belongs into the histogram of requests.
+pub(crate) fn runs_a_model(path: &str) -> bool {
+    [CHAT, COMPLETIONS, SCORE].contains(&path)
+}

@@ -1,0 +1,79 @@
+//! How HTTP requests are treated: limits, API keys, allowed origins. Plain values that `config` makes of the flags.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+use subtle::{Choice, ConstantTimeEq};
+
+#[derive(Debug, Clone)]
+pub struct HttpSettings {
+    pub api_keys: ApiKeys,
+    /// Web pages that may call the API from a browser.
+    pub cors_origins: Origins,
+    pub body_bytes_max: usize,
+    /// Longest time that a request body may take to arrive.
+    pub body_time_max: Duration,
+    /// Longest time until a request is answered, the time in the queue included.
+    pub request_time_max: Duration,
+    /// Largest `max_tokens` that a request may ask for.
+    pub output_tokens_max: u64,
+    /// Largest number of alternatives that `logprobs` may ask for; `None` allows the whole vocabulary.
+    pub logprobs_max: Option<usize>,
+    /// Whether request bodies are logged.
+    pub log_prompts: bool,
+    /// The device as `GET /version` reports it.
+    pub device: String,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self {
+            api_keys: ApiKeys::default(),
+            cors_origins: Origins::default(),
+            body_bytes_max: 2 << 20,
+            body_time_max: Duration::from_secs(30),
+            request_time_max: Duration::from_secs(600),
+            output_tokens_max: 4096,
+            logprobs_max: Some(20),
+            log_prompts: false,
+            device: "cpu".to_owned(),
+        }
+    }
+}
+
+/// The accepted API keys. An empty set disables authentication. `Debug` shows only how many there are.
+#[derive(Clone, Default)]
+pub struct ApiKeys(Arc<[String]>);
+
+impl ApiKeys {
+    pub fn new(keys: impl IntoIterator<Item = String>) -> Self {
+        Self(keys.into_iter().collect())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Compares with every key in constant time, so that response times do not reveal a prefix of a key.
+    pub(crate) fn contains(&self, given: &[u8]) -> bool {
+        self.0.iter().fold(Choice::from(0), |found, key| found | given.ct_eq(key.as_bytes())).into()
+    }
+}
+
+impl fmt::Debug for ApiKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} keys", self.0.len())
+    }
+}
+
+/// Origins that cross-origin requests are accepted from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Origins {
+    #[default]
+    None,
+    Any,
+    /// Such as `https://example.com`.
+    These(Vec<HeaderValue>),
+}
