@@ -95,7 +95,7 @@ impl Runner<'_> {
                     Ok(answer)
                 }
                 Err(error) if error.is_fatal() => return Err(RunError::Client(error)),
-                Err(error) => Err(chain(&error)),
+                Err(error) => Err(one_line(error)),
             };
             progress.step(answer.is_err(), err).map_err(RunError::Output)?;
             answers[index] = Some(answer);
@@ -103,7 +103,7 @@ impl Runner<'_> {
                 break;
             }
         }
-        let untried = || Err(chain(&ClientError::NotTried { reason: why }));
+        let untried = || Err(one_line(ClientError::NotTried { reason: why }));
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
     }
 
@@ -138,16 +138,9 @@ fn keep<J: std::borrow::BorrowMut<Journal>>(
     journal.as_mut().map_or(Ok(()), |journal| journal.borrow_mut().add(id, key, answer))
 }
 
-/// The error and what caused it, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
+/// With its causes.
+fn one_line(error: ClientError) -> String {
+    format!("{:#}", anyhow::Error::from(error))
 }
 
 #[cfg(test)]

@@ -212,7 +212,10 @@ impl Session<'_> {
             baselines: constant_baselines(&rows),
             unparsed_rule: Some(UNPARSED_RULE.to_owned()),
             quirks,
-            modules: Module::all(&suite.items, &rows, seed),
+            modules: Module::all(
+                records.iter().map(|record| (record.reply.item.module.as_deref(), &record.row)),
+                seed,
+            ),
             calibration: Calibration::of(rows.iter().filter_map(|row| row.distribution.as_ref()), seed),
             mass_closed: score::mass_closed(&records),
             versions: Map::from_iter([("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION")))]),

@@ -9,7 +9,6 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::data::Item;
 use crate::metrics::distribution::Calibration;
 use crate::metrics::{Baseline, Metrics, Outcome, Row};
 
@@ -93,11 +92,14 @@ pub struct Module {
 }
 
 impl Module {
-    /// The metrics of each module that items name.
-    pub fn all(items: &[Item], rows: &[&Row], seed: u64) -> BTreeMap<String, Self> {
+    /// One for each module that is named in `rows`, which are the rows of items with the modules of these.
+    pub fn all<'a>(
+        rows: impl Iterator<Item = (Option<&'a str>, &'a Row)>,
+        seed: u64,
+    ) -> BTreeMap<String, Self> {
         let mut groups: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
-        for (item, row) in items.iter().zip(rows) {
-            if let Some(module) = &item.module {
+        for (module, row) in rows {
+            if let Some(module) = module {
                 groups.entry(module).or_default().push(row);
             }
         }
@@ -138,13 +140,11 @@ mod tests {
 
     #[test]
     fn each_module_has_its_own_figures() {
-        let item = |module: &str| Item { module: Some(module.to_owned()), ..Item::default() };
-        let items = [item("a"), item("b"), item("a")];
         let rows = [Row::read(1.0, 1.0), Row::read(2.0, 1.0), Row::read(3.0, 4.0)];
-        let modules = Module::all(&items, &rows.each_ref(), 0);
+        let modules = Module::all([Some("a"), Some("b"), Some("a")].into_iter().zip(&rows), 0);
         let accuracy: Vec<(usize, Option<f64>)> =
             modules.values().map(|module| (module.n, module.metrics.get("accuracy").value)).collect();
         assert_eq!(accuracy, [(2, Some(0.5)), (1, Some(0.0))]);
-        assert!(Module::all(&[Item::default()], &rows.each_ref()[..1], 0).is_empty());
+        assert!(Module::all([None].into_iter().zip(&rows), 0).is_empty());
     }
 }
