@@ -50,7 +50,7 @@ FROM toolchain-${BASE} AS dependencies
 ARG FEATURES=""
 WORKDIR /src
 COPY --from=manifests /src .
-RUN mkdir -p server/tests && touch server/tests/traces.rs \
+RUN mkdir -p server/tests models/kernels/benches && touch server/tests/traces.rs models/kernels/benches/kernels.rs \
     && cargo build --locked --profile dist --package ntl-server --package ntl-eval --features "${FEATURES}"
 
 FROM dependencies AS build
