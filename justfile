@@ -8,7 +8,7 @@ check:
 test:
     cargo test --locked
 
-# Builds the server, starts it with the demo checkpoint and asks it for a number.
+# Builds the server, starts it with the demo checkpoint, asks it for a number and stops it.
 demo:
     scripts/demo
 
@@ -16,11 +16,11 @@ demo:
 serve *ARGS:
     cargo run --release --package ntl-server -- {{ARGS}}
 
-# Benchmarks of the parts.
-bench:
-    cargo bench --package ntl-bench
+# Benchmarks of the parts, by criterion.
+bench *ARGS:
+    cargo bench --locked --package ntl-kernels --package ntl-bench {{ARGS}}
 
-# Ours beside CTranslate2 and Hugging Face, in alternation.
+# ntl-bench beside CTranslate2 and Hugging Face, in alternation.
 bench-peers *ARGS:
     benchmarks/peers/run {{ARGS}}
 
@@ -48,19 +48,19 @@ cuda-check *ARGS:
 gpu-check *ARGS:
     scripts/gpu-check {{ARGS}}
 
-# Asks a release build what other programs would: the OpenAI client, schemathesis, Prometheus, slow and many clients.
+# Sends a release build the requests of other programs: the OpenAI client, schemathesis, Prometheus, slow and many clients.
 conformance *ARGS:
     server/conformance/run {{ARGS}}
 
-# Holds ntl-eval's GSM8K against lm-evaluation-harness, item by item (eval/conformance/README.md says what has to be installed).
+# Compares GSM8K by ntl-eval with lm-evaluation-harness, item by item (eval/conformance/README.md says what has to be installed).
 conformance-eval DATA *ARGS:
     python3 eval/conformance/gsm8k.py --data {{DATA}} {{ARGS}}
 
-# Holds lm-evaluation-harness over HTTP against its own Hugging Face backend (the file says what has to be installed).
+# Compares lm-evaluation-harness over HTTP with its own Hugging Face backend (the file says what has to be installed).
 conformance-lm-eval *FOLDERS:
     python3 server/conformance/lm_eval_beside_hf.py {{FOLDERS}}
 
-# Holds the answers of both backends against each other; NTL_SERVER is a build with --features mistralrs.
+# Compares the answers of both backends; NTL_SERVER is a build with --features mistralrs.
 conformance-backends *FOLDERS:
     python3 server/conformance/backends.py {{FOLDERS}}
 
@@ -72,6 +72,6 @@ test-traces:
 test-mistralrs:
     scripts/test-mistralrs
 
-# Writes the description of the API that is committed.
+# Writes the committed description of the API.
 openapi:
     cargo run --package ntl-server -- openapi > docs/openapi.json
