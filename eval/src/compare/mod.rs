@@ -1,7 +1,7 @@
 //! Two runs over the same items: which is better, by how much, and how sure that is.
 //!
-//! One way only: two [`Run`]s → [`pairs`] (the same items, matched) → [`measures`] (figures of both sides as functions
-//! of weights) → [`Comparison`] → [`render`]. Two models are asked by [`models`] first, and are two folders from then on.
+//! Two [`Run`]s → [`pairs`] (the same items, matched) → [`measures`] (metrics of both sides as functions of weights) →
+//! [`Comparison`] → [`render`]. [`models`] asks two models first; their runs are two folders from then on.
 
 pub mod measures;
 pub mod models;
@@ -28,71 +28,42 @@ use pairs::{Counts, Pairs};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompareError {
-    /// Runs of different tasks or splits.
     #[error("A is a run of {a}, B of {b}; only runs of the same items can be compared")]
-    Task {
-        /// Task and split of A.
-        a: String,
-        /// Task and split of B.
-        b: String,
-    },
-    /// One has more items.
+    Task { a: String, b: String },
     #[error("A has {a} items, B has {b}; only runs of the same items can be compared")]
-    Length {
-        /// Items of A.
-        a: usize,
-        /// Items of B.
-        b: usize,
-    },
-    /// An item with another question or target.
+    Length { a: usize, b: usize },
+    /// The first item that differs; texts are shortened.
     #[error("item {doc_id} has another {what} in B: {b:?}, and in A {a:?}")]
-    Item {
-        /// The first that differs.
-        doc_id: u64,
-        /// What differs.
-        what: &'static str,
-        /// As in A, shortened.
-        a: String,
-        /// As in B, shortened.
-        b: String,
-    },
+    Item { doc_id: u64, what: &'static str, a: String, b: String },
 }
 
 /// All that is found between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Name of the task.
     pub task: String,
-    /// Name of the split.
     pub split: String,
-    /// One side.
     pub a: Side,
-    /// The other side.
     pub b: Side,
-    /// What was read where.
     pub counts: Counts,
-    /// Resamples behind every interval.
+    /// Behind every interval.
     pub resamples: u32,
     /// Of the bootstrap.
     pub seed: u64,
-    /// Figure by figure.
     pub metrics: Vec<Difference>,
-    /// Who is right where the other is wrong; missing where no item was answered on both sides.
+    /// Missing where no item was answered on both sides.
     pub mcnemar: Option<McNemar>,
-    /// Who is closer; missing where no number was read on both sides.
+    /// Missing where no number was read on both sides.
     pub sign_test: Option<SignTest>,
     /// The items whose absolute errors differ most.
     pub items: Vec<ItemDifference>,
 }
 
-/// Which run a side is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Side {
-    /// Where it lies.
+    /// The folder.
     pub run: String,
-    /// The model, as the server called it.
+    /// As the server called it.
     pub model: String,
-    /// How it was asked.
     pub mode: String,
 }
 
@@ -106,42 +77,35 @@ impl Side {
     }
 }
 
-/// One figure on both sides.
+/// A metric of both sides.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
-    /// Name of the metric.
     pub name: String,
-    /// Which way it is better.
     pub better: Better,
-    /// Of A.
     pub a: f64,
-    /// Of B.
     pub b: f64,
     /// B less A.
     pub difference: f64,
-    /// 95% interval of the difference; missing where too few resamples have the figure.
+    /// 95% interval of the difference; missing where too few resamples have the metric.
     #[serde(flatten)]
     pub interval: Option<Interval>,
     /// Two-sided, of no difference.
     pub p: Option<f64>,
-    /// How many pairs of items it is over.
+    /// Pairs of items.
     pub n: usize,
     /// What follows, as a sentence.
     pub verdict: String,
 }
 
-/// One item on both sides.
+/// An item that both sides answered with a number.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ItemDifference {
-    /// Its number in the data.
     pub doc_id: u64,
-    /// What was asked.
     pub question: String,
-    /// What would have been right.
     pub truth: f64,
-    /// The number that A gave.
+    /// What A answered.
     pub a: f64,
-    /// The number that B gave.
+    /// What B answered.
     pub b: f64,
     /// Absolute error of B less that of A: below 0 where B is closer.
     pub difference: f64,
@@ -168,11 +132,7 @@ pub fn run(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<Exit
     Ok(ending)
 }
 
-/// Writes what was found as the flags say.
-///
-/// # Errors
-/// `out` cannot be written to.
-pub fn write(comparison: &Comparison, args: &CompareArgs, out: &mut dyn Write) -> io::Result<()> {
+fn write(comparison: &Comparison, args: &CompareArgs, out: &mut dyn Write) -> io::Result<()> {
     if args.json {
         serde_json::to_writer(&mut *out, comparison)?;
         writeln!(out)

@@ -1,8 +1,7 @@
 //! The items of two runs, matched.
 //!
-//! The rule for what was not read: errors and correlations are over pairs where both sides gave a number; accuracy and
-//! other scores are over pairs where neither request failed, an answer without a number being wrong. All others are
-//! counted.
+//! Errors and correlations are over pairs where both sides gave a number. Accuracy and other scores are over pairs where
+//! neither request failed; there an answer without a number is wrong. All other pairs are counted.
 
 use serde::Serialize;
 
@@ -12,22 +11,16 @@ use crate::metrics::numbers::Prediction;
 use crate::store::sample::Sample;
 use crate::store::saved::Run;
 
-/// How many pairs have which fate.
+/// Pairs by what came back: a number was read, or the request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// All pairs.
     pub n: usize,
-    /// Both gave a number.
     pub both_read: usize,
-    /// A alone did.
     pub only_a_read: usize,
-    /// B alone did.
     pub only_b_read: usize,
-    /// Neither did.
     pub neither_read: usize,
-    /// Requests of A that failed.
     pub failed_a: usize,
-    /// Requests of B that failed.
     pub failed_b: usize,
 }
 
@@ -36,8 +29,6 @@ pub struct Counts {
 pub struct Pairs<'a>(Vec<(&'a Sample, &'a Sample)>);
 
 impl<'a> Pairs<'a> {
-    /// Matches the samples of two runs.
-    ///
     /// # Errors
     /// Task, split, number of items, or a question or target differ.
     pub fn of(a: &'a Run, b: &'a Run) -> Result<Self, CompareError> {
@@ -63,19 +54,17 @@ impl<'a> Pairs<'a> {
         self.0.iter().filter_map(|(a, b)| read(a, b))
     }
 
-    /// How many have which fate.
     pub fn counts(&self) -> Counts {
-        let count =
-            |fate: &dyn Fn(&Sample, &Sample) -> bool| self.0.iter().filter(|(a, b)| fate(a, b)).count();
-        let is_read = |sample: &Sample| sample.prediction.is_some();
+        let read = |sample: &Sample| sample.prediction.is_some();
+        let count = |wanted| self.0.iter().filter(|(a, b)| (read(a), read(b)) == wanted).count();
         Counts {
             n: self.0.len(),
-            both_read: count(&|a, b| is_read(a) && is_read(b)),
-            only_a_read: count(&|a, b| is_read(a) && !is_read(b)),
-            only_b_read: count(&|a, b| !is_read(a) && is_read(b)),
-            neither_read: count(&|a, b| !is_read(a) && !is_read(b)),
-            failed_a: count(&|a, _| a.failed()),
-            failed_b: count(&|_, b| b.failed()),
+            both_read: count((true, true)),
+            only_a_read: count((true, false)),
+            only_b_read: count((false, true)),
+            neither_read: count((false, false)),
+            failed_a: self.0.iter().filter(|(a, _)| a.failed()).count(),
+            failed_b: self.0.iter().filter(|(_, b)| b.failed()).count(),
         }
     }
 

@@ -34,46 +34,22 @@ fn brackets(interval: Interval) -> String {
 /// For a terminal.
 pub fn text(comparison: &Comparison) -> String {
     let Comparison { task, split, a, b, .. } = comparison;
-    let mut lines = vec![
-        format!("{task} {split}, {} items", count(comparison.counts.n)),
-        format!("A: {}", side(a)),
-        format!("B: {}", side(b)),
-        String::new(),
-    ];
-    lines.extend(verdicts(comparison));
-    lines.extend([
-        String::new(),
-        markdown::plain_table(&figures(comparison)),
-        String::new(),
-        fates(comparison),
-        basis(comparison),
-    ]);
-    if !comparison.items.is_empty() {
-        lines.extend([String::new(), ITEMS.to_owned(), markdown::plain_table(&items(&comparison.items))]);
-    }
-    lines.join("\n")
+    let items = count(comparison.counts.n);
+    let head = format!("{task} {split}, {items} items\nA: {}\nB: {}", side(a), side(b));
+    let sections = document(comparison).sections;
+    std::iter::once(head).chain(sections.iter().map(markdown::plain_section)).collect::<Vec<_>>().join("\n\n")
 }
 
-/// As a document.
 pub fn document(comparison: &Comparison) -> Document {
     let Comparison { task, split, a, b, .. } = comparison;
+    let [fates, basis] = [fates(comparison), basis(comparison)].map(Block::Paragraph);
     let mut sections = vec![
-        Section {
-            title: "Verdicts".to_owned(),
-            blocks: verdicts(comparison).into_iter().map(Block::Paragraph).collect(),
-        },
-        Section {
-            title: "Figures".to_owned(),
-            blocks: vec![
-                Block::Table(figures(comparison)),
-                Block::Paragraph(fates(comparison)),
-                Block::Paragraph(basis(comparison)),
-            ],
-        },
+        Section::new("Verdicts", verdicts(comparison).into_iter().map(Block::Paragraph)),
+        Section::new("Figures", [Block::Table(figures(comparison)), fates, basis]),
     ];
     if !comparison.items.is_empty() {
-        let blocks = vec![Block::Paragraph(ITEMS.to_owned()), Block::Table(items(&comparison.items))];
-        sections.push(Section { title: "Items".to_owned(), blocks });
+        let blocks = [Block::Paragraph(ITEMS.to_owned()), Block::Table(items(&comparison.items))];
+        sections.push(Section::new("Items", blocks));
     }
     Document {
         title: format!("{task} {split}: A against B"),

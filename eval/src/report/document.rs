@@ -16,6 +16,21 @@ pub struct Section {
     pub blocks: Vec<Block>,
 }
 
+impl Section {
+    pub fn new(title: &str, blocks: impl IntoIterator<Item = Block>) -> Self {
+        Self { title: title.to_owned(), blocks: blocks.into_iter().collect() }
+    }
+
+    /// Whether there is something in its tables and pictures.
+    pub fn has_data(&self) -> bool {
+        self.blocks.iter().all(|block| match block {
+            Block::Paragraph(_) => true,
+            Block::Table(table) | Block::Folded(_, table) => !table.rows.is_empty(),
+            Block::Pictures(pictures) => !pictures.is_empty(),
+        })
+    }
+}
+
 /// A part of a section.
 #[derive(Debug, Clone)]
 pub enum Block {

@@ -1,4 +1,4 @@
-//! Items in groups: errors by size, truths by length, masses by how much is missing.
+//! Histograms: errors by size, accuracy by number of digits, closed masses.
 
 use crate::store::sample::Sample;
 
@@ -7,23 +7,22 @@ const BARS_MAX: usize = 15;
 /// Numbers with this many digits or more are one group.
 pub(super) const DIGITS_MAX: usize = 20;
 
-/// Errors by sign and size.
+/// Counts of errors by sign and size.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Errors {
-    /// Rising sizes. The group `i` holds what is at least `edges[i]` and below `edges[i + 1]`; the last one holds
-    /// what is above, too.
+    /// Rising sizes. Bin `i` holds sizes from `edges[i]` up to `edges[i + 1]`, the last one all larger ones, too.
     pub edges: Vec<f64>,
-    /// Too low: from the smallest errors to the largest.
+    /// Of predictions that are too low.
     pub below: Vec<usize>,
     /// Smaller than the first edge on either side.
     pub middle: usize,
-    /// Too high: from the smallest errors to the largest.
+    /// Of predictions that are too high.
     pub above: Vec<usize>,
 }
 
 impl Errors {
-    /// Groups signed errors by sizes of 1, 2, 5, 10, ... units, by whole decades where there are many. The unit is
-    /// the power of ten below all but the smallest twentieth of errors that are not zero.
+    /// Bins have edges of 1, 2, 5, 10, ... units, or whole decades where these would be too many. The unit is the power of
+    /// ten below all but the smallest twentieth of the errors that are not zero.
     pub(super) fn of(errors: &[f64]) -> Self {
         let mut sizes: Vec<f64> = errors.iter().map(|error| error.abs()).filter(|&size| size > 0.0).collect();
         sizes.sort_by(f64::total_cmp);
@@ -62,23 +61,19 @@ fn edges(small: f64, large: f64) -> Vec<f64> {
     edges
 }
 
-/// Whether an edge is a power of ten.
 pub(super) fn is_decade(edge: f64) -> bool {
     let exponent = edge.log10();
     (exponent - exponent.round()).abs() < 1e-9
 }
 
-/// Hits among some items.
+/// Right answers among `n` items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Right ones.
     pub hits: usize,
-    /// All.
     pub n: usize,
 }
 
-/// Exact answers by the number of digits in front of the point of the truth, from one digit up; what has no truth
-/// is left out.
+/// By the number of digits in front of the point of the truth, from one digit up.
 pub(super) fn by_digits(samples: &[Sample]) -> Vec<Share> {
     let mut groups: Vec<Share> = Vec::new();
     for sample in samples {
@@ -93,11 +88,10 @@ pub(super) fn by_digits(samples: &[Sample]) -> Vec<Share> {
     groups
 }
 
-/// Where groups of closed mass begin and end; finer towards 1, where most lie.
+/// Of bins of closed mass; finer towards 1, where most lie.
 pub(super) const MASS_EDGES: [f64; 12] =
     [0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 1.0];
 
-/// How many masses lie between two of [`MASS_EDGES`].
 pub(super) fn by_mass(masses: impl Iterator<Item = f64>) -> [usize; 11] {
     let mut groups = [0; 11];
     for mass in masses {

@@ -106,7 +106,7 @@ mod tests {
         let blocks = vec![Block::Paragraph("</p>".to_owned()), Block::Folded("all".to_owned(), table)];
         let document = Document {
             title: "<i>".to_owned(),
-            sections: vec![Section { title: "S".to_owned(), blocks }],
+            sections: vec![Section::new("S", blocks)],
             ..Document::default()
         };
         let page = render(&document);

@@ -41,7 +41,7 @@ pub(super) fn document(runs: &[Run]) -> Document {
     Document {
         title: "Runs".to_owned(),
         subtitle: format!("{} runs", runs.len()),
-        sections: vec![Section { title: "Figures".to_owned(), blocks: vec![Block::Table(table)] }],
+        sections: vec![Section::new("Figures", [Block::Table(table)])],
     }
 }
 

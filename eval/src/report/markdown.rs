@@ -3,7 +3,7 @@
 use comfy_table::CellAlignment;
 use comfy_table::presets::ASCII_MARKDOWN;
 
-use super::document::{Block, Cell, Document, Kind, Table};
+use super::document::{Block, Cell, Document, Kind, Section, Table};
 
 pub fn render(document: &Document) -> String {
     let mut text = format!("# {}\n\n{}\n", escaped(&document.title), escaped(&document.subtitle));
@@ -27,6 +27,17 @@ fn block(block: &Block) -> Option<String> {
 
 pub fn table(table: &Table) -> String {
     laid_out(table, written)
+}
+
+/// A section for a terminal, without its title; an empty line follows a table.
+pub fn plain_section(section: &Section) -> String {
+    let block = |block: &Block| match block {
+        Block::Paragraph(text) => Some(text.clone()),
+        Block::Table(table) | Block::Folded(_, table) => Some(format!("{}\n", plain_table(table))),
+        Block::Pictures(_) => None,
+    };
+    let text = section.blocks.iter().filter_map(block).collect::<Vec<_>>().join("\n");
+    text.trim_end().to_owned()
 }
 
 /// For a terminal: nothing is escaped.
@@ -84,7 +95,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::document::{Section, literal, numbers, row, words};
+    use crate::report::document::{literal, numbers, row, words};
 
     #[test]
     fn whatever_is_in_the_data_stays_text() {
@@ -93,15 +104,9 @@ mod tests {
             row![Cell::link("split", "test/report"), Cell::strong("12"), "<b>"],
         ];
         let table = Table::with_rows([words("what"), numbers("n"), literal("said")], rows);
-        let section = Section {
-            title: "Figures".to_owned(),
-            blocks: vec![
-                Block::Paragraph("1 < 2".to_owned()),
-                Block::Table(table),
-                Block::Pictures(Vec::new()),
-            ],
-        };
-        let pictures = Section { title: "Pictures".to_owned(), blocks: vec![Block::Pictures(Vec::new())] };
+        let blocks = [Block::Paragraph("1 < 2".to_owned()), Block::Table(table), Block::Pictures(Vec::new())];
+        let section = Section::new("Figures", blocks);
+        let pictures = Section::new("Pictures", [Block::Pictures(Vec::new())]);
         let document = Document {
             title: "A [run]".to_owned(),
             subtitle: "of #1".to_owned(),

@@ -19,10 +19,10 @@ mod tables;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use document::Document;
 
-use crate::store::saved::{Run, SavedError, run_folders};
+use crate::store::saved::{Run, run_folders};
 
 /// Writes the reports of all runs in a folder and returns the files, the one to open first in front.
 ///
@@ -31,7 +31,7 @@ use crate::store::saved::{Run, SavedError, run_folders};
 pub fn write(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let folders = run_folders(folder)?;
     if folders.is_empty() {
-        return Err(SavedError::NoRun { folder: folder.to_owned(), below: Vec::new() }.into());
+        bail!("{} holds no report.json", folder.display());
     }
     let runs = folders.iter().map(|folder| Run::load(folder)).collect::<Result<Vec<_>, _>>()?;
     let mut files = Vec::new();

@@ -5,9 +5,9 @@ use super::histograms::{DIGITS_MAX, Errors, MASS_EDGES, by_digits, by_mass, is_d
 use crate::figures::{count, figure, power, tick};
 use crate::metrics::distribution::Calibration;
 use crate::report::chart::Axis;
-use crate::report::chart::bars::{Bar, Bars};
-use crate::report::chart::cells::{Cells, Point};
+use crate::report::chart::bars::{Bar, Bars, Expected};
 use crate::report::chart::dots::{Dot, Dots};
+use crate::report::chart::hexagons::{HexagonMap, Point};
 use crate::report::chart::rows::{self, Row};
 use crate::report::chart::scale::{Scale, Shape};
 use crate::stats::Interval;
@@ -46,12 +46,12 @@ fn predictions(run: &Run) -> Option<Picture> {
     let x = Axis::new("truth", padded(shape, low, high));
     let y = Axis::new(predicted(run), padded(shape, low.min(y_low), high.max(y_high)));
     let outside = points.iter().filter(|point| !y.scale.holds(point.y)).count();
-    let cells = Cells { x, y, points };
+    let map = HexagonMap { x, y, points };
     let mut caption = format!(
         "{} of {} items; those without a number are not shown. A cell holds up to {}. The line is where both are equal.",
-        count(cells.points.len()),
+        count(map.points.len()),
         count(run.samples.len()),
-        count(cells.fullest()),
+        count(map.fullest()),
     );
     if shape == Shape::SignedLog {
         caption += " Axes are logarithmic away from 0.";
@@ -62,7 +62,7 @@ fn predictions(run: &Run) -> Option<Picture> {
     if outside > 0 {
         caption += &format!(" Beyond the picture and drawn on its edge: {}.", count(outside));
     }
-    Some(Picture { title: "Predicted against true".to_owned(), svg: cells.draw(), caption })
+    Some(Picture { title: "Predicted against true".to_owned(), svg: map.draw(), caption })
 }
 
 /// What stands for the prediction where one number is needed.
@@ -109,12 +109,10 @@ fn errors(run: &Run) -> Option<Picture> {
     let sides = grouped.below.iter().chain(&grouped.above).copied().max().unwrap_or(0);
     let shape = if grouped.middle > 20 * sides.max(1) { Shape::SignedLog } else { Shape::Linear };
     let largest = grouped.middle.max(sides) as f64;
+    let axis = Axis::new(items(shape), Scale::from_zero(shape, largest));
     let bars = Bars {
-        title: format!("{} − truth", predicted(run)),
-        axis: Axis::new(items(shape), Scale::from_zero(shape, largest)),
-        bars: low.chain([middle]).chain(high).collect(),
         last_edge: edge_label(&grouped, grouped.edges.len() - 1, 1.0),
-        expected: None,
+        ..Bars::new(format!("{} − truth", predicted(run)), axis, low.chain([middle]).chain(high))
     };
     let caption = format!(
         "{} items are off by less than {}, {} are too low, {} too high. Bars cover sizes that grow away from 0.",
@@ -169,13 +167,8 @@ fn digits(run: &Run) -> Option<Picture> {
         ..Bar::default()
     });
     let sizes: Vec<String> = shares.iter().map(|share| count(share.n)).collect();
-    let bars = Bars {
-        title: "digits of the truth in front of the point".to_owned(),
-        axis: Axis::new("accuracy", Scale::share()),
-        bars: bars.collect(),
-        last_edge: String::new(),
-        expected: None,
-    };
+    let axis = Axis::new("accuracy", Scale::share());
+    let bars = Bars::new("digits of the truth in front of the point", axis, bars);
     let caption = format!(
         "With 95% Wilson intervals, over all items; items per group, from the left: {}.",
         sizes.join(", ")
@@ -218,12 +211,12 @@ fn pit(calibration: &Calibration) -> Option<Picture> {
         ..Bar::default()
     });
     let largest = heights.iter().copied().fold(1.0 + chance, f64::max);
+    let band = Interval { low: (1.0 - chance).max(0.0), high: 1.0 + chance };
+    let axis = Axis::new("density", Scale::from_zero(Shape::Linear, largest));
     let bars = Bars {
-        title: "share of the predicted distribution below the truth".to_owned(),
-        axis: Axis::new("density", Scale::from_zero(Shape::Linear, largest)),
-        bars: bars.collect(),
         last_edge: "1".to_owned(),
-        expected: Some((1.0, Interval { low: (1.0 - chance).max(0.0), high: 1.0 + chance })),
+        expected: Some(Expected { height: 1.0, band }),
+        ..Bars::new("share of the predicted distribution below the truth", axis, bars)
     };
     let caption = format!(
         "Probability integral transform of {} items. Flat where distributions are calibrated (the band is 95% chance), \
@@ -270,13 +263,8 @@ fn mass(run: &Run) -> Option<Picture> {
         ..Bar::default()
     });
     let largest = groups.iter().copied().max().unwrap_or(0) as f64;
-    let bars = Bars {
-        title: "closed mass (finer towards 1)".to_owned(),
-        axis: Axis::new("items", Scale::from_zero(Shape::Linear, largest)),
-        bars: bars.collect(),
-        last_edge: "1".to_owned(),
-        expected: None,
-    };
+    let axis = Axis::new("items", Scale::from_zero(Shape::Linear, largest));
+    let bars = Bars { last_edge: "1".to_owned(), ..Bars::new("closed mass (finer towards 1)", axis, bars) };
     let least = masses.iter().copied().fold(f64::INFINITY, f64::min);
     let caption = format!(
         "How much of the probability went to complete numbers, over {} items; the least is {}.",

@@ -53,10 +53,7 @@ pub(super) fn section(report: &Report) -> Option<Section> {
          not a contest.",
         same.source
     );
-    Some(Section {
-        title: "Beside the paper".to_owned(),
-        blocks: vec![Block::Table(table(report, &same)), Block::Paragraph(note)],
-    })
+    Some(Section::new("Beside the paper", [Block::Table(table(report, &same)), Block::Paragraph(note)]))
 }
 
 fn table(report: &Report, published: &Published) -> Table {

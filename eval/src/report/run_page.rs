@@ -1,37 +1,34 @@
 //! The page of one run.
 
-use super::document::{Block, Document, Section, Table};
+use super::document::{Block, Document, Section};
 use super::{pictures, published, tables};
 use crate::figures::{count, figure};
 use crate::store::report::Report;
 use crate::store::saved::Run;
 
-/// All that is to be said about a run; sections without data are left out.
+/// Sections without data are left out.
 pub(super) fn document(run: &Run) -> Document {
     let report = &run.report;
-    let sections = [
-        Some(figures(report)),
-        published::section(report),
-        some_table("The paper's quirks", QUIRKS, tables::quirks(report)),
-        drawn(run),
-        some_table("Modules", "", tables::modules(report)),
-        some_table("Largest errors", "", tables::largest_errors(run)),
-        some_table(
-            "Without a number",
-            "The first items from which no number could be read.",
-            tables::unread(run),
-        ),
-        Some(settings(report)),
+    let text = |text: &str| Block::Paragraph(text.to_owned());
+    let optional = [
+        Section::new("The paper's quirks", [text(QUIRKS), Block::Table(tables::quirks(report))]),
+        Section::new("Pictures", [Block::Pictures(pictures::all(run))]),
+        Section::new("Modules", [Block::Table(tables::modules(report))]),
+        Section::new("Largest errors", [Block::Table(tables::largest_errors(run))]),
+        Section::new("Without a number", [text(UNREAD), Block::Table(tables::unread(run))]),
     ];
-    Document {
-        title: format!("{} {}", report.task, report.split),
-        subtitle: subtitle(report),
-        sections: sections.into_iter().flatten().collect(),
-    }
+    let settings =
+        Block::Folded("Everything that may change the result".to_owned(), tables::settings(report));
+    let mut sections = vec![figures(report)];
+    sections.extend(published::section(report));
+    sections.extend(optional.into_iter().filter(Section::has_data));
+    sections.push(Section::new("Settings", [settings]));
+    Document { title: format!("{} {}", report.task, report.split), subtitle: subtitle(report), sections }
 }
 
 const QUIRKS: &str = "This run was scored as the paper's code does it. Where that departs from the plain meaning of a \
                       figure, both are given.";
+const UNREAD: &str = "The first items from which no number could be read.";
 
 fn subtitle(report: &Report) -> String {
     let facts = [
@@ -59,10 +56,7 @@ fn figures(report: &Report) -> Section {
     if let Some(mass) = report.mass_closed {
         counts += &format!(" Closed mass behind the numbers: {} on average.", figure(mass));
     }
-    Section {
-        title: "Figures".to_owned(),
-        blocks: vec![Block::Table(tables::metrics(report)), Block::Paragraph(counts)],
-    }
+    Section::new("Figures", [Block::Table(tables::metrics(report)), Block::Paragraph(counts)])
 }
 
 /// With a capital in front and a full stop behind.
@@ -70,33 +64,6 @@ fn sentence(text: &str) -> String {
     let mut characters = text.trim().trim_end_matches('.').chars();
     let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
     format!("{first}{}.", characters.as_str())
-}
-
-fn drawn(run: &Run) -> Option<Section> {
-    let pictures = pictures::all(run);
-    if pictures.is_empty() {
-        return None;
-    }
-    Some(Section { title: "Pictures".to_owned(), blocks: vec![Block::Pictures(pictures)] })
-}
-
-fn some_table(title: &str, intro: &str, table: Table) -> Option<Section> {
-    if table.rows.is_empty() {
-        return None;
-    }
-    let intro = Some(intro).filter(|intro| !intro.is_empty()).map(|intro| Block::Paragraph(intro.to_owned()));
-    Some(Section {
-        title: title.to_owned(),
-        blocks: intro.into_iter().chain([Block::Table(table)]).collect(),
-    })
-}
-
-fn settings(report: &Report) -> Section {
-    let table = tables::settings(report);
-    Section {
-        title: "Settings".to_owned(),
-        blocks: vec![Block::Folded("Everything that may change the result".to_owned(), table)],
-    }
 }
 
 #[cfg(test)]

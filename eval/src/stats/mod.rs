@@ -1,6 +1,6 @@
-//! Statistics of paired runs, free of files and formats: in go numbers, out come intervals and p-values.
+//! Statistics over plain numbers: moments, correlations, intervals, tests.
 //!
-//! Every formula names its source. Invariant: nothing here is NaN for finite input; what is not defined is `None`.
+//! Every formula names its source. What is not defined is `None`, never NaN, but for [`numpy`].
 
 pub mod bootstrap;
 pub mod numpy;
@@ -12,17 +12,14 @@ use std::f64::consts::LN_10;
 
 use serde::Serialize;
 
-/// An interval with both ends in it.
+/// Both ends are in it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Interval {
-    /// Lower end.
     pub low: f64,
-    /// Upper end.
     pub high: f64,
 }
 
 impl Interval {
-    /// Whether zero lies outside.
     pub fn excludes_zero(self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
@@ -41,7 +38,7 @@ pub fn varies(mut values: impl Iterator<Item = f64>) -> bool {
     values.next().is_some_and(|first| values.any(|value| (value + 0.0).total_cmp(&(first + 0.0)).is_ne()))
 }
 
-/// The opposite of [`signed_log`].
+/// The inverse of [`signed_log`].
 pub fn signed_exp(value: f64) -> f64 {
     value.signum() * (value.abs() * LN_10).exp_m1()
 }

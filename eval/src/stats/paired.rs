@@ -1,4 +1,4 @@
-//! Tests of paired outcomes: who is right where the other is wrong, and who is closer.
+//! McNemar's test (which side is right where the other is wrong) and the sign test (which side is closer).
 //!
 //! Both look at discordant pairs only and ask whether a fair coin would split them as unevenly.
 
@@ -9,12 +9,10 @@ use statrs::function::erf::erfc;
 /// From how many discordant pairs on the chi-squared form of McNemar's test is used.
 const EXACT_BELOW: usize = 25;
 
-/// Outcome of McNemar's test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct McNemar {
     /// Pairs where A alone is right.
     pub only_a: usize,
-    /// Pairs where B alone is right.
     pub only_b: usize,
     /// Whether `p` is the exact binomial one.
     pub exact: bool,
@@ -37,14 +35,11 @@ pub fn mcnemar(only_a: usize, only_b: usize) -> McNemar {
     McNemar { only_a, only_b, exact, p }
 }
 
-/// Outcome of the sign test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SignTest {
-    /// Pairs where A is closer.
     pub a_closer: usize,
-    /// Pairs where B is closer.
     pub b_closer: usize,
-    /// Pairs that do not tell; they are left out.
+    /// Left out of the test.
     pub equal: usize,
     /// Two-sided, exact.
     pub p: f64,

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, bail};
+
 use super::report::Report;
 use super::sample::Sample;
 
@@ -19,38 +21,18 @@ pub struct Run {
     pub samples: Vec<Sample>,
 }
 
-/// Why a run cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SavedError {
-    #[error("could not read {}", .file.display())]
-    Read { file: PathBuf, source: io::Error },
-    #[error("could not write {}", .file.display())]
-    Write { file: PathBuf, source: io::Error },
-    #[error("{} is no report", .file.display())]
-    Report { file: PathBuf, source: serde_json::Error },
-    /// `line`: from 1.
-    #[error("{} line {line} is no sample", .file.display())]
-    Sample { file: PathBuf, line: usize, source: serde_json::Error },
-    /// `below`: folders inside that hold a run.
-    #[error("{} holds no {REPORT}{}", .folder.display(), hint(.below))]
-    NoRun { folder: PathBuf, below: Vec<PathBuf> },
-}
-
-fn hint(below: &[PathBuf]) -> String {
-    let names: Vec<String> = below.iter().map(|folder| folder.display().to_string()).collect();
-    if names.is_empty() { String::new() } else { format!("; there is one in {}", names.join(", ")) }
-}
-
 impl Run {
     /// Reads the run in a folder, named by itself or by its `report.json`.
-    pub fn load(path: &Path) -> Result<Self, SavedError> {
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
         let folder = match path.file_name() {
             Some(name) if name == REPORT && path.is_file() => path.parent().unwrap_or(path),
             _ => path,
         };
         if folder.is_dir() && !folder.join(REPORT).is_file() {
-            return Err(SavedError::NoRun { folder: folder.to_owned(), below: run_folders(folder)? });
+            let below: Vec<String> =
+                run_folders(folder)?.iter().map(|folder| folder.display().to_string()).collect();
+            let hint = if below.is_empty() { "" } else { "; there is one in " };
+            bail!("{} holds no {REPORT}{hint}{}", folder.display(), below.join(", "));
         }
         let mut samples = read_samples(&folder.join(SAMPLES))?;
         samples.sort_by_key(|sample| sample.doc_id);
@@ -59,12 +41,12 @@ impl Run {
 }
 
 /// The folders that hold a run: `folder` itself, or those right below it, by name.
-pub fn run_folders(folder: &Path) -> Result<Vec<PathBuf>, SavedError> {
+pub fn run_folders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if folder.join(REPORT).is_file() {
         return Ok(vec![folder.to_owned()]);
     }
-    let failed = |source| SavedError::Read { file: folder.to_owned(), source };
-    let entries = fs::read_dir(folder).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let entries = fs::read_dir(folder).with_context(|| reading(folder))?;
+    let entries = entries.collect::<Result<Vec<_>, _>>().with_context(|| reading(folder))?;
     let mut found: Vec<PathBuf> =
         entries.into_iter().map(|entry| entry.path()).filter(|path| path.join(REPORT).is_file()).collect();
     found.sort();
@@ -76,7 +58,7 @@ pub fn write(
     folder: &Path,
     report: &Report,
     samples: impl Iterator<Item = Sample>,
-) -> Result<(), SavedError> {
+) -> anyhow::Result<()> {
     write_file(folder.join(SAMPLES), |out| {
         for sample in samples {
             serde_json::to_writer(&mut *out, &sample)?;
@@ -93,36 +75,33 @@ pub fn write(
 fn write_file(
     file: PathBuf,
     fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> Result<(), SavedError> {
-    let write = || {
+) -> anyhow::Result<()> {
+    let write = || -> io::Result<()> {
         let mut out = BufWriter::new(File::create(&file)?);
         fill(&mut out)?;
         out.flush()
     };
-    write().map_err(|source| SavedError::Write { file, source })
+    write().with_context(|| format!("could not write {}", file.display()))
 }
 
-pub fn read_report(file: &Path) -> Result<Report, SavedError> {
-    let text =
-        fs::read_to_string(file).map_err(|source| SavedError::Read { file: file.to_owned(), source })?;
-    serde_json::from_str(&text).map_err(|source| SavedError::Report { file: file.to_owned(), source })
+fn reading(file: &Path) -> String {
+    format!("could not read {}", file.display())
 }
 
-fn read_samples(file: &Path) -> Result<Vec<Sample>, SavedError> {
-    let failed = |source| SavedError::Read { file: file.to_owned(), source };
-    let lines = BufReader::new(File::open(file).map_err(failed)?).lines();
+pub fn read_report(file: &Path) -> anyhow::Result<Report> {
+    let text = fs::read_to_string(file).with_context(|| reading(file))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no report", file.display()))
+}
+
+fn read_samples(file: &Path) -> anyhow::Result<Vec<Sample>> {
+    let lines = BufReader::new(File::open(file).with_context(|| reading(file))?).lines();
     let mut samples = Vec::new();
-    for (index, line) in lines.enumerate() {
-        let line = line.map_err(failed)?;
-        if line.trim().is_empty() {
-            continue;
+    for (line, number) in lines.zip(1..) {
+        let line = line.with_context(|| reading(file))?;
+        if !line.trim().is_empty() {
+            let wrong = || format!("{} line {number} is no sample", file.display());
+            samples.push(serde_json::from_str(&line).with_context(wrong)?);
         }
-        let sample = serde_json::from_str(&line);
-        samples.push(sample.map_err(|source| SavedError::Sample {
-            file: file.to_owned(),
-            line: index + 1,
-            source,
-        })?);
     }
     Ok(samples)
 }

@@ -5,50 +5,65 @@ use maud::{Markup, html};
 use super::{Axis, Plot, drawing, px, under, x_title, y_axis};
 use crate::stats::Interval;
 
-/// One bar.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Bar {
-    /// On the axis of the chart.
     pub height: f64,
-    /// Its class in the style sheet.
+    /// In the style sheet.
     pub class: &'static str,
-    /// What stands under its middle.
+    /// Under the middle.
     pub label: String,
-    /// What stands under its left end, where one bar passes into the next.
+    /// Under the left end, where one bar passes into the next.
     pub edge: String,
-    /// The interval of its height.
+    /// The interval of the height.
     pub whisker: Option<Interval>,
-    /// What it is, in words.
+    /// Tooltip.
     pub about: String,
 }
 
-/// Bars with what is drawn behind them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bars {
-    /// What the bars are of.
+    /// Of the axis that the bars stand on.
     pub title: String,
-    /// Heights.
+    /// Of the heights.
     pub axis: Axis,
     /// From left to right.
     pub bars: Vec<Bar>,
-    /// What stands under the right end of the last.
+    /// Under the right end of the last bar.
     pub last_edge: String,
-    /// Where bars are expected to end, exactly and within chance.
-    pub expected: Option<(f64, Interval)>,
+    pub expected: Option<Expected>,
+}
+
+/// Where bars should end: the height, and the interval that chance allows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Expected {
+    pub height: f64,
+    pub band: Interval,
 }
 
 impl Bars {
-    /// As SVG.
+    pub fn new(title: impl Into<String>, axis: Axis, bars: impl IntoIterator<Item = Bar>) -> Self {
+        Self {
+            title: title.into(),
+            axis,
+            bars: bars.into_iter().collect(),
+            last_edge: String::new(),
+            expected: None,
+        }
+    }
+
     pub fn draw(&self) -> Markup {
         let plot = Plot::of_height(300.0);
         let each = (plot.right - plot.left) / self.bars.len().max(1) as f64;
         let inside = html! {
             (y_axis(plot, &self.axis))
-            @if let Some((_, band)) = self.expected { (self.band(plot, band)) }
+            @if let Some(Expected { band, .. }) = self.expected {
+                @let [low, high] = [band.low, band.high].map(|end| plot.y(self.axis.scale.unit(end)));
+                rect class="band" x=(px(plot.left)) y=(px(high)) width=(px(plot.right - plot.left)) height=(px(low - high)) {}
+            }
             @for (index, bar) in self.bars.iter().enumerate() {
                 (self.bar(plot, each, plot.left + each * index as f64, bar))
             }
-            @if let Some((height, _)) = self.expected {
+            @if let Some(Expected { height, .. }) = self.expected {
                 @let y = px(plot.y(self.axis.scale.unit(height)));
                 line class="expected" x1=(px(plot.left)) x2=(px(plot.right)) y1=(y) y2=(y) {}
             }
@@ -57,13 +72,6 @@ impl Bars {
             (x_title(plot, &self.title))
         };
         drawing(plot.height(), &format!("{} by {}", self.axis.title, self.title), &inside)
-    }
-
-    fn band(&self, plot: Plot, band: Interval) -> Markup {
-        let [low, high] = [band.low, band.high].map(|end| plot.y(self.axis.scale.unit(end)));
-        html! {
-            rect class="band" x=(px(plot.left)) y=(px(high)) width=(px(plot.right - plot.left)) height=(px(low - high)) {}
-        }
     }
 
     fn bar(&self, plot: Plot, each: f64, left: f64, bar: &Bar) -> Markup {
@@ -94,12 +102,12 @@ mod tests {
         let bar =
             |height, label: &str| Bar { height, class: "bar", label: label.to_owned(), ..Bar::default() };
         let whisker = Some(Interval { low: 0.0, high: 2.0 });
+        let bars = [bar(1.0, "a"), Bar { whisker, edge: "x".to_owned(), ..bar(4.0, "") }, bar(0.0, "c")];
+        let axis = Axis::new("items", Scale::new(Shape::Linear, 0.0, 4.0));
         let bars = Bars {
-            title: "<digits>".to_owned(),
-            axis: Axis::new("items", Scale::new(Shape::Linear, 0.0, 4.0)),
-            bars: vec![bar(1.0, "a"), Bar { whisker, edge: "x".to_owned(), ..bar(4.0, "") }, bar(0.0, "c")],
             last_edge: "y".to_owned(),
-            expected: Some((3.0, Interval { low: 2.0, high: 4.0 })),
+            expected: Some(Expected { height: 3.0, band: Interval { low: 2.0, high: 4.0 } }),
+            ..Bars::new("<digits>", axis, bars)
         };
         insta::assert_snapshot!("bars", bars.draw().into_string().replace("><", ">\n<"));
     }

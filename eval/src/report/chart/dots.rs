@@ -1,36 +1,31 @@
-//! Shares against what they should be, with their intervals.
+//! A scatter plot of shares against what they should be, with their intervals.
 
 use maud::{Markup, html};
 
 use super::{Axis, Plot, drawing, px, x_axis, y_axis};
 use crate::stats::Interval;
 
-/// One share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dot {
-    /// What it should be.
+    /// What the share should be.
     pub x: f64,
     /// What it is.
     pub y: f64,
-    /// The interval of what it is.
+    /// The interval of `y`.
     pub whisker: Option<Interval>,
-    /// What it is, in words.
+    /// Tooltip.
     pub about: String,
 }
 
-/// Shares over two axes, with the line where both are equal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dots {
-    /// To the right.
     pub x: Axis,
-    /// Upwards.
     pub y: Axis,
-    /// In any order.
     pub dots: Vec<Dot>,
 }
 
 impl Dots {
-    /// As SVG.
+    /// Also draws the line where both are equal.
     pub fn draw(&self) -> Markup {
         let plot = Plot::of_height(300.0);
         let x = |value: f64| px(plot.x(self.x.scale.unit(value)));

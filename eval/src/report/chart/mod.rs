@@ -1,9 +1,9 @@
-//! Small drawings as SVG: axes, bars, cells, dots and rows. They know nothing of runs; colours come from the style
-//! sheet of the page by class, so that they follow light and dark.
+//! Charts as SVG. They know nothing of runs. Colours come from the style sheet of the page by class, so that they follow
+//! light and dark mode.
 
 pub mod bars;
-pub mod cells;
 pub mod dots;
+pub mod hexagons;
 pub mod rows;
 pub mod scale;
 
@@ -11,20 +11,16 @@ use maud::{Markup, html};
 
 use scale::Scale;
 
-/// Width of every drawing, in its own units.
+/// Of every chart, in its own units.
 const WIDTH: f64 = 560.0;
 
-/// An axis: where values lie, and what they are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What is measured.
     pub title: String,
-    /// Where values lie.
     pub scale: Scale,
 }
 
 impl Axis {
-    /// An axis of that title.
     pub fn new(title: impl Into<String>, scale: Scale) -> Self {
         Self { title: title.into(), scale }
     }
@@ -40,7 +36,7 @@ struct Plot {
 }
 
 impl Plot {
-    /// A drawing of that height with room for both axes.
+    /// With room for both axes.
     fn of_height(height: f64) -> Self {
         Self { left: 66.0, right: WIDTH - 26.0, top: 12.0, bottom: height - 48.0 }
     }
@@ -58,14 +54,13 @@ impl Plot {
     }
 }
 
-/// An SVG of that height; `about` is what it shows to those who cannot see it.
+/// `about` is the label for screen readers.
 fn drawing(height: f64, about: &str, inside: &Markup) -> Markup {
     html! {
         svg viewBox={ "0 0 " (WIDTH) " " (px(height)) } role="img" aria-label=(about) { (inside) }
     }
 }
 
-/// Lines, numbers and title of the axis on the left.
 fn y_axis(plot: Plot, axis: &Axis) -> Markup {
     let middle = f64::midpoint(plot.top, plot.bottom);
     html! {
@@ -79,7 +74,6 @@ fn y_axis(plot: Plot, axis: &Axis) -> Markup {
     }
 }
 
-/// Lines and numbers of the axis at the bottom.
 fn x_axis(plot: Plot, axis: &Axis) -> Markup {
     html! {
         @for (value, written) in axis.scale.ticks() {

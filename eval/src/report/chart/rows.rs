@@ -1,4 +1,4 @@
-//! Named shares below each other, with their intervals.
+//! Horizontal bars of named shares, with their intervals.
 
 use maud::{Markup, html};
 
@@ -9,18 +9,15 @@ use crate::stats::Interval;
 
 const ROW: f64 = 22.0;
 
-/// One share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Whose it is.
     pub name: String,
-    /// What it is.
     pub share: f64,
-    /// Its interval.
+    /// The interval of the share.
     pub whisker: Option<Interval>,
 }
 
-/// As SVG, in the given order; `title` says what the shares are.
+/// `title` says what the shares are.
 pub fn draw(title: &str, rows: &[Row]) -> Markup {
     let bottom = 12.0 + ROW * rows.len() as f64;
     let plot = Plot { left: 252.0, right: super::WIDTH - 56.0, top: 12.0, bottom };

@@ -1,4 +1,4 @@
-//! Where values lie on an axis, and which of them are written beside it.
+//! Scales of axes: where values lie, and which of them get a tick.
 
 use crate::figures::{power, tick};
 use crate::stats::{signed_exp, signed_log};
@@ -8,17 +8,15 @@ const TICKS: f64 = 6.0;
 /// At most how many decades are marked.
 const DECADES: f64 = 10.0;
 
-/// How distances on the axis grow with values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Evenly.
     Linear,
-    /// As `sign(x) log10(|x| + 1)`, the scale of the paper's `log_mae`: even near 0, by decades far from it.
+    /// By [`signed_log`].
     SignedLog,
 }
 
 impl Shape {
-    /// Signed-log where few values are much larger than most others, and where values are beyond all measure.
+    /// Signed-log where few values are much larger than most others, and where values are huge.
     pub fn fitting(values: impl Iterator<Item = f64>) -> Self {
         let mut sizes: Vec<f64> = values.map(f64::abs).collect();
         sizes.sort_by(f64::total_cmp);
@@ -43,7 +41,7 @@ impl Shape {
     }
 }
 
-/// A part of the number line. Invariant: `low < high`, both finite.
+/// Invariant: `low < high`, both finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     shape: Shape,
@@ -52,7 +50,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// From `low` to `high`, widened where they are equal.
+    /// Widened where `low` and `high` are equal.
     pub fn new(shape: Shape, low: f64, high: f64) -> Self {
         let widen = if high > low { 0.0 } else { 0.5_f64.max(low.abs() * 0.1) };
         Self { shape, low: low - widen, high: high + widen }
@@ -67,29 +65,28 @@ impl Scale {
         Self::new(shape, 0.0, (largest * room).max(1e-9))
     }
 
-    /// The whole of a share.
+    /// From 0 to 1.
     pub fn share() -> Self {
         Self::new(Shape::Linear, 0.0, 1.0)
     }
 
-    /// 0 at the lower end, 1 at the upper one; what lies outside is put on the end.
+    /// 0 at the lower end, 1 at the upper one; values outside are clamped.
     pub fn unit(&self, value: f64) -> f64 {
         let [low, high, at] = [self.low, self.high, value].map(|value| self.shape.forward(value));
         ((at - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// The value at a place between 0 and 1: the opposite of [`Self::unit`].
+    /// The inverse of [`Self::unit`].
     pub fn at(&self, unit: f64) -> f64 {
         let [low, high] = [self.low, self.high].map(|end| self.shape.forward(end));
         self.shape.backward(low + unit * (high - low)).clamp(self.low, self.high)
     }
 
-    /// Whether a value lies on the axis.
     pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Round values on the axis, rising, and how they are written.
+    /// Round values in rising order, with their labels.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let (values, written): (_, fn(f64) -> String) = match self.shape {
             Shape::Linear => (self.even_ticks(), tick),
@@ -108,7 +105,7 @@ impl Scale {
         (0..=(last - first) as u32).map(|index| (first + f64::from(index)) * step + 0.0).collect()
     }
 
-    /// 0 and powers of ten on both sides of it, as many decades apart as leaves them readable.
+    /// 0 and powers of ten on both sides of it, at most [`DECADES`] of them.
     fn decades(&self) -> Vec<f64> {
         let decades = |end: f64| if end >= 1.0 { end.log10().floor() as i32 } else { -1 };
         let (below, above) = (decades(-self.low), decades(self.high));

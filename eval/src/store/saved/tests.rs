@@ -39,7 +39,7 @@ fn folder(report: &Value, samples: &str) -> TempDir {
 
 fn message(path: &Path) -> String {
     let error = Run::load(path).unwrap_err();
-    format!("{:#}", anyhow::Error::from(error)).replace(&path.display().to_string(), "DIR")
+    format!("{error:#}").replace(&path.display().to_string(), "DIR")
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Many points as a map of hexagons: how many lie where, and whether they are mostly right.
+//! A hexagonal binning plot of many points: how many lie where, and whether they are mostly right.
 //!
-//! Few places are drawn where they are. Where there are many, a point goes to the nearest centre of a hexagonal lattice,
-//! so the size of the drawing is bounded by its area and not by the number of points.
+//! Up to [`PLACES`] places are drawn exactly. Beyond that a point goes to the nearest centre of a hexagonal lattice, so the
+//! size of the drawing is bounded by its area and not by the number of points.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use super::{Axis, Plot, drawing, px, x_axis, y_axis};
 
 /// From a hexagon's centre to its corners.
 const RADIUS: f64 = 5.0;
-/// The same where there is room.
+/// Its largest value, where there is room.
 const RADIUS_MAX: f64 = 14.0;
-/// Up to how many places are drawn where they are.
+/// How many places are drawn exactly.
 const PLACES: usize = 600;
 const HEIGHT: f64 = 680.0;
 /// Steps of darkness, as the style sheet has them.
@@ -22,37 +22,30 @@ const STEPS: f64 = 5.0;
 /// A place in tenths of a unit of the drawing.
 type Place = (i32, i32);
 
-/// One point.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// To the right.
     pub x: f64,
-    /// Upwards.
     pub y: f64,
-    /// Whether it is as it should be.
+    /// Whether the answer is exact.
     pub right: bool,
 }
 
-/// What fell into one hexagon.
+/// Points of one hexagon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Cell {
     count: usize,
     right: usize,
 }
 
-/// Points over two axes, with the line where both are equal.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cells {
-    /// To the right.
+pub struct HexagonMap {
     pub x: Axis,
-    /// Upwards.
     pub y: Axis,
-    /// In any order.
     pub points: Vec<Point>,
 }
 
-impl Cells {
-    /// As SVG.
+impl HexagonMap {
+    /// Also draws the line where both are equal.
     pub fn draw(&self) -> Markup {
         let plot = plot();
         let cells = self.cells(plot);
@@ -92,7 +85,7 @@ impl Cells {
         cells
     }
 
-    /// The line of equal values, where both axes have them.
+    /// The line of equal values, as far as both axes have them.
     fn identity(&self, plot: Plot) -> Markup {
         let steps = (0..=200).map(|step| self.x.scale.at(f64::from(step) / 200.0));
         let on_both: Vec<String> = steps
@@ -106,7 +99,7 @@ impl Cells {
     }
 }
 
-/// The drawing's plot, with room for the legend.
+/// With room for the legend.
 fn plot() -> Plot {
     Plot { top: 34.0, ..Plot::of_height(HEIGHT) }
 }
@@ -122,7 +115,7 @@ fn legend(plot: Plot) -> Markup {
     }
 }
 
-/// As large as leaves columns and rows apart, within limits.
+/// The largest radius that keeps columns and rows apart, within limits.
 fn radius<'a>(places: impl Iterator<Item = &'a Place> + Clone) -> f64 {
     let gap = |of: fn(&Place) -> i32| {
         let sorted: BTreeSet<i32> = places.clone().map(of).collect();
@@ -196,7 +189,7 @@ mod tests {
         });
         let scale = Scale::new(Shape::Linear, 0.0, 1_000.0);
         let (x, y) = (Axis::new("x", scale), Axis::new("y", scale));
-        let cells = Cells { x, y, points: points.collect() };
+        let cells = HexagonMap { x, y, points: points.collect() };
         let counted: usize = cells.cells(plot()).values().map(|cell| cell.count).sum();
         assert_eq!(counted, 43_246);
         assert!(cells.draw().into_string().len() < 700_000);
@@ -209,7 +202,8 @@ mod tests {
             Point { x, y, right: x.total_cmp(&y).is_eq() }
         });
         let scale = Scale::new(Shape::Linear, 0.0, 10.0);
-        let cells = Cells { x: Axis::new("x", scale), y: Axis::new("y", scale), points: points.collect() };
+        let cells =
+            HexagonMap { x: Axis::new("x", scale), y: Axis::new("y", scale), points: points.collect() };
         let places = cells.cells(plot());
         assert_eq!(places.len(), 77);
         assert!((radius(places.keys()) - RADIUS_MAX).abs() < 1e-12);
