@@ -112,9 +112,6 @@ pub struct ItemDifference {
 }
 
 /// Compares two runs, or asks two models and compares theirs, split by split.
-///
-/// # Errors
-/// Flags that do not go together, a run that fails or cannot be read, or two that are not over the same items.
 pub fn run(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     let (runs, ending) = match (&args.task, &args.a, &args.b) {
         (Some(task), ..) => models::run(args, task, console)?,
@@ -144,9 +141,6 @@ fn write(comparison: &Comparison, args: &CompareArgs, out: &mut dyn Write) -> io
 }
 
 /// Compares two runs, with at most `items` items listed.
-///
-/// # Errors
-/// The runs are not over the same items.
 pub fn compare(a: &Run, b: &Run, bootstrap: Bootstrap, items: usize) -> Result<Comparison, CompareError> {
     let pairs = Pairs::of(a, b)?;
     let right = || pairs.answered().map(|(a, b)| (a.right(), b.right()));

@@ -29,8 +29,6 @@ pub struct Counts {
 pub struct Pairs<'a>(Vec<(&'a Sample, &'a Sample)>);
 
 impl<'a> Pairs<'a> {
-    /// # Errors
-    /// Task, split, number of items, or a question or target differ.
     pub fn of(a: &'a Run, b: &'a Run) -> Result<Self, CompareError> {
         let name = |run: &Run| format!("{} {}", run.report.task, run.report.split);
         if name(a) != name(b) {

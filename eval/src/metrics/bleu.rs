@@ -3,7 +3,11 @@
 //! In: a prediction and one reference each. Out: counts that add up over a corpus, and the score 0..100 of their
 //! sum. Not here: averaging over batches (`paper`).
 
-use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::overlap;
 
 /// Longest n-gram.
 const ORDERS: usize = 4;
@@ -20,19 +24,13 @@ pub struct NgramCounts {
 impl NgramCounts {
     pub fn of(prediction: &str, reference: &str) -> Self {
         let (prediction, reference) = (tokenize_13a(prediction), tokenize_13a(reference));
-        let mut counts = Self {
+        let orders = std::array::from_fn(|order| order + 1);
+        Self {
+            matches: orders.map(|n| overlap(prediction.windows(n), reference.windows(n)) as u64),
+            totals: orders.map(|n| prediction.windows(n).count() as u64),
             predicted: prediction.len() as u64,
             referenced: reference.len() as u64,
-            ..Self::default()
-        };
-        for (order, (matches, totals)) in counts.matches.iter_mut().zip(&mut counts.totals).enumerate() {
-            let known = n_grams(&reference, order + 1);
-            for (n_gram, count) in n_grams(&prediction, order + 1) {
-                *matches += count.min(known.get(n_gram).copied().unwrap_or(0));
-                *totals += count;
-            }
         }
-        counts
     }
 
     /// Sums sentences, each so many times.
@@ -81,54 +79,29 @@ impl NgramCounts {
     }
 }
 
-fn n_grams(tokens: &[String], order: usize) -> HashMap<&[String], u64> {
-    let mut counts = HashMap::new();
-    for n_gram in tokens.windows(order) {
-        *counts.entry(n_gram).or_insert(0) += 1;
-    }
-    counts
+/// Replacements of mteval-v13a: punctuation is a token of its own, but not points and commas inside numbers.
+static REPLACEMENTS_13A: LazyLock<[(Regex, &str); 4]> = LazyLock::new(|| {
+    [
+        (r"([{-~\[-` -&(-+:-@/])", " $1 "),
+        (r"([^0-9])([\.,])", "$1 $2 "),
+        (r"([\.,])([^0-9])", " $1 $2"),
+        (r"([0-9])(-)", "$1 $2 "),
+    ]
+    .map(|(pattern, by)| (regex(pattern), by))
+});
+
+#[expect(clippy::expect_used, reason = "the patterns are constants that tests run")]
+fn regex(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("the patterns are valid")
 }
 
-/// The tokens of mteval-v13a: punctuation apart, but not points and commas inside numbers.
 fn tokenize_13a(text: &str) -> Vec<String> {
     let text = text.replace("<skipped>", "").replace("-\n", "").replace('\n', " ");
     let text = text.replace("&quot;", "\"").replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">");
-    let mut spaced = String::from(" ");
-    for c in text.chars() {
-        if is_symbol(c) { spaced.extend([' ', c, ' ']) } else { spaced.push(c) }
-    }
-    spaced.push(' ');
-    let digit = |c: char| c.is_ascii_digit();
-    let stop = |c: char| c == '.' || c == ',';
-    let spaced = replace_pairs(&spaced, |a, b| !digit(a) && stop(b), |a, b| [a, ' ', b, ' ']);
-    let spaced = replace_pairs(&spaced, |a, b| stop(a) && !digit(b), |a, b| [' ', a, ' ', b]);
-    let spaced = replace_pairs(&spaced, |a, b| digit(a) && b == '-', |a, b| [a, ' ', b, ' ']);
+    let spaced = REPLACEMENTS_13A
+        .iter()
+        .fold(format!(" {text} "), |text, (pattern, by)| pattern.replace_all(&text, *by).into_owned());
     spaced.split_whitespace().map(str::to_owned).collect()
-}
-
-/// Symbols that are tokens wherever they stand.
-fn is_symbol(c: char) -> bool {
-    matches!(c, '{'..='~' | '['..='`' | ' '..='&' | '('..='+' | ':'..='@' | '/')
-}
-
-/// Replaces pairs of neighbours from left to right; what was replaced is not looked at again.
-fn replace_pairs(
-    text: &str,
-    wanted: impl Fn(char, char) -> bool,
-    by: impl Fn(char, char) -> [char; 4],
-) -> String {
-    let mut replaced = String::with_capacity(text.len() * 2);
-    let mut chars = text.chars().peekable();
-    while let Some(first) = chars.next() {
-        match chars.peek() {
-            Some(&second) if wanted(first, second) => {
-                chars.next();
-                replaced.extend(by(first, second));
-            }
-            _ => replaced.push(first),
-        }
-    }
-    replaced
 }
 
 #[cfg(test)]

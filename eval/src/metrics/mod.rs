@@ -12,7 +12,8 @@ pub mod registry;
 pub mod rouge;
 pub mod texts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize, Serializer};
@@ -38,6 +39,20 @@ pub const EXACT_TOLERANCE: f64 = 1e-9;
 /// Whether a number is the true one, within [`EXACT_TOLERANCE`].
 pub fn same(value: f64, truth: f64) -> bool {
     (value - truth).abs() <= EXACT_TOLERANCE * truth.abs()
+}
+
+/// How many of the predicted tokens or n-grams are in the reference, each at most as often as there.
+fn overlap<T: Eq + Hash>(predicted: impl Iterator<Item = T>, reference: impl Iterator<Item = T>) -> usize {
+    let mut left: HashMap<T, usize> = HashMap::new();
+    for token in reference {
+        *left.entry(token).or_default() += 1;
+    }
+    let is_left = |token: &T| {
+        let Some(count) = left.get_mut(token).filter(|count| **count > 0) else { return false };
+        *count -= 1;
+        true
+    };
+    predicted.filter(is_left).count()
 }
 
 /// A predicted number: the best answers to three questions, all equal where only one number is known. All finite.

@@ -3,8 +3,7 @@
 //! In: a prediction and a reference. Out: F-measures 0..1. Words are runs of `a-z0-9` after lowercasing; those of
 //! more than three characters are stemmed (`porter`).
 
-use std::collections::HashMap;
-
+use super::overlap;
 use super::porter::stem;
 
 /// F-measures of one text.
@@ -19,7 +18,6 @@ pub struct Rouge {
 }
 
 impl Rouge {
-    /// Compares two texts.
     pub fn of(prediction: &str, reference: &str) -> Self {
         let (prediction, reference) = (words(prediction), words(reference));
         let common = common_subsequence(&prediction, &reference);
@@ -38,20 +36,10 @@ fn words(text: &str) -> Vec<String> {
     words.map(|word| if word.len() > 3 { stem(word) } else { word.to_owned() }).collect()
 }
 
-fn n_gram_f(prediction: &[String], reference: &[String], order: usize) -> f64 {
-    let count = |words: &[String]| words.len().saturating_sub(order - 1);
-    let mut known: HashMap<&[String], usize> = HashMap::new();
-    for n_gram in reference.windows(order) {
-        *known.entry(n_gram).or_insert(0) += 1;
-    }
-    let mut common = 0;
-    for n_gram in prediction.windows(order) {
-        if let Some(left) = known.get_mut(n_gram).filter(|left| **left > 0) {
-            *left -= 1;
-            common += 1;
-        }
-    }
-    f_measure(common, count(prediction), count(reference))
+fn n_gram_f(prediction: &[String], reference: &[String], n: usize) -> f64 {
+    let (prediction, reference) = (prediction.windows(n), reference.windows(n));
+    let (predicted, referenced) = (prediction.len(), reference.len());
+    f_measure(overlap(prediction, reference), predicted, referenced)
 }
 
 /// Harmonic mean of precision and recall; 0 where nothing is shared.

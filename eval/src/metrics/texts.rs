@@ -1,8 +1,7 @@
 //! Scores of answers that are text: exact match and F1 of tokens as in SQuAD, BLEU and ROUGE.
 
-use std::collections::HashMap;
-
 use super::bleu::NgramCounts;
+use super::overlap;
 use super::rouge::{Rouge, f_measure};
 
 /// How one text compares with its reference.
@@ -45,18 +44,7 @@ fn f1(predicted: &[String], referenced: &[String]) -> f64 {
     if predicted.is_empty() || referenced.is_empty() {
         return f64::from(u8::from(predicted.is_empty() && referenced.is_empty()));
     }
-    let mut left: HashMap<&str, usize> = HashMap::new();
-    for word in referenced {
-        *left.entry(word).or_insert(0) += 1;
-    }
-    let mut common = 0;
-    for word in predicted {
-        if let Some(count) = left.get_mut(word.as_str()).filter(|count| **count > 0) {
-            *count -= 1;
-            common += 1;
-        }
-    }
-    f_measure(common, predicted.len(), referenced.len())
+    f_measure(overlap(predicted.iter(), referenced.iter()), predicted.len(), referenced.len())
 }
 
 #[cfg(test)]

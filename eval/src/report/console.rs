@@ -7,9 +7,6 @@ use super::markdown::plain_table;
 use crate::store::report::Report;
 
 /// Writes the tables of a report: metrics, and modules and quirks where there are any.
-///
-/// # Errors
-/// `out` cannot be written to.
 pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let Report { task, split, model, mode, n, n_valid, failed, .. } = report;
     writeln!(out, "{task} {split}: {model}, {mode} mode")?;

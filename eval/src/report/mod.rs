@@ -25,9 +25,6 @@ use document::Document;
 use crate::store::saved::{Run, run_folders};
 
 /// Writes the reports of all runs in a folder and returns the files, the one to open first in front.
-///
-/// # Errors
-/// There is no run, one cannot be read, or a file cannot be written.
 pub fn write(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let folders = run_folders(folder)?;
     if folders.is_empty() {
