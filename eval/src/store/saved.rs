@@ -54,11 +54,7 @@ pub fn run_folders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Writes `report.json` last: a folder that holds it is complete.
-pub fn write(
-    folder: &Path,
-    report: &Report,
-    samples: impl Iterator<Item = Sample>,
-) -> anyhow::Result<()> {
+pub fn write(folder: &Path, report: &Report, samples: impl Iterator<Item = Sample>) -> anyhow::Result<()> {
     write_file(folder.join(SAMPLES), |out| {
         for sample in samples {
             serde_json::to_writer(&mut *out, &sample)?;
