@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 use super::document::{Block, Cell, Document, Section, Table, numbers, row, words};
 use crate::figures::{count, optional};
 use crate::store::saved::Run;
@@ -28,7 +30,7 @@ pub(super) fn document(runs: &[Run]) -> Document {
         let report = &run.report;
         let name = name(&run.folder);
         let mut row = row![
-            Cell::link(&*name, format!("./{}/report", encoded(&name))),
+            Cell::link(&*name, format!("./{}/report", utf8_percent_encode(&name, &RESERVED))),
             format!("{} {}", report.task, report.split),
             &report.model,
             &report.mode,
@@ -49,16 +51,8 @@ fn name(folder: &Path) -> String {
     folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// A file name as part of a link: all but letters, digits and `-._~` as bytes in hexadecimal (RFC 3986).
-fn encoded(name: &str) -> String {
-    name.bytes()
-        .map(|byte| match byte {
-            b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-            _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
-}
+/// What a file name must not hold as part of a link: all but the unreserved characters of RFC 3986.
+const RESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[cfg(test)]
 mod tests {
