@@ -100,14 +100,14 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
     let info = model.info();
     let values = vocabulary.number_values.iter().map(|&(_, value)| value);
     Ok(Inspection {
-        kind: info.kind.clone(),
+        kind: info.kind.name().to_owned(),
         architecture: architecture(&files)?,
         sizes: sizes(&files)?,
         parameters: weights.parameters,
         files: weights.files,
         stored: weights.stored,
         memory_bytes: options.place()?.bytes(weights.parameters),
-        dtype: info.dtype.clone(),
+        dtype: info.dtype.name().to_owned(),
         tokens: tokenizer.len(),
         number_encoding: info.number_encoding.name().to_owned(),
         numbers: NumberTokens::of(values),

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ntl_core::engine::{ModelInfo, NumberEncoding};
+use ntl_core::engine::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::sampling::{Sampler, SamplingParams};
 use ntl_core::text::TextDecoder;
 use ntl_models::checkpoint::CheckpointFiles;
@@ -21,9 +21,9 @@ fn compiler(tokenizer: &Tokenizer, encoder_decoder: bool) -> GuideCompiler {
     let info = ModelInfo {
         answer_tokens_max: None,
         context_tokens_max: None,
-        kind: "test".to_owned(),
-        backend: "test".to_owned(),
-        dtype: "f32".to_owned(),
+        kind: "test".into(),
+        backend: Backend::Native,
+        dtype: Dtype::F32,
         number_encoding: NumberEncoding::Text,
         parameters: 0,
         prompt_tokens_max: 512,

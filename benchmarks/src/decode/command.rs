@@ -109,8 +109,8 @@ fn open(args: &DecodeArgs) -> anyhow::Result<Decoder> {
 fn about(args: &DecodeArgs, decoder: &Decoder) -> Value {
     let info = decoder.engine.info();
     json!({
-        "name": "ntl", "version": env!("CARGO_PKG_VERSION"), "model": args.model, "kind": info.kind,
-        "dtype": info.dtype, "parameters": info.parameters, "threads": rayon::current_num_threads(),
+        "name": "ntl", "version": env!("CARGO_PKG_VERSION"), "model": args.model, "kind": info.kind.name(),
+        "dtype": info.dtype.name(), "parameters": info.parameters, "threads": rayon::current_num_threads(),
         "prompt_tokens": decoder.prompts.first().map(Vec::len), "new_tokens": args.new_tokens,
     })
 }
@@ -143,7 +143,7 @@ fn roofline(args: &DecodeArgs, decoder: &Decoder) -> anyhow::Result<Roofline> {
     decoder.run(1)?;
     let steps: Vec<f64> =
         (0..ROOFLINE_RUNS).map(|_| Ok(decoder.run(1)?.step_seconds)).collect::<anyhow::Result<_>>()?;
-    Roofline::of(&args.model, &decoder.engine.info().dtype, &steps, &args.device.open()?)
+    Roofline::of(&args.model, decoder.engine.info().dtype.name(), &steps, &args.device.open()?)
 }
 
 /// Answers each line of standard input until it ends.

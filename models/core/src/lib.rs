@@ -1,21 +1,21 @@
-//! The pure heart of ntl-server: numbers, sampling, text assembly and the engine contract.
+//! The rules of decoding: numbers, sampling, text assembly and the engine contract.
 //!
-//! Nothing here knows tensors, files or HTTP, so every rule about *what* is decoded can be tested in
-//! milliseconds with a scripted model:
+//! Nothing here knows tensors, files or HTTP, so that each rule is tested in milliseconds with a scripted model:
 //!
-//! * [`engine`]: what a model offers ([`engine::BatchModel`]) and what a request is ([`engine::Job`] in,
+//! * [`engine`]: the contract: what a model offers ([`engine::BatchModel`]), what a request is ([`engine::Job`] in,
 //!   [`engine::Event`] out);
-//! * [`decoding`]: the state machines that turn logits into the next rows: text paths and number trees;
-//! * [`numbers`]: number grammar over token ids, distributions and their estimators, reading of text;
-//! * [`losses`]: cross entropy and every Number Token Loss of a target, on logits;
-//! * [`sampling`] and [`text`]: choosing tokens, and assembling them into text with stop strings;
-//! * [`scripted`]: a model whose distribution is written down, to test all of the above and its users.
+//! * [`decoding`]: the state machines that turn logits into the next rows: texts, beams, number searches, scores;
+//! * [`numbers`]: the number grammar over token ids, distributions and their estimates, numbers in text;
+//! * [`losses`]: cross entropy and Number Token Losses of a target;
+//! * [`sampling`] and [`text`]: choosing tokens, and assembling them into text with stop strings.
 
 pub mod decoding;
 pub mod engine;
+mod logits;
 pub mod losses;
 pub mod numbers;
 pub mod sampling;
+#[cfg(any(test, feature = "testing"))]
 pub mod scripted;
 pub mod text;
 mod token;

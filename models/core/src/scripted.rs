@@ -1,14 +1,13 @@
-//! A model whose distribution is written down: what engines, trees and servers are tested with.
+//! A model for tests whose logits a closure computes from the prompt and the path.
 //!
-//! The logits after a path are whatever a script makes of the prompt and the path's tokens, so exact answers are
-//! known in closed form, and failures, panics and waiting are a line each.
+//! So tests know exact results in closed form, and simulate failures, panics and waiting in one line.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::{
-    BatchModel, ContextId, ContextRequest, Logits, LogitsRequest, LogitsSummary, ModelError, ModelInfo,
-    NumberEncoding, OpenedContext, Row,
+    Backend, BatchModel, ContextId, ContextRequest, Dtype, Logits, LogitsRequest, LogitsSummary, ModelError,
+    ModelInfo, ModelKind, NumberEncoding, OpenedContext, Row,
 };
 use crate::sampling::argmax;
 
@@ -37,9 +36,9 @@ impl ScriptedModel {
     /// A model of `tokens` ids, of which 0 starts a path and 1 ends it.
     pub fn new(tokens: usize, script: Script) -> Self {
         let info = ModelInfo {
-            kind: "scripted".to_owned(),
-            backend: "scripted".to_owned(),
-            dtype: "f32".to_owned(),
+            kind: ModelKind::Other("scripted".to_owned()),
+            backend: Backend::Scripted,
+            dtype: Dtype::F32,
             number_encoding: NumberEncoding::Text,
             parameters: 0,
             prompt_tokens_max: 512,
@@ -99,7 +98,7 @@ impl BatchModel for ScriptedModel {
             context.paths.push(path);
         }
         let logits = Logits::new(values, self.info.tokens)?;
-        if self.number_head.is_some() { logits.with_head_values(numbers) } else { Ok(logits) }
+        Ok(if self.number_head.is_some() { logits.with_head_values(numbers)? } else { logits })
     }
 
     fn close(&mut self, context: ContextId) {
@@ -107,32 +106,28 @@ impl BatchModel for ScriptedModel {
     }
 }
 
-/// The same answers as a model would give them that keeps from each row what it does not want to know. `tokens`: ids from
-/// there on are padding.
-///
-/// # Errors
-/// Not with logits that a model answered these rows with.
+/// The logits of a model that returns to each row no more than it asks for. Ids from `tokens` on are padding.
 pub fn only_requested(logits: &Logits, rows: &[Row], tokens: usize) -> Result<Logits, ModelError> {
-    let (mut values, mut answers, mut vocab) = (Vec::new(), Vec::new(), 1);
+    let (mut values, mut summaries, mut vocab) = (Vec::new(), Vec::new(), 1);
     for (index, row) in rows.iter().enumerate() {
-        let whole = logits.row(index);
-        vocab = whole.len();
-        answers.push(match &row.path.logits {
+        let full = logits.row(index);
+        vocab = full.len();
+        summaries.push(match &row.path.logits {
             LogitsRequest::All => {
-                values.extend(whole);
+                values.extend(full);
                 None
             }
-            LogitsRequest::Best => Some(reduced(whole, tokens, &Arc::from([]))),
-            LogitsRequest::Ids(ids) => Some(reduced(whole, tokens, ids)),
+            LogitsRequest::Best => Some(summary(full, tokens, &Arc::from([]))),
+            LogitsRequest::Ids(ids) => Some(summary(full, tokens, ids)),
         });
     }
-    let numbers: Vec<f32> = (0..rows.len()).filter_map(|index| logits.head_value(index)).collect();
-    let wanted = Logits::mixed(values, vocab, answers)?;
-    if numbers.is_empty() { Ok(wanted) } else { wanted.with_head_values(numbers) }
+    let head_values: Vec<f32> = (0..rows.len()).filter_map(|index| logits.head_value(index)).collect();
+    let requested = Logits::mixed(values, vocab, summaries)?;
+    Ok(if head_values.is_empty() { requested } else { requested.with_head_values(head_values)? })
 }
 
-/// What [`LogitsRequest::Ids`] asks for, of a whole row. Ids beyond it have a logit of minus infinity.
-fn reduced(logits: &[f32], tokens: usize, ids: &Arc<[u32]>) -> LogitsSummary {
+/// The summary of a full row. Ids beyond it have a logit of minus infinity.
+fn summary(logits: &[f32], tokens: usize, ids: &Arc<[u32]>) -> LogitsSummary {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights = |logits: &[f32]| logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
     let (known, padding) = logits.split_at(tokens.min(logits.len()));

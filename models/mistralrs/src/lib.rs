@@ -16,7 +16,7 @@ mod stand_in;
 use std::path::Path;
 use std::sync::Arc;
 
-use ntl_core::engine::{BatchModel, ModelInfo};
+use ntl_core::engine::{Backend, BatchModel, ModelInfo};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{DeviceChoice, LoadOptions, LoadedModel, vocabulary};
 use ntl_sequences::SequenceModel;
@@ -53,9 +53,9 @@ fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<
     let positions_max = runner.positions_max().map_err(refused)?;
     let tokenizer = Arc::new(prepared.tokenizer);
     let info = ModelInfo {
-        kind: prepared.kind,
-        backend: "mistralrs".to_owned(),
-        dtype: prepared.dtype,
+        kind: prepared.kind.as_str().into(),
+        backend: Backend::MistralRs,
+        dtype: prepared.dtype.as_str().into(),
         number_encoding: tokenizer.number_encoding(),
         parameters: prepared.parameters,
         prompt_tokens_max: positions_max,

@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use ntl_core::engine::{
-    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NodeId, OpenedContext, Row,
+    BatchModel, ContextId, ContextRequest, Logits, LogitsShape, ModelError, ModelInfo, NodeId, OpenedContext,
+    Row,
 };
 
 use super::{Sequence, SequenceEngine, failed};
@@ -203,12 +204,12 @@ impl BatchModel for SequenceModel {
         for (chain, logits) in chains.iter().zip(computed) {
             for (&row, logits) in chain.rows.iter().zip(logits) {
                 if logits.len() != self.vocab {
-                    return Err(ModelError::LogitsShape { values: logits.len(), vocab: self.vocab });
+                    return Err(LogitsShape { values: logits.len(), vocab: self.vocab }.into());
                 }
                 values[row * self.vocab..(row + 1) * self.vocab].copy_from_slice(&logits);
             }
         }
-        Logits::new(values, self.vocab)
+        Ok(Logits::new(values, self.vocab)?)
     }
 
     fn sequences_max(&self) -> Option<usize> {

@@ -6,7 +6,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use ntl_core::engine::{BatchModel, ContextId, ModelInfo, NodeId, NumberEncoding, PathRow, Prompt, Row};
+use ntl_core::engine::{
+    Backend, BatchModel, ContextId, Dtype, ModelInfo, NodeId, NumberEncoding, PathRow, Prompt, Row,
+};
 
 use super::{ExternalSampler, FailureReason, SequenceEngine, SequenceModel};
 
@@ -117,9 +119,9 @@ impl Served {
         let thread = std::thread::spawn(move || run(&requests, &dies));
         let engine = FakeEngine { requests: Mutex::new(Some(sender)), begun: Arc::clone(&begun) };
         let info = ModelInfo {
-            kind: "fake".to_owned(),
-            backend: "mistralrs".to_owned(),
-            dtype: "f32".to_owned(),
+            kind: "fake".into(),
+            backend: Backend::MistralRs,
+            dtype: Dtype::F32,
             number_encoding: NumberEncoding::Text,
             parameters: 0,
             prompt_tokens_max: POSITIONS,

@@ -54,7 +54,7 @@ impl Answers {
     /// The answers to `rows`, whose logits are `[R, vocab]` in any type.
     pub(crate) fn of(&mut self, logits: Product, rows: &[Row]) -> std::result::Result<Logits, ModelError> {
         match logits {
-            Product::Values { values, n } => Logits::new(values, n),
+            Product::Values { values, n } => Ok(Logits::new(values, n)?),
             Product::Tensor(logits) => self.of_tensor(&logits, rows),
         }
     }
@@ -64,13 +64,13 @@ impl Answers {
         let (_, vocab) = logits.dims2().map_err(computed)?;
         let asked = Asked::by(rows);
         if uses_kernels(logits) || asked.reduced.is_empty() {
-            return Logits::new(bring(logits).map_err(computed)?, vocab);
+            return Ok(Logits::new(bring(logits).map_err(computed)?, vocab)?);
         }
         let parts = self.parts(&logits.to_dtype(DType::F32).map_err(computed)?, &asked);
         let mut brought = parts.and_then(|parts| bring(&Tensor::cat(&parts, 0)?)).map_err(computed)?;
         let mut reduced = asked.read(&mut brought, (self.tokens.min(vocab), vocab)).into_iter();
         let answer = |row: &Row| if row.path.logits == LogitsRequest::All { None } else { reduced.next() };
-        Logits::mixed(brought, vocab, rows.iter().map(answer).collect::<Vec<_>>())
+        Ok(Logits::mixed(brought, vocab, rows.iter().map(answer).collect::<Vec<_>>())?)
     }
 
     /// What has to be brought of logits f32 `[R, vocab]`, flattened, in the order in which [`Asked::read`] takes it: the

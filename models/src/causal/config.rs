@@ -2,6 +2,7 @@
 //!
 //! Not here: how each family writes it down (`families`, `rope`).
 
+use ntl_core::engine::ModelKind;
 use serde::Deserialize;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
@@ -15,7 +16,7 @@ const GENERATION_FILE: &str = "generation_config.json";
 #[derive(Debug, Clone, PartialEq)]
 pub struct CausalConfig {
     /// The family's name, such as `llama`.
-    pub kind: &'static str,
+    pub kind: ModelKind,
     /// How the file calls and lays out its tensors.
     pub naming: Naming,
     /// Size of the embedding table; may exceed what the tokenizer knows.

@@ -1,5 +1,6 @@
 //! `config.json` of each family, read into one [`CausalConfig`]. Defaults are those of the Hugging Face classes.
 
+use ntl_core::engine::ModelKind;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -87,11 +88,11 @@ impl CausalConfig {
         let named = |(field, reason): FieldError| LoadError::field(files.name_of(FILE), field, reason);
         let config = match architecture {
             "GPT2LMHeadModel" => gpt2(parse(files)?),
-            "LlamaForCausalLM" => llama("llama", parse(files)?),
-            "MistralForCausalLM" => llama("mistral", parse(files)?),
-            "Qwen2ForCausalLM" => llama("qwen2", parse(files)?),
-            "Qwen3ForCausalLM" => llama("qwen3", parse(files)?),
-            "GraniteForCausalLM" => llama("granite", parse(files)?),
+            "LlamaForCausalLM" => llama(ModelKind::Llama, parse(files)?),
+            "MistralForCausalLM" => llama(ModelKind::Mistral, parse(files)?),
+            "Qwen2ForCausalLM" => llama(ModelKind::Qwen2, parse(files)?),
+            "Qwen3ForCausalLM" => llama(ModelKind::Qwen3, parse(files)?),
+            "GraniteForCausalLM" => llama(ModelKind::Granite, parse(files)?),
             other => Err(("architectures", format!("`{other}` is no decoder-only model that is served"))),
         };
         config.and_then(Self::check).map_err(named)?.with_generation(files)
@@ -129,15 +130,15 @@ fn activation(field: &'static str, name: Option<&str>, usual: Activation) -> Res
     }
 }
 
-fn llama(kind: &'static str, stored: StoredLlama) -> Result<CausalConfig, FieldError> {
+fn llama(kind: ModelKind, stored: StoredLlama) -> Result<CausalConfig, FieldError> {
     stored.common.check()?;
     let (positions, positions_max) = rotary(&stored)?;
-    let layers = layers(kind, &stored)?;
+    let layers = layers(&kind, &stored)?;
     let attention_bias = stored.attention_bias.unwrap_or(false);
-    let granite = kind == "granite";
+    let granite = kind == ModelKind::Granite;
     let factor = |value: Option<f64>| value.filter(|_| granite).unwrap_or(1.0);
     Ok(CausalConfig {
-        kind,
+        kind: kind.clone(),
         naming: Naming::Llama,
         vocab_size: stored.vocab_size,
         hidden: stored.hidden_size,
@@ -147,12 +148,12 @@ fn llama(kind: &'static str, stored: StoredLlama) -> Result<CausalConfig, FieldE
         head_dim: head_dim(&stored)?,
         layers,
         norm: NormConfig { centred: false, eps: stored.rms_norm_eps.unwrap_or(1e-6) },
-        head_norms: kind == "qwen3",
+        head_norms: kind == ModelKind::Qwen3,
         activation: activation("hidden_act", stored.hidden_act.as_deref(), Activation::Silu)?,
         gated: true,
         // Qwen2 always has these biases and no configuration field for them.
-        input_bias: attention_bias || kind == "qwen2",
-        output_bias: attention_bias && kind != "qwen2",
+        input_bias: attention_bias || kind == ModelKind::Qwen2,
+        output_bias: attention_bias && kind != ModelKind::Qwen2,
         wide_bias: stored.mlp_bias.unwrap_or(false),
         positions,
         positions_max,
@@ -189,12 +190,12 @@ fn rotary(stored: &StoredLlama) -> Result<(Positions, usize), FieldError> {
     Ok((Positions::Rotary(rotary), positions_max))
 }
 
-fn layers(kind: &str, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldError> {
+fn layers(kind: &ModelKind, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldError> {
     let usual = (head_dim(stored)? as f64).powf(-0.5);
-    let scale = stored.attention_multiplier.filter(|_| kind == "granite").unwrap_or(usual);
+    let scale = stored.attention_multiplier.filter(|_| *kind == ModelKind::Granite).unwrap_or(usual);
     let switched_on = match kind {
-        "mistral" => true,
-        "qwen2" | "qwen3" => stored.use_sliding_window.unwrap_or(false),
+        ModelKind::Mistral => true,
+        ModelKind::Qwen2 | ModelKind::Qwen3 => stored.use_sliding_window.unwrap_or(false),
         _ => false,
     };
     let window = stored.sliding_window.filter(|_| switched_on);
@@ -210,7 +211,7 @@ fn layers(kind: &str, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldErr
         return types.iter().map(sees).collect();
     }
     // Qwen keeps its first layers whole.
-    let whole = if kind == "mistral" { 0 } else { stored.max_window_layers.unwrap_or(28) };
+    let whole = if *kind == ModelKind::Mistral { 0 } else { stored.max_window_layers.unwrap_or(28) };
     let layer = |index| LayerConfig { window: window.filter(|_| index >= whole), scale };
     Ok((0..countable("num_hidden_layers", stored.num_hidden_layers)?).map(layer).collect())
 }
@@ -228,7 +229,7 @@ fn gpt2(stored: StoredGpt2) -> Result<CausalConfig, FieldError> {
     let eps = stored.layer_norm_epsilon.unwrap_or(1e-5);
     let name = stored.activation_function.as_deref();
     Ok(CausalConfig {
-        kind: "gpt2",
+        kind: ModelKind::Gpt2,
         naming: Naming::Gpt2,
         vocab_size: stored.vocab_size,
         hidden,

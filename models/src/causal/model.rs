@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
-    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NumberEncoding, OpenedContext, Row,
+    Backend, BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NumberEncoding,
+    OpenedContext, Row,
 };
 
 use super::context::{BLOCK, Block, Context};
@@ -311,9 +312,9 @@ fn span<'a>(group: &'a Group, contexts: &'a HashMap<ContextId, Context>) -> Opti
 
 fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> ModelInfo {
     ModelInfo {
-        kind: config.kind.to_owned(),
-        backend: "native".to_owned(),
-        dtype: options.place.name().to_owned(),
+        kind: config.kind.clone(),
+        backend: Backend::Native,
+        dtype: options.place.name().into(),
         number_encoding: NumberEncoding::Text,
         parameters,
         prompt_tokens_max: config.positions_max,

@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 use ntl_core::engine::{
-    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NumberEncoding,
-    OpenedContext, Row,
+    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, ModelKind,
+    NumberEncoding, OpenedContext, Row,
 };
 
 use super::T5Config;
@@ -59,11 +59,17 @@ impl TokenizerFacts {
         Ok(config)
     }
 
-    pub(super) fn info(self, kind: &str, config: &T5Config, place: &Placement, parameters: u64) -> ModelInfo {
+    pub(super) fn info(
+        self,
+        kind: ModelKind,
+        config: &T5Config,
+        place: &Placement,
+        parameters: u64,
+    ) -> ModelInfo {
         ModelInfo {
-            kind: kind.to_owned(),
-            backend: "native".to_owned(),
-            dtype: place.name().to_owned(),
+            kind,
+            backend: Backend::Native,
+            dtype: place.name().into(),
             number_encoding: self.number_encoding,
             parameters,
             prompt_tokens_max: self.prompt_tokens_max,
@@ -77,12 +83,11 @@ impl TokenizerFacts {
 }
 
 impl T5Kind {
-    /// The name used on the wire and in logs.
-    fn name(self) -> &'static str {
+    fn model_kind(self) -> ModelKind {
         match self {
-            Self::Plain => "t5",
-            Self::Rt => "t5-rt",
-            Self::Xval(_) => "t5-xval",
+            Self::Plain => ModelKind::T5,
+            Self::Rt => ModelKind::T5Rt,
+            Self::Xval(_) => ModelKind::T5Xval,
         }
     }
 }
@@ -113,7 +118,7 @@ impl T5 {
         let head = Head::load(&exact, &table)?;
         let embeddings = summed.map_or(Ok(table), |summed| loader.packed(summed))?;
         let stacks = Stacks::load(&loader, embeddings)?;
-        let mut info = facts.info(kind.name(), &config, place, weights.parameters());
+        let mut info = facts.info(kind.model_kind(), &config, place, weights.parameters());
         let mut xval = None;
         if let T5Kind::Xval(scaling) = kind {
             xval = Some(Xval::load(&loader, scaling)?);
@@ -176,7 +181,7 @@ impl BatchModel for T5 {
         let hidden = self.head.scaled(&self.stacks.decode(x, &groups)?).map_err(compute)?;
         let logits = self.answers.of(self.head.logits(&hidden).map_err(compute)?, rows)?;
         match &mut self.xval {
-            Some(xval) => logits.with_head_values(xval.predict(&hidden, &groups)?),
+            Some(xval) => Ok(logits.with_head_values(xval.predict(&hidden, &groups)?)?),
             None => Ok(logits),
         }
     }

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
-    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NodeId, OpenedContext, PathRow, Row,
+    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, ModelKind, NodeId, OpenedContext,
+    PathRow, Row,
 };
 
 use super::layers::Loader;
@@ -51,7 +52,7 @@ impl RegressionHead {
             Ok((weight, exact.tensor(&format!("classification_head.{name}.bias"), &[outputs])?))
         };
         let head = [layer("dense", d_model)?, layer("out_proj", 1)?];
-        let info = facts.info("t5-regression-head", &config, place, weights.parameters());
+        let info = facts.info(ModelKind::T5RegressionHead, &config, place, weights.parameters());
         Ok(Self { info, stacks, head, log_scale, values: HashMap::new() })
     }
 
@@ -122,7 +123,7 @@ impl BatchModel for RegressionHead {
         let value =
             |row: &Row| self.values.get(&row.context).copied().ok_or(ModelError::UnknownContext(row.context));
         let values = rows.iter().map(value).collect::<std::result::Result<Vec<f32>, ModelError>>()?;
-        Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)
+        Ok(Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)?)
     }
 
     fn close(&mut self, context: ContextId) {

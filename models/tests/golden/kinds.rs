@@ -89,7 +89,7 @@ fn every_kind_is_known_by_its_name_and_by_how_it_writes_numbers() {
     ] {
         let LoadedModel { model, vocabulary, .. } = loaded(&fixtures.join(folder));
         let info = model.info();
-        assert_eq!((info.kind.as_str(), info.number_encoding), (kind, encoding));
+        assert_eq!((info.kind.name(), info.number_encoding), (kind, encoding));
         assert!(vocabulary.grammar.spells_numbers(), "{folder}");
         assert_eq!(vocabulary.grammar.is_point(), folder == "t5-regression-head");
         assert_eq!(vocabulary.grammar.head_id().is_some(), folder == "t5-xval");

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use ntl_core::Prompt;
 use ntl_core::engine::{Event, Job, Request, ScoreJob, ScoreOutcome};
-use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Smoothing};
+use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens};
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{LoadOptions, load};
 use serde_json::Value;
 
+use crate::stored::in_order;
 use crate::stored::{Deviations, mean, read};
 use crate::support::{fixtures, ids, numbers};
 
@@ -21,7 +22,7 @@ const LOSSES: [(&str, NumberLossKind); 5] = [
     ("ntl_mae", NumberLossKind::Mae),
     ("ntl_huber", NumberLossKind::Huber),
     ("ntl_was_absdiff", NumberLossKind::Was),
-    ("ntl_was_cdf_ordered", NumberLossKind::WasCdf(Smoothing::NONE)),
+    ("ntl_was_cdf_ordered", NumberLossKind::WasCdf),
 ];
 
 /// What the logits of our model deviate from the original's, in units of the last place that a comparison allows.
@@ -38,8 +39,8 @@ impl Scorer {
         let golden = read(name, "golden.json")?;
         let files = CheckpointFiles::folder(&fixtures()?.join(name)).unwrap();
         let loaded = load(&files, LoadOptions::default()).unwrap();
-        let number_tokens = NumberTokens::new(loaded.vocabulary.number_values.iter().copied())
-            .in_order(&ids(&golden["wasserstein_order_ids"]));
+        let number_tokens = NumberTokens::new(loaded.vocabulary.number_values.iter().copied());
+        let number_tokens = in_order(number_tokens, &ids(&golden["wasserstein_order_ids"]));
         let (engine, _) =
             Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver)).unwrap();
         Some(Self { engine, number_tokens: Arc::new(number_tokens), golden })

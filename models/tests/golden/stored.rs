@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use candle_core::{Device, Tensor};
-use ntl_core::losses::{NumberLoss, NumberTokens, Position, ReducedLoss, Reduction, Smoothing, reduce};
+use ntl_core::losses::{NumberLoss, NumberTokens, Position, ReducedLoss, Reduction, reduce};
 use serde_json::Value;
 
 use crate::support::fixtures;
@@ -86,6 +86,12 @@ impl Stored {
     }
 }
 
+/// The number tokens, ranked as they stand in `ids`; those that are not in it come after all others.
+pub(crate) fn in_order(tokens: NumberTokens, ids: &[u32]) -> NumberTokens {
+    let place = |id| ids.iter().position(|&other| other == id).unwrap_or(ids.len()) as f64;
+    tokens.ranked_by(|id, _| place(id))
+}
+
 impl Example {
     pub(crate) fn positions(&self) -> impl Iterator<Item = (Option<u32>, &[f32])> {
         self.rows.iter().flatten().map(|(label, logits)| (*label, logits.as_slice()))
@@ -105,7 +111,7 @@ impl Example {
 
     pub(crate) fn cross_entropies(&self, tokens: &NumberTokens) -> Vec<Option<f64>> {
         let at = |(label, logits): (Option<u32>, &[f32])| {
-            Some(Position::new(logits, tokens).unwrap().cross_entropy(label?, Smoothing::NONE))
+            Some(-Position::new(logits, tokens).unwrap().log_probability(label?))
         };
         self.positions().map(at).collect()
     }

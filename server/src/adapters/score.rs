@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ntl_api::{Loss, LossName, ReductionName, Score, ScoreRequest, TextOrIds, Usage};
 use ntl_core::Token;
 use ntl_core::engine::{ModelInfo, ScoreJob, ScoreOutcome, TokenScore};
-use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, Smoothing, reduce};
+use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, reduce};
 use ntl_core::text::TextDecoder;
 
 use super::number::plain;
@@ -150,7 +150,7 @@ fn kind(name: LossName) -> Option<NumberLossKind> {
     match name {
         LossName::Ce => None,
         LossName::NtlWas => Some(NumberLossKind::Was),
-        LossName::NtlWasCdf => Some(NumberLossKind::WasCdf(Smoothing::NONE)),
+        LossName::NtlWasCdf => Some(NumberLossKind::WasCdf),
         LossName::NtlMse => Some(NumberLossKind::Mse),
         LossName::NtlMae => Some(NumberLossKind::Mae),
         LossName::NtlHuber => Some(NumberLossKind::Huber),

@@ -190,7 +190,10 @@ pub(crate) struct ModelMetrics {
 impl ModelMetrics {
     /// Adds the series of a model, at zero.
     pub(crate) fn new(metrics: &Arc<Metrics>, model: &str, info: &ModelInfo) -> Self {
-        metrics.model_info.with_label_values(&[model, &info.kind, &info.dtype, &info.backend]).set(1);
+        metrics
+            .model_info
+            .with_label_values(&[model, info.kind.name(), info.dtype.name(), info.backend.name()])
+            .set(1);
         for ending in
             [EndReason::Stop, EndReason::Length, EndReason::Abort, EndReason::Error, EndReason::Deadline]
         {

@@ -47,11 +47,11 @@ fn describe(model: &ServedModel) -> Model {
         object: "model".to_owned(),
         created: model.created,
         owned_by: "ntl-server".to_owned(),
-        kind: info.kind.clone(),
+        kind: info.kind.name().to_owned(),
         number_encoding: info.number_encoding.name().to_owned(),
         context_length: info.prompt_tokens_max as u64,
-        dtype: info.dtype.clone(),
+        dtype: info.dtype.name().to_owned(),
         parameters: info.parameters,
-        backend: info.backend.clone(),
+        backend: info.backend.name().to_owned(),
     }
 }

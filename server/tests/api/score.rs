@@ -215,7 +215,7 @@ async fn wrong_requests_are_refused_by_field() {
 #[tokio::test]
 async fn a_regression_head_has_nothing_to_score() {
     let model = scripted(Box::new(|_, _| Ok(logits(&[(EOS, 1.0)]))));
-    let model = model.with_info(|info| info.kind = "t5-regression-head".to_owned());
+    let model = model.with_info(|info| info.kind = ntl_core::engine::ModelKind::T5RegressionHead);
     let models = vec![("head", loaded(Box::new(model)))];
     let app = app::router(state_of(models, HttpSettings::default(), EngineLimits::default()));
     let answer = score(&app, json!({"items": item("4")})).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::tests::{model, number_job, small, tree, vocabulary};
 use super::*;
 use crate::engine::{
-    After, BatchModel, BeamJob, ContextId, EarlyStopping, LogitsSummary, NumberJob, NumberMethod, Row,
+    AfterMarker, BatchModel, BeamJob, ContextId, EarlyStopping, LogitsSummary, NumberJob, NumberMethod, Row,
     ScoreJob, Terminator, TextJob,
 };
 use crate::losses::NumberTokens;
@@ -143,7 +143,7 @@ fn draws_beams_and_scores_want_every_logit() {
 fn text_before_a_number_wants_what_its_sampling_does_and_the_search_its_ids() {
     for (temperature, want) in [(0.0, LogitsRequest::Best), (1.0, LogitsRequest::All)] {
         let sampling = SamplingParams { temperature, ..SamplingParams::GREEDY };
-        let after = After { marker: "4".to_owned(), rationales: 1, sampling, max_tokens: 40 };
+        let after = AfterMarker { marker: "4".to_owned(), rationales: 1, sampling, max_tokens: 40 };
         let asked = wanted(&Request::Number(NumberJob { after: Some(after), ..number_job() }), 40);
         let text: Vec<_> = asked.iter().take_while(|step| **step == [want.clone()]).collect();
         assert!(!text.is_empty() && text.len() < asked.len(), "{asked:?}");

@@ -1,6 +1,6 @@
 //! Scoring a target: a chain of rows, as many of a step as fit, whose logits are read and not chosen from.
 
-use super::{Decoding, Progress, StepResult};
+use super::{Decoding, Progress, StepResult, not_a_distribution};
 use crate::engine::{
     EngineError, Event, NodeId, PathRow, ScoreJob, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore,
 };
@@ -27,8 +27,7 @@ impl ScoreDecoding {
     }
 
     fn score(&self, logits: &[f32], label: u32) -> Result<TokenScore, EngineError> {
-        let position = Position::new(logits, &self.job.number_tokens)
-            .map_err(|error| EngineError::Step(error.to_string()))?;
+        let position = Position::new(logits, &self.job.number_tokens).ok_or_else(not_a_distribution)?;
         let mass = position.number_mass();
         Ok(TokenScore {
             token: TokenLogprob { id: label, logprob: position.log_probability(label) },

@@ -3,7 +3,8 @@
 use super::*;
 use crate::Prompt;
 use crate::engine::{
-    After, BatchModel, ContextId, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator, TextJob,
+    AfterMarker, BatchModel, ContextId, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator,
+    TextJob,
 };
 use crate::numbers::{Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::SamplingParams;
@@ -362,7 +363,7 @@ fn thinks_first(text: &str) -> Vec<(&'static str, f64)> {
 }
 
 fn after(marker: &str, rationales: u32, sampling: SamplingParams) -> NumberJob {
-    let after = After { marker: marker.to_owned(), rationales, sampling, max_tokens: 6 };
+    let after = AfterMarker { marker: marker.to_owned(), rationales, sampling, max_tokens: 6 };
     NumberJob { after: Some(after), ..number_job() }
 }
 

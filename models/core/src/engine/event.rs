@@ -1,28 +1,26 @@
-//! What an engine sends back about a job: texts token by token, numbers, scores, or why there is no answer.
+//! What an engine sends back about a job.
 
-use super::{EngineError, NumberOutcome, ScoreOutcome};
+use super::error::EngineError;
+use crate::numbers::Distribution;
 
 /// A token with its log-probability (natural logarithm, over the whole vocabulary, before temperature).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenLogprob {
-    /// Token id.
     pub id: u32,
-    /// Log-probability.
     pub logprob: f64,
 }
 
 /// A generated token, as reported when log-probabilities were asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenText {
-    /// The token and its log-probability.
     pub token: TokenLogprob,
     /// The most probable tokens at this position, best first.
     pub top: Vec<TokenLogprob>,
-    /// What its position says about numbers, where any number token is possible.
+    /// `None` where no number token is possible.
     pub number: Option<TokenNumber>,
 }
 
-/// Number tokens at one position, as a Number Token Loss sees them.
+/// The number tokens at one position, as a Number Token Loss sees them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenNumber {
     /// Sum over number tokens of renormalised probability times value.
@@ -31,7 +29,6 @@ pub struct TokenNumber {
     pub mass: f64,
 }
 
-/// Why a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// End of sequence or a stop string.
@@ -43,7 +40,7 @@ pub enum FinishReason {
 /// What an engine sends back about one job. The last event is `Finished` of every text, `Number`, `Scored` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The next tokens of the prompt, from its second one on, with their log-probabilities. Comes before all texts.
+    /// The next tokens of the prompt, from its second one on. Comes before all texts.
     Prompt(Vec<TokenText>),
     /// More of one text.
     Text {
@@ -51,24 +48,62 @@ pub enum Event {
         choice: u32,
         /// Text that can no longer change. Empty while a stop string or a character is incomplete.
         text: String,
-        /// The token that was decoded, when log-probabilities were asked for.
+        /// The decoded token, when log-probabilities were asked for.
         token: Option<TokenText>,
     },
     /// One text is complete.
     Finished {
         /// Which of the texts: the first `n` are shown.
         choice: u32,
-        /// Why it ended.
         reason: FinishReason,
         /// Tokens decoded for it, an end of sequence included.
         tokens: usize,
         /// Log-probability of the whole text, where a beam search found it.
         cumulative_logprob: Option<f64>,
     },
-    /// The number distribution.
     Number(NumberOutcome),
-    /// The target's tokens, scored.
     Scored(ScoreOutcome),
-    /// No answer.
     Failed(EngineError),
+}
+
+/// The result of a [`NumberJob`](super::NumberJob).
+#[derive(Debug, Clone, PartialEq)]
+pub struct NumberOutcome {
+    /// The numbers found, with their probabilities and the mass that is no number or was not looked at.
+    pub distribution: Distribution,
+    /// The value of [`NumberMethod::Token`](super::NumberMethod::Token), where the greedy path is a number.
+    pub token_value: Option<f64>,
+    /// Decoder positions that the result uses, those of the text before the number included.
+    pub nodes: usize,
+    /// Engine steps that computed them. Fewer rows fit into a busy step, so this depends on load.
+    pub forward_passes: usize,
+    /// Whether `nodes_max` ended an expansion before `tolerance` did.
+    pub truncated: bool,
+    /// Texts that reached the marker of [`AfterMarker`](super::AfterMarker); 1 where nothing comes before the number.
+    pub reached: u32,
+}
+
+impl NumberOutcome {
+    /// A distribution that `nodes` positions and `forward_passes` steps found, within every budget.
+    pub fn new(distribution: Distribution, nodes: usize, forward_passes: usize) -> Self {
+        Self { distribution, token_value: None, nodes, forward_passes, truncated: false, reached: 1 }
+    }
+}
+
+/// One token of a scored target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenScore {
+    /// Its log-probability is what cross entropy counts.
+    pub token: TokenLogprob,
+    /// `None` where no number token is possible.
+    pub number: Option<TokenNumber>,
+    /// The losses of the job in their order; `None` where the token is not a number.
+    pub losses: Vec<Option<f64>>,
+}
+
+/// The result of a [`ScoreJob`](super::ScoreJob).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScoreOutcome {
+    /// The tokens of the target.
+    pub tokens: Vec<TokenScore>,
 }

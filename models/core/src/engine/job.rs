@@ -1,13 +1,13 @@
-//! A request as the engine sees it: validated, tokenized, with everything decided.
+//! A request as the engine sees it: validated, tokenized, without defaults left to fill in.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::ScoreJob;
-use crate::Prompt;
-use crate::numbers::{Distribution, Estimation, GrammarLimits, Interval, Objective};
+use crate::losses::{NumberLoss, NumberTokens};
+use crate::numbers::{Estimation, GrammarLimits, Interval, Objective, Terminator};
 use crate::sampling::{Guide, SamplingParams};
+use crate::token::{Prompt, Token};
 
 /// Tokens of the longest number: two times 20 digits with their separators, a sign, a point and a space.
 const NUMBER_TOKENS_MAX: usize = 64;
@@ -21,22 +21,21 @@ pub struct Job {
     pub prompt: Prompt,
     /// See [`ContextRequest::paper_decoding`](super::ContextRequest::paper_decoding).
     pub paper_decoding: bool,
-    /// What to decode.
     pub request: Request,
-    /// When the answer is no longer wanted, and how long that was from the start.
+    /// When the request times out, and how long after it began that is.
     pub deadline: Option<(Instant, Duration)>,
-    /// Who asks: those who wait are served in turn. Any number, the same for the same client.
+    /// Waiting clients are served in turn. Any number, the same for the same client.
     pub client: u64,
 }
 
 impl Job {
-    /// A job of nobody in particular, whatever time it takes.
+    /// A job without a deadline, of client 0.
     pub fn new(prompt: impl Into<Prompt>, request: Request) -> Self {
         Self { prompt: prompt.into(), paper_decoding: false, request, deadline: None, client: 0 }
     }
 
-    /// The tokens that are opened as its context. Where the prompt's own log-probabilities are wanted this is the first
-    /// one, and the decoding steps the others.
+    /// The part of the prompt that is opened as the context. For a request with prompt log-probabilities this is the first
+    /// token, and the decoding steps the others.
     pub fn opened_prompt(&self) -> Cow<'_, Prompt> {
         match &self.request {
             Request::Text(job) if job.prompt_logprobs.is_some() => {
@@ -46,18 +45,18 @@ impl Job {
         }
     }
 
-    /// Most nodes that its context can come to have.
+    /// Most nodes that its context can have.
     pub fn nodes_max(&self) -> usize {
         self.nodes(usize::MAX)
     }
 
-    /// Nodes that it is expected to need: as many as it can have, but of a tree's budget the first few hundred, since
-    /// most trees close long before it is used up.
+    /// Nodes that it is expected to need: as many as it can have, but only the first 512 of a tree's budget, since
+    /// most trees close long before that is used up.
     pub fn nodes_expected(&self) -> usize {
         self.nodes(TREE_NODES_EXPECTED)
     }
 
-    /// Lowers the budgets of trees so that there are at most so many nodes, as far as that goes.
+    /// Lowers the budgets of trees so that the context has at most `max` nodes; each tree keeps at least 1.
     pub fn limit_nodes(&mut self, max: usize) {
         let beside = self.nodes(0);
         if let Request::Number(job) = &mut self.request
@@ -68,7 +67,7 @@ impl Job {
         }
     }
 
-    /// Most nodes where a tree has at most `tree_max`.
+    /// Most nodes if a tree has at most `tree_max`.
     fn nodes(&self, tree_max: usize) -> usize {
         match &self.request {
             Request::Text(job) => {
@@ -85,9 +84,7 @@ impl Job {
 /// What to decode.
 #[derive(Debug, Clone)]
 pub enum Request {
-    /// Ordinary text.
     Text(TextJob),
-    /// The most probable texts.
     Beams(BeamJob),
     /// The distribution of the number that the model would write.
     Number(NumberJob),
@@ -110,7 +107,7 @@ impl Request {
         }
     }
 
-    /// How many answers it asks for.
+    /// Number of texts and numbers that it asks for.
     pub fn sequences(&self) -> u32 {
         match self {
             Self::Text(job) => job.paths(),
@@ -123,16 +120,15 @@ impl Request {
 /// Ordinary text: greedy or sampled, one or several paths.
 #[derive(Debug, Clone)]
 pub struct TextJob {
-    /// How many independent texts are shown.
+    /// Number of independent texts that are returned.
     pub n: u32,
-    /// How many are decoded. Where that is more than `n`, those with the best mean log-probability are shown, all at
-    /// the end and best first; of the others only their [`super::Event::Finished`], as choices from `n` on.
+    /// Number of texts that are decoded. Where that is more than `n`, those with the best mean log-probability are returned,
+    /// all at the end and best first; of the others only [`super::Event::Finished`], as choices from `n` on.
     pub best_of: u32,
     /// Most tokens of each text. 0 ends at once.
     pub max_tokens: usize,
     /// Nothing ends a text before it has this many tokens.
     pub min_tokens: usize,
-    /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// What is added to the logits of these ids.
     pub logit_bias: Arc<[(u32, f32)]>,
@@ -148,12 +144,12 @@ pub struct TextJob {
     pub logprobs: Option<usize>,
     /// The same for the tokens of the prompt behind its first one, where model and answer are one sequence.
     pub prompt_logprobs: Option<usize>,
-    /// What every text must keep to.
+    /// The constraint of guided decoding.
     pub guide: Option<Arc<dyn Guide>>,
 }
 
 impl TextJob {
-    /// How many texts are decoded.
+    /// Number of texts that are decoded.
     pub fn paths(&self) -> u32 {
         self.best_of.max(self.n)
     }
@@ -183,15 +179,14 @@ impl Default for TextJob {
 /// The most probable texts, found by a beam search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BeamJob {
-    /// Texts that are followed at once, at least `n`.
+    /// Number of beams, at least `n`.
     pub beams: usize,
-    /// How many of the best are returned.
+    /// Number of texts that are returned, best first.
     pub n: u32,
     /// Most tokens of each text. 0 ends at once.
     pub max_tokens: usize,
-    /// Texts are compared by log-probability divided by their number of tokens to this power.
+    /// Texts are ranked by `logprob / tokens^length_penalty`.
     pub length_penalty: f64,
-    /// When the search ends.
     pub early_stopping: EarlyStopping,
 }
 
@@ -207,36 +202,20 @@ pub enum EarlyStopping {
     Never,
 }
 
-/// What ends a number.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub enum Terminator {
-    /// Any token that does not continue it.
-    #[default]
-    Any,
-    /// Only the end of the sequence.
-    Eos,
-    /// The end of the sequence, or a token that starts with one of these.
-    Texts(Vec<String>),
-}
-
 /// The distribution of the number that the model would write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NumberJob {
-    /// How it is found.
     pub method: NumberMethod,
-    /// Which numbers are read.
     pub limits: GrammarLimits,
-    /// What ends a number.
     pub terminator: Terminator,
-    /// Values outside are dropped, their mass is invalid.
+    /// Values outside are not numbers: their mass is invalid.
     pub range: Option<Interval>,
     /// Text that comes before the number.
-    pub after: Option<After>,
+    pub after: Option<AfterMarker>,
 }
 
 impl NumberJob {
-    /// Most nodes that it can come to have, where a tree has at most `tree_max`: its trees or longest numbers, and the
-    /// text before them.
+    /// Most nodes if a tree has at most `tree_max`: its trees or longest numbers, and the text before them.
     fn nodes(&self, tree_max: usize) -> usize {
         let search = match &self.method {
             NumberMethod::Tree { nodes_max, .. } => tree_max.min(*nodes_max),
@@ -248,7 +227,7 @@ impl NumberJob {
         search.saturating_add(before).saturating_mul(self.texts())
     }
 
-    /// How many texts come before numbers of their own.
+    /// Number of texts that come before a number of their own.
     fn texts(&self) -> usize {
         self.after.as_ref().map_or(1, |after| after.rationales.max(1) as usize)
     }
@@ -268,7 +247,6 @@ pub enum NumberMethod {
     },
     /// Numbers drawn from the model as it is, at temperature 1.
     Sample {
-        /// How many are drawn.
         samples: u32,
         /// Same seed, same draws.
         seed: u64,
@@ -285,47 +263,31 @@ pub enum NumberMethod {
 /// When an estimate is known well enough.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Precision {
-    /// Widest bounds that are narrow enough.
+    /// The tree stops once the bounds are at most this wide.
     pub width: f64,
-    /// Bounds of which estimate.
     pub objective: Objective,
-    /// How it is made.
     pub estimation: Estimation,
 }
 
 /// Text that a model writes before its number, such as a chain of thought.
 #[derive(Debug, Clone, PartialEq)]
-pub struct After {
+pub struct AfterMarker {
     /// The number comes right behind this text, whatever white space stands between them.
     pub marker: String,
     /// How many texts are written; the distributions of their numbers are averaged.
     pub rationales: u32,
-    /// How their tokens are chosen.
     pub sampling: SamplingParams,
     /// Most tokens of each text, the marker included.
     pub max_tokens: usize,
 }
 
-/// The result of a [`NumberJob`].
+/// A target whose tokens are scored, in as few steps as they fit in.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NumberOutcome {
-    /// The numbers found, with their probabilities and the mass that is no number or was not looked at.
-    pub distribution: Distribution,
-    /// The value of [`NumberMethod::Token`], where the greedy path is a number.
-    pub token_value: Option<f64>,
-    /// Decoder positions that the result rests on, those of the text before the number included.
-    pub nodes: usize,
-    /// Steps of the engine that computed them (fewer rows fit a busy step, so this depends on load).
-    pub forward_passes: usize,
-    /// Whether `nodes_max` ended an expansion before `tolerance` did.
-    pub truncated: bool,
-    /// Texts that came to the marker of [`After`]; 1 where nothing comes before the number.
-    pub reached: u32,
-}
-
-impl NumberOutcome {
-    /// A distribution that `nodes` positions and `forward_passes` steps found, within every budget.
-    pub fn new(distribution: Distribution, nodes: usize, forward_passes: usize) -> Self {
-        Self { distribution, token_value: None, nodes, forward_passes, truncated: false, reached: 1 }
-    }
+pub struct ScoreJob {
+    /// With an end of sequence where that is to be scored.
+    pub target: Vec<Token>,
+    /// The number tokens of the losses.
+    pub number_tokens: Arc<NumberTokens>,
+    /// Losses at the labels that are number tokens.
+    pub losses: Vec<NumberLoss>,
 }

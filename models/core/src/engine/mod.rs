@@ -7,21 +7,21 @@
 
 mod error;
 mod event;
+mod ids;
+mod info;
 mod job;
-mod logits;
 mod model;
-mod score;
 
+pub use crate::logits::{Logits, LogitsRequest, LogitsRow, LogitsShape, LogitsSummary};
+pub use crate::numbers::Terminator;
 pub use crate::token::{Prompt, Token};
 pub use error::{EngineError, ModelError};
-pub use event::{Event, FinishReason, TokenLogprob, TokenNumber, TokenText};
+pub use event::{
+    Event, FinishReason, NumberOutcome, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore, TokenText,
+};
+pub use ids::{ContextId, NodeId};
+pub use info::{Backend, Dtype, ModelInfo, ModelKind, NumberEncoding};
 pub use job::{
-    After, BeamJob, EarlyStopping, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request,
-    Terminator, TextJob,
+    AfterMarker, BeamJob, EarlyStopping, Job, NumberJob, NumberMethod, Precision, Request, ScoreJob, TextJob,
 };
-pub use logits::{Logits, LogitsRequest, LogitsRow, LogitsSummary};
-pub use model::{
-    BatchModel, CacheCost, ContextId, ContextRequest, ModelInfo, NodeId, NumberEncoding, OpenedContext,
-    PathRow, Row,
-};
-pub use score::{ScoreJob, ScoreOutcome, TokenScore};
+pub use model::{BatchModel, CacheCost, ContextRequest, OpenedContext, PathRow, Row};

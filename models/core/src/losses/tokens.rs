@@ -1,20 +1,17 @@
-//! The number tokens of a vocabulary, in the orders that losses need them in.
-//!
-//! In: ids with values. Out: [`NumberTokens`]: by id for looking up, with ranks for distances in ranks.
+//! The number tokens of a vocabulary: by id for looking up, with ranks for distances in ranks.
 
-/// The ids that are numbers to a loss, each with its value and its rank.
+/// The ids that are numbers to a loss.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NumberTokens {
     /// By id.
     tokens: Vec<NumberToken>,
 }
 
-/// One id that is a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct NumberToken {
     pub(super) id: u32,
     pub(super) value: f64,
-    /// Where it stands among the others, in the order of their values.
+    /// Its place among the others in the order of values.
     pub(super) rank: usize,
 }
 
@@ -34,8 +31,7 @@ impl NumberTokens {
     /// The same tokens, ranked by what `key` makes of an id and its value: for the tokens of the Regression Transformer,
     /// whose values are digits, digit times ten to the place.
     ///
-    /// Tokens of one key are ranked by id. The paper's code leaves them in the arbitrary order of an unstable sort, which
-    /// [`NumberTokens::in_order`] reproduces.
+    /// Tokens of one key are ranked by id. The paper's code leaves them in the arbitrary order of an unstable sort.
     pub fn ranked_by(mut self, key: impl Fn(u32, f64) -> f64) -> Self {
         let keys: Vec<f64> = self.tokens.iter().map(|token| key(token.id, token.value)).collect();
         let mut order: Vec<usize> = (0..self.tokens.len()).collect();
@@ -44,12 +40,6 @@ impl NumberTokens {
             self.tokens[index].rank = rank;
         }
         self
-    }
-
-    /// The same tokens, ranked as they stand in `ids`; those that are not in it come behind.
-    pub fn in_order(self, ids: &[u32]) -> Self {
-        let place = |id| ids.iter().position(|&other| other == id).unwrap_or(ids.len()) as f64;
-        self.ranked_by(|id, _| place(id))
     }
 
     /// The value of an id that is a number.
@@ -82,14 +72,6 @@ impl NumberTokens {
             (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
         if self.tokens.is_empty() { 0.0 } else { high - low }
     }
-
-    /// The smallest difference of two values that differ, 0 without any.
-    pub(super) fn gap(&self) -> f64 {
-        let mut values: Vec<f64> = self.tokens.iter().map(|token| token.value).collect();
-        values.sort_by(f64::total_cmp);
-        let gaps = values.windows(2).map(|pair| pair[1] - pair[0]).filter(|&gap| gap > 0.0);
-        gaps.min_by(f64::total_cmp).unwrap_or(0.0)
-    }
 }
 
 #[cfg(test)]
@@ -101,25 +83,23 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_ranked_by_value_then_id_or_as_an_order_says() {
+    fn tokens_are_ranked_by_value_then_id_or_by_a_key() {
         let tokens =
             NumberTokens::new([(7, 5.0), (3, 0.0), (9, 5.0), (8, -1.0), (4, f64::NAN), (5, f64::INFINITY)]);
         assert_eq!(ranks(&tokens), [(3, 1), (7, 2), (8, 0), (9, 3)]);
-        let tokens = tokens.in_order(&[9, 3, 7]);
+        let tokens =
+            tokens.ranked_by(|id, _| [9, 3, 7, 8].iter().position(|&other| other == id).unwrap() as f64);
         assert_eq!(ranks(&tokens), [(3, 1), (7, 2), (8, 3), (9, 0)]);
         assert_eq!((tokens.value(7), tokens.value(4)), (Some(5.0), None));
     }
 
     #[test]
-    fn span_and_gap_are_the_largest_and_the_smallest_difference() {
-        for (values, span, gap) in [
-            (&[][..], 0.0, 0.0),
-            (&[4.0], 0.0, 0.0),
-            (&[4.0, 4.0], 0.0, 0.0),
-            (&[4.0, -1.0, 4.5, 4.0], 5.5, 0.5),
-        ] {
+    fn the_span_is_the_largest_difference() {
+        for (values, span) in
+            [(&[][..], 0.0), (&[4.0], 0.0), (&[4.0, 4.0], 0.0), (&[4.0, -1.0, 4.5, 4.0], 5.5)]
+        {
             let tokens = NumberTokens::new((0..).zip(values.iter().copied()));
-            assert!((tokens.span() - span).abs() < 1e-12 && (tokens.gap() - gap).abs() < 1e-12, "{values:?}");
+            assert!((tokens.span() - span).abs() < 1e-12, "{values:?}");
         }
         assert!(NumberTokens::new([]).is_empty());
     }

@@ -1,22 +1,12 @@
-//! What an estimate could become if the open mass turned out to be numbers: rigorous, not statistical.
+//! Rigorous bounds of the estimates: what they could become if the open mass turned out to be numbers.
 //!
-//! Any part of the open mass may close, anywhere. Every estimate here rises when mass moves up, and the worst
-//! case on either side is that all of it lies beyond the outermost value there: putting more mass below slides
-//! the window of a trimmed mean, and the position of a quantile, further down. An estimate that such mass can
-//! reach itself is not bounded at all.
+//! Any part of the open mass may close, at any value. Every estimate here rises when mass moves up, so the worst cases are
+//! that all open mass lies below the smallest or above the largest value: mass below slides the window of a trimmed mean,
+//! and the position of a quantile, further down. An estimate that this mass can reach itself has no bounds.
 
-use super::{Distribution, Estimation, Objective};
+use super::distribution::{Distribution, Estimation, Interval, Objective};
 
-/// A closed interval.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Interval {
-    /// Its lower end.
-    pub low: f64,
-    /// Its upper end.
-    pub high: f64,
-}
-
-/// Mass that is rounding: an open mass below it leaves estimates as they are.
+/// An open mass below this is rounding and leaves estimates as they are.
 const ROUNDING: f64 = 1e-12;
 
 impl Distribution {
@@ -30,14 +20,13 @@ impl Distribution {
         }
     }
 
-    /// Bounds of [`Distribution::trimmed_mean`]; `None` when no range is known and the open mass exceeds what is
-    /// trimmed.
+    /// Bounds of [`Distribution::trimmed_mean`]; `None` when no range is known and more mass is open than trimmed.
     pub fn trimmed_mean_bounds(&self, estimation: &Estimation) -> Option<Interval> {
         let conditional = self.conditional_bounds(&Estimation { normalize: true, ..*estimation })?;
         if estimation.normalize {
             return Some(conditional);
         }
-        // A raw sum is the conditional mean times the mass that closes in the end: anything between these two.
+        // A raw sum is the conditional mean times the mass that closes in the end, which is between these two.
         let (Interval { low, high }, least) = (conditional, self.mass().closed);
         let most = least + self.open();
         Some(around([low * least, low * most, high * least, high * most]))
@@ -75,7 +64,7 @@ impl Distribution {
         Some(Interval { low: self.value_at(position - open)?, high: self.value_at(position)? })
     }
 
-    /// The mode, where no other value can still overtake it.
+    /// The mode, unless another value can still overtake it.
     pub fn mode_bounds(&self) -> Option<Interval> {
         let best = self.most_probable(2);
         let first = best.first()?;
@@ -90,7 +79,6 @@ impl Distribution {
     }
 }
 
-/// The smallest interval that holds all of these.
 fn around(values: [f64; 4]) -> Interval {
     let low = values.into_iter().fold(f64::INFINITY, f64::min);
     Interval { low, high: values.into_iter().fold(f64::NEG_INFINITY, f64::max) }

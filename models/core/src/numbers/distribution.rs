@@ -1,16 +1,22 @@
-//! The distribution of a number: what each value weighs, and the estimates that follow from it.
+//! The distribution of a number, and estimates of it.
 //!
 //! Estimates are conditional on the closed mass: they answer "if it is a number, which?". Invariant: values are
 //! finite, sorted and distinct; estimates of an empty distribution are `None`, never NaN.
 
 use std::collections::HashMap;
 
-use super::{Decimal, Interval};
+use super::decimal::Decimal;
+
+/// A closed interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    pub low: f64,
+    pub high: f64,
+}
 
 /// One value, merged over all its spellings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leaf {
-    /// The value.
     pub value: f64,
     /// Its exact decimal text.
     pub text: String,
@@ -18,39 +24,38 @@ pub struct Leaf {
     pub probability: f64,
 }
 
-/// Where the probability went; the three add up to 1.
+/// The three parts of the probability, which add up to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mass {
     /// On complete numbers.
     pub closed: f64,
-    /// On texts that are no number.
+    /// On texts that are not a number.
     pub invalid: f64,
-    /// On beginnings that were not expanded, or lead beyond the limits.
+    /// On prefixes that were not expanded, or lead beyond the digit limits.
     pub open: f64,
 }
 
-/// What the one returned value should be best at.
+/// Which error the estimate minimises.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Objective {
-    /// Least squared error: the trimmed mean.
+    /// Squared error: the trimmed mean.
     Mean,
-    /// Least absolute error.
+    /// Absolute error.
     Median,
-    /// Most often exact.
+    /// Probability of being wrong.
     Mode,
-    /// Least pinball loss at this level.
+    /// Pinball loss at this level.
     Quantile(f64),
 }
 
-/// How estimates are made of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimation {
-    /// Share of the closed mass that the trimmed mean leaves out in each tail, 0 to 0.49.
+    /// Share of the closed mass that the trimmed mean leaves out at each end, 0 to 0.49.
     pub trim: f64,
-    /// Whether means are conditional on the closed mass; otherwise they are raw sums, in which what is no number
-    /// counts as 0.
+    /// Whether means are conditional on the closed mass; otherwise they are raw sums, in which texts that are not numbers
+    /// count as 0.
     pub normalize: bool,
-    /// Where all numbers lie, if that is known; then open mass cannot lie elsewhere either.
+    /// The range of all numbers, if known; open mass lies in it, too.
     pub range: Option<Interval>,
 }
 
@@ -60,7 +65,6 @@ impl Default for Estimation {
     }
 }
 
-/// Numbers and their probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
     leaves: Vec<Leaf>,
@@ -92,17 +96,16 @@ impl Distribution {
         Self { leaves, mass: Mass { closed, invalid, open } }
     }
 
-    /// All values, in rising order.
+    /// All values, ascending.
     pub fn leaves(&self) -> &[Leaf] {
         &self.leaves
     }
 
-    /// Where the probability went.
     pub fn mass(&self) -> Mass {
         self.mass
     }
 
-    /// The average of several distributions, each with its own masses. All of it is invalid where there is none.
+    /// The average of several distributions and their masses. The average of none is all invalid.
     pub fn average(all: &[&Self]) -> Self {
         let share = 1.0 / all.len().max(1) as f64;
         let leaves = all.iter().flat_map(|one| &one.leaves);
@@ -119,7 +122,6 @@ impl Distribution {
         Self::merged(leaves, self.mass.invalid, 0.0)
     }
 
-    /// The estimate that is best for `objective`.
     pub fn estimate(&self, objective: Objective, estimation: &Estimation) -> Option<f64> {
         match objective {
             Objective::Mean => self.trimmed_mean(estimation),
@@ -129,7 +131,7 @@ impl Distribution {
         }
     }
 
-    /// Plain expectation. Fragile: 1e-6 of mass on an 8-digit number moves it by 100.
+    /// The expectation, without trimming. 1e-6 of mass on an 8-digit number moves it by 100.
     pub fn mean(&self, estimation: &Estimation) -> Option<f64> {
         self.trimmed_mean(&Estimation { trim: 0.0, ..*estimation })
     }
@@ -142,7 +144,7 @@ impl Distribution {
         Some((squares / self.mass.closed).sqrt()).filter(|std| std.is_finite())
     }
 
-    /// Mean of what is left when a share `trim` of the closed mass is taken off each tail.
+    /// Mean of the closed mass without a share `trim` of it at each end.
     pub fn trimmed_mean(&self, estimation: &Estimation) -> Option<f64> {
         let (closed, trim) = (self.mass.closed, estimation.trim);
         let mean = self.mean_between(trim * closed, (1.0 - trim) * closed)?;

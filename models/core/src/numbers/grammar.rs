@@ -6,9 +6,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::state::{Phase, Reading};
-use super::{Decimal, GrammarLimits, Interval, NumberPiece, NumberRules, NumberState, Softmax};
-use crate::engine::Terminator;
+use super::decimal::Decimal;
+use super::distribution::Interval;
+use super::piece::NumberPiece;
+use super::rules::{NumberRules, Terminator};
+use super::softmax::Softmax;
+use super::state::{GrammarLimits, NumberState, Phase, Reading};
 
 /// Which ids spell numbers.
 #[derive(Debug, Clone)]
@@ -69,7 +72,7 @@ impl NumberGrammar {
             Phase::ALL.map(|phase| touching_ids(&pieces, &eos_ids, phase, GrammarLimits::default()));
         let head = (0u32..).zip(&pieces).find(|(_, piece)| matches!(piece, Some(NumberPiece::Head)));
         let head = head.map(|(id, _)| id);
-        let read = rising(touching.iter().flatten().chain(&eos_ids));
+        let read = sorted_unique(touching.iter().flatten().chain(&eos_ids));
         Self { head, pieces, eos_ids, point: false, touching, read }
     }
 
@@ -119,7 +122,7 @@ impl NumberGrammar {
             limits.has_thousands().then(|| touching_ids(&self.pieces, &self.eos_ids, Phase::Integer, limits));
         let read = match &terminator {
             Terminator::Any | Terminator::Eos if separating.is_none() => Arc::clone(&self.read),
-            _ => rising(self.read.iter().chain(&ending).chain(separating.iter().flatten())),
+            _ => sorted_unique(self.read.iter().chain(&ending).chain(separating.iter().flatten())),
         };
         NumberRules { limits, terminator, range, ending, separating, read }
     }
@@ -231,8 +234,7 @@ impl Expansion {
     }
 }
 
-/// The ids in rising order, each once.
-pub(crate) fn rising<'a>(ids: impl Iterator<Item = &'a u32>) -> Arc<[u32]> {
+pub(crate) fn sorted_unique<'a>(ids: impl Iterator<Item = &'a u32>) -> Arc<[u32]> {
     ids.copied().collect::<BTreeSet<_>>().into_iter().collect()
 }
 

@@ -1,8 +1,8 @@
-//! Numbers: how they are spelled in tokens, how probable each is, and what to answer then.
+//! Numbers: how tokens spell them, how probable each is, and which estimate to return.
 //!
-//! [`NumberGrammar`] says which token ids continue, end or leave a number; the tree in [`crate::decoding`] walks
-//! it; [`Distribution`] holds what was found and computes estimates with rigorous [`bounds`](Interval).
-//! [`parse`] reads numbers out of ordinary text; [`python`] reads those that are tokens.
+//! [`NumberGrammar`] says which token ids continue, end or leave a number; the searches in `decoding` walk it;
+//! [`Distribution`] holds the numbers found, with estimates and rigorous [`bounds`](Interval).
+//! [`parse`] reads numbers in ordinary text, [`python`] those that are tokens.
 
 mod bounds;
 mod decimal;
@@ -15,12 +15,11 @@ mod rules;
 mod softmax;
 mod state;
 
-pub use bounds::Interval;
 pub use decimal::Decimal;
-pub use distribution::{Distribution, Estimation, Leaf, Mass, Objective};
-pub(crate) use grammar::rising;
+pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective};
+pub(crate) use grammar::sorted_unique;
 pub use grammar::{Closing, Effect, Expansion, NumberGrammar};
 pub use piece::NumberPiece;
-pub use rules::NumberRules;
+pub use rules::{NumberRules, Terminator};
 pub use softmax::Softmax;
 pub use state::{GrammarLimits, NumberState};

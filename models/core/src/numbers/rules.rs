@@ -1,12 +1,24 @@
-//! What one request reads as a number, and what ends one. Made by [`NumberGrammar::rules`](super::NumberGrammar::rules).
+//! What one request reads as a number, and what ends one.
 
 use std::sync::Arc;
 
-use super::state::Reading;
-use super::{Decimal, GrammarLimits, Interval, NumberState};
-use crate::engine::Terminator;
+use super::decimal::Decimal;
+use super::distribution::Interval;
+use super::state::{GrammarLimits, NumberState, Reading};
 
-/// Which numbers one request reads, and what ends them.
+/// What ends a number.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub enum Terminator {
+    /// Any token that does not continue it.
+    #[default]
+    Any,
+    /// Only the end of the sequence.
+    Eos,
+    /// The end of the sequence, or a token that starts with one of these.
+    Texts(Vec<String>),
+}
+
+/// Made by [`NumberGrammar::rules`](super::NumberGrammar::rules).
 #[derive(Debug, Clone)]
 pub struct NumberRules {
     pub(super) limits: GrammarLimits,
@@ -14,19 +26,19 @@ pub struct NumberRules {
     pub(super) range: Option<Interval>,
     /// Ids that end a complete number under [`Terminator::Eos`] and [`Terminator::Texts`].
     pub(super) ending: Vec<u32>,
-    /// The ids that could continue digits, where thousands separators are read as well.
+    /// The ids that could continue digits, where thousands separators are read.
     pub(super) separating: Option<Vec<u32>>,
-    /// Every id whose logit a search may look at, rising.
+    /// See [`NumberRules::read_ids`].
     pub(super) read: Arc<[u32]>,
 }
 
 impl NumberRules {
-    /// Every id whose logit [`NumberGrammar::expand`](super::NumberGrammar::expand) looks at in any state, rising.
+    /// Every id whose logit [`NumberGrammar::expand`](super::NumberGrammar::expand) reads in any state, ascending.
     pub fn read_ids(&self) -> &Arc<[u32]> {
         &self.read
     }
 
-    /// The value of a number that one of its own tokens also ends, by going on with `rest`.
+    /// The value of a number that is ended by the `rest` of a token that also continues it.
     pub(super) fn value_before(&self, state: NumberState, rest: &str) -> Option<Decimal> {
         let value = match &self.terminator {
             Terminator::Any => state.value_before_punctuation(),
@@ -38,8 +50,7 @@ impl NumberRules {
         value.filter(|&value| self.admits(value))
     }
 
-    /// The state behind a beginning of a number that other text already wrote; `None` where that text is no such
-    /// beginning.
+    /// The state after `text`; `None` where it is not the beginning of a number.
     pub fn state_after(&self, text: &str) -> Option<NumberState> {
         match NumberState::START.read(text, self.limits) {
             Reading::Continues(state) => Some(state),
@@ -47,7 +58,7 @@ impl NumberRules {
         }
     }
 
-    /// The value of a number that is complete with one of its own tokens.
+    /// The value of a number that its last token completes.
     pub(super) fn value_of(&self, value: Decimal) -> Option<Decimal> {
         Some(value).filter(|&value| self.admits(value))
     }

@@ -2,10 +2,10 @@
 //!
 //! Every probability of a row comes from the same [`exp`], so that what is left of 1 is exactly what was not counted.
 
-use crate::engine::{LogitsRow, LogitsSummary};
+use crate::logits::{LogitsRow, LogitsSummary};
 use crate::sampling::largest;
 
-/// The softmax over a whole row, of which a part may be all that is known.
+/// The softmax over a full row, or over a summary of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Softmax<'a> {
     row: LogitsRow<'a>,
@@ -22,37 +22,37 @@ impl<'a> Softmax<'a> {
         (max.is_finite() && total.is_finite()).then_some(Self { row, max, total })
     }
 
-    /// The softmax of a row that a model answered, whole or reduced; `None` as above.
-    pub fn of(answer: LogitsRow<'a>) -> Option<Self> {
-        match answer {
+    /// `None` as for [`Softmax::new`].
+    pub fn of(row: LogitsRow<'a>) -> Option<Self> {
+        match row {
             LogitsRow::Full(logits) => Self::new(logits),
-            LogitsRow::Summary(reduced) => Self::reduced(reduced),
+            LogitsRow::Summary(summary) => Self::of_summary(summary),
         }
     }
 
-    fn reduced(reduced: &'a LogitsSummary) -> Option<Self> {
-        let max = reduced.max;
-        let asked: f64 = reduced.logits.iter().map(|&logit| f64::from(exp(logit - max))).sum();
-        // Added up elsewhere: rounding must not make a part more than the whole.
-        let total = reduced.total.max(asked + reduced.padding);
-        reduced.is_distribution().then_some(Self { row: LogitsRow::Summary(reduced), max, total })
+    fn of_summary(summary: &'a LogitsSummary) -> Option<Self> {
+        let max = summary.max;
+        let asked: f64 = summary.logits.iter().map(|&logit| f64::from(exp(logit - max))).sum();
+        // The device added up `total`: its rounding must not make a part more than the whole.
+        let total = summary.total.max(asked + summary.padding);
+        summary.is_distribution().then_some(Self { row: LogitsRow::Summary(summary), max, total })
     }
 
-    /// Probability of one token; 0 for ids beyond the row. Of a reduced row only ids that were asked for have one, and
-    /// the best.
+    /// Probability of one token; 0 for ids beyond the row. In a summary only the requested ids and the best have one.
+    #[inline]
     pub fn probability(&self, id: u32) -> f64 {
         self.logit(id).map_or(0.0, |logit| f64::from(exp(logit - self.max)) / self.total)
     }
 
-    /// Probability of all ids from `first` on; of a reduced row, where padding begins.
+    /// Probability of all ids from `first` on; in a summary `first` must be where padding begins.
     pub fn probability_from(&self, first: usize) -> f64 {
         match self.row {
             LogitsRow::Full(logits) => {
                 sum_of_exps(logits.get(first..).unwrap_or_default(), self.max) / self.total
             }
-            LogitsRow::Summary(reduced) => {
-                debug_assert_eq!(first, reduced.tokens, "padding begins elsewhere");
-                reduced.padding / self.total
+            LogitsRow::Summary(summary) => {
+                debug_assert_eq!(first, summary.tokens, "padding begins elsewhere");
+                summary.padding / self.total
             }
         }
     }
@@ -63,12 +63,13 @@ impl<'a> Softmax<'a> {
         f64::from(logit - self.max) - self.total.ln()
     }
 
+    #[inline]
     fn logit(&self, id: u32) -> Option<f32> {
         match self.row {
             LogitsRow::Full(logits) => logits.get(id as usize).copied(),
-            LogitsRow::Summary(reduced) => {
-                let logit = reduced.logit(id);
-                debug_assert!(logit.is_some(), "nobody asked for the logit of {id}");
+            LogitsRow::Summary(summary) => {
+                let logit = summary.logit(id);
+                debug_assert!(logit.is_some(), "the row did not ask for the logit of {id}");
                 logit
             }
         }

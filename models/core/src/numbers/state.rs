@@ -3,8 +3,8 @@
 //! A number is at most one lead-in space, an optional minus, digits, optionally a point and more digits; or, instead
 //! of the digits, tokens of one digit at falling powers of ten, or one token for all of it.
 
-use super::decimal::DIGITS_MAX;
-use super::{Decimal, NumberPiece};
+use super::decimal::{DIGITS_MAX, Decimal};
+use super::piece::NumberPiece;
 
 /// Which numbers are read. Longer ones are not refused: their probability stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ fn a_gguf_file_answers_as_the_folder_with_the_same_weights() {
     tiny::write_gguf(&file, GgmlDType::F32, (tiny::VOCAB, Vec::new()));
     tiny::write_tokenizer(folders[1].path());
     let served = Served::gguf(&file);
-    assert_eq!((&*served.info().backend, &*served.info().dtype), ("mistralrs", "f32"));
+    assert_eq!((served.info().backend.name(), served.info().dtype.name()), ("mistralrs", "f32"));
     assert_eq!(served.info().parameters, native.info().parameters);
     assert_eq!(served.info().eos_ids, [2]);
     for prompt in [vec![1, 4, 16, 5], vec![3; 30], vec![]] {
@@ -37,7 +37,7 @@ fn a_gguf_file_answers_as_the_folder_with_the_same_weights() {
     }
     tiny::write_gguf(&file, GgmlDType::Q8_0, (tiny::VOCAB, Vec::new()));
     let quantised = Served::gguf(&file);
-    assert_eq!(quantised.info().dtype, "q8_0");
+    assert_eq!(quantised.info().dtype.name(), "q8_0");
     let request = Request::Text(text(1));
     let logprob = |served: &Served| parts(&served.answer(&[1, 4, 16, 5], &request)).1[0];
     let off = (logprob(&quantised) - logprob(&native)).abs();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_core::engine::{NumberJob, NumberMethod, Request, ScoreJob, TextJob};
+use ntl_core::engine::{Backend, Dtype, NumberJob, NumberMethod, Request, ScoreJob, TextJob};
 use ntl_core::losses::NumberTokens;
 use ntl_core::sampling::SamplingParams;
 use ntl_models::LoadOptions;
@@ -85,7 +85,7 @@ fn number_distributions_are_those_of_the_native_engine() {
 fn what_is_known_of_the_model_is_what_the_native_engine_knows() {
     let (_folder, both) = tiny();
     let (got, want) = (both.mistral.info(), both.native.info());
-    let backend = got.backend.clone();
+    let backend = got.backend;
     assert_eq!(*got, ntl_core::engine::ModelInfo { backend, ..want.clone() });
     assert_eq!(got.context_tokens_max, Some(tiny::POSITIONS));
 }
@@ -94,7 +94,7 @@ fn what_is_known_of_the_model_is_what_the_native_engine_knows() {
 fn weights_quantised_at_load_answer_almost_the_same() {
     let (folder, both) = tiny();
     let quantised = Served::folder(folder.path(), Some("q8_0"));
-    assert_eq!((&*quantised.info().backend, &*quantised.info().dtype), ("mistralrs", "q8_0"));
+    assert_eq!((quantised.info().backend, &quantised.info().dtype), (Backend::MistralRs, &Dtype::Q8_0));
     let request = Request::Text(text(1));
     let logprob = |served: &Served| crate::support::parts(&served.answer(&[1, 4, 16, 5], &request)).1[0];
     let off = (logprob(&quantised) - logprob(&both.native)).abs();

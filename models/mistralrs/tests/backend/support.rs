@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ntl_core::engine::{
-    Event, Job, ModelInfo, NumberJob, NumberMethod, NumberOutcome, Request, Terminator, TextJob, TokenText,
+    Backend, Event, Job, ModelInfo, NumberJob, NumberMethod, NumberOutcome, Request, Terminator, TextJob,
+    TokenText,
 };
 use ntl_core::numbers::GrammarLimits;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
@@ -69,7 +70,8 @@ pub(crate) struct Both {
 impl Both {
     pub(crate) fn open(path: &Path) -> Self {
         let both = Self { native: Served::native(path), mistral: Served::folder(path, None) };
-        assert_eq!((&*both.native.info().backend, &*both.mistral.info().backend), ("native", "mistralrs"));
+        assert_eq!(both.native.info().backend, Backend::Native);
+        assert_eq!(both.mistral.info().backend, Backend::MistralRs);
         both
     }
 }

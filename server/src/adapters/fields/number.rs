@@ -120,7 +120,7 @@ fn number_format(options: &NumberOptions, method: MethodName) -> Result<NumberFo
 
 #[cfg(test)]
 mod tests {
-    use ntl_core::engine::{After, NumberMethod, Precision};
+    use ntl_core::engine::{AfterMarker, NumberMethod, Precision};
     use ntl_core::numbers;
     use ntl_core::sampling::SamplingParams;
     use serde_json::json;
@@ -245,7 +245,7 @@ mod tests {
     fn the_text_before_a_number_is_that_of_the_request() {
         let marker = "#### ".to_owned();
         let sampling = SamplingParams { temperature: 0.5, top_p: 0.75, seed: 5, ..SamplingParams::PLAIN };
-        let want = After { marker, rationales: 64, sampling, max_tokens: 9 };
+        let want = AfterMarker { marker, rationales: 64, sampling, max_tokens: 9 };
         let found = job(&json!({"after": "#### ", "rationales": 64}));
         assert_eq!(found.after, Some(want));
         // Texts and numbers are drawn by different random numbers.

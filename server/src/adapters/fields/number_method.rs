@@ -3,7 +3,7 @@
 //! Invariant: an option of another method is refused, since the answer would look as if it had been used.
 
 use ntl_api::{MethodName, NumberOptions};
-use ntl_core::engine::{After, NumberMethod, Precision};
+use ntl_core::engine::{AfterMarker, NumberMethod, Precision};
 use ntl_core::numbers::{Estimation, Objective};
 use ntl_core::sampling::SamplingParams;
 
@@ -108,14 +108,14 @@ fn tree(
 }
 
 /// The text before the number; its seed is 0 until a job is made.
-pub(super) fn after(options: &NumberOptions, text: TextBefore) -> Result<Option<After>, AppError> {
+pub(super) fn after(options: &NumberOptions, text: TextBefore) -> Result<Option<AfterMarker>, AppError> {
     let Some(marker) = options.after.clone() else { return Ok(None) };
     let fits = (1..=AFTER_BYTES_MAX).contains(&marker.len());
     check("number.after", fits, format!("must have 1 to {AFTER_BYTES_MAX} bytes"))?;
     check("max_tokens", text.max_tokens > 0, "must be at least 1 with `number.after`")?;
     let rationales = options.rationales.unwrap_or(1) as u32;
     let TextBefore { sampling, max_tokens } = text;
-    Ok(Some(After { marker, rationales, sampling, max_tokens }))
+    Ok(Some(AfterMarker { marker, rationales, sampling, max_tokens }))
 }
 
 /// Checks the number of texts, before anything is multiplied by it.

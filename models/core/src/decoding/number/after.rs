@@ -9,14 +9,14 @@ use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_
 use super::{Root, rules, search};
 use crate::Token;
 use crate::engine::{
-    After, EngineError, Event, LogitsRequest, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow,
+    AfterMarker, EngineError, Event, LogitsRequest, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow,
 };
 use crate::numbers::{Distribution, NumberRules};
 use crate::sampling::Sampler;
 use crate::text::TextStream;
 
 /// Writes texts and searches the numbers behind them.
-pub(super) struct ThenNumber {
+pub(super) struct NumberAfterText {
     method: NumberMethod,
     rules: NumberRules,
     vocabulary: Vocabulary,
@@ -55,9 +55,14 @@ impl Text {
     }
 }
 
-impl ThenNumber {
+impl NumberAfterText {
     /// `place`: the ids in front of the texts in the same sequence, and the token of the first row.
-    pub(super) fn new(job: &NumberJob, after: &After, vocabulary: &Vocabulary, place: (&[u32], u32)) -> Self {
+    pub(super) fn new(
+        job: &NumberJob,
+        after: &AfterMarker,
+        vocabulary: &Vocabulary,
+        place: (&[u32], u32),
+    ) -> Self {
         let (before, first_token) = place;
         let trimmed = after.marker.trim_end();
         let marker = if trimmed.is_empty() { &after.marker } else { trimmed };
@@ -175,7 +180,7 @@ impl ThenNumber {
     }
 }
 
-impl Decoding for ThenNumber {
+impl Decoding for NumberAfterText {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step.clear();
         if let (Some(first), Some(text)) = (&self.first_row, self.texts.first()) {

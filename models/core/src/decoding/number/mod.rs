@@ -34,7 +34,7 @@ pub(super) fn decoding(
     first_token: u32,
 ) -> Box<dyn Decoding> {
     match &job.after {
-        Some(after) => Box::new(after::ThenNumber::new(job, after, vocabulary, (before, first_token))),
+        Some(after) => Box::new(after::NumberAfterText::new(job, after, vocabulary, (before, first_token))),
         None => {
             let row = PathRow::new(None, first_token);
             search(

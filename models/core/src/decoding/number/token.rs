@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
 use crate::engine::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow};
-use crate::numbers::{Decimal, Distribution, Effect, NumberRules, NumberState, Softmax, rising};
+use crate::numbers::{Decimal, Distribution, Effect, NumberRules, NumberState, Softmax, sorted_unique};
 
 /// Follows the greedy path of a number.
 pub(super) struct TokenExpectation {
@@ -45,7 +45,7 @@ impl TokenExpectation {
         Self {
             vocabulary: vocabulary.clone(),
             rules,
-            logits: LogitsRequest::Ids(rising(vocabulary.number_values.iter().map(|(id, _)| id))),
+            logits: LogitsRequest::Ids(sorted_unique(vocabulary.number_values.iter().map(|(id, _)| id))),
             row: root.row,
             state: root.state,
             probability: 1.0,

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use super::ModelError;
-
 /// Which of the logits after a row a decoding needs. A model may always return the full row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LogitsRequest {
@@ -61,6 +59,15 @@ impl LogitsSummary {
     }
 }
 
+/// The values are not a whole number of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{values} logits are not a whole number of rows of {vocab}")]
+pub struct LogitsShape {
+    pub values: usize,
+    /// Width of a row.
+    pub vocab: usize,
+}
+
 /// The logits after the rows of one step, in their order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logits {
@@ -85,23 +92,17 @@ enum RowContent {
 
 impl Logits {
     /// Full rows: `values` is `[rows, vocab]`.
-    ///
-    /// # Errors
-    /// When `values` is not a whole number of rows.
-    pub fn new(values: Vec<f32>, vocab: usize) -> Result<Self, ModelError> {
+    pub fn new(values: Vec<f32>, vocab: usize) -> Result<Self, LogitsShape> {
         let rows = values.len().checked_div(vocab).unwrap_or(0);
         Self::mixed(values, vocab, std::iter::repeat_n(None, rows))
     }
 
     /// One entry a row: its summary, or for `None` the next of the full rows in `values` (`[full rows, vocab]`).
-    ///
-    /// # Errors
-    /// When `values` does not hold exactly those rows.
     pub fn mixed(
         values: Vec<f32>,
         vocab: usize,
         rows: impl IntoIterator<Item = Option<LogitsSummary>>,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, LogitsShape> {
         let mut full = 0;
         let store = |summary: Option<LogitsSummary>| {
             let content = match summary {
@@ -115,18 +116,15 @@ impl Logits {
         };
         let rows = rows.into_iter().map(store).collect();
         if vocab == 0 || values.len() != full * vocab {
-            return Err(ModelError::LogitsShape { values: values.len(), vocab });
+            return Err(LogitsShape { values: values.len(), vocab });
         }
         Ok(Self { rows, values, vocab })
     }
 
     /// The same rows with the number that the model's number head predicts after each of them.
-    ///
-    /// # Errors
-    /// When there is not one value a row.
-    pub fn with_head_values(mut self, values: Vec<f32>) -> Result<Self, ModelError> {
+    pub fn with_head_values(mut self, values: Vec<f32>) -> Result<Self, LogitsShape> {
         if values.len() != self.rows() {
-            return Err(ModelError::LogitsShape { values: values.len(), vocab: 1 });
+            return Err(LogitsShape { values: values.len(), vocab: 1 });
         }
         for (row, value) in self.rows.iter_mut().zip(values) {
             row.head_value = Some(value);
