@@ -219,7 +219,10 @@ fn bad_usage_exits_with_2_before_anything_is_sent() {
         (vec!["arithmetic", "--endpoint", url, "--mode", "guess"], "guess"),
         (vec!["multirc", "--endpoint", url, "--mode", "regress"], "does not apply to multirc"),
         (vec!["arithmetic", "--endpoint", url, "--resume"], "--out"),
-        (vec!["arithmetic", "--endpoint", url, "--mode", "paper", "--api", "chat"], "does not work with --api chat"),
+        (
+            vec!["arithmetic", "--endpoint", url, "--mode", "paper", "--api", "chat"],
+            "does not work with --api chat",
+        ),
         (vec!["data", "speed"], "no task `speed`"),
         (vec!["arithmetic", "--endpoint", url, "--fail-under", "speed=1"], "no metric `speed`"),
         (vec!["arithmetic", "--endpoint", url, "--limit", "0"], "--limit"),
