@@ -111,7 +111,7 @@ fn an_unfinished_run_is_neither_overwritten_nor_mixed_with_another() {
     fs::remove_file(out.join("report.json")).unwrap_or_default();
     let fresh = ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
     assert_eq!(fresh.status.code(), Some(1));
-    assert!(err(&fresh).contains("unfinished run: continue with --resume"), "{}", err(&fresh));
+    assert!(err(&fresh).contains("did not end: go on with --resume"), "{}", err(&fresh));
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Guided decoding: texts that match a regular expression, a list of choices or a JSON schema, by `llguidance`.
+//! Guided decoding with `llguidance`: texts that match a regular expression, a list of choices or a JSON schema.
 //!
-//! In: a constraint as a request states it. Out: a [`Guide`] for the vocabulary of one model. Not here: where its masks
-//! go (`ntl_core::sampling`). Invariant: whatever is asked for, compiling and every step stay within fixed limits.
+//! In: a constraint of a request. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and every step stay
+//! within fixed limits, whatever the constraint.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,10 +14,9 @@ use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
 
-/// What a text must be.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
-    /// Matched as a whole by a regular expression in the syntax of the `regex` crate, without anchors or look-around.
+    /// A regular expression that matches the whole text, in the syntax of the `regex` crate without anchors or look-around.
     Regex(String),
     /// One of these.
     Choice(Vec<String>),
@@ -28,16 +27,16 @@ pub enum Constraint {
 /// Compiles constraints for one vocabulary.
 pub struct GuideCompiler {
     factory: ParserFactory,
-    /// Whether a space in front of a text is dropped by decoding, so that it does not count.
+    /// Whether decoding drops a space at the beginning of a text, so that the constraint ignores it.
     drops_space: bool,
     tokens: usize,
 }
 
 impl GuideCompiler {
-    /// Sorts the vocabulary, which takes some milliseconds.
+    /// Takes some milliseconds.
     ///
     /// # Errors
-    /// When the model has no end of sequence, without which no text would be complete.
+    /// When the model has no end of sequence, without which no text is complete.
     pub fn new(tokenizer: &Tokenizer, info: &ModelInfo) -> Result<Self, GuideError> {
         let end = *info.eos_ids.first().ok_or_else(|| failed("the model has no end of sequence"))?;
         let words: Vec<Vec<u8>> = (0u32..)
@@ -57,10 +56,8 @@ impl GuideCompiler {
         Ok(Self { factory, drops_space: info.encoder_decoder, tokens: info.tokens })
     }
 
-    /// Compiles a constraint.
-    ///
     /// # Errors
-    /// When it is malformed, uses what is not supported, is too large, or cannot be written in this vocabulary.
+    /// When the constraint is malformed, unsupported or too large, or no text of this vocabulary can satisfy it.
     pub fn compile(&self, constraint: &Constraint) -> Result<Arc<dyn Guide>, GuideError> {
         check(constraint)?;
         let grammar = grammar(constraint, self.drops_space);
@@ -70,7 +67,7 @@ impl GuideCompiler {
         Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens: self.tokens }))
     }
 
-    /// Refuses what no token can begin, or nothing but a space that is dropped.
+    /// Refuses a constraint that no token can begin, not counting a dropped space.
     fn check_beginning(&self, matcher: &mut Matcher) -> Result<(), GuideError> {
         let trie = self.factory.tok_env().tok_trie();
         let (spaces, others): (Vec<u32>, Vec<u32>) =
@@ -84,26 +81,26 @@ impl GuideCompiler {
     }
 }
 
-/// What may come next.
+/// The tokens that may follow.
 ///
 /// # Errors
-/// When nothing may: neither is the text complete, nor has the vocabulary what it would go on with.
+/// When there are none: the text is not complete, and the vocabulary has no token that continues it.
 fn allowed(matcher: &mut Matcher) -> Result<SimpleVob, GuideError> {
-    // The library stops where no token fits, and says so by an error without words.
+    // When no token fits, the library stops with an error without a message.
     matcher.compute_mask_or_eos().map_err(failed)
 }
 
-/// A special token, which no text spells.
+/// The bytes of a special token, which no text spells.
 fn marked(name: Option<&str>) -> Vec<u8> {
     [&[TokTrie::SPECIAL_TOKEN_MARKER], name.unwrap_or("<end>").as_bytes()].concat()
 }
 
-/// The library's own limits in time (about 20 ms to compile, 15 ms a step at worst); less memory than it would take.
+/// The library's own limits in time (at most about 20 ms to compile, 15 ms a step), and a lower one in memory.
 fn limits() -> ParserLimits {
     ParserLimits { max_lexer_states: 20_000, verbose_errors: false, ..ParserLimits::default() }
 }
 
-/// Refuses what the way through Lark would hide.
+/// Refuses errors that the conversion to Lark would hide.
 fn check(constraint: &Constraint) -> Result<(), GuideError> {
     match constraint {
         Constraint::Regex(regex)
@@ -124,7 +121,7 @@ fn grammar(constraint: &Constraint, drops_space: bool) -> String {
     match constraint {
         Constraint::Regex(regex) => {
             let space = if drops_space { " ?" } else { "" };
-            // Digits are those that number tokens have.
+            // `d` limits digits to ASCII, as number tokens are.
             format!("start: /{space}(?:{})/", regex_to_lark(regex, "d"))
         }
         Constraint::Choice(choices) => {
@@ -135,7 +132,7 @@ fn grammar(constraint: &Constraint, drops_space: bool) -> String {
     }
 }
 
-/// The line of an error that is for people: what a regular expression's parser says in the end, else the first one.
+/// The readable line of an error: the last one of a regular expression's parser, else the first one.
 fn failed(error: impl std::fmt::Display) -> GuideError {
     const LENGTH_MAX: usize = 300;
     const NOTHING: &str = "no token of the vocabulary continues such a text";
@@ -148,9 +145,8 @@ fn failed(error: impl std::fmt::Display) -> GuideError {
     GuideError(line.chars().take(LENGTH_MAX).collect())
 }
 
-/// A constraint at its beginning.
 struct Compiled {
-    /// Never used, only copied.
+    /// Only cloned.
     matcher: Mutex<Matcher>,
     tokens: usize,
 }
@@ -168,7 +164,7 @@ impl Guide for Compiled {
     }
 }
 
-/// A constraint along one text.
+/// A constraint at a position of one text.
 struct Position {
     matcher: Matcher,
 }

@@ -1,54 +1,47 @@
-//! Looking at a checkpoint without loading it: what it is, what would be assumed, and whether it can be served.
+//! Inspects a checkpoint without loading it: what it is, what would be assumed, and whether it can be served.
 //!
-//! It goes the way of [`load`], with weights that are checked by the tables of their files only. So a new kind of model
-//! needs nothing here, and what this accepts lacks no tensor and has no wrong shape.
+//! It calls [`load`] with weights that are checked by their tables only. So a new kind of model needs nothing here, and a
+//! checkpoint that passes has all tensors in the right shapes.
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, Weights, architecture};
+use crate::checkpoint::{CONFIG_FILE, CheckpointFacts, CheckpointFiles, LoadError, Weights, architecture};
 use crate::load::{LoadOptions, LoadedModel, PROMPT_TOKENS_MAX, load};
 
-/// What a checkpoint is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspection {
-    /// Kind of model, as the server calls it.
     pub kind: String,
     /// The class that `config.json` names.
     pub architecture: String,
-    /// Sizes of the network; those that it has.
     pub sizes: Sizes,
     /// Number of weights in the files, counted once where they are shared.
     pub parameters: u64,
-    /// Files of weights.
+    /// Names of the files of weights.
     pub files: Vec<String>,
     /// Element types in the files, most weights first.
     pub stored: Vec<String>,
     /// Element type in memory.
     pub dtype: String,
-    /// Bytes that the weights need in memory.
+    /// Of the weights in memory.
     pub memory_bytes: u64,
-    /// Ids that the tokenizer knows.
+    /// Ids of the tokenizer.
     pub tokens: usize,
-    /// How the tokenizer writes numbers.
     pub number_encoding: String,
-    /// The tokens that are numbers.
     pub numbers: NumberTokens,
-    /// What `config.json` does not say, and who says it.
+    /// Facts that are not in `config.json`.
     pub assumed: Vec<Assumption>,
 }
 
-/// Sizes of a network, from whichever of the usual names `config.json` uses.
+/// Sizes of a network, under any of the usual names of `config.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Layers; of the encoder where there are two stacks.
+    /// Of the encoder, if there are two stacks.
     #[serde(alias = "num_hidden_layers", alias = "n_layer")]
     pub num_layers: Option<usize>,
-    /// Layers of the decoder, where that is said.
     pub num_decoder_layers: Option<usize>,
     /// Width of the residual stream.
     #[serde(alias = "hidden_size", alias = "n_embd")]
     pub d_model: Option<usize>,
-    /// Heads of an attention.
     #[serde(alias = "num_attention_heads", alias = "n_head")]
     pub num_heads: Option<usize>,
     /// Rows of the embedding table.
@@ -58,38 +51,30 @@ pub struct Sizes {
 /// The tokens that are numbers by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct NumberTokens {
-    /// How many.
     pub count: usize,
-    /// Smallest and largest value, where there are any.
+    /// Smallest and largest value.
     pub range: Option<(f64, f64)>,
-    /// Whether there are others than the digits 0 to 9.
+    /// Whether any is not one of the digits 0 to 9.
     pub multi_digit: bool,
 }
 
-/// Something that had to be known.
+/// A fact that is not in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Assumption {
-    /// What.
     pub name: String,
-    /// What holds.
     pub value: String,
-    /// Who said so: the command line, a file, or a default.
+    /// Where the value comes from: the command line, a file, or a default.
     pub origin: String,
 }
 
-/// How closely to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// At the tables of tensors. Numbers that are not finite go unseen.
+    /// Only the tables of tensors; numbers that are not finite are not noticed.
     Tables,
-    /// At every weight, as loading does.
+    /// Every weight, as loading does.
     Weights,
 }
 
-/// Looks at a checkpoint.
-///
-/// # Errors
-/// When it could not be served; the message names the file, and the tensor or field where there is one.
 pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Result<Inspection, LoadError> {
     if depth == Depth::Weights {
         load(&files, options)?;
@@ -102,7 +87,7 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
     Ok(Inspection {
         kind: info.kind.name().to_owned(),
         architecture: architecture(&files)?,
-        sizes: sizes(&files)?,
+        sizes: files.require_json(CONFIG_FILE)?,
         parameters: weights.parameters,
         files: weights.files,
         stored: weights.stored,
@@ -127,20 +112,14 @@ impl NumberTokens {
     }
 }
 
-fn sizes(files: &CheckpointFiles) -> Result<Sizes, LoadError> {
-    const FILE: &str = "config.json";
-    serde_json::from_slice(&files.require(FILE)?)
-        .map_err(|error| LoadError::malformed(files.name_of(FILE), error))
-}
-
 fn assumed(
     files: &CheckpointFiles,
     options: LoadOptions,
     prompt_tokens_max: Option<usize>,
 ) -> Result<Vec<Assumption>, LoadError> {
-    let said = CheckpointFacts::open(files, options.choices)?.all()?;
+    let facts = CheckpointFacts::open(files, options.choices)?.all()?;
     let mut assumed: Vec<Assumption> =
-        said.into_iter().map(|(name, choice)| Assumption::new(name, choice.value, choice.origin)).collect();
+        facts.into_iter().map(|(name, choice)| Assumption::new(name, choice.value, choice.origin)).collect();
     if prompt_tokens_max.is_none() {
         assumed.push(Assumption::new("prompt_tokens_max", PROMPT_TOKENS_MAX, "default"));
     }

@@ -1,8 +1,7 @@
-//! Checkpoints, tokenizers, native models.
+//! Checkpoints, tokenizers and native models.
 //!
-//! [`checkpoint`] reads folders, [`inspect`] looks at them, [`tokenizer`], [`t5`] and [`causal`] are built from them,
-//! [`guide`] keeps texts to a grammar, [`chat`] renders
-//! conversations. Not here: HTTP, and what a number is (`ntl-core`).
+//! [`checkpoint`] reads folders; [`inspect`](mod@inspect) describes them; [`tokenizer`], [`t5`] and [`causal`] are built from
+//! them; [`load()`] combines all three. [`guide`] constrains texts to a grammar, [`chat`] renders conversations.
 
 mod adapter;
 mod answers;

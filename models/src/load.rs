@@ -1,4 +1,4 @@
-//! From a checkpoint to something that an engine can run.
+//! Loads a checkpoint of any served kind as a model that an engine can run.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -9,22 +9,21 @@ use ntl_core::engine::{BatchModel, ModelInfo, NumberEncoding};
 use ntl_core::numbers::NumberGrammar;
 use ntl_core::text::TextDecoder;
 
-use crate::causal;
-use crate::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, architecture};
+use crate::adapter::Adapter;
+use crate::causal::{Causal, CausalOptions, Family};
+use crate::checkpoint::{CONFIG_FILE, CheckpointFacts, CheckpointFiles, Choices, LoadError, architecture};
 use crate::gpu;
 use crate::ops::{Format, Placement};
 use crate::t5::{NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
 
-/// Where a model runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// The first GPU where this build and machine have one, else the CPU.
+    /// The first GPU if this build and machine have one, else the CPU.
     #[default]
     Auto,
-    /// The CPU.
     Cpu,
-    /// A GPU by number.
+    /// A GPU, by its number.
     Cuda(usize),
 }
 
@@ -47,24 +46,21 @@ impl FromStr for DeviceChoice {
 /// Element type of the weights in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DtypeChoice {
-    /// What suits the device.
+    /// f32 on the CPU, bf16 on a GPU.
     #[default]
     Auto,
-    /// 32-bit floating point.
     F32,
-    /// 16-bit brain floating point. On the CPU weights only; what is computed stays f32.
+    /// On the CPU only weights are bf16; computations are f32.
     Bf16,
-    /// 16-bit floating point. On the CPU weights only; what is computed stays f32.
+    /// On the CPU only weights are f16; computations are f32.
     F16,
-    /// 8-bit integers with one scale for each 32 of them, CPU only.
+    /// 8-bit integers with one scale for each 32 of them; CPU only.
     Q8_0,
 }
 
 impl DtypeChoice {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::Auto, Self::F32, Self::Bf16, Self::F16, Self::Q8_0];
 
-    /// The name that users give.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -89,13 +85,11 @@ impl FromStr for DtypeChoice {
 /// How to load a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Where it runs.
     pub device: DeviceChoice,
-    /// What its weights become.
     pub dtype: DtypeChoice,
-    /// What is chosen instead of what its files say.
+    /// Facts that overrule the checkpoint's files.
     pub choices: Choices,
-    /// Most bytes for the beginnings of prompts that later prompts may share; 0 keeps none.
+    /// Most bytes of the prefix cache; 0 turns it off.
     pub prefix_bytes_max: usize,
 }
 
@@ -112,64 +106,53 @@ impl Default for LoadOptions {
 
 /// A loaded checkpoint.
 pub struct LoadedModel {
-    /// Computes logits.
     pub model: Box<dyn BatchModel>,
-    /// Splits and joins text.
     pub tokenizer: Arc<Tokenizer>,
-    /// What decoding needs to know.
     pub vocabulary: Vocabulary,
 }
 
-/// What a kind of T5 is to a loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Architecture {
+enum T5Architecture {
     Plain,
     Rt,
     Xval,
     RegressionHead,
 }
 
-/// Kinds of T5 that are served, as `config.json` names them.
-const T5_ARCHITECTURES: [(&str, Architecture); 6] = [
-    ("T5ForConditionalGeneration", Architecture::Plain),
-    ("MT5ForConditionalGeneration", Architecture::Plain),
-    ("T5VanillaForNumberTokenLoss", Architecture::Plain),
-    ("T5RegressionModelRT", Architecture::Rt),
-    ("T5RegressionModelXval", Architecture::Xval),
-    ("T5ForSequenceClassification", Architecture::RegressionHead),
+/// Served kinds of T5, as `config.json` names them.
+const T5_ARCHITECTURES: [(&str, T5Architecture); 6] = [
+    ("T5ForConditionalGeneration", T5Architecture::Plain),
+    ("MT5ForConditionalGeneration", T5Architecture::Plain),
+    ("T5VanillaForNumberTokenLoss", T5Architecture::Plain),
+    ("T5RegressionModelRT", T5Architecture::Rt),
+    ("T5RegressionModelXval", T5Architecture::Xval),
+    ("T5ForSequenceClassification", T5Architecture::RegressionHead),
 ];
 
-/// Longest prompt where the tokenizer recommends none: T5's relative positions know no limit of their own.
+/// Longest prompt if the tokenizer recommends none; T5's relative positions have no limit.
 pub(crate) const PROMPT_TOKENS_MAX: usize = 512;
 
-/// Memory for shared beginnings of prompts: some 6,000 tokens of a 1B Llama.
+/// Default size of the prefix cache: about 6,000 tokens of a 1B Llama.
 const PREFIX_BYTES_MAX: usize = 256 << 20;
 
-/// What `config.json` calls the kinds of checkpoints that [`load`] serves.
+/// The architectures that [`load`] serves, as `config.json` names them.
 pub fn architectures() -> Vec<&'static str> {
-    [&T5_ARCHITECTURES.map(|(served, _)| served)[..], &causal::ARCHITECTURES].concat()
+    [&T5_ARCHITECTURES.map(|(name, _)| name)[..], &Family::architectures()].concat()
 }
 
-/// Loads whatever kind of checkpoint this is.
-///
-/// # Errors
-/// When a file or tensor is missing or wrong, or this kind is not served; the message names it.
 pub fn load(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel, LoadError> {
     load_adapted(files, None, options)
 }
 
-/// The same with a LoRA adapter, as PEFT saves them, merged into the weights.
-///
-/// # Errors
-/// As [`load`], and when the adapter does not fit the model.
+/// As [`load`], with a LoRA adapter of PEFT merged into the weights.
 pub fn load_adapted(
     files: &CheckpointFiles,
     adapter: Option<&CheckpointFiles>,
     options: LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
     let name = architecture(files)?;
-    if causal::ARCHITECTURES.contains(&name.as_str()) {
-        return causal::load(files, adapter, (&name, options));
+    if Family::of(&name).is_some() {
+        return load_causal(files, adapter, &name, options);
     }
     if let Some(adapter) = adapter {
         let reason = format!("adapters are merged into decoder-only models only, not into `{name}`");
@@ -177,15 +160,34 @@ pub fn load_adapted(
     }
     let Some(&(_, architecture)) = T5_ARCHITECTURES.iter().find(|(served, _)| *served == name) else {
         let reason = format!("`{name}` is not served natively; known are {}", architectures().join(", "));
-        return Err(LoadError::field(files.name_of("config.json"), "architectures", reason));
+        return Err(LoadError::field(files.name_of(CONFIG_FILE), "architectures", reason));
     };
-    load_t5(files, (&name, architecture), options)
+    load_t5(files, &name, architecture, options)
 }
 
-/// Loads a T5 of one of [`T5_ARCHITECTURES`].
+fn load_causal(
+    files: &CheckpointFiles,
+    adapter: Option<&CheckpointFiles>,
+    architecture: &str,
+    options: LoadOptions,
+) -> Result<LoadedModel, LoadError> {
+    let facts = CheckpointFacts::open(files, options.choices)?;
+    let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
+    let causal = CausalOptions {
+        tokens: tokenizer.len(),
+        place: options.place()?,
+        prefix_bytes_max: options.prefix_bytes_max,
+    };
+    let adapter = adapter.map(Adapter::open).transpose()?;
+    let model = Causal::load_adapted(files, architecture, &causal, adapter.as_ref())?;
+    let vocabulary = vocabulary(&tokenizer, model.info());
+    Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
+}
+
 fn load_t5(
     files: &CheckpointFiles,
-    (name, architecture): (&str, Architecture),
+    name: &str,
+    architecture: T5Architecture,
     options: LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
     let place = &options.place()?;
@@ -202,24 +204,24 @@ fn load_t5(
         LoadError::field(files.name_of("tokenizer_config.json"), "tokenizer_class", reason)
     };
     let kind = match (architecture, tokenizer.number_encoding(), tokenizer.number_token()) {
-        (Architecture::RegressionHead, ..) => {
+        (T5Architecture::RegressionHead, ..) => {
             let model = RegressionHead::load(files, tokenizer_facts, log_scale()?, place)?;
             let vocabulary = point_vocabulary(&tokenizer, model.info());
             return Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary });
         }
-        (Architecture::Plain, ..) => T5Kind::Plain,
-        (Architecture::Rt, NumberEncoding::Rt, _) => T5Kind::Rt,
-        (Architecture::Xval, _, Some(number_id)) => {
+        (T5Architecture::Plain, ..) => T5Kind::Plain,
+        (T5Architecture::Rt, NumberEncoding::Rt, _) => T5Kind::Rt,
+        (T5Architecture::Xval, _, Some(number_id)) => {
             T5Kind::Xval(NumberScaling { number_id, log_scale: log_scale()? })
         }
-        (Architecture::Rt | Architecture::Xval, ..) => return Err(wrong_tokenizer()),
+        (T5Architecture::Rt | T5Architecture::Xval, ..) => return Err(wrong_tokenizer()),
     };
     let model = T5::load(files, tokenizer_facts, kind, place)?;
     let vocabulary = vocabulary(&tokenizer, model.info());
     Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
 }
 
-/// What decoding needs to know of a tokenizer and its model.
+/// What decoding needs to know about a tokenizer and its model.
 pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
     let ids = || (0u32..).take(tokenizer.len());
     let pieces = ids().map(|id| tokenizer.number_piece(id));
@@ -232,7 +234,7 @@ pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
     }
 }
 
-/// The same for a model that writes nothing and answers every prompt by one number.
+/// The same for a regression head, which answers every prompt by one number.
 fn point_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
     Vocabulary {
         decoder: Arc::clone(tokenizer) as Arc<dyn TextDecoder>,
@@ -244,10 +246,7 @@ fn point_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary 
 }
 
 impl LoadOptions {
-    /// What they come to on this machine.
-    ///
-    /// # Errors
-    /// When there is no such device, or it cannot keep weights so.
+    /// The device and the type of weights on this machine.
     pub fn place(&self) -> Result<Placement, LoadError> {
         let device = self.device.open()?;
         if device.is_cpu() {
@@ -272,10 +271,6 @@ impl LoadOptions {
 }
 
 impl DeviceChoice {
-    /// The device itself.
-    ///
-    /// # Errors
-    /// When there is no such GPU, or it cannot be used.
     pub fn open(self) -> Result<Device, LoadError> {
         match self {
             Self::Cpu => Ok(Device::Cpu),

@@ -180,8 +180,7 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
 
 /// Whether `config.json` says that the weights are stored quantised.
 fn is_quantised(files: &CheckpointFiles) -> Result<bool, LoadError> {
-    let config: serde_json::Value = serde_json::from_slice(&files.require(CONFIG_FILE)?)
-        .map_err(|error| LoadError::malformed(files.name_of(CONFIG_FILE), error))?;
+    let config: serde_json::Value = files.require_json(CONFIG_FILE)?;
     Ok(config.get("quantization_config").is_some_and(|config| !config.is_null()))
 }
 

@@ -142,8 +142,8 @@ fn element_bytes(dtype: &str) -> anyhow::Result<f64> {
 fn step_weights(folder: &Path) -> anyhow::Result<u64> {
     let files = CheckpointFiles::folder(folder)?.tables_only();
     let weights = Weights::open(&files)?;
-    let size = |name: &str| Some((name.to_owned(), weights.shape(name)?.iter().product::<usize>() as u64));
-    Ok(count(&weights.names().filter_map(size).collect()))
+    let size = |(name, shape): (&str, &[usize])| (name.to_owned(), shape.iter().product::<usize>() as u64);
+    Ok(count(&weights.shapes().map(size).collect()))
 }
 
 fn count(sizes: &BTreeMap<String, u64>) -> u64 {

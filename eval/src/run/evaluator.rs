@@ -41,102 +41,92 @@ pub struct Evaluator<'a, 'r> {
     pub err: &'r mut dyn Write,
 }
 
-/// What the phases before the questions find out about an item.
-#[derive(Debug, Clone, Default)]
-struct Prepared {
-    overrides: Overrides,
-    label: Option<Label>,
-}
-
 impl<'a> Evaluator<'a, '_> {
     /// One reply per item, in their order.
     ///
     /// # Errors
     /// Every item would fail in the same way, an answer cannot be kept, or `err` cannot be written to.
     pub async fn run(mut self) -> Result<Vec<Reply<'a>>, RunError> {
-        let (items, template, mode) = (self.items, self.template, self.template.mode);
-        let prepared = match (mode, self.prompt_tokens_max) {
-            (Mode::Paper, _) => self.prepare_paper().await?,
-            (Mode::Text | Mode::Regress, Some(tokens_max)) => self.truncate_prompts(tokens_max).await?,
-            (Mode::Text | Mode::Regress, None) => vec![Prepared::default(); items.len()],
-        };
-        let phase = Phase { title: "", id: "answer", route: template.route() };
-        let bodies = items.iter().zip(&prepared);
-        let bodies =
-            bodies.map(|(item, prepared)| template.completion(item, &prepared.overrides)).enumerate();
+        let (items, mode) = (self.items, self.template.mode);
+        let mut labels = vec![None; items.len()];
+        let mut overrides = vec![Overrides::default(); items.len()];
+        if mode == Mode::Paper {
+            (labels, overrides) = self.prepare_paper().await?;
+        } else if let Some(tokens_max) = self.prompt_tokens_max {
+            overrides = self.truncate_prompts(tokens_max).await?;
+        }
+        let phase = Phase { title: "", id: "answer", route: self.template.route() };
+        let bodies = items.iter().zip(&overrides);
+        let bodies = bodies.map(|(item, overrides)| self.template.completion(item, overrides)).enumerate();
         let read = |response: CompletionResponse| response.into_answer(mode);
-        let answers = self.phase(phase, bodies, read).await?;
-        let mut replies: Vec<Reply<'_>> = items
-            .iter()
-            .zip(answers)
-            .zip(prepared)
-            .map(|((item, answer), Prepared { label, .. })| Reply { item, answer, label, target_score: None })
-            .collect();
+        let answers = self.phase(phase, bodies.collect(), read).await?;
+        let mut target_scores = vec![None; items.len()];
         if self.score {
             let phase = Phase { title: "scoring", id: "score", route: Route::Score };
-            let bodies = items.iter().map(|item| template.score(item)).enumerate();
-            let scores = self.phase(phase, bodies, ScoreResponse::into_only).await?;
-            for (reply, score) in replies.iter_mut().zip(scores) {
-                reply.target_score = Some(score);
-            }
+            let bodies = items.iter().map(|item| self.template.score(item)).enumerate();
+            let scores = self.phase(phase, bodies.collect(), ScoreResponse::into_only).await?;
+            target_scores = scores.into_iter().map(Some).collect();
         }
-        Ok(replies)
+        let replies = items.iter().zip(answers).zip(labels).zip(target_scores);
+        Ok(replies
+            .map(|(((item, answer), label), target_score)| Reply { item, answer, label, target_score })
+            .collect())
     }
 
     /// The labels as tokens, and the lengths that follow from them.
-    async fn prepare_paper(&mut self) -> Result<Vec<Prepared>, RunError> {
-        let (items, template) = (self.items, self.template);
+    async fn prepare_paper(&mut self) -> Result<(Vec<Option<Label>>, Vec<Overrides>), RunError> {
+        let items = self.items;
         let phase = Phase { title: "labels", id: "label", route: Route::Tokenize };
-        let bodies = items.iter().map(|item| template.tokenize(&item.answer)).enumerate();
-        let tokens = self.phase(phase, bodies, Ok::<TokenizeResponse, _>).await?;
-        // A label that the server cannot tokenise has no tokens.
-        let tokens = tokens.into_iter().map(Result::unwrap_or_default);
-        let ids: Vec<Vec<u32>> =
-            tokens.map(|tokens| paper::truncate(tokens.tokens, paper::TOKENS_MAX)).collect();
+        let bodies = items.iter().map(|item| self.template.tokenize(&item.answer)).enumerate();
+        let tokens = self.phase(phase, bodies.collect(), Ok::<TokenizeResponse, _>).await?;
+        let ids: Vec<Vec<u32>> = tokens
+            .into_iter()
+            .map(|tokens| paper::truncate(tokens.unwrap_or_default().tokens, paper::TOKENS_MAX))
+            .collect();
         let phase = Phase { title: "labels", id: "text", route: Route::Detokenize };
-        let without_end = |ids: &'_ [u32]| ids[..ids.len().saturating_sub(1)].to_vec();
-        let bodies = ids.iter().map(|ids| template.detokenize(&without_end(ids))).enumerate();
-        let texts = self.phase(phase, bodies, Ok::<DetokenizeResponse, _>).await?;
-        let mut prepared = self.truncate_prompts(paper::TOKENS_MAX).await?;
-        for (prepared, max_tokens) in prepared.iter_mut().zip(paper::max_tokens(&ids)) {
-            prepared.overrides.max_tokens = Some(max_tokens);
+        let without_end = |ids: &'_ Vec<u32>| ids[..ids.len().saturating_sub(1)].to_vec();
+        let bodies = ids.iter().map(|ids| self.template.detokenize(&without_end(ids))).enumerate();
+        let texts = self.phase(phase, bodies.collect(), Ok::<DetokenizeResponse, _>).await?;
+        let mut overrides = self.truncate_prompts(paper::TOKENS_MAX).await?;
+        for (overrides, max_tokens) in overrides.iter_mut().zip(paper::max_tokens(&ids)) {
+            overrides.max_tokens = Some(max_tokens);
         }
-        for (((prepared, ids), text), item) in prepared.iter_mut().zip(ids).zip(texts).zip(items) {
-            prepared.label = text.ok().map(|text| paper::label(ids, text.prompt, &item.answer));
-        }
-        Ok(prepared)
+        let labels = ids.into_iter().zip(texts).zip(items);
+        let labels = labels
+            .map(|((ids, text), item)| text.ok().map(|text| paper::label(ids, text.prompt, &item.answer)));
+        Ok((labels.collect(), overrides))
     }
 
-    /// Token ids in place of the prompts that are longer than `tokens_max`. A prompt that the server cannot tokenise stays a
-    /// text.
-    async fn truncate_prompts(&mut self, tokens_max: usize) -> Result<Vec<Prepared>, RunError> {
-        let (items, template) = (self.items, self.template);
+    /// Token ids in place of the prompts that are longer than `tokens_max`.
+    async fn truncate_prompts(&mut self, tokens_max: usize) -> Result<Vec<Overrides>, RunError> {
+        let items = self.items;
         // Tokenizers hardly ever make two tokens of one byte; shorter texts need not be counted.
-        let is_long = |index: &usize| items[*index].prompt().len() * 2 > tokens_max;
-        let long: Vec<usize> = (0..items.len()).filter(is_long).collect();
+        let long: Vec<usize> =
+            (0..items.len()).filter(|&index| items[index].prompt().len() * 2 > tokens_max).collect();
         let phase = Phase { title: "prompts", id: "prompt", route: Route::Tokenize };
-        let bodies = long.iter().map(|&index| (index, template.tokenize(items[index].prompt())));
-        let tokens = self.phase(phase, bodies, Ok::<TokenizeResponse, _>).await?;
-        let mut prepared = vec![Prepared::default(); items.len()];
+        let body = |&index: &usize| (index, self.template.tokenize(items[index].prompt()));
+        let tokens = self.phase(phase, long.iter().map(body).collect(), Ok::<TokenizeResponse, _>).await?;
+        let mut overrides = vec![Overrides::default(); items.len()];
         for (index, tokens) in long.into_iter().zip(tokens) {
-            if let Ok(TokenizeResponse { tokens }) = tokens
-                && tokens.len() > tokens_max
-            {
-                prepared[index].overrides.prompt_ids = Some(paper::truncate(tokens, tokens_max));
+            let ids = tokens.unwrap_or_default().tokens;
+            if ids.len() > tokens_max {
+                overrides[index].prompt_ids = Some(paper::truncate(ids, tokens_max));
             }
         }
-        Ok(prepared)
+        Ok(overrides)
     }
 
     /// `bodies`: with the indices of their items.
     async fn phase<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
         &mut self,
         Phase { title, id, route }: Phase,
-        bodies: impl Iterator<Item = (usize, Value)>,
+        bodies: Vec<(usize, Value)>,
         read: impl Fn(W) -> Result<T, ClientError>,
     ) -> Result<Vec<Result<T, String>>, RunError> {
-        let requests: Vec<Request> =
-            bodies.map(|(index, body)| Request { id: format!("{id} {index}"), route, body }).collect();
+        let requests: Vec<Request> = bodies
+            .into_iter()
+            .map(|(index, body)| Request { id: format!("{id} {index}"), route, body })
+            .collect();
         let name = format!("{} {title}", self.name);
         let mut progress = Progress::new(self.progress_style, name.trim_end(), requests.len());
         let mode = self.template.mode;

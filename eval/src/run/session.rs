@@ -47,7 +47,7 @@ struct Session<'a> {
 /// Failed items and missed gates are no errors but exit statuses.
 pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     if common.mode == Mode::Paper && common.server.api == Api::Chat {
-        let message = "--mode paper does not work with --api chat: it needs beam search";
+        let message = "--mode paper asks for beams of plain completions: it has no --api chat";
         return Err(UsageError(message.to_owned()).into());
     }
     let runtime = Runtime::new().context("could not start the runtime")?;

@@ -20,12 +20,12 @@ pub enum JournalError {
     #[error("could not use {}", .file.display())]
     File { file: PathBuf, source: io::Error },
     /// `line`: from 1.
-    #[error("{} line {line} is damaged; remove the file to start again", .file.display())]
+    #[error("{} line {line} is damaged; remove the file to begin anew", .file.display())]
     Damaged { file: PathBuf, line: usize },
-    #[error("{} belongs to a run with other settings: {differences}; use another --out or the same settings", .file.display())]
+    #[error("{} is of a run with other settings: {differences}; use another --out, or the same settings", .file.display())]
     OtherRun { file: PathBuf, differences: String },
     #[error(
-        "{} belongs to an unfinished run: continue with --resume, remove the file, or use another --out",
+        "{} is of a run that did not end: go on with --resume, remove it, or use another --out",
         .file.display()
     )]
     Unfinished { file: PathBuf },
@@ -193,6 +193,6 @@ mod tests {
         text.push_str("{\"id\": 1\n{}\n");
         fs::write(&file, text).unwrap();
         let error = Journal::open(&file, &header(1)).unwrap_err().to_string();
-        assert!(error.ends_with("line 2 is damaged; remove the file to start again"), "{error}");
+        assert!(error.ends_with("line 2 is damaged; remove the file to begin anew"), "{error}");
     }
 }

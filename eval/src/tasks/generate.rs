@@ -5,7 +5,7 @@
 //! one of them drawn, until enough operands are there. How large a draw may be is a budget of decimal digits
 //! ("entropy"): a quarter goes to the answer, each split spends an even share of what is left for its part, and
 //! the rest falls to both parts at random. The scheme follows what is publicly known of the original generator,
-//! written anew; its figures were fitted to samples of the original, the same that `tests/generator.rs`
+//! written anew; its figures were fitted to samples of the original, the very ones that `tests/generator.rs`
 //! compares with.
 
 use std::collections::HashSet;

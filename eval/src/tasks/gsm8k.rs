@@ -78,7 +78,7 @@ fn solved(args: &Gsm8kArgs, file: &Path) -> anyhow::Result<Vec<Item>> {
 /// Words prompts as lm-eval does; each item gets its own draw of solved questions.
 fn add_shots(items: &mut [Item], solved: &[Item], count: usize) -> anyhow::Result<()> {
     if count > solved.len() {
-        let message = format!("--shots {count} is more than the {} solved questions", solved.len());
+        let message = format!("--shots {count} asks for more than the {} solved questions", solved.len());
         return Err(UsageError(message).into());
     }
     let mut random = shots::PythonRandom::new(shots::SEED);

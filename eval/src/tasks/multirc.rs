@@ -24,9 +24,7 @@ pub const ENTRY: Entry = Entry {
 
 pub fn suites(args: &MultircArgs) -> anyhow::Result<Vec<Suite>> {
     if args.common.mode == crate::cli::flags::Mode::Regress {
-        return Err(
-            UsageError("--mode regress does not apply to multirc: its answers are texts".to_owned()).into()
-        );
+        return Err(UsageError("multirc asks for words: --mode regress has no meaning".to_owned()).into());
     }
     let file = place::find(ENTRY.name, &["val.jsonl", "val_clean.jsonl"], args.common.data.as_deref())?;
     let published = text(&file)?.lines().next().is_some_and(|line| line.contains("\"passage\""));

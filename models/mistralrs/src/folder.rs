@@ -20,9 +20,9 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, LoadError> {
     let facts = CheckpointFacts::open(files, choices)?;
     let tokenizer = Tokenizer::open_as(files, facts.chosen_tokenizer_type())?;
-    let mut config = object(files, CONFIG_FILE)?;
+    let mut config: Map<String, Value> = files.require_json(CONFIG_FILE)?;
     normalise(&mut config);
-    let generation = if files.has(GENERATION_FILE) { object(files, GENERATION_FILE)? } else { Map::new() };
+    let generation: Map<String, Value> = files.json(GENERATION_FILE)?.unwrap_or_default();
     let ids_of = |name: &str| {
         let chosen = generation.get(name).filter(|value| !value.is_null());
         ids(chosen.or_else(|| config.get(name)))
@@ -65,11 +65,6 @@ fn ids(value: Option<&Value>) -> Vec<u32> {
         Some(value) => id(value).into_iter().collect(),
         None => Vec::new(),
     }
-}
-
-fn object(files: &CheckpointFiles, file: &str) -> Result<Map<String, Value>, LoadError> {
-    serde_json::from_slice(&files.require(file)?)
-        .map_err(|error| LoadError::malformed(files.name_of(file), error))
 }
 
 /// Converts a configuration to the form of transformers 4, the only one that mistral.rs 0.8.1 reads.

@@ -20,10 +20,9 @@ const USER_DEFINED: i32 = 4;
 /// The pre-tokenizer's pattern; `{}` is replaced by the repetition of digits.
 const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Token ids with their names and kinds.
 struct Tokens {
     names: Vec<String>,
-    /// One a name.
+    /// `tokenizer.ggml.token_type` of each name.
     kinds: Vec<i32>,
 }
 
@@ -74,7 +73,7 @@ pub(crate) fn config(gguf: &GgufFile) -> Value {
 
 type Parts = Vec<(&'static str, Value)>;
 
-/// SentencePiece: spaces are marks, what has no piece is spelled in bytes.
+/// SentencePiece: spaces are `▁`, unknown characters are spelled in bytes.
 fn pieces(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
     const SCORES: &str = "tokenizer.ggml.scores";
     let scores = gguf.list(SCORES, |value| value.to_f32().ok());
@@ -104,7 +103,7 @@ fn pieces(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
     ])
 }
 
-/// All ways to join two pieces into a third, best pieces first.
+/// All pairs of pieces that make a third one, the best third pieces first.
 fn merges(tokens: &Tokens, scores: &[f32]) -> Vec<[String; 2]> {
     let normal = |id: &usize| tokens.kinds[*id] == NORMAL;
     let ids: HashMap<&str, usize> =
@@ -129,7 +128,7 @@ fn merges(tokens: &Tokens, scores: &[f32]) -> Vec<[String; 2]> {
     found.into_iter().map(|(_, (left, right))| [name(left), name(right)]).collect()
 }
 
-/// Byte-level merges of words.
+/// Byte-level BPE.
 fn bytes(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
     const MERGES: &str = "tokenizer.ggml.merges";
     const PRE: &str = "tokenizer.ggml.pre";
@@ -161,7 +160,7 @@ fn bytes(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
             "model",
             json!({
                 "type": "BPE", "vocab": vocab(tokens), "merges": merges, "fuse_unk": false, "byte_fallback": false,
-                // What Llama 3's own file says: whole words need no merges.
+                // As in Llama 3's own tokenizer.json.
                 "ignore_merges": pre.starts_with("llama"),
             }),
         ),
@@ -172,7 +171,7 @@ fn vocab(tokens: &Tokens) -> Map<String, Value> {
     tokens.names.iter().zip(0_u32..).map(|(name, id)| (name.clone(), id.into())).collect()
 }
 
-/// Tokens that are found in a text before it is cut.
+/// Tokens that are found in a text before pre-tokenization.
 fn added(tokens: &Tokens) -> Value {
     let all = tokens.names.iter().zip(&tokens.kinds).zip(0_u32..);
     let added = all.filter(|((_, kind), _)| [UNKNOWN, CONTROL, USER_DEFINED].contains(*kind));
@@ -185,7 +184,7 @@ fn added(tokens: &Tokens) -> Value {
     added.collect()
 }
 
-/// Special tokens at the ends of texts; `begins` where the file does not say.
+/// The post-processor; `begins` says whether texts begin with `bos` if the file does not contain it.
 fn ends(gguf: &GgufFile, tokens: &Tokens, begins: bool) -> Value {
     let special = |what: &str, usual: bool| {
         let id = gguf.number(&format!("tokenizer.ggml.{what}_token_id"))?;

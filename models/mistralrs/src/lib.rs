@@ -25,9 +25,6 @@ use prepared::Prepared;
 use runner::Runner;
 
 /// Loads a checkpoint folder. `isq` names a type that mistral.rs quantises the weights to, such as `q4k`.
-///
-/// # Errors
-/// When a file is missing or malformed, or mistral.rs refuses the model or panics.
 pub fn load_folder(
     files: &CheckpointFiles,
     isq: Option<&str>,
@@ -37,9 +34,6 @@ pub fn load_folder(
 }
 
 /// Loads a GGUF file, with the `tokenizer.json` beside it if there is one.
-///
-/// # Errors
-/// When the file is malformed, holds an architecture or tokenizer that is not served, or mistral.rs refuses it or panics.
 pub fn load_gguf(file: &Path, options: LoadOptions) -> Result<LoadedModel, LoadError> {
     catch_panic(&file.display().to_string(), || {
         start(gguf::prepare(file, options.choices)?, None, options.device)

@@ -1,4 +1,4 @@
-//! `adapter_config.json` of PEFT, and which adapters can be merged.
+//! Reads `adapter_config.json` of PEFT and refuses adapters that cannot be merged.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,11 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 
 const FILE: &str = "adapter_config.json";
 
-/// What of it decides about the merged weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct AdapterConfig {
     alpha: f64,
-    /// Whether changes are divided by the square root of the rank (rsLoRA) instead of the rank.
-    by_root: bool,
+    /// rsLoRA: the scale is `alpha / sqrt(rank)` instead of `alpha / rank`.
+    rank_stabilized: bool,
 }
 
 #[derive(Deserialize)]
@@ -31,12 +30,9 @@ struct Stored {
 }
 
 impl AdapterConfig {
-    /// # Errors
-    /// When the file is missing or broken, or the adapter cannot be merged.
     pub(super) fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
         let file = files.name_of(FILE);
-        let stored: Stored = serde_json::from_slice(&files.require(FILE)?)
-            .map_err(|error| LoadError::malformed(&file, error))?;
+        let stored: Stored = files.require_json(FILE)?;
         let refused = |field, reason: String| Err(LoadError::field(&file, field, reason));
         if stored.peft_type != "LORA" {
             return refused("peft_type", format!("`{}` cannot be merged, LORA can", stored.peft_type));
@@ -57,14 +53,14 @@ impl AdapterConfig {
             return refused("alpha_pattern", "different scales are not supported".to_owned());
         }
         match stored.lora_alpha {
-            Some(alpha) if alpha.is_finite() => Ok(Self { alpha, by_root: stored.use_rslora }),
+            Some(alpha) if alpha.is_finite() => Ok(Self { alpha, rank_stabilized: stored.use_rslora }),
             _ => refused("lora_alpha", "missing".to_owned()),
         }
     }
 
-    /// What a change of this rank is multiplied with.
+    /// The factor of `B A`.
     pub(super) fn scale(&self, rank: usize) -> f64 {
         let rank = rank as f64;
-        self.alpha / if self.by_root { rank.sqrt() } else { rank }
+        self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
     }
 }

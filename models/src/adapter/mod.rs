@@ -1,22 +1,22 @@
-//! LoRA adapters as PEFT saves them, merged into the weights beside which they were trained.
+//! Merges LoRA adapters, as PEFT saves them, into the weights that they were trained for.
 //!
-//! In: a folder with `adapter_config.json` and `adapter_model.safetensors`. Out: weights with the adapter's change
-//! added, once and for all: a served model costs nothing more. Whatever of an adapter cannot be merged is an error,
-//! never left out. Formula: LoRA (arXiv 2106.09685), `W + scale * B A`.
+//! In: a folder with `adapter_config.json` and `adapter_model.safetensors`. Out: weights `W + scale * B A` (LoRA,
+//! arXiv 2106.09685), so that serving costs nothing more. Anything in an adapter that cannot be merged is an error.
 
 mod config;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
 use candle_core::{DType, Device, Tensor};
 
-use self::config::AdapterConfig;
+use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
+
+use config::AdapterConfig;
 
 const FILE: &str = "adapter_model.safetensors";
 
-/// What PEFT puts in front of the names of modules.
+/// What PEFT puts before the names of modules.
 const ROOT: &str = "base_model.model.";
 
 /// The change of one module: `scale * b * a`.
@@ -27,27 +27,21 @@ struct Change {
     b: Option<Tensor>,
 }
 
-/// An adapter on its way into the weights.
 pub(crate) struct Adapter {
     file: String,
     config: AdapterConfig,
-    /// By module, such as `model.layers.0.self_attn.q_proj`; those merged are taken out.
+    /// By module, such as `model.layers.0.self_attn.q_proj`; [`merge`](Adapter::merge) removes them.
     changes: RefCell<BTreeMap<String, Change>>,
 }
 
 impl Adapter {
-    /// Reads an adapter.
-    ///
-    /// # Errors
-    /// When a file is missing or broken, or the adapter is of a kind that cannot be merged.
     pub(crate) fn open(files: &CheckpointFiles) -> Result<Self, LoadError> {
         let config = AdapterConfig::read(files)?;
         let (file, weights) = (files.name_of(FILE), Weights::open_file(files, FILE)?);
         let mut changes: BTreeMap<String, Change> = BTreeMap::new();
-        for name in weights.names() {
+        for (name, shape) in weights.shapes() {
             let wrong = |reason: String| LoadError::tensor(&file, name, reason);
             let (module, part) = target(name).ok_or_else(|| wrong("is no part of a LoRA".to_owned()))?;
-            let shape = weights.shape(name).unwrap_or_default();
             if shape.len() != 2 || shape.contains(&0) {
                 return Err(wrong(format!("shape {shape:?} is that of no matrix")));
             }
@@ -64,10 +58,7 @@ impl Adapter {
         Ok(Self { file, config, changes: RefCell::new(changes) })
     }
 
-    /// The weight `[out, in]` of a module with the adapter's change added, if it has one for it.
-    ///
-    /// # Errors
-    /// When the adapter's tensors do not fit the weight.
+    /// Adds the adapter's change, if it has one, to the weight `[out, in]` of a module.
     pub(crate) fn merge(&self, module: &str, weight: Tensor) -> Result<Tensor, LoadError> {
         let Some(change) = self.changes.borrow_mut().remove(module) else { return Ok(weight) };
         let name = |part: &str| format!("{ROOT}{module}.{part}.weight");
@@ -91,10 +82,8 @@ impl Adapter {
         add().map_err(|error| LoadError::Device(error.to_string()))
     }
 
-    /// Checks that everything was merged.
-    ///
     /// # Errors
-    /// When the adapter changes a module that the model does not have, or that is not one of its projections.
+    /// When a change was not merged, because the model has no such module or it is none of its projections.
     pub(crate) fn finish(&self) -> Result<(), LoadError> {
         match self.changes.borrow().keys().next() {
             None => Ok(()),
@@ -107,13 +96,12 @@ impl Adapter {
     }
 }
 
-/// Which of the two matrices a tensor is.
 enum Part {
     A,
     B,
 }
 
-/// The module that a tensor changes. Older files name the adapter as well: `q_proj.lora_A.default.weight`.
+/// The module that a tensor changes. Older files contain the adapter's name: `q_proj.lora_A.default.weight`.
 fn target(name: &str) -> Option<(&str, Part)> {
     let path = name.strip_prefix(ROOT)?.strip_suffix(".weight")?;
     let path = path.strip_suffix(".default").unwrap_or(path);

@@ -1,30 +1,36 @@
-//! `config.json` of each family, read into one [`CausalConfig`]. Defaults are those of the Hugging Face classes.
+//! Reads the `config.json` of each family into a [`CausalConfig`]. Defaults are those of the Hugging Face classes.
 
-use ntl_core::engine::ModelKind;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
-use crate::checkpoint::{CheckpointFiles, LoadError};
+use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds};
 use crate::ops::Activation;
 
-use super::config::{
-    CausalConfig, FieldError, LayerConfig, Multipliers, Naming, NormConfig, OneOrMany, Positions,
-};
+use super::config::{CausalConfig, Family, LayerConfig, Multipliers, Naming, NormConfig, Positions};
 use super::rope::{RopeShape, StoredRope};
 
-const FILE: &str = "config.json";
-
-/// Architectures that are served, as `config.json` names them.
-pub const ARCHITECTURES: [&str; 6] = [
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "GraniteForCausalLM",
-    "GPT2LMHeadModel",
+/// Served architectures, as `config.json` names them.
+const FAMILIES: [(&str, Family); 6] = [
+    ("LlamaForCausalLM", Family::Llama),
+    ("MistralForCausalLM", Family::Mistral),
+    ("Qwen2ForCausalLM", Family::Qwen2),
+    ("Qwen3ForCausalLM", Family::Qwen3),
+    ("GraniteForCausalLM", Family::Granite),
+    ("GPT2LMHeadModel", Family::Gpt2),
 ];
 
-/// Fields of the Llama family, as stored by transformers 4 or 5.
+impl Family {
+    /// The family of an architecture as `config.json` names it; `None` for one that is not served.
+    pub fn of(architecture: &str) -> Option<Self> {
+        FAMILIES.into_iter().find(|(name, _)| *name == architecture).map(|(_, family)| family)
+    }
+
+    /// The architectures of all families.
+    pub fn architectures() -> [&'static str; 6] {
+        FAMILIES.map(|(name, _)| name)
+    }
+}
+
+/// The Llama families, as transformers 4 or 5 store them.
 #[derive(Deserialize)]
 struct StoredLlama {
     vocab_size: usize,
@@ -70,38 +76,28 @@ struct StoredGpt2 {
     common: StoredCommon,
 }
 
-/// What every family stores alike.
 #[derive(Deserialize)]
 struct StoredCommon {
     tie_word_embeddings: Option<bool>,
     bos_token_id: Option<u32>,
-    eos_token_id: Option<OneOrMany>,
+    eos_token_id: Option<TokenIds>,
     quantization_config: Option<serde_json::Value>,
 }
 
 impl CausalConfig {
-    /// Reads and checks the configuration of one of [`ARCHITECTURES`].
-    ///
-    /// # Errors
-    /// When it is none of them, or a field is missing or has a value that cannot be served.
     pub fn read(files: &CheckpointFiles, architecture: &str) -> Result<Self, LoadError> {
-        let named = |(field, reason): FieldError| LoadError::field(files.name_of(FILE), field, reason);
-        let config = match architecture {
-            "GPT2LMHeadModel" => gpt2(parse(files)?),
-            "LlamaForCausalLM" => llama(ModelKind::Llama, parse(files)?),
-            "MistralForCausalLM" => llama(ModelKind::Mistral, parse(files)?),
-            "Qwen2ForCausalLM" => llama(ModelKind::Qwen2, parse(files)?),
-            "Qwen3ForCausalLM" => llama(ModelKind::Qwen3, parse(files)?),
-            "GraniteForCausalLM" => llama(ModelKind::Granite, parse(files)?),
-            other => Err(("architectures", format!("`{other}` is no decoder-only model that is served"))),
+        let config = match Family::of(architecture) {
+            Some(Family::Gpt2) => gpt2(files.require_json(CONFIG_FILE)?),
+            Some(family) => llama(family, files.require_json(CONFIG_FILE)?),
+            None => {
+                Err(("architectures", format!("`{architecture}` is no decoder-only model that is served")))
+            }
         };
-        config.and_then(Self::check).map_err(named)?.with_generation(files)
+        let config = config.and_then(Self::check);
+        config
+            .map_err(|(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason))?
+            .with_generation(files)
     }
-}
-
-fn parse<T: DeserializeOwned>(files: &CheckpointFiles) -> Result<T, LoadError> {
-    serde_json::from_slice(&files.require(FILE)?)
-        .map_err(|error| LoadError::malformed(files.name_of(FILE), error))
 }
 
 impl StoredCommon {
@@ -113,11 +109,11 @@ impl StoredCommon {
     }
 
     fn eos_ids(&self) -> Vec<u32> {
-        self.eos_token_id.clone().map_or_else(Vec::new, OneOrMany::into_ids)
+        self.eos_token_id.clone().map_or_else(Vec::new, TokenIds::into_vec)
     }
 }
 
-/// A size that things are counted out by, before the rest is checked.
+/// Checks a count of layers or of numbers in a head before anything is allocated for it.
 fn countable(field: &'static str, size: usize) -> Result<usize, FieldError> {
     const COUNT_MAX: usize = 1 << 16;
     if size <= COUNT_MAX { Ok(size) } else { Err((field, format!("{size} is out of range"))) }
@@ -130,15 +126,14 @@ fn activation(field: &'static str, name: Option<&str>, usual: Activation) -> Res
     }
 }
 
-fn llama(kind: ModelKind, stored: StoredLlama) -> Result<CausalConfig, FieldError> {
+fn llama(family: Family, stored: StoredLlama) -> Result<CausalConfig, FieldError> {
     stored.common.check()?;
     let (positions, positions_max) = rotary(&stored)?;
-    let layers = layers(&kind, &stored)?;
+    let layers = layers(family, &stored)?;
     let attention_bias = stored.attention_bias.unwrap_or(false);
-    let granite = kind == ModelKind::Granite;
-    let factor = |value: Option<f64>| value.filter(|_| granite).unwrap_or(1.0);
+    let factor = |value: Option<f64>| value.filter(|_| family == Family::Granite).unwrap_or(1.0);
     Ok(CausalConfig {
-        kind: kind.clone(),
+        family,
         naming: Naming::Llama,
         vocab_size: stored.vocab_size,
         hidden: stored.hidden_size,
@@ -148,12 +143,12 @@ fn llama(kind: ModelKind, stored: StoredLlama) -> Result<CausalConfig, FieldErro
         head_dim: head_dim(&stored)?,
         layers,
         norm: NormConfig { centred: false, eps: stored.rms_norm_eps.unwrap_or(1e-6) },
-        head_norms: kind == ModelKind::Qwen3,
+        head_norms: family == Family::Qwen3,
         activation: activation("hidden_act", stored.hidden_act.as_deref(), Activation::Silu)?,
         gated: true,
         // Qwen2 always has these biases and no configuration field for them.
-        input_bias: attention_bias || kind == ModelKind::Qwen2,
-        output_bias: attention_bias && kind != ModelKind::Qwen2,
+        input_bias: attention_bias || family == Family::Qwen2,
+        output_bias: attention_bias && family != Family::Qwen2,
         wide_bias: stored.mlp_bias.unwrap_or(false),
         positions,
         positions_max,
@@ -177,7 +172,7 @@ fn head_dim(stored: &StoredLlama) -> Result<usize, FieldError> {
     }
 }
 
-/// transformers 5 keeps all of it in `rope_parameters`, transformers 4 in `rope_theta` and `rope_scaling`.
+/// transformers 5 stores all of it in `rope_parameters`, transformers 4 in `rope_theta` and `rope_scaling`.
 fn rotary(stored: &StoredLlama) -> Result<(Positions, usize), FieldError> {
     let plain = StoredRope::default();
     let rope = stored.rope_parameters.as_ref().or(stored.rope_scaling.as_ref()).unwrap_or(&plain);
@@ -190,15 +185,15 @@ fn rotary(stored: &StoredLlama) -> Result<(Positions, usize), FieldError> {
     Ok((Positions::Rotary(rotary), positions_max))
 }
 
-fn layers(kind: &ModelKind, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldError> {
+fn layers(family: Family, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldError> {
     let usual = (head_dim(stored)? as f64).powf(-0.5);
-    let scale = stored.attention_multiplier.filter(|_| *kind == ModelKind::Granite).unwrap_or(usual);
-    let switched_on = match kind {
-        ModelKind::Mistral => true,
-        ModelKind::Qwen2 | ModelKind::Qwen3 => stored.use_sliding_window.unwrap_or(false),
+    let scale = stored.attention_multiplier.filter(|_| family == Family::Granite).unwrap_or(usual);
+    let has_window = match family {
+        Family::Mistral => true,
+        Family::Qwen2 | Family::Qwen3 => stored.use_sliding_window.unwrap_or(false),
         _ => false,
     };
-    let window = stored.sliding_window.filter(|_| switched_on);
+    let window = stored.sliding_window.filter(|_| has_window);
     if let Some(types) = stored.layer_types.as_ref().filter(|_| window.is_some()) {
         let sees = |name: &String| match name.as_str() {
             "full_attention" => Ok(LayerConfig { window: None, scale }),
@@ -210,8 +205,8 @@ fn layers(kind: &ModelKind, stored: &StoredLlama) -> Result<Vec<LayerConfig>, Fi
         }
         return types.iter().map(sees).collect();
     }
-    // Qwen keeps its first layers whole.
-    let whole = if *kind == ModelKind::Mistral { 0 } else { stored.max_window_layers.unwrap_or(28) };
+    // The first layers of Qwen attend to all positions.
+    let whole = if family == Family::Mistral { 0 } else { stored.max_window_layers.unwrap_or(28) };
     let layer = |index| LayerConfig { window: window.filter(|_| index >= whole), scale };
     Ok((0..countable("num_hidden_layers", stored.num_hidden_layers)?).map(layer).collect())
 }
@@ -229,7 +224,7 @@ fn gpt2(stored: StoredGpt2) -> Result<CausalConfig, FieldError> {
     let eps = stored.layer_norm_epsilon.unwrap_or(1e-5);
     let name = stored.activation_function.as_deref();
     Ok(CausalConfig {
-        kind: ModelKind::Gpt2,
+        family: Family::Gpt2,
         naming: Naming::Gpt2,
         vocab_size: stored.vocab_size,
         hidden,

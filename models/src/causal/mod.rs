@@ -8,15 +8,12 @@ mod config;
 mod context;
 mod families;
 mod layers;
-mod load;
 mod model;
 mod prefix;
 mod projection;
 mod rope;
 
-pub use config::{CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, Positions};
-pub use families::ARCHITECTURES;
-pub(crate) use load::load;
+pub use config::{CausalConfig, Family, LayerConfig, Multipliers, Naming, NormConfig, Positions};
 pub use model::{Causal, CausalOptions};
 pub use rope::Rotary;
 

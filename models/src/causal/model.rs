@@ -312,7 +312,7 @@ fn span<'a>(group: &'a Group, contexts: &'a HashMap<ContextId, Context>) -> Opti
 
 fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> ModelInfo {
     ModelInfo {
-        kind: config.kind.clone(),
+        kind: config.family.kind(),
         backend: Backend::Native,
         dtype: options.place.name().into(),
         number_encoding: NumberEncoding::Text,

@@ -7,7 +7,7 @@ use std::f64::consts::TAU;
 
 use serde::Deserialize;
 
-use super::config::FieldError;
+use crate::checkpoint::FieldError;
 
 /// Angle per position of each pair of a head's numbers.
 #[derive(Debug, Clone, PartialEq)]

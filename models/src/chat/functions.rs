@@ -1,4 +1,4 @@
-//! What Hugging Face adds to Jinja: `raise_exception`, `strftime_now`, and a `tojson` that writes like Python.
+//! Functions that Hugging Face adds to Jinja: `raise_exception`, `strftime_now`, and a `tojson` that writes like Python.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// What a template raises.
+/// The message of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Raised(pub(super) String);
@@ -28,10 +28,10 @@ fn strftime_now(format: &str) -> Result<String, Error> {
     jiff::fmt::strtime::format(format, &jiff::Zoned::now()).map_err(unwritable)
 }
 
-/// As `json.dumps` of Python writes it, with `ensure_ascii=False`.
+/// Writes as Python's `json.dumps` with `ensure_ascii=False`.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    // Others that the original takes are its defaults wherever they are seen.
+    // Templates use the other options of the original only with their default values.
     let mut bytes = Vec::new();
     let written = match indent {
         Some(width) => {

@@ -1,7 +1,7 @@
-//! Conversations as one text, by the chat template of a checkpoint, with the semantics of Hugging Face.
+//! Renders conversations with the chat template of a checkpoint, with the semantics of Hugging Face.
 //!
-//! In: a checkpoint's template and special tokens; later messages. Out: the prompt's text, special tokens written
-//! out: it is tokenized without any more of them. Not here: what a client may ask for.
+//! In: a checkpoint's template and special tokens; later messages. Out: the prompt's text with all special tokens in it, so
+//! that tokenization adds none.
 
 mod functions;
 mod source;
@@ -13,44 +13,40 @@ use serde::Serialize;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
-use self::functions::Raised;
+use functions::Raised;
 
-pub(crate) use self::source::special_tokens;
-
-/// The name under which the template stands in its environment.
+/// Name of the template in its environment.
 const NAME: &str = "chat";
 
 /// One message, as templates see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChatMessage {
-    /// Who says it, such as `user`.
+    /// Such as `user`.
     pub role: String,
-    /// What is said.
     pub content: String,
-    /// Who says it, more exactly.
+    /// Tells participants of one role apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// A conversation and how to write it.
+/// A conversation to render.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conversation {
-    /// Its messages, in order.
     pub messages: Vec<ChatMessage>,
-    /// Whether to begin the answer: ends with what stands before an assistant's message.
+    /// Whether the text ends with the beginning of an assistant's message.
     pub add_generation_prompt: bool,
-    /// More variables for the template.
+    /// Further variables of the template.
     pub variables: BTreeMap<String, serde_json::Value>,
 }
 
-/// A conversation that does not become text.
+/// Why a conversation cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatError {
-    /// The template itself says no, by `raise_exception`.
+    /// The template called `raise_exception`.
     #[error("the chat template refuses the conversation: {0}")]
     Refused(String),
-    /// The template cannot be used, for these messages or at all.
+    /// The template failed, or does not compile.
     #[error("the chat template of this model cannot be used: {0}")]
     Unusable(String),
 }
@@ -59,37 +55,32 @@ pub enum ChatError {
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
-    /// The compiled template, or why it is none.
+    /// The compiled template, or why it does not compile.
     environment: Result<Environment<'static>, String>,
-    /// Special tokens by what they are for, such as `bos_token`.
+    /// Special tokens by purpose, such as `bos_token`.
     specials: BTreeMap<String, String>,
 }
 
 impl ChatTemplate {
-    /// The template of a checkpoint; `None` where it has none.
-    ///
-    /// One that does not compile does not keep the checkpoint from being served: its use is what fails.
-    ///
-    /// # Errors
-    /// When a file that may hold it cannot be read as what it is.
-    pub fn open(files: &CheckpointFiles) -> Result<Option<Self>, LoadError> {
+    /// Opens the template of a checkpoint; `None` if it has none. A template that does not compile is a warning here and an
+    /// error of [`render`](Self::render), since the checkpoint can be served without it.
+    pub fn open(
+        files: &CheckpointFiles,
+        specials: BTreeMap<String, String>,
+    ) -> Result<Option<Self>, LoadError> {
         let Some(source) = source::template(files)? else { return Ok(None) };
         let environment = compile(&source);
         if let Err(reason) = &environment {
             tracing::warn!(checkpoint = files.place(), reason, "the chat template does not compile");
         }
-        Ok(Some(Self { source, environment, specials: special_tokens(files)? }))
+        Ok(Some(Self { source, environment, specials }))
     }
 
-    /// The template as the checkpoint has it.
+    /// The template as stored.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The text of a conversation.
-    ///
-    /// # Errors
-    /// When the template refuses the conversation, fails on it, or is broken itself.
     pub fn render(&self, conversation: &Conversation) -> Result<String, ChatError> {
         let environment = self.environment.as_ref().map_err(|reason| ChatError::Unusable(reason.clone()))?;
         let mut variables: BTreeMap<&str, Value> = BTreeMap::new();
@@ -98,7 +89,7 @@ impl ChatTemplate {
         variables.extend(given.map(|(name, value)| (name.as_str(), Value::from_serialize(value))));
         variables.insert("messages", Value::from_serialize(&conversation.messages));
         variables.insert("add_generation_prompt", conversation.add_generation_prompt.into());
-        // The original passes these always, as None where there are none.
+        // Hugging Face always passes these, as None if there are none.
         for absent in ["tools", "documents"] {
             variables.entry(absent).or_insert(Value::from(()));
         }
@@ -107,7 +98,7 @@ impl ChatTemplate {
     }
 }
 
-/// As Hugging Face sets up Jinja.
+/// Sets up Jinja as Hugging Face does.
 fn compile(source: &str) -> Result<Environment<'static>, String> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);

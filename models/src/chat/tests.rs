@@ -5,13 +5,16 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::*;
+use crate::tokenizer::TokenizerConfig;
 
 fn template_in(files: &[(&str, String)]) -> Result<Option<ChatTemplate>, LoadError> {
     let folder = tempfile::tempdir().unwrap();
     for (name, content) in files {
         std::fs::write(folder.path().join(name), content).unwrap();
     }
-    ChatTemplate::open(&CheckpointFiles::folder(folder.path()).unwrap())
+    let files = CheckpointFiles::folder(folder.path()).unwrap();
+    let specials = TokenizerConfig::read(&files).unwrap().named;
+    ChatTemplate::open(&files, specials)
 }
 
 fn config(fields: &Json) -> (&'static str, String) {

@@ -1,5 +1,5 @@
-//! Numbers of a file to numbers in memory: read in pieces on all cores, converted, and checked to be finite while
-//! they are still in the cache.
+//! Reads the elements of a tensor in pieces on all cores, converts them, and checks that they are finite while they are in
+//! the cache.
 
 use std::io;
 
@@ -9,16 +9,15 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::reader::FileReader;
-use super::table::StoredType;
+use super::table::FloatType;
 
-/// Elements that one thread reads at a time: a megabyte or less, which caches hold.
+/// Elements that one thread reads at a time: at most a megabyte, which fits the cache.
 const PIECE: usize = 1 << 18;
 
-/// Why a tensor's numbers cannot be used.
 #[derive(Debug)]
 pub(super) enum ConvertError {
     Read(io::Error),
-    /// An element that is not finite, or no longer is once it is converted.
+    /// An element that is not finite, or is not after its conversion.
     NotFinite {
         index: usize,
         value: f32,
@@ -27,8 +26,7 @@ pub(super) enum ConvertError {
 
 /// An element type of weights in memory.
 pub(super) trait Element: Pod + WithDType {
-    /// How the same type is stored.
-    const STORED: StoredType;
+    const STORED: FloatType;
 
     fn from_f32(value: f32) -> Self;
 
@@ -38,7 +36,7 @@ pub(super) trait Element: Pod + WithDType {
 }
 
 impl Element for f32 {
-    const STORED: StoredType = StoredType::F32;
+    const STORED: FloatType = FloatType::F32;
 
     fn from_f32(value: f32) -> Self {
         value
@@ -53,50 +51,39 @@ impl Element for f32 {
     }
 }
 
-impl Element for f16 {
-    const STORED: StoredType = StoredType::F16;
+macro_rules! half_element {
+    ($type:ty, $stored:expr) => {
+        impl Element for $type {
+            const STORED: FloatType = $stored;
 
-    fn from_f32(value: f32) -> Self {
-        Self::from_f32(value)
-    }
+            fn from_f32(value: f32) -> Self {
+                Self::from_f32(value)
+            }
 
-    fn is_finite(self) -> bool {
-        self.is_finite()
-    }
+            fn is_finite(self) -> bool {
+                self.is_finite()
+            }
 
-    fn to_f32(self) -> f32 {
-        self.to_f32()
-    }
+            fn to_f32(self) -> f32 {
+                self.to_f32()
+            }
+        }
+    };
 }
 
-impl Element for bf16 {
-    const STORED: StoredType = StoredType::Bf16;
+half_element!(f16, FloatType::F16);
+half_element!(bf16, FloatType::Bf16);
 
-    fn from_f32(value: f32) -> Self {
-        Self::from_f32(value)
-    }
-
-    fn is_finite(self) -> bool {
-        self.is_finite()
-    }
-
-    fn to_f32(self) -> f32 {
-        self.to_f32()
-    }
-}
-
-/// Reads `count` elements from `offset` on. The caller has checked that the file has them.
-///
-/// # Errors
-/// When the file cannot be read, or an element is not finite.
+/// Reads `count` elements from byte `offset` on. The caller has checked that the file has them.
 pub(super) fn read<T: Element>(
     reader: &FileReader<'_>,
-    (offset, count): (u64, usize),
-    stored: &StoredType,
+    offset: u64,
+    count: usize,
+    stored: FloatType,
 ) -> Result<Vec<T>, ConvertError> {
-    // Fresh zeroed memory is not touched before it is written.
+    // The operating system hands out zeroed pages at the first write.
     let mut numbers = bytemuck::zeroed_vec::<T>(count);
-    let element = stored.size().unwrap_or_default() as u64;
+    let element = stored.size() as u64;
     let fill = |(piece, numbers): (usize, &mut [T])| {
         let from = offset + (piece * PIECE) as u64 * element;
         fill(reader, from, stored, numbers).err().map(|error| error.after(piece * PIECE))
@@ -107,31 +94,26 @@ pub(super) fn read<T: Element>(
     }
 }
 
-/// Converts `bytes`, whole elements of a tensor.
-///
-/// # Errors
-/// When an element is not finite.
-pub(super) fn from_bytes<T: Element>(bytes: &[u8], stored: &StoredType) -> Result<Vec<T>, ConvertError> {
-    let count = bytes.len() / stored.size().unwrap_or(1);
-    read(&FileReader::memory(bytes), (0, count), stored)
+/// Converts `bytes`, which are whole elements.
+pub(super) fn from_bytes<T: Element>(bytes: &[u8], stored: FloatType) -> Result<Vec<T>, ConvertError> {
+    read(&FileReader::memory(bytes), 0, bytes.len() / stored.size(), stored)
 }
 
-/// Fills `numbers` from the file; types in files are little-endian, as are the machines that this runs on.
+/// Fills `numbers` from the file, which is little-endian as the supported machines are.
 fn fill<T: Element>(
     reader: &FileReader<'_>,
     from: u64,
-    stored: &StoredType,
+    stored: FloatType,
     numbers: &mut [T],
 ) -> Result<(), ConvertError> {
-    if *stored == T::STORED {
+    if stored == T::STORED {
         reader.read_exact_at(bytemuck::cast_slice_mut(numbers), from).map_err(ConvertError::Read)?;
         return check(numbers, |index| numbers[index].to_f32());
     }
     match stored {
-        StoredType::F32 => fill_from::<f32, T>(reader, from, numbers),
-        StoredType::F16 => fill_from::<f16, T>(reader, from, numbers),
-        StoredType::Bf16 => fill_from::<bf16, T>(reader, from, numbers),
-        StoredType::Other(_) => Err(ConvertError::Read(io::ErrorKind::Unsupported.into())),
+        FloatType::F32 => fill_from::<f32, T>(reader, from, numbers),
+        FloatType::F16 => fill_from::<f16, T>(reader, from, numbers),
+        FloatType::Bf16 => fill_from::<bf16, T>(reader, from, numbers),
     }
 }
 
@@ -149,16 +131,18 @@ fn fill_from<S: Element, T: Element>(
 }
 
 fn check<T: Element>(numbers: &[T], value: impl Fn(usize) -> f32) -> Result<(), ConvertError> {
-    // Without a way out of the loop it is done many elements at a time.
+    // A loop without an early exit is vectorised.
     if numbers.iter().fold(true, |finite, number| finite & number.is_finite()) {
         return Ok(());
     }
-    let index = numbers.iter().position(|number| !number.is_finite()).unwrap_or_default();
-    Err(ConvertError::NotFinite { index, value: value(index) })
+    match numbers.iter().position(|number| !number.is_finite()) {
+        Some(index) => Err(ConvertError::NotFinite { index, value: value(index) }),
+        None => Ok(()),
+    }
 }
 
 impl ConvertError {
-    /// The same error of an element that has `count` others before its piece.
+    /// The same error, for a piece that has `count` elements before it.
     fn after(self, count: usize) -> Self {
         match self {
             Self::NotFinite { index, value } => Self::NotFinite { index: index + count, value },
@@ -177,10 +161,10 @@ mod tests {
         let f32s: Vec<u8> = values.iter().flat_map(|value: &f32| value.to_le_bytes()).collect();
         let f16s: Vec<u8> = values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect();
         let bf16s: Vec<u8> = values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect();
-        for (stored, bytes) in [(StoredType::F32, f32s), (StoredType::F16, f16s), (StoredType::Bf16, bf16s)] {
-            assert_eq!(from_bytes::<f32>(&bytes, &stored).unwrap(), values);
-            assert_eq!(from_bytes::<f16>(&bytes, &stored).unwrap(), values.map(f16::from_f32));
-            assert_eq!(from_bytes::<bf16>(&bytes, &stored).unwrap(), values.map(bf16::from_f32));
+        for (stored, bytes) in [(FloatType::F32, f32s), (FloatType::F16, f16s), (FloatType::Bf16, bf16s)] {
+            assert_eq!(from_bytes::<f32>(&bytes, stored).unwrap(), values);
+            assert_eq!(from_bytes::<f16>(&bytes, stored).unwrap(), values.map(f16::from_f32));
+            assert_eq!(from_bytes::<bf16>(&bytes, stored).unwrap(), values.map(bf16::from_f32));
         }
     }
 
@@ -191,8 +175,8 @@ mod tests {
         values[3 * PIECE + 1] = f32::NAN;
         let bytes: &[u8] = bytemuck::cast_slice(&values);
         for error in [
-            from_bytes::<f32>(bytes, &StoredType::F32).unwrap_err(),
-            from_bytes::<bf16>(bytes, &StoredType::F32).unwrap_err(),
+            from_bytes::<f32>(bytes, FloatType::F32).unwrap_err(),
+            from_bytes::<bf16>(bytes, FloatType::F32).unwrap_err(),
         ] {
             let ConvertError::NotFinite { index, value } = error else { panic!("{error:?}") };
             assert_eq!((index, value), (2 * PIECE + 3, f32::INFINITY));
@@ -201,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_number_too_large_for_its_new_type_is_no_infinity() {
-        let error = from_bytes::<f16>(&70_000f32.to_le_bytes(), &StoredType::F32).unwrap_err();
+        let error = from_bytes::<f16>(&70_000f32.to_le_bytes(), FloatType::F32).unwrap_err();
         let ConvertError::NotFinite { index, value } = error else { panic!("{error:?}") };
         assert_eq!((index, value), (0, 70_000.0));
     }

@@ -1,7 +1,7 @@
-//! What a checkpoint's `config.json` does not say but its model needs to know.
+//! Facts that a model needs and its `config.json` does not contain.
 //!
-//! Asked in this order: the command line ([`Choices`]), `ntl.json` in the folder, the `config.yaml` that the paper's
-//! trainer writes into its output folder, which is this folder or the one above. Not here: which model needs what.
+//! Sources in order: the command line ([`Choices`]), `ntl.json` in the folder, and the `config.yaml` that the paper's
+//! trainer writes into its output folder, which is this folder or its parent.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,43 +10,44 @@ use serde::{Deserialize, Deserializer};
 
 use super::{CheckpointFiles, LoadError, yaml};
 
-/// Something that is chosen by one of a few words.
+/// A setting with a few named values.
 trait Named: Copy + PartialEq + 'static {
-    /// All values with their words, as the paper's trainer spells them; the first word of a value is shown.
-    const WORDS: &'static [(&'static str, Self)];
+    /// All values with their names in the paper's trainer; messages show the first name of a value.
+    const NAMES: &'static [(&'static str, Self)];
 
-    fn of(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         let lower = text.to_lowercase();
-        let known = Self::WORDS.iter().find(|(word, _)| *word == lower);
+        let known = Self::NAMES.iter().find(|(name, _)| *name == lower);
         known.map(|&(_, value)| value).ok_or_else(|| {
-            let words: Vec<&str> = Self::WORDS.iter().map(|&(word, _)| word).collect();
-            format!("`{text}` is none of {}", words.join(", "))
+            let names: Vec<&str> = Self::NAMES.iter().map(|&(name, _)| name).collect();
+            format!("`{text}` is none of {}", names.join(", "))
         })
     }
 
-    fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, value)| *value == self).map_or("", |&(word, _)| word)
+    #[expect(clippy::expect_used, reason = "NAMES lists every value")]
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, value)| *value == self).expect("every value has a name").0
     }
 }
 
 impl Named for bool {
-    const WORDS: &'static [(&'static str, Self)] = &[("true", true), ("false", false)];
+    const NAMES: &'static [(&'static str, Self)] = &[("true", true), ("false", false)];
 }
 
 const OWN_FILE: &str = "ntl.json";
 const TRAINER_FILE: &str = "config.yaml";
 
-/// How the paper's trainer was told to split text.
+/// `tokenizer_type` of the paper's trainer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenizerType {
     /// Pieces as they are.
     Auto,
-    /// Pieces with digits split into their characters.
+    /// Pieces with digits are split into their characters.
     Custom,
 }
 
 impl Named for TokenizerType {
-    const WORDS: &'static [(&'static str, Self)] =
+    const NAMES: &'static [(&'static str, Self)] =
         &[("auto", Self::Auto), ("default", Self::Auto), ("custom", Self::Custom)];
 }
 
@@ -54,31 +55,25 @@ impl FromStr for TokenizerType {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::of(text)
+        Self::parse(text)
     }
 }
 
-impl<'de> Deserialize<'de> for TokenizerType {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::of(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
-    }
-}
-
-/// How the paper's trainer was told to write numbers.
+/// `number_encoding` of the paper's trainer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrainedEncoding {
-    /// As text.
+    /// Text.
     None,
-    /// As text, and a head that answers with one number.
+    /// Text, and a head that predicts one number.
     NoneRegressionHead,
-    /// A token for each digit and place.
+    /// One token for each digit and place.
     Rt,
-    /// One token, its embedding scaled by the number.
+    /// One token, whose embedding is scaled by the number.
     Xval,
 }
 
 impl Named for TrainedEncoding {
-    const WORDS: &'static [(&'static str, Self)] = &[
+    const NAMES: &'static [(&'static str, Self)] = &[
         ("none", Self::None),
         ("none_regression_head", Self::NoneRegressionHead),
         ("rt", Self::Rt),
@@ -86,74 +81,61 @@ impl Named for TrainedEncoding {
     ];
 }
 
-impl<'de> Deserialize<'de> for TrainedEncoding {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::of(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
-    }
-}
-
-/// What was chosen by hand. It overrules everything that the checkpoint's files say.
+/// Facts given by the command line or `ntl.json`, which overrule the other files of the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Choices {
     /// Whether numbers went through a logarithm before they were embedded (`rt`, `xval`) or predicted (regression head).
     pub log_scale_embeddings: Option<bool>,
-    /// How text is split.
+    #[serde(deserialize_with = "named")]
     pub tokenizer_type: Option<TokenizerType>,
-    /// How numbers are written.
+    #[serde(deserialize_with = "named")]
     pub number_encoding: Option<TrainedEncoding>,
 }
 
-/// Who said something.
+fn named<'de, D: Deserializer<'de>, T: Named>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let name = Option::<String>::deserialize(deserializer)?;
+    name.map(|name| T::parse(&name)).transpose().map_err(serde::de::Error::custom)
+}
+
+/// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// The command line.
     Flag,
-    /// `ntl.json` or the trainer's `config.yaml`, by its name.
+    /// `ntl.json` or the trainer's `config.yaml`, with its path.
     File(String),
-    /// The trainer's own default: its `config.yaml`, by its name, does not say.
+    /// The trainer's default, because its `config.yaml` (with its path) does not contain the setting.
     TrainerDefault(String),
 }
 
-/// A value, and who said it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice<T> {
-    /// What holds.
     pub value: T,
-    /// Who said so.
     pub origin: Origin,
 }
 
-/// Answers for one checkpoint.
+/// The facts of one checkpoint.
 pub struct CheckpointFacts<'a> {
     files: &'a CheckpointFiles,
-    chosen: Choices,
-    /// What `ntl.json` says.
+    flags: Choices,
+    /// `ntl.json`.
     own: Choices,
 }
 
 impl<'a> CheckpointFacts<'a> {
-    /// Opens what is known of a checkpoint; `chosen` overrules its files.
-    ///
-    /// # Errors
-    /// When there is an `ntl.json` that is no JSON object of [`Choices`].
-    pub fn open(files: &'a CheckpointFiles, chosen: Choices) -> Result<Self, LoadError> {
-        let own = match files.read(OWN_FILE)? {
-            None => Choices::default(),
-            Some(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|error| LoadError::malformed(files.name_of(OWN_FILE), error))?,
-        };
-        Ok(Self { files, chosen, own })
+    /// `flags` overrule the files.
+    pub fn open(files: &'a CheckpointFiles, flags: Choices) -> Result<Self, LoadError> {
+        Ok(Self { files, flags, own: files.json(OWN_FILE)?.unwrap_or_default() })
     }
 
-    /// Whether numbers went through a logarithm. The trainer's default is no, so that its `config.yaml` need not say.
+    /// Whether numbers went through a logarithm. A `config.yaml` of the trainer without this setting means no.
     ///
     /// # Errors
-    /// [`LoadError::Undecided`] where nobody says; also when a file cannot be read or has another kind of value.
+    /// [`LoadError::Undecided`] when no source contains it; also when a file cannot be read or has another type of value.
     pub fn log_scale_embeddings(&self) -> Result<Choice<bool>, LoadError> {
         const NAME: &str = "log_scale_embeddings";
-        if let Some(said) = self.said(NAME, |choices| choices.log_scale_embeddings)? {
-            return Ok(said);
+        if let Some(found) = self.find(NAME, |choices| choices.log_scale_embeddings)? {
+            return Ok(found);
         }
         let origin = match self.number_encoding()? {
             Some(Choice { origin: Origin::File(file), .. }) if file.ends_with(TRAINER_FILE) => {
@@ -164,32 +146,21 @@ impl<'a> CheckpointFacts<'a> {
         Ok(Choice { value: false, origin })
     }
 
-    /// How text is split, where somebody says.
-    ///
-    /// # Errors
-    /// When a file cannot be read or has another kind of value.
     pub fn tokenizer_type(&self) -> Result<Option<Choice<TokenizerType>>, LoadError> {
-        self.said("tokenizer_type", |choices| choices.tokenizer_type)
+        self.find("tokenizer_type", |choices| choices.tokenizer_type)
     }
 
-    /// How text is split, where the command line or `ntl.json` says. Only these overrule the class that a tokenizer's
-    /// own files name, which the trainer always writes.
+    /// The tokenizer type of the command line or `ntl.json`. Only these overrule the class that the tokenizer's own files
+    /// name, which the trainer always writes.
     pub fn chosen_tokenizer_type(&self) -> Option<TokenizerType> {
-        self.chosen.tokenizer_type.or(self.own.tokenizer_type)
+        self.flags.tokenizer_type.or(self.own.tokenizer_type)
     }
 
-    /// How numbers are written, where somebody says.
-    ///
-    /// # Errors
-    /// When a file cannot be read or has another kind of value.
     pub fn number_encoding(&self) -> Result<Option<Choice<TrainedEncoding>>, LoadError> {
-        self.said("number_encoding", |choices| choices.number_encoding)
+        self.find("number_encoding", |choices| choices.number_encoding)
     }
 
-    /// Everything that somebody says, by name, as texts.
-    ///
-    /// # Errors
-    /// As the single answers.
+    /// All facts that a source contains, by name, with the names of their values.
     pub fn all(&self) -> Result<Vec<(&'static str, Choice<&'static str>)>, LoadError> {
         let mut all = Vec::new();
         match self.log_scale_embeddings() {
@@ -202,12 +173,12 @@ impl<'a> CheckpointFacts<'a> {
         Ok(all)
     }
 
-    fn said<T: Named>(
+    fn find<T: Named>(
         &self,
         name: &str,
         of: impl Fn(&Choices) -> Option<T>,
     ) -> Result<Option<Choice<T>>, LoadError> {
-        if let Some(value) = of(&self.chosen) {
+        if let Some(value) = of(&self.flags) {
             return Ok(Some(Choice { value, origin: Origin::Flag }));
         }
         if let Some(value) = of(&self.own) {
@@ -218,7 +189,7 @@ impl<'a> CheckpointFacts<'a> {
         let Some(value) = yaml::find(text, name).map_err(|error| LoadError::malformed(&file, error))? else {
             return Ok(None);
         };
-        match T::of(&value) {
+        match T::parse(&value) {
             Ok(value) => Ok(Some(Choice { value, origin: Origin::File(file) })),
             Err(reason) => Err(LoadError::field(file, name, reason)),
         }
@@ -233,7 +204,7 @@ impl<'a> CheckpointFacts<'a> {
 }
 
 fn shown<T: Named>(choice: Choice<T>) -> Choice<&'static str> {
-    Choice { value: choice.value.word(), origin: choice.origin }
+    Choice { value: choice.value.name(), origin: choice.origin }
 }
 
 impl fmt::Display for Origin {

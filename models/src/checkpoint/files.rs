@@ -1,7 +1,7 @@
-//! Where a checkpoint's files come from: a folder, or an archive inside the program.
+//! The files of a checkpoint: a folder, or an archive in memory.
 //!
-//! Small files are read whole, up to a limit; files of weights are opened and read piece by piece, so that loading
-//! costs no more memory than the weights themselves. Links may not lead out of a folder, see `links`.
+//! Small files are read whole, up to a limit. Files of weights are opened and read in pieces, so that loading needs no more
+//! memory than the weights. Links may not lead out of a folder, see `links`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,17 +9,18 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+
 use super::reader::FileReader;
 use super::{LoadError, links};
 
-/// Most bytes of a description such as `config.json`. Real ones have a few kilobytes; lists of labels or of added
-/// tokens make some megabytes.
+/// Most bytes of a description such as `config.json`. Real ones have a few kilobytes, with lists of labels or added tokens
+/// some megabytes.
 const DESCRIPTION_BYTES_MAX: u64 = 16 << 20;
 
-/// Most bytes of files with a few settings.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
-/// Most bytes of files that hold a vocabulary. The largest in use have about 35 MB.
+/// The largest vocabularies in use have about 35 MB.
 const VOCABULARY_BYTES_MAX: u64 = 256 << 20;
 
 /// The files of one checkpoint, by name.
@@ -32,16 +33,12 @@ pub struct CheckpointFiles {
 
 #[derive(Debug)]
 enum Source {
-    /// A folder, with all links in its path resolved.
+    /// With all links in its path resolved.
     Folder(PathBuf),
     Memory(BTreeMap<String, Vec<u8>>),
 }
 
 impl CheckpointFiles {
-    /// The files of a folder.
-    ///
-    /// # Errors
-    /// When there is no such folder.
     pub fn folder(path: &Path) -> Result<Self, LoadError> {
         match path.canonicalize() {
             Ok(root) if root.is_dir() => {
@@ -52,10 +49,7 @@ impl CheckpointFiles {
         }
     }
 
-    /// The files of a gzipped tar archive, unpacked in memory. `place` names it in errors.
-    ///
-    /// # Errors
-    /// When it is no such archive.
+    /// Unpacks a gzipped tar archive in memory. `place` names it in errors.
     pub fn archive(place: &str, gzipped_tar: &[u8]) -> Result<Self, LoadError> {
         let unreadable = |source| LoadError::Read { file: place.to_owned(), source };
         let mut files = BTreeMap::new();
@@ -79,29 +73,27 @@ impl CheckpointFiles {
         Self { place: place.to_owned(), source, tables_only: false }
     }
 
-    /// The same files, but weights that are loaded from them are checked by the tables of their files only, and are
-    /// zeros that take no memory. For looking at a checkpoint without loading it.
+    /// The same files, but weights loaded from them are checked by their tables only and become zeros that take no
+    /// memory. For inspecting a checkpoint without loading it.
     #[must_use]
     pub fn tables_only(self) -> Self {
         Self { tables_only: true, ..self }
     }
 
-    /// Whether weights are not to be read.
     pub(super) fn reads_tables_only(&self) -> bool {
         self.tables_only
     }
 
-    /// How errors call the checkpoint: its folder.
+    /// The checkpoint, as errors name it: its folder.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// How errors call one of its files.
+    /// One of its files, as errors name it.
     pub fn name_of(&self, file: &str) -> String {
         format!("{}/{file}", self.place.trim_end_matches('/'))
     }
 
-    /// Whether the file is there.
     pub fn has(&self, file: &str) -> bool {
         match &self.source {
             Source::Folder(root) => root.join(file).is_file(),
@@ -109,10 +101,10 @@ impl CheckpointFiles {
         }
     }
 
-    /// The bytes of a file that is no file of weights; `None` where it does not exist.
+    /// Reads a file that holds no weights; `None` if it does not exist.
     ///
     /// # Errors
-    /// When it exists but cannot be read, is larger than any such file should be, or lies elsewhere.
+    /// When it cannot be read, is too large, or a link leads outside.
     pub fn read(&self, file: &str) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
         match &self.source {
             Source::Memory(files) => Ok(files.get(file).map(|bytes| Cow::Borrowed(bytes.as_slice()))),
@@ -120,19 +112,25 @@ impl CheckpointFiles {
         }
     }
 
-    /// The bytes of a file that has to be there.
-    ///
-    /// # Errors
-    /// When it is missing, or as [`CheckpointFiles::read`].
+    /// As [`read`](Self::read), but a missing file is an error.
     pub fn require(&self, file: &str) -> Result<Cow<'_, [u8]>, LoadError> {
         self.read(file)?.ok_or_else(|| self.missing(file, ""))
     }
 
-    /// The bytes and the name of a file in the folder above, where the paper's trainer leaves its settings; `None`
-    /// where there is none.
-    ///
-    /// # Errors
-    /// As [`CheckpointFiles::read`].
+    /// Reads and parses a JSON file; `None` if it does not exist.
+    pub fn json<T: DeserializeOwned>(&self, file: &str) -> Result<Option<T>, LoadError> {
+        let Some(bytes) = self.read(file)? else { return Ok(None) };
+        let parsed = serde_json::from_slice(&bytes);
+        parsed.map(Some).map_err(|error| LoadError::malformed(self.name_of(file), error))
+    }
+
+    /// As [`json`](Self::json), but a missing file is an error.
+    pub fn require_json<T: DeserializeOwned>(&self, file: &str) -> Result<T, LoadError> {
+        self.json(file)?.ok_or_else(|| self.missing(file, ""))
+    }
+
+    /// Reads a file of the parent folder, where the paper's trainer leaves its settings. Returns its bytes, and its name
+    /// for errors.
     pub(super) fn read_above(&self, file: &str) -> Result<Option<(Vec<u8>, String)>, LoadError> {
         let Source::Folder(root) = &self.source else { return Ok(None) };
         let Some(above) = root.parent() else { return Ok(None) };
@@ -141,9 +139,6 @@ impl CheckpointFiles {
     }
 
     /// Opens a file of weights.
-    ///
-    /// # Errors
-    /// When it is missing, cannot be opened, or lies elsewhere.
     pub(super) fn open(&self, file: &str) -> Result<FileReader<'_>, LoadError> {
         match &self.source {
             Source::Memory(files) => files.get(file).map(|bytes| FileReader::memory(bytes)),
@@ -158,10 +153,7 @@ impl CheckpointFiles {
         .ok_or_else(|| self.missing(file, ""))
     }
 
-    /// The names of all files of a folder, in order; none of an archive.
-    ///
-    /// # Errors
-    /// When the folder cannot be read.
+    /// The names of all files of a folder, sorted; none for an archive.
     pub fn names(&self) -> Result<Vec<String>, LoadError> {
         let Source::Folder(root) = &self.source else { return Ok(Vec::new()) };
         let unreadable = |source| LoadError::Read { file: self.place.clone(), source };
@@ -174,10 +166,7 @@ impl CheckpointFiles {
         Ok(names)
     }
 
-    /// Where a file of a folder really lies, for whoever reads files by paths.
-    ///
-    /// # Errors
-    /// When it is missing or lies elsewhere.
+    /// The path of a file of a folder, with links resolved.
     pub fn path_of(&self, file: &str) -> Result<PathBuf, LoadError> {
         match &self.source {
             Source::Folder(root) if root.join(file).is_file() => target(root, file, &self.name_of(file)),
@@ -185,18 +174,16 @@ impl CheckpointFiles {
         }
     }
 
-    /// The error that a file is not there.
     pub(super) fn missing(&self, file: &str, hint: &str) -> LoadError {
         LoadError::MissingFile { place: self.place.clone(), file: file.to_owned(), hint: hint.to_owned() }
     }
 }
 
-/// Opens a file whose links, if any, lead to where they may.
 fn open(root: &Path, file: &str, name: &str) -> Result<File, LoadError> {
     File::open(target(root, file, name)?).map_err(|source| LoadError::Read { file: name.to_owned(), source })
 }
 
-/// Where a file's links, if any, lead, which is where they may.
+/// The path of a file with links resolved; an error if they lead outside.
 fn target(root: &Path, file: &str, name: &str) -> Result<PathBuf, LoadError> {
     let unreadable = |source| LoadError::Read { file: name.to_owned(), source };
     let target = root.join(file).canonicalize().map_err(unreadable)?;
@@ -219,7 +206,7 @@ fn read_whole(root: &Path, file: &str, name: String) -> Result<Option<Vec<u8>>, 
         return Err(LoadError::TooLarge { file: name, bytes: len, max });
     }
     let mut bytes = Vec::new();
-    // A file that grows meanwhile is read up to where it ended.
+    // A file that grows meanwhile is read up to its length of before.
     opened.take(len).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(Some(bytes))
 }

@@ -1,17 +1,17 @@
-//! Where the links in a checkpoint folder may lead: nowhere but into that folder, with one exception.
+//! Links in a checkpoint folder may only lead into that folder, with one exception.
 //!
-//! A downloaded folder must not make the server read files elsewhere on the machine. The exception is the cache of
-//! the Hugging Face hub, where `models--NAME/snapshots/REVISION/FILE` is a link to `models--NAME/blobs/HASH`.
+//! A downloaded folder must not make the server read other files of the machine. The exception is the cache of the Hugging
+//! Face hub, where `models--NAME/snapshots/REVISION/FILE` is a link to `models--NAME/blobs/HASH`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Whether a file of the folder `root` may be `target`; both without links.
+/// Whether a link in the folder `root` may lead to `target`; both paths have no links.
 pub(super) fn may_lead_to(root: &Path, target: &Path) -> bool {
     target.starts_with(root) || blobs(root).is_some_and(|blobs| target.parent() == Some(&*blobs))
 }
 
-/// The folder of files beside the snapshots, where `root` is a snapshot of a hub cache.
-fn blobs(root: &Path) -> Option<std::path::PathBuf> {
+/// The folder of blobs, if `root` is a snapshot of a hub cache.
+fn blobs(root: &Path) -> Option<PathBuf> {
     let snapshots = root.parent().filter(|folder| folder.ends_with("snapshots"))?;
     Some(snapshots.parent()?.join("blobs"))
 }

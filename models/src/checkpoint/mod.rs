@@ -1,13 +1,13 @@
-//! Checkpoint folders as `save_pretrained` leaves them.
+//! Checkpoint folders as `save_pretrained` writes them.
 //!
-//! What is read is taken to be hostile: sizes are checked before anything is allocated, nothing is executed, links may
-//! not lead out, and every refusal is one line that names the file, and the tensor or field where there is one.
+//! Files are treated as hostile: sizes are checked before anything is allocated, nothing is executed, links may not lead
+//! out of the folder, and every error is one line that names the file, and the tensor or field where there is one.
 
+mod config;
 mod convert;
 mod error;
 mod facts;
 mod files;
-mod kind;
 mod links;
 mod reader;
 mod safetensors;
@@ -17,8 +17,9 @@ mod torch;
 mod weights;
 mod yaml;
 
+pub use config::architecture;
+pub(crate) use config::{CONFIG_FILE, FieldError, TokenIds, check_sizes};
 pub use error::LoadError;
 pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding};
 pub use files::CheckpointFiles;
-pub use kind::architecture;
 pub use weights::{WeightSummary, Weights};

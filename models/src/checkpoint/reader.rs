@@ -1,10 +1,10 @@
-//! Reading parts of a file of weights, from several threads at once, without mapping or holding it.
+//! Reads parts of a file of weights from several threads at once, without mapping it or holding it in memory.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// An open file, or one held in memory.
+/// An open file, or bytes in memory.
 #[derive(Debug)]
 pub(super) struct FileReader<'a> {
     source: Source<'a>,
@@ -27,15 +27,11 @@ impl<'a> FileReader<'a> {
         Self { source: Source::Memory(bytes), len: bytes.len() as u64 }
     }
 
-    /// Bytes of the file when it was opened.
+    /// The length when the file was opened.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Fills `buffer` from `offset` on.
-    ///
-    /// # Errors
-    /// When the file ends before, or cannot be read.
     pub(super) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.source {
             Source::File(file) => file.read_exact_at(buffer, offset),
@@ -49,10 +45,7 @@ impl<'a> FileReader<'a> {
         }
     }
 
-    /// A part of the file. Nothing is allocated for a part that is not inside of it.
-    ///
-    /// # Errors
-    /// When the file ends before, or cannot be read.
+    /// Reads a part of the file. Nothing is allocated for a part that is not inside it.
     pub(super) fn part(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -1,17 +1,17 @@
-//! The table of a safetensors file.
+//! Reads the table of a safetensors file (<https://github.com/huggingface/safetensors#format>).
 //!
-//! In: an open file. Out: its [`Table`], in which every tensor lies inside of the file and none on another. The
-//! format is <https://github.com/huggingface/safetensors#format>. Read here and not by its crate because that wants
-//! the whole file in memory, and does not name the tensor that is wrong.
+//! In: an open file. Out: its [`Table`], in which every tensor lies inside the file and no two overlap. The safetensors
+//! crate is not used: it needs the whole file in memory and does not name the tensor that is wrong.
+
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use std::collections::BTreeMap;
 
 use super::reader::FileReader;
-use super::table::{Entry, StoredType, Table, TableError};
+use super::table::{Entry, FloatType, StoredType, Table, TableError};
 
-/// Bytes of the length in front of the table.
+/// Bytes of the table's length, which comes before it.
 const LENGTH_BYTES: u64 = 8;
 
 /// Most bytes of a table, as in the reference implementation.
@@ -32,10 +32,6 @@ struct Stored {
     data_offsets: (u64, u64),
 }
 
-/// Reads the table of a file.
-///
-/// # Errors
-/// When the file is cut off, is no safetensors file, or its tensors overlap or are not where it says.
 pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     let header = header_bytes(reader)?;
     let data_from = LENGTH_BYTES + header.len() as u64;
@@ -70,7 +66,7 @@ fn header_bytes(reader: &FileReader<'_>) -> Result<Vec<u8>, TableError> {
     reader.part(LENGTH_BYTES, length).map_err(unreadable)
 }
 
-/// Checks that tensors, sorted by where they begin, fill the `data_bytes` behind the table without gaps or overlaps.
+/// Checks that tensors, sorted by offset, fill the `data_bytes` after the table without gaps or overlaps.
 fn check_places(tensors: &[(String, Stored)], data_bytes: u64) -> Result<(), TableError> {
     for (name, stored) in tensors {
         check_tensor(stored, data_bytes).map_err(|reason| TableError::tensor(name, reason))?;
@@ -96,7 +92,7 @@ fn check_places(tensors: &[(String, Stored)], data_bytes: u64) -> Result<(), Tab
     Ok(())
 }
 
-/// Checks that a tensor lies in the file, and has as many bytes there as its shape and type make.
+/// Checks that a tensor lies inside the file and has the number of bytes that its shape and type need.
 fn check_tensor(stored: &Stored, data_bytes: u64) -> Result<(), String> {
     let (from, to) = stored.data_offsets;
     if to < from {
@@ -113,7 +109,7 @@ fn check_tensor(stored: &Stored, data_bytes: u64) -> Result<(), String> {
     }
 }
 
-/// Bytes that type and shape make; `None` for types that this does not know.
+/// Bytes that type and shape need; `None` for unknown types.
 fn claimed_bytes(stored: &Stored) -> Result<Option<u64>, String> {
     let elements = stored.shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
     let elements = elements.ok_or_else(|| format!("its shape {:?} multiplies beyond 2^64", stored.shape))?;
@@ -136,9 +132,9 @@ fn claimed_bytes(stored: &Stored) -> Result<Option<u64>, String> {
 
 fn stored_type(dtype: String) -> StoredType {
     match dtype.as_str() {
-        "F32" => StoredType::F32,
-        "F16" => StoredType::F16,
-        "BF16" => StoredType::Bf16,
+        "F32" => StoredType::Float(FloatType::F32),
+        "F16" => StoredType::Float(FloatType::F16),
+        "BF16" => StoredType::Float(FloatType::Bf16),
         _ => StoredType::Other(dtype),
     }
 }
@@ -165,7 +161,12 @@ mod tests {
             "a": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}}"#;
         let table = read(&FileReader::memory(&file(header, 16))).unwrap();
         let from = 8 + header.len() as u64;
-        let a = Entry { stored: StoredType::F32, shape: vec![2, 1], strides: None, offset: from };
+        let a = Entry {
+            stored: StoredType::Float(FloatType::F32),
+            shape: vec![2, 1],
+            strides: None,
+            offset: from,
+        };
         assert_eq!(table["a"], a);
         assert_eq!((&table["b"].stored, table["b"].offset), (&StoredType::Other("I64".to_owned()), from + 8));
     }
@@ -229,7 +230,7 @@ mod tests {
                 changed[at] = change;
                 // Whatever is still accepted lies inside of the file.
                 for entry in read(&FileReader::memory(&changed)).unwrap_or_default().values() {
-                    let bytes = entry.elements() * entry.stored.size().unwrap_or(0);
+                    let bytes = entry.elements() * entry.stored.bytes_or(0);
                     assert!(entry.offset + bytes as u64 <= changed.len() as u64, "byte {at} as {change}");
                 }
             }

@@ -1,7 +1,7 @@
-//! Which files hold the weights of a checkpoint, and the tables of them all.
+//! Finds the files with the weights of a checkpoint and reads their tables.
 //!
-//! In: the files of a checkpoint. Out: [`Shards`]. `model.safetensors` comes first, then its form in several files, then
-//! `pytorch_model.bin` and its form in several files; only the first of them that is there is read.
+//! In: the files of a checkpoint. Out: [`Shards`]. The first of these that exists is read: `model.safetensors`, its sharded
+//! form, `pytorch_model.bin`, its sharded form.
 
 use std::collections::BTreeMap;
 
@@ -11,58 +11,47 @@ use super::reader::FileReader;
 use super::table::{Entry, Table, TableError};
 use super::{CheckpointFiles, LoadError, safetensors, torch};
 
-/// How files of weights are written.
 #[derive(Debug, Clone, Copy)]
 enum Format {
     Safetensors,
     Torch,
 }
 
-/// All forms by the file that is looked for, best first.
-const FORMS: [(&str, Format, bool); 4] = [
-    ("model.safetensors", Format::Safetensors, false),
-    ("model.safetensors.index.json", Format::Safetensors, true),
-    ("pytorch_model.bin", Format::Torch, false),
-    ("pytorch_model.bin.index.json", Format::Torch, true),
-];
+const SINGLE_FILES: [(&str, Format); 2] =
+    [("model.safetensors", Format::Safetensors), ("pytorch_model.bin", Format::Torch)];
 
-/// The files of weights with all tensors in them.
+/// The files of weights and all tensors in them.
 pub(super) struct Shards<'a> {
-    /// The file that says what there is: the index, or the only file.
+    /// The index, or the only file, as errors name it.
     pub(super) file: String,
     /// Open files with their names, without the folder.
     pub(super) readers: Vec<(String, FileReader<'a>)>,
-    /// Each tensor with the number of its file.
+    /// Each tensor with the index of its reader.
     pub(super) tensors: BTreeMap<String, (usize, Entry)>,
 }
 
 /// An index as `save_pretrained` writes it.
 #[derive(Deserialize)]
 struct Index {
-    /// File of each tensor.
+    /// File names by tensor.
     weight_map: BTreeMap<String, String>,
 }
 
 impl<'a> Shards<'a> {
-    /// Opens the weights of a checkpoint and reads their tables.
-    ///
-    /// # Errors
-    /// When none of the forms is there, a file is missing or damaged, or the index and a file disagree.
     pub(super) fn open(files: &'a CheckpointFiles) -> Result<Self, LoadError> {
-        let form = FORMS.into_iter().find(|(file, ..)| files.has(file));
-        let (file, format, is_index) = form.ok_or_else(|| {
-            files.missing(FORMS[0].0, "; its sharded form or a pytorch_model.bin would do as well")
-        })?;
-        if is_index {
-            return Self::indexed(files, file, format);
+        for (file, format) in SINGLE_FILES {
+            if files.has(file) {
+                return Self::single(files, file, format);
+            }
+            let index = format!("{file}.index.json");
+            if files.has(&index) {
+                return Self::indexed(files, &index, format);
+            }
         }
-        Self::single(files, file, format)
+        Err(files.missing(SINGLE_FILES[0].0, "; its sharded form or a pytorch_model.bin would do as well"))
     }
 
-    /// Opens one file of safetensors, whatever its name.
-    ///
-    /// # Errors
-    /// When it is missing or damaged.
+    /// Opens one safetensors file, whatever its name.
     pub(super) fn open_file(files: &'a CheckpointFiles, file: &str) -> Result<Self, LoadError> {
         Self::single(files, file, Format::Safetensors)
     }
@@ -75,8 +64,7 @@ impl<'a> Shards<'a> {
 
     fn indexed(files: &'a CheckpointFiles, file: &str, format: Format) -> Result<Self, LoadError> {
         let index_name = files.name_of(file);
-        let index: Index = serde_json::from_slice(&files.require(file)?)
-            .map_err(|error| LoadError::malformed(&index_name, error))?;
+        let index: Index = files.require_json(file)?;
         let mut by_file = BTreeMap::<String, Vec<String>>::new();
         for (tensor, shard) in index.weight_map {
             if !is_plain_name(&shard) {
@@ -87,17 +75,18 @@ impl<'a> Shards<'a> {
         }
         let mut shards = Self { file: index_name, readers: Vec::new(), tensors: BTreeMap::new() };
         for (shard, tensors) in by_file {
-            shards.add(files, shard, (format, tensors))?;
+            shards.add(files, shard, format, tensors)?;
         }
         Ok(shards)
     }
 
-    /// Opens one file, of which the index names these tensors.
+    /// Opens one file, in which the index places these tensors.
     fn add(
         &mut self,
         files: &'a CheckpointFiles,
         shard: String,
-        (format, tensors): (Format, Vec<String>),
+        format: Format,
+        tensors: Vec<String>,
     ) -> Result<(), LoadError> {
         if !files.has(&shard) {
             let first = tensors.first().map_or("", String::as_str);
@@ -139,7 +128,7 @@ fn open<'a>(
     Ok((reader, table))
 }
 
-/// Whether it names a file of the same folder and nothing else.
+/// Whether it names a file of the same folder.
 fn is_plain_name(name: &str) -> bool {
     let has_separator = name.contains(['/', '\\', '\0']);
     !has_separator && !matches!(name, "" | "." | "..")

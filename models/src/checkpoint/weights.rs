@@ -1,4 +1,4 @@
-//! Named tensors of a checkpoint, checked against the shapes that the configuration promises.
+//! Named tensors of a checkpoint, checked against the expected shapes.
 
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
@@ -6,19 +6,19 @@ use half::{bf16, f16};
 use super::convert::{self, ConvertError, Element};
 use super::reader::FileReader;
 use super::shards::Shards;
-use super::table::{Entry, StoredType};
+use super::table::{Entry, FloatType, StoredType};
 use super::{CheckpointFiles, LoadError};
 
 /// The weights of a checkpoint, still in their files.
 pub struct Weights<'a> {
     shards: Shards<'a>,
-    place: &'a CheckpointFiles,
+    checkpoint: &'a CheckpointFiles,
 }
 
-/// What the tables of all files say, without reading a weight.
+/// What the tables of all files say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightSummary {
-    /// The files, without the folder.
+    /// Names of the files, without the folder.
     pub files: Vec<String>,
     /// Element types in the files, such as `f32`, most weights first.
     pub stored: Vec<String>,
@@ -27,40 +27,32 @@ pub struct WeightSummary {
 }
 
 impl<'a> Weights<'a> {
-    /// Opens the weights of a checkpoint. Nothing is read but the tables of tensors.
-    ///
-    /// # Errors
-    /// When a file is missing, cut off or not what its name says.
+    /// Opens the weights of a checkpoint and reads only their tables.
     pub fn open(files: &'a CheckpointFiles) -> Result<Self, LoadError> {
-        Ok(Self { shards: Shards::open(files)?, place: files })
+        Ok(Self { shards: Shards::open(files)?, checkpoint: files })
     }
 
-    /// Opens one file of safetensors, such as an adapter's.
-    ///
-    /// # Errors
-    /// When it is missing, cut off or not what its name says.
+    /// Opens one safetensors file, such as an adapter's.
     pub fn open_file(files: &'a CheckpointFiles, file: &str) -> Result<Self, LoadError> {
-        Ok(Self { shards: Shards::open_file(files, file)?, place: files })
+        Ok(Self { shards: Shards::open_file(files, file)?, checkpoint: files })
     }
 
-    /// Whether tensors are stand-ins of one zero each, see [`CheckpointFiles::tables_only`].
+    /// Whether tensors are placeholders of zeros, see [`CheckpointFiles::tables_only`].
     pub fn stands_in(&self) -> bool {
-        self.place.reads_tables_only()
+        self.checkpoint.reads_tables_only()
     }
 
-    /// Whether there is such a tensor.
     pub fn has(&self, name: &str) -> bool {
         self.shards.tensors.contains_key(name)
     }
 
-    /// The shape of a tensor, where there is such a one.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.shards.tensors.get(name).map(|(_, entry)| entry.shape.as_slice())
     }
 
-    /// Names of all tensors.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.shards.tensors.keys().map(String::as_str)
+    /// Names and shapes of all tensors.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.shards.tensors.iter().map(|(name, (_, entry))| (name.as_str(), entry.shape.as_slice()))
     }
 
     /// Number of weights in the files, counted once where they are shared.
@@ -68,7 +60,6 @@ impl<'a> Weights<'a> {
         self.distinct().map(|entry| entry.elements() as u64).sum()
     }
 
-    /// What the tables say.
     pub fn summary(&self) -> WeightSummary {
         let mut counts = Vec::<(&str, usize)>::new();
         for entry in self.distinct() {
@@ -86,11 +77,11 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// One tensor, converted to `dtype` (f32, f16 or bf16) on `device`.
+    /// Reads one tensor, converted to `dtype` (f32, f16 or bf16), to `device`.
     ///
     /// # Errors
-    /// When it is missing, has another shape, is stored as something else than these types, or holds numbers that are
-    /// not finite.
+    /// When it is missing, has another shape, is stored in another type than these three, or holds a number that is not
+    /// finite.
     pub fn tensor(
         &self,
         name: &str,
@@ -103,28 +94,31 @@ impl<'a> Weights<'a> {
             name: name.to_owned(),
         })?;
         let (file_name, reader) = &self.shards.readers[*file];
-        let wrong = |reason: String| LoadError::tensor(self.place.name_of(file_name), name, reason);
+        let wrong = |reason: String| LoadError::tensor(self.checkpoint.name_of(file_name), name, reason);
         if entry.shape != shape {
             return Err(wrong(format!("shape {:?} instead of {shape:?}", entry.shape)));
         }
-        if let StoredType::Other(other) = &entry.stored {
-            return Err(wrong(format!("element type {other} is none of F32, F16 and BF16")));
-        }
-        if self.place.reads_tables_only() {
-            // One zero, seen everywhere.
+        let stored = match &entry.stored {
+            StoredType::Float(stored) => *stored,
+            StoredType::Other(other) => {
+                return Err(wrong(format!("element type {other} is none of F32, F16 and BF16")));
+            }
+        };
+        if self.checkpoint.reads_tables_only() {
+            // One zero, broadcast.
             let zero = Tensor::zeros((), dtype, device).and_then(|zero| zero.broadcast_as(shape));
             return zero.map_err(|error| wrong(error.to_string()));
         }
         match dtype {
-            DType::F32 => read::<f32>(reader, entry, device),
-            DType::F16 => read::<f16>(reader, entry, device),
-            DType::BF16 => read::<bf16>(reader, entry, device),
+            DType::F32 => read::<f32>(reader, entry, stored, device),
+            DType::F16 => read::<f16>(reader, entry, stored, device),
+            DType::BF16 => read::<bf16>(reader, entry, stored, device),
             other => Err(format!("weights are never {}", other.as_str())),
         }
         .map_err(wrong)
     }
 
-    /// All tensors, those that share their place in a file once.
+    /// All tensors; of those that share their place in a file only one.
     fn distinct(&self) -> impl Iterator<Item = &Entry> {
         let mut places = std::collections::HashSet::new();
         let tensors = self.shards.tensors.values();
@@ -132,12 +126,17 @@ impl<'a> Weights<'a> {
     }
 }
 
-fn read<T: Element>(reader: &FileReader<'_>, entry: &Entry, device: &Device) -> Result<Tensor, String> {
+fn read<T: Element>(
+    reader: &FileReader<'_>,
+    entry: &Entry,
+    stored: FloatType,
+    device: &Device,
+) -> Result<Tensor, String> {
     let numbers = match &entry.strides {
-        None => convert::read::<T>(reader, (entry.offset, entry.elements()), &entry.stored),
-        Some(strides) => gather(reader, entry, strides)
+        None => convert::read::<T>(reader, entry.offset, entry.elements(), stored),
+        Some(strides) => gather(reader, entry, strides, stored.size())
             .map_err(ConvertError::Read)
-            .and_then(|bytes| convert::from_bytes(&bytes, &entry.stored)),
+            .and_then(|bytes| convert::from_bytes(&bytes, stored)),
     };
     let numbers = numbers.map_err(|error| match error {
         ConvertError::Read(error) => format!("cannot be read: {error}"),
@@ -149,9 +148,13 @@ fn read<T: Element>(reader: &FileReader<'_>, entry: &Entry, device: &Device) -> 
     Tensor::from_vec(numbers, entry.shape.as_slice(), device).map_err(|error| error.to_string())
 }
 
-/// The bytes of a tensor whose elements do not lie one behind the other, put in order.
-fn gather(reader: &FileReader<'_>, entry: &Entry, strides: &[usize]) -> std::io::Result<Vec<u8>> {
-    let size = entry.stored.size().unwrap_or(1);
+/// The bytes of a tensor that is not contiguous, in order; `size` is that of an element.
+fn gather(
+    reader: &FileReader<'_>,
+    entry: &Entry,
+    strides: &[usize],
+    size: usize,
+) -> std::io::Result<Vec<u8>> {
     let span =
         entry.shape.iter().zip(strides).map(|(&count, &stride)| (count.max(1) - 1) * stride).sum::<usize>();
     let source = reader.part(entry.offset, ((span + 1) * size) as u64)?;
@@ -159,7 +162,7 @@ fn gather(reader: &FileReader<'_>, entry: &Entry, strides: &[usize]) -> std::io:
     let mut index = vec![0; entry.shape.len()];
     for _ in 0..entry.elements() {
         let at = index.iter().zip(strides).map(|(&index, &stride)| index * stride).sum::<usize>() * size;
-        bytes.extend_from_slice(source.get(at..at + size).unwrap_or_default());
+        bytes.extend_from_slice(&source[at..at + size]);
         for (position, &count) in index.iter_mut().zip(&entry.shape).rev() {
             *position += 1;
             if *position < count {
@@ -186,8 +189,9 @@ mod tests {
             (&[3], &[0], 2, &[2.0, 2.0, 2.0]),
         ] {
             let (shape, strides) = (shape.to_vec(), Some(strides.to_vec()));
-            let entry = Entry { stored: StoredType::F32, shape, strides, offset: 4 * offset };
-            let tensor = read::<f32>(&reader, &entry, &Device::Cpu).unwrap();
+            let entry =
+                Entry { stored: StoredType::Float(FloatType::F32), shape, strides, offset: 4 * offset };
+            let tensor = read::<f32>(&reader, &entry, FloatType::F32, &Device::Cpu).unwrap();
             assert_eq!(tensor.dims(), entry.shape);
             assert_eq!(tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap(), want, "{entry:?}");
         }

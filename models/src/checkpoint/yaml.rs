@@ -1,24 +1,21 @@
-//! Single values of a YAML file of settings, such as the `config.yaml` of the paper's trainer.
+//! Finds single values in a YAML file of settings, such as the `config.yaml` of the paper's trainer.
 //!
-//! Only the parser's events are looked at: nothing is built from them, and aliases are not followed, so that a hostile
-//! file costs no more than reading it.
+//! It reads the parser's events, builds nothing from them and follows no aliases, so that a hostile file costs no more than
+//! reading it.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-/// The section that a value is preferred from, when several have the key.
+/// The section whose value is taken when several sections have the key.
 const PREFERRED: &str = "model_args";
 
-/// A list or mapping that the parser is in.
+/// A list or mapping that encloses the current event.
 enum Level {
     List,
-    /// With the key whose value comes next, if one does.
+    /// With the key whose value comes next; `None` if a key comes next.
     Mapping(Option<String>),
 }
 
-/// The value of `key` at the top or one level below; `None` where there is none, or it is null.
-///
-/// # Errors
-/// When the text is no YAML.
+/// The value of `key` at the top or one level below; `None` if there is none or it is null.
 pub(super) fn find(text: &str, key: &str) -> Result<Option<String>, String> {
     let mut levels = Vec::new();
     let mut found = Vec::<(Option<String>, String)>::new();
@@ -41,7 +38,7 @@ pub(super) fn find(text: &str, key: &str) -> Result<Option<String>, String> {
                 }
                 passed(&mut levels, Some(&text));
             }
-            // One document is all that a file of settings has.
+            // Only the first document is read.
             Event::DocumentEnd => break,
             _ => {}
         }
@@ -54,7 +51,7 @@ pub(super) fn find(text: &str, key: &str) -> Result<Option<String>, String> {
     Ok(found.into_iter().min_by_key(|(section, _)| rank(section)).map(|(_, value)| value))
 }
 
-/// Where a value that comes now stands, if it is one of `key`: in a section, or (inner `None`) at the top.
+/// Whether the next value is one of `key`: `Some(Some(section))`, `Some(None)` at the top, or `None`.
 fn section<'l>(levels: &'l [Level], key: &str) -> Option<Option<&'l str>> {
     match levels {
         [Level::Mapping(Some(at))] if at == key => Some(None),
@@ -63,7 +60,7 @@ fn section<'l>(levels: &'l [Level], key: &str) -> Option<Option<&'l str>> {
     }
 }
 
-/// Something ended in the innermost level: it was a key if one was due, else a value.
+/// Records that a key or a value of the innermost level has ended.
 fn passed(levels: &mut [Level], text: Option<&str>) {
     if let Some(Level::Mapping(key)) = levels.last_mut() {
         *key = match key {

@@ -1,16 +1,14 @@
-//! `config.json` of a T5 checkpoint, validated.
+//! Reads and checks the `config.json` of a T5 checkpoint.
 
 use serde::Deserialize;
 
-use crate::checkpoint::{CheckpointFiles, LoadError};
+use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_sizes};
 use crate::ops::Activation;
-
-const FILE: &str = "config.json";
 
 /// Shape of a T5. All sizes are at least 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct T5Config {
-    /// Size of the embedding table; may exceed what the tokenizer knows.
+    /// Rows of the embedding table; may exceed the tokenizer's ids.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub d_model: usize,
@@ -18,28 +16,24 @@ pub struct T5Config {
     pub d_kv: usize,
     /// Width of the feed-forward layers.
     pub d_ff: usize,
-    /// Encoder layers.
+    /// Layers of the encoder.
     pub num_layers: usize,
-    /// Decoder layers.
     pub num_decoder_layers: usize,
-    /// Heads.
     pub num_heads: usize,
     /// Buckets of relative positions.
     pub num_buckets: usize,
     /// Distance from which on positions share a bucket.
     pub max_distance: usize,
-    /// Epsilon of the normalisation layers.
     pub layer_norm_epsilon: f64,
     /// Activation of the feed-forward layers.
     pub activation: Activation,
     /// Whether the feed-forward layers have a gate.
     pub gated: bool,
-    /// Whether hidden states are divided by `sqrt(d_model)` before a stored head; a head that is the embedding
-    /// table itself always has it.
+    /// Whether hidden states are divided by `sqrt(d_model)` before a stored head. Before a head that is the embedding table
+    /// they always are.
     pub scale_stored_head: bool,
     /// First token of every decoder sequence.
     pub decoder_start_token_id: u32,
-    /// Ids that end a sequence.
     pub eos_token_ids: Vec<u32>,
 }
 
@@ -61,29 +55,16 @@ struct Stored {
     scale_decoder_outputs: Option<bool>,
     decoder_start_token_id: Option<u32>,
     pad_token_id: Option<u32>,
-    eos_token_id: Option<OneOrMany>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(u32),
-    Many(Vec<u32>),
+    eos_token_id: Option<TokenIds>,
 }
 
 impl T5Config {
-    /// Reads and checks `config.json`.
-    ///
-    /// # Errors
-    /// When a field is missing or has a value that no T5 has.
     pub fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
-        let file = files.name_of(FILE);
-        let stored: Stored = serde_json::from_slice(&files.require(FILE)?)
-            .map_err(|error| LoadError::malformed(&file, error))?;
-        Self::check(stored).map_err(|(field, reason)| LoadError::field(file, field, reason))
+        Self::check(files.require_json(CONFIG_FILE)?)
+            .map_err(|(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason))
     }
 
-    fn check(stored: Stored) -> Result<Self, (&'static str, String)> {
+    fn check(stored: Stored) -> Result<Self, FieldError> {
         let (activation, gated) = feed_forward(stored.feed_forward_proj.as_deref().unwrap_or("relu"))?;
         let config = Self {
             vocab_size: stored.vocab_size,
@@ -100,22 +81,16 @@ impl T5Config {
             gated,
             scale_stored_head: stored.scale_decoder_outputs.or(stored.tie_word_embeddings).unwrap_or(true),
             decoder_start_token_id: stored.decoder_start_token_id.or(stored.pad_token_id).unwrap_or(0),
-            eos_token_ids: match stored.eos_token_id {
-                None => vec![1],
-                Some(OneOrMany::One(id)) => vec![id],
-                Some(OneOrMany::Many(ids)) => ids,
-            },
+            eos_token_ids: stored.eos_token_id.map_or_else(|| vec![1], TokenIds::into_vec),
         };
         config.check_sizes()?;
         Ok(config)
     }
 
-    fn check_sizes(&self) -> Result<(), (&'static str, String)> {
-        /// No T5 comes near; beyond it sizes multiply past what memory and integers hold.
-        const SIZE_MAX: usize = 1 << 24;
-        /// The bias of every distance is kept for every head; the original has 128.
+    fn check_sizes(&self) -> Result<(), FieldError> {
+        /// A bias is stored for every distance and head; the original has 128.
         const DISTANCE_MAX: usize = 1 << 16;
-        let sizes = [
+        check_sizes(&[
             ("vocab_size", self.vocab_size),
             ("d_model", self.d_model),
             ("d_kv", self.d_kv),
@@ -124,10 +99,7 @@ impl T5Config {
             ("num_decoder_layers", self.num_decoder_layers),
             ("num_heads", self.num_heads),
             ("relative_attention_max_distance", self.max_distance),
-        ];
-        if let Some(&(field, size)) = sizes.iter().find(|&&(_, size)| size == 0 || size > SIZE_MAX) {
-            return Err((field, format!("{size} is out of range")));
-        }
+        ])?;
         if self.max_distance > DISTANCE_MAX {
             let reason = format!("{} is out of range", self.max_distance);
             return Err(("relative_attention_max_distance", reason));
@@ -150,12 +122,12 @@ impl T5Config {
     }
 }
 
-fn feed_forward(name: &str) -> Result<(Activation, bool), (&'static str, String)> {
+fn feed_forward(name: &str) -> Result<(Activation, bool), FieldError> {
     let (gated, activation) =
         name.strip_prefix("gated-").map_or((false, name), |activation| (true, activation));
     let activation = match (activation, gated) {
         ("relu", _) => Activation::Relu,
-        // Hugging Face means the approximation when it says `gated-gelu`.
+        // Hugging Face uses the approximation for `gated-gelu`.
         ("gelu", true) | ("gelu_new", _) => Activation::GeluNew,
         ("silu" | "swish", _) => Activation::Silu,
         _ => return Err(("feed_forward_proj", format!("`{name}` is not supported"))),
@@ -175,7 +147,7 @@ mod tests {
         });
         let change: serde_json::Map<String, serde_json::Value> = serde_json::from_str(change).unwrap();
         config.as_object_mut().unwrap().extend(change);
-        std::fs::write(folder.path().join(FILE), config.to_string()).unwrap();
+        std::fs::write(folder.path().join(CONFIG_FILE), config.to_string()).unwrap();
         T5Config::read(&CheckpointFiles::folder(folder.path()).unwrap())
     }
 

@@ -1,12 +1,11 @@
-//! The removal of spaces before punctuation that Hugging Face calls `clean_up_tokenization_spaces`, and what it
-//! means for text that is shown while it grows.
+//! Removes spaces before punctuation (`clean_up_tokenization_spaces` of Hugging Face), and tells which part of a growing text
+//! that leaves unchanged.
 //!
-//! Invariant: the settled part of a cleaned text is a beginning of every cleaned text that it can grow into.
+//! Invariant: the settled part of a cleaned text is a prefix of every cleaned text that it can grow into.
 
 use super::python;
 
-/// What is replaced, in this order, each once over the whole text
-/// (`PreTrainedTokenizerBase.clean_up_tokenization`).
+/// Replacements in order, each over the whole text (`PreTrainedTokenizerBase.clean_up_tokenization`).
 const REPLACEMENTS: [(&str, &str); 10] = [
     (" .", "."),
     (" ?", "?"),
@@ -20,11 +19,10 @@ const REPLACEMENTS: [(&str, &str); 10] = [
     (" 're", "'re"),
 ];
 
-/// What may stand between a space and the end of a text while that space can still be removed. Those with
-/// two spaces are there because ` n ' t` first becomes ` n't`.
+/// Texts between a space and the end of a text with which that space can still be removed. Those with a second space are
+/// needed because ` n ' t` first becomes ` n't`.
 const PENDING: [&str; 8] = ["", "'", "'v", "'r", "n", "n ", "n'", "n '"];
 
-/// The text without spaces before punctuation.
 pub(super) fn clean_up(text: &str) -> String {
     REPLACEMENTS.iter().fold(
         text.to_owned(),
@@ -34,11 +32,11 @@ pub(super) fn clean_up(text: &str) -> String {
     )
 }
 
-/// How many bytes of a decoded text stay as they are: all but an unfinished character, white space that a later
-/// piece may remove, and what stands after such white space.
+/// Bytes of a decoded text that cannot change any more: all but an unfinished character, white space that a later piece may
+/// remove, and what follows such white space.
 ///
 /// * `cleaned`: whether the text went through [`clean_up`]
-/// * `stripped`: whether white space at its end was dropped, so that it can reappear
+/// * `stripped`: whether white space at its end was removed, so that it can reappear
 pub(super) fn settled_len(text: &str, cleaned: bool, stripped: bool) -> usize {
     let whole = text.trim_end_matches('\u{FFFD}');
     let without_space = if stripped { whole.trim_end_matches(python::is_space) } else { whole };
@@ -56,18 +54,18 @@ fn pending_from(text: &str) -> usize {
     spaces.fold(apostrophe, usize::min)
 }
 
-/// Characters of what is replaced.
+/// All characters of the replaced texts.
 const REPLACED: &str = " .?!,'ntmsver";
 
-/// Whether a text can be decoded in two parts: no character is split, no number, and no replacement reaches over the
-/// place. One that did would hold the characters on both sides of it.
+/// Whether a text can be decoded in two parts: the cut splits no character and no number, and no replacement crosses it. A
+/// replacement that did would contain the characters on both sides.
 pub(super) fn can_cut(before: &str, after: &str, cleaned: bool) -> bool {
     let (Some(left), Some(right)) = (before.chars().next_back(), after.chars().next()) else { return false };
     if right == '\u{FFFD}' || left.is_numeric() && right.is_numeric() {
         return false;
     }
     let holds = |character| REPLACED.contains(character);
-    // Of all that begins with a space only ` n't` goes on with a letter.
+    // Of the replaced texts that begin with a space, only ` n't` continues with a letter.
     !cleaned || !holds(left) || !holds(right) || left == ' ' && right.is_alphabetic() && right != 'n'
 }
 

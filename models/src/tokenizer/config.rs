@@ -1,13 +1,10 @@
-//! `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json`, checked and merged.
-//!
-//! In: the files as `save_pretrained` writes them; each may be missing. Out: [`TokenizerConfig`]. Not here: what
-//! the tokens mean to a model.
+//! Reads, checks and merges `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json`, each of which may be
+//! missing.
 
 use std::collections::BTreeMap;
 
 use ntl_core::engine::NumberEncoding;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
@@ -17,10 +14,10 @@ pub(super) const CONFIG_FILE: &str = "tokenizer_config.json";
 const SPECIAL_FILE: &str = "special_tokens_map.json";
 const ADDED_FILE: &str = "added_tokens.json";
 
-/// How many `<extra_id_*>` a T5 tokenizer has when its files do not say.
+/// Number of `<extra_id_*>` of a T5 tokenizer whose files do not contain it.
 const EXTRA_IDS: u32 = 100;
 
-/// A token that stands beside the model's own pieces.
+/// A token besides the model's own pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AddedToken {
     pub(super) id: u32,
@@ -28,23 +25,22 @@ pub(super) struct AddedToken {
     pub(super) special: bool,
 }
 
-/// What the files say.
 #[derive(Debug)]
-pub(super) struct TokenizerConfig {
+pub(crate) struct TokenizerConfig {
     /// The Python class, such as `T5Tokenizer`.
     pub(super) class: Option<String>,
     pub(super) clean_up: bool,
     pub(super) model_max_length: Option<usize>,
     pub(super) extra_ids: u32,
-    pub(super) eos: Option<String>,
-    pub(super) pad: Option<String>,
-    /// Every token that decoding leaves out, those two included.
+    /// Special tokens by purpose, such as `bos_token`.
+    pub(crate) named: BTreeMap<String, String>,
+    /// Every token that decoding leaves out.
     pub(super) special: Vec<String>,
     /// Tokens with ids of their own, by name.
     pub(super) added: BTreeMap<String, AddedToken>,
 }
 
-/// A special token, which the files write as a string or as an object.
+/// A special token, as a string or an object.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum TokenText {
@@ -62,10 +58,13 @@ impl TokenText {
 
 #[derive(Debug, Default, Deserialize)]
 struct SpecialFields {
-    eos_token: Option<TokenText>,
-    pad_token: Option<TokenText>,
-    unk_token: Option<TokenText>,
     bos_token: Option<TokenText>,
+    eos_token: Option<TokenText>,
+    unk_token: Option<TokenText>,
+    sep_token: Option<TokenText>,
+    pad_token: Option<TokenText>,
+    cls_token: Option<TokenText>,
+    mask_token: Option<TokenText>,
     additional_special_tokens: Option<Vec<TokenText>>,
 }
 
@@ -88,24 +87,31 @@ struct AddedFields {
 }
 
 impl TokenizerConfig {
-    /// # Errors
-    /// When a file cannot be read as what it is, or names a kind of tokenizer that is not served.
-    pub(super) fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
-        let fields: ConfigFields = read_json(files, CONFIG_FILE)?.unwrap_or_default();
-        let fallback: SpecialFields = read_json(files, SPECIAL_FILE)?.unwrap_or_default();
-        let ids: BTreeMap<String, u32> = read_json(files, ADDED_FILE)?.unwrap_or_default();
+    pub(crate) fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
+        let fields: ConfigFields = files.json(CONFIG_FILE)?.unwrap_or_default();
+        let fallback: SpecialFields = files.json(SPECIAL_FILE)?.unwrap_or_default();
+        let ids: BTreeMap<String, u32> = files.json(ADDED_FILE)?.unwrap_or_default();
         let refuse = |field: &str, reason: &str| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
         let extra_ids = fields.extra_ids.unwrap_or(EXTRA_IDS);
         if extra_ids > ID_MAX {
             return Err(refuse("extra_ids", &format!("{extra_ids} is more than {ID_MAX}")));
         }
-        let special = merge(fields.special, fallback);
-        let name = |token: &Option<TokenText>| match token {
-            Some(TokenText::Bare(content) | TokenText::Described { content }) => Some(content.clone()),
-            None => None,
-        };
-        let (eos, pad) = (name(&special.eos_token), name(&special.pad_token));
-        let special = all_of(special);
+        let (first, second) = (fields.special, fallback);
+        let named = [
+            ("eos_token", first.eos_token.or(second.eos_token)),
+            ("pad_token", first.pad_token.or(second.pad_token)),
+            ("unk_token", first.unk_token.or(second.unk_token)),
+            ("bos_token", first.bos_token.or(second.bos_token)),
+            ("sep_token", first.sep_token.or(second.sep_token)),
+            ("cls_token", first.cls_token.or(second.cls_token)),
+            ("mask_token", first.mask_token.or(second.mask_token)),
+        ];
+        let named = named.map(|(purpose, token)| (purpose, token.map(TokenText::into_text)));
+        let additional =
+            first.additional_special_tokens.or(second.additional_special_tokens).unwrap_or_default();
+        // Decoding shows separators, class tokens and masks.
+        let hidden = named[..4].iter().filter_map(|(_, token)| token.clone());
+        let special: Vec<String> = hidden.chain(additional.into_iter().map(TokenText::into_text)).collect();
         let mut added: BTreeMap<_, _> =
             ids.into_iter().map(|(name, id)| (name, AddedToken { id, special: false })).collect();
         for (id, token) in fields.added_tokens_decoder.unwrap_or_default() {
@@ -116,19 +122,20 @@ impl TokenizerConfig {
         }
         let class = fields.tokenizer_class;
         Ok(Self {
-            // Transformers 4.42 cleans up unless told otherwise; for other families that was never meant.
+            // The default of transformers 4.42 is to clean up, which only suits T5.
             clean_up: fields.clean_up_tokenization_spaces.unwrap_or(is_t5(class.as_deref())),
             model_max_length: fields.model_max_length.as_ref().and_then(length),
             class,
             extra_ids,
-            eos,
-            pad,
+            named: named
+                .into_iter()
+                .filter_map(|(purpose, token)| Some((purpose.to_owned(), token?)))
+                .collect(),
             special,
             added,
         })
     }
 
-    /// How the class writes numbers.
     pub(super) fn number_encoding(&self) -> NumberEncoding {
         match self.class.as_deref() {
             Some("T5Custom_Tokenizer") => NumberEncoding::Digits,
@@ -144,7 +151,7 @@ impl TokenizerConfig {
     }
 }
 
-/// Also where nothing is said: folders with a bare `spiece.model` are T5 checkpoints.
+/// No class at all counts as T5: folders with a bare `spiece.model` are T5 checkpoints.
 fn is_t5(class: Option<&str>) -> bool {
     let classes = [
         "T5Tokenizer",
@@ -163,27 +170,6 @@ fn length(number: &serde_json::Number) -> Option<usize> {
         .as_u64()
         .filter(|&length| (1..=u64::from(u32::MAX)).contains(&length))
         .map(|length| length as usize)
-}
-
-fn merge(first: SpecialFields, second: SpecialFields) -> SpecialFields {
-    SpecialFields {
-        eos_token: first.eos_token.or(second.eos_token),
-        pad_token: first.pad_token.or(second.pad_token),
-        unk_token: first.unk_token.or(second.unk_token),
-        bos_token: first.bos_token.or(second.bos_token),
-        additional_special_tokens: first.additional_special_tokens.or(second.additional_special_tokens),
-    }
-}
-
-fn all_of(fields: SpecialFields) -> Vec<String> {
-    let named = [fields.eos_token, fields.pad_token, fields.unk_token, fields.bos_token];
-    let additional = fields.additional_special_tokens.unwrap_or_default();
-    named.into_iter().flatten().chain(additional).map(TokenText::into_text).collect()
-}
-
-fn read_json<T: DeserializeOwned>(files: &CheckpointFiles, file: &str) -> Result<Option<T>, LoadError> {
-    let Some(bytes) = files.read(file)? else { return Ok(None) };
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| LoadError::malformed(files.name_of(file), error))
 }
 
 #[cfg(test)]
@@ -220,7 +206,7 @@ mod tests {
             (ADDED_FILE, r#"{"<b>": 8, "<c>": 9}"#),
         ])
         .unwrap();
-        assert_eq!((config.eos.as_deref(), config.pad.as_deref()), (Some("</s>"), Some("<pad>")));
+        assert_eq!((&*config.named["eos_token"], &*config.named["pad_token"]), ("</s>", "<pad>"));
         assert_eq!(config.number_encoding(), NumberEncoding::Digits);
         assert_eq!(config.special, ["</s>", "<pad>", "<b>"]);
         let added: Vec<_> = config.added.iter().map(|(name, t)| (name.as_str(), t.id, t.special)).collect();

@@ -1,45 +1,38 @@
-//! Tokenizers that come as a `tokenizer.json`, run by the `tokenizers` crate.
-//!
-//! Special tokens at the ends are what the file's post-processor adds. Not here: the clean-up of spaces.
+//! Runs a `tokenizer.json` with the `tokenizers` crate. The file's post-processor adds special tokens at the ends.
 
 use serde_json::Value;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use super::EncodeError;
-use super::pieces::{Piece, PieceKind, PieceTable, Spelling, Token, named_byte};
+use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling, named_byte};
 
 pub(super) const LIBRARY_FILE: &str = "tokenizer.json";
 
-/// A tokenizer of the library.
 pub(super) struct LibraryTokenizer {
     inner: tokenizers::Tokenizer,
 }
 
 impl LibraryTokenizer {
-    /// # Errors
-    /// When the file is missing or the library refuses it.
     pub(super) fn open(files: &CheckpointFiles) -> Result<(Self, PieceTable), LoadError> {
         let bytes = files.require(LIBRARY_FILE)?;
         let malformed = |reason: String| LoadError::malformed(files.name_of(LIBRARY_FILE), reason);
         let mut inner =
             tokenizers::Tokenizer::from_bytes(&*bytes).map_err(|error| malformed(error.to_string()))?;
-        // The file may carry the settings of the last training run; a server decides about lengths itself.
+        // The file may contain limits of the training run; the server has its own.
         inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
         inner.with_padding(None);
         let table = piece_table(&inner).map_err(malformed)?;
         Ok((Self { inner }, table))
     }
 
-    /// # Errors
-    /// When the model has no token for a part of `text`, not even an unknown one.
-    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, EncodeError> {
+    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Segment>, EncodeError> {
         let encoding = self.inner.encode_fast(text, add_special_tokens).map_err(EncodeError::Library)?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens());
-        Ok(tokens.map(|(&id, text)| Token { id, text: text.clone() }).collect())
+        Ok(tokens.map(|(&id, text)| Segment { id, text: text.clone() }).collect())
     }
 
-    /// The text of `ids`, special tokens left out; `None` when the file's decoder fails.
+    /// The text of `ids` without special tokens; `None` when the file's decoder fails.
     pub(super) fn decode(&self, ids: &[u32]) -> Option<String> {
         self.inner.decode(ids, true).ok()
     }
@@ -66,7 +59,7 @@ fn piece_table(inner: &tokenizers::Tokenizer) -> Result<PieceTable, String> {
     PieceTable::new(pieces.chain(added), spelling)
 }
 
-/// Whether a string stands anywhere in the decoder's description: the type of a part, or a pattern it replaces.
+/// Whether `word` is a string anywhere in the decoder's description: the type of a part, or a pattern that it replaces.
 fn mentions(description: &Value, word: &str) -> bool {
     match description {
         Value::String(text) => text == word,

@@ -1,11 +1,10 @@
-//! Text to token ids and back, exactly as the checkpoint's own Python tokenizer does it.
+//! Text to token ids and back, exactly as the checkpoint's own Python tokenizer.
 //!
-//! In: a checkpoint with a `tokenizer.json`, or with the `spiece.model` that the slow T5 tokenizers leave.
-//! Out: [`Tokenizer`]. Not here: the number grammar over pieces.
+//! In: a checkpoint with a `tokenizer.json`, or with the `spiece.model` of a slow T5 tokenizer. Out: [`Tokenizer`].
 
 mod cleanup;
 mod config;
-mod human;
+mod decode;
 mod library;
 mod open;
 mod pieces;
@@ -19,29 +18,29 @@ use std::collections::BTreeMap;
 use ntl_core::Prompt;
 use ntl_core::engine::NumberEncoding;
 use ntl_core::numbers::{NumberPiece, python};
-use ntl_core::text::TextDecoder;
 
 use crate::chat::ChatTemplate;
 
-pub use human::{Answer, Faults, HumanReadable};
+#[cfg(test)]
+pub(crate) use config::TokenizerConfig;
 
-use self::library::LibraryTokenizer;
-use self::pieces::{PieceKind, PieceTable, SPACE_MARK, Token};
-use self::sentencepiece::PrefixIndex;
-use self::slow::SlowTokenizer;
-use self::xval::Extracted;
+use library::LibraryTokenizer;
+use pieces::{PieceKind, PieceTable, SPACE_MARK, Segment};
+use sentencepiece::PrefixIndex;
+use slow::SlowTokenizer;
+use xval::ExtractedNumbers;
 
-/// A text that the tokenizer cannot write in its vocabulary.
+/// Why a text cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// A `tokenizer.json` has no token for a part of it.
+    /// The vocabulary of a `tokenizer.json` has no token for a part of it.
     #[error("text cannot be tokenized")]
     Library(#[source] tokenizers::Error),
-    /// It holds what stands for numbers in this vocabulary, with no number to it.
+    /// It contains the placeholder of numbers, for which it has no value.
     #[error("text must not contain `{0}`, which this model puts in the place of numbers")]
     NumberMark(&'static str),
-    /// A number in it is longer than any prompt, or beyond single precision. Holds how it begins.
+    /// A number in it is longer than any prompt, or beyond single precision. The string is its beginning.
     #[error("the number {0} is too large for this model")]
     NumberTooLarge(String),
 }
@@ -57,7 +56,6 @@ impl EncodeError {
     }
 }
 
-/// The tokenizer of a checkpoint.
 pub struct Tokenizer {
     source: Source,
     table: PieceTable,
@@ -66,11 +64,11 @@ pub struct Tokenizer {
     eos: Option<u32>,
     pad: Option<u32>,
     unknown: Option<u32>,
-    /// What is left alone when numbers are looked for.
+    /// Names of special tokens, which the search for numbers skips.
     special: PrefixIndex,
-    /// Special tokens by what they are for, as far as the files say it.
+    /// Special tokens by purpose, such as `bos_token`.
     named: BTreeMap<String, String>,
-    /// The token beside which numbers stand (xVal).
+    /// xVal: the token that has a value.
     number_token: Option<u32>,
     model_max_length: Option<usize>,
     chat: Option<ChatTemplate>,
@@ -82,19 +80,19 @@ enum Source {
 }
 
 impl Tokenizer {
-    /// The ids of `text`, with those special tokens that the checkpoint was trained with at the ends (`</s>` of
-    /// T5, `<s>` of Llama) if asked for. The names of special tokens inside the text become those tokens.
+    /// The ids of `text`. `add_special_tokens` adds those that the checkpoint was trained with at the ends (`</s>` of T5,
+    /// `<s>` of Llama). Names of special tokens inside the text become those tokens.
     ///
     /// # Errors
-    /// When a `tokenizer.json` has no token for a part of the text, not even an unknown one.
+    /// When the vocabulary has no token for a part of the text, not even an unknown one.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
         Ok(self.encode_prompt(text, add_special_tokens)?.ids().collect())
     }
 
-    /// The same with the value of each number token, where the checkpoint writes numbers so (xVal).
+    /// As [`encode`](Self::encode), with the values of xVal's number tokens.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`]; xVal: also when the text holds a mark of numbers, or too large a number.
+    /// RT and xVal: also when a number is too large; xVal: when the text contains the placeholder of numbers.
     pub fn encode_prompt(&self, text: &str, add_special_tokens: bool) -> Result<Prompt, EncodeError> {
         match (self.numbers, self.number_token) {
             (NumberEncoding::Rt, _) => {
@@ -109,7 +107,7 @@ impl Tokenizer {
                 Ok(self.pieces(&spelled, add_special_tokens)?.into())
             }
             (NumberEncoding::Xval, Some(number_token)) => {
-                let extracted = Extracted::new(text, |number| self.replace_numbers(text, number))?;
+                let extracted = ExtractedNumbers::new(text, |number| self.replace_numbers(text, number))?;
                 let ids = self.pieces(extracted.text(), add_special_tokens)?;
                 Ok(extracted.tokens(&ids, number_token))
             }
@@ -117,7 +115,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text in which numbers are tokens already.
+    /// The ids of a text in which numbers are already tokens.
     fn pieces(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
         let tokens = match &self.source {
             Source::Library(tokenizer) => tokenizer.encode(text, add_special_tokens)?,
@@ -129,8 +127,7 @@ impl Tokenizer {
         })
     }
 
-    /// Replaces every run of digits, with a point and more digits behind it if there are any; names of special
-    /// tokens stay as they are.
+    /// Replaces every number (digits, with an optional point and more digits), but not in names of special tokens.
     fn replace_numbers(&self, text: &str, number: &mut dyn FnMut(&str) -> String) -> String {
         let digits_len = |text: &str| {
             text.find(|character| python::digit_value(character).is_none()).unwrap_or(text.len())
@@ -151,17 +148,15 @@ impl Tokenizer {
         replaced
     }
 
-    /// How many ids it knows: the largest and one. Logits at and beyond this are padding.
+    /// The largest id plus one. Logits at and beyond it are padding.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether it knows no id at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How the checkpoint writes numbers.
     pub fn number_encoding(&self) -> NumberEncoding {
         self.numbers
     }
@@ -173,7 +168,7 @@ impl Tokenizer {
         self.table.text(id)
     }
 
-    /// What an id contributes to a number, for the number grammar.
+    /// The part of a number that an id is, for the number grammar.
     pub fn number_piece(&self, id: u32) -> Option<NumberPiece> {
         if self.number_token == Some(id) {
             return Some(NumberPiece::Head);
@@ -184,7 +179,7 @@ impl Tokenizer {
         }
     }
 
-    /// The token beside which numbers stand (xVal).
+    /// xVal: the token that has a value.
     pub fn number_token(&self) -> Option<u32> {
         self.number_token
     }
@@ -197,9 +192,9 @@ impl Tokenizer {
 
     /// The value of a number token as Number Token Loss defines it for this tokenizer; always finite.
     ///
-    /// With digit splitting these are the ten bare digits, with RT its number tokens, each worth its digit whatever
-    /// its power of ten, else all pieces that Python's `float` takes once the space marks before them are gone.
-    /// `None` for every other id, and for xVal, whose numbers stand beside the token.
+    /// With digit splitting these are the ten bare digits; with RT its number tokens, whose value is their digit without the
+    /// power of ten; else all pieces that Python's `float` reads once the space marks before them are removed. `None` for
+    /// every other id, and for xVal.
     pub fn number_value(&self, id: u32) -> Option<f64> {
         let piece = self.table.get(id).filter(|piece| piece.kind != PieceKind::Special)?;
         match self.numbers {
@@ -213,38 +208,35 @@ impl Tokenizer {
         }
     }
 
-    /// The token that ends a text.
     pub fn eos_id(&self) -> Option<u32> {
         self.eos
     }
 
-    /// The token that fills up batches.
     pub fn pad_id(&self) -> Option<u32> {
         self.pad
     }
 
-    /// The token that stands for what has no piece.
     pub fn unknown_id(&self) -> Option<u32> {
         self.unknown
     }
 
-    /// A special token by what it is for, such as `bos_token`, where the checkpoint names it.
+    /// A special token by its purpose, such as `bos_token`.
     pub fn special_token(&self, purpose: &str) -> Option<&str> {
         let ends = || self.eos.filter(|_| purpose == "eos_token").and_then(|id| self.token(id));
         self.named.get(purpose).map(String::as_str).or_else(ends)
     }
 
-    /// A piece as the vocabulary writes it, such as `▁12` or `</s>`.
+    /// The name of a piece in the vocabulary, such as `▁12` or `</s>`.
     pub fn token(&self, id: u32) -> Option<&str> {
         self.table.get(id).map(|piece| piece.name.as_str())
     }
 
-    /// The id of a piece as the vocabulary writes it.
+    /// The id of a piece by its name in the vocabulary.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.table.id(token)
     }
 
-    /// The most tokens of a text that the checkpoint's author provided for, if any.
+    /// The longest text that the checkpoint recommends.
     pub fn model_max_length(&self) -> Option<usize> {
         self.model_max_length
     }
@@ -254,84 +246,19 @@ impl Tokenizer {
         self.table.bytes(id).unwrap_or_default()
     }
 
-    /// How the checkpoint writes conversations, if it does.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat.as_ref()
     }
 
-    /// The text of `ids` as Hugging Face decodes them, special tokens left out: RT and xVal show the names of their
-    /// number tokens.
-    pub fn decode_tokens(&self, ids: &[u32]) -> String {
-        let text = match &self.source {
-            Source::Slow(_) => slow::decode(&self.table, ids),
-            Source::Library(tokenizer) => tokenizer
-                .decode(ids)
-                .unwrap_or_else(|| ids.iter().filter_map(|&id| self.table.text(id)).collect()),
-        };
-        if self.clean_up { cleanup::clean_up(&text) } else { text }
-    }
-
-    /// A token with a digit in it becomes its characters; one without a piece of its own becomes `<unk>`, or
-    /// vanishes where there is none.
-    fn split_digits(&self, token: &Token) -> Vec<u32> {
+    /// Splits a segment with a digit into its characters. One without a piece becomes `<unk>`, or is dropped if there is
+    /// none.
+    fn split_digits(&self, token: &Segment) -> Vec<u32> {
         let has_digit = token.text.chars().any(|character| python::digit_value(character).is_some());
         if !has_digit || token.text.starts_with("<extra_id_") {
             return vec![token.id];
         }
         let id = |character: char| self.table.id(character.encode_utf8(&mut [0; 4])).or(self.unknown);
         token.text.chars().filter_map(id).collect()
-    }
-}
-
-impl TextDecoder for Tokenizer {
-    /// RT: with its numbers as people read them.
-    fn decode(&self, ids: &[u32]) -> String {
-        match self.numbers {
-            NumberEncoding::Rt => self.read_rt(ids).0,
-            _ => self.decode_tokens(ids),
-        }
-    }
-
-    fn decode_with_values(&self, tokens: &[ntl_core::Token]) -> String {
-        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
-        match self.numbers {
-            NumberEncoding::Xval => {
-                let numbers: Vec<f32> = tokens.iter().map(|token| token.value.unwrap_or(1.0)).collect();
-                self.read_xval(&ids, &numbers)
-            }
-            _ => self.decode(&ids),
-        }
-    }
-
-    /// A part of a character reads as `bytes:\xe2\x82`.
-    fn token_text(&self, id: u32) -> String {
-        String::from_utf8(self.token_bytes(id)).unwrap_or_else(|error| {
-            let escaped = error.as_bytes().iter().map(|byte| format!("\\x{byte:02x}"));
-            format!("bytes:{}", escaped.collect::<String>())
-        })
-    }
-
-    /// RT: the digits of a number may change until something else follows them.
-    fn settled_len(&self, text: &str) -> usize {
-        let is_slow = matches!(self.source, Source::Slow(_));
-        match self.numbers {
-            NumberEncoding::Rt => {
-                let may_change = |character: char| {
-                    character.is_ascii_digit()
-                        || ['.', '-'].contains(&character)
-                        || python::is_space(character)
-                };
-                text.trim_end_matches('\u{FFFD}').trim_end_matches(may_change).len()
-            }
-            NumberEncoding::Xval => cleanup::settled_len(text, false, true),
-            NumberEncoding::Text | NumberEncoding::Digits => {
-                cleanup::settled_len(text, self.clean_up, is_slow)
-            }
-        }
-    }
-
-    fn can_cut(&self, before: &str, after: &str) -> bool {
-        cleanup::can_cut(before, after, self.clean_up)
     }
 }
 

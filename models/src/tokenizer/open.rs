@@ -1,8 +1,8 @@
-//! Which tokenizer a checkpoint has, and whether all that it needs is there.
+//! Opens the tokenizer of a checkpoint.
 
 use ntl_core::engine::NumberEncoding;
 
-use crate::chat::{ChatTemplate, special_tokens};
+use crate::chat::ChatTemplate;
 use crate::checkpoint::{CheckpointFiles, LoadError, TokenizerType};
 
 use super::config::{CONFIG_FILE, TokenizerConfig};
@@ -13,20 +13,13 @@ use super::slow::{MODEL_FILE, SlowTokenizer};
 use super::{Source, Tokenizer, xval};
 
 impl Tokenizer {
-    /// Opens the tokenizer of a checkpoint: its `tokenizer.json` where there is one, else its `spiece.model`.
-    /// The tokenizers that write numbers in ways of their own exist as slow ones only, so that they prefer the latter.
-    ///
-    /// # Errors
-    /// When neither is there, a file is broken, or the class of tokenizer is not served.
+    /// Opens `tokenizer.json` if there is one, else `spiece.model`. Tokenizers with a number encoding of their own prefer
+    /// `spiece.model`, since they exist as slow ones only.
     pub fn open(files: &CheckpointFiles) -> Result<Self, LoadError> {
         Self::open_as(files, None)
     }
 
-    /// As [`Tokenizer::open`]; a type that was chosen by hand overrules the class in the files, but for tokenizers that
-    /// write numbers in ways of their own.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::open`].
+    /// As [`Tokenizer::open`]; `chosen` overrules the class in the files, unless that has a number encoding of its own.
     pub fn open_as(files: &CheckpointFiles, chosen: Option<TokenizerType>) -> Result<Self, LoadError> {
         let config = TokenizerConfig::read(files)?;
         let numbers = match (config.number_encoding(), chosen) {
@@ -36,7 +29,7 @@ impl Tokenizer {
             (NumberEncoding::Text | NumberEncoding::Digits, Some(TokenizerType::Custom)) => {
                 NumberEncoding::Digits
             }
-            (said, _) => said,
+            (encoding, _) => encoding,
         };
         let slow = files.has(MODEL_FILE) && (numbers != NumberEncoding::Text || !files.has(LIBRARY_FILE));
         let (source, table) = if slow {
@@ -54,31 +47,31 @@ impl Tokenizer {
         };
         check_number_tokens(numbers, &table)
             .map_err(|reason| LoadError::field(files.name_of(CONFIG_FILE), "tokenizer_class", reason))?;
-        // Checkpoints older than the configuration fields rely on T5's own names.
-        let id = |name: Option<&str>, usual| match name {
+        // T5 checkpoints older than these fields rely on the usual names.
+        let id = |purpose: &str, usual| match config.named.get(purpose) {
             Some(name) => table.id(name),
             None => table.id(usual).filter(|_| slow),
         };
         Ok(Self {
             numbers,
             clean_up: config.clean_up,
-            eos: id(config.eos.as_deref(), "</s>"),
-            pad: id(config.pad.as_deref(), "<pad>"),
+            eos: id("eos_token", "</s>"),
+            pad: id("pad_token", "<pad>"),
             unknown: table.id("<unk>"),
             special: PrefixIndex::new(
                 (0..).zip(table.special_names()).map(|(id, name)| (name.to_owned(), id)),
             ),
-            named: special_tokens(files)?,
             number_token: table.id(xval::NUMBER_TOKEN).filter(|_| numbers == NumberEncoding::Xval),
             model_max_length: config.model_max_length,
-            chat: ChatTemplate::open(files)?,
+            chat: ChatTemplate::open(files, config.named.clone())?,
+            named: config.named,
             source,
             table,
         })
     }
 }
 
-/// Whether the tokens that a class of tokenizers writes numbers with are in the vocabulary.
+/// Checks that the vocabulary has the tokens of the number encoding.
 fn check_number_tokens(numbers: NumberEncoding, table: &PieceTable) -> Result<(), &'static str> {
     match numbers {
         NumberEncoding::Rt if table.id("_1_0_").is_none() => {

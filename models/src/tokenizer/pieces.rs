@@ -1,4 +1,4 @@
-//! The pieces of a vocabulary by id and by name, and the text that each one stands for.
+//! The pieces of a vocabulary by id and by name, and the text of each.
 //!
 //! Invariant: no id is above [`ID_MAX`], so that tables by id stay small whatever a file says.
 
@@ -10,46 +10,42 @@ pub(super) const ID_MAX: u32 = (1 << 24) - 1;
 /// SentencePiece's mark for a space.
 pub(super) const SPACE_MARK: char = '▁';
 
-/// What a piece is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PieceKind {
     /// Text, written as [`Spelling`] says.
     Text,
-    /// One byte of a character that has no piece of its own.
+    /// One byte of a character without a piece.
     Byte(u8),
-    /// A word that was added to the vocabulary and is written as it is.
+    /// A word that was added to the vocabulary; its name is its text.
     Added,
-    /// Not text: left out by decoding.
+    /// Decoding leaves it out.
     Special,
 }
 
-/// How pieces write text.
+/// How the names of pieces spell text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spelling {
     /// Spaces are `▁`.
     SpaceMark,
     /// Each byte is one printable character, as in GPT-2.
     ByteLevel,
-    /// As it is.
     Plain,
 }
 
-/// A piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) name: String,
     pub(super) kind: PieceKind,
 }
 
-/// A place in a text and the piece chosen for it.
+/// A part of a text and its piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Token {
+pub(super) struct Segment {
     pub(super) id: u32,
-    /// What it covers; for an unknown character that character, not `<unk>`.
+    /// The part of the text; for an unknown character that character, not `<unk>`.
     pub(super) text: String,
 }
 
-/// The pieces of a vocabulary.
 #[derive(Debug)]
 pub(super) struct PieceTable {
     pieces: HashMap<u32, Piece>,
@@ -59,8 +55,6 @@ pub(super) struct PieceTable {
 }
 
 impl PieceTable {
-    /// # Errors
-    /// When an id is too large.
     pub(super) fn new(
         pieces: impl IntoIterator<Item = (u32, Piece)>,
         spelling: Spelling,
@@ -77,7 +71,7 @@ impl PieceTable {
         Ok(table)
     }
 
-    /// The largest id and one.
+    /// The largest id plus one.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -86,7 +80,6 @@ impl PieceTable {
         self.pieces.get(&id)
     }
 
-    /// The names of all special pieces.
     pub(super) fn special_names(&self) -> impl Iterator<Item = &str> {
         let special = self.pieces.values().filter(|piece| piece.kind == PieceKind::Special);
         special.map(|piece| piece.name.as_str())
@@ -96,7 +89,7 @@ impl PieceTable {
         self.ids.get(name).copied()
     }
 
-    /// The text of a piece in the middle of a sequence; `None` where it has none of its own.
+    /// The text of a piece in the middle of a sequence; `None` for special pieces and parts of characters.
     pub(super) fn text(&self, id: u32) -> Option<String> {
         match self.get(id)?.kind {
             PieceKind::Special => None,
@@ -104,7 +97,7 @@ impl PieceTable {
         }
     }
 
-    /// The bytes of a piece in the middle of a sequence; those of the name for a special one.
+    /// The bytes of a piece in the middle of a sequence; those of its name for a special one.
     pub(super) fn bytes(&self, id: u32) -> Option<Vec<u8>> {
         let piece = self.get(id)?;
         Some(match (piece.kind, self.spelling) {
@@ -123,13 +116,13 @@ pub(super) fn named_byte(name: &str) -> Option<u8> {
     two_digits.then(|| u8::from_str_radix(hex, 16).ok()).flatten()
 }
 
-/// The bytes of a byte-level piece; a name with any other character stands for itself.
+/// The bytes of a byte-level piece; those of its name if that has any other character.
 fn byte_level(name: &str) -> Vec<u8> {
     name.chars().map(byte_of).collect::<Option<_>>().unwrap_or_else(|| name.as_bytes().to_vec())
 }
 
-/// GPT-2's table read backwards: printable Latin-1 characters are their own bytes, the other 68 bytes follow in
-/// order from U+0100.
+/// The inverse of GPT-2's table: printable Latin-1 characters are their own bytes, the other 68 bytes follow in order from
+/// U+0100.
 fn byte_of(character: char) -> Option<u8> {
     match u32::from(character) {
         code @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => u8::try_from(code).ok(),

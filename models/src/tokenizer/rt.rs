@@ -1,20 +1,20 @@
-//! Numbers as Regression Transformers write them: one token a digit, `_3_1_` for the 3 of 36.
+//! The numbers of Regression Transformers: one token for each digit, `_3_1_` for the 3 of 36.
 //!
-//! In: text, or the tokens of an answer. Out: the same with numbers as tokens, or as people read them. Reference:
-//! `RtTokenizer` of the Number Token Loss paper's code, whose rounding and reading are reproduced to the digit.
+//! Spells numbers of a text as tokens, and reads the tokens of an answer as numbers. Reference: `RtTokenizer` of the Number
+//! Token Loss paper's code, whose rounding is reproduced to the digit.
 
 use super::python;
 
-/// Powers of ten that have tokens. Digits beyond them fall apart into ordinary pieces.
+/// Powers of ten that have tokens. Digits beyond them become ordinary pieces.
 const PLACES: std::ops::RangeInclusive<i8> = -12..=19;
 
-/// Decimals that are kept; later ones are rounded half up.
+/// Decimals of a number; further ones are rounded half up.
 const DECIMALS: usize = 12;
 
 /// `10^DECIMALS`: numbers are added up in units of the last decimal.
 const ONE: u128 = 10_u128.pow(DECIMALS as u32);
 
-/// Significant digits of Python's decimals, which the original adds digits up in.
+/// Significant digits of Python's `Decimal`, with which the original adds digits up.
 const PRECISION: u32 = 28;
 
 /// The digit and the power of ten of a number token; `None` for other names.
@@ -27,8 +27,8 @@ pub(super) fn place(name: &str) -> Option<(u8, i8)> {
 /// More digits than any prompt has tokens.
 const DIGITS_MAX: usize = 4096;
 
-/// Names of the tokens that a number is written in. `number` is digits of any script, at most one point between.
-/// `None` where it is longer than any prompt.
+/// The names of the tokens of a number, which consists of digits of any script and at most one point between them. `None` if
+/// it is longer than any prompt.
 pub(super) fn spelled(number: &str) -> Option<String> {
     if number.len() > DIGITS_MAX {
         return None;
@@ -63,26 +63,23 @@ fn increment(digits: &mut Vec<u8>) {
 }
 
 /// A token of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AnswerToken<'a> {
-    /// One digit of a number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum AnswerToken {
+    /// Power of ten and digit.
     Place(i8, u8),
-    /// What is in front of a negative number in old checkpoints.
+    /// The sign of a negative number in old checkpoints.
     Minus,
-    /// Other text.
-    Text(&'a [u8]),
-    /// Nothing that is shown.
+    Text(Vec<u8>),
     Hidden,
 }
 
-/// An answer as people read it, and how many of its numbers do not end at the ones or leave a power of ten out.
-/// These are read as if zeros stood there.
-pub(super) fn read(tokens: &[AnswerToken<'_>]) -> (Vec<u8>, usize) {
-    let (mut text, mut invalid) = (Vec::new(), 0);
+/// The text of an answer. Powers of ten that a number leaves out count as zeros.
+pub(super) fn read(tokens: &[AnswerToken]) -> Vec<u8> {
+    let mut text = Vec::new();
     let (mut units, mut negative) = (0, false);
-    for (index, &token) in tokens.iter().enumerate() {
-        let AnswerToken::Place(place, digit) = token else {
-            negative = token == AnswerToken::Minus;
+    for (index, token) in tokens.iter().enumerate() {
+        let &AnswerToken::Place(place, digit) = token else {
+            negative = *token == AnswerToken::Minus;
             if let AnswerToken::Text(bytes) = token {
                 text.extend(bytes);
             }
@@ -93,20 +90,18 @@ pub(super) fn read(tokens: &[AnswerToken<'_>]) -> (Vec<u8>, usize) {
             AnswerToken::Place(next, _) => Some(*next),
             _ => None,
         });
-        if let Some(next) = next.filter(|&next| next < place) {
-            invalid += usize::from(next < place - 1);
+        if next.is_some_and(|next| next < place) {
             continue;
         }
-        invalid += usize::from(place > 0);
         text.extend(if negative { " -" } else { " " }.bytes());
         text.extend(printed(units).bytes());
         text.extend(next.map(|_| b' '));
         (units, negative) = (0, false);
     }
-    (text, invalid)
+    text
 }
 
-/// Adds a digit as Python's decimals do, which round to even beyond their significant digits.
+/// Adds a digit as Python's `Decimal` does, which rounds to even beyond its significant digits.
 fn add(units: u128, digit: u8, place: i8) -> u128 {
     let power = u32::from((place + DECIMALS as i8).unsigned_abs());
     let exact = units + u128::from(digit) * 10_u128.pow(power);
@@ -167,17 +162,17 @@ mod tests {
     #[test]
     fn digits_at_falling_places_are_one_number() {
         use AnswerToken::{Hidden, Minus, Place, Text};
-        for (tokens, want, invalid) in [
-            (&[Place(2, 1), Place(1, 2), Place(0, 5)][..], " 125", 0),
-            (&[Place(2, 1), Place(1, 2)], " 120", 1),
-            (&[Place(2, 1), Place(-2, 5)], " 100.05", 1),
-            (&[Place(0, 3), Place(0, 3)], " 3  3", 0),
-            (&[Text(b" -"), Place(0, 4), Hidden], " - 4", 0),
-            (&[Minus, Place(0, 4), Text(b".")], " -4.", 0),
-            (&[Minus, Text(b"x"), Place(0, 4)], "x 4", 0),
+        let text = |text: &str| Text(text.as_bytes().to_vec());
+        for (tokens, want) in [
+            (vec![Place(2, 1), Place(1, 2), Place(0, 5)], " 125"),
+            (vec![Place(2, 1), Place(1, 2)], " 120"),
+            (vec![Place(2, 1), Place(-2, 5)], " 100.05"),
+            (vec![Place(0, 3), Place(0, 3)], " 3  3"),
+            (vec![text(" -"), Place(0, 4), Hidden], " - 4"),
+            (vec![Minus, Place(0, 4), text(".")], " -4."),
+            (vec![Minus, text("x"), Place(0, 4)], "x 4"),
         ] {
-            let (text, count) = read(tokens);
-            assert_eq!((String::from_utf8(text).unwrap().as_str(), count), (want, invalid), "{tokens:?}");
+            assert_eq!(String::from_utf8(read(&tokens)).unwrap(), want, "{tokens:?}");
         }
     }
 

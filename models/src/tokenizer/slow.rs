@@ -1,32 +1,28 @@
-//! The T5 tokenizer that transformers calls slow: `spiece.model` and tokens added beside it.
+//! The T5 tokenizer that transformers calls slow: `spiece.model` and added tokens.
 //!
-//! In: text. Out: ids, and text again. Its differences from the fast one that show: no second `</s>` behind
-//! one that the text already ends in, and no white space at the ends of a decoded text. Not here: digit
-//! splitting and the clean-up of spaces.
+//! It differs from the fast one in two ways: no second `</s>` after one at the end of a text, and no white space at the
+//! ends of a decoded text. Digit splitting and the clean-up of spaces are elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use super::config::{AddedToken, CONFIG_FILE, TokenizerConfig};
-use super::pieces::{Piece, PieceKind, PieceTable, Spelling, Token};
+use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling};
 use super::python;
 use super::sentencepiece::{PrefixIndex, SentencePiece};
 
 pub(super) const MODEL_FILE: &str = "spiece.model";
 
-/// A slow T5 tokenizer.
 #[derive(Debug)]
 pub(super) struct SlowTokenizer {
     model: SentencePiece,
-    /// Words that are cut out of the text before the model sees it, with their ids.
+    /// Added tokens, which are cut out of the text before the model sees it.
     added: PrefixIndex,
     eos: Option<u32>,
 }
 
 impl SlowTokenizer {
-    /// # Errors
-    /// When the model file is missing, broken, or belongs to another family of tokenizers.
     pub(super) fn open(
         files: &CheckpointFiles,
         config: &TokenizerConfig,
@@ -39,13 +35,13 @@ impl SlowTokenizer {
         let model = SentencePiece::parse(&files.require(MODEL_FILE)?).map_err(malformed)?;
         let added = added_tokens(&model, config);
         let table = piece_table(&model, &added).map_err(malformed)?;
-        let eos = table.id(config.eos.as_deref().unwrap_or("</s>"));
+        let eos = table.id(config.named.get("eos_token").map_or("</s>", String::as_str));
         let added = PrefixIndex::new(added.into_iter().map(|(name, token)| (name, token.id)));
         Ok((Self { model, added, eos }, table))
     }
 
-    /// Cuts `text` at added tokens and what is between them into pieces.
-    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<Token> {
+    /// Cuts `text` at added tokens, and the parts between them into pieces.
+    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<Segment> {
         let mut tokens = Vec::new();
         let (mut start, mut at) = (0, 0);
         while let Some(character) = text[at..].chars().next() {
@@ -53,9 +49,9 @@ impl SlowTokenizer {
                 at += character.len_utf8();
                 continue;
             };
-            // Each part is a text of its own to the model, so that it begins with a space mark again.
+            // The model treats each part as a whole text, which begins with a space mark.
             tokens.extend(self.model.encode(&text[start..at]));
-            tokens.push(Token { id, text: text[at..at + length].to_owned() });
+            tokens.push(Segment { id, text: text[at..at + length].to_owned() });
             at += length;
             start = at;
         }
@@ -63,14 +59,14 @@ impl SlowTokenizer {
         if let (true, Some(eos)) = (add_special_tokens, self.eos)
             && tokens.last().is_none_or(|last| last.id != eos)
         {
-            tokens.push(Token { id: eos, text: String::new() });
+            tokens.push(Segment { id: eos, text: String::new() });
         }
         tokens
     }
 }
 
-/// The text of `ids`: parts between added words, each without white space at its ends, joined by spaces. As in the
-/// original the last part counts even if nothing is left of it.
+/// The text of `ids`: parts between added tokens, each without white space at its ends, joined by spaces. As in the
+/// original, the last part counts even if it is empty.
 pub(super) fn decode(table: &PieceTable, ids: &[u32]) -> String {
     let mut parts = Vec::new();
     let mut part: Vec<u8> = Vec::new();
@@ -97,12 +93,12 @@ pub(super) fn decode(table: &PieceTable, ids: &[u32]) -> String {
     parts.join(" ")
 }
 
-fn stripped(part: &[u8]) -> String {
+pub(super) fn stripped(part: &[u8]) -> String {
     String::from_utf8_lossy(part).trim_matches(python::is_space).to_owned()
 }
 
-/// What the files add, the special tokens that are pieces of the model, and the `<extra_id_*>` that old
-/// checkpoints do not list: those stand behind the pieces, the last one first, where a file claims no id there.
+/// The tokens that the files add, the special tokens that are pieces of the model, and the `<extra_id_*>` that old
+/// checkpoints do not list: they follow the pieces in falling order, except for ids that a file claims.
 fn added_tokens(model: &SentencePiece, config: &TokenizerConfig) -> BTreeMap<String, AddedToken> {
     let mut added = config.added.clone();
     let usual = ["</s>", "<pad>", "<unk>"].map(str::to_owned);
@@ -122,7 +118,6 @@ fn added_tokens(model: &SentencePiece, config: &TokenizerConfig) -> BTreeMap<Str
     added
 }
 
-/// The name of one of T5's sentinel tokens.
 fn extra_name(number: u32) -> String {
     format!("<extra_id_{number}>")
 }

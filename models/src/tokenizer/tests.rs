@@ -1,6 +1,7 @@
 //! Small checkpoints, written here.
 
 use ntl_core::Token;
+use ntl_core::text::TextDecoder;
 use prost::Message;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};

@@ -1,30 +1,29 @@
-//! Numbers as xVal writes them: `[NUM]` in the text, their values beside it.
+//! The numbers of xVal: tokens `[NUM]`, each with a value.
 //!
-//! Reference: `XvalTokenizer` of the Number Token Loss paper's code. Numbers have no sign, and a comma between two of
-//! them is lost.
+//! Reference: `XvalTokenizer` of the Number Token Loss paper's code. Numbers have no sign, and a comma between two of them is
+//! lost.
 
 use ntl_core::{Prompt, Token};
 
 use super::{EncodeError, python};
 
-/// The token that stands for a number.
 pub(super) const NUMBER_TOKEN: &str = "[NUM]";
 
-/// What the original puts in its place for a moment.
+/// The placeholder that the original uses before `[NUM]`.
 const MARK: char = '¬';
 
-/// A text with marks in the place of its numbers, and these, in order.
+/// A text with `[NUM]` in place of its numbers, and their values in order.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Extracted {
+pub(super) struct ExtractedNumbers {
     text: String,
     numbers: Vec<f32>,
 }
 
-impl Extracted {
-    /// Cuts the numbers out of a text; `replace` calls its argument for each and puts in what that returns.
+impl ExtractedNumbers {
+    /// `replace` calls its argument for each number of the text and inserts the result instead.
     ///
     /// # Errors
-    /// When the text holds a mark of its own, for which there would be no number, or a number beyond single precision.
+    /// When the text contains a placeholder itself, or a number beyond single precision.
     pub(super) fn new(
         text: &str,
         replace: impl FnOnce(&mut dyn FnMut(&str) -> String) -> String,
@@ -42,27 +41,26 @@ impl Extracted {
             MARK.to_string()
         });
         too_large.map_or(Ok(()), Err)?;
-        // Twice each, since neighbours share a mark.
+        // Twice each, since adjacent matches share a placeholder.
         let joined =
             ["¬, ¬", "¬, ¬", "¬,¬", "¬,¬"].iter().fold(marked, |text, comma| text.replace(comma, "¬¬"));
         Ok(Self { text: joined.replace(MARK, NUMBER_TOKEN), numbers })
     }
 
-    /// The text with `[NUM]` in the place of numbers.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The ids as tokens: each `[NUM]` with its number of the text.
+    /// The ids as tokens, each `[NUM]` with its value.
     pub(super) fn tokens(self, ids: &[u32], number_id: u32) -> Prompt {
         let mut numbers = self.numbers.into_iter();
-        let mut value = |id| (id == number_id).then(|| numbers.next().unwrap_or(1.0));
+        let mut value = |id| if id == number_id { numbers.next() } else { None };
         ids.iter().map(|&id| Token { id, value: value(id) }).collect()
     }
 }
 
-/// A number as NumPy prints one in single precision: the shortest digits that read back, with an exponent from 1e16
-/// on and below 1e-4.
+/// A number as NumPy prints it in single precision: the shortest digits that read back, with an exponent from 1e16 on and
+/// below 1e-4.
 pub(super) fn printed(number: f32) -> String {
     if !number.is_finite() {
         return number.to_string().to_lowercase();
@@ -83,8 +81,8 @@ mod tests {
     use super::*;
 
     /// Cuts out single digits.
-    fn extract(text: &str) -> Result<Extracted, EncodeError> {
-        Extracted::new(text, |number| {
+    fn extract(text: &str) -> Result<ExtractedNumbers, EncodeError> {
+        ExtractedNumbers::new(text, |number| {
             let parts = text.chars().map(|c| {
                 let part = c.to_string();
                 if c.is_ascii_digit() { number(&part) } else { part }
@@ -116,9 +114,9 @@ mod tests {
             assert!(extract(text).unwrap_err().to_string().contains(want));
         }
         let large = "9".repeat(39);
-        let error = Extracted::new("x", |number| number(&large)).unwrap_err();
+        let error = ExtractedNumbers::new("x", |number| number(&large)).unwrap_err();
         assert_eq!(error.to_string(), format!("the number {large} is too large for this model"));
-        let error = Extracted::new("x", |number| number(&"9".repeat(500))).unwrap_err();
+        let error = ExtractedNumbers::new("x", |number| number(&"9".repeat(500))).unwrap_err();
         assert_eq!(error.to_string(), format!("the number {}… is too large for this model", "9".repeat(40)));
     }
 

@@ -79,9 +79,6 @@ fn crates_know_each_other_only_as_drawn() {
     }
 }
 
-/// Packages whose modules still form circles.
-const CIRCLES: [&str; 1] = ["models"];
-
 #[test]
 fn modules_form_no_circles() {
     let mut found = Vec::new();
@@ -90,13 +87,8 @@ fn modules_form_no_circles() {
     for package in packages {
         let name = package.strip_prefix(root()).unwrap().display().to_string();
         let roots = ["src/lib.rs", "src/main.rs"].map(|file| package.join(file));
-        let circles: Vec<String> =
-            roots.iter().filter(|file| file.is_file()).flat_map(|file| circles::circles(file)).collect();
-        let known = CIRCLES.contains(&name.as_str());
-        assert!(!known || !circles.is_empty(), "{name} has no circle any more: take it out of CIRCLES");
-        if !known {
-            found.extend(circles.iter().map(|circle| format!("{name}: {circle}")));
-        }
+        let circles = roots.iter().filter(|file| file.is_file()).flat_map(|file| circles::circles(file));
+        found.extend(circles.map(|circle| format!("{name}: {circle}")));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

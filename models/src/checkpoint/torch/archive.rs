@@ -1,19 +1,19 @@
-//! The zip archives that PyTorch writes: entries that are stored as they are, listed at the end.
+//! Reads the zip archives that PyTorch writes: uncompressed entries, listed in a directory at the end.
 //!
-//! In: an open file. Out: where in it each entry's bytes are, checked to be inside of the file. Compressed and
-//! encrypted entries are refused, so that nothing is ever larger than in the file. Layout: APPNOTE 6.3.10 of PKWARE,
-//! sections 4.3 and 4.5. Own code because readers made for all archives allocate what the list claims to hold.
+//! In: an open file. Out: where each entry's bytes are, checked to lie inside the file. Compressed and encrypted entries
+//! are refused, so that nothing is larger than in the file. Layout: APPNOTE 6.3.10 of PKWARE, sections 4.3 and 4.5.
+//! General zip readers are not used: they allocate what the directory claims to hold.
 
 use std::collections::BTreeMap;
 
 use crate::checkpoint::reader::FileReader;
 
-/// Most bytes of the list of entries: room for some hundred thousand.
+/// Enough for some hundred thousand entries.
 const LIST_BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes of the record at the end, without the comment behind it.
+/// Bytes of the record at the end, without the comment after it.
 const END_BYTES: usize = 22;
-/// Bytes of the locator in front of it in archives of more than 4 GB.
+/// Bytes of the locator before it in archives of more than 4 GB.
 const LOCATOR_BYTES: usize = 20;
 const COMMENT_BYTES_MAX: usize = 65_535;
 
@@ -23,22 +23,27 @@ const LARGE_END: [u8; 4] = *b"PK\x06\x06";
 const LISTED: [u8; 4] = *b"PK\x01\x02";
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
 
-/// An archive whose list was read.
 pub(super) struct Archive<'r, 'a> {
     reader: &'r FileReader<'a>,
     entries: BTreeMap<String, Listed>,
 }
 
-/// An entry as the list has it.
+/// An entry of the directory.
 struct Listed {
-    /// Where its local header begins.
+    /// Offset of its local header.
     header: u64,
     size: u64,
-    /// Why it is not read.
+    /// Why it cannot be read.
     refused: Option<&'static str>,
 }
 
-/// Where the list is.
+/// Where the bytes of an entry are; all lie inside the file.
+pub(super) struct EntryBytes {
+    pub(super) offset: u64,
+    pub(super) size: u64,
+}
+
+/// Where the directory is.
 struct List {
     offset: u64,
     size: u64,
@@ -46,8 +51,6 @@ struct List {
 }
 
 impl<'r, 'a> Archive<'r, 'a> {
-    /// # Errors
-    /// When the file is cut off or no such archive.
     pub(super) fn open(reader: &'r FileReader<'a>) -> Result<Self, String> {
         let list = find_list(reader)?;
         if list.size > LIST_BYTES_MAX {
@@ -70,7 +73,7 @@ impl<'r, 'a> Archive<'r, 'a> {
         Ok(Self { reader, entries })
     }
 
-    /// The only entry whose name ends in this.
+    /// The only entry whose name ends in `end`.
     pub(super) fn named_once(&self, end: &str) -> Result<&str, String> {
         let mut named = self.entries.keys().filter(|name| name.ends_with(end));
         match (named.next(), named.next()) {
@@ -82,15 +85,14 @@ impl<'r, 'a> Archive<'r, 'a> {
 
     /// The bytes of an entry, at most `max` of them.
     pub(super) fn bytes(&self, name: &str, max: u64) -> Result<Vec<u8>, String> {
-        let (offset, size) = self.place(name)?;
+        let EntryBytes { offset, size } = self.place(name)?;
         if size > max {
             return Err(format!("entry `{name}` has {size} bytes, at most {max} make sense"));
         }
         self.reader.part(offset, size).map_err(|error| format!("entry `{name}`: {error}"))
     }
 
-    /// Where in the file the bytes of an entry begin, and how many there are; all are inside.
-    pub(super) fn place(&self, name: &str) -> Result<(u64, u64), String> {
+    pub(super) fn place(&self, name: &str) -> Result<EntryBytes, String> {
         let entry = self.entries.get(name).ok_or_else(|| format!("it has no entry `{name}`"))?;
         if let Some(refused) = entry.refused {
             return Err(format!("entry `{name}` is {refused}, which PyTorch never does"));
@@ -100,17 +102,16 @@ impl<'r, 'a> Archive<'r, 'a> {
         if header.get(..4) != Some(&LOCAL) {
             return Err(misplaced());
         }
-        let lengths =
-            u64::from(u16_at(&header, 26).unwrap_or(0)) + u64::from(u16_at(&header, 28).unwrap_or(0));
-        let offset = entry.header + 30 + lengths;
+        let length = |at| u16_at(&header, at).map(u64::from).ok_or_else(misplaced);
+        let offset = entry.header + 30 + length(26)? + length(28)?;
         match offset.checked_add(entry.size) {
-            Some(end) if end <= self.reader.len() => Ok((offset, entry.size)),
+            Some(end) if end <= self.reader.len() => Ok(EntryBytes { offset, size: entry.size }),
             _ => Err(format!("entry `{name}` claims {} bytes, more than the file has", entry.size)),
         }
     }
 }
 
-/// Finds the list by the record at the end of the file.
+/// Finds the directory by the record at the end of the file.
 fn find_list(reader: &FileReader<'_>) -> Result<List, String> {
     let most = (LOCATOR_BYTES + END_BYTES + COMMENT_BYTES_MAX) as u64;
     let from = reader.len().saturating_sub(most);
@@ -139,7 +140,7 @@ fn large_list(reader: &FileReader<'_>, offset: u64) -> Option<List> {
     Some(List { entries: u64_at(&record, 32)?, size: u64_at(&record, 40)?, offset: u64_at(&record, 48)? })
 }
 
-/// The first entry of a list, and the list behind it.
+/// The first entry of a directory, and the rest of the directory.
 fn listed(list: &[u8]) -> Option<(String, Listed, &[u8])> {
     const FIXED: usize = 46;
     const ENCRYPTED: u16 = 1;
@@ -161,7 +162,7 @@ fn listed(list: &[u8]) -> Option<(String, Listed, &[u8])> {
     Some((text, Listed { header, size, refused }, after))
 }
 
-/// Sizes that do not fit 32 bits stand in an extra field, in this order.
+/// Replaces sizes that do not fit 32 bits by those in the extra field, which has them in this order.
 fn large_sizes(stored: [u32; 3], mut extra: &[u8]) -> Option<[u64; 3]> {
     const LARGE: u16 = 1;
     let mut sizes = stored.map(u64::from);

@@ -1,12 +1,9 @@
-//! Reading the bytes of a pickle one argument after the other, never beyond their end.
+//! Reads the bytes of a pickle one argument after the other, never beyond their end.
 
-/// What is said when a pickle ends too early.
 pub(super) const CUT_OFF: &str = "its pickle is cut off";
 
-/// What is said when a pickle makes no sense.
 pub(super) const DAMAGED: &str = "its pickle is damaged";
 
-/// A place in a pickle.
 pub(super) struct Cursor<'p> {
     bytes: &'p [u8],
     at: usize,
@@ -17,7 +14,7 @@ impl<'p> Cursor<'p> {
         Self { bytes, at: 0 }
     }
 
-    /// Bytes that were read.
+    /// Number of bytes read so far.
     pub(super) fn at(&self) -> usize {
         self.at
     }
@@ -46,7 +43,7 @@ impl<'p> Cursor<'p> {
         Ok(line)
     }
 
-    /// A text behind its length in so many bytes, at most 8.
+    /// A text after its length, which has `length_bytes` bytes (at most 8).
     pub(super) fn text(&mut self, length_bytes: usize) -> Result<&'p str, String> {
         let mut length = [0; 8];
         length[..length_bytes].copy_from_slice(self.take(length_bytes)?);
@@ -54,7 +51,7 @@ impl<'p> Cursor<'p> {
         std::str::from_utf8(bytes).map_err(|_| "its pickle has a text that is not UTF-8".to_owned())
     }
 
-    /// An integer of as many bytes as the first one says.
+    /// An integer after its number of bytes.
     pub(super) fn long(&mut self) -> Result<i64, String> {
         let len = usize::from(self.byte()?);
         let bytes = self.take(len)?;

@@ -1,31 +1,25 @@
-//! The table of a `pytorch_model.bin`: a zip archive with a pickle, read as data, and plain numbers beside it.
+//! Reads the table of a `pytorch_model.bin`: a zip archive with a pickle that describes the tensors, and their storages.
 //!
-//! In: an open file. Out: its [`Table`], in which every tensor lies inside of the file. The pickle is walked through by
-//! `pickle`, which knows the few objects that tensors are made of and refuses all others by name; nothing of it is ever
-//! run. (candle has a reader too; it clones what it has read without bound, and passes over what it does not know.)
+//! In: an open file. Out: its [`Table`], in which every tensor lies inside the file. `pickle` interprets the few objects
+//! that tensors are made of and refuses all others by name; nothing is executed. candle's reader is not used: it clones
+//! values without bound and skips what it does not know.
 
 mod archive;
 mod cursor;
 mod pickle;
 
 use super::reader::FileReader;
-use super::table::{Entry, StoredType, Table, TableError};
+use super::table::{Entry, FloatType, StoredType, Table, TableError};
 
-use self::archive::Archive;
-use self::pickle::{View, tensors};
+use archive::{Archive, EntryBytes};
+use pickle::{View, tensors};
 
-/// Most bytes of a pickle, which has a few hundred for each tensor.
+/// Real pickles have a few hundred bytes for each tensor.
 const PICKLE_BYTES_MAX: u64 = 16 << 20;
 
-/// How often as large as the file its tensors may claim to be together. Tied tables, of which a T5 has four, are
-/// listed under all of their names and stored once.
+/// How many times the size of the file its tensors may have together. Tied tables, of which a T5 has four, are listed
+/// under all their names and stored once.
 const SHARED_MAX: u64 = 8;
-
-/// Reads the table of a file.
-///
-/// # Errors
-/// When it is no archive as PyTorch writes them, when it holds anything but plain tensors, or when a tensor is not
-/// inside of it.
 pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     let mut start = [0; 2];
     let begins = reader.read_exact_at(&mut start, 0).map(|()| start);
@@ -46,7 +40,7 @@ pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     let mut claimed = 0u64;
     for (name, view) in tensors(&bytes)? {
         let entry = entry(&archive, prefix, view).map_err(|reason| TableError::tensor(&name, reason))?;
-        let size = entry.stored.size().unwrap_or(8);
+        let size = entry.stored.bytes_or(8);
         claimed = claimed.saturating_add(entry.elements() as u64 * size as u64);
         table.insert(name, entry);
     }
@@ -57,11 +51,11 @@ pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     Ok(table)
 }
 
-/// Where a view of a storage lies in the file; checks that it is inside of that storage.
+/// Where a view of a storage lies in the file; checks that it lies inside that storage.
 fn entry(archive: &Archive<'_, '_>, prefix: &str, view: View) -> Result<Entry, String> {
-    let (offset, bytes) = archive.place(&format!("{prefix}data/{}", view.storage.key))?;
+    let EntryBytes { offset, size: bytes } = archive.place(&format!("{prefix}data/{}", view.storage.key))?;
     let stored = stored_type(view.storage.class);
-    let size = stored.size().unwrap_or(1);
+    let size = stored.bytes_or(1);
     let held = bytes / size as u64;
     let (shape, strides) = (dimensions(&view.shape)?, dimensions(&view.strides)?);
     if shape.len() != strides.len() {
@@ -100,9 +94,9 @@ fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
 /// The element type of a storage class of PyTorch, such as `FloatStorage`.
 fn stored_type(class: &str) -> StoredType {
     match class {
-        "FloatStorage" => StoredType::F32,
-        "HalfStorage" => StoredType::F16,
-        "BFloat16Storage" => StoredType::Bf16,
+        "FloatStorage" => StoredType::Float(FloatType::F32),
+        "HalfStorage" => StoredType::Float(FloatType::F16),
+        "BFloat16Storage" => StoredType::Float(FloatType::Bf16),
         other => StoredType::Other(other.to_owned()),
     }
 }

@@ -1,9 +1,8 @@
-//! A pickle of tensors, walked through as data.
+//! Interprets a pickle of tensors as data; nothing is executed.
 //!
-//! In: the bytes of a `data.pkl`. Out: the views of storages that it lists by name. It knows ordered dictionaries,
-//! tensors, parameters and storages, and refuses every other class or function by its name. Nothing recurs and nothing
-//! is copied: each value is one node, so that memory stays in proportion to the bytes, however they are nested.
-//! Opcodes: `pickletools` of Python, protocols 2 to 5.
+//! In: the bytes of a `data.pkl`. Out: its views of storages, by name. It knows ordered dictionaries, tensors, parameters
+//! and storages, and refuses every other class or function by name. There is no recursion and each value is one node, so
+//! that memory is proportional to the bytes, however they are nested. Opcodes: `pickletools` of Python, protocols 2 to 5.
 
 use std::collections::HashMap;
 
@@ -11,42 +10,40 @@ use crate::checkpoint::table::TableError;
 
 use super::cursor::{CUT_OFF, Cursor, DAMAGED};
 
-/// Most values of one pickle: some ten for each tensor.
+/// Real pickles have about ten values for each tensor.
 const VALUES_MAX: usize = 1 << 20;
 
-/// Most tensors of one pickle.
 const TENSORS_MAX: usize = 1 << 17;
 
-/// Most bytes of a name. What is named once can be repeated at will, so that long names would add up.
+/// Most bytes of a name. A pickle can repeat a name without storing it again, so long names would add up.
 const NAME_BYTES_MAX: usize = 512;
 
-/// Most dimensions of a tensor.
 const DIMENSIONS_MAX: usize = 8;
 
-/// A storage: numbers of one type in an entry of the archive.
+/// Elements of one type in an entry of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Storage<'p> {
-    /// The class, such as `FloatStorage`.
+    /// Such as `FloatStorage`.
     pub(super) class: &'p str,
     pub(super) key: &'p str,
 }
 
-/// A tensor: a view of a storage.
+/// A tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct View<'p> {
     pub(super) storage: Storage<'p>,
-    /// Elements before its first.
+    /// Elements of the storage before the first one.
     pub(super) offset: u64,
     pub(super) shape: Vec<i64>,
     pub(super) strides: Vec<i64>,
 }
 
-/// Number of a node.
+/// Index of a node.
 type Id = usize;
 
 #[derive(Debug)]
 enum Node<'p> {
-    /// None, numbers with a point and other values that no tensor is made of.
+    /// None, floating-point numbers and other values that no tensor is made of.
     Other,
     Bool,
     Int(i64),
@@ -59,7 +56,7 @@ enum Node<'p> {
     Tensor(View<'p>),
 }
 
-/// What a pickle of tensors may refer to.
+/// The classes and functions that a pickle of tensors may refer to.
 #[derive(Debug, Clone, Copy)]
 enum Class<'p> {
     OrderedDict,
@@ -69,9 +66,6 @@ enum Class<'p> {
 }
 
 /// The tensors of a pickle by name, in its order.
-///
-/// # Errors
-/// When it is damaged or holds anything but tensors by name.
 pub(super) fn tensors(bytes: &[u8]) -> Result<Vec<(String, View<'_>)>, TableError> {
     let machine = Machine {
         cursor: Cursor::new(bytes),
@@ -106,15 +100,14 @@ struct Machine<'p> {
     cursor: Cursor<'p>,
     nodes: Vec<Node<'p>>,
     stack: Vec<Id>,
-    /// Heights of the stack where marks lie.
+    /// Heights of the stack at its marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
 }
 
 impl<'p> Machine<'p> {
-    /// All nodes, and the one that the pickle is.
+    /// Returns all nodes and the root.
     fn run(mut self) -> Result<(Vec<Node<'p>>, Id), String> {
-        /// Says that the pickle ends.
         const STOP: u8 = b'.';
         loop {
             let opcode = self.cursor.byte()?;
@@ -243,7 +236,7 @@ impl<'p> Machine<'p> {
         self.push(Node::Tuple(items))
     }
 
-    /// `('storage', class, key, device, elements)`: what PyTorch stores outside of the pickle.
+    /// `('storage', class, key, device, elements)`: a reference to an entry of the archive.
     fn persistent(&mut self) -> Result<(), String> {
         let id = self.pop()?;
         let parts = self.tuple_at(id)?;
@@ -259,14 +252,14 @@ impl<'p> Machine<'p> {
         self.push(Node::Storage(storage))
     }
 
-    /// Calls of the few functions that are known.
+    /// A call of one of the known functions.
     fn reduce(&mut self) -> Result<(), String> {
         let (arguments, function) = (self.pop()?, self.pop()?);
         let arguments = self.tuple_at(arguments)?;
         let node = match (self.node(function), arguments) {
             (Node::Class(Class::OrderedDict), []) => Node::Dict(Vec::new()),
             (Node::Class(Class::RebuildTensor), [storage, offset, shape, strides, ..]) => {
-                Node::Tensor(self.view(*storage, *offset, [*shape, *strides])?)
+                Node::Tensor(self.view(*storage, *offset, *shape, *strides)?)
             }
             (Node::Class(Class::RebuildParameter), [tensor, ..]) => match self.node(*tensor) {
                 Node::Tensor(view) => Node::Tensor(view.clone()),
@@ -278,7 +271,7 @@ impl<'p> Machine<'p> {
         self.push(node)
     }
 
-    fn view(&self, storage: Id, offset: Id, [shape, strides]: [Id; 2]) -> Result<View<'p>, String> {
+    fn view(&self, storage: Id, offset: Id, shape: Id, strides: Id) -> Result<View<'p>, String> {
         let numbers = |id: Id| -> Result<Vec<i64>, String> {
             let number = |&id: &Id| match self.node(id) {
                 Node::Int(number) => Ok(*number),
@@ -320,7 +313,7 @@ impl<'p> Machine<'p> {
         Ok(self.pop_many(1)?.pop().ok_or(DAMAGED)?)
     }
 
-    /// The top of the stack, down to the last mark at most.
+    /// The top `count` values; those below the last mark are out of reach.
     fn pop_many(&mut self, count: usize) -> Result<Vec<Id>, String> {
         let floor = self.marks.last().copied().unwrap_or(0);
         let from = self.stack.len().checked_sub(count).filter(|&from| from >= floor).ok_or(DAMAGED)?;
@@ -352,7 +345,7 @@ impl<'p> Machine<'p> {
     }
 }
 
-/// A name in a message: one short line, whatever the file says.
+/// A name from the file, as one short line.
 fn shown(module: &str, name: &str) -> String {
     const CHARACTERS_MAX: usize = 80;
     let all = format!("{module}.{name}");

@@ -101,7 +101,7 @@ fn tensors_parameters_and_state_dictionaries_with_metadata_are_read() {
         let bytes = checkpoint(&pickle, 6);
         let numbers = bytes.windows(8).position(|window| window == b"m/data/0").unwrap() + 8;
         let want = Entry {
-            stored: StoredType::F32,
+            stored: StoredType::Float(FloatType::F32),
             shape: vec![2, 2],
             strides: None,
             offset: (numbers + 2 * 4) as u64,
@@ -124,7 +124,10 @@ fn later_protocols_with_frames_and_implicit_memos_are_read() {
     let view = stored.op(b"K\x00K\x02K\x02\x86K\x02K\x01\x86\x89");
     let pickle = class(view, "collections", "OrderedDict").op(b")RtRs.").0;
     let table = table(&checkpoint(&pickle, 2)).unwrap();
-    assert_eq!((&table["w"].stored, table["w"].shape.as_slice()), (&StoredType::F16, &[2, 2][..]));
+    assert_eq!(
+        (&table["w"].stored, table["w"].shape.as_slice()),
+        (&StoredType::Float(FloatType::F16), &[2, 2][..])
+    );
 }
 
 #[test]
@@ -236,7 +239,7 @@ fn every_cut_and_every_changed_byte_is_survived() {
             changed[at] = change;
             // Whatever is still accepted lies inside of the file.
             for entry in table(&changed).unwrap_or_default().values() {
-                let bytes = entry.elements() * entry.stored.size().unwrap_or(1);
+                let bytes = entry.elements() * entry.stored.bytes_or(1);
                 assert!(entry.offset + bytes as u64 <= changed.len() as u64, "byte {at} as {change}");
             }
         }

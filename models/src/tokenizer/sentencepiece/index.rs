@@ -1,14 +1,14 @@
-//! All words of a list that begin at a place of a text.
+//! Finds all words of a list that a text begins with.
 
-/// Words in byte order, each with a number. Those that begin a text are found by narrowing a range of the list
-/// byte by byte, in time proportional to the longest of them.
+/// Words in byte order, each with a number. A search narrows a range of the list byte by byte, in time proportional to the
+/// longest match.
 #[derive(Debug, Default)]
 pub(in super::super) struct PrefixIndex {
     sorted: Vec<(String, u32)>,
 }
 
 impl PrefixIndex {
-    /// Empty words are left out: they would be found everywhere.
+    /// Leaves out empty words, which would be found everywhere.
     pub(in super::super) fn new(words: impl IntoIterator<Item = (String, u32)>) -> Self {
         let mut sorted: Vec<_> = words.into_iter().filter(|(word, _)| !word.is_empty()).collect();
         sorted.sort();
@@ -16,8 +16,7 @@ impl PrefixIndex {
         Self { sorted }
     }
 
-    /// Calls `found` with the length in bytes and the number of every word that `text` begins with, shortest
-    /// first.
+    /// Calls `found` with the length in bytes and the number of every word that `text` begins with, shortest first.
     pub(in super::super) fn prefixes(&self, text: &str, mut found: impl FnMut(usize, u32)) {
         let mut range = &self.sorted[..];
         for (depth, byte) in text.bytes().enumerate() {

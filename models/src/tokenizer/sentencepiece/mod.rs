@@ -1,8 +1,7 @@
-//! SentencePiece unigram models (`spiece.model`): text to pieces exactly as the C++ library cuts it.
+//! SentencePiece unigram models (`spiece.model`): segments text exactly as the C++ library.
 //!
-//! Not here: words that a tokenizer adds to the model, and special tokens (`slow.rs`). Written out instead of
-//! using the `tokenizers` crate because that one cuts at every space first, sums scores in double precision and
-//! panics on a broken model file, which all can differ from what the checkpoint was trained with.
+//! The `tokenizers` crate is not used: it cuts at every space first and sums scores in double precision, which gives other
+//! ids, and it panics on a malformed model file. Added and special tokens are in `slow.rs`.
 
 mod index;
 mod normalizer;
@@ -13,32 +12,30 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use self::normalizer::Normalizer;
-use self::proto::PieceType;
-use self::segment::Segmenter;
-use super::pieces::{Piece, PieceKind, Token, named_byte};
+use normalizer::Normalizer;
+use proto::PieceType;
+use segment::Segmenter;
 
-pub(super) use self::index::PrefixIndex;
+use super::pieces::{Piece, PieceKind, Segment, named_byte};
+
+pub(super) use index::PrefixIndex;
 
 const UNIGRAM: i32 = 1;
 
-/// A model.
 #[derive(Debug)]
 pub(super) struct SentencePiece {
     pieces: Vec<Piece>,
     ids: HashMap<String, u32>,
     normalizer: Normalizer,
     segmenter: Segmenter,
-    /// Ids of the 256 bytes, where unknown characters are written with them.
+    /// Ids of the 256 bytes, if unknown characters are encoded as bytes.
     bytes: Option<Vec<u32>>,
 }
 
 impl SentencePiece {
-    /// # Errors
-    /// With the reason, when the file is not a whole and consistent unigram model.
     pub(super) fn parse(file: &[u8]) -> Result<Self, String> {
         let model = proto::Model::decode(file).map_err(|error| error.to_string())?;
-        // Both stand behind the pieces: a file that is cut between two pieces would decode without complaint.
+        // Both follow the pieces. A file that is cut off between two pieces would decode without an error.
         let (Some(trainer), Some(normalizer)) = (&model.trainer, &model.normalizer) else {
             return Err("it has no trainer or normalizer specification, it may be cut off".into());
         };
@@ -59,7 +56,7 @@ impl SentencePiece {
         })
     }
 
-    /// The pieces; the place of each is its id.
+    /// The pieces by id.
     pub(super) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
@@ -68,20 +65,20 @@ impl SentencePiece {
         self.ids.get(name).copied()
     }
 
-    /// Cuts `text` into pieces. Neighbouring unknown characters are one token.
-    pub(super) fn encode(&self, text: &str) -> Vec<Token> {
+    /// Adjacent unknown characters are one token.
+    pub(super) fn encode(&self, text: &str) -> Vec<Segment> {
         let normalized = self.normalizer.normalize(text);
         let unknown = self.segmenter.unknown();
-        let mut tokens: Vec<Token> = Vec::new();
+        let mut tokens: Vec<Segment> = Vec::new();
         for (piece, id) in self.segmenter.segment(&normalized) {
             if let (true, Some(bytes)) = (id == unknown, &self.bytes) {
                 let ids = piece.bytes().filter_map(|byte| bytes.get(usize::from(byte)).copied());
-                tokens.extend(ids.map(|id| Token { id, text: self.name(id) }));
+                tokens.extend(ids.map(|id| Segment { id, text: self.name(id) }));
                 continue;
             }
             match tokens.last_mut() {
                 Some(last) if id == unknown && last.id == unknown => last.text.push_str(piece),
-                _ => tokens.push(Token { id, text: piece.to_owned() }),
+                _ => tokens.push(Segment { id, text: piece.to_owned() }),
             }
         }
         tokens

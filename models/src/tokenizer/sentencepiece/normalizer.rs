@@ -1,13 +1,13 @@
-//! Text as SentencePiece segments it: characters replaced as the model file says, spaces marked.
+//! Normalises text for SentencePiece: replaces characters by the rules of the model file and marks spaces.
 //!
-//! Follows the behaviour of <https://github.com/google/sentencepiece/blob/v0.2.0/src/normalizer.cc>, which is
-//! not that of the `tokenizers` crate: the longest rule wins at every place, whatever the grapheme clusters are.
-//! Invariant: a broken rule table makes rules not apply; it never panics.
+//! It behaves as <https://github.com/google/sentencepiece/blob/v0.2.0/src/normalizer.cc>: unlike in the `tokenizers` crate,
+//! the longest rule wins at every position, regardless of grapheme clusters. With a malformed rule table rules do not apply;
+//! it never panics.
 
 use super::index::PrefixIndex;
 use super::proto;
 
-/// Rewriting rules: from the bytes of a text to their replacement.
+/// Rewriting rules.
 ///
 /// A double-array trie as Darts-clone writes it (<https://github.com/s-yata/darts-clone>), whose values are
 /// offsets into zero-terminated strings.
@@ -32,7 +32,7 @@ impl Rules {
         Ok(Self { trie, replacements: replacements.to_owned() })
     }
 
-    /// The longest beginning of `text` that has a rule: its length in bytes and what replaces it.
+    /// The longest prefix of `text` with a rule: its length in bytes and its replacement.
     fn longest(&self, text: &str) -> Option<(usize, &str)> {
         let offset = |unit: u32| (unit >> 10) << ((unit & (1 << 9)) >> 6);
         let mut longest = None;
@@ -40,7 +40,7 @@ impl Rules {
         for (depth, byte) in text.bytes().enumerate() {
             node ^= u32::from(byte);
             let Some(&unit) = self.trie.get(node as usize) else { break };
-            // A leaf has the top bit, so that it never equals a byte.
+            // A leaf has the top bit set, so it never equals a byte.
             if byte == 0 || unit & ((1 << 31) | 0xFF) != u32::from(byte) {
                 break;
             }
@@ -57,11 +57,10 @@ impl Rules {
     }
 }
 
-/// The normalizer of a model.
 #[derive(Debug)]
 pub(super) struct Normalizer {
     rules: Option<Rules>,
-    /// Words that are left as they are.
+    /// Words that stay unchanged.
     fixed: PrefixIndex,
     space: &'static str,
     mark_first: bool,
@@ -70,8 +69,6 @@ pub(super) struct Normalizer {
 }
 
 impl Normalizer {
-    /// # Errors
-    /// When the rules cannot be read.
     pub(super) fn new(
         spec: &proto::Normalizer,
         space_last: bool,
@@ -89,7 +86,7 @@ impl Normalizer {
         })
     }
 
-    /// Empty where the text has nothing but spaces.
+    /// Empty if the text consists of spaces.
     pub(super) fn normalize(&self, text: &str) -> String {
         let mut rest = text;
         if self.squeeze {
@@ -109,7 +106,7 @@ impl Normalizer {
             let (chunk, length) = self.next(rest);
             let chunk = if after_space { chunk.trim_start_matches(' ') } else { chunk };
             normalized.push_str(&chunk.replace(' ', self.space));
-            // A chunk of spaces only, which was just dropped, does not end the run of spaces.
+            // A chunk of spaces, which is dropped, does not end the run of spaces.
             if !chunk.is_empty() {
                 after_space = self.squeeze && chunk.ends_with(' ');
             }
@@ -125,7 +122,7 @@ impl Normalizer {
         normalized
     }
 
-    /// What the beginning of `rest` becomes, and how many bytes that beginning has; ("", 0) at the end.
+    /// The replacement of the next chunk of `rest`, and the length of that chunk in bytes; ("", 0) at the end.
     fn next<'a>(&'a self, rest: &'a str) -> (&'a str, usize) {
         if let Some((length, _)) = self.fixed.longest(rest) {
             return (&rest[..length], length);

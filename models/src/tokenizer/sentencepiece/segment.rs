@@ -1,16 +1,15 @@
-//! The most probable way to cut a text into pieces (Viterbi search over a unigram model).
+//! Segments a text into its most probable pieces (Viterbi search over a unigram model).
 //!
 //! Scores are compared and kept in the precision of
-//! <https://github.com/google/sentencepiece/blob/v0.2.0/src/unigram_model.cc>: which of two equally good cuts
-//! wins, such as `0`+`00` or `00`+`0`, depends on rounding.
+//! <https://github.com/google/sentencepiece/blob/v0.2.0/src/unigram_model.cc>, because rounding decides between equally good
+//! segmentations such as `0`+`00` and `00`+`0`.
 
 use super::index::PrefixIndex;
 use super::proto::{Piece, PieceType};
 
-/// How much less probable than the rarest piece an unknown character is.
+/// The score of an unknown character is this much below that of the rarest piece.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Cuts text.
 #[derive(Debug)]
 pub(super) struct Segmenter {
     index: PrefixIndex,
@@ -22,11 +21,11 @@ pub(super) struct Segmenter {
 #[derive(Debug, Clone, Copy)]
 enum Score {
     Fixed(f32),
-    /// User-defined pieces win over any other cut.
+    /// User-defined pieces win over any other segmentation.
     ByLength(f32),
 }
 
-/// The best way to reach a place: the piece that ends there, and the sum of all scores so far.
+/// The best segmentation up to a position: its last piece, and its score.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     from: usize,
@@ -35,8 +34,6 @@ struct Step {
 }
 
 impl Segmenter {
-    /// # Errors
-    /// When there is not exactly one unknown piece.
     pub(super) fn new(pieces: &[Piece]) -> Result<Self, String> {
         let of_kind = |wanted| (0..).zip(pieces).filter(move |(_, piece)| piece.kind() == wanted);
         let mut unknown = of_kind(PieceType::Unknown).map(|(id, _)| id);
@@ -59,13 +56,11 @@ impl Segmenter {
         })
     }
 
-    /// The id of characters without a piece.
     pub(super) fn unknown(&self) -> u32 {
         self.unknown
     }
 
-    /// The pieces of `text` in order, each with its id; joined they are the text. Unknown characters come one
-    /// by one.
+    /// The pieces of `text` in order, each with its id. Each unknown character is a piece.
     pub(super) fn segment<'a>(&self, text: &'a str) -> Vec<(&'a str, u32)> {
         let mut best: Vec<Option<Step>> = vec![None; text.len() + 1];
         for (from, character) in text.char_indices() {
@@ -99,7 +94,7 @@ impl Segmenter {
     }
 }
 
-/// Compares in double precision with what was stored in single precision, as the original does.
+/// Compares in double precision with the stored single precision, as the original does.
 fn offer(place: &mut Option<Step>, from: usize, id: u32, score: f64) {
     if place.is_none_or(|step| score > f64::from(step.score)) {
         *place = Some(Step { from, id, score: score as f32 });

@@ -1,0 +1,52 @@
+//! What all readers of a checkpoint's `config.json` share.
+
+use serde::Deserialize;
+
+use super::{CheckpointFiles, LoadError};
+
+pub(crate) const CONFIG_FILE: &str = "config.json";
+
+/// A field of `config.json` and what is wrong with it.
+pub(crate) type FieldError = (&'static str, String);
+
+/// No model comes near; beyond it sizes multiply past what memory and integers hold.
+const SIZE_MAX: usize = 1 << 24;
+
+/// One id or a list of them.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum TokenIds {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl TokenIds {
+    pub(crate) fn into_vec(self) -> Vec<u32> {
+        match self {
+            Self::One(id) => vec![id],
+            Self::Many(ids) => ids,
+        }
+    }
+}
+
+/// The first entry of `architectures` in `config.json`, which alone tells the kind of a checkpoint.
+pub fn architecture(files: &CheckpointFiles) -> Result<String, LoadError> {
+    #[derive(Deserialize)]
+    struct Stored {
+        #[serde(default)]
+        architectures: Vec<String>,
+    }
+    let stored: Stored = files.require_json(CONFIG_FILE)?;
+    stored.architectures.into_iter().next().ok_or_else(|| {
+        let file = files.name_of(CONFIG_FILE);
+        LoadError::field(file, "architectures", "missing: the kind of checkpoint is not known")
+    })
+}
+
+/// Refuses a size of 0, and one that no model has.
+pub(crate) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), FieldError> {
+    match sizes.iter().find(|(_, size)| !(1..=SIZE_MAX).contains(size)) {
+        Some((field, size)) => Err((field, format!("{size} is out of range"))),
+        None => Ok(()),
+    }
+}

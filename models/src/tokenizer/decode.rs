@@ -1,0 +1,108 @@
+//! Token ids to text: as Hugging Face decodes them, and with the values of number tokens.
+
+use ntl_core::Token;
+use ntl_core::engine::NumberEncoding;
+use ntl_core::numbers::python;
+use ntl_core::text::TextDecoder;
+
+use super::pieces::PieceKind;
+use super::rt::{self, AnswerToken};
+use super::slow::stripped;
+use super::{Source, Tokenizer, cleanup, slow, xval};
+
+/// The sign token of old RT vocabularies.
+const RT_MINUS: &str = "[NEG]";
+
+impl Tokenizer {
+    /// The text of `ids` as Hugging Face decodes them, without special tokens. RT and xVal show the names of their number
+    /// tokens.
+    pub fn decode_tokens(&self, ids: &[u32]) -> String {
+        let text = match &self.source {
+            Source::Slow(_) => slow::decode(&self.table, ids),
+            Source::Library(tokenizer) => tokenizer
+                .decode(ids)
+                .unwrap_or_else(|| ids.iter().filter_map(|&id| self.table.text(id)).collect()),
+        };
+        if self.clean_up { cleanup::clean_up(&text) } else { text }
+    }
+
+    /// The digit of an RT number token and its power of ten.
+    pub(super) fn rt_place(&self, id: u32) -> Option<(u8, i8)> {
+        let piece = self.table.get(id).filter(|_| self.numbers == NumberEncoding::Rt)?;
+        rt::place(&piece.name)
+    }
+
+    fn decode_rt(&self, ids: &[u32]) -> String {
+        let tokens = ids.iter().map(|&id| match (self.rt_place(id), self.table.get(id)) {
+            (Some((digit, place)), _) => AnswerToken::Place(place, digit),
+            (None, Some(piece)) if piece.name == RT_MINUS => AnswerToken::Minus,
+            (None, Some(piece)) if piece.kind != PieceKind::Special => {
+                AnswerToken::Text(self.table.bytes(id).unwrap_or_default())
+            }
+            _ => AnswerToken::Hidden,
+        });
+        stripped(&rt::read(&tokens.collect::<Vec<_>>()))
+    }
+
+    /// A number token without a value reads as 1.
+    fn decode_xval(&self, tokens: &[Token]) -> String {
+        let mut text = Vec::new();
+        for token in tokens {
+            if self.number_token == Some(token.id) {
+                text.push(b' ');
+                text.extend(xval::printed(token.value.unwrap_or(1.0)).bytes());
+            } else if self.table.get(token.id).is_some_and(|piece| piece.kind != PieceKind::Special) {
+                text.extend(self.table.bytes(token.id).unwrap_or_default());
+            }
+        }
+        stripped(&text)
+    }
+}
+
+impl TextDecoder for Tokenizer {
+    /// RT: with the values of its numbers.
+    fn decode(&self, ids: &[u32]) -> String {
+        match self.numbers {
+            NumberEncoding::Rt => self.decode_rt(ids),
+            _ => self.decode_tokens(ids),
+        }
+    }
+
+    fn decode_with_values(&self, tokens: &[Token]) -> String {
+        match self.numbers {
+            NumberEncoding::Xval => self.decode_xval(tokens),
+            _ => self.decode(&tokens.iter().map(|token| token.id).collect::<Vec<_>>()),
+        }
+    }
+
+    /// A part of a character reads as `bytes:\xe2\x82`.
+    fn token_text(&self, id: u32) -> String {
+        String::from_utf8(self.token_bytes(id)).unwrap_or_else(|error| {
+            let escaped = error.as_bytes().iter().map(|byte| format!("\\x{byte:02x}"));
+            format!("bytes:{}", escaped.collect::<String>())
+        })
+    }
+
+    /// RT: a number may change until another token follows it.
+    fn settled_len(&self, text: &str) -> usize {
+        let is_slow = matches!(self.source, Source::Slow(_));
+        match self.numbers {
+            NumberEncoding::Rt => {
+                let may_change = |character: char| {
+                    character.is_ascii_digit()
+                        || ['.', '-'].contains(&character)
+                        || python::is_space(character)
+                };
+                text.trim_end_matches('\u{FFFD}').trim_end_matches(may_change).len()
+            }
+            NumberEncoding::Xval => cleanup::settled_len(text, false, true),
+            NumberEncoding::Text | NumberEncoding::Digits => {
+                cleanup::settled_len(text, self.clean_up, is_slow)
+            }
+        }
+    }
+
+    fn can_cut(&self, before: &str, after: &str) -> bool {
+        cleanup::can_cut(before, after, self.clean_up)
+    }
+}
