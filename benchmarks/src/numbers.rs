@@ -115,30 +115,23 @@ fn write_methods(methods: &[Method], out: &mut dyn Write) -> anyhow::Result<()> 
     let text_seconds = methods.first().map_or(f64::NAN, seconds);
     let exact = methods.iter().find(|method| method.name == EXACT);
     let exact = exact.map_or(vec![], |method| medians(&method.outcomes));
-    let header =
-        ["method", "time", "× greedy text", "rows", "rows/s", "passes", "open mass", "median off by"];
+    let header = "method | time | × greedy text | rows | rows/s | passes | open mass | median off by";
     let row = |method: &Method| {
         let (seconds, outcomes) = (seconds(method), &method.outcomes);
-        let time = format!("{:.1} ms", seconds * 1e3 / QUESTIONS.len() as f64);
-        let ratio = format!("{:.2}", seconds / text_seconds);
-        let [rows, rate, passes, open, off] = if outcomes.is_empty() {
-            [const { String::new() }; 5]
-        } else {
-            let sum = |of: fn(&NumberOutcome) -> f64| outcomes.iter().map(of).sum::<f64>();
-            let count = outcomes.len() as f64;
-            let rows = sum(|outcome| outcome.nodes as f64);
-            let distances = medians(outcomes).into_iter().zip(&exact).map(|(got, want)| (got - want).abs());
-            let off = distances.sum::<f64>() / count;
-            [
-                format!("{:.1}", rows / count),
-                format!("{:.0}", rows / seconds),
-                format!("{:.1}", sum(|outcome| outcome.forward_passes as f64) / count),
-                format!("{:.4}", sum(|outcome| outcome.distribution.mass().open) / count),
-                // A few draws may not hold a single number, and then have no median.
-                if off.is_finite() { format!("{off:.2}") } else { "no number".to_owned() },
-            ]
-        };
-        [method.name.to_owned(), time, ratio, rows, rate, passes, open, off]
+        let (time, ratio) = (seconds * 1e3 / QUESTIONS.len() as f64, seconds / text_seconds);
+        let cost = format!("{} | {time:.1} ms | {ratio:.2}", method.name);
+        if outcomes.is_empty() {
+            return format!("{cost} | | | | |");
+        }
+        let sum = |of: fn(&NumberOutcome) -> f64| outcomes.iter().map(of).sum::<f64>();
+        let (count, rows) = (outcomes.len() as f64, sum(|outcome| outcome.nodes as f64));
+        let passes = sum(|outcome| outcome.forward_passes as f64) / count;
+        let open = sum(|outcome| outcome.distribution.mass().open) / count;
+        let distances = medians(outcomes).into_iter().zip(&exact).map(|(got, want)| (got - want).abs());
+        let off = distances.sum::<f64>() / count;
+        // A few samples may not hold a single number, and then have no median.
+        let off = if off.is_finite() { format!("{off:.2}") } else { "no number".to_owned() };
+        format!("{cost} | {:.1} | {:.0} | {passes:.1} | {open:.4} | {off}", rows / count, rows / seconds)
     };
     Ok(write_table(out, 1, header, methods.iter().map(row))?)
 }

@@ -82,15 +82,11 @@ pub fn run(args: &PrefixArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         return Ok(writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?);
     }
     writeln!(out, "{} examples, prompts of {tokens} tokens on average\n", args.shots)?;
-    let header = ["cache", "at once", "first request ms", "time to first token ms", "prompt tokens/s"];
+    let header = "cache | at once | first request ms | time to first token ms | prompt tokens/s";
     let cells = rows.iter().map(|row| {
-        [
-            if row.cached { "on" } else { "off" }.to_owned(),
-            row.concurrent.to_string(),
-            format!("{:.0}", row.first_request_seconds * 1e3),
-            format!("{:.0}", row.first_seconds.times(1e3)),
-            format!("{:.0}", row.prompt_tokens_per_second),
-        ]
+        let (cache, first) = (if row.cached { "on" } else { "off" }, row.first_request_seconds * 1e3);
+        let (others, rate) = (row.first_seconds.times(1e3), row.prompt_tokens_per_second);
+        format!("{cache} | {} | {first:.0} | {others:.0} | {rate:.0}", row.concurrent)
     });
     Ok(write_table(out, 1, header, cells)?)
 }

@@ -2,20 +2,15 @@
 
 use std::io::{self, Write};
 
-/// Writes a table whose first `text_columns` columns are aligned left and whose other columns are aligned right.
-pub fn write_table<const N: usize>(
+/// Writes a table. `header` and `rows` hold cells separated by ` | `; the first `text_columns` columns are aligned left, the
+/// others right.
+pub fn write_table(
     out: &mut dyn Write,
     text_columns: usize,
-    header: [&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
+    header: &str,
+    rows: impl IntoIterator<Item = String>,
 ) -> io::Result<()> {
-    writeln!(out, "| {} |", header.join(" | "))?;
-    writeln!(out, "|{}{}", "---|".repeat(text_columns), "---:|".repeat(N - text_columns))?;
-    for row in rows {
-        for cell in row {
-            write!(out, "|{}{cell} ", if cell.is_empty() { "" } else { " " })?;
-        }
-        writeln!(out, "|")?;
-    }
-    Ok(())
+    let number_columns = header.split(" | ").count() - text_columns;
+    writeln!(out, "| {header} |\n|{}{}", "---|".repeat(text_columns), "---:|".repeat(number_columns))?;
+    rows.into_iter().try_for_each(|row| writeln!(out, "| {row} |"))
 }

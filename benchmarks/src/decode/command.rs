@@ -89,9 +89,9 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let cells = rows.iter().map(|row| {
         let [first, step] = [row.first_seconds, row.step_seconds].map(|seconds| seconds.times(1e3));
         let rate = row.tokens_per_second;
-        [row.batch.to_string(), format!("{rate:.1}"), format!("{first:.1}"), format!("{step:.2}")]
+        format!("{} | {rate:.1} | {first:.1} | {step:.2}", row.batch)
     });
-    write_table(out, 0, ["batch", "tokens/s", "first token ms", "step ms"], cells)?;
+    write_table(out, 0, "batch | tokens/s | first token ms | step ms", cells)?;
     Ok(writeln!(out, "\n{}", roofline.line())?)
 }
 

@@ -49,35 +49,22 @@ impl Summary {
     }
 }
 
+const HEADER: &str = "target | load | answered | failed | dropped | requests/s | tokens/s | first piece ms | \
+                      between pieces ms | end to end ms";
+
 pub fn write_summaries(summaries: &[Summary], out: &mut dyn Write) -> io::Result<()> {
-    let header = [
-        "target",
-        "load",
-        "answered",
-        "failed",
-        "dropped",
-        "requests/s",
-        "tokens/s",
-        "first piece ms",
-        "between pieces ms",
-        "end to end ms",
-    ];
     let latency = |latency: Option<Percentiles>| latency.map_or("-".to_owned(), |found| found.to_string());
-    let cells = summaries.iter().map(|summary| {
-        [
-            summary.target.to_owned(),
-            summary.load.clone(),
-            summary.answered.to_string(),
-            summary.failed.values().sum::<usize>().to_string(),
-            summary.dropped.to_string(),
-            format!("{:.1}", summary.requests_per_second),
-            format!("{:.0}", summary.tokens_per_second),
-            latency(summary.time_to_first),
-            latency(summary.inter_token),
-            latency(summary.end_to_end),
-        ]
-    });
-    write_table(out, 2, header, cells)?;
+    let row = |summary: &Summary| {
+        let Summary { target, load, answered, dropped, requests_per_second, tokens_per_second, .. } = summary;
+        let failed: usize = summary.failed.values().sum();
+        let latencies = [summary.time_to_first, summary.inter_token, summary.end_to_end].map(latency);
+        format!(
+            "{target} | {load} | {answered} | {failed} | {dropped} | {requests_per_second:.1} | \
+             {tokens_per_second:.0} | {}",
+            latencies.join(" | ")
+        )
+    };
+    write_table(out, 2, HEADER, summaries.iter().map(row))?;
     for summary in summaries {
         for (reason, count) in &summary.failed {
             writeln!(out, "{} at {}: {count} failed: {reason}", summary.target, summary.load)?;

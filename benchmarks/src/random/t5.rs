@@ -68,16 +68,15 @@ impl T5Shape {
     fn add_block(&self, tensors: &mut Vec<Planned>, block: &str, attentions: &[&str]) {
         let (d_model, d_ff, inner) = (self.d_model, self.d_ff, self.heads * self.head_width);
         for (index, attention) in attentions.iter().enumerate() {
-            let name = format!("{block}.{index}.{attention}");
             tensors.push(filled(format!("{block}.{index}.layer_norm.weight"), 1.0, d_model));
-            tensors.push(random(
-                format!("{name}.q.weight"),
-                scale_for(d_model * HEAD_WIDTH),
-                &[inner, d_model],
-            ));
-            tensors.push(random(format!("{name}.k.weight"), scale_for(d_model), &[inner, d_model]));
-            tensors.push(random(format!("{name}.v.weight"), scale_for(d_model), &[inner, d_model]));
-            tensors.push(random(format!("{name}.o.weight"), scale_for(inner), &[d_model, inner]));
+            for (part, scale, shape) in [
+                ("q", scale_for(d_model * HEAD_WIDTH), [inner, d_model]),
+                ("k", scale_for(d_model), [inner, d_model]),
+                ("v", scale_for(d_model), [inner, d_model]),
+                ("o", scale_for(inner), [d_model, inner]),
+            ] {
+                tensors.push(random(format!("{block}.{index}.{attention}.{part}.weight"), scale, &shape));
+            }
         }
         let name = format!("{block}.{}", attentions.len());
         tensors.push(filled(format!("{name}.layer_norm.weight"), 1.0, d_model));
