@@ -4,6 +4,8 @@
 //! conditions that pass.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -67,6 +69,18 @@ const OVERLOADED: &str = "overloaded_error";
 /// Fails with "`param` message" unless `fits`, as in "`n` must be from 1 to 20".
 pub(crate) fn check(param: &str, fits: bool, message: impl AsRef<str>) -> Result<(), AppError> {
     if fits { Ok(()) } else { Err(AppError::field(param, message)) }
+}
+
+/// The value of a field or its default, if it lies in `range`.
+pub(crate) fn in_range<T: PartialOrd + Display>(
+    param: &str,
+    value: Option<T>,
+    default: T,
+    range: RangeInclusive<T>,
+) -> Result<T, AppError> {
+    let value = value.unwrap_or(default);
+    check(param, range.contains(&value), format!("must be from {} to {}", range.start(), range.end()))?;
+    Ok(value)
 }
 
 impl AppError {

@@ -10,23 +10,23 @@ use crate::completions::{FinishReason, Stop, StreamOptions, Usage};
 use crate::number::{Number, NumberRequest};
 use crate::whole::whole;
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string or a list of parts such as {\"type\": \"text\", \"text\": \"...\"}")]
 pub enum ChatContent {
-    /// As one text.
+    /// One text.
     Text(String),
-    /// In parts, of which only texts are served.
+    /// A list of parts; only text parts are supported.
     Parts(Vec<ContentPart>),
 }
 
 /// A part of a message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ContentPart {
-    /// What it is; `text` is served.
+    /// The type of the part; only `text` is supported.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The text of a text.
+    /// The text of a text part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
@@ -34,67 +34,67 @@ pub struct ContentPart {
 /// A message of a conversation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequestMessage {
-    /// Who says it: `system`, `developer`, `user` or `assistant`, as far as the template knows them.
+    /// `system`, `developer`, `user` or `assistant`, as far as the chat template supports them.
     #[schema(pattern = "^(system|developer|user|assistant)$")]
     pub role: String,
-    /// What is said. Null is an empty text.
+    /// The content. Null means an empty text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<ChatContent>,
-    /// Name of the speaker, for templates that write it.
+    /// Name of the speaker, for templates that use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Everything else that was sent, so that calls of tools can be refused by name.
+    /// All other fields. The server refuses tool calls by name.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
 
-/// Body of a chat request. `None` is the default everywhere; unknown fields are ignored.
+/// Body of a chat request. Null means the default in every field; unknown fields are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequest {
-    /// Name of the model; may be left out where only one is served.
+    /// Name of the model; may be omitted where only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The conversation.
     #[schema(value_type = Vec<ChatRequestMessage>, required = true, min_items = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<ChatRequestMessage>>,
-    /// Most tokens of the answer. Default: as many as the model's context has room for, within what the server allows.
-    /// With `number.after` most tokens of the text before the number, by default 256.
+    /// Maximum number of tokens of the answer. Default: as many as fit the model's context, within the limit of the server.
+    /// With `number.after`: maximum number of tokens of the text before the number, default 256.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_completion_tokens: Option<u64>,
-    /// The same under its older name.
+    /// The older name of `max_completion_tokens`.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Answers, 1 to 128. Default 1.
+    /// Number of answers, 1 to 128. Default 1.
     #[schema(minimum = 1, maximum = 128)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
-    /// Up to four strings that end an answer before them.
+    /// Up to four strings; an answer ends before the first of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     /// Report the log-probability of each token. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<bool>,
-    /// Only with `logprobs`: also of this many alternatives, 0 to 20. Default 0.
+    /// Only with `logprobs`: number of alternatives to each token, 0 to 20. Default 0.
     #[schema(maximum = 20)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u64>,
-    /// Answer by server-sent events.
+    /// Answer with server-sent events. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
     /// Only with `stream`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// Decode a number with its distribution instead of text.
+    /// Decode a number with its distribution instead of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
-    /// Whether the template begins the answer. Default true.
+    /// Whether the template adds the beginning of the answer. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
-    /// More variables for the template, such as `enable_thinking`.
+    /// Additional variables for the template, such as `enable_thinking`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    /// Everything else: fields that completions have as well (`temperature`, `top_p`, `seed`, ...) mean the same here.
+    /// All other fields. Those of completions (`temperature`, `top_p`, `seed`, ...) have the same meaning here.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
@@ -102,21 +102,21 @@ pub struct ChatRequest {
 /// A token of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatToken {
-    /// How it reads.
+    /// Text of the token.
     pub token: String,
     /// Natural logarithm of its probability.
     pub logprob: f64,
-    /// Its text in UTF-8, which may be a part of a character.
+    /// UTF-8 bytes of the token, which may be a part of a character.
     pub bytes: Option<Vec<u8>>,
 }
 
-/// A token of an answer, with what else could stand there.
+/// A token of an answer and the alternatives to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatTokenLogprobs {
     /// The token itself.
     #[serde(flatten)]
     pub token: ChatToken,
-    /// The most probable tokens there, best first.
+    /// The most probable tokens at this position, best first.
     pub top_logprobs: Vec<ChatToken>,
     /// With `number_tokens`: sum over number tokens of renormalised probability times value; null where no number token
     /// is possible.
@@ -130,16 +130,16 @@ pub struct ChatTokenLogprobs {
 /// Log-probabilities of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatLogprobs {
-    /// One entry a token.
+    /// One entry for each token.
     pub content: Vec<ChatTokenLogprobs>,
-    /// Always null: no refusal is told apart.
+    /// Always null: the server does not detect refusals.
     pub refusal: Option<Vec<ChatTokenLogprobs>>,
 }
 
-/// An answer, or in a stream what is new of it.
+/// The new part of an answer in a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChatAnswer {
-    /// `assistant`; in a stream only in the first piece.
+    /// `assistant`, in the first chunk only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// The text.
@@ -161,31 +161,31 @@ pub struct ChatMessage {
 /// One answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChoice {
-    /// Number of the answer.
+    /// Index of the answer.
     pub index: u64,
     /// The answer.
     pub message: ChatMessage,
-    /// Null unless asked for.
+    /// Null unless requested.
     pub logprobs: Option<ChatLogprobs>,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish_reason: Option<FinishReason>,
-    /// The number and its distribution, when asked for.
+    /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
 }
 
-/// What is new of one answer.
+/// The new part of one choice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunkChoice {
-    /// Number of the answer.
+    /// Index of the answer.
     pub index: u64,
-    /// What is new.
+    /// The new part.
     pub delta: ChatAnswer,
-    /// Of the new tokens; null unless asked for.
+    /// Log-probabilities of the new tokens; null unless requested.
     pub logprobs: Option<ChatLogprobs>,
-    /// Null while the answer goes on.
+    /// Null in all chunks except the last one of a choice.
     pub finish_reason: Option<FinishReason>,
-    /// The number and its distribution, when asked for.
+    /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
 }
@@ -193,7 +193,7 @@ pub struct ChatChunkChoice {
 /// Body of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatResponse {
-    /// Unique name of the answer.
+    /// Unique id of the answer.
     pub id: String,
     /// `chat.completion`.
     pub object: String,
@@ -203,14 +203,14 @@ pub struct ChatResponse {
     pub model: String,
     /// The answers, by index.
     pub choices: Vec<ChatChoice>,
-    /// Counted tokens.
+    /// Token counts.
     pub usage: Option<Usage>,
 }
 
 /// One event of a stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunk {
-    /// Unique name of the answer, the same in all its events.
+    /// Unique id of the answer, the same in all its chunks.
     pub id: String,
     /// `chat.completion.chunk`.
     pub object: String,
@@ -218,8 +218,8 @@ pub struct ChatChunk {
     pub created: u64,
     /// The model that answers.
     pub model: String,
-    /// What is new.
+    /// The new part.
     pub choices: Vec<ChatChunkChoice>,
-    /// Counted tokens: null but in the last event, when asked for.
+    /// Token counts: null, except in the last chunk if requested.
     pub usage: Option<Usage>,
 }

@@ -35,11 +35,11 @@ pub enum Stop {
     Many(Vec<String>),
 }
 
-/// When a beam search with enough finished texts ends.
+/// When a beam search that has enough finished texts ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a boolean or \"never\"")]
 pub enum EarlyStopping {
-    /// `true`: at once. `false`: when no running text, ended now, would be better.
+    /// `true`: at once. `false`: when no running text would be better if it ended now.
     At(bool),
     /// `never`: when no running text can become better.
     Never(Never),
@@ -49,7 +49,7 @@ pub enum EarlyStopping {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Never {
-    /// The word.
+    /// `never`.
     Never,
 }
 
@@ -60,15 +60,15 @@ pub struct StreamOptions {
     pub include_usage: Option<bool>,
 }
 
-/// What a text must be.
+/// The format of the text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ResponseFormat {
-    /// Anything.
+    /// Any text.
     Text,
-    /// Some JSON object.
+    /// A JSON object.
     JsonObject,
-    /// JSON of a schema.
+    /// JSON that matches a schema.
     JsonSchema {
         /// The schema with its name.
         json_schema: NamedSchema,
@@ -86,56 +86,56 @@ pub struct NamedSchema {
     pub schema: Value,
 }
 
-/// Body of a completion request. Null is the default everywhere; unknown fields are ignored.
+/// Body of a completion request. Null means the default in every field; unknown fields are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionRequest {
-    /// Name of the model; may be left out where only one is served.
+    /// Name of the model; may be omitted where only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What to complete.
+    /// The prompts.
     #[schema(value_type = Prompt, required = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Prompt>,
-    /// Most tokens to generate. Default 16. With `number.after` most tokens of the text before the number, by default
-    /// 256. Either default is cut to what the server allows.
+    /// Maximum number of tokens to generate. Default 16. With `number.after`: maximum number of tokens of the text before
+    /// the number, default 256. The limit of the server caps both defaults.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// 0 (greedy) to 2. Default 1.
     #[schema(minimum = 0, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Nucleus, in (0, 1]. Default 1.
+    /// Nucleus sampling, in (0, 1]. Default 1.
     #[schema(exclusive_minimum = 0, maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// Sample from this many of the most probable tokens only; 0 and -1 (the default) take all.
+    /// Sample only from this many most probable tokens; 0 and -1 (the default) use all tokens.
     #[schema(minimum = -1)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub top_k: Option<i64>,
-    /// Sample only tokens at least this times as probable as the most probable one, 0 to 1. Default 0.
+    /// Sample only from tokens whose probability is at least this fraction of the largest one, 0 to 1. Default 0.
     #[schema(minimum = 0, maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f64>,
-    /// Lowers tokens that were generated before, -2 to 2. Default 0.
+    /// Lowers the logits of tokens that were generated before, -2 to 2. Default 0.
     #[schema(minimum = -2, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub presence_penalty: Option<f64>,
-    /// Lowers tokens for each time that they were generated before, -2 to 2. Default 0.
+    /// Lowers the logits of tokens in proportion to how often they were generated before, -2 to 2. Default 0.
     #[schema(minimum = -2, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_penalty: Option<f64>,
-    /// Divides the logits of tokens that were generated before or stand in the prompt of a decoder-only model (negative
-    /// ones are multiplied), above 0, at most 100. Default 1.
+    /// Divides the logits of tokens that were generated before or occur in the prompt of a decoder-only model (negative
+    /// logits are multiplied); above 0, at most 100. Default 1.
     #[schema(exclusive_minimum = 0, maximum = 100)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
-    /// What is added to the logits of token ids, -100 to 100.
+    /// Values to add to the logits of token ids, -100 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logit_bias: Option<BTreeMap<String, f64>>,
-    /// Same seed, same text. Default: a random one.
+    /// Equal requests with the same seed have the same text. Default: a random seed.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
-    /// Texts per prompt, 1 to 128. Default 1.
+    /// Number of texts per prompt, 1 to 128. Default 1.
     #[schema(minimum = 1, maximum = 128)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
@@ -143,50 +143,51 @@ pub struct CompletionRequest {
     #[schema(minimum = 1, maximum = 128)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub best_of: Option<u64>,
-    /// Up to four strings that end a text before them.
+    /// Up to four strings; the text ends before the first of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     /// Token ids that end a text.
     #[schema(max_items = 1024)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub stop_token_ids: Option<Vec<u32>>,
-    /// Show the stop string, or the token of `stop_token_ids`, that ended a text. Default false.
+    /// Include the stop string, or the token of `stop_token_ids`, that ended a text. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include_stop_str_in_output: Option<bool>,
-    /// Nothing ends a text before it has this many tokens. Default 0.
+    /// Minimum number of tokens before a text may end. Default 0.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub min_tokens: Option<u64>,
-    /// The end of sequence does not end a text. Default false.
+    /// Whether a text continues after an end of sequence. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
-    /// Report log-probabilities of each token and of this many alternatives, as the model has them before all sampling
-    /// options; -1 for the whole vocabulary, where the server allows it.
+    /// Report the log-probabilities of each token and of this many alternatives, before all sampling options; -1 for the
+    /// whole vocabulary, if the server allows it.
     #[schema(minimum = -1)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<i64>,
-    /// The same for the tokens of the prompt; decoder-only models, not with `stream`.
+    /// The same for the tokens of the prompt. Only for decoder-only models, not with `stream`.
     #[schema(minimum = -1)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<i64>,
-    /// Add the token ids of prompt and text to each choice. Default false.
+    /// Return the token ids of prompt and text in each choice. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_token_ids: Option<bool>,
-    /// The text matches this regular expression as a whole.
+    /// The whole text must match this regular expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_regex: Option<String>,
-    /// The text is one of these.
+    /// The text must be one of these strings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_choice: Option<Vec<String>>,
-    /// The text is JSON of this schema, given as an object or as its text.
+    /// The text must be JSON that matches this schema. The schema may be an object or a string.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_json: Option<Value>,
-    /// The same in OpenAI's words.
+    /// The format of the text, as in the OpenAI API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
-    /// Only with `logprobs`: report for each position what its number tokens say together. Default false.
+    /// Only with `logprobs`: report the expected value and the probability of the number tokens at each position. Default
+    /// false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number_tokens: Option<bool>,
-    /// Answer by server-sent events.
+    /// Answer with server-sent events. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
     /// Only with `stream`.
@@ -195,32 +196,31 @@ pub struct CompletionRequest {
     /// Repeat the prompt in front of the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
-    /// Search for the most probable texts with several beams instead of sampling. Default false.
+    /// Use beam search instead of sampling. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_beam_search: Option<bool>,
-    /// Beams, at least `n`. Default: `best_of`, else `n`, else 4.
+    /// Number of beams, at least `n`. Default: `best_of`, else `n`, else 4.
     #[schema(minimum = 1, maximum = 128)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub beam_width: Option<u64>,
-    /// Beams are compared by log-probability divided by their length to this power. Default 1.
+    /// Beams are ranked by their log-probability divided by their length to this power. Default 1.
     #[schema(minimum = -10, maximum = 10)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length_penalty: Option<f64>,
     /// When a beam search ends. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
-    /// Name of the caller's user; not used.
+    /// Name of the user; ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Decode a number with its distribution instead of text.
+    /// Decode a number with its distribution instead of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
-    /// Decode as the original code's `generate` does where that differs from how the model was trained: xVal
-    /// checkpoints then read all their own numbers as 1 and take every position for the first. Changes nothing for
-    /// other kinds. Default false.
+    /// Decode like the `generate` of the paper's code, even where that differs from training: xVal checkpoints then read
+    /// all of their own numbers as 1 and treat every position as the first. No effect on other kinds. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_decoding: Option<bool>,
-    /// Everything else that was sent, so that fields which would change the answer can be refused by name.
+    /// All other fields. The server refuses by name those that would change the answer.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
@@ -235,17 +235,17 @@ pub enum FinishReason {
     Length,
 }
 
-/// Log-probabilities in the arrays of the completions API, one entry a token.
+/// Log-probabilities as parallel lists with one entry for each token.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Logprobs {
     /// Token texts.
     pub tokens: Vec<String>,
-    /// Natural logarithms of their probabilities.
+    /// Natural logarithms of the probabilities.
     pub token_logprobs: Vec<Option<f64>>,
-    /// Texts and log-probabilities of the most probable tokens at each position, the chosen one included; null for the
-    /// first token of an echoed prompt.
+    /// Texts and log-probabilities of the most probable tokens at each position, and of the chosen one; null for the first
+    /// token of an echoed prompt.
     pub top_logprobs: Option<Vec<Option<BTreeMap<String, f64>>>>,
-    /// Where each token begins in the text, in characters.
+    /// Offset of each token in the text, in characters.
     pub text_offset: Vec<u64>,
     /// With `number_tokens`: sum over number tokens of renormalised probability times value; null where no number token
     /// is possible.
@@ -261,13 +261,13 @@ pub struct Logprobs {
 pub struct PromptLogprob {
     /// Natural logarithm of its probability.
     pub logprob: f64,
-    /// Its place among all tokens, from 1 on, where it is one of those asked for.
+    /// Rank among all tokens, from 1; null where the token is not among the requested alternatives.
     pub rank: Option<u64>,
     /// Its text.
     pub decoded_token: String,
 }
 
-/// By token id, for each position of a prompt; null for the first.
+/// For each position of a prompt: entries by token id; null for the first position.
 pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
 
 /// One answer.
@@ -275,24 +275,24 @@ pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
 pub struct Choice {
     /// Prompt number times `n` plus text number.
     pub index: u64,
-    /// The generated text, or the printed number behind the text that comes before it.
+    /// The generated text. With `number`: the text before the number, then the printed number.
     pub text: String,
-    /// Null unless asked for.
+    /// Null unless requested.
     #[schema(required)]
     pub logprobs: Option<Logprobs>,
-    /// Null while a stream goes on.
+    /// Null in all chunks of a stream except the last one of a choice.
     #[schema(required)]
     pub finish_reason: Option<FinishReason>,
-    /// Natural logarithm of the probability of the whole text, where a beam search found it.
+    /// With beam search: natural logarithm of the probability of the whole text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cumulative_logprob: Option<f64>,
-    /// The number and its distribution, when asked for.
+    /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
-    /// With `return_token_ids`: the ids of the text, an end of sequence included.
+    /// With `return_token_ids`: the token ids of the text, including an end of sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
-    /// With `return_token_ids`: the ids of the prompt; in a stream once.
+    /// With `return_token_ids`: the token ids of the prompt, once in a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
     /// With `prompt_logprobs`.
@@ -301,12 +301,12 @@ pub struct Choice {
     pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
-/// Counted tokens.
+/// Token counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     /// Tokens of all prompts.
     pub prompt_tokens: u64,
-    /// Tokens decoded: those of the texts, the decoder positions behind a number, or those of scored targets.
+    /// Tokens of the texts, decoder positions of numbers, or tokens of scored targets.
     pub completion_tokens: u64,
     /// The sum.
     pub total_tokens: u64,
@@ -315,7 +315,7 @@ pub struct Usage {
 /// Body of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionResponse {
-    /// Unique name of the answer.
+    /// Unique id of the answer.
     pub id: String,
     /// `text_completion`.
     pub object: String,
@@ -325,7 +325,7 @@ pub struct CompletionResponse {
     pub model: String,
     /// The answers, by index.
     pub choices: Vec<Choice>,
-    /// Counted tokens. Null in a stream, but for its last chunk when asked for.
+    /// Token counts. In a stream null, except in the last chunk if requested.
     #[schema(required)]
     pub usage: Option<Usage>,
 }

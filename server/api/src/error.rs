@@ -10,10 +10,10 @@ pub struct ErrorBody {
     pub error: ErrorDetail,
 }
 
-/// The inside of an [`ErrorBody`].
+/// What went wrong, for people and for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
-    /// One sentence for a person.
+    /// A message for people.
     pub message: String,
     /// Class of error, such as `invalid_request_error`.
     #[serde(rename = "type")]
@@ -21,7 +21,7 @@ pub struct ErrorDetail {
     /// The request field at fault, where there is one.
     #[schema(required)]
     pub param: Option<String>,
-    /// A stable word for programs, such as `model_not_found`.
+    /// A stable code for programs, such as `model_not_found`.
     #[schema(required)]
     pub code: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! Wire types of ntl-server: what travels as JSON between a client and the server, and nothing else.
+//! Wire types of ntl-server: the JSON bodies that a client and the server exchange.
 //!
-//! Requests follow the OpenAI API, plus the `number` object. Every optional request field takes an explicit
-//! `null` for "default". Validation beyond JSON types belongs to the server.
+//! Requests follow the OpenAI API, plus the `number` object. In every optional request field an explicit `null` means
+//! the default. The server validates everything beyond JSON types. Doc comments become `docs/openapi.json`.
 
 mod chat;
 mod completions;

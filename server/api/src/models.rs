@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 /// A served model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Model {
-    /// Its name in requests.
+    /// The name in requests.
     pub id: String,
     /// `model`.
     pub object: String,
-    /// When it was loaded, Unix time in seconds.
+    /// When the model was loaded, as Unix time in seconds.
     pub created: u64,
     /// `ntl-server`.
     pub owned_by: String,
@@ -18,11 +18,11 @@ pub struct Model {
     pub kind: String,
     /// How numbers are written: `text`, `digits`, `rt` or `xval`.
     pub number_encoding: String,
-    /// Most prompt tokens.
+    /// Maximum number of prompt tokens.
     pub context_length: u64,
     /// Element type of the weights in memory.
     pub dtype: String,
-    /// Number of weights.
+    /// Number of parameters.
     pub parameters: u64,
     /// `native`.
     pub backend: String,
@@ -37,7 +37,7 @@ pub struct ModelList {
     pub data: Vec<Model>,
 }
 
-/// That all is well; what is not is an error.
+/// The server is healthy. Any other state is an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// `ok`.
@@ -45,13 +45,12 @@ pub struct Health {
 }
 
 impl Health {
-    /// All is well.
     pub fn ok() -> Self {
         Self { status: "ok".to_owned() }
     }
 }
 
-/// What is running.
+/// Version and build of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Version {
     /// `ntl-server`.

@@ -17,7 +17,7 @@ pub enum NumberRequest {
     Options(serde_json::Map<String, serde_json::Value>),
 }
 
-/// Options are read one by one, to name the one that is wrong; this says what they are all the same.
+/// The server reads the options one by one, to name a wrong one. This describes them for OpenAPI.
 impl PartialSchema for NumberRequest {
     fn schema() -> RefOr<Schema> {
         let options = Ref::from_schema_name(NumberOptions::name());
@@ -45,7 +45,7 @@ pub enum ObjectiveName {
     Mode,
 }
 
-/// What the printed value should be best at.
+/// The error that the printed value minimises.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "\"mean\", \"median\", \"mode\" or {\"quantile\": q}")]
 pub enum Objective {
@@ -78,7 +78,7 @@ pub enum Terminator {
     Texts(Vec<String>),
 }
 
-/// How the distribution of a number is found.
+/// The method that finds the distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MethodName {
@@ -88,11 +88,11 @@ pub enum MethodName {
     Sample,
     /// The most probable complete numbers of a beam search.
     Beam,
-    /// Expectation token by token along the greedy path; a diagnostic, wrong wherever a carry is in doubt.
+    /// Expectation token by token along the greedy path. A diagnostic: it is wrong where a carry is uncertain.
     Token,
-    /// xVal checkpoints, and only these: what the number head says where the token for numbers stands.
+    /// Only for xVal checkpoints: the value of the number head at the number token.
     Xval,
-    /// Regression heads, and only these: the one value that the head says.
+    /// Only for regression heads: the value of the head.
     Head,
 }
 
@@ -113,7 +113,7 @@ impl MethodName {
     }
 }
 
-/// What separates groups of three digits.
+/// The separator of groups of three digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "true, false or one of \",\", \"_\", \"'\" and \" \"")]
 pub enum Thousands {
@@ -123,7 +123,7 @@ pub enum Thousands {
     Separator(char),
 }
 
-/// Options of number decoding. Null is the default everywhere; unknown names are errors.
+/// Options of number decoding. Null means the default in every field; unknown names are errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NumberOptions {
@@ -133,7 +133,7 @@ pub struct NumberOptions {
     /// Default `tree`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodName>,
-    /// Share of the closed mass that the mean leaves out in each tail, 0 to 0.49. Default 0.005.
+    /// Share of the closed mass that the mean omits in each tail, 0 to 0.49. Default 0.005.
     #[schema(minimum = 0, maximum = 0.49)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trim: Option<f64>,
@@ -141,71 +141,71 @@ pub struct NumberOptions {
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
-    /// Only `tree`: most decoder positions, 1 to 65536. Default 4096. Times `rationales` at most 262144.
+    /// Only `tree`: maximum number of decoder positions, 1 to 65536, and times `rationales` at most 262144. Default 4096.
     #[schema(minimum = 1, maximum = 65536)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u64>,
-    /// Only `tree`: stop earlier, once the bounds of `value` are no wider than this, 0 or more. Default: do not.
+    /// Only `tree`: stop as soon as the bounds of `value` are no wider than this, 0 or more. Default: no such stop.
     #[schema(minimum = 0)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<f64>,
-    /// Only `sample`: how many numbers are drawn, 1 to 4096. Default 64. The request's `seed` repeats the draws.
+    /// Only `sample`: number of draws, 1 to 4096. Default 64. The same `seed` repeats the draws.
     #[schema(minimum = 1, maximum = 4096)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// Only `beam`: how many prefixes are followed and numbers kept, 1 to 64. Default 4.
+    /// Only `beam`: number of prefixes that are followed and of numbers that are kept, 1 to 64. Default 4.
     #[schema(minimum = 1, maximum = 64)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub beams: Option<u64>,
-    /// Write ordinary text until this string appears, and read the number right behind it. 1 to 1024 bytes. Default:
-    /// the number comes at once. The text is chosen by the request's `temperature`, `top_p` and `seed`, has at most
-    /// `max_tokens` tokens, and is returned in front of the printed number.
+    /// Generate text until this marker appears, and read the number right behind it. 1 to 1024 bytes. Default: the number
+    /// comes at once. The text is sampled with the request's `temperature`, `top_p` and `seed`, has at most `max_tokens`
+    /// tokens, and is returned in front of the printed number.
     #[schema(min_length = 1, max_length = 1024)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// Only with `after`: how many such texts are written, 1 to 64, and times prompts at most 1024; the
-    /// distributions of their numbers are averaged and the first text is returned. Default 1.
+    /// Only with `after`: number of such texts, 1 to 64, and times prompts at most 1024. The distributions of their numbers
+    /// are averaged, and the first text is returned. Default 1.
     #[schema(minimum = 1, maximum = 64)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub rationales: Option<u64>,
-    /// The least and the greatest value; the mass of others is reported as invalid. They may be equal. Default: all.
+    /// Smallest and largest value, which may be equal; the mass of other values is invalid. Default: all values.
     #[schema(min_items = 2, max_items = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
-    /// Whether means are conditional on the closed mass; otherwise they are raw sums, in which what is no number counts
-    /// as 0. Default true.
+    /// Whether means are divided by the closed mass. Otherwise they are raw sums: texts that are not numbers count as 0.
+    /// Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<bool>,
-    /// Most digits before the point, 1 to 20. Default 12.
+    /// Maximum number of digits before the point, 1 to 20. Default 12.
     #[schema(minimum = 1, maximum = 20)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub digits_max: Option<u64>,
-    /// Most digits after the point, 0 to 20. Default 6.
+    /// Maximum number of digits after the point, 0 to 20. Default 6.
     #[schema(maximum = 20)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub decimals_max: Option<u64>,
-    /// Whether a leading minus is read. Default true.
+    /// Whether a leading minus is allowed. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sign: Option<bool>,
-    /// Read this between groups of three digits. Default: nothing.
+    /// Separator between groups of three digits. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thousands: Option<Thousands>,
     /// Default `any`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminator: Option<Terminator>,
-    /// Refuse a value when less closed mass was found, 0 to 1. Default 0.
+    /// Return no value if the closed mass is below this, 0 to 1. Default 0.
     #[schema(minimum = 0, maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_min: Option<f64>,
-    /// Which quantiles to return, each in (0, 1). Default 0.05, 0.25, 0.5, 0.75, 0.95.
+    /// The quantiles to return, each in (0, 1). Default 0.05, 0.25, 0.5, 0.75, 0.95.
     #[schema(max_items = 1000)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantiles: Option<Vec<f64>>,
-    /// How many of the most probable values to return, 0 to 1000. Default 20.
+    /// Number of most probable values to return, 0 to 1000. Default 20.
     #[schema(maximum = 1000)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub support: Option<u64>,
-    /// Decimals of the printed text, 0 to 20; null prints the shortest text that reads back.
+    /// Decimals of the printed text, 0 to 20; null prints the shortest text that parses to the same value.
     #[schema(maximum = 20)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub decimals: Option<u64>,
@@ -214,13 +214,13 @@ pub struct NumberOptions {
 /// A quantile of the distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Quantile {
-    /// Which.
+    /// The probability level.
     pub q: f64,
-    /// The smallest value that the closed mass reaches it at; null when there is none.
+    /// The smallest value at which the share of the closed mass reaches `q`; null where there is none.
     pub value: Option<f64>,
 }
 
-/// One value with its probability, summed over all its spellings.
+/// A value with its probability, summed over all spellings of the value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SupportPoint {
     /// The value.
@@ -231,64 +231,65 @@ pub struct SupportPoint {
     pub probability: f64,
 }
 
-/// Where the probability went. The three add up to 1.
+/// How the probability is divided. The three masses add up to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Mass {
-    /// On complete numbers.
+    /// Mass of complete numbers.
     pub closed: f64,
-    /// On texts that are no number.
+    /// Mass of texts that are not numbers.
     pub invalid: f64,
-    /// On beginnings that were not expanded.
+    /// Mass of prefixes that were not expanded.
     pub open: f64,
 }
 
-/// What an estimate could become if all the open mass fell on either side; null where nothing bounds it.
+/// The range in which an estimate must lie, wherever the open mass falls; null where it is unbounded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Bounds {
-    /// Of `value`.
+    /// Bounds of `value`.
     pub value: Option<[f64; 2]>,
-    /// Of `trimmed_mean`.
+    /// Bounds of `trimmed_mean`.
     pub trimmed_mean: Option<[f64; 2]>,
-    /// Of `median`.
+    /// Bounds of `median`.
     pub median: Option<[f64; 2]>,
-    /// Of `quantiles`, in their order.
+    /// Bounds of `quantiles`, in the same order.
     pub quantiles: Vec<Option<[f64; 2]>>,
 }
 
 /// A decoded number with its distribution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Number {
-    /// The estimate that the objective asks for, or for method `token` the expectation along the greedy path; null when
-    /// `reason` says why.
+    /// The estimate of the objective; for method `token` the expectation along the greedy path. Null where `reason` says
+    /// why.
     pub value: Option<f64>,
     /// The objective of the request.
     pub objective: Objective,
-    /// How the distribution was found. For `token` it is the greedy number alone, so only `mode` and `support` say
-    /// something: other estimates are null.
+    /// The method that found the distribution. `token` finds only the greedy number, so all estimates except `mode` are
+    /// null.
     pub method: String,
-    /// Plain mean over all closed numbers, not divided by their mass unless `normalize`; fragile, see `trimmed_mean`.
+    /// Plain mean over all closed numbers, divided by their mass if `normalize`. A little mass on huge numbers moves it far:
+    /// see `trimmed_mean`.
     pub mean: Option<f64>,
-    /// Mean without the share `trim` in each tail.
+    /// Mean without the share `trim` of the mass in each tail.
     pub trimmed_mean: Option<f64>,
-    /// The value in the middle of the closed mass.
+    /// The median of the closed mass.
     pub median: Option<f64>,
     /// The most probable value.
     pub mode: Option<f64>,
     /// Standard deviation over all closed numbers.
     pub std: Option<f64>,
-    /// The quantiles asked for.
+    /// The requested quantiles.
     pub quantiles: Vec<Quantile>,
     /// The most probable values, best first.
     pub support: Vec<SupportPoint>,
     /// Where the probability went.
     pub mass: Mass,
-    /// How far the estimates can be off; all null but for method `tree`, since nothing bounds the others.
+    /// Bounds of the estimates; null for all methods except `tree`, `xval` and `head`.
     pub bounds: Bounds,
-    /// Decoder positions behind the answer.
+    /// Decoder positions that the answer is computed from.
     pub nodes: u64,
-    /// Model steps that computed them.
+    /// Model steps that computed these positions.
     pub forward_passes: u64,
-    /// Whether `nodes_max` ended the expansion before `tolerance` did.
+    /// Whether `nodes_max` ended the expansion before `tolerance` was reached.
     pub truncated: bool,
     /// Why there is no value.
     pub reason: Option<String>,

@@ -1,4 +1,4 @@
-//! `POST /v1/score`: what given targets cost.
+//! `POST /v1/score`: log-probabilities and training losses of given targets.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use crate::whole::whole;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string or a list of token ids")]
 pub enum TextOrIds {
-    /// A text, tokenized as the model was trained.
+    /// A text, tokenized as in training.
     Text(String),
-    /// Token ids, taken as they are.
+    /// Token ids, used as they are.
     #[serde(deserialize_with = "whole")]
     Ids(Vec<u32>),
 }
 
-/// A prompt and what should follow it.
+/// A prompt and the target behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScoreItem {
-    /// Goes to the encoder, or in front of the target.
+    /// Input of the encoder, or the text in front of the target.
     pub prompt: TextOrIds,
-    /// What is scored. Not empty.
+    /// The text to score. Not empty.
     pub target: TextOrIds,
 }
 
@@ -58,27 +58,27 @@ impl LossName {
         [Self::Ce, Self::NtlWas, Self::NtlWasCdf, Self::NtlMse, Self::NtlMae, Self::NtlHuber];
 }
 
-/// What becomes of the losses of a target's tokens.
+/// How the losses of a target's tokens are reduced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReductionName {
-    /// The mean: of cross entropy over all tokens, of a Number Token Loss over those that are numbers.
+    /// The mean: for cross entropy over all tokens, for a Number Token Loss over the number tokens.
     #[default]
     Mean,
     /// The sum.
     Sum,
-    /// One value a token; 0 where a token has no such loss.
+    /// One value for each token; 0 where a token has no such loss.
     None,
 }
 
-/// Body of a score request. Null is the default everywhere; unknown fields are errors.
+/// Body of a score request. Null means the default in every field; unknown fields are errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScoreRequest {
-    /// Name of the model; may be left out where only one is served.
+    /// Name of the model; may be omitted where only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What to score, 1 to 1024.
+    /// The items to score, 1 to 1024.
     #[schema(value_type = Vec<ScoreItem>, required = true, min_items = 1, max_items = 1024)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<Vec<ScoreItem>>,
@@ -92,43 +92,43 @@ pub struct ScoreRequest {
     /// Default `mean`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reduction: Option<ReductionName>,
-    /// Let probability on text cost more than the worst number, as ntloss does. Default false, as in the paper.
+    /// Make probability on text cost more than the worst number, as ntloss does. Default false, as in the paper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reweigh: Option<bool>,
-    /// Score the end of the sequence behind the target, too, as in training. Default true.
+    /// Also score the end of sequence behind the target, as in training. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_eos: Option<bool>,
-    /// Name of the caller's user; not used.
+    /// Name of the user; ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
-/// A loss after its reduction. Null where it is infinite: a target of no probability.
+/// A loss after its reduction. Null where it is infinite, because the target has no probability.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Loss {
-    /// Of all tokens together.
+    /// One value for all tokens.
     All(Option<f64>),
-    /// Of each token.
+    /// One value for each token.
     Each(Vec<Option<f64>>),
 }
 
-/// One item, scored. The lists have one entry a token of the target.
+/// One scored item. The lists have one entry for each token of the target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Score {
-    /// Which item of the request.
+    /// Index of the item in the request.
     pub index: u64,
     /// Token ids of the target.
     pub token_ids: Vec<u32>,
-    /// Their texts.
+    /// Texts of the tokens.
     pub tokens: Vec<String>,
-    /// Natural logarithms of their probabilities; -9999 for none.
+    /// Natural logarithms of the probabilities; -9999 for a probability of 0.
     pub token_logprobs: Vec<f64>,
     /// Sum over number tokens of renormalised probability times value; null where no number token is possible.
     pub number_values: Vec<Option<f64>>,
     /// Probability of all number tokens together; null where none is possible.
     pub number_mass: Vec<Option<f64>>,
-    /// The losses that were asked for.
+    /// The requested losses.
     pub losses: BTreeMap<LossName, Loss>,
     /// Cross entropy plus `lambda` times the first Number Token Loss of the request.
     pub total: Loss,

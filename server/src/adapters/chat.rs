@@ -21,7 +21,7 @@ use super::tokens::{finite_logprob, number_of};
 use super::{AnswerAdapter, AnswerContext, fields, finish_reason, usage};
 use crate::answer::{Piece, TokenCounts, TokenReport};
 use crate::engine::ServedModel;
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, in_range};
 use crate::request::{GenerationRequest, ModelProfile, PromptInput};
 
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
@@ -120,9 +120,8 @@ fn shared_fields(
     // Where there is no room at all the engine refuses the request: it knows both lengths.
     let default = if is_number { None } else { Some(room.map_or(max, |room| (room as u64).clamp(1, max))) };
     let with_logprobs = request.logprobs.unwrap_or(false);
-    let top = request.top_logprobs.unwrap_or(0);
+    let top = in_range("top_logprobs", request.top_logprobs, 0, 0..=TOP_LOGPROBS_MAX)?;
     check("top_logprobs", with_logprobs || top == 0, "is only allowed with `logprobs`: true")?;
-    check("top_logprobs", top <= TOP_LOGPROBS_MAX, format!("must be from 0 to {TOP_LOGPROBS_MAX}"))?;
     Ok(CompletionRequest {
         max_tokens: asked.or(default),
         n: request.n,

@@ -10,7 +10,8 @@ use ntl_core::text::TextDecoder;
 
 use super::number::plain;
 use super::tokens::finite_logprob;
-use crate::error::{AppError, check};
+use crate::answer::TokenCounts;
+use crate::error::{AppError, check, in_range};
 use crate::request::{PromptInput, ScoreInput, ScoreTokens};
 
 const ITEMS_MAX: usize = 1024;
@@ -45,8 +46,7 @@ pub(crate) fn score_request(
         check(&format!("items[{index}].target"), !target.is_empty(), "must not be empty")?;
         inputs.push(ScoreInput { index, prompt, target, add_eos });
     }
-    let lambda = request.lambda.unwrap_or(0.3);
-    check("lambda", (0.0..=LAMBDA_MAX).contains(&lambda), format!("must be from 0 to {LAMBDA_MAX}"))?;
+    let lambda = in_range("lambda", request.lambda, 0.3, 0.0..=LAMBDA_MAX)?;
     let mut losses: Vec<LossName> = Vec::new();
     for name in request.losses.unwrap_or_else(|| LossName::ALL.to_vec()) {
         if !losses.contains(&name) {
@@ -68,9 +68,9 @@ fn input(text: TextOrIds) -> PromptInput {
 
 /// Counts the tokens of prompts and targets.
 pub(crate) fn usage(items: &[ScoreTokens]) -> Usage {
-    let prompt_tokens = items.iter().map(|item| item.prompt.len() as u64).sum();
-    let completion_tokens = items.iter().map(|item| item.target.len() as u64).sum();
-    Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
+    let prompt = items.iter().map(|item| item.prompt.len()).sum();
+    let completion = items.iter().map(|item| item.target.len()).sum();
+    super::usage(TokenCounts { prompt, completion })
 }
 
 impl ScoreLosses {

@@ -70,10 +70,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all metrics, at zero.
-    ///
-    /// # Errors
-    /// When a name is registered twice: a mistake in this file.
+    /// Registers all metrics, at zero. Fails only where a name is registered twice.
     pub fn new() -> prometheus::Result<Self> {
         fn add<C: Collector + Clone + 'static>(
             registry: &Registry,
@@ -170,9 +167,6 @@ impl Metrics {
     }
 
     /// The present values as text.
-    ///
-    /// # Errors
-    /// When a metric cannot be written: a mistake in this file.
     pub(crate) fn text(&self, format: Format) -> prometheus::Result<String> {
         format.write(&self.registry.gather())
     }

@@ -11,7 +11,7 @@ mod unsupported;
 use ntl_api::{CompletionRequest, NumberRequest};
 
 use super::number::NumberFormat;
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, in_range};
 use crate::request::{Decoding, GenerationRequest, ModelProfile, PromptInput, StreamOptions};
 use beams::beam_job;
 use number::number_decoding;
@@ -30,8 +30,7 @@ pub(super) fn generation_request(
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
     refuse_in_completion(&request.others)?;
-    let n = request.n.unwrap_or(1);
-    check("n", (1..=N_MAX).contains(&n), format!("must be from 1 to {N_MAX}"))?;
+    let n = in_range("n", request.n, 1, 1..=N_MAX)?;
     let is_streamed = request.stream.unwrap_or(false);
     check(
         "stream_options",

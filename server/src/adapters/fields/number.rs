@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::number_method::{self, TextBefore};
 use crate::adapters::number::{NumberFormat, engine_objective};
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, in_range};
 use crate::request::NumberDecoding;
 
 const DIGITS_MAX: u64 = 20;
@@ -49,11 +49,8 @@ fn parse(options: Map<String, Value>) -> Result<NumberOptions, AppError> {
 }
 
 fn limits(options: &NumberOptions) -> Result<GrammarLimits, AppError> {
-    let digits_max = options.digits_max.unwrap_or(12);
-    let message = format!("must be from 1 to {DIGITS_MAX}");
-    check("number.digits_max", (1..=DIGITS_MAX).contains(&digits_max), message)?;
-    let decimals_max = options.decimals_max.unwrap_or(6);
-    check("number.decimals_max", decimals_max <= DIGITS_MAX, format!("must be from 0 to {DIGITS_MAX}"))?;
+    let digits_max = in_range("number.digits_max", options.digits_max, 12, 1..=DIGITS_MAX)?;
+    let decimals_max = in_range("number.decimals_max", options.decimals_max, 6, 0..=DIGITS_MAX)?;
     let limits = GrammarLimits::new(digits_max as u8, decimals_max as u8, options.sign.unwrap_or(true))
         .ok_or_else(|| AppError::invalid("number.digits_max", "the limits of digits cannot be served"))?;
     let separator = match options.thousands {
@@ -82,8 +79,7 @@ fn terminator(wanted: Option<Terminator>) -> Result<engine::Terminator, AppError
 }
 
 fn estimation(options: &NumberOptions) -> Result<Estimation, AppError> {
-    let trim = options.trim.unwrap_or(0.005);
-    check("number.trim", (0.0..=0.49).contains(&trim), "must be from 0 to 0.49")?;
+    let trim = in_range("number.trim", options.trim, 0.005, 0.0..=0.49)?;
     let range = options.range.map(|[low, high]| Interval { low, high });
     let fits =
         range.is_none_or(|ends| ends.low.is_finite() && ends.high.is_finite() && ends.low <= ends.high);
@@ -97,16 +93,15 @@ fn number_format(options: &NumberOptions, method: MethodName) -> Result<NumberFo
     if let Objective::Quantile { quantile } = objective {
         check("number.objective", inside(quantile), "must have a quantile above 0 and below 1")?;
     }
-    let mass_min = options.mass_min.unwrap_or(0.0);
-    check("number.mass_min", (0.0..=1.0).contains(&mass_min), "must be from 0 to 1")?;
+    let mass_min = in_range("number.mass_min", options.mass_min, 0.0, 0.0..=1.0)?;
     let quantiles = options.quantiles.clone().unwrap_or_else(|| QUANTILES.to_vec());
     let fit = quantiles.len() <= QUANTILES_MAX && quantiles.iter().all(|&q| inside(q));
     check("number.quantiles", fit, format!("must be at most {QUANTILES_MAX} numbers above 0 and below 1"))?;
-    let support = options.support.unwrap_or(20);
-    check("number.support", support <= SUPPORT_MAX, format!("must be from 0 to {SUPPORT_MAX}"))?;
-    let decimals = options.decimals;
-    let fit = decimals.is_none_or(|count| count <= DIGITS_MAX);
-    check("number.decimals", fit, format!("must be from 0 to {DIGITS_MAX}"))?;
+    let support = in_range("number.support", options.support, 20, 0..=SUPPORT_MAX)?;
+    let decimals = options
+        .decimals
+        .map(|count| in_range("number.decimals", Some(count), 0, 0..=DIGITS_MAX))
+        .transpose()?;
     Ok(NumberFormat {
         objective,
         method,

@@ -7,7 +7,7 @@ use ntl_core::engine::{AfterMarker, NumberMethod, Precision};
 use ntl_core::numbers::{Estimation, Objective};
 use ntl_core::sampling::SamplingParams;
 
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, in_range};
 
 const NODES_MAX: u64 = 65_536;
 const SAMPLES_MAX: u64 = 4096;
@@ -57,15 +57,11 @@ pub(super) fn method(
     match name {
         MethodName::Tree | MethodName::Xval | MethodName::Head => tree(options, objective, estimation),
         MethodName::Sample => {
-            let samples = options.samples.unwrap_or(64);
-            let message = format!("must be from 1 to {SAMPLES_MAX}");
-            check("number.samples", (1..=SAMPLES_MAX).contains(&samples), message)?;
+            let samples = in_range("number.samples", options.samples, 64, 1..=SAMPLES_MAX)?;
             Ok(NumberMethod::Sample { samples: samples as u32, seed: 0 })
         }
         MethodName::Beam => {
-            let beams = options.beams.unwrap_or(4);
-            let message = format!("must be from 1 to {BEAMS_MAX}");
-            check("number.beams", (1..=BEAMS_MAX).contains(&beams), message)?;
+            let beams = in_range("number.beams", options.beams, 4, 1..=BEAMS_MAX)?;
             Ok(NumberMethod::Beam { beams: beams as usize })
         }
         MethodName::Token => Ok(NumberMethod::Token),
@@ -95,9 +91,7 @@ fn tree(
 ) -> Result<NumberMethod, AppError> {
     let tolerance = options.tolerance.unwrap_or(0.001);
     check("number.tolerance", tolerance > 0.0 && tolerance < 1.0, "must be above 0 and below 1")?;
-    let nodes_max = options.nodes_max.unwrap_or(4096);
-    let message = format!("must be from 1 to {NODES_MAX}");
-    check("number.nodes_max", (1..=NODES_MAX).contains(&nodes_max), message)?;
+    let nodes_max = in_range("number.nodes_max", options.nodes_max, 4096, 1..=NODES_MAX)?;
     let rationales = options.rationales.unwrap_or(1);
     let message = format!("times `number.rationales` must be at most {ALL_NODES_MAX}");
     check("number.nodes_max", nodes_max.saturating_mul(rationales) <= ALL_NODES_MAX, message)?;
@@ -120,12 +114,7 @@ pub(super) fn after(options: &NumberOptions, text: TextBefore) -> Result<Option<
 
 /// Checks the number of texts, before anything is multiplied by it.
 pub(super) fn check_rationales(options: &NumberOptions) -> Result<(), AppError> {
-    let rationales = options.rationales.unwrap_or(1);
-    let message = format!("must be from 1 to {RATIONALES_MAX}");
-    check("number.rationales", (1..=RATIONALES_MAX).contains(&rationales), message)?;
-    check(
-        "number.rationales",
-        rationales == 1 || options.after.is_some(),
-        "is only allowed with `number.after`",
-    )
+    let rationales = in_range("number.rationales", options.rationales, 1, 1..=RATIONALES_MAX)?;
+    let fits = rationales == 1 || options.after.is_some();
+    check("number.rationales", fits, "is only allowed with `number.after`")
 }

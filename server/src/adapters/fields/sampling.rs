@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ntl_api::{CompletionRequest, Stop};
 use ntl_core::sampling::SamplingParams;
 
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, in_range};
 use crate::request::ModelProfile;
 
 const STOPS_MAX: usize = 4;
@@ -19,18 +19,14 @@ const IDS_MAX: usize = 1024;
 
 /// The sampling of a request. Its seed is 0 until a job is made.
 pub(super) fn sampling(request: &CompletionRequest) -> Result<SamplingParams, AppError> {
-    let temperature = request.temperature.unwrap_or(1.0);
-    check("temperature", (0.0..=2.0).contains(&temperature), "must be from 0 to 2")?;
+    let temperature = in_range("temperature", request.temperature, 1.0, 0.0..=2.0)?;
     let top_p = request.top_p.unwrap_or(1.0);
     check("top_p", top_p > 0.0 && top_p <= 1.0, "must be above 0 and at most 1")?;
     let top_k = request.top_k.unwrap_or(-1);
     check("top_k", top_k >= -1, "must be at least 1, or 0 or -1 for all tokens")?;
-    let min_p = request.min_p.unwrap_or(0.0);
-    check("min_p", (0.0..=1.0).contains(&min_p), "must be from 0 to 1")?;
-    let presence_penalty = request.presence_penalty.unwrap_or(0.0);
-    check("presence_penalty", (-2.0..=2.0).contains(&presence_penalty), "must be from -2 to 2")?;
-    let frequency_penalty = request.frequency_penalty.unwrap_or(0.0);
-    check("frequency_penalty", (-2.0..=2.0).contains(&frequency_penalty), "must be from -2 to 2")?;
+    let min_p = in_range("min_p", request.min_p, 0.0, 0.0..=1.0)?;
+    let presence_penalty = in_range("presence_penalty", request.presence_penalty, 0.0, -2.0..=2.0)?;
+    let frequency_penalty = in_range("frequency_penalty", request.frequency_penalty, 0.0, -2.0..=2.0)?;
     let repetition_penalty = request.repetition_penalty.unwrap_or(1.0);
     let fits = repetition_penalty > 0.0 && repetition_penalty <= 100.0;
     check("repetition_penalty", fits, "must be above 0 and at most 100")?;
