@@ -42,9 +42,9 @@ pub(crate) struct TokenReport {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PromptReport {
     pub(crate) ids: Vec<u32>,
-    /// As it was sent, or the text of its ids.
+    /// As it was sent, or the text of its ids; empty unless it is echoed.
     pub(crate) text: String,
-    /// Where each token begins in the text, in characters.
+    /// Where each token begins in the text, in characters; empty unless it is echoed with log-probabilities.
     pub(crate) offsets: Vec<u64>,
     /// What the engine says of the tokens from the second one on: nothing comes before the first.
     pub(crate) tokens: Vec<TokenText>,
@@ -69,18 +69,23 @@ impl Piece {
 }
 
 impl PromptReport {
-    /// A prompt before the engine has said anything of it; `text` is what was sent, where that was a text.
-    pub(crate) fn new(prompt: &Prompt, text: Option<String>, decoder: &Arc<dyn TextDecoder>) -> Self {
+    /// A prompt before the engine has said anything of it. `text` is the text that was sent, if it was not sent as ids.
+    pub(crate) fn new(
+        prompt: &Prompt,
+        text: Option<String>,
+        report: ReportOptions,
+        decoder: &Arc<dyn TextDecoder>,
+    ) -> Self {
         let ids: Vec<u32> = prompt.ids().collect();
-        let mut stream = TextStream::new(Arc::clone(decoder), Arc::from([]));
-        let mut chars = 0;
-        let offset = |&id: &u32| {
-            let begins = chars;
-            chars += chars_of(&stream.push(id));
-            begins
-        };
-        let offsets = ids.iter().map(offset).collect();
-        let text = text.unwrap_or_else(|| decoder.decode(&ids));
+        let text = if report.echo { text.unwrap_or_else(|| decoder.decode(&ids)) } else { String::new() };
+        let mut offsets = Vec::new();
+        if report.echo && report.logprobs.is_some() {
+            let (mut stream, mut chars) = (TextStream::new(Arc::clone(decoder), Arc::from([])), 0);
+            for &id in &ids {
+                offsets.push(chars);
+                chars += chars_of(&stream.push(id));
+            }
+        }
         Self { ids, text, offsets, tokens: Vec::new() }
     }
 }

@@ -32,11 +32,8 @@ pub(super) async fn answer(
         None => None,
     };
     let report = decoding.report();
-    let texts: Vec<Option<String>> = inputs
-        .iter()
-        .map(PromptInput::text)
-        .map(|text| text.filter(|_| report.echo).map(str::to_owned))
-        .collect();
+    let echoed = |input: &PromptInput| input.text().filter(|_| report.echo).map(str::to_owned);
+    let texts: Vec<Option<String>> = inputs.iter().map(echoed).collect();
     let bytes = inputs.iter().map(PromptInput::text_bytes).sum();
     let profile = model.profile(&app.settings);
     let prompts: Vec<Prompt> = model
@@ -48,7 +45,7 @@ pub(super) async fn answer(
     let reports = if report.includes_prompt() {
         let decoder: Arc<dyn TextDecoder> = model.tokenizer.clone();
         let prompts = prompts.iter().zip(texts);
-        prompts.map(|(prompt, text)| PromptReport::new(prompt, text, &decoder)).collect()
+        prompts.map(|(prompt, text)| PromptReport::new(prompt, text, report, &decoder)).collect()
     } else {
         Vec::new()
     };
