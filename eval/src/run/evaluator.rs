@@ -36,7 +36,7 @@ pub struct Evaluator<'a, 'r> {
     /// Longest prompt in tokens, in modes other than the paper's.
     pub prompt_tokens_max: Option<usize>,
     pub progress_style: Style,
-    /// The suite's name in progress.
+    /// The suite's, for progress.
     pub name: String,
     pub err: &'r mut dyn Write,
 }

@@ -15,7 +15,6 @@ use crate::run::client::ClientError;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply<'a> {
     pub item: &'a Item,
-    /// The answer, or why there is none.
     pub answer: Result<Answer, String>,
     /// Only in paper mode.
     pub label: Option<Label>,
@@ -99,7 +98,6 @@ pub struct TargetScore {
     pub token_ids: Vec<u32>,
     /// Natural logarithms.
     pub token_logprobs: Vec<Option<f64>>,
-    /// Losses by name.
     pub losses: Map<String, Value>,
 }
 

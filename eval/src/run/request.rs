@@ -14,7 +14,6 @@ pub const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 /// How many of the most probable values are requested.
 const SUPPORT: u64 = 50;
 
-/// Losses that `--score` requests.
 const LOSSES: [&str; 6] = ["ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber"];
 
 /// What the requests of all items have in common.

@@ -38,13 +38,10 @@ pub struct Runner<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// Every item would fail in this way.
     #[error(transparent)]
     Client(ClientError),
-    /// Answers cannot be kept.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Progress could not be shown.
     #[error("could not write progress")]
     Output(#[source] io::Error),
 }

@@ -27,11 +27,9 @@ pub const ENTRY: Entry = Entry {
     }),
 };
 
-/// Most digits of a factor in training.
-const TRAINED: u32 = 5;
+const TRAINED_DIGITS_MAX: u32 = 5;
 
-/// Most digits of a factor in the test.
-const TESTED: u32 = 6;
+const TESTED_DIGITS_MAX: u32 = 6;
 
 /// Items for each pair of lengths.
 const PER_CELL: usize = 100;
@@ -58,8 +56,8 @@ fn cell(question: &str) -> Option<String> {
 pub fn items(split: Split, seed: u64, per_cell: usize) -> Vec<Item> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut items = Vec::new();
-    for (k, l) in (1..=TESTED).flat_map(|k| (1..=TESTED).map(move |l| (k, l))) {
-        if (k.max(l) > TRAINED) == (split == Split::Extrapolate) {
+    for (k, l) in (1..=TESTED_DIGITS_MAX).flat_map(|k| (1..=TESTED_DIGITS_MAX).map(move |l| (k, l))) {
+        if (k.max(l) > TRAINED_DIGITS_MAX) == (split == Split::Extrapolate) {
             fill(&mut items, k, l, per_cell, &mut rng);
         }
     }

@@ -17,25 +17,17 @@ pub(super) fn is_close(value: f64, label: f64) -> bool {
 /// What the trainer calls `MAE`, `MSE`, and so on. NaN and infinities are possible.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
-    /// `MAE`.
     pub mae: f64,
-    /// `MSE`.
     pub mse: f64,
-    /// `R2`.
     pub r2: f64,
     /// `number_accuracy`, over all rows.
     pub accuracy: f64,
     /// `count_not_produced_valid_results`.
     pub unparsed: usize,
-    /// `median_absolute_error`.
     pub median_ae: f64,
-    /// `log_mae`.
     pub log_mae: f64,
-    /// `log_r2`.
     pub log_r2: f64,
-    /// `pearson`.
     pub pearson: f64,
-    /// `spearman`.
     pub spearman: f64,
 }
 
