@@ -9,7 +9,7 @@ pub mod cli;
 pub mod compare;
 pub mod console;
 pub mod data;
-pub mod figures;
+pub mod format;
 pub mod metrics;
 pub mod report;
 pub mod run;

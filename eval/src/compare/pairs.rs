@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::{CompareError, ItemDifference};
-use crate::figures::shortened;
+use crate::format::shortened;
 use crate::metrics::numbers::Prediction;
 use crate::store::sample::Sample;
 use crate::store::saved::Run;
@@ -87,7 +87,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// The numbers of both sides; what was asked for is A's.
+/// The numbers of both sides, held against the truth of A.
 fn read(a: &Sample, b: &Sample) -> Option<[Prediction; 2]> {
     let (a, b) = (a.prediction()?, b.prediction()?);
     Some([a, Prediction { truth: a.truth, ..b }])

@@ -1,7 +1,7 @@
 //! Comparisons as people read them: sentences and tables, in the terminal or as Markdown.
 
 use super::{Comparison, Difference, ItemDifference, Side};
-use crate::figures::{count, figure, interval, p_value, shortened};
+use crate::format::{count, interval, number, p_value, shortened};
 use crate::metrics::registry::Better;
 use crate::report::document::{Block, Document, Section, Table, numbers, row, words};
 use crate::report::markdown;
@@ -11,10 +11,10 @@ use crate::stats::Interval;
 pub fn verdict(difference: &Difference) -> String {
     let Difference { name, better, difference: by, interval, .. } = difference;
     let Some(interval) = interval else {
-        return format!("no interval for {name}: B - A is {}", figure(*by));
+        return format!("no interval for {name}: B - A is {}", number(*by));
     };
     if !interval.excludes_zero() {
-        return format!("no difference shown on {name}: B - A is {} {}", figure(*by), brackets(*interval));
+        return format!("no difference shown on {name}: B - A is {} {}", number(*by), brackets(*interval));
     }
     let above = interval.low > 0.0;
     let (winner, how) = match (better, above) {
@@ -24,11 +24,11 @@ pub fn verdict(difference: &Difference) -> String {
         (Better::Unknown, false) => ("A", "higher"),
     };
     let size = if above { *interval } else { Interval { low: -interval.high, high: -interval.low } };
-    format!("{winner} is {how} on {name} by {} {}", figure(by.abs()), brackets(size))
+    format!("{winner} is {how} on {name} by {} {}", number(by.abs()), brackets(size))
 }
 
 fn brackets(interval: Interval) -> String {
-    format!("[{}, {}]", figure(interval.low), figure(interval.high))
+    format!("[{}, {}]", number(interval.low), number(interval.high))
 }
 
 /// For a terminal.
@@ -42,10 +42,10 @@ pub fn text(comparison: &Comparison) -> String {
 
 pub fn document(comparison: &Comparison) -> Document {
     let Comparison { task, split, a, b, .. } = comparison;
-    let [fates, basis] = [fates(comparison), basis(comparison)].map(Block::Paragraph);
+    let [pair_counts, method] = [pair_counts(comparison), method(comparison)].map(Block::Paragraph);
     let mut sections = vec![
         Section::new("Verdicts", verdicts(comparison).into_iter().map(Block::Paragraph)),
-        Section::new("Figures", [Block::Table(figures(comparison)), fates, basis]),
+        Section::new("Figures", [Block::Table(figures(comparison)), pair_counts, method]),
     ];
     if !comparison.items.is_empty() {
         let blocks = [Block::Paragraph(ITEMS.to_owned()), Block::Table(items(&comparison.items))];
@@ -68,9 +68,9 @@ fn side(side: &Side) -> String {
 fn verdicts(comparison: &Comparison) -> Vec<String> {
     let mut all: Vec<String> = comparison.metrics.iter().map(|metric| metric.verdict.clone()).collect();
     all.extend(comparison.mcnemar.map(|test| {
-        let method = if test.exact { "exact" } else { "chi-squared, corrected" };
+        let kind = if test.exact { "exact" } else { "chi-squared, corrected" };
         format!(
-            "McNemar on accuracy: A alone is right on {}, B alone on {}; p {} ({method})",
+            "McNemar on accuracy: A alone is right on {}, B alone on {}; p {} ({kind})",
             count(test.only_a),
             count(test.only_b),
             p_value(test.p)
@@ -89,30 +89,22 @@ fn verdicts(comparison: &Comparison) -> Vec<String> {
 }
 
 fn figures(comparison: &Comparison) -> Table {
-    let columns = [
-        words("metric"),
-        numbers("A"),
-        numbers("B"),
-        numbers("B - A"),
-        numbers("95% interval"),
-        numbers("p"),
-        numbers("pairs"),
-    ];
+    let columns = [words(&["metric"]), numbers(&["A", "B", "B - A", "95% interval", "p", "pairs"])];
     let rows = comparison.metrics.iter().map(|metric| {
         row![
             &metric.name,
-            figure(metric.a),
-            figure(metric.b),
-            figure(metric.difference),
+            number(metric.a),
+            number(metric.b),
+            number(metric.difference),
             metric.interval.map_or_else(String::new, interval),
             metric.p.map_or_else(String::new, p_value),
             count(metric.n),
         ]
     });
-    Table::with_rows(columns, rows)
+    Table::new(columns, rows)
 }
 
-fn fates(comparison: &Comparison) -> String {
+fn pair_counts(comparison: &Comparison) -> String {
     let counts = comparison.counts;
     format!(
         "{} items: both gave a number on {}, A alone on {}, B alone on {}, neither on {}; requests failed: {} of A, {} of B.",
@@ -126,7 +118,7 @@ fn fates(comparison: &Comparison) -> String {
     )
 }
 
-fn basis(comparison: &Comparison) -> String {
+fn method(comparison: &Comparison) -> String {
     format!(
         "Accuracy and scores are over pairs where no request failed (an answer without a number is wrong), all else \
          over pairs where both gave a number. Intervals and p: paired bootstrap, {} resamples, seed {}, percentiles; \
@@ -137,23 +129,16 @@ fn basis(comparison: &Comparison) -> String {
 }
 
 fn items(items: &[ItemDifference]) -> Table {
-    let columns = [
-        numbers("item"),
-        words("question"),
-        numbers("truth"),
-        numbers("A"),
-        numbers("B"),
-        numbers("difference"),
-    ];
+    let columns = [numbers(&["item"]), words(&["question"]), numbers(&["truth", "A", "B", "difference"])];
     let rows = items.iter().map(|item| {
         row![
             item.doc_id.to_string(),
             shortened(&item.question, 60),
-            figure(item.truth),
-            figure(item.a),
-            figure(item.b),
-            figure(item.difference),
+            number(item.truth),
+            number(item.a),
+            number(item.b),
+            number(item.difference),
         ]
     });
-    Table::with_rows(columns, rows)
+    Table::new(columns, rows)
 }

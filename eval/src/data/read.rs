@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{DataError, Item};
-use crate::figures::shortened;
+use crate::format::shortened;
 
 /// What answers of a data set are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

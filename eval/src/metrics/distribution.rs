@@ -13,10 +13,9 @@ use super::same;
 /// Bins of the PIT histogram.
 const BINS: usize = 20;
 
-/// A distribution, as an answer carries it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Distribution<'a> {
-    /// Levels and values; values may be missing.
+    /// Levels and their values; a value may be missing.
     pub quantiles: &'a [(f64, Option<f64>)],
     /// Values and probabilities.
     pub support: &'a [(f64, f64)],

@@ -1,5 +1,5 @@
-//! What a model says of the true answer: cross entropy, perplexity, number token losses; and how many of its tokens were
-//! generated.
+//! Metrics of the true answer: its cross entropy, perplexity and number token losses under the model, and how many of its
+//! tokens the model generated.
 
 use crate::stats::weighted::mean;
 

@@ -28,7 +28,7 @@ use crate::stats::bootstrap::{Bootstrap, percentile_interval, quantile};
 use crate::stats::weighted::{Weighted, mean_in_order};
 use crate::stats::wilson::wilson;
 
-/// How often the items of a run are drawn again for intervals.
+/// Of the bootstrap behind the intervals of a run.
 pub const RESAMPLES: u32 = 1_000;
 
 /// Two numbers count as the same when they differ by at most this share of the truth. Wider than the rounding of
@@ -149,7 +149,7 @@ impl Metric {
     }
 }
 
-/// Metrics by name. A name that is not known is another version's.
+/// By name. Reports of other versions may hold names that this one does not know.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct Metrics(BTreeMap<String, Metric>);
@@ -162,7 +162,7 @@ struct Resampled<'a> {
 }
 
 impl Metrics {
-    /// The intervals of shares are Wilson's, those of all other metrics are bootstrapped with this seed.
+    /// Shares have Wilson intervals, all other metrics bootstrap intervals from this seed.
     pub fn of(rows: &[&Row], seed: u64) -> Self {
         let predictions: Vec<Prediction> = rows.iter().filter_map(|row| row.prediction()).collect();
         let numbers = NumberColumns::new(&predictions, mean_in_order);
@@ -202,7 +202,7 @@ impl Metrics {
                 | Statistic::Paper => {}
             }
         }
-        // As many items are drawn the same way, whatever the metric.
+        // The resamples depend on the number of items alone.
         resampled.sort_by_key(|metric| metric.n);
         for metrics in resampled.chunk_by(|a, b| a.n == b.n) {
             all.bootstrap(metrics, seed);
@@ -254,7 +254,7 @@ impl Serialize for Metrics {
     }
 }
 
-/// What a constant answer would reach.
+/// The metrics of a constant answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Baseline {
@@ -264,7 +264,7 @@ pub struct Baseline {
     pub metrics: Metrics,
 }
 
-/// The median and the mean of all truths as answers, whatever came back for the rows; empty where no number is asked for.
+/// Always the median and always the mean of the truths. Empty where no number is asked for.
 pub fn constant_baselines(rows: &[&Row]) -> IndexMap<String, Baseline> {
     let mut truths: Vec<f64> = rows.iter().filter_map(|row| row.truth).collect();
     if truths.is_empty() {

@@ -45,11 +45,10 @@ pub enum Estimate {
 /// Of the columns of all items with a number, and the weights of the items.
 pub(crate) type NumberStatistic = fn(&NumberColumns, &[f64]) -> Option<f64>;
 
-/// How a metric is computed. Weights say how often each item counts.
+/// How a metric is computed from items and, except for shares, from weights that say how often each item counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Statistic {
-    /// Share of hits among the items of which `hit` says something, if the metric applies to any item at all. The interval is
-    /// Wilson's; all other statistics are bootstrapped.
+    /// Share of the items that are hits, without those for which `hit` is `None`. Measured if it applies to any item.
     Share { applies: fn(&Row) -> bool, hit: fn(&Row) -> Option<bool> },
     /// Mean over the items that have a value.
     Mean(fn(&Row) -> Option<f64>),
@@ -139,7 +138,7 @@ pub static METRICS: [MetricInfo; 33] = [
     metric(
         "token_accuracy",
         Higher,
-        "share of target tokens that are most probable",
+        "share of target tokens that the answer has in the same place",
         Statistic::Likelihood(token_accuracy),
     ),
     metric("perplexity", Lower, "of the target", Statistic::Likelihood(perplexity)),

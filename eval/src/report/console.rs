@@ -26,8 +26,7 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn metrics(report: &Report) -> Table {
-    let columns =
-        [words("metric"), numbers("value"), numbers("95% interval"), numbers("n"), numbers("best constant")];
+    let columns = [words(&["metric"]), numbers(&["value", "95% interval", "n", "best constant"])];
     let rows = report.metrics.iter().map(|(name, metric)| {
         let interval = metric.interval().map_or_else(String::new, |interval| {
             format!("{} to {}", number(Some(interval.low)), number(Some(interval.high)))
@@ -35,7 +34,7 @@ fn metrics(report: &Report) -> Table {
         let over = format!("{}/{}", metric.n, report.n);
         row![name, number(metric.value), interval, over, best_constant(report, name)]
     });
-    Table::with_rows(columns, rows)
+    Table::new(columns, rows)
 }
 
 /// What the constant answer that is best for a metric reaches; empty where that is not known.
@@ -53,22 +52,22 @@ fn best_constant(report: &Report, name: &str) -> String {
 
 fn modules(report: &Report) -> Table {
     let shown = ["accuracy", "mae", "log_mae", "mape"];
-    let columns = [vec![words("module")], shown.map(numbers).to_vec(), vec![numbers("n")]].concat();
+    let columns = [words(&["module"]), numbers(&shown), numbers(&["n"])];
     let rows = report.modules.iter().map(|(name, module)| {
         let [accuracy, mae, log_mae, mape] = shown.map(|name| number(module.metrics.get(name).value));
         row![name, accuracy, mae, log_mae, mape, module.n.to_string()]
     });
-    Table::with_rows(columns, rows)
+    Table::new(columns, rows)
 }
 
 fn quirks(report: &Report) -> Table {
     let columns =
-        [words("quirk"), numbers("paper's code"), numbers("sane"), words("what the paper's code does")];
+        [words(&["quirk"]), numbers(&["paper's code", "sane"]), words(&["what the paper's code does"])];
     let rows = report
         .quirks
         .iter()
         .map(|quirk| row![&quirk.name, number(quirk.paper), number(quirk.sane), &quirk.note]);
-    Table::with_rows(columns, rows)
+    Table::new(columns, rows)
 }
 
 /// Four decimals; large and tiny values with an exponent.

@@ -82,16 +82,16 @@ pub struct Cell {
     pub strong: bool,
 }
 
-pub fn words(title: &'static str) -> Column {
-    Column { title, kind: Kind::Words }
+pub fn words(titles: &[&'static str]) -> Vec<Column> {
+    titles.iter().map(|&title| Column { title, kind: Kind::Words }).collect()
 }
 
-pub fn numbers(title: &'static str) -> Column {
-    Column { title, kind: Kind::Numbers }
+pub fn numbers(titles: &[&'static str]) -> Vec<Column> {
+    titles.iter().map(|&title| Column { title, kind: Kind::Numbers }).collect()
 }
 
-pub fn literal(title: &'static str) -> Column {
-    Column { title, kind: Kind::Literal }
+pub fn literal(titles: &[&'static str]) -> Vec<Column> {
+    titles.iter().map(|&title| Column { title, kind: Kind::Literal }).collect()
 }
 
 /// A row of a table from anything that is a [`Cell`] or a text.
@@ -117,12 +117,11 @@ impl Cell {
 }
 
 impl Table {
-    pub fn new(columns: impl Into<Vec<Column>>) -> Self {
-        Self { columns: columns.into(), rows: Vec::new() }
-    }
-
-    pub fn with_rows(columns: impl Into<Vec<Column>>, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
-        Self { columns: columns.into(), rows: rows.into_iter().collect() }
+    pub fn new(
+        columns: impl IntoIterator<Item = Vec<Column>>,
+        rows: impl IntoIterator<Item = Vec<Cell>>,
+    ) -> Self {
+        Self { columns: columns.into_iter().flatten().collect(), rows: rows.into_iter().collect() }
     }
 
     /// Leaves out columns that are empty throughout.

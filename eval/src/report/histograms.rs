@@ -2,9 +2,9 @@
 
 use crate::store::sample::Sample;
 
-/// More bars than this on one side of an error histogram do not read well.
+/// Most bars on one side of the histogram of errors.
 const BARS_MAX: usize = 15;
-/// Numbers with this many digits or more are one group.
+/// Numbers with more digits are counted with these.
 pub(super) const DIGITS_MAX: usize = 20;
 
 /// Counts of errors by sign and size.

@@ -1,4 +1,4 @@
-//! Documents as one HTML file that needs nothing else: no network, no script, light or dark as the reader has it.
+//! Documents as one HTML file that needs no network and no script, in light or dark mode as the reader has it.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn whatever_is_in_the_data_stays_text_and_nothing_is_fetched() {
         let rows = [row!["<script>alert(1)</script>", Cell::link("a & b", "x\"y/report")]];
-        let table = Table::with_rows([literal("said"), words("split")], rows);
+        let table = Table::new([literal(&["said"]), words(&["split"])], rows);
         let blocks = vec![Block::Paragraph("</p>".to_owned()), Block::Folded("all".to_owned(), table)];
         let document = Document {
             title: "<i>".to_owned(),

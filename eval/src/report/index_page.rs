@@ -5,10 +5,10 @@ use std::path::Path;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::document::{Block, Cell, Document, Section, Table, numbers, row, words};
-use crate::figures::{count, optional};
+use crate::format::{count, optional_number};
 use crate::store::saved::Run;
 
-/// The metrics that are shown where any run has them: those that one looks at first.
+/// Columns, as far as any run has the metric.
 const HEADLINES: [&str; 11] =
     ["accuracy", "strict", "flexible", "mae", "rmse", "r2", "log_mae", "pearson", "crps", "f1", "bleu"];
 
@@ -17,16 +17,9 @@ pub(super) fn document(runs: &[Run]) -> Document {
     let value = |run: &Run, name: &str| run.report.metrics.get(name).value;
     let mut shown = HEADLINES.to_vec();
     shown.retain(|name| runs.iter().any(|run| value(run, name).is_some()));
-    let mut table = Table::new([
-        words("run"),
-        words("task"),
-        words("model"),
-        words("mode"),
-        numbers("items"),
-        numbers("with a number"),
-    ]);
-    table.columns.extend(shown.iter().map(|name| numbers(name)));
-    for run in runs {
+    let columns =
+        [words(&["run", "task", "model", "mode"]), numbers(&["items", "with a number"]), numbers(&shown)];
+    let rows = runs.iter().map(|run| {
         let report = &run.report;
         let name = name(&run.folder);
         let mut row = row![
@@ -37,9 +30,10 @@ pub(super) fn document(runs: &[Run]) -> Document {
             count(report.n),
             count(report.n_valid),
         ];
-        row.extend(shown.iter().map(|name| Cell::from(optional(value(run, name)))));
-        table.rows.push(row);
-    }
+        row.extend(shown.iter().map(|name| Cell::from(optional_number(value(run, name)))));
+        row
+    });
+    let table = Table::new(columns, rows);
     Document {
         title: "Runs".to_owned(),
         subtitle: format!("{} runs", runs.len()),

@@ -103,7 +103,7 @@ mod tests {
             row!["a|b *c*", "7", "x | `y`\nz"],
             row![Cell::link("split", "test/report"), Cell::strong("12"), "<b>"],
         ];
-        let table = Table::with_rows([words("what"), numbers("n"), literal("said")], rows);
+        let table = Table::new([words(&["what"]), numbers(&["n"]), literal(&["said"])], rows);
         let blocks = [Block::Paragraph("1 < 2".to_owned()), Block::Table(table), Block::Pictures(Vec::new())];
         let section = Section::new("Figures", blocks);
         let pictures = Section::new("Pictures", [Block::Pictures(Vec::new())]);

@@ -2,7 +2,7 @@
 
 use super::document::Picture;
 use super::histograms::{DIGITS_MAX, Errors, MASS_EDGES, by_digits, by_mass, is_decade};
-use crate::figures::{count, figure, power, tick};
+use crate::format::{count, number, power, tick};
 use crate::metrics::distribution::Calibration;
 use crate::report::chart::Axis;
 use crate::report::chart::bars::{Bar, Bars, Expected};
@@ -15,7 +15,6 @@ use crate::stats::wilson::wilson;
 use crate::store::sample::Sample;
 use crate::store::saved::Run;
 
-/// All that the run has data for.
 pub(super) fn all(run: &Run) -> Vec<Picture> {
     let calibration = run.report.calibration.as_ref();
     let drawn = [
@@ -65,12 +64,11 @@ fn predictions(run: &Run) -> Option<Picture> {
     Some(Picture { title: "Predicted against true".to_owned(), svg: map.draw(), caption })
 }
 
-/// What stands for the prediction where one number is needed.
 fn predicted(run: &Run) -> &'static str {
     if run.report.mode == "regress" { "predicted (median)" } else { "predicted" }
 }
 
-/// Smallest and largest value, `tail` of them left out on both sides.
+/// Smallest and largest value without the share `tail` on either side.
 fn range(values: impl Iterator<Item = f64>, tail: f64) -> Option<(f64, f64)> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -144,7 +142,7 @@ fn side(errors: &Errors, counts: &[usize], sign: f64) -> Vec<Bar> {
     counts.iter().enumerate().map(bar).collect()
 }
 
-/// Powers of ten, as many apart as leaves room for their text. The first edges stand too close to the 0.
+/// Labels powers of ten, as many as there is room for. The first edge is too close to the 0.
 fn edge_label(errors: &Errors, index: usize, sign: f64) -> String {
     let edges = &errors.edges;
     let per_decade = if edges.iter().all(|&edge| is_decade(edge)) { 1 } else { 3 };
@@ -207,7 +205,7 @@ fn pit(calibration: &Calibration) -> Option<Picture> {
         height,
         class: "bar",
         edge: if index % 5 == 0 { tick(index as f64 * share) } else { String::new() },
-        about: format!("{} items", figure(height * n * share)),
+        about: format!("{} items", number(height * n * share)),
         ..Bar::default()
     });
     let largest = heights.iter().copied().fold(1.0 + chance, f64::max);
@@ -269,7 +267,7 @@ fn mass(run: &Run) -> Option<Picture> {
     let caption = format!(
         "How much of the probability went to complete numbers, over {} items; the least is {}.",
         count(masses.len()),
-        figure(least)
+        number(least)
     );
     Some(Picture { title: "Closed mass".to_owned(), svg: bars.draw(), caption })
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::document::{Block, Cell, Section, Table, numbers, words};
-use crate::figures::optional;
+use crate::format::optional_number;
 use crate::metrics::registry::find;
 use crate::store::report::Report;
 
@@ -35,7 +35,7 @@ impl Published {
         self.task == report.task && self.split == report.split && all_modules && self.has_data(report)
     }
 
-    /// Not where the run names a data file that is none of this split's; generated items and folders pass.
+    /// False where the run names a data file of another split; generated items and folders pass.
     fn has_data(&self, report: &Report) -> bool {
         let path = report.settings.get("data").and_then(Value::as_str).map(Path::new);
         let file = path.filter(|path| path.extension().is_some()).and_then(Path::file_name);
@@ -43,7 +43,7 @@ impl Published {
     }
 }
 
-/// The run among the published results of its task and split; `None` where there are none.
+/// `None` where nothing is published for the task, split and data of the run.
 pub(super) fn section(report: &Report) -> Option<Section> {
     // The file is part of the program and tested below.
     let all: Vec<Published> = serde_json::from_str(PUBLISHED).unwrap_or_default();
@@ -57,14 +57,12 @@ pub(super) fn section(report: &Report) -> Option<Section> {
 }
 
 fn table(report: &Report, published: &Published) -> Table {
-    let mut table = Table::new([words("")]);
-    let known = published.metrics.iter().filter_map(|name| find(name));
-    table.columns.extend(known.map(|metric| numbers(metric.name)));
-    let value = |name: &String| optional(report.metrics.get(name).value);
+    let known: Vec<&str> = published.metrics.iter().filter_map(|name| Some(find(name)?.name)).collect();
+    let value = |name: &String| optional_number(report.metrics.get(name).value);
     let ours = std::iter::once(format!("this run: {}, {}", report.model, report.mode));
-    table.rows.push(ours.chain(published.metrics.iter().map(value)).map(Cell::strong).collect());
-    table.rows.extend(published.rows.iter().map(|row| row.iter().map(|text| text.as_str().into()).collect()));
-    table
+    let ours = ours.chain(published.metrics.iter().map(value)).map(Cell::strong).collect();
+    let others = published.rows.iter().map(|row| row.iter().map(|text| text.as_str().into()).collect());
+    Table::new([words(&[""]), numbers(&known)], std::iter::once(ours).chain(others))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::document::{Block, Document, Section};
 use super::{pictures, published, tables};
-use crate::figures::{count, figure};
+use crate::format::{count, number};
 use crate::store::report::Report;
 use crate::store::saved::Run;
 
@@ -27,7 +27,7 @@ pub(super) fn document(run: &Run) -> Document {
 }
 
 const QUIRKS: &str = "This run was scored as the paper's code does it. Where that departs from the plain meaning of a \
-                      figure, both are given.";
+                      number, both are given.";
 const UNREAD: &str = "The first items from which no number could be read.";
 
 fn subtitle(report: &Report) -> String {
@@ -36,7 +36,7 @@ fn subtitle(report: &Report) -> String {
         format!("{} mode", report.mode),
         format!("{} items", count(report.n)),
         report.started.clone(),
-        format!("{} s", figure(report.seconds)),
+        format!("{} s", number(report.seconds)),
     ];
     facts.into_iter().filter(|fact| !fact.is_empty()).collect::<Vec<_>>().join(" · ")
 }
@@ -54,7 +54,7 @@ fn figures(report: &Report) -> Section {
         None => counts += " Accuracy counts items without a number as wrong; errors are over those with one.",
     }
     if let Some(mass) = report.mass_closed {
-        counts += &format!(" Closed mass behind the numbers: {} on average.", figure(mass));
+        counts += &format!(" Closed mass behind the numbers: {} on average.", number(mass));
     }
     Section::new("Figures", [Block::Table(tables::metrics(report)), Block::Paragraph(counts)])
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::document::{Cell, Table, literal, numbers, row, words};
-use crate::figures::{count, figure, interval, optional, shortened};
+use crate::format::{count, interval, number, optional_number, shortened};
 use crate::metrics::registry::find;
 use crate::store::report::Report;
 use crate::store::sample::{Sample, plain};
@@ -14,71 +14,57 @@ const LARGEST_ERRORS: usize = 20;
 /// Items in the table of those without a number.
 const UNREAD: usize = 10;
 
-/// Every metric with interval, items and baselines.
 pub(super) fn metrics(report: &Report) -> Table {
-    let columns = [
-        words("metric"),
-        numbers("value"),
-        numbers("95% interval"),
-        numbers("over"),
-        words("baselines"),
-        words("meaning"),
-    ];
+    let columns =
+        [words(&["metric"]), numbers(&["value", "95% interval", "over"]), words(&["baselines", "meaning"])];
     let rows = report.metrics.iter().map(|(name, metric)| {
         row![
             name,
-            Cell::strong(optional(metric.value)),
+            Cell::strong(optional_number(metric.value)),
             metric.interval().map_or_else(String::new, interval),
             format!("{} of {}", count(metric.n), count(report.n)),
             baselines(report, name),
             find(name).map_or("", |known| known.about),
         ]
     });
-    Table::with_rows(columns, rows).without_empty_columns()
+    Table::new(columns, rows).without_empty_columns()
 }
 
 /// What constant answers reach on a metric.
 fn baselines(report: &Report, metric: &str) -> String {
     let reached = report.baselines.iter().filter_map(|(name, baseline)| {
         let value = baseline.metrics.get(metric).value?;
-        Some(format!("{} {}", name.replace('_', " "), figure(value)))
+        Some(format!("{} {}", name.replace('_', " "), number(value)))
     });
     reached.collect::<Vec<_>>().join(", ")
 }
 
-/// Where the paper's code and sane figures part.
 pub(super) fn quirks(report: &Report) -> Table {
-    let value = |value: Option<f64>| value.map_or_else(String::new, figure);
+    let value = |value: Option<f64>| value.map_or_else(String::new, number);
     let rows = report
         .quirks
         .iter()
         .map(|quirk| row![&quirk.name, value(quirk.paper), value(quirk.sane), &quirk.note]);
-    Table::with_rows([words("quirk"), numbers("paper"), numbers("sane"), words("what it does")], rows)
+    Table::new([words(&["quirk"]), numbers(&["paper", "sane"]), words(&["what it does"])], rows)
 }
 
 /// One row per module; empty where there is one alone, whose figures are those of the run.
 pub(super) fn modules(report: &Report) -> Table {
-    let columns = [
-        words("module"),
-        numbers("accuracy"),
-        numbers("95% interval"),
-        numbers("mae"),
-        numbers("log_mae"),
-        numbers("with a number"),
-    ];
+    let columns =
+        [words(&["module"]), numbers(&["accuracy", "95% interval", "mae", "log_mae", "with a number"])];
     let several = report.modules.iter().filter(|_| report.modules.len() > 1);
     let rows = several.map(|(name, module)| {
         let accuracy = module.metrics.get("accuracy");
         row![
             name,
-            optional(accuracy.value),
+            optional_number(accuracy.value),
             accuracy.interval().map_or_else(String::new, interval),
-            optional(module.metrics.get("mae").value),
-            optional(module.metrics.get("log_mae").value),
+            optional_number(module.metrics.get("mae").value),
+            optional_number(module.metrics.get("log_mae").value),
             format!("{} of {}", count(module.n_valid), count(module.n)),
         ]
     });
-    Table::with_rows(columns, rows).without_empty_columns()
+    Table::new(columns, rows).without_empty_columns()
 }
 
 /// The items with the largest errors; empty where all are exact.
@@ -88,29 +74,27 @@ pub(super) fn largest_errors(run: &Run) -> Table {
     wrong.retain(|&(error, _)| error > 0.0);
     wrong.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let columns = [
-        numbers("item"),
-        literal("question"),
-        numbers("truth"),
-        numbers("predicted"),
-        numbers("error"),
-        literal("answer"),
+        numbers(&["item"]),
+        literal(&["question"]),
+        numbers(&["truth", "predicted", "error"]),
+        literal(&["answer"]),
     ];
     let rows = wrong.into_iter().take(LARGEST_ERRORS).map(|(error, sample)| {
         row![
             sample.doc_id.to_string(),
             shortened(&sample.doc.question, 160),
-            sample.truth().map_or_else(|| sample.target_text(), figure),
-            optional(sample.prediction.map(|read| read.median)),
-            figure(error),
+            sample.truth().map_or_else(|| sample.target_text(), number),
+            optional_number(sample.prediction.map(|read| read.median)),
+            number(error),
             shortened(&sample.response(), 120),
         ]
     });
-    Table::with_rows(columns, rows)
+    Table::new(columns, rows)
 }
 
-/// The first items without a number, with what came back instead.
+/// The first items without a number, with their answers.
 pub(super) fn unread(run: &Run) -> Table {
-    let columns = [numbers("item"), literal("question"), literal("truth"), literal("answer"), words("error")];
+    let columns = [numbers(&["item"]), literal(&["question", "truth", "answer"]), words(&["error"])];
     let unread = run.samples.iter().filter(|sample| sample.prediction.is_none() && sample.truth().is_some());
     let rows = unread.take(UNREAD).map(|sample| {
         row![
@@ -121,10 +105,9 @@ pub(super) fn unread(run: &Run) -> Table {
             shortened(sample.error.as_deref().unwrap_or_default(), 160),
         ]
     });
-    Table::with_rows(columns, rows).without_empty_columns()
+    Table::new(columns, rows).without_empty_columns()
 }
 
-/// Everything that may have changed the result.
 pub(super) fn settings(report: &Report) -> Table {
     let own = [
         ("model", report.model.clone()),
@@ -132,16 +115,16 @@ pub(super) fn settings(report: &Report) -> Table {
         ("mode", report.mode.clone()),
         ("seed", report.seed.map_or_else(String::new, |seed| seed.to_string())),
         ("started", report.started.clone()),
-        ("seconds", figure(report.seconds)),
+        ("seconds", number(report.seconds)),
     ];
     let own = own.map(|(name, value)| (name.to_owned(), value)).into_iter();
     let all = own.chain(flat("", &report.settings)).chain(flat("version of ", &report.versions));
     let rows =
         all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| row![name, shortened(&value, 200)]);
-    Table::with_rows([words("setting"), literal("value")], rows)
+    Table::new([words(&["setting"]), literal(&["value"])], rows)
 }
 
-/// Names and values, those within others as `outer.inner`.
+/// Names and values; nested ones are named `outer.inner`.
 fn flat(prefix: &str, values: &Map<String, Value>) -> Vec<(String, String)> {
     let one = |(name, value): (&String, &Value)| match value {
         Value::Object(inner) => flat(&format!("{prefix}{name}."), inner),

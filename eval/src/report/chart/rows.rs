@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::scale::Scale;
 use super::{Axis, Plot, drawing, px, x_axis};
-use crate::figures::{figure, shortened};
+use crate::format::{number, shortened};
 use crate::stats::Interval;
 
 const ROW: f64 = 22.0;
@@ -30,11 +30,11 @@ pub fn draw(title: &str, rows: &[Row]) -> Markup {
                 (shortened(&row.name, 34))
             }
             rect class="bar" x=(px(plot.left)) y=(px(middle - ROW * 0.34)) height=(px(ROW * 0.68))
-                width=(px(x(row.share) - plot.left)) { title { (row.name) ": " (figure(row.share)) } }
+                width=(px(x(row.share) - plot.left)) { title { (row.name) ": " (number(row.share)) } }
             @if let Some(Interval { low, high }) = row.whisker {
                 line class="whisker" x1=(px(x(low))) x2=(px(x(high))) y1=(px(middle)) y2=(px(middle)) {}
             }
-            text class="tick" x=(px(plot.right + 8.0)) y=(px(middle)) dy="0.32em" { (figure(row.share)) }
+            text class="tick" x=(px(plot.right + 8.0)) y=(px(middle)) dy="0.32em" { (number(row.share)) }
         }
     };
     drawing(plot.height(), title, &inside)

@@ -1,6 +1,6 @@
 //! Scales of axes: where values lie, and which of them get a tick.
 
-use crate::figures::{power, tick};
+use crate::format::{power, tick};
 use crate::stats::{signed_exp, signed_log};
 
 /// About how many ticks an axis carries.

@@ -1,12 +1,13 @@
-//! How figures are written: short, the same everywhere.
+//! Numbers and texts in reports: short, and the same everywhere.
 
 use crate::stats::Interval;
 
-/// What is smaller is rounding error of sums that are 0.
+/// Smaller values are rounding errors of sums that are 0.
 const ZERO: f64 = 1e-12;
 
-/// Four significant digits or four decimals, whichever is shorter, and more for tiny numbers; whole numbers in full; an exponent where a number would be long.
-pub fn figure(value: f64) -> String {
+/// Four significant digits or four decimals, whichever is shorter; more decimals for tiny numbers. Whole numbers are written
+/// in full, long numbers with an exponent.
+pub fn number(value: f64) -> String {
     let size = value.abs();
     if size < ZERO {
         "0".to_owned()
@@ -23,14 +24,14 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// [`figure`], or a dash for what is not defined.
-pub fn optional(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), figure)
+/// A dash for what is not defined.
+pub fn optional_number(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), number)
 }
 
 /// `low to high`.
 pub fn interval(interval: Interval) -> String {
-    format!("{} to {}", figure(interval.low), figure(interval.high))
+    format!("{} to {}", number(interval.low), number(interval.high))
 }
 
 /// Three decimals, and no false zero.
@@ -107,9 +108,9 @@ mod tests {
             (4.66e9, "4.66e9"),
             (2e-7, "2.00e-7"),
         ] {
-            assert_eq!(figure(value), want);
+            assert_eq!(number(value), want);
         }
-        assert_eq!(optional(None), "–");
+        assert_eq!(optional_number(None), "–");
         assert_eq!(interval(Interval { low: 0.5, high: 1.25 }), "0.5000 to 1.250");
         assert_eq!((p_value(0.000_2), p_value(0.0213)), ("< 0.001".to_owned(), "0.021".to_owned()));
     }
