@@ -13,14 +13,6 @@ use super::same;
 /// Bins of the PIT histogram.
 const BINS: usize = 20;
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Distribution<'a> {
-    /// Levels and their values; a value may be missing.
-    pub quantiles: &'a [(f64, Option<f64>)],
-    /// Values and probabilities.
-    pub support: &'a [(f64, f64)],
-}
-
 /// Of one item.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DistributionScores {
@@ -37,15 +29,16 @@ pub struct DistributionScores {
 }
 
 impl DistributionScores {
-    pub fn of(distribution: Distribution<'_>, truth: f64) -> Self {
+    /// `quantiles`: levels and their values, which may be missing. `support`: values and probabilities.
+    pub fn of(quantiles: &[(f64, Option<f64>)], support: &[(f64, f64)], truth: f64) -> Self {
         let known: Vec<(f64, f64)> =
-            distribution.quantiles.iter().filter_map(|(q, value)| Some((*q, (*value)?))).collect();
+            quantiles.iter().filter_map(|(q, value)| Some((*q, (*value)?))).collect();
         let pinball = known.iter().map(|(q, value)| (q * (truth - value)).max((q - 1.0) * (truth - value)));
         let at_most = |value: f64| truth <= value || same(value, truth);
         let mut by_level = known.clone();
         by_level.sort_by(|a, b| a.0.total_cmp(&b.0));
         let ends = by_level.first().zip(by_level.last()).filter(|_| by_level.len() > 1);
-        let support = normalized(distribution.support);
+        let support = normalized(support);
         Self {
             pinball: (!known.is_empty()).then(|| pinball.sum::<f64>() / known.len() as f64),
             inside: ends.map(|((_, low), (_, high))| (truth >= *low || same(*low, truth)) && at_most(*high)),
@@ -137,7 +130,7 @@ mod tests {
     use super::*;
 
     fn scores(support: &[(f64, f64)], quantiles: &[(f64, Option<f64>)], truth: f64) -> DistributionScores {
-        DistributionScores::of(Distribution { quantiles, support }, truth)
+        DistributionScores::of(quantiles, support, truth)
     }
 
     #[test]

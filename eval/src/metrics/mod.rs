@@ -186,7 +186,7 @@ impl Metrics {
                     }
                 }
                 Statistic::Number(of) | Statistic::RelativeNumber(of) if asked => {
-                    add(numbers.len(), Box::new(move |weights| of(numbers, weights)));
+                    add(numbers.n(), Box::new(move |weights| of(numbers, weights)));
                 }
                 Statistic::Text(of) if !texts.is_empty() => {
                     add(texts.len(), Box::new(move |weights| of(texts, weights)));

@@ -72,16 +72,12 @@ impl NumberColumns {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn n(&self) -> usize {
         self.truths.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.truths.is_empty()
-    }
-
     /// How many true numbers are not 0.
-    pub fn nonzero(&self) -> usize {
+    pub(super) fn nonzero(&self) -> usize {
         self.truths.iter().filter(|truth| truth.abs() > 0.0).count()
     }
 
@@ -141,7 +137,7 @@ mod tests {
     fn relative_errors_leave_out_a_truth_of_zero() {
         let table = columns(&[(1.0, 2.0), (5.0, 0.0), (3.0, 4.0)]);
         assert!((figure(&table, "mape", &[1.0; 3]).unwrap() - 0.375).abs() < 1e-12);
-        assert_eq!((table.nonzero(), table.len()), (2, 3));
+        assert_eq!((table.nonzero(), table.n()), (2, 3));
     }
 
     #[test]

@@ -1,29 +1,24 @@
 //! Porter's suffix stripping (Porter 1980, "An algorithm for suffix stripping") with the changes that NLTK makes by
-//! default, since ROUGE figures are made with that one.
+//! default, since `rouge_score` uses NLTK's.
 //!
 //! In: a lowercase word of ASCII letters and digits. Out: its stem.
 
-/// Words whose stem no rule finds.
-const IRREGULAR: [(&str, &str); 13] = [
-    ("sky", "sky"),
-    ("skies", "sky"),
-    ("dying", "die"),
-    ("lying", "lie"),
-    ("tying", "tie"),
-    ("news", "news"),
-    ("innings", "inning"),
-    ("inning", "inning"),
-    ("outings", "outing"),
-    ("outing", "outing"),
-    ("cannings", "canning"),
-    ("canning", "canning"),
-    ("howe", "howe"),
-];
+/// Stems that no rule finds.
+fn irregular(word: &str) -> Option<&str> {
+    Some(match word {
+        "sky" | "skies" => "sky",
+        "dying" => "die",
+        "lying" => "lie",
+        "tying" => "tie",
+        "inning" | "innings" => "inning",
+        "outing" | "outings" => "outing",
+        "canning" | "cannings" => "canning",
+        "news" | "howe" | "proceed" | "exceed" | "succeed" => word,
+        _ => return None,
+    })
+}
 
-/// More of them, which are their own stem.
-const KEPT: [&str; 3] = ["proceed", "exceed", "succeed"];
-
-/// Step 2: suffixes that become shorter ones where the measure of what is in front is positive.
+/// Step 2: suffixes and what replaces them if the measure of the stem in front is positive.
 const STEP_2: [(&str, &str); 21] = [
     ("ational", "ate"),
     ("tional", "tion"),
@@ -48,7 +43,7 @@ const STEP_2: [(&str, &str); 21] = [
     ("fulli", "ful"),
 ];
 
-/// Step 3: likewise.
+/// Step 3, with the same condition.
 const STEP_3: [(&str, &str); 7] = [
     ("icate", "ic"),
     ("ative", ""),
@@ -59,19 +54,15 @@ const STEP_3: [(&str, &str); 7] = [
     ("ness", ""),
 ];
 
-/// Step 4: suffixes that go where the measure of what is in front is above 1.
+/// Step 4: suffixes that go if the measure of the stem in front is above 1.
 const STEP_4: [&str; 19] = [
     "al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou", "ism",
     "ate", "iti", "ous", "ive", "ize",
 ];
 
-/// The stem of `word`.
 pub(super) fn stem(word: &str) -> String {
-    if let Some((_, stem)) = IRREGULAR.iter().find(|(known, _)| *known == word) {
-        return (*stem).to_owned();
-    }
-    if KEPT.contains(&word) || word.len() <= 2 {
-        return word.to_owned();
+    if let Some(stem) = irregular(word).or((word.len() <= 2).then_some(word)) {
+        return stem.to_owned();
     }
     let word = step_1c(step_1b(step_1a(word)));
     let word = step_2(word);

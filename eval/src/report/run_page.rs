@@ -27,7 +27,7 @@ pub(super) fn document(run: &Run) -> Document {
 }
 
 const QUIRKS: &str = "This run was scored as the paper's code does it. Where that departs from the plain meaning of a \
-                      number, both are given.";
+                      figure, both are given.";
 const UNREAD: &str = "The first items from which no number could be read.";
 
 fn subtitle(report: &Report) -> String {

@@ -1,7 +1,7 @@
 //! Scores replies: what number an answer states, and whether it is right.
 
 use crate::cli::flags::Mode;
-use crate::metrics::distribution::{Distribution, DistributionScores};
+use crate::metrics::distribution::DistributionScores;
 use crate::metrics::likelihood::Likelihood;
 use crate::metrics::texts::TextScores;
 use crate::metrics::{Estimates, Outcome, Row, same};
@@ -48,10 +48,8 @@ pub fn score<'a>(traits: &Traits, mode: Mode, reply: Reply<'a>) -> Record<'a> {
         (None, _) => text.is_some_and(|text| text.trim() == item.answer),
     };
     let distribution = reply.number().zip(item.truth).filter(|(number, _)| number.estimates.is_some());
-    let distribution = distribution.map(|(number, truth)| {
-        let distribution = Distribution { quantiles: &number.quantiles, support: &number.support };
-        DistributionScores::of(distribution, truth)
-    });
+    let distribution =
+        distribution.map(|(number, truth)| DistributionScores::of(&number.quantiles, &number.support, truth));
     let filtered = text.map(|text| match (item.truth, outcome) {
         (None, _) => text.trim().to_owned(),
         (Some(_), Outcome::Read(numbers)) => numbers.mode.to_string(),
