@@ -18,7 +18,7 @@ pub(crate) fn sampling(criterion: &mut Criterion) {
         ("top_p 0.9", SamplingParams { top_p: 0.9, ..SamplingParams::PLAIN }),
         ("repetition 1.1", SamplingParams { repetition_penalty: 1.1, ..SamplingParams::GREEDY }),
     ] {
-        let mut sampler = Sampler::new(sampling, 0).behind(&[3, 4, 5]);
+        let mut sampler = Sampler::new(sampling, 0).after_prompt(&[3, 4, 5]);
         group.bench_function(name, |bencher| {
             bencher.iter(|| sampler.choose(black_box(&logits)).unwrap());
         });

@@ -1,23 +1,22 @@
-//! Tokens to text, one at a time: what may be shown already, and where a stop string ends it.
+//! Incremental detokenization with stop strings.
 //!
-//! In: token ids in order. Out: text that later tokens can no longer change. Invariants: the pieces handed out,
-//! joined, are the decoded text of all tokens, cut at the first stop string; a token costs the same however many
-//! stand before it, because only a window of the last ids is decoded again.
+//! In: tokens in order. Out: text that later tokens can no longer change. Invariants: the pieces, joined, are the decoded
+//! text of all tokens, cut at the first stop string; the cost of a token does not grow with the text, because only a
+//! window of the last tokens is decoded again.
 
 use std::sync::Arc;
 
 use crate::Token;
 
-/// Stands for bytes that are no character (yet).
+/// What bytes decode to that are not a complete character.
 const REPLACEMENT: char = '\u{FFFD}';
 
-/// Ids that a window keeps when its beginning is cut off.
+/// Tokens that a window keeps when its beginning is cut off.
 const WINDOW_KEPT: usize = 16;
 
-/// Ids of a prompt that the text behind it is decoded with.
-const CONTEXT_MAX: usize = 8;
+/// Ids of the prompt that are decoded together with the text.
+const PROMPT_MAX: usize = 8;
 
-/// Decodes token ids. Implemented by every tokenizer.
 pub trait TextDecoder: Send + Sync {
     /// The text of `ids`, special tokens left out.
     fn decode(&self, ids: &[u32]) -> String;
@@ -27,37 +26,36 @@ pub trait TextDecoder: Send + Sync {
         self.decode(&tokens.iter().map(|token| token.id).collect::<Vec<u32>>())
     }
 
-    /// One token as it reads in a list of log-probabilities; special tokens by their names.
+    /// One token as shown with log-probabilities; special tokens by name.
     fn token_text(&self, id: u32) -> String;
 
-    /// How many bytes of a decoded text stay as they are whatever tokens follow.
+    /// Number of bytes of a decoded text that no later token can change.
     fn settled_len(&self, text: &str) -> usize;
 
-    /// Whether a text that reads `before` and `after` stays so when what follows is decoded with the ids of `after`
-    /// alone. Asked only where these ids alone read `after`, and `before` is settled.
+    /// Whether a text may be cut between `before` and `after`: later tokens, decoded with those of `after` alone, give the same
+    /// text. Called only where the tokens of `after` alone decode to `after`, and `before` is settled.
     fn can_cut(&self, before: &str, after: &str) -> bool {
-        // A number may be written by tokens that mean something together only.
+        // Several tokens may write one number together.
         let digit = |character: char| character.is_ascii_digit();
         !(after.starts_with(REPLACEMENT) || before.ends_with(digit) && after.starts_with(digit))
     }
 }
 
-/// The text of one path while it grows.
 pub struct TextStream {
     decoder: Arc<dyn TextDecoder>,
     stop: Arc<[String]>,
     keeps_stop: bool,
-    /// Tokens in which stop strings are not looked for.
+    /// Number of first tokens in which stop strings are ignored.
     unstoppable: usize,
-    /// The text that stands before the stream, until the first token came.
+    /// The text in front of the stream, until the first token.
     before: Option<String>,
     /// The last tokens: those whose text may change, and some before them.
     window: Vec<Token>,
-    /// Bytes of the window's text that were handed out, or stand before the stream.
+    /// Bytes of the window's text that are returned already, or are in front of the stream.
     shown: usize,
-    /// Where stop strings may begin in the window's text.
+    /// First byte of the window's text where a stop string may begin.
     searched_from: usize,
-    /// How long the window gets before its beginning is cut off.
+    /// Tokens of the window at which its beginning is cut off.
     window_max: usize,
     stopped: bool,
 }
@@ -79,23 +77,22 @@ impl TextStream {
         }
     }
 
-    /// The same where the stop string itself is shown (if `keeps_stop`) and the first `unstoppable` tokens are not
-    /// searched for any.
+    /// Sets whether the text includes the stop string, and the number of first tokens in which stop strings are ignored.
     pub fn stopping(mut self, keeps_stop: bool, unstoppable: usize) -> Self {
         (self.keeps_stop, self.unstoppable) = (keeps_stop, unstoppable);
         self
     }
 
-    /// The same behind other text, so that a space between the two is not lost. Call before the first token.
-    pub fn behind(mut self, ids: &[u32]) -> Self {
-        self.window = ids[ids.len().saturating_sub(CONTEXT_MAX)..].iter().copied().map(Token::from).collect();
-        // A character that the text before leaves unfinished belongs to this one.
+    /// Sets the text in front of the stream, so that a space between the two is not lost. Call before the first token.
+    pub fn after_prompt(mut self, ids: &[u32]) -> Self {
+        self.window = ids[ids.len().saturating_sub(PROMPT_MAX)..].iter().copied().map(Token::from).collect();
+        // A character that the prompt leaves unfinished belongs to the stream.
         let before = self.decode_from(0);
         self.before = Some(before.trim_end_matches(REPLACEMENT).to_owned());
         self
     }
 
-    /// Takes one more token and returns what can be shown now.
+    /// Adds a token and returns the text that is final now.
     pub fn push(&mut self, token: impl Into<Token>) -> String {
         let text = self.decode_with(token.into());
         let settled = self.decoder.settled_len(&text);
@@ -118,7 +115,7 @@ impl TextStream {
         new
     }
 
-    /// Returns what was still held back. Call once, when no token follows.
+    /// Returns the text that was held back. Call once, after the last token.
     pub fn finish(&mut self) -> String {
         if self.stopped || self.before.is_some() {
             return String::new();
@@ -127,7 +124,7 @@ impl TextStream {
         self.show(&text, text.len())
     }
 
-    /// Whether a stop string was met.
+    /// Whether a stop string was found.
     pub fn stopped(&self) -> bool {
         self.stopped
     }
@@ -141,7 +138,7 @@ impl TextStream {
             (self.shown, self.searched_from) = (before.len(), before.len());
             return text;
         }
-        // The token changes how the text before it reads, which is out of reach: it stands for itself.
+        // The token changes the text of the prompt, which cannot change any more: decode the token alone.
         self.window = vec![token];
         self.decode_from(0)
     }
@@ -151,7 +148,7 @@ impl TextStream {
         self.decoder.decode_with_values(&self.window[first..])
     }
 
-    /// Where the first stop string begins, and how long the longest one there is.
+    /// Position of the first stop string, and the length of the longest one there.
     fn stop_position(&self, text: &str) -> Option<(usize, usize)> {
         let from = self.searched_from;
         let open = text.get(from..)?;
@@ -161,17 +158,17 @@ impl TextStream {
     }
 
     fn show(&mut self, text: &str, end: usize) -> String {
-        // The first bytes of a character may make those before them read otherwise until it is whole.
+        // An incomplete character may shorten the text before it until it is complete.
         if end <= self.shown {
             return String::new();
         }
-        // Bytes that turn out to be no character read longer than they did; what was shown stays shown.
+        // Bytes that turn out not to be a character decode to more text; what was returned stays.
         let from = (self.shown..end).find(|&at| text.is_char_boundary(at)).unwrap_or(end);
         self.shown = end;
         text.get(from..end).unwrap_or_default().to_owned()
     }
 
-    /// Cuts off the beginning of a window that has become long, where that changes nothing.
+    /// Cuts off the beginning of a long window, at a place where that changes no text.
     fn cut(&mut self, text: &str) {
         if self.window.len() < self.window_max {
             return;
@@ -190,7 +187,7 @@ impl TextStream {
                 self.searched_from -= bytes;
                 self.window_max = 2 * WINDOW_KEPT;
             }
-            // Nowhere: a text without an end to any word. Look again when it has doubled.
+            // No such place, as in a text without word ends. Try again when the window has doubled.
             None => self.window_max = 2 * self.window.len(),
         }
     }
@@ -306,10 +303,10 @@ mod tests {
         };
         let new = || TextStream::new(Arc::new(Words), Arc::from([]));
         assert_eq!(push(new()), ("5".into(), " 6".into()));
-        assert_eq!(push(new().behind(&[1, 2])), (" 5".into(), " 6".into()));
-        assert_eq!(new().behind(&[1, 2]).finish(), "");
+        assert_eq!(push(new().after_prompt(&[1, 2])), (" 5".into(), " 6".into()));
+        assert_eq!(new().after_prompt(&[1, 2]).finish(), "");
         // A character that the prompt began is shown when it is whole.
-        let mut stream = TextStream::new(Arc::new(Bytes), Arc::from([])).behind(&[0x31, 0xE2, 0x82]);
+        let mut stream = TextStream::new(Arc::new(Bytes), Arc::from([])).after_prompt(&[0x31, 0xE2, 0x82]);
         assert_eq!(stream.push(0xAC), "€");
     }
 

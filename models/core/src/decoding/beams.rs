@@ -11,19 +11,18 @@ use crate::engine::{
 use crate::numbers::Softmax;
 use crate::text::TextStream;
 
-/// Follows the most probable beginnings of a text.
 pub struct BeamDecoding {
     job: BeamJob,
     vocabulary: Vocabulary,
     /// Ids in front of the texts in the same sequence.
     before: Vec<u32>,
-    /// Unfinished texts, the most probable first; the first `computed` of them have their candidates.
+    /// Unfinished texts, most probable first; the first `computed` of them have their candidates.
     running: Vec<Beam>,
     computed: usize,
     in_step: usize,
     candidates: Vec<Candidate>,
     finished: Vec<Hypothesis>,
-    /// Tokens that every running text has.
+    /// Number of tokens of every running text.
     length: usize,
 }
 
@@ -50,13 +49,12 @@ struct Candidate {
     logprob: f64,
 }
 
-/// How far a search is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Search {
     /// Longer texts may be better.
-    Open,
-    /// No longer text will be.
-    Settled,
+    Running,
+    /// No longer text can be better.
+    Done,
     /// No longer text is allowed or possible.
     Cut,
 }
@@ -70,7 +68,7 @@ struct Hypothesis {
 }
 
 impl BeamDecoding {
-    /// `before`: what stands in front of the texts in the same sequence; of an encoder-decoder model nothing does.
+    /// `before`: the ids in front of the texts in the same sequence.
     pub(super) fn new(job: &BeamJob, vocabulary: &Vocabulary, before: &[u32], first_token: u32) -> Self {
         let root = Beam { row: PathRow::new(None, first_token), tokens: Vec::new(), logprob: 0.0 };
         Self {
@@ -86,7 +84,7 @@ impl BeamDecoding {
         }
     }
 
-    /// How many candidates of a step are looked at: enough to fill all beams when every end of sequence is among them.
+    /// Candidates of a step: enough to fill all beams when every end of sequence is among them.
     fn candidates_max(&self) -> usize {
         self.job.beams * (1 + self.vocabulary.eos_ids.len()).max(2)
     }
@@ -110,7 +108,6 @@ impl BeamDecoding {
         Ok(())
     }
 
-    /// Goes on to texts of one more token.
     fn next_length(&mut self) -> Search {
         let mut candidates = std::mem::take(&mut self.candidates);
         // A stable sort: of equals the one of the better beam, then of the lower id, comes first.
@@ -126,7 +123,7 @@ impl BeamDecoding {
                 let row = PathRow::new(Some(candidate.node), id);
                 longer.push(Beam { row, tokens, logprob: candidate.logprob });
             } else if rank < self.job.beams {
-                // An end that does not rank among the beams is no text that the search would have kept.
+                // The search keeps a finished text only if it ranks among the beams.
                 self.finish(tokens, candidate.logprob, FinishReason::Stop);
             }
             if longer.len() == self.job.beams {
@@ -136,15 +133,15 @@ impl BeamDecoding {
         self.running = longer;
         self.computed = 0;
         if self.is_settled(best) {
-            Search::Settled
+            Search::Done
         } else if self.running.is_empty() || self.length >= self.job.max_tokens {
             Search::Cut
         } else {
-            Search::Open
+            Search::Running
         }
     }
 
-    /// Keeps a text if it is among the best finished ones.
+    /// Keeps a finished text if it is among the best.
     fn finish(&mut self, tokens: Vec<ScoredToken>, logprob: f64, reason: FinishReason) {
         let score = self.score(logprob, self.length);
         let full = self.finished.len() >= self.job.beams;
@@ -170,7 +167,7 @@ impl BeamDecoding {
         self.finished.iter().map(|hypothesis| hypothesis.score).fold(f64::INFINITY, f64::min)
     }
 
-    /// Whether no running text can do better than the finished ones, as far as `early_stopping` wants to know.
+    /// Whether the search may stop, by `early_stopping`.
     fn is_settled(&self, best: f64) -> bool {
         if self.finished.len() < self.job.beams {
             return false;
@@ -184,17 +181,16 @@ impl BeamDecoding {
         }
     }
 
-    /// Lets texts that are cut at `max_tokens` compete with the finished ones.
+    /// Texts that are cut at `max_tokens` compete with the finished ones.
     fn cut_running(&mut self) {
         for beam in std::mem::take(&mut self.running) {
             self.finish(beam.tokens, beam.logprob, FinishReason::Length);
         }
     }
 
-    /// A text, token by token.
-    fn write(&self, choice: u32, tokens: &[ScoredToken], events: &mut Vec<Event>) {
+    fn send_text(&self, choice: u32, tokens: &[ScoredToken], events: &mut Vec<Event>) {
         let decoder = Arc::clone(&self.vocabulary.decoder);
-        let mut stream = TextStream::new(decoder, Arc::from([])).behind(&self.before);
+        let mut stream = TextStream::new(decoder, Arc::from([])).after_prompt(&self.before);
         for &ScoredToken { token, logprob } in tokens {
             let ends = self.vocabulary.eos_ids.contains(&token.id);
             let text = if ends { String::new() } else { stream.push(token) };
@@ -205,8 +201,8 @@ impl BeamDecoding {
         events.push(Event::Text { choice, text: stream.finish(), token: None });
     }
 
-    /// Reports the best texts. Where the model allows fewer than asked for, the rest is empty.
-    fn report(&mut self, events: &mut Vec<Event>) {
+    /// Sends the best texts; where there are fewer than `n`, the rest is empty.
+    fn send_best(&mut self, events: &mut Vec<Event>) {
         // Ascending and then from the back: of equals the one found last comes first, as in the original.
         self.finished.sort_by(|a, b| a.score.total_cmp(&b.score));
         for choice in 0..self.job.n {
@@ -215,7 +211,7 @@ impl BeamDecoding {
                 events.push(Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None });
                 continue;
             };
-            self.write(choice, &best.tokens, events);
+            self.send_text(choice, &best.tokens, events);
             let (reason, tokens, cumulative_logprob) = (best.reason, best.tokens.len(), Some(best.logprob));
             events.push(Event::Finished { choice, reason, tokens, cumulative_logprob });
         }
@@ -230,7 +226,7 @@ impl Decoding for BeamDecoding {
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         if self.job.max_tokens == 0 {
-            self.report(events);
+            self.send_best(events);
             return Ok(Progress::Done);
         }
         for row in 0..self.in_step {
@@ -241,11 +237,11 @@ impl Decoding for BeamDecoding {
             return Ok(Progress::Running);
         }
         match self.next_length() {
-            Search::Open => return Ok(Progress::Running),
-            Search::Settled => {}
+            Search::Running => return Ok(Progress::Running),
+            Search::Done => {}
             Search::Cut => self.cut_running(),
         }
-        self.report(events);
+        self.send_best(events);
         Ok(Progress::Done)
     }
 }

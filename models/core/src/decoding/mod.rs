@@ -1,7 +1,7 @@
-//! What to compute next: state machines that turn logits into rows until a request is answered.
+//! State machines that turn logits into the next rows until a request is complete.
 //!
-//! A [`Decoding`] knows one request and no model. The engine asks each for rows, steps them all together and
-//! hands every decoding the logits of its own; so batching is decided in one place and decoding tested alone.
+//! A [`Decoding`] knows one request and no model. The engine asks each decoding for rows, steps the rows of all together and
+//! returns to each the logits of its own. So batching is decided in one place, and decodings are tested without an engine.
 
 mod beams;
 mod number;
@@ -80,34 +80,26 @@ impl<'a> RowResult<'a> {
     }
 }
 
-/// Whether a decoding wants more rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// It does.
     Running,
-    /// All its events are out.
+    /// All events are sent.
     Done,
 }
 
-/// One request on its way from the first row to the last event.
+/// The decoding of one request, from the first row to the last event.
 pub trait Decoding: Send {
-    /// Rows to compute next, each with what is to be known of it, the most useful first. At least one while running, at
-    /// most `rows_max` (never 0).
+    /// Rows to compute next, the most useful first. At least one while running, at most `rows_max` (never 0).
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow>;
 
-    /// Takes the logits of exactly the rows of the last [`Decoding::next_rows`] and says what came of them.
-    ///
-    /// # Errors
-    /// When the logits are no distribution.
+    /// Takes the logits of exactly the rows of the last [`Decoding::next_rows`]. An error when they have no softmax.
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError>;
 }
 
-/// What decodings need to know about a model.
+/// What decodings need to know about a model and its tokenizer.
 #[derive(Clone)]
 pub struct Vocabulary {
-    /// Turns ids into text.
     pub decoder: Arc<dyn TextDecoder>,
-    /// Which ids spell numbers.
     pub grammar: Arc<NumberGrammar>,
     /// Ids that are numbers to a Number Token Loss, with their values.
     pub number_values: Arc<[(u32, f64)]>,
@@ -118,12 +110,12 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The logits of the ids that may be produced.
+    /// The logits of the ids that are not padding.
     fn known<'a>(&self, logits: &'a [f32]) -> &'a [f32] {
         &logits[..self.tokens.min(logits.len())]
     }
 
-    /// The most probable id that may be produced, of equals the lowest; 0 where none is possible.
+    /// The most probable id that is not padding, of equals the lowest; 0 where none is possible.
     fn argmax(&self, row: LogitsRow<'_>) -> u32 {
         match row {
             LogitsRow::Full(logits) => argmax(self.known(logits)) as u32,
@@ -131,7 +123,7 @@ impl Vocabulary {
         }
     }
 
-    /// The same for a greedy text, which needs one that is possible.
+    /// As [`Vocabulary::argmax`], but an error where no id is possible.
     fn best(&self, row: LogitsRow<'_>) -> Result<u32, EngineError> {
         let best = self.argmax(row);
         let logit = match row {
@@ -155,8 +147,8 @@ impl Vocabulary {
         }
     }
 
-    /// What one position says about numbers: the number head's value with the probability of the token that stands
-    /// for it, else the expectation over number tokens. `None` where no number is possible.
+    /// The number head's value with the probability of the token that stands for it; without a head, the expectation over
+    /// number tokens. `None` where no number is possible.
     fn number_at(&self, softmax: &Softmax<'_>, head: Option<f32>) -> Option<TokenNumber> {
         match (self.grammar.head_id(), head) {
             (Some(id), Some(value)) => {
@@ -166,8 +158,8 @@ impl Vocabulary {
         }
     }
 
-    /// Starts decoding a request whose first row holds `first_token`. `before` is what stands in front of the answer in
-    /// the same sequence: the prompt of a decoder-only model, nothing for an encoder-decoder.
+    /// Starts decoding a request whose first row holds `first_token`. `before`: the ids in front of the answer in the same
+    /// sequence: the prompt of a decoder-only model, none for an encoder-decoder.
     pub fn decoding(&self, request: &Request, before: &[u32], first_token: u32) -> Box<dyn Decoding> {
         if self.grammar.is_point() {
             return Box::new(point::PointDecoding::new(request.clone(), first_token));
@@ -181,15 +173,15 @@ impl Vocabulary {
     }
 }
 
-/// Refuses a row from which no token can be chosen.
+/// An error for a row without a softmax.
 fn check_row(logits: &[f32]) -> Result<(), EngineError> {
     let has_best = logits.get(argmax(logits)).is_some_and(|best| best.is_finite());
-    // All of them, without a way out: several are looked at at once.
+    // Without an early exit, so that the loop is vectorised.
     let has_nan = logits.iter().fold(false, |has, logit| has | logit.is_nan());
     if has_best && !has_nan { Ok(()) } else { Err(not_a_distribution()) }
 }
 
-/// Logits that are NaN or infinite come from broken weights; no answer can be read from them.
+/// Logits that are NaN or infinite come from broken weights.
 fn not_a_distribution() -> EngineError {
     EngineError::Step("the model's logits are not finite".to_owned())
 }

@@ -1,6 +1,6 @@
-//! Answers of models that write nothing: one row, and the number that the model's head says there.
+//! Requests to a regression head, which writes no tokens: one row, whose head value is the number.
 //!
-//! As text it reads as the original code prints it, with twelve decimals.
+//! As text the number is printed as by the original code, with twelve decimals.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,6 @@ use crate::numbers::{Decimal, Distribution};
 /// Decimals of the original's answers.
 const DECIMALS: usize = 12;
 
-/// Waits for the one row.
 pub(super) struct PointDecoding {
     request: Request,
     first_token: u32,
@@ -33,10 +32,10 @@ impl Decoding for PointDecoding {
         let value = value.ok_or_else(not_a_distribution)?;
         match &self.request {
             Request::Text(job) => {
-                (0..job.n).for_each(|choice| write(choice, value, (job.max_tokens, &job.stop), events));
+                (0..job.n).for_each(|choice| write(choice, value, job.max_tokens, &job.stop, events));
             }
             Request::Beams(job) => {
-                (0..job.n).for_each(|choice| write(choice, value, (job.max_tokens, &[]), events));
+                (0..job.n).for_each(|choice| write(choice, value, job.max_tokens, &[], events));
             }
             Request::Number(job) => events.push(Event::Number(outcome(value, job))),
             Request::Score(_) => {
@@ -47,8 +46,8 @@ impl Decoding for PointDecoding {
     }
 }
 
-/// One text, of at most `max_tokens` and up to the first of `stop`.
-fn write(choice: u32, value: f64, (max_tokens, stop): (usize, &[String]), events: &mut Vec<Event>) {
+/// One text, up to the first of `stop`; none where `max_tokens` is 0.
+fn write(choice: u32, value: f64, max_tokens: usize, stop: &[String], events: &mut Vec<Event>) {
     let whole = format!("{value:.DECIMALS$}");
     let stop = stop.iter().filter_map(|stop| whole.find(stop.as_str())).min();
     let (end, reason) = match (max_tokens, stop) {
@@ -59,7 +58,7 @@ fn write(choice: u32, value: f64, (max_tokens, stop): (usize, &[String]), events
     events.push(Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None });
 }
 
-/// All of the mass on one value, unless it is out of range or of what is read as a number.
+/// All mass on one value; invalid if it is out of range, open if it has too many digits.
 fn outcome(value: f64, job: &NumberJob) -> NumberOutcome {
     let admitted = job.range.is_none_or(|range| (range.low..=range.high).contains(&value));
     let read = Decimal::shortest_f64(value).map(Decimal::canonical);

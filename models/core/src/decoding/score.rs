@@ -1,4 +1,4 @@
-//! Scoring a target: a chain of rows, as many of a step as fit, whose logits are read and not chosen from.
+//! Scores a target: its tokens are a chain of rows, as many a step as fit.
 
 use super::{Decoding, Progress, StepResult, not_a_distribution};
 use crate::engine::{
@@ -6,7 +6,6 @@ use crate::engine::{
 };
 use crate::losses::Position;
 
-/// Scores one target under one context.
 pub(super) struct ScoreDecoding {
     job: ScoreJob,
     first_token: u32,
@@ -20,7 +19,7 @@ impl ScoreDecoding {
         Self { job: job.clone(), first_token, asked: 0, scores: Vec::with_capacity(job.target.len()) }
     }
 
-    /// The row whose logits say what stands at `place` of the target: it holds the token before.
+    /// The row whose logits are those of the target's token at `place`; it holds the token before.
     fn row(&self, place: u32) -> PathRow {
         let Some(before) = place.checked_sub(1) else { return PathRow::new(None, self.first_token) };
         PathRow::new(Some(NodeId(before)), self.job.target[before as usize])

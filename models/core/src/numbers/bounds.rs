@@ -86,7 +86,7 @@ fn around(values: [f64; 4]) -> Interval {
 
 #[cfg(test)]
 mod tests {
-    use super::super::distribution::tests::distribution;
+    use super::super::distribution_tests::distribution;
     use super::*;
 
     const ROWS: [(&str, f64); 4] = [("1", 0.1), ("2", 0.5), ("3", 0.3), ("10", 0.05)];

@@ -7,6 +7,8 @@
 mod bounds;
 mod decimal;
 mod distribution;
+#[cfg(test)]
+mod distribution_tests;
 mod grammar;
 pub mod parse;
 mod piece;

@@ -1,8 +1,7 @@
-//! Choosing the next token from logits: greedy, or sampled within cut-offs, after penalties; seeded per path.
+//! Choosing the next token from logits: greedy or sampled, seeded per path.
 //!
-//! The order is vLLM's: what the caller did to the logits (a grammar's mask, banned ends, biases), penalties,
-//! temperature, `min_p`, `top_k`, `top_p`. Not here: log-probabilities that are reported (`decoding`), which are those
-//! of the model itself.
+//! The order is vLLM's: the caller's changes of the logits (guide mask, banned ends, biases), penalties, temperature,
+//! `min_p`, `top_k`, `top_p`. Reported log-probabilities are those of the model itself, before all of this.
 
 mod draw;
 mod guide;
@@ -17,10 +16,9 @@ pub use guide::{Guide, GuideError, GuideState};
 
 use penalties::Seen;
 
-/// How tokens are chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {
-    /// 0 takes the most probable token; otherwise logits are divided by it.
+    /// 0 takes the most probable token.
     pub temperature: f64,
     /// Sample only from the most probable tokens that together reach this mass, in (0, 1].
     pub top_p: f64,
@@ -28,19 +26,18 @@ pub struct SamplingParams {
     pub top_k: usize,
     /// Sample only tokens that are at least this times as probable as the most probable one, in [0, 1].
     pub min_p: f64,
-    /// Taken from the logit of every token that was generated before.
+    /// Subtracted from the logit of every token that was generated before.
     pub presence_penalty: f64,
-    /// Taken from a token's logit for each time that it was generated before.
+    /// Subtracted from a token's logit for each time that it was generated before.
     pub frequency_penalty: f64,
-    /// What the logits of tokens that stand before, in the prompt or generated, are divided by (negative ones are
-    /// multiplied), as in CTRL (Keskar et al. 2019). 1 changes nothing.
+    /// Divides the positive logits, and multiplies the negative ones, of tokens in the prompt or generated before, as in CTRL
+    /// (Keskar et al. 2019). 1 changes nothing.
     pub repetition_penalty: f64,
-    /// Same seed, same text, whatever else the engine is doing.
+    /// The same seed gives the same text under any load.
     pub seed: u64,
 }
 
 impl SamplingParams {
-    /// Always the most probable token.
     pub const GREEDY: Self = Self {
         temperature: 0.0,
         top_p: 1.0,
@@ -52,16 +49,16 @@ impl SamplingParams {
         seed: 0,
     };
 
-    /// The model's own distribution.
+    /// Samples from the model's own distribution.
     pub const PLAIN: Self = Self { temperature: 1.0, ..Self::GREEDY };
 }
 
-/// The state of choosing tokens along one path.
+/// Chooses the tokens of one path.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: SamplingParams,
     rng: ChaCha8Rng,
-    /// What penalties are about, where there are any.
+    /// For penalties; `None` without any.
     seen: Option<Seen>,
 }
 
@@ -73,22 +70,21 @@ impl Sampler {
         Self { sampling, rng, seen: Seen::of(&sampling) }
     }
 
-    /// The same behind a prompt, which `repetition_penalty` looks at, too.
-    pub fn behind(mut self, prompt: &[u32]) -> Self {
+    /// Sets the prompt, which `repetition_penalty` applies to as well.
+    pub fn after_prompt(mut self, prompt: &[u32]) -> Self {
         if let Some(seen) = &mut self.seen {
             seen.prompt(prompt);
         }
         self
     }
 
-    /// Whether it always takes the most probable token as the model has it: no temperature, no penalties.
+    /// Whether it always takes the most probable token: no temperature, no penalties.
     pub fn takes_best(&self) -> bool {
         self.sampling.temperature <= 0.0 && self.seen.is_none()
     }
 
-    /// The token chosen from `logits`; it counts as generated from now on. Of equal logits the lowest id wins.
-    ///
-    /// NaN is never chosen. `None` when no logit is above minus infinity.
+    /// Chooses a token, which counts as generated from now on. Of equal logits the lowest id wins; NaN is never chosen.
+    /// `None` when no logit is above minus infinity.
     pub fn choose(&mut self, logits: &[f32]) -> Option<u32> {
         let logits = match &self.seen {
             None => Cow::Borrowed(logits),
@@ -110,7 +106,7 @@ impl Sampler {
 
 /// Index of the largest value; the first of equals; 0 when nothing compares (all NaN).
 pub fn argmax(values: &[f32]) -> usize {
-    /// Numbers that are looked through for the largest one before it is looked for where that is.
+    /// Values whose maximum is computed before its index is searched.
     const BLOCK: usize = 256;
     let mut best = (0, f32::NEG_INFINITY);
     for (block, values) in values.chunks(BLOCK).enumerate() {
@@ -124,7 +120,7 @@ pub fn argmax(values: &[f32]) -> usize {
     values.iter().skip(first).position(is_best).map_or(0, |index| first + index)
 }
 
-/// The largest value that is not NaN; without branches, so that several are compared at once.
+/// The largest value that is not NaN; without branches, so that the loop is vectorised.
 pub(crate) fn largest(values: &[f32]) -> f32 {
     const LANES: usize = 16;
     let mut lanes = [f32::NEG_INFINITY; LANES];

@@ -1,15 +1,15 @@
-//! Penalties on tokens that stand in the text already, as OpenAI and vLLM define them.
+//! Penalties on tokens that are in the text already, as OpenAI and vLLM define them.
 
 use std::collections::HashMap;
 
 use super::SamplingParams;
 
-/// Which tokens stand before the next one: how often each was generated; 0 for those of the prompt only.
+/// The tokens before the next one: how often each was generated; 0 for those only in the prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Seen(HashMap<u32, u32>);
 
 impl Seen {
-    /// `None` where nothing is penalised.
+    /// `None` without penalties.
     pub(super) fn of(sampling: &SamplingParams) -> Option<Self> {
         let asks = |value: f64, neutral: f64| value.total_cmp(&neutral).is_ne();
         // Adding 0 turns -0 into 0.
@@ -29,7 +29,6 @@ impl Seen {
         *self.0.entry(id).or_default() += 1;
     }
 
-    /// The logits after all penalties.
     pub(super) fn penalised(&self, logits: &[f32], sampling: &SamplingParams) -> Vec<f32> {
         let mut logits = logits.to_vec();
         for (&id, &count) in &self.0 {

@@ -111,7 +111,7 @@ fn greedy_text_under_a_penalty_moves_on() {
     let chosen: Vec<_> = (0..3).filter_map(|_| sampler.choose(&[1.0, 1.5, 1.2])).collect();
     assert_eq!(chosen, [1, 2, 0]);
     let behind = SamplingParams { repetition_penalty: 2.0, ..SamplingParams::GREEDY };
-    assert_eq!(Sampler::new(behind, 0).behind(&[1]).choose(&[1.0, 1.5]), Some(0));
+    assert_eq!(Sampler::new(behind, 0).after_prompt(&[1]).choose(&[1.0, 1.5]), Some(0));
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Text first, then a number: each text is written until the marker appears, and a search begins right behind it.
+//! Writes text until a marker appears, then searches the number right after it.
 //!
-//! Several texts (rationales) share their first row, go their own ways, and the distributions of their numbers are
-//! averaged. A text that ends without the marker counts as no number. Only the first text is shown.
+//! Several texts (rationales) share their first row; the distributions of their numbers are averaged. A text that ends
+//! without the marker counts as invalid mass. Only the first text is sent to the client.
 
 use std::sync::Arc;
 
@@ -15,22 +15,26 @@ use crate::numbers::{Distribution, NumberRules};
 use crate::sampling::Sampler;
 use crate::text::TextStream;
 
-/// Writes texts and searches the numbers behind them.
 pub(super) struct NumberAfterText {
     method: NumberMethod,
     rules: NumberRules,
     vocabulary: Vocabulary,
-    /// The marker without white space at its end, which tokens of numbers often bring themselves.
+    /// The marker without white space at its end, which number tokens often contain.
     marker: String,
-    /// That white space.
+    /// The white space at the marker's end.
     gap: String,
     max_tokens: usize,
     first_row: Option<PathRow>,
     texts: Vec<Text>,
-    /// Which texts have rows in the present step, and how many each.
-    in_step: Vec<(usize, usize)>,
+    in_step: Vec<TextRows>,
     nodes: usize,
     forward_passes: usize,
+}
+
+/// Rows of one text in the present step.
+struct TextRows {
+    text: usize,
+    rows: usize,
 }
 
 struct Text {
@@ -42,10 +46,10 @@ struct Text {
 
 enum Stage {
     /// Before its first token.
-    Begins,
-    Writes(PathRow),
-    Searches(Box<dyn Decoding>),
-    /// With the outcome of the search, where the marker was reached.
+    Start,
+    Writing(PathRow),
+    Searching(Box<dyn Decoding>),
+    /// With the outcome of the search, if the text reached the marker.
     Ended(Option<NumberOutcome>),
 }
 
@@ -56,22 +60,22 @@ impl Text {
 }
 
 impl NumberAfterText {
-    /// `place`: the ids in front of the texts in the same sequence, and the token of the first row.
+    /// `before`: the ids in front of the texts in the same sequence.
     pub(super) fn new(
         job: &NumberJob,
         after: &AfterMarker,
         vocabulary: &Vocabulary,
-        place: (&[u32], u32),
+        before: &[u32],
+        first_token: u32,
     ) -> Self {
-        let (before, first_token) = place;
         let trimmed = after.marker.trim_end();
         let marker = if trimmed.is_empty() { &after.marker } else { trimmed };
         let stop: Arc<[String]> = Arc::new([marker.to_owned()]);
         let text = |stream: u32| Text {
             ids: Vec::new(),
-            stream: TextStream::new(Arc::clone(&vocabulary.decoder), Arc::clone(&stop)).behind(before),
-            sampler: Sampler::new(after.sampling, u64::from(stream)).behind(before),
-            stage: Stage::Begins,
+            stream: TextStream::new(Arc::clone(&vocabulary.decoder), Arc::clone(&stop)).after_prompt(before),
+            sampler: Sampler::new(after.sampling, u64::from(stream)).after_prompt(before),
+            stage: Stage::Start,
         };
         Self {
             method: job.method.clone(),
@@ -116,7 +120,7 @@ impl NumberAfterText {
             shown += &text.stream.finish();
             Stage::Ended(None)
         } else {
-            Stage::Writes(next)
+            Stage::Writing(next)
         };
         self.texts[index].stage = stage;
         if index == 0 && !shown.is_empty() {
@@ -125,27 +129,26 @@ impl NumberAfterText {
         Ok(())
     }
 
-    /// Begins behind the marker, which may stand inside the last token with some of the number behind it.
+    /// Begins right after the marker. The last token may hold the marker and the number's first characters.
     fn begin_search(&self, index: usize, row: PathRow) -> Stage {
         let written = self.vocabulary.decoder.decode(&self.texts[index].ids);
-        let behind = written.split_once(&self.marker).map_or("", |(_, behind)| behind);
-        match self.rules.state_after(behind) {
+        let after = written.split_once(&self.marker).map_or("", |(_, after)| after);
+        match self.rules.state_after(after) {
             Some(state) => {
-                let root = (Root { row, state }, index as u64);
-                Stage::Searches(search(&self.method, &self.vocabulary, self.rules.clone(), root))
+                let (rules, root) = (self.rules.clone(), Root { row, state });
+                Stage::Searching(search(&self.method, &self.vocabulary, rules, root, index as u64))
             }
             None => Stage::Ended(Some(NumberOutcome::new(Distribution::average(&[]), 0, 0))),
         }
     }
 
-    /// Takes the rows of one text within the step.
     fn advance_text(
         &mut self,
         index: usize,
         result: StepResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let Stage::Searches(search) = &mut self.texts[index].stage else {
+        let Stage::Searching(search) = &mut self.texts[index].stage else {
             return self.write(index, result, events);
         };
         let mut found = Vec::new();
@@ -184,7 +187,7 @@ impl Decoding for NumberAfterText {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step.clear();
         if let (Some(first), Some(text)) = (&self.first_row, self.texts.first()) {
-            // All texts begin alike.
+            // All texts share the first row.
             return vec![first.clone().with_logits(text.logits_request())];
         }
         let mut rows = Vec::new();
@@ -195,11 +198,11 @@ impl Decoding for NumberAfterText {
             }
             let logits = text.logits_request();
             let own = match &mut text.stage {
-                Stage::Writes(row) => vec![row.clone().with_logits(logits)],
-                Stage::Searches(search) => search.next_rows(left),
-                Stage::Begins | Stage::Ended(_) => continue,
+                Stage::Writing(row) => vec![row.clone().with_logits(logits)],
+                Stage::Searching(search) => search.next_rows(left),
+                Stage::Start | Stage::Ended(_) => continue,
             };
-            self.in_step.push((index, own.len()));
+            self.in_step.push(TextRows { text: index, rows: own.len() });
             rows.extend(own);
         }
         rows
@@ -214,8 +217,8 @@ impl Decoding for NumberAfterText {
             }
         }
         let mut offset = 0;
-        for (index, rows) in std::mem::take(&mut self.in_step) {
-            self.nodes += usize::from(matches!(self.texts[index].stage, Stage::Writes(_)));
+        for TextRows { text: index, rows } in std::mem::take(&mut self.in_step) {
+            self.nodes += usize::from(matches!(self.texts[index].stage, Stage::Writing(_)));
             let first_node = NodeId(result.first_node.0 + offset as u32);
             let own = StepResult { first_row: result.first_row + offset, first_node, ..result };
             self.advance_text(index, own, events)?;

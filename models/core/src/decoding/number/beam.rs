@@ -8,19 +8,17 @@ use super::Root;
 use crate::engine::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow};
 use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
 
-/// Follows the best prefixes.
 pub(super) struct NumberBeam {
     grammar: Arc<NumberGrammar>,
     rules: NumberRules,
     logits: LogitsRequest,
     beams: usize,
-    /// Prefixes of the present length; the first `computed` of them have been stepped.
+    /// Prefixes of the present length; the first `computed` of them have their logits.
     prefixes: Vec<Prefix>,
     computed: usize,
     in_step: usize,
-    /// Prefixes one token longer.
     longer: Vec<Prefix>,
-    /// Complete numbers, probabilities of the whole text.
+    /// Complete numbers with the probability of the whole text.
     found: Vec<Closing>,
     invalid: f64,
     nodes: usize,
@@ -66,7 +64,7 @@ impl NumberBeam {
         }));
     }
 
-    /// Keeps the best of what was found and goes on to longer prefixes. True when none of these can add to it.
+    /// Keeps the best numbers and goes on to longer prefixes. True when none of these can be better.
     fn next_length(&mut self) -> bool {
         self.found.sort_by(|a, b| b.probability.total_cmp(&a.probability));
         self.found.truncate(self.beams);

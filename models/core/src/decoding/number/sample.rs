@@ -1,7 +1,7 @@
-//! Numbers drawn from the model as it is. Draws that begin alike share their rows.
+//! Numbers sampled from the model's own distribution. Samples with the same prefix share their rows.
 //!
-//! A draw goes through the whole vocabulary in the order of ids, so that a seed gives the same numbers wherever the model runs:
-//! rows want all of their logits.
+//! A draw goes through the whole vocabulary in the order of ids, so that a seed gives the same numbers on every backend:
+//! rows ask for all logits.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::Root;
 use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow};
 use crate::numbers::{Decimal, Distribution, Effect, NumberGrammar, NumberRules, NumberState, Softmax};
 
-/// Draws numbers; each counts as one part of the mass.
+/// Each sample has an equal share of the mass.
 pub(super) struct NumberSample {
     grammar: Arc<NumberGrammar>,
     rules: NumberRules,
     rng: ChaCha8Rng,
-    /// One draw's share of the mass.
+    /// One sample's share of the mass.
     share: f64,
-    /// Beginnings that go on, first come, first served: so the order of draws is the same at any width.
-    beginnings: VecDeque<Beginning>,
+    /// Open prefixes, first in, first out: so the order of draws does not depend on the rows of a step.
+    prefixes: VecDeque<Prefix>,
     in_step: usize,
     closed: HashMap<Decimal, f64>,
     invalid: f64,
@@ -31,22 +31,22 @@ pub(super) struct NumberSample {
     forward_passes: usize,
 }
 
-/// A text that some of the draws begin with.
-struct Beginning {
+/// A text that some of the samples begin with.
+struct Prefix {
     row: PathRow,
     state: NumberState,
     draws: u32,
 }
 
 impl NumberSample {
-    /// `draws`: how many, seed, stream of random numbers.
     pub(super) fn new(
         grammar: Arc<NumberGrammar>,
         rules: NumberRules,
-        draws: (u32, u64, u64),
+        count: u32,
+        seed: u64,
+        stream: u64,
         root: Root,
     ) -> Self {
-        let (count, seed, stream) = draws;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(stream);
         Self {
@@ -54,7 +54,7 @@ impl NumberSample {
             rules,
             rng,
             share: 1.0 / f64::from(count.max(1)),
-            beginnings: VecDeque::from([Beginning { row: root.row, state: root.state, draws: count }]),
+            prefixes: VecDeque::from([Prefix { row: root.row, state: root.state, draws: count }]),
             in_step: 0,
             closed: HashMap::new(),
             invalid: 0.0,
@@ -64,14 +64,14 @@ impl NumberSample {
         }
     }
 
-    fn extend(&mut self, beginning: &Beginning, logits: &[f32], node: NodeId) -> Result<(), EngineError> {
+    fn extend(&mut self, prefix: &Prefix, logits: &[f32], node: NodeId) -> Result<(), EngineError> {
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
-        for (token, draws) in draw(&mut self.rng, &softmax, logits.len(), beginning.draws) {
+        for (token, draws) in draw(&mut self.rng, &softmax, logits.len(), prefix.draws) {
             let mass = self.share * f64::from(draws);
-            match self.grammar.effect(beginning.state, token, &self.rules) {
+            match self.grammar.effect(prefix.state, token, &self.rules) {
                 Effect::Continues(state) => {
                     let row = PathRow::new(Some(node), token);
-                    self.beginnings.push_back(Beginning { row, state, draws });
+                    self.prefixes.push_back(Prefix { row, state, draws });
                 }
                 Effect::Closes(value) => *self.closed.entry(value).or_default() += mass,
                 Effect::Invalid => self.invalid += mass,
@@ -82,7 +82,7 @@ impl NumberSample {
     }
 }
 
-/// Draws `count` tokens in one pass over the vocabulary; how often each came.
+/// Draws `count` tokens in one pass over the vocabulary; returns how often each was drawn.
 fn draw(rng: &mut ChaCha8Rng, softmax: &Softmax<'_>, vocab: usize, count: u32) -> BTreeMap<u32, u32> {
     let mut points: Vec<f64> = (0..count).map(|_| rng.random()).collect();
     points.sort_by(f64::total_cmp);
@@ -107,20 +107,20 @@ fn draw(rng: &mut ChaCha8Rng, softmax: &Softmax<'_>, vocab: usize, count: u32) -
 
 impl Decoding for NumberSample {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
-        self.in_step = self.beginnings.len().min(rows_max);
-        self.beginnings.iter().take(self.in_step).map(|beginning| beginning.row.clone()).collect()
+        self.in_step = self.prefixes.len().min(rows_max);
+        self.prefixes.iter().take(self.in_step).map(|prefix| prefix.row.clone()).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         self.forward_passes += 1;
         self.nodes += self.in_step;
-        let stepped: Vec<Beginning> = self.beginnings.drain(..self.in_step).collect();
-        for (row, beginning) in stepped.into_iter().enumerate() {
+        let stepped: Vec<Prefix> = self.prefixes.drain(..self.in_step).collect();
+        for (row, prefix) in stepped.into_iter().enumerate() {
             let row = result.row(row);
-            let state = beginning.state.with_head(row.head_value);
-            self.extend(&Beginning { state, ..beginning }, row.full()?, row.node)?;
+            let state = prefix.state.with_head(row.head_value);
+            self.extend(&Prefix { state, ..prefix }, row.full()?, row.node)?;
         }
-        if !self.beginnings.is_empty() {
+        if !self.prefixes.is_empty() {
             return Ok(Progress::Running);
         }
         let distribution = Distribution::new(&self.closed, self.invalid, self.open);

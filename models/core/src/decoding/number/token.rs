@@ -1,16 +1,15 @@
 //! Expectation token by token along the greedy path: the quantity that NTL-MSE trains.
 //!
-//! A diagnostic, not an estimate of the number: places are fixed by the greedy path, so it is wrong wherever a
-//! carry is in doubt. With P(19) = P(20) = 0.5 it says 1.5 tens and 9 ones, 24.
+//! A diagnostic, not an estimate of the number: the greedy path fixes the places, so the value is wrong wherever a carry is
+//! uncertain. With P(19) = P(20) = 0.5 it is 1.5 tens and 9 ones, 24.
 
 use std::collections::HashMap;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
-use crate::engine::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow};
+use crate::engine::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow, TokenNumber};
 use crate::numbers::{Decimal, Distribution, Effect, NumberRules, NumberState, Softmax, sorted_unique};
 
-/// Follows the greedy path of a number.
 pub(super) struct TokenExpectation {
     vocabulary: Vocabulary,
     rules: NumberRules,
@@ -18,14 +17,12 @@ pub(super) struct TokenExpectation {
     logits: LogitsRequest,
     row: PathRow,
     state: NumberState,
-    /// Probability of the path.
     probability: f64,
-    /// Expectations of the tokens with digits, and where their digits stand.
     parts: Vec<Part>,
     nodes: usize,
 }
 
-/// One token with digits on the path.
+/// A token with digits on the path.
 struct Part {
     expectation: f64,
     /// Digits before the point that are written before this token's end.
@@ -54,7 +51,7 @@ impl TokenExpectation {
         }
     }
 
-    fn remember(&mut self, id: u32, next: NumberState, softmax: &Softmax<'_>) {
+    fn add_part(&mut self, id: u32, next: NumberState, softmax: &Softmax<'_>) {
         if !self.vocabulary.number_values.iter().any(|&(number, _)| number == id) {
             return;
         }
@@ -69,7 +66,7 @@ impl TokenExpectation {
         });
     }
 
-    /// Puts the expectations at their places.
+    /// The sum of the expectations at their places.
     fn value(&self) -> Option<f64> {
         let digits = self.parts.last()?.digits;
         let sign = if self.state.is_negative() { -1.0 } else { 1.0 };
@@ -95,17 +92,17 @@ impl TokenExpectation {
     }
 }
 
-/// What the number tokens of one position say together; `None` where none of them is possible.
+/// Expected value and mass of the number tokens at one position; `None` where none of them is possible.
 pub(in crate::decoding) fn expectation(
     softmax: &Softmax<'_>,
     number_values: &[(u32, f64)],
-) -> Option<crate::engine::TokenNumber> {
+) -> Option<TokenNumber> {
     let weigh = |&(id, value): &(u32, f64)| {
         let probability = softmax.probability(id);
         (probability, probability * value)
     };
     let (mass, sum) = number_values.iter().map(weigh).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
-    (mass > 0.0).then(|| crate::engine::TokenNumber { value: sum / mass, mass })
+    (mass > 0.0).then(|| TokenNumber { value: sum / mass, mass })
 }
 
 impl Decoding for TokenExpectation {
@@ -121,7 +118,7 @@ impl Decoding for TokenExpectation {
         self.probability *= softmax.probability(id);
         let closed = match self.vocabulary.grammar.effect(self.state, id, &self.rules) {
             Effect::Continues(next) => {
-                self.remember(id, next, &softmax);
+                self.add_part(id, next, &softmax);
                 self.state = next;
                 self.row = PathRow::new(Some(row.node), id);
                 return Ok(Progress::Running);

@@ -1,8 +1,8 @@
 //! The number tree: exact expansion of all texts that are numbers, the most probable prefix first.
 //!
-//! Rows are *computed* ahead of need, as many at once as a step takes; they are *counted* strictly one by one,
-//! always the most probable open prefix next. So the answer is the same for any batch and any width, and
-//! computing ahead costs rows but never changes a digit.
+//! Rows are *computed* ahead of need, as many at once as a step has room for; they are *counted* strictly one by one,
+//! always the most probable open prefix next. So the result does not depend on the batch: computing ahead costs rows but
+//! never changes a digit.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
@@ -13,12 +13,11 @@ use super::Root;
 use crate::engine::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow, Precision};
 use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState};
 
-/// Most rows that one tree asks for in a step. Beyond this most rows would be computed too early to be needed.
+/// Most rows that one tree asks for in a step. Most rows beyond this would not be needed in the end.
 const WIDTH: usize = 16;
 
-/// The most improbable prefixes are not even remembered, their mass stays open. All that a whole tree forgets is at
-/// most this share of its tolerance.
-const FORGET: f64 = 0.1;
+/// The least probable prefixes are pruned: their mass stays open. A whole tree prunes at most this share of its tolerance.
+const PRUNED_SHARE: f64 = 0.1;
 
 /// When a tree is expanded far enough.
 #[derive(Debug, Clone)]
@@ -28,41 +27,39 @@ pub(super) struct TreeLimits {
     pub(super) precision: Option<Precision>,
 }
 
-/// Expands the tree of one request.
 pub(super) struct NumberTree {
     grammar: Arc<NumberGrammar>,
     rules: NumberRules,
     logits: LogitsRequest,
     limits: TreeLimits,
     nodes: Vec<Prefix>,
-    /// What follows the prefixes that are computed but not counted yet.
+    /// Prefixes that are computed but not counted yet.
     computed: HashMap<usize, Computed>,
-    /// Prefixes whose logits are not computed yet, whatever became of their parents.
+    /// Prefixes whose logits are not computed yet.
     to_compute: BinaryHeap<Ranked>,
-    /// Prefixes whose parent is counted and that are not counted themselves.
+    /// Prefixes that are not counted yet, but their parent is.
     to_count: BinaryHeap<Ranked>,
     in_step: Vec<usize>,
-    /// Open mass if everything computed so far were counted.
+    /// The open mass if everything computed so far were counted.
     open_ahead: f64,
     counted: Counted,
-    /// Number of counted nodes at which the bounds are looked at again.
+    /// Number of counted nodes at which the bounds are computed again.
     precision_checked_next: usize,
     forward_passes: usize,
 }
 
-/// A text that may become a number.
 struct Prefix {
     row: PathRow,
     state: NumberState,
     probability: f64,
 }
 
-/// What follows a prefix. Probabilities are of the whole text, not given the prefix.
+/// What follows a prefix. Probabilities are of the whole text, not conditional on the prefix.
 struct Computed {
     children: Vec<usize>,
     closed: Vec<Closing>,
     invalid: f64,
-    /// Too long, or too improbable to be remembered.
+    /// Too long, or pruned.
     left_open: f64,
 }
 
@@ -120,13 +117,13 @@ impl NumberTree {
         }
     }
 
-    /// Splits the mass of one prefix and queues its children for computing.
+    /// Splits the mass of one prefix and queues its children to be computed.
     fn compute(&mut self, index: usize, row: RowResult<'_>) -> Result<(), EngineError> {
         let prefix = &self.nodes[index];
         let (probability, state) = (prefix.probability, prefix.state.with_head(row.head_value));
-        // Each of at most `nodes_max` nodes may forget its part.
-        let forget = self.limits.tolerance * FORGET / self.limits.nodes_max.max(1) as f64 / probability;
-        let expansion = self.grammar.expand(state, &row.softmax()?, &self.rules, forget);
+        // Each of at most `nodes_max` nodes may prune an equal part.
+        let prune = self.limits.tolerance * PRUNED_SHARE / self.limits.nodes_max.max(1) as f64 / probability;
+        let expansion = self.grammar.expand(state, &row.softmax()?, &self.rules, prune);
         let left_open = expansion.left_open * probability;
         let mut children = Vec::new();
         for (token, state, given) in expansion.children {
@@ -145,7 +142,7 @@ impl NumberTree {
         Ok(())
     }
 
-    /// Counts prefixes in strict order for as long as they are computed. True when the tree is finished.
+    /// Counts prefixes in strict order as far as they are computed. True when the tree is finished.
     fn count(&mut self) -> bool {
         loop {
             if self.counted.open <= self.limits.tolerance
@@ -163,14 +160,14 @@ impl NumberTree {
                 let probability = self.nodes[child].probability;
                 self.counted.open += probability;
                 self.counted.queued += 1;
-                // Numbered here, not when computed: the order of equals must not depend on the width either.
+                // Numbered here, not when computed: the order of equals must not depend on the batch either.
                 self.to_count.push(Ranked { probability, order: Reverse(self.counted.queued), node: child });
             }
         }
     }
 
-    /// Whether it is time to look at the bounds again: after certain numbers of counted nodes only, a tenth apart.
-    /// Bounds cost a pass over everything found, and the answer must not depend on steps.
+    /// Whether to compute the bounds again. They cost a pass over all numbers found, so this is due only at numbers of counted
+    /// nodes that are a tenth apart; it must not depend on steps.
     fn is_precision_due(&mut self) -> bool {
         let nodes = self.counted.nodes;
         let due = nodes >= self.precision_checked_next;
@@ -180,7 +177,6 @@ impl NumberTree {
         due
     }
 
-    /// Whether the wanted estimate is known well enough.
     fn is_precise(&self) -> bool {
         let Some(precision) = &self.limits.precision else { return false };
         let bounds = self.distribution().estimate_bounds(precision.objective, &precision.estimation);
@@ -188,7 +184,7 @@ impl NumberTree {
     }
 
     fn distribution(&self) -> Distribution {
-        // What rounding left of a mass that is all accounted for is not mass.
+        // An open mass this small is rounding.
         let open = if self.counted.open < 1e-12 { 0.0 } else { self.counted.open };
         Distribution::new(&self.counted.closed, self.counted.invalid, open)
     }
@@ -213,12 +209,12 @@ impl Counted {
 
 impl Decoding for NumberTree {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
-        // With a precision the end may be near at any time: never compute more than as much again.
+        // With a precision the tree may end at any time: at most double what is computed.
         let ahead = if self.limits.precision.is_some() { 1 + self.counted.nodes } else { WIDTH };
         let nodes_left = self.limits.nodes_max.saturating_sub(self.counted.nodes);
         let width = rows_max.min(WIDTH).min(ahead).min(nodes_left).max(1);
         self.in_step.clear();
-        // Even if all of these closed, would open mass be left? Then the next one is needed, too.
+        // Take another row while open mass would be left even if all of these closed.
         while self.in_step.len() < width
             && (self.open_ahead > self.limits.tolerance || self.in_step.is_empty())
         {

@@ -1,7 +1,6 @@
-//! Text: one chain of rows per wanted text, greedy or sampled, until each one ends.
+//! Text: one chain of rows for each text, greedy or sampled.
 //!
-//! [`path`] is one text, [`prompt`] the rows of a prompt whose own log-probabilities are wanted, [`report`] what is said
-//! of a token.
+//! [`path`] is one text, [`prompt`] the rows before the first token, [`report`] the log-probabilities of a token.
 
 mod path;
 mod prompt;
@@ -20,9 +19,9 @@ use crate::engine::{EngineError, Event, LogitsRequest, PathRow, TextJob};
 pub struct TextDecoding {
     paths: Vec<Path>,
     rules: Rules,
-    /// Rows up to the one that all texts begin behind.
+    /// The rows before the first token, until they are stepped.
     prompt: Option<PromptRows>,
-    /// Paths whose rows are in the step that is being computed.
+    /// Paths with a row in the present step.
     in_step: Vec<usize>,
     n: usize,
     logprobs: Option<usize>,
@@ -30,7 +29,7 @@ pub struct TextDecoding {
 }
 
 impl TextDecoding {
-    /// `before`: what stands in front of the texts in the same sequence; of an encoder-decoder model nothing does.
+    /// `before`: the ids in front of the texts in the same sequence.
     pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary, before: &[u32], first_token: u32) -> Self {
         let rules = Rules::new(job, vocabulary);
         let prompt = match job.prompt_logprobs {
@@ -38,7 +37,7 @@ impl TextDecoding {
             _ => PromptRows::opened(first_token),
         };
         Self {
-            paths: (0..job.paths()).map(|path| Path::new(path, job, (vocabulary, before))).collect(),
+            paths: (0..job.paths()).map(|path| Path::new(path, job, vocabulary, before)).collect(),
             rules,
             prompt: Some(prompt),
             in_step: Vec::new(),
@@ -48,13 +47,14 @@ impl TextDecoding {
         }
     }
 
-    fn chooses(&self) -> bool {
+    /// Whether the best of more texts are returned.
+    fn ranks_texts(&self) -> bool {
         self.paths.len() > self.n
     }
 
     /// The most probable id is enough where nothing else is reported.
     fn logits_request(&self, index: usize) -> LogitsRequest {
-        let silent = self.logprobs.is_none() && !self.chooses();
+        let silent = self.logprobs.is_none() && !self.ranks_texts();
         let takes_best = self.paths.get(index).is_some_and(|path| path.takes_best(&self.rules));
         if silent && takes_best { LogitsRequest::Best } else { LogitsRequest::All }
     }
@@ -65,8 +65,7 @@ impl TextDecoding {
         row: RowResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        // Whether these are the best is known at the end.
-        let (chooses, request) = (self.chooses(), self.logits_request(index));
+        let (ranks_texts, request) = (self.ranks_texts(), self.logits_request(index));
         let (path, mut own) = (&mut self.paths[index], Vec::new());
         if self.rules.max_tokens == 0 {
             path.end_at_once(&mut own);
@@ -77,13 +76,14 @@ impl TextDecoding {
             let logits = row.full()?;
             check_row(logits)?;
             let id = path.choose(self.vocabulary.known(logits), &self.rules)?;
-            let count = self.logprobs.or(chooses.then_some(0));
+            let count = self.logprobs.or(ranks_texts.then_some(0));
             let token = count.map(|count| token_text(&self.vocabulary, row, id, count)).transpose()?;
             path.logprob += token.as_ref().map_or(0.0, |token| token.token.logprob);
             let token = token.filter(|_| self.logprobs.is_some());
             path.take(id, row, token, &self.rules, &mut own)?;
         }
-        if chooses {
+        // Which texts are the best is known at the end.
+        if ranks_texts {
             path.kept.append(&mut own)
         } else {
             events.append(&mut own)
@@ -91,8 +91,8 @@ impl TextDecoding {
         Ok(())
     }
 
-    /// Hands out the events of all texts, the most probable one as choice 0; those beyond `n` as numbers only.
-    fn choose_best(&mut self, events: &mut Vec<Event>) {
+    /// Sends the events of all texts, the most probable one as choice 0; of those from `n` on only how they finished.
+    fn send_ranked(&mut self, events: &mut Vec<Event>) {
         self.paths
             .sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()).then(a.number.cmp(&b.number)));
         for (rank, path) in (0u32..).zip(&mut self.paths) {
@@ -108,7 +108,7 @@ impl TextDecoding {
         }
     }
 
-    /// Takes rows of the prompt; behind the last one all texts begin.
+    /// Takes rows of the prompt; all texts begin after the last one.
     fn advance_prompt(
         &mut self,
         mut prompt: PromptRows,
@@ -128,13 +128,13 @@ impl TextDecoding {
 
 impl Decoding for TextDecoding {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
-        // All paths begin alike.
+        // All paths share the first row.
         let first = self.logits_request(0);
         if let Some(prompt) = &mut self.prompt {
             return prompt.next_rows(rows_max, first);
         }
         self.in_step = (0..self.paths.len()).filter(|&path| self.paths[path].next.is_some()).collect();
-        // Paths that have waited longest go first, so that a small step starves none.
+        // Paths with the fewest tokens come first, so that small steps starve none.
         self.in_step.sort_by_key(|&path| self.paths[path].decoded);
         self.in_step.truncate(rows_max);
         let row = |&path: &usize| Some(self.paths[path].next.clone()?.with_logits(self.logits_request(path)));
@@ -151,8 +151,8 @@ impl Decoding for TextDecoding {
         if self.prompt.is_some() || !self.paths.iter().all(|path| path.finished) {
             return Ok(Progress::Running);
         }
-        if self.chooses() {
-            self.choose_best(events);
+        if self.ranks_texts() {
+            self.send_ranked(events);
         }
         Ok(Progress::Done)
     }

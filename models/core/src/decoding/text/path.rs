@@ -1,4 +1,4 @@
-//! One text on its way: what its next token may be, and what ends it.
+//! One text: choosing its next token, and ending it.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::engine::{EngineError, Event, FinishReason, TextJob, TokenText};
 use crate::sampling::{GuideError, GuideState, Sampler};
 use crate::text::TextStream;
 
-/// What holds for every text of a job.
+/// What all texts of a job have in common.
 pub(super) struct Rules {
     pub(super) max_tokens: usize,
     min_tokens: usize,
     logit_bias: Arc<[(u32, f32)]>,
     /// Ids that end a text: the end of sequence unless it is ignored, and those of the job.
     ends: Vec<u32>,
-    /// Whether an id that ends a text is shown, too.
+    /// Whether the id that ends a text is part of it.
     include_stop: bool,
 }
 
@@ -35,15 +35,15 @@ impl Rules {
 
 /// One text.
 pub(super) struct Path {
-    /// Which of the job's texts it is, in the order of their random numbers.
+    /// Its place among the job's texts; also its stream of random numbers.
     pub(super) number: u32,
     pub(super) decoded: usize,
     /// The row to compute next; `None` before the first and after the last token.
     pub(super) next: Option<PathRow>,
     pub(super) finished: bool,
-    /// Sum of its tokens' log-probabilities, where the best of several are looked for.
+    /// Sum of the tokens' log-probabilities, where the best of several texts are returned.
     pub(super) logprob: f64,
-    /// Events that wait until the best are known.
+    /// Events that are sent when the best texts are known.
     pub(super) kept: Vec<Event>,
     stream: TextStream,
     sampler: Sampler,
@@ -51,13 +51,11 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Behind the ids `place.1` of the same sequence.
-    pub(super) fn new(number: u32, job: &TextJob, place: (&Vocabulary, &[u32])) -> Self {
-        let (vocabulary, before) = place;
+    pub(super) fn new(number: u32, job: &TextJob, vocabulary: &Vocabulary, before: &[u32]) -> Self {
         let stop: Arc<[String]> = job.stop.clone().into();
         let stream = TextStream::new(Arc::clone(&vocabulary.decoder), stop)
             .stopping(job.include_stop, job.min_tokens)
-            .behind(before);
+            .after_prompt(before);
         Self {
             number,
             decoded: 0,
@@ -66,12 +64,12 @@ impl Path {
             logprob: 0.0,
             kept: Vec::new(),
             stream,
-            sampler: Sampler::new(job.sampling, u64::from(number)).behind(before),
+            sampler: Sampler::new(job.sampling, u64::from(number)).after_prompt(before),
             guide: job.guide.as_ref().map(|guide| guide.start()),
         }
     }
 
-    /// Whether the next token is the most probable one, whatever the other logits are.
+    /// Whether the next token is the most probable one, so that no other logit is needed.
     pub(super) fn takes_best(&self, rules: &Rules) -> bool {
         let changed = self.guide.is_some() || self.decoded < rules.min_tokens || !rules.logit_bias.is_empty();
         !changed && self.sampler.takes_best()
@@ -134,7 +132,7 @@ impl Path {
         Ok(())
     }
 
-    /// Ends a text of no tokens.
+    /// For `max_tokens` 0.
     pub(super) fn end_at_once(&mut self, events: &mut Vec<Event>) {
         self.finish(FinishReason::Length, events);
     }

@@ -1,32 +1,31 @@
-//! The rows before the first token of a text: one where the prompt is opened as a whole, or the whole prompt as a chain
-//! of rows where each of its tokens is to be scored. A step takes as many of them as it has room for.
+//! The rows before the first token of a text: one if the prompt was opened as a whole, or a chain with all prompt tokens if
+//! their log-probabilities are requested. A step takes as many of them as it has room for.
 
 use super::{LogitsRequest, PathRow, RowResult, token_text};
 use crate::decoding::{StepResult, Vocabulary};
 use crate::engine::{EngineError, Event, NodeId};
 
-/// A chain of rows, stepped from the front.
 pub(super) struct PromptRows {
     ids: Vec<u32>,
-    /// Alternatives that are reported with each token; `None` reports nothing.
+    /// Number of alternatives reported with each prompt token; `None` reports nothing.
     logprobs: Option<usize>,
-    /// Rows that are stepped; the next one becomes the node of this number, since nothing else is in the context yet.
+    /// Rows that are stepped; also the node that the next row becomes, since the context holds no others yet.
     stepped: usize,
     in_step: usize,
 }
 
 impl PromptRows {
-    /// Behind a prompt that was opened, but for its last token or a decoder's first.
+    /// For a prompt that was opened as a whole.
     pub(super) fn opened(first_token: u32) -> Self {
         Self { ids: vec![first_token], logprobs: None, stepped: 0, in_step: 0 }
     }
 
-    /// A prompt of which only the first token was opened.
+    /// For a prompt of which only the first token was opened.
     pub(super) fn scored(ids: &[u32], logprobs: usize) -> Self {
         Self { ids: ids.to_vec(), logprobs: Some(logprobs), stepped: 0, in_step: 0 }
     }
 
-    /// `first`: what is to be known for the first tokens of texts; log-probabilities need more.
+    /// `first`: the logits that the first tokens of the texts need; prompt log-probabilities need all.
     pub(super) fn next_rows(&mut self, rows_max: usize, first: LogitsRequest) -> Vec<PathRow> {
         self.in_step = rows_max.min(self.ids.len() - self.stepped);
         let logits = if self.logprobs.is_some() { LogitsRequest::All } else { first };
@@ -37,7 +36,7 @@ impl PromptRows {
         (self.stepped..self.stepped + self.in_step).map(row).collect()
     }
 
-    /// What the rows of this step say of the tokens behind them.
+    /// The log-probabilities of the prompt tokens that follow the rows of this step.
     pub(super) fn report(
         &self,
         vocabulary: &Vocabulary,
@@ -50,7 +49,7 @@ impl PromptRows {
         Ok((!tokens.is_empty()).then_some(Event::Prompt(tokens)))
     }
 
-    /// Goes on behind this step's rows; the last row of all once it is there.
+    /// The result of the last row, once it is stepped.
     pub(super) fn advance<'a>(&mut self, result: StepResult<'a>) -> Option<RowResult<'a>> {
         self.stepped += self.in_step;
         (self.stepped == self.ids.len()).then(|| result.row(self.in_step - 1))

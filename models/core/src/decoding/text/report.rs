@@ -1,4 +1,4 @@
-//! What is reported of a token: its log-probability by the model itself, the best alternatives, what numbers say.
+//! Log-probabilities of a token and its best alternatives, and the expected number.
 
 use super::{RowResult, Vocabulary, not_a_distribution};
 use crate::decoding::beams::best_ids;
