@@ -1,6 +1,6 @@
 //! Reports that people read: tables on a terminal, and `report.md` and `report.html` of finished runs.
 //!
-//! A run becomes a [`document::Document`] of texts, tables and pictures ([`run_page`], [`index_page`]); [`markdown`] and
+//! A run becomes a [`document::Document`] of texts, tables and pictures (`run_page`, `index_page`); [`markdown`] and
 //! [`html`] write any document. All that is shown is read from the run's files, so the same folder gives the same report,
 //! and a report can be made at any time after a run.
 

@@ -30,7 +30,7 @@ pub fn mean_in_order(values: &[f64], weights: &[f64]) -> Option<f64> {
     mean(values.iter().copied().zip(weights.iter().copied()))
 }
 
-/// The same in [`LANES`] running sums: several times as fast, with other last bits.
+/// The same in eight running sums: several times as fast, with other last bits.
 pub fn mean_in_lanes(values: &[f64], weights: &[f64]) -> Option<f64> {
     let (value_chunks, value_rest) = values.as_chunks::<LANES>();
     let (weight_chunks, weight_rest) = weights.as_chunks::<LANES>();

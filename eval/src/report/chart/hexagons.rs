@@ -1,6 +1,6 @@
 //! A hexagonal binning plot of many points: how many lie where, and whether they are mostly right.
 //!
-//! Up to [`PLACES`] places are drawn exactly. Beyond that a point goes to the nearest centre of a hexagonal lattice, so the
+//! Up to `PLACES` places are drawn exactly. Beyond that a point goes to the nearest centre of a hexagonal lattice, so the
 //! size of the drawing is bounded by its area and not by the number of points.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -105,7 +105,7 @@ impl Scale {
         (0..=(last - first) as u32).map(|index| (first + f64::from(index)) * step + 0.0).collect()
     }
 
-    /// 0 and powers of ten on both sides of it, at most [`DECADES`] of them.
+    /// 0 and powers of ten on both sides of it, at most `DECADES` of them.
     fn decades(&self) -> Vec<f64> {
         let decades = |end: f64| if end >= 1.0 { end.log10().floor() as i32 } else { -1 };
         let (below, above) = (decades(-self.low), decades(self.high));

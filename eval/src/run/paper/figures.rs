@@ -32,7 +32,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Of pairs as [`number_pair`] reads them.
+    /// Of pairs as `number_pair` reads them.
     pub fn of(pairs: &[(f64, f64)]) -> Self {
         let valid: Vec<(f64, f64)> = pairs.iter().copied().filter(|(value, _)| !value.is_nan()).collect();
         let errors: Vec<f64> = valid.iter().map(|(value, label)| (value - label).abs()).collect();
