@@ -1,13 +1,11 @@
-//! What GPUs there are, and why one cannot be used.
+//! Finding and opening GPUs.
 
 use candle_core::Device;
 
 use crate::checkpoint::LoadError;
 
-/// How many GPUs the driver offers.
-///
-/// # Errors
-/// Why none can be asked for: no CUDA in this program, no driver, or one that is too old.
+/// The number of GPUs. The error says why the driver cannot be asked: this program is built without CUDA, or there is no driver,
+/// or the driver is too old.
 #[cfg(feature = "cuda")]
 pub(crate) fn count() -> Result<usize, String> {
     use candle_core::cuda::cudarc::driver::CudaContext;
@@ -35,7 +33,7 @@ pub(crate) fn count() -> Result<usize, String> {
         .to_owned())
 }
 
-/// The GPU of a number, from 0.
+/// GPUs are numbered from 0.
 pub(crate) fn open(number: usize) -> Result<Device, LoadError> {
     let unusable = |reason| LoadError::Device(format!("GPU {number} cannot be used: {reason}"));
     let count = count().map_err(unusable)?;

@@ -4,7 +4,6 @@
 //! them; [`load()`] combines all three. [`guide`] constrains texts to a grammar, [`chat`] renders conversations.
 
 mod adapter;
-mod answers;
 pub mod causal;
 pub mod chat;
 pub mod checkpoint;
@@ -13,8 +12,9 @@ mod composed_tests;
 mod gpu;
 pub mod guide;
 pub mod inspect;
+mod kv_cache;
 mod load;
-mod nodes;
+mod logits_reducer;
 mod ops;
 pub mod t5;
 pub mod tokenizer;

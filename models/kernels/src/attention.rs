@@ -53,18 +53,12 @@ pub enum Visible<'a> {
 }
 
 impl Visible<'_> {
-    /// Number of visible positions.
     #[inline]
-    pub fn len(self) -> usize {
+    pub fn count(self) -> usize {
         match self {
             Self::First(count) => count,
             Self::Nodes(nodes) => nodes.len(),
         }
-    }
-
-    #[inline]
-    pub fn is_empty(self) -> bool {
-        self.len() == 0
     }
 
     /// Where the visible position of this index is stored.
@@ -196,23 +190,10 @@ impl WithSimd for Task<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        // Rows that see the first positions see the beginning of the same list.
-        let firsts = self.queries.iter().filter_map(|query| match query.visible {
-            Visible::First(count) => Some(count),
-            Visible::Nodes(_) => None,
-        });
-        let shared = firsts.max().map_or_else(Vec::new, |count| self.seen(Visible::First(count)));
-        let own = self.queries.iter().map(|query| match query.visible {
-            Visible::First(_) => None,
-            Visible::Nodes(_) => Some(self.seen(query.visible)),
-        });
-        let own: Vec<Option<Vec<KvSlices<'_>>>> = own.collect();
         if self.queries.len() >= GATHERED_MIN {
-            self.by_head(simd, &shared, &own);
+            self.by_head(simd);
         } else {
-            for (index, own) in own.iter().enumerate() {
-                self.by_position(simd, index, own.as_ref().unwrap_or(&shared));
-            }
+            (0..self.queries.len()).for_each(|index| self.by_position(simd, index));
         }
     }
 }
@@ -237,24 +218,20 @@ impl<'a> Task<'a> {
 
     /// Positions that a row sees at most, hidden ones included.
     fn seen_max(&self) -> usize {
-        let own = self.queries.iter().map(|query| query.visible.len()).max();
+        let own = self.queries.iter().map(|query| query.visible.count()).max();
         self.before_len() + own.unwrap_or(0)
     }
 
-    /// Which of the listed positions a row sees.
-    fn in_sight(&self, query: &AttentionQuery<'_>) -> Range<usize> {
-        query.hidden..self.before_len() + query.visible.len()
-    }
-
-    /// Key and value of every position that a row sees, in order, each `[G * D]`.
-    fn seen(&self, visible: Visible<'_>) -> Vec<KvSlices<'a>> {
+    /// Key and value of every position that a row sees or that is hidden from it, in order, each `[G * D]`.
+    fn listed(&self, visible: Visible<'_>) -> Vec<KvSlices<'a>> {
         let width = self.key_width();
         let mut seen = Vec::with_capacity(self.seen_max());
         for before in self.before {
             let pairs = before.keys.chunks_exact(width).zip(before.values.chunks_exact(width));
             seen.extend(pairs.map(|(keys, values)| KvSlices { keys, values }));
         }
-        let own = (0..visible.len()).map(|index| visible.at(index) * width..(visible.at(index) + 1) * width);
+        let own =
+            (0..visible.count()).map(|index| visible.at(index) * width..(visible.at(index) + 1) * width);
         seen.extend(own.map(|at| self.own.lanes(at)));
         seen
     }
@@ -274,21 +251,33 @@ impl<'a> Task<'a> {
 
     /// One row after the other within each head.
     #[inline(always)]
-    fn by_head<S: Simd>(&mut self, simd: S, shared: &[KvSlices<'_>], own: &[Option<Vec<KvSlices<'_>>>]) {
-        let (dim, width) = (self.dim(), self.width);
+    fn by_head<S: Simd>(&mut self, simd: S) {
+        // Rows that see the first positions see the beginning of one list.
+        let firsts = self.queries.iter().filter_map(|query| match query.visible {
+            Visible::First(count) => Some(count),
+            Visible::Nodes(_) => None,
+        });
+        let shared = firsts.max().map_or_else(Vec::new, |count| self.listed(Visible::First(count)));
+        let own = self.queries.iter().map(|query| match query.visible {
+            Visible::First(_) => None,
+            Visible::Nodes(_) => Some(self.listed(query.visible)),
+        });
+        let own: Vec<Option<Vec<KvSlices<'_>>>> = own.collect();
+        let (dim, width, before) = (self.dim(), self.width, self.before_len());
         let mut weights = vec![0.0_f32; self.seen_max()];
         let mut gathered = Vec::new();
         for head in 0..self.heads.queries {
             let (lane, key_lane) = self.lanes(head);
-            gather(shared, key_lane.clone(), &mut gathered);
+            gather(&shared, key_lane.clone(), &mut gathered);
             let (keys, values) = gathered.split_at(gathered.len() / 2);
             let shared = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
             let shared: Vec<_> = shared.map(|(keys, values)| KvSlices { keys, values }).collect();
-            for (index, (query, own)) in self.queries.iter().zip(own).enumerate() {
+            for (index, (query, own)) in self.queries.iter().zip(&own).enumerate() {
                 let place = index * width + lane.start..index * width + lane.end;
                 let own: Option<Vec<_>> =
                     own.as_ref().map(|own| own.iter().map(|kv| kv.lanes(key_lane.clone())).collect());
-                let seen = &own.as_ref().unwrap_or(&shared)[self.in_sight(query)];
+                let listed = own.as_ref().unwrap_or(&shared);
+                let seen = &listed[query.hidden..before + query.visible.count()];
                 let (q, weights) = (&self.q[place.clone()], &mut weights[..seen.len()]);
                 for (weight, kv) in weights.iter_mut().zip(seen) {
                     *weight = dot(simd, q, kv.keys) * self.heads.scale;
@@ -303,9 +292,9 @@ impl<'a> Task<'a> {
 
     /// A few positions at a time, for all heads.
     #[inline(always)]
-    fn by_position<S: Simd>(&mut self, simd: S, index: usize, seen: &[KvSlices<'_>]) {
+    fn by_position<S: Simd>(&mut self, simd: S, index: usize) {
         let (query, width) = (&self.queries[index], self.width);
-        let seen = &seen[self.in_sight(query)];
+        let seen = &self.listed(query.visible)[query.hidden..];
         let q = &self.q[index * width..(index + 1) * width];
         let mut weights = vec![0.0_f32; self.heads.queries * seen.len()];
         for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
@@ -371,7 +360,7 @@ mod tests {
         let (query, dim) = (&group.queries[row], q.len() / heads.queries);
         let width = dim * heads.keys;
         let before = group.before.iter().flat_map(|kv| kv.keys.chunks(width).zip(kv.values.chunks(width)));
-        let own = (0..query.visible.len()).map(|index| {
+        let own = (0..query.visible.count()).map(|index| {
             let at = query.visible.at(index) * width..(query.visible.at(index) + 1) * width;
             (&group.own.keys[at.clone()], &group.own.values[at])
         });

@@ -15,7 +15,7 @@ pub(super) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     simd.reduce_sum_f32s(sum)
 }
 
-/// Vectors that a weighted sum is kept in at a time.
+/// Registers that hold a weighted sum.
 const SUMS: usize = 4;
 
 /// `out += sum(weight * row)`, always added up in the order of the rows.
@@ -103,7 +103,7 @@ pub(super) fn softmax(scores: &mut [f32]) {
     for score in scores.iter_mut() {
         *score = exp(*score - largest);
     }
-    // In f64: its error would be one of the whole row.
+    // In f64, since an error of the total is an error of every share.
     let mut totals = [0.0_f64; LANES];
     for scores in scores.chunks(LANES) {
         for (total, &score) in totals.iter_mut().zip(scores) {
@@ -121,7 +121,7 @@ pub(super) fn softmax(scores: &mut [f32]) {
 /// an `exp` of its own with one term less and other last bits.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    /// Adding it rounds to an integer, which is then what the lowest bits hold.
+    /// Adding it rounds to an integer, which the lowest bits then hold.
     const ROUNDER: f32 = 12_582_912.0;
     /// Smallest and largest x with a normal result.
     const RANGE: (f32, f32) = (-87.33, 88.37);

@@ -8,8 +8,6 @@ use serde::Deserialize;
 use crate::checkpoint::{CheckpointFiles, FieldError, LoadError, TokenIds, check_sizes};
 use crate::ops::Activation;
 
-use super::rope::Rotary;
-
 const GENERATION_FILE: &str = "generation_config.json";
 
 /// Shape of a decoder-only model. All sizes are at least 1.
@@ -108,6 +106,15 @@ pub enum Positions {
     Rotary(Rotary),
     /// A learned vector is added to each embedding.
     Learned,
+}
+
+/// Angle per position of each pair of a head's elements.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotary {
+    /// Radians per position, one for each pair.
+    pub frequencies: Vec<f32>,
+    /// Factor of rotated pairs (YaRN).
+    pub magnitude: f32,
 }
 
 /// Factors of Granite; 1 in other families.

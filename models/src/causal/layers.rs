@@ -2,22 +2,20 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
 use crate::adapter::Adapter;
-use crate::checkpoint::{LoadError, Weights};
-use crate::nodes::NodeStore;
+use crate::checkpoint::{LoadResult, Weights};
+use crate::kv_cache::{Context, NodeStore, RowGroup};
 use crate::ops::{
-    Activation, AttentionPlans, AttentionRow, Heads, KeyValues, Placement, RopeTables, Visible, Weight,
-    apply_rope, attend, layer_norm, rms_norm,
+    AttentionPlans, AttentionRow, Heads, KeyValues, Linear, Mlp, MlpInput, Norm, Placement, RopeTables,
+    StoredLinear, Visible, Weight, apply_rope, attend, is_stand_in,
 };
 
-use super::context::Block;
-use super::projection::{Projection, Stored};
-use super::{CausalConfig, LayerConfig, Naming};
-
-type Loaded<T> = std::result::Result<T, LoadError>;
+use super::block::Block;
+use super::config::{CausalConfig, LayerConfig, Naming};
 
 /// Reads tensors of one model to one place.
 pub(super) struct Loader<'a> {
@@ -30,41 +28,39 @@ pub(super) struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Loaded<Tensor> {
+    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
         let read = self.weights.tensor(name, shape, self.place.dtype, &self.place.device)?;
         self.parameters.set(self.parameters.get() + read.elem_count() as u64);
         Ok(read)
     }
 
-    pub(super) fn norm(&self, name: &str, width: usize) -> Loaded<Norm> {
+    pub(super) fn norm(&self, name: &str, width: usize) -> LoadResult<Norm> {
         let norm = self.config.norm;
         let bias = if norm.centred { Some(self.tensor(&format!("{name}.bias"), &[width])?) } else { None };
-        Ok(Norm { weight: self.tensor(&format!("{name}.weight"), &[width])?, bias, eps: norm.eps })
+        Ok(Norm::new(self.tensor(&format!("{name}.weight"), &[width])?, bias, norm.eps))
     }
 
-    pub(super) fn packed(&self, tensor: Tensor) -> Loaded<Weight> {
-        Weight::new(tensor, self.place).map_err(device)
+    pub(super) fn packed(&self, tensor: Tensor) -> LoadResult<Weight> {
+        Ok(Weight::new(tensor, self.place)?)
     }
 
-    /// A projection from `input` to `output` numbers.
-    fn projection(&self, name: &str, [output, input]: [usize; 2], bias: bool) -> Loaded<Stored> {
+    /// Reads a layer from `input` to `output` elements, with the adapter's change.
+    fn stored(&self, name: &str, [output, input]: [usize; 2], bias: bool) -> LoadResult<StoredLinear> {
         let weight = format!("{name}.weight");
         let weight = match self.config.naming {
             Naming::Llama => self.tensor(&weight, &[output, input])?,
             Naming::Gpt2 => {
-                let stored = self.tensor(&weight, &[input, output])?;
-                let turned = stored.t().map_err(device)?;
-                // A stand-in is to stay small.
-                if self.weights.stands_in() { turned } else { turned.contiguous().map_err(device)? }
+                let transposed = self.tensor(&weight, &[input, output])?.t()?;
+                // A stand-in has to stay small.
+                if is_stand_in(&transposed) { transposed } else { transposed.contiguous()? }
             }
         };
         let weight = self.merged(name, weight)?;
         let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[output])?) } else { None };
-        Ok(Stored { weight, bias })
+        Ok(StoredLinear { weight, bias })
     }
 
-    /// A weight with the change of the adapter.
-    fn merged(&self, name: &str, weight: Tensor) -> Loaded<Tensor> {
+    fn merged(&self, name: &str, weight: Tensor) -> LoadResult<Tensor> {
         match self.adapter {
             Some(adapter) => adapter.merge(&self.config.naming.module(name), weight),
             None => Ok(weight),
@@ -72,100 +68,79 @@ impl Loader<'_> {
     }
 
     /// An output layer of its own, `[vocab, hidden]`.
-    pub(super) fn head(&self) -> Loaded<Weight> {
+    pub(super) fn head(&self) -> LoadResult<Weight> {
         let weight = self.tensor("lm_head.weight", &[self.config.vocab_size, self.config.hidden])?;
         self.packed(self.merged("lm_head", weight)?)
     }
 
-    /// A projection, with what it gives multiplied by `factor`.
-    fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> Loaded<Projection<1>> {
-        let mut stored = self.projection(name, shape, bias)?;
-        if (factor - 1.0).abs() > f64::EPSILON && !self.weights.stands_in() {
-            let scaled = |tensor: &Tensor| (tensor * factor).map_err(device);
-            stored.bias = stored.bias.as_ref().map(scaled).transpose()?;
-            stored.weight = scaled(&stored.weight)?;
+    /// A layer whose outputs are multiplied by `factor`.
+    fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> LoadResult<Linear> {
+        let mut stored = self.stored(name, shape, bias)?;
+        if (factor - 1.0).abs() > f64::EPSILON && !is_stand_in(&stored.weight) {
+            stored.bias = stored.bias.map(|bias| bias * factor).transpose()?;
+            stored.weight = (stored.weight * factor)?;
         }
-        self.joined([stored])
+        Ok(Linear::new(&[stored], [shape[0]], self.place)?)
     }
 
-    /// Several projections of the same numbers as one.
-    fn joined<const P: usize>(&self, stored: [Stored; P]) -> Loaded<Projection<P>> {
-        let widths = stored.each_ref().map(|stored| stored.weight.dims()[0]);
-        let biases: Option<Vec<&Tensor>> = stored.iter().map(|stored| stored.bias.as_ref()).collect();
-        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose().map_err(device)?;
-        let weights = stored.each_ref().map(|stored| &stored.weight);
-        let weight = if self.weights.stands_in() {
-            // One zero, seen everywhere.
-            let shape = (widths.iter().sum::<usize>(), weights[0].dims()[1]);
-            weights[0].narrow(0, 0, 1).and_then(|row| row.broadcast_as(shape))
-        } else {
-            Tensor::cat(&weights, 0)
-        };
-        Ok(Projection { weight: self.packed(weight.map_err(device)?)?, bias, widths })
-    }
-
-    pub(super) fn layer(&self, index: usize) -> Loaded<Layer> {
+    pub(super) fn layer(&self, index: usize) -> LoadResult<Layer> {
         let (config, LayerConfig { window, scale }) = (self.config, self.config.layers[index]);
         let (name, names) = (config.naming.layer(self.weights, index), config.naming.parts());
         let part = |part: &str| format!("{name}.{part}");
-        let (hidden, width) = (config.hidden, config.query_width());
-        let residual = config.multipliers.residual;
-        let head_norm = |of: &str| self.norm(&part(of), config.head_dim);
+        let (hidden, wide, residual) = (config.hidden, config.wide, config.multipliers.residual);
+        let head_norm = |name: &str| self.norm(&part(name), config.head_dim);
+        let up = |name: &str| self.stored(&part(name), [wide, hidden], config.wide_bias);
         Ok(Layer {
             norm: self.norm(&part(names.norm), hidden)?,
-            inputs: self.inputs(&name)?,
+            qkv: self.qkv(&name)?,
             head_norms: if config.head_norms {
-                Some((head_norm("self_attn.q_norm")?, head_norm("self_attn.k_norm")?))
+                Some(HeadNorms { q: head_norm("self_attn.q_norm")?, k: head_norm("self_attn.k_norm")? })
             } else {
                 None
             },
-            output: self.scaled(&part(names.output), [hidden, width], config.output_bias, residual)?,
+            output: self.scaled(
+                &part(names.output),
+                [hidden, config.query_width()],
+                config.output_bias,
+                residual,
+            )?,
             heads: Heads { queries: config.heads, keys: config.key_heads, scale: scale as f32 },
             window,
-            wide_norm: self.norm(&part(names.wide_norm), hidden)?,
-            up: {
-                let wide = |name| self.projection(&part(name), [config.wide, hidden], config.wide_bias);
-                if config.gated {
-                    Up::Gated(self.joined([wide("mlp.gate_proj")?, wide(names.up)?])?)
+            mlp_norm: self.norm(&part(names.mlp_norm), hidden)?,
+            mlp: Mlp {
+                up: if config.gated {
+                    let stored = [up("mlp.gate_proj")?, up(names.up)?];
+                    MlpInput::Gated(Linear::new(&stored, [wide; 2], self.place)?)
                 } else {
-                    Up::Plain(self.joined([wide(names.up)?])?)
-                }
+                    MlpInput::Plain(Linear::new(&[up(names.up)?], [wide], self.place)?)
+                },
+                down: self.scaled(&part(names.down), [hidden, wide], config.wide_bias, residual)?,
+                activation: config.activation,
             },
-            down: self.scaled(&part(names.down), [hidden, config.wide], config.wide_bias, residual)?,
-            activation: config.activation,
         })
     }
 
-    /// Projections to queries, keys and values.
-    fn inputs(&self, layer: &str) -> Loaded<Projection<3>> {
-        let config = self.config;
+    fn qkv(&self, layer: &str) -> LoadResult<Linear<3>> {
+        let (config, bias) = (self.config, self.config.input_bias);
         let (hidden, queries, keys) = (config.hidden, config.query_width(), config.key_width());
-        let bias = config.input_bias;
-        match config.naming {
+        let stored = match config.naming {
             Naming::Llama => {
-                let one = |name, width| {
-                    self.projection(&format!("{layer}.self_attn.{name}"), [width, hidden], bias)
+                let stored = |name: &str, width| {
+                    self.stored(&format!("{layer}.self_attn.{name}"), [width, hidden], bias)
                 };
-                self.joined([one("q_proj", queries)?, one("k_proj", keys)?, one("v_proj", keys)?])
+                vec![stored("q_proj", queries)?, stored("k_proj", keys)?, stored("v_proj", keys)?]
             }
-            Naming::Gpt2 => {
-                let all = self.projection(&format!("{layer}.attn.c_attn"), [3 * hidden, hidden], bias)?;
-                let Projection { weight, bias, .. } = self.joined([all])?;
-                Ok(Projection { weight, bias, widths: [hidden; 3] })
-            }
-        }
+            Naming::Gpt2 => vec![self.stored(&format!("{layer}.attn.c_attn"), [3 * hidden, hidden], bias)?],
+        };
+        Ok(Linear::new(&stored, [queries, keys, keys], self.place)?)
     }
 }
 
-fn device(error: candle_core::Error) -> LoadError {
-    LoadError::Device(error.to_string())
-}
-
-/// What the parts of a layer are called.
+/// Names of the parts of a layer.
 struct Parts {
     norm: &'static str,
     output: &'static str,
-    wide_norm: &'static str,
+    mlp_norm: &'static str,
     up: &'static str,
     down: &'static str,
 }
@@ -176,21 +151,21 @@ impl Naming {
             Self::Llama => Parts {
                 norm: "input_layernorm",
                 output: "self_attn.o_proj",
-                wide_norm: "post_attention_layernorm",
+                mlp_norm: "post_attention_layernorm",
                 up: "mlp.up_proj",
                 down: "mlp.down_proj",
             },
             Self::Gpt2 => Parts {
                 norm: "ln_1",
                 output: "attn.c_proj",
-                wide_norm: "ln_2",
+                mlp_norm: "ln_2",
                 up: "mlp.c_fc",
                 down: "mlp.c_proj",
             },
         }
     }
 
-    /// The first GPT-2 files were those of the bare model, whose names have nothing in front.
+    /// The first GPT-2 files are those of the bare model, whose names have no prefix.
     fn root(self, weights: &Weights<'_>) -> &'static str {
         match self {
             Self::Llama => "model.",
@@ -199,7 +174,7 @@ impl Naming {
         }
     }
 
-    /// The name of a projection within the whole model, whatever the file leaves out of it.
+    /// The name of a projection within the whole model, with the prefix that the file may leave out.
     fn module(self, name: &str) -> Cow<'_, str> {
         match self {
             Self::Gpt2 if name.starts_with("h.") => format!("transformer.{name}").into(),
@@ -215,7 +190,7 @@ impl Naming {
         }
     }
 
-    /// Names of the embedding table, of the last normalisation, and of the table of positions where there is one.
+    /// Names of the embedding table, of the last normalisation, and of the table of positions if there is one.
     pub(super) fn ends(self, weights: &Weights<'_>) -> [String; 3] {
         let names = match self {
             Self::Llama => ["embed_tokens.weight", "norm", ""],
@@ -225,132 +200,104 @@ impl Naming {
     }
 }
 
-/// What widens hidden states for the activation.
-enum Up {
-    /// The gate, then what it is multiplied with.
-    Gated(Projection<2>),
-    Plain(Projection<1>),
-}
-
-/// Normalisation with a learned scale, and a bias where the mean is taken off as well.
-pub(super) struct Norm {
-    weight: Tensor,
-    bias: Option<Tensor>,
-    eps: f64,
-}
-
-impl Norm {
-    /// `[M, width]` to the same.
-    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match &self.bias {
-            Some(bias) => layer_norm(x, &self.weight, bias, self.eps),
-            None => rms_norm(x, &self.weight, self.eps),
-        }
-    }
-
-    /// Each head of `[M, H * D]` on its own.
-    fn by_head(&self, x: &Tensor) -> Result<Tensor> {
-        let dim = self.weight.dim(0)?;
-        self.forward(&x.reshape((x.elem_count() / dim, dim))?)?.reshape(x.shape())
-    }
-}
-
-/// Rows of one context within a pass.
-pub(super) struct Span<'a> {
-    /// What was computed before: the positions in front of the paths.
+/// Consecutive rows of one context within a pass.
+pub(super) struct ContextRows<'a> {
+    /// The prompt's positions that were computed before.
     pub(super) blocks: Vec<&'a Block>,
-    /// Where the rows' keys and values go.
+    /// Where the rows' keys and values are written.
     pub(super) nodes: &'a NodeStore,
     pub(super) first_row: usize,
     pub(super) first_node: usize,
     /// Which nodes each row sees, itself as the last.
-    pub(super) sight: Vec<Visible<'a>>,
+    pub(super) visible: Vec<Visible<'a>>,
     /// Position of the root of the paths.
     pub(super) start: usize,
 }
 
-impl Span<'_> {
-    /// The rows' positions.
+impl<'a> ContextRows<'a> {
+    /// Rows that are nodes of the context.
+    pub(super) fn new(context: &'a Context<Vec<Arc<Block>>>, group: &'a RowGroup) -> Self {
+        Self {
+            blocks: context.prompt.iter().map(Arc::as_ref).collect(),
+            nodes: &context.nodes,
+            first_row: group.first_row,
+            first_node: group.first_node,
+            visible: group.paths.iter().map(|path| Visible::Nodes(path)).collect(),
+            start: context.prompt.iter().map(|block| block.len()).sum(),
+        }
+    }
+
     pub(super) fn positions(&self) -> impl Iterator<Item = usize> {
-        self.sight.iter().map(|visible| self.start + visible.len() - 1)
+        self.visible.iter().map(|visible| self.start + visible.count() - 1)
     }
 }
 
-/// One layer: attention, then feed-forward, each behind a normalisation.
+/// What all layers of one pass share.
+pub(super) struct Pass<'a> {
+    pub(super) contexts: &'a [ContextRows<'a>],
+    pub(super) rope: Option<RopeTables>,
+    pub(super) plans: AttentionPlans,
+}
+
+/// One layer: attention, then the MLP, each behind a normalisation.
 pub(super) struct Layer {
     norm: Norm,
-    inputs: Projection<3>,
-    head_norms: Option<(Norm, Norm)>,
-    output: Projection<1>,
+    qkv: Linear<3>,
+    head_norms: Option<HeadNorms>,
+    output: Linear,
     heads: Heads,
     window: Option<usize>,
-    wide_norm: Norm,
-    up: Up,
-    down: Projection<1>,
-    activation: Activation,
+    mlp_norm: Norm,
+    mlp: Mlp,
+}
+
+/// Normalisation of each head's queries and keys (Qwen3).
+struct HeadNorms {
+    q: Norm,
+    k: Norm,
 }
 
 impl Layer {
-    /// Hidden states `[R, hidden]` behind the layer. Stores the rows' keys and values.
-    pub(super) fn forward(
-        &self,
-        x: &Tensor,
-        index: usize,
-        spans: &[Span<'_>],
-        (turns, plans): (Option<&RopeTables>, &AttentionPlans),
-    ) -> Result<Tensor> {
-        let q = self.remember(x, index, spans, turns)?;
-        let q = turned(self.head_norms.as_ref().map(|norms| &norms.0), q, turns)?;
-        let before: Vec<Vec<&KeyValues>> =
-            spans.iter().map(|span| span.blocks.iter().map(|block| block.layer(index)).collect()).collect();
-        let rows = spans.iter().zip(&before).flat_map(|(span, before)| {
-            let kv = span.nodes.layer(index);
-            span.sight.iter().zip(span.positions()).map(move |(&visible, position)| {
+    /// Hidden states `[R, hidden]` behind the layer. Writes the rows' keys and values.
+    pub(super) fn forward(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
+        let q = self.write_kv(x, index, pass)?;
+        let q = rotated(self.head_norms.as_ref().map(|norms| &norms.q), q, pass)?;
+        let before = pass.contexts.iter().map(|rows| rows.blocks.iter().map(|block| block.layer(index)));
+        let before: Vec<Vec<&KeyValues>> = before.map(Iterator::collect).collect();
+        let rows = pass.contexts.iter().zip(&before).flat_map(|(rows, before)| {
+            let kv = rows.nodes.layer(index);
+            rows.visible.iter().zip(rows.positions()).map(move |(&visible, position)| {
                 let hidden = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
                 AttentionRow::new(kv, visible, position).with_prefix(before, hidden)
             })
         });
         let rows: Vec<_> = rows.collect();
-        let attended = attend(&q, &rows, self.heads, None, plans)?;
+        let attended = attend(&q, &rows, self.heads, None, &pass.plans)?;
         let x = self.output.added(&attended, x)?;
-        self.down.added(&self.widened(&self.wide_norm.forward(&x)?)?, &x)
+        self.mlp.added(&self.mlp_norm.forward(&x)?, &x)
     }
 
-    /// Stores the keys and values of rows whose hidden states in front of the layer are `[R, hidden]`; returns their
-    /// queries.
-    pub(super) fn remember(
-        &self,
-        x: &Tensor,
-        index: usize,
-        spans: &[Span<'_>],
-        turns: Option<&RopeTables>,
-    ) -> Result<Tensor> {
-        let [q, k, v] = self.inputs.parts(&self.norm.forward(x)?)?;
-        let k = turned(self.head_norms.as_ref().map(|norms| &norms.1), k, turns)?;
-        for span in spans {
-            let (from, count) = (span.first_row, span.sight.len());
+    /// Writes the keys and values of rows whose hidden states in front of the layer are `[R, hidden]`; returns their
+    /// queries, not yet rotated.
+    pub(super) fn write_kv(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
+        let [q, k, v] = self.qkv.parts(&self.norm.forward(x)?)?;
+        let k = rotated(self.head_norms.as_ref().map(|norms| &norms.k), k, pass)?;
+        for rows in pass.contexts {
+            let (from, count) = (rows.first_row, rows.visible.len());
             let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
-            span.nodes.store(index, span.first_node, &keys, &values)?;
+            rows.nodes.write_kv(index, rows.first_node, &keys, &values)?;
         }
         Ok(q)
     }
-
-    /// Normalised hidden states `[R, hidden]` to what the last product takes, `[R, wide]`.
-    fn widened(&self, x: &Tensor) -> Result<Tensor> {
-        match &self.up {
-            Up::Plain(up) => up.activated(x, self.activation),
-            Up::Gated(both) => both.gated(x, self.activation),
-        }
-    }
 }
 
-/// Queries or keys, normalised head by head and turned, where the model does either.
-fn turned(norm: Option<&Norm>, x: Tensor, turns: Option<&RopeTables>) -> Result<Tensor> {
+/// Queries or keys, normalised head by head and rotated, where the model does either.
+fn rotated(norm: Option<&Norm>, x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
     let x = match norm {
         Some(norm) => norm.by_head(&x)?,
         None => x,
     };
-    match turns {
+    match &pass.rope {
         Some(tables) => apply_rope(&x, tables),
         None => Ok(x),
     }

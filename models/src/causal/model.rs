@@ -1,7 +1,7 @@
 //! A whole decoder-only model as a [`BatchModel`].
 
 use std::cell::Cell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
@@ -10,24 +10,24 @@ use ntl_core::engine::{
     OpenedContext, Row,
 };
 
-use super::context::{BLOCK, Block, Context};
-use super::layers::{Layer, Loader, Norm, Span};
+use super::block::{BLOCK, Block};
+use super::config::{CausalConfig, Positions};
+use super::layers::{ContextRows, Layer, Loader, Pass};
 use super::prefix::PrefixCache;
-use super::{CausalConfig, Positions};
 use crate::adapter::Adapter;
-use crate::answers::Answers;
-use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
-use crate::nodes::{Group, NodeShape, NodeStore, grow};
-use crate::ops::{AttentionPlans, Placement, Product, RopeTables, Visible, Weight};
+use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
+use crate::kv_cache::{KvCache, NodeShape, NodeStore};
+use crate::logits_reducer::LogitsReducer;
+use crate::ops::{
+    AttentionPlans, ModelResult, Norm, Placement, Product, RopeTables, Visible, Weight, compute_error,
+};
 
-/// How a model is loaded, beside what its files say.
 #[derive(Debug, Clone)]
 pub struct CausalOptions {
     /// Ids that the tokenizer knows.
     pub tokens: usize,
-    /// Where it runs.
     pub place: Placement,
-    /// Most memory for the beginnings of earlier prompts; 0 keeps none.
+    /// Most memory for the prefix cache; 0 turns it off.
     pub prefix_bytes_max: usize,
 }
 
@@ -42,33 +42,24 @@ pub struct Causal {
     norm: Norm,
     /// `[vocab, hidden]`.
     head: Weight,
-    node: NodeShape,
     prefixes: PrefixCache,
-    contexts: HashMap<ContextId, Context>,
-    opened: u64,
-    answers: Answers,
+    /// A context's prompt is all of it but the last token.
+    kv_cache: KvCache<Vec<Arc<Block>>>,
+    reducer: LogitsReducer,
 }
 
 impl Causal {
-    /// Loads the weights of a checkpoint of this architecture.
-    ///
-    /// # Errors
-    /// When configuration or weights are missing or do not fit each other.
-    pub fn load(
-        files: &CheckpointFiles,
-        architecture: &str,
-        options: &CausalOptions,
-    ) -> std::result::Result<Self, LoadError> {
+    pub fn load(files: &CheckpointFiles, architecture: &str, options: &CausalOptions) -> LoadResult<Self> {
         Self::load_adapted(files, architecture, options, None)
     }
 
-    /// The same with an adapter merged into the weights.
+    /// Loads a checkpoint with an adapter merged into its weights.
     pub(crate) fn load_adapted(
         files: &CheckpointFiles,
         architecture: &str,
         options: &CausalOptions,
         adapter: Option<&Adapter>,
-    ) -> std::result::Result<Self, LoadError> {
+    ) -> LoadResult<Self> {
         let config = CausalConfig::read(files, architecture)?;
         if options.tokens > config.vocab_size {
             let reason =
@@ -86,9 +77,7 @@ impl Causal {
             Positions::Learned => Some(loader.tensor(&learned, &[config.positions_max, config.hidden])?),
         };
         let head = if config.tied { embeddings.clone() } else { loader.head()? };
-        let layers = (0..config.layers.len())
-            .map(|index| loader.layer(index))
-            .collect::<std::result::Result<_, _>>()?;
+        let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<LoadResult<_>>()?;
         let norm = loader.norm(&norm, config.hidden)?;
         adapter.map_or(Ok(()), Adapter::finish)?;
         let info = info(&config, loader.parameters.get(), options);
@@ -98,7 +87,6 @@ impl Causal {
             dtype: place.dtype,
             device: place.device.clone(),
         };
-        let (prefixes, contexts) = (PrefixCache::new(options.prefix_bytes_max), HashMap::new());
         Ok(Self {
             info,
             config,
@@ -107,20 +95,14 @@ impl Causal {
             layers,
             norm,
             head,
-            node,
-            prefixes,
-            contexts,
-            opened: 0,
-            answers: Answers::new(options.tokens),
+            prefixes: PrefixCache::new(options.prefix_bytes_max),
+            kv_cache: KvCache::new(node),
+            reducer: LogitsReducer::new(options.tokens),
         })
     }
 
     /// f32 `[n, hidden]` of tokens at their positions.
-    fn embed(
-        &self,
-        tokens: &[u32],
-        positions: impl Iterator<Item = usize>,
-    ) -> std::result::Result<Tensor, ModelError> {
+    fn embed(&self, tokens: &[u32], positions: impl Iterator<Item = usize>) -> ModelResult<Tensor> {
         let (vocab, max) = (self.config.vocab_size, self.config.positions_max);
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
             return Err(ModelError::TokenOutOfRange { id, vocab });
@@ -129,9 +111,6 @@ impl Causal {
         if let Some(&position) = positions.iter().find(|&&position| position as usize >= max) {
             return Err(ModelError::PositionOutOfRange { position: position as usize, max });
         }
-        let look_up = |table: &Tensor, indices: &[u32]| -> Result<Tensor> {
-            table.index_select(&Tensor::from_slice(indices, indices.len(), table.device())?, 0)
-        };
         let embedded = || {
             let mut x = self.embeddings.rows(tokens)?.to_dtype(DType::F32)?;
             let factor = self.config.multipliers.embedding;
@@ -139,28 +118,32 @@ impl Causal {
                 x = (x * factor)?;
             }
             match &self.learned {
-                Some(learned) => x + look_up(learned, &positions)?.to_dtype(DType::F32)?,
+                Some(learned) => {
+                    let positions = Tensor::from_slice(&positions, positions.len(), learned.device())?;
+                    x + learned.index_select(&positions, 0)?.to_dtype(DType::F32)?
+                }
                 None => Ok(x),
             }
         };
-        embedded().map_err(compute)
+        embedded().map_err(compute_error)
     }
 
-    fn turns(&self, spans: &[Span<'_>]) -> Option<RopeTables> {
-        match &self.config.positions {
+    fn pass<'a>(&self, contexts: &'a [ContextRows<'a>]) -> Pass<'a> {
+        let rope = match &self.config.positions {
             Positions::Rotary(rotary) => {
-                let positions = spans.iter().flat_map(Span::positions);
+                let positions = contexts.iter().flat_map(ContextRows::positions);
                 Some(RopeTables::new(positions, &rotary.frequencies, rotary.magnitude))
             }
             Positions::Learned => None,
-        }
+        };
+        Pass { contexts, rope, plans: AttentionPlans::default() }
     }
 
     /// Logits `[R, vocab]` of rows whose embeddings are `x` `[R, hidden]`.
-    fn logits(&self, mut x: Tensor, spans: &[Span<'_>]) -> Result<Product> {
-        let (turns, plans) = (self.turns(spans), AttentionPlans::default());
+    fn logits(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Product> {
+        let pass = self.pass(contexts);
         for (index, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(&x, index, spans, (turns.as_ref(), &plans))?;
+            x = layer.forward(&x, index, &pass)?;
         }
         let hidden = self.norm.forward(&x)?;
         let scale = self.config.multipliers.logits;
@@ -168,66 +151,66 @@ impl Causal {
         self.head.product(&hidden)
     }
 
-    /// Stores keys and values of rows in every layer; nothing else of them is wanted.
-    fn remember(&self, mut x: Tensor, spans: &[Span<'_>]) -> Result<()> {
-        let (turns, plans) = (self.turns(spans), AttentionPlans::default());
+    /// Writes keys and values of rows in every layer and computes nothing else of them.
+    fn write_kv(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<()> {
+        let pass = self.pass(contexts);
         for (index, layer) in self.layers.iter().enumerate() {
             if index + 1 == self.layers.len() {
-                return layer.remember(&x, index, spans, turns.as_ref()).map(drop);
+                return layer.write_kv(&x, index, &pass).map(drop);
             }
-            x = layer.forward(&x, index, spans, (turns.as_ref(), &plans))?;
+            x = layer.forward(&x, index, &pass)?;
         }
         Ok(())
     }
 
-    /// Computes what no earlier prompt has left behind of these prompts, whose last tokens are taken off already.
-    fn compute(&mut self, begun: &mut [&mut Begun<'_>]) -> std::result::Result<(), ModelError> {
-        let missing: Vec<&[u32]> = begun.iter().map(|prompt| prompt.missing()).collect();
-        let chains = missing.iter().map(|tokens| NodeStore::chain(tokens.len(), &self.node));
-        let chains: Vec<NodeStore> = chains.collect::<Result<_>>().map_err(compute)?;
+    /// Computes the blocks of these prompts that the prefix cache does not have.
+    fn prefill(&mut self, prompts: &mut [&mut PrefillPrompt<'_>]) -> ModelResult<()> {
+        let missing: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.missing()).collect();
+        let chains = missing.iter().map(|tokens| NodeStore::chain(tokens.len(), self.kv_cache.shape()));
+        let chains: Vec<NodeStore> = chains.collect::<Result<_>>().map_err(compute_error)?;
         let mut first_row = 0;
-        let spans = begun.iter().zip(&chains).zip(&missing).map(|((prompt, nodes), tokens)| {
+        let rows = prompts.iter().zip(&chains).zip(&missing).map(|((prompt, nodes), tokens)| {
             let blocks = prompt.blocks.iter().map(Arc::as_ref).collect();
-            let (start, sight) = (prompt.start(), (1..=tokens.len()).map(Visible::First).collect());
-            let span = Span { blocks, nodes, first_row, first_node: 0, sight, start };
+            let (start, visible) = (prompt.start(), (1..=tokens.len()).map(Visible::First).collect());
+            let rows = ContextRows { blocks, nodes, first_row, first_node: 0, visible, start };
             first_row += tokens.len();
-            span
+            rows
         });
-        let spans: Vec<_> = spans.filter(|span| !span.sight.is_empty()).collect();
+        let rows: Vec<_> = rows.filter(|rows| !rows.visible.is_empty()).collect();
         if first_row > 0 {
-            let x = self.embed(&missing.concat(), spans.iter().flat_map(Span::positions))?;
-            self.remember(x, &spans).map_err(compute)?;
+            let x = self.embed(&missing.concat(), rows.iter().flat_map(ContextRows::positions))?;
+            self.write_kv(x, &rows).map_err(compute_error)?;
         }
         let lengths: Vec<usize> = missing.iter().map(|tokens| tokens.len()).collect();
-        drop(spans);
-        for ((prompt, chain), length) in begun.iter_mut().zip(&chains).zip(lengths) {
+        drop(rows);
+        for ((prompt, chain), length) in prompts.iter_mut().zip(&chains).zip(lengths) {
             for first in (0..length).step_by(BLOCK) {
                 let len = BLOCK.min(length - first);
-                let block = Block::of(chain, self.layers.len(), first, len).map_err(compute)?;
+                let block = Block::of(chain, self.layers.len(), first, len).map_err(compute_error)?;
                 prompt.blocks.push(Arc::new(block));
             }
-            self.prefixes.keep(prompt.tokens, &prompt.blocks);
+            self.prefixes.insert(prompt.tokens, &prompt.blocks);
         }
         Ok(())
     }
 
-    /// Computes all prompts. Those that would compute the same block at the same time wait for the first of them.
-    fn compute_all(&mut self, begun: &mut [Begun<'_>]) -> std::result::Result<(), ModelError> {
-        let mut waiting: Vec<&mut Begun<'_>> = begun.iter_mut().collect();
+    /// Computes all prompts. Of prompts that lack the same block, the first computes it and the others wait.
+    fn prefill_all(&mut self, prompts: &mut [PrefillPrompt<'_>]) -> ModelResult<()> {
+        let mut waiting: Vec<&mut PrefillPrompt<'_>> = prompts.iter_mut().collect();
         while !waiting.is_empty() {
             let mut claimed = HashSet::new();
             let (mut now, mut later) = (Vec::new(), Vec::new());
             for prompt in waiting {
-                prompt.blocks = self.prefixes.longest(prompt.tokens);
-                prompt.reused = prompt.start();
-                let next = prompt.tokens.get(..prompt.reused + BLOCK).filter(|_| self.prefixes.is_on());
+                prompt.blocks = self.prefixes.longest_prefix(prompt.tokens);
+                prompt.cached = prompt.start();
+                let next = prompt.tokens.get(..prompt.cached + BLOCK).filter(|_| self.prefixes.is_on());
                 if next.is_none_or(|next| claimed.insert(next)) {
                     now.push(prompt)
                 } else {
                     later.push(prompt)
                 }
             }
-            self.compute(&mut now)?;
+            self.prefill(&mut now)?;
             waiting = later;
         }
         Ok(())
@@ -235,16 +218,17 @@ impl Causal {
 }
 
 /// A prompt that is being opened.
-struct Begun<'a> {
-    /// All but its last token.
+struct PrefillPrompt<'a> {
+    /// All but the last token, which is the first row.
     tokens: &'a [u32],
-    /// What there is of it, from its beginning.
+    last: u32,
+    /// The beginning that is computed.
     blocks: Vec<Arc<Block>>,
-    /// Tokens that were there before.
-    reused: usize,
+    /// Tokens that came from the prefix cache.
+    cached: usize,
 }
 
-impl<'a> Begun<'a> {
+impl<'a> PrefillPrompt<'a> {
     fn start(&self) -> usize {
         self.blocks.iter().map(|block| block.len()).sum()
     }
@@ -260,54 +244,36 @@ impl BatchModel for Causal {
     }
 
     /// An empty prompt stands for the token that texts begin with.
-    fn open(
-        &mut self,
-        requests: &[ContextRequest<'_>],
-    ) -> std::result::Result<Vec<OpenedContext>, ModelError> {
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<OpenedContext>> {
         let begin = self.config.bos_id.or(self.config.eos_ids.first().copied()).unwrap_or(0);
         let prompts: Vec<Vec<u32>> = requests.iter().map(|request| request.prompt.ids().collect()).collect();
-        let cut = |ids: &Vec<u32>| ids.split_last().map_or((begin, 0), |(&last, rest)| (last, rest.len()));
-        let (firsts, lengths): (Vec<u32>, Vec<usize>) = prompts.iter().map(cut).unzip();
-        let begun = prompts.iter().zip(lengths);
-        let mut begun: Vec<_> = begun
-            .map(|(prompt, length)| Begun { tokens: &prompt[..length], blocks: Vec::new(), reused: 0 })
-            .collect();
-        self.compute_all(&mut begun)?;
-        let open = |(prompt, first_token): (Begun<'_>, u32)| {
-            self.opened += 1;
-            let context = ContextId(self.opened);
-            let nodes = NodeStore::default();
-            self.contexts.insert(context, Context { blocks: prompt.blocks, nodes });
-            OpenedContext { context, first_token, cached_tokens: prompt.reused }
+        let prefill = prompts.iter().map(|prompt| {
+            let (&last, tokens) = prompt.split_last().unwrap_or((&begin, &[]));
+            PrefillPrompt { tokens, last, blocks: Vec::new(), cached: 0 }
+        });
+        let mut prefill: Vec<_> = prefill.collect();
+        self.prefill_all(&mut prefill)?;
+        let open = |PrefillPrompt { last, blocks, cached, .. }: PrefillPrompt<'_>| OpenedContext {
+            context: self.kv_cache.open(blocks),
+            first_token: last,
+            cached_tokens: cached,
         };
-        Ok(begun.into_iter().zip(firsts).map(open).collect())
+        Ok(prefill.into_iter().map(open).collect())
     }
 
-    fn step(&mut self, rows: &[Row]) -> std::result::Result<Logits, ModelError> {
-        let groups = grow(&mut self.contexts, rows, &self.node)?;
-        let spans: Vec<_> = groups.iter().filter_map(|group| span(group, &self.contexts)).collect();
+    fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
+        let groups = self.kv_cache.append_rows(rows)?;
+        let contexts = groups.iter().map(|group| ContextRows::new(self.kv_cache.context(group), group));
+        let contexts: Vec<_> = contexts.collect();
         let tokens: Vec<u32> = rows.iter().map(|row| row.path.token.id).collect();
-        let x = self.embed(&tokens, spans.iter().flat_map(Span::positions))?;
-        let logits = self.logits(x, &spans).map_err(compute)?;
-        self.answers.of(logits, rows)
+        let x = self.embed(&tokens, contexts.iter().flat_map(ContextRows::positions))?;
+        let logits = self.logits(x, &contexts).map_err(compute_error)?;
+        self.reducer.reduce(logits, rows)
     }
 
     fn close(&mut self, context: ContextId) {
-        self.contexts.remove(&context);
+        self.kv_cache.close(context);
     }
-}
-
-/// The rows of a group, which see their context and their ancestors.
-fn span<'a>(group: &'a Group, contexts: &'a HashMap<ContextId, Context>) -> Option<Span<'a>> {
-    let context = contexts.get(&group.context)?;
-    Some(Span {
-        blocks: context.blocks.iter().map(Arc::as_ref).collect(),
-        nodes: &context.nodes,
-        first_row: group.first_row,
-        first_node: group.first_node,
-        sight: group.paths.iter().map(|path| Visible::Nodes(path)).collect(),
-        start: context.start(),
-    })
 }
 
 fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> ModelInfo {
@@ -324,8 +290,4 @@ fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> Mode
         eos_ids: config.eos_ids.clone(),
         encoder_decoder: false,
     }
-}
-
-fn compute(error: candle_core::Error) -> ModelError {
-    ModelError::Compute(Box::new(error))
 }

@@ -1,4 +1,4 @@
-//! The angles of rotary positions, in every spelling of `config.json`, old and new.
+//! The angles of rotary positions, from all forms in which `config.json` gives them.
 //!
 //! Formulas: RoFormer (arXiv 2104.09864), linear interpolation (arXiv 2306.15595), YaRN (arXiv 2309.00071), the
 //! three frequency bands of Llama 3.1; each as Hugging Face computes it.
@@ -7,16 +7,8 @@ use std::f64::consts::TAU;
 
 use serde::Deserialize;
 
+use super::config::Rotary;
 use crate::checkpoint::FieldError;
-
-/// Angle per position of each pair of a head's numbers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rotary {
-    /// Radians per position, one for each pair.
-    pub frequencies: Vec<f32>,
-    /// What turned pairs are scaled with (YaRN).
-    pub magnitude: f32,
-}
 
 /// `rope_scaling` of transformers 4, or `rope_parameters` of transformers 5.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -38,7 +30,7 @@ pub(super) struct StoredRope {
     partial_rotary_factor: Option<f64>,
 }
 
-/// What the angles depend on besides.
+/// What else the angles depend on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RopeShape {
     pub(super) head_dim: usize,
@@ -50,10 +42,10 @@ pub(super) struct RopeShape {
 const FIELD: &str = "rope_scaling";
 
 impl StoredRope {
-    /// The angles, and how many positions they are good for.
+    /// The angles, and how many positions they serve.
     ///
-    /// `dynamic` is the plain kind within the length of training. Beyond it the angles of all positions would
-    /// depend on the length of the text, so that keys could not be kept: that is where the context ends instead.
+    /// `dynamic` equals the plain kind within the training length. Beyond it the angles of all positions would depend on the
+    /// length of the text, so keys could not be cached: the context ends there instead.
     pub(super) fn resolve(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
         if !shape.head_dim.is_multiple_of(2) {
             return Err(("head_dim", format!("{} is odd: rotary positions turn pairs", shape.head_dim)));
@@ -85,7 +77,7 @@ impl StoredRope {
         positive(self.factor, "factor")
     }
 
-    /// Slow pairs are stretched, fast ones kept, and those between blended.
+    /// Slow pairs are stretched, fast pairs kept, those between blended.
     fn llama3(&self, shape: RopeShape) -> Result<Vec<f64>, FieldError> {
         let factor = self.factor()?;
         let low = positive(self.low_freq_factor, "low_freq_factor")?;
@@ -113,12 +105,15 @@ impl StoredRope {
             given => positive(given, "factor")?,
         };
         let magnitude = self.attention_factor.unwrap_or_else(|| match (self.mscale, self.mscale_all_dim) {
-            (Some(some), Some(all)) if some > 0.0 && all > 0.0 => grown(factor, some) / grown(factor, all),
-            _ => grown(factor, 1.0),
+            (Some(some), Some(all)) if some > 0.0 && all > 0.0 => {
+                attention_scale(factor, some) / attention_scale(factor, all)
+            }
+            _ => attention_scale(factor, 1.0),
         });
         let dim = shape.head_dim as f64;
-        // The pair that turns so often over the length of training.
-        let pair = |turns: f64| dim * (trained as f64 / (turns * TAU)).ln() / (2.0 * shape.theta.ln());
+        // The pair that makes so many rotations over the training length.
+        let pair =
+            |rotations: f64| dim * (trained as f64 / (rotations * TAU)).ln() / (2.0 * shape.theta.ln());
         let (mut low, mut high) = (pair(self.beta_fast.unwrap_or(32.0)), pair(self.beta_slow.unwrap_or(1.0)));
         if self.truncate.unwrap_or(true) {
             (low, high) = (low.floor(), high.ceil());
@@ -136,8 +131,8 @@ impl StoredRope {
 }
 
 impl RopeShape {
-    /// `theta ^ (-2p / head_dim)` for each pair `p`, rounded where the original rounds it: far into a text, the last
-    /// bit of an angle shows in the logits.
+    /// `theta ^ (-2p / head_dim)` for each pair `p`, rounded where the original rounds it: far into a text the last bit of an
+    /// angle changes the logits.
     fn frequencies(self) -> Vec<f64> {
         let exponent = |pair: usize| (2 * pair) as f32 / self.head_dim as f32;
         let frequency = |pair| (self.theta as f32).powf(exponent(pair)).recip();
@@ -145,8 +140,8 @@ impl RopeShape {
     }
 }
 
-/// YaRN's scaling of attention for a text that is `factor` times as long.
-fn grown(factor: f64, mscale: f64) -> f64 {
+/// YaRN's scale of attention for a text that is `factor` times as long.
+fn attention_scale(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
 

@@ -39,6 +39,8 @@ pub enum LoadError {
     Device(String),
 }
 
+pub type LoadResult<T> = Result<T, LoadError>;
+
 impl LoadError {
     pub fn malformed(file: impl Into<String>, reason: impl ToString) -> Self {
         Self::Malformed { file: file.into(), reason: one_line(&reason.to_string()) }
@@ -50,6 +52,12 @@ impl LoadError {
 
     pub fn tensor(file: impl Into<String>, name: &str, reason: impl ToString) -> Self {
         Self::Tensor { file: file.into(), name: one_line(name), reason: one_line(&reason.to_string()) }
+    }
+}
+
+impl From<candle_core::Error> for LoadError {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Device(error.to_string())
     }
 }
 

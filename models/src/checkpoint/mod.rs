@@ -19,7 +19,7 @@ mod yaml;
 
 pub use config::architecture;
 pub(crate) use config::{CONFIG_FILE, FieldError, TokenIds, check_sizes};
-pub use error::LoadError;
+pub use error::{LoadError, LoadResult};
 pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding};
 pub use files::CheckpointFiles;
 pub use weights::{WeightSummary, Weights};

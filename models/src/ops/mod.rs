@@ -4,6 +4,7 @@
 
 mod activation;
 mod attention;
+mod linear;
 mod norm;
 mod rope;
 mod tensors;
@@ -11,11 +12,12 @@ mod weight;
 
 pub use activation::Activation;
 pub(crate) use attention::{AttentionPlans, AttentionRow, KeyValues, RelativeBias, attend};
-pub(crate) use norm::{layer_norm, rms_norm};
+pub(crate) use linear::{Linear, Mlp, MlpInput, StoredLinear};
+pub(crate) use norm::Norm;
 pub(crate) use ntl_kernels::{Format, Heads, Visible};
 pub(crate) use rope::{RopeTables, apply_rope};
 #[cfg(test)]
 pub(crate) use tensors::composed;
-pub(crate) use tensors::uses_kernels;
+pub(crate) use tensors::{ModelResult, compute_error, is_stand_in, uses_kernels};
 pub use weight::Placement;
 pub(crate) use weight::{Product, Weight};

@@ -4,10 +4,37 @@ use candle_core::{D, DType, Result, Tensor};
 
 use super::tensors::{slice, to_vec, uses_kernels};
 
+/// Normalisation with a learned scale; with a bias, the mean is subtracted as well.
+pub(crate) struct Norm {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    eps: f64,
+}
+
+impl Norm {
+    pub(crate) fn new(weight: Tensor, bias: Option<Tensor>, eps: f64) -> Self {
+        Self { weight, bias, eps }
+    }
+
+    /// `[M, width]` to the same.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match &self.bias {
+            Some(bias) => layer_norm(x, &self.weight, bias, self.eps),
+            None => rms_norm(x, &self.weight, self.eps),
+        }
+    }
+
+    /// Each head of `[M, H * D]` by itself.
+    pub(crate) fn by_head(&self, x: &Tensor) -> Result<Tensor> {
+        let dim = self.weight.dim(0)?;
+        self.forward(&x.reshape((x.elem_count() / dim, dim))?)?.reshape(x.shape())
+    }
+}
+
 /// `x / sqrt(mean(x²) + eps) * weight` over the last axis, computed in f32, as in T5 and the Llama family.
 ///
 /// * `x` `[M, K]`  * `weight` `[K]`; returns `[M, K]`, in the element type of the weight
-pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if !uses_kernels(x) || !uses_kernels(weight) {
         return rms_reference(x, weight, eps);
     }
@@ -26,7 +53,7 @@ fn rms_reference(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 /// `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis, as in GPT-2.
 ///
 /// * `x` `[M, K]`  * `weight` and `bias` `[K]`; returns `[M, K]`, in the element type of the weight
-pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
+fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
     if !uses_kernels(x) || !uses_kernels(weight) || !uses_kernels(bias) {
         return layer_reference(x, weight, bias, eps);
     }

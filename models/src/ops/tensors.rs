@@ -1,6 +1,13 @@
 //! Which tensors the CPU kernels take, and their elements as plain slices.
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
+use ntl_core::engine::ModelError;
+
+pub(crate) type ModelResult<T> = std::result::Result<T, ModelError>;
+
+pub(crate) fn compute_error(error: candle_core::Error) -> ModelError {
+    ModelError::Compute(Box::new(error))
+}
 
 /// Whether the kernels of `ntl-kernels` compute with this tensor: f32 on the CPU.
 pub(crate) fn uses_kernels(tensor: &Tensor) -> bool {
@@ -9,6 +16,11 @@ pub(crate) fn uses_kernels(tensor: &Tensor) -> bool {
         return false;
     }
     tensor.device().is_cpu() && tensor.dtype() == DType::F32
+}
+
+/// Whether a tensor is a stand-in for weights that are not read: one element, broadcast to the whole shape.
+pub(crate) fn is_stand_in(tensor: &Tensor) -> bool {
+    tensor.stride().iter().all(|&stride| stride == 0)
 }
 
 /// The elements of a contiguous f32 CPU tensor.

@@ -1,4 +1,4 @@
-//! Weights of layers: packed for the loops of the CPU, tensors elsewhere.
+//! Weights of layers: packed for the CPU kernels, tensors elsewhere.
 
 use std::sync::Arc;
 
@@ -6,31 +6,30 @@ use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::{Format, Matrix};
 
 use super::Activation;
-use super::tensors::{matmul, slice, uses_kernels};
+use super::tensors::{is_stand_in, matmul, slice, uses_kernels};
 
-/// Where a model computes, with which numbers, and how it keeps its weights.
+/// Where and in which element types a model computes and keeps its weights.
 #[derive(Debug, Clone)]
 pub struct Placement {
     pub(crate) device: Device,
-    /// Type of weights, of what products give, and of keys and values. What layers add up, normalisation, softmax and
-    /// logits are f32 throughout.
+    /// Element type of weights, products, keys and values. The residual stream, normalisation, softmax and logits are f32.
     pub(crate) dtype: DType,
-    /// How weights are kept on the CPU.
+    /// Format of packed weights on the CPU.
     pub(crate) format: Format,
 }
 
 impl Placement {
-    /// On the CPU, where everything is computed in f32.
+    /// On the CPU everything is computed in f32.
     pub(crate) fn cpu(format: Format) -> Self {
         Self { device: Device::Cpu, dtype: DType::F32, format }
     }
 
-    /// The same place for weights whose products are to be exact: f32, whatever the others are.
+    /// The same place for weights that are kept in f32, whatever the others are.
     pub(crate) fn exact(&self) -> Self {
         Self { dtype: DType::F32, ..self.clone() }
     }
 
-    /// Memory that so many weights take, were all of them applied by products.
+    /// Memory that `weights` packed weights take.
     pub(crate) fn bytes(&self, weights: u64) -> u64 {
         match (&self.device, self.format) {
             (Device::Cpu, Format::Bf16 | Format::F16) => weights * 2,
@@ -40,7 +39,7 @@ impl Placement {
         }
     }
 
-    /// The element type of weights, as users know it.
+    /// The element type of weights as `--dtype` names it.
     pub(crate) fn name(&self) -> &'static str {
         match (&self.device, self.format) {
             (Device::Cpu, Format::Bf16) => "bf16",
@@ -52,7 +51,6 @@ impl Placement {
 }
 
 impl Default for Placement {
-    /// On the CPU, in f32 throughout.
     fn default() -> Self {
         Self::cpu(Format::F32)
     }
@@ -72,9 +70,9 @@ pub(crate) enum Product {
 }
 
 impl Weight {
-    /// Packs a tensor `[N, K]`. A stand-in, which is a single element with strides of 0, stays a tensor.
+    /// Packs a tensor `[N, K]`. A stand-in stays a tensor.
     pub(crate) fn new(tensor: Tensor, place: &Placement) -> Result<Self> {
-        if !uses_kernels(&tensor) || tensor.stride().iter().all(|&stride| stride == 0) {
+        if !uses_kernels(&tensor) || is_stand_in(&tensor) {
             return Ok(Self::Whole(tensor));
         }
         let (n, k) = tensor.dims2()?;

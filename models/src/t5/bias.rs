@@ -1,10 +1,10 @@
-//! Relative position buckets: nearby distances one by one, farther ones logarithmically, all beyond a reach alike.
+//! Relative position buckets of T5: one for each nearby distance, logarithmically wider ones beyond, the last for all others.
 
-use candle_core::{Result, Tensor};
+use candle_core::DType;
 
+use super::layers::Loader;
+use crate::checkpoint::LoadResult;
 use crate::ops::RelativeBias;
-
-use super::T5Config;
 
 /// Which keys a stack's self-attention sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,9 +37,12 @@ fn bucket(distance: i64, direction: Direction, num_buckets: usize, max_distance:
     offset + (exact + steps).min(side - 1)
 }
 
-/// The bias of a stack from its table `[num_buckets, heads]`.
-pub(super) fn relative_bias(table: &Tensor, direction: Direction, config: &T5Config) -> Result<RelativeBias> {
-    let table = table.to_dtype(candle_core::DType::F32)?.to_vec2::<f32>()?;
+/// The bias of a stack, whose name in the file begins with `stack`.
+pub(super) fn load_bias(loader: &Loader<'_>, stack: &str, direction: Direction) -> LoadResult<RelativeBias> {
+    let config = loader.config;
+    let name = format!("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+    let table = loader.tensor(&name, &[config.num_buckets, config.num_heads])?;
+    let table = table.to_dtype(DType::F32)?.to_vec2::<f32>()?;
     Ok(RelativeBias::new(config.num_heads, config.max_distance, |head, distance| {
         table[bucket(distance, direction, config.num_buckets, config.max_distance)][head]
     }))

@@ -1,17 +1,19 @@
-//! The decoder: rows of any number of contexts in one pass, each seeing its ancestors and its prompt.
-
-use std::collections::HashMap;
+//! The decoder: rows of any number of contexts in one pass, each of which attends to its path and its prompt.
 
 use candle_core::{Result, Tensor};
-use ntl_core::engine::ContextId;
 
-use super::bias::{Direction, relative_bias};
-use super::context::Context;
+use super::bias::{Direction, load_bias};
 use super::encoder::split;
-use super::layers::{CrossAttention, FeedForward, Loader, Norm, SelfAttention};
-use crate::checkpoint::LoadError;
-use crate::nodes::Group;
-use crate::ops::{AttentionPlans, AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
+use super::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
+use crate::checkpoint::LoadResult;
+use crate::kv_cache::{Context, KvCache, RowGroup};
+use crate::ops::{AttentionPlans, AttentionRow, Heads, KeyValues, Norm, RelativeBias, Visible, attend};
+
+/// Keys and values of a prompt of `length` tokens for each decoder layer, `[length, H * D]`.
+pub(super) struct PromptKv {
+    layers: Vec<KeyValues>,
+    length: usize,
+}
 
 pub(super) struct Decoder {
     layers: Vec<DecoderLayer>,
@@ -21,35 +23,26 @@ pub(super) struct Decoder {
 }
 
 struct DecoderLayer {
-    self_norm: Norm,
     self_attention: SelfAttention,
-    cross_norm: Norm,
     cross_attention: CrossAttention,
     feed_forward: FeedForward,
 }
 
 impl Decoder {
-    pub(super) fn load(loader: &Loader<'_>) -> std::result::Result<Self, LoadError> {
+    pub(super) fn load(loader: &Loader<'_>) -> LoadResult<Self> {
         let config = loader.config;
         let layer = |index| {
             let block = format!("decoder.block.{index}.layer");
             Ok(DecoderLayer {
-                self_norm: loader.norm(&format!("{block}.0.layer_norm"))?,
-                self_attention: loader.self_attention(&format!("{block}.0.SelfAttention"))?,
-                cross_norm: loader.norm(&format!("{block}.1.layer_norm"))?,
-                cross_attention: loader.cross_attention(&format!("{block}.1.EncDecAttention"))?,
+                self_attention: loader.self_attention(&format!("{block}.0"))?,
+                cross_attention: loader.cross_attention(&format!("{block}.1"))?,
                 feed_forward: loader.feed_forward(&format!("{block}.2"))?,
             })
         };
-        let name = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight";
-        let table = loader.tensor(name, &[config.num_buckets, config.num_heads])?;
         Ok(Self {
-            layers: (0..config.num_decoder_layers)
-                .map(layer)
-                .collect::<std::result::Result<_, LoadError>>()?,
+            layers: (0..config.num_decoder_layers).map(layer).collect::<LoadResult<_>>()?,
             norm: loader.norm("decoder.final_layer_norm")?,
-            bias: relative_bias(&table, Direction::Causal, config)
-                .map_err(|error| LoadError::Device(error.to_string()))?,
+            bias: load_bias(loader, "decoder", Direction::Causal)?,
             heads: Heads::unscaled(config.num_heads),
         })
     }
@@ -57,14 +50,13 @@ impl Decoder {
     /// Cross-attention keys and values of packed prompts, once for all their later rows.
     ///
     /// * `encoded` `[T, d_model]`: encoder output of all prompts  * `lengths`: tokens of each prompt
-    ///
-    /// Returns one list per prompt with one entry per layer.
-    pub(super) fn contexts(&self, encoded: &Tensor, lengths: &[usize]) -> Result<Vec<Vec<KeyValues>>> {
-        let mut prompts: Vec<Vec<KeyValues>> = lengths.iter().map(|_| Vec::new()).collect();
+    pub(super) fn prompts(&self, encoded: &Tensor, lengths: &[usize]) -> Result<Vec<PromptKv>> {
+        let prompt = |&length| PromptKv { layers: Vec::new(), length };
+        let mut prompts: Vec<PromptKv> = lengths.iter().map(prompt).collect();
         for layer in &self.layers {
-            let [keys, values] = layer.cross_attention.keys_and_values(encoded)?;
+            let [keys, values] = layer.cross_attention.kv.parts(encoded)?;
             for (prompt, kv) in prompts.iter_mut().zip(split(&keys, &values, lengths)?) {
-                prompt.push(kv);
+                prompt.layers.push(kv);
             }
         }
         Ok(prompts)
@@ -74,71 +66,62 @@ impl Decoder {
     ///
     /// * `x` `[R, d_model]`: embeddings of the rows' tokens  * `groups`: the rows by context, in order
     ///
-    /// Returns `[R, d_model]`, normalised. Stores the rows' keys and values in their contexts.
+    /// Returns `[R, d_model]`, normalised. Writes the rows' keys and values to their contexts.
     pub(super) fn forward(
         &self,
         mut x: Tensor,
-        groups: &[Group],
-        contexts: &HashMap<ContextId, Context>,
+        groups: &[RowGroup],
+        kv_cache: &KvCache<PromptKv>,
     ) -> Result<Tensor> {
-        let groups: Vec<(&Group, &Context)> =
-            groups.iter().filter_map(|group| Some((group, contexts.get(&group.context)?))).collect();
+        let groups: Vec<_> = groups.iter().map(|group| (group, kv_cache.context(group))).collect();
         let (path_plans, prompt_plans) = (AttentionPlans::default(), AttentionPlans::default());
         for (index, layer) in self.layers.iter().enumerate() {
-            let path = (self.heads, &self.bias, &path_plans);
-            x = layer.attend_to_path(&x, index, &groups, path)?;
-            let prompt = (self.heads, &prompt_plans);
-            x = layer.attend_to_prompt(&x, index, &groups, prompt)?;
+            x = self.attend_to_path(&layer.self_attention, index, &x, &groups, &path_plans)?;
+            x = self.attend_to_prompt(&layer.cross_attention, index, &x, &groups, &prompt_plans)?;
             x = layer.feed_forward.forward(&x)?;
         }
         self.norm.forward(&x)
     }
-}
 
-impl DecoderLayer {
+    /// Attention of each row to its path, the residual included.
     fn attend_to_path(
         &self,
-        x: &Tensor,
+        layer: &SelfAttention,
         index: usize,
-        groups: &[(&Group, &Context)],
-        (heads, bias, plans): (Heads, &RelativeBias, &AttentionPlans),
+        x: &Tensor,
+        groups: &[(&RowGroup, &Context<PromptKv>)],
+        plans: &AttentionPlans,
     ) -> Result<Tensor> {
-        let (normed, weights) = (self.self_norm.forward(x)?, &self.self_attention);
-        let [q, k, v] = weights.inputs(&normed)?;
+        let [q, k, v] = layer.qkv.parts(&layer.norm.forward(x)?)?;
+        let mut rows = Vec::new();
         for (group, context) in groups {
             let (from, count) = (group.first_row, group.paths.len());
             let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
-            context.nodes.store(index, group.first_node, &keys, &values)?;
+            context.nodes.write_kv(index, group.first_node, &keys, &values)?;
+            let kv = context.nodes.layer(index);
+            let paths = group.paths.iter();
+            rows.extend(paths.map(|path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1)));
         }
-        let rows: Vec<_> = groups
-            .iter()
-            .flat_map(|(group, context)| {
-                let kv = context.nodes.layer(index);
-                group
-                    .paths
-                    .iter()
-                    .map(move |path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1))
-            })
-            .collect();
-        weights.output.added(&attend(&q, &rows, heads, Some(bias), plans)?, x)
+        let attended = attend(&q, &rows, self.heads, Some(&self.bias), plans)?;
+        layer.output.added(&attended, x)
     }
 
+    /// Attention of each row to its prompt, the residual included.
     fn attend_to_prompt(
         &self,
-        x: &Tensor,
+        layer: &CrossAttention,
         index: usize,
-        groups: &[(&Group, &Context)],
-        (heads, plans): (Heads, &AttentionPlans),
+        x: &Tensor,
+        groups: &[(&RowGroup, &Context<PromptKv>)],
+        plans: &AttentionPlans,
     ) -> Result<Tensor> {
-        let q = self.cross_attention.query.forward(&self.cross_norm.forward(x)?)?;
-        let rows: Vec<_> = groups
-            .iter()
-            .flat_map(|(group, context)| {
-                let visible = Visible::First(context.prompt_len);
-                let row = AttentionRow::new(&context.cross[index], visible, 0);
-                std::iter::repeat_n(row, group.paths.len())
-            })
-            .collect();
-        self.cross_attention.output.added(&attend(&q, &rows, heads, None, plans)?, x)
+        let q = layer.query.forward(&layer.norm.forward(x)?)?;
+        let rows = groups.iter().flat_map(|(group, context)| {
+            let visible = Visible::First(context.prompt.length);
+            let row = AttentionRow::new(&context.prompt.layers[index], visible, 0);
+            std::iter::repeat_n(row, group.paths.len())
+        });
+        let rows: Vec<_> = rows.collect();
+        layer.output.added(&attend(&q, &rows, self.heads, None, plans)?, x)
     }
 }

@@ -1,11 +1,11 @@
-//! The encoder, over prompts packed one behind the other: no padding is computed, none can be attended to.
+//! The encoder, over prompts packed one behind the other, without padding.
 
 use candle_core::{Result, Tensor};
 
-use super::bias::{Direction, relative_bias};
-use super::layers::{FeedForward, Loader, Norm, SelfAttention};
-use crate::checkpoint::LoadError;
-use crate::ops::{AttentionPlans, AttentionRow, Heads, KeyValues, RelativeBias, Visible, attend};
+use super::bias::{Direction, load_bias};
+use super::layers::{FeedForward, Loader, SelfAttention};
+use crate::checkpoint::LoadResult;
+use crate::ops::{AttentionPlans, AttentionRow, Heads, KeyValues, Norm, RelativeBias, Visible, attend};
 
 pub(super) struct Encoder {
     layers: Vec<EncoderLayer>,
@@ -15,29 +15,24 @@ pub(super) struct Encoder {
 }
 
 struct EncoderLayer {
-    norm: Norm,
     attention: SelfAttention,
     feed_forward: FeedForward,
 }
 
 impl Encoder {
-    pub(super) fn load(loader: &Loader<'_>) -> std::result::Result<Self, LoadError> {
+    pub(super) fn load(loader: &Loader<'_>) -> LoadResult<Self> {
         let config = loader.config;
         let layer = |index| {
             let block = format!("encoder.block.{index}.layer");
             Ok(EncoderLayer {
-                norm: loader.norm(&format!("{block}.0.layer_norm"))?,
-                attention: loader.self_attention(&format!("{block}.0.SelfAttention"))?,
+                attention: loader.self_attention(&format!("{block}.0"))?,
                 feed_forward: loader.feed_forward(&format!("{block}.1"))?,
             })
         };
-        let name = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight";
-        let table = loader.tensor(name, &[config.num_buckets, config.num_heads])?;
         Ok(Self {
-            layers: (0..config.num_layers).map(layer).collect::<std::result::Result<_, LoadError>>()?,
+            layers: (0..config.num_layers).map(layer).collect::<LoadResult<_>>()?,
             norm: loader.norm("encoder.final_layer_norm")?,
-            bias: relative_bias(&table, Direction::Bidirectional, config)
-                .map_err(|error| LoadError::Device(error.to_string()))?,
+            bias: load_bias(loader, "encoder", Direction::Bidirectional)?,
             heads: Heads::unscaled(config.num_heads),
         })
     }
@@ -51,8 +46,7 @@ impl Encoder {
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
         let plans = AttentionPlans::default();
         for layer in &self.layers {
-            let normed = layer.norm.forward(&x)?;
-            let [q, k, v] = layer.attention.inputs(&normed)?;
+            let [q, k, v] = layer.attention.qkv.parts(&layer.attention.norm.forward(&x)?)?;
             let prompts = split(&k, &v, lengths)?;
             let rows: Vec<_> = prompts
                 .iter()

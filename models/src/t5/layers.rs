@@ -3,8 +3,8 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::T5Config;
-use crate::checkpoint::{LoadError, Weights};
-use crate::ops::{Activation, Placement, Weight, rms_norm};
+use crate::checkpoint::{LoadResult, Weights};
+use crate::ops::{Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, Weight};
 
 /// Reads tensors of one T5 to one place.
 pub(super) struct Loader<'a> {
@@ -16,150 +16,103 @@ pub(super) struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> std::result::Result<Tensor, LoadError> {
+    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
         let Placement { dtype, device, .. } = self.place;
         self.weights.tensor(&format!("{}{name}", self.prefix), shape, *dtype, device)
     }
 
-    /// What applies a tensor `[out, in]` to rows.
-    pub(super) fn weight(&self, name: &str, shape: [usize; 2]) -> std::result::Result<Weight, LoadError> {
-        self.packed(self.tensor(name, &shape)?)
+    /// The weight `name.weight`, `[out, in]`.
+    pub(super) fn weight(&self, name: &str, shape: [usize; 2]) -> LoadResult<Weight> {
+        Ok(Weight::new(self.tensor(&format!("{name}.weight"), &shape)?, self.place)?)
     }
 
-    pub(super) fn packed(&self, tensor: Tensor) -> std::result::Result<Weight, LoadError> {
-        Weight::new(tensor, self.place).map_err(device)
+    /// Layers `name.weight`, `[out, in]` each, that read the same input.
+    fn linear<const P: usize>(&self, names: [String; P], [out, input]: [usize; 2]) -> LoadResult<Linear<P>> {
+        let stored = |name: String| {
+            let weight = self.tensor(&format!("{name}.weight"), &[out, input])?;
+            Ok(StoredLinear { weight, bias: None })
+        };
+        let layers = names.into_iter().map(stored).collect::<LoadResult<Vec<_>>>()?;
+        Ok(Linear::new(&layers, [out; P], self.place)?)
     }
 
-    /// Several weights that read the same, as one with their outputs side by side.
-    fn joined<const P: usize>(&self, weights: [Tensor; P]) -> std::result::Result<Weight, LoadError> {
-        if self.weights.stands_in() {
-            // One zero, seen everywhere.
-            let shape = (P * weights[0].dims()[0], weights[0].dims()[1]);
-            let all = weights[0].narrow(0, 0, 1).and_then(|row| row.broadcast_as(shape));
-            return self.packed(all.map_err(device)?);
-        }
-        self.packed(Tensor::cat(&weights, 0).map_err(device)?)
+    /// The layer `name` with its bias.
+    pub(super) fn biased(&self, name: &str, shape: [usize; 2]) -> LoadResult<Linear> {
+        let weight = self.tensor(&format!("{name}.weight"), &shape)?;
+        let bias = Some(self.tensor(&format!("{name}.bias"), &shape[..1])?);
+        Ok(Linear::new(&[StoredLinear { weight, bias }], [shape[0]], self.place)?)
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
         self.weights.has(&format!("{}{name}", self.prefix))
     }
 
-    pub(super) fn norm(&self, name: &str) -> std::result::Result<Norm, LoadError> {
+    pub(super) fn norm(&self, name: &str) -> LoadResult<Norm> {
         let weight = self.tensor(&format!("{name}.weight"), &[self.config.d_model])?;
-        Ok(Norm { weight, eps: self.config.layer_norm_epsilon })
+        Ok(Norm::new(weight, None, self.config.layer_norm_epsilon))
     }
 
-    pub(super) fn self_attention(&self, name: &str) -> std::result::Result<SelfAttention, LoadError> {
+    pub(super) fn self_attention(&self, name: &str) -> LoadResult<SelfAttention> {
         let (inner, model) = (self.config.inner(), self.config.d_model);
-        let input = |part: &str| self.tensor(&format!("{name}.{part}.weight"), &[inner, model]);
+        let part = |part: &str| format!("{name}.SelfAttention.{part}");
         Ok(SelfAttention {
-            qkv: self.joined([input("q")?, input("k")?, input("v")?])?,
-            output: self.weight(&format!("{name}.o.weight"), [model, inner])?,
-            inner,
+            norm: self.norm(&format!("{name}.layer_norm"))?,
+            qkv: self.linear(["q", "k", "v"].map(part), [inner, model])?,
+            output: self.linear([part("o")], [model, inner])?,
         })
     }
 
-    pub(super) fn cross_attention(&self, name: &str) -> std::result::Result<CrossAttention, LoadError> {
+    pub(super) fn cross_attention(&self, name: &str) -> LoadResult<CrossAttention> {
         let (inner, model) = (self.config.inner(), self.config.d_model);
-        let input = |part: &str| self.tensor(&format!("{name}.{part}.weight"), &[inner, model]);
+        let part = |part: &str| format!("{name}.EncDecAttention.{part}");
         Ok(CrossAttention {
-            query: self.packed(input("q")?)?,
-            kv: self.joined([input("k")?, input("v")?])?,
-            output: self.weight(&format!("{name}.o.weight"), [model, inner])?,
-            inner,
+            norm: self.norm(&format!("{name}.layer_norm"))?,
+            query: self.linear([part("q")], [inner, model])?,
+            kv: self.linear(["k", "v"].map(part), [inner, model])?,
+            output: self.linear([part("o")], [model, inner])?,
         })
     }
 
-    pub(super) fn feed_forward(&self, name: &str) -> std::result::Result<FeedForward, LoadError> {
+    pub(super) fn feed_forward(&self, name: &str) -> LoadResult<FeedForward> {
         let (wide, model) = (self.config.d_ff, self.config.d_model);
-        let part = |part: &str| format!("{name}.DenseReluDense.{part}.weight");
-        let input = |name: &str| self.tensor(&part(name), &[wide, model]);
-        let (input, gated) = if self.config.gated {
-            (self.joined([input("wi_0")?, input("wi_1")?])?, true)
+        let part = |part: &str| format!("{name}.DenseReluDense.{part}");
+        let up = if self.config.gated {
+            MlpInput::Gated(self.linear(["wi_0", "wi_1"].map(part), [wide, model])?)
         } else {
-            (self.packed(input("wi")?)?, false)
+            MlpInput::Plain(self.linear([part("wi")], [wide, model])?)
         };
-        let norm = self.norm(&format!("{name}.layer_norm"))?;
-        // In f16 what it gives overflows in the bigger checkpoints, which were trained in bf16.
+        // In f16 the outputs overflow in the bigger checkpoints, which were trained in bf16.
         let exact = self.place.exact();
         let place = if self.place.dtype == DType::F16 { &exact } else { self.place };
-        let output = Loader { place, ..*self }.weight(&part("wo"), [model, wide])?;
-        Ok(FeedForward { norm, input, gated, output, activation: self.config.activation })
+        let down = Loader { place, ..*self }.linear([part("wo")], [model, wide])?;
+        let mlp = Mlp { up, down, activation: self.config.activation };
+        Ok(FeedForward { norm: self.norm(&format!("{name}.layer_norm"))?, mlp })
     }
 }
 
-/// Root mean square normalisation with a learned scale.
-pub(super) struct Norm {
-    weight: Tensor,
-    eps: f64,
-}
-
-impl Norm {
-    /// `[M, d_model]` to the same.
-    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        rms_norm(x, &self.weight, self.eps)
-    }
-}
-
-/// Projections of attention to positions of the same stack.
+/// Attention to positions of the same stack.
 pub(super) struct SelfAttention {
-    /// `[3 * inner, d_model]`: queries, keys, values.
-    qkv: Weight,
-    /// `[d_model, inner]`.
-    pub(super) output: Weight,
-    inner: usize,
+    pub(super) norm: Norm,
+    pub(super) qkv: Linear<3>,
+    pub(super) output: Linear,
 }
 
-impl SelfAttention {
-    /// Queries, keys and values `[M, inner]` of normalised hidden states `[M, d_model]`.
-    pub(super) fn inputs(&self, x: &Tensor) -> Result<[Tensor; 3]> {
-        self.qkv.parts(x, [self.inner; 3])
-    }
-}
-
-/// Projections of attention to the prompt.
+/// Attention to the prompt.
 pub(super) struct CrossAttention {
-    /// `[inner, d_model]`.
-    pub(super) query: Weight,
-    /// `[2 * inner, d_model]`: keys, values.
-    kv: Weight,
-    /// `[d_model, inner]`.
-    pub(super) output: Weight,
-    inner: usize,
+    pub(super) norm: Norm,
+    pub(super) query: Linear,
+    pub(super) kv: Linear<2>,
+    pub(super) output: Linear,
 }
 
-impl CrossAttention {
-    /// Keys and values `[T, inner]` of encoder output `[T, d_model]`.
-    pub(super) fn keys_and_values(&self, encoded: &Tensor) -> Result<[Tensor; 2]> {
-        self.kv.parts(encoded, [self.inner; 2])
-    }
-}
-
-/// Normalisation and feed-forward of one layer.
 pub(super) struct FeedForward {
     norm: Norm,
-    /// `[wide, d_model]`, or the gate before it as well, `[2 * wide, d_model]`.
-    input: Weight,
-    gated: bool,
-    /// `[d_model, wide]`.
-    output: Weight,
-    activation: Activation,
+    mlp: Mlp,
 }
 
 impl FeedForward {
     /// `[M, d_model]` to the same, the residual included.
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let normed = self.norm.forward(x)?;
-        let wide = if self.gated {
-            self.input.gated(&normed, self.activation)?
-        } else {
-            self.input.activated(&normed, self.activation)?
-        };
-        self.output.added(&wide, x)
+        self.mlp.added(&self.norm.forward(x)?, x)
     }
-}
-
-fn device(error: candle_core::Error) -> LoadError {
-    LoadError::Device(error.to_string())
 }

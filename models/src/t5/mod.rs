@@ -6,7 +6,6 @@
 
 mod bias;
 mod config;
-mod context;
 mod decoder;
 mod encoder;
 mod head;

@@ -2,18 +2,18 @@
 
 use candle_core::Tensor;
 use ntl_core::engine::{
-    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, ModelKind,
+    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelInfo, ModelKind,
     NumberEncoding, OpenedContext, Row,
 };
 
 use super::T5Config;
 use super::head::Head;
 use super::layers::Loader;
-use super::stacks::{Stacks, compute, load_embeddings};
+use super::stacks::{Stacks, load_embeddings};
 use super::xval::{NumberScaling, POSITIONS, Xval};
-use crate::answers::Answers;
-use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
-use crate::ops::Placement;
+use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
+use crate::logits_reducer::LogitsReducer;
+use crate::ops::{ModelResult, Placement, Weight, compute_error};
 
 /// How a T5 takes numbers in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct T5 {
     stacks: Stacks,
     head: Head,
     xval: Option<Xval>,
-    answers: Answers,
+    reducer: LogitsReducer,
 }
 
 /// What the tokenizer decides about a model.
@@ -49,7 +49,7 @@ pub struct TokenizerFacts {
 
 impl TokenizerFacts {
     /// The configuration of a checkpoint, which must have room for all ids.
-    pub(super) fn config(self, files: &CheckpointFiles) -> Result<T5Config, LoadError> {
+    pub(super) fn config(self, files: &CheckpointFiles) -> LoadResult<T5Config> {
         let config = T5Config::read(files)?;
         if self.tokens > config.vocab_size {
             let reason =
@@ -93,16 +93,12 @@ impl T5Kind {
 }
 
 impl T5 {
-    /// Loads the weights of a checkpoint.
-    ///
-    /// # Errors
-    /// When configuration or weights are missing or do not fit each other.
     pub fn load(
         files: &CheckpointFiles,
         facts: TokenizerFacts,
         kind: T5Kind,
         place: &Placement,
-    ) -> Result<Self, LoadError> {
+    ) -> LoadResult<Self> {
         let config = facts.config(files)?;
         let weights = Weights::open(files)?;
         let loader = Loader { weights: &weights, config: &config, place, prefix: "" };
@@ -114,9 +110,9 @@ impl T5 {
             T5Kind::Rt => Some(with_number_embeddings(&exact, &table)?),
             T5Kind::Plain | T5Kind::Xval(_) => None,
         };
-        let table = loader.packed(table)?;
+        let table = Weight::new(table, place)?;
         let head = Head::load(&exact, &table)?;
-        let embeddings = summed.map_or(Ok(table), |summed| loader.packed(summed))?;
+        let embeddings = summed.map_or(Ok(table), |summed| Weight::new(summed, place))?;
         let stacks = Stacks::load(&loader, embeddings)?;
         let mut info = facts.info(kind.model_kind(), &config, place, weights.parameters());
         let mut xval = None;
@@ -125,30 +121,27 @@ impl T5 {
             info.prompt_tokens_max = info.prompt_tokens_max.min(POSITIONS);
             info.answer_tokens_max = Some(POSITIONS);
         }
-        let answers = Answers::new(info.tokens);
-        Ok(Self { info, stacks, head, xval, answers })
+        let reducer = LogitsReducer::new(info.tokens);
+        Ok(Self { info, stacks, head, xval, reducer })
     }
 
     /// Encoder output of several prompts of any lengths, each at least one token: one `[T, d_model]` per prompt.
-    ///
-    /// # Errors
-    /// On an id outside the vocabulary, or when the computation fails.
-    pub fn encode(&self, requests: &[ContextRequest<'_>]) -> Result<Vec<Tensor>, ModelError> {
+    pub fn encode(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<Tensor>> {
         let x = self.embed_prompts(requests)?;
-        self.stacks.encode(x, requests)?.split().map_err(compute)
+        self.stacks.encode(x, requests)?.split().map_err(compute_error)
     }
 
-    fn embed_prompts(&self, requests: &[ContextRequest<'_>]) -> Result<Tensor, ModelError> {
+    fn embed_prompts(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Tensor> {
         let x = self.stacks.embed_prompts(requests)?;
         self.xval.as_ref().map_or(Ok(x.clone()), |xval| xval.embed_prompts(&x, requests))
     }
 }
 
 /// The token table and the fixed number table added up; the head sees the first only.
-fn with_number_embeddings(loader: &Loader<'_>, table: &Tensor) -> Result<Tensor, LoadError> {
+fn with_number_embeddings(loader: &Loader<'_>, table: &Tensor) -> LoadResult<Tensor> {
     let name = "shared.number_embeddings.embedding.weight";
     let numbers = loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])?;
-    (table + numbers).map_err(|error| LoadError::Device(error.to_string()))
+    Ok((table + numbers)?)
 }
 
 impl BatchModel for T5 {
@@ -156,30 +149,25 @@ impl BatchModel for T5 {
         &self.info
     }
 
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<OpenedContext>> {
         let encoded = self.stacks.encode(self.embed_prompts(requests)?, requests)?;
-        let contexts = self.stacks.open(&encoded)?;
+        let opened = self.stacks.open(&encoded)?;
         if let Some(xval) = &mut self.xval {
-            contexts
-                .iter()
-                .zip(requests)
-                .for_each(|(&context, request)| xval.open(context, request.paper_decoding));
+            for (opened, request) in opened.iter().zip(requests) {
+                xval.open(opened.context, request.paper_decoding);
+            }
         }
-        let first_token = self.stacks.config.decoder_start_token_id;
-        Ok(contexts
-            .into_iter()
-            .map(|context| OpenedContext { context, first_token, cached_tokens: 0 })
-            .collect())
+        Ok(opened)
     }
 
-    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
-        let groups = self.stacks.grow(rows)?;
+    fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
+        let groups = self.stacks.kv_cache.append_rows(rows)?;
         let mut x = self.stacks.embed(rows.iter().map(|row| row.path.token.id))?;
         if let Some(xval) = &self.xval {
             x = xval.embed_rows(&x, rows, &groups)?;
         }
-        let hidden = self.head.scaled(&self.stacks.decode(x, &groups)?).map_err(compute)?;
-        let logits = self.answers.of(self.head.logits(&hidden).map_err(compute)?, rows)?;
+        let hidden = self.head.scaled(&self.stacks.decode(x, &groups)?).map_err(compute_error)?;
+        let logits = self.reducer.reduce(self.head.logits(&hidden).map_err(compute_error)?, rows)?;
         match &mut self.xval {
             Some(xval) => Ok(logits.with_head_values(xval.predict(&hidden, &groups)?)?),
             None => Ok(logits),
@@ -191,7 +179,7 @@ impl BatchModel for T5 {
     }
 
     fn close(&mut self, context: ContextId) {
-        self.stacks.close(context);
+        self.stacks.kv_cache.close(context);
         if let Some(xval) = &mut self.xval {
             xval.close(context);
         }

@@ -1,8 +1,8 @@
 //! A T5 with a regression head (`T5ForSequenceClassification` with one label): one number a prompt and no text.
 //!
 //! The decoder is fed the prompt itself, shifted by one; the head reads its hidden state at the prompt's last end of
-//! sequence. All of it happens when a prompt is opened. Where the model was trained on signed logarithms of the
-//! targets, sign(y) ln(|y| + 1), predictions are turned back.
+//! sequence. All of this is computed when a prompt is opened. Where the model was trained on signed logarithms of the
+//! targets, sign(y) ln(|y| + 1), predictions are converted back.
 
 use std::collections::HashMap;
 
@@ -14,56 +14,51 @@ use ntl_core::engine::{
 
 use super::layers::Loader;
 use super::model::TokenizerFacts;
-use super::stacks::{Stacks, compute, load_embeddings};
-use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
-use crate::ops::{Placement, Weight};
+use super::stacks::{Stacks, load_embeddings};
+use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
+use crate::ops::{Linear, ModelResult, Placement, Weight, compute_error};
 
 /// A T5 that answers with numbers.
 pub struct RegressionHead {
     info: ModelInfo,
     stacks: Stacks,
-    /// `[d_model, d_model]` and `[1, d_model]`, each with its bias.
-    head: [(Weight, Tensor); 2],
+    /// `[d_model, d_model]` and `[1, d_model]`, with a tanh between them.
+    head: [Linear; 2],
     log_scale: bool,
     values: HashMap<ContextId, f32>,
 }
 
 impl RegressionHead {
-    /// Loads the weights of a checkpoint. `log_scale`: whether it was trained on logarithms.
-    ///
-    /// # Errors
-    /// When configuration or weights are missing or do not fit each other.
+    /// `log_scale`: whether the model was trained on logarithms.
     pub fn load(
         files: &CheckpointFiles,
         facts: TokenizerFacts,
         log_scale: bool,
         place: &Placement,
-    ) -> std::result::Result<Self, LoadError> {
+    ) -> LoadResult<Self> {
         let config = facts.config(files)?;
         let weights = Weights::open(files)?;
         let whole = Loader { weights: &weights, config: &config, place, prefix: "" };
         let loader = Loader { prefix: "transformer.", ..whole };
-        let stacks = Stacks::load(&loader, loader.packed(load_embeddings(&loader)?)?)?;
+        let stacks = Stacks::load(&loader, Weight::new(load_embeddings(&loader)?, place)?)?;
         let d_model = config.d_model;
         let exact_place = place.exact();
         let exact = Loader { place: &exact_place, ..whole };
-        let layer = |name: &str, outputs| -> std::result::Result<_, LoadError> {
-            let weight = exact.weight(&format!("classification_head.{name}.weight"), [outputs, d_model])?;
-            Ok((weight, exact.tensor(&format!("classification_head.{name}.bias"), &[outputs])?))
-        };
-        let head = [layer("dense", d_model)?, layer("out_proj", 1)?];
+        let head = [
+            exact.biased("classification_head.dense", [d_model, d_model])?,
+            exact.biased("classification_head.out_proj", [1, d_model])?,
+        ];
         let info = facts.info(ModelKind::T5RegressionHead, &config, place, weights.parameters());
         Ok(Self { info, stacks, head, log_scale, values: HashMap::new() })
     }
 
-    /// The value of each prompt.
     fn predict(
         &mut self,
         requests: &[ContextRequest<'_>],
-        contexts: &[ContextId],
-    ) -> std::result::Result<Vec<f32>, ModelError> {
+        opened: &[OpenedContext],
+    ) -> ModelResult<Vec<f32>> {
         let (mut rows, mut read) = (Vec::new(), Vec::new());
-        for (request, &context) in requests.iter().zip(contexts) {
+        for (request, opened) in requests.iter().zip(opened) {
             let prompt = request.prompt;
             let ends = prompt.ids().rposition(|id| self.info.eos_ids.contains(&id));
             read.push((rows.len() + ends.unwrap_or(prompt.len().saturating_sub(1))) as u32);
@@ -71,21 +66,20 @@ impl RegressionHead {
             let shifted = std::iter::once(start).chain(prompt.ids()).take(prompt.len());
             rows.extend((0u32..).zip(shifted).map(|(depth, token)| {
                 let path = PathRow::new(depth.checked_sub(1).map(NodeId), token);
-                Row { context, path }
+                Row { context: opened.context, path }
             }));
         }
-        let groups = self.stacks.grow(&rows)?;
+        let groups = self.stacks.kv_cache.append_rows(&rows)?;
         let x = self.stacks.embed(rows.iter().map(|row| row.path.token.id))?;
         let hidden = self.stacks.decode(x, &groups)?;
-        self.values_at(&hidden, read).map_err(compute)
+        self.values_at(&hidden, read).map_err(compute_error)
     }
 
     fn values_at(&self, hidden: &Tensor, read: Vec<u32>) -> Result<Vec<f32>> {
-        let [(dense, dense_bias), (out, out_bias)] = &self.head;
+        let [dense, out] = &self.head;
         let count = read.len();
         let read = hidden.index_select(&Tensor::from_vec(read, count, hidden.device())?, 0)?;
-        let wide = dense.forward(&read)?.broadcast_add(dense_bias)?.tanh()?;
-        let values = out.forward(&wide)?.broadcast_add(out_bias)?.flatten_all()?;
+        let values = out.forward(&dense.forward(&read)?.tanh()?)?.flatten_all()?;
         let values: Vec<f32> = values.to_dtype(DType::F32)?.to_vec1()?;
         Ok(if self.log_scale { values.into_iter().map(unlogged).collect() } else { values })
     }
@@ -101,28 +95,21 @@ impl BatchModel for RegressionHead {
         &self.info
     }
 
-    fn open(
-        &mut self,
-        requests: &[ContextRequest<'_>],
-    ) -> std::result::Result<Vec<OpenedContext>, ModelError> {
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<OpenedContext>> {
         let encoded = self.stacks.encode(self.stacks.embed_prompts(requests)?, requests)?;
-        let contexts = self.stacks.open(&encoded)?;
-        let values = self.predict(requests, &contexts);
-        // Nothing but the value is needed any more.
-        contexts.iter().for_each(|&context| self.stacks.close(context));
-        self.values.extend(contexts.iter().copied().zip(values?));
-        let first_token = self.stacks.config.decoder_start_token_id;
-        Ok(contexts
-            .into_iter()
-            .map(|context| OpenedContext { context, first_token, cached_tokens: 0 })
-            .collect())
+        let opened = self.stacks.open(&encoded)?;
+        let values = self.predict(requests, &opened);
+        // Only the value is needed from here on.
+        opened.iter().for_each(|opened| self.stacks.kv_cache.close(opened.context));
+        self.values.extend(opened.iter().map(|opened| opened.context).zip(values?));
+        Ok(opened)
     }
 
     /// No token has a logit of its own: one column of zeros, and the value of the prompt at every row.
-    fn step(&mut self, rows: &[Row]) -> std::result::Result<Logits, ModelError> {
+    fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
         let value =
             |row: &Row| self.values.get(&row.context).copied().ok_or(ModelError::UnknownContext(row.context));
-        let values = rows.iter().map(value).collect::<std::result::Result<Vec<f32>, ModelError>>()?;
+        let values = rows.iter().map(value).collect::<ModelResult<Vec<f32>>>()?;
         Ok(Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)?)
     }
 

@@ -1,48 +1,42 @@
-//! Both stacks of a T5 with its open contexts: what all kinds of T5 have in common.
+//! Both stacks of a T5 with its open contexts, from prompts and rows to hidden states, for all kinds of T5.
 //!
-//! In: prompts and rows. Out: hidden states. Not here: what is made of these (`model`, `regression`), and how numbers
-//! get into embeddings (`xval`).
-
-use std::collections::HashMap;
+//! Not here: heads (`model`, `regression`), and numbers in embeddings (`xval`).
 
 use candle_core::{DType, Result, Tensor};
-use ntl_core::engine::{CacheCost, ContextId, ContextRequest, ModelError, Row};
+use ntl_core::engine::{CacheCost, ContextRequest, ModelError, OpenedContext};
 use rayon::prelude::*;
 
 use super::T5Config;
-use super::context::Context;
-use super::decoder::Decoder;
+use super::decoder::{Decoder, PromptKv};
 use super::encoder::Encoder;
 use super::layers::Loader;
-use crate::checkpoint::LoadError;
-use crate::nodes::{Group, NodeShape, NodeStore, grow};
-use crate::ops::Weight;
+use crate::checkpoint::LoadResult;
+use crate::kv_cache::{KvCache, NodeShape, RowGroup};
+use crate::ops::{ModelResult, Weight, compute_error};
 
-/// Tokens of the prompts that go through the encoder together, but for a longer prompt.
+/// Tokens that are encoded together; a longer prompt goes alone.
 const TOKENS_AT_ONCE: usize = 256;
 
 /// Embeddings, encoder, decoder and contexts.
 pub(super) struct Stacks {
     pub(super) config: T5Config,
-    /// What tokens become at the bottom of both stacks, `[vocab, d_model]`.
+    /// `[vocab, d_model]`.
     embeddings: Weight,
     encoder: Encoder,
     decoder: Decoder,
-    node: NodeShape,
-    contexts: HashMap<ContextId, Context>,
-    opened: u64,
+    pub(super) kv_cache: KvCache<PromptKv>,
 }
 
-/// Prompts through the encoder.
+/// Encoder output.
 pub(super) struct Encoded {
-    /// All of them, one behind the other, `[T, d_model]`.
+    /// All prompts, one behind the other, `[T, d_model]`.
     pub(super) packed: Tensor,
     /// Tokens of each.
     pub(super) lengths: Vec<usize>,
 }
 
 impl Stacks {
-    pub(super) fn load(loader: &Loader<'_>, embeddings: Weight) -> std::result::Result<Self, LoadError> {
+    pub(super) fn load(loader: &Loader<'_>, embeddings: Weight) -> LoadResult<Self> {
         let (encoder, decoder) = (Encoder::load(loader)?, Decoder::load(loader)?);
         let config = loader.config.clone();
         let node = NodeShape {
@@ -51,39 +45,32 @@ impl Stacks {
             dtype: loader.place.dtype,
             device: loader.place.device.clone(),
         };
-        Ok(Self { config, embeddings, encoder, decoder, node, contexts: HashMap::new(), opened: 0 })
+        Ok(Self { config, embeddings, encoder, decoder, kv_cache: KvCache::new(node) })
     }
 
-    /// f32 `[n, d_model]`, as the sums of all layers are.
-    pub(super) fn embed(&self, tokens: impl Iterator<Item = u32>) -> std::result::Result<Tensor, ModelError> {
+    /// f32 `[n, d_model]`.
+    pub(super) fn embed(&self, tokens: impl Iterator<Item = u32>) -> ModelResult<Tensor> {
         let (tokens, vocab): (Vec<u32>, _) = (tokens.collect(), self.config.vocab_size);
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
             return Err(ModelError::TokenOutOfRange { id, vocab });
         }
-        self.embeddings.rows(&tokens).and_then(|x| x.to_dtype(DType::F32)).map_err(compute)
+        self.embeddings.rows(&tokens).and_then(|x| x.to_dtype(DType::F32)).map_err(compute_error)
     }
 
     /// Embeddings of all prompts, one behind the other, `[T, d_model]`.
-    pub(super) fn embed_prompts(
-        &self,
-        requests: &[ContextRequest<'_>],
-    ) -> std::result::Result<Tensor, ModelError> {
+    pub(super) fn embed_prompts(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Tensor> {
         self.embed(requests.iter().flat_map(|request| request.prompt.ids()))
     }
 
     /// Encoder output for embedded prompts.
-    pub(super) fn encode(
-        &self,
-        x: Tensor,
-        requests: &[ContextRequest<'_>],
-    ) -> std::result::Result<Encoded, ModelError> {
+    pub(super) fn encode(&self, x: Tensor, requests: &[ContextRequest<'_>]) -> ModelResult<Encoded> {
         let lengths: Vec<usize> = requests.iter().map(|request| request.prompt.len()).collect();
-        let packed = self.encode_some(&x, &lengths).map_err(compute)?;
+        let packed = self.encode_some(&x, &lengths).map_err(compute_error)?;
         Ok(Encoded { packed, lengths })
     }
 
-    /// A few prompts at a time: what is computed of many tokens at once leaves the caches before it is used. And each few
-    /// on a thread of their own as far as there are threads: then all that is done between products is shared out, too.
+    /// Encodes a few prompts at a time, so that intermediate results stay in the caches, and on the CPU one such batch per
+    /// thread, so that the work between products is parallel, too.
     fn encode_some(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
         let (mut some, mut from, mut left) = (Vec::new(), 0, lengths);
         while !left.is_empty() {
@@ -106,38 +93,27 @@ impl Stacks {
         Tensor::cat(&parts, 0)
     }
 
-    /// Opens one context a prompt.
-    pub(super) fn open(&mut self, encoded: &Encoded) -> std::result::Result<Vec<ContextId>, ModelError> {
-        let contexts = self.decoder.contexts(&encoded.packed, &encoded.lengths).map_err(compute)?;
-        let open = |(cross, &prompt_len)| {
-            self.opened += 1;
-            let context = ContextId(self.opened);
-            let nodes = NodeStore::default();
-            self.contexts.insert(context, Context { cross, prompt_len, nodes });
-            context
+    /// Opens one context for each prompt.
+    pub(super) fn open(&mut self, encoded: &Encoded) -> ModelResult<Vec<OpenedContext>> {
+        let prompts = self.decoder.prompts(&encoded.packed, &encoded.lengths).map_err(compute_error)?;
+        let first_token = self.config.decoder_start_token_id;
+        let open = |prompt| {
+            let context = self.kv_cache.open(prompt);
+            OpenedContext { context, first_token, cached_tokens: 0 }
         };
-        Ok(contexts.into_iter().zip(&encoded.lengths).map(open).collect())
+        Ok(prompts.into_iter().map(open).collect())
     }
 
     /// Keys and values of every decoder layer; nodes have room for up to twice their number.
     pub(super) fn cache_cost(&self) -> CacheCost {
-        let layer = 2 * self.config.inner() * self.node.dtype.size_in_bytes();
+        let layer = 2 * self.config.inner() * self.kv_cache.shape().dtype.size_in_bytes();
         let prompt_token = (layer * self.config.num_decoder_layers) as u64;
         CacheCost { prompt_token, node: 2 * prompt_token }
     }
 
-    pub(super) fn close(&mut self, context: ContextId) {
-        self.contexts.remove(&context);
-    }
-
-    /// Turns rows into nodes of their contexts, in order.
-    pub(super) fn grow(&mut self, rows: &[Row]) -> std::result::Result<Vec<Group>, ModelError> {
-        grow(&mut self.contexts, rows, &self.node)
-    }
-
-    /// Hidden states `[R, d_model]` of embedded rows that have become nodes.
-    pub(super) fn decode(&self, x: Tensor, groups: &[Group]) -> std::result::Result<Tensor, ModelError> {
-        self.decoder.forward(x, groups, &self.contexts).map_err(compute)
+    /// Hidden states `[R, d_model]` of embedded rows that have been appended.
+    pub(super) fn decode(&self, x: Tensor, groups: &[RowGroup]) -> ModelResult<Tensor> {
+        self.decoder.forward(x, groups, &self.kv_cache).map_err(compute_error)
     }
 }
 
@@ -154,13 +130,9 @@ impl Encoded {
     }
 }
 
-/// The token table under whichever of its names the file kept.
-pub(super) fn load_embeddings(loader: &Loader<'_>) -> std::result::Result<Tensor, LoadError> {
+/// The token table, which files keep under different names.
+pub(super) fn load_embeddings(loader: &Loader<'_>) -> LoadResult<Tensor> {
     let names = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"];
     let name = names.into_iter().find(|name| loader.has(name)).unwrap_or(names[0]);
     loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])
-}
-
-pub(super) fn compute(error: candle_core::Error) -> ModelError {
-    ModelError::Compute(Box::new(error))
 }

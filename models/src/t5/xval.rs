@@ -12,23 +12,22 @@ use ntl_core::engine::{ContextId, ContextRequest, ModelError, Row, Token};
 
 use super::head::WIDE;
 use super::layers::Loader;
-use super::stacks::compute;
-use crate::checkpoint::LoadError;
-use crate::nodes::Group;
-use crate::ops::Weight;
+use crate::checkpoint::LoadResult;
+use crate::kv_cache::RowGroup;
+use crate::ops::{Linear, ModelResult, compute_error};
 
 /// How many positions the original learns.
 pub(super) const POSITIONS: usize = 512;
 
-/// The number that is scaled to 10.
+/// The number that scales to 10.
 const V_MAX: f32 = 3e9;
 
 /// How numbers become factors of embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberScaling {
-    /// The token whose embedding they multiply.
+    /// The token whose embedding is multiplied.
     pub number_id: u32,
-    /// Logarithmic, or as they are and one.
+    /// Logarithmic, or `number + 1`.
     pub log_scale: bool,
 }
 
@@ -37,20 +36,20 @@ pub(super) struct Xval {
     scaling: NumberScaling,
     encoder_positions: Tensor,
     decoder_positions: Tensor,
-    /// `[WIDE, d_model]` and `[1, WIDE]`, each with its bias.
-    number_head: [(Weight, Tensor); 2],
-    contexts: HashMap<ContextId, Told>,
+    /// `[WIDE, d_model]` and `[1, WIDE]`, with a GELU between them.
+    number_head: [Linear; 2],
+    contexts: HashMap<ContextId, PredictedNumbers>,
 }
 
-/// What the number head said in one context.
-struct Told {
+/// What the number head predicted in one context.
+struct PredictedNumbers {
     paper_decoding: bool,
-    /// At each node.
+    /// One for each node.
     numbers: Vec<f32>,
 }
 
 impl Xval {
-    pub(super) fn load(loader: &Loader<'_>, scaling: NumberScaling) -> std::result::Result<Self, LoadError> {
+    pub(super) fn load(loader: &Loader<'_>, scaling: NumberScaling) -> LoadResult<Self> {
         let d_model = loader.config.d_model;
         let place = loader.place.exact();
         let exact = Loader { place: &place, ..*loader };
@@ -59,22 +58,15 @@ impl Xval {
             encoder_positions: loader.tensor("encoder_position_embed.weight", &[POSITIONS, d_model])?,
             decoder_positions: loader.tensor("decoder_position_embed.weight", &[POSITIONS, d_model])?,
             number_head: [
-                (
-                    exact.weight("num_head.0.weight", [WIDE, d_model])?,
-                    exact.tensor("num_head.0.bias", &[WIDE])?,
-                ),
-                (exact.weight("num_head.2.weight", [1, WIDE])?, exact.tensor("num_head.2.bias", &[1])?),
+                exact.biased("num_head.0", [WIDE, d_model])?,
+                exact.biased("num_head.2", [1, WIDE])?,
             ],
             contexts: HashMap::new(),
         })
     }
 
-    /// Numbers and positions put into the embeddings `[T, d_model]` of prompts.
-    pub(super) fn embed_prompts(
-        &self,
-        x: &Tensor,
-        requests: &[ContextRequest<'_>],
-    ) -> std::result::Result<Tensor, ModelError> {
+    /// Puts numbers and positions into the embeddings `[T, d_model]` of prompts.
+    pub(super) fn embed_prompts(&self, x: &Tensor, requests: &[ContextRequest<'_>]) -> ModelResult<Tensor> {
         let (mut factors, mut positions) = (Vec::new(), Vec::new());
         for request in requests {
             for (position, &token) in (0u32..).zip(&request.prompt.tokens) {
@@ -82,24 +74,18 @@ impl Xval {
                 positions.push(position);
             }
         }
-        combined(x, factors, &self.encoder_positions, positions).map_err(compute)
+        combined(x, factors, &self.encoder_positions, positions).map_err(compute_error)
     }
 
-    /// Numbers and positions put into the embeddings `[R, d_model]` of rows. All positions beyond the learned ones are
-    /// the last of them.
-    pub(super) fn embed_rows(
-        &self,
-        x: &Tensor,
-        rows: &[Row],
-        groups: &[Group],
-    ) -> std::result::Result<Tensor, ModelError> {
+    /// Puts numbers and positions into the embeddings `[R, d_model]` of rows. A position beyond the learned ones becomes the
+    /// last of them.
+    pub(super) fn embed_rows(&self, x: &Tensor, rows: &[Row], groups: &[RowGroup]) -> ModelResult<Tensor> {
         let (mut factors, mut positions) = (Vec::new(), Vec::new());
         for group in groups {
-            let told = self.contexts.get(&group.context);
-            let told = told.ok_or(ModelError::UnknownContext(group.context))?;
+            let context = &self.contexts[&group.context];
             for (row, path) in rows[group.first_row..].iter().zip(&group.paths) {
-                let predicted = || told.numbers.get(row.path.parent?.index()).copied();
-                let (value, position) = if told.paper_decoding {
+                let predicted = || context.numbers.get(row.path.parent?.index()).copied();
+                let (value, position) = if context.paper_decoding {
                     (Some(1.0), 0)
                 } else {
                     (row.path.token.value.or_else(predicted), path.len() - 1)
@@ -109,11 +95,11 @@ impl Xval {
                 positions.push(position.min(POSITIONS - 1) as u32);
             }
         }
-        combined(x, factors, &self.decoder_positions, positions).map_err(compute)
+        combined(x, factors, &self.decoder_positions, positions).map_err(compute_error)
     }
 
     /// What a token's embedding is multiplied with.
-    fn factor(&self, token: Token) -> std::result::Result<f32, ModelError> {
+    fn factor(&self, token: Token) -> ModelResult<f32> {
         if token.id != self.scaling.number_id {
             return Ok(1.0);
         }
@@ -121,31 +107,25 @@ impl Xval {
         Ok(self.scaling.factor(value))
     }
 
-    /// What the number head says at hidden states `[R, d_model]` as the output layer sees them. Remembered for rows
-    /// that will follow.
-    pub(super) fn predict(
-        &mut self,
-        scaled: &Tensor,
-        groups: &[Group],
-    ) -> std::result::Result<Vec<f32>, ModelError> {
-        let [(inner, inner_bias), (outer, outer_bias)] = &self.number_head;
+    /// What the number head predicts from scaled hidden states `[R, d_model]`; kept for the rows that will follow.
+    pub(super) fn predict(&mut self, scaled: &Tensor, groups: &[RowGroup]) -> ModelResult<Vec<f32>> {
+        let [inner, outer] = &self.number_head;
         let predicted = || -> Result<Vec<f32>> {
-            let wide = inner.forward(scaled)?.broadcast_add(inner_bias)?.gelu_erf()?;
-            let predicted = outer.forward(&wide)?.broadcast_add(outer_bias)?.flatten_all()?;
+            let predicted = outer.forward(&inner.forward(scaled)?.gelu_erf()?)?.flatten_all()?;
             predicted.to_dtype(DType::F32)?.to_vec1()
         };
-        let predicted = predicted().map_err(compute)?;
+        let predicted = predicted().map_err(compute_error)?;
         for group in groups {
-            if let Some(told) = self.contexts.get_mut(&group.context) {
-                told.numbers.extend(&predicted[group.first_row..][..group.paths.len()]);
-            }
+            let context =
+                self.contexts.get_mut(&group.context).ok_or(ModelError::UnknownContext(group.context))?;
+            context.numbers.extend(&predicted[group.first_row..][..group.paths.len()]);
         }
         Ok(predicted)
     }
 
     pub(super) fn open(&mut self, context: ContextId, paper_decoding: bool) {
-        let told = Told { paper_decoding, numbers: Vec::new() };
-        self.contexts.insert(context, told);
+        let predicted = PredictedNumbers { paper_decoding, numbers: Vec::new() };
+        self.contexts.insert(context, predicted);
     }
 
     pub(super) fn close(&mut self, context: ContextId) {

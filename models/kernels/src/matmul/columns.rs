@@ -1,4 +1,4 @@
-//! Outputs of a product while they lie panel by panel, and their way back into rows.
+//! Outputs of a product, computed panel by panel and then copied to rows.
 
 use std::cell::Cell;
 
@@ -10,10 +10,10 @@ pub(super) const SERIAL_MAX: usize = 1 << 18;
 /// Below this many outputs a second thread costs more to copy them than it saves.
 const COPY_MAX: usize = 1 << 20;
 
-/// Outputs of all rows, panel by panel: `[M, width]` each.
+/// Outputs of all rows, `[M, width]` for each panel.
 pub(super) struct Columns {
     values: Vec<f32>,
-    /// How many of `values` are outputs; what is behind them is left from earlier.
+    /// Outputs in `values`; elements behind them are from earlier products.
     len: usize,
     m: usize,
     /// Outputs of every panel but the last, which may be narrower.
@@ -30,7 +30,7 @@ pub(super) struct ColumnsShape {
 }
 
 thread_local! {
-    /// Memory for [`Columns`], which are many and short-lived.
+    /// The allocation of the last [`Columns`], which the next product reuses.
     static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
@@ -67,7 +67,7 @@ impl Columns {
         parts
     }
 
-    /// `count` outputs of every row from `from` on.
+    /// `[M, count]`, the outputs from `from` on.
     fn part(&self, from: usize, count: usize) -> Vec<f32> {
         if self.m == 1 {
             return self.values[from..from + count].to_vec();

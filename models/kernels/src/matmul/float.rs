@@ -3,11 +3,10 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-/// An element type of weights.
 pub(super) trait Float: Pod + Send + Sync {
     fn to_f32(self) -> f32;
 
-    /// The same numbers as f32, where they lie or in `scratch`.
+    /// The values as f32: themselves, or converted into `scratch`.
     #[inline(always)]
     fn widen<'a>(values: &'a [Self], scratch: &'a mut [f32]) -> &'a [f32] {
         let scratch = &mut scratch[..values.len()];

@@ -1,31 +1,30 @@
-//! Panels of a weight: a few vectors of outputs side by side, input after input.
+//! Packed panels of a weight: a few vectors of outputs side by side, input after input.
 
 use bytemuck::{Pod, Zeroable};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-/// Vectors of outputs in a panel; the last panel has as many as are left.
+/// Vectors of outputs in a panel; the last panel has the rest.
 pub(super) const VECTORS: usize = 4;
 
 /// Rows of `x` whose sums fit 32 registers beside a panel.
 const ROWS_MAX: usize = 6;
 
-/// What is read in one go, so that vectors never straddle lines of the cache.
 #[derive(Debug, Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
-/// Numbers that begin at the beginning of a cache line.
+/// A vector that begins at a cache line, so that SIMD loads never straddle two.
 #[derive(Debug)]
 pub(super) struct Aligned<T> {
-    lines: Vec<Line>,
+    lines: Vec<CacheLine>,
     len: usize,
     of: std::marker::PhantomData<T>,
 }
 
 impl<T: Pod> Aligned<T> {
     pub(super) fn zeros(len: usize) -> Self {
-        let lines = vec![Line([0; 64]); (len * size_of::<T>()).div_ceil(64)];
+        let lines = vec![CacheLine([0; 64]); (len * size_of::<T>()).div_ceil(64)];
         Self { lines, len, of: std::marker::PhantomData }
     }
 
@@ -38,10 +37,12 @@ impl<T: Pod> Aligned<T> {
     }
 }
 
-/// How many f32 a vector of this processor has, and how many rows of `x` fit its registers beside a panel.
+/// The SIMD registers of this processor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Registers {
+    /// f32 lanes of one register.
     pub(super) lanes: usize,
+    /// Rows of `x` whose sums fit beside a panel.
     pub(super) rows: usize,
 }
 
@@ -96,7 +97,7 @@ impl<T: Pod + Send + Sync> Panels<T> {
         VECTORS * self.lanes
     }
 
-    /// Outputs of all panels, those that fill the last vector included.
+    /// Outputs of all panels, with the zeros that fill the last vector.
     pub(super) fn padded(&self) -> usize {
         self.n.next_multiple_of(self.lanes)
     }

@@ -14,9 +14,9 @@ pub(super) const GROUP: usize = 32;
 pub(super) const WIDTH: usize = 16;
 /// Inputs that one instruction multiplies and adds up.
 pub(super) const QUAD: usize = 4;
-/// Bytes of a group of all outputs of a panel.
+/// Bytes of one group for all outputs of a panel.
 pub(super) const GROUP_BYTES: usize = GROUP * WIDTH;
-/// What is added to integers so that they are never negative.
+/// Added to the integers, which makes them unsigned.
 pub(super) const OFFSET: i32 = 128;
 /// The largest integer.
 pub(super) const MAX: f32 = 127.0;
@@ -32,7 +32,6 @@ pub(super) struct Quantized {
     scales: Aligned<f16>,
 }
 
-/// One panel of a [`Quantized`].
 #[derive(Clone, Copy)]
 pub(super) struct Panel<'a> {
     pub(super) values: &'a [u8],
@@ -94,7 +93,7 @@ fn pack_panel(rows: &[f32], k: usize, bytes: &mut [u8], scales: &mut [f16]) {
             scales[column] = scale;
             let inverse = if scale.to_f32() > 0.0 { scale.to_f32().recip() } else { 0.0 };
             for (at, value) in values.iter().enumerate() {
-                // Scales too small for 16 bits are far off.
+                // A scale below the 16-bit range is far off, so the quotient may exceed MAX.
                 let integer = nearest((value * inverse).clamp(-MAX, MAX));
                 let place = (at / QUAD * WIDTH + column) * QUAD + at % QUAD;
                 bytes[place] = (i32::from(integer) + OFFSET) as u8;
@@ -103,14 +102,14 @@ fn pack_panel(rows: &[f32], k: usize, bytes: &mut [u8], scales: &mut [f16]) {
     }
 }
 
-/// The greatest absolute value of at most a group.
+/// The greatest absolute value of at most [`GROUP`] elements.
 #[inline(always)]
 pub(super) fn largest(values: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; GROUP];
     for (lane, value) in lanes.iter_mut().zip(values) {
         *lane = value.abs();
     }
-    // By halves: each step compares side by side, and none waits for the one before.
+    // By halves, so that comparisons are vector instructions.
     let mut half = GROUP / 2;
     while half > 0 {
         let (low, high) = lanes.split_at_mut(half);
@@ -122,10 +121,10 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     lanes[0]
 }
 
-/// The nearest integer of a number between -127 and 127.
+/// The nearest integer of a value between -127 and 127.
 #[inline(always)]
 pub(super) fn nearest(value: f32) -> i8 {
-    // With this added, the integer is what the lowest bits hold.
+    // The sum holds the integer in its lowest bits.
     (value + 12_582_912.0).to_bits() as i8
 }
 

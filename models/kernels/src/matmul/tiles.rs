@@ -1,4 +1,4 @@
-//! Rows of `x` in tiles of a few, the numbers of one input side by side.
+//! Rows of `x` in tiles of a few rows, the elements of one input side by side.
 
 use rayon::prelude::*;
 
@@ -8,7 +8,7 @@ use super::panels::Aligned;
 /// Below this many elements a second thread costs more to lay out rows of `x` than it saves.
 pub(super) const LAYOUT_MAX: usize = SERIAL_MAX / 16;
 
-/// Sizes of the tiles that so many rows are cut into: as few as possible, and as equal as possible.
+/// Sizes of the tiles of `rows` rows: as few tiles as possible, as equal as possible.
 pub(super) fn tile_sizes(rows: usize, rows_max: usize) -> impl Iterator<Item = usize> {
     let count = rows.div_ceil(rows_max);
     (0..count).map(move |tile| (rows * (tile + 1)) / count - (rows * tile) / count)

@@ -17,7 +17,7 @@ use super::columns::Columns;
 use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
 use super::tiles::{LAYOUT_MAX, tile_sizes};
 
-/// Rows of a tile: their sums, as integers and as f32, fill the registers.
+/// Rows of a tile, whose sums as integers and as f32 fill the registers.
 const ROWS_MAX: usize = 12;
 
 /// Proof that this processor has the instructions.
@@ -32,7 +32,7 @@ impl Vnni {
         found.then_some(Self(()))
     }
 
-    /// `[M, N]` from `x` `[M, K]`, none of them empty.
+    /// `[M, N]` from `x` `[M, K]`; neither is empty.
     pub(super) fn product(self, weight: &Quantized, x: &[f32]) -> Columns {
         let tiles = Tile::all(x, weight.k);
         weight.by_panel(x.len() / weight.k, |panel, mut out| {
@@ -71,9 +71,9 @@ struct Tile {
     rows: usize,
     /// `[K / QUAD, rows]`: `QUAD` integers each.
     quads: Vec<i32>,
-    /// `[K / GROUP, rows]`: what the integers are to be multiplied with.
+    /// `[K / GROUP, rows]`.
     scales: Vec<f32>,
-    /// `[K / GROUP, rows]`: what the offset of the weights adds, negated.
+    /// `[K / GROUP, rows]`: what [`OFFSET`] adds to the sums, negated.
     starts: Vec<i32>,
 }
 
@@ -128,14 +128,14 @@ impl WithSimd for Round<'_> {
     }
 }
 
-/// The last numbers of a row as a whole group.
+/// The last inputs of a row, filled with zeros to a whole group.
 fn padded(values: &[f32]) -> [f32; GROUP] {
     let mut padded = [0.0; GROUP];
     padded[..values.len()].copy_from_slice(values);
     padded
 }
 
-/// The nearest integers of a group, and what to multiply them with.
+/// The nearest integers of a group, and their scale.
 #[inline(always)]
 fn round(values: &[f32; GROUP]) -> ([i8; GROUP], f32) {
     let largest = largest(values);

@@ -8,8 +8,8 @@ use super::panels::{Panels, Registers, VECTORS};
 use super::quantized::{GROUP, GROUP_BYTES, Panel, Quantized, WIDTH, widen};
 use super::tiles::Tiles;
 
-/// Inputs that are added up before their sum goes to that of the others: rounding errors of long sums stay small, and
-/// a block of a panel stays in the nearer caches for all rows.
+/// Inputs that are added up before their sum is added to the output: rounding errors of long sums stay small, and a block
+/// of a panel stays in the nearer caches for all rows.
 const BLOCK: usize = 128;
 
 /// `[M, N]` from panels of `[N, K]` and `x` `[M, K]`; neither is empty.
@@ -95,7 +95,7 @@ impl WithSimd for QuantizedPanel<'_> {
     }
 }
 
-/// Adds the products of one block of inputs, those from `from` on, to `out` `[M, width]`, which the first block begins.
+/// Adds the products of one block of inputs, from `from` on, to `out` `[M, width]`; the first block overwrites it.
 #[inline(always)]
 fn accumulate<S: Simd, const V: usize>(simd: S, x: &Tiles, from: usize, weights: &[f32], out: &mut [f32]) {
     let width = V * S::F32_LANES;

@@ -1,8 +1,8 @@
-//! Attention in candle's operations, for devices: rows by context, many contexts in one product.
+//! Attention in candle's operations, for devices: many contexts in one product.
 //!
-//! The rows of a context share its keys, and a mask says what each row sees of them: prefixes, chains and trees alike.
-//! Contexts of about one size make up a batch, whose shorter ones are padded. So a step takes a fixed number of
-//! kernels, and one copy for each piece of the cache; nothing is launched row by row.
+//! The rows of a context share its keys, and a mask says which of them each row sees: prefixes, chains and trees alike.
+//! Contexts of similar sizes form a batch, in which the shorter ones are padded. A step launches a fixed number of kernels
+//! for each batch and one copy for each piece of the cache, and nothing row by row.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -14,27 +14,25 @@ use ntl_kernels::Heads;
 use super::rows::{AttentionRow, KeyValues, RelativeBias};
 use crate::ops::tensors::matmul;
 
-/// Rows of a context that are batched as one: longer prompts are cut, so that scores stay within memory.
+/// Rows of a context in one batch; longer prompts are split, which bounds the memory of scores.
 const ROWS_MAX: usize = 512;
 
-/// Pairs of row and key in a batch, for each head; a single context may have more.
+/// Pairs of row and key in a batch, for each head; a batch of one context may have more.
 const PAIRS_MAX: usize = 1 << 22;
 
-/// What one step's attention needs beside queries, keys and values. It is the same in every layer, and so it is made
-/// and taken to the device once.
+/// Indices and masks of one step's attention, which are the same in every layer and therefore made once.
 ///
-/// Serves calls whose rows differ only in the layer that their keys are from, and in how much of them is hidden.
+/// Serves calls whose rows differ only in the layer that their keys are from, and in how many positions are hidden.
 #[derive(Default)]
 pub(crate) struct AttentionPlans {
-    /// By what is hidden from each row.
+    /// By the number of positions that are hidden from each row.
     made: RefCell<Vec<(Vec<usize>, Rc<Plan>)>>,
 }
 
-/// How rows become batches, and batches rows again.
 struct Plan {
     batches: Vec<Batch>,
-    /// Where each row's result stands behind the batches `[R]`, unless it is where the row is.
-    back: Option<Tensor>,
+    /// For each row the place of its result in the output of all batches, `[R]`; none if rows are in that order.
+    row_places: Option<Tensor>,
 }
 
 /// `C` contexts with `M` rows and `N` keys each.
@@ -42,31 +40,30 @@ struct Batch {
     contexts: usize,
     rows: usize,
     keys: usize,
-    /// Which query each of the rows is, `[C * M]`, unless they are all of them in order.
+    /// The query of each row, `[C * M]`; none if they are all queries in order.
     query_ids: Option<Tensor>,
-    /// Which of the lanes `[sum of N * G, D]` the keys are, `[C * G * N]`.
+    /// The places of the keys in all pieces as lanes `[sum of N * G, D]`: `[C * G * N]`.
     key_ids: Tensor,
-    /// What is added to scores, f32 `[C, H or 1, M, N]`: biases, and minus infinity where a row does not look.
-    added: Option<Tensor>,
+    /// Added to scores, f32 `[C, H or 1, M, N]`: biases, and minus infinity for keys that a row does not see.
+    mask: Option<Tensor>,
 }
 
 /// Rows of one context.
 #[derive(Clone, Copy)]
 struct Group<'a> {
-    /// Number of the first one.
     first: usize,
     rows: &'a [AttentionRow<'a>],
 }
 
-/// Everything that some rows have keys in: each once, in the order of the rows.
+/// The distinct tensors that hold the keys of some rows, in the order of the rows.
 #[derive(Default)]
 struct Pieces<'a> {
-    /// With the number of its first positions that are used at all.
+    /// Each with the number of its first positions that are used.
     list: Vec<(&'a KeyValues, usize)>,
     index: HashMap<*const KeyValues, usize>,
 }
 
-/// Softmax attention; what [`super::attend`] says of its arguments and result.
+/// See [`super::attend`].
 pub(super) fn attend(
     q: &Tensor,
     rows: &[AttentionRow<'_>],
@@ -81,7 +78,7 @@ pub(super) fn attend(
     let batch = |batch: &Batch| batch.attend(q, &keys, &values, heads);
     let parts = plan.batches.iter().map(batch).collect::<Result<Vec<_>>>()?;
     let all = if let [only] = &parts[..] { only.clone() } else { Tensor::cat(&parts, 0)? };
-    plan.back.as_ref().map_or(Ok(all.clone()), |back| all.index_select(back, 0))
+    plan.row_places.as_ref().map_or(Ok(all.clone()), |places| all.index_select(places, 0))
 }
 
 fn groups<'a>(rows: &'a [AttentionRow<'a>]) -> Vec<Group<'a>> {
@@ -107,12 +104,11 @@ impl AttentionPlans {
 }
 
 impl Group<'_> {
-    /// Own positions that any of the rows sees, or that stand before one of those.
+    /// Own positions up to the last one that any of the rows sees.
     fn own_len(&self) -> usize {
         self.rows.iter().map(|row| row.query.visible.end()).max().unwrap_or(0)
     }
 
-    /// Positions before the own ones.
     fn before_len(&self) -> Result<usize> {
         self.rows[0].before.iter().map(|kv| kv.keys.dim(0)).sum()
     }
@@ -121,12 +117,12 @@ impl Group<'_> {
         Ok(self.before_len()? + self.own_len())
     }
 
-    /// For each row and each of `keys` keys what is added to their score, by number: see [`Codes`].
-    fn codes(&self, keys: usize, codes: Codes<'_>) -> Result<Vec<u32>> {
+    /// `[rows, keys]`, see [`MaskCodes`].
+    fn codes(&self, keys: usize, codes: MaskCodes<'_>) -> Result<Vec<u32>> {
         let before = self.before_len()?;
         let mut all = vec![codes.unseen(); self.rows.len() * keys];
         for (row, all) in self.rows.iter().zip(all.chunks_exact_mut(keys.max(1))) {
-            let own = (0..row.query.visible.len()).map(|index| before + row.query.visible.at(index));
+            let own = (0..row.query.visible.count()).map(|index| before + row.query.visible.at(index));
             for (place, key) in (0..before).chain(own).enumerate().skip(row.query.hidden) {
                 all[key] = codes.seen(place, row.query.position);
             }
@@ -135,11 +131,12 @@ impl Group<'_> {
     }
 }
 
-/// Numbers for what is added to a score: rows of the table of biases, or of one that has nothing and minus infinity.
+/// Numbers for what the mask adds to a score: rows of the table of biases or, without biases, 0 for nothing and 1 for minus
+/// infinity.
 #[derive(Clone, Copy)]
-struct Codes<'a>(Option<&'a RelativeBias>);
+struct MaskCodes<'a>(Option<&'a RelativeBias>);
 
-impl Codes<'_> {
+impl MaskCodes<'_> {
     fn seen(self, key: usize, query: usize) -> u32 {
         self.0.map_or(0, |bias| bias.values.index(key, query) as u32)
     }
@@ -149,13 +146,13 @@ impl Codes<'_> {
     }
 
     /// f32 `[C, H or 1, M, N]`; `None` where there is nothing to add.
-    fn added(self, codes: Vec<u32>, shape: [usize; 3], device: &Device) -> Result<Option<Tensor>> {
+    fn mask(self, codes: Vec<u32>, shape: [usize; 3], device: &Device) -> Result<Option<Tensor>> {
         let [contexts, rows, keys] = shape;
         if let Some(bias) = self.0 {
             let codes = Tensor::from_vec(codes, contexts * rows * keys, device)?;
-            let added = bias.table(device)?.index_select(&codes, 0)?;
-            let added = added.reshape((contexts, rows, keys, ()))?.permute((0, 3, 1, 2))?;
-            return added.contiguous().map(Some);
+            let mask = bias.table(device)?.index_select(&codes, 0)?;
+            let mask = mask.reshape((contexts, rows, keys, ()))?.permute((0, 3, 1, 2))?;
+            return mask.contiguous().map(Some);
         }
         if codes.iter().all(|&code| code == 0) {
             return Ok(None);
@@ -193,14 +190,13 @@ impl<'a> Pieces<'a> {
         if let [only] = &used[..] { Ok(only.clone()) } else { Tensor::cat(&used, 0) }
     }
 
-    /// Where the positions of a group stand in all of them.
+    /// The places of a group's positions in all pieces.
     fn positions(&self, group: &Group<'_>) -> Result<Vec<usize>> {
         let mut starts = vec![0];
         for (_, used) in &self.list {
             starts.push(starts[starts.len() - 1] + used);
         }
-        let start =
-            |kv: &KeyValues| self.index.get(&std::ptr::from_ref(kv)).map_or(0, |&index| starts[index]);
+        let start = |kv: &KeyValues| starts[self.index[&std::ptr::from_ref(kv)]];
         let mut positions = Vec::new();
         for kv in group.rows[0].before {
             positions.extend(start(kv)..start(kv) + kv.keys.dim(0)?);
@@ -218,7 +214,7 @@ impl Plan {
         bias: Option<&RelativeBias>,
         device: &Device,
     ) -> Result<Self> {
-        // Those of about one size: padding at most doubles the rows, and the keys.
+        // Padding at most doubles the rows, and the keys.
         let mut sizes: BTreeMap<(usize, usize), Vec<Group<'_>>> = BTreeMap::new();
         for group in groups {
             let size = (group.rows.len().next_power_of_two(), group.len()?.next_power_of_two());
@@ -227,28 +223,29 @@ impl Plan {
         let (mut batches, mut order) = (Vec::new(), Vec::new());
         for ((rows, keys), groups) in &sizes {
             for groups in groups.chunks((PAIRS_MAX / (rows * keys)).max(1)) {
-                batches.push(Batch::new(groups, pieces, heads.keys, (Codes(bias), device), &mut order)?);
+                batches.push(Batch::new(groups, pieces, heads.keys, MaskCodes(bias), device, &mut order)?);
             }
         }
         let count = groups.iter().map(|group| group.rows.len()).sum();
-        let mut back = vec![0; count];
+        let mut places = vec![0; count];
         for (place, row) in order.iter().enumerate().rev() {
-            // A row that fills up its group comes again; the first one counts.
-            back[*row as usize] = place as u32;
+            // A row that pads its group occurs again; its first place counts.
+            places[*row as usize] = place as u32;
         }
-        let in_order = order.len() == count && back.iter().zip(0..).all(|(&place, row)| place == row);
-        let back = if in_order { None } else { Some(Tensor::from_vec(back, count, device)?) };
-        Ok(Self { batches, back })
+        let in_order = order.len() == count && places.iter().zip(0..).all(|(&place, row)| place == row);
+        let row_places = if in_order { None } else { Some(Tensor::from_vec(places, count, device)?) };
+        Ok(Self { batches, row_places })
     }
 }
 
 impl Batch {
-    /// Adds the numbers of its rows to `order`.
+    /// Appends the numbers of its rows to `order`.
     fn new(
         groups: &[Group<'_>],
         pieces: &Pieces<'_>,
         key_heads: usize,
-        (codes, device): (Codes<'_>, &Device),
+        codes: MaskCodes<'_>,
+        device: &Device,
         order: &mut Vec<u32>,
     ) -> Result<Self> {
         let contexts = groups.len();
@@ -277,8 +274,8 @@ impl Batch {
             Tensor::from_vec(ids, count, device)
         };
         let query_ids = if all_in_order { None } else { Some(ids(query_ids)?) };
-        let added = codes.added(all_codes, [contexts, rows, keys], device)?;
-        Ok(Self { contexts, rows, keys, query_ids, key_ids: ids(key_ids)?, added })
+        let mask = codes.mask(all_codes, [contexts, rows, keys], device)?;
+        Ok(Self { contexts, rows, keys, query_ids, key_ids: ids(key_ids)?, mask })
     }
 
     /// `q` `[R, H * D]`, keys and values of all pieces `[sum of N, G * D]`, to `[C * M, H * D]`.
@@ -298,8 +295,8 @@ impl Batch {
         let scores = matmul(&q, &lanes(keys)?.t()?)?.to_dtype(DType::F32)?;
         let scores = (scores * f64::from(heads.scale))?;
         let mut scores = scores.reshape((contexts, heads.queries, rows, self.keys))?;
-        if let Some(added) = &self.added {
-            scores = scores.broadcast_add(added)?;
+        if let Some(mask) = &self.mask {
+            scores = scores.broadcast_add(mask)?;
         }
         let weights = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
         let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?.to_dtype(q.dtype())?;

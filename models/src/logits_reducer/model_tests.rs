@@ -12,7 +12,7 @@ use ntl_core::numbers::{GrammarLimits, Softmax};
 use ntl_core::sampling::{SamplingParams, argmax};
 
 use super::SUMMARY;
-use super::tests::brought;
+use super::tests::copied;
 use crate::causal::{Causal, CausalOptions};
 use crate::checkpoint::{CheckpointFiles, Choices, architecture};
 use crate::ops::{Placement, composed};
@@ -52,7 +52,7 @@ struct Running {
 struct Outcome {
     events: Vec<Vec<Event>>,
     /// Numbers that came to the host.
-    brought: usize,
+    copied: usize,
     /// How many of them there should be for what was wanted.
     wanted: usize,
     /// The same had all rows been whole.
@@ -100,7 +100,7 @@ fn run(loaded: &mut LoadedModel, requests: &[(&str, Request)], vocab: Option<usi
         wanted += rows.iter().map(|row| size(&row.path.logits, vocab)).sum::<usize>();
         whole += rows.len() * vocab;
         whole_rows += rows.iter().filter(|row| row.path.logits == LogitsRequest::All).count();
-        let (count, logits) = brought(|| model.step(&rows).unwrap());
+        let (count, logits) = copied(|| model.step(&rows).unwrap());
         all += count;
         for (request, first_row, rows) in shares {
             let result = StepResult { logits: &logits, first_row, first_node: NodeId(request.nodes) };
@@ -110,7 +110,7 @@ fn run(loaded: &mut LoadedModel, requests: &[(&str, Request)], vocab: Option<usi
     }
     running.iter().for_each(|request| model.close(request.context));
     let events = running.into_iter().map(|request| request.events).collect();
-    Outcome { events, brought: all, wanted, whole, whole_rows }
+    Outcome { events, copied: all, wanted, whole, whole_rows }
 }
 
 fn text(job: TextJob) -> Request {
@@ -162,8 +162,8 @@ fn check(name: &str, files: &CheckpointFiles, requests: &[(&str, Request)]) -> O
         let want = run(&mut loaded, requests, None);
         let got = run(&mut loaded, requests, Some(vocab));
         assert_same(name, &got.events, &want.events);
-        assert_eq!(got.brought, got.wanted, "{name}: numbers that came to the host");
-        assert_eq!(want.brought, got.whole, "{name}: the same steps");
+        assert_eq!(got.copied, got.wanted, "{name}: numbers that came to the host");
+        assert_eq!(want.copied, got.whole, "{name}: the same steps");
         got
     })
 }
@@ -176,9 +176,9 @@ fn greedy_texts_and_numbers_bring_no_row_of_logits_to_the_host() {
         [(QUESTION, text(TextJob::default())), ("What is 3 times 4?", tree()), ("Is 4 even?", tree())];
     let outcome = check("t5", &demo(), &requests);
     assert_eq!(outcome.whole_rows, 0);
-    assert!(outcome.brought < outcome.whole, "{} of {}", outcome.brought, outcome.whole);
+    assert!(outcome.copied < outcome.whole, "{} of {}", outcome.copied, outcome.whole);
     let text = check("t5", &demo(), &requests[..1]);
-    assert_eq!((text.brought, text.whole_rows), (12 * SUMMARY, 0), "five numbers a token");
+    assert_eq!((text.copied, text.whole_rows), (12 * SUMMARY, 0), "five numbers a token");
 }
 
 /// One of each kind of want, and of each way to find numbers.
@@ -198,7 +198,7 @@ fn all_kinds() -> [(&'static str, Request); 7] {
 #[test]
 fn requests_that_want_different_things_share_steps() {
     let outcome = check("t5", &demo(), &all_kinds());
-    assert!(outcome.whole_rows > 0 && outcome.brought < outcome.whole);
+    assert!(outcome.whole_rows > 0 && outcome.copied < outcome.whole);
 }
 
 #[test]

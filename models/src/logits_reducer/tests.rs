@@ -8,19 +8,19 @@ use ntl_core::engine::{ContextId, Logits, LogitsRequest, LogitsRow, LogitsSummar
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 
-use super::Answers;
+use super::LogitsReducer;
 use crate::ops::composed;
 
 thread_local! {
-    /// Logits and what was worked out of them that this thread has brought to the host.
-    pub(super) static BROUGHT: Cell<usize> = const { Cell::new(0) };
+    /// Logits and what was worked out of them that this thread has copied to the host.
+    pub(super) static COPIED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// How many numbers come to the host while something runs, and its result.
-pub(super) fn brought<T>(run: impl FnOnce() -> T) -> (usize, T) {
-    let before = BROUGHT.get();
+pub(super) fn copied<T>(run: impl FnOnce() -> T) -> (usize, T) {
+    let before = COPIED.get();
     let result = run();
-    (BROUGHT.get() - before, result)
+    (COPIED.get() - before, result)
 }
 
 fn row(wanted: LogitsRequest) -> Row {
@@ -36,7 +36,7 @@ fn answered(logits: &[Vec<f32>], wanted: &[LogitsRequest], tokens: usize) -> Log
     let (rows, vocab) = (logits.len(), logits[0].len());
     let tensor = Tensor::from_vec(logits.concat(), (rows, vocab), &Device::Cpu).unwrap();
     let rows: Vec<Row> = wanted.iter().cloned().map(row).collect();
-    composed::during(|| Answers::new(tokens).of_tensor(&tensor, &rows)).unwrap()
+    composed::during(|| LogitsReducer::new(tokens).reduce_tensor(&tensor, &rows)).unwrap()
 }
 
 fn reduced(logits: &Logits, row: usize) -> &LogitsSummary {
@@ -155,8 +155,8 @@ fn rows_of_one_step_may_want_different_things() {
         LogitsRequest::All,
         ids(&[3, 5]),
     ];
-    let (count, answers) = brought(|| answered(&logits, &wanted, 700));
-    assert_eq!(count, 2 * 700 + 5 * super::SUMMARY + 2 * 2 + 5, "no other row is brought");
+    let (count, answers) = copied(|| answered(&logits, &wanted, 700));
+    assert_eq!(count, 2 * 700 + 5 * super::SUMMARY + 2 * 2 + 5, "no other row is copied");
     assert_eq!(answers.rows(), 7);
     for row in [1, 5] {
         assert_eq!(answers.row(row), logits[row], "a whole row is what it was");
@@ -180,7 +180,7 @@ fn rows_of_sixteen_bits_are_worked_out_in_single_precision() {
     let coarse = tensor.to_dtype(DType::BF16).unwrap();
     let rounded: Vec<Vec<f32>> = coarse.to_dtype(DType::F32).unwrap().to_vec2().unwrap();
     let rows = [row(ids(&[1, 9])), row(LogitsRequest::All)];
-    let answers = composed::during(|| Answers::new(700).of_tensor(&coarse, &rows)).unwrap();
+    let answers = composed::during(|| LogitsReducer::new(700).reduce_tensor(&coarse, &rows)).unwrap();
     assert_eq!(answers.row(1), rounded[1]);
     let (got, want) = (Softmax::of(answers.get(0)).unwrap(), Softmax::new(&rounded[0]).unwrap());
     assert!((got.probability(9) - want.probability(9)).abs() <= 2e-6 * want.probability(9));
@@ -190,17 +190,18 @@ fn rows_of_sixteen_bits_are_worked_out_in_single_precision() {
 fn on_the_cpu_rows_are_whole_whatever_they_want() {
     let logits = random(2, 50);
     let tensor = Tensor::from_vec(logits.concat(), (2, 50), &Device::Cpu).unwrap();
-    let answers = Answers::new(50).of_tensor(&tensor, &[row(LogitsRequest::Best), row(ids(&[1]))]).unwrap();
+    let answers =
+        LogitsReducer::new(50).reduce_tensor(&tensor, &[row(LogitsRequest::Best), row(ids(&[1]))]).unwrap();
     assert_eq!([answers.row(0), answers.row(1)], [&logits[0][..], &logits[1]]);
 }
 
 #[test]
 fn lists_of_ids_stay_on_the_device_the_last_used_longest() {
     let tensor = Tensor::zeros((1, 100), DType::F32, &Device::Cpu).unwrap();
-    let mut answers = Answers::new(100);
+    let mut reducer = LogitsReducer::new(100);
     let mut ask = |list: Arc<[u32]>| {
-        composed::during(|| answers.of_tensor(&tensor, &[row(LogitsRequest::Ids(list))])).unwrap();
-        answers.lists.iter().map(|(ids, _)| ids[0]).collect::<Vec<_>>()
+        composed::during(|| reducer.reduce_tensor(&tensor, &[row(LogitsRequest::Ids(list))])).unwrap();
+        reducer.lists.iter().map(|list| list.ids[0]).collect::<Vec<_>>()
     };
     assert_eq!(ask([5].into()), [5]);
     assert_eq!(ask([6].into()), [6, 5]);

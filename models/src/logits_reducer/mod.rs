@@ -1,0 +1,246 @@
+//! From a step's logits to what its rows request of them.
+//!
+//! On the CPU rows are returned whole, since they are on the host already. On a device the logits stay there: the best id, the
+//! sums of a softmax and single logits are computed on the device, and one transfer copies them to the host, with the whole
+//! rows that were requested.
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Result, Tensor};
+use ntl_core::engine::{Logits, LogitsRequest, LogitsSummary, Row};
+
+use crate::ops::{ModelResult, Product, compute_error, uses_kernels};
+
+/// Columns that are added up in f32; the sums of such blocks are added up in f64. In a long f32 sum small addends are lost
+/// behind a large one.
+const BLOCK: usize = 32;
+
+/// Lists of ids that are kept on the device.
+const LISTS_MAX: usize = 32;
+
+/// Elements of a row's summary: the largest logit, the sums of `exp(logit - max)` of all ids and of padding, the largest
+/// logit of known ids, and how many ids there are from its first place on.
+const SUMMARY: usize = 5;
+
+/// Reduces the logits of one model.
+pub(crate) struct LogitsReducer {
+    /// Ids that the tokenizer knows; the columns behind them are padding.
+    tokens: usize,
+    /// The most recently used first.
+    lists: Vec<IdList>,
+    /// For each known id the number of ids from it on, f32 `[1, tokens]`.
+    ranks: Option<Tensor>,
+}
+
+/// A requested list of ids, with its columns on the device.
+struct IdList {
+    ids: Arc<[u32]>,
+    columns: Tensor,
+}
+
+/// Rows by what they request.
+#[derive(Default)]
+struct RowsByRequest {
+    /// Rows that request all logits.
+    whole: Vec<u32>,
+    /// All others.
+    reduced: Vec<u32>,
+    lists: Vec<RowsOfList>,
+}
+
+/// The places among the reduced rows of those that request one list of ids.
+struct RowsOfList {
+    ids: Arc<[u32]>,
+    places: Vec<u32>,
+}
+
+impl LogitsReducer {
+    pub(crate) fn new(tokens: usize) -> Self {
+        Self { tokens, lists: Vec::new(), ranks: None }
+    }
+
+    /// Reduces the logits `[R, vocab]` of `rows`, of any element type.
+    pub(crate) fn reduce(&mut self, logits: Product, rows: &[Row]) -> ModelResult<Logits> {
+        match logits {
+            Product::Values { values, n } => Ok(Logits::new(values, n)?),
+            Product::Tensor(logits) => self.reduce_tensor(&logits, rows),
+        }
+    }
+
+    fn reduce_tensor(&mut self, logits: &Tensor, rows: &[Row]) -> ModelResult<Logits> {
+        let (_, vocab) = logits.dims2().map_err(compute_error)?;
+        let requested = RowsByRequest::new(rows);
+        if uses_kernels(logits) || requested.reduced.is_empty() {
+            return Ok(Logits::new(to_host(logits).map_err(compute_error)?, vocab)?);
+        }
+        let parts = logits.to_dtype(DType::F32).and_then(|logits| self.parts(&logits, &requested));
+        let copied = parts.and_then(|parts| to_host(&Tensor::cat(&parts, 0)?));
+        let mut copied = copied.map_err(compute_error)?;
+        let mut summaries = requested.read(&mut copied, self.tokens.min(vocab), vocab).into_iter();
+        let summary = |row: &Row| {
+            if row.path.logits == LogitsRequest::All { None } else { summaries.next() }
+        };
+        Ok(Logits::mixed(copied, vocab, rows.iter().map(summary))?)
+    }
+
+    /// What has to be copied to the host of logits f32 `[R, vocab]`, flattened, in the order in which
+    /// [`RowsByRequest::read`] takes it: the summary of each reduced row, their logits list by list, whole rows.
+    fn parts(&mut self, logits: &Tensor, requested: &RowsByRequest) -> Result<Vec<Tensor>> {
+        let reduced = select(logits, &requested.reduced)?;
+        let mut parts = vec![self.summary(&reduced)?.flatten_all()?];
+        for list in requested.lists.iter().filter(|list| !list.ids.is_empty()) {
+            let columns = reduced.index_select(self.columns(&list.ids, logits)?, 1)?;
+            parts.push(select(&columns, &list.places)?.flatten_all()?);
+        }
+        if !requested.whole.is_empty() {
+            parts.push(select(logits, &requested.whole)?.flatten_all()?);
+        }
+        Ok(parts)
+    }
+
+    /// `[R, SUMMARY]` of `[R, vocab]`. The sums are NaN where a logit is NaN or infinite, whatever the device takes for the
+    /// largest then, and where all are minus infinity.
+    fn summary(&mut self, logits: &Tensor) -> Result<Tensor> {
+        let (_, vocab) = logits.dims2()?;
+        let tokens = self.tokens.min(vocab);
+        let max = logits.max_keepdim(1)?;
+        let weights = logits.broadcast_sub(&max)?.exp()?;
+        let padding = match vocab - tokens {
+            0 => max.zeros_like()?,
+            padding => row_sums(&weights.narrow(1, tokens, padding)?)?,
+        };
+        let known = logits.narrow(1, 0, tokens)?;
+        let best = if tokens == vocab { max.clone() } else { known.max_keepdim(1)? };
+        // The first of equals, as on the host: candle's argmax on a device may give any of them.
+        let is_best = known.broadcast_eq(&best)?.to_dtype(DType::F32)?;
+        let rank = is_best.broadcast_mul(self.ranks(tokens, logits.device())?)?.max_keepdim(1)?;
+        Tensor::cat(&[max, row_sums(&weights)?, padding, best, rank], 1)
+    }
+
+    fn ranks(&mut self, tokens: usize, device: &Device) -> Result<&Tensor> {
+        let ranks = match self.ranks.take() {
+            Some(ranks) => ranks,
+            // Exact below 2^24.
+            None => {
+                let falling: Vec<f32> = (1..=tokens).rev().map(|rank| rank as f32).collect();
+                Tensor::from_vec(falling, (1, tokens), device)?
+            }
+        };
+        Ok(self.ranks.insert(ranks))
+    }
+
+    /// Ids as an index of the columns of `logits`. Ids beyond the last column become the last one; `read` ignores them.
+    fn columns(&mut self, ids: &Arc<[u32]>, logits: &Tensor) -> Result<&Tensor> {
+        let list = match self.lists.iter().position(|list| same(&list.ids, ids)) {
+            Some(place) => self.lists.remove(place),
+            None => {
+                let last = logits.dim(1)?.saturating_sub(1) as u32;
+                let columns: Vec<u32> = ids.iter().map(|&id| id.min(last)).collect();
+                let columns = Tensor::from_vec(columns, ids.len(), logits.device())?;
+                IdList { ids: Arc::clone(ids), columns }
+            }
+        };
+        self.lists.truncate(LISTS_MAX - 1);
+        self.lists.insert(0, list);
+        Ok(&self.lists[0].columns)
+    }
+}
+
+impl RowsByRequest {
+    fn new(rows: &[Row]) -> Self {
+        let mut requested = Self::default();
+        let none: Arc<[u32]> = Arc::new([]);
+        for (index, row) in (0u32..).zip(rows) {
+            let ids = match &row.path.logits {
+                LogitsRequest::All => {
+                    requested.whole.push(index);
+                    continue;
+                }
+                LogitsRequest::Best => &none,
+                LogitsRequest::Ids(ids) => ids,
+            };
+            let place = requested.reduced.len() as u32;
+            requested.reduced.push(index);
+            match requested.lists.iter_mut().find(|list| same(&list.ids, ids)) {
+                Some(list) => list.places.push(place),
+                None => requested.lists.push(RowsOfList { ids: Arc::clone(ids), places: vec![place] }),
+            }
+        }
+        requested
+    }
+
+    /// Takes the reduced rows off the front of what was copied; the whole rows remain.
+    fn read(&self, copied: &mut Vec<f32>, tokens: usize, vocab: usize) -> Vec<LogitsSummary> {
+        let mut from = self.reduced.len() * SUMMARY;
+        let (summaries, _) = copied[..from].as_chunks::<SUMMARY>();
+        let mut reduced: Vec<LogitsSummary> =
+            summaries.iter().map(|summary| read_summary(summary, tokens)).collect();
+        for RowsOfList { ids, places } in &self.lists {
+            for &place in places {
+                let row = &mut reduced[place as usize];
+                row.ids = Arc::clone(ids);
+                row.logits = copied[from..from + ids.len()].to_vec();
+                from += ids.len();
+                let beyond = ids.partition_point(|&id| (id as usize) < vocab);
+                row.logits[beyond..].fill(f32::NEG_INFINITY);
+            }
+        }
+        copied.drain(..from);
+        reduced
+    }
+}
+
+/// A row of [`LogitsReducer::summary`], without ids.
+fn read_summary(&[max, total, padding, best, rank]: &[f32; SUMMARY], tokens: usize) -> LogitsSummary {
+    // NaN equals nothing: then no id has a rank, and `total` is NaN, too, which refuses the row.
+    let id = if rank >= 1.0 { tokens - rank as usize } else { 0 };
+    LogitsSummary {
+        tokens,
+        best_id: id as u32,
+        best_logit: best,
+        max,
+        total: f64::from(total),
+        padding: f64::from(padding),
+        ids: Arc::new([]),
+        logits: Vec::new(),
+    }
+}
+
+fn same(a: &Arc<[u32]>, b: &Arc<[u32]>) -> bool {
+    Arc::ptr_eq(a, b) || a == b
+}
+
+/// The rows of `x` of these numbers; `x` itself where there are as many numbers as rows.
+fn select(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
+    if rows.len() == x.dim(0)? {
+        return Ok(x.clone());
+    }
+    x.index_select(&Tensor::from_slice(rows, rows.len(), x.device())?, 0)
+}
+
+/// Sums f32 `[R, 1]` of the rows of `[R, N]`.
+fn row_sums(x: &Tensor) -> Result<Tensor> {
+    let (rows, columns) = x.dims2()?;
+    let (blocks, rest) = (columns / BLOCK, columns % BLOCK);
+    let mut parts = Vec::new();
+    if blocks > 0 {
+        parts.push(x.narrow(1, 0, columns - rest)?.reshape((rows, blocks, BLOCK))?.sum(2)?);
+    }
+    if rest > 0 {
+        parts.push(x.narrow(1, columns - rest, rest)?.sum_keepdim(1)?);
+    }
+    Tensor::cat(&parts, 1)?.to_dtype(DType::F64)?.sum_keepdim(1)?.to_dtype(DType::F32)
+}
+
+/// Copies a tensor to the host. All logits go this way, so that tests can count them.
+fn to_host(x: &Tensor) -> Result<Vec<f32>> {
+    let values = x.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?;
+    #[cfg(test)]
+    tests::COPIED.set(tests::COPIED.get() + values.len());
+    Ok(values)
+}

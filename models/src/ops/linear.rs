@@ -1,0 +1,106 @@
+//! Linear layers with optional biases. Several layers over the same input are one product.
+
+use candle_core::{Result, Tensor};
+
+use super::tensors::is_stand_in;
+use super::{Activation, Placement, Weight};
+
+/// A layer as a checkpoint stores it: weight `[out, in]`, bias `[out]`.
+pub(crate) struct StoredLinear {
+    pub(crate) weight: Tensor,
+    pub(crate) bias: Option<Tensor>,
+}
+
+/// Linear layers over the same input, whose outputs are read in `P` parts.
+pub(crate) struct Linear<const P: usize = 1> {
+    weight: Weight,
+    bias: Option<Tensor>,
+    widths: [usize; P],
+}
+
+impl<const P: usize> Linear<P> {
+    /// `widths` are those of the parts. Either all layers have a bias or none has.
+    pub(crate) fn new(layers: &[StoredLinear], widths: [usize; P], place: &Placement) -> Result<Self> {
+        let weights: Vec<&Tensor> = layers.iter().map(|layer| &layer.weight).collect();
+        let weight = if is_stand_in(weights[0]) {
+            let shape = (widths.iter().sum::<usize>(), weights[0].dims()[1]);
+            weights[0].narrow(0, 0, 1)?.broadcast_as(shape)?
+        } else {
+            Tensor::cat(&weights, 0)?
+        };
+        let biases: Option<Vec<&Tensor>> = layers.iter().map(|layer| layer.bias.as_ref()).collect();
+        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
+        Ok(Self { weight: Weight::new(weight, place)?, bias, widths })
+    }
+
+    /// `[M, in]` to `[M, width]` for each part.
+    pub(crate) fn parts(&self, x: &Tensor) -> Result<[Tensor; P]> {
+        let mut parts = self.weight.parts(x, self.widths)?;
+        if let Some(bias) = &self.bias {
+            let mut from = 0;
+            for (part, width) in parts.iter_mut().zip(self.widths) {
+                *part = part.broadcast_add(&bias.narrow(0, from, width)?)?;
+                from += width;
+            }
+        }
+        Ok(parts)
+    }
+}
+
+impl Linear {
+    /// `[M, in]` to `[M, out]`.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.parts(x).map(|[all]| all)
+    }
+
+    /// `activation(forward(x))`.
+    pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+        match &self.bias {
+            None => self.weight.activated(x, activation),
+            Some(_) => activation.apply(&self.forward(x)?),
+        }
+    }
+
+    /// `forward(x) + residual`, with `residual` `[M, out]`, whose element type the sum has.
+    pub(crate) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        match &self.bias {
+            None => self.weight.added(x, residual),
+            Some(_) => residual + self.forward(x)?.to_dtype(residual.dtype())?,
+        }
+    }
+}
+
+impl Linear<2> {
+    /// The activation of the first part, times the second; both are equally wide.
+    pub(crate) fn gated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+        if self.bias.is_none() {
+            return self.weight.gated(x, activation);
+        }
+        let [gate, up] = self.parts(x)?;
+        activation.apply(&gate)? * up
+    }
+}
+
+/// The feed-forward part of a layer.
+pub(crate) struct Mlp {
+    pub(crate) up: MlpInput,
+    pub(crate) down: Linear,
+    pub(crate) activation: Activation,
+}
+
+pub(crate) enum MlpInput {
+    /// The gate, then what it is multiplied with.
+    Gated(Linear<2>),
+    Plain(Linear),
+}
+
+impl Mlp {
+    /// `[M, hidden]` to the same, with `residual` added.
+    pub(crate) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let wide = match &self.up {
+            MlpInput::Gated(both) => both.gated(x, self.activation)?,
+            MlpInput::Plain(up) => up.activated(x, self.activation)?,
+        };
+        self.down.added(&wide, residual)
+    }
+}
