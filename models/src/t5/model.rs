@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 use ntl_core::engine::{
-    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelInfo, ModelKind,
-    NumberEncoding, OpenedContext, Row,
+    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelInfo, ModelKind, NumberEncoding,
+    OpenedContext, Row,
 };
 
 use super::T5Config;
