@@ -34,6 +34,7 @@ pub(crate) fn prepare(file: &Path, choices: Choices) -> Result<Prepared, LoadErr
     let mut eos_ids: Vec<u32> = [id("eos"), id("eot"), id("eom")].into_iter().flatten().collect();
     eos_ids.sort_unstable();
     eos_ids.dedup();
+    let begin = id("bos").or(eos_ids.first().copied()).unwrap_or(0);
     let rows = gguf.content.tensor_infos.get("token_embd.weight");
     let rows = rows.and_then(|tensor| tensor.shape.dims().first().copied()).unwrap_or_default();
     let failed = |source| LoadError::Read { file: "a temporary folder".to_owned(), source };
@@ -45,7 +46,7 @@ pub(crate) fn prepare(file: &Path, choices: Choices) -> Result<Prepared, LoadErr
         kind,
         dtype,
         parameters,
-        begin: id("bos").or(eos_ids.first().copied()).unwrap_or(0),
+        begin,
         eos_ids,
         tokenizer,
         stand_in,

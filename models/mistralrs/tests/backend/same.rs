@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ntl_core::Token;
 use ntl_core::engine::{Backend, Dtype, NumberJob, NumberMethod, Request, ScoreJob, TextJob};
 use ntl_core::losses::NumberTokens;
 use ntl_core::sampling::SamplingParams;
@@ -54,7 +55,7 @@ fn scores_of_targets_are_those_of_the_native_engine() {
     let values = (3..13).map(|id| (id, f64::from(id - 3)));
     // An end in the middle ends nothing here.
     let job = ScoreJob {
-        target: vec![5, 6, 2, 13, 7, 1, 2].into(),
+        target: [5, 6, 2, 13, 7, 1, 2].map(Token::from).to_vec(),
         number_tokens: Arc::new(NumberTokens::new(values)),
         losses: Vec::new(),
     };
