@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_is_told_in_lines() {
+    fn a_checkpoint_is_described_in_lines() {
         let options = LoadOptions {
             choices: Choices { tokenizer_type: Some(TokenizerType::Custom), ..Choices::default() },
             ..LoadOptions::default()

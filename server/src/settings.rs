@@ -27,22 +27,6 @@ pub struct HttpSettings {
     pub device: String,
 }
 
-impl Default for HttpSettings {
-    fn default() -> Self {
-        Self {
-            api_keys: ApiKeys::default(),
-            cors_origins: Origins::default(),
-            body_bytes_max: 2 << 20,
-            body_time_max: Duration::from_secs(30),
-            request_time_max: Duration::from_secs(600),
-            output_tokens_max: 4096,
-            logprobs_max: Some(20),
-            log_prompts: false,
-            device: "cpu".to_owned(),
-        }
-    }
-}
-
 /// The accepted API keys. An empty set disables authentication. `Debug` shows only how many there are.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Arc<[String]>);

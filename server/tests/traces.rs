@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
+use clap::Parser;
 use ntl_server::app;
+use ntl_server::config::{Args, Config};
 use ntl_server::metrics::Metrics;
-use ntl_server::settings::HttpSettings;
 use ntl_server::state::AppState;
 use ntl_server::telemetry::{self, LogFormat, TelemetryConfig};
 use tower::ServiceExt;
@@ -56,8 +57,9 @@ fn a_request_becomes_a_span_of_its_callers_trace() {
     })
     .unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let settings = Config::try_from(Args::try_parse_from(["ntl-server"]).unwrap()).unwrap().http;
     runtime.block_on(async {
-        let app = app::router(AppState::new(HttpSettings::default(), Metrics::new().unwrap().into()));
+        let app = app::router(AppState::new(settings, Metrics::new().unwrap().into()));
         let request = Request::get("/v1/models")
             .header("x-request-id", "named-by-the-client")
             .header("traceparent", format!("00-{}-bbbbbbbbbbbbbbbb-01", "aa".repeat(16)));

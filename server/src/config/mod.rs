@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_need_a_build_that_sends_them_and_somebody_to_take_them() {
+    fn traces_need_a_build_with_otel_and_the_address_of_a_collector() {
         for (endpoint, fits) in
             [("http://localhost:4318", true), ("localhost:4318", false), ("ftp://x", false)]
         {

@@ -105,6 +105,8 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures::FutureExt;
 
     use super::*;
@@ -115,7 +117,13 @@ mod tests {
 
     #[test]
     fn a_new_connection_evicts_the_longest_waiting_one_and_never_one_at_work() {
-        let settings = ConnectionSettings { connections_max: 3, ..ConnectionSettings::default() };
+        let settings = ConnectionSettings {
+            connections_max: 3,
+            header_time_max: Duration::MAX,
+            idle_time_max: Duration::MAX,
+            write_time_max: Duration::MAX,
+            answer_time_max: Duration::MAX,
+        };
         let table = Arc::new(ConnectionTable::new(settings));
         let slots: Vec<Slot> = (0..3).map(|_| table.add()).collect();
         let working = slots[0].connection.begin();

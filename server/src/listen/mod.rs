@@ -57,18 +57,6 @@ pub struct ConnectionSettings {
     pub answer_time_max: Duration,
 }
 
-impl Default for ConnectionSettings {
-    fn default() -> Self {
-        Self {
-            connections_max: 2048,
-            header_time_max: Duration::from_secs(10),
-            idle_time_max: Duration::from_secs(75),
-            write_time_max: Duration::from_secs(30),
-            answer_time_max: Duration::from_secs(660),
-        }
-    }
-}
-
 impl ConnectionSettings {
     /// Interval at which deadlines are checked: a fraction of the shortest.
     fn tick(&self) -> Duration {

@@ -35,14 +35,17 @@ mod tests {
     use std::sync::Arc;
 
     use axum::http::Request;
+    use clap::Parser;
 
     use super::*;
+    use crate::config::{Args, Config};
     use crate::metrics::Metrics;
     use crate::settings::{ApiKeys, HttpSettings};
 
     async fn client(keys: &[&str], key: &str, address: &str) -> Client {
         let api_keys = ApiKeys::new(keys.iter().map(|&key| key.to_owned()));
-        let settings = HttpSettings { api_keys, ..HttpSettings::default() };
+        let config = Config::try_from(Args::try_parse_from(["ntl-server"]).unwrap()).unwrap();
+        let settings = HttpSettings { api_keys, ..config.http };
         let app = AppState::new(settings, Arc::new(Metrics::new().unwrap()));
         let address: SocketAddr = address.parse().unwrap();
         let request = Request::builder().header(header::AUTHORIZATION, key).extension(ConnectInfo(address));

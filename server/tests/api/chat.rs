@@ -10,7 +10,6 @@ use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
-use ntl_server::settings::HttpSettings;
 use ntl_server::{app, demo};
 use serde_json::{Value, json};
 
@@ -46,7 +45,7 @@ fn chatting(mut script: ntl_core::scripted::Script) -> (Router, Arc<Mutex<Vec<Ve
     });
     let LoadedModel { model, vocabulary, .. } = support::loaded(Box::new(model));
     let loaded = LoadedModel { model, vocabulary, tokenizer: tokenizer() };
-    let state = state_of(vec![("chatty", loaded)], HttpSettings::default(), EngineLimits::default());
+    let state = state_of(vec![("chatty", loaded)], crate::support::settings(), EngineLimits::default());
     (app::router(state), seen)
 }
 
@@ -160,7 +159,7 @@ async fn alternatives_that_read_alike_are_all_reported_with_the_bytes_of_their_t
     let model = ScriptedModel::new(6, Box::new(script)).with_info(|info| info.encoder_decoder = false);
     let vocabulary = ntl_models::vocabulary(&tokenizer, model.info());
     let loaded = LoadedModel { model: Box::new(model), vocabulary, tokenizer };
-    let state = state_of(vec![("bytes", loaded)], HttpSettings::default(), EngineLimits::default());
+    let state = state_of(vec![("bytes", loaded)], crate::support::settings(), EngineLimits::default());
     let app = app::router(state);
     for stream in [false, true] {
         let body = json!({"messages": question(), "logprobs": true, "top_logprobs": 4, "temperature": 0,

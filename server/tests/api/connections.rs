@@ -42,7 +42,7 @@ fn start(listener: Listener, http: HttpSettings, script: ntl_core::scripted::Scr
 }
 
 async fn serving(settings: ConnectionSettings) -> Server {
-    start(bound(settings).await, HttpSettings::default(), says("1"))
+    start(bound(settings).await, crate::support::settings(), says("1"))
 }
 
 /// Sends bytes and reads until the server closes the connection.
@@ -75,7 +75,7 @@ const SHORT: Duration = Duration::from_millis(40);
 
 #[tokio::test]
 async fn connections_that_send_nothing_or_only_half_a_header_are_closed() {
-    let settings = ConnectionSettings { header_time_max: SHORT, ..ConnectionSettings::default() };
+    let settings = ConnectionSettings { header_time_max: SHORT, ..crate::support::config(&[]).connections };
     let server = serving(settings).await;
     for bytes in [&b""[..], b"GET", b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "] {
         assert_eq!(until_closed(server.address, bytes).await, "", "{bytes:?}");
@@ -84,20 +84,20 @@ async fn connections_that_send_nothing_or_only_half_a_header_are_closed() {
 
 #[tokio::test]
 async fn idle_connections_are_closed_and_others_stay() {
-    let settings = ConnectionSettings { idle_time_max: SHORT, ..ConnectionSettings::default() };
+    let settings = ConnectionSettings { idle_time_max: SHORT, ..crate::support::config(&[]).connections };
     let server = serving(settings).await;
     let mut connection = TcpStream::connect(server.address).await.unwrap();
     assert!(is_healthy(&mut connection).await);
     assert_eq!(rest_of(&mut connection).await, "");
-    let patient = serving(ConnectionSettings::default()).await;
+    let patient = serving(crate::support::config(&[]).connections).await;
     let mut connection = TcpStream::connect(patient.address).await.unwrap();
     assert!(is_healthy(&mut connection).await && is_healthy(&mut connection).await);
 }
 
 #[tokio::test]
 async fn a_body_that_drips_is_answered_408_and_its_connection_closed() {
-    let http = HttpSettings { body_time_max: SHORT, ..HttpSettings::default() };
-    let server = start(bound(ConnectionSettings::default()).await, http, says("1"));
+    let http = HttpSettings { body_time_max: SHORT, ..crate::support::settings() };
+    let server = start(bound(crate::support::config(&[]).connections).await, http, says("1"));
     let request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
                     Content-Length: 1000\r\n\r\n{\"prompt\":";
     let answer = until_closed(server.address, request).await;
@@ -107,8 +107,8 @@ async fn a_body_that_drips_is_answered_408_and_its_connection_closed() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_its_stream_loses_it_and_its_rows() {
-    let settings = ConnectionSettings { write_time_max: SHORT, ..ConnectionSettings::default() };
-    let http = HttpSettings { output_tokens_max: 1 << 40, ..HttpSettings::default() };
+    let settings = ConnectionSettings { write_time_max: SHORT, ..crate::support::config(&[]).connections };
+    let http = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
     let server = start(bound(settings).await, http, babbles());
     // Many texts fill the buffers of the operating system soon, even where they are large.
     let body = json!({"prompt": "x", "n": 128, "max_tokens": 1_u64 << 40, "stream": true}).to_string();
@@ -126,7 +126,8 @@ async fn a_client_that_does_not_read_its_stream_loses_it_and_its_rows() {
 
 #[tokio::test]
 async fn a_newcomer_takes_the_place_of_the_slowest_connection() {
-    let server = serving(ConnectionSettings { connections_max: 3, ..ConnectionSettings::default() }).await;
+    let server =
+        serving(ConnectionSettings { connections_max: 3, ..crate::support::config(&[]).connections }).await;
     let mut slow = Vec::new();
     for _ in 0..3 {
         let mut connection = TcpStream::connect(server.address).await.unwrap();
@@ -144,7 +145,8 @@ async fn a_newcomer_takes_the_place_of_the_slowest_connection() {
 
 #[tokio::test]
 async fn hundreds_of_slow_connections_do_not_delay_a_request() {
-    let server = serving(ConnectionSettings { connections_max: 64, ..ConnectionSettings::default() }).await;
+    let server =
+        serving(ConnectionSettings { connections_max: 64, ..crate::support::config(&[]).connections }).await;
     let mut slow = Vec::new();
     for number in 0..300 {
         let mut connection = TcpStream::connect(server.address).await.unwrap();
@@ -163,7 +165,7 @@ async fn hundreds_of_slow_connections_do_not_delay_a_request() {
 
 #[tokio::test]
 async fn a_header_of_megabytes_is_refused() {
-    let server = serving(ConnectionSettings::default()).await;
+    let server = serving(crate::support::config(&[]).connections).await;
     let request = format!("GET /health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(10 << 20));
     let mut connection = TcpStream::connect(server.address).await.unwrap();
     // The server stops reading long before the end.
@@ -209,7 +211,7 @@ async fn only_pages_of_allowed_origins_may_ask_and_may_ask_for_a_key() {
     let keys = ntl_server::settings::ApiKeys::new(["secret".to_owned()]);
     let serve = |origins| {
         let settings =
-            HttpSettings { cors_origins: origins, api_keys: keys.clone(), ..HttpSettings::default() };
+            HttpSettings { cors_origins: origins, api_keys: keys.clone(), ..crate::support::settings() };
         app::router(state_of(
             vec![("s", loaded(Box::new(scripted(says("1")))))],
             settings,
@@ -252,8 +254,8 @@ fn certificate() -> (tempfile::TempDir, TlsFiles, Vec<u8>) {
 async fn https_is_spoken_where_there_are_a_certificate_and_a_key() {
     use tokio_rustls::rustls;
     let (_folder, files, root) = certificate();
-    let listener = bound(ConnectionSettings::default()).await.with_tls(&files).unwrap();
-    let server = start(listener, HttpSettings::default(), says("1"));
+    let listener = bound(crate::support::config(&[]).connections).await.with_tls(&files).unwrap();
+    let server = start(listener, crate::support::settings(), says("1"));
     let mut roots = rustls::RootCertStore::empty();
     roots.add(root.into()).unwrap();
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
@@ -269,9 +271,9 @@ async fn https_is_spoken_where_there_are_a_certificate_and_a_key() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    let impatient = ConnectionSettings { header_time_max: SHORT, ..ConnectionSettings::default() };
+    let impatient = ConnectionSettings { header_time_max: SHORT, ..crate::support::config(&[]).connections };
     let listener = bound(impatient).await.with_tls(&files).unwrap();
-    let server = start(listener, HttpSettings::default(), says("1"));
+    let server = start(listener, crate::support::settings(), says("1"));
     assert_eq!(until_closed(server.address, b"").await, "", "a handshake that never comes");
 }
 
@@ -293,7 +295,8 @@ async fn what_is_wrong_with_a_certificate_or_a_key_is_said() {
         (with(&files.certificate, &files.certificate), "there is no private key in"),
         (with(&files.certificate, &others.key), "cannot use the key in"),
     ] {
-        let error = bound(ConnectionSettings::default()).await.with_tls(&files).err().unwrap().to_string();
+        let error =
+            bound(crate::support::config(&[]).connections).await.with_tls(&files).err().unwrap().to_string();
         assert!(error.starts_with(message), "{error}");
     }
     drop(other_folder);

@@ -3,7 +3,6 @@
 use axum::Router;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
-use ntl_server::settings::HttpSettings;
 use ntl_server::{app, demo};
 use serde_json::{Value, json};
 
@@ -11,7 +10,7 @@ use crate::support::{Answer, complete, get, metric, post, state_of};
 
 fn demo_server() -> Router {
     let model = ntl_models::load(&demo::files().unwrap(), LoadOptions::default()).unwrap();
-    app::router(state_of(vec![(demo::NAME, model)], HttpSettings::default(), EngineLimits::default()))
+    app::router(state_of(vec![(demo::NAME, model)], crate::support::settings(), EngineLimits::default()))
 }
 
 #[tokio::test]

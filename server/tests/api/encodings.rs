@@ -7,7 +7,6 @@ use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
 use ntl_server::app;
-use ntl_server::settings::HttpSettings;
 use serde_json::{Value, json};
 
 use crate::support::{complete, get, post, state_of};
@@ -24,7 +23,7 @@ fn fixture(name: &str, log_scale: bool) -> Option<Router> {
         ..LoadOptions::default()
     };
     let model = ntl_models::load(&CheckpointFiles::folder(&folder).unwrap(), options).unwrap();
-    Some(app::router(state_of(vec![(name, model)], HttpSettings::default(), EngineLimits::default())))
+    Some(app::router(state_of(vec![(name, model)], crate::support::settings(), EngineLimits::default())))
 }
 
 async fn text(app: &Router, prompt: &str) -> String {

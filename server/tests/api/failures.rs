@@ -174,7 +174,7 @@ async fn unknown_paths_methods_and_models_are_refused_in_json() {
 #[tokio::test]
 async fn a_model_must_be_named_only_where_there_are_several() {
     let two = ["a", "b"].map(|name| (name, loaded(Box::new(scripted(says("1"))))));
-    let app = app::router(state_of(two.into(), HttpSettings::default(), EngineLimits::default()));
+    let app = app::router(state_of(two.into(), crate::support::settings(), EngineLimits::default()));
     for model in [Value::Null, json!("")] {
         let answer = complete(&app, json!({"prompt": "x", "model": model})).await;
         assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!("model")));
@@ -188,7 +188,7 @@ async fn a_model_must_be_named_only_where_there_are_several() {
 async fn with_keys_only_health_metrics_and_documentation_are_open() {
     let settings = HttpSettings {
         api_keys: ntl_server::settings::ApiKeys::new(["secret".to_owned()]),
-        ..HttpSettings::default()
+        ..crate::support::settings()
     };
     let model = ("scripted", loaded(Box::new(scripted(says("1")))));
     let app = app::router(state_of(vec![model], settings, EngineLimits::default()));
@@ -249,8 +249,11 @@ async fn a_failing_or_panicking_model_fails_one_request_and_answers_the_next() {
 async fn a_full_queue_is_answered_429_and_the_accepted_requests_finish() {
     let (model, gate): (Gated, _) = gated(says("1"));
     let limits = EngineLimits { queue_max: 1, running_max: 1, ..EngineLimits::default() };
-    let app =
-        app::router(state_of(vec![("scripted", loaded(Box::new(model)))], HttpSettings::default(), limits));
+    let app = app::router(state_of(
+        vec![("scripted", loaded(Box::new(model)))],
+        crate::support::settings(),
+        limits,
+    ));
     let ask = |app: &axum::Router| {
         let app = app.clone();
         tokio::spawn(async move { complete(&app, json!({"prompt": "x", "temperature": 0})).await })
@@ -275,8 +278,11 @@ async fn a_full_queue_is_answered_429_and_the_accepted_requests_finish() {
 async fn of_a_flood_each_request_is_either_answered_or_told_when_to_come_back() {
     let (model, gate): (Gated, _) = gated(says("1"));
     let limits = EngineLimits { queue_max: 4, running_max: 2, ..EngineLimits::default() };
-    let app =
-        app::router(state_of(vec![("scripted", loaded(Box::new(model)))], HttpSettings::default(), limits));
+    let app = app::router(state_of(
+        vec![("scripted", loaded(Box::new(model)))],
+        crate::support::settings(),
+        limits,
+    ));
     let ask = |_| {
         let app = app.clone();
         tokio::spawn(async move { complete(&app, json!({"prompt": "x", "temperature": 0})).await })
@@ -309,7 +315,7 @@ async fn of_a_flood_each_request_is_either_answered_or_told_when_to_come_back() 
 #[tokio::test]
 async fn a_dead_engine_makes_the_server_unready_and_is_answered_503() {
     let model = ("scripted", loaded(Box::new(Mortal(scripted(says("1"))))));
-    let app = app::router(state_of(vec![model], HttpSettings::default(), EngineLimits::default()));
+    let app = app::router(state_of(vec![model], crate::support::settings(), EngineLimits::default()));
     assert_eq!(get(&app, "/health/ready").await.status, 200);
     assert_eq!(complete(&app, json!({"prompt": "x"})).await.status, 200);
     metric_becomes(&app, "ntl_engine_up{model=\"scripted\"}", 0.0).await;
@@ -326,7 +332,7 @@ async fn an_answer_that_takes_too_long_is_answered_504() {
     let settings = HttpSettings {
         request_time_max: std::time::Duration::from_millis(30),
         output_tokens_max: 1 << 40,
-        ..HttpSettings::default()
+        ..crate::support::settings()
     };
     let model = ("scripted", loaded(Box::new(scripted(babbles()))));
     let app = app::router(state_of(vec![model], settings, EngineLimits::default()));
@@ -343,9 +349,9 @@ async fn an_answer_that_takes_too_long_is_answered_504() {
 
 #[tokio::test]
 async fn while_loading_or_draining_work_is_answered_503_and_the_process_is_alive() {
-    let loading = AppState::new(HttpSettings::default(), Metrics::new().unwrap().into());
+    let loading = AppState::new(crate::support::settings(), Metrics::new().unwrap().into());
     let model = ("scripted", loaded(Box::new(scripted(says("1")))));
-    let draining = state_of(vec![model], HttpSettings::default(), EngineLimits::default());
+    let draining = state_of(vec![model], crate::support::settings(), EngineLimits::default());
     draining.lifecycle.drain();
     for (state, code) in [(loading, "loading"), (draining, "draining")] {
         let app = app::router(state);

@@ -22,7 +22,7 @@ fn decoder_only() -> Router {
     };
     let model = scripted(Box::new(script)).with_info(|info| info.encoder_decoder = false);
     let models = vec![("scripted", loaded(Box::new(model)))];
-    let settings = HttpSettings { logprobs_max: None, ..HttpSettings::default() };
+    let settings = HttpSettings { logprobs_max: None, ..crate::support::settings() };
     app::router(state_of(models, settings, EngineLimits { step_rows_max: 3, ..EngineLimits::default() }))
 }
 
@@ -186,13 +186,16 @@ async fn a_request_of_a_thousand_prompts_fits_beside_others() {
 }
 
 #[tokio::test]
-async fn who_waits_too_long_is_answered_503_streamed_or_not() {
+async fn a_request_that_waits_too_long_is_answered_503_streamed_or_not() {
     // Long enough for the first to begin on a machine that does much else.
     let waits = std::time::Duration::from_millis(250);
     let limits = EngineLimits { queue_time_max: Some(waits), running_max: 1, ..EngineLimits::default() };
     let (model, gate) = gated(says("1"));
-    let app =
-        app::router(state_of(vec![("scripted", loaded(Box::new(model)))], HttpSettings::default(), limits));
+    let app = app::router(state_of(
+        vec![("scripted", loaded(Box::new(model)))],
+        crate::support::settings(),
+        limits,
+    ));
     let ask = |stream: bool| {
         let app = app.clone();
         let body = json!({"prompt": "x", "temperature": 0, "stream": stream});

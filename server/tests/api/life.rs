@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use axum::Router;
-use clap::Parser;
 use futures::StreamExt;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
-use ntl_server::config::{Args, Config};
-use ntl_server::listen::{ConnectionSettings, Listener};
+use ntl_server::listen::Listener;
 use ntl_server::serve::{self, Ended};
 use ntl_server::settings::HttpSettings;
 use ntl_server::state::AppState;
@@ -20,14 +18,14 @@ use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 use crate::support::{
-    Gate, Mortal, babbles, complete, gated, get, json_request, loaded, metric_becomes, says, scripted,
-    state_of,
+    Gate, Mortal, babbles, complete, config, gated, get, json_request, loaded, metric_becomes, says,
+    scripted, state_of,
 };
 
 fn gated_state() -> (AppState, Gate) {
     let (model, gate) = gated(says("1"));
     let models = vec![("scripted", loaded(Box::new(model)))];
-    (state_of(models, HttpSettings::default(), EngineLimits::default()), gate)
+    (state_of(models, crate::support::settings(), EngineLimits::default()), gate)
 }
 
 /// Nothing is left of requests that are gone.
@@ -50,7 +48,7 @@ async fn one_client_left(app: &Router) {
 
 #[tokio::test]
 async fn a_client_that_leaves_in_a_stream_frees_its_job() {
-    let settings = HttpSettings { output_tokens_max: 1 << 40, ..HttpSettings::default() };
+    let settings = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
     let models = vec![("scripted", loaded(Box::new(scripted(babbles()))))];
     let app = app::router(state_of(models, settings, EngineLimits::default()));
     let body = json!({"prompt": ["x", "y"], "n": 2, "max_tokens": 1_u64 << 40, "stream": true});
@@ -65,7 +63,7 @@ async fn a_client_that_leaves_in_a_stream_frees_its_job() {
 
 #[tokio::test]
 async fn two_hundred_clients_that_leave_are_counted_one_by_one_and_leave_nothing() {
-    let settings = HttpSettings { output_tokens_max: 1 << 40, ..HttpSettings::default() };
+    let settings = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
     let models = vec![("scripted", loaded(Box::new(scripted(babbles()))))];
     let app = app::router(state_of(models, settings, EngineLimits::default()));
     let ask = |number: u64| {
@@ -109,7 +107,7 @@ async fn start(
     drain_time_max: Duration,
 ) -> (std::net::SocketAddr, mpsc::Sender<()>, JoinHandle<Ended>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let listener = Listener::new(listener, ConnectionSettings::default());
+    let listener = Listener::new(listener, crate::support::config(&[]).connections);
     let address = listener.local_addr().unwrap();
     let (signal, signals) = mpsc::channel(2);
     (address, signal, tokio::spawn(serve::serve(listener, state.clone(), signals, drain_time_max)))
@@ -178,7 +176,7 @@ async fn a_server_whose_engine_died_answers_what_others_have_accepted_and_ends()
     let (model, gate) = gated(says("1"));
     let mortal = loaded(Box::new(Mortal(scripted(says("1")))));
     let models = vec![("mortal", mortal), ("other", loaded(Box::new(model)))];
-    let state = state_of(models, HttpSettings::default(), EngineLimits::default());
+    let state = state_of(models, crate::support::settings(), EngineLimits::default());
     let (address, _signal, ended) = start(&state, Duration::from_secs(60)).await;
     let running = tokio::spawn(exchange(address, completion_of("other")));
     let gate = gate.step_has_begun().await;
@@ -191,10 +189,6 @@ async fn a_server_whose_engine_died_answers_what_others_have_accepted_and_ends()
     let answer = running.await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"text\":\"1\""), "{answer}");
     assert_eq!(ended.await.unwrap(), Ended::EngineDied);
-}
-
-fn config(flags: &[&str]) -> Config {
-    Config::try_from(Args::try_parse_from([&["ntl-server"], flags].concat()).unwrap()).unwrap()
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ async fn texts_are_tokenized_with_values_and_joined_again() {
 }
 
 #[tokio::test]
-async fn what_a_remote_tokenizer_needs_is_told() {
+async fn the_tokenizer_is_described_for_remote_use() {
     let app = server(says("1"));
     let told = get(&app, "/tokenizer_info").await.json();
     assert_eq!(

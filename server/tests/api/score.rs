@@ -3,7 +3,6 @@
 use axum::Router;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
-use ntl_server::settings::HttpSettings;
 use ntl_server::{app, demo};
 use serde_json::{Value, json};
 
@@ -18,7 +17,7 @@ async fn score(app: &Router, body: Value) -> Answer {
 fn demo_server(step_rows_max: usize) -> Router {
     let model = ntl_models::load(&demo::files().unwrap(), LoadOptions::default()).unwrap();
     let limits = EngineLimits { step_rows_max, ..EngineLimits::default() };
-    app::router(state_of(vec![(demo::NAME, model)], HttpSettings::default(), limits))
+    app::router(state_of(vec![(demo::NAME, model)], crate::support::settings(), limits))
 }
 
 /// First 4 with 0.6, 5 with 0.3 or a letter with 0.1, then the end.
@@ -217,7 +216,7 @@ async fn a_regression_head_has_nothing_to_score() {
     let model = scripted(Box::new(|_, _| Ok(logits(&[(EOS, 1.0)]))));
     let model = model.with_info(|info| info.kind = ntl_core::engine::ModelKind::T5RegressionHead);
     let models = vec![("head", loaded(Box::new(model)))];
-    let app = app::router(state_of(models, HttpSettings::default(), EngineLimits::default()));
+    let app = app::router(state_of(models, crate::support::settings(), EngineLimits::default()));
     let answer = score(&app, json!({"items": item("4")})).await;
     assert_eq!(answer.status, 400);
     let message = "`model` is of kind t5-regression-head, which has no distribution over tokens to score";
@@ -234,7 +233,7 @@ async fn a_decoder_only_target_is_what_the_joined_text_adds_to_the_prompt() {
     }));
     let model = model.with_info(|info| (info.encoder_decoder, info.prompt_tokens_max) = (false, 8));
     let models = vec![("decoder", loaded(Box::new(model)))];
-    let app = app::router(state_of(models, HttpSettings::default(), EngineLimits::default()));
+    let app = app::router(state_of(models, crate::support::settings(), EngineLimits::default()));
     let joined = ids("1 + 3 = 4");
     let prompt = ids("1 + 3 =");
     let got = one(&app, json!({"items": [{"prompt": "1 + 3 =", "target": " 4"}], "add_eos": false})).await;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
+use clap::Parser;
 use http_body_util::BodyExt;
 use ntl_core::engine::{
     BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext, Row,
@@ -14,6 +15,7 @@ use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
 use ntl_models::tokenizer::Tokenizer;
+use ntl_server::config::{Args, Config};
 use ntl_server::engine::ServedModel;
 use ntl_server::metrics::Metrics;
 use ntl_server::settings::HttpSettings;
@@ -93,10 +95,20 @@ pub(crate) fn state_of(
     state
 }
 
+/// The configuration of these flags.
+pub(crate) fn config(flags: &[&str]) -> Config {
+    Config::try_from(Args::try_parse_from([&["ntl-server"], flags].concat()).unwrap()).unwrap()
+}
+
+/// The settings of a server without flags.
+pub(crate) fn settings() -> HttpSettings {
+    config(&[]).http
+}
+
 /// A server of one scripted model called `scripted`.
 pub(crate) fn server(script: Script) -> Router {
     let models = vec![("scripted", loaded(Box::new(scripted(script))))];
-    app::router(state_of(models, HttpSettings::default(), EngineLimits::default()))
+    app::router(state_of(models, settings(), EngineLimits::default()))
 }
 
 /// An answer that was read to its end.
