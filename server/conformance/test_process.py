@@ -32,7 +32,7 @@ def test_the_environment_comes_before_the_file_and_a_flag_before_both(tmp_path, 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("prot = 1", "`prot` in"), ("port = 70000", "70000"), ("port =", "is no TOML")],
+    [("prot = 1", "`prot` in"), ("port = 70000", "70000"), ("port =", "is not valid TOML")],
 )
 def test_a_wrong_file_is_bad_usage_in_one_line(tmp_path, text, message):
     file = tmp_path / "server.toml"
