@@ -14,7 +14,7 @@ use crate::sampling::argmax;
 /// Logits after a prompt and the tokens decoded so far (without the first token).
 pub type Script = Box<dyn FnMut(&[u32], &[u32]) -> Result<Vec<f32>, ModelError> + Send>;
 
-/// What a number head says after a prompt and the tokens decoded so far.
+/// The number head's prediction after a prompt and the tokens decoded so far.
 pub type NumberScript = Box<dyn FnMut(&[u32], &[u32]) -> f32 + Send>;
 
 /// A [`BatchModel`] that follows a script.

@@ -247,8 +247,8 @@ fn pieces_of_signs_points_and_digits_are_read_as_what_they_write() {
         let mut value = None;
         for id in ids(names) {
             match vocabulary.grammar.effect(state, id, &rules) {
-                ntl_core::numbers::Effect::Continues(next) => state = next,
-                ntl_core::numbers::Effect::Closes(closed) => value = Some(closed.to_string()),
+                ntl_core::numbers::TokenEffect::Continues(next) => state = next,
+                ntl_core::numbers::TokenEffect::Closes(closed) => value = Some(closed.to_string()),
                 _ => break,
             }
         }

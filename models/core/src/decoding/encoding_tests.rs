@@ -7,7 +7,7 @@ use super::tests::{drive, number_job, tree};
 use super::*;
 use crate::Token;
 use crate::engine::{BatchModel, FinishReason, NumberJob, NumberMethod, NumberOutcome, Prompt, Row, TextJob};
-use crate::numbers::{Effect, GrammarLimits, Interval, NumberPiece, NumberState};
+use crate::numbers::{GrammarLimits, Interval, NumberPiece, NumberState, TokenEffect};
 use crate::scripted::ScriptedModel;
 
 /// Ids: 0 start, 1 end, 2 a space, 3 a minus, 4 `[NUM]`, 5 a letter, from 6 on the digits of four powers of ten.
@@ -124,18 +124,18 @@ fn all_of_the_probability_goes_somewhere() {
         for head in [None, Some(2.5), Some(f32::INFINITY)] {
             let state = path.iter().fold(NumberState::START, |state, &id| {
                 match vocabulary.grammar.effect(state, id, &rules) {
-                    Effect::Continues(next) => next,
+                    TokenEffect::Continues(next) => next,
                     other => panic!("{path:?}: {other:?}"),
                 }
             });
-            let state = state.with_head(head);
+            let state = state.with_head_value(head);
             let expansion = vocabulary.grammar.expand(state, &softmax, &rules, 0.0);
-            let children: f64 = expansion.children.iter().map(|child| child.2).sum();
+            let children: f64 = expansion.children.iter().map(|child| child.probability).sum();
             let closed: f64 = expansion.closed.iter().map(|closing| closing.probability).sum();
             let all = children + closed + expansion.invalid + expansion.left_open;
             assert!((all - 1.0).abs() < 1e-12, "{path:?} {head:?}: {all}");
             let effects = (0..TOKENS as u32).map(|id| vocabulary.grammar.effect(state, id, &rules));
-            let continuing = effects.filter(|effect| matches!(effect, Effect::Continues(_))).count();
+            let continuing = effects.filter(|effect| matches!(effect, TokenEffect::Continues(_))).count();
             assert_eq!(continuing, expansion.children.len(), "{path:?} {head:?}");
         }
     }

@@ -54,7 +54,7 @@ pub struct RowResult<'a> {
 }
 
 impl<'a> StepResult<'a> {
-    /// The result of the n-th row that the decoding asked for.
+    /// The result of the n-th row of the decoding.
     pub fn row(&self, n: usize) -> RowResult<'a> {
         RowResult {
             logits: self.logits.get(self.first_row + n),
@@ -69,7 +69,7 @@ impl<'a> RowResult<'a> {
         Softmax::of(self.logits).ok_or_else(not_a_distribution)
     }
 
-    /// The logits of a row that asked for all of them.
+    /// The logits of a row with [`LogitsRequest::All`].
     fn full(self) -> Result<&'a [f32], EngineError> {
         match self.logits {
             LogitsRow::Full(logits) => Ok(logits),

@@ -9,7 +9,7 @@ use crate::losses::Position;
 pub(super) struct ScoreDecoding {
     job: ScoreJob,
     first_token: u32,
-    /// Rows asked for so far: the number of the context's next node.
+    /// Rows requested so far: the number of the context's next node.
     asked: u32,
     scores: Vec<TokenScore>,
 }

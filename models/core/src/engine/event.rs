@@ -10,7 +10,7 @@ pub struct TokenLogprob {
     pub logprob: f64,
 }
 
-/// A generated token, as reported when log-probabilities were asked for.
+/// A token with log-probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenText {
     pub token: TokenLogprob,
@@ -48,7 +48,7 @@ pub enum Event {
         choice: u32,
         /// Text that can no longer change. Empty while a stop string or a character is incomplete.
         text: String,
-        /// The decoded token, when log-probabilities were asked for.
+        /// The decoded token, when log-probabilities were requested.
         token: Option<TokenText>,
     },
     /// One text is complete.
@@ -69,7 +69,7 @@ pub enum Event {
 /// The result of a [`NumberJob`](super::NumberJob).
 #[derive(Debug, Clone, PartialEq)]
 pub struct NumberOutcome {
-    /// The numbers found, with their probabilities and the mass that is no number or was not looked at.
+    /// The numbers found, with their probabilities, and the invalid and open mass.
     pub distribution: Distribution,
     /// The value of [`NumberMethod::Token`](super::NumberMethod::Token), where the greedy path is a number.
     pub token_value: Option<f64>,

@@ -142,7 +142,7 @@ pub struct TextJob {
     pub ignore_eos: bool,
     /// Report each token's log-probability and this many of the most probable alternatives.
     pub logprobs: Option<usize>,
-    /// The same for the tokens of the prompt behind its first one, where model and answer are one sequence.
+    /// The same for the prompt tokens after the first one; decoder-only models only.
     pub prompt_logprobs: Option<usize>,
     /// The constraint of guided decoding.
     pub guide: Option<Arc<dyn Guide>>,
@@ -198,7 +198,7 @@ pub enum EarlyStopping {
     No,
     /// At once.
     Yes,
-    /// When no running text can become better, whatever its length.
+    /// When no running text can become better at any length.
     Never,
 }
 
@@ -272,7 +272,7 @@ pub struct Precision {
 /// Text that a model writes before its number, such as a chain of thought.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AfterMarker {
-    /// The number comes right behind this text, whatever white space stands between them.
+    /// The number comes right after this text; white space between them is ignored.
     pub marker: String,
     /// How many texts are written; the distributions of their numbers are averaged.
     pub rationales: u32,

@@ -1,4 +1,4 @@
-//! Exact decimal numbers, written digit by digit and converted to `f64` once.
+//! Exact decimal numbers, built digit by digit and converted to `f64` once.
 
 use std::fmt;
 
@@ -19,7 +19,6 @@ impl Decimal {
     /// Before the first digit.
     pub(super) const ZERO: Self = Self { negative: false, integer: 0, fraction: 0, decimals: 0 };
 
-    /// The same digits with a minus in front.
     pub(super) fn negated(self) -> Self {
         Self { negative: !self.negative, ..self }
     }
@@ -46,7 +45,7 @@ impl Decimal {
     }
 
     /// The number that a plain decimal text such as `-12.5` writes; digits beyond the 20th after the point are cut
-    /// off. `None` where it has more than 20 before the point, or is no number.
+    /// off. `None` for more than 20 before the point, and for other text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (digits, negative) = text.strip_prefix('-').map_or((text, false), |digits| (digits, true));
         let (integer, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -66,12 +65,11 @@ impl Decimal {
         Self::parse(&value.to_string())
     }
 
-    /// The same in double precision.
+    /// As [`Decimal::shortest_f32`].
     pub fn shortest_f64(value: f64) -> Option<Self> {
         Self::parse(&value.to_string())
     }
 
-    /// Whether a minus is written in front.
     pub(super) fn is_negative(self) -> bool {
         self.negative
     }

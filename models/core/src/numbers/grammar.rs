@@ -1,7 +1,7 @@
-//! The number grammar over token ids: what each id does to a number, for every way a vocabulary spells digits.
+//! The number grammar over token ids: what each id does to a number, for each way of spelling digits.
 //!
-//! Built once per checkpoint. A step looks only at the ids that can touch a number in its state; all the others
-//! share one probability, the rest of the softmax.
+//! Built once per checkpoint. A step reads only the ids that can touch a number in its state; all others share one
+//! probability, the rest of the softmax.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,61 +11,67 @@ use super::distribution::Interval;
 use super::piece::NumberPiece;
 use super::rules::{NumberRules, Terminator};
 use super::softmax::Softmax;
-use super::state::{GrammarLimits, NumberState, Phase, Reading};
+use super::state::{GrammarLimits, NumberState, Phase, PieceEffect};
 
-/// Which ids spell numbers.
 #[derive(Debug, Clone)]
 pub struct NumberGrammar {
-    /// What each id is; `None` for special tokens and ids that are no whole characters.
+    /// By id; `None` for special tokens and for ids that are not complete characters.
     pieces: Vec<Option<NumberPiece>>,
     eos_ids: Vec<u32>,
-    /// The id that stands for numbers that a number head says.
+    /// The number token of a number head.
     head: Option<u32>,
-    /// Whether nothing is written and all answers are numbers.
+    /// See [`NumberGrammar::is_point`].
     point: bool,
     /// For each [`Phase`], the ids that could continue a number there.
     touching: [Vec<u32>; Phase::ALL.len()],
-    /// All of these, and the ends of a sequence: what most requests look at.
+    /// All of these, and the ends of a sequence: the ids that most requests read.
     read: Arc<[u32]>,
 }
 
-/// A number that is complete, and how probable this spelling of it is.
+/// One spelling of a complete number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Closing {
+pub struct ClosedNumber {
     /// The value in canonical form.
     pub value: Decimal,
-    /// Probability, given the prefix.
+    /// Conditional on the prefix.
     pub probability: f64,
 }
 
 /// What one token does to a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Effect {
-    /// It goes on.
+pub enum TokenEffect {
     Continues(NumberState),
-    /// It is complete, with this value.
+    /// The number is complete, with this value.
     Closes(Decimal),
-    /// What was written is no number that is asked for.
+    /// The text is not a number, or not one in the range.
     Invalid,
-    /// It is longer than the limits.
     TooLong,
 }
 
-/// Where the probability behind one prefix goes. All of it together is 1.
+/// The split of the probability after one prefix; all parts add up to 1.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Expansion {
-    /// Longer prefixes: token, state after it, probability.
-    pub children: Vec<(u32, NumberState, f64)>,
+    pub children: Vec<Child>,
     /// Numbers that end here.
-    pub closed: Vec<Closing>,
-    /// Texts that are no number.
+    pub closed: Vec<ClosedNumber>,
+    /// Texts that are not a number.
     pub invalid: f64,
-    /// Numbers beyond the limits, and what was too improbable to be read.
+    /// Numbers beyond the limits, and pruned tokens.
     pub left_open: f64,
 }
 
+/// A longer prefix.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Child {
+    pub token: u32,
+    /// After the token.
+    pub state: NumberState,
+    /// Conditional on the prefix.
+    pub probability: f64,
+}
+
 impl NumberGrammar {
-    /// `pieces` says what each id contributes, in order of ids: its text, unless numbers are written otherwise.
+    /// `pieces`: what each id contributes to a number, in order of ids.
     pub fn new<P: Into<NumberPiece>>(pieces: impl IntoIterator<Item = Option<P>>, eos_ids: Vec<u32>) -> Self {
         let pieces: Vec<_> = pieces.into_iter().map(|piece| piece.map(Into::into)).collect();
         let touching =
@@ -76,32 +82,31 @@ impl NumberGrammar {
         Self { head, pieces, eos_ids, point: false, touching, read }
     }
 
-    /// For a model that writes nothing and answers every prompt by the one number that its head says.
+    /// For a regression head.
     pub fn point() -> Self {
         Self { point: true, ..Self::new(std::iter::empty::<Option<NumberPiece>>(), Vec::new()) }
     }
 
-    /// Whether the model writes nothing and answers every prompt by one number.
+    /// Whether the model is a regression head, which writes no tokens and predicts one number.
     pub fn is_point(&self) -> bool {
         self.point
     }
 
-    /// The id that stands for numbers that a number head says.
+    /// The number token of a number head.
     pub fn head_id(&self) -> Option<u32> {
         self.head
     }
 
-    /// How many ids it knows.
+    /// Number of ids.
     pub fn tokens(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Whether there are numbers at all.
+    /// Whether the model can write numbers.
     pub fn spells_numbers(&self) -> bool {
         self.point || !self.touching[Phase::Start as usize].is_empty()
     }
 
-    /// Resolves what one request asks for.
     pub fn rules(
         &self,
         limits: GrammarLimits,
@@ -127,13 +132,13 @@ impl NumberGrammar {
         NumberRules { limits, terminator, range, ending, separating, read }
     }
 
-    /// What one token does after `state`; the same that [`NumberGrammar::expand`] makes of all tokens at once.
-    pub fn effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> Effect {
-        let value = match self.reading(state, id, rules) {
-            Some(Reading::Continues(next)) => return Effect::Continues(next),
-            Some(Reading::TooLong) => return Effect::TooLong,
-            Some(Reading::Completes(value)) => rules.value_of(value),
-            Some(Reading::Leaves { state, rest }) => rules.value_before(state, rest),
+    /// What one token does after `state`; [`NumberGrammar::expand`] does the same for all tokens at once.
+    pub fn effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> TokenEffect {
+        let value = match self.piece_effect(state, id, rules) {
+            Some(PieceEffect::Continues(next)) => return TokenEffect::Continues(next),
+            Some(PieceEffect::TooLong) => return TokenEffect::TooLong,
+            Some(PieceEffect::Completes(value)) => rules.value_of(value),
+            Some(PieceEffect::Leaves { state, rest }) => rules.value_before(state, rest),
             None => {
                 let ends = match rules.terminator {
                     Terminator::Any => (id as usize) < self.pieces.len(),
@@ -142,58 +147,60 @@ impl NumberGrammar {
                 rules.value_at_end(state).filter(|_| ends)
             }
         };
-        value.map_or(Effect::Invalid, Effect::Closes)
+        value.map_or(TokenEffect::Invalid, TokenEffect::Closes)
     }
 
-    /// Splits the probability of what follows `state`. The least probable tokens that touch the number are not even
-    /// read, as long as they have at most `forget` together.
+    /// Splits the probability after `state`. Prunes the least probable tokens that touch the number, which have at most `prune`
+    /// together.
     pub fn expand(
         &self,
         state: NumberState,
         softmax: &Softmax<'_>,
         rules: &NumberRules,
-        forget: f64,
+        prune: f64,
     ) -> Expansion {
         let mut expansion = Expansion::default();
         let mut seen = 0.0;
         let touching = self.touching(state.phase, rules).iter();
         let touching: Vec<(u32, f64)> = touching.map(|&id| (id, softmax.probability(id))).collect();
-        let least = forgettable(&touching, forget);
+        let least = prune_below(&touching, prune);
         for (id, probability) in touching {
             if probability < least {
                 expansion.left_open += probability;
                 seen += probability;
                 continue;
             }
-            match self.reading(state, id, rules) {
-                Some(Reading::Continues(next)) => expansion.children.push((id, next, probability)),
-                Some(Reading::TooLong) => expansion.left_open += probability,
-                Some(Reading::Completes(value)) => expansion.close(rules.value_of(value), probability),
-                Some(Reading::Leaves { state, rest }) => {
+            match self.piece_effect(state, id, rules) {
+                Some(PieceEffect::Continues(next)) => {
+                    expansion.children.push(Child { token: id, state: next, probability });
+                }
+                Some(PieceEffect::TooLong) => expansion.left_open += probability,
+                Some(PieceEffect::Completes(value)) => expansion.close(rules.value_of(value), probability),
+                Some(PieceEffect::Leaves { state, rest }) => {
                     expansion.close(rules.value_before(state, rest), probability);
                 }
                 None => continue,
             }
             seen += probability;
         }
-        self.end(state, softmax, rules, (seen, &mut expansion));
+        self.end(state, softmax, rules, seen, &mut expansion);
         expansion
     }
 
-    /// Closes the number with what ends it; what neither continues nor ends it is invalid.
+    /// Adds the tokens that do not touch the number: they end it or are invalid. `seen`: probability of the others.
     fn end(
         &self,
         state: NumberState,
         softmax: &Softmax<'_>,
         rules: &NumberRules,
-        rest: (f64, &mut Expansion),
+        seen: f64,
+        expansion: &mut Expansion,
     ) {
-        let (seen, expansion) = rest;
         let left = (1.0 - seen).max(0.0);
         let ended = match rules.terminator {
             Terminator::Any => left - softmax.probability_from(self.pieces.len()).min(left),
             Terminator::Eos | Terminator::Texts(_) => {
-                let ended = rules.ending.iter().filter(|&&id| self.reading(state, id, rules).is_none());
+                let ended = rules.ending.iter().filter(|&&id| self.piece_effect(state, id, rules).is_none());
                 ended.map(|&id| softmax.probability(id)).sum::<f64>().min(left)
             }
         };
@@ -201,8 +208,8 @@ impl NumberGrammar {
         expansion.invalid += left - ended;
     }
 
-    /// What an id does to the number; `None` where it has nothing to do with it.
-    fn reading(&self, state: NumberState, id: u32, rules: &NumberRules) -> Option<Reading<'_>> {
+    /// `None` where the id contains no part of the number.
+    fn piece_effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> Option<PieceEffect<'_>> {
         let piece = self.piece(id).filter(|_| !self.eos_ids.contains(&id))?;
         state.read_piece(piece, rules.limits)
     }
@@ -227,7 +234,7 @@ impl NumberGrammar {
 impl Expansion {
     fn close(&mut self, value: Option<Decimal>, probability: f64) {
         match value {
-            Some(value) if probability > 0.0 => self.closed.push(Closing { value, probability }),
+            Some(value) if probability > 0.0 => self.closed.push(ClosedNumber { value, probability }),
             Some(_) => {}
             None => self.invalid += probability,
         }
@@ -239,7 +246,7 @@ pub(crate) fn sorted_unique<'a>(ids: impl Iterator<Item = &'a u32>) -> Arc<[u32]
 }
 
 /// A probability below which all tokens together have at most `mass`.
-fn forgettable(tokens: &[(u32, f64)], mass: f64) -> f64 {
+fn prune_below(tokens: &[(u32, f64)], mass: f64) -> f64 {
     let below = |least: f64| tokens.iter().map(|&(_, p)| if p < least { p } else { 0.0 }).sum::<f64>();
     // Starting where one token alone could have it all, and going down to where no number of tokens can.
     let candidates = std::iter::successors(Some(mass), |least| Some(least / 4.0));
@@ -287,18 +294,18 @@ mod tests {
     fn expand(prefix: &str, terminator: Terminator) -> (Vec<u32>, Vec<(String, f64)>, f64, f64) {
         let grammar = grammar();
         let rules = grammar.rules(GrammarLimits::new(3, 2, true).unwrap(), terminator, None);
-        let Reading::Continues(state) = NumberState::START.read(prefix, rules.limits) else {
+        let PieceEffect::Continues(state) = NumberState::START.read(prefix, rules.limits) else {
             panic!("{prefix} is no beginning of a number")
         };
         let logits = [0.0_f32; 16];
         let expansion = grammar.expand(state, &Softmax::new(&logits).unwrap(), &rules, 0.0);
-        let children: f64 = expansion.children.iter().map(|child| child.2).sum();
+        let children: f64 = expansion.children.iter().map(|child| child.probability).sum();
         let closed: f64 = expansion.closed.iter().map(|closing| closing.probability).sum();
         let total = children + closed + expansion.invalid + expansion.left_open;
         assert!((total - 1.0).abs() < 1e-12, "{prefix:?}: {total}");
         assert_same_one_by_one(&expansion, |id| grammar.effect(state, id, &rules));
         (
-            expansion.children.iter().map(|child| child.0).collect(),
+            expansion.children.iter().map(|child| child.token).collect(),
             expansion.closed.iter().map(|c| (c.value.to_string(), (c.probability * 16.0).round())).collect(),
             (expansion.invalid * 16.0).round(),
             (expansion.left_open * 16.0).round(),
@@ -306,17 +313,17 @@ mod tests {
     }
 
     /// Under a uniform distribution over 16 ids, the effects of single tokens add up to the expansion.
-    fn assert_same_one_by_one(expansion: &Expansion, effect: impl Fn(u32) -> Effect) {
+    fn assert_same_one_by_one(expansion: &Expansion, effect: impl Fn(u32) -> TokenEffect) {
         let (mut closed, mut invalid, mut too_long, mut children) = (0.0, 0.0, 0.0, Vec::new());
         for id in 0..16 {
             match effect(id) {
-                Effect::Continues(next) => children.push((id, next)),
-                Effect::Closes(_) => closed += 1.0 / 16.0,
-                Effect::Invalid => invalid += 1.0 / 16.0,
-                Effect::TooLong => too_long += 1.0 / 16.0,
+                TokenEffect::Continues(next) => children.push((id, next)),
+                TokenEffect::Closes(_) => closed += 1.0 / 16.0,
+                TokenEffect::Invalid => invalid += 1.0 / 16.0,
+                TokenEffect::TooLong => too_long += 1.0 / 16.0,
             }
         }
-        let expanded: Vec<_> = expansion.children.iter().map(|&(id, next, _)| (id, next)).collect();
+        let expanded: Vec<_> = expansion.children.iter().map(|child| (child.token, child.state)).collect();
         assert_eq!(children, expanded);
         let sum: f64 = expansion.closed.iter().map(|closing| closing.probability).sum();
         for (one_by_one, at_once) in
@@ -371,7 +378,7 @@ mod tests {
     fn the_least_probable_tokens_are_forgotten_only_while_they_are_few() {
         let tokens: Vec<(u32, f64)> = (0..100).map(|id| (id, f64::from(id) * 1e-4)).collect();
         for mass in [0.0, 1e-4, 1e-3, 0.05, 1.0] {
-            let least = forgettable(&tokens, mass);
+            let least = prune_below(&tokens, mass);
             let forgotten: f64 = tokens.iter().filter(|token| token.1 < least).map(|token| token.1).sum();
             assert!(forgotten <= mass, "{forgotten} of {mass}");
             assert!(mass < 1e-3 || forgotten > mass / 20.0, "only {forgotten} of {mass}");
@@ -386,7 +393,7 @@ mod tests {
             let rules = grammar.rules(limits, Terminator::Any, None);
             let state = rules.state_after("4").unwrap();
             let effect = grammar.effect(state, 4, &rules);
-            assert_eq!(matches!(effect, Effect::Continues(_)), continues, "` 7` after `4`: {effect:?}");
+            assert_eq!(matches!(effect, TokenEffect::Continues(_)), continues, "` 7` after `4`: {effect:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Numbers: how tokens spell them, how probable each is, and which estimate to return.
 //!
-//! [`NumberGrammar`] says which token ids continue, end or leave a number; the searches in `decoding` walk it;
+//! [`NumberGrammar`] knows which token ids continue, end or leave a number; the searches in `decoding` walk it;
 //! [`Distribution`] holds the numbers found, with estimates and rigorous [`bounds`](Interval).
 //! [`parse`] reads numbers in ordinary text, [`python`] those that are tokens.
 
@@ -20,7 +20,7 @@ mod state;
 pub use decimal::Decimal;
 pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective};
 pub(crate) use grammar::sorted_unique;
-pub use grammar::{Closing, Effect, Expansion, NumberGrammar};
+pub use grammar::{Child, ClosedNumber, Expansion, NumberGrammar, TokenEffect};
 pub use piece::NumberPiece;
 pub use rules::{NumberRules, Terminator};
 pub use softmax::Softmax;

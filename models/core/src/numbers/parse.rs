@@ -1,13 +1,13 @@
-//! Numbers in ordinary text, read as a person would read them.
+//! Numbers in ordinary text, as a person reads them.
 //!
-//! In: any text. Out: the last number in it as an `f64`. Not here: the reading of the NTL paper's code, which
-//! splits `1,234` and `1e3` apart. Invariant: never NaN, never infinite; what overflows is no number.
+//! In: any text. Out: the last number in it as an `f64`, which is finite; a number that overflows is ignored. Not here: the
+//! rules of the NTL paper's code, which splits `1,234` and `1e3` apart.
 //!
 //! What counts as a number:
 //!
-//! * digits, with an optional point and decimals: `18`, `3.50`, `.5`; a point without a digit behind it ends
+//! * digits, with an optional point and decimals: `18`, `3.50`, `.5`; a point without a digit after it ends
 //!   the sentence, not the number;
-//! * thousands separators, where every group behind a comma has exactly three digits: `1,234.50`, but `1,23` is
+//! * thousands separators, where every group after a comma has exactly three digits: `1,234.50`, but `1,23` is
 //!   `1` and then `23`;
 //! * an exponent: `1e3`, `2.5E-4`;
 //! * a sign directly in front (`+`, `-` or U+2212), unless it follows a digit, a letter, a point, a closing
@@ -31,7 +31,7 @@ pub fn last_number(text: &str) -> Option<f64> {
         at = end;
     }
     let (start, value) = found?;
-    // Adding 0 turns -0 into 0: nobody tells the two apart in text.
+    // Adding 0 turns -0 into 0.
     Some(if is_negative(&text[..start]) { -value + 0.0 } else { value })
 }
 
@@ -45,7 +45,7 @@ fn number_start(text: &str, from: usize) -> Option<usize> {
 }
 
 /// Reads digits, separators, decimals and exponent from `start`; returns the value, `None` where it overflows,
-/// and the index behind it.
+/// and the index after it.
 fn read_unsigned(text: &str, start: usize) -> (Option<f64>, usize) {
     let bytes = text.as_bytes();
     let mut end = digits_end(bytes, start);
@@ -89,7 +89,7 @@ fn exponent_end(bytes: &[u8], start: usize) -> usize {
     if end > digits && !word { end } else { start }
 }
 
-/// Whether what stands before a number ends in a minus that belongs to it.
+/// Whether the text before a number ends in a minus that belongs to it.
 fn is_negative(before: &str) -> bool {
     let unspaced = before.trim_end_matches(char::is_whitespace);
     let spaced = unspaced.len() < before.len();
@@ -104,12 +104,12 @@ fn is_negative(before: &str) -> bool {
     }
 }
 
-/// Behind these a minus subtracts, joins words or spans a range.
+/// After these a minus subtracts, joins words or spans a range.
 fn ends_operand(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '.' | ')' | ']' | '}' | '%' | '-' | '\u{2212}')
 }
 
-/// Behind these a minus with a space must be a sign.
+/// After these a minus with a space must be a sign.
 fn awaits_operand(c: char) -> bool {
     matches!(c, '(' | '[' | '{' | '=' | ':' | '+' | '*' | '/' | '<' | '>' | '≈' | '#') || currency(c)
 }

@@ -1,9 +1,7 @@
-//! What one token id contributes to a number: text, a digit at a power of ten, or all of it.
+//! What one token id contributes to a number.
 
-/// An id's part of a number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NumberPiece {
-    /// Text, which is read character by character.
     Text(Box<str>),
     /// A digit times a power of ten, as Regression Transformers write numbers: `_3_1_` is 30. The powers of one
     /// number fall; one that is left out is a zero, as the original decodes it.
@@ -13,7 +11,7 @@ pub enum NumberPiece {
         /// The power of ten.
         place: i8,
     },
-    /// A whole number, whose value a number head says (xVal's `[NUM]`).
+    /// A whole number, whose value the number head predicts (xVal's `[NUM]`).
     Head,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::decimal::Decimal;
 use super::distribution::Interval;
-use super::state::{GrammarLimits, NumberState, Reading};
+use super::state::{GrammarLimits, NumberState, PieceEffect};
 
 /// What ends a number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -53,8 +53,8 @@ impl NumberRules {
     /// The state after `text`; `None` where it is not the beginning of a number.
     pub fn state_after(&self, text: &str) -> Option<NumberState> {
         match NumberState::START.read(text, self.limits) {
-            Reading::Continues(state) => Some(state),
-            Reading::Completes(_) | Reading::TooLong | Reading::Leaves { .. } => None,
+            PieceEffect::Continues(state) => Some(state),
+            PieceEffect::Completes(_) | PieceEffect::TooLong | PieceEffect::Leaves { .. } => None,
         }
     }
 

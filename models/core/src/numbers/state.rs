@@ -1,4 +1,4 @@
-//! Reading a number character by character: where in it we are, and what a piece of text does there.
+//! PieceEffect a number character by character: where in it we are, and what a piece of text does there.
 //!
 //! A number is at most one lead-in space, an optional minus, digits, optionally a point and more digits; or, instead
 //! of the digits, tokens of one digit at falling powers of ten, or one token for all of it.
@@ -6,7 +6,7 @@
 use super::decimal::{DIGITS_MAX, Decimal};
 use super::piece::NumberPiece;
 
-/// Which numbers are read. Longer ones are not refused: their probability stays open.
+/// Which numbers are read. The probability of longer ones stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrammarLimits {
     digits_max: u8,
@@ -29,15 +29,13 @@ impl GrammarLimits {
         fits.then_some(Self { digits_max, decimals_max, sign, thousands: None })
     }
 
-    /// Characters that may separate groups of three digits.
     pub const THOUSANDS: [char; 4] = [',', '_', '\'', ' '];
 
-    /// Whether thousands separators are read.
     pub(super) fn has_thousands(self) -> bool {
         self.thousands.is_some()
     }
 
-    /// Most characters of a number within these limits, the lead-in space included.
+    /// Most characters of a number within these limits, the leading space included.
     pub fn characters_max(self) -> usize {
         let (digits, decimals) = (usize::from(self.digits_max), usize::from(self.decimals_max));
         let separators = if self.has_thousands() { digits / 3 } else { 0 };
@@ -45,32 +43,28 @@ impl GrammarLimits {
         digits + separators + decimals + 3
     }
 
-    /// The same limits, with this separator read between groups of three digits. `None` when it is no such separator.
+    /// Also reads `separator` between groups of three digits; `None` unless it is one of [`Self::THOUSANDS`].
     pub fn with_thousands(self, separator: char) -> Option<Self> {
         Self::THOUSANDS.contains(&separator).then_some(Self { thousands: Some(separator), ..self })
     }
 }
 
-/// Where in a number a prefix stands.
+/// The part of a number that was read last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
-    /// Nothing yet.
     Start,
-    /// After the lead-in space.
     Space,
-    /// After the minus.
     Sign,
-    /// In the digits before the point.
+    /// Digits before the point.
     Integer,
-    /// Right after a thousands separator.
+    /// A thousands separator.
     Separator,
-    /// In a group of digits behind a separator that is not complete yet.
+    /// A group of digits after a separator, not complete yet.
     Group,
-    /// Right after the point.
     Point,
-    /// In the digits after it.
+    /// Digits after the point.
     Fraction,
-    /// In tokens of one digit at one power of ten.
+    /// Tokens of one digit at one power of ten.
     Places,
 }
 
@@ -88,37 +82,36 @@ impl Phase {
     ];
 }
 
-/// A number read so far.
+/// The number read so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NumberState {
     pub(super) phase: Phase,
     value: Decimal,
     digits: u8,
-    /// Digits behind the last separator; 0 before the first one.
+    /// Digits after the last separator; 0 before the first one.
     grouped: u8,
-    /// Whether a separator has been read.
     separated: bool,
-    /// The last power of ten, where digits stand at powers of ten.
+    /// The last power of ten, in [`Phase::Places`].
     place: i8,
-    /// What a number head says may follow here.
+    /// The number head's prediction for the next token.
     head: Option<f32>,
 }
 
-/// What a piece does to a number.
+/// What a piece adds to a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Reading<'a> {
+pub(super) enum PieceEffect<'a> {
     /// All of it belongs to the number.
     Continues(NumberState),
     /// It completes the number, which has this value.
     Completes(Decimal),
     /// It would belong to a number longer than the limits.
     TooLong,
-    /// The number goes no further than this state; `rest` (not empty) follows it.
+    /// The number ends in this state; `rest` (not empty) follows it.
     Leaves { state: NumberState, rest: &'a str },
 }
 
-impl Reading<'_> {
-    /// Whether any of `text`, which was read, has to do with the number.
+impl PieceEffect<'_> {
+    /// Whether any of `text`, which was read, belongs to the number.
     pub(super) fn touches(self, text: &str) -> bool {
         !matches!(self, Self::Leaves { rest, .. } if rest.len() == text.len())
     }
@@ -142,32 +135,30 @@ impl NumberState {
         head: None,
     };
 
-    /// The same beginning, where a number head says this of what may follow.
-    pub fn with_head(self, number: Option<f32>) -> Self {
+    /// Sets the number head's prediction for the next token.
+    pub fn with_head_value(self, number: Option<f32>) -> Self {
         Self { head: number, ..self }
     }
 
-    /// The power of ten of the last digit, where digits stand at powers of ten.
+    /// The power of ten of the last digit, for digits at powers of ten.
     pub(crate) fn place(self) -> Option<i8> {
         (self.phase == Phase::Places).then_some(self.place)
     }
 
-    /// Digits written before the point.
+    /// Number of digits before the point.
     pub(crate) fn digits(self) -> u8 {
         self.digits
     }
 
-    /// Digits written after the point.
+    /// Number of digits after the point.
     pub(crate) fn decimals(self) -> u8 {
         self.value.decimals()
     }
 
-    /// Whether a minus is written.
     pub(crate) fn is_negative(self) -> bool {
         self.value.is_negative()
     }
 
-    /// Whether the point is written.
     pub(crate) fn has_point(self) -> bool {
         matches!(self.phase, Phase::Point | Phase::Fraction)
     }
@@ -176,19 +167,19 @@ impl NumberState {
         Self { phase, ..Self::START }
     }
 
-    /// The value, where the text so far is a complete number.
+    /// The value, if the text so far is a complete number.
     pub(super) fn value(self) -> Option<Decimal> {
         matches!(self.phase, Phase::Integer | Phase::Fraction | Phase::Places).then(|| self.value.canonical())
     }
 
-    /// The value, where the text so far is a complete number, or one with a full stop or a comma behind it.
+    /// As [`NumberState::value`], also for a number with a full stop or a comma after it.
     pub(super) fn value_before_punctuation(self) -> Option<Decimal> {
         let punctuated = matches!(self.phase, Phase::Point | Phase::Separator);
         self.value().or_else(|| punctuated.then(|| self.value.canonical()))
     }
 
-    /// What a piece does to the number; `None` where it has nothing to do with it.
-    pub(super) fn read_piece(self, piece: &NumberPiece, limits: GrammarLimits) -> Option<Reading<'_>> {
+    /// What a piece does to the number; `None` where it contains no part of it.
+    pub(super) fn read_piece(self, piece: &NumberPiece, limits: GrammarLimits) -> Option<PieceEffect<'_>> {
         let begins = matches!(self.phase, Phase::Start | Phase::Space | Phase::Sign);
         match piece {
             NumberPiece::Text(text) => Some(self.read(text, limits)).filter(|reading| reading.touches(text)),
@@ -197,48 +188,48 @@ impl NumberState {
                 (begins || follows).then(|| self.read_place(*digit, *place, limits))
             }
             NumberPiece::Head => match self.head_value().filter(|_| begins) {
-                Some(value) => (limits.sign || !value.is_negative()).then_some(Reading::Completes(value)),
-                None => begins.then_some(Reading::TooLong),
+                Some(value) => (limits.sign || !value.is_negative()).then_some(PieceEffect::Completes(value)),
+                None => begins.then_some(PieceEffect::TooLong),
             },
         }
     }
 
-    /// What the number head says behind what is written, where it can be read.
+    /// The number head's prediction with the sign that is read already; `None` where it has too many digits.
     fn head_value(self) -> Option<Decimal> {
         let head = self.head.and_then(Decimal::shortest_f32)?;
         Some(if self.value.is_negative() { head.negated() } else { head }.canonical())
     }
 
-    fn read_place(self, digit: u8, place: i8, limits: GrammarLimits) -> Reading<'static> {
+    fn read_place(self, digit: u8, place: i8, limits: GrammarLimits) -> PieceEffect<'static> {
         let (integer, decimal) = (place.max(-1) + 1, place.min(0).unsigned_abs());
         if integer.unsigned_abs() > limits.digits_max || decimal > limits.decimals_max {
-            return Reading::TooLong;
+            return PieceEffect::TooLong;
         }
         let digits = self.digits.max(integer.unsigned_abs());
         let value = self.value.with_place(digit, place);
-        Reading::Continues(Self { phase: Phase::Places, value, digits, place, ..self })
+        PieceEffect::Continues(Self { phase: Phase::Places, value, digits, place, ..self })
     }
 
-    pub(super) fn read(self, text: &str, limits: GrammarLimits) -> Reading<'_> {
+    pub(super) fn read(self, text: &str, limits: GrammarLimits) -> PieceEffect<'_> {
         let mut state = self;
         for (at, character) in text.char_indices() {
             match state.step(character, limits) {
                 Step::Continues(next) => state = next,
-                Step::TooLong => return Reading::TooLong,
-                Step::Leaves => return Reading::Leaves { state, rest: &text[at..] },
+                Step::TooLong => return PieceEffect::TooLong,
+                Step::Leaves => return PieceEffect::Leaves { state, rest: &text[at..] },
             }
         }
-        Reading::Continues(state)
+        PieceEffect::Continues(state)
     }
 
-    /// Only ASCII digits are digits: look-alikes of other scripts end a number as letters do.
+    /// Only ASCII digits are digits: those of other scripts end a number as letters do.
     fn step(self, character: char, limits: GrammarLimits) -> Step {
         match (self.phase, character) {
             (Phase::Start, ' ') => Step::Continues(Self { phase: Phase::Space, ..self }),
             (Phase::Start | Phase::Space, '-') if limits.sign => {
                 Step::Continues(Self { phase: Phase::Sign, value: self.value.negated(), ..self })
             }
-            // `1,2345` is no number: what follows a whole group of three is not read.
+            // `1,2345` is not a number: no digit may follow a complete group of three.
             (Phase::Integer, '0'..='9') if self.separated => Step::TooLong,
             (
                 Phase::Start | Phase::Space | Phase::Sign | Phase::Integer | Phase::Separator | Phase::Group,
@@ -283,9 +274,11 @@ mod tests {
     fn read(text: &str) -> String {
         let limits = GrammarLimits::new(3, 2, true).unwrap();
         match NumberState::START.read(text, limits) {
-            Reading::Continues(state) => state.value().map_or("incomplete".into(), |value| value.to_string()),
-            Reading::TooLong | Reading::Completes(_) => "too long".into(),
-            Reading::Leaves { state, rest } => {
+            PieceEffect::Continues(state) => {
+                state.value().map_or("incomplete".into(), |value| value.to_string())
+            }
+            PieceEffect::TooLong | PieceEffect::Completes(_) => "too long".into(),
+            PieceEffect::Leaves { state, rest } => {
                 format!("{}|{rest}", state.value().map_or("none".into(), |value| value.to_string()))
             }
         }
@@ -333,19 +326,22 @@ mod tests {
             ("1,2345", None),
         ] {
             let value = match NumberState::START.read(text, limits) {
-                Reading::Continues(state) => state.value().map(|value| value.to_string()),
+                PieceEffect::Continues(state) => state.value().map(|value| value.to_string()),
                 _ => None,
             };
             assert_eq!(value.as_deref(), want, "{text}");
         }
-        assert!(matches!(NumberState::START.read("1,234", GrammarLimits::default()), Reading::Leaves { .. }));
+        assert!(matches!(
+            NumberState::START.read("1,234", GrammarLimits::default()),
+            PieceEffect::Leaves { .. }
+        ));
         assert_eq!(GrammarLimits::default().with_thousands('.'), None);
     }
 
     #[test]
     fn a_minus_is_no_number_where_signs_are_not_read() {
         let limits = GrammarLimits::new(3, 0, false).unwrap();
-        assert!(matches!(NumberState::START.read("-1", limits), Reading::Leaves { rest: "-1", .. }));
+        assert!(matches!(NumberState::START.read("-1", limits), PieceEffect::Leaves { rest: "-1", .. }));
         assert_eq!(GrammarLimits::new(0, 0, true), None);
         assert_eq!(GrammarLimits::new(21, 0, true), None);
         assert_eq!(GrammarLimits::new(1, 21, true), None);

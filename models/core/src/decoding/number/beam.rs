@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
 use crate::engine::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow};
-use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
+use crate::numbers::{ClosedNumber, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
 
 pub(super) struct NumberBeam {
     grammar: Arc<NumberGrammar>,
@@ -19,7 +19,7 @@ pub(super) struct NumberBeam {
     in_step: usize,
     longer: Vec<Prefix>,
     /// Complete numbers with the probability of the whole text.
-    found: Vec<Closing>,
+    found: Vec<ClosedNumber>,
     invalid: f64,
     nodes: usize,
     forward_passes: usize,
@@ -53,14 +53,16 @@ impl NumberBeam {
     fn extend(&mut self, prefix: &Prefix, softmax: &Softmax<'_>, node: NodeId) {
         let expansion = self.grammar.expand(prefix.state, softmax, &self.rules, 0.0);
         self.invalid += expansion.invalid * prefix.probability;
-        let whole =
-            |closing: Closing| Closing { probability: closing.probability * prefix.probability, ..closing };
+        let whole = |closing: ClosedNumber| ClosedNumber {
+            probability: closing.probability * prefix.probability,
+            ..closing
+        };
         self.found.extend(expansion.closed.into_iter().map(whole));
-        let possible = expansion.children.into_iter().filter(|&(_, _, given)| given > 0.0);
-        self.longer.extend(possible.map(|(token, state, given)| Prefix {
-            row: PathRow::new(Some(node), token),
-            state,
-            probability: given * prefix.probability,
+        let possible = expansion.children.into_iter().filter(|child| child.probability > 0.0);
+        self.longer.extend(possible.map(|child| Prefix {
+            row: PathRow::new(Some(node), child.token),
+            state: child.state,
+            probability: child.probability * prefix.probability,
         }));
     }
 
@@ -102,7 +104,7 @@ impl Decoding for NumberBeam {
         for row in 0..self.in_step {
             let prefix = self.prefixes[self.computed + row].clone();
             let row = result.row(row);
-            let state = prefix.state.with_head(row.head_value);
+            let state = prefix.state.with_head_value(row.head_value);
             self.extend(&Prefix { state, ..prefix }, &row.softmax()?, row.node);
         }
         self.computed += self.in_step;

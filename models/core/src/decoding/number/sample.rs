@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use super::super::{Decoding, Progress, StepResult, not_a_distribution};
 use super::Root;
 use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow};
-use crate::numbers::{Decimal, Distribution, Effect, NumberGrammar, NumberRules, NumberState, Softmax};
+use crate::numbers::{Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax, TokenEffect};
 
 /// Each sample has an equal share of the mass.
 pub(super) struct NumberSample {
@@ -69,13 +69,13 @@ impl NumberSample {
         for (token, draws) in draw(&mut self.rng, &softmax, logits.len(), prefix.draws) {
             let mass = self.share * f64::from(draws);
             match self.grammar.effect(prefix.state, token, &self.rules) {
-                Effect::Continues(state) => {
+                TokenEffect::Continues(state) => {
                     let row = PathRow::new(Some(node), token);
                     self.prefixes.push_back(Prefix { row, state, draws });
                 }
-                Effect::Closes(value) => *self.closed.entry(value).or_default() += mass,
-                Effect::Invalid => self.invalid += mass,
-                Effect::TooLong => self.open += mass,
+                TokenEffect::Closes(value) => *self.closed.entry(value).or_default() += mass,
+                TokenEffect::Invalid => self.invalid += mass,
+                TokenEffect::TooLong => self.open += mass,
             }
         }
         Ok(())
@@ -117,7 +117,7 @@ impl Decoding for NumberSample {
         let stepped: Vec<Prefix> = self.prefixes.drain(..self.in_step).collect();
         for (row, prefix) in stepped.into_iter().enumerate() {
             let row = result.row(row);
-            let state = prefix.state.with_head(row.head_value);
+            let state = prefix.state.with_head_value(row.head_value);
             self.extend(&Prefix { state, ..prefix }, row.full()?, row.node)?;
         }
         if !self.prefixes.is_empty() {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
 use crate::engine::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow, TokenNumber};
-use crate::numbers::{Decimal, Distribution, Effect, NumberRules, NumberState, Softmax, sorted_unique};
+use crate::numbers::{Decimal, Distribution, NumberRules, NumberState, Softmax, TokenEffect, sorted_unique};
 
 pub(super) struct TokenExpectation {
     vocabulary: Vocabulary,
@@ -117,14 +117,14 @@ impl Decoding for TokenExpectation {
         let id = self.vocabulary.argmax(row.logits);
         self.probability *= softmax.probability(id);
         let closed = match self.vocabulary.grammar.effect(self.state, id, &self.rules) {
-            Effect::Continues(next) => {
+            TokenEffect::Continues(next) => {
                 self.add_part(id, next, &softmax);
                 self.state = next;
                 self.row = PathRow::new(Some(row.node), id);
                 return Ok(Progress::Running);
             }
-            Effect::Closes(value) => Some(value),
-            Effect::Invalid | Effect::TooLong => None,
+            TokenEffect::Closes(value) => Some(value),
+            TokenEffect::Invalid | TokenEffect::TooLong => None,
         };
         events.push(Event::Number(self.outcome(closed)));
         Ok(Progress::Done)

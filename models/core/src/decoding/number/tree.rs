@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
 use super::Root;
 use crate::engine::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow, Precision};
-use crate::numbers::{Closing, Decimal, Distribution, NumberGrammar, NumberRules, NumberState};
+use crate::numbers::{Child, ClosedNumber, Decimal, Distribution, NumberGrammar, NumberRules, NumberState};
 
 /// Most rows that one tree asks for in a step. Most rows beyond this would not be needed in the end.
 const WIDTH: usize = 16;
@@ -57,7 +57,7 @@ struct Prefix {
 /// What follows a prefix. Probabilities are of the whole text, not conditional on the prefix.
 struct Computed {
     children: Vec<usize>,
-    closed: Vec<Closing>,
+    closed: Vec<ClosedNumber>,
     invalid: f64,
     /// Too long, or pruned.
     left_open: f64,
@@ -120,13 +120,13 @@ impl NumberTree {
     /// Splits the mass of one prefix and queues its children to be computed.
     fn compute(&mut self, index: usize, row: RowResult<'_>) -> Result<(), EngineError> {
         let prefix = &self.nodes[index];
-        let (probability, state) = (prefix.probability, prefix.state.with_head(row.head_value));
+        let (probability, state) = (prefix.probability, prefix.state.with_head_value(row.head_value));
         // Each of at most `nodes_max` nodes may prune an equal part.
         let prune = self.limits.tolerance * PRUNED_SHARE / self.limits.nodes_max.max(1) as f64 / probability;
         let expansion = self.grammar.expand(state, &row.softmax()?, &self.rules, prune);
         let left_open = expansion.left_open * probability;
         let mut children = Vec::new();
-        for (token, state, given) in expansion.children {
+        for Child { token, state, probability: given } in expansion.children {
             let child = given * probability;
             let next = self.nodes.len();
             self.nodes.push(Prefix { row: PathRow::new(Some(row.node), token), state, probability: child });
@@ -136,7 +136,7 @@ impl NumberTree {
         }
         self.open_ahead += left_open;
         let closed = expansion.closed.into_iter();
-        let closed = closed.map(|c| Closing { probability: c.probability * probability, ..c }).collect();
+        let closed = closed.map(|c| ClosedNumber { probability: c.probability * probability, ..c }).collect();
         let invalid = expansion.invalid * probability;
         self.computed.insert(index, Computed { children, closed, invalid, left_open });
         Ok(())
