@@ -2,7 +2,7 @@
 //! work as in a run of one model.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 
@@ -22,7 +22,11 @@ pub fn run(
     task: &Task,
     console: &mut Console<'_>,
 ) -> anyhow::Result<(Vec<[PathBuf; 2]>, ExitStatus)> {
-    let sides = sides(args, task.common())?;
+    let out = task.common().output.out.as_deref().ok_or_else(|| {
+        UsageError("two models need --out DIR: their runs are kept in DIR/a and DIR/b".to_owned())
+    })?;
+    let folders = FOLDERS.map(|folder| out.join(folder));
+    let sides = sides(args, task.common(), &folders)?;
     let suites = tasks::suites(task)?;
     let mut ending = ExitStatus::Success;
     for (name, side) in ["A", "B"].into_iter().zip(&sides) {
@@ -37,9 +41,8 @@ pub fn run(
         };
         ending = ending.max(session::run(&suites, side, &mut console)?);
     }
-    let [a, b] = sides.map(|side| side.output.out.unwrap_or_default());
-    let place = |out: &Path, suite| session::folder(out, suite, &suites);
-    Ok((suites.iter().map(|suite| [place(&a, suite), place(&b, suite)]).collect(), ending))
+    let of_suite = |suite| folders.each_ref().map(|folder| session::folder(folder, suite, &suites));
+    Ok((suites.iter().map(of_suite).collect(), ending))
 }
 
 fn describe(server: &ServerFlags) -> String {
@@ -48,11 +51,8 @@ fn describe(server: &ServerFlags) -> String {
 }
 
 /// The flags of the task for each model.
-fn sides(args: &CompareArgs, common: &Common) -> Result<[Common; 2], UsageError> {
+fn sides(args: &CompareArgs, common: &Common, folders: &[PathBuf; 2]) -> Result<[Common; 2], UsageError> {
     let usage = |message: &str| UsageError(message.to_owned());
-    let out = common.output.out.as_deref();
-    let out =
-        out.ok_or_else(|| usage("two models need --out DIR: their runs are kept in DIR/a and DIR/b"))?;
     let endpoints = endpoints(args, &common.server)?;
     let models = match (&args.models, &common.server.model) {
         (Some(_), Some(_)) => return Err(usage("--models names both models; leave out --model")),
@@ -68,7 +68,7 @@ fn sides(args: &CompareArgs, common: &Common) -> Result<[Common; 2], UsageError>
             model: models[side].clone(),
             ..common.server.clone()
         },
-        output: OutputFlags { out: Some(out.join(FOLDERS[side])), ..common.output.clone() },
+        output: OutputFlags { out: Some(folders[side].clone()), ..common.output.clone() },
         ..common.clone()
     };
     Ok([side(0), side(1)])

@@ -43,11 +43,14 @@ impl Published {
     }
 }
 
+#[expect(clippy::expect_used, reason = "a file of the program, which tests read")]
+fn published() -> Vec<Published> {
+    serde_json::from_str(PUBLISHED).expect("published.json has the fields of `Published`")
+}
+
 /// `None` where nothing is published for the task, split and data of the run.
 pub(super) fn section(report: &Report) -> Option<Section> {
-    // The file is part of the program and tested below.
-    let all: Vec<Published> = serde_json::from_str(PUBLISHED).unwrap_or_default();
-    let same = all.into_iter().find(|one| one.is_of(report))?;
+    let same = published().into_iter().find(|one| one.is_of(report))?;
     let note = format!(
         "Published: {}. Other models, trained on other data, and other samples of the task: a scale to read this run by, \
          not a contest.",
@@ -73,7 +76,7 @@ mod tests {
 
     #[test]
     fn every_published_row_is_complete() {
-        let all: Vec<Published> = serde_json::from_str(PUBLISHED).unwrap();
+        let all = published();
         assert_eq!(all.len(), 6);
         for one in all {
             assert!(one.metrics.iter().all(|name| find(name).is_some()), "{}", one.source);

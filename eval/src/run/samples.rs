@@ -38,7 +38,7 @@ fn sample(doc_id: u64, record: &Record<'_>, settings: &Value) -> Sample {
         filtered_resps: record.filtered.iter().map(|text| json!(text)).collect(),
         filter: if row.truth.is_some() { "last-number" } else { "none" }.to_owned(),
         metrics: metrics.into_iter().map(str::to_owned).collect(),
-        doc_hash: hash(&serde_json::to_string_pretty(&doc).unwrap_or_default()),
+        doc_hash: hash(&pretty(&doc)),
         prompt_hash: hash(item.prompt()),
         target_hash: hash(&item.answer),
         doc,
@@ -49,6 +49,11 @@ fn sample(doc_id: u64, record: &Record<'_>, settings: &Value) -> Sample {
         more: more(record),
         error: reply.answer.as_ref().err().cloned(),
     }
+}
+
+#[expect(clippy::expect_used, reason = "a struct with fields of JSON types serialises")]
+fn pretty(doc: &Doc) -> String {
+    serde_json::to_string_pretty(doc).expect("its fields are JSON types")
 }
 
 /// The columns that only some items have.
