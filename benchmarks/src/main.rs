@@ -68,6 +68,6 @@ fn main() -> anyhow::Result<()> {
         Command::Prefix(args) => prefix::run(&args, &mut out),
         Command::Load(args) => load::command::run(&args, &mut out),
         Command::LoadModel { folder } => load_model::run(&folder, &mut out),
-        Command::Random { shape, folder, seed } => random::write(&folder, random::shape(&shape)?, seed),
+        Command::Random { shape, folder, seed } => random::write(&folder, &random::plan(&shape)?, seed),
     }
 }

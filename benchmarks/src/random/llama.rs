@@ -3,10 +3,9 @@
 use super::Plan;
 use super::tensors::{Planned, filled, random, scale_for};
 
-pub(super) const VOCABULARY: usize = 32_000;
+const VOCABULARY: usize = 32_000;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LlamaShape {
+pub(super) struct LlamaShape {
     hidden: usize,
     intermediate: usize,
     layers: usize,

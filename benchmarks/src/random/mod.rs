@@ -18,49 +18,42 @@ use llama::LlamaShape;
 use t5::T5Shape;
 use tensors::Planned;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    T5(T5Shape),
-    Llama(LlamaShape),
-}
-
-/// t5-large makes a file of 3 GB, t5-3b one of 11.4 GB, tinyllama one of 4.4 GB.
-const SHAPES: [(&str, Shape); 7] = [
-    ("t5-small", Shape::T5(T5Shape::v1_0(512, 2048, 6, 8))),
-    ("t5-base", Shape::T5(T5Shape::v1_0(768, 3072, 12, 12))),
-    ("t5-large", Shape::T5(T5Shape::v1_0(1024, 4096, 24, 16))),
-    ("t5-3b", Shape::T5(T5Shape { head_width: 128, ..T5Shape::v1_0(1024, 16_384, 24, 32) })),
-    ("t5-v1.1-base", Shape::T5(T5Shape { gated: true, ..T5Shape::v1_0(768, 2048, 12, 12) })),
-    ("llama-160m", Shape::Llama(LlamaShape::new(768, 3072, 12, 12, 12))),
-    ("tinyllama", Shape::Llama(LlamaShape::new(2048, 5632, 22, 32, 4))),
-];
-
-pub fn shape(name: &str) -> anyhow::Result<Shape> {
-    let found = SHAPES.iter().find(|(known, _)| *known == name);
-    let (_, shape) = found.with_context(|| {
-        let names = SHAPES.map(|(name, _)| name).join(", ");
-        format!("{name} is none of {names}")
-    })?;
-    Ok(*shape)
-}
-
-/// What a checkpoint of a shape holds.
-struct Plan {
+/// What a checkpoint holds.
+pub struct Plan {
     vocabulary: usize,
     config: String,
     tensors: Vec<Planned>,
 }
 
-/// Writes a checkpoint folder: random weights of this shape, and the demo checkpoint's tokenizer with as many more
-/// pieces as the vocabulary has room for.
-pub fn write(folder: &Path, shape: Shape, seed: u64) -> anyhow::Result<()> {
-    let plan = match shape {
-        Shape::T5(shape) => shape.plan(),
-        Shape::Llama(shape) => shape.plan(),
-    };
+type Shape = (&'static str, fn() -> Plan);
+
+/// t5-large makes a file of 3 GB, t5-3b one of 11.4 GB, tinyllama one of 4.4 GB.
+const SHAPES: [Shape; 7] = [
+    ("t5-small", || T5Shape::v1_0(512, 2048, 6, 8).plan()),
+    ("t5-base", || T5Shape::v1_0(768, 3072, 12, 12).plan()),
+    ("t5-large", || T5Shape::v1_0(1024, 4096, 24, 16).plan()),
+    ("t5-3b", || T5Shape { head_width: 128, ..T5Shape::v1_0(1024, 16_384, 24, 32) }.plan()),
+    ("t5-v1.1-base", || T5Shape { gated: true, ..T5Shape::v1_0(768, 2048, 12, 12) }.plan()),
+    ("llama-160m", || LlamaShape::new(768, 3072, 12, 12, 12).plan()),
+    ("tinyllama", || LlamaShape::new(2048, 5632, 22, 32, 4).plan()),
+];
+
+/// A checkpoint with a well-known shape.
+pub fn plan(name: &str) -> anyhow::Result<Plan> {
+    let found = SHAPES.iter().find(|(known, _)| *known == name);
+    let (_, plan) = found.with_context(|| {
+        let names = SHAPES.map(|(name, _)| name).join(", ");
+        format!("{name} is none of {names}")
+    })?;
+    Ok(plan())
+}
+
+/// Writes a checkpoint folder: random weights, and the demo checkpoint's tokenizer with as many more pieces as the
+/// vocabulary has room for.
+pub fn write(folder: &Path, plan: &Plan, seed: u64) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;
     tokenizer::write(folder, plan.vocabulary)?;
-    fs::write(folder.join("config.json"), plan.config)?;
+    fs::write(folder.join("config.json"), &plan.config)?;
     let file = File::create(folder.join("model.safetensors"))?;
     Ok(tensors::write(&plan.tensors, seed, BufWriter::new(file))?)
 }
@@ -74,25 +67,21 @@ mod tests {
 
     #[test]
     fn tiny_checkpoints_load_with_a_tokenizer_as_large_as_their_vocabulary() {
-        for (name, shape, vocabulary) in [
-            ("v1_0", Shape::T5(T5Shape::v1_0(64, 32, 1, 1)), t5::VOCABULARY),
-            (
-                "wide_heads",
-                Shape::T5(T5Shape { head_width: 128, ..T5Shape::v1_0(64, 32, 1, 1) }),
-                t5::VOCABULARY,
-            ),
-            ("v1_1", Shape::T5(T5Shape { gated: true, ..T5Shape::v1_0(64, 32, 1, 1) }), t5::VOCABULARY),
-            ("llama", Shape::Llama(LlamaShape::new(64, 32, 1, 2, 1)), llama::VOCABULARY),
+        for (name, plan) in [
+            ("v1_0", T5Shape::v1_0(64, 32, 1, 1).plan()),
+            ("wide_heads", T5Shape { head_width: 128, ..T5Shape::v1_0(64, 32, 1, 1) }.plan()),
+            ("v1_1", T5Shape { gated: true, ..T5Shape::v1_0(64, 32, 1, 1) }.plan()),
+            ("llama", LlamaShape::new(64, 32, 1, 2, 1).plan()),
         ] {
             let folder = tempfile::tempdir().unwrap();
             let folder = folder.path();
-            write(folder, shape, 1).unwrap();
+            write(folder, &plan, 1).unwrap();
             let first = fs::read(folder.join("model.safetensors")).unwrap();
-            write(folder, shape, 1).unwrap();
+            write(folder, &plan, 1).unwrap();
             assert!(first == fs::read(folder.join("model.safetensors")).unwrap(), "{name} repeats");
             let files = CheckpointFiles::folder(folder).unwrap();
             let loaded = load(&files, LoadOptions::default()).unwrap();
-            assert_eq!(loaded.tokenizer.len(), vocabulary, "{name}");
+            assert_eq!(loaded.tokenizer.len(), plan.vocabulary, "{name}");
             let text = "What is 17 + 4?";
             let ids = loaded.tokenizer.encode(text, false).unwrap();
             assert_eq!(loaded.tokenizer.decode_tokens(&ids), text, "{name}");

@@ -4,7 +4,7 @@ use super::Plan;
 use super::tensors::{Planned, filled, random, scale_for};
 
 /// The originals' vocabulary with its padding.
-pub(super) const VOCABULARY: usize = 32_128;
+const VOCABULARY: usize = 32_128;
 
 /// Width of a head in every original up to t5-large.
 const HEAD_WIDTH: usize = 64;
@@ -13,8 +13,7 @@ const HEAD_WIDTH: usize = 64;
 /// random model repeat its last token; the last norm makes up for the difference.
 const TIED_DEVIATION: f64 = 0.1;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct T5Shape {
+pub(super) struct T5Shape {
     pub(super) d_model: usize,
     pub(super) d_ff: usize,
     pub(super) layers: usize,
