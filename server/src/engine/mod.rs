@@ -1,6 +1,6 @@
 //! The served models: each an engine thread with its tokenizer, and the events of the jobs that it runs.
 //!
-//! In: loaded checkpoints, later validated requests. Out: [`RequestEvents`]. Not here: how checkpoints are loaded
+//! In: loaded checkpoints, later validated requests. Out: `RequestEvents`. Not here: how checkpoints are loaded
 //! (`serve`) and how answers are written (`answer`, `adapters`).
 
 mod events;

@@ -1,6 +1,6 @@
 //! The Prometheus metrics: names, labels and buckets.
 //!
-//! In: observations of requests (`middleware::track`), of answers and of engines ([`ModelMetrics`]). Out: a text in one of
+//! In: observations of requests (`middleware::track`), of answers and of engines (`ModelMetrics`). Out: a text in one of
 //! two formats. Invariant: every label value comes from a bounded set, so the number of series depends only on the
 //! models and the routes.
 
