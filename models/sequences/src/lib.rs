@@ -2,7 +2,7 @@
 //! as mistral.rs: [`SequenceModel`] over a [`SequenceEngine`].
 //!
 //! An [`ExternalSampler`] takes the place of the engine's own sampler: it sends the logits out and returns the token that
-//! it is sent. Invariant: a [`Sequence`] is not dropped before the engine has dropped its sampler, because mistral.rs 0.8.1
+//! it is sent. Invariant: a `Sequence` is not dropped before the engine has dropped its sampler, because mistral.rs 0.8.1
 //! dies when it responds to a request whose receiver is gone.
 
 mod model;
