@@ -38,7 +38,7 @@ fn load(folder: &Path, adapter: Option<&Adapter>) -> Result<Causal, LoadError> {
     Causal::load_adapted(&files, &architecture(&files).unwrap(), &options, adapter)
 }
 
-/// Logits behind a fixed text.
+/// Logits after a fixed text.
 fn logits(mut model: Causal) -> Vec<f32> {
     let context = model.open(&[(&Prompt::from(vec![5, 9, 30, 7])).into()]).unwrap()[0].context;
     let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };

@@ -27,7 +27,7 @@ pub enum LoadError {
     /// A tensor that is not as the configuration or the table says.
     #[error("{file}: tensor `{name}`: {reason}")]
     Tensor { file: String, name: String, reason: String },
-    #[error("{file} is {bytes} bytes, at most {max} make sense")]
+    #[error("{file} has {bytes} bytes; the limit is {max}")]
     TooLarge { file: String, bytes: u64, max: u64 },
     #[error("{file} is a link to {}, which is outside of the checkpoint", .target.display())]
     Outside { file: String, target: PathBuf },

@@ -79,10 +79,7 @@ fn check_places(tensors: &[(String, Stored)], data_bytes: u64) -> Result<(), Tab
             return Err(TableError::tensor(name, format!("it overlaps tensor `{before}`")));
         }
         if from > end {
-            return Err(TableError::tensor(
-                name,
-                format!("there are {} bytes of nothing before it", from - end),
-            ));
+            return Err(TableError::tensor(name, format!("a gap of {} bytes precedes it", from - end)));
         }
         (end, before) = (to, name);
     }
@@ -198,7 +195,7 @@ mod tests {
         for (entry, want) in [
             (r#"{"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}"#, "run backwards"),
             (r#"{"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}"#, "end 8 bytes beyond the file"),
-            (r#"{"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}"#, "4 bytes of nothing before it"),
+            (r#"{"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}"#, "a gap of 4 bytes precedes it"),
             (r#"{"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}"#, "8 bytes hold no F32 of shape [1]"),
             (
                 r#"{"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 8]}"#,

@@ -38,7 +38,7 @@ pub enum EncodeError {
     #[error("text cannot be tokenized")]
     Library(#[source] tokenizers::Error),
     /// It contains the placeholder of numbers, for which it has no value.
-    #[error("text must not contain `{0}`, which this model puts in the place of numbers")]
+    #[error("text must not contain `{0}`, the placeholder of numbers in this model")]
     NumberMark(&'static str),
     /// A number in it is longer than any prompt, or beyond single precision. The string is its beginning.
     #[error("the number {0} is too large for this model")]

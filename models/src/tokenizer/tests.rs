@@ -141,7 +141,7 @@ fn xval_keeps_numbers_beside_the_text() {
     assert_eq!(xval().decode(&[11, 16]), "it [NUM]");
     assert_eq!((xval().number_piece(16), xval().number_value(16)), (Some(NumberPiece::Head), None));
     let error = xval().encode("it ¬", true).unwrap_err();
-    assert_eq!(error.to_string(), "text must not contain `¬`, which this model puts in the place of numbers");
+    assert_eq!(error.to_string(), "text must not contain `¬`, the placeholder of numbers in this model");
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn a_client_that_leaves_in_the_middle_of_its_text_ends_nothing_else() {
             assert!(events.next_blocking().is_some());
         }
         drop(events);
-        assert_same(&served.answer(&[1, 4, 16, 5], &request), &want, "after somebody left");
+        assert_same(&served.answer(&[1, 4, 16, 5], &request), &want, "after a client left");
     }
     assert!(served.engine.is_alive());
 }

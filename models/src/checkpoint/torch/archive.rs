@@ -87,7 +87,7 @@ impl<'r, 'a> Archive<'r, 'a> {
     pub(super) fn bytes(&self, name: &str, max: u64) -> Result<Vec<u8>, String> {
         let EntryBytes { offset, size } = self.place(name)?;
         if size > max {
-            return Err(format!("entry `{name}` has {size} bytes, at most {max} make sense"));
+            return Err(format!("entry `{name}` has {size} bytes; the limit is {max}"));
         }
         self.reader.part(offset, size).map_err(|error| format!("entry `{name}`: {error}"))
     }
