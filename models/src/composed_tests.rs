@@ -1,4 +1,4 @@
-//! Whole models as devices compute them, on the CPU: packed weights and loops against tensors and candle's operations.
+//! Whole models in composed mode, as devices compute them, compared with the CPU kernels.
 
 use std::path::{Path, PathBuf};
 

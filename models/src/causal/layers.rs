@@ -11,7 +11,7 @@ use crate::checkpoint::{LoadResult, Weights};
 use crate::kv_cache::{Context, NodeStore, RowGroup};
 use crate::ops::{
     AttentionPlans, AttentionRow, Heads, KeyValues, Linear, Mlp, MlpInput, Norm, Placement, RopeTables,
-    StoredLinear, Visible, Weight, apply_rope, attend, is_stand_in,
+    StoredLinear, Visible, Weight, apply_rope, attend, is_placeholder,
 };
 
 use super::block::Block;
@@ -51,8 +51,8 @@ impl Loader<'_> {
             Naming::Llama => self.tensor(&weight, &[output, input])?,
             Naming::Gpt2 => {
                 let transposed = self.tensor(&weight, &[input, output])?.t()?;
-                // A stand-in has to stay small.
-                if is_stand_in(&transposed) { transposed } else { transposed.contiguous()? }
+                // A placeholder has to stay small.
+                if is_placeholder(&transposed) { transposed } else { transposed.contiguous()? }
             }
         };
         let weight = self.merged(name, weight)?;
@@ -76,7 +76,7 @@ impl Loader<'_> {
     /// A layer whose outputs are multiplied by `factor`.
     fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> LoadResult<Linear> {
         let mut stored = self.stored(name, shape, bias)?;
-        if (factor - 1.0).abs() > f64::EPSILON && !is_stand_in(&stored.weight) {
+        if (factor - 1.0).abs() > f64::EPSILON && !is_placeholder(&stored.weight) {
             stored.bias = stored.bias.map(|bias| bias * factor).transpose()?;
             stored.weight = (stored.weight * factor)?;
         }

@@ -37,11 +37,6 @@ impl<'a> Weights<'a> {
         Ok(Self { shards: Shards::open_file(files, file)?, checkpoint: files })
     }
 
-    /// Whether tensors are placeholders of zeros, see [`CheckpointFiles::tables_only`].
-    pub fn stands_in(&self) -> bool {
-        self.checkpoint.reads_tables_only()
-    }
-
     pub fn has(&self, name: &str) -> bool {
         self.shards.tensors.contains_key(name)
     }

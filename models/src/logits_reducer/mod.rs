@@ -1,7 +1,7 @@
 //! From a step's logits to what its rows request of them.
 //!
-//! On the CPU rows are returned whole, since they are on the host already. On a device the logits stay there: the best id, the
-//! sums of a softmax and single logits are computed on the device, and one transfer copies them to the host, with the whole
+//! On the CPU rows are returned full, since they are on the host already. On a device the logits stay there: the best id, the
+//! sums of a softmax and single logits are computed on the device, and one transfer copies them to the host, with the full
 //! rows that were requested.
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ struct IdList {
 #[derive(Default)]
 struct RowsByRequest {
     /// Rows that request all logits.
-    whole: Vec<u32>,
+    full: Vec<u32>,
     /// All others.
     reduced: Vec<u32>,
     lists: Vec<RowsOfList>,
@@ -89,7 +89,7 @@ impl LogitsReducer {
     }
 
     /// What has to be copied to the host of logits f32 `[R, vocab]`, flattened, in the order in which
-    /// [`RowsByRequest::read`] takes it: the summary of each reduced row, their logits list by list, whole rows.
+    /// [`RowsByRequest::read`] takes it: the summary of each reduced row, their logits list by list, full rows.
     fn parts(&mut self, logits: &Tensor, requested: &RowsByRequest) -> Result<Vec<Tensor>> {
         let reduced = select(logits, &requested.reduced)?;
         let mut parts = vec![self.summary(&reduced)?.flatten_all()?];
@@ -97,8 +97,8 @@ impl LogitsReducer {
             let columns = reduced.index_select(self.columns(&list.ids, logits)?, 1)?;
             parts.push(select(&columns, &list.places)?.flatten_all()?);
         }
-        if !requested.whole.is_empty() {
-            parts.push(select(logits, &requested.whole)?.flatten_all()?);
+        if !requested.full.is_empty() {
+            parts.push(select(logits, &requested.full)?.flatten_all()?);
         }
         Ok(parts)
     }
@@ -158,7 +158,7 @@ impl RowsByRequest {
         for (index, row) in (0u32..).zip(rows) {
             let ids = match &row.path.logits {
                 LogitsRequest::All => {
-                    requested.whole.push(index);
+                    requested.full.push(index);
                     continue;
                 }
                 LogitsRequest::Best => &none,
@@ -174,7 +174,7 @@ impl RowsByRequest {
         requested
     }
 
-    /// Takes the reduced rows off the front of what was copied; the whole rows remain.
+    /// Takes the reduced rows off the front of what was copied; the full rows remain.
     fn read(&self, copied: &mut Vec<f32>, tokens: usize, vocab: usize) -> Vec<LogitsSummary> {
         let mut from = self.reduced.len() * SUMMARY;
         let (summaries, _) = copied[..from].as_chunks::<SUMMARY>();

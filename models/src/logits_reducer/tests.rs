@@ -1,4 +1,4 @@
-//! What is worked out of logits in tensor operations, against the host's own softmax and largest value.
+//! Reduced logits against the host's own softmax and largest value.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use super::LogitsReducer;
 use crate::ops::composed;
 
 thread_local! {
-    /// Logits and what was worked out of them that this thread has copied to the host.
+    /// Elements of logits and summaries that this thread has copied to the host.
     pub(super) static COPIED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How many numbers come to the host while something runs, and its result.
+/// How many elements `run` copies to the host, and its result.
 pub(super) fn copied<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = COPIED.get();
     let result = run();
@@ -31,8 +31,8 @@ fn ids(ids: &[u32]) -> LogitsRequest {
     LogitsRequest::Ids(ids.into())
 }
 
-/// Rows of logits as a device answers them, of which ids below `tokens` are known.
-fn answered(logits: &[Vec<f32>], wanted: &[LogitsRequest], tokens: usize) -> Logits {
+/// Rows of logits as a device reduces them, of which ids below `tokens` are known.
+fn reduce(logits: &[Vec<f32>], wanted: &[LogitsRequest], tokens: usize) -> Logits {
     let (rows, vocab) = (logits.len(), logits[0].len());
     let tensor = Tensor::from_vec(logits.concat(), (rows, vocab), &Device::Cpu).unwrap();
     let rows: Vec<Row> = wanted.iter().cloned().map(row).collect();
@@ -70,9 +70,9 @@ fn probabilities_and_the_best_id_are_those_of_the_host() {
     for (vocab, tokens) in [(40, 40), (512, 512), (700, 650), (32_128, 32_100), (152_064, 151_669)] {
         let logits = random(3, vocab);
         let asked = some_ids(tokens);
-        let answers = answered(&logits, &vec![ids(&asked); 3], tokens);
+        let reduced_rows = reduce(&logits, &vec![ids(&asked); 3], tokens);
         for (index, logits) in logits.iter().enumerate() {
-            let (got, want) = (reduced(&answers, index), Softmax::new(logits).unwrap());
+            let (got, want) = (reduced(&reduced_rows, index), Softmax::new(logits).unwrap());
             assert_eq!(got.best_id as usize, argmax(&logits[..tokens]), "{vocab}");
             let softmax = Softmax::of(LogitsRow::Summary(got)).unwrap();
             for id in asked.iter().copied().chain([got.best_id]) {
@@ -91,8 +91,8 @@ fn of_equal_logits_the_first_is_the_best_as_on_the_host() {
     for (row, equals) in [(0, [1025, 1026, 2999]), (1, [2047, 1024, 2048])] {
         equals.iter().for_each(|&id: &usize| logits[row][id] = 2.5);
     }
-    let answers = answered(&logits, &vec![LogitsRequest::Best; 3], 3000);
-    let best: Vec<u32> = (0..3).map(|row| reduced(&answers, row).best_id).collect();
+    let reduced_rows = reduce(&logits, &vec![LogitsRequest::Best; 3], 3000);
+    let best: Vec<u32> = (0..3).map(|row| reduced(&reduced_rows, row).best_id).collect();
     let want: Vec<u32> = logits.iter().map(|logits| argmax(logits) as u32).collect();
     assert_eq!((&best, &want), (&vec![1025, 1024, 0], &want));
     assert_eq!(best, want);
@@ -102,13 +102,13 @@ fn of_equal_logits_the_first_is_the_best_as_on_the_host() {
 fn padding_is_never_the_best_id_but_has_its_share_of_the_softmax() {
     let logits =
         vec![vec![0.0, 1.0, 0.5, 5.0, 4.0], vec![f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 0.0, 0.0]];
-    let answers = answered(&logits, &[LogitsRequest::Best, ids(&[0, 1])], 3);
-    assert_eq!(best(reduced(&answers, 0)), (1, 1.0));
-    let softmax = Softmax::of(answers.get(0)).unwrap();
+    let reduced_rows = reduce(&logits, &[LogitsRequest::Best, ids(&[0, 1])], 3);
+    assert_eq!(best(reduced(&reduced_rows, 0)), (1, 1.0));
+    let softmax = Softmax::of(reduced_rows.get(0)).unwrap();
     let want = Softmax::new(&logits[0]).unwrap();
     assert!((softmax.probability(1) - want.probability(1)).abs() < 1e-7);
     assert!((softmax.probability_from(3) - want.probability_from(3)).abs() < 1e-7);
-    let softmax = Softmax::of(answers.get(1)).unwrap();
+    let softmax = Softmax::of(reduced_rows.get(1)).unwrap();
     assert!(softmax.probability(0).abs() < f64::EPSILON, "minus infinity");
     assert!((softmax.probability_from(3) - 2.0 / 3.0).abs() < 1e-7);
 }
@@ -125,22 +125,22 @@ fn rows_that_are_no_distribution_are_found_out_where_they_are() {
         vec![nothing, 1.0, nothing, nothing],
     ];
     // The last column is padding, where broken weights show as well.
-    let answers = answered(&logits, &vec![ids(&[1, 2]); 6], 3);
+    let reduced_rows = reduce(&logits, &vec![ids(&[1, 2]); 6], 3);
     for (index, logits) in logits.iter().enumerate() {
         let is_one = Softmax::new(logits).is_some();
         assert_eq!(is_one, index == 5);
-        assert_eq!(reduced(&answers, index).is_distribution(), is_one, "{logits:?}");
-        assert_eq!(Softmax::of(answers.get(index)).is_some(), is_one, "{logits:?}");
+        assert_eq!(reduced(&reduced_rows, index).is_distribution(), is_one, "{logits:?}");
+        assert_eq!(Softmax::of(reduced_rows.get(index)).is_some(), is_one, "{logits:?}");
     }
-    assert_eq!(best(reduced(&answers, 5)), (1, 1.0));
+    assert_eq!(best(reduced(&reduced_rows, 5)), (1, 1.0));
 }
 
 #[test]
 fn where_no_known_id_is_possible_the_best_has_no_probability() {
     let logits = vec![vec![f32::NEG_INFINITY, f32::NEG_INFINITY, 1.0]];
-    let answers = answered(&logits, &[LogitsRequest::Best], 2);
-    assert_eq!(best(reduced(&answers, 0)), (0, f32::NEG_INFINITY));
-    assert!(reduced(&answers, 0).is_distribution());
+    let reduced_rows = reduce(&logits, &[LogitsRequest::Best], 2);
+    assert_eq!(best(reduced(&reduced_rows, 0)), (0, f32::NEG_INFINITY));
+    assert!(reduced(&reduced_rows, 0).is_distribution());
 }
 
 #[test]
@@ -155,16 +155,16 @@ fn rows_of_one_step_may_want_different_things() {
         LogitsRequest::All,
         ids(&[3, 5]),
     ];
-    let (count, answers) = copied(|| answered(&logits, &wanted, 700));
+    let (count, reduced_rows) = copied(|| reduce(&logits, &wanted, 700));
     assert_eq!(count, 2 * 700 + 5 * super::SUMMARY + 2 * 2 + 5, "no other row is copied");
-    assert_eq!(answers.rows(), 7);
+    assert_eq!(reduced_rows.rows(), 7);
     for row in [1, 5] {
-        assert_eq!(answers.row(row), logits[row], "a whole row is what it was");
+        assert_eq!(reduced_rows.row(row), logits[row], "a whole row is what it was");
     }
     for (row, asked) in
         [(0, vec![3, 5]), (2, vec![]), (3, vec![2, 4, 699, 700, 9000]), (4, vec![]), (6, vec![3, 5])]
     {
-        let reduced = reduced(&answers, row);
+        let reduced = reduced(&reduced_rows, row);
         assert_eq!(reduced.best_id as usize, argmax(&logits[row]));
         assert_eq!(*reduced.ids, *asked);
         let want = asked.iter().map(|&id: &u32| logits[row].get(id as usize).copied());
@@ -180,9 +180,9 @@ fn rows_of_sixteen_bits_are_worked_out_in_single_precision() {
     let coarse = tensor.to_dtype(DType::BF16).unwrap();
     let rounded: Vec<Vec<f32>> = coarse.to_dtype(DType::F32).unwrap().to_vec2().unwrap();
     let rows = [row(ids(&[1, 9])), row(LogitsRequest::All)];
-    let answers = composed::during(|| LogitsReducer::new(700).reduce_tensor(&coarse, &rows)).unwrap();
-    assert_eq!(answers.row(1), rounded[1]);
-    let (got, want) = (Softmax::of(answers.get(0)).unwrap(), Softmax::new(&rounded[0]).unwrap());
+    let reduced_rows = composed::during(|| LogitsReducer::new(700).reduce_tensor(&coarse, &rows)).unwrap();
+    assert_eq!(reduced_rows.row(1), rounded[1]);
+    let (got, want) = (Softmax::of(reduced_rows.get(0)).unwrap(), Softmax::new(&rounded[0]).unwrap());
     assert!((got.probability(9) - want.probability(9)).abs() <= 2e-6 * want.probability(9));
 }
 
@@ -190,9 +190,9 @@ fn rows_of_sixteen_bits_are_worked_out_in_single_precision() {
 fn on_the_cpu_rows_are_whole_whatever_they_want() {
     let logits = random(2, 50);
     let tensor = Tensor::from_vec(logits.concat(), (2, 50), &Device::Cpu).unwrap();
-    let answers =
+    let reduced_rows =
         LogitsReducer::new(50).reduce_tensor(&tensor, &[row(LogitsRequest::Best), row(ids(&[1]))]).unwrap();
-    assert_eq!([answers.row(0), answers.row(1)], [&logits[0][..], &logits[1]]);
+    assert_eq!([reduced_rows.row(0), reduced_rows.row(1)], [&logits[0][..], &logits[1]]);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use candle_core::{Result, Tensor};
 
-use super::tensors::is_stand_in;
+use super::tensors::{is_placeholder, slice, uses_kernels};
+use super::weight::{product, product_parts, tensor};
 use super::{Activation, Placement, Weight};
 
 /// A layer as a checkpoint stores it: weight `[out, in]`, bias `[out]`.
@@ -22,7 +23,7 @@ impl<const P: usize> Linear<P> {
     /// `widths` are those of the parts. Either all layers have a bias or none has.
     pub(crate) fn new(layers: &[StoredLinear], widths: [usize; P], place: &Placement) -> Result<Self> {
         let weights: Vec<&Tensor> = layers.iter().map(|layer| &layer.weight).collect();
-        let weight = if is_stand_in(weights[0]) {
+        let weight = if is_placeholder(weights[0]) {
             let shape = (widths.iter().sum::<usize>(), weights[0].dims()[1]);
             weights[0].narrow(0, 0, 1)?.broadcast_as(shape)?
         } else {
@@ -55,17 +56,26 @@ impl Linear {
 
     /// `activation(forward(x))`.
     pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        match &self.bias {
-            None => self.weight.activated(x, activation),
-            Some(_) => activation.apply(&self.forward(x)?),
+        match (&self.weight, &self.bias, activation.kernel()) {
+            (Weight::Packed(matrix), None, Some(activation)) => {
+                let mut values = product(matrix, x)?;
+                activation.apply(&mut values);
+                tensor(x, values, matrix.outputs())
+            }
+            _ => activation.apply(&self.forward(x)?),
         }
     }
 
     /// `forward(x) + residual`, with `residual` `[M, out]`, whose element type the sum has.
     pub(crate) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        match &self.bias {
-            None => self.weight.added(x, residual),
-            Some(_) => residual + self.forward(x)?.to_dtype(residual.dtype())?,
+        match (&self.weight, &self.bias) {
+            (Weight::Packed(matrix), None) if uses_kernels(residual) => {
+                let mut values = product(matrix, x)?;
+                let (storage, layout) = residual.storage_and_layout();
+                ntl_kernels::add(&mut values, slice(&storage, layout)?);
+                tensor(x, values, matrix.outputs())
+            }
+            _ => residual + self.forward(x)?.to_dtype(residual.dtype())?,
         }
     }
 }
@@ -73,11 +83,17 @@ impl Linear {
 impl Linear<2> {
     /// The activation of the first part, times the second; both are equally wide.
     pub(crate) fn gated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        if self.bias.is_none() {
-            return self.weight.gated(x, activation);
+        match (&self.weight, &self.bias, activation.kernel()) {
+            (Weight::Packed(matrix), None, Some(activation)) => {
+                let [mut gate, up] = product_parts(matrix, x, self.widths)?;
+                activation.apply_gated(&mut gate, &up);
+                tensor(x, gate, self.widths[0])
+            }
+            _ => {
+                let [gate, up] = self.parts(x)?;
+                activation.apply(&gate)? * up
+            }
         }
-        let [gate, up] = self.parts(x)?;
-        activation.apply(&gate)? * up
     }
 }
 

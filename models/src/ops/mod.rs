@@ -18,6 +18,6 @@ pub(crate) use ntl_kernels::{Format, Heads, Visible};
 pub(crate) use rope::{RopeTables, apply_rope};
 #[cfg(test)]
 pub(crate) use tensors::composed;
-pub(crate) use tensors::{ModelResult, compute_error, is_stand_in, uses_kernels};
+pub(crate) use tensors::{ModelResult, compute_error, is_placeholder, uses_kernels};
 pub use weight::Placement;
 pub(crate) use weight::{Product, Weight};

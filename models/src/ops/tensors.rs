@@ -18,8 +18,8 @@ pub(crate) fn uses_kernels(tensor: &Tensor) -> bool {
     tensor.device().is_cpu() && tensor.dtype() == DType::F32
 }
 
-/// Whether a tensor is a stand-in for weights that are not read: one element, broadcast to the whole shape.
-pub(crate) fn is_stand_in(tensor: &Tensor) -> bool {
+/// Whether a tensor is a placeholder of weights that are not read: one element, broadcast to the whole shape.
+pub(crate) fn is_placeholder(tensor: &Tensor) -> bool {
     tensor.stride().iter().all(|&stride| stride == 0)
 }
 

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::{Format, Matrix};
 
-use super::Activation;
-use super::tensors::{is_stand_in, matmul, slice, uses_kernels};
+use super::tensors::{is_placeholder, matmul, slice, uses_kernels};
 
 /// Where and in which element types a model computes and keeps its weights.
 #[derive(Debug, Clone)]
@@ -70,9 +69,9 @@ pub(crate) enum Product {
 }
 
 impl Weight {
-    /// Packs a tensor `[N, K]`. A stand-in stays a tensor.
+    /// Packs a tensor `[N, K]`. A placeholder stays a tensor.
     pub(crate) fn new(tensor: Tensor, place: &Placement) -> Result<Self> {
-        if !uses_kernels(&tensor) || is_stand_in(&tensor) {
+        if !uses_kernels(&tensor) || is_placeholder(&tensor) {
             return Ok(Self::Whole(tensor));
         }
         let (n, k) = tensor.dims2()?;
@@ -94,54 +93,6 @@ impl Weight {
         match self {
             Self::Whole(_) => self.forward(x).map(Product::Tensor),
             Self::Packed(matrix) => Ok(Product::Values { values: product(matrix, x)?, n: matrix.outputs() }),
-        }
-    }
-
-    /// `forward(x) + residual`, with `residual` `[M, N]`, whose element type the sum has.
-    pub(crate) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Packed(matrix) if uses_kernels(residual) => {
-                let mut values = product(matrix, x)?;
-                let (storage, layout) = residual.storage_and_layout();
-                ntl_kernels::add(&mut values, slice(&storage, layout)?);
-                tensor(x, values, matrix.outputs())
-            }
-            _ => residual + self.forward(x)?.to_dtype(residual.dtype())?,
-        }
-    }
-
-    /// `activation(forward(x))`.
-    pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        match (self, activation.kernel()) {
-            (Self::Packed(matrix), Some(activation)) => {
-                let mut values = product(matrix, x)?;
-                activation.apply(&mut values);
-                tensor(x, values, matrix.outputs())
-            }
-            _ => activation.apply(&self.forward(x)?),
-        }
-    }
-
-    /// The activation of the first half of the outputs, times the second half: `[M, N / 2]`.
-    pub(crate) fn gated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        match (self, activation.kernel()) {
-            (Self::Packed(matrix), Some(activation)) => {
-                let half = matrix.outputs() / 2;
-                let [mut gate, up] = product_parts(matrix, x, [half; 2])?;
-                activation.apply_gated(&mut gate, &up);
-                tensor(x, gate, half)
-            }
-            _ => {
-                let [gate, up] = self.parts(x, [self.outputs()? / 2; 2])?;
-                activation.apply(&gate)? * up
-            }
-        }
-    }
-
-    fn outputs(&self) -> Result<usize> {
-        match self {
-            Self::Packed(matrix) => Ok(matrix.outputs()),
-            Self::Whole(weight) => weight.dim(0),
         }
     }
 
@@ -183,16 +134,20 @@ impl Weight {
 }
 
 /// `[M, N]` of `x` `[M, K]`.
-fn product(matrix: &Matrix, x: &Tensor) -> Result<Vec<f32>> {
+pub(super) fn product(matrix: &Matrix, x: &Tensor) -> Result<Vec<f32>> {
     product_parts(matrix, x, [matrix.outputs()]).map(|[all]| all)
 }
 
-fn product_parts<const P: usize>(matrix: &Matrix, x: &Tensor, widths: [usize; P]) -> Result<[Vec<f32>; P]> {
+pub(super) fn product_parts<const P: usize>(
+    matrix: &Matrix,
+    x: &Tensor,
+    widths: [usize; P],
+) -> Result<[Vec<f32>; P]> {
     let (storage, layout) = x.storage_and_layout();
     Ok(matrix.product_parts(slice(&storage, layout)?, x.dim(0)?, widths))
 }
 
 /// `values` `[M, N]` as a tensor, of as many rows as `x` has.
-fn tensor(x: &Tensor, values: Vec<f32>, n: usize) -> Result<Tensor> {
+pub(super) fn tensor(x: &Tensor, values: Vec<f32>, n: usize) -> Result<Tensor> {
     Tensor::from_vec(values, (x.dim(0)?, n), x.device())
 }

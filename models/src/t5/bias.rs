@@ -9,9 +9,9 @@ use crate::ops::RelativeBias;
 /// Which keys a stack's self-attention sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// Keys on both sides (encoder): half of the buckets for each side.
+    /// Keys on both sides (encoder), with half of the buckets for each side.
     Bidirectional,
-    /// Keys before the query only (decoder): all buckets for them.
+    /// Keys before the query only (decoder), with all buckets.
     Causal,
 }
 
@@ -31,7 +31,7 @@ fn bucket(distance: i64, direction: Direction, num_buckets: usize, max_distance:
     if far < exact {
         return offset + far;
     }
-    // In f32, as the original computes it: buckets are cut where its rounding cuts them.
+    // In f32 as in the original, whose rounding decides the limits of buckets.
     let growth = (far as f32 / exact as f32).ln() / (max_distance as f32 / exact as f32).ln();
     let steps = (growth * (side - exact) as f32) as usize;
     offset + (exact + steps).min(side - 1)

@@ -1,4 +1,4 @@
-//! T5 (v1.0, v1.1, flan, mT5) and the Number Token Loss paper's kinds of it, over contexts and paths.
+//! T5 (v1.0, v1.1, flan, mT5) and the variants of the Number Token Loss paper, over contexts and paths.
 //!
 //! [`T5`] and [`RegressionHead`] are [`BatchModel`](ntl_core::engine::BatchModel)s: prompts go through the encoder
 //! packed one behind the other, decoder rows of all requests through one step. Reference: "Exploring the Limits of

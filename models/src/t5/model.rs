@@ -15,15 +15,15 @@ use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{ModelResult, Placement, Weight, compute_error};
 
-/// How a T5 takes numbers in.
+/// How numbers enter a T5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum T5Kind {
-    /// As tokens like all others.
+    /// As ordinary tokens.
     Plain,
     /// As tokens with fixed number embeddings beside the learned ones, at the bottom of both stacks only
     /// (Regression Transformer, arXiv 2202.01338).
     Rt,
-    /// As values beside one token.
+    /// As values of one number token.
     Xval(NumberScaling),
 }
 
@@ -36,14 +36,13 @@ pub struct T5 {
     reducer: LogitsReducer,
 }
 
-/// What the tokenizer decides about a model.
+/// What a model takes from its tokenizer.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenizerFacts {
-    /// Ids that it knows.
+    /// Number of ids.
     pub tokens: usize,
-    /// Longest prompt that it recommends.
+    /// Longest recommended prompt.
     pub prompt_tokens_max: usize,
-    /// How it writes numbers.
     pub number_encoding: NumberEncoding,
 }
 
@@ -102,7 +101,7 @@ impl T5 {
         let config = facts.config(files)?;
         let weights = Weights::open(files)?;
         let loader = Loader { weights: &weights, config: &config, place, prefix: "" };
-        // Logits are f32 products: so are the tables that they are made with, the tied one among them.
+        // Logits are f32 products, so their tables are f32, too, the tied one included.
         let exact_place = place.exact();
         let exact = Loader { place: &exact_place, ..loader };
         let table = load_embeddings(&exact)?;
@@ -137,7 +136,7 @@ impl T5 {
     }
 }
 
-/// The token table and the fixed number table added up; the head sees the first only.
+/// The sum of the token table and the fixed number table; the head uses the token table alone.
 fn with_number_embeddings(loader: &Loader<'_>, table: &Tensor) -> LoadResult<Tensor> {
     let name = "shared.number_embeddings.embedding.weight";
     let numbers = loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])?;

@@ -18,7 +18,7 @@ use super::stacks::{Stacks, load_embeddings};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::ops::{Linear, ModelResult, Placement, Weight, compute_error};
 
-/// A T5 that answers with numbers.
+/// A T5 that predicts one number for each prompt.
 pub struct RegressionHead {
     info: ModelInfo,
     stacks: Stacks,
@@ -105,7 +105,7 @@ impl BatchModel for RegressionHead {
         Ok(opened)
     }
 
-    /// No token has a logit of its own: one column of zeros, and the value of the prompt at every row.
+    /// Tokens have no logits: returns one column of zeros, and the value of the prompt for every row.
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
         let value =
             |row: &Row| self.values.get(&row.context).copied().ok_or(ModelError::UnknownContext(row.context));

@@ -36,11 +36,23 @@ pub(crate) fn attend(
         return batched::attend(q, rows, heads, bias, plans);
     }
     let (storage, layout) = q.storage_and_layout();
-    let locked: Vec<LockedGroup<'_>> =
-        rows.chunk_by(AttentionRow::shares_keys).map(LockedGroup::new).collect();
-    let groups = locked.iter().map(LockedGroup::slices).collect::<Result<Vec<_>>>()?;
-    let out = ntl_kernels::attend(slice(&storage, layout)?, &groups, heads, bias.map(|bias| &bias.values));
+    let groups: Vec<&[AttentionRow<'_>]> = rows.chunk_by(AttentionRow::shares_keys).collect();
+    let locked: Vec<_> = groups.iter().map(|rows| lock(&rows[0])).collect();
+    let slices = groups.iter().zip(&locked).map(|(rows, (before, own))| {
+        Ok(AttentionGroup {
+            before: before.iter().map(Locked::slices).collect::<Result<_>>()?,
+            own: own.slices()?,
+            queries: rows.iter().map(|row| row.query).collect(),
+        })
+    });
+    let slices = slices.collect::<Result<Vec<_>>>()?;
+    let out = ntl_kernels::attend(slice(&storage, layout)?, &slices, heads, bias.map(|bias| &bias.values));
     Tensor::from_vec(out, (count, width), q.device())
+}
+
+/// Locks the keys and values that a row sees, those before its own first.
+fn lock<'a>(row: &AttentionRow<'a>) -> (Vec<Locked<'a>>, Locked<'a>) {
+    (row.before.iter().map(|kv| Locked::new(kv)).collect(), Locked::new(row.kv))
 }
 
 /// Read locks on the storage of keys and values.
@@ -58,28 +70,6 @@ impl<'a> Locked<'a> {
         Ok(KvSlices {
             keys: slice(&self.keys.0, self.keys.1)?,
             values: slice(&self.values.0, self.values.1)?,
-        })
-    }
-}
-
-/// Rows with the same keys, and read locks on those.
-struct LockedGroup<'a> {
-    rows: &'a [AttentionRow<'a>],
-    own: Locked<'a>,
-    before: Vec<Locked<'a>>,
-}
-
-impl<'a> LockedGroup<'a> {
-    fn new(rows: &'a [AttentionRow<'a>]) -> Self {
-        let before = rows[0].before.iter().map(|kv| Locked::new(kv)).collect();
-        Self { rows, own: Locked::new(rows[0].kv), before }
-    }
-
-    fn slices(&self) -> Result<AttentionGroup<'_>> {
-        Ok(AttentionGroup {
-            before: self.before.iter().map(Locked::slices).collect::<Result<_>>()?,
-            own: self.own.slices()?,
-            queries: self.rows.iter().map(|row| row.query).collect(),
         })
     }
 }
