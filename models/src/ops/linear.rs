@@ -29,6 +29,12 @@ impl<const P: usize> Linear<P> {
         } else {
             Tensor::cat(&weights, 0)?
         };
+        let with_bias = layers.iter().filter(|layer| layer.bias.is_some()).count();
+        assert!(
+            with_bias == 0 || with_bias == layers.len(),
+            "{with_bias} of {} layers have a bias",
+            layers.len()
+        );
         let biases: Option<Vec<&Tensor>> = layers.iter().map(|layer| layer.bias.as_ref()).collect();
         let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
         Ok(Self { weight: Weight::new(weight, place)?, bias, widths })

@@ -1,7 +1,7 @@
 //! `x · wᵀ` against weights that are packed once.
 //!
 //! A weight is kept in panels: some outputs side by side, input after input, so that one pass over a panel serves several
-//! rows of `x` from registers and reads memory in order. Each output is added up over the inputs in blocks of [`BLOCK`],
+//! rows of `x` from registers and reads memory in order. Each output is added up over the inputs in blocks of 128,
 //! in order, whatever the number of rows: a row's result never depends on the other rows.
 
 mod columns;
