@@ -108,10 +108,67 @@ fn an_unfinished_run_is_neither_overwritten_nor_mixed_with_another() {
     assert_eq!(other.status.code(), Some(1));
     let message = err(&other);
     assert!(message.contains("other settings: ") && message.contains("limit was 4, is 9"), "{message}");
-    fs::remove_file(out.join("report.json")).unwrap_or_default();
+    fs::remove_file(out.join("report.json")).unwrap();
     let fresh = ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
     assert_eq!(fresh.status.code(), Some(1));
     assert!(err(&fresh).contains("did not end: go on with --resume"), "{}", err(&fresh));
+}
+
+/// Names and contents of all files of a run.
+fn files(out: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<(String, Vec<u8>)> = fs::read_dir(out)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_finished_run_survives_a_refused_resume_and_a_second_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let first = ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
+    assert_eq!(first.status.code(), Some(0), "{}", err(&first));
+    assert_eq!(ntl_eval(&["report", out.to_str().unwrap()]).status.code(), Some(0));
+    let before = files(&out);
+    let names: Vec<&str> = before.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["journal.jsonl", "report.html", "report.json", "report.md", "samples.jsonl"]);
+    let asked = mock.bodies().len();
+    let other = ntl_eval(&args(&mock, &data, &out, &["--limit", "9", "--resume"]));
+    assert_eq!(other.status.code(), Some(1));
+    assert!(err(&other).contains("limit was 4, is 9"), "{}", err(&other));
+    assert!(files(&out) == before, "a refused --resume changed files");
+    let second = ntl_eval(&args(&mock, &data, &out, &["--limit", "9"]));
+    assert_eq!(second.status.code(), Some(1));
+    let message = format!("{} holds a finished run: replace it with --overwrite", out.display());
+    assert!(err(&second).contains(&message), "{}", err(&second));
+    assert!(files(&out) == before, "a second run changed files");
+    assert_eq!(mock.bodies().len(), asked);
+    // A report whose journal is lost cannot be continued, and is not replaced either.
+    fs::rename(out.join("journal.jsonl"), folder.path().join("journal")).unwrap();
+    let resumed = ntl_eval(&args(&mock, &data, &out, &["--limit", "4", "--resume"]));
+    assert!(err(&resumed).contains("holds a finished run without its journal.jsonl"), "{}", err(&resumed));
+    fs::rename(folder.path().join("journal"), out.join("journal.jsonl")).unwrap();
+    assert!(files(&out) == before, "a resume without journal changed files");
+}
+
+#[test]
+fn overwriting_replaces_the_run_and_removes_the_pages_of_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
+    assert_eq!(ntl_eval(&["report", out.to_str().unwrap()]).status.code(), Some(0));
+    let output = ntl_eval(&args(&mock, &data, &out, &["--limit", "9", "--overwrite"]));
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let names: Vec<String> = files(&out).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["journal.jsonl", "report.json", "samples.jsonl"]);
+    assert!(report(&out).contains("\"n\": 9"), "{}", report(&out));
+    let both = ntl_eval(&args(&mock, &data, &out, &["--overwrite", "--resume"]));
+    assert_eq!(both.status.code(), Some(2));
 }
 
 #[test]
@@ -136,7 +193,7 @@ fn a_cache_answers_for_the_same_model_and_request_only() {
     let asked = |more: &[&str]| {
         let before = mock.bodies().len();
         let out = folder.path().join("out");
-        let cache = ["--cache", cache.to_str().unwrap(), "--limit", "6", "--json"];
+        let cache = ["--cache", cache.to_str().unwrap(), "--limit", "6", "--json", "--overwrite"];
         let output = ntl_eval(&args(&mock, &data, &out, &[&cache, more].concat()));
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
         let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();

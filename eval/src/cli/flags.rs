@@ -106,6 +106,9 @@ pub struct OutputFlags {
     /// Continue the run whose journal is in `--out`. Answers in the journal are not requested again.
     #[arg(long, requires = "out")]
     pub resume: bool,
+    /// Replace the run in `--out`, finished or not. Without this flag such a folder is refused.
+    #[arg(long, requires = "out", conflicts_with = "resume")]
+    pub overwrite: bool,
     /// Folder of answers that all runs share: the same request goes to the same model only once.
     #[arg(long, value_name = "DIR", env = "NTL_EVAL_ANSWERS")]
     pub cache: Option<PathBuf>,

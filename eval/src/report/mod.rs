@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use document::Document;
 
-use crate::store::saved::{Run, run_folders};
+use crate::store::saved::{PAGES, Run, run_folders};
 
 /// Writes the reports of all runs in a folder and returns the files, the one to open first in front.
 pub fn write(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -42,7 +42,7 @@ pub fn write(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn write_document(folder: &Path, document: &Document) -> anyhow::Result<[PathBuf; 2]> {
-    let files = ["report.html", "report.md"].map(|name| folder.join(name));
+    let files = PAGES.map(|name| folder.join(name));
     let texts = [html::render(document), markdown::render(document)];
     for (file, text) in files.iter().zip(texts) {
         fs::write(file, text).with_context(|| format!("could not write {}", file.display()))?;

@@ -72,6 +72,8 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
     Ok(status)
 }
 
+const JOURNAL: &str = "journal.jsonl";
+
 const CONSOLE: &str = "could not write to the console";
 
 /// A suite with the folder that it is written to and the report that it is compared with.
@@ -86,6 +88,7 @@ impl<'a> Planned<'a> {
         let folder = common.output.out.as_deref().map(|out| folder(out, suite, suites));
         if let Some(folder) = &folder {
             fs::create_dir_all(folder).with_context(|| writing(folder))?;
+            check_folder(folder, common)?;
         }
         let read = |folder: &PathBuf| read_baseline(folder, suite.task, &suite.split);
         Ok(Self { suite, folder, baseline: common.gates.baseline.as_ref().map(read).transpose()? })
@@ -152,16 +155,14 @@ impl Session<'_> {
         }
     }
 
-    /// The journal of a suite: a new one, or with `--resume` the one that is there.
+    /// The journal of a suite: a new one, or with `--resume` the one that is there. Only `--overwrite` removes anything
+    /// before the new result is complete.
     fn journal(&self, folder: &Path, suite: &Suite, template: &RequestTemplate) -> anyhow::Result<Journal> {
-        let (file, report) = (folder.join("journal.jsonl"), folder.join(REPORT));
-        if !self.common.output.resume {
-            if !report.exists() && fs::metadata(&file).is_ok_and(|found| found.len() > 0) {
-                return Err(JournalError::Unfinished { file }.into());
-            }
-            remove(&file)?;
+        let file = folder.join(JOURNAL);
+        if self.common.output.overwrite {
+            saved::remove_result(folder)?;
+            saved::remove(&file)?;
         }
-        remove(&report)?;
         let header = json!({
             "ntl-eval": env!("CARGO_PKG_VERSION"),
             "task": suite.task,
@@ -299,9 +300,17 @@ fn writing(file: &Path) -> String {
     format!("could not write {}", file.display())
 }
 
-fn remove(file: &Path) -> anyhow::Result<()> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| writing(file)),
-        _ => Ok(()),
+/// Refuses a folder whose result or journal this run would lose.
+fn check_folder(folder: &Path, common: &Common) -> Result<(), JournalError> {
+    let file = folder.join(JOURNAL);
+    let has_report = folder.join(REPORT).exists();
+    let has_journal = fs::metadata(&file).is_ok_and(|found| found.len() > 0);
+    match (has_report, has_journal) {
+        _ if common.output.overwrite => Ok(()),
+        (_, true) if common.output.resume => Ok(()),
+        (true, true) => Err(JournalError::Finished { folder: folder.to_owned() }),
+        (true, false) => Err(JournalError::FinishedWithoutJournal { folder: folder.to_owned() }),
+        (false, true) => Err(JournalError::Unfinished { file }),
+        (false, false) => Ok(()),
     }
 }

@@ -22,13 +22,23 @@ pub enum JournalError {
     /// `line`: from 1.
     #[error("{} line {line} is damaged; remove the file to begin anew", .file.display())]
     Damaged { file: PathBuf, line: usize },
-    #[error("{} is of a run with other settings: {differences}; use another --out, or the same settings", .file.display())]
+    #[error("{} is of a run with other settings: {differences}; use the same settings, another --out, or --overwrite", .file.display())]
     OtherRun { file: PathBuf, differences: String },
     #[error(
-        "{} is of a run that did not end: go on with --resume, remove it, or use another --out",
+        "{} is of a run that did not end: go on with --resume, start again with --overwrite, or use another --out",
         .file.display()
     )]
     Unfinished { file: PathBuf },
+    #[error(
+        "{} holds a finished run: replace it with --overwrite, request what it lacks with --resume, or use another --out",
+        .folder.display()
+    )]
+    Finished { folder: PathBuf },
+    #[error(
+        "{} holds a finished run without its journal.jsonl: replace it with --overwrite, or use another --out",
+        .folder.display()
+    )]
+    FinishedWithoutJournal { folder: PathBuf },
 }
 
 #[derive(Serialize, Deserialize)]

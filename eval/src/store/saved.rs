@@ -11,6 +11,8 @@ use super::sample::Sample;
 
 pub const REPORT: &str = "report.json";
 const SAMPLES: &str = "samples.jsonl";
+/// What `ntl-eval report` writes, the page to open first in front.
+pub const PAGES: [&str; 2] = ["report.html", "report.md"];
 
 /// One finished run.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,31 +55,71 @@ pub fn run_folders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Writes `report.json` last: a folder that holds it is complete.
+/// Replaces the result in a folder. Both new files are on disk before the first of them replaces an old one, and
+/// `report.json` is the last: a folder that holds it is complete. Pages of an earlier result are removed.
 pub fn write(folder: &Path, report: &Report, samples: impl Iterator<Item = Sample>) -> anyhow::Result<()> {
-    write_file(folder.join(SAMPLES), |out| {
+    let samples = PendingFile::write(folder.join(SAMPLES), |out| {
         for sample in samples {
             serde_json::to_writer(&mut *out, &sample)?;
             writeln!(out)?;
         }
         Ok(())
     })?;
-    write_file(folder.join(REPORT), |out| {
+    let report = PendingFile::write(folder.join(REPORT), |out| {
         serde_json::to_writer_pretty(&mut *out, report)?;
         writeln!(out)
-    })
+    })?;
+    PAGES.iter().try_for_each(|page| remove(&folder.join(page)))?;
+    samples.rename()?;
+    report.rename()?;
+    // The names are on disk once their folder is; platforms that cannot open a folder have no such call.
+    if let Ok(open) = File::open(folder) {
+        open.sync_all().with_context(|| writing(folder))?;
+    }
+    Ok(())
 }
 
-fn write_file(
+/// Removes the result in a folder, with the pages that show it.
+pub fn remove_result(folder: &Path) -> anyhow::Result<()> {
+    [REPORT, SAMPLES].iter().chain(&PAGES).try_for_each(|name| remove(&folder.join(name)))
+}
+
+/// A complete file beside the one that it is about to replace.
+struct PendingFile {
+    temporary: PathBuf,
     file: PathBuf,
-    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> anyhow::Result<()> {
-    let write = || -> io::Result<()> {
-        let mut out = BufWriter::new(File::create(&file)?);
-        fill(&mut out)?;
-        out.flush()
-    };
-    write().with_context(|| format!("could not write {}", file.display()))
+}
+
+impl PendingFile {
+    fn write(
+        file: PathBuf,
+        fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> anyhow::Result<Self> {
+        let temporary = file.with_added_extension("tmp");
+        let write = || -> io::Result<()> {
+            let mut out = BufWriter::new(File::create(&temporary)?);
+            fill(&mut out)?;
+            out.into_inner()?.sync_all()
+        };
+        write().with_context(|| writing(&temporary))?;
+        Ok(Self { temporary, file })
+    }
+
+    fn rename(self) -> anyhow::Result<()> {
+        fs::rename(&self.temporary, &self.file).with_context(|| writing(&self.file))
+    }
+}
+
+/// Removes a file if it is there.
+pub fn remove(file: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| writing(file)),
+        _ => Ok(()),
+    }
+}
+
+fn writing(file: &Path) -> String {
+    format!("could not write {}", file.display())
 }
 
 fn reading(file: &Path) -> String {
