@@ -3,7 +3,6 @@
 //!
 //! mistral.rs computes logits and nothing else: it gets token ids, never a text, a tokenizer or a chat template of the
 //! checkpoint, chooses no token and ends no sequence by itself.
-#![cfg(feature = "mistralrs")]
 
 mod folder;
 mod gguf;

@@ -1,6 +1,5 @@
 //! mistral.rs behind the engine contract gives the answers of the native engine. `scripts/test-mistralrs` runs these tests.
 
-#![cfg(feature = "mistralrs")]
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 #![expect(clippy::panic, reason = "tests fail by panicking")]
 
