@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use ntl_eval::metrics::bleu::NgramCounts;
 use ntl_eval::metrics::rouge::Rouge;
 use ntl_eval::run::paper::figures::Figures;
+use ntl_eval::run::paper::label;
 use ntl_eval::run::paper::numbers::{NumberCounts, number_pair};
 use serde_json::Value;
 
@@ -156,4 +157,32 @@ fn whole_evaluations_have_the_paper_s_figures() {
         let bleu = scores.iter().sum::<f64>() / scores.len() as f64;
         assert_same(&format!("{checkpoint} bleu"), bleu, &metrics["bleu"], 1e-12);
     }
+}
+
+/// `/detokenize` writes `[NUM]` for each number of an xVal label.
+#[test]
+fn labels_of_xval_and_their_bleu_are_those_of_the_paper() {
+    let Some(golden) = golden(&fixtures().join("t5-xval/golden/paper_eval.json")) else { return };
+    let texts = |name: &str| -> Vec<String> {
+        golden[name].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let (predictions, want) = (texts("decoded_predictions"), texts("decoded_labels"));
+    let labels: Vec<String> = golden["pairs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|pair| {
+            let written = pair[1].as_str().unwrap();
+            let decoded = if written.starts_with('-') { "- [NUM]" } else { "[NUM]" };
+            label(Vec::new(), decoded.to_owned(), written).text
+        })
+        .collect();
+    assert_eq!(labels, want);
+    let counts: Vec<NgramCounts> =
+        predictions.iter().zip(&labels).map(|(a, b)| NgramCounts::of(a, b)).collect();
+    let batch = golden["per_device_eval_batch_size"].as_u64().unwrap() as usize;
+    let scores: Vec<f64> =
+        counts.chunks(batch).map(|batch| NgramCounts::sum(batch.iter().map(|c| (c, 1))).score()).collect();
+    let bleu = scores.iter().sum::<f64>() / scores.len() as f64;
+    assert_same("t5-xval bleu", bleu, &golden["metrics"]["eval_bleu"], 1e-12);
 }

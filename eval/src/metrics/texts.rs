@@ -33,11 +33,49 @@ pub(super) fn corpus_bleu(texts: &[&TextScores], weights: &[f64]) -> Option<f64>
     (!texts.is_empty()).then(|| NgramCounts::sum(counts).score())
 }
 
-/// SQuAD's tokens: lowercase, without punctuation and articles.
+/// SQuAD's tokens: lowercase, without punctuation and articles. Unlike SQuAD it keeps signs and decimal points of numbers,
+/// and takes `- 4` for `-4`.
 fn normalized(text: &str) -> Vec<String> {
-    let kept: String = text.to_lowercase().chars().filter(|c| !c.is_ascii_punctuation()).collect();
+    let text: Vec<char> = text.to_lowercase().replace('\u{2212}', "-").chars().collect();
+    let mut kept = String::new();
+    let mut position = 0;
+    while let Some(&character) = text.get(position) {
+        let (before, behind) = (&text[..position], &text[position + 1..]);
+        position += 1;
+        if character == '-' && is_sign(before, behind) {
+            kept.push('-');
+            position += spaces(behind);
+        } else if !character.is_ascii_punctuation() || (character == '.' && is_decimal_point(before, behind))
+        {
+            kept.push(character);
+        }
+    }
     let words = kept.split_whitespace().filter(|word| !matches!(*word, "a" | "an" | "the"));
     words.map(str::to_owned).collect()
+}
+
+/// Whether a minus is the sign of the number behind it: it is neither a hyphen nor between two operands.
+fn is_sign(before: &[char], behind: &[char]) -> bool {
+    let gap = spaces(behind);
+    let number = behind[gap..].strip_prefix(&['$']).unwrap_or(&behind[gap..]);
+    let starts_number = match number {
+        [first, ..] if first.is_ascii_digit() => true,
+        ['.', second, ..] => second.is_ascii_digit(),
+        _ => false,
+    };
+    let is_operand = |c: &char| c.is_ascii_digit() || *c == ')';
+    let last_operand = before.iter().rev().find(|c| !c.is_whitespace()).is_some_and(is_operand);
+    let touches_word = before.last().is_some_and(|c| c.is_alphanumeric() || *c == ')');
+    starts_number && !touches_word && !(gap > 0 && last_operand)
+}
+
+fn is_decimal_point(before: &[char], behind: &[char]) -> bool {
+    behind.first().is_some_and(char::is_ascii_digit) && !before.last().is_some_and(|c| c.is_alphabetic())
+}
+
+/// Spaces at the beginning of a text.
+fn spaces(text: &[char]) -> usize {
+    text.iter().take_while(|c| **c == ' ').count()
 }
 
 fn f1(predicted: &[String], referenced: &[String]) -> f64 {
@@ -65,6 +103,28 @@ mod tests {
             let found = TextScores::of(prediction, reference);
             assert_eq!(found.exact, exact, "{prediction:?}");
             assert!((found.f1 - f1).abs() < 1e-12, "{prediction:?}: {}", found.f1);
+        }
+    }
+
+    #[test]
+    fn a_number_keeps_its_sign_and_its_point() {
+        for (prediction, reference, exact) in [
+            ("4", "-4", false),
+            ("-4", "-4", true),
+            ("- 4", "-4", true),
+            ("\u{2212}4", "-4", true),
+            ("It is -4.", "it is 4", false),
+            ("-$1,234", "-1234", true),
+            ("3.5", "35", false),
+            ("-.5", ".5", false),
+            ("4.", "4", true),
+            ("10 - 3", "10 3", true),
+            ("well-known", "wellknown", true),
+            ("covid-19", "covid19", true),
+        ] {
+            let found = TextScores::of(prediction, reference);
+            assert_eq!(found.exact, exact, "{prediction:?} and {reference:?}");
+            assert_eq!(found.f1 > 0.999, exact, "{prediction:?} and {reference:?}: {}", found.f1);
         }
     }
 

@@ -6,10 +6,14 @@ mod evaluation;
 pub mod figures;
 pub mod numbers;
 
+use std::sync::LazyLock;
+
 use ntl_api::CompletionRequest;
+use regex::Regex;
 use serde_json::json;
 
 pub use self::evaluation::{Evaluation, evaluate};
+use crate::run::answer_extraction::regex;
 use crate::run::reply::Label;
 
 /// Items that the paper's trainer evaluates at once. Its length rule and its averages depend on it.
@@ -45,12 +49,43 @@ pub fn truncate(mut ids: Vec<u32>, tokens_max: usize) -> Vec<u32> {
     ids
 }
 
-/// `decoded`: the text of `ids`; `written`: the answer in the data. Token ids of xVal checkpoints do not hold the numbers;
-/// such a label keeps its written text.
+/// `decoded`: the text of `ids`; `written`: the answer in the data. Token ids of xVal checkpoints do not hold the numbers:
+/// those of the answer take the places of the number tokens, as the paper's tokenizer prints them.
 pub fn label(ids: Vec<u32>, decoded: String, written: &str) -> Label {
     let has_number = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
-    let text = if has_number(&decoded) || !has_number(written) { decoded } else { written.to_owned() };
+    let text = if has_number(&decoded) || !has_number(written) {
+        decoded
+    } else {
+        with_numbers(&decoded, written).unwrap_or_else(|| written.to_owned())
+    };
     Label { ids, text }
+}
+
+/// Fills the number tokens of `decoded` with the numbers of `written`; `None` unless there are equally many.
+fn with_numbers(decoded: &str, written: &str) -> Option<String> {
+    static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"[0-9]+(\.[0-9]+)?"));
+    let mut numbers = NUMBER.find_iter(written);
+    let mut parts = decoded.split("[NUM]");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let number: f32 = numbers.next()?.as_str().parse().ok()?;
+        text.push_str(&printed(number));
+        text.push_str(part);
+    }
+    numbers.next().is_none().then_some(text)
+}
+
+/// A number as NumPy prints it in single precision: the shortest digits that read back, with an exponent from 1e16 on and
+/// below 1e-4.
+fn printed(number: f32) -> String {
+    if number == 0.0 || (1e-4..1e16).contains(&f64::from(number)) {
+        return format!("{number:?}");
+    }
+    let text = format!("{number:e}");
+    match text.split_once("e-") {
+        Some((digits, exponent)) => format!("{digits}e-{exponent:0>2}"),
+        None => text.replace('e', "e+"),
+    }
 }
 
 /// `max_tokens` for each item, from the token ids of all labels: every batch has the limit of its longest label.
@@ -71,9 +106,15 @@ mod tests {
     }
 
     #[test]
-    fn a_label_whose_tokens_do_not_hold_its_number_keeps_its_written_text() {
+    fn a_label_whose_tokens_do_not_hold_its_numbers_gets_them_as_the_paper_prints_them() {
         let text = |decoded: &str, written| label(Vec::new(), decoded.to_owned(), written).text;
-        assert_eq!(text("- [NUM]", "-142"), "-142");
+        assert_eq!(text("- [NUM]", "-647"), "- 647.0");
+        assert_eq!(text("- [NUM]/ [NUM]", "-7/2"), "- 7.0/ 2.0");
+        assert_eq!(text("[NUM]", "123456789"), "123456790.0");
+        assert_eq!(text("[NUM]", "0.00001"), "1e-05");
+        assert_eq!(text("[NUM]", "100000000000000000000"), "1e+20");
+        // Not as many tokens as numbers: the written text is the best that is known.
+        assert_eq!(text("- [NUM]", "-7/2"), "-7/2");
         assert_eq!(text("- 142", "-142"), "- 142");
         assert_eq!(text("none", "none"), "none");
     }
