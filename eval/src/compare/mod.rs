@@ -183,7 +183,7 @@ fn differences(group: &Group, bootstrap: Bootstrap) -> Vec<Difference> {
             a,
             b,
             difference: b - a,
-            interval: tested.map(|tested| tested.interval),
+            interval: tested.map(|tested| tested.interval.including(b - a)),
             p: tested.map(|tested| tested.p),
             n: group.n,
             verdict: String::new(),

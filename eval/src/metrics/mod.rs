@@ -135,7 +135,9 @@ impl Metric {
         Self { value: value.filter(|value| value.is_finite()), low: None, high: None, n }
     }
 
-    fn with_interval(self, interval: Option<Interval>) -> Self {
+    /// The interval is widened to the value. Without a value there is no interval.
+    pub fn with_interval(self, interval: Option<Interval>) -> Self {
+        let interval = interval.zip(self.value).map(|(interval, value)| interval.including(value));
         Self {
             low: interval.map(|interval| interval.low),
             high: interval.map(|interval| interval.high),
@@ -147,6 +149,12 @@ impl Metric {
     pub fn share(hits: usize, n: usize) -> Self {
         Self::plain((n > 0).then(|| hits as f64 / n as f64), n).with_interval(wilson(hits, n))
     }
+}
+
+/// The 95% interval of the values that [`RESAMPLES`] resamples have; `None` where more than a tenth has none.
+pub fn bootstrap_interval(drawn: &mut [f64]) -> Option<Interval> {
+    let enough = drawn.len() >= (RESAMPLES - RESAMPLES / 10) as usize;
+    enough.then(|| percentile_interval(drawn, 0.025)).flatten()
 }
 
 /// By name. Reports of other versions may hold names that this one does not know.
@@ -227,9 +235,7 @@ impl Metrics {
                 continue;
             }
             let mut drawn: Vec<f64> = resampled.iter().filter_map(|values| values[index]).collect();
-            let enough = value.is_some() && drawn.len() >= (RESAMPLES - RESAMPLES / 10) as usize;
-            let interval = enough.then(|| percentile_interval(&mut drawn, 0.025)).flatten();
-            self.set(metric.info.name, plain.with_interval(interval));
+            self.set(metric.info.name, plain.with_interval(bootstrap_interval(&mut drawn)));
         }
     }
 

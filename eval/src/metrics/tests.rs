@@ -1,5 +1,8 @@
 //! Metrics against values computed by hand.
 
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
 use super::*;
 
 fn close(got: Option<f64>, want: f64) {
@@ -180,4 +183,61 @@ fn what_is_often_missing_has_no_interval() {
     assert!(metrics.get("r2").value.is_some() && metrics.get("r2").interval().is_none());
     assert!(metrics.get("mae").interval().is_some());
     assert!(measure(&rows[..1], 0).get("mae").interval().is_none());
+}
+
+/// A row with data for every metric that is not the paper mode's alone. Values are coarse, so that ties and equal truths come up.
+fn random_row(rng: &mut ChaCha8Rng) -> Row {
+    let number = |rng: &mut ChaCha8Rng| match rng.random_range(0..10) {
+        0 => 1e9 * f64::from(rng.random_range(-9_i32..9)),
+        1 => 0.0,
+        _ => f64::from(rng.random_range(-4_i32..5)),
+    };
+    let text = |rng: &mut ChaCha8Rng| -> String {
+        let words =
+            (0..rng.random_range(1..7)).map(|_| ["-4", "4", "cat", "runs", "x"][rng.random_range(0..5)]);
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let truth = number(rng);
+    let [mean, median, mode] = [(); 3].map(|()| number(rng));
+    let outcome = match rng.random_range(0..8) {
+        0 => Outcome::Unparsed,
+        1 => Outcome::Failed,
+        2 => Outcome::Read(Estimates::point(truth)),
+        _ => Outcome::Read(Estimates { mean, median, mode }),
+    };
+    let quantiles = [(0.05, Some(mode - 2.0)), (0.5, Some(median)), (0.95, Some(mode + 2.0))];
+    let losses = ["ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber"];
+    let logprob = -f64::from(rng.random_range(0_i32..30));
+    Row {
+        lm_eval_matches: Some([rng.random(), rng.random()]),
+        text_scores: Some(TextScores::of(&text(rng), &text(rng))),
+        distribution: Some(DistributionScores::of(&quantiles, &[(mean, 0.5), (mode, 0.25)], truth)),
+        likelihood: Some(Likelihood {
+            tokens: Some((rng.random_range(0..4), 4)),
+            logprobs: vec![logprob, -0.5],
+            losses: losses.map(|name| (name.to_owned(), rng.random::<f64>())).to_vec(),
+        }),
+        ..Row::numeric(outcome, truth)
+    }
+}
+
+#[test]
+fn no_interval_excludes_its_own_value() {
+    let mut checked: BTreeMap<&str, usize> = BTreeMap::new();
+    for seed in 0..40 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let rows: Vec<Row> = (0..[2, 3, 8, 40][seed as usize % 4]).map(|_| random_row(&mut rng)).collect();
+        let metrics = measure(&rows, seed);
+        for info in &METRICS {
+            let metric = metrics.get(info.name);
+            if let Some((interval, value)) = metric.interval().zip(metric.value) {
+                assert!(interval.low <= value && value <= interval.high, "{} {seed}: {metric:?}", info.name);
+                *checked.entry(info.name).or_default() += 1;
+            }
+        }
+    }
+    for info in METRICS.iter().filter(|info| !matches!(info.statistic, Statistic::Paper)) {
+        let count = checked.get(info.name).copied().unwrap_or(0);
+        assert!(count >= 10, "{} was checked {count} times", info.name);
+    }
 }

@@ -20,6 +20,12 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// Widened to hold `value`. The resamples of a biased statistic may all lie on one side of it.
+    #[must_use]
+    pub fn including(self, value: f64) -> Self {
+        Self { low: self.low.min(value), high: self.high.max(value) }
+    }
+
     pub fn excludes_zero(self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }

@@ -8,11 +8,12 @@ use super::figures::{Figures, is_close};
 use super::numbers::{NumberCounts, last_number, number_pair};
 use crate::metrics::bleu::NgramCounts;
 use crate::metrics::texts::TextScores;
-use crate::metrics::{Estimates, Metric, Metrics, Outcome, RESAMPLES, Row};
+use crate::metrics::{Estimates, Metric, Metrics, Outcome, RESAMPLES, Row, bootstrap_interval};
 use crate::run::reply::Reply;
 use crate::run::score::{Record, rows};
-use crate::stats::bootstrap::quantile;
-use crate::stats::numpy;
+use crate::stats::bootstrap::{Bootstrap, quantile};
+use crate::stats::weighted::mean as weighted_mean;
+use crate::stats::{Interval, numpy};
 use crate::store::report::Quirk;
 
 #[derive(Debug)]
@@ -32,8 +33,8 @@ pub fn evaluate<'a>(records: &[Record<'a>], sane: &Metrics, beams: u64, seed: u6
     let mut comparison = Comparison { sane, metrics, quirks: Vec::new() };
     comparison.numbers(&records);
     comparison.texts(&records, seed);
-    comparison.tokens(&records);
-    comparison.perplexity(&records);
+    comparison.tokens(&records, seed);
+    comparison.perplexity(&records, seed);
     comparison.lengths(&records);
     if beams == 1 {
         let note = "xVal is decoded greedily and all else with 4 beams; its decoder stays at the first position and never \
@@ -76,13 +77,17 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// Replaces a metric by the paper's value and records both.
-    fn set(&mut self, name: &str, value: f64, n: usize, note: &str) {
-        let interval = self.metrics.get(name);
+    /// Replaces a metric by the paper's value, whose interval is `interval`, and records both values.
+    fn set(&mut self, name: &str, value: f64, n: usize, interval: Option<Interval>, note: &str) {
         let note = if value.is_finite() { note.to_owned() } else { format!("{note}; here it is {value}") };
-        self.metrics
-            .set(name, Metric { low: interval.low, high: interval.high, ..Metric::plain(Some(value), n) });
+        self.metrics.set(name, Metric::plain(Some(value), n).with_interval(interval));
         self.add(name, value, self.sane.get(name).value, note);
+    }
+
+    /// As `set`, for a share of `n` items.
+    fn set_share(&mut self, name: &str, share: f64, n: usize, note: &str) {
+        let hits = (share * n as f64).round() as usize;
+        self.set(name, share, n, Metric::share(hits, n).interval(), note);
     }
 
     fn add(&mut self, name: &str, paper: f64, sane: Option<f64>, note: String) {
@@ -122,8 +127,8 @@ impl Comparison<'_> {
         const DROPPED: &str = "items without a number drop out and cost nothing; predictions are cut at 1e10";
         let valid = n - figures.unparsed;
         let close = "numpy.isclose: within 1e-8 + 1e-5 of the label, so 1000009 is 1000000";
-        self.set("accuracy", figures.accuracy, n, close);
-        self.set("unparsed", figures.unparsed as f64 / n as f64, n, READ);
+        self.set_share("accuracy", figures.accuracy, n, close);
+        self.set_share("unparsed", figures.unparsed as f64 / n as f64, n, READ);
         for (name, value) in [
             ("mae", figures.mae),
             ("mse", figures.mse),
@@ -135,7 +140,10 @@ impl Comparison<'_> {
             ("pearson", figures.pearson),
             ("spearman", figures.spearman),
         ] {
-            self.set(name, value, valid, DROPPED);
+            // The rescored records give the same figure, up to rounding, wherever it is defined.
+            let rescored = self.metrics.get(name);
+            let is_same = rescored.value.is_some_and(|other| (other - value).abs() <= 1e-6 * value.abs());
+            self.set(name, value, valid, rescored.interval().filter(|_| is_same), DROPPED);
         }
     }
 
@@ -151,66 +159,84 @@ impl Comparison<'_> {
         if n == 0 {
             return;
         }
-        let over_batches = |figure: &mut dyn FnMut(&[&TextScores]) -> f64| {
-            numpy::mean(&batches.iter().map(|batch| figure(batch)).collect::<Vec<_>>())
-        };
-        let bleu =
-            over_batches(&mut |batch| NgramCounts::sum(batch.iter().map(|row| (&row.bleu, 1))).score());
+        let bleu = BatchMean::new(&batches, |batch, weights| {
+            let counts = batch.iter().map(|row| &row.bleu).zip(weights.iter().map(|&weight| weight as u64));
+            Some(NgramCounts::sum(counts).score())
+        });
         let note = "mean over batches of 64 of each batch's corpus BLEU, not of all items together";
-        self.set("bleu", bleu, n, note);
+        self.set("bleu", bleu.value(), n, bleu.interval(seed), note);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         for (name, get) in [
             ("rouge1", (|row| row.rouge.one) as fn(&TextScores) -> f64),
             ("rouge2", |row| row.rouge.two),
             ("rougeL", |row| row.rouge.longest),
         ] {
-            let value = over_batches(&mut |batch| {
+            let medians = batches.iter().map(|batch| {
                 let values: Vec<f64> = batch.iter().map(|row| get(row)).collect();
                 median_of_resamples(&values, &mut rng)
             });
+            let value = numpy::mean(&medians.collect::<Vec<_>>());
+            let mean = BatchMean::new(&batches, |batch, weights| {
+                weighted_mean(batch.iter().zip(weights).map(|(row, &weight)| (get(row), weight)))
+            });
             let note =
                 "median of 1,000 random resamples of each batch of 64, averaged over batches; seeded here";
-            self.set(name, value, n, note);
+            self.set(name, value, n, mean.interval(seed), note);
         }
     }
 
     /// Token accuracy with the paper's padding: labels are padded with a token that counts.
-    fn tokens(&mut self, records: &[Record<'_>]) {
-        let (mut token_shares, mut item_shares, mut n) = (Vec::new(), Vec::new(), 0);
-        for batch in records.chunks(BATCH) {
+    fn tokens(&mut self, records: &[Record<'_>], seed: u64) {
+        let hits_of_batch = |batch: &[Record<'_>]| -> Vec<Vec<bool>> {
             let rows: Vec<TokenRow<'_>> =
                 batch.iter().filter_map(|record| TokenRow::of(&record.reply)).collect();
             let width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0);
-            let hits: Vec<Vec<bool>> = rows.iter().map(|row| row.hits(width)).collect();
-            let all: usize = hits.iter().map(Vec::len).sum();
-            if all > 0 {
-                n += rows.len();
-                let right = hits.iter().flatten().filter(|hit| **hit).count();
-                token_shares.push(right as f64 / all as f64);
-                let right = hits.iter().filter(|row| row.iter().all(|hit| *hit)).count();
-                item_shares.push(right as f64 / rows.len() as f64);
-            }
+            rows.iter().map(|row| row.hits(width)).collect()
+        };
+        let batches: Vec<Vec<Vec<bool>>> =
+            records.chunks(BATCH).map(hits_of_batch).filter(|batch| !batch.is_empty()).collect();
+        if batches.is_empty() {
+            return;
         }
-        if n > 0 {
-            let note = "ten padding tokens behind each batch's longest label count as right; mean over batches of 64";
-            self.set("token_accuracy", numpy::mean(&token_shares), n, note);
-            let note = "share of items whose tokens are all right, padding included";
-            self.add("token_accuracy_whole", numpy::mean(&item_shares), None, note.to_owned());
-        }
+        let tokens = BatchMean::new(&batches, |batch, weights| {
+            let tokens = batch
+                .iter()
+                .zip(weights)
+                .flat_map(|(hits, &weight)| hits.iter().map(move |hit| (f64::from(u8::from(*hit)), weight)));
+            weighted_mean(tokens)
+        });
+        let note =
+            "ten padding tokens behind each batch's longest label count as right; mean over batches of 64";
+        let n = batches.iter().map(Vec::len).sum();
+        self.set("token_accuracy", tokens.value(), n, tokens.interval(seed), note);
+        let items = BatchMean::new(&batches, |batch, weights| {
+            let right = |hits: &Vec<bool>| f64::from(u8::from(hits.iter().all(|hit| *hit)));
+            weighted_mean(batch.iter().map(right).zip(weights.iter().copied()))
+        });
+        let note = "share of items whose tokens are all right, padding included";
+        self.add("token_accuracy_whole", items.value(), None, note.to_owned());
     }
 
-    fn perplexity(&mut self, records: &[Record<'_>]) {
-        let batches = records.chunks(BATCH).filter_map(|batch| {
+    fn perplexity(&mut self, records: &[Record<'_>], seed: u64) {
+        let scored = |batch: &'_ [Record<'_>]| -> Vec<Vec<f64>> {
             let rows = batch.iter().filter_map(|record| record.row.likelihood.as_ref());
-            let logprobs: Vec<f64> = rows.flat_map(|row| row.logprobs.iter().copied()).collect();
-            (!logprobs.is_empty()).then(|| (-numpy::mean(&logprobs)).exp())
-        });
-        let batches: Vec<f64> = batches.collect();
-        if !batches.is_empty() {
-            let n = self.sane.get("perplexity").n;
-            let note = "mean over batches of 64 of each batch's perplexity";
-            self.set("perplexity", numpy::mean(&batches), n, note);
+            rows.map(|row| row.logprobs.clone()).filter(|logprobs| !logprobs.is_empty()).collect()
+        };
+        let batches: Vec<Vec<Vec<f64>>> =
+            records.chunks(BATCH).map(scored).filter(|batch| !batch.is_empty()).collect();
+        if batches.is_empty() {
+            return;
         }
+        let over_batches = BatchMean::new(&batches, |batch, weights| {
+            let tokens = batch.iter().zip(weights);
+            let tokens = tokens.flat_map(|(row, &weight)| row.iter().map(move |logprob| (*logprob, weight)));
+            weighted_mean(tokens).map(|mean| (-mean).exp())
+        });
+        let values = batches.iter().map(|batch| (-numpy::mean(&batch.concat())).exp());
+        let value = numpy::mean(&values.collect::<Vec<_>>());
+        let n = self.sane.get("perplexity").n;
+        let note = "mean over batches of 64 of each batch's perplexity";
+        self.set("perplexity", value, n, over_batches.interval(seed), note);
     }
 
     fn lengths(&mut self, records: &[Record<'_>]) {
@@ -218,6 +244,47 @@ impl Comparison<'_> {
         let cut = records.iter().filter(|record| finish_reason(record).as_deref() == Some("length")).count();
         let note = "answers cut at the length of the batch's longest label and 9 tokens more; ours have a fixed limit";
         self.add("cut", cut as f64, None, note.to_owned());
+    }
+}
+
+/// The mean over batches of a figure of each batch.
+struct BatchMean<'a, T, F> {
+    batches: &'a [Vec<T>],
+    /// Of the items of a batch and how often each counts; `None` where none does.
+    figure: F,
+}
+
+impl<'a, T, F: Fn(&[T], &[f64]) -> Option<f64>> BatchMean<'a, T, F> {
+    fn new(batches: &'a [Vec<T>], figure: F) -> Self {
+        Self { batches, figure }
+    }
+
+    fn items(&self) -> usize {
+        self.batches.iter().map(Vec::len).sum()
+    }
+
+    fn weighted(&self, weights: &[f64]) -> Option<f64> {
+        let mut rest = weights;
+        let values = self.batches.iter().filter_map(|batch| {
+            let (own, others) = rest.split_at(batch.len());
+            rest = others;
+            if own.iter().sum::<f64>() > 0.0 { (self.figure)(batch, own) } else { None }
+        });
+        Some(values.collect::<Vec<_>>())
+            .filter(|values| !values.is_empty())
+            .map(|values| numpy::mean(&values))
+    }
+
+    /// NaN without items.
+    fn value(&self) -> f64 {
+        self.weighted(&vec![1.0; self.items()]).unwrap_or(f64::NAN)
+    }
+
+    /// From resamples of the items, each of which stays in its batch.
+    fn interval(&self, seed: u64) -> Option<Interval> {
+        let bootstrap = Bootstrap { resamples: if self.items() < 2 { 0 } else { RESAMPLES }, seed };
+        let drawn = bootstrap.resample(self.items(), |weights| self.weighted(weights));
+        bootstrap_interval(&mut drawn.into_iter().flatten().collect::<Vec<_>>())
     }
 }
 
@@ -262,10 +329,12 @@ fn median_of_resamples(values: &[f64], rng: &mut ChaCha8Rng) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Map;
+
     use super::*;
     use crate::cli::flags::Mode;
     use crate::data::Item;
-    use crate::run::reply::Answer;
+    use crate::run::reply::{Answer, Label, TargetScore};
     use crate::run::score::score;
     use crate::tasks::Traits;
 
@@ -313,5 +382,52 @@ mod tests {
         assert_eq!(correct(&paper), [false, true, true]);
         assert_eq!(paper[2].row.truth, Some(2.0));
         assert_eq!(paper[0].filtered.as_deref(), Some("234"));
+    }
+
+    /// The answers have all tokens wrong, so that the padding alone is right.
+    #[test]
+    fn every_interval_holds_its_value_and_is_of_the_same_figure() {
+        let items: Vec<Item> = (0..200)
+            .map(|index| Item {
+                question: "q".to_owned(),
+                answer: (index % 7).to_string(),
+                truth: Some(f64::from(index % 7)),
+                ..Item::default()
+            })
+            .collect();
+        let records: Vec<Record<'_>> = items
+            .iter()
+            .zip(0_u32..)
+            .map(|(item, index)| {
+                let text = if index % 9 == 0 { "none".to_owned() } else { (index % 5).to_string() };
+                let answer = Answer { text, token_ids: Some(vec![90, 91, 1]), ..Answer::default() };
+                let label =
+                    Label { ids: vec![5, 6, 1][(index % 2) as usize..].to_vec(), text: item.answer.clone() };
+                let target_score = TargetScore {
+                    token_ids: Vec::new(),
+                    token_logprobs: vec![Some(-f64::from(index % 11)), Some(-0.5)],
+                    losses: Map::new(),
+                };
+                let reply = Reply {
+                    item,
+                    answer: Ok(answer),
+                    label: Some(label),
+                    target_score: Some(Ok(target_score)),
+                };
+                score(&Traits::default(), Mode::Paper, reply)
+            })
+            .collect();
+        let evaluation = evaluate(&records, &Metrics::of(&rows(&records), 0), 4, 0);
+        let mut checked = 0;
+        for (name, metric) in evaluation.metrics.iter() {
+            let Some((interval, value)) = metric.interval().zip(metric.value) else { continue };
+            assert!(interval.low <= value && value <= interval.high, "{name}: {metric:?}");
+            checked += 1;
+        }
+        assert!(checked >= 15, "{checked}");
+        // The interval is around the paper's figure, not stretched from that of the tokens without padding.
+        let tokens = evaluation.metrics.get("token_accuracy");
+        let (sane, low) = (Metrics::of(&rows(&records), 0).get("token_accuracy"), tokens.low.unwrap());
+        assert!(sane.value.unwrap() < 0.3 && tokens.value.unwrap() > 0.7 && low > 0.7, "{sane:?} {tokens:?}");
     }
 }
