@@ -167,7 +167,7 @@ fn a_busy_server_is_asked_again_at_once_when_it_says_so() {
 fn retries_are_bounded() {
     let mock = Mock::start(&["tiny"], |_, _| Says(429, vec![("retry-after", "0")], "{}".to_owned()));
     let output = fixture().run(&mock, &["--limit", "1"]);
-    assert_eq!((output.status.code(), mock.bodies().len()), (Some(4), 5));
+    assert_eq!((output.status.code(), mock.bodies().len()), (Some(1), 5));
 }
 
 #[test]
@@ -347,4 +347,65 @@ fn tasks_are_listed() {
     let names: Vec<String> =
         out(&output).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert_eq!(names, ["arithmetic", "gsm8k", "mathematics", "multiplication", "multirc", "rjokes"]);
+}
+
+#[test]
+fn a_run_that_fails_completely_ends_with_the_server_s_message_and_no_table() {
+    let mock = Mock::start(&["tiny"], |prompt, _| error(500, &format!("engine dead at {prompt}")));
+    let fixture = fixture();
+    let dir = fixture.out();
+    let output = fixture.run(&mock, &["--quiet", "--out", dir.to_str().unwrap()]);
+    assert_eq!((output.status.code(), out(&output)), (Some(1), String::new()), "{}", err(&output));
+    let message = err(&output);
+    assert!(
+        message.starts_with("error: all 4 items of arithmetic interpolate failed, the first with: "),
+        "{message}"
+    );
+    assert!(message.contains("500 Internal Server Error: engine dead at 1 + 1"), "{message}");
+    assert!(!dir.join("report.json").exists());
+    // Of many items only the first are requested; the messages differ in numbers alone.
+    let many: String = (0..500).map(|a| format!("{a} + 1\n{}\n", a + 1)).collect();
+    fs::write(&fixture.file, many).unwrap();
+    let before = mock.bodies().len();
+    let output = fixture.run(&mock, &["--quiet", "--concurrency", "4"]);
+    assert_eq!((output.status.code(), out(&output)), (Some(1), String::new()), "{}", err(&output));
+    assert!(err(&output).contains("the first 32 requests failed in the same way"), "{}", err(&output));
+    assert!(mock.bodies().len() - before <= 32 + 4, "{}", mock.bodies().len() - before);
+}
+
+#[test]
+fn a_run_goes_on_after_many_failures_once_an_item_was_answered() {
+    let mock = Mock::start(&["tiny"], |prompt, _| match prompt {
+        "0 + 1" => text("1"),
+        _ => error(400, "too long"),
+    });
+    let fixture = fixture();
+    fs::write(&fixture.file, (0..100).map(|a| format!("{a} + 1\n{}\n", a + 1)).collect::<String>()).unwrap();
+    let output = fixture.run(&mock, &["--quiet", "--json", "--concurrency", "1"]);
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+    assert_eq!(report(&output)["failed"], 99);
+}
+
+#[test]
+fn numbers_without_a_value_show_the_server_s_reason_instead_of_dashes() {
+    let mock = Mock::start(&["tiny"], |_, _| {
+        let Says(status, headers, body) = number(1.0, 1.0, 1.0);
+        let mut body: Value = serde_json::from_str(&body).unwrap();
+        let found = &mut body["choices"][0]["number"];
+        for name in ["value", "mean", "trimmed_mean", "median", "mode", "std"] {
+            found[name] = Value::Null;
+        }
+        found["mass"] = json!({ "closed": 0.0, "invalid": 1.0, "open": 0.0 });
+        found["reason"] = json!("the model puts no mass on numbers");
+        Says(status, headers, body.to_string())
+    });
+    let fixture = fixture();
+    let dir = fixture.out();
+    let output = fixture.run(&mock, &["--mode", "regress", "--quiet", "--out", dir.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let shown = out(&output);
+    assert!(shown.contains("no number for 4 of 4 items: the model puts no mass on numbers"), "{shown}");
+    assert!(!shown.contains("| mae") && !shown.contains(" - "), "{shown}");
+    let samples = lines(&dir.join("samples.jsonl"));
+    assert_eq!(samples[0]["number_reason"], "the model puts no mass on numbers");
 }

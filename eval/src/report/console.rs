@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::document::{Table, numbers, row, words};
 use super::markdown::plain_table;
+use crate::metrics::Metric;
 use crate::store::report::Report;
 
 /// Writes the tables of a report: metrics, and modules and quirks where there are any.
@@ -22,12 +23,18 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "{n} items: {n_valid} read, {unparsed} without a number, {failed} failed; {seconds:.1} s{mass}"
-    )
+    )?;
+    for (reason, count) in &report.missing_numbers {
+        writeln!(out, "no number for {count} of {n} items: {reason}")?;
+    }
+    Ok(())
 }
 
 fn metrics(report: &Report) -> Table {
     let columns = [words(&["metric"]), numbers(&["value", "95% interval", "n", "best constant"])];
-    let rows = report.metrics.iter().map(|(name, metric)| {
+    // Where the server says why no item has a number, the reason takes the place of the metrics without a value.
+    let is_shown = |metric: &Metric| metric.value.is_some() || report.missing_numbers.is_empty();
+    let rows = report.metrics.iter().filter(|(_, metric)| is_shown(metric)).map(|(name, metric)| {
         let interval = metric.interval().map_or_else(String::new, |interval| {
             format!("{} to {}", number(Some(interval.low)), number(Some(interval.high)))
         });

@@ -56,6 +56,9 @@ fn figures(report: &Report) -> Section {
     if let Some(mass) = report.mass_closed {
         counts += &format!(" Closed mass behind the numbers: {} on average.", number(mass));
     }
+    for (reason, items) in &report.missing_numbers {
+        counts += &format!(" No number for {} items: {}", count(*items), sentence(reason));
+    }
     Section::new("Figures", [Block::Table(tables::metrics(report)), Block::Paragraph(counts)])
 }
 

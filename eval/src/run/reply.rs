@@ -69,6 +69,9 @@ pub struct PredictedNumber {
     pub quantiles: Vec<(f64, Option<f64>)>,
     /// Values and probabilities.
     pub support: Vec<(f64, f64)>,
+    /// Why the server gives no value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 impl PredictedNumber {
@@ -76,13 +79,16 @@ impl PredictedNumber {
     fn of(number: &Number) -> Self {
         // Adding 0 turns -0, the sum of nothing, into 0.
         let mass_closed = number.mass.closed + 0.0;
-        let Some(value) = number.value else { return Self { mass_closed, ..Self::default() } };
+        let Some(value) = number.value else {
+            return Self { mass_closed, reason: number.reason.clone(), ..Self::default() };
+        };
         let estimates = [number.trimmed_mean, number.median, number.mode];
         Self {
             estimates: Some(estimates.map(|estimate| estimate.unwrap_or(value))),
             mass_closed,
             quantiles: number.quantiles.iter().map(|quantile| (quantile.q, quantile.value)).collect(),
             support: number.support.iter().map(|point| (point.value, point.probability)).collect(),
+            reason: None,
         }
     }
 
@@ -190,6 +196,7 @@ mod tests {
             mass_closed: 0.999_999_999_999_999_9,
             quantiles: vec![(0.05, None), (0.5, Some(1.0 / 3.0))],
             support: vec![(-1_456.0, 0.123_456_789_012_345_67)],
+            reason: None,
         };
         let answer = Answer { text: "é\u{1}".to_owned(), number: Some(number), ..Answer::default() };
         let line = serde_json::to_string(&answer).unwrap();

@@ -16,6 +16,10 @@ use crate::run::client::{Client, ClientError, Route};
 use crate::run::progress::Progress;
 use crate::store::journal::{Journal, JournalError, key};
 
+/// A run ends when so many requests have failed in the same way and none has succeeded. Data may begin with several items that a
+/// model cannot answer.
+const SAME_FAILURES_MAX: usize = 32;
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Unique in a run, and the same in every run of the same items.
@@ -42,6 +46,8 @@ pub enum RunError {
     Client(ClientError),
     #[error(transparent)]
     Journal(#[from] JournalError),
+    #[error("the first {count} requests failed in the same way, so that the run stopped: {reason}")]
+    SameFailures { count: usize, reason: String },
     #[error("could not write progress")]
     Output(#[source] io::Error),
 }
@@ -72,6 +78,7 @@ impl Runner<'_> {
             })
             .buffer_unordered(self.concurrency.get());
         let mut unreachable = 0;
+        let mut same_failures = SameFailures::new(answers.iter().any(Option::is_some));
         let mut why = "the endpoint is not reachable any more";
         loop {
             let next = match self.deadline {
@@ -89,10 +96,18 @@ impl Runner<'_> {
                 Ok(answer) => {
                     keep(&mut self.journal, &requests[index].id, &keys[index], &answer)?;
                     keep(&mut self.cache, &keys[index], &keys[index], &answer)?;
+                    same_failures.any_succeeded = true;
                     Ok(answer)
                 }
                 Err(error) if error.is_fatal() => return Err(RunError::Client(error)),
-                Err(error) => Err(one_line(error)),
+                Err(error) => {
+                    same_failures.add(error.kind());
+                    if !same_failures.any_succeeded && same_failures.count >= SAME_FAILURES_MAX {
+                        let reason = one_line(error);
+                        return Err(RunError::SameFailures { count: same_failures.count, reason });
+                    }
+                    Err(one_line(error))
+                }
             };
             progress.step(answer.is_err(), err).map_err(RunError::Output)?;
             answers[index] = Some(answer);
@@ -123,6 +138,24 @@ impl Runner<'_> {
             known.push(answer.map(Ok));
         }
         Ok(known)
+    }
+}
+
+/// How many requests in a row failed in the same way.
+struct SameFailures {
+    any_succeeded: bool,
+    kind: String,
+    count: usize,
+}
+
+impl SameFailures {
+    fn new(any_succeeded: bool) -> Self {
+        Self { any_succeeded, kind: String::new(), count: 0 }
+    }
+
+    fn add(&mut self, kind: String) {
+        self.count = if kind == self.kind { self.count + 1 } else { 1 };
+        self.kind = kind;
     }
 }
 

@@ -81,6 +81,9 @@ fn more(record: &Record<'_>) -> Map<String, Value> {
     }
     if let Some(number) = reply.number() {
         add("mass_closed", json!(number.mass_closed));
+        if let Some(reason) = &number.reason {
+            add("number_reason", json!(reason));
+        }
         add(
             "quantiles",
             number.quantiles.iter().map(|(q, value)| json!({ "q": q, "value": value })).collect(),
@@ -151,6 +154,7 @@ mod tests {
             mass_closed: 0.9,
             quantiles: vec![(0.5, Some(3.0))],
             support: vec![(2.0, 0.9)],
+            reason: None,
         };
         let text = |text: &str| Answer { text: text.to_owned(), ..Answer::default() };
         let replies = [

@@ -1,5 +1,7 @@
 //! Scores replies: what number an answer states, and whether it is right.
 
+use std::collections::BTreeMap;
+
 use crate::cli::flags::Mode;
 use crate::metrics::distribution::DistributionScores;
 use crate::metrics::likelihood::Likelihood;
@@ -95,6 +97,15 @@ pub fn mass_closed(records: &[Record<'_>]) -> Option<f64> {
     let masses: Vec<f64> =
         records.iter().filter_map(|record| Some(record.reply.number()?.mass_closed)).collect();
     mean_in_order(&masses, &vec![1.0; masses.len()])
+}
+
+/// The server's reasons for numbers without a value, and how many items have each.
+pub fn missing_numbers(records: &[Record<'_>]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for reason in records.iter().filter_map(|record| record.reply.number()?.reason.clone()) {
+        *counts.entry(reason).or_default() += 1;
+    }
+    counts
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -121,6 +121,17 @@ impl Session<'_> {
             err: console.err,
         };
         let replies = evaluator.run().await?;
+        let failures = replies.iter().map(|reply| reply.answer.as_ref().err());
+        if let Some(failures) = failures.collect::<Option<Vec<_>>>()
+            && let Some(first) = failures.first()
+        {
+            bail!(
+                "all {} items of {} {} failed, the first with: {first}",
+                failures.len(),
+                suite.task,
+                suite.split
+            );
+        }
         let seconds = clock.elapsed().as_secs_f64();
         let (report, records) = self.report(suite, &template, replies);
         let report = Report { started: started.to_string(), seconds, ..report };
@@ -219,6 +230,7 @@ impl Session<'_> {
             ),
             calibration: Calibration::of(rows.iter().filter_map(|row| row.distribution.as_ref()), seed),
             mass_closed: score::mass_closed(&records),
+            missing_numbers: score::missing_numbers(&records),
             versions: Map::from_iter([("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION")))]),
             ..Report::default()
         };

@@ -51,6 +51,9 @@ pub struct Report {
     /// Closed mass behind the numbers, on average; in regress mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_closed: Option<f64>,
+    /// The server's reasons for numbers without a value, and how many items have each; in regress mode.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub missing_numbers: BTreeMap<String, usize>,
     /// Programs that took part.
     pub versions: Map<String, Value>,
     /// When the first question was sent, in UTC.

@@ -76,6 +76,19 @@ impl ClientError {
         }
     }
 
+    /// Equal for errors that differ in nothing but numbers, such as lengths of prompts.
+    pub fn kind(&self) -> String {
+        match self {
+            Self::Refused { status, message, .. } => {
+                let message = message.replace(|c: char| c.is_ascii_digit(), "");
+                format!("{status} {message}")
+            }
+            Self::Unreachable { .. } => "unreachable".to_owned(),
+            Self::Unreadable { .. } => "unreadable".to_owned(),
+            other => other.to_string(),
+        }
+    }
+
     pub fn is_missing_route(&self) -> bool {
         matches!(self, Self::Refused { status, .. }
             if matches!(*status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))
