@@ -306,7 +306,7 @@ pub struct Choice {
 pub struct Usage {
     /// Tokens of all prompts.
     pub prompt_tokens: u64,
-    /// Tokens of the texts, decoder positions of numbers, or tokens of scored targets.
+    /// Tokens of the texts, of numbers as they are printed and of the texts before them, or of scored targets.
     pub completion_tokens: u64,
     /// The sum.
     pub total_tokens: u64,

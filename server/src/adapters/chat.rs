@@ -9,7 +9,7 @@ use ntl_api::{
     ChatRequestMessage, ChatResponse, ChatToken, ChatTokenLogprobs, CompletionRequest, ContentPart,
     NumberRequest,
 };
-use ntl_core::engine::{TokenLogprob, TokenText};
+use ntl_core::engine::{NumberOutcome, TokenLogprob, TokenText};
 use ntl_core::text::TextDecoder;
 use ntl_models::chat::{ChatMessage as Message, Conversation};
 use ntl_models::tokenizer::Tokenizer;
@@ -190,6 +190,10 @@ impl ChatAnswers {
 impl AnswerAdapter for ChatAnswers {
     type Whole = ChatResponse;
     type Chunk = ChatChunk;
+
+    fn number_tokens(&self, outcome: &NumberOutcome) -> usize {
+        self.context.number_tokens(outcome)
+    }
 
     fn chunk(&mut self, mut piece: Piece) -> ChatChunk {
         let (text, number) = self.context.text_and_number(&mut piece);

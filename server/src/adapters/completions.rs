@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ntl_api::{
     Choice, CompletionRequest, CompletionResponse, Logprobs, Prompt, PromptLogprob, PromptLogprobs,
 };
-use ntl_core::engine::TokenText;
+use ntl_core::engine::{NumberOutcome, TokenText};
 use ntl_core::text::TextDecoder;
 
 use super::number::NumberFormat;
@@ -140,6 +140,10 @@ impl CompletionAnswers {
 impl AnswerAdapter for CompletionAnswers {
     type Whole = CompletionResponse;
     type Chunk = CompletionResponse;
+
+    fn number_tokens(&self, outcome: &NumberOutcome) -> usize {
+        self.0.number_tokens(outcome)
+    }
 
     fn chunk(&mut self, piece: Piece) -> CompletionResponse {
         self.body(vec![self.choice(piece, false)], None)

@@ -14,7 +14,7 @@ mod tokens;
 use std::sync::Arc;
 
 use ntl_api::{FinishReason, Number, Usage};
-use ntl_core::engine;
+use ntl_core::engine::{self, NumberOutcome};
 use ntl_models::tokenizer::Tokenizer;
 use serde::Serialize;
 
@@ -27,6 +27,9 @@ use number::NumberFormat;
 pub(crate) trait AnswerAdapter: Send + 'static {
     type Whole: Serialize;
     type Chunk: Serialize;
+
+    /// Tokens of a number's printed value.
+    fn number_tokens(&self, outcome: &NumberOutcome) -> usize;
 
     /// A chunk of a stream with a piece of one choice.
     fn chunk(&mut self, piece: Piece) -> Self::Chunk;
@@ -64,6 +67,12 @@ impl AnswerContext {
             report,
             number,
         }
+    }
+
+    /// Where the tokenizer cannot spell the value (too long for a Regression Transformer), each character counts as a token.
+    fn number_tokens(&self, outcome: &NumberOutcome) -> usize {
+        let printed = self.number.as_ref().map(|format| format.show(outcome).0).unwrap_or_default();
+        self.tokenizer.encode(&printed, false).map_or(printed.len(), |ids| ids.len())
     }
 
     /// The text of a piece, the printed number at its end, and the number itself.

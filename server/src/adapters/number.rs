@@ -190,6 +190,7 @@ mod tests {
             token_value: None,
             nodes: 1,
             forward_passes: 1,
+            text_tokens: 0,
             truncated: false,
             reached,
         }

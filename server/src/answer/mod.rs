@@ -142,12 +142,16 @@ impl Assembler {
                 })
             }
             Event::Number(outcome) => {
-                self.counts.completion += outcome.nodes;
                 let finish_reason = Some(FinishReason::Stop);
                 Some(Piece { index: index(0), finish_reason, number: Some(outcome), ..Piece::default() })
             }
             Event::Scored(_) | Event::Failed(_) => None,
         }
+    }
+
+    /// Adds the tokens of a finished number, which [`Self::piece`] does not count: they depend on how it is printed.
+    pub(crate) fn count_number(&mut self, tokens: usize) {
+        self.counts.completion += tokens;
     }
 
     /// The tokens of the prompts, and those decoded so far.

@@ -86,6 +86,11 @@ impl RequestEvents {
         }
     }
 
+    /// Adds the tokens of a finished number to the metric of generated tokens: they depend on how it is printed.
+    pub(crate) fn count_number(&self, tokens: usize) {
+        self.metrics.shared.generation_tokens.inc_by(tokens as u64);
+    }
+
     /// Updates the metrics.
     fn observe(&mut self, prompt: usize, event: &Event) {
         let (now, metrics) = (Instant::now(), &self.metrics.shared);
@@ -101,7 +106,6 @@ impl RequestEvents {
             }
             Event::Finished { tokens, .. } => metrics.generation_tokens.inc_by(*tokens as u64),
             Event::Number(outcome) => {
-                metrics.generation_tokens.inc_by(outcome.nodes as u64);
                 if let Some(method) = self.methods.get(prompt).copied().flatten() {
                     self.metrics.number(method, outcome);
                 }

@@ -128,7 +128,7 @@ impl Metrics {
             prompt_tokens: counter("ntl_prompt_tokens_total", "Tokens of accepted prompts")?,
             generation_tokens: counter(
                 "ntl_generation_tokens_total",
-                "Tokens of finished texts and scored targets, and decoder positions of finished numbers",
+                "Tokens of finished texts, printed numbers and scored targets",
             )?,
             queue_seconds: histogram(
                 "ntl_queue_duration_seconds",

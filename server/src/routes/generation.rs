@@ -6,14 +6,14 @@ use std::time::Instant;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use ntl_core::Prompt;
-use ntl_core::engine::Job;
+use ntl_core::engine::{Event, Job};
 use ntl_core::text::TextDecoder;
 
 use super::client::Client;
 use super::stream;
 use crate::adapters::AnswerAdapter;
-use crate::answer::{Assembler, PromptReport, Transcript};
-use crate::engine::{ServedModel, Submission};
+use crate::answer::{Assembler, Piece, PromptReport, Transcript};
+use crate::engine::{RequestEvents, ServedModel, Submission};
 use crate::error::AppError;
 use crate::request::{GenerationRequest, PromptInput};
 use crate::state::AppState;
@@ -59,9 +59,26 @@ pub(super) async fn answer(
         return stream::respond(adapter, events, assembler, options).await;
     }
     while let Some((prompt, event)) = events.next().await? {
-        if let Some(piece) = assembler.piece(prompt, event) {
+        if let Some(piece) = piece(&adapter, &mut assembler, &events, prompt, event) {
             transcript.add(piece);
         }
     }
     Ok(Json(adapter.whole(transcript.into_choices(), assembler.token_counts())).into_response())
+}
+
+/// The piece of an event. A number is counted as the tokens of its printed value and of the texts before it.
+pub(super) fn piece(
+    adapter: &impl AnswerAdapter,
+    assembler: &mut Assembler,
+    events: &RequestEvents,
+    prompt: usize,
+    event: Event,
+) -> Option<Piece> {
+    let piece = assembler.piece(prompt, event)?;
+    if let Some(outcome) = &piece.number {
+        let tokens = outcome.text_tokens + adapter.number_tokens(outcome);
+        assembler.count_number(tokens);
+        events.count_number(tokens);
+    }
+    Some(piece)
 }

@@ -11,6 +11,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::generation;
 use crate::adapters::AnswerAdapter;
 use crate::answer::Assembler;
 use crate::engine::RequestEvents;
@@ -62,7 +63,10 @@ impl<A: AnswerAdapter> Stream<A> {
             match self.next {
                 Part::Choices => match self.events.next().await {
                     Ok(Some((prompt, event))) => {
-                        if let Some(piece) = self.assembler.piece(prompt, event) {
+                        let (assembler, events) = (&mut self.assembler, &self.events);
+                        if let Some(piece) =
+                            generation::piece(&self.adapter, assembler, events, prompt, event)
+                        {
                             return Some(data(&self.adapter.chunk(piece)));
                         }
                     }

@@ -107,6 +107,8 @@ async fn a_stream_sends_the_text_before_the_number_and_then_the_number() {
     assert_eq!((text(last).as_str(), &last["choices"][0]["finish_reason"]), ("4", &json!("stop")));
     assert_eq!(last["choices"][0]["number"], whole["choices"][0]["number"]);
     assert_eq!(whole["choices"][0]["text"], "two and two = 4");
+    let tokens = ids("two and two = 4").len();
+    assert_eq!(whole["usage"]["completion_tokens"], tokens, "{whole}");
 }
 
 #[tokio::test]

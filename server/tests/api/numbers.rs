@@ -1,7 +1,7 @@
 //! The `number` object of `POST /v1/completions`: its shape, estimates and masses. Not here: methods (`methods`).
 
 use crate::support::{
-    EOS, close, complete, four_or_five, logits, number, piece, says, server, without_names,
+    EOS, close, complete, four_or_five, ids, logits, metric, number, piece, says, server, without_names,
 };
 use serde_json::{Value, json};
 
@@ -103,13 +103,28 @@ async fn a_streamed_number_is_one_chunk() {
     body["stream_options"] = Value::Null;
     let whole = complete(&app, body).await.json();
     assert_eq!(chunks[2]["usage"], whole["usage"]);
-    let nodes: u64 = whole["choices"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|choice| choice["number"]["nodes"].as_u64().unwrap())
-        .sum();
-    assert_eq!(whole["usage"]["completion_tokens"], nodes);
+    let choices = whole["choices"].as_array().unwrap();
+    let tokens: usize = choices.iter().map(|choice| ids(choice["text"].as_str().unwrap()).len()).sum();
+    assert_eq!(whole["usage"]["completion_tokens"], tokens);
+}
+
+#[tokio::test]
+async fn usage_counts_the_tokens_of_the_printed_number_and_nodes_have_a_metric_of_their_own() {
+    for stream in [false, true] {
+        let app = four_or_five();
+        let number = json!({"trim": 0, "decimals": 6});
+        let mut body = json!({"prompt": "x", "number": number, "stream": stream});
+        if stream {
+            body["stream_options"] = json!({"include_usage": true});
+        }
+        let answer = complete(&app, body).await;
+        let usage = if stream { answer.chunks().pop().unwrap() } else { answer.json() }["usage"].clone();
+        let tokens = ids("4.333333").len();
+        assert!(tokens > 3, "more tokens than the tree has nodes");
+        assert_eq!(usage["completion_tokens"], tokens, "{}", answer.text);
+        assert!((metric(&app, "ntl_generation_tokens_total").await - tokens as f64).abs() < 1e-9);
+        assert!((metric(&app, "ntl_number_nodes_sum").await - 3.0).abs() < 1e-9);
+    }
 }
 
 #[tokio::test]

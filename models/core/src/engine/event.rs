@@ -77,6 +77,8 @@ pub struct NumberOutcome {
     pub nodes: usize,
     /// Engine steps that computed them. Fewer rows fit into a busy step, so this depends on load.
     pub forward_passes: usize,
+    /// Tokens of all texts before the number.
+    pub text_tokens: usize,
     /// Whether `nodes_max` ended an expansion before `tolerance` did.
     pub truncated: bool,
     /// Texts that reached the marker of [`AfterMarker`](super::AfterMarker); 1 where nothing comes before the number.
@@ -86,7 +88,15 @@ pub struct NumberOutcome {
 impl NumberOutcome {
     /// A distribution that `nodes` positions and `forward_passes` steps found, within every budget.
     pub fn new(distribution: Distribution, nodes: usize, forward_passes: usize) -> Self {
-        Self { distribution, token_value: None, nodes, forward_passes, truncated: false, reached: 1 }
+        Self {
+            distribution,
+            token_value: None,
+            nodes,
+            forward_passes,
+            text_tokens: 0,
+            truncated: false,
+            reached: 1,
+        }
     }
 }
 

@@ -177,6 +177,7 @@ impl NumberAfterText {
             token_value: (!values.is_empty()).then_some(mean),
             nodes: self.nodes + reached.iter().map(|outcome| outcome.nodes).sum::<usize>(),
             forward_passes: self.forward_passes,
+            text_tokens: self.texts.iter().map(|text| text.ids.len()).sum(),
             truncated: reached.iter().any(|outcome| outcome.truncated),
             reached: reached.len() as u32,
         })
