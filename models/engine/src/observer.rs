@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ntl_core::engine::FinishReason;
+
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndReason {
@@ -15,6 +17,15 @@ pub enum EndReason {
     Error,
     /// The deadline passed.
     Deadline,
+}
+
+impl From<FinishReason> for EndReason {
+    fn from(reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Stop => Self::Stop,
+            FinishReason::Length => Self::Length,
+        }
+    }
 }
 
 /// Called on the engine's thread; implementations must return quickly.

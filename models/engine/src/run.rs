@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use ntl_core::decoding::{Progress, StepResult, Vocabulary};
 use ntl_core::engine::{
-    BatchModel, ContextRequest, EngineError, Event, FinishReason, Logits, ModelError, NodeId, OpenedContext,
-    Prompt,
+    BatchModel, ContextRequest, EngineError, Event, Logits, ModelError, NodeId, OpenedContext, Prompt,
 };
 
 use crate::channel::EventSender;
@@ -266,10 +265,9 @@ impl Runner {
 fn end_reason(event: &Event) -> Option<EndReason> {
     match event {
         Event::Prompt(_) | Event::Text { .. } => None,
-        Event::Finished { reason: FinishReason::Stop, .. } | Event::Number(_) | Event::Scored(_) => {
-            Some(EndReason::Stop)
-        }
-        Event::Finished { reason: FinishReason::Length, .. } => Some(EndReason::Length),
+        Event::Finished { reason, .. } => Some((*reason).into()),
+        Event::Number(outcome) => Some(outcome.first_text_end.map_or(EndReason::Stop, EndReason::from)),
+        Event::Scored(_) => Some(EndReason::Stop),
         Event::Failed(_) => Some(EndReason::Error),
     }
 }

@@ -231,7 +231,7 @@ pub struct CompletionRequest {
 pub enum FinishReason {
     /// End of sequence, a stop string, or a complete number.
     Stop,
-    /// `max_tokens` was reached.
+    /// `max_tokens` was reached; with a number: before its marker `after`.
     Length,
 }
 
@@ -275,7 +275,8 @@ pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
 pub struct Choice {
     /// Prompt number times `n` plus text number.
     pub index: u64,
-    /// The generated text. With `number`: the text before the number, then the printed number.
+    /// The generated text. With `number`: the text before the number, then the printed number, unless that text ended without
+    /// the marker `after`.
     pub text: String,
     /// Null unless requested.
     #[schema(required)]

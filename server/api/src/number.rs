@@ -164,7 +164,8 @@ pub struct NumberOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// Only with `after`: number of such texts, 1 to 64, and times prompts at most 1024. The distributions of their numbers
-    /// are averaged, and the first text is returned. Default 1.
+    /// are averaged, and the first text is returned. A text that ends without the marker does not count, and no number is
+    /// printed behind it; `reason` says how many these are. Default 1.
     #[schema(minimum = 1, maximum = 64)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub rationales: Option<u64>,
@@ -291,6 +292,6 @@ pub struct Number {
     pub forward_passes: u64,
     /// Whether `nodes_max` ended the expansion before `tolerance` was reached.
     pub truncated: bool,
-    /// Why there is no value.
+    /// Why there is no value, or how many rationales ended without the marker `after` and do not count.
     pub reason: Option<String>,
 }

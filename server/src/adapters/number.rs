@@ -23,7 +23,7 @@ pub(crate) struct NumberFormat {
 }
 
 impl NumberFormat {
-    /// The printed value, empty where there is none, and the object.
+    /// The printed value and the object. The value is not printed behind a text that ended without the marker `after`.
     pub(super) fn show(&self, outcome: &NumberOutcome) -> (String, Number) {
         let found = &outcome.distribution;
         // `token` finds only the greedy number, whose mean would look like an estimate.
@@ -31,7 +31,9 @@ impl NumberFormat {
         let estimate = |of: fn(&Distribution) -> Option<f64>| estimates.and_then(of).and_then(plain);
         let reason = self.refusal(outcome);
         let value = self.value(outcome).and_then(plain).filter(|_| reason.is_none());
-        let text = value.map(|value| printed(value, self.decimals)).unwrap_or_default();
+        let is_shown = outcome.first_text_end.is_none();
+        let text = value.filter(|_| is_shown).map(|value| printed(value, self.decimals)).unwrap_or_default();
+        let reason = reason.or_else(|| missed_rationales(outcome));
         let number = Number {
             value,
             objective: self.objective,
@@ -102,6 +104,17 @@ impl NumberFormat {
         let shown = (closed * 1e4).floor() / 1e4;
         (closed < self.mass_min).then(|| format!("closed mass {shown} is below mass_min {}", self.mass_min))
     }
+}
+
+/// What the answer leaves out: the rationales without a number.
+fn missed_rationales(outcome: &NumberOutcome) -> Option<String> {
+    let NumberOutcome { reached, missed, .. } = *outcome;
+    (missed > 0).then(|| {
+        format!(
+            "{missed} of {} rationales ended without the marker `after` and do not count",
+            reached + missed
+        )
+    })
 }
 
 pub(super) fn engine_objective(objective: Objective) -> numbers::Objective {
@@ -193,6 +206,8 @@ mod tests {
             text_tokens: 0,
             truncated: false,
             reached,
+            missed: 1 - reached,
+            first_text_end: None,
         }
     }
 

@@ -142,7 +142,7 @@ impl Assembler {
                 })
             }
             Event::Number(outcome) => {
-                let finish_reason = Some(FinishReason::Stop);
+                let finish_reason = Some(outcome.first_text_end.unwrap_or(FinishReason::Stop));
                 Some(Piece { index: index(0), finish_reason, number: Some(outcome), ..Piece::default() })
             }
             Event::Scored(_) | Event::Failed(_) => None,

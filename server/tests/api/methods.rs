@@ -4,7 +4,9 @@
 use axum::Router;
 use serde_json::{Value, json};
 
-use crate::support::{EOS, close, complete, four_or_five, ids, logits, number, piece, says, server};
+use crate::support::{
+    EOS, close, complete, four_or_five, ids, logits, metric_becomes, number, piece, says, server,
+};
 
 /// Ends all texts before a number.
 const MARKER: &str = "= ";
@@ -114,16 +116,70 @@ async fn a_stream_sends_the_text_before_the_number_and_then_the_number() {
 #[tokio::test]
 async fn text_without_the_marker_leads_to_no_number() {
     let app = thinks();
-    for (max_tokens, after) in [(json!(2), MARKER), (Value::Null, "####")] {
+    for (max_tokens, after, finish) in [(json!(2), MARKER, "length"), (Value::Null, "####", "stop")] {
         let body = json!({"prompt": "x", "max_tokens": max_tokens, "number": {"after": after}});
         let answer = complete(&app, body).await.json();
         let choice = &answer["choices"][0];
         let found = &choice["number"];
-        assert_eq!((&found["value"], &choice["finish_reason"]), (&Value::Null, &json!("stop")), "{choice}");
+        assert_eq!((&found["value"], &choice["finish_reason"]), (&Value::Null, &json!(finish)), "{choice}");
+        metric_becomes(&app, &format!("ntl_finished_total{{model=\"scripted\",reason=\"{finish}\"}}"), 1.0)
+            .await;
         let reason = found["reason"].as_str().unwrap();
         assert!(reason.starts_with("no text contained the marker `after`"), "{reason}");
         assert!(close(&found["mass"]["invalid"], 1.0), "{found}");
         assert!(choice["text"].as_str().unwrap().starts_with("tw"), "{choice}");
+    }
+}
+
+#[tokio::test]
+async fn a_rationale_without_the_marker_does_not_count_and_no_number_is_printed_behind_it() {
+    // Half of the texts say "= 4", the others end at once or never end.
+    let (marker, four) = (ids("="), piece("4"));
+    let (first, letter) = (marker[0], piece("x"));
+    for (goes_on, finish) in [(EOS, "stop"), (letter, "length")] {
+        let marker = marker.clone();
+        let app = server(Box::new(move |_, path| {
+            let marked = path.starts_with(&marker);
+            Ok(match path.len() {
+                0 => logits(&[(first, 0.5), (letter, 0.5)]),
+                _ if path[0] == letter => logits(&[(goes_on, 1.0)]),
+                length if length < marker.len() => logits(&[(marker[length], 1.0)]),
+                length if marked && length == marker.len() => logits(&[(four, 1.0)]),
+                _ => logits(&[(EOS, 1.0)]),
+            })
+        }));
+        let (mut shown_with, mut shown_without) = (0, 0);
+        for seed in 0..16 {
+            let number = json!({"after": "=", "rationales": 6});
+            let body =
+                json!({"prompt": "x", "temperature": 1, "seed": seed, "max_tokens": 5, "number": number});
+            let choice = complete(&app, body).await.json()["choices"][0].take();
+            let found = &choice["number"];
+            if found["value"].is_null() {
+                continue;
+            }
+            assert!(close(&found["value"], 4.0) && close(&found["mass"]["closed"], 1.0), "{choice}");
+            let text = choice["text"].as_str().unwrap();
+            if text.contains('=') {
+                shown_with += 1;
+                assert_eq!(
+                    (&choice["finish_reason"], text.ends_with("=4")),
+                    (&json!("stop"), true),
+                    "{choice}"
+                );
+            } else {
+                shown_without += 1;
+                assert_eq!(
+                    (&choice["finish_reason"], text.contains('4')),
+                    (&json!(finish), false),
+                    "{choice}"
+                );
+                let reason = found["reason"].as_str().unwrap();
+                let end = " of 6 rationales ended without the marker `after` and do not count";
+                assert!(reason.ends_with(end), "{choice}");
+            }
+        }
+        assert!(shown_with > 0 && shown_without > 0, "{shown_with} {shown_without}");
     }
 }
 

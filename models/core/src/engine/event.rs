@@ -83,6 +83,10 @@ pub struct NumberOutcome {
     pub truncated: bool,
     /// Texts that reached the marker of [`AfterMarker`](super::AfterMarker); 1 where nothing comes before the number.
     pub reached: u32,
+    /// Texts that ended without the marker; they do not count unless all do.
+    pub missed: u32,
+    /// How the first text, the one that is sent, ended without the marker; `None` where it reached it.
+    pub first_text_end: Option<FinishReason>,
 }
 
 impl NumberOutcome {
@@ -96,6 +100,8 @@ impl NumberOutcome {
             text_tokens: 0,
             truncated: false,
             reached: 1,
+            missed: 0,
+            first_text_end: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Writes text until a marker appears, then searches the number right after it.
 //!
-//! Several texts (rationales) share their first row; the distributions of their numbers are averaged. A text that ends
-//! without the marker counts as invalid mass. Only the first text is sent to the client.
+//! Several texts (rationales) share their first row; the distributions of the numbers of those that reach the marker are
+//! averaged. Where no text reaches it, all mass is invalid. Only the first text is sent to the client.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_
 use super::{Root, rules, search};
 use crate::Token;
 use crate::engine::{
-    AfterMarker, EngineError, Event, LogitsRequest, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow,
+    AfterMarker, EngineError, Event, FinishReason, LogitsRequest, NodeId, NumberJob, NumberMethod,
+    NumberOutcome, PathRow,
 };
 use crate::numbers::{Distribution, NumberRules};
 use crate::sampling::Sampler;
@@ -49,8 +50,9 @@ enum Stage {
     Start,
     Writing(PathRow),
     Searching(Box<dyn Decoding>),
-    /// With the outcome of the search, if the text reached the marker.
-    Ended(Option<NumberOutcome>),
+    Found(NumberOutcome),
+    /// The text ended without the marker.
+    Missed(FinishReason),
 }
 
 impl Text {
@@ -118,7 +120,7 @@ impl NumberAfterText {
             self.begin_search(index, next)
         } else if over {
             shown += &text.stream.finish();
-            Stage::Ended(None)
+            Stage::Missed(if ends { FinishReason::Stop } else { FinishReason::Length })
         } else {
             Stage::Writing(next)
         };
@@ -138,7 +140,7 @@ impl NumberAfterText {
                 let (rules, root) = (self.rules.clone(), Root { row, state });
                 Stage::Searching(search(&self.method, &self.vocabulary, rules, root, index as u64))
             }
-            None => Stage::Ended(Some(NumberOutcome::new(Distribution::average(&[]), 0, 0))),
+            None => Stage::Found(NumberOutcome::new(Distribution::average(&[]), 0, 0)),
         }
     }
 
@@ -154,32 +156,39 @@ impl NumberAfterText {
         let mut found = Vec::new();
         search.advance(result, &mut found)?;
         if let Some(Event::Number(outcome)) = found.pop() {
-            self.texts[index].stage = Stage::Ended(Some(outcome));
+            self.texts[index].stage = Stage::Found(outcome);
         }
         Ok(())
     }
 
     /// The average, once all texts have ended.
     fn outcome(&self) -> Option<NumberOutcome> {
-        let ended = self.texts.iter().map(|text| match &text.stage {
-            Stage::Ended(outcome) => Some(outcome.as_ref()),
+        let ended = self.texts.iter().all(|text| matches!(text.stage, Stage::Found(_) | Stage::Missed(_)));
+        if !ended {
+            return None;
+        }
+        let found = self.texts.iter().filter_map(|text| match &text.stage {
+            Stage::Found(outcome) => Some(outcome),
             _ => None,
         });
-        let ended = ended.collect::<Option<Vec<_>>>()?;
-        let nothing = Distribution::average(&[]);
-        let all: Vec<&Distribution> =
-            ended.iter().map(|outcome| outcome.map_or(&nothing, |outcome| &outcome.distribution)).collect();
-        let reached: Vec<&NumberOutcome> = ended.iter().copied().flatten().collect();
+        let reached: Vec<&NumberOutcome> = found.collect();
+        let distributions: Vec<&Distribution> = reached.iter().map(|outcome| &outcome.distribution).collect();
+        let first_text_end = self.texts.first().and_then(|text| match text.stage {
+            Stage::Missed(reason) => Some(reason),
+            _ => None,
+        });
         let values: Vec<f64> = reached.iter().filter_map(|outcome| outcome.token_value).collect();
         let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
         Some(NumberOutcome {
-            distribution: Distribution::average(&all),
+            distribution: Distribution::average(&distributions),
             token_value: (!values.is_empty()).then_some(mean),
             nodes: self.nodes + reached.iter().map(|outcome| outcome.nodes).sum::<usize>(),
             forward_passes: self.forward_passes,
             text_tokens: self.texts.iter().map(|text| text.ids.len()).sum(),
             truncated: reached.iter().any(|outcome| outcome.truncated),
             reached: reached.len() as u32,
+            missed: (self.texts.len() - reached.len()) as u32,
+            first_text_end,
         })
     }
 }
@@ -201,7 +210,7 @@ impl Decoding for NumberAfterText {
             let own = match &mut text.stage {
                 Stage::Writing(row) => vec![row.clone().with_logits(logits)],
                 Stage::Searching(search) => search.next_rows(left),
-                Stage::Start | Stage::Ended(_) => continue,
+                Stage::Start | Stage::Found(_) | Stage::Missed(_) => continue,
             };
             self.in_step.push(TextRows { text: index, rows: own.len() });
             rows.extend(own);
