@@ -228,3 +228,38 @@ fn the_report_of_a_large_run_stays_small_and_its_texts_stay_texts() {
         assert_eq!(page.contains(wanted), shown, "{wanted}");
     }
 }
+
+#[test]
+fn folders_of_runs_are_compared_run_by_run_and_reported_from_two_levels_up() {
+    let fixture = fixture();
+    let root = fixture.folder.path().join("results");
+    for (mode, run) in [("text", &fixture.a), ("regress", &fixture.b)] {
+        for split in ["interpolate", "extrapolate"] {
+            let folder = root.join(mode).join(split);
+            fs::create_dir_all(&folder).unwrap();
+            fs::copy(run.join("samples.jsonl"), folder.join("samples.jsonl")).unwrap();
+            let mut report: Value =
+                serde_json::from_slice(&fs::read(run.join("report.json")).unwrap()).unwrap();
+            report["split"] = json!(split);
+            fs::write(folder.join("report.json"), report.to_string()).unwrap();
+        }
+    }
+    let path = |name: &str| root.join(name).to_str().unwrap().to_owned();
+    let output = ntl_eval(&["compare", &path("text"), &path("regress")]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("arithmetic ")).collect();
+    assert_eq!(headings, ["arithmetic extrapolate, 40 items", "arithmetic interpolate, 40 items"], "{text}");
+    let output = ntl_eval(&["report", root.to_str().unwrap()]);
+    assert_eq!((output.status.code(), out(&output).lines().count()), (Some(0), 10), "{}", err(&output));
+    let page = fs::read_to_string(root.join("report.html")).unwrap();
+    for run in ["text/interpolate", "regress/extrapolate"] {
+        assert!(page.contains(&format!("<a href=\"./{run}/report.html\">{run}</a>")), "{page}");
+    }
+    fs::remove_dir_all(root.join("regress/extrapolate")).unwrap();
+    let output = ntl_eval(&["compare", &path("text"), &path("regress")]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = err(&output);
+    assert!(message.contains("text holds runs in extrapolate, interpolate; "), "{message}");
+    assert!(message.contains("regress holds runs in interpolate; name two runs"), "{message}");
+}

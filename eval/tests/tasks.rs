@@ -343,6 +343,10 @@ fn a_worse_metric_misses_the_baseline() {
     assert_eq!(output.status.code(), Some(3));
     assert!(err(&output).contains("accuracy is 0, worse than the baseline's 1\n"), "{}", err(&output));
     assert_eq!(ntl_eval(&[&args[..], &gate, &[&good.url]].concat()).status.code(), Some(0));
+    let before = good.bodies().len();
+    let output = ntl_eval(&[&args[..], &["--limit", "4"], &gate, &[&good.url]].concat());
+    assert_eq!((output.status.code(), good.bodies().len()), (Some(1), before));
+    assert!(err(&output).contains("it is of other items (data "), "{}", err(&output));
 }
 
 #[test]

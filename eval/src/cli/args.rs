@@ -54,8 +54,8 @@ pub struct DataArgs {
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Folder of a run (as `--out` wrote it), or a folder of such folders: then each gets its report, and this one
-    /// a page that shows them side by side.
+    /// Folder of a run (as `--out` wrote it), or a folder up to three levels above several: then each gets its report, and
+    /// this one a page that shows them side by side.
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }

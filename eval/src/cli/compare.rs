@@ -20,10 +20,10 @@ use super::tasks::Task;
     mut_subcommands(|task| task.mut_arg("endpoint", |endpoint| endpoint.required(false)))
 )]
 pub struct CompareArgs {
-    /// Folder of a run (as written with `--out`), or its report.json.
+    /// Folder of a run (as written with `--out`), its report.json, or a folder of several runs.
     #[arg(value_name = "A", required = true)]
     pub a: Option<PathBuf>,
-    /// Folder of another run over the same items.
+    /// Folder of another run over the same items, or of several: then the runs with the same path are compared.
     #[arg(value_name = "B", required = true)]
     pub b: Option<PathBuf>,
     /// Names of two models that run a task; the second is compared with the first.

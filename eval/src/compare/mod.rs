@@ -9,8 +9,9 @@ pub mod pairs;
 pub mod render;
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde::Serialize;
 
 use crate::cli::compare::CompareArgs;
@@ -20,7 +21,7 @@ use crate::report::markdown;
 use crate::stats::Interval;
 use crate::stats::bootstrap::{Bootstrap, test_difference};
 use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
-use crate::store::saved::Run;
+use crate::store::saved::{REPORT, Run, run_folders};
 use measures::{Group, Measured};
 use pairs::{Counts, Pairs};
 
@@ -115,7 +116,7 @@ pub struct ItemDifference {
 pub fn run(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     let (runs, ending) = match (&args.task, &args.a, &args.b) {
         (Some(task), ..) => models::run(args, task, console)?,
-        (None, Some(a), Some(b)) => (vec![[a.clone(), b.clone()]], ExitStatus::Success),
+        (None, Some(a), Some(b)) => (pairs_of_runs(a, b)?, ExitStatus::Success),
         (None, ..) => {
             let message = "name the task to ask the models, or the folders of two runs";
             return Err(UsageError(message.to_owned()).into());
@@ -127,6 +128,30 @@ pub fn run(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<Exit
         write(&comparison, args, console.out).context("could not write to the console")?;
     }
     Ok(ending)
+}
+
+/// The folders of the runs to compare: `a` and `b` themselves, or where neither holds a run, those below them that have the
+/// same path.
+fn pairs_of_runs(a: &Path, b: &Path) -> anyhow::Result<Vec<[PathBuf; 2]>> {
+    let holds_none = |folder: &Path| folder.is_dir() && !folder.join(REPORT).is_file();
+    if !holds_none(a) || !holds_none(b) {
+        return Ok(vec![[a.to_owned(), b.to_owned()]]);
+    }
+    let below = |folder: &Path| -> anyhow::Result<Vec<PathBuf>> {
+        let found = run_folders(folder)?.into_iter();
+        Ok(found.map(|run| run.strip_prefix(folder).map_or(run.clone(), Path::to_owned)).collect())
+    };
+    let (below_a, below_b) = (below(a)?, below(b)?);
+    if below_a != below_b || below_a.is_empty() {
+        let list = |folder: &Path, runs: &[PathBuf]| {
+            let runs: Vec<String> = runs.iter().map(|run| run.display().to_string()).collect();
+            let runs =
+                if runs.is_empty() { format!("no {REPORT}") } else { format!("runs in {}", runs.join(", ")) };
+            format!("{} holds {runs}", folder.display())
+        };
+        bail!("{}; {}; name two runs, or folders with the same runs", list(a, &below_a), list(b, &below_b));
+    }
+    Ok(below_a.iter().map(|run| [a.join(run), b.join(run)]).collect())
 }
 
 fn write(comparison: &Comparison, args: &CompareArgs, out: &mut dyn Write) -> io::Result<()> {

@@ -185,7 +185,7 @@ fn what_is_often_missing_has_no_interval() {
     assert!(measure(&rows[..1], 0).get("mae").interval().is_none());
 }
 
-/// A row with data for every metric that is not the paper mode's alone. Values are coarse, so that ties and equal truths come up.
+/// A row with data for every metric but those of paper mode alone. Values are coarse, so that ties and equal truths come up.
 fn random_row(rng: &mut ChaCha8Rng) -> Row {
     let number = |rng: &mut ChaCha8Rng| match rng.random_range(0..10) {
         0 => 1e9 * f64::from(rng.random_range(-9_i32..9)),

@@ -12,8 +12,8 @@ use crate::store::saved::Run;
 const HEADLINES: [&str; 11] =
     ["accuracy", "strict", "flexible", "mae", "rmse", "r2", "log_mae", "pearson", "crps", "f1", "bleu"];
 
-/// A row for each run that leads to its report.
-pub(super) fn document(runs: &[Run]) -> Document {
+/// A row for each run below `folder` that leads to its report.
+pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
     let value = |run: &Run, name: &str| run.report.metrics.get(name).value;
     let mut shown = HEADLINES.to_vec();
     shown.retain(|name| runs.iter().any(|run| value(run, name).is_some()));
@@ -21,9 +21,10 @@ pub(super) fn document(runs: &[Run]) -> Document {
         [words(&["run", "task", "model", "mode"]), numbers(&["items", "with a number"]), numbers(&shown)];
     let rows = runs.iter().map(|run| {
         let report = &run.report;
-        let name = name(&run.folder);
+        let names = names(folder, run);
+        let link = names.iter().map(|name| utf8_percent_encode(name, &RESERVED).to_string());
         let mut row = row![
-            Cell::link(&*name, format!("./{}/report", utf8_percent_encode(&name, &RESERVED))),
+            Cell::link(names.join("/"), format!("./{}/report", link.collect::<Vec<_>>().join("/"))),
             format!("{} {}", report.task, report.split),
             &report.model,
             &report.mode,
@@ -41,8 +42,10 @@ pub(super) fn document(runs: &[Run]) -> Document {
     }
 }
 
-fn name(folder: &Path) -> String {
-    folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
+/// The names on the way from `folder` to that of the run.
+fn names(folder: &Path, run: &Run) -> Vec<String> {
+    let path = run.folder.strip_prefix(folder).unwrap_or(&run.folder);
+    path.iter().map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
 /// What a file name must not hold as part of a link: all but the unreserved characters of RFC 3986.
@@ -57,9 +60,10 @@ mod tests {
     #[test]
     fn every_run_has_a_row_that_leads_to_its_report() {
         let mut runs = [run(&[(1.0, Some(1.0))]), run(&[(1.0, None)])];
-        runs[1].folder = "out/b #2".into();
-        let document = document(&runs);
-        assert!(html::render(&document).contains("<a href=\"./b%20%232/report.html\">b #2</a>"));
+        runs[0].folder = "out/run".into();
+        runs[1].folder = "out/text/b #2".into();
+        let document = document(Path::new("out"), &runs);
+        assert!(html::render(&document).contains("<a href=\"./text/b%20%232/report.html\">text/b #2</a>"));
         insta::assert_snapshot!(markdown::render(&document), @r##"
         # Runs
 
@@ -67,10 +71,10 @@ mod tests {
 
         ## Figures
 
-        | run                           | task                   | model | mode | items | with a number |
-        |-------------------------------|------------------------|-------|------|-------|---------------|
-        | [run](./run/report.md)        | arithmetic interpolate | tiny  | text |     1 |             1 |
-        | [b \#2](./b%20%232/report.md) | arithmetic interpolate | tiny  | text |     1 |             0 |
+        | run                                     | task                   | model | mode | items | with a number |
+        |-----------------------------------------|------------------------|-------|------|-------|---------------|
+        | [run](./run/report.md)                  | arithmetic interpolate | tiny  | text |     1 |             1 |
+        | [text/b \#2](./text/b%20%232/report.md) | arithmetic interpolate | tiny  | text |     1 |             0 |
         "##);
     }
 }

@@ -33,7 +33,7 @@ pub fn write(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let runs = folders.iter().map(|folder| Run::load(folder)).collect::<Result<Vec<_>, _>>()?;
     let mut files = Vec::new();
     if folders != [folder] {
-        files.extend(write_document(folder, &index_page::document(&runs))?);
+        files.extend(write_document(folder, &index_page::document(folder, &runs))?);
     }
     for run in &runs {
         files.extend(write_document(&run.folder, &run_page::document(run))?);

@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use serde_json::{Map, Value};
 
 use crate::cli::bound::Bound;
 use crate::cli::flags::GateFlags;
@@ -40,8 +41,14 @@ pub fn missed(gates: &GateFlags, baseline: Option<&Report>, metrics: &Metrics) -
     under.chain(over).chain(worse).collect()
 }
 
-/// Reads the report in a folder, or in the folder inside it that is named after the split.
-pub fn read_baseline(folder: &Path, task: &str, split: &str) -> anyhow::Result<Report> {
+/// Reads the report in a folder, or in the folder inside it that is named after the split. It must be of the items that
+/// `settings` describe: by their hash, or in reports without one by data and limit.
+pub fn read_baseline(
+    folder: &Path,
+    task: &str,
+    split: &str,
+    settings: &Map<String, Value>,
+) -> anyhow::Result<Report> {
     let inner = folder.join(split).join(REPORT);
     let file = if inner.exists() { inner } else { folder.join(REPORT) };
     let failed = || format!("could not use {} as a baseline", file.display());
@@ -52,6 +59,24 @@ pub fn read_baseline(folder: &Path, task: &str, split: &str) -> anyhow::Result<R
         "{}: it is of {found_task} {found_split}, not of {task} {split}",
         failed()
     );
+    let differs = |name: &str| report.settings.get(name) != settings.get(name);
+    let is_other = if report.settings.contains_key("items") {
+        differs("items")
+    } else {
+        ["data", "limit"].into_iter().any(|name| report.settings.contains_key(name) && differs(name))
+    };
+    if is_other {
+        let shown = |settings: &Map<String, Value>| {
+            let value = |name| settings.get(name).map_or("unknown".to_owned(), Value::to_string);
+            format!("data {}, limit {}", value("data"), value("limit"))
+        };
+        bail!(
+            "{}: it is of other items ({}; this run: {})",
+            failed(),
+            shown(&report.settings),
+            shown(settings)
+        );
+    }
     Ok(report)
 }
 
@@ -77,7 +102,7 @@ mod tests {
                 }
             });
             fs::write(folder.path().join("report.json"), report.to_string()).unwrap();
-            read_baseline(folder.path(), "t", "s").unwrap()
+            read_baseline(folder.path(), "t", "s", &Map::new()).unwrap()
         };
         // Accuracy 0.5 (0.15 to 0.85), mean absolute error 1 (0 to 2).
         let rows = [Row::read(1.0, 1.0), Row::read(2.0, 2.0), Row::read(3.0, 1.0), Row::read(4.0, 2.0)];
@@ -86,8 +111,31 @@ mod tests {
         assert!(worse(&write(0.8, 0.5)).is_empty());
         assert_eq!(worse(&write(0.9, 0.5)), ["accuracy is 0.5, worse than the baseline's 0.9"]);
         assert!(worse(&write(0.1, 9.0)).is_empty());
-        let error = read_baseline(folder.path(), "t", "other").unwrap_err().to_string();
+        let error = read_baseline(folder.path(), "t", "other", &Map::new()).unwrap_err().to_string();
         assert!(error.ends_with("it is of t s, not of t other"), "{error}");
+    }
+
+    #[test]
+    fn a_baseline_of_other_items_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |was: Value, is: Value| {
+            let report = serde_json::json!({ "task": "t", "split": "s", "settings": was });
+            fs::write(folder.path().join("report.json"), report.to_string()).unwrap();
+            read_baseline(folder.path(), "t", "s", is.as_object().unwrap())
+        };
+        let is = serde_json::json!({ "data": "/here", "limit": 9, "items": "abc" });
+        for (was, same) in [
+            (serde_json::json!({ "data": "/there", "limit": null, "items": "abc" }), true),
+            (serde_json::json!({ "data": "/here", "limit": 9, "items": "def" }), false),
+            (serde_json::json!({ "data": "/here", "limit": 9 }), true),
+            (serde_json::json!({ "data": "/here", "limit": 4 }), false),
+            (serde_json::json!({ "data": "/there", "limit": 9 }), false),
+        ] {
+            assert_eq!(read(was.clone(), is.clone()).is_ok(), same, "{was}");
+        }
+        let error = read(serde_json::json!({ "data": "/here", "limit": 4 }), is).unwrap_err().to_string();
+        let want = "it is of other items (data \"/here\", limit 4; this run: data \"/here\", limit 9)";
+        assert!(error.ends_with(want), "{error}");
     }
 
     #[test]

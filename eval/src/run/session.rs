@@ -90,7 +90,8 @@ impl<'a> Planned<'a> {
             fs::create_dir_all(folder).with_context(|| writing(folder))?;
             check_folder(folder, common)?;
         }
-        let read = |folder: &PathBuf| read_baseline(folder, suite.task, &suite.split);
+        let settings = data_settings(suite, common);
+        let read = |folder: &PathBuf| read_baseline(folder, suite.task, &suite.split, &settings);
         Ok(Self { suite, folder, baseline: common.gates.baseline.as_ref().map(read).transpose()? })
     }
 }
@@ -248,9 +249,8 @@ impl Session<'_> {
         };
         let estimates = METRICS.iter().filter_map(|metric| Some((metric.name, estimate(metric.estimate?))));
         let estimates: IndexMap<&str, &str> = estimates.collect();
-        let mut settings = suite.settings.clone();
+        let mut settings = data_settings(suite, self.common);
         for (name, value) in [
-            ("limit", json!(self.common.limit)),
             ("prompt_tokens", json!(self.common.prompt_tokens)),
             ("concurrency", json!(self.common.server.concurrency)),
             ("request", json!(template.settings())),
@@ -283,6 +283,16 @@ impl Session<'_> {
         }
         Ok(status)
     }
+}
+
+/// Which items a run is over: the task's own settings, the limit, and a hash of the questions and answers.
+fn data_settings(suite: &Suite, common: &Common) -> Map<String, Value> {
+    let items: Vec<(&str, &str)> =
+        suite.items.iter().map(|item| (item.question.as_str(), item.answer.as_str())).collect();
+    let mut settings = suite.settings.clone();
+    settings.insert("limit".to_owned(), json!(common.limit));
+    settings.insert("items".to_owned(), json!(key(&items)));
+    settings
 }
 
 fn progress_style(common: &Common, console: &Console<'_>) -> Style {

@@ -42,17 +42,30 @@ impl Run {
     }
 }
 
-/// The folders that hold a run: `folder` itself, or those right below it, by name.
+/// The folders that hold a run: `folder` itself, or those at most [`LEVELS_MAX`] levels below it, by path. Folders inside that
+/// of a run are not searched.
 pub fn run_folders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    if folder.join(REPORT).is_file() {
-        return Ok(vec![folder.to_owned()]);
-    }
-    let entries = fs::read_dir(folder).with_context(|| reading(folder))?;
-    let entries = entries.collect::<Result<Vec<_>, _>>().with_context(|| reading(folder))?;
-    let mut found: Vec<PathBuf> =
-        entries.into_iter().map(|entry| entry.path()).filter(|path| path.join(REPORT).is_file()).collect();
+    let mut found = Vec::new();
+    find_runs(folder, LEVELS_MAX, &mut found)?;
     found.sort();
     Ok(found)
+}
+
+/// `TASK/MODE/SPLIT`, or `MODE/SPLIT` of two models.
+const LEVELS_MAX: usize = 3;
+
+fn find_runs(folder: &Path, levels: usize, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    if folder.join(REPORT).is_file() {
+        found.push(folder.to_owned());
+    } else {
+        for entry in fs::read_dir(folder).with_context(|| reading(folder))? {
+            let path = entry.with_context(|| reading(folder))?.path();
+            if levels > 0 && path.is_dir() {
+                find_runs(&path, levels - 1, found)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Replaces the result in a folder. Both new files are on disk before the first of them replaces an old one, and
