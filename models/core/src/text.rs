@@ -29,6 +29,11 @@ pub trait TextDecoder: Send + Sync {
     /// One token as shown with log-probabilities; special tokens by name.
     fn token_text(&self, id: u32) -> String;
 
+    /// The bytes of one token, possibly a part of a character.
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.token_text(id).into_bytes()
+    }
+
     /// Number of bytes of a decoded text that no later token can change.
     fn settled_len(&self, text: &str) -> usize;
 
@@ -58,6 +63,13 @@ pub struct TextStream {
     /// Tokens of the window at which its beginning is cut off.
     window_max: usize,
     stopped: bool,
+    /// The window's text.
+    text: String,
+    /// Characters that are returned already.
+    shown_chars: usize,
+    /// Bytes of a character that later tokens may complete.
+    unfinished: Vec<u8>,
+    token_offset: usize,
 }
 
 impl TextStream {
@@ -74,6 +86,10 @@ impl TextStream {
             searched_from: 0,
             window_max: 2 * WINDOW_KEPT,
             stopped: false,
+            text: String::new(),
+            shown_chars: 0,
+            unfinished: Vec::new(),
+            token_offset: 0,
         }
     }
 
@@ -94,7 +110,10 @@ impl TextStream {
 
     /// Adds a token and returns the text that is final now.
     pub fn push(&mut self, token: impl Into<Token>) -> String {
-        let text = self.decode_with(token.into());
+        let token = token.into();
+        let text = self.decode_with(token);
+        self.locate(token.id, &text);
+        self.text.clone_from(&text);
         let settled = self.decoder.settled_len(&text);
         if self.unstoppable > 0 {
             self.unstoppable -= 1;
@@ -129,6 +148,31 @@ impl TextStream {
         self.stopped
     }
 
+    /// Where the last token begins in the text without a stop, in characters. Tokens that write one character together begin
+    /// where it does.
+    pub fn token_offset(&self) -> usize {
+        self.token_offset
+    }
+
+    /// Where a token without text would begin: the length of the text, what is held back included, in characters.
+    pub fn end_offset(&self) -> usize {
+        self.shown_chars + chars(self.text.get(self.shown..))
+    }
+
+    /// Finds where a token begins, by the text of the window before it (`self.text`) and after it.
+    fn locate(&mut self, id: u32, text: &str) {
+        let same = text.chars().zip(self.text.chars()).take_while(|(now, before)| now == before);
+        let same: usize = same.map(|(now, _)| now.len_utf8()).sum();
+        let bytes = self.decoder.token_bytes(id);
+        let joined = [self.unfinished.as_slice(), &bytes].concat();
+        let completes = !self.unfinished.is_empty() && begins_with_character(&joined);
+        if !completes {
+            self.token_offset = self.shown_chars + chars(text.get(self.shown..same));
+        }
+        let open = if completes { joined } else { bytes };
+        self.unfinished = unfinished_character(&open).to_vec();
+    }
+
     /// The text of the window and one more token.
     fn decode_with(&mut self, token: Token) -> String {
         self.window.push(token);
@@ -136,6 +180,7 @@ impl TextStream {
         let Some(before) = self.before.take() else { return text };
         if text.starts_with(&before) {
             (self.shown, self.searched_from) = (before.len(), before.len());
+            self.text = before;
             return text;
         }
         // The token changes the text of the prompt, which cannot change any more: decode the token alone.
@@ -165,7 +210,9 @@ impl TextStream {
         // Bytes that turn out not to be a character decode to more text; what was returned stays.
         let from = (self.shown..end).find(|&at| text.is_char_boundary(at)).unwrap_or(end);
         self.shown = end;
-        text.get(from..end).unwrap_or_default().to_owned()
+        let new = text.get(from..end).unwrap_or_default();
+        self.shown_chars += chars(Some(new));
+        new.to_owned()
     }
 
     /// Cuts off the beginning of a long window, at a place where that changes no text.
@@ -184,6 +231,7 @@ impl TextStream {
             Some((first, bytes)) => {
                 self.window.drain(..first);
                 self.shown -= bytes;
+                self.text.drain(..bytes);
                 self.searched_from -= bytes;
                 self.window_max = 2 * WINDOW_KEPT;
             }
@@ -191,6 +239,31 @@ impl TextStream {
             None => self.window_max = 2 * self.window.len(),
         }
     }
+}
+
+/// Number of characters of a part of a text; 0 where the part is none, as where it ends before it begins.
+fn chars(part: Option<&str>) -> usize {
+    part.unwrap_or_default().chars().count()
+}
+
+/// Whether the first bytes are a character, or a part of one that later bytes may complete.
+fn begins_with_character(bytes: &[u8]) -> bool {
+    match std::str::from_utf8(bytes) {
+        Ok(_) => true,
+        Err(error) => error.valid_up_to() > 0 || error.error_len().is_none(),
+    }
+}
+
+/// The last bytes, if later ones may make a character of them.
+fn unfinished_character(mut bytes: &[u8]) -> &[u8] {
+    while let Err(error) = std::str::from_utf8(bytes) {
+        let rest = &bytes[error.valid_up_to()..];
+        match error.error_len() {
+            None => return rest,
+            Some(invalid) => bytes = &rest[invalid..],
+        }
+    }
+    &[]
 }
 
 /// Length of the longest end of `text` that is a proper beginning of `stop`.
@@ -213,6 +286,9 @@ mod tests {
         }
         fn token_text(&self, id: u32) -> String {
             self.decode(&[id])
+        }
+        fn token_bytes(&self, id: u32) -> Vec<u8> {
+            vec![id as u8]
         }
         fn settled_len(&self, text: &str) -> usize {
             text.trim_end_matches('\u{FFFD}').len()
@@ -257,6 +333,27 @@ mod tests {
     #[test]
     fn a_character_is_never_split() {
         assert_eq!(stream("1€", &[]).0, ["1", "", "", "€", ""]);
+    }
+
+    #[test]
+    fn a_token_has_its_own_place_while_text_is_held_back() {
+        let places = |bytes: &[u8], stop: &[&str], prompt: &[u32]| {
+            let stop: Vec<String> = stop.iter().map(|&stop| stop.to_owned()).collect();
+            let stream = TextStream::new(Arc::new(Bytes), stop.into());
+            let mut stream = if prompt.is_empty() { stream } else { stream.after_prompt(prompt) };
+            let place = |&byte: &u8| {
+                stream.push(u32::from(byte));
+                stream.token_offset()
+            };
+            let places: Vec<usize> = bytes.iter().map(place).collect();
+            (places, stream.end_offset())
+        };
+        assert_eq!(places(b"abcd", &["abcdefgh"], &[]), (vec![0, 1, 2, 3], 4));
+        assert_eq!(places(b"abcd", &["abcdefgh"], &[0x31, 0x32]), (vec![0, 1, 2, 3], 4));
+        assert_eq!(places("1€2".as_bytes(), &[], &[]), (vec![0, 1, 1, 1, 2], 3));
+        assert_eq!(places(&[0xE2, 0xE2, 0x82, b'a', b'b'], &[], &[]), (vec![0, 1, 1, 2, 3], 4));
+        assert_eq!(places(&[0xFF; 4], &[], &[]), (vec![0, 1, 2, 3], 4));
+        assert_eq!(places(&[b'a'; 100], &["aab"], &[]).0, (0..100).collect::<Vec<_>>());
     }
 
     #[test]

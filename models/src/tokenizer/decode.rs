@@ -83,6 +83,10 @@ impl TextDecoder for Tokenizer {
         })
     }
 
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.token_bytes(id)
+    }
+
     /// RT: a number may change until another token follows it.
     fn settled_len(&self, text: &str) -> usize {
         let is_slow = matches!(self.source, Source::Slow(_));

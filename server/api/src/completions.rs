@@ -245,7 +245,8 @@ pub struct Logprobs {
     /// Texts and log-probabilities of the most probable tokens at each position, and of the chosen one; null for the first
     /// token of an echoed prompt.
     pub top_logprobs: Option<Vec<Option<BTreeMap<String, f64>>>>,
-    /// Offset of each token in the text, in characters.
+    /// Where each token begins in the text, in characters. Tokens that write one character together begin where it does; a
+    /// token that a stop string cut off has its place in the text before the cut.
     pub text_offset: Vec<u64>,
     /// With `number_tokens`: sum over number tokens of renormalised probability times value; null where no number token
     /// is possible.

@@ -80,10 +80,10 @@ impl PromptReport {
         let text = if report.echo { text.unwrap_or_else(|| decoder.decode(&ids)) } else { String::new() };
         let mut offsets = Vec::new();
         if report.echo && report.logprobs.is_some() {
-            let (mut stream, mut chars) = (TextStream::new(Arc::clone(decoder), Arc::from([])), 0);
+            let mut stream = TextStream::new(Arc::clone(decoder), Arc::from([]));
             for &id in &ids {
-                offsets.push(chars);
-                chars += chars_of(&stream.push(id));
+                stream.push(id);
+                offsets.push(stream.token_offset() as u64);
             }
         }
         Self { ids, text, offsets, tokens: Vec::new() }
@@ -96,8 +96,8 @@ pub(crate) struct Assembler {
     report: ReportOptions,
     /// What is known of each prompt; empty where the answer reports none.
     prompts: Vec<PromptReport>,
-    /// Characters of each choice that has begun.
-    chars: BTreeMap<u64, u64>,
+    /// Where the decoded text of each choice begins, in characters: behind the echoed prompt. Only of choices that have begun.
+    first_chars: BTreeMap<u64, u64>,
     counts: TokenCounts,
 }
 
@@ -108,7 +108,7 @@ impl Assembler {
             choices_per_prompt: decoding.choices_per_prompt(),
             report: decoding.report(),
             prompts,
-            chars: BTreeMap::new(),
+            first_chars: BTreeMap::new(),
             counts: TokenCounts { prompt: prompt_tokens, completion: 0 },
         }
     }
@@ -123,11 +123,9 @@ impl Assembler {
                 None
             }
             Event::Text { text, token: None, .. } if text.is_empty() => None,
-            Event::Text { choice, text, token } => {
+            Event::Text { choice, text, token, offset } => {
                 let mut piece = self.begin(prompt, index(choice));
-                let chars = self.chars.entry(piece.index).or_default();
-                let offset = *chars;
-                *chars += chars_of(&text);
+                let offset = self.first_chars.entry(piece.index).or_default().saturating_add(offset as u64);
                 piece.tokens.extend(token.map(|token| TokenReport { token, offset }));
                 piece.text = text;
                 Some(piece)
@@ -161,11 +159,11 @@ impl Assembler {
 
     /// An empty piece; the first one of a choice holds the prompt.
     fn begin(&mut self, prompt: usize, index: u64) -> Piece {
-        let begins = !self.chars.contains_key(&index);
+        let begins = !self.first_chars.contains_key(&index);
         let prompt = self.prompts.get(prompt).filter(|_| begins).cloned();
         if begins {
             let echoed = prompt.as_ref().filter(|_| self.report.echo);
-            self.chars.insert(index, echoed.map_or(0, |prompt| chars_of(&prompt.text)));
+            self.first_chars.insert(index, echoed.map_or(0, |prompt| chars_of(&prompt.text)));
         }
         Piece { index, prompt, ..Piece::default() }
     }

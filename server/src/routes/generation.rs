@@ -6,14 +6,15 @@ use std::time::Instant;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use ntl_core::Prompt;
-use ntl_core::engine::{Event, Job};
+use ntl_core::engine::Job;
 use ntl_core::text::TextDecoder;
 
 use super::client::Client;
+use super::piece::piece;
 use super::stream;
 use crate::adapters::AnswerAdapter;
-use crate::answer::{Assembler, Piece, PromptReport, Transcript};
-use crate::engine::{RequestEvents, ServedModel, Submission};
+use crate::answer::{Assembler, PromptReport, Transcript};
+use crate::engine::{ServedModel, Submission};
 use crate::error::AppError;
 use crate::request::{GenerationRequest, PromptInput};
 use crate::state::AppState;
@@ -64,21 +65,4 @@ pub(super) async fn answer(
         }
     }
     Ok(Json(adapter.whole(transcript.into_choices(), assembler.token_counts())).into_response())
-}
-
-/// The piece of an event. A number is counted as the tokens of its printed value and of the texts before it.
-pub(super) fn piece(
-    adapter: &impl AnswerAdapter,
-    assembler: &mut Assembler,
-    events: &RequestEvents,
-    prompt: usize,
-    event: Event,
-) -> Option<Piece> {
-    let piece = assembler.piece(prompt, event)?;
-    if let Some(outcome) = &piece.number {
-        let tokens = outcome.text_tokens + adapter.number_tokens(outcome);
-        assembler.count_number(tokens);
-        events.count_number(tokens);
-    }
-    Some(piece)
 }

@@ -8,6 +8,7 @@ pub(crate) mod docs;
 mod generation;
 pub(crate) mod models;
 pub(crate) mod ops;
+mod piece;
 pub(crate) mod score;
 mod stream;
 pub(crate) mod tokens;

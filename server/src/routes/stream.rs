@@ -11,7 +11,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::generation;
+use super::piece::piece;
 use crate::adapters::AnswerAdapter;
 use crate::answer::Assembler;
 use crate::engine::RequestEvents;
@@ -64,9 +64,7 @@ impl<A: AnswerAdapter> Stream<A> {
                 Part::Choices => match self.events.next().await {
                     Ok(Some((prompt, event))) => {
                         let (assembler, events) = (&mut self.assembler, &self.events);
-                        if let Some(piece) =
-                            generation::piece(&self.adapter, assembler, events, prompt, event)
-                        {
+                        if let Some(piece) = piece(&self.adapter, assembler, events, prompt, event) {
                             return Some(data(&self.adapter.chunk(piece)));
                         }
                     }

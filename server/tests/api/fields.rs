@@ -102,6 +102,22 @@ async fn a_prompt_is_shown_as_text_as_ids_and_with_log_probabilities_by_id() {
 }
 
 #[tokio::test]
+async fn offsets_are_the_places_of_the_tokens_also_while_a_stop_string_may_begin() {
+    let app = server(says("1234567"));
+    for stop in [Value::Null, json!("123456789"), json!("567")] {
+        let body = json!({"prompt": "x", "temperature": 0, "max_tokens": 20, "logprobs": 0, "stop": stop});
+        let logprobs = choice(&app, &body).await["logprobs"].take();
+        let mut place = 0;
+        let tokens = logprobs["tokens"].as_array().unwrap().iter();
+        for (token, offset) in tokens.zip(logprobs["text_offset"].as_array().unwrap()) {
+            assert_eq!(offset, place, "{stop}: {logprobs}");
+            place += token.as_str().unwrap().trim_start().len();
+        }
+        assert!(place >= 7, "{logprobs}");
+    }
+}
+
+#[tokio::test]
 async fn chunks_join_to_the_answer_with_everything_that_is_shown() {
     let app = decoder_only();
     for options in [

@@ -194,11 +194,13 @@ impl BeamDecoding {
         for &ScoredToken { token, logprob } in tokens {
             let ends = self.vocabulary.eos_ids.contains(&token.id);
             let text = if ends { String::new() } else { stream.push(token) };
+            let offset = if ends { stream.end_offset() } else { stream.token_offset() };
             let token =
                 TokenText { token: TokenLogprob { id: token.id, logprob }, top: Vec::new(), number: None };
-            events.push(Event::Text { choice, text, token: Some(token) });
+            events.push(Event::Text { choice, text, token: Some(token), offset });
         }
-        events.push(Event::Text { choice, text: stream.finish(), token: None });
+        let offset = stream.end_offset();
+        events.push(Event::Text { choice, text: stream.finish(), token: None, offset });
     }
 
     /// Sends the best texts; where there are fewer than `n`, the rest is empty.

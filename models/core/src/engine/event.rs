@@ -50,6 +50,8 @@ pub enum Event {
         text: String,
         /// The decoded token, when log-probabilities were requested.
         token: Option<TokenText>,
+        /// Where the decoded token begins in the whole text, in characters, what is held back or cut by a stop string included.
+        offset: usize,
     },
     /// One text is complete.
     Finished {

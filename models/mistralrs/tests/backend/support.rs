@@ -102,7 +102,7 @@ pub(crate) fn parts(events: &[Event]) -> (Vec<String>, Vec<f64>) {
     for event in events {
         match event {
             Event::Prompt(tokens) => tokens.iter().for_each(|token| add(token, &mut exact, &mut close)),
-            Event::Text { choice, text, token } => {
+            Event::Text { choice, text, token, .. } => {
                 exact.push(format!("{choice}: {text}"));
                 token.iter().for_each(|token| add(token, &mut exact, &mut close));
             }

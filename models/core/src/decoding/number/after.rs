@@ -126,7 +126,7 @@ impl NumberAfterText {
         };
         self.texts[index].stage = stage;
         if index == 0 && !shown.is_empty() {
-            events.push(Event::Text { choice: 0, text: shown, token: None });
+            events.push(Event::Text { choice: 0, text: shown, token: None, offset: 0 });
         }
         Ok(())
     }

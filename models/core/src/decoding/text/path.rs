@@ -115,12 +115,13 @@ impl Path {
         if let Some(guide) = &mut self.guide {
             guide.accept(id)?;
         }
-        let text = if ends && !rules.include_stop {
-            String::new()
+        let (text, offset) = if ends && !rules.include_stop {
+            (String::new(), self.stream.end_offset())
         } else {
-            self.stream.push(Token { id, value: row.head_value })
+            let text = self.stream.push(Token { id, value: row.head_value });
+            (text, self.stream.token_offset())
         };
-        events.push(Event::Text { choice: self.number, text, token });
+        events.push(Event::Text { choice: self.number, text, token, offset });
         let complete = self.guide.as_mut().is_some_and(|guide| guide.is_complete());
         if ends || complete || self.stream.stopped() {
             self.finish(FinishReason::Stop, events);
@@ -144,7 +145,8 @@ impl Path {
     fn finish(&mut self, reason: FinishReason, events: &mut Vec<Event>) {
         let rest = self.stream.finish();
         if !rest.is_empty() {
-            events.push(Event::Text { choice: self.number, text: rest, token: None });
+            let offset = self.stream.end_offset();
+            events.push(Event::Text { choice: self.number, text: rest, token: None, offset });
         }
         let (choice, tokens) = (self.number, self.decoded);
         events.push(Event::Finished { choice, reason, tokens, cumulative_logprob: None });
