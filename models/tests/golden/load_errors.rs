@@ -72,9 +72,9 @@ fn descriptions_larger_or_deeper_than_any_are_refused_or_do_no_harm() {
     let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     let nested = |field: &str| format!(r#"{{"{field}": {}}}"#, deep(100_000));
     refused(&[
-        (&|dir| gigabyte(dir, "config.json"), &["DIR/config.json is 1073741824 bytes", "at most"]),
-        (&|dir| gigabyte(dir, "tokenizer_config.json"), &["DIR/tokenizer_config.json is 1073741824 bytes"]),
-        (&|dir| gigabyte(dir, "spiece.model"), &["DIR/spiece.model is 1073741824 bytes"]),
+        (&|dir| gigabyte(dir, "config.json"), &["DIR/config.json has 1073741824 bytes", "the limit is"]),
+        (&|dir| gigabyte(dir, "tokenizer_config.json"), &["DIR/tokenizer_config.json has 1073741824 bytes"]),
+        (&|dir| gigabyte(dir, "spiece.model"), &["DIR/spiece.model has 1073741824 bytes"]),
         (&|dir| dir.write("config.json", nested("architectures")), &["DIR/config.json is not usable"]),
         (&|dir| dir.write("config.json", deep(100_000)), &["DIR/config.json is not usable"]),
         (
