@@ -174,7 +174,7 @@ fn labels_of_xval_and_their_bleu_are_those_of_the_paper() {
         .map(|pair| {
             let written = pair[1].as_str().unwrap();
             let decoded = if written.starts_with('-') { "- [NUM]" } else { "[NUM]" };
-            label(Vec::new(), decoded.to_owned(), written).text
+            label(Vec::new(), Some(1), decoded.to_owned(), written).text
         })
         .collect();
     assert_eq!(labels, want);

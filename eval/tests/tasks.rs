@@ -196,6 +196,23 @@ fn paper_mode_asks_xval_greedily_and_says_so() {
 }
 
 #[test]
+fn paper_mode_keeps_whole_labels_of_models_without_an_end_of_sequence() {
+    let (_folder, file) = data("pairs.txt", "a\n-142\nb\n1234\n");
+    let mock = Mock::with_tokens(&["decoder"], |prompt, _| {
+        let text = if prompt == "a" { "-142" } else { "1234" };
+        let ids: Vec<u32> = text.chars().map(u32::from).collect();
+        let choice = json!({ "index": 0, "text": text, "finish_reason": "stop", "token_ids": ids });
+        Says(200, vec![], json!({ "choices": [choice] }).to_string())
+    });
+    let report = run(&mock, "arithmetic", &file, &["--mode", "paper", "--split", "interpolate"]);
+    for name in ["accuracy", "token_accuracy", "exact"] {
+        assert_close(&report, name, 1.0);
+    }
+    // Four tokens, the end of sequence and nine more.
+    assert_eq!(mock.bodies()[0]["max_tokens"], json!(14));
+}
+
+#[test]
 fn paper_mode_asks_and_scores_as_the_paper_does() {
     let (_folder, file) = data("pairs.txt", "a\n1234\nb\n1000000\nc\n7\nd\n8\n");
     let mock = Mock::with_tokens(&["tiny"], |prompt, _| match prompt {
@@ -231,7 +248,8 @@ fn paper_mode_asks_and_scores_as_the_paper_does() {
     assert_close(&report, "token_accuracy", f64::from(right) / f64::from(5 + 8 + 2 + 2 + 40));
     assert!((quirk("token_accuracy")["sane"].as_f64().unwrap() - 10.0 / 17.0).abs() < 1e-9);
     let routes: Vec<&str> = mock.others().iter().map(|(route, _)| *route).collect();
-    assert_eq!(routes.iter().filter(|route| **route == "tokenize").count(), 4);
+    // Four labels, and one text with special tokens and without.
+    assert_eq!(routes.iter().filter(|route| **route == "tokenize").count(), 6);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::cli::flags::Mode;
 use crate::data::Item;
 use crate::run::client::{ClientError, Route};
-use crate::run::paper;
+use crate::run::paper::{self, SpecialTokens};
 use crate::run::progress::{Progress, Style};
 use crate::run::reply::{
     CompletionResponse, DetokenizeResponse, Label, Reply, ScoreResponse, TokenizeResponse,
@@ -53,7 +53,8 @@ impl<'a> Evaluator<'a, '_> {
         if mode == Mode::Paper {
             (labels, overrides) = self.prepare_paper().await?;
         } else if let Some(tokens_max) = self.prompt_tokens_max {
-            overrides = self.truncate_prompts(tokens_max).await?;
+            let special = self.special_tokens().await?;
+            overrides = self.truncate_prompts(tokens_max, &special).await?;
         }
         let phase = Phase { title: "", id: "answer", route: self.template.route() };
         let bodies = items.iter().zip(&overrides);
@@ -76,41 +77,61 @@ impl<'a> Evaluator<'a, '_> {
     /// The labels as tokens, and the lengths that follow from them.
     async fn prepare_paper(&mut self) -> Result<(Vec<Option<Label>>, Vec<Overrides>), RunError> {
         let items = self.items;
+        let special = self.special_tokens().await?;
         let phase = Phase { title: "labels", id: "label", route: Route::Tokenize };
-        let bodies = items.iter().map(|item| self.template.tokenize(&item.answer)).enumerate();
+        let bodies = items.iter().map(|item| self.template.tokenize(&item.answer, true)).enumerate();
         let tokens = self.phase(phase, bodies.collect(), Ok::<TokenizeResponse, _>).await?;
         let ids: Vec<Vec<u32>> = tokens
             .into_iter()
-            .map(|tokens| paper::truncate(tokens.unwrap_or_default().tokens, paper::TOKENS_MAX))
+            .map(|tokens| special.truncate(tokens.unwrap_or_default().tokens, paper::TOKENS_MAX))
+            .map(|ids| ids.get(special.before..).unwrap_or_default().to_vec())
             .collect();
         let phase = Phase { title: "labels", id: "text", route: Route::Detokenize };
-        let without_end = |ids: &'_ Vec<u32>| ids[..ids.len().saturating_sub(1)].to_vec();
+        let without_end = |ids: &'_ Vec<u32>| ids[..ids.len().saturating_sub(special.after.len())].to_vec();
         let bodies = ids.iter().map(|ids| self.template.detokenize(&without_end(ids))).enumerate();
         let texts = self.phase(phase, bodies.collect(), Ok::<DetokenizeResponse, _>).await?;
-        let mut overrides = self.truncate_prompts(paper::TOKENS_MAX).await?;
-        for (overrides, max_tokens) in overrides.iter_mut().zip(paper::max_tokens(&ids)) {
+        let mut overrides = self.truncate_prompts(paper::TOKENS_MAX, &special).await?;
+        for (overrides, max_tokens) in
+            overrides.iter_mut().zip(paper::max_tokens(&ids, !special.after.is_empty()))
+        {
             overrides.max_tokens = Some(max_tokens);
         }
+        let end = special.after.last().copied();
         let labels = ids.into_iter().zip(texts).zip(items);
-        let labels = labels
-            .map(|((ids, text), item)| text.ok().map(|text| paper::label(ids, text.prompt, &item.answer)));
+        let labels = labels.map(|((ids, text), item)| {
+            text.ok().map(|text| paper::label(ids, end, text.prompt, &item.answer))
+        });
         Ok((labels.collect(), overrides))
     }
 
+    /// What the tokenizer adds to every text.
+    async fn special_tokens(&mut self) -> Result<SpecialTokens, RunError> {
+        let phase = Phase { title: "tokenizer", id: "special", route: Route::Tokenize };
+        let bodies = [true, false].map(|add_special_tokens| self.template.tokenize("1", add_special_tokens));
+        let bodies = bodies.into_iter().enumerate().collect();
+        let tokens = self.phase(phase, bodies, Ok::<TokenizeResponse, _>).await?;
+        let ids: Vec<Vec<u32>> = tokens.into_iter().map(|tokens| tokens.unwrap_or_default().tokens).collect();
+        Ok(SpecialTokens::of(&ids[0], &ids[1]))
+    }
+
     /// Token ids in place of the prompts that are longer than `tokens_max`.
-    async fn truncate_prompts(&mut self, tokens_max: usize) -> Result<Vec<Overrides>, RunError> {
+    async fn truncate_prompts(
+        &mut self,
+        tokens_max: usize,
+        special: &SpecialTokens,
+    ) -> Result<Vec<Overrides>, RunError> {
         let items = self.items;
         // Tokenizers hardly ever make two tokens of one byte; shorter texts need not be counted.
         let long: Vec<usize> =
             (0..items.len()).filter(|&index| items[index].prompt().len() * 2 > tokens_max).collect();
         let phase = Phase { title: "prompts", id: "prompt", route: Route::Tokenize };
-        let body = |&index: &usize| (index, self.template.tokenize(items[index].prompt()));
+        let body = |&index: &usize| (index, self.template.tokenize(items[index].prompt(), true));
         let tokens = self.phase(phase, long.iter().map(body).collect(), Ok::<TokenizeResponse, _>).await?;
         let mut overrides = vec![Overrides::default(); items.len()];
         for (index, tokens) in long.into_iter().zip(tokens) {
             let ids = tokens.unwrap_or_default().tokens;
             if ids.len() > tokens_max {
-                overrides[index].prompt_ids = Some(paper::truncate(ids, tokens_max));
+                overrides[index].prompt_ids = Some(special.truncate(ids, tokens_max));
             }
         }
         Ok(overrides)

@@ -40,8 +40,10 @@ impl Reply<'_> {
 /// A true answer as the paper's evaluation sees it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Label {
-    /// Token ids, the end of sequence included.
+    /// Token ids, with the end of sequence where the tokenizer appends one.
     pub ids: Vec<u32>,
+    /// The end of sequence, where the tokenizer appends one.
+    pub end: Option<u32>,
     /// The text that the tokens decode to.
     pub text: String,
 }

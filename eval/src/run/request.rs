@@ -105,9 +105,8 @@ impl RequestTemplate {
         })
     }
 
-    /// Asks for the end of sequence, too.
-    pub fn tokenize(&self, text: &str) -> Value {
-        json!({ "model": self.model, "prompt": text, "add_special_tokens": true })
+    pub fn tokenize(&self, text: &str, add_special_tokens: bool) -> Value {
+        json!({ "model": self.model, "prompt": text, "add_special_tokens": add_special_tokens })
     }
 
     pub fn detokenize(&self, ids: &[u32]) -> Value {

@@ -149,7 +149,15 @@ pub(crate) fn ids(text: &str) -> Vec<u32> {
 
 async fn tokenize_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Json<Value> {
     let body = noted(&shared, "tokenize", &body);
-    let tokens = ids(body["prompt"].as_str().unwrap());
+    let mut tokens = ids(body["prompt"].as_str().unwrap());
+    // The model of that name begins texts with 2 and does not end them.
+    let is_decoder = body["model"] == "decoder";
+    if is_decoder || body["add_special_tokens"] == false {
+        tokens.pop();
+    }
+    if is_decoder && body["add_special_tokens"] != false {
+        tokens.insert(0, 2);
+    }
     Json(json!({ "count": tokens.len(), "tokens": tokens }))
 }
 

@@ -291,21 +291,23 @@ impl<'a, T, F: Fn(&[T], &[f64]) -> Option<f64>> BatchMean<'a, T, F> {
 /// Token ids of a label and of the answer to its item.
 struct TokenRow<'a> {
     label: &'a [u32],
+    /// The end of sequence, unless the label has none or the answer ended without it.
+    end: Option<u32>,
     answer: &'a [u32],
 }
 
 impl<'a> TokenRow<'a> {
     fn of(reply: &'a Reply<'_>) -> Option<Self> {
-        let answer = reply.answer.as_ref().ok()?.token_ids.as_deref()?;
-        Some(Self { label: &reply.label.as_ref()?.ids, answer })
+        let (answer, label) = (reply.answer.as_ref().ok()?, reply.label.as_ref()?);
+        let end = label.end.filter(|_| answer.finish_reason.as_deref() != Some("length"));
+        Some(Self { label: &label.ids, end, answer: answer.token_ids.as_deref()? })
     }
 
     /// Which of the positions that count are right: those of the label, and ten of padding behind `width`, the length of
     /// the batch's longest label.
     fn hits(&self, width: usize) -> Vec<bool> {
-        let Self { label, answer } = self;
+        let Self { label, end, answer } = *self;
         // The paper's tensors hold the end of sequence. Servers may leave it out of the ids.
-        let end = label.last().copied();
         let at = |position: usize| match answer.get(position) {
             Some(id) => *id,
             None if position == answer.len() && answer.last().copied() != end => end.unwrap_or(0),
@@ -339,7 +341,7 @@ mod tests {
     use crate::tasks::Traits;
 
     fn hits(label: &[u32], answer: &[u32], width: usize) -> Vec<bool> {
-        TokenRow { label, answer }.hits(width)
+        TokenRow { label, end: Some(1), answer }.hits(width)
     }
 
     #[test]
@@ -355,6 +357,9 @@ mod tests {
     #[test]
     fn an_end_of_sequence_that_the_server_left_out_is_put_back() {
         assert_eq!(hits(&[5, 1], &[5], 2), vec![true; 12]);
+        // Not where the length ended the answer: the paper's tensors hold padding there.
+        let cut = TokenRow { label: &[5, 1], end: None, answer: &[5] }.hits(2);
+        assert_eq!((cut[..2].to_vec(), cut[2..].to_vec()), (vec![true, false], vec![true; 10]));
     }
 
     #[test]
@@ -401,8 +406,11 @@ mod tests {
             .map(|(item, index)| {
                 let text = if index % 9 == 0 { "none".to_owned() } else { (index % 5).to_string() };
                 let answer = Answer { text, token_ids: Some(vec![90, 91, 1]), ..Answer::default() };
-                let label =
-                    Label { ids: vec![5, 6, 1][(index % 2) as usize..].to_vec(), text: item.answer.clone() };
+                let label = Label {
+                    end: Some(1),
+                    ids: vec![5, 6, 1][(index % 2) as usize..].to_vec(),
+                    text: item.answer.clone(),
+                };
                 let target_score = TargetScore {
                     token_ids: Vec::new(),
                     token_logprobs: vec![Some(-f64::from(index % 11)), Some(-0.5)],

@@ -1,6 +1,6 @@
 //! Paper mode: decoding, lengths and figures as the NTL paper's evaluation code has them, with all its peculiarities.
 //!
-//! Before the requests: [`beams`], [`set_decoding`], [`truncate`], [`label`], [`max_tokens`]. After them: [`evaluate`].
+//! Before the requests: [`beams`], [`set_decoding`], [`SpecialTokens::truncate`], [`label`], [`max_tokens`]. After them: [`evaluate`].
 
 mod evaluation;
 pub mod figures;
@@ -41,24 +41,41 @@ pub fn set_decoding(request: &mut CompletionRequest, beams: u64) {
     }
 }
 
-/// Keeps the first tokens and the end of sequence, as the paper's tokenizers do.
-pub fn truncate(mut ids: Vec<u32>, tokens_max: usize) -> Vec<u32> {
-    if ids.len() > tokens_max {
-        ids.drain(tokens_max - 1..ids.len() - 1);
+/// The special tokens that a tokenizer adds to a text: those of T5 end it, those of most decoder-only models begin it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    pub before: usize,
+    pub after: Vec<u32>,
+}
+
+impl SpecialTokens {
+    /// From the ids of one text with special tokens and without.
+    pub fn of(with: &[u32], without: &[u32]) -> Self {
+        let before = with.windows(without.len().max(1)).position(|ids| ids == without).unwrap_or(0);
+        let after = with.get(before + without.len()..).unwrap_or_default().to_vec();
+        Self { before, after }
     }
-    ids
+
+    /// Keeps the first tokens and those that end the text, as the paper's tokenizers do.
+    pub fn truncate(&self, mut ids: Vec<u32>, tokens_max: usize) -> Vec<u32> {
+        if ids.len() > tokens_max {
+            let after = self.after.len().min(tokens_max);
+            ids.drain(tokens_max - after..ids.len() - after);
+        }
+        ids
+    }
 }
 
 /// `decoded`: the text of `ids`; `written`: the answer in the data. Token ids of xVal checkpoints do not hold the numbers:
 /// those of the answer take the places of the number tokens, as the paper's tokenizer prints them.
-pub fn label(ids: Vec<u32>, decoded: String, written: &str) -> Label {
+pub fn label(ids: Vec<u32>, end: Option<u32>, decoded: String, written: &str) -> Label {
     let has_number = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
     let text = if has_number(&decoded) || !has_number(written) {
         decoded
     } else {
         with_numbers(&decoded, written).unwrap_or_else(|| written.to_owned())
     };
-    Label { ids, text }
+    Label { ids, end, text }
 }
 
 /// Fills the number tokens of `decoded` with the numbers of `written`; `None` unless there are equally many.
@@ -88,9 +105,13 @@ fn printed(number: f32) -> String {
     }
 }
 
-/// `max_tokens` for each item, from the token ids of all labels: every batch has the limit of its longest label.
-pub fn max_tokens(labels: &[Vec<u32>]) -> Vec<u64> {
-    let limit = |batch: &[Vec<u32>]| batch.iter().map(Vec::len).max().unwrap_or(0) as u64 + LENGTH_MARGIN - 1;
+/// `max_tokens` for each item, from the token ids of all labels: every batch has the limit of its longest label. The limit has
+/// room for an end of sequence, also where the labels do not hold it (`has_end`).
+pub fn max_tokens(labels: &[Vec<u32>], has_end: bool) -> Vec<u64> {
+    let limit = |batch: &[Vec<u32>]| {
+        let longest = batch.iter().map(Vec::len).max().unwrap_or(0) as u64 + u64::from(!has_end);
+        longest + LENGTH_MARGIN - 1
+    };
     labels.chunks(BATCH).flat_map(|batch| vec![limit(batch); batch.len()]).collect()
 }
 
@@ -99,15 +120,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_many_tokens_lose_those_before_the_last() {
-        let kept = truncate((0..600).collect(), 512);
+    fn too_many_tokens_lose_those_before_the_end_of_sequence_or_the_last_ones() {
+        let with_end = SpecialTokens::of(&[7, 8, 1], &[7, 8]);
+        assert_eq!(with_end, SpecialTokens { before: 0, after: vec![1] });
+        let kept = with_end.truncate((0..600).collect(), 512);
         assert_eq!((kept.len(), kept[510], kept[511]), (512, 510, 599));
-        assert_eq!((truncate(vec![1, 2], 2), truncate(vec![1, 2, 3], 1)), (vec![1, 2], vec![3]));
+        assert_eq!(with_end.truncate(vec![1, 2], 2), [1, 2]);
+        assert_eq!(with_end.truncate(vec![1, 2, 3], 1), [3]);
+        let with_begin = SpecialTokens::of(&[2, 7, 8], &[7, 8]);
+        assert_eq!(with_begin, SpecialTokens { before: 1, after: Vec::new() });
+        assert_eq!(with_begin.truncate(vec![2, 7, 8, 9], 3), [2, 7, 8]);
+        assert_eq!(SpecialTokens::of(&[7, 8], &[7, 8]), SpecialTokens::default());
+        assert_eq!(SpecialTokens::of(&[], &[]), SpecialTokens::default());
     }
 
     #[test]
     fn a_label_whose_tokens_do_not_hold_its_numbers_gets_them_as_the_paper_prints_them() {
-        let text = |decoded: &str, written| label(Vec::new(), decoded.to_owned(), written).text;
+        let text = |decoded: &str, written| label(Vec::new(), Some(1), decoded.to_owned(), written).text;
         assert_eq!(text("- [NUM]", "-647"), "- 647.0");
         assert_eq!(text("- [NUM]/ [NUM]", "-7/2"), "- 7.0/ 2.0");
         assert_eq!(text("[NUM]", "123456789"), "123456790.0");
