@@ -49,7 +49,8 @@ pub struct Common {
     /// Also request the likelihood of the true answers from `/v1/score`: token accuracy, perplexity, losses.
     #[arg(long, env = "NTL_EVAL_SCORE")]
     pub score: bool,
-    /// Evaluate the first N items only.
+    /// Evaluate N items only: the first ones; of `multiplication` a random sample by `--seed`, with all pairs of lengths in
+    /// proportion; of `mathematics` the first of each module.
     #[arg(long, value_name = "N", env = "NTL_EVAL_LIMIT")]
     pub limit: Option<NonZeroUsize>,
     /// Seed of generated items and of the bootstrap.
