@@ -66,7 +66,18 @@ fn side(side: &Side) -> String {
 
 /// One sentence per metric, then one per test.
 fn verdicts(comparison: &Comparison) -> Vec<String> {
-    let mut all: Vec<String> = comparison.metrics.iter().map(|metric| metric.verdict.clone()).collect();
+    let all_items = comparison.counts.n;
+    let sentence = |metric: &Difference| {
+        let Difference { verdict, n, .. } = metric;
+        let is_over_all = *n == all_items;
+        let over = if is_over_all {
+            String::new()
+        } else {
+            format!(", over {} of {} items", count(*n), count(all_items))
+        };
+        format!("{verdict}{over}")
+    };
+    let mut all: Vec<String> = comparison.metrics.iter().map(sentence).collect();
     all.extend(comparison.mcnemar.map(|test| {
         let kind = if test.exact { "exact" } else { "chi-squared, corrected" };
         format!(

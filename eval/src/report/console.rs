@@ -51,10 +51,11 @@ fn best_constant(report: &Report, name: &str) -> String {
         "rmse" => "constant_mean",
         _ => return String::new(),
     };
-    report
-        .baselines
-        .get(constant)
-        .map_or_else(String::new, |baseline| number(baseline.metrics.get(name).value))
+    let Some(baseline) = report.baselines.get(constant) else { return String::new() };
+    let reached = baseline.metrics.get(name);
+    let is_same = reached.n == report.metrics.get(name).n;
+    let over = if is_same { String::new() } else { format!(" over {}", reached.n) };
+    format!("{}{over}", number(reached.value))
 }
 
 fn modules(report: &Report) -> Table {

@@ -33,8 +33,11 @@ pub(super) fn metrics(report: &Report) -> Table {
 /// What constant answers reach on a metric.
 fn baselines(report: &Report, metric: &str) -> String {
     let reached = report.baselines.iter().filter_map(|(name, baseline)| {
-        let value = baseline.metrics.get(metric).value?;
-        Some(format!("{} {}", name.replace('_', " "), number(value)))
+        let reached = baseline.metrics.get(metric);
+        // A constant has errors on items of which no number was read, too.
+        let is_same = reached.n == report.metrics.get(metric).n;
+        let over = if is_same { String::new() } else { format!(" (over {})", count(reached.n)) };
+        Some(format!("{} {}{over}", name.replace('_', " "), number(reached.value?)))
     });
     reached.collect::<Vec<_>>().join(", ")
 }
@@ -153,10 +156,10 @@ mod tests {
         }))
         .unwrap();
         insta::assert_snapshot!(table(&metrics(&report)), @r##"
-        | metric   |      value |     95% interval |           over | baselines           | meaning                              |
-        |----------|------------|------------------|----------------|---------------------|--------------------------------------|
-        | accuracy | **0.2500** | 0.2000 to 0.3000 | 1,200 of 1,200 |                     | share of items whose number is exact |
-        | rmse     |  **1.811** |                  | 1,100 of 1,200 | constant mean 1.829 | root of the mean squared error       |
+        | metric   |      value |     95% interval |           over | baselines                        | meaning                              |
+        |----------|------------|------------------|----------------|----------------------------------|--------------------------------------|
+        | accuracy | **0.2500** | 0.2000 to 0.3000 | 1,200 of 1,200 |                                  | share of items whose number is exact |
+        | rmse     |  **1.811** |                  | 1,100 of 1,200 | constant mean 1.829 (over 1,200) | root of the mean squared error       |
         "##);
     }
 
