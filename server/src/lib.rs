@@ -29,12 +29,20 @@ pub mod telemetry;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Cargo features and whether they are compiled in.
-pub(crate) const FEATURES: [(&str, bool); 2] =
-    [("cuda", cfg!(feature = "cuda")), ("otel", cfg!(feature = "otel"))];
+const FEATURES: [(&str, bool); 3] = [
+    ("cuda", cfg!(feature = "cuda")),
+    ("mistralrs", cfg!(feature = "mistralrs")),
+    ("otel", cfg!(feature = "otel")),
+];
+
+/// The Cargo features that are compiled in.
+fn features() -> impl Iterator<Item = &'static str> {
+    FEATURES.into_iter().filter_map(|(name, is_on)| is_on.then_some(name))
+}
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Source revision, as the build names it.
+/// Source revision: the one that the build names, or that of its git checkout.
 pub const COMMIT: &str = match option_env!("NTL_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
@@ -43,4 +51,33 @@ pub const COMMIT: &str = match option_env!("NTL_COMMIT") {
 #[expect(clippy::expect_used, reason = "a clock before 1970 is a broken machine")]
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn every_feature_of_the_package_is_announced() {
+        let package: toml::Table = include_str!("../Cargo.toml").parse().unwrap();
+        let declared: Vec<&String> = package["features"].as_table().unwrap().keys().collect();
+        assert_eq!(FEATURES.map(|(name, _)| name).to_vec(), declared);
+    }
+
+    #[test]
+    fn the_commit_is_that_of_the_checkout() {
+        let git = |arguments: &[&str]| {
+            let output =
+                Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+            output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim().to_owned())
+        };
+        let is_tracked = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
+        if let (true, Some(commit)) = (is_tracked, git(&["rev-parse", "HEAD"])) {
+            assert_eq!(COMMIT, commit);
+        } else {
+            assert!(!COMMIT.is_empty());
+        }
+    }
 }

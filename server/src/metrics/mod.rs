@@ -94,9 +94,14 @@ impl Metrics {
         };
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
-        gauges("ntl_build_info", "Version and source revision of the server", &["version", "commit"])?
-            .with_label_values(&[crate::VERSION, crate::COMMIT])
-            .set(1);
+        let features = crate::features().collect::<Vec<_>>().join(",");
+        gauges(
+            "ntl_build_info",
+            "Version, source revision and features of the server",
+            &["version", "commit", "features"],
+        )?
+        .with_label_values(&[crate::VERSION, crate::COMMIT, &features])
+        .set(1);
         let metrics = Self {
             requests: counters(
                 "ntl_requests_total",
@@ -284,8 +289,9 @@ mod tests {
     fn names_are_registered_once_and_a_build_is_announced() {
         let text = Metrics::new().unwrap().text(Format::Text).unwrap();
         assert!(text.contains(&format!(
-            "ntl_build_info{{commit=\"{}\",version=\"{}\"}} 1",
+            "ntl_build_info{{commit=\"{}\",features=\"{}\",version=\"{}\"}} 1",
             crate::COMMIT,
+            crate::features().collect::<Vec<_>>().join(","),
             crate::VERSION
         )));
         assert!(text.contains("process_resident_memory_bytes"));

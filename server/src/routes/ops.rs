@@ -80,12 +80,11 @@ pub(crate) async fn metrics(
     (status = 401, description = "No valid API key", body = ErrorBody),
 ))]
 pub(crate) async fn version(State(app): State<AppState>) -> Json<Version> {
-    let features = crate::FEATURES.iter().filter(|(_, is_on)| *is_on).map(|(name, _)| (*name).to_owned());
     Json(Version {
         name: env!("CARGO_PKG_NAME").to_owned(),
         version: crate::VERSION.to_owned(),
         commit: crate::COMMIT.to_owned(),
-        features: features.collect(),
+        features: crate::features().map(str::to_owned).collect(),
         device: app.settings.device.clone(),
     })
 }
