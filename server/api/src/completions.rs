@@ -262,7 +262,7 @@ pub struct Logprobs {
 pub struct PromptLogprob {
     /// Natural logarithm of its probability.
     pub logprob: f64,
-    /// Rank among all tokens, from 1; null where the token is not among the requested alternatives.
+    /// Rank among all tokens, from 1.
     pub rank: Option<u64>,
     /// Its text.
     pub decoded_token: String,

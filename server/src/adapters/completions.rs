@@ -125,7 +125,7 @@ impl CompletionAnswers {
             let ranked = (1_u64..).zip(token.top.iter().take(count));
             let top = ranked.map(|(rank, entry)| (entry, Some(rank)));
             let mut by_id = BTreeMap::new();
-            for (entry, rank) in top.chain([(&token.token, None)]) {
+            for (entry, rank) in top.chain([(&token.token, token.rank.map(|rank| rank as u64))]) {
                 let decoded_token = self.0.tokenizer.token_text(entry.id);
                 let logprob = finite_logprob(entry.logprob);
                 by_id.entry(entry.id.to_string()).or_insert(PromptLogprob { logprob, rank, decoded_token });

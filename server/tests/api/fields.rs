@@ -97,6 +97,7 @@ async fn a_prompt_is_shown_as_text_as_ids_and_with_log_probabilities_by_id() {
         assert!((2..=3).contains(&place.len()), "{place:?}");
         assert!(place[&id.to_string()]["logprob"].is_number());
         assert!(place.values().any(|token| token["rank"] == 1));
+        assert!(place.values().all(|token| token["rank"].is_u64()), "{place:?}");
     }
     assert_eq!(scored["text"], plain["text"]);
 }
@@ -115,6 +116,24 @@ async fn offsets_are_the_places_of_the_tokens_also_while_a_stop_string_may_begin
         }
         assert!(place >= 7, "{logprobs}");
     }
+}
+
+#[tokio::test]
+async fn a_prompt_token_outside_the_alternatives_has_its_rank_among_all_tokens() {
+    let app = decoder_only();
+    let ask = async |count: usize| {
+        let body = json!({"prompt": [digits("3141592653")], "max_tokens": 1, "prompt_logprobs": count});
+        choice(&app, &body).await["prompt_logprobs"].take()
+    };
+    let (few, all) = (ask(1).await, ask(10).await);
+    let mut beyond = 0;
+    for (few, all) in few.as_array().unwrap().iter().zip(all.as_array().unwrap()).skip(1) {
+        for (id, token) in few.as_object().unwrap() {
+            assert_eq!(token, &all[id], "with all digits as alternatives");
+            beyond += u32::from(token["rank"].as_u64() > Some(1));
+        }
+    }
+    assert!(beyond > 0);
 }
 
 #[tokio::test]

@@ -195,8 +195,12 @@ impl BeamDecoding {
             let ends = self.vocabulary.eos_ids.contains(&token.id);
             let text = if ends { String::new() } else { stream.push(token) };
             let offset = if ends { stream.end_offset() } else { stream.token_offset() };
-            let token =
-                TokenText { token: TokenLogprob { id: token.id, logprob }, top: Vec::new(), number: None };
+            let token = TokenText {
+                token: TokenLogprob { id: token.id, logprob },
+                top: Vec::new(),
+                rank: None,
+                number: None,
+            };
             events.push(Event::Text { choice, text, token: Some(token), offset });
         }
         let offset = stream.end_offset();

@@ -16,6 +16,8 @@ pub struct TokenText {
     pub token: TokenLogprob,
     /// The most probable tokens at this position, best first.
     pub top: Vec<TokenLogprob>,
+    /// Its place in the order of `top`, from 1; `None` for beams, which know no other token.
+    pub rank: Option<usize>,
     /// `None` where no number token is possible.
     pub number: Option<TokenNumber>,
 }

@@ -33,7 +33,8 @@ impl NumberTokens {
     ///
     /// Tokens of one key are ranked by id. The paper's code leaves them in the arbitrary order of an unstable sort.
     pub fn ranked_by(mut self, key: impl Fn(u32, f64) -> f64) -> Self {
-        let keys: Vec<f64> = self.tokens.iter().map(|token| key(token.id, token.value)).collect();
+        // Adding 0 makes -0 the 0 that it equals.
+        let keys: Vec<f64> = self.tokens.iter().map(|token| key(token.id, token.value) + 0.0).collect();
         let mut order: Vec<usize> = (0..self.tokens.len()).collect();
         order.sort_by(|&a, &b| keys[a].total_cmp(&keys[b]));
         for (rank, index) in order.into_iter().enumerate() {
@@ -91,6 +92,8 @@ mod tests {
             tokens.ranked_by(|id, _| [9, 3, 7, 8].iter().position(|&other| other == id).unwrap() as f64);
         assert_eq!(ranks(&tokens), [(3, 1), (7, 2), (8, 3), (9, 0)]);
         assert_eq!((tokens.value(7), tokens.value(4)), (Some(5.0), None));
+        let zeros = NumberTokens::new([(1, 0.0), (2, -0.0), (3, -1.0)]);
+        assert_eq!(ranks(&zeros), [(1, 1), (2, 2), (3, 0)]);
     }
 
     #[test]

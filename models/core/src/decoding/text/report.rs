@@ -18,5 +18,10 @@ pub(super) fn token_text(
     let logprob = |id| TokenLogprob { id, logprob: softmax.log_probability(id) };
     let ids = best_ids(known, count);
     let number = vocabulary.number_at(&softmax, row.head_value);
-    Ok(TokenText { token: logprob(id), top: ids.into_iter().map(logprob).collect(), number })
+    // In the order of `best_ids`.
+    let own = logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    let is_better =
+        |&(other, logit): &(usize, f32)| logit.total_cmp(&own).then((id as usize).cmp(&other)).is_gt();
+    let rank = Some(1 + known.iter().copied().enumerate().filter(is_better).count());
+    Ok(TokenText { token: logprob(id), top: ids.into_iter().map(logprob).collect(), rank, number })
 }
