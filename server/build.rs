@@ -17,7 +17,7 @@ fn main() {
             println!("cargo:rerun-if-changed={path}");
         }
     }
-    // In an unpacked archive below somebody else's checkout this file is not tracked.
+    // In an unpacked archive inside another project's checkout this file is not tracked.
     if git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
         return;
     }

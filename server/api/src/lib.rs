@@ -24,8 +24,8 @@ pub use completions::{
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{Health, Model, ModelList, Version};
 pub use number::{
-    Bounds, Mass, MethodName, Number, NumberOptions, NumberRequest, Objective, ObjectiveName, Quantile,
-    SupportPoint, Terminator, TerminatorName, Thousands,
+    Bounds, EstimateName, Mass, MethodName, Number, NumberOptions, NumberRequest, Objective, ObjectiveName,
+    Quantile, SupportPoint, Terminator, TerminatorName, Thousands,
 };
 pub use score::{Loss, LossName, ReductionName, Score, ScoreItem, ScoreRequest, ScoreResponse, TextOrIds};
 pub use tokens::{

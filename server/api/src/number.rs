@@ -246,7 +246,7 @@ pub struct Mass {
 /// The range in which an estimate must lie, wherever the open mass falls; null where it is unbounded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Bounds {
-    /// Bounds of `value`.
+    /// Bounds of the estimate of the objective.
     pub value: Option<[f64; 2]>,
     /// Bounds of `trimmed_mean`.
     pub trimmed_mean: Option<[f64; 2]>,
@@ -256,14 +256,34 @@ pub struct Bounds {
     pub quantiles: Vec<Option<[f64; 2]>>,
 }
 
+/// The estimate that a `value` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EstimateName {
+    /// `trimmed_mean`, for objective `mean`.
+    TrimmedMean,
+    /// `median`, for its objective or in place of an unbounded estimate.
+    Median,
+    /// `mode`.
+    Mode,
+    /// The quantile of the objective.
+    Quantile,
+    /// Method `token`: the expectation along the greedy path.
+    Expectation,
+}
+
 /// A decoded number with its distribution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Number {
-    /// The estimate of the objective; for method `token` the expectation along the greedy path. Null where `reason` says
-    /// why.
+    /// The estimate of the objective; for method `token` the expectation along the greedy path. With methods `tree`, `xval` and
+    /// `head`: where the open mass leaves that estimate unbounded (`bounds.value` null; not with objective `mode`), the
+    /// median if that is bounded. Else null, and `reason` says why.
     pub value: Option<f64>,
     /// The objective of the request.
     pub objective: Objective,
+    /// Which estimate `value` is; null without a value.
+    #[serde(default)]
+    pub estimate: Option<EstimateName>,
     /// The method that found the distribution. `token` finds only the greedy number, so all estimates except `mode` are
     /// null.
     pub method: String,
@@ -292,6 +312,6 @@ pub struct Number {
     pub forward_passes: u64,
     /// Whether `nodes_max` ended the expansion before `tolerance` was reached.
     pub truncated: bool,
-    /// Why there is no value, or how many rationales ended without the marker `after` and do not count.
+    /// Why there is no value, why it is not the estimate of the objective, or how many rationales ended without the marker `after` and do not count.
     pub reason: Option<String>,
 }

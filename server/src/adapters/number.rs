@@ -2,7 +2,9 @@
 //!
 //! Invariants: no NaN, no infinity and no negative zero leaves this module; the three masses add up to 1.
 
-use ntl_api::{Bounds, Mass, MethodName, Number, Objective, ObjectiveName, Quantile, SupportPoint};
+use ntl_api::{
+    Bounds, EstimateName, Mass, MethodName, Number, Objective, ObjectiveName, Quantile, SupportPoint,
+};
 use ntl_core::engine::NumberOutcome;
 use ntl_core::numbers::{self, Distribution, Estimation, Interval};
 
@@ -30,13 +32,24 @@ impl NumberFormat {
         let estimates = Some(found).filter(|_| self.method != MethodName::Token);
         let estimate = |of: fn(&Distribution) -> Option<f64>| estimates.and_then(of).and_then(plain);
         let reason = self.refusal(outcome);
-        let value = self.value(outcome).and_then(plain).filter(|_| reason.is_none());
+        let bounds = self.bounds(found, reason.is_none());
+        let is_unbounded = reason.is_none() && self.must_be_bounded() && bounds.value.is_none();
+        let (name, value) = if is_unbounded {
+            (EstimateName::Median, bounds.median.and_then(|_| found.quantile(0.5)))
+        } else {
+            (self.estimate_name(), self.value(outcome).filter(|_| reason.is_none()))
+        };
+        let value = value.and_then(plain);
         let is_shown = outcome.first_text_end.is_none();
         let text = value.filter(|_| is_shown).map(|value| printed(value, self.decimals)).unwrap_or_default();
-        let reason = reason.or_else(|| missed_rationales(outcome));
+        let missed = missed_rationales(outcome).filter(|_| reason.is_none());
+        let unbounded = is_unbounded.then(|| self.unbounded(found, value.is_some()));
+        let reasons: Vec<String> = [reason, unbounded, missed].into_iter().flatten().collect();
+        let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
         let number = Number {
             value,
             objective: self.objective,
+            estimate: value.map(|_| name),
             method: self.method.as_str().to_owned(),
             mean: estimates.and_then(|found| found.mean(&self.estimation)).and_then(plain),
             trimmed_mean: estimates.and_then(|found| found.trimmed_mean(&self.estimation)).and_then(plain),
@@ -53,7 +66,7 @@ impl NumberFormat {
                 .collect(),
             support: found.most_probable(self.support).into_iter().map(support_point).collect(),
             mass: mass(found.mass()),
-            bounds: self.bounds(found, value.is_some()),
+            bounds,
             nodes: outcome.nodes as u64,
             forward_passes: outcome.forward_passes as u64,
             truncated: outcome.truncated,
@@ -69,9 +82,59 @@ impl NumberFormat {
         }
     }
 
+    /// Which estimate answers the objective.
+    fn estimate_name(&self) -> EstimateName {
+        match (self.method, self.objective) {
+            (MethodName::Token, _) => EstimateName::Expectation,
+            (_, Objective::Named(ObjectiveName::Mean)) => EstimateName::TrimmedMean,
+            (_, Objective::Named(ObjectiveName::Median)) => EstimateName::Median,
+            (_, Objective::Named(ObjectiveName::Mode)) => EstimateName::Mode,
+            (_, Objective::Quantile { .. }) => EstimateName::Quantile,
+        }
+    }
+
+    /// Whether an estimate without bounds is no answer. A mode is always a number that the model wrote, and methods that
+    /// draw or drop numbers bound nothing.
+    fn must_be_bounded(&self) -> bool {
+        self.knows_open_mass() && self.objective != Objective::Named(ObjectiveName::Mode)
+    }
+
+    /// Why the estimate of the objective is no answer. The open mass is rounded up where it would otherwise read as if it
+    /// were small enough.
+    fn unbounded(&self, found: &Distribution, has_median: bool) -> String {
+        let (mass, trim) = (found.mass(), self.estimation.trim);
+        let shown = |share: f64| {
+            let rounded = (share * 1e4).round() / 1e4;
+            if rounded > trim { rounded } else { (share * 1e4).ceil() / 1e4 }
+        };
+        let open = shown(mass.open);
+        let also = if has_median { "" } else { ", and so is the median" };
+        let estimate = match self.objective {
+            Objective::Named(ObjectiveName::Mean) if mass.open > trim => {
+                format!("open mass {open} exceeds trim {trim}: the trimmed mean")
+            }
+            Objective::Named(ObjectiveName::Mean) => {
+                let share = shown(mass.open / (mass.open + mass.closed));
+                format!(
+                    "open mass {open}, as a share of closed and open mass {share}, exceeds trim {trim}: the trimmed mean"
+                )
+            }
+            Objective::Quantile { quantile } => format!("open mass {open}: the quantile {quantile}"),
+            Objective::Named(ObjectiveName::Median) => {
+                return format!("open mass {open}: the median is unbounded");
+            }
+            Objective::Named(ObjectiveName::Mode) => format!("open mass {open}: the mode"),
+        };
+        format!("{estimate} is unbounded{also}")
+    }
+
+    fn knows_open_mass(&self) -> bool {
+        [MethodName::Tree, MethodName::Xval, MethodName::Head].contains(&self.method)
+    }
+
     /// Only a tree knows the mass that it did not expand: draws can miss anything, and beams drop what they do not follow.
     fn bounds(&self, found: &Distribution, has_value: bool) -> Bounds {
-        if ![MethodName::Tree, MethodName::Xval, MethodName::Head].contains(&self.method) {
+        if !self.knows_open_mass() {
             return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
         }
         let (objective, estimation) = (engine_objective(self.objective), &self.estimation);

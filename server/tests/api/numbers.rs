@@ -3,6 +3,7 @@
 use crate::support::{
     EOS, close, complete, four_or_five, ids, logits, metric, number, piece, says, server, without_names,
 };
+use axum::Router;
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -148,6 +149,60 @@ async fn a_range_makes_the_numbers_outside_invalid_and_bounds_the_plain_mean() {
     let value = bounded["value"].as_f64().unwrap();
     assert!(0.0 <= bound(0) && bound(0) <= value && value <= bound(1) && bound(1) <= 60.0, "{bounded}");
     assert_eq!(bounded["bounds"]["value"], bounded["bounds"]["trimmed_mean"]);
+}
+
+/// Says 4; a 1 follows with `more`, and again after that.
+fn goes_on(more: f64) -> Router {
+    let (four, one) = (piece("4"), piece("1"));
+    server(Box::new(move |_, path| {
+        Ok(if path.is_empty() { logits(&[(four, 1.0)]) } else { logits(&[(EOS, 1.0 - more), (one, more)]) })
+    }))
+}
+
+#[tokio::test]
+async fn an_estimate_that_the_open_mass_leaves_unbounded_gives_way_to_the_median_or_to_none() {
+    let (mean, median) = (json!({}), json!({"objective": "median"}));
+    let quantile = json!({"objective": {"quantile": 0.95}});
+    // With two nodes, `more` is the open mass.
+    for (more, options, estimate, reason) in [
+        (0.2, &mean, "median", "open mass 0.2 exceeds trim 0.005: the trimmed mean is unbounded"),
+        (0.2, &json!({"trim": 0}), "median", "open mass 0.2 exceeds trim 0: the trimmed mean is unbounded"),
+        (0.2, &quantile, "median", "open mass 0.2: the quantile 0.95 is unbounded"),
+        (
+            0.6,
+            &mean,
+            "",
+            "open mass 0.6 exceeds trim 0.005: the trimmed mean is unbounded, and so is the median",
+        ),
+        (0.6, &median, "", "open mass 0.6: the median is unbounded"),
+        (0.6, &json!({"objective": "mode"}), "mode", ""),
+        (0.6, &json!({"range": [0, 100], "objective": "median"}), "median", ""),
+        (0.2, &median, "median", ""),
+        (0.001, &mean, "trimmed_mean", ""),
+    ] {
+        let mut limited = options.clone();
+        limited["nodes_max"] = 2.into();
+        let (text, found) = number(&goes_on(more), limited).await;
+        assert_eq!(found["estimate"].as_str().unwrap_or_default(), estimate, "{options}: {found}");
+        assert_eq!(found["reason"].as_str().unwrap_or_default(), reason, "{options}: {found}");
+        if estimate.is_empty() {
+            assert_eq!((text.as_str(), &found["value"]), ("", &Value::Null), "{options}: {found}");
+        } else {
+            assert_eq!((text.as_str(), &found["value"]), ("4", &json!(4.0)), "{options}: {found}");
+        }
+        let bounds = found["bounds"]["value"].is_array();
+        assert_eq!(bounds, reason.is_empty() && estimate != "mode", "{options}: {found}");
+    }
+}
+
+#[tokio::test]
+async fn methods_without_bounds_keep_their_estimates() {
+    for (method, estimate) in [("sample", "trimmed_mean"), ("beam", "trimmed_mean"), ("token", "expectation")]
+    {
+        let (_, found) = number(&goes_on(0.2), json!({"method": method})).await;
+        assert!(found["value"].is_f64() && found["reason"].is_null(), "{found}");
+        assert_eq!(found["estimate"], estimate, "{found}");
+    }
 }
 
 #[tokio::test]
