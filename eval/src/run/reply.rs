@@ -64,7 +64,8 @@ pub struct Answer {
 /// The part of the server's number distribution that is scored. Without estimates it holds no quantiles and no support.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PredictedNumber {
-    /// Trimmed mean, median, mode; missing where the server gives no value.
+    /// Trimmed mean, median, mode; missing where the server gives no value. Where the open mass leaves the trimmed mean
+    /// unbounded, the server's value in its place: the median.
     pub estimates: Option<[f64; 3]>,
     pub mass_closed: f64,
     /// Levels and values.
@@ -84,7 +85,8 @@ impl PredictedNumber {
         let Some(value) = number.value else {
             return Self { mass_closed, reason: number.reason.clone(), ..Self::default() };
         };
-        let estimates = [number.trimmed_mean, number.median, number.mode];
+        // Requests name the objective `mean`, so the value is the trimmed mean or what the server falls back to.
+        let estimates = [Some(value), number.median, number.mode];
         Self {
             estimates: Some(estimates.map(|estimate| estimate.unwrap_or(value))),
             mass_closed,
@@ -189,6 +191,21 @@ mod tests {
         }
         let none = serde_json::from_value::<CompletionResponse>(json!({ "choices": [] })).unwrap();
         assert!(matches!(none.into_answer(Mode::Text), Err(ClientError::NoChoices)));
+    }
+
+    #[test]
+    fn an_unbounded_mean_gives_way_to_the_value_of_the_server() {
+        let number = json!({
+            "value": -9090.0, "objective": "mean", "estimate": "median", "method": "tree", "mean": -2e8,
+            "trimmed_mean": -180723573.2, "median": -9090.0, "mode": -10100.0, "std": 1e9, "quantiles": [], "support": [],
+            "mass": { "closed": 0.95, "invalid": 0.0, "open": 0.05 },
+            "bounds": { "value": null, "trimmed_mean": null, "median": [-9100.0, -9080.0], "quantiles": [] },
+            "nodes": 4096, "forward_passes": 40, "truncated": true, "reason": "open mass 0.05 exceeds trim 0.005"
+        });
+        let body = json!({ "choices": [{ "text": "-9090", "number": number }] });
+        let response = serde_json::from_value::<CompletionResponse>(body).unwrap();
+        let number = response.into_answer(Mode::Regress).unwrap().number.unwrap();
+        assert_eq!(number.estimates, Some([-9090.0, -9090.0, -10100.0]));
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Run {
     }
 }
 
-/// The folders that hold a run: `folder` itself, or those at most [`LEVELS_MAX`] levels below it, by path. Folders inside that
+/// The folders that hold a run: `folder` itself, or those at most `LEVELS_MAX` levels below it, by path. Folders inside that
 /// of a run are not searched.
 pub fn run_folders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
