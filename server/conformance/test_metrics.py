@@ -101,10 +101,13 @@ def test_a_prometheus_scrapes_it(server, tmp_path, report):
     try:
         def query(expression):
             try:
-                answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": expression}).json()
-                return [float(result["value"][1]) for result in answer["data"]["result"]]
+                answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": expression})
             except httpx.TransportError:
                 return []
+            # Prometheus answers 503 while it starts.
+            if answer.status_code == 503:
+                return []
+            return [float(result["value"][1]) for result in answer.json()["data"]["result"]]
 
         server.wait(lambda: query("up == 1"), seconds=60)
         server.wait(lambda: query("ntl_engine_up") == [1.0], seconds=30)
