@@ -190,6 +190,20 @@ fn a_grammar_says_all_ids_that_it_looks_at_in_any_state() {
     }
 }
 
+/// A row of a distribution over 17 tokens, without any requested ids.
+fn summary() -> LogitsSummary {
+    LogitsSummary {
+        tokens: 17,
+        best_id: 4,
+        best_logit: 1.0,
+        max: 1.0,
+        total: 2.0,
+        padding: 0.0,
+        ids: Arc::from([]),
+        logits: Vec::new(),
+    }
+}
+
 /// One row of this answer for a greedy text.
 fn greedy_answer(reduced: LogitsSummary) -> Result<Progress, EngineError> {
     let mut decoding = vocabulary().decoding(&text(TextJob::default()), &[], 0);
@@ -201,17 +215,7 @@ fn greedy_answer(reduced: LogitsSummary) -> Result<Progress, EngineError> {
 
 #[test]
 fn a_reduced_row_that_is_no_distribution_is_an_error_of_the_request() {
-    let (ids, logits) = (Arc::from([]), Vec::new());
-    let good = LogitsSummary {
-        tokens: 17,
-        best_id: 4,
-        best_logit: 1.0,
-        max: 1.0,
-        total: 2.0,
-        padding: 0.0,
-        ids,
-        logits,
-    };
+    let good = summary();
     assert_eq!(greedy_answer(good.clone()), Ok(Progress::Running));
     for broken in [
         LogitsSummary { total: f64::NAN, ..good.clone() },
@@ -227,18 +231,7 @@ fn a_model_that_keeps_what_was_wanted_is_an_error_of_the_request() {
     let sampled = Request::Text(TextJob { sampling: SamplingParams::PLAIN, ..TextJob::default() });
     let mut decoding = vocabulary().decoding(&sampled, &[], 0);
     decoding.next_rows(1);
-    let (ids, logits) = (Arc::from([]), Vec::new());
-    let less = LogitsSummary {
-        tokens: 17,
-        best_id: 4,
-        best_logit: 1.0,
-        max: 1.0,
-        total: 2.0,
-        padding: 0.0,
-        ids,
-        logits,
-    };
-    let logits = Logits::mixed(Vec::new(), 17, [Some(less)]).unwrap();
+    let logits = Logits::mixed(Vec::new(), 17, [Some(summary())]).unwrap();
     let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(0) };
     let error = decoding.advance(result, &mut Vec::new()).unwrap_err();
     assert_eq!(error, EngineError::Step("the model left out logits of a full row".to_owned()));
