@@ -71,7 +71,7 @@ impl AnswerContext {
 
     /// Where the tokenizer cannot spell the value (too long for a Regression Transformer), each character counts as a token.
     fn number_tokens(&self, outcome: &NumberOutcome) -> usize {
-        let printed = self.number.as_ref().map(|format| format.show(outcome).0).unwrap_or_default();
+        let printed = self.number.as_ref().map(|format| format.answer(outcome).text).unwrap_or_default();
         self.tokenizer.encode(&printed, false).map_or(printed.len(), |ids| ids.len())
     }
 

@@ -24,28 +24,26 @@ pub(crate) struct NumberFormat {
     pub(super) decimals: Option<usize>,
 }
 
+/// The value of an answer.
+pub(super) struct NumberAnswer {
+    /// The estimate that `value` is.
+    name: EstimateName,
+    value: Option<f64>,
+    /// The printed value. Empty behind a text that ended without the marker `after`.
+    pub(super) text: String,
+    /// Whether the distribution answers the request at all; bounds of a refused answer are left out.
+    has_estimate: bool,
+    reason: Option<String>,
+}
+
 impl NumberFormat {
-    /// The printed value and the object. The value is not printed behind a text that ended without the marker `after`.
+    /// The printed value and the object.
     pub(super) fn show(&self, outcome: &NumberOutcome) -> (String, Number) {
         let found = &outcome.distribution;
+        let NumberAnswer { name, value, text, has_estimate, reason } = self.answer(outcome);
         // `token` finds only the greedy number, whose mean would look like an estimate.
         let estimates = Some(found).filter(|_| self.method != MethodName::Token);
         let estimate = |of: fn(&Distribution) -> Option<f64>| estimates.and_then(of).and_then(plain);
-        let reason = self.refusal(outcome);
-        let bounds = self.bounds(found, reason.is_none());
-        let is_unbounded = reason.is_none() && self.must_be_bounded() && bounds.value.is_none();
-        let (name, value) = if is_unbounded {
-            (EstimateName::Median, bounds.median.and_then(|_| found.quantile(0.5)))
-        } else {
-            (self.estimate_name(), self.value(outcome).filter(|_| reason.is_none()))
-        };
-        let value = value.and_then(plain);
-        let is_shown = outcome.first_text_end.is_none();
-        let text = value.filter(|_| is_shown).map(|value| printed(value, self.decimals)).unwrap_or_default();
-        let missed = missed_rationales(outcome).filter(|_| reason.is_none());
-        let unbounded = is_unbounded.then(|| self.unbounded(found, value.is_some()));
-        let reasons: Vec<String> = [reason, unbounded, missed].into_iter().flatten().collect();
-        let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
         let number = Number {
             value,
             objective: self.objective,
@@ -66,13 +64,35 @@ impl NumberFormat {
                 .collect(),
             support: found.most_probable(self.support).into_iter().map(support_point).collect(),
             mass: mass(found.mass()),
-            bounds,
+            bounds: self.bounds(found, has_estimate),
             nodes: outcome.nodes as u64,
             forward_passes: outcome.forward_passes as u64,
             truncated: outcome.truncated,
             reason,
         };
         (text, number)
+    }
+
+    /// The value with its text and what is to be said of it.
+    pub(super) fn answer(&self, outcome: &NumberOutcome) -> NumberAnswer {
+        let found = &outcome.distribution;
+        let refusal = self.refusal(outcome);
+        let has_estimate = refusal.is_none();
+        let is_unbounded = has_estimate && self.must_be_bounded() && self.value_bounds(found).is_none();
+        let (name, value) = if is_unbounded {
+            let bounds = self.quantile_bounds(found, 0.5);
+            (EstimateName::Median, bounds.and_then(|_| found.quantile(0.5)))
+        } else {
+            (self.estimate_name(), self.value(outcome).filter(|_| has_estimate))
+        };
+        let value = value.and_then(plain);
+        let is_shown = outcome.first_text_end.is_none();
+        let text = value.filter(|_| is_shown).map(|value| printed(value, self.decimals)).unwrap_or_default();
+        let missed = missed_rationales(outcome).filter(|_| has_estimate);
+        let unbounded = is_unbounded.then(|| self.unbounded(found, value.is_some()));
+        let reasons: Vec<String> = [refusal, unbounded, missed].into_iter().flatten().collect();
+        let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+        NumberAnswer { name, value, text, has_estimate, reason }
     }
 
     fn value(&self, outcome: &NumberOutcome) -> Option<f64> {
@@ -133,19 +153,24 @@ impl NumberFormat {
     }
 
     /// Only a tree knows the mass that it did not expand: draws can miss anything, and beams drop what they do not follow.
-    fn bounds(&self, found: &Distribution, has_value: bool) -> Bounds {
+    fn bounds(&self, found: &Distribution, has_estimate: bool) -> Bounds {
         if !self.knows_open_mass() {
             return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
         }
-        let (objective, estimation) = (engine_objective(self.objective), &self.estimation);
-        let quantile = |q| found.quantile_bounds(q, estimation.range).and_then(ends);
-        let value = found.estimate_bounds(objective, estimation).filter(|_| has_value);
         Bounds {
-            value: value.and_then(ends),
-            trimmed_mean: found.trimmed_mean_bounds(estimation).and_then(ends),
-            median: quantile(0.5),
-            quantiles: self.quantiles.iter().map(|&q| quantile(q)).collect(),
+            value: self.value_bounds(found).filter(|_| has_estimate),
+            trimmed_mean: found.trimmed_mean_bounds(&self.estimation).and_then(ends),
+            median: self.quantile_bounds(found, 0.5),
+            quantiles: self.quantiles.iter().map(|&q| self.quantile_bounds(found, q)).collect(),
         }
+    }
+
+    fn value_bounds(&self, found: &Distribution) -> Option<[f64; 2]> {
+        found.estimate_bounds(engine_objective(self.objective), &self.estimation).and_then(ends)
+    }
+
+    fn quantile_bounds(&self, found: &Distribution, q: f64) -> Option<[f64; 2]> {
+        found.quantile_bounds(q, self.estimation.range).and_then(ends)
     }
 
     /// Why there is no value, where there is none.
