@@ -1,0 +1,100 @@
+"""Questions and answers of the paper's datasets, read from local files.
+
+| dataset | files |
+|---|---|
+| `arithmetic`, `mathematics_dataset` | `.txt`: a line with the question, a line with the answer, and so on |
+| `gsm8k`, `multirc` | `.jsonl`: one object per line with `question` and `answer` |
+| `rjokes` | `.tsv`: score, tab, joke |
+| `demo` | none: the questions are generated |
+
+Every format may be gzipped (`.gz`). `gsm8k` loses its calculator annotations `<<...>>`, as in the paper.
+"""
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+from demo_data import DemoQuestions
+
+DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "demo"]
+# More questions than any run asks for: item i is generated when it is needed.
+DEMO_COUNT = 100_000_000
+
+
+class InputError(Exception):
+    """What the user can mend: one line says where and what."""
+
+
+def lines(path):
+    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8")
+    with opened as file:
+        return file.read().splitlines()
+
+
+def from_txt(path):
+    stripped = [line.strip() for line in lines(path)]
+    if len(stripped) % 2:
+        raise InputError(f"{path}: {len(stripped)} lines, but questions and answers take turns: the last has no answer")
+    return [{"question": q, "answer": a} for q, a in zip(stripped[::2], stripped[1::2])]
+
+
+def from_jsonl(path):
+    rows = []
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {number}: not JSON: {error.msg}") from error
+        for field in ("question", "answer"):
+            if not isinstance(row, dict) or not isinstance(row.get(field), str):
+                raise InputError(f"{path}, line {number}: no text in the field `{field}`")
+        rows.append({"question": row["question"], "answer": row["answer"]})
+    return rows
+
+
+def from_tsv(path):
+    rows = []
+    for number, line in enumerate(lines(path), 1):
+        score, tab, joke = line.strip().partition("\t")
+        if not tab:
+            raise InputError(f"{path}, line {number}: no tab between score and joke")
+        rows.append({"question": joke, "answer": score})
+    return rows
+
+
+READERS = {".txt": from_txt, ".jsonl": from_jsonl, ".tsv": from_tsv}
+
+
+def read(path):
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    name = path.name.removesuffix(".gz")
+    reader = READERS.get(Path(name).suffix)
+    if reader is None:
+        raise InputError(f"{path}: the name must end in {', '.join(READERS)}, or one of these and .gz")
+    try:
+        rows = reader(path)
+    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
+        raise InputError(f"{path}: {error}") from error
+    if not rows:
+        raise InputError(f"{path}: no questions")
+    return rows
+
+
+def load(dataset, files, split="train", seed=0):
+    """The questions of `files`; those of the demo are generated."""
+    if dataset == "demo":
+        if files:
+            raise InputError("--dataset demo generates its questions: it takes no files")
+        return DemoQuestions(DEMO_COUNT, seed, split)
+    if not files:
+        raise InputError(f"--dataset {dataset} needs the files to train on: --train FILE")
+    rows = [row for path in files for row in read(path)]
+    if dataset == "gsm8k":
+        for row in rows:
+            row["answer"] = re.sub(r"<<[^>]*>>", "", row["answer"])
+    return rows

@@ -1,0 +1,141 @@
+"""Training: what a loss covers, resumption, and one clear line for bad input."""
+
+import gzip
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import train
+from data import read
+from demo_data import DemoQuestions, held_out, sum_question
+from kinds import KINDS
+from objectives import Objective
+
+SMALL = "--batch 4 --d-model 16 --d-ff 32 --layers 1 --decoder-layers 1 --heads 2 --max-length 32 --vocabulary 100 --device cpu"
+ROWS = [
+    {"question": "What is 1 + 2?", "answer": "3"},
+    {"question": "Work out 10 - -200.", "answer": "210"},
+    {"question": "Put together 12.5 and 3.", "answer": "15.5"},
+]
+
+
+def small_model(name):
+    arguments = ["--dataset", "demo", "--output", "", "--tokenizer", "words", "--kind", name, *SMALL.split()]
+    torch.manual_seed(1)
+    model, tokenizer = KINDS[name].create(train.parse(arguments), ROWS * 40)
+    return model.eval(), tokenizer
+
+
+@pytest.mark.parametrize("name", ["t5", "t5-rt", "llama"])
+@pytest.mark.parametrize("objective", ["ce", "ntl-was", "ntl-mse"])
+def test_padding_adds_nothing_to_a_loss(name, objective):
+    if not KINDS[name].takes_number_loss and objective != "ce":
+        pytest.skip("RT is trained with cross entropy")
+    kind, (model, tokenizer) = KINDS[name], small_model(name)
+    loss = Objective(objective, 0.3, tokenizer, model.config.vocab_size)
+    rows = [kind.collate(tokenizer, 32, [row]) for row in ROWS]
+    weights = {"token_loss": [], "number_loss": []}
+    parts = []
+    for row in rows:
+        labels = row["labels"]
+        weights["token_loss"].append((labels != -100).sum().item())
+        digits = [tokenizer.get_vocab()[digit] for digit in "0123456789"] if name != "t5-rt" else []
+        weights["number_loss"].append(torch.isin(labels, torch.tensor(digits)).sum().item() if digits else 0)
+        parts.append(kind.loss(model, dict(row), loss)[1])
+    together = kind.loss(model, kind.collate(tokenizer, 32, ROWS), loss)[1]
+    for name, value in together.items():
+        want = sum(w * part[name].item() for w, part in zip(weights[name], parts)) / sum(weights[name])
+        assert value.item() == pytest.approx(want, rel=1e-4), name
+
+
+@pytest.mark.parametrize("name", ["t5", "llama"])
+def test_no_position_sees_the_label_that_it_predicts(name):
+    kind, (model, tokenizer) = KINDS[name], small_model(name)
+    seen = []
+
+    def objective(logits, labels):
+        seen.append((logits, labels))
+        return logits.sum(), {}
+
+    for answer in ("123", "129"):
+        kind.loss(model, kind.collate(tokenizer, 32, [{"question": "What is 5?", "answer": answer}]), objective)
+    (first, labels), (second, other) = seen
+    changed = (labels != other)[0].nonzero()[0].item()
+    assert torch.allclose(first[:, : changed + 1], second[:, : changed + 1], atol=1e-6)
+    assert not torch.allclose(first[:, changed + 1], second[:, changed + 1], atol=1e-6)
+
+
+def test_a_stopped_run_goes_on_where_it_stopped_and_ends_like_an_undisturbed_one(tmp_path):
+    common = ["--dataset", "demo", "--tokenizer", "words", "--save-every", "4", "--warmup", "2", *SMALL.split()]
+    assert train.main([*common, "--max-steps", "8", "--output", str(tmp_path / "whole")]) == 0
+    assert train.main([*common, "--max-steps", "8", "--minutes", "1e-9", "--output", str(tmp_path / "parts")]) == 0
+    state = json.loads((tmp_path / "parts/checkpoints/checkpoint-1/trainer_state.json").read_text())
+    assert state["global_step"] == 1
+    assert train.main([*common, "--max-steps", "8", "--output", str(tmp_path / "parts")]) == 0
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    for name, tensor in whole.items():
+        assert torch.allclose(tensor, parts[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    "files, arguments, want",
+    [
+        ({}, [], "needs the files to train on"),
+        ({}, ["--train", "missing.txt"], "missing.txt: no such file"),
+        ({"a.csv": "1"}, ["--train", "a.csv"], "the name must end in"),
+        ({"a.txt": "What is 1?"}, ["--train", "a.txt"], "the last has no answer"),
+        ({"a.txt": ""}, ["--train", "a.txt"], "no questions"),
+        ({"a.jsonl": '{"question": "x"}'}, ["--train", "a.jsonl"], "a.jsonl, line 1: no text in the field `answer`"),
+        ({"a.jsonl": "x"}, ["--train", "a.jsonl"], "a.jsonl, line 1: not JSON"),
+        ({"a.tsv": "3 joke"}, ["--train", "a.tsv"], "a.tsv, line 1: no tab"),
+        ({"a.txt": "q\n" + "1" * 50}, ["--train", "a.txt"], "answer 1 has 5"),
+        ({"a.txt": "q\n1\nr\nnone"}, ["--train", "a.txt", "--kind", "t5-regression-head"], "answer 2 is not a number"),
+        ({"a.txt": "q\n1"}, ["--train", "a.txt", "--kind", "t5-rt", "--objective", "ntl-was"], "leave --objective out"),
+        ({"a.txt": "q\n1"}, ["--train", "a.txt", "--heads", "3"], "not a multiple of --heads 3"),
+        ({"a.txt": "q\n1"}, ["--train", "a.txt", "--model", "nowhere"], "nowhere: no such folder"),
+        ({"a.txt": "q\n1"}, ["--train", "a.txt", "--kind", "t5-xval", "--max-length", "600"], "at most 512 tokens"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, files, arguments, want):
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    result = train.main(["--dataset", "arithmetic", "--tokenizer", "words", "--output", "out", *SMALL.split(), *arguments])
+    errors = capsys.readouterr().err
+    assert (result, errors.count("\n")) == (1, 1), errors
+    assert want in errors
+
+
+def test_files_of_all_formats_are_read(tmp_path):
+    (tmp_path / "a.txt").write_text("What is 1?\n1\n")
+    (tmp_path / "a.jsonl").write_text('{"question": "What is 1?", "answer": "1", "more": 2}\n')
+    with gzip.open(tmp_path / "a.tsv.gz", "wt") as file:
+        file.write("1\tWhat is 1?\n")
+    for name in ("a.txt", "a.jsonl", "a.tsv.gz"):
+        assert read(tmp_path / name) == [{"question": "What is 1?", "answer": "1"}], name
+
+
+def test_demo_questions_depend_on_seed_and_place_only_and_hold_pairs_out():
+    train_split, again = DemoQuestions(10_000, seed=3), DemoQuestions(10_000, seed=3)
+    assert train_split[7000] == again[7000]
+    assert train_split[0] != DemoQuestions(10_000, seed=4)[0]
+    rng = random.Random(5)
+    for _ in range(200):
+        question, answer = sum_question(rng, "test")
+        assert len(answer.lstrip("-").replace(".", "")) <= 4 and float(answer) is not None, question
+    assert held_out(30, -20) == held_out(20, 30)
+    share = sum(held_out(p, q) for p in range(0, 1000, 10) for q in range(0, 1000, 10)) / 10_000
+    assert 0.03 < share < 0.07
+
+
+def test_answers_of_sums_are_right():
+    sums = DemoQuestions(3000, tasks={"sums": 1})
+    for index in range(3000):
+        row = sums[index]
+        if " - " in row["question"] and row["question"].startswith("What is"):
+            p, q = row["question"][8:-1].split(" - ", 1)
+            assert float(row["answer"]) == pytest.approx(float(p) - float(q)), row
+
