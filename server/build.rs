@@ -4,7 +4,15 @@
 use std::path::Path;
 use std::process::Command;
 
-fn main() {
+#[path = "../models/build.rs"]
+mod shared_fixtures;
+
+fn main() -> Result<(), String> {
+    commit();
+    shared_fixtures::main()
+}
+
+fn commit() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=NTL_COMMIT");
     if std::env::var("NTL_COMMIT").is_ok_and(|commit| !commit.is_empty()) {

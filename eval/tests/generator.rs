@@ -138,22 +138,17 @@ fn assert_shares<K: Ord + std::fmt::Debug>(got: &BTreeMap<K, f64>, want: &BTreeM
     }
 }
 
-/// The original's files, where they are at hand.
-#[expect(clippy::print_stderr, reason = "a skipped test says so")]
-fn original(split: Split) -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/mathematics_dataset-v1.0");
-    let file = folder.join(format!("arithmetic_test_{}.txt", split.name()));
-    if !file.is_file() {
-        eprintln!("skipped: {} is not there", file.display());
-        return None;
-    }
-    Some(file)
+/// The original's files.
+fn original(split: Split) -> PathBuf {
+    let folder = Path::new(env!("NTL_SHARED")).join("data/mathematics_dataset-v1.0");
+    folder.join(format!("arithmetic_test_{}.txt", split.name()))
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn generated_items_are_distributed_like_the_original() {
     for split in SPLITS {
-        let Some(file) = original(split) else { continue };
+        let file = original(split);
         let want = statistics(&pairs(&file, Truth::Number).unwrap());
         let got = statistics(&generate::items(split, 0, 10_000));
         assert_shares(&got.wordings, &want.wordings, 0.015);

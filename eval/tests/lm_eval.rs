@@ -3,9 +3,13 @@
 //! The digests were computed by lm-eval's own classes on the same files: its few-shot prompts as it sent them, and
 //! `RegexFilter` and `exact_match_hf_evaluate` on solutions that are bent in eleven ways.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail a test like the tests themselves"
+)]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Parser;
 use ntl_eval::cli::args::{Cli, Command};
@@ -13,23 +17,13 @@ use ntl_eval::data::Item;
 use ntl_eval::run::answer_extraction::LmEvalFilter;
 use sha2::{Digest, Sha256};
 
-#[expect(clippy::print_stderr, reason = "a skipped test says so")]
-fn data() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/gsm8k");
-    if folder.join("train.jsonl").is_file() {
-        return Some(folder);
-    }
-    eprintln!("skipped: {} is not there", folder.display());
-    None
-}
-
 /// The items that a command line asks for.
-fn items(more: &[&str]) -> Option<Vec<Item>> {
-    let folder = data()?;
+fn items(more: &[&str]) -> Vec<Item> {
+    let folder = Path::new(env!("NTL_SHARED")).join("data/gsm8k");
     let args = ["ntl-eval", "gsm8k", "--endpoint", "http://h", "--data", folder.to_str().unwrap()];
     let cli = Cli::try_parse_from([&args[..], more].concat()).unwrap();
-    let Command::Task(task) = cli.command else { return None };
-    Some(ntl_eval::tasks::suites(&task).unwrap().remove(0).items)
+    let Command::Task(task) = cli.command else { panic!("{args:?} is a task") };
+    ntl_eval::tasks::suites(&task).unwrap().remove(0).items
 }
 
 fn digest(lines: &[String], between: &str) -> String {
@@ -55,16 +49,18 @@ fn bent(index: usize, answer: &str) -> String {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn five_shot_prompts_are_those_of_lm_eval() {
-    let Some(items) = items(&["--shots", "5"]) else { return };
+    let items = items(&["--shots", "5"]);
     let prompts: Vec<String> = items.iter().map(|item| item.prompt().to_owned()).collect();
     assert_eq!(prompts.len(), 1_319);
     assert_eq!(digest(&prompts, "\n"), "b9b1776c154e29f3b1dfd2adbb4846365d4e3642a2130c59c283d1fb98e821a6");
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn extracted_numbers_and_scores_are_those_of_lm_eval() {
-    let Some(items) = items(&[]) else { return };
+    let items = items(&[]);
     let texts: Vec<String> =
         items.iter().enumerate().map(|(index, item)| bent(index, &item.answer)).collect();
     for (filter, count, extracted, hits) in [

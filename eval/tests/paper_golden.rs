@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ntl_eval::metrics::bleu::NgramCounts;
 use ntl_eval::metrics::rouge::Rouge;
@@ -12,19 +12,9 @@ use ntl_eval::run::paper::label;
 use ntl_eval::run::paper::numbers::{NumberCounts, number_pair};
 use serde_json::Value;
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures")
-}
-
-#[expect(clippy::print_stderr, reason = "a skipped test says so")]
-fn golden(file: &Path) -> Option<Value> {
-    match fs::read(file) {
-        Ok(bytes) => Some(serde_json::from_slice(&bytes).unwrap()),
-        Err(_) => {
-            eprintln!("skipped: {} is not there", file.display());
-            None
-        }
-    }
+fn golden(file: &str) -> Value {
+    let path = Path::new(env!("NTL_SHARED")).join("fixtures").join(file);
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
 /// Null stands for NaN.
@@ -71,8 +61,9 @@ fn texts(pair: &Value) -> (&str, &str) {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn every_pair_is_read_and_scored_as_the_paper_does() {
-    let Some(golden) = golden(&fixtures().join("metrics/metrics_golden.json")) else { return };
+    let golden = golden("metrics/metrics_golden.json");
     for pair in golden["pairs"].as_array().unwrap() {
         let (prediction, label) = texts(pair);
         match number_pair(prediction, label) {
@@ -97,8 +88,9 @@ fn every_pair_is_read_and_scored_as_the_paper_does() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn every_group_has_the_paper_s_figures() {
-    let Some(golden) = golden(&fixtures().join("metrics/metrics_golden.json")) else { return };
+    let golden = golden("metrics/metrics_golden.json");
     for group in golden["groups"].as_array().unwrap() {
         let name = group["name"].as_str().unwrap();
         let indices = group["pair_indices"].as_array().unwrap().iter();
@@ -130,10 +122,10 @@ fn every_group_has_the_paper_s_figures() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn whole_evaluations_have_the_paper_s_figures() {
     for checkpoint in ["t5-ntl-was", "t5-ntl-mse", "t5-ce", "t5-rt", "t5-rt-ntl", "t5-regression-head"] {
-        let file = fixtures().join(checkpoint).join("golden/paper_eval.json");
-        let Some(golden) = golden(&file) else { continue };
+        let golden = golden(&format!("{checkpoint}/golden/paper_eval.json"));
         let column = |name: &str| -> Vec<String> {
             let texts = golden[name].as_array().unwrap().iter();
             texts.map(|text| text.as_str().unwrap().to_owned()).collect()
@@ -161,8 +153,9 @@ fn whole_evaluations_have_the_paper_s_figures() {
 
 /// `/detokenize` writes `[NUM]` for each number of an xVal label.
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn labels_of_xval_and_their_bleu_are_those_of_the_paper() {
-    let Some(golden) = golden(&fixtures().join("t5-xval/golden/paper_eval.json")) else { return };
+    let golden = golden("t5-xval/golden/paper_eval.json");
     let texts = |name: &str| -> Vec<String> {
         golden[name].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     };

@@ -1,7 +1,7 @@
 //! Whole models as devices compute them, on the CPU: requests that are answered with no more than they want, beside the
 //! same requests on whole rows.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ntl_core::decoding::{Decoding, Progress, StepResult};
 use ntl_core::engine::{
@@ -21,16 +21,6 @@ use crate::{LoadOptions, LoadedModel, load};
 fn demo() -> CheckpointFiles {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/t5-ntl-was.tar.gz");
     CheckpointFiles::archive("demo", &std::fs::read(path).unwrap()).unwrap()
-}
-
-/// Shared checkpoints; says so where they are absent.
-fn fixture(name: &str) -> Option<CheckpointFiles> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures").join(name);
-    if !folder.is_dir() {
-        println!("skipped: the shared fixtures are absent ({})", folder.display());
-        return None;
-    }
-    Some(CheckpointFiles::folder(&folder).unwrap())
 }
 
 /// As a device would hold it: nothing is packed.
@@ -201,13 +191,21 @@ fn requests_that_want_different_things_share_steps() {
     assert!(outcome.whole_rows > 0 && outcome.copied < outcome.whole);
 }
 
+fn check_other_kinds(fixtures: &Path) {
+    for name in ["t5-rt", "t5-xval", "llama-ntl", "gpt2", "granite"] {
+        check(name, &CheckpointFiles::folder(&fixtures.join(name)).unwrap(), &all_kinds());
+    }
+}
+
 #[test]
 fn other_kinds_of_models_answer_what_is_wanted_as_well() {
-    for name in ["t5-rt", "t5-xval", "llama-ntl", "gpt2", "granite"] {
-        if let Some(files) = fixture(name) {
-            check(name, &files, &all_kinds());
-        }
-    }
+    check_other_kinds(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny"));
+}
+
+#[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+fn other_kinds_of_trained_models_answer_what_is_wanted_as_well() {
+    check_other_kinds(&Path::new(env!("NTL_SHARED")).join("fixtures"));
 }
 
 /// Kinds of decoder-only models without a tokenizer: single rows.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{fixtures, ids, numbers};
+use crate::support::{ids, numbers, shared};
 use ntl_core::engine::{BeamJob, EarlyStopping, Event, Job, Request};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
@@ -59,10 +59,10 @@ fn compare(found: &[(String, f64, usize)], golden: &Value, what: &str) -> f64 {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn four_beams_find_the_texts_and_scores_of_the_original() {
-    let Some(fixtures) = fixtures() else { return };
     for name in CHECKPOINTS {
-        let folder = fixtures.join(name);
+        let folder = shared(name);
         let golden: Value =
             serde_json::from_slice(&std::fs::read(folder.join("golden/golden.json")).unwrap()).unwrap();
         let loaded = load(&CheckpointFiles::folder(&folder).unwrap(), LoadOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! The decoder-only models against the outputs of the original code: `golden/` of the shared checkpoints.
+//! The decoder-only models against the outputs of the original code: `golden/` of the checkpoints.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,7 +14,9 @@ use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::Value;
 
-use crate::support::{assert_close, chain, fixtures, flat, ids, numbers, open_ids, read_golden, score_ids};
+use crate::support::{
+    Fixtures, assert_close, chain, flat, ids, numbers, open_ids, over_fixtures, read_golden, score_ids,
+};
 
 const TOLERANCE: f32 = 1e-4;
 
@@ -34,19 +36,17 @@ struct Golden {
     loaded: LoadedModel,
 }
 
-fn open(name: &'static str, prefix_bytes_max: usize) -> Option<Golden> {
-    let folder = fixtures()?.join(name);
+fn open(fixtures: Fixtures, name: &'static str, prefix_bytes_max: usize) -> Golden {
+    let folder = fixtures.folder(name);
     let (json, tensors) = read_golden(&folder);
     let options = LoadOptions { prefix_bytes_max, ..LoadOptions::default() };
     let loaded = load(&CheckpointFiles::folder(&folder).unwrap(), options).unwrap();
-    Some(Golden { name, folder, json, tensors, loaded })
+    Golden { name, folder, json, tensors, loaded }
 }
 
-fn for_each_checkpoint(check: impl Fn(&mut Golden)) {
-    for name in CHECKPOINTS {
-        if let Some(mut golden) = open(name, LoadOptions::default().prefix_bytes_max) {
-            check(&mut golden);
-        }
+fn for_each_checkpoint(fixtures: Fixtures, check: impl Fn(&mut Golden)) {
+    for name in fixtures.only(&CHECKPOINTS) {
+        check(&mut open(fixtures, name, LoadOptions::default().prefix_bytes_max));
     }
 }
 
@@ -73,10 +73,20 @@ impl Case {
         golden.json["cases"].as_array().unwrap().iter().map(Self::new).collect()
     }
 }
+over_fixtures! {
+    prompts_answers_and_number_tokens_are_those_of_the_original,
+    looking_at_the_tables_alone_says_what_loading_says,
+    logits_and_log_probabilities_equal_the_originals_at_every_label,
+    log_probabilities_of_whole_texts_equal_the_originals,
+    a_padded_batch_of_the_original_equals_our_batch_without_padding,
+    greedy_ids_equal_the_originals_step_by_step,
+    a_row_is_the_same_to_the_bit_alone_and_among_others_with_and_without_shared_beginnings,
+    prompts_that_are_opened_together_share_their_beginning_already,
+    a_tree_of_rows_equals_its_paths_one_by_one,
+}
 
-#[test]
-fn prompts_answers_and_number_tokens_are_those_of_the_original() {
-    for_each_checkpoint(|Golden { name, folder, json, loaded, .. }| {
+fn prompts_answers_and_number_tokens_are_those_of_the_original(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |Golden { name, folder, json, loaded, .. }| {
         let tokenizer = &loaded.tokenizer;
         assert_eq!(Some(tokenizer.len() as u64), json["len_tokenizer"].as_u64(), "{name}");
         for case in json["cases"].as_array().unwrap() {
@@ -99,9 +109,8 @@ fn prompts_answers_and_number_tokens_are_those_of_the_original() {
     });
 }
 
-#[test]
-fn looking_at_the_tables_alone_says_what_loading_says() {
-    for_each_checkpoint(|Golden { name, folder, loaded, .. }| {
+fn looking_at_the_tables_alone_says_what_loading_says(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |Golden { name, folder, loaded, .. }| {
         let files = CheckpointFiles::folder(folder).unwrap();
         let found = inspect(files, LoadOptions::default(), Depth::Tables).unwrap();
         let info = loaded.model.info();
@@ -113,9 +122,8 @@ fn looking_at_the_tables_alone_says_what_loading_says() {
     });
 }
 
-#[test]
-fn logits_and_log_probabilities_equal_the_originals_at_every_label() {
-    for_each_checkpoint(|golden| {
+fn logits_and_log_probabilities_equal_the_originals_at_every_label(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |golden| {
         let (mut worst, cases) = (0.0_f32, Case::all(golden));
         for (case, stored) in cases.iter().zip(golden.json["cases"].as_array().unwrap()) {
             let model = &mut *golden.loaded.model;
@@ -135,9 +143,8 @@ fn logits_and_log_probabilities_equal_the_originals_at_every_label() {
     });
 }
 
-#[test]
-fn log_probabilities_of_whole_texts_equal_the_originals() {
-    for_each_checkpoint(|golden| {
+fn log_probabilities_of_whole_texts_equal_the_originals(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |golden| {
         let mut worst = 0.0_f64;
         for stored in golden.json["cases"].as_array().unwrap() {
             let full = ids(&stored["full_ids"]);
@@ -153,9 +160,8 @@ fn log_probabilities_of_whole_texts_equal_the_originals() {
     });
 }
 
-#[test]
-fn a_padded_batch_of_the_original_equals_our_batch_without_padding() {
-    for_each_checkpoint(|golden| {
+fn a_padded_batch_of_the_original_equals_our_batch_without_padding(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |golden| {
         let batch = golden.json["batch"].clone();
         let wanted: Vec<&str> =
             batch["case_ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
@@ -176,9 +182,8 @@ fn a_padded_batch_of_the_original_equals_our_batch_without_padding() {
     });
 }
 
-#[test]
-fn greedy_ids_equal_the_originals_step_by_step() {
-    for_each_checkpoint(|golden| {
+fn greedy_ids_equal_the_originals_step_by_step(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |golden| {
         let tokens = golden.loaded.model.info().tokens;
         for case in golden.json["cases"].as_array().unwrap() {
             let Some(want) = case["greedy"]["ids"].as_array() else { continue };
@@ -196,10 +201,11 @@ fn greedy_ids_equal_the_originals_step_by_step() {
     });
 }
 
-#[test]
-fn a_row_is_the_same_to_the_bit_alone_and_among_others_with_and_without_shared_beginnings() {
-    for name in CHECKPOINTS {
-        let (Some(mut sharing), Some(mut alone)) = (open(name, 1 << 20), open(name, 0)) else { return };
+fn a_row_is_the_same_to_the_bit_alone_and_among_others_with_and_without_shared_beginnings(
+    fixtures: Fixtures,
+) {
+    for name in fixtures.only(&CHECKPOINTS) {
+        let (mut sharing, mut alone) = (open(fixtures, name, 1 << 20), open(fixtures, name, 0));
         let cases = Case::all(&sharing);
         // A second round finds what the first one left, and a beginning that is cut in the middle of a block.
         let long = cases.iter().max_by_key(|case| case.prompt.len()).unwrap().prompt.clone();
@@ -223,9 +229,8 @@ fn a_row_is_the_same_to_the_bit_alone_and_among_others_with_and_without_shared_b
     }
 }
 
-#[test]
-fn prompts_that_are_opened_together_share_their_beginning_already() {
-    let Some(mut golden) = open("llama-ntl", 1 << 20) else { return };
+fn prompts_that_are_opened_together_share_their_beginning_already(fixtures: Fixtures) {
+    let mut golden = open(fixtures, "llama-ntl", 1 << 20);
     let prompt = |end: u32| [vec![1; 70], vec![end, 9]].concat();
     let (first, second, other) = (prompt(5), prompt(6), vec![3; 40]);
     let opened = open_ids(&mut *golden.loaded.model, &[&first, &second, &other]);
@@ -234,9 +239,10 @@ fn prompts_that_are_opened_together_share_their_beginning_already() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn forgotten_beginnings_are_computed_again_with_the_same_result() {
     // Room for two blocks of 32 positions: 3 layers of keys and values of 48 numbers, 4 bytes each.
-    let Some(mut golden) = open("llama-ntl", 2 * 32 * 3 * 2 * 48 * 4) else { return };
+    let mut golden = open(Fixtures::Shared, "llama-ntl", 2 * 32 * 3 * 2 * 48 * 4);
     let prompts: Vec<Vec<u32>> = (0..4).map(|index| vec![10 + index; 80]).collect();
     let targets: Vec<Vec<u32>> = prompts.iter().map(|prompt| vec![prompt[0], 5]).collect();
     let mut seen: Vec<Vec<f32>> = Vec::new();
@@ -256,9 +262,8 @@ fn forgotten_beginnings_are_computed_again_with_the_same_result() {
     assert_eq!(first.cached_tokens, 0, "the others had to go");
 }
 
-#[test]
-fn a_tree_of_rows_equals_its_paths_one_by_one() {
-    let Some(mut golden) = open("qwen3", 0) else { return };
+fn a_tree_of_rows_equals_its_paths_one_by_one(fixtures: Fixtures) {
+    let mut golden = open(fixtures, "qwen3", 0);
     let prompt = Case::all(&golden)[0].prompt.clone();
     let opened = open_ids(&mut *golden.loaded.model, &[&prompt])[0];
     let row = |parent: Option<u32>, token| Row {
@@ -282,9 +287,10 @@ fn a_tree_of_rows_equals_its_paths_one_by_one() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn an_empty_prompt_stands_for_the_token_that_texts_begin_with() {
     for (name, want) in [("gpt2", 0), ("llama-ntl", 1), ("qwen3", 2)] {
-        let Some(mut golden) = open(name, 0) else { return };
+        let mut golden = open(Fixtures::Shared, name, 0);
         let opened = open_ids(&mut *golden.loaded.model, &[&[]])[0];
         assert_eq!(opened.first_token, want, "{name}");
         let rows = chain(opened.context, &[opened.first_token], 0);
@@ -293,8 +299,9 @@ fn an_empty_prompt_stands_for_the_token_that_texts_begin_with() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn positions_beyond_the_last_one_are_refused() {
-    let Some(mut golden) = open("gpt2", 0) else { return };
+    let mut golden = open(Fixtures::Shared, "gpt2", 0);
     assert_eq!(golden.loaded.model.info().context_tokens_max, Some(512));
     let opened = open_ids(&mut *golden.loaded.model, &[&vec![5; 512]])[0];
     golden.loaded.model.step(&chain(opened.context, &[5], 0)).unwrap();

@@ -17,7 +17,7 @@ use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::{Value, json};
 
 use crate::numbers::{cuts, path_probability};
-use crate::support::{assert_close, chain, fixtures, prompt, target};
+use crate::support::{Fixtures, assert_close, chain, over_fixtures, prompt, shared, target};
 
 fn options(log_scale_embeddings: Option<bool>) -> LoadOptions {
     let choices = Choices { log_scale_embeddings, ..Choices::default() };
@@ -34,16 +34,16 @@ fn refusal(folder: &Path, options: LoadOptions) -> String {
 }
 
 /// A copy of a fixture's files without its weights, some of them taken from another fixture.
-fn copy(fixtures: &Path, from: &str, weights: &str) -> tempfile::TempDir {
+fn copy(fixtures: Fixtures, from: &str, weights: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(fixtures.join(from)).unwrap() {
+    for entry in std::fs::read_dir(fixtures.folder(from)).unwrap() {
         let path = entry.unwrap().path();
         if path.is_file() && !path.to_string_lossy().contains("safetensors") {
             std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
         }
     }
     let file = "model.safetensors";
-    std::fs::copy(fixtures.join(weights).join(file), folder.path().join(file)).unwrap();
+    std::fs::copy(fixtures.folder(weights).join(file), folder.path().join(file)).unwrap();
     folder
 }
 
@@ -76,10 +76,15 @@ fn assert_logits(model: &mut dyn BatchModel, fixture: PathBuf, what: &str) {
         model.close(context);
     }
 }
+over_fixtures! {
+    every_kind_is_known_by_its_name_and_by_how_it_writes_numbers,
+    what_a_checkpoint_does_not_say_about_itself_must_be_said,
+    a_kind_needs_the_tokenizer_that_it_was_trained_with,
+    xval_with_a_bigger_language_head_goes_through_both_of_its_layers,
+    the_likeliest_numbers_have_the_probability_of_their_spellings,
+}
 
-#[test]
-fn every_kind_is_known_by_its_name_and_by_how_it_writes_numbers() {
-    let Some(fixtures) = fixtures() else { return };
+fn every_kind_is_known_by_its_name_and_by_how_it_writes_numbers(fixtures: Fixtures) {
     for (folder, kind, encoding) in [
         ("t5-ce", "t5", NumberEncoding::Text),
         ("t5-ntl-was", "t5", NumberEncoding::Digits),
@@ -87,7 +92,7 @@ fn every_kind_is_known_by_its_name_and_by_how_it_writes_numbers() {
         ("t5-xval", "t5-xval", NumberEncoding::Xval),
         ("t5-regression-head", "t5-regression-head", NumberEncoding::Text),
     ] {
-        let LoadedModel { model, vocabulary, .. } = loaded(&fixtures.join(folder));
+        let LoadedModel { model, vocabulary, .. } = loaded(&fixtures.folder(folder));
         let info = model.info();
         assert_eq!((info.kind.name(), info.number_encoding), (kind, encoding));
         assert!(vocabulary.grammar.spells_numbers(), "{folder}");
@@ -96,24 +101,20 @@ fn every_kind_is_known_by_its_name_and_by_how_it_writes_numbers() {
     }
 }
 
-#[test]
-fn what_a_checkpoint_does_not_say_about_itself_must_be_said() {
-    let Some(fixtures) = fixtures() else { return };
+fn what_a_checkpoint_does_not_say_about_itself_must_be_said(fixtures: Fixtures) {
     for folder in ["t5-xval", "t5-regression-head"] {
-        let message = refusal(&fixtures.join(folder), options(None));
+        let message = refusal(&fixtures.folder(folder), options(None));
         assert!(
             message.contains("does not say `log_scale_embeddings`: give --log-scale-embeddings"),
             "{message}"
         );
     }
-    assert!(load(&CheckpointFiles::folder(&fixtures.join("t5-rt")).unwrap(), options(None)).is_ok());
+    assert!(load(&CheckpointFiles::folder(&fixtures.folder("t5-rt")).unwrap(), options(None)).is_ok());
 }
 
-#[test]
-fn a_kind_needs_the_tokenizer_that_it_was_trained_with() {
-    let Some(fixtures) = fixtures() else { return };
+fn a_kind_needs_the_tokenizer_that_it_was_trained_with(fixtures: Fixtures) {
     for from in ["t5-rt", "t5-xval"] {
-        let folder = copy(&fixtures, from, from);
+        let folder = copy(fixtures, from, from);
         change(folder.path(), "tokenizer_config.json", "tokenizer_class", json!("T5Tokenizer"));
         let message = refusal(folder.path(), options(Some(true)));
         assert!(message.contains("tokenizer_config.json: field `tokenizer_class`"), "{message}");
@@ -121,24 +122,22 @@ fn a_kind_needs_the_tokenizer_that_it_was_trained_with() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn a_head_of_its_own_is_one_however_the_configuration_was_saved() {
-    let Some(fixtures) = fixtures() else { return };
     // Transformers 5 writes `tie_word_embeddings: true` for a separate head.
-    let saved_by_v5 = copy(&fixtures, "t5-v11-saved-by-v5", "t5-v11");
-    let mt5 = copy(&fixtures, "t5-v11", "t5-v11");
+    let saved_by_v5 = copy(Fixtures::Shared, "t5-v11-saved-by-v5", "t5-v11");
+    let mt5 = copy(Fixtures::Shared, "t5-v11", "t5-v11");
     change(mt5.path(), "config.json", "architectures", json!(["MT5ForConditionalGeneration"]));
     change(mt5.path(), "config.json", "model_type", json!("mt5"));
     for folder in [saved_by_v5, mt5] {
         let mut model = loaded(folder.path()).model;
-        assert_logits(&mut *model, fixtures.join("t5-v11"), "another configuration");
+        assert_logits(&mut *model, shared("t5-v11"), "another configuration");
     }
 }
 
 /// `gelu(x) - gelu(-x)` is `x`: with `x` and `-x` between the layers the bigger head computes what the small one does.
-#[test]
-fn xval_with_a_bigger_language_head_goes_through_both_of_its_layers() {
-    let Some(fixtures) = fixtures() else { return };
-    let folder = copy(&fixtures, "t5-xval", "t5-xval");
+fn xval_with_a_bigger_language_head_goes_through_both_of_its_layers(fixtures: Fixtures) {
+    let folder = copy(fixtures, "t5-xval", "t5-xval");
     let file = folder.path().join("model.safetensors");
     let mut tensors = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
     let table = tensors["shared.weight"].clone();
@@ -155,7 +154,7 @@ fn xval_with_a_bigger_language_head_goes_through_both_of_its_layers() {
     }
     candle_core::safetensors::save(&tensors, &file).unwrap();
     let mut model = loaded(folder.path()).model;
-    assert_logits(&mut *model, fixtures.join("t5-xval"), "bigger head");
+    assert_logits(&mut *model, fixtures.folder("t5-xval"), "bigger head");
 }
 
 fn distribution(folder: &Path, prompt: &Prompt) -> NumberOutcome {
@@ -185,11 +184,9 @@ fn without_zeros(digits: &[u32], is_zero: impl Fn(u32) -> bool + Copy) -> Vec<Ve
 
 /// The tree finds each of the likeliest numbers with the probability that its spellings have one by one. Spellings with
 /// zeros in front or behind are not enumerated, which is what the tree may have more.
-#[test]
-fn the_likeliest_numbers_have_the_probability_of_their_spellings() {
-    let Some(fixtures) = fixtures() else { return };
-    for name in ["t5-rt", "t5-rt-ntl", "t5-ce"] {
-        let folder = fixtures.join(name);
+fn the_likeliest_numbers_have_the_probability_of_their_spellings(fixtures: Fixtures) {
+    for name in fixtures.only(&["t5-rt", "t5-rt-ntl", "t5-ce"]) {
+        let folder = fixtures.folder(name);
         let LoadedModel { mut model, tokenizer, .. } = loaded(&folder);
         let mut pieces: HashMap<String, Vec<u32>> = HashMap::new();
         for id in 0..tokenizer.len() as u32 {
@@ -228,9 +225,9 @@ fn the_likeliest_numbers_have_the_probability_of_their_spellings() {
 
 /// Pieces such as `▁-1` and `.5` are signs, points and digits at once.
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn pieces_of_signs_points_and_digits_are_read_as_what_they_write() {
-    let Some(fixtures) = fixtures() else { return };
-    let LoadedModel { vocabulary, tokenizer, .. } = loaded(&fixtures.join("t5-ce"));
+    let LoadedModel { vocabulary, tokenizer, .. } = loaded(&shared("t5-ce"));
     let rules = vocabulary.grammar.rules(GrammarLimits::default(), Terminator::Eos, None);
     let ids = |names: &[&str]| -> Vec<u32> {
         names.iter().map(|name| tokenizer.token_id(name).unwrap_or_else(|| panic!("no {name}"))).collect()

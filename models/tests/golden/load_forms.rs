@@ -11,7 +11,7 @@ use ntl_models::{LoadOptions, load};
 use serde_json::{Value, json};
 
 use crate::spoilt::{Unpacked, WEIGHTS, joined, place, split};
-use crate::support::{chain, fixtures};
+use crate::support::{chain, shared};
 
 /// Logits of a few decoder positions, of all ids.
 fn logits(folder: &Path) -> Vec<f32> {
@@ -37,8 +37,9 @@ fn copied(from: &Path, files: &[&str]) -> tempfile::TempDir {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn pytorch_model_bin_gives_the_logits_of_model_safetensors() {
-    let Some(fixture) = fixtures().map(|folder| folder.join("t5-ce")) else { return };
+    let fixture = shared("t5-ce");
     let safe = copied(&fixture, &["model.safetensors"]);
     let want = logits(safe.path());
     let pickled = copied(&fixture, &["pytorch_model.bin"]);
@@ -56,9 +57,9 @@ fn pytorch_model_bin_gives_the_logits_of_model_safetensors() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn shards_give_the_logits_of_one_file() {
-    let Some(fixtures) = fixtures() else { return };
-    assert_eq!(logits(&fixtures.join("t5-v11-saved-by-v5")), logits(&fixtures.join("t5-v11")));
+    assert_eq!(logits(&shared("t5-v11-saved-by-v5")), logits(&shared("t5-v11")));
 }
 
 #[test]
@@ -129,8 +130,9 @@ fn a_tokenizer_type_that_is_chosen_overrules_the_class_in_the_files() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn an_inspection_counts_tied_tables_once_and_lists_what_is_said() {
-    let Some(fixture) = fixtures().map(|folder| folder.join("t5-ce")) else { return };
+    let fixture = shared("t5-ce");
     let pickled = copied(&fixture, &["pytorch_model.bin"]);
     fs::write(pickled.path().join("ntl.json"), r#"{"tokenizer_type": "auto"}"#).unwrap();
     let files = CheckpointFiles::folder(pickled.path()).unwrap();

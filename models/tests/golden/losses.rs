@@ -6,7 +6,7 @@ use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 
 use crate::stored::{DECODERS, Deviations, Example, Stored, T5, assert_same_tokens, flat, in_order, mean};
-use crate::support::fixtures;
+use crate::support::{Fixtures, over_fixtures};
 
 const CDF: NumberLossKind = NumberLossKind::WasCdf;
 
@@ -27,11 +27,15 @@ fn unit(kind: NumberLossKind, tokens: &NumberTokens) -> f64 {
 fn loss(example: &Example, kind: NumberLossKind, tokens: &NumberTokens) -> f64 {
     mean(&example.losses(NumberLoss::of(kind), tokens))
 }
+over_fixtures! {
+    the_papers_losses_are_the_originals,
+    cross_entropy_expectations_and_masses_are_the_originals,
+    number_tokens_read_from_the_checkpoints_are_the_originals,
+}
 
-#[test]
-fn the_papers_losses_are_the_originals() {
+fn the_papers_losses_are_the_originals(fixtures: Fixtures) {
     let mut deviations = Deviations::default();
-    for stored in T5.into_iter().filter_map(Stored::open) {
+    for stored in Stored::all(fixtures, &T5) {
         let tokens = in_order(stored.paper_tokens().0, &stored.original_order());
         for example in stored.examples() {
             // Padding is removed, since ours never counts it.
@@ -51,10 +55,10 @@ fn the_papers_losses_are_the_originals() {
     deviations.check();
 }
 
-#[test]
-fn cross_entropy_expectations_and_masses_are_the_originals() {
+fn cross_entropy_expectations_and_masses_are_the_originals(fixtures: Fixtures) {
     let mut deviations = Deviations::default();
-    for stored in T5.into_iter().chain(DECODERS).chain(["t5-xval"]).filter_map(Stored::open) {
+    let all = [&T5[..], &DECODERS, &["t5-xval"]].concat();
+    for stored in Stored::all(fixtures, &all) {
         let has_numbers = stored.golden["number_tokens"].is_array();
         let tokens = if has_numbers { stored.paper_tokens().0 } else { NumberTokens::default() };
         for example in stored.examples() {
@@ -92,10 +96,11 @@ fn compare_numbers(deviations: &mut Deviations, example: &Example, tokens: &Numb
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn total_losses_are_those_that_the_original_models_return() {
     let mut deviations = Deviations::default();
     for (name, kind) in [("t5-ntl-was", NumberLossKind::Was), ("t5-ntl-mse", NumberLossKind::Mse)] {
-        let Some(stored) = Stored::open(name) else { continue };
+        let stored = Stored::open(Fixtures::Shared, name);
         let (tokens, _) = stored.paper_tokens();
         for example in stored.examples() {
             let (ce, ntl) = (mean(&example.cross_entropies(&tokens)), loss(&example, kind, &tokens));
@@ -114,8 +119,9 @@ fn total_losses_are_those_that_the_original_models_return() {
 
 /// With these labels for padding, ours is the original that counts it.
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn the_original_counts_padding_as_a_digit_and_ours_does_not() {
-    for stored in ["t5-rt", "t5-rt-ntl"].into_iter().filter_map(Stored::open) {
+    for stored in Stored::all(Fixtures::Shared, &["t5-rt", "t5-rt-ntl"]) {
         let (tokens, _) = stored.paper_tokens();
         let alias = stored.golden["minus100_alias"]["id"].as_u64().unwrap() as u32;
         let mut batch = stored.examples().pop().unwrap();
@@ -138,8 +144,9 @@ fn the_original_counts_padding_as_a_digit_and_ours_does_not() {
 
 /// The original's order is what an unstable sort happened to leave, ours is by id.
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn the_order_of_equal_values_moves_the_rank_distance_by_some_hundredths() {
-    for stored in ["t5-ce", "t5-rt"].into_iter().filter_map(Stored::open) {
+    for stored in Stored::all(Fixtures::Shared, &["t5-ce", "t5-rt"]) {
         let (tokens, places) = stored.paper_tokens();
         let ours = tokens.clone().ranked_by(|id, _| places[&id]);
         let original = in_order(tokens, &stored.original_order());
@@ -153,9 +160,8 @@ fn the_order_of_equal_values_moves_the_rank_distance_by_some_hundredths() {
     }
 }
 
-#[test]
-fn number_tokens_read_from_the_checkpoints_are_the_originals() {
-    for stored in T5.into_iter().filter_map(Stored::open) {
+fn number_tokens_read_from_the_checkpoints_are_the_originals(fixtures: Fixtures) {
+    for stored in Stored::all(fixtures, &T5) {
         let (want, places) = stored.paper_tokens();
         let pieces = stored.golden["number_tokens"].as_array().unwrap();
         if stored.name.starts_with("t5-rt") {
@@ -167,7 +173,7 @@ fn number_tokens_read_from_the_checkpoints_are_the_originals() {
             }
             continue;
         }
-        let files = CheckpointFiles::folder(&fixtures().unwrap().join(stored.name)).unwrap();
+        let files = CheckpointFiles::folder(&fixtures.folder(stored.name)).unwrap();
         let tokenizer = Tokenizer::open(&files).unwrap();
         let values = (0..tokenizer.len() as u32).filter_map(|id| Some((id, tokenizer.number_value(id)?)));
         assert_same_tokens(&NumberTokens::new(values), &want, stored.name);

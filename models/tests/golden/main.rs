@@ -1,4 +1,4 @@
-//! Our models beside the original code: everything in the shared fixtures that it computed, computed by us.
+//! Our models beside the original code: everything in the fixtures that it computed, computed by us.
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests fail by panicking")]
 
@@ -14,6 +14,8 @@ mod numbers;
 mod score;
 mod spoilt;
 mod stored;
+mod streams;
 mod support;
 mod t5;
+mod tokenizers;
 mod variants;

@@ -9,7 +9,7 @@ use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::stored::{DECODERS, Deviations, Example, Stored, T5, assert_same_tokens, flat, read};
-use crate::support::fixtures;
+use crate::support::{Fixtures, over_fixtures};
 
 /// A class of ntloss with its options, read from a name such as `NTLoss(digit_level=True,reweigh=True)`.
 struct Original<'a> {
@@ -74,11 +74,11 @@ struct Vocabularies {
 }
 
 impl Vocabularies {
-    fn open(stored: &Stored, info: &Value) -> Self {
-        let files = CheckpointFiles::folder(&fixtures().unwrap().join(stored.name)).unwrap();
+    fn open(fixtures: Fixtures, stored: &Stored, info: &Value) -> Self {
+        let files = CheckpointFiles::folder(&fixtures.folder(stored.name)).unwrap();
         // The tokenizer of RT checkpoints has the pieces of the plain one in front.
         let files = match stored.name.starts_with("t5-rt") {
-            true => CheckpointFiles::folder(&fixtures().unwrap().join("t5-v11")).unwrap(),
+            true => CheckpointFiles::folder(&fixtures.folder("t5-v11")).unwrap(),
             false => files,
         };
         let tokenizer = Tokenizer::open(&files).unwrap();
@@ -126,14 +126,16 @@ fn compare(
         }
     }
 }
+over_fixtures! {
+    every_served_loss_of_ntloss_is_the_original,
+}
 
-#[test]
-fn every_served_loss_of_ntloss_is_the_original() {
+fn every_served_loss_of_ntloss_is_the_original(fixtures: Fixtures) {
     let mut deviations = Deviations::default();
     let mut compared = 0;
-    for stored in T5.into_iter().chain(DECODERS).filter_map(Stored::open) {
-        let golden = read(stored.name, "ntloss.json").unwrap();
-        let vocabularies = Vocabularies::open(&stored, &golden["info"]);
+    for stored in Stored::all(fixtures, &[&T5[..], &DECODERS].concat()) {
+        let golden = read(fixtures, stored.name, "ntloss.json");
+        let vocabularies = Vocabularies::open(fixtures, &stored, &golden["info"]);
         for example in stored.examples() {
             let id = example.id.rsplit(' ').next().unwrap();
             let golden = if id == "batch" { &golden["batch"] } else { &golden["cases"][id] };

@@ -1,9 +1,10 @@
-//! Exact number distributions against those that a brute-force expansion in float64 found: `numeric.json`.
+//! Exact number distributions against those that were expanded or enumerated by brute force in float64: `numeric.json`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::support::{chain, fixtures, ids};
+use crate::stored::read;
+use crate::support::{Fixtures, chain, ids, prompt, shared};
 use ntl_core::Prompt;
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{
@@ -13,7 +14,7 @@ use ntl_core::numbers::{
     Distribution, Estimation, GrammarLimits, Interval, NumberGrammar, Objective, Softmax,
 };
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::Value;
@@ -53,18 +54,18 @@ impl Checkpoint {
 fn changed_engine(
     Checkpoint { name, .. }: Checkpoint,
     change: impl FnOnce(&mut Vocabulary, &Tokenizer),
-) -> Option<(Engine, Value)> {
-    let folder = fixtures()?.join(name);
+) -> (Engine, Value) {
+    let folder = shared(name);
     let golden = std::fs::read(folder.join("golden/numeric.json")).unwrap();
     let files = CheckpointFiles::folder(&folder).unwrap();
     let LoadedModel { model, mut vocabulary, tokenizer } = load(&files, LoadOptions::default()).unwrap();
     change(&mut vocabulary, &tokenizer);
     let (engine, _) =
         Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap();
-    Some((engine, serde_json::from_slice(&golden).unwrap()))
+    (engine, serde_json::from_slice(&golden).unwrap())
 }
 
-fn engine(checkpoint: Checkpoint) -> Option<(Engine, Value)> {
+fn engine(checkpoint: Checkpoint) -> (Engine, Value) {
     changed_engine(checkpoint, |_, _| {})
 }
 
@@ -148,9 +149,10 @@ pub(crate) fn path_probability(
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn probabilities_of_texts_summed_over_their_tokens_equal_the_golden_ones() {
     for Checkpoint { name, terminators, .. } in CHECKPOINTS {
-        let Some(folder) = fixtures().map(|folder| folder.join(name)) else { return };
+        let folder = shared(name);
         let files = CheckpointFiles::folder(&folder).unwrap();
         let LoadedModel { mut model, tokenizer, .. } = load(&files, LoadOptions::default()).unwrap();
         let mut pieces: HashMap<String, Vec<u32>> = HashMap::new();
@@ -180,9 +182,10 @@ fn probabilities_of_texts_summed_over_their_tokens_equal_the_golden_ones() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn distributions_equal_the_brute_force_ones() {
     for checkpoint in CHECKPOINTS {
-        let Some((engine, golden)) = engine(checkpoint) else { return };
+        let (engine, golden) = engine(checkpoint);
         let prompts = golden["prompts"].as_array().unwrap();
         let submit = |prompt| submit_job(&engine, prompt, checkpoint.job(1e-6));
         let streams: Vec<_> = prompts.iter().map(submit).collect();
@@ -195,9 +198,10 @@ fn distributions_equal_the_brute_force_ones() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn a_loose_tolerance_still_settles_mode_and_median() {
     for checkpoint in CHECKPOINTS {
-        let Some((engine, golden)) = engine(checkpoint) else { return };
+        let (engine, golden) = engine(checkpoint);
         for prompt in golden["prompts"].as_array().unwrap() {
             let outcome = outcome(submit_job(&engine, prompt, checkpoint.job(1e-3)));
             let (numbers, text) = (&outcome.distribution, &prompt["text"]);
@@ -215,9 +219,10 @@ fn a_loose_tolerance_still_settles_mode_and_median() {
 const PLAIN: Estimation = Estimation { trim: 0.0, normalize: true, range: None };
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn within_a_range_mass_mean_and_spread_equal_the_brute_force_ones() {
     for checkpoint in CHECKPOINTS {
-        let Some((engine, golden)) = engine(checkpoint) else { return };
+        let (engine, golden) = engine(checkpoint);
         // Values below 1e4 have at most 4 digits before the point.
         let range = Some(Interval { low: -9_999.999_999_99, high: 9_999.999_999_99 });
         for prompt in golden["prompts"].as_array().unwrap() {
@@ -252,7 +257,7 @@ fn compare_exhaustive(
         let texts = (0..tokenizer.len() as u32).map(text);
         vocabulary.grammar = Arc::new(NumberGrammar::new(texts, vocabulary.eos_ids.to_vec()));
     };
-    let Some((engine, golden)) = changed_engine(checkpoint, single) else { return };
+    let (engine, golden) = changed_engine(checkpoint, single);
     for prompt in golden["prompts"].as_array().unwrap().iter().take(prompts_max) {
         let (text, want) = (&prompt["text"], &prompt[field]);
         let limits = GrammarLimits::new(3, 0, true).unwrap();
@@ -269,6 +274,7 @@ fn compare_exhaustive(
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn the_small_grammar_enumerated_completely_equals_the_golden_one() {
     compare_exhaustive(T5, "exhaustive_int3", 10, |_, _| true);
     let is_byte =
@@ -282,9 +288,10 @@ fn the_small_grammar_enumerated_completely_equals_the_golden_one() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn a_precision_of_nothing_settles_mode_and_median_within_few_nodes() {
     for checkpoint in CHECKPOINTS {
-        let Some((engine, golden)) = engine(checkpoint) else { return };
+        let (engine, golden) = engine(checkpoint);
         for prompt in golden["prompts"].as_array().unwrap() {
             for (objective, field) in
                 [(Objective::Mode, &prompt["mode"]["value"]), (Objective::Median, &prompt["median"])]
@@ -306,9 +313,10 @@ fn a_precision_of_nothing_settles_mode_and_median_within_few_nodes() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn token_expectations_equal_those_of_the_loss_along_the_label() {
-    let Some((engine, _)) = engine(T5) else { return };
-    let golden = fixtures().unwrap().join(T5.name).join("golden/golden.json");
+    let (engine, _) = engine(T5);
+    let golden = shared(T5.name).join("golden/golden.json");
     let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
     let mut compared = 0;
     for case in golden["cases"].as_array().unwrap() {
@@ -331,4 +339,35 @@ fn token_expectations_equal_those_of_the_loss_along_the_label() {
         compared += position;
     }
     assert!(compared > 4, "no case was compared");
+}
+
+/// Of every kind that writes numbers: all numbers of at most two digits, each from all token sequences that write it.
+#[test]
+fn small_distributions_equal_those_enumerated_in_double_precision() {
+    for name in ["t5-ce", "t5-ntl-was", "t5-rt", "t5-xval", "llama-ntl"] {
+        let choices = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
+        let files = CheckpointFiles::folder(&Fixtures::Tiny.folder(name)).unwrap();
+        let LoadedModel { model, vocabulary, .. } =
+            load(&files, LoadOptions { choices, ..LoadOptions::default() }).unwrap();
+        let (engine, _) =
+            Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap();
+        for want in read(Fixtures::Tiny, name, "numeric.json")["prompts"].as_array().unwrap() {
+            let limits = GrammarLimits::new(2, 0, true).unwrap();
+            let method = NumberMethod::Tree { tolerance: 1e-13, nodes_max: 100_000, precision: None };
+            let job = NumberJob { method, limits, terminator: Terminator::Eos, range: None, after: None };
+            let events = engine.submit(Job::new(prompt(want), Request::Number(job))).unwrap();
+            let (numbers, what) = (outcome(events).distribution, format!("{name} {}", want["text"]));
+            assert_relative(numbers.mass().closed, &want["covered_mass"], &format!("{what}: covered mass"));
+            assert_relative(numbers.mean(&PLAIN).unwrap(), &want["mean"], &format!("{what}: mean"));
+            let variance = numbers.std().unwrap().powi(2);
+            assert_relative(variance, &want["variance"], &format!("{what}: variance"));
+            assert_eq!(numbers.leaves().len() as u64, want["values"].as_u64().unwrap(), "{what}: values");
+            let likeliest = want["top20"].as_array().unwrap();
+            assert_eq!(likeliest.len(), 20, "{what}");
+            for (got, want) in numbers.most_probable(20).iter().zip(likeliest) {
+                assert_relative(got.value, &want[0], &what);
+                assert_relative(got.probability, &want[1], &what);
+            }
+        }
+    }
 }

@@ -10,9 +10,8 @@ use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{LoadOptions, load};
 use serde_json::Value;
 
-use crate::stored::in_order;
-use crate::stored::{Deviations, mean, read};
-use crate::support::{fixtures, ids, numbers};
+use crate::stored::{DECODERS, Deviations, in_order, mean, read};
+use crate::support::{Fixtures, ids, numbers, over_fixtures};
 
 /// Checkpoints that are served; trained and random, multi-digit tokens and single digits.
 const SERVED: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl"];
@@ -35,15 +34,15 @@ struct Scorer {
 }
 
 impl Scorer {
-    fn open(name: &str, limits: EngineLimits) -> Option<Self> {
-        let golden = read(name, "golden.json")?;
-        let files = CheckpointFiles::folder(&fixtures()?.join(name)).unwrap();
+    fn open(fixtures: Fixtures, name: &str, limits: EngineLimits) -> Self {
+        let golden = read(fixtures, name, "golden.json");
+        let files = CheckpointFiles::folder(&fixtures.folder(name)).unwrap();
         let loaded = load(&files, LoadOptions::default()).unwrap();
         let number_tokens = NumberTokens::new(loaded.vocabulary.number_values.iter().copied());
         let number_tokens = in_order(number_tokens, &ids(&golden["wasserstein_order_ids"]));
         let (engine, _) =
             Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver)).unwrap();
-        Some(Self { engine, number_tokens: Arc::new(number_tokens), golden })
+        Self { engine, number_tokens: Arc::new(number_tokens), golden }
     }
 
     fn submit(&self, case: &Value) -> JobEvents {
@@ -68,12 +67,16 @@ fn outcome(mut events: JobEvents) -> ScoreOutcome {
         other => panic!("{other:?}"),
     }
 }
+over_fixtures! {
+    scored_targets_have_the_originals_losses,
+    targets_behind_decoder_only_prompts_have_the_originals_log_probabilities,
+    a_target_has_the_same_scores_alone_and_among_others_in_steps_of_any_size,
+}
 
-#[test]
-fn scored_targets_have_the_originals_losses() {
+fn scored_targets_have_the_originals_losses(fixtures: Fixtures) {
     let mut deviations = Deviations::default();
-    for name in SERVED {
-        let Some(scorer) = Scorer::open(name, EngineLimits::default()) else { continue };
+    for name in fixtures.only(&SERVED) {
+        let scorer = Scorer::open(fixtures, name, EngineLimits::default());
         for case in scorer.cases() {
             let (what, tokens) = (format!("{name} {}", case["id"]), outcome(scorer.submit(case)).tokens);
             let ce: Vec<Option<f64>> = tokens.iter().map(|token| Some(-token.token.logprob)).collect();
@@ -95,11 +98,10 @@ fn scored_targets_have_the_originals_losses() {
     deviations.check();
 }
 
-#[test]
-fn targets_behind_decoder_only_prompts_have_the_originals_log_probabilities() {
-    for name in ["llama-ce", "llama-ntl", "gpt2", "granite", "qwen3"] {
-        let Some(golden) = read(name, "golden.json") else { return };
-        let files = CheckpointFiles::folder(&fixtures().unwrap().join(name)).unwrap();
+fn targets_behind_decoder_only_prompts_have_the_originals_log_probabilities(fixtures: Fixtures) {
+    for name in fixtures.only(&DECODERS) {
+        let golden = read(fixtures, name, "golden.json");
+        let files = CheckpointFiles::folder(&fixtures.folder(name)).unwrap();
         let loaded = load(&files, LoadOptions::default()).unwrap();
         let number_tokens = Arc::new(NumberTokens::new(loaded.vocabulary.number_values.iter().copied()));
         let limits = EngineLimits::default();
@@ -122,14 +124,13 @@ fn targets_behind_decoder_only_prompts_have_the_originals_log_probabilities() {
     }
 }
 
-#[test]
-fn a_target_has_the_same_scores_alone_and_among_others_in_steps_of_any_size() {
+fn a_target_has_the_same_scores_alone_and_among_others_in_steps_of_any_size(fixtures: Fixtures) {
     let limits = |step_rows_max| EngineLimits { step_rows_max, ..EngineLimits::default() };
-    let Some(one_step) = Scorer::open("t5-ntl-was", limits(4096)) else { return };
+    let one_step = Scorer::open(fixtures, "t5-ntl-was", limits(4096));
     let alone: Vec<ScoreOutcome> =
         one_step.cases().iter().map(|case| outcome(one_step.submit(case))).collect();
     for step_rows_max in [1, 7, 128] {
-        let scorer = Scorer::open("t5-ntl-was", limits(step_rows_max)).unwrap();
+        let scorer = Scorer::open(fixtures, "t5-ntl-was", limits(step_rows_max));
         let together: Vec<JobEvents> = scorer.cases().iter().map(|case| scorer.submit(case)).collect();
         for (events, alone) in together.into_iter().zip(&alone) {
             assert_eq!(&outcome(events), alone, "{step_rows_max} rows a step");

@@ -8,7 +8,7 @@ use candle_core::{Device, Tensor};
 use ntl_core::losses::{NumberLoss, NumberTokens, Position, ReducedLoss, Reduction, reduce};
 use serde_json::Value;
 
-use crate::support::fixtures;
+use crate::support::Fixtures;
 
 pub(crate) const T5: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl"];
 pub(crate) const DECODERS: [&str; 5] = ["llama-ce", "llama-ntl", "gpt2", "granite", "qwen3"];
@@ -33,16 +33,20 @@ pub(crate) struct Example {
     pub(crate) rows: Rows,
 }
 
-pub(crate) fn read(name: &str, file: &str) -> Option<Value> {
-    let path = fixtures()?.join(name).join("golden").join(file);
-    Some(serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap())
+pub(crate) fn read(fixtures: Fixtures, name: &str, file: &str) -> Value {
+    let path = fixtures.folder(name).join("golden").join(file);
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
 impl Stored {
-    pub(crate) fn open(name: &'static str) -> Option<Self> {
-        let golden = read(name, "golden.json")?;
-        let path = fixtures()?.join(name).join("golden/golden.safetensors");
-        Some(Self { name, golden, tensors: candle_core::safetensors::load(path, &Device::Cpu).unwrap() })
+    pub(crate) fn open(fixtures: Fixtures, name: &'static str) -> Self {
+        let golden = read(fixtures, name, "golden.json");
+        let path = fixtures.folder(name).join("golden/golden.safetensors");
+        Self { name, golden, tensors: candle_core::safetensors::load(path, &Device::Cpu).unwrap() }
+    }
+
+    pub(crate) fn all(fixtures: Fixtures, names: &[&'static str]) -> impl Iterator<Item = Self> {
+        fixtures.only(names).map(move |name| Self::open(fixtures, name))
     }
 
     /// All cases alone, and the padded batch called `batch`.

@@ -13,15 +13,56 @@ use ntl_models::t5::{NumberScaling, T5, T5Kind, TokenizerFacts};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;
 
-/// The folder of shared fixtures; `None`, and a line that says so, where it is absent.
-pub(crate) fn fixtures() -> Option<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    println!("skipped: the shared fixtures are absent ({})", folder.display());
-    None
+/// Checkpoints with what their originals compute on them, in one layout.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fixtures {
+    /// Small random ones in the tree, one of each kind: `data/tiny/make.py`.
+    Tiny,
+    /// Those of the paper's own code, beside the checkout; most are trained.
+    Shared,
 }
+
+impl Fixtures {
+    pub(crate) fn folder(self, name: &str) -> PathBuf {
+        match self {
+            Self::Tiny => Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny").join(name),
+            Self::Shared => shared(name),
+        }
+    }
+
+    /// The tiny ones lack a second checkpoint of a kind.
+    pub(crate) fn only(self, names: &[&'static str]) -> impl Iterator<Item = &'static str> {
+        let lacks = |name: &&str| ["t5-ntl-mse", "t5-rt-ntl", "llama-ce"].contains(name);
+        names.iter().copied().filter(move |name| self == Self::Shared || !lacks(name))
+    }
+}
+
+/// A folder or file of the shared fixtures, for tests that are ignored without them.
+pub(crate) fn shared(name: &str) -> PathBuf {
+    Path::new(env!("NTL_SHARED")).join("fixtures").join(name)
+}
+
+/// Makes two tests of each check: `tiny::NAME` always runs, `shared::NAME` is ignored where the shared fixtures are absent.
+macro_rules! over_fixtures {
+    ($($check:ident),+ $(,)?) => {
+        mod tiny {
+            $(#[test]
+            fn $check() {
+                super::$check(crate::support::Fixtures::Tiny);
+            })+
+        }
+
+        mod shared {
+            $(#[test]
+            #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+            fn $check() {
+                super::$check(crate::support::Fixtures::Shared);
+            })+
+        }
+    };
+}
+
+pub(crate) use over_fixtures;
 
 /// A checkpoint with the golden outputs that the original code computed from it.
 pub(crate) struct Golden {
@@ -33,8 +74,8 @@ pub(crate) struct Golden {
 }
 
 impl Golden {
-    pub(crate) fn open(name: &str) -> Option<Self> {
-        let folder = fixtures()?.join(name);
+    pub(crate) fn open(fixtures: Fixtures, name: &str) -> Self {
+        let folder = fixtures.folder(name);
         let (json, tensors) = read_golden(&folder);
         let files = CheckpointFiles::folder(&folder).unwrap();
         let tokenizer = Tokenizer::open(&files).unwrap();
@@ -49,7 +90,7 @@ impl Golden {
             _ => T5Kind::Plain,
         };
         let model = T5::load(&files, facts, kind, &Placement::default()).unwrap();
-        Some(Self { name: name.to_owned(), json, tensors, model, tokenizer })
+        Self { name: name.to_owned(), json, tensors, model, tokenizer }
     }
 
     pub(crate) fn cases(&self) -> Vec<Value> {

@@ -1,7 +1,8 @@
-//! The T5 against the outputs of the original code: `golden/` of the shared checkpoints.
+//! The T5 against the outputs of the original code: `golden/` of the checkpoints.
 
 use crate::support::{
-    Golden, assert_close, flat, floats, greedy, ids, numbers, prompt, score, target, tokens,
+    Fixtures, Golden, assert_close, flat, floats, greedy, ids, numbers, over_fixtures, prompt, score, target,
+    tokens,
 };
 use ntl_core::engine::{BatchModel, ContextRequest, Prompt};
 use ntl_core::numbers::Softmax;
@@ -13,17 +14,23 @@ const TOLERANCE: f32 = 1e-4;
 const CHECKPOINTS: [&str; 7] =
     ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl", "t5-xval"];
 
-fn for_each_checkpoint(check: impl Fn(&mut Golden)) {
-    for name in CHECKPOINTS {
-        if let Some(mut golden) = Golden::open(name) {
-            check(&mut golden);
-        }
+fn for_each_checkpoint(fixtures: Fixtures, check: impl Fn(&mut Golden)) {
+    for name in fixtures.only(&CHECKPOINTS) {
+        check(&mut Golden::open(fixtures, name));
     }
 }
+over_fixtures! {
+    encoder_states_equal_the_originals,
+    logits_and_log_probabilities_equal_the_originals_at_every_position,
+    a_padded_batch_of_the_original_equals_our_batch_without_padding,
+    greedy_ids_equal_the_originals_step_by_step,
+    long_labels_cross_all_position_buckets,
+    a_row_is_the_same_to_the_bit_alone_and_among_others,
+    a_tree_of_rows_equals_its_paths_one_by_one,
+}
 
-#[test]
-fn encoder_states_equal_the_originals() {
-    for_each_checkpoint(|golden| {
+fn encoder_states_equal_the_originals(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |golden| {
         let mut worst = 0.0_f32;
         for case in golden.cases() {
             let encoded = golden.model.encode(&[(&prompt(&case)).into()]).unwrap().remove(0);
@@ -36,9 +43,8 @@ fn encoder_states_equal_the_originals() {
     });
 }
 
-#[test]
-fn logits_and_log_probabilities_equal_the_originals_at_every_position() {
-    for_each_checkpoint(|golden| {
+fn logits_and_log_probabilities_equal_the_originals_at_every_position(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |golden| {
         let (mut worst, mut worst_logprob) = (0.0_f32, 0.0_f64);
         for case in golden.cases() {
             let (id, labels) = (case["id"].as_str().unwrap(), ids(&case["label_ids"]));
@@ -57,9 +63,8 @@ fn logits_and_log_probabilities_equal_the_originals_at_every_position() {
     });
 }
 
-#[test]
-fn a_padded_batch_of_the_original_equals_our_batch_without_padding() {
-    for_each_checkpoint(|golden| {
+fn a_padded_batch_of_the_original_equals_our_batch_without_padding(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |golden| {
         let batch = golden.json["batch"].clone();
         let each = |field: &str| batch[field].as_array().cloned().unwrap_or_default();
         let lengths: Vec<usize> =
@@ -102,9 +107,8 @@ fn a_padded_batch_of_the_original_equals_our_batch_without_padding() {
     });
 }
 
-#[test]
-fn greedy_ids_equal_the_originals_step_by_step() {
-    for_each_checkpoint(|golden| {
+fn greedy_ids_equal_the_originals_step_by_step(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |golden| {
         for case in golden.cases() {
             // The original's own loop does not decode xVal as it was trained; see `variants`.
             let want = case.get("greedy_full_prefix").unwrap_or(&case["greedy"]);
@@ -115,9 +119,8 @@ fn greedy_ids_equal_the_originals_step_by_step() {
     });
 }
 
-#[test]
-fn long_labels_cross_all_position_buckets() {
-    for_each_checkpoint(|golden| {
+fn long_labels_cross_all_position_buckets(fixtures: Fixtures) {
+    for_each_checkpoint(fixtures, |golden| {
         let long = golden.json["long_label"].clone();
         if long.is_null() {
             return;
@@ -141,10 +144,9 @@ fn long_labels_cross_all_position_buckets() {
     });
 }
 
-#[test]
-fn a_row_is_the_same_to_the_bit_alone_and_among_others() {
+fn a_row_is_the_same_to_the_bit_alone_and_among_others(fixtures: Fixtures) {
     for name in ["t5-ntl-was", "t5-rt", "t5-xval"] {
-        let Some(mut golden) = Golden::open(name) else { return };
+        let mut golden = Golden::open(fixtures, name);
         let cases = golden.cases();
         let prompts: Vec<_> = cases.iter().map(prompt).collect();
         let targets: Vec<_> = cases.iter().map(target).collect();
@@ -163,10 +165,9 @@ fn a_row_is_the_same_to_the_bit_alone_and_among_others() {
     }
 }
 
-#[test]
-fn a_tree_of_rows_equals_its_paths_one_by_one() {
+fn a_tree_of_rows_equals_its_paths_one_by_one(fixtures: Fixtures) {
     use ntl_core::engine::{NodeId, PathRow, Row};
-    let Some(mut golden) = Golden::open("t5-ntl-was") else { return };
+    let mut golden = Golden::open(fixtures, "t5-ntl-was");
     let prompt = prompt(&golden.cases()[0]);
     let context = golden.model.open(&[(&prompt).into()]).unwrap()[0].context;
     let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };

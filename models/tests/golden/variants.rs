@@ -10,7 +10,10 @@ use ntl_models::t5::{RegressionHead, TokenizerFacts};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use crate::support::{Golden, fixtures, floats, greedy, ids, open, prompt, score, target};
+use crate::stored::read as golden_file;
+use crate::support::{
+    Fixtures, Golden, floats, greedy, ids, open, over_fixtures, prompt, score, shared, target,
+};
 
 /// Relative to the larger of the number and 1.
 const TOLERANCE: f32 = 1e-4;
@@ -23,14 +26,15 @@ fn assert_numbers(got: &[f32], want: &[f32], what: &str) -> f32 {
     assert!(worst <= TOLERANCE, "{what}: off by {worst}: {got:?} instead of {want:?}");
     worst
 }
-
-fn json(path: &str) -> Option<Value> {
-    Some(serde_json::from_slice(&std::fs::read(fixtures()?.join(path)).unwrap()).unwrap())
+over_fixtures! {
+    the_number_head_says_what_the_originals_does_at_every_position,
+    xval_is_decoded_as_it_was_trained_or_with_the_faults_of_the_paper,
+    regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch,
+    a_number_without_a_value_is_an_error,
 }
 
-#[test]
-fn the_number_head_says_what_the_originals_does_at_every_position() {
-    let Some(mut golden) = Golden::open("t5-xval") else { return };
+fn the_number_head_says_what_the_originals_does_at_every_position(fixtures: Fixtures) {
+    let mut golden = Golden::open(fixtures, "t5-xval");
     let mut worst = 0.0_f32;
     for case in golden.cases() {
         let (logits, _) = score(&mut golden.model, &[prompt(&case)], &[target(&case)]);
@@ -41,9 +45,8 @@ fn the_number_head_says_what_the_originals_does_at_every_position() {
     println!("t5-xval: numbers differ by at most {worst:e} relative");
 }
 
-#[test]
-fn xval_is_decoded_as_it_was_trained_or_with_the_faults_of_the_paper() {
-    let Some(mut golden) = Golden::open("t5-xval") else { return };
+fn xval_is_decoded_as_it_was_trained_or_with_the_faults_of_the_paper(fixtures: Fixtures) {
+    let mut golden = Golden::open(fixtures, "t5-xval");
     let mut worst = 0.0_f32;
     for case in golden.cases() {
         for (field, paper_decoding) in [("greedy_full_prefix", false), ("greedy", true)] {
@@ -66,9 +69,10 @@ fn read(tokenizer: &Tokenizer, ids: &[u32], values: &[f32]) -> String {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn greedy_answers_read_as_the_originals() {
     for name in ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl", "t5-xval"] {
-        let Some(golden) = Golden::open(name) else { return };
+        let golden = Golden::open(Fixtures::Shared, name);
         for case in golden.cases() {
             for field in ["greedy", "greedy_full_prefix"] {
                 let answer = &case[field];
@@ -87,11 +91,11 @@ fn greedy_answers_read_as_the_originals() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn labels_of_the_papers_evaluation_read_as_its_own() {
     for name in ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-rt", "t5-rt-ntl", "t5-xval"] {
-        let Some(folder) = fixtures() else { return };
-        let tokenizer = Tokenizer::open(&CheckpointFiles::folder(&folder.join(name)).unwrap()).unwrap();
-        let golden = json(&format!("{name}/golden/paper_eval.json")).unwrap();
+        let tokenizer = Tokenizer::open(&CheckpointFiles::folder(&shared(name)).unwrap()).unwrap();
+        let golden = golden_file(Fixtures::Shared, name, "paper_eval.json");
         let pairs = golden["pairs"].as_array().unwrap().iter();
         for (pair, want) in pairs.zip(golden["decoded_labels"].as_array().unwrap()) {
             let label = tokenizer.encode_prompt(pair[1].as_str().unwrap(), true).unwrap();
@@ -103,9 +107,10 @@ fn labels_of_the_papers_evaluation_read_as_its_own() {
 
 /// 96 answers in batches of 32, each as long as its batch allowed: the paper's scores for xVal rest on these.
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn the_papers_evaluation_of_xval_is_repeated_number_by_number() {
-    let Some(mut golden) = Golden::open("t5-xval") else { return };
-    let eval = json("t5-xval/golden/paper_eval.json").unwrap();
+    let mut golden = Golden::open(Fixtures::Shared, "t5-xval");
+    let eval = golden_file(Fixtures::Shared, "t5-xval", "paper_eval.json");
     let pairs = eval["pairs"].as_array().unwrap();
     let encode =
         |golden: &Golden, text: &Value| golden.tokenizer.encode_prompt(text.as_str().unwrap(), true).unwrap();
@@ -132,11 +137,9 @@ fn words(text: &str) -> (String, Vec<f32>) {
     (text.split(' ').map(word).collect::<Vec<_>>().join(" "), numbers)
 }
 
-#[test]
-fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch() {
-    let Some(folder) = fixtures() else { return };
-    let golden = json("t5-regression-head/golden/golden.json").unwrap();
-    let files = CheckpointFiles::folder(&folder.join("t5-regression-head")).unwrap();
+fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch(fixtures: Fixtures) {
+    let golden = golden_file(fixtures, "t5-regression-head", "golden.json");
+    let files = CheckpointFiles::folder(&fixtures.folder("t5-regression-head")).unwrap();
     let tokenizer = Tokenizer::open(&files).unwrap();
     let facts = TokenizerFacts {
         tokens: tokenizer.len(),
@@ -177,14 +180,13 @@ fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch()
 }
 
 /// A number that is read must be given where nothing predicted it.
-#[test]
-fn a_number_without_a_value_is_an_error() {
-    let Some(mut golden) = Golden::open("t5-xval") else { return };
+fn a_number_without_a_value_is_an_error(fixtures: Fixtures) {
+    let mut golden = Golden::open(fixtures, "t5-xval");
     let number = golden.tokenizer.number_token().unwrap();
     let error = golden.model.open(&[(&Prompt::from(vec![number, 1])).into()]).unwrap_err();
-    assert_eq!(error.to_string(), "token id 2100 stands for a number, which is missing");
+    assert_eq!(error.to_string(), format!("token id {number} stands for a number, which is missing"));
     let context = golden.model.open(&[(&Prompt::from(vec![17, 1])).into()]).unwrap()[0].context;
     let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
     let error = golden.model.step(&[row(None, 0), row(Some(0), number)]).unwrap_err();
-    assert_eq!(error.to_string(), "token id 2100 stands for a number, which is missing");
+    assert_eq!(error.to_string(), format!("token id {number} stands for a number, which is missing"));
 }

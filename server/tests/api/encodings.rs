@@ -1,6 +1,6 @@
 //! Checkpoints that do not write numbers in digits, from the shared fixtures: what they answer as text and as numbers.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use axum::Router;
 use ntl_engine::EngineLimits;
@@ -11,19 +11,15 @@ use serde_json::{Value, json};
 
 use crate::support::{complete, get, post, state_of};
 
-/// A server of one fixture, trained on logarithms or not; `None`, and a line that says so, where it is absent.
-fn fixture(name: &str, log_scale: bool) -> Option<Router> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures").join(name);
-    if !folder.is_dir() {
-        println!("skipped: the shared fixtures are absent ({})", folder.display());
-        return None;
-    }
+/// A server of one fixture, trained on logarithms or not.
+fn fixture(name: &str, log_scale: bool) -> Router {
+    let folder = Path::new(env!("NTL_SHARED")).join("fixtures").join(name);
     let options = LoadOptions {
         choices: Choices { log_scale_embeddings: Some(log_scale), ..Choices::default() },
         ..LoadOptions::default()
     };
     let model = ntl_models::load(&CheckpointFiles::folder(&folder).unwrap(), options).unwrap();
-    Some(app::router(state_of(vec![(name, model)], crate::support::settings(), EngineLimits::default())))
+    app::router(state_of(vec![(name, model)], crate::support::settings(), EngineLimits::default()))
 }
 
 async fn text(app: &Router, prompt: &str) -> String {
@@ -58,8 +54,9 @@ async fn refused(app: &Router, body: Value) -> Value {
 }
 
 #[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn a_regression_transformer_answers_in_digits_with_a_distribution() {
-    let Some(app) = fixture("t5-rt", true) else { return };
+    let app = fixture("t5-rt", true);
     assert_eq!(model(&app).await, (json!("t5-rt"), json!("rt")));
     assert_eq!(text(&app, "What is 336 - -20?").await, "356");
     assert_eq!(text(&app, "What is -17 + 4?").await, "- 13");
@@ -72,8 +69,9 @@ async fn a_regression_transformer_answers_in_digits_with_a_distribution() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn a_stream_of_a_regression_transformer_shows_no_digit_that_changes() {
-    let Some(app) = fixture("t5-rt", true) else { return };
+    let app = fixture("t5-rt", true);
     let body = json!({"prompt": "What is 77 - 1533?", "temperature": 0, "stream": true});
     let chunks = complete(&app, body).await.chunks();
     let shown = chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect::<String>();
@@ -81,8 +79,9 @@ async fn a_stream_of_a_regression_transformer_shows_no_digit_that_changes() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn xval_answers_with_what_its_number_head_says() {
-    let Some(app) = fixture("t5-xval", true) else { return };
+    let app = fixture("t5-xval", true);
     assert_eq!(model(&app).await, (json!("t5-xval"), json!("xval")));
     assert_text(&text(&app, "What is 336 - -20?").await, &["344.93387"]);
     assert_text(&text(&app, "What is -17 + 4?").await, &["-", "11.410907"]);
@@ -95,8 +94,9 @@ async fn xval_answers_with_what_its_number_head_says() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn xval_decodes_with_the_faults_of_the_paper_where_that_is_asked_for() {
-    let Some(app) = fixture("t5-xval", true) else { return };
+    let app = fixture("t5-xval", true);
     let body =
         json!({"prompt": "What is -17 + 4?", "temperature": 0, "max_tokens": 4, "paper_decoding": true});
     let answer = complete(&app, body).await.json();
@@ -104,8 +104,9 @@ async fn xval_decodes_with_the_faults_of_the_paper_where_that_is_asked_for() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn what_a_number_head_cannot_do_is_refused_by_name() {
-    let Some(app) = fixture("t5-xval", true) else { return };
+    let app = fixture("t5-xval", true);
     for (field, body) in [
         ("number.method", json!({"prompt": "x", "number": {"method": "sample"}})),
         ("number.samples", json!({"prompt": "x", "number": {"samples": 5}})),
@@ -116,7 +117,7 @@ async fn what_a_number_head_cannot_do_is_refused_by_name() {
     ] {
         assert_eq!(refused(&app, body).await, json!(field));
     }
-    let Some(app) = fixture("t5-rt", true) else { return };
+    let app = fixture("t5-rt", true);
     assert_eq!(
         refused(&app, json!({"prompt": "x", "number": {"method": "xval"}})).await,
         json!("number.method")
@@ -124,8 +125,9 @@ async fn what_a_number_head_cannot_do_is_refused_by_name() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn a_regression_head_answers_with_one_number() {
-    let Some(app) = fixture("t5-regression-head", false) else { return };
+    let app = fixture("t5-regression-head", false);
     assert_eq!(model(&app).await, (json!("t5-regression-head"), json!("text")));
     let text = text(&app, "What is 336 - -20?").await;
     assert!(text.starts_with("354.008") && text.split_once('.').unwrap().1.len() == 12, "{text}");

@@ -9,7 +9,7 @@ use ntl_mistralrs::load_gguf;
 use ntl_models::LoadOptions;
 use serde_json::Value;
 
-use crate::support::{Served, assert_same, assert_same_numbers, fixtures, parts, text, tree};
+use crate::support::{Served, assert_same, assert_same_numbers, parts, shared, text, tree};
 use crate::tiny;
 
 #[test]
@@ -101,16 +101,16 @@ fn fields(json: &Value, model: &str) -> (usize, Vec<(&'static str, Field)>) {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn the_tokenizer_of_a_file_reads_as_the_one_it_was_made_from() {
-    let Some(fixtures) = fixtures() else { return };
     for (name, model) in [("llama-ntl", "llama"), ("qwen3", "gpt2")] {
-        let json = std::fs::read(fixtures.join(name).join("tokenizer.json")).unwrap();
+        let json = std::fs::read(shared(name).join("tokenizer.json")).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.gguf");
         let json = serde_json::from_slice(&json).unwrap();
         tiny::write_gguf(&file, GgmlDType::F32, fields(&json, model));
         let served = Served::gguf(&file);
-        let native = Served::native(&fixtures.join(name));
+        let native = Served::native(&shared(name));
         assert!(served.tokenizer.chat_template().is_some(), "{name}");
         for text in [
             "Natalia sold 48/2 = 24 clips in May.",

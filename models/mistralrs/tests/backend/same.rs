@@ -9,7 +9,7 @@ use ntl_core::sampling::SamplingParams;
 use ntl_models::LoadOptions;
 use ntl_models::checkpoint::CheckpointFiles;
 
-use crate::support::{Both, Served, assert_same, assert_same_numbers, fixtures, text, tree};
+use crate::support::{Both, Served, assert_same, assert_same_numbers, shared, text, tree};
 use crate::tiny;
 
 fn tiny() -> (tempfile::TempDir, Both) {
@@ -122,10 +122,10 @@ fn what_mistralrs_cannot_load_is_refused_in_words() {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn trained_checkpoints_answer_as_on_the_native_engine() {
-    let Some(fixtures) = fixtures() else { return };
     for name in ["llama-ce", "llama-ntl"] {
-        let both = Both::open(&fixtures.join(name));
+        let both = Both::open(&shared(name));
         let (mut texts, mut numbers) = (0.0_f64, 0.0_f64);
         for prompt in ["Question: What is 12 + 7? Answer:", "2.5 times 4 is", "Tom has 3 apples."] {
             let ids = both.native.tokenizer.encode(prompt, true).unwrap();

@@ -152,12 +152,7 @@ pub(crate) fn assert_same_numbers(got: &NumberOutcome, want: &NumberOutcome, wha
     off
 }
 
-/// The folder of shared fixtures; `None`, and a line that says so, where it is absent.
-pub(crate) fn fixtures() -> Option<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    println!("skipped: the shared fixtures are absent ({})", folder.display());
-    None
+/// A folder of the shared fixtures, for tests that are ignored without them.
+pub(crate) fn shared(name: &str) -> PathBuf {
+    Path::new(env!("NTL_SHARED")).join("fixtures").join(name)
 }

@@ -1,8 +1,4 @@
 //! Texts that are decoded token by token read as they do when they are decoded at once, with every kind of tokenizer.
-//! The demo checkpoint's is always there; those of the shared fixtures are skipped where these are absent.
-
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
-#![expect(clippy::print_stdout, reason = "a skipped test has to say why")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,26 +8,21 @@ use ntl_core::text::{TextDecoder, TextStream};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 
-const FIXTURES: [&str; 5] =
-    ["tokenizers/t5-2k", "tokenizers/llama-bpe", "tokenizers/gpt2-bbpe", "tokenizers/qwen-bbpe", "t5-ce"];
+use crate::support::{Fixtures, over_fixtures};
 
 /// Whether the tokenizer makes characters of bytes one run at a time: a run that is no text is no text as a whole, so
 /// that a byte can still change how those before it read.
-const BYTES_IN_RUNS: &str = "tokenizers/llama-bpe";
+const BYTES_IN_RUNS: &str = "llama-ntl";
 
-fn tokenizers() -> Vec<(&'static str, Arc<Tokenizer>)> {
+/// Of the demo checkpoint, and of T5 in fast and slow files, with byte fallback, and of bytes.
+fn tokenizers(fixtures: Fixtures) -> Vec<(&'static str, Arc<Tokenizer>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let demo = std::fs::read(root.join("../server/demo/t5-ntl-was.tar.gz")).unwrap();
     let demo = CheckpointFiles::archive("demo", &demo).unwrap();
     let mut all = vec![("demo", Arc::new(Tokenizer::open(&demo).unwrap()))];
-    for name in FIXTURES {
-        let folder = root.join("../../shared/fixtures").join(name);
-        if folder.is_dir() {
-            let files = CheckpointFiles::folder(&folder).unwrap();
-            all.push((name, Arc::new(Tokenizer::open(&files).unwrap())));
-        } else {
-            println!("skipped: {} is absent", folder.display());
-        }
+    for name in ["t5-v11", "t5-ce", "llama-ntl", "gpt2", "qwen3"] {
+        let files = CheckpointFiles::folder(&fixtures.folder(name)).unwrap();
+        all.push((name, Arc::new(Tokenizer::open(&files).unwrap())));
     }
     all
 }
@@ -43,10 +34,14 @@ fn pieces(tokenizer: &Arc<Tokenizer>, ids: &[u32]) -> Vec<String> {
     pieces.push(stream.finish());
     pieces
 }
+over_fixtures! {
+    random_ids_read_the_same_one_by_one_and_at_once,
+    characters_of_several_tokens_come_whole,
+    bytes_that_are_no_text_do_not_hold_back_what_follows,
+}
 
-#[test]
-fn random_ids_read_the_same_one_by_one_and_at_once() {
-    for (name, tokenizer) in tokenizers() {
+fn random_ids_read_the_same_one_by_one_and_at_once(fixtures: Fixtures) {
+    for (name, tokenizer) in tokenizers(fixtures) {
         let usable = |id: u32| {
             let bytes = tokenizer.piece_bytes(id);
             name != BYTES_IN_RUNS || bytes.is_none_or(|bytes| std::str::from_utf8(&bytes).is_ok())
@@ -65,10 +60,9 @@ fn random_ids_read_the_same_one_by_one_and_at_once() {
     }
 }
 
-#[test]
-fn characters_of_several_tokens_come_whole() {
+fn characters_of_several_tokens_come_whole(fixtures: Fixtures) {
     let text = "Zoë ate 3 🍕 with 👩‍👩‍👧‍👦 at 20 °C; 日本語のテキスト, naïve café. ".repeat(20);
-    for (name, tokenizer) in tokenizers() {
+    for (name, tokenizer) in tokenizers(fixtures) {
         let ids = tokenizer.encode(&text, false).unwrap();
         let pieces = pieces(&tokenizer, &ids);
         assert_eq!(pieces.concat(), tokenizer.decode(&ids), "{name}");
@@ -77,9 +71,8 @@ fn characters_of_several_tokens_come_whole() {
     }
 }
 
-#[test]
-fn bytes_that_are_no_text_do_not_hold_back_what_follows() {
-    for (name, tokenizer) in tokenizers() {
+fn bytes_that_are_no_text_do_not_hold_back_what_follows(fixtures: Fixtures) {
+    for (name, tokenizer) in tokenizers(fixtures) {
         let bytes: Vec<u32> = (0..tokenizer.len() as u32)
             .filter(|&id| tokenizer.piece_bytes(id).is_some_and(|bytes| std::str::from_utf8(&bytes).is_err()))
             .collect();

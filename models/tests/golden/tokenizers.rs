@@ -1,7 +1,6 @@
-//! The tokenizers against what the original classes computed (`fixtures/README.md` says how, and which
-//! versions). Skipped where the shared fixtures are absent.
+//! The tokenizers against what the original classes computed.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
@@ -12,6 +11,8 @@ use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;
 
+use crate::support::{Fixtures, over_fixtures, shared};
+
 /// Which class of the golden file the tokenizer of a folder has to agree with.
 const T5_CLASSES: [(&str, &str); 5] = [
     ("T5TokenizerFast", "tokenizers/t5-2k"),
@@ -21,18 +22,6 @@ const T5_CLASSES: [(&str, &str); 5] = [
     ("XvalTokenizer", "t5-xval"),
 ];
 const BPE: [&str; 3] = ["llama-bpe", "gpt2-bbpe", "qwen-bbpe"];
-
-fn fixtures() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures");
-    if !folder.is_dir() {
-        #[expect(clippy::print_stdout, reason = "a skipped test has to say why")]
-        {
-            println!("skipped: {} with the shared fixtures are absent", folder.display());
-        }
-        return None;
-    }
-    Some(folder)
-}
 
 fn json(path: PathBuf) -> anyhow::Result<Value> {
     let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
@@ -90,15 +79,13 @@ fn row(input: &Value, row: &Value) -> anyhow::Result<Row> {
     })
 }
 
-fn golden(fixtures: &Path) -> anyhow::Result<Vec<Golden>> {
-    let t5 = json(fixtures.join("tokenizers/golden_t5_tokenizers.json"))?;
-    let bpe = json(fixtures.join("tokenizers/golden_bpe_tokenizers.json"))?;
-    let t5_rows = T5_CLASSES.map(|(class, folder)| {
-        (class, fixtures.join(folder), &t5["texts"], t5["classes"][class]["rows"].clone())
-    });
-    let bpe_rows = BPE.map(|name| {
-        (name, fixtures.join("tokenizers").join(name), &bpe["texts"], bpe["tokenizers"][name].clone())
-    });
+fn golden() -> anyhow::Result<Vec<Golden>> {
+    let t5 = json(shared("tokenizers/golden_t5_tokenizers.json"))?;
+    let bpe = json(shared("tokenizers/golden_bpe_tokenizers.json"))?;
+    let t5_rows = T5_CLASSES
+        .map(|(class, folder)| (class, shared(folder), &t5["texts"], t5["classes"][class]["rows"].clone()));
+    let bpe_rows = BPE
+        .map(|name| (name, shared("tokenizers").join(name), &bpe["texts"], bpe["tokenizers"][name].clone()));
     let mut all = Vec::new();
     for (name, folder, texts, rows) in t5_rows.into_iter().chain(bpe_rows) {
         let rows = items(texts)?.iter().zip(items(&rows)?);
@@ -128,9 +115,9 @@ impl Golden {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn every_text_has_the_ids_and_the_decoded_text_of_the_original() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
-    for Golden { name, tokenizer, rows } in golden(&fixtures)? {
+    for Golden { name, tokenizer, rows } in golden()? {
         for Row { input, ids, numbers, decoded, .. } in rows {
             let prompt = tokenizer.encode_prompt(&input, true)?;
             assert!(prompt.ids().eq(ids.iter().copied()), "{name}: {input:?}");
@@ -148,9 +135,9 @@ fn every_text_has_the_ids_and_the_decoded_text_of_the_original() -> anyhow::Resu
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn every_text_reads_as_the_papers_classes_read_it() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
-    for Golden { name, tokenizer, rows } in golden(&fixtures)? {
+    for Golden { name, tokenizer, rows } in golden()? {
         for Row { input, ids, numbers, human, .. } in rows {
             let Some(want) = human else { continue };
             assert_eq!(tokenizer.decode_with_values(&tokens(&ids, &numbers)), want, "{name}: {input:?}");
@@ -161,10 +148,10 @@ fn every_text_reads_as_the_papers_classes_read_it() -> anyhow::Result<()> {
 
 /// The original fails at an answer that begins with a piece without a space mark, and reads it as an empty text.
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn sequences_that_no_text_gives_read_as_the_papers_class_reads_them() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
-    let tokenizer = open(fixtures.join("t5-rt"))?;
-    let t5 = json(fixtures.join("tokenizers/golden_t5_tokenizers.json"))?;
+    let tokenizer = open(shared("t5-rt"))?;
+    let t5 = json(shared("tokenizers/golden_t5_tokenizers.json"))?;
     let sequences = items(&t5["classes"]["RtTokenizer"]["decode_sequences"])?;
     let mut compared = 0;
     for sequence in sequences {
@@ -180,15 +167,15 @@ fn sequences_that_no_text_gives_read_as_the_papers_class_reads_them() -> anyhow:
 
 /// Among them one that begins with `5`, which has no space mark.
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn answers_are_read_one_by_one() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
     for (checkpoint, pieces, want) in [
         ("t5-rt", ["5", "_3_0_"], "5 3"),
         ("t5-rt", ["▁-", "_3_0_"], "- 3"),
         ("t5-xval", ["5", "[NUM]"], "5 1.0"),
         ("t5-xval", ["▁-", "[NUM]"], "- 1.0"),
     ] {
-        let tokenizer = open(fixtures.join(checkpoint))?;
+        let tokenizer = open(shared(checkpoint))?;
         let ids = pieces.map(|piece| tokenizer.token_id(piece).unwrap_or_default());
         assert_eq!(tokenizer.decode_with_values(&tokens(&ids, &[])), want);
     }
@@ -196,10 +183,10 @@ fn answers_are_read_one_by_one() -> anyhow::Result<()> {
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn a_mark_of_numbers_without_a_number_is_refused_where_the_original_fails() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
-    let t5 = json(fixtures.join("tokenizers/golden_t5_tokenizers.json"))?;
-    let tokenizer = open(fixtures.join("t5-xval"))?;
+    let t5 = json(shared("tokenizers/golden_t5_tokenizers.json"))?;
+    let tokenizer = open(shared("t5-xval"))?;
     let rows = items(&t5["texts"])?.iter().zip(items(&t5["classes"]["XvalTokenizer"]["rows"])?);
     let mut refused = 0;
     for (input, _) in rows.filter(|(_, row)| row.get("error").is_some()) {
@@ -212,9 +199,9 @@ fn a_mark_of_numbers_without_a_number_is_refused_where_the_original_fails() -> a
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn text_shown_token_by_token_is_the_text_decoded_at_once() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
-    for golden in golden(&fixtures)? {
+    for golden in golden()? {
         for row in &golden.rows {
             let shown = golden.streamed(&row.ids, &row.numbers);
             assert_eq!(shown, golden.shown(row), "{}: {:?}", golden.name, row.input);
@@ -225,9 +212,9 @@ fn text_shown_token_by_token_is_the_text_decoded_at_once() -> anyhow::Result<()>
 
 /// Sequences that no text gives, as a model may generate them: pieces in an arbitrary but fixed order.
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn arbitrary_sequences_are_shown_as_they_are_decoded() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
-    for golden in golden(&fixtures)? {
+    for golden in golden()? {
         let ids_max = u64::try_from(golden.tokenizer.len())?;
         // Constants of Knuth's MMIX generator.
         let mut state = 1_u64;
@@ -253,48 +240,67 @@ fn is_lone_byte(tokenizer: &Tokenizer, id: u32) -> bool {
     tokenizer.token(id).is_some_and(|token| token.starts_with("<0x"))
 }
 
-#[test]
-fn prompts_and_answers_of_the_checkpoints_are_the_original_ones() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
-    for (checkpoint, encoding) in [
-        ("t5-ce", NumberEncoding::Text),
-        ("t5-ntl-was", NumberEncoding::Digits),
-        ("t5-v11", NumberEncoding::Text),
-        ("t5-rt", NumberEncoding::Rt),
-        ("t5-rt-ntl", NumberEncoding::Rt),
-    ] {
-        let tokenizer = open(fixtures.join(checkpoint))?;
-        let golden = json(fixtures.join(checkpoint).join("golden/golden.json"))?;
+over_fixtures! {
+    prompts_and_answers_of_the_checkpoints_are_the_original_ones,
+    number_tokens_have_the_values_of_the_original_loss,
+}
+
+fn prompts_and_answers_of_the_checkpoints_are_the_original_ones(fixtures: Fixtures) {
+    for checkpoint in fixtures.only(&["t5-ce", "t5-ntl-was", "t5-v11", "t5-rt", "t5-rt-ntl"]) {
+        let encoding = match checkpoint {
+            "t5-ntl-was" => NumberEncoding::Digits,
+            "t5-rt" | "t5-rt-ntl" => NumberEncoding::Rt,
+            _ => NumberEncoding::Text,
+        };
+        let tokenizer = open(fixtures.folder(checkpoint)).unwrap();
+        let golden = json(fixtures.folder(checkpoint).join("golden/golden.json")).unwrap();
         assert_eq!(tokenizer.number_encoding(), encoding);
         assert_eq!(Some(tokenizer.len() as u64), golden["len_tokenizer"].as_u64());
         assert_eq!((tokenizer.eos_id(), tokenizer.pad_id()), (Some(1), Some(0)));
         assert_eq!(tokenizer.model_max_length(), Some(512));
-        for case in items(&golden["cases"])? {
-            let (prompt, label) = (text(&case["text"])?, text(&case["label_text"])?);
-            assert_eq!(tokenizer.encode(prompt, true)?, ids(&case["input_ids"])?, "{checkpoint}: {prompt:?}");
-            assert_eq!(tokenizer.encode(label, true)?, ids(&case["label_ids"])?, "{checkpoint}: {label:?}");
+        for case in items(&golden["cases"]).unwrap() {
+            let (prompt, label) = (text(&case["text"]).unwrap(), text(&case["label_text"]).unwrap());
             assert_eq!(
-                tokenizer.decode_tokens(&ids(&case["greedy"]["ids"])?),
-                text(&case["greedy"]["text"])?
+                tokenizer.encode(prompt, true).unwrap(),
+                ids(&case["input_ids"]).unwrap(),
+                "{checkpoint}: {prompt:?}"
             );
-            let beams = items(&case["beam4"]["ids"])?.iter().zip(items(&case["beam4"]["text"])?);
+            assert_eq!(
+                tokenizer.encode(label, true).unwrap(),
+                ids(&case["label_ids"]).unwrap(),
+                "{checkpoint}: {label:?}"
+            );
+            if fixtures == Fixtures::Tiny {
+                continue;
+            }
+            let greedy = &case["greedy"];
+            assert_eq!(
+                tokenizer.decode_tokens(&ids(&greedy["ids"]).unwrap()),
+                text(&greedy["text"]).unwrap()
+            );
+            let beams =
+                items(&case["beam4"]["ids"]).unwrap().iter().zip(items(&case["beam4"]["text"]).unwrap());
             for (beam, want) in beams {
-                assert_eq!(tokenizer.decode_tokens(&ids(beam)?), text(want)?, "{checkpoint}: {beam}");
+                assert_eq!(
+                    tokenizer.decode_tokens(&ids(beam).unwrap()),
+                    text(want).unwrap(),
+                    "{checkpoint}: {beam}"
+                );
             }
         }
     }
-    Ok(())
 }
 
-#[test]
-fn number_tokens_have_the_values_of_the_original_loss() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
-    for checkpoint in ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-rt"] {
-        let tokenizer = open(fixtures.join(checkpoint))?;
-        let golden = json(fixtures.join(checkpoint).join("golden/golden.json"))?;
+fn number_tokens_have_the_values_of_the_original_loss(fixtures: Fixtures) {
+    for checkpoint in fixtures.only(&["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-rt"]) {
+        let tokenizer = open(fixtures.folder(checkpoint)).unwrap();
+        let golden = json(fixtures.folder(checkpoint).join("golden/golden.json")).unwrap();
         let mut want = Vec::new();
-        for token in items(&golden["number_tokens"])? {
-            want.push((token[0].as_u64().context("id")?, token[2].as_f64().context("value")?));
+        for token in items(&golden["number_tokens"]).unwrap() {
+            want.push((
+                token[0].as_u64().context("id").unwrap(),
+                token[2].as_f64().context("value").unwrap(),
+            ));
         }
         want.sort_by_key(|(id, _)| *id);
         // The original holds the values in single precision.
@@ -302,20 +308,19 @@ fn number_tokens_have_the_values_of_the_original_loss() -> anyhow::Result<()> {
         let got = (0..tokenizer.len() as u32).filter_map(value);
         assert_eq!(got.collect::<Vec<_>>(), want, "{checkpoint}");
     }
-    Ok(())
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn fast_and_slow_differ_only_in_a_second_end_of_text() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
-    let (fast, slow) = (open(fixtures.join("tokenizers/t5-2k"))?, open(fixtures.join("t5-ce"))?);
+    let (fast, slow) = (open(shared("tokenizers/t5-2k"))?, open(shared("t5-ce"))?);
     assert_eq!((fast.encode("</s>", true)?, slow.encode("</s>", true)?), (vec![1, 1], vec![1]));
     Ok(())
 }
 
 #[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn pieces_read_as_the_text_that_they_add() -> anyhow::Result<()> {
-    let Some(fixtures) = fixtures() else { return Ok(()) };
     for (name, token, want) in [
         ("t5-2k", "▁12", Some(" 12")),
         ("t5-2k", "</s>", None),
@@ -328,7 +333,7 @@ fn pieces_read_as_the_text_that_they_add() -> anyhow::Result<()> {
         ("qwen-bbpe", "Ġ", Some(" ")),
         ("qwen-bbpe", "Ċ", Some("\n")),
     ] {
-        let tokenizer = open(fixtures.join("tokenizers").join(name))?;
+        let tokenizer = open(shared("tokenizers").join(name))?;
         let id = tokenizer.token_id(token).with_context(|| format!("{name} has no {token}"))?;
         assert_eq!(tokenizer.piece_text(id).as_deref(), want, "{name}: {token}");
     }
