@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 
 use crate::cli::args::{Cli, Command, DataArgs, ReportArgs};
 use crate::compare;
-use crate::console::{Console, ExitStatus, UsageError};
+use crate::console::{Console, ExitStatus, OutputError, UsageError};
 use crate::data::{DataError, Item, fetch, place};
 use crate::report;
 use crate::run::session;
@@ -19,7 +19,7 @@ use crate::tasks::{self, Origin, TASKS};
 /// Failed items and missed gates are no errors but exit statuses.
 pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     match &cli.command {
-        Command::List => list(console.out).context("could not write to the console"),
+        Command::List => Ok(list(console.out).map_err(OutputError)?),
         Command::Data(args) => data(args, console),
         Command::Task(task) => session::run(&tasks::suites(task)?, task.common(), console),
         Command::Compare(args) => compare::run(args, console),
@@ -36,7 +36,7 @@ fn list(out: &mut dyn Write) -> io::Result<ExitStatus> {
 
 fn write_reports(args: &ReportArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     for file in report::write(&args.folder)? {
-        writeln!(console.out, "{}", file.display()).context("could not write to the console")?;
+        writeln!(console.out, "{}", file.display()).map_err(OutputError)?;
     }
     Ok(ExitStatus::Success)
 }
@@ -60,10 +60,9 @@ fn data(args: &DataArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus
                 let sha256 = fetch::sha256(&file)?;
                 let (count, file) = (items.len(), file.display());
                 writeln!(console.out, "{file} sha256 {sha256} ({count} items from seed {})", args.seed)
-                    .context("could not write to the console")?;
+                    .map_err(OutputError)?;
             }
-            writeln!(console.out, "use them with --data {}", folder.display())
-                .context("could not write to the console")?;
+            writeln!(console.out, "use them with --data {}", folder.display()).map_err(OutputError)?;
         }
     }
     Ok(ExitStatus::Success)

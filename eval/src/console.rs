@@ -1,6 +1,7 @@
 //! Output streams of a command and its exit status.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::path::PathBuf;
 
 /// Results go to `out`, progress and complaints to `err`.
 pub struct Console<'a> {
@@ -25,6 +26,27 @@ impl ExitStatus {
             Self::ItemsFailed => 4,
         }
     }
+}
+
+/// Standard output or standard error does not take any more.
+#[derive(Debug, thiserror::Error)]
+#[error("could not write to the console")]
+pub struct OutputError(#[from] pub io::Error);
+
+impl OutputError {
+    /// Whether the reader has gone, such as `head` after its first lines.
+    pub fn is_closed(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
+}
+
+/// A person pressed Ctrl-C; the exit code is 130.
+#[derive(Debug, thiserror::Error)]
+pub enum Interrupted {
+    #[error("interrupted; the answers so far are in {}: go on with the same command and --resume", .folder.display())]
+    Kept { folder: PathBuf },
+    #[error("interrupted; without --out no answers are kept")]
+    Lost,
 }
 
 /// Flags that clap accepts but that contradict each other or the data; the exit code is 2.

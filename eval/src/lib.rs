@@ -10,6 +10,7 @@ pub mod compare;
 pub mod console;
 pub mod data;
 pub mod format;
+pub mod json;
 pub mod metrics;
 pub mod report;
 pub mod run;

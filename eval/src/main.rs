@@ -6,7 +6,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use ntl_eval::app;
 use ntl_eval::cli::args::Cli;
-use ntl_eval::console::{Console, UsageError};
+use ntl_eval::console::{Console, Interrupted, OutputError, UsageError};
+
+/// Of a program that Ctrl-C ends, and of one that writes into a closed pipe: 128 and the signal's number.
+const INTERRUPTED: u8 = 130;
+const OUTPUT_CLOSED: u8 = 141;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -16,7 +20,15 @@ fn main() -> ExitCode {
     match result {
         Ok(status) => ExitCode::from(status.code()),
         Err(error) => {
-            let code = if error.is::<UsageError>() { 2 } else { 1 };
+            let output = error.chain().find_map(|cause| cause.downcast_ref::<OutputError>());
+            if output.is_some_and(OutputError::is_closed) {
+                return ExitCode::from(OUTPUT_CLOSED);
+            }
+            let code = match () {
+                () if error.is::<UsageError>() => 2,
+                () if error.is::<Interrupted>() => INTERRUPTED,
+                () => 1,
+            };
             // Nothing is left to tell a person when standard error is closed as well.
             let _ = writeln!(err, "error: {:#}", error);
             ExitCode::from(code)

@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -205,4 +206,125 @@ fn a_cache_answers_for_the_same_model_and_request_only() {
     assert_eq!((first, asked(&["--model", "tiny"])), (6, (0, report)));
     assert_eq!(asked(&["--model", "large"]).0, 6);
     assert_eq!(asked(&["--model", "tiny", "--max-tokens", "5"]).0, 6);
+}
+
+#[test]
+fn two_runs_in_one_folder_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let (mock, stalled, _) = stalling();
+    let mut child = command(&args(&mock, &data, &out, &[])).spawn().unwrap();
+    (0..3).for_each(|_| stalled.recv().unwrap());
+    let before = files(&out);
+    for more in [&[][..], &["--resume"], &["--overwrite"]] {
+        let second = ntl_eval(&args(&mock, &data, &out, more));
+        assert_eq!(second.status.code(), Some(1));
+        assert!(err(&second).contains("another run is writing "), "{more:?}: {}", err(&second));
+    }
+    assert!(files(&out) == before, "a refused run changed files");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // A killed run holds no lock.
+    let resumed = ntl_eval(&args(&mock, &data, &out, &["--limit", "2", "--resume"]));
+    assert!(err(&resumed).contains("limit was null, is 2"), "{}", err(&resumed));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_says_how_to_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let (mock, stalled, _) = stalling();
+    let mut command = command(&args(&mock, &data, &out, &[]));
+    let child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    (0..3).for_each(|_| stalled.recv().unwrap());
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", err(&output));
+    let message = format!(
+        "error: interrupted; the answers so far are in {}: go on with the same command and --resume\n",
+        out.display()
+    );
+    assert_eq!(err(&output), message);
+}
+
+/// Files may grow to `blocks` of 512 bytes, as if the disk were full then.
+#[cfg(unix)]
+fn with_little_room(blocks: usize, args: &[&str]) -> Output {
+    let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
+    let program = ["-c", &script, "sh", env!("CARGO_BIN_EXE_ntl-eval")];
+    Command::new("sh").args(program).args(args).output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_loses_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    // Room for the journal of four answers, and not for the report.
+    let four = ["--limit", "4"];
+    let full = with_little_room(4, &args(&mock, &data, &out, &four));
+    assert_eq!(full.status.code(), Some(1), "{}", err(&full));
+    assert!(err(&full).contains("could not write ") && err(&full).contains(".tmp: "), "{}", err(&full));
+    let names: Vec<String> = files(&out).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["journal.jsonl"]);
+    let before = mock.bodies().len();
+    let resumed = ntl_eval(&args(&mock, &data, &out, &[&four[..], &["--resume"]].concat()));
+    assert_eq!((resumed.status.code(), mock.bodies().len() - before), (Some(0), 0), "{}", err(&resumed));
+    // No room for the journal either: the run ends, and what fitted is kept.
+    let other = folder.path().join("other");
+    let full = with_little_room(4, &args(&mock, &data, &other, &[]));
+    assert_eq!(full.status.code(), Some(1), "{}", err(&full));
+    assert!(
+        err(&full).contains("could not use ") && err(&full).contains("journal.jsonl: "),
+        "{}",
+        err(&full)
+    );
+    let before = mock.bodies().len();
+    let resumed = ntl_eval(&args(&mock, &data, &other, &["--resume"]));
+    assert_eq!(resumed.status.code(), Some(0), "{}", err(&resumed));
+    assert!((1..ITEMS).contains(&(mock.bodies().len() - before)));
+}
+
+#[test]
+fn a_report_that_cannot_be_read_is_no_finished_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let run = |more: &[&str]| ntl_eval(&args(&mock, &data, &out, &[&["--limit", "4"], more].concat()));
+    assert_eq!(run(&[]).status.code(), Some(0));
+    fs::write(out.join("report.json"), "").unwrap();
+    let again = run(&[]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(err(&again).contains("did not end: go on with --resume"), "{}", err(&again));
+    let before = mock.bodies().len();
+    assert_eq!((run(&["--resume"]).status.code(), mock.bodies().len() - before), (Some(0), 0));
+    fs::write(out.join("report.json"), "{").unwrap();
+    fs::remove_file(out.join("journal.jsonl")).unwrap();
+    let again = run(&["--resume"]);
+    assert!(err(&again).contains("holds a report.json that cannot be read"), "{}", err(&again));
+    assert!(!out.join("journal.jsonl").exists());
+}
+
+#[test]
+fn a_changed_byte_in_the_journal_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let run = |more: &[&str]| ntl_eval(&args(&mock, &data, &out, &[&["--limit", "4"], more].concat()));
+    assert_eq!(run(&[]).status.code(), Some(0));
+    let journal = out.join("journal.jsonl");
+    let text = fs::read_to_string(&journal).unwrap();
+    let at = text.lines().position(|line| line.contains("\"text\":\"2\"")).unwrap();
+    fs::write(&journal, text.replace("\"text\":\"2\"", "\"text\":\"3\"")).unwrap();
+    let resumed = run(&["--resume"]);
+    assert_eq!(resumed.status.code(), Some(1));
+    let message = format!("{} line {} is damaged: remove this line", journal.display(), at + 1);
+    assert!(err(&resumed).contains(&message), "{}", err(&resumed));
+    let kept = text.lines().enumerate().filter(|(index, _)| *index != at).map(|(_, line)| line);
+    fs::write(&journal, kept.collect::<Vec<_>>().join("\n") + "\n").unwrap();
+    let before = mock.bodies().len();
+    assert_eq!((run(&["--resume"]).status.code(), mock.bodies().len() - before), (Some(0), 1));
 }

@@ -269,7 +269,8 @@ fn prompts_are_cut_in_other_modes_when_asked_for() {
     let flags = ["--prompt-tokens", "4", "--split", "interpolate", "--concurrency", "1"];
     let report = run(&mock, "arithmetic", &file, &flags);
     let sent: Vec<Value> = mock.bodies().iter().map(|body| body["prompt"].clone()).collect();
-    assert_eq!(sent, [json!([97, 98, 99, 1]), json!("abc")]);
+    // The end of a prompt holds the question: its beginning is left out.
+    assert_eq!(sent, [json!([100, 101, 102, 1]), json!("abc")]);
     assert_eq!(report["settings"]["prompt_tokens"], 4);
 }
 
@@ -372,7 +373,7 @@ fn missing_data_say_what_to_put_where() {
     let mock = Mock::start(&["tiny"], solve);
     let folder = tempfile::tempdir().unwrap();
     let output = common::command(&["rjokes", "--endpoint", &mock.url])
-        .env("NTL_EVAL_CACHE", folder.path())
+        .env("NTL_EVAL_DATA_CACHE", folder.path())
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -382,4 +383,30 @@ fn missing_data_say_what_to_put_where() {
         "{message}"
     );
     assert!(message.contains(folder.path().join("rjokes").to_str().unwrap()), "{message}");
+}
+
+#[test]
+fn a_limit_takes_a_seeded_sample_of_each_module() {
+    let folder = tempfile::tempdir().unwrap();
+    for module in ["arithmetic__mul", "numbers__gcd"] {
+        let lines: String = (0..200).map(|index| format!("{module} {index}\n{index}\n")).collect();
+        fs::write(folder.path().join(format!("{module}.txt")), lines).unwrap();
+    }
+    let mock = Mock::start(&["tiny"], |_, _| text("0"));
+    let asked = |seed: &str| -> Vec<String> {
+        let before = mock.bodies().len();
+        let flags = ["--limit", "20", "--seed", seed, "--concurrency", "1"];
+        run(&mock, "mathematics", folder.path(), &flags);
+        let bodies = mock.bodies().split_off(before);
+        bodies.iter().map(|body| body["prompt"].as_str().unwrap().to_owned()).collect()
+    };
+    let first = asked("1");
+    for module in ["arithmetic__mul ", "numbers__gcd "] {
+        let places: Vec<u32> =
+            first.iter().filter_map(|prompt| prompt.strip_prefix(module)?.parse().ok()).collect();
+        assert_eq!(places.len(), 20, "{module}");
+        assert!(places.is_sorted() && places[19] > 100, "{places:?}");
+    }
+    assert_eq!(asked("1"), first);
+    assert_ne!(asked("2"), first);
 }

@@ -41,7 +41,8 @@ pub enum Command {
 pub struct DataArgs {
     /// Name of the task.
     pub task: String,
-    /// Target folder. Default: the cache, `$NTL_EVAL_CACHE` or `~/.cache/ntl-eval`, in a folder named after the task.
+    /// Target folder. Default: a folder named after the task in the cache of data, `$NTL_EVAL_DATA_CACHE` or
+    /// `~/.cache/ntl-eval`.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Download the files from this URL, under their names, instead of the official place.

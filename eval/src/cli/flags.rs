@@ -3,6 +3,8 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
+
 use super::base_url::BaseUrl;
 use super::bound::Bound;
 
@@ -39,18 +41,18 @@ pub enum Api {
 /// Flags that every task takes.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
-    /// File or folder of the data. Default: the cache that `ntl-eval data` fills; `arithmetic` and `multiplication` generate
-    /// their items.
+    /// File or folder of the data. Default: the cache that `ntl-eval data` fills, `$NTL_EVAL_DATA_CACHE` or
+    /// `~/.cache/ntl-eval`; `arithmetic` and `multiplication` generate their items.
     #[arg(long, value_name = "PATH", env = "NTL_EVAL_DATA")]
     pub data: Option<PathBuf>,
     /// How the model answers.
     #[arg(long, value_enum, env = "NTL_EVAL_MODE", default_value = "text")]
     pub mode: Mode,
     /// Also request the likelihood of the true answers from `/v1/score`: token accuracy, perplexity, losses.
-    #[arg(long, env = "NTL_EVAL_SCORE")]
+    #[arg(long, env = "NTL_EVAL_SCORE", value_parser = BoolishValueParser::new())]
     pub score: bool,
     /// Evaluate N items only: the first ones; of `multiplication` a random sample by `--seed`, with all pairs of lengths in
-    /// proportion; of `mathematics` the first of each module.
+    /// proportion; of `mathematics` a random sample of N items of each module.
     #[arg(long, value_name = "N", env = "NTL_EVAL_LIMIT")]
     pub limit: Option<NonZeroUsize>,
     /// Seed of generated items and of the bootstrap.
@@ -59,8 +61,9 @@ pub struct Common {
     /// Most tokens of a generated text. Paper mode ignores it. Default: 256 for gsm8k, 64 for multirc, 8 for rjokes, else 32.
     #[arg(long, value_name = "N", env = "NTL_EVAL_MAX_TOKENS")]
     pub max_tokens: Option<NonZeroU64>,
-    /// Truncate longer prompts to N tokens, the end of sequence included. The server's `/tokenize` counts them. Default: no
-    /// limit; paper mode always truncates to 512.
+    /// Truncate longer prompts to N tokens, the end of sequence included. The beginning of the prompt is left out, since the
+    /// question is at its end. The server's `/tokenize` counts the tokens. Default: no limit; paper mode always truncates to
+    /// 512, and leaves out the end as the paper does.
     #[arg(long, value_name = "N", env = "NTL_EVAL_PROMPT_TOKENS")]
     pub prompt_tokens: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -110,7 +113,8 @@ pub struct OutputFlags {
     /// Replace the run in `--out`, finished or not. Without this flag such a folder is refused.
     #[arg(long, requires = "out", conflicts_with = "resume")]
     pub overwrite: bool,
-    /// Folder of answers that all runs share: the same request goes to the same model only once.
+    /// Folder of answers that all runs share: the same request goes to the same model only once. (Downloaded data are
+    /// elsewhere: see `--data`.)
     #[arg(long, value_name = "DIR", env = "NTL_EVAL_ANSWERS")]
     pub cache: Option<PathBuf>,
     /// Print each split's report as one line of JSON instead of tables.

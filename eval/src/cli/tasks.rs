@@ -35,7 +35,9 @@ Exit codes:
   1  failed: no report
   2  bad usage
   3  done, but a gate was missed
-  4  done, but some items failed";
+  4  done, but some items failed
+130  interrupted by Ctrl-C
+141  the output was closed";
 
 impl Task {
     pub fn common(&self) -> &Common {

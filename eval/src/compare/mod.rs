@@ -11,11 +11,11 @@ pub mod render;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::Serialize;
 
 use crate::cli::compare::CompareArgs;
-use crate::console::{Console, ExitStatus, UsageError};
+use crate::console::{Console, ExitStatus, OutputError, UsageError};
 use crate::metrics::registry::{Better, better};
 use crate::report::markdown;
 use crate::stats::Interval;
@@ -125,7 +125,7 @@ pub fn run(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<Exit
     let bootstrap = Bootstrap { resamples: args.resamples, seed: args.seed };
     for [a, b] in runs {
         let comparison = compare(&Run::load(&a)?, &Run::load(&b)?, bootstrap, args.items)?;
-        write(&comparison, args, console.out).context("could not write to the console")?;
+        write(&comparison, args, console.out).map_err(OutputError)?;
     }
     Ok(ending)
 }

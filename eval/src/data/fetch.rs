@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use reqwest::header::RANGE;
 use reqwest::{Client, StatusCode};
@@ -11,9 +12,16 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 use super::unpack;
+use crate::console::OutputError;
 
 /// Attempts for one file; each resumes the one before.
 const TRIES: usize = 5;
+
+/// Largest file that is downloaded. The largest archive of the tasks takes 2.3 GB.
+const FILE_BYTES_MAX: u64 = 8 << 30;
+
+/// How long a server may take to connect, and to send more.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
@@ -43,10 +51,11 @@ pub async fn fetch(
 ) -> Result<(), DataError> {
     let writing = |source| DataError::Write { file: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(writing)?;
-    let client = Client::builder().build().map_err(|error| DataError::Download {
+    let client = Client::builder().connect_timeout(SILENCE_MAX).read_timeout(SILENCE_MAX).build();
+    let client = client.map_err(|error| DataError::Download {
         file: folder.to_owned(),
         url: sources.first().map_or("", |source| source.url).to_owned(),
-        problem: error.to_string(),
+        problem: cause(error),
     })?;
     for source in sources {
         let file = folder.join(source.name());
@@ -55,14 +64,14 @@ pub async fn fetch(
             |base| format!("{}/{}", base.trim_end_matches('/'), source.name()),
         );
         if !file.exists() {
-            writeln!(out, "downloading {url}").map_err(writing)?;
+            writeln!(out, "downloading {url}").map_err(OutputError)?;
             download(&client, &url, &file).await?;
         }
         let found = sha256(&file)?;
         let known = check(source, &file, &found)?;
-        writeln!(out, "{} sha256 {found} ({known})", file.display()).map_err(writing)?;
+        writeln!(out, "{} sha256 {found} ({known})", file.display()).map_err(OutputError)?;
         for member in unpack::members(&file, source.members, folder)? {
-            writeln!(out, "unpacked {}", member.display()).map_err(writing)?;
+            writeln!(out, "unpacked {}", member.display()).map_err(OutputError)?;
         }
     }
     Ok(())
@@ -118,7 +127,7 @@ async fn transfer(client: &Client, url: &str, file: &Path, part: &Path) -> Resul
     if have > 0 {
         request = request.header(RANGE, format!("bytes={have}-"));
     }
-    let mut response = request.send().await.map_err(|error| Broken::Transient(chain(&error)))?;
+    let mut response = request.send().await.map_err(|error| Broken::Transient(cause(error)))?;
     let mut written = match response.status() {
         StatusCode::PARTIAL_CONTENT => OpenOptions::new().append(true).open(part).map_err(writing)?,
         StatusCode::OK => File::create(part).map_err(writing)?,
@@ -131,18 +140,27 @@ async fn transfer(client: &Client, url: &str, file: &Path, part: &Path) -> Resul
             return Err(Broken::Permanent(DataError::Download { file, url, problem }));
         }
     };
+    let mut room = FILE_BYTES_MAX;
     loop {
         match response.chunk().await {
-            Ok(Some(bytes)) => written.write_all(&bytes).map_err(writing)?,
+            Ok(Some(bytes)) if bytes.len() as u64 > room => {
+                let problem = format!("it is larger than {} GiB", FILE_BYTES_MAX >> 30);
+                let (file, url) = (file.to_owned(), url.to_owned());
+                return Err(Broken::Permanent(DataError::Download { file, url, problem }));
+            }
+            Ok(Some(bytes)) => {
+                room -= bytes.len() as u64;
+                written.write_all(&bytes).map_err(writing)?;
+            }
             Ok(None) => return written.sync_all().map_err(writing),
-            Err(error) => return Err(Broken::Transient(chain(&error))),
+            Err(error) => return Err(Broken::Transient(cause(error))),
         }
     }
 }
 
-fn chain(error: &reqwest::Error) -> String {
-    use std::error::Error;
-    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+/// All causes, on one line. The URL is named beside them.
+fn cause(error: reqwest::Error) -> String {
+    format!("{:#}", anyhow::Error::from(error.without_url()))
 }
 
 /// In hexadecimal.

@@ -13,6 +13,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::console::OutputError;
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Item {
     /// As the data set has it.
@@ -39,6 +41,12 @@ impl Item {
 pub enum DataError {
     #[error("could not read {}", .file.display())]
     Read { file: PathBuf, source: io::Error },
+    #[error("{} is a folder; name a file in it", .file.display())]
+    IsFolder { file: PathBuf },
+    #[error("{} is larger than {} MiB{}", .file.display(), .bytes_max >> 20, if *.packed { " when it is unpacked" } else { "" })]
+    TooLarge { file: PathBuf, bytes_max: u64, packed: bool },
+    #[error("{} is a pointer of Git LFS, not the file itself: fetch it with `git lfs pull`", .file.display())]
+    LfsPointer { file: PathBuf },
     #[error("{} holds no questions", .file.display())]
     Empty { file: PathBuf },
     /// `lines` leaves out blank lines at the end.
@@ -48,11 +56,13 @@ pub enum DataError {
     Line { file: PathBuf, line: usize, problem: String },
     #[error("there is no data for {task} in {}: {advice}", .folder.display())]
     Missing { task: &'static str, folder: PathBuf, advice: String },
-    #[error("could not download {url}: {problem}; without a network, put the file there by hand: {}", .file.display())]
+    #[error("could not download {url}: {problem}; you can also put the file there by hand: {}", .file.display())]
     Download { file: PathBuf, url: String, problem: String },
     /// `expected` is the published checksum, or the one that the first download recorded.
     #[error("{} has sha256 {found}, expected {expected}; it was deleted", .file.display())]
     Checksum { file: PathBuf, found: String, expected: String },
     #[error("could not write {}", .file.display())]
     Write { file: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Output(#[from] OutputError),
 }

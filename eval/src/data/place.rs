@@ -5,10 +5,14 @@ use std::path::{Path, PathBuf};
 
 use super::DataError;
 
-/// The cache folder of a task: `$NTL_EVAL_CACHE`, `$XDG_CACHE_HOME/ntl-eval` or `~/.cache/ntl-eval`, and the task's name.
+/// Names the folder of downloaded data.
+const DATA_CACHE: &str = "NTL_EVAL_DATA_CACHE";
+
+/// The cache folder of a task: `$NTL_EVAL_DATA_CACHE`, `$XDG_CACHE_HOME/ntl-eval` or `~/.cache/ntl-eval`, and the task's
+/// name.
 pub fn folder(task: &str) -> PathBuf {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let root = set("NTL_EVAL_CACHE")
+    let root = set(DATA_CACHE)
         .or_else(|| Some(set("XDG_CACHE_HOME")?.join("ntl-eval")))
         .or_else(|| Some(set("HOME")?.join(".cache/ntl-eval")))
         .unwrap_or_else(|| PathBuf::from(".ntl-eval"));

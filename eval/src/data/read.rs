@@ -3,7 +3,7 @@
 //! In: a file. Out: its items, in order; or an error that names the file and the line.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::{DataError, Item};
 use crate::format::shortened;
+use crate::json;
 
 /// What answers of a data set are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,17 +61,54 @@ fn item(file: &Path, line: usize, question: &str, answer: &str, truth: Truth) ->
     Ok(Item { question: question.to_owned(), answer: answer.to_owned(), truth, ..Item::default() })
 }
 
+/// Largest text that is read. The largest test set of the tasks takes 20 MB.
+const TEXT_BYTES_MAX: u64 = 256 << 20;
+
+/// The first line of the small text that Git leaves in place of a large file.
+const LFS_POINTER: &str = "version https://git-lfs.github.com/spec/";
+
 /// The text of a file, unpacked.
 pub fn text(file: &Path) -> Result<String, DataError> {
-    let read = || {
+    text_within(file, TEXT_BYTES_MAX)
+}
+
+fn text_within(file: &Path, bytes_max: u64) -> Result<String, DataError> {
+    let own = || file.to_owned();
+    if file.is_dir() {
+        return Err(DataError::IsFolder { file: own() });
+    }
+    let packed = file.extension().is_some_and(|extension| extension == "gz");
+    let read = || -> io::Result<Vec<u8>> {
         let opened = File::open(file)?;
-        if file.extension().is_some_and(|extension| extension == "gz") {
-            io::read_to_string(MultiGzDecoder::new(opened))
+        let mut bytes = Vec::new();
+        // One byte more tells a text that is too large from one that just fits.
+        if packed && !starts_as_pointer(file)? {
+            MultiGzDecoder::new(opened).take(bytes_max + 1).read_to_end(&mut bytes)?;
         } else {
-            io::read_to_string(opened)
+            opened.take(bytes_max + 1).read_to_end(&mut bytes)?;
         }
+        Ok(bytes)
     };
-    read().map_err(|source| DataError::Read { file: file.to_owned(), source })
+    let failed = |source| DataError::Read { file: own(), source };
+    let bytes = read().map_err(failed)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(DataError::TooLarge { file: own(), bytes_max, packed });
+    }
+    if bytes.starts_with(LFS_POINTER.as_bytes()) {
+        return Err(DataError::LfsPointer { file: own() });
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let before = error.as_bytes()[..error.utf8_error().valid_up_to()].iter();
+        let line = before.filter(|byte| **byte == b'\n').count() + 1;
+        DataError::Line { file: own(), line, problem: "it is not UTF-8 text".to_owned() }
+    })
+}
+
+/// Whether a file that should be packed is a pointer of Git LFS.
+fn starts_as_pointer(file: &Path) -> io::Result<bool> {
+    let mut start = Vec::new();
+    File::open(file)?.take(LFS_POINTER.len() as u64).read_to_end(&mut start)?;
+    Ok(start == LFS_POINTER.as_bytes())
 }
 
 fn non_empty(file: &Path, items: Vec<Item>) -> Result<Vec<Item>, DataError> {
@@ -101,7 +139,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 fn parse<'a, T: Deserialize<'a>>(file: &Path, line: usize, text: &'a str) -> Result<T, DataError> {
     serde_json::from_str(text).map_err(|error| {
-        let problem = error.to_string();
+        let problem = json::problem(&error);
         DataError::Line { file: file.to_owned(), line, problem }
     })
 }

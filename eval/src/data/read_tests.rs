@@ -112,3 +112,43 @@ fn errors_name_the_file_and_the_line() {
     let error = numbers(Path::new("/nowhere/pairs.txt")).unwrap_err();
     assert_eq!(error.to_string(), "could not read /nowhere/pairs.txt");
 }
+
+#[test]
+fn a_file_is_read_up_to_a_limit_packed_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plain, packed) = (folder.path().join("plain"), folder.path().join("packed.gz"));
+    fs::write(&plain, [b'x'; 100]).unwrap();
+    let mut encoder = GzEncoder::new(fs::File::create(&packed).unwrap(), Compression::best());
+    encoder.write_all(&[b'x'; 100]).unwrap();
+    encoder.finish().unwrap();
+    for file in [&plain, &packed] {
+        assert_eq!(text_within(file, 100).unwrap().len(), 100);
+        assert!(matches!(text_within(file, 99), Err(DataError::TooLarge { bytes_max: 99, .. })), "{file:?}");
+    }
+    // Twenty megabytes of zeros in a few kilobytes.
+    let mut encoder = GzEncoder::new(fs::File::create(&packed).unwrap(), Compression::fast());
+    encoder.write_all(&vec![0; 20 << 20]).unwrap();
+    encoder.finish().unwrap();
+    let message = text_within(&packed, 1 << 20).unwrap_err().to_string();
+    assert!(message.ends_with("packed.gz is larger than 1 MiB when it is unpacked"), "{message}");
+}
+
+#[test]
+fn what_is_no_data_file_is_named_for_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let message = questions(folder.path(), Truth::Text).unwrap_err().to_string();
+    assert!(message.ends_with("is a folder; name a file in it"), "{message}");
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n";
+    for name in ["test.jsonl", "test.tsv.gz"] {
+        let message = read(name, pointer, scores).unwrap_err();
+        assert!(
+            message.ends_with("is a pointer of Git LFS, not the file itself: fetch it with `git lfs pull`")
+        );
+    }
+    let message = read("pairs.txt", b"1 + 1\n2\n\xff\n3\n", numbers).unwrap_err();
+    assert_eq!(message, "/pairs.txt line 3: it is not UTF-8 text");
+    let message = read("test.jsonl", b"[\"a\", \"b\"]x\n", |file| questions(file, Truth::Text)).unwrap_err();
+    assert_eq!(message, "/test.jsonl line 1: it is not JSON (line 1, column 11)");
+    let message = read("test.jsonl", b"7\n", |file| questions(file, Truth::Text)).unwrap_err();
+    assert_eq!(message, "/test.jsonl line 1: found the number `7`, expected an object");
+}

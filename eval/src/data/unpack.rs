@@ -11,6 +11,9 @@ use flate2::read::GzDecoder;
 
 use super::DataError;
 
+/// Largest member that is unpacked; no reader takes a larger one.
+const MEMBER_BYTES_MAX: u64 = 256 << 20;
+
 /// Overwrites files that are there.
 pub(super) fn members(archive: &Path, wanted: &[&str], folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     if wanted.is_empty() {
@@ -64,7 +67,12 @@ fn write(from: &mut impl Read, file: &Path) -> io::Result<PathBuf> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
-    io::copy(from, &mut File::create(file)?)?;
+    let copied = io::copy(&mut from.take(MEMBER_BYTES_MAX + 1), &mut File::create(file)?)?;
+    if copied > MEMBER_BYTES_MAX {
+        fs::remove_file(file)?;
+        let message = format!("{} in it is larger than {} MiB", file.display(), MEMBER_BYTES_MAX >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
     Ok(file.to_owned())
 }
 

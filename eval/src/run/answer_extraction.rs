@@ -66,7 +66,7 @@ fn normalise(text: &str) -> String {
 }
 
 #[expect(clippy::expect_used, reason = "patterns are constants that tests run")]
-pub(super) fn regex(pattern: &str) -> Regex {
+pub(crate) fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the pattern is valid")
 }
 

@@ -54,7 +54,8 @@ impl<'a> Evaluator<'a, '_> {
             (labels, overrides) = self.prepare_paper().await?;
         } else if let Some(tokens_max) = self.prompt_tokens_max {
             let special = self.special_tokens().await?;
-            overrides = self.truncate_prompts(tokens_max, &special).await?;
+            overrides =
+                self.truncate_prompts(tokens_max, |ids| special.truncate_start(ids, tokens_max)).await?;
         }
         let phase = Phase { title: "", id: "answer", route: self.template.route() };
         let bodies = items.iter().zip(&overrides);
@@ -90,7 +91,8 @@ impl<'a> Evaluator<'a, '_> {
         let without_end = |ids: &'_ Vec<u32>| ids[..ids.len().saturating_sub(special.after.len())].to_vec();
         let bodies = ids.iter().map(|ids| self.template.detokenize(&without_end(ids))).enumerate();
         let texts = self.phase(phase, bodies.collect(), Ok::<DetokenizeResponse, _>).await?;
-        let mut overrides = self.truncate_prompts(paper::TOKENS_MAX, &special).await?;
+        let truncate = |ids| special.truncate(ids, paper::TOKENS_MAX);
+        let mut overrides = self.truncate_prompts(paper::TOKENS_MAX, truncate).await?;
         for (overrides, max_tokens) in
             overrides.iter_mut().zip(paper::max_tokens(&ids, !special.after.is_empty()))
         {
@@ -118,7 +120,7 @@ impl<'a> Evaluator<'a, '_> {
     async fn truncate_prompts(
         &mut self,
         tokens_max: usize,
-        special: &SpecialTokens,
+        truncate: impl Fn(Vec<u32>) -> Vec<u32>,
     ) -> Result<Vec<Overrides>, RunError> {
         let items = self.items;
         // Tokenizers hardly ever make two tokens of one byte; shorter texts need not be counted.
@@ -131,7 +133,7 @@ impl<'a> Evaluator<'a, '_> {
         for (index, tokens) in long.into_iter().zip(tokens) {
             let ids = tokens.unwrap_or_default().tokens;
             if ids.len() > tokens_max {
-                overrides[index].prompt_ids = Some(special.truncate(ids, tokens_max));
+                overrides[index].prompt_ids = Some(truncate(ids));
             }
         }
         Ok(overrides)

@@ -1,11 +1,18 @@
 //! Progress of a phase: a bar on a terminal, elsewhere a line for every tenth, or nothing.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
-const TEMPLATE: &str = "{prefix} [{bar:30}] {pos}/{len} {per_sec}, {eta} left{msg}";
+use crate::format::shortened;
+
+/// The bar takes the room that the rest of the line leaves.
+const TEMPLATE: &str = "{prefix} [{wide_bar}] {pos}/{len} {rate}, {eta} left{msg}";
+
+/// Leaves room for the figures on a terminal of 80 columns.
+const NAME_CHARS_MAX: usize = 30;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
@@ -32,9 +39,13 @@ impl Progress {
         bar.set_length(total as u64);
         // The template is a constant; with a broken one the bar would look different and nothing else.
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
-            bar.set_style(style);
+            let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
+                // The bar is drawn without the rate rather than not at all.
+                let _ = write!(out, "{:.1}/s", state.per_sec());
+            };
+            bar.set_style(style.with_key("rate", rate));
         }
-        bar.set_prefix(name.to_owned());
+        bar.set_prefix(shortened(name, NAME_CHARS_MAX));
         bar.enable_steady_tick(Duration::from_millis(500));
         Self { style, bar, name: name.to_owned(), failed: 0, skipped: 0, clock: Instant::now() }
     }
@@ -78,6 +89,10 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use indicatif::{ProgressDrawTarget, TermLike};
+
     use super::*;
 
     /// What is shown, up to the pace.
@@ -106,6 +121,58 @@ mod tests {
     #[test]
     fn what_was_done_before_is_not_shown_as_work() {
         assert_eq!(shown(Style::Lines, 50, 30)[0], "arithmetic: 35/50");
+    }
+
+    /// A terminal that keeps the lines that are written to it.
+    #[derive(Debug, Clone, Default)]
+    struct Terminal(Arc<Mutex<Vec<String>>>);
+
+    const WIDTH: u16 = 80;
+
+    impl TermLike for Terminal {
+        fn width(&self) -> u16 {
+            WIDTH
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push(text.to_owned());
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_bar_fits_a_terminal_of_80_columns() {
+        let terminal = Terminal::default();
+        let mut progress = Progress::new(Style::Bar, "multiplication extrapolate scoring", 43_246);
+        progress.bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
+        for index in 0..43_000 {
+            progress.step(index < 1_234, &mut Vec::new()).unwrap();
+        }
+        progress.bar.abandon();
+        let lines = terminal.0.lock().unwrap().clone();
+        let shown = lines.iter().rfind(|line| line.contains("43000/43246")).unwrap();
+        assert!(shown.contains("1234 failed") && shown.contains("/s, "), "{shown:?}");
+        assert!(lines.iter().all(|line| line.chars().count() <= usize::from(WIDTH)), "{lines:?}");
     }
 
     #[test]

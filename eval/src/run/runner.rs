@@ -3,7 +3,7 @@
 //! A request that fails has a reason in place of an answer; only an error that every request would meet ends the run. When
 //! as many requests in a row as are in flight find the server unreachable, the rest fails without being sent.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::num::NonZeroUsize;
 
 use futures::{StreamExt, stream};
@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
+use crate::console::OutputError;
 use crate::run::client::{Client, ClientError, Route};
 use crate::run::progress::Progress;
 use crate::store::journal::{Journal, JournalError, key};
@@ -48,8 +49,8 @@ pub enum RunError {
     Journal(#[from] JournalError),
     #[error("the first {count} requests failed in the same way, so that the run stopped: {reason}")]
     SameFailures { count: usize, reason: String },
-    #[error("could not write progress")]
-    Output(#[source] io::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
 }
 
 impl Runner<'_> {
@@ -109,7 +110,7 @@ impl Runner<'_> {
                     Err(one_line(error))
                 }
             };
-            progress.step(answer.is_err(), err).map_err(RunError::Output)?;
+            progress.step(answer.is_err(), err).map_err(OutputError)?;
             answers[index] = Some(answer);
             if unreachable >= self.concurrency.get() {
                 break;
@@ -175,6 +176,7 @@ fn one_line(error: ClientError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::net::TcpListener;
     use std::time::Duration;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 use crate::cli::flags::{Api, Common, Mode};
-use crate::console::{Console, ExitStatus, UsageError};
+use crate::console::{Console, ExitStatus, Interrupted, OutputError, UsageError};
 use crate::metrics::distribution::Calibration;
 use crate::metrics::registry::{Estimate, METRICS};
 use crate::metrics::{EXACT_TOLERANCE, Metrics, RESAMPLES, constant_baselines};
@@ -28,9 +28,9 @@ use crate::run::request::RequestTemplate;
 use crate::run::runner::Runner;
 use crate::run::samples::samples;
 use crate::run::score::{self, Record, rows};
-use crate::store::journal::{Journal, JournalError, key};
+use crate::store::journal::{Journal, JournalError, JournalFile, key};
 use crate::store::report::{Counts, Module, Report};
-use crate::store::saved::{self, REPORT};
+use crate::store::saved::{self, REPORT, read_report};
 use crate::tasks::Suite;
 
 const UNPARSED_RULE: &str = "an answer without a number is wrong in accuracy, counts in unparsed, and is left out of all \
@@ -66,44 +66,58 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
     let mut session = Session { client, model, common, cache, deadline };
     let mut status = ExitStatus::Success;
     for planned in &plan {
-        let report = runtime.block_on(session.suite(planned, console))?;
-        status = status.max(session.show(&report, planned, console).context(CONSOLE)?);
+        let report = runtime.block_on(async {
+            tokio::select! {
+                report = session.suite(planned, console) => report,
+                () = ctrl_c() => Err(interrupted(common).into()),
+            }
+        })?;
+        status = status.max(session.show(&report, planned, console).map_err(OutputError)?);
     }
     Ok(status)
 }
 
 const JOURNAL: &str = "journal.jsonl";
 
-const CONSOLE: &str = "could not write to the console";
-
 /// A suite with the folder that it is written to and the report that it is compared with.
 struct Planned<'a> {
     suite: &'a Suite,
-    folder: Option<PathBuf>,
+    output: Option<RunFolder>,
     baseline: Option<Report>,
 }
 
 impl<'a> Planned<'a> {
     fn new(suite: &'a Suite, suites: &[Suite], common: &Common) -> anyhow::Result<Self> {
         let folder = common.output.out.as_deref().map(|out| folder(out, suite, suites));
-        if let Some(folder) = &folder {
-            fs::create_dir_all(folder).with_context(|| writing(folder))?;
-            check_folder(folder, common)?;
-        }
+        let output = folder.map(|folder| RunFolder::open(folder, common)).transpose()?;
         let settings = data_settings(suite, common);
         let read = |folder: &PathBuf| read_baseline(folder, suite.task, &suite.split, &settings);
-        Ok(Self { suite, folder, baseline: common.gates.baseline.as_ref().map(read).transpose()? })
+        Ok(Self { suite, output, baseline: common.gates.baseline.as_ref().map(read).transpose()? })
+    }
+}
+
+fn interrupted(common: &Common) -> Interrupted {
+    match &common.output.out {
+        Some(folder) => Interrupted::Kept { folder: folder.clone() },
+        None => Interrupted::Lost,
+    }
+}
+
+/// Returns when a person presses Ctrl-C; never where the system has no such thing.
+async fn ctrl_c() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 
 impl Session<'_> {
     async fn suite(
         &mut self,
-        Planned { suite, folder, .. }: &Planned<'_>,
+        Planned { suite, output, .. }: &Planned<'_>,
         console: &mut Console<'_>,
     ) -> anyhow::Result<Report> {
         let template = self.template(suite);
-        let journal = folder.as_ref().map(|folder| self.journal(folder, suite, &template)).transpose()?;
+        let journal = output.as_ref().map(|output| self.journal(output, suite, &template)).transpose()?;
         let (started, clock) = (Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"), std::time::Instant::now());
         let evaluator = Evaluator {
             runner: Runner {
@@ -136,13 +150,13 @@ impl Session<'_> {
         let seconds = clock.elapsed().as_secs_f64();
         let (report, records) = self.report(suite, &template, replies);
         let report = Report { started: started.to_string(), seconds, ..report };
-        if let Some(folder) = folder {
+        if let Some(RunFolder { folder, .. }) = output {
             saved::write(folder, &report, samples(&template, &records))?;
         }
         if let Some(error) = records.iter().find_map(|record| record.reply.answer.as_ref().err()) {
             let Report { failed, n, .. } = report;
             writeln!(console.err, "{failed} of {n} items failed, the first with: {error}")
-                .context(CONSOLE)?;
+                .map_err(OutputError)?;
         }
         Ok(report)
     }
@@ -169,11 +183,15 @@ impl Session<'_> {
 
     /// The journal of a suite: a new one, or with `--resume` the one that is there. Only `--overwrite` removes anything
     /// before the new result is complete.
-    fn journal(&self, folder: &Path, suite: &Suite, template: &RequestTemplate) -> anyhow::Result<Journal> {
-        let file = folder.join(JOURNAL);
+    fn journal(
+        &self,
+        RunFolder { folder, journal }: &RunFolder,
+        suite: &Suite,
+        template: &RequestTemplate,
+    ) -> anyhow::Result<Journal> {
         if self.common.output.overwrite {
             saved::remove_result(folder)?;
-            saved::remove(&file)?;
+            journal.clear()?;
         }
         let header = json!({
             "ntl-eval": env!("CARGO_PKG_VERSION"),
@@ -188,7 +206,7 @@ impl Session<'_> {
             "items": key(&suite.items),
             "request": template.settings(),
         });
-        Ok(Journal::open(&file, &header)?)
+        Ok(Journal::read(journal, &header)?)
     }
 
     /// Scores the replies. Times are left for later.
@@ -322,17 +340,41 @@ fn writing(file: &Path) -> String {
     format!("could not write {}", file.display())
 }
 
-/// Refuses a folder whose result or journal this run would lose.
-fn check_folder(folder: &Path, common: &Common) -> Result<(), JournalError> {
-    let file = folder.join(JOURNAL);
-    let has_report = folder.join(REPORT).exists();
-    let has_journal = fs::metadata(&file).is_ok_and(|found| found.len() > 0);
-    match (has_report, has_journal) {
-        _ if common.output.overwrite => Ok(()),
-        (_, true) if common.output.resume => Ok(()),
-        (true, true) => Err(JournalError::Finished { folder: folder.to_owned() }),
-        (true, false) => Err(JournalError::FinishedWithoutJournal { folder: folder.to_owned() }),
-        (false, true) => Err(JournalError::Unfinished { file }),
-        (false, false) => Ok(()),
+/// The folder of a run, which no other run can use at the same time.
+struct RunFolder {
+    folder: PathBuf,
+    /// Locked until the report is written.
+    journal: JournalFile,
+}
+
+impl RunFolder {
+    /// Creates the folder, or refuses one whose result or journal this run would lose.
+    fn open(folder: PathBuf, common: &Common) -> anyhow::Result<Self> {
+        ensure!(!folder.is_file(), "--out: {} is a file, not a folder", folder.display());
+        fs::create_dir_all(&folder).with_context(|| writing(&folder))?;
+        let file = folder.join(JOURNAL);
+        let lock = || JournalFile::open(&file)?.lock();
+        // A folder that is refused for its other files gets no journal.
+        let existing = file.exists().then(lock).transpose()?;
+        Self::check(&folder, common)?;
+        let journal = existing.map_or_else(lock, Ok)?;
+        Ok(Self { folder, journal })
+    }
+
+    /// A run counts as finished if its report can be read.
+    fn check(folder: &Path, common: &Common) -> Result<(), JournalError> {
+        let (report, journal) = (folder.join(REPORT), folder.join(JOURNAL));
+        let is_finished = report.exists().then(|| read_report(&report).is_ok());
+        let has_journal = fs::metadata(&journal).is_ok_and(|found| found.len() > 0);
+        let own = || folder.to_owned();
+        match (is_finished, has_journal) {
+            _ if common.output.overwrite => Ok(()),
+            (_, true) if common.output.resume => Ok(()),
+            (Some(true), true) => Err(JournalError::Finished { folder: own() }),
+            (Some(true), false) => Err(JournalError::FinishedWithoutJournal { folder: own() }),
+            (Some(false), false) => Err(JournalError::DamagedReport { folder: own() }),
+            (Some(false) | None, true) => Err(JournalError::Unfinished { file: journal }),
+            (None, false) => Ok(()),
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! Append-only files of answers: the journal of a run, which `--resume` continues, and the cache that runs share.
 //!
 //! The first line says what run the answers belong to; a journal of another run is refused. Every line is written in one
-//! go, and a last line without its end, which a crash may leave, is cut off.
+//! go and ends in a checksum of itself, so that a changed byte is an error and not another answer. A last line without its
+//! end, which a crash may leave, is cut off. Files whose first line has no checksum, from before there were any, are read
+//! without them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -20,8 +22,15 @@ pub enum JournalError {
     #[error("could not use {}", .file.display())]
     File { file: PathBuf, source: io::Error },
     /// `line`: from 1.
-    #[error("{} line {line} is damaged; remove the file to begin anew", .file.display())]
+    #[error("{} line {line} is damaged: remove this line, and its answer is requested again", .file.display())]
     Damaged { file: PathBuf, line: usize },
+    #[error(
+        "{} line 1, which describes the run, is damaged: use another --out, or start again with --overwrite",
+        .file.display()
+    )]
+    DamagedHeader { file: PathBuf },
+    #[error("another run is writing {}: wait for its end, or use another --out", .file.display())]
+    InUse { file: PathBuf },
     #[error("{} is of a run with other settings: {differences}; use the same settings, another --out, or --overwrite", .file.display())]
     OtherRun { file: PathBuf, differences: String },
     #[error(
@@ -39,6 +48,11 @@ pub enum JournalError {
         .folder.display()
     )]
     FinishedWithoutJournal { folder: PathBuf },
+    #[error(
+        "{} holds a report.json that cannot be read, and no journal.jsonl: replace it with --overwrite, or use another --out",
+        .folder.display()
+    )]
+    DamagedReport { folder: PathBuf },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -55,6 +69,40 @@ struct NewEntry<'a, T> {
     value: &'a T,
 }
 
+/// Hexadecimal digits of a checksum.
+const SUM_DIGITS: usize = 16;
+
+/// The end of a line that has a checksum, up to it.
+const SUM_START: &str = ",\"sum\":\"";
+
+/// An open file for a journal, which may be locked.
+#[derive(Debug)]
+pub struct JournalFile {
+    path: PathBuf,
+    open: File,
+}
+
+impl JournalFile {
+    /// Opens or creates the file.
+    pub fn open(path: &Path) -> Result<Self, JournalError> {
+        let open = OpenOptions::new().create(true).read(true).append(true).open(path);
+        let open = open.map_err(|source| JournalError::File { file: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), open })
+    }
+
+    /// Locks the file until this and all journals made of it are dropped. File systems without locks have none.
+    pub fn lock(self) -> Result<Self, JournalError> {
+        match self.open.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(JournalError::InUse { file: self.path }),
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(self),
+        }
+    }
+
+    pub fn clear(&self) -> Result<(), JournalError> {
+        self.open.set_len(0).map_err(|source| JournalError::File { file: self.path.clone(), source })
+    }
+}
+
 #[derive(Debug)]
 pub struct Journal {
     file: PathBuf,
@@ -66,23 +114,36 @@ pub struct Journal {
 impl Journal {
     /// Opens or creates the file. `header` describes the run and must equal that of an existing file.
     pub fn open(file: &Path, header: &Value) -> Result<Self, JournalError> {
-        let failed = |source| JournalError::File { file: file.to_owned(), source };
-        let mut open = OpenOptions::new().create(true).read(true).append(true).open(file).map_err(failed)?;
-        let bytes = fs::read(file).map_err(failed)?;
+        Self::read(&JournalFile::open(file)?, header)
+    }
+
+    /// As [`Journal::open`], of a file that is open.
+    pub fn read(file: &JournalFile, header: &Value) -> Result<Self, JournalError> {
+        let failed = |source| JournalError::File { file: file.path.clone(), source };
+        let mut open = file.open.try_clone().map_err(failed)?;
+        let mut bytes = Vec::new();
+        open.seek(SeekFrom::Start(0)).and_then(|_| open.read_to_end(&mut bytes)).map_err(failed)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         if whole < bytes.len() {
             open.set_len(whole as u64).map_err(failed)?;
-            open.seek(SeekFrom::End(0)).map_err(failed)?;
         }
-        let mut journal = Self { file: file.to_owned(), open, entries: HashMap::new() };
-        let mut lines = bytes[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        match lines.next() {
-            None => journal.line(header)?,
-            Some(first) => journal.check(first, header)?,
-        }
-        for (index, line) in lines.enumerate() {
-            let damaged = |_| JournalError::Damaged { file: file.to_owned(), line: index + 2 };
-            let Entry { id, key, value } = serde_json::from_slice(line).map_err(damaged)?;
+        let mut journal = Self { file: file.path.clone(), open, entries: HashMap::new() };
+        let lines = bytes[..whole].split(|byte| *byte == b'\n').zip(1..);
+        let mut lines = lines.filter(|(line, _)| !line.is_empty());
+        let Some((first, _)) = lines.next() else {
+            journal.line(header)?;
+            return Ok(journal);
+        };
+        let damaged = |_| JournalError::DamagedHeader { file: file.path.clone() };
+        let (first, is_checked) = without_sum(first).map_err(damaged)?;
+        journal.check(&first, header)?;
+        for (line, number) in lines {
+            let damaged = || JournalError::Damaged { file: file.path.clone(), line: number };
+            let (line, has_sum) = without_sum(line).map_err(|_| damaged())?;
+            let entry: Option<Entry> = serde_json::from_slice(&line).ok();
+            let Some(Entry { id, key, value }) = entry.filter(|_| has_sum || !is_checked) else {
+                return Err(damaged());
+            };
             journal.entries.insert(id, (key, value));
         }
         Ok(journal)
@@ -91,7 +152,7 @@ impl Journal {
     fn check(&self, first: &[u8], header: &Value) -> Result<(), JournalError> {
         let file = || self.file.clone();
         let found: Map<String, Value> =
-            serde_json::from_slice(first).map_err(|_| JournalError::Damaged { file: file(), line: 1 })?;
+            serde_json::from_slice(first).map_err(|_| JournalError::DamagedHeader { file: file() })?;
         let found = Value::Object(found);
         let names: BTreeSet<&String> =
             [header, &found].into_iter().filter_map(Value::as_object).flat_map(Map::keys).collect();
@@ -122,12 +183,39 @@ impl Journal {
 
     fn line(&mut self, entry: &impl Serialize) -> Result<(), JournalError> {
         let mut write = || {
-            let mut line = serde_json::to_vec(entry)?;
+            let mut line = with_sum(serde_json::to_vec(entry)?);
             line.push(b'\n');
             self.open.write_all(&line)
         };
         write().map_err(|source| JournalError::File { file: self.file.clone(), source })
     }
+}
+
+/// `object`: the JSON of an object that is not empty.
+fn with_sum(mut object: Vec<u8>) -> Vec<u8> {
+    let sum = sum(&object);
+    object.pop();
+    object.extend_from_slice(format!("{SUM_START}{sum}\"}}").as_bytes());
+    object
+}
+
+/// A line without its checksum, and whether it had one.
+fn without_sum(line: &[u8]) -> Result<(Vec<u8>, bool), WrongSum> {
+    let at = line.len().saturating_sub(SUM_START.len() + SUM_DIGITS + 2);
+    let (object, end) = line.split_at(at);
+    let found = end.strip_prefix(SUM_START.as_bytes()).and_then(|end| end.strip_suffix(b"\"}"));
+    let Some(found) = found else { return Ok((line.to_owned(), false)) };
+    let mut object = object.to_owned();
+    object.push(b'}');
+    if sum(&object).as_bytes() == found { Ok((object, true)) } else { Err(WrongSum) }
+}
+
+struct WrongSum;
+
+fn sum(bytes: &[u8]) -> String {
+    let mut digits = format!("{:x}", Sha256::digest(bytes));
+    digits.truncate(SUM_DIGITS);
+    digits
 }
 
 fn shown(value: Option<&Value>) -> String {
@@ -145,6 +233,8 @@ pub fn key(parts: &impl Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;
@@ -203,6 +293,46 @@ mod tests {
         text.push_str("{\"id\": 1\n{}\n");
         fs::write(&file, text).unwrap();
         let error = Journal::open(&file, &header(1)).unwrap_err().to_string();
-        assert!(error.ends_with("line 2 is damaged; remove the file to begin anew"), "{error}");
+        assert!(
+            error.ends_with("line 2 is damaged: remove this line, and its answer is requested again"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_flipped_bit_is_an_error_wherever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("j");
+        let mut journal = Journal::open(&file, &header(1)).unwrap();
+        journal.add("answer 0", "k", &json!({ "text": "142" })).unwrap();
+        journal.add("answer 1", "k", &json!({ "text": "-7" })).unwrap();
+        drop(journal);
+        let whole = fs::read(&file).unwrap();
+        // The last byte is the end of the last line, without which the line is cut off as after a crash.
+        for (at, bit) in (0..whole.len() - 1).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << bit;
+            fs::write(&file, bytes).unwrap();
+            assert!(Journal::open(&file, &header(1)).is_err(), "byte {at} bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_journal_from_before_checksums_is_read_and_gets_them_for_what_is_added() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("j");
+        fs::write(&file, "{\"task\":\"t\",\"limit\":1}\n{\"id\":\"answer 0\",\"key\":\"k\",\"value\":5}\n")
+            .unwrap();
+        Journal::open(&file, &header(1)).unwrap().add("answer 1", "k", &json!(6)).unwrap();
+        let journal = Journal::open(&file, &header(1)).unwrap();
+        assert_eq!(
+            (journal.get::<u8>("answer 0", "k"), journal.get::<u8>("answer 1", "k")),
+            (Some(5), Some(6))
+        );
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(
+            text.lines().map(|line| line.contains("\"sum\"")).collect::<Vec<_>>(),
+            [false, false, true]
+        );
     }
 }

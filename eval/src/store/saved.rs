@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail, ensure};
+
+use crate::json;
 
 use super::report::Report;
 use super::sample::Sample;
@@ -45,6 +47,7 @@ impl Run {
 /// The folders that hold a run: `folder` itself, or those at most `LEVELS_MAX` levels below it, by path. Folders inside that
 /// of a run are not searched.
 pub fn run_folders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    ensure!(!folder.is_file(), "{} is a file; name the folder of a run or of several", folder.display());
     let mut found = Vec::new();
     find_runs(folder, LEVELS_MAX, &mut found)?;
     found.sort();
@@ -114,7 +117,11 @@ impl PendingFile {
             fill(&mut out)?;
             out.into_inner()?.sync_all()
         };
-        write().with_context(|| writing(&temporary))?;
+        if let Err(error) = write() {
+            // What a full disk left of it only takes up room; the first error is the one to report.
+            let _ = fs::remove_file(&temporary);
+            return Err(error).with_context(|| writing(&temporary));
+        }
         Ok(Self { temporary, file })
     }
 
@@ -141,7 +148,8 @@ fn reading(file: &Path) -> String {
 
 pub fn read_report(file: &Path) -> anyhow::Result<Report> {
     let text = fs::read_to_string(file).with_context(|| reading(file))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is no report", file.display()))
+    serde_json::from_str(&text)
+        .map_err(|error| anyhow!("{} is no report: {}", file.display(), json::problem(&error)))
 }
 
 fn read_samples(file: &Path) -> anyhow::Result<Vec<Sample>> {
@@ -150,8 +158,10 @@ fn read_samples(file: &Path) -> anyhow::Result<Vec<Sample>> {
     for (line, number) in lines.zip(1..) {
         let line = line.with_context(|| reading(file))?;
         if !line.trim().is_empty() {
-            let wrong = || format!("{} line {number} is no sample", file.display());
-            samples.push(serde_json::from_str(&line).with_context(wrong)?);
+            let wrong = |error: serde_json::Error| {
+                anyhow!("{} line {number} is no sample: {}", file.display(), json::problem(&error))
+            };
+            samples.push(serde_json::from_str(&line).map_err(wrong)?);
         }
     }
     Ok(samples)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, json};
 
-use super::splits::chosen;
+use super::splits::{chosen, limited};
 use super::{Entry, Origin, Suite, Traits, from_file};
 use crate::cli::tasks::{MathematicsArgs, SplitChoice};
 use crate::console::UsageError;
@@ -90,8 +90,9 @@ fn suite(args: &MathematicsArgs, split: String, place: &Path, files: &[PathBuf])
     let mut items = Vec::new();
     for file in files {
         let module = name_of(file);
-        let read = pairs(file, Truth::Maybe)?.into_iter().take(limit);
-        items.extend(read.map(|item| Item { module: Some(module.clone()), ..item }));
+        let read = pairs(file, Truth::Maybe)?.into_iter();
+        let read = read.map(|item| Item { module: Some(module.clone()), ..item }).collect();
+        items.extend(limited(read, limit, args.common.seed));
     }
     let modules: Vec<String> = files.iter().map(|file| name_of(file)).collect();
     let settings = Map::from_iter([from_file(place), ("modules".to_owned(), json!(modules))]);

@@ -64,7 +64,7 @@ pub fn suites(
 
 /// The first `limit` items; where items have modules, a random sample that takes from each module in proportion to its size.
 /// Items stay in their order.
-fn limited(mut items: Vec<Item>, limit: usize, seed: u64) -> Vec<Item> {
+pub(super) fn limited(mut items: Vec<Item>, limit: usize, seed: u64) -> Vec<Item> {
     if items.iter().all(|item| item.module.is_none()) {
         items.truncate(limit);
         return items;

@@ -1,11 +1,17 @@
 //! Why a server gave no answer.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use ntl_api::ErrorBody;
+use regex::Regex;
 use reqwest::StatusCode;
+use serde_json::error::Category;
 
 use crate::cli::base_url::BaseUrl;
+use crate::format::shortened;
+use crate::json;
+use crate::run::answer_extraction::regex;
 
 const EXCERPT_CHARS: usize = 200;
 
@@ -23,10 +29,19 @@ pub enum ClientError {
     #[error("endpoint {endpoint} answered {status}: {message}")]
     Refused { endpoint: BaseUrl, status: StatusCode, message: String, retry_after: Option<Duration> },
     /// The body is not what the route responds with.
-    #[error("the answer of endpoint {endpoint} could not be read")]
-    Unreadable { endpoint: BaseUrl, source: serde_json::Error },
+    #[error("the answer of endpoint {endpoint} could not be read: {problem}")]
+    Unreadable { endpoint: BaseUrl, problem: String },
+    #[error("the answer of endpoint {endpoint} is longer than {} MiB", .bytes_max >> 20)]
+    TooLong { endpoint: BaseUrl, bytes_max: usize },
+    /// `to`: as the server names it.
+    #[error(
+        "endpoint {endpoint} redirects to {to}, which is another server or too many redirects; name the right address with --endpoint"
+    )]
+    Redirected { endpoint: BaseUrl, to: String },
     #[error("the answer holds no choices")]
     NoChoices,
+    #[error("the answer's `number` is impossible: {problem}")]
+    ImpossibleNumber { problem: String },
     #[error("the endpoint has no number support: {reason}; use --mode text")]
     NoNumber { reason: String },
     #[error("the endpoint has no {route}, which {need}")]
@@ -63,7 +78,7 @@ impl ClientError {
             Self::Refused { status, .. } => {
                 matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)
             }
-            Self::NoNumber { .. } | Self::NoRoute { .. } => true,
+            Self::NoNumber { .. } | Self::NoRoute { .. } | Self::Redirected { .. } => true,
             _ => false,
         }
     }
@@ -85,6 +100,8 @@ impl ClientError {
             }
             Self::Unreachable { .. } => "unreachable".to_owned(),
             Self::Unreadable { .. } => "unreadable".to_owned(),
+            Self::TooLong { .. } => "too long".to_owned(),
+            Self::ImpossibleNumber { .. } => "impossible number".to_owned(),
             other => other.to_string(),
         }
     }
@@ -102,12 +119,41 @@ impl ClientError {
     }
 }
 
-/// The message of an error body, or the beginning of any other body.
+/// The message of an error body, what is wrong with a page, or the beginning of any other body.
 pub(super) fn message_of(body: &[u8]) -> String {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(body) => body.error.message,
-        Err(_) => String::from_utf8_lossy(body).trim().chars().take(EXCERPT_CHARS).collect(),
+        Err(_) => page(body).unwrap_or_else(|| excerpt(body)),
     }
+}
+
+/// Why a body is not what a route responds with.
+pub(super) fn problem_of(body: &[u8], error: &serde_json::Error) -> String {
+    if let Some(page) = page(body) {
+        return page;
+    }
+    match error.classify() {
+        Category::Data => json::problem(error),
+        _ if body.is_empty() => "it is empty".to_owned(),
+        _ => format!("{}: {:?}", json::problem(error), excerpt(body)),
+    }
+}
+
+/// What is wrong with a web page in place of JSON.
+fn page(body: &[u8]) -> Option<String> {
+    static TITLE: LazyLock<Regex> = LazyLock::new(|| regex(r"(?is)<title[^>]*>(.*?)</title"));
+    let text = String::from_utf8_lossy(body);
+    let start = text.trim_start().get(..5)?.to_ascii_lowercase();
+    if !matches!(start.as_str(), "<!doc" | "<html") {
+        return None;
+    }
+    let title = TITLE.captures(&text).and_then(|found| found.get(1));
+    let title = title.map_or(String::new(), |title| format!(" {:?}", shortened(title.as_str(), 80)));
+    Some(format!("it is a web page{title} instead of JSON; is this the address of an OpenAI-style server?"))
+}
+
+fn excerpt(body: &[u8]) -> String {
+    shortened(&String::from_utf8_lossy(body), EXCERPT_CHARS)
 }
 
 fn list(names: &[String]) -> String {
@@ -126,8 +172,22 @@ mod tests {
     fn the_message_of_an_error_body_is_shown_and_of_others_the_beginning() {
         let body = br#"{"error":{"message":"queue full","type":"overloaded","param":null,"code":null}}"#;
         assert_eq!(message_of(body), "queue full");
-        assert_eq!(message_of(b" <html> "), "<html>");
-        assert_eq!(message_of(&[b'x'; 999]).len(), EXCERPT_CHARS);
+        assert_eq!(message_of(b" busy\n"), "busy");
+        assert_eq!(message_of(&[b'x'; 999]).chars().count(), EXCERPT_CHARS);
+    }
+
+    #[test]
+    fn a_web_page_an_empty_body_and_broken_text_are_told_apart() {
+        let problem = |body: &[u8]| {
+            let error = serde_json::from_slice::<ErrorBody>(body).unwrap_err();
+            problem_of(body, &error)
+        };
+        let page = problem(b"\n<!DOCTYPE html><html><head><title>Welcome to\n nginx!</title>");
+        assert!(page.starts_with("it is a web page \"Welcome to nginx!\" instead of JSON; "), "{page}");
+        assert_eq!(problem(b""), "it is empty");
+        assert_eq!(problem(b"busy"), "it is not JSON (line 1, column 1): \"busy\"");
+        assert_eq!(problem(b"{}"), "missing field `error`");
+        assert_eq!(problem(b"[1]"), "found the number `1`, expected an object");
     }
 
     #[test]

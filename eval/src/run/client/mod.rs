@@ -2,6 +2,9 @@
 //!
 //! Requests go to the servers in turn. Retried on the next server, after growing random pauses or the pause that the server
 //! asks for: 429, 502, 503, timeouts and broken connections. Everything else fails at once.
+//!
+//! A server is not trusted: bodies have a limit, and a redirect leads to the same server or nowhere, since it would carry the
+//! prompts elsewhere.
 
 mod error;
 
@@ -10,15 +13,25 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use reqwest::header::RETRY_AFTER;
+use reqwest::header::{LOCATION, RETRY_AFTER};
+use reqwest::redirect::{Attempt, Policy};
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cli::base_url::BaseUrl;
+use crate::format::shortened;
 
 pub use self::error::ClientError;
+
+/// Longest body of a response that is read. A number with 1,000 values takes less than 200 kB.
+const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// Longest part of an error's body that is read.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+const REDIRECTS_MAX: usize = 5;
 
 #[derive(Debug, Clone, Copy)]
 pub struct RetryPolicy {
@@ -103,6 +116,7 @@ impl Client {
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let http = reqwest::Client::builder()
             .timeout(config.timeout)
+            .redirect(Policy::custom(follow))
             .build()
             .map_err(|source| ClientError::Setup { source })?;
         Ok(Self { http, config, requests_sent: AtomicUsize::new(0) })
@@ -181,13 +195,18 @@ impl Client {
             endpoint: endpoint.clone(),
             source: source.without_url(),
         };
-        let response = request.send().await.map_err(unreachable)?;
+        let mut response = request.send().await.map_err(unreachable)?;
         if !response.status().is_success() {
             return Err(refused(endpoint, response).await);
         }
-        let body = response.bytes().await.map_err(unreachable)?;
-        serde_json::from_slice(&body)
-            .map_err(|source| ClientError::Unreadable { endpoint: endpoint.clone(), source })
+        let (body, is_whole) = read_body(&mut response, BODY_BYTES_MAX).await.map_err(unreachable)?;
+        if !is_whole {
+            return Err(ClientError::TooLong { endpoint: endpoint.clone(), bytes_max: BODY_BYTES_MAX });
+        }
+        serde_json::from_slice(&body).map_err(|error| ClientError::Unreadable {
+            endpoint: endpoint.clone(),
+            problem: error::problem_of(&body, &error),
+        })
     }
 
     fn next_endpoint(&self) -> Result<&BaseUrl, ClientError> {
@@ -200,12 +219,37 @@ fn names(models: Vec<ModelEntry>) -> Vec<String> {
     models.into_iter().map(|model| model.id).collect()
 }
 
-async fn refused(endpoint: &BaseUrl, response: Response) -> ClientError {
+/// Redirects stay on the same server.
+fn follow(attempt: Attempt<'_>) -> reqwest::redirect::Action {
+    let is_same = attempt.previous().last().is_some_and(|from| from.origin() == attempt.url().origin());
+    if is_same && attempt.previous().len() <= REDIRECTS_MAX { attempt.follow() } else { attempt.stop() }
+}
+
+/// At most `bytes_max` bytes of a body, and whether that is all of it.
+async fn read_body(response: &mut Response, bytes_max: usize) -> reqwest::Result<(Vec<u8>, bool)> {
+    let mut body = Vec::new();
+    while let Some(bytes) = response.chunk().await? {
+        let room = bytes_max - body.len();
+        body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if bytes.len() > room {
+            return Ok((body, false));
+        }
+    }
+    Ok((body, true))
+}
+
+async fn refused(endpoint: &BaseUrl, mut response: Response) -> ClientError {
     let status = response.status();
+    if status.is_redirection()
+        && let Some(to) = response.headers().get(LOCATION)
+    {
+        let to = shortened(&String::from_utf8_lossy(to.as_bytes()), 200);
+        return ClientError::Redirected { endpoint: endpoint.clone(), to };
+    }
     let retry_after =
         response.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value.to_str().ok()?));
     // A body that breaks off says less than the status, which is kept.
-    let body = response.bytes().await.unwrap_or_default();
+    let body = read_body(&mut response, ERROR_BYTES_MAX).await.map_or_else(|_| Vec::new(), |(body, _)| body);
     let message = error::message_of(&body);
     ClientError::Refused { endpoint: endpoint.clone(), status, message, retry_after }
 }

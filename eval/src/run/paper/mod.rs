@@ -64,6 +64,14 @@ impl SpecialTokens {
         }
         ids
     }
+
+    /// Leaves out tokens behind those in front of every text.
+    pub fn truncate_start(&self, mut ids: Vec<u32>, tokens_max: usize) -> Vec<u32> {
+        let surplus = ids.len().saturating_sub(tokens_max);
+        let before = self.before.min(ids.len() - surplus);
+        ids.drain(before..before + surplus);
+        ids
+    }
 }
 
 /// `decoded`: the text of `ids`; `written`: the answer in the data. Token ids of xVal checkpoints do not hold the numbers:
@@ -132,6 +140,10 @@ mod tests {
         assert_eq!(with_begin.truncate(vec![2, 7, 8, 9], 3), [2, 7, 8]);
         assert_eq!(SpecialTokens::of(&[7, 8], &[7, 8]), SpecialTokens::default());
         assert_eq!(SpecialTokens::of(&[], &[]), SpecialTokens::default());
+        assert_eq!(with_begin.truncate_start(vec![2, 7, 8, 9], 3), [2, 8, 9]);
+        assert_eq!(with_end.truncate_start(vec![7, 8, 9, 1], 2), [9, 1]);
+        assert_eq!(with_begin.truncate_start(vec![2, 7], 2), [2, 7]);
+        assert_eq!(with_begin.truncate_start(vec![2, 7], 1), [2]);
     }
 
     #[test]
