@@ -7,9 +7,9 @@ mod common;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 
-use common::{Mock, Says, err, error, ntl_eval, number, out, text};
+use common::{Mock, Says, command, err, error, ntl_eval, number, out, text};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -124,7 +124,7 @@ fn regress_mode_takes_the_estimate_that_each_metric_is_about() {
     assert_eq!(report["settings"]["estimates"]["rmse"], "trimmed_mean");
     assert_eq!(
         mock.bodies()[0]["number"],
-        json!({ "objective": "mean", "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "support": 50 })
+        json!({ "objective": "mean", "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "support": 1000 })
     );
     // Truths 2, 4 and 6 against [2, 7]; the last one is where the mode is.
     assert!((metric("coverage") - 1.0).abs() < 1e-9);
@@ -396,6 +396,7 @@ fn numbers_without_a_value_show_the_server_s_reason_instead_of_dashes() {
             found[name] = Value::Null;
         }
         found["mass"] = json!({ "closed": 0.0, "invalid": 1.0, "open": 0.0 });
+        found["support"] = json!([]);
         found["reason"] = json!("the model puts no mass on numbers");
         Says(status, headers, body.to_string())
     });
@@ -408,4 +409,123 @@ fn numbers_without_a_value_show_the_server_s_reason_instead_of_dashes() {
     assert!(!shown.contains("| mae") && !shown.contains(" - "), "{shown}");
     let samples = lines(&dir.join("samples.jsonl"));
     assert_eq!(samples[0]["number_reason"], "the model puts no mass on numbers");
+}
+
+#[test]
+fn the_flags_of_numbers_are_sent_and_kept_in_the_settings() {
+    let mock = Mock::start(&["tiny"], |_, _| number(3.0, 5.0, 6.0));
+    let fixture = fixture();
+    let flags = ["--range", "-10,20.5", "--trim", "0.1", "--digits-max", "3", "--tolerance", "1e-4"];
+    let dir = fixture.out();
+    let out = ["--mode", "regress", "--quiet", "--json", "--out", dir.to_str().unwrap()];
+    let output = fixture.run(&mock, &[&out[..], &flags].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let number = mock.bodies()[0]["number"].clone();
+    assert_eq!(
+        [&number["range"], &number["trim"], &number["digits_max"], &number["tolerance"]],
+        [&json!([-10.0, 20.5]), &json!(0.1), &json!(3), &json!(1e-4)]
+    );
+    assert_eq!(report(&output)["settings"]["request"]["number"], number);
+    // A run with other ones is another run.
+    let resumed = fixture.run(&mock, &[&out[..], &["--resume", "--trim", "0.2"]].concat());
+    assert_eq!(resumed.status.code(), Some(1));
+    assert!(err(&resumed).contains("of a run with other settings: request was "), "{}", err(&resumed));
+    for (flags, complaint) in [
+        (["--range", "3,1"], "3 is above 1"),
+        (["--range", "3"], "expected two numbers, LOW,HIGH"),
+        (["--trim", "0.5"], "expected a share from 0 to 0.49"),
+        (["--digits-max", "21"], "1..=20"),
+        (["--tolerance", "0"], "expected a mass between 0 and 1"),
+    ] {
+        let refused = fixture.run(&mock, &[&["--mode", "regress"][..], &flags].concat());
+        assert_eq!(refused.status.code(), Some(2), "{flags:?}");
+        assert!(err(&refused).contains(complaint), "{flags:?}: {}", err(&refused));
+    }
+    let text = fixture.run(&mock, &["--trim", "0.1"]);
+    assert_eq!(text.status.code(), Some(2));
+    assert!(err(&text).contains("are about --mode regress"), "{}", err(&text));
+}
+
+/// A number whose mean the open mass leaves unbounded.
+fn unbounded(median: Option<f64>) -> Says {
+    let Says(status, headers, body) = number(1.0, 1.0, 1.0);
+    let mut body: Value = serde_json::from_str(&body).unwrap();
+    let found = &mut body["choices"][0]["number"];
+    found["value"] = json!(median);
+    found["median"] = json!(median);
+    found["estimate"] = json!(median.map(|_| "median"));
+    found["mass"] = json!({ "closed": 0.75, "invalid": 0.2, "open": 0.05 });
+    found["bounds"] = json!({ "value": null, "trimmed_mean": null, "median": null, "quantiles": [] });
+    found["reason"] = json!("open mass 0.05 exceeds trim 0.005: the trimmed mean is unbounded");
+    Says(status, headers, body.to_string())
+}
+
+#[test]
+fn unbounded_numbers_are_counted_and_listed_among_the_largest_errors() {
+    let mock = Mock::start(&["tiny"], |prompt, _| match prompt {
+        "1 + 1" => unbounded(Some(9.0)),
+        "2 + 2" => unbounded(None),
+        _ => number(6.0, 6.0, 6.0),
+    });
+    let fixture = fixture();
+    let dir = fixture.out();
+    let output = fixture.run(&mock, &["--mode", "regress", "--quiet", "--out", dir.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let shown = out(&output);
+    assert!(
+        shown.contains(
+            "unbounded: for 2 of 4 items the open mass is larger than the trim of the mean; 1 have"
+        ),
+        "{shown}"
+    );
+    assert!(shown.contains("crps and calibration: not computed for 1 of 4 items"), "{shown}");
+    let report: Value = serde_json::from_str(&fs::read_to_string(dir.join("report.json")).unwrap()).unwrap();
+    assert_eq!(report["unbounded"], json!({ "n": 2, "without_value": 1 }));
+    assert_eq!(report.get("missing_numbers"), None);
+    assert_eq!(ntl_eval(&["report", dir.to_str().unwrap()]).status.code(), Some(0));
+    let page = fs::read_to_string(dir.join("report.md")).unwrap();
+    let (_, largest) = page.split_once("## Largest errors").unwrap();
+    let rows: Vec<&str> = largest.lines().filter(|line| line.starts_with('|')).skip(2).collect();
+    assert!(rows[0].contains("`2 + 2`") && rows[0].contains("the trimmed mean is unbounded"), "{}", rows[0]);
+    assert!(rows[1].contains("`1 + 1`") && rows[1].contains("the trimmed mean is unbounded"), "{}", rows[1]);
+}
+
+#[test]
+fn a_switch_in_the_environment_is_1_or_0() {
+    let fixture = fixture();
+    let mock = Mock::with_tokens(&["tiny"], mixed);
+    for (value, scored) in [("1", true), ("0", false), ("true", true), ("off", false)] {
+        let file = fixture.file.to_str().unwrap();
+        let args =
+            ["arithmetic", "--endpoint", &mock.url, "--split", "interpolate", "--data", file, "--json"];
+        let output = command(&args).env("NTL_EVAL_SCORE", value).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{value}: {}", err(&output));
+        assert_eq!(report(&output)["metrics"].get("perplexity").is_some(), scored, "{value}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_closed_pipe_is_silent() {
+    // The reader is gone before the first line.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = command(&["list"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!((output.status.code(), err(&output)), (Some(141), String::new()));
+}
+
+#[test]
+fn a_file_in_the_place_of_a_folder_is_named() {
+    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+    let file = fixture.file.to_str().unwrap();
+    let output = fixture.run(&mock, &["--out", file]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains(&format!("--out: {file} is a file, not a folder")), "{}", err(&output));
+    let output = ntl_eval(&["report", file]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err(&output).contains(&format!("{file} is a file; name the folder of a run")),
+        "{}",
+        err(&output)
+    );
 }

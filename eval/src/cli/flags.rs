@@ -7,6 +7,7 @@ use clap::builder::BoolishValueParser;
 
 use super::base_url::BaseUrl;
 use super::bound::Bound;
+use crate::stats::Interval;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,11 +68,52 @@ pub struct Common {
     #[arg(long, value_name = "N", env = "NTL_EVAL_PROMPT_TOKENS")]
     pub prompt_tokens: Option<NonZeroUsize>,
     #[command(flatten)]
+    pub number: NumberFlags,
+    #[command(flatten)]
     pub server: ServerFlags,
     #[command(flatten)]
     pub output: OutputFlags,
     #[command(flatten)]
     pub gates: GateFlags,
+}
+
+/// Fields of the request's `number` object; missing ones are the server's defaults.
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
+#[command(next_help_heading = "Number (regress mode)")]
+pub struct NumberFlags {
+    /// Smallest and largest number that counts as an answer. With it every estimate is bounded.
+    #[arg(long, value_name = "LOW,HIGH", env = "NTL_EVAL_RANGE", allow_hyphen_values = true, value_parser = range)]
+    pub range: Option<Interval>,
+    /// Share of the mass that the mean leaves out in each tail, 0 to 0.49. The server's default: 0.005.
+    #[arg(long, value_name = "SHARE", env = "NTL_EVAL_TRIM", value_parser = trim)]
+    pub trim: Option<f64>,
+    /// Most digits before the point, 1 to 20. The server's default: 12.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_DIGITS_MAX", value_parser = clap::value_parser!(u8).range(1..=20))]
+    pub digits_max: Option<u8>,
+    /// Stop the search when the open mass is at most this, between 0 and 1. The server's default: 0.001.
+    #[arg(long, value_name = "MASS", env = "NTL_EVAL_TOLERANCE", value_parser = tolerance)]
+    pub tolerance: Option<f64>,
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    let value = text.trim().parse().ok().filter(|value: &f64| value.is_finite());
+    value.ok_or_else(|| format!("`{text}` is not a number"))
+}
+
+fn range(text: &str) -> Result<Interval, String> {
+    let (low, high) = text.split_once(',').ok_or("expected two numbers, LOW,HIGH")?;
+    let (low, high) = (number(low)?, number(high)?);
+    if low <= high { Ok(Interval { low, high }) } else { Err(format!("{low} is above {high}")) }
+}
+
+fn trim(text: &str) -> Result<f64, String> {
+    let value = number(text)?;
+    if (0.0..=0.49).contains(&value) { Ok(value) } else { Err("expected a share from 0 to 0.49".to_owned()) }
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    let value = number(text)?;
+    if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a mass between 0 and 1".to_owned()) }
 }
 
 #[derive(Debug, Clone, clap::Args)]

@@ -1,17 +1,57 @@
-//! How good a predicted distribution is: pinball loss and coverage of its quantiles, CRPS, and where the truth falls in it
-//! (PIT, probability integral transform).
+//! How good a predicted distribution is: pinball loss, coverage and Winkler score of its quantiles, CRPS, logarithmic score,
+//! and where the truth falls in it (PIT, probability integral transform).
 //!
-//! In: quantiles and the most probable values of one answer, and the truth. CRPS and PIT use the values that were
-//! returned, their probabilities scaled to 1. Out: [`DistributionScores`] of one item, and [`Calibration`] of all.
+//! In: quantiles and values of one answer, and the truth. The server returns a limited number of values and leaves mass open:
+//! CRPS and PIT are those of the returned values, scaled to 1, and are only computed where the rest is at most
+//! [`UNKNOWN_MAX`] of the mass. Out: [`DistributionScores`] of one item, and [`Calibration`] and [`Unknown`] of all.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::same;
+use crate::stats::Interval;
+use crate::stats::weighted::mean_in_order;
 
 /// Bins of the PIT histogram.
 const BINS: usize = 20;
+
+/// Largest share of the mass of numbers that may be open, or on values that were not returned, for CRPS and PIT.
+pub const UNKNOWN_MAX: f64 = 0.01;
+
+/// Shares below this are rounding errors of sums that are 1.
+const NO_MASS: f64 = 1e-12;
+
+/// What a server returns of a distribution.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Predicted<'a> {
+    /// Levels and their values, which may be missing.
+    pub quantiles: &'a [(f64, Option<f64>)],
+    /// Values and probabilities.
+    pub support: &'a [(f64, f64)],
+    /// Of everything that is a number, or may be one.
+    pub mass: f64,
+    /// That all numbers lie in, if known.
+    pub range: Option<Interval>,
+}
+
+/// CRPS of the returned values, and what it can be wherever the rest of the mass lies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Crps {
+    pub value: f64,
+    pub low: f64,
+    /// `None` without a range: a little mass far away costs without limit.
+    pub high: Option<f64>,
+}
+
+/// Minus the logarithm of the probability of the truth, over all its spellings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogScore {
+    /// Infinite where the truth has no probability.
+    pub value: f64,
+    /// Whether the truth is not among the returned values, so that all other mass is taken for its own: a lower bound.
+    pub is_bound: bool,
+}
 
 /// Of one item.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,8 +60,13 @@ pub struct DistributionScores {
     pub pinball: Option<f64>,
     /// Whether the truth is between the lowest and the highest quantile, ends included.
     pub inside: Option<bool>,
+    /// Width of the interval between two quantiles with equal tails, and a charge for a truth outside (Winkler 1972).
+    pub winkler: Option<f64>,
     /// Continuous ranked probability score, in units of the truth.
-    pub crps: Option<f64>,
+    pub crps: Option<Crps>,
+    pub log_score: Option<LogScore>,
+    /// Share of the mass of numbers that is open or on values that were not returned.
+    pub unknown: f64,
     /// Probability below the truth, and of the truth itself.
     pub pit: Option<(f64, f64)>,
     /// For each quantile: its level, and whether the truth is at most its value.
@@ -29,29 +74,34 @@ pub struct DistributionScores {
 }
 
 impl DistributionScores {
-    /// `quantiles`: levels and their values, which may be missing. `support`: values and probabilities.
-    pub fn of(quantiles: &[(f64, Option<f64>)], support: &[(f64, f64)], truth: f64) -> Self {
-        let known: Vec<(f64, f64)> =
-            quantiles.iter().filter_map(|(q, value)| Some((*q, (*value)?))).collect();
+    pub fn of(predicted: Predicted<'_>, truth: f64) -> Self {
+        let quantiles = predicted.quantiles.iter();
+        let known: Vec<(f64, f64)> = quantiles.filter_map(|(q, value)| Some((*q, (*value)?))).collect();
         let pinball = known.iter().map(|(q, value)| (q * (truth - value)).max((q - 1.0) * (truth - value)));
         let at_most = |value: f64| truth <= value || same(value, truth);
         let mut by_level = known.clone();
         by_level.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let ends = by_level.first().zip(by_level.last()).filter(|_| by_level.len() > 1);
-        let support = normalized(support);
+        let ends = by_level.first().copied().zip(by_level.last().copied()).filter(|_| by_level.len() > 1);
+        let returned: f64 = predicted.support.iter().map(|(_, probability)| probability).sum();
+        let rest = (predicted.mass - returned).max(0.0);
+        let unknown = if predicted.mass > 0.0 { rest / predicted.mass } else { 1.0 };
+        let support = normalized(predicted.support, returned);
+        let is_known = !support.is_empty() && unknown <= UNKNOWN_MAX;
         Self {
             pinball: (!known.is_empty()).then(|| pinball.sum::<f64>() / known.len() as f64),
-            inside: ends.map(|((_, low), (_, high))| (truth >= *low || same(*low, truth)) && at_most(*high)),
-            crps: crps(&support, truth),
-            pit: (!support.is_empty()).then(|| pit(&support, truth)),
+            inside: ends.map(|((_, low), (_, high))| (truth >= low || same(low, truth)) && at_most(high)),
+            winkler: ends.and_then(|(low, high)| winkler(low, high, truth)),
+            crps: is_known.then(|| crps(&support, unknown, predicted.range, truth)),
+            log_score: log_score(&support, unknown, truth),
+            unknown,
+            pit: is_known.then(|| pit(&support, truth)),
             below: known.iter().map(|(q, value)| (*q, at_most(*value))).collect(),
         }
     }
 }
 
-/// Sorted by value, probabilities adding up to 1.
-fn normalized(support: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let total: f64 = support.iter().map(|(_, probability)| probability).sum();
+/// Sorted by value, probabilities adding up to 1. `total`: what they add up to before.
+fn normalized(support: &[(f64, f64)], total: f64) -> Vec<(f64, f64)> {
     if total <= 0.0 {
         return Vec::new();
     }
@@ -60,8 +110,31 @@ fn normalized(support: &[(f64, f64)]) -> Vec<(f64, f64)> {
     sorted
 }
 
-/// `E|X - y| - E|X - X'| / 2` (Gneiting and Raftery 2007, eq. 21).
-fn crps(support: &[(f64, f64)], truth: f64) -> Option<f64> {
+/// `E|X - y| - E|X - X'| / 2` (Gneiting and Raftery 2007, eq. 21), and its bounds: with the unknown share at the truth, and in
+/// the farther part of the range.
+fn crps(support: &[(f64, f64)], unknown: f64, range: Option<Interval>, truth: f64) -> Crps {
+    let value = crps_of(support, truth);
+    let known = 1.0 - unknown;
+    let high = range.map(|range| {
+        // The distribution function is at most `known * F + unknown` and at least `known * F`: below the truth the one
+        // costs its square, above it the other that of its distance from 1.
+        let mut ends: Vec<f64> = support.iter().map(|(value, _)| *value).chain([truth]).collect();
+        ends.extend([range.low.min(truth), range.high.max(truth)]);
+        ends.sort_by(f64::total_cmp);
+        let (mut values, mut below) = (support.iter().peekable(), 0.0);
+        let cost = |pair: &[f64]| {
+            while let Some((_, p)) = values.next_if(|(value, _)| *value <= pair[0]) {
+                below += p;
+            }
+            let cost = if pair[0] < truth { known * below + unknown } else { 1.0 - known * below };
+            cost * cost * (pair[1] - pair[0])
+        };
+        ends.windows(2).map(cost).sum()
+    });
+    Crps { value, low: known * known * value, high }
+}
+
+fn crps_of(support: &[(f64, f64)], truth: f64) -> f64 {
     let distance: f64 = support.iter().map(|(value, p)| p * (value - truth).abs()).sum();
     let (mut spread, mut mass, mut first) = (0.0, 0.0, 0.0);
     for (value, p) in support {
@@ -69,7 +142,26 @@ fn crps(support: &[(f64, f64)], truth: f64) -> Option<f64> {
         mass += p;
         first += p * value;
     }
-    (!support.is_empty()).then_some(distance - spread)
+    distance - spread
+}
+
+/// Of the central interval between two levels with their values; `None` where the tails are not equal.
+fn winkler(low: (f64, f64), high: (f64, f64), truth: f64) -> Option<f64> {
+    let alpha = 2.0 * low.0;
+    let is_central = (low.0 + high.0 - 1.0).abs() < 1e-9 && alpha < 1.0;
+    let outside = (low.1 - truth).max(truth - high.1).max(0.0);
+    is_central.then(|| high.1 - low.1 + 2.0 / alpha * outside)
+}
+
+/// A single value without any other mass is no distribution.
+fn log_score(support: &[(f64, f64)], unknown: f64, truth: f64) -> Option<LogScore> {
+    let unknown = if unknown < NO_MASS { 0.0 } else { unknown };
+    if support.is_empty() || (support.len() == 1 && unknown <= 0.0) {
+        return None;
+    }
+    let (_, at) = pit(support, truth);
+    let is_bound = at <= 0.0;
+    Some(LogScore { value: -(if is_bound { unknown } else { at * (1.0 - unknown) }).ln(), is_bound })
 }
 
 fn pit(support: &[(f64, f64)], truth: f64) -> (f64, f64) {
@@ -125,12 +217,57 @@ impl Calibration {
     }
 }
 
+/// What is not known of the distributions of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unknown {
+    /// Largest share of the mass that may be unknown for CRPS and PIT.
+    pub limit: f64,
+    /// Items above it, which have neither.
+    pub above: usize,
+    /// The unknown share, on average over all items.
+    pub mean: Option<f64>,
+    /// The mean CRPS cannot be below this, wherever the unknown mass lies.
+    pub crps_low: Option<f64>,
+    /// Nor above this; missing without `--range`.
+    pub crps_high: Option<f64>,
+    /// Items whose logarithmic score is a lower bound, since the truth is not among the returned values.
+    pub log_score_bounds: usize,
+}
+
+impl Unknown {
+    /// `None` without any distribution.
+    pub fn of<'a>(scores: impl Iterator<Item = &'a DistributionScores>) -> Option<Self> {
+        let all: Vec<&DistributionScores> = scores.collect();
+        let known: Vec<Crps> = all.iter().filter_map(|item| item.crps).collect();
+        let mean = |values: Vec<f64>| mean_in_order(&values, &vec![1.0; values.len()]);
+        let high: Option<Vec<f64>> = known.iter().map(|crps| crps.high).collect();
+        (!all.is_empty()).then(|| Self {
+            limit: UNKNOWN_MAX,
+            above: all.iter().filter(|item| item.unknown > UNKNOWN_MAX).count(),
+            mean: mean(all.iter().map(|item| item.unknown).collect()),
+            crps_low: mean(known.iter().map(|crps| crps.low).collect()),
+            crps_high: high.and_then(mean),
+            log_score_bounds: all
+                .iter()
+                .filter(|item| item.log_score.is_some_and(|found| found.is_bound))
+                .count(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rand::seq::SliceRandom;
+
     use super::*;
 
-    fn scores(support: &[(f64, f64)], quantiles: &[(f64, Option<f64>)], truth: f64) -> DistributionScores {
-        DistributionScores::of(quantiles, support, truth)
+    type Quantiles<'a> = &'a [(f64, Option<f64>)];
+
+    /// Of values that are all that there is.
+    fn scores(support: &[(f64, f64)], quantiles: Quantiles<'_>, truth: f64) -> DistributionScores {
+        let mass = support.iter().map(|(_, p)| p).sum();
+        DistributionScores::of(Predicted { quantiles, support, mass, range: None }, truth)
     }
 
     #[test]
@@ -146,11 +283,125 @@ mod tests {
     }
 
     #[test]
+    fn the_winkler_score_is_the_width_and_a_charge_for_a_truth_outside() {
+        let winkler =
+            |truth| scores(&[], &[(0.05, Some(8.0)), (0.5, None), (0.95, Some(12.0))], truth).winkler;
+        // Alpha is 0.1: 20 for each unit outside.
+        for (truth, want) in [(8.0, 4.0), (12.0, 4.0), (13.0, 24.0), (7.5, 14.0)] {
+            assert!((winkler(truth).unwrap() - want).abs() < 1e-9, "{truth}");
+        }
+        assert_eq!(scores(&[], &[(0.1, Some(1.0)), (0.95, Some(2.0))], 1.0).winkler, None);
+    }
+
+    #[test]
     fn crps_of_a_certain_answer_is_its_absolute_error() {
-        let crps = |support: &[(f64, f64)], truth| scores(support, &[], truth).crps.unwrap();
+        let crps = |support: &[(f64, f64)], truth| scores(support, &[], truth).crps.unwrap().value;
         assert!((crps(&[(3.0, 0.4)], 5.0) - 2.0).abs() < 1e-12);
         // Half 0, half 2 at 0: 1 - 2/4.
         assert!((crps(&[(2.0, 0.25), (0.0, 0.25)], 0.0) - 0.5).abs() < 1e-12);
+    }
+
+    /// A distribution over `count` values, in random order.
+    fn drawn(rng: &mut ChaCha8Rng, count: usize) -> Vec<(f64, f64)> {
+        let mut support: Vec<(f64, f64)> =
+            (0..count).map(|_| (f64::from(rng.random_range(-500..500)), rng.random::<f64>())).collect();
+        support.shuffle(rng);
+        let total: f64 = support.iter().map(|(_, p)| p).sum();
+        support.iter().map(|(value, p)| (*value, p / total)).collect()
+    }
+
+    #[test]
+    fn crps_is_the_double_sum_and_the_integral() {
+        let mut rng = ChaCha8Rng::seed_from_u64(0);
+        for count in [1, 2, 7, 300] {
+            let support = drawn(&mut rng, count);
+            let truth = f64::from(rng.random_range(-600..600)) + 0.25;
+            let found = scores(&support, &[], truth).crps.unwrap().value;
+            let distance: f64 = support.iter().map(|(x, p)| p * (x - truth).abs()).sum();
+            let pairs = support.iter().flat_map(|a| support.iter().map(move |b| (a, b)));
+            let spread: f64 = pairs.map(|((x, p), (y, q))| p * q * (x - y).abs()).sum();
+            assert!((found - (distance - spread / 2.0)).abs() < 1e-9, "{count}");
+            // All steps are at multiples of a quarter.
+            let cost = |step: i32| {
+                let x = f64::from(step) / 4.0;
+                let below: f64 = support.iter().filter(|(value, _)| *value <= x).map(|(_, p)| p).sum();
+                (if x < truth { below } else { 1.0 - below }).powi(2) / 4.0
+            };
+            let integral: f64 = (-4 * 601..4 * 601).map(cost).sum();
+            assert!((found - integral).abs() < 1e-9, "{count}: {found} {integral}");
+        }
+    }
+
+    /// `scipy.stats.energy_distance(values, [y], weights) ** 2 / 2` of scipy 1.17.
+    #[test]
+    fn crps_agrees_with_scipy() {
+        let support = [(-3.0, 0.1), (0.5, 0.25), (1.0, 0.4), (7.0, 0.2), (40.0, 0.05)];
+        for (truth, want) in
+            [(-10.0, 10.50375), (1.0, 0.55375), (0.75, 0.62875), (12.5, 8.50375), (100.0, 93.25375)]
+        {
+            assert!((scores(&support, &[], truth).crps.unwrap().value - want).abs() < 1e-12, "{truth}");
+        }
+    }
+
+    #[test]
+    fn too_much_unknown_mass_leaves_crps_and_pit_out() {
+        let support = [(1.0, 0.5), (3.0, 0.3)];
+        let of = |mass| {
+            let predicted = Predicted { quantiles: &[], support: &support, mass, range: None };
+            DistributionScores::of(predicted, 2.0)
+        };
+        let known = of(0.8 / 0.995);
+        assert!((known.unknown - 0.005).abs() < 1e-12 && known.crps.is_some() && known.pit.is_some());
+        let unknown = of(0.8 / 0.98);
+        assert!((unknown.unknown - 0.02).abs() < 1e-12);
+        assert_eq!((unknown.crps, unknown.pit), (None, None));
+        let items = [known.clone(), unknown];
+        let found = Unknown::of(items.iter()).unwrap();
+        assert_eq!((found.above, found.crps_high, found.log_score_bounds), (1, None, 2));
+        assert_eq!(found.crps_low, known.crps.map(|crps| crps.low));
+        assert_eq!(Unknown::of([].iter()), None);
+    }
+
+    #[test]
+    fn no_place_of_the_unknown_mass_leaves_the_bounds_of_crps() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let range = Interval { low: -600.0, high: 700.0 };
+        for _ in 0..50 {
+            let (support, unknown) = (drawn(&mut rng, 20), 0.01 * rng.random::<f64>());
+            let truth = f64::from(rng.random_range(-550..650));
+            let known: Vec<(f64, f64)> = support.iter().map(|(x, p)| (*x, p * (1.0 - unknown))).collect();
+            let predicted = Predicted { quantiles: &[], support: &known, mass: 1.0, range: Some(range) };
+            let Crps { low, high, .. } = DistributionScores::of(predicted, truth).crps.unwrap();
+            let high = high.unwrap();
+            let at = |place: f64| {
+                let all: Vec<(f64, f64)> = known.iter().copied().chain([(place, unknown)]).collect();
+                scores(&all, &[], truth).crps.unwrap().value
+            };
+            let places: Vec<f64> = [range.low, range.high, truth].map(at).to_vec();
+            let random: Vec<f64> = (0..50).map(|_| at(rng.random_range(range.low..range.high))).collect();
+            for value in places.iter().chain(&random) {
+                assert!(low - 1e-9 <= *value && *value <= high + 1e-9, "{low} {value} {high}");
+            }
+            // Both are reached: the lower one at the truth, the upper one up to what both ends cannot have at once.
+            assert!((at(truth) - low).abs() < 1e-9);
+            assert!(high <= places[0] + places[1] + 1e-9);
+        }
+    }
+
+    #[test]
+    fn the_log_score_is_of_all_that_may_be_the_truth() {
+        let of = |truth, mass| {
+            let support = [(1.0, 0.5), (3.0, 0.25)];
+            DistributionScores::of(Predicted { quantiles: &[], support: &support, mass, range: None }, truth)
+                .log_score
+                .unwrap()
+        };
+        let found = of(3.0, 0.8);
+        assert!((found.value - (0.8_f64 / 0.25).ln()).abs() < 1e-12 && !found.is_bound);
+        let other = of(2.0, 0.8);
+        assert!((other.value - (0.8_f64 / 0.05).ln()).abs() < 1e-9 && other.is_bound);
+        assert!(of(2.0, 0.75).value.is_infinite());
+        assert_eq!(scores(&[(1.0, 1.0)], &[], 1.0).log_score, None);
     }
 
     #[test]

@@ -270,7 +270,7 @@ pub struct Baseline {
     pub metrics: Metrics,
 }
 
-/// Always the median and always the mean of the truths. Empty where no number is asked for.
+/// Always the most frequent of the truths, always their median, and always their mean. Empty where no number is asked for.
 pub fn constant_baselines(rows: &[&Row]) -> IndexMap<String, Baseline> {
     let mut truths: Vec<f64> = rows.iter().filter_map(|row| row.truth).collect();
     if truths.is_empty() {
@@ -278,21 +278,36 @@ pub fn constant_baselines(rows: &[&Row]) -> IndexMap<String, Baseline> {
     }
     truths.sort_by(f64::total_cmp);
     let mean = mean_in_order(&truths, &vec![1.0; truths.len()]);
-    let baselines = [("constant_median", quantile(&truths, 0.5)), ("constant_mean", mean)];
+    let baselines = [
+        ("constant_mode", most_frequent(&truths)),
+        ("constant_median", quantile(&truths, 0.5)),
+        ("constant_mean", mean),
+    ];
     baselines.map(|(name, value)| (name.to_owned(), Baseline::constant(value, &truths))).into()
+}
+
+/// The smallest of those that are most frequent. `sorted` is rising.
+fn most_frequent(sorted: &[f64]) -> Option<f64> {
+    let groups = sorted.chunk_by(|a, b| same(*a, *b));
+    // Of equal counts `max_by_key` takes the last.
+    groups.rev().max_by_key(|group| group.len()).and_then(|group| group.first().copied())
 }
 
 impl Baseline {
     fn constant(value: Option<f64>, truths: &[f64]) -> Self {
         let n = truths.len();
-        let mean = |error: fn(f64) -> f64| {
-            value.map(|value| truths.iter().map(|truth| error(value - truth)).sum::<f64>() / n as f64)
-        };
         let mut metrics = Metrics::default();
-        let over =
-            |value: Option<f64>| if value.is_some() { Metric::plain(value, n) } else { Metric::default() };
-        metrics.set("mae", over(mean(f64::abs)));
-        metrics.set("rmse", over(mean(|error| error * error).map(f64::sqrt)));
+        let Some(constant) = value else { return Self { value, metrics } };
+        let rows: Vec<Prediction> =
+            truths.iter().map(|&truth| Prediction::new(truth, Estimates::point(constant))).collect();
+        let columns = NumberColumns::new(&rows, mean_in_order);
+        for info in METRICS.iter().filter(|info| ["mae", "rmse", "r2"].contains(&info.name)) {
+            if let Statistic::Number(of) = info.statistic {
+                metrics.set(info.name, Metric::plain(of(&columns, &vec![1.0; n]), n));
+            }
+        }
+        let hits = truths.iter().filter(|truth| same(constant, **truth)).count();
+        metrics.set("accuracy", Metric::plain(Some(hits as f64 / n as f64), n));
         Self { value, metrics }
     }
 }

@@ -3,6 +3,7 @@
 //! What does not depend on how often an item counts (errors, orders) is computed once.
 
 use super::Estimates;
+use crate::stats::kendall::Kendall;
 use crate::stats::signed_log;
 use crate::stats::weighted::{Mean, Sorted};
 
@@ -39,6 +40,7 @@ pub struct NumberColumns {
     pub(super) sorted_absolute_errors: Sorted,
     pub(super) sorted_truths: Sorted,
     pub(super) sorted_means: Sorted,
+    pub(super) kendall: Kendall,
 }
 
 impl NumberColumns {
@@ -66,6 +68,7 @@ impl NumberColumns {
             sorted_absolute_errors: Sorted::new(&absolute_errors),
             sorted_truths: Sorted::new(&truths),
             sorted_means: Sorted::new(&means),
+            kendall: Kendall::new(&means, &truths),
             truths,
             means,
             absolute_errors,
@@ -118,7 +121,7 @@ mod tests {
             matches!(metric.statistic, Statistic::Number(_) | Statistic::RelativeNumber(_))
         };
         let names: Vec<&str> = METRICS.iter().filter(numbers).map(|metric| metric.name).collect();
-        assert_eq!(names.len(), 10);
+        assert_eq!(names.len(), 11);
         for name in names {
             let (a, b) = (figure(&weighted, name, &[1.0, 0.0, 2.0, 1.0]), figure(&repeated, name, &[1.0; 4]));
             assert!((a.unwrap() - b.unwrap()).abs() < 1e-12, "{name}: {a:?} {b:?}");
@@ -155,7 +158,7 @@ mod tests {
     #[test]
     fn a_draw_of_equal_truths_has_no_r2_whatever_their_mean_rounds_to() {
         let table = columns(&[(0.3, 0.1), (0.2, 0.1), (0.4, 0.7)]);
-        for name in ["r2", "log_r2", "pearson", "spearman"] {
+        for name in ["r2", "log_r2", "pearson", "spearman", "kendall"] {
             assert_eq!(figure(&table, name, &[1.0, 2.0, 0.0]), None, "{name}");
             assert!(figure(&table, name, &[1.0; 3]).is_some(), "{name}");
         }

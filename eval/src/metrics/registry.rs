@@ -67,7 +67,7 @@ pub(crate) enum Statistic {
 }
 
 /// All metrics, in the order of tables.
-pub static METRICS: [MetricInfo; 33] = [
+pub static METRICS: [MetricInfo; 36] = [
     share("accuracy", Higher, "share of items whose number is exact", |_| true, |row| Some(row.correct))
         .from(Estimate::Mode),
     share("strict", Higher, "share exact, read strictly (lm-eval)", is_read, |row| read(row, 0)),
@@ -98,6 +98,9 @@ pub static METRICS: [MetricInfo; 33] = [
     }),
     number("pearson", Higher, "correlation", |n, w| pearson(&n.means, &n.truths, w, n.mean)),
     number("spearman", Higher, "correlation of ranks", |n, w| spearman(&n.sorted_means, &n.sorted_truths, w)),
+    number("kendall", Higher, "share of pairs in the same order, less the others (tau-b)", |n, w| {
+        n.kendall.tau(w)
+    }),
     metric(
         "mape",
         Lower,
@@ -133,7 +136,19 @@ pub static METRICS: [MetricInfo; 33] = [
         "crps",
         Lower,
         "continuous ranked probability score",
-        Statistic::Mean(|row| row.distribution.as_ref()?.crps),
+        Statistic::Mean(|row| Some(row.distribution.as_ref()?.crps?.value)),
+    ),
+    metric(
+        "log_score",
+        Lower,
+        "minus the logarithm of the true value's probability",
+        Statistic::Mean(|row| Some(row.distribution.as_ref()?.log_score?.value)),
+    ),
+    metric(
+        "winkler",
+        Lower,
+        "width of the central interval, and a charge for truths outside",
+        Statistic::Mean(|row| row.distribution.as_ref()?.winkler),
     ),
     metric(
         "token_accuracy",

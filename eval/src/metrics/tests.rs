@@ -3,6 +3,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::distribution::Predicted;
 use super::*;
 
 fn close(got: Option<f64>, want: f64) {
@@ -134,6 +135,13 @@ fn baselines_are_the_best_constants_over_all_labels() {
     let rows = [failed(1.0), failed(2.0), failed(9.0)];
     let baselines = constant_baselines(&rows.each_ref());
     let (median, mean) = (&baselines["constant_median"], &baselines["constant_mean"]);
+    close(mean.metrics.get("r2").value, 0.0);
+    close(median.metrics.get("r2").value, 1.0 - 50.0 / 38.0);
+    let rows = [failed(7.0), failed(7.0), failed(3.0), failed(7.0 + 1e-12)];
+    let mode = &constant_baselines(&rows.each_ref())["constant_mode"];
+    assert_eq!((mode.value, mode.metrics.get("accuracy").n), (Some(7.0), 4));
+    close(mode.metrics.get("accuracy").value, 0.75);
+    assert_eq!(constant_baselines(&[&rows[0], &rows[1]])["constant_mean"].metrics.get("r2").value, None);
     assert_eq!((median.value, mean.value), (Some(2.0), Some(4.0)));
     close(median.metrics.get("mae").value, 8.0 / 3.0);
     close(mean.metrics.get("rmse").value, (38.0_f64 / 3.0).sqrt());
@@ -211,7 +219,15 @@ fn random_row(rng: &mut ChaCha8Rng) -> Row {
     Row {
         lm_eval_matches: Some([rng.random(), rng.random()]),
         text_scores: Some(TextScores::of(&text(rng), &text(rng))),
-        distribution: Some(DistributionScores::of(&quantiles, &[(mean, 0.5), (mode, 0.25)], truth)),
+        distribution: Some(DistributionScores::of(
+            Predicted {
+                quantiles: &quantiles,
+                support: &[(mean, 0.5), (mode, 0.25)],
+                mass: 0.751,
+                range: None,
+            },
+            truth,
+        )),
         likelihood: Some(Likelihood {
             tokens: Some((rng.random_range(0..4), 4)),
             logprobs: vec![logprob, -0.5],

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::document::{Table, numbers, row, words};
 use super::markdown::plain_table;
+use super::notes::notes;
 use crate::metrics::Metric;
 use crate::store::report::Report;
 
@@ -27,6 +28,9 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for (reason, count) in &report.missing_numbers {
         writeln!(out, "no number for {count} of {n} items: {reason}")?;
     }
+    for note in notes(report) {
+        writeln!(out, "{note}")?;
+    }
     Ok(())
 }
 
@@ -47,8 +51,9 @@ fn metrics(report: &Report) -> Table {
 /// What the constant answer that is best for a metric reaches; empty where that is not known.
 fn best_constant(report: &Report, name: &str) -> String {
     let constant = match name {
+        "accuracy" => "constant_mode",
         "mae" => "constant_median",
-        "rmse" => "constant_mean",
+        "rmse" | "r2" => "constant_mean",
         _ => return String::new(),
     };
     let Some(baseline) = report.baselines.get(constant) else { return String::new() };

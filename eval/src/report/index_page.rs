@@ -6,6 +6,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::document::{Block, Cell, Document, Section, Table, numbers, row, words};
 use crate::format::{count, optional_number};
+use crate::store::report::Report;
 use crate::store::saved::Run;
 
 /// Columns, as far as any run has the metric.
@@ -31,7 +32,7 @@ pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
             count(report.n),
             count(report.n_valid),
         ];
-        row.extend(shown.iter().map(|name| Cell::from(optional_number(value(run, name)))));
+        row.extend(shown.iter().map(|name| Cell::from(figure(report, name))));
         row
     });
     let table = Table::new(columns, rows);
@@ -40,6 +41,14 @@ pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
         subtitle: format!("{} runs", runs.len()),
         sections: vec![Section::new("Figures", [Block::Table(table)])],
     }
+}
+
+/// A metric, and over how many items it is where that is not all of the run's.
+fn figure(report: &Report, name: &str) -> String {
+    let metric = report.metrics.get(name);
+    let is_over_all = metric.value.is_none() || metric.n == report.n;
+    let over = if is_over_all { String::new() } else { format!(" (over {})", count(metric.n)) };
+    format!("{}{over}", optional_number(metric.value))
 }
 
 /// The names on the way from `folder` to that of the run.

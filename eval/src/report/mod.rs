@@ -11,6 +11,7 @@ mod histograms;
 pub mod html;
 mod index_page;
 pub mod markdown;
+mod notes;
 mod pictures;
 mod published;
 mod run_page;

@@ -1,6 +1,7 @@
 //! The page of one run.
 
 use super::document::{Block, Document, Section};
+use super::notes::notes;
 use super::{pictures, published, tables};
 use crate::format::{count, number};
 use crate::store::report::Report;
@@ -58,6 +59,9 @@ fn figures(report: &Report) -> Section {
     }
     for (reason, items) in &report.missing_numbers {
         counts += &format!(" No number for {} items: {}", count(*items), sentence(reason));
+    }
+    for note in notes(report) {
+        counts += &format!(" {}", sentence(&note));
     }
     Section::new("Figures", [Block::Table(tables::metrics(report)), Block::Paragraph(counts)])
 }

@@ -1,6 +1,6 @@
 //! The tables of one run's page.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::document::{Cell, Table, literal, numbers, row, words};
 use crate::format::{count, interval, number, optional_number, shortened};
@@ -70,10 +70,14 @@ pub(super) fn modules(report: &Report) -> Table {
     Table::new(columns, rows).without_empty_columns()
 }
 
-/// The items with the largest errors; empty where all are exact.
+/// The items with the largest errors; empty where all are exact. Items without a value because nothing bounds it come first.
 pub(super) fn largest_errors(run: &Run) -> Table {
+    let error = |sample: &Sample| match sample.absolute_error() {
+        None if sample.is_unbounded() => Some(f64::INFINITY),
+        error => error,
+    };
     let mut wrong: Vec<(f64, &Sample)> =
-        run.samples.iter().filter_map(|sample| Some((sample.absolute_error()?, sample))).collect();
+        run.samples.iter().filter_map(|sample| Some((error(sample)?, sample))).collect();
     wrong.retain(|&(error, _)| error > 0.0);
     wrong.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let columns = [
@@ -81,6 +85,7 @@ pub(super) fn largest_errors(run: &Run) -> Table {
         literal(&["question"]),
         numbers(&["truth", "predicted", "error"]),
         literal(&["answer"]),
+        words(&["unbounded"]),
     ];
     let rows = wrong.into_iter().take(LARGEST_ERRORS).map(|(error, sample)| {
         row![
@@ -88,11 +93,16 @@ pub(super) fn largest_errors(run: &Run) -> Table {
             shortened(&sample.doc.question, 160),
             sample.truth().map_or_else(|| sample.target_text(), number),
             optional_number(sample.prediction.map(|read| read.median)),
-            number(error),
+            optional_number(Some(error).filter(|error| error.is_finite())),
             shortened(&sample.response(), 120),
+            if sample.is_unbounded() {
+                plain(sample.more.get("number_reason").unwrap_or(&json!("yes")))
+            } else {
+                String::new()
+            },
         ]
     });
-    Table::new(columns, rows)
+    Table::new(columns, rows).without_empty_columns()
 }
 
 /// The first items without a number, with their answers.

@@ -2,7 +2,7 @@
 //!
 //! Responses are read leniently: every OpenAI-style server sends the fields that are needed here.
 
-use ntl_api::Number;
+use ntl_api::{MethodName, Number};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -68,37 +68,73 @@ pub struct PredictedNumber {
     /// unbounded, the server's value in its place: the median.
     pub estimates: Option<[f64; 3]>,
     pub mass_closed: f64,
+    #[serde(default)]
+    pub mass_open: f64,
+    /// Whether the open mass leaves the trimmed mean unbounded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unbounded: bool,
     /// Levels and values.
     pub quantiles: Vec<(f64, Option<f64>)>,
     /// Values and probabilities.
     pub support: Vec<(f64, f64)>,
-    /// Why the server gives no value.
+    /// Why the server gives no value, or another one than the trimmed mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl PredictedNumber {
     /// A checkpoint that has only one estimate gives it for all three.
-    fn of(number: &Number) -> Self {
+    fn of(number: &Number) -> Result<Self, ClientError> {
+        check(number)?;
         // Adding 0 turns -0, the sum of nothing, into 0.
-        let mass_closed = number.mass.closed + 0.0;
+        let (mass_closed, mass_open) = (number.mass.closed + 0.0, number.mass.open + 0.0);
+        let is_unbounded = mass_closed > 0.0
+            && mass_open > 0.0
+            && number.bounds.value.is_none()
+            && METHODS_WITH_BOUNDS.iter().any(|method| method.as_str() == number.method);
+        let masses = Self { mass_closed, mass_open, is_unbounded, ..Self::default() };
         let Some(value) = number.value else {
-            return Self { mass_closed, reason: number.reason.clone(), ..Self::default() };
+            return Ok(Self { reason: number.reason.clone(), ..masses });
         };
         // Requests name the objective `mean`, so the value is the trimmed mean or what the server falls back to.
         let estimates = [Some(value), number.median, number.mode];
-        Self {
+        Ok(Self {
             estimates: Some(estimates.map(|estimate| estimate.unwrap_or(value))),
-            mass_closed,
             quantiles: number.quantiles.iter().map(|quantile| (quantile.q, quantile.value)).collect(),
             support: number.support.iter().map(|point| (point.value, point.probability)).collect(),
-            reason: None,
-        }
+            reason: number.reason.clone().filter(|_| is_unbounded),
+            ..masses
+        })
     }
 
     pub fn estimates(&self) -> Option<Estimates> {
         self.estimates.map(|[mean, median, mode]| Estimates { mean, median, mode })
     }
+}
+
+/// The methods whose bounds are null where nothing bounds the value, not because they know none.
+const METHODS_WITH_BOUNDS: [MethodName; 3] = [MethodName::Tree, MethodName::Xval, MethodName::Head];
+
+/// Room for rounding in sums of masses.
+const MASS_TOLERANCE: f64 = 1e-6;
+
+/// Refuses masses and probabilities that cannot be, from which scores would be computed all the same.
+fn check(number: &Number) -> Result<(), ClientError> {
+    let refused = |problem| Err(ClientError::ImpossibleNumber { problem });
+    let is_share = |share: f64| (-MASS_TOLERANCE..=1.0 + MASS_TOLERANCE).contains(&share);
+    let mass = number.mass;
+    if ![mass.closed, mass.invalid, mass.open, mass.closed + mass.open].into_iter().all(is_share) {
+        return refused(format!("its masses are {}, {} and {}", mass.closed, mass.invalid, mass.open));
+    }
+    let mut probabilities = number.support.iter().map(|point| point.probability);
+    let total: f64 = probabilities.clone().sum();
+    if total > mass.closed + MASS_TOLERANCE || probabilities.any(|probability| probability < 0.0) {
+        return refused(format!(
+            "its support has probability {total} in all, of a closed mass of {}",
+            mass.closed
+        ));
+    }
+    Ok(())
 }
 
 /// Likelihood of the true answer.
@@ -139,11 +175,12 @@ impl CompletionResponse {
             return Err(ClientError::NoNumber { reason: "its answer carries no `number`".to_owned() });
         }
         let text = choice.text.or_else(|| choice.message?.content).unwrap_or_default();
+        let number = choice.number.as_ref().filter(|_| mode == Mode::Regress);
         Ok(Answer {
             text,
             finish_reason: choice.finish_reason,
             token_ids: choice.token_ids,
-            number: choice.number.as_ref().filter(|_| mode == Mode::Regress).map(PredictedNumber::of),
+            number: number.map(PredictedNumber::of).transpose()?,
         })
     }
 }
@@ -206,6 +243,8 @@ mod tests {
         let response = serde_json::from_value::<CompletionResponse>(body).unwrap();
         let number = response.into_answer(Mode::Regress).unwrap().number.unwrap();
         assert_eq!(number.estimates, Some([-9090.0, -9090.0, -10100.0]));
+        assert!(number.is_unbounded);
+        assert_eq!(number.reason.as_deref(), Some("open mass 0.05 exceeds trim 0.005"));
     }
 
     #[test]
@@ -213,6 +252,8 @@ mod tests {
         let number = PredictedNumber {
             estimates: Some([0.1 + 0.2, 1e-300, 5e-324]),
             mass_closed: 0.999_999_999_999_999_9,
+            mass_open: 1e-17,
+            is_unbounded: true,
             quantiles: vec![(0.05, None), (0.5, Some(1.0 / 3.0))],
             support: vec![(-1_456.0, 0.123_456_789_012_345_67)],
             reason: None,

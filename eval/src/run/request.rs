@@ -4,15 +4,15 @@ use ntl_api::{CompletionRequest, NumberOptions, NumberRequest, Objective, Object
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::cli::flags::{Api, Mode};
+use crate::cli::flags::{Api, Mode, NumberFlags};
 use crate::data::Item;
 use crate::run::client::Route;
 use crate::run::paper;
 
 pub const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-/// How many of the most probable values are requested.
-const SUPPORT: u64 = 50;
+/// How many of the most probable values are requested: as many as the server returns, since CRPS needs all.
+const SUPPORT: u64 = 1000;
 
 const LOSSES: [&str; 6] = ["ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber"];
 
@@ -29,6 +29,8 @@ pub struct RequestTemplate {
     pub return_token_ids: bool,
     /// Paper mode: [`paper::beams`].
     pub beams: u64,
+    /// Regress mode.
+    pub number: NumberFlags,
 }
 
 /// What one item's request has in place of the template's.
@@ -74,7 +76,7 @@ impl RequestTemplate {
                 paper::set_decoding(&mut request, self.beams);
             }
             Mode::Regress => {
-                request.number = Some(number_request(self.after));
+                request.number = Some(number_request(self.after, &self.number));
                 request.stop = None;
                 if self.after.is_some() {
                     request.max_tokens = Some(self.max_tokens);
@@ -115,12 +117,16 @@ impl RequestTemplate {
 }
 
 /// Names every default, so that a report shows what was requested.
-fn number_request(after: Option<&str>) -> NumberRequest {
+fn number_request(after: Option<&str>, flags: &NumberFlags) -> NumberRequest {
     NumberRequest::Options(to_object(&NumberOptions {
         objective: Some(Objective::Named(ObjectiveName::Mean)),
         quantiles: Some(QUANTILES.to_vec()),
         support: Some(SUPPORT),
         after: after.map(str::to_owned),
+        range: flags.range.map(|range| [range.low, range.high]),
+        trim: flags.trim,
+        digits_max: flags.digits_max.map(u64::from),
+        tolerance: flags.tolerance,
         ..NumberOptions::default()
     }))
 }
@@ -144,6 +150,7 @@ mod tests {
             stop: &["Question:"],
             after: Some("#### "),
             return_token_ids: false,
+            number: NumberFlags::default(),
             beams: 4,
         }
     }
@@ -164,7 +171,7 @@ mod tests {
                 Mode::Regress,
                 json!({
                     "max_tokens": 32, "temperature": 0.0,
-                    "number": { "objective": "mean", "after": "#### ", "quantiles": QUANTILES, "support": 50 }
+                    "number": { "objective": "mean", "after": "#### ", "quantiles": QUANTILES, "support": 1000 }
                 }),
             ),
             (

@@ -81,6 +81,10 @@ fn more(record: &Record<'_>) -> Map<String, Value> {
     }
     if let Some(number) = reply.number() {
         add("mass_closed", json!(number.mass_closed));
+        add("mass_open", json!(number.mass_open));
+        if number.is_unbounded {
+            add("unbounded", json!(true));
+        }
         if let Some(reason) = &number.reason {
             add("number_reason", json!(reason));
         }
@@ -89,8 +93,17 @@ fn more(record: &Record<'_>) -> Map<String, Value> {
             number.quantiles.iter().map(|(q, value)| json!({ "q": q, "value": value })).collect(),
         );
     }
-    if let Some(crps) = row.distribution.as_ref().and_then(|scores| scores.crps) {
-        add("crps", json!(crps));
+    if let Some(scores) = &row.distribution {
+        if let Some(crps) = scores.crps {
+            add("crps", json!(crps.value));
+            add("crps_bounds", json!([crps.low, crps.high]));
+        }
+        let log_score = scores.log_score.map(|score| score.value).filter(|value| value.is_finite());
+        for (name, value) in [("log_score", log_score), ("winkler", scores.winkler)] {
+            if let Some(value) = value {
+                add(name, json!(value));
+            }
+        }
     }
     if let Some(likelihood) = row.likelihood.as_ref().filter(|likelihood| !likelihood.logprobs.is_empty()) {
         let mean = likelihood.logprobs.iter().sum::<f64>() / likelihood.logprobs.len() as f64;
@@ -109,7 +122,7 @@ fn hash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::flags::{Api, Mode};
+    use crate::cli::flags::{Api, Mode, NumberFlags};
     use crate::data::Item;
     use crate::run::reply::{Answer, PredictedNumber, Reply};
     use crate::run::score::{mass_closed, score};
@@ -129,7 +142,7 @@ mod tests {
     }
 
     fn records<const N: usize>(replies: [Reply<'_>; N], mode: Mode) -> [Record<'_>; N] {
-        replies.map(|reply| score(&Traits::default(), mode, reply))
+        replies.map(|reply| score(&Traits::default(), mode, None, reply))
     }
 
     fn lines(records: &[Record<'_>], mode: Mode) -> Vec<Value> {
@@ -142,6 +155,7 @@ mod tests {
             after: None,
             return_token_ids: false,
             beams: 4,
+            number: NumberFlags::default(),
         };
         samples(&template, records).map(|sample| serde_json::to_value(sample).unwrap()).collect()
     }
@@ -152,6 +166,8 @@ mod tests {
         let numbers = PredictedNumber {
             estimates: Some([2.5, 3.0, 2.0]),
             mass_closed: 0.9,
+            mass_open: 0.005,
+            is_unbounded: false,
             quantiles: vec![(0.5, Some(3.0))],
             support: vec![(2.0, 0.9)],
             reason: None,

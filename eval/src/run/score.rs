@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use crate::cli::flags::Mode;
-use crate::metrics::distribution::DistributionScores;
+use crate::metrics::distribution::{DistributionScores, Predicted};
 use crate::metrics::likelihood::Likelihood;
 use crate::metrics::texts::TextScores;
 use crate::metrics::{Estimates, Outcome, Row, same};
 use crate::run::answer_extraction::{self, INVALID, LmEvalFilter};
-use crate::run::reply::Reply;
+use crate::run::reply::{PredictedNumber, Reply};
+use crate::stats::Interval;
 use crate::stats::weighted::mean_in_order;
+use crate::store::report::Unbounded;
 use crate::tasks::Traits;
 
 /// An item, its reply and its score: what metrics and `samples.jsonl` are made of.
@@ -28,7 +30,7 @@ pub fn rows<'r>(records: &'r [Record<'_>]) -> Vec<&'r Row> {
 }
 
 /// Scores a reply by the rules of this program.
-pub fn score<'a>(traits: &Traits, mode: Mode, reply: Reply<'a>) -> Record<'a> {
+pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Reply<'a>) -> Record<'a> {
     let (item, text) = (reply.item, reply.text());
     let outcome = match (text, mode) {
         (None, _) => Outcome::Failed,
@@ -50,8 +52,11 @@ pub fn score<'a>(traits: &Traits, mode: Mode, reply: Reply<'a>) -> Record<'a> {
         (None, _) => text.is_some_and(|text| text.trim() == item.answer),
     };
     let distribution = reply.number().zip(item.truth).filter(|(number, _)| number.estimates.is_some());
-    let distribution =
-        distribution.map(|(number, truth)| DistributionScores::of(&number.quantiles, &number.support, truth));
+    let distribution = distribution.map(|(number, truth)| {
+        let mass = number.mass_closed + number.mass_open;
+        let (quantiles, support) = (number.quantiles.as_slice(), number.support.as_slice());
+        DistributionScores::of(Predicted { quantiles, support, mass, range }, truth)
+    });
     let filtered = text.map(|text| match (item.truth, outcome) {
         (None, _) => text.trim().to_owned(),
         (Some(_), Outcome::Read(numbers)) => numbers.mode.to_string(),
@@ -99,13 +104,23 @@ pub fn mass_closed(records: &[Record<'_>]) -> Option<f64> {
     mean_in_order(&masses, &vec![1.0; masses.len()])
 }
 
-/// The server's reasons for numbers without a value, and how many items have each.
+/// The server's reasons for numbers without a value, and how many items have each. Unbounded ones are counted apart.
 pub fn missing_numbers(records: &[Record<'_>]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    for reason in records.iter().filter_map(|record| record.reply.number()?.reason.clone()) {
+    let missing = records.iter().filter_map(|record| record.reply.number());
+    let missing = missing.filter(|number| number.estimates.is_none() && !number.is_unbounded);
+    for reason in missing.filter_map(|number| number.reason.clone()) {
         *counts.entry(reason).or_default() += 1;
     }
     counts
+}
+
+/// `None` where every number is bounded.
+pub fn unbounded(records: &[Record<'_>]) -> Option<Unbounded> {
+    let numbers = records.iter().filter_map(|record| record.reply.number());
+    let found: Vec<&PredictedNumber> = numbers.filter(|number| number.is_unbounded).collect();
+    let without_value = found.iter().filter(|number| number.estimates.is_none()).count();
+    (!found.is_empty()).then_some(Unbounded { n: found.len(), without_value })
 }
 
 #[cfg(test)]
@@ -133,7 +148,7 @@ mod tests {
             ("7", "-7/2", Some(-3.5), false),
         ] {
             let item = item(answer, truth);
-            let record = score(&Traits::default(), Mode::Text, reply(&item, text));
+            let record = score(&Traits::default(), Mode::Text, None, reply(&item, text));
             assert_eq!(record.row.correct, correct, "{text:?}");
         }
     }

@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use crate::cli::flags::{Api, Common, Mode};
+use crate::cli::flags::{Api, Common, Mode, NumberFlags};
 use crate::console::{Console, ExitStatus, Interrupted, OutputError, UsageError};
-use crate::metrics::distribution::Calibration;
+use crate::metrics::distribution::{Calibration, Unknown};
 use crate::metrics::registry::{Estimate, METRICS};
 use crate::metrics::{EXACT_TOLERANCE, Metrics, RESAMPLES, constant_baselines};
 use crate::report::console;
@@ -48,6 +48,10 @@ struct Session<'a> {
 pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     if common.mode == Mode::Paper && common.server.api == Api::Chat {
         let message = "--mode paper asks for beams of plain completions: it has no --api chat";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    if common.mode != Mode::Regress && common.number != NumberFlags::default() {
+        let message = "--range, --trim, --digits-max and --tolerance are about --mode regress";
         return Err(UsageError(message.to_owned()).into());
     }
     let runtime = Runtime::new().context("could not start the runtime")?;
@@ -177,6 +181,7 @@ impl Session<'_> {
                 Mode::Regress => false,
                 Mode::Paper => true,
             },
+            number: self.common.number.clone(),
             beams: paper::beams(self.model.others.get("number_encoding").and_then(Value::as_str)),
         }
     }
@@ -217,7 +222,7 @@ impl Session<'_> {
         replies: Vec<Reply<'i>>,
     ) -> (Report, Vec<Record<'i>>) {
         let (seed, mode) = (self.common.seed, self.common.mode);
-        let score = |reply| score::score(&suite.traits, mode, reply);
+        let score = |reply| score::score(&suite.traits, mode, self.common.number.range, reply);
         let mut records: Vec<Record<'_>> = replies.into_iter().map(score).collect();
         let mut metrics = Metrics::of(&rows(&records), seed);
         let mut quirks = Vec::new();
@@ -249,6 +254,8 @@ impl Session<'_> {
             ),
             calibration: Calibration::of(rows.iter().filter_map(|row| row.distribution.as_ref()), seed),
             mass_closed: score::mass_closed(&records),
+            unknown_mass: Unknown::of(rows.iter().filter_map(|row| row.distribution.as_ref())),
+            unbounded: score::unbounded(&records),
             missing_numbers: score::missing_numbers(&records),
             versions: Map::from_iter([("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION")))]),
             ..Report::default()

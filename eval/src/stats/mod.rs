@@ -3,6 +3,7 @@
 //! Every formula names its source. What is not defined is `None`, never NaN, but for [`numpy`].
 
 pub mod bootstrap;
+pub mod kendall;
 pub mod numpy;
 pub mod paired;
 pub mod weighted;

@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::metrics::distribution::Calibration;
+use crate::metrics::distribution::{Calibration, Unknown};
 use crate::metrics::{Baseline, Metrics, Outcome, Row};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -51,6 +51,12 @@ pub struct Report {
     /// Closed mass behind the numbers, on average; in regress mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_closed: Option<f64>,
+    /// What is not known of the distributions, in regress mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown_mass: Option<Unknown>,
+    /// Items whose open mass leaves the trimmed mean unbounded, in regress mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unbounded: Option<Unbounded>,
     /// The server's reasons for numbers without a value, and how many items have each; in regress mode.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub missing_numbers: BTreeMap<String, usize>,
@@ -67,6 +73,15 @@ impl Report {
     pub fn unparsed(&self) -> usize {
         self.n.saturating_sub(self.n_valid + self.failed)
     }
+}
+
+/// Items whose open mass leaves the trimmed mean unbounded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unbounded {
+    pub n: usize,
+    /// Those whose median is unbounded as well, so that they have no value. The others have the median.
+    pub without_value: usize,
 }
 
 /// A figure that the paper's code computes in a way of its own.

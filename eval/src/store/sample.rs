@@ -40,7 +40,8 @@ pub struct Sample {
     pub absolute_error: Option<f64>,
     pub prediction: Option<Estimates>,
     /// Columns that not every item has, by name: `strict`, `flexible`, `readings`, `exact`, `f1`, `module`, `mass_closed`,
-    /// `quantiles`, `crps`, `perplexity`, `losses`.
+    /// `mass_open`, `unbounded`, `number_reason`, `quantiles`, `crps`, `crps_bounds`, `log_score`, `winkler`, `perplexity`,
+    /// `losses`.
     #[serde(flatten)]
     pub more: Map<String, Value>,
     /// Why there is no answer.
@@ -83,6 +84,11 @@ impl Sample {
     /// Whether the request failed; such an item is neither right nor wrong.
     pub fn failed(&self) -> bool {
         self.error.is_some()
+    }
+
+    /// Whether the open mass leaves the trimmed mean unbounded.
+    pub fn is_unbounded(&self) -> bool {
+        self.more.get("unbounded") == Some(&Value::Bool(true))
     }
 
     /// Whether the answer is exact.

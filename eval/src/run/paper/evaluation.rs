@@ -377,7 +377,7 @@ mod tests {
             .map(|(item, text)| {
                 let answer = Answer { text: text.to_owned(), ..Answer::default() };
                 let reply = Reply { item, answer: Ok(answer), label: None, target_score: None };
-                score(&Traits::default(), Mode::Paper, reply)
+                score(&Traits::default(), Mode::Paper, None, reply)
             })
             .collect();
         let paper: Vec<Record<'_>> = ours.iter().map(rescore).collect();
@@ -422,7 +422,7 @@ mod tests {
                     label: Some(label),
                     target_score: Some(Ok(target_score)),
                 };
-                score(&Traits::default(), Mode::Paper, reply)
+                score(&Traits::default(), Mode::Paper, None, reply)
             })
             .collect();
         let evaluation = evaluate(&records, &Metrics::of(&rows(&records), 0), 4, 0);

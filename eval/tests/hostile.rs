@@ -1,0 +1,243 @@
+//! Servers that mean harm or are broken: every run ends, with one clear line and an exit code.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use common::{err, ntl_eval, out};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// Writes what follows the request line into a connection; an error means that the client has left.
+type Answer = fn(&mut TcpStream) -> std::io::Result<()>;
+
+/// A server that lists one model and answers completions as the test wants it. Its threads end with the test's process.
+struct Server {
+    url: String,
+    asked: Arc<AtomicUsize>,
+}
+
+fn serve(answer: Answer) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            let counter = Arc::clone(&counter);
+            thread::spawn(move || one_request(connection?, &counter, answer));
+        }
+    });
+    Server { url, asked }
+}
+
+fn one_request(mut connection: TcpStream, asked: &AtomicUsize, answer: Answer) -> std::io::Result<()> {
+    let mut reader = BufReader::new(connection.try_clone()?);
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first)?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let line = line.trim().to_ascii_lowercase();
+        if let Some(text) = line.strip_prefix("content-length:") {
+            length = text.trim().parse().unwrap();
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    reader.read_exact(&mut vec![0; length])?;
+    if first.starts_with("GET /v1/models") {
+        return whole(&mut connection, "200 OK", "", br#"{"data": [{"id": "tiny"}]}"#);
+    }
+    asked.fetch_add(1, Ordering::SeqCst);
+    answer(&mut connection)
+}
+
+/// `headers`: lines with their ends.
+fn whole(to: &mut TcpStream, status: &str, headers: &str, body: &[u8]) -> std::io::Result<()> {
+    let length = body.len();
+    write!(to, "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n")?;
+    to.write_all(body)
+}
+
+/// Runs four items, three at once.
+fn run(server: &Server, more: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pairs.txt");
+    fs::write(&file, "1 + 1\n2\n2 + 2\n4\n3 + 3\n6\n4 + 4\n8\n").unwrap();
+    let args = ["arithmetic", "--split", "interpolate", "--quiet", "--concurrency", "3", "--data"];
+    let server = ["--endpoint", &server.url];
+    ntl_eval(&[&args[..], &[file.to_str().unwrap()], &server, more].concat())
+}
+
+/// The run fails on every item, and its only line holds `complaint`.
+fn fails(answer: Answer, more: &[&str], complaint: &str) {
+    let server = serve(answer);
+    let output = run(&server, more);
+    assert_eq!((output.status.code(), out(&output)), (Some(1), String::new()), "{}", err(&output));
+    let message = err(&output);
+    assert!(message.contains(complaint), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(server.asked.load(Ordering::SeqCst) > 0);
+}
+
+#[test]
+fn an_endless_body_is_read_up_to_a_limit() {
+    fails(
+        |to| {
+            write!(to, "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{{\"text\": \"")?;
+            let chunk = [b'x'; 1 << 16];
+            loop {
+                to.write_all(&chunk)?;
+            }
+        },
+        &[],
+        "is longer than 16 MiB",
+    );
+    // The message of an error has a limit of its own, and its beginning is shown.
+    fails(
+        |to| {
+            write!(to, "HTTP/1.1 500 No\r\n\r\n")?;
+            let chunk = [b'x'; 1 << 16];
+            loop {
+                to.write_all(&chunk)?;
+            }
+        },
+        &[],
+        "answered 500 Internal Server Error: xxxx",
+    );
+}
+
+#[test]
+fn a_body_that_drips_ends_with_the_timeout() {
+    fails(
+        |to| {
+            write!(to, "HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")?;
+            // Until the client hangs up, a byte now and then.
+            to.set_read_timeout(Some(std::time::Duration::from_millis(50)))?;
+            loop {
+                to.write_all(b" ")?;
+                if matches!(to.read(&mut [0]), Ok(0)) {
+                    return Ok(());
+                }
+            }
+        },
+        &["--timeout", "1", "--deadline", "2"],
+        "all 4 items of arithmetic interpolate failed",
+    );
+}
+
+#[test]
+fn a_gzip_bomb_is_not_unpacked() {
+    fails(
+        |to| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+            encoder.write_all(&vec![b' '; 8 << 20])?;
+            whole(to, "200 OK", "content-encoding: gzip\r\n", &encoder.finish()?)
+        },
+        &[],
+        "it is not JSON",
+    );
+}
+
+#[test]
+fn a_redirect_to_another_server_is_not_followed() {
+    fails(
+        |to| {
+            let header = "location: http://127.0.0.2:9/v1/completions\r\n";
+            whole(to, "307 Temporary Redirect", header, b"")
+        },
+        &[],
+        "redirects to http://127.0.0.2:9/v1/completions, which is another server or too many redirects",
+    );
+    // Round and round on one server.
+    fails(
+        |to| whole(to, "307 Temporary Redirect", "location: /v1/completions\r\n", b""),
+        &[],
+        "redirects to /v1/completions",
+    );
+}
+
+#[test]
+fn wrong_counts_and_wrong_kinds_are_named() {
+    fails(|to| whole(to, "200 OK", "", br#"{"choices": []}"#), &[], "the answer holds no choices");
+    fails(
+        |to| whole(to, "200 OK", "", br#"{"choices": {"text": "2"}}"#),
+        &[],
+        "could not be read: found an object, expected a list",
+    );
+    fails(|to| whole(to, "200 OK", "", b"{}"), &[], "could not be read: missing field `choices`");
+    fails(|to| whole(to, "200 OK", "", b""), &[], "could not be read: it is empty");
+}
+
+#[test]
+fn numbers_that_are_none_are_refused() {
+    fails(
+        |to| whole(to, "200 OK", "", br#"{"choices": [{"text": "2", "number": {"value": NaN}}]}"#),
+        &["--mode", "regress"],
+        "it is not JSON",
+    );
+    fails(
+        |to| whole(to, "200 OK", "", br#"{"choices": [{"text": "2", "number": {"value": 1e999}}]}"#),
+        &["--mode", "regress"],
+        "a number is out of range",
+    );
+    fails(
+        |to| {
+            let number = br#"{"value": 2, "objective": "mean", "method": "tree", "quantiles": [], "nodes": 1,
+                "support": [{"value": 2, "text": "2", "probability": 7}], "bounds": {"quantiles": []},
+                "mass": {"closed": 1, "invalid": 0, "open": 0}, "forward_passes": 1, "truncated": false}"#;
+            let body = [br#"{"choices": [{"text": "2", "number": "#.as_slice(), number, b"}]}"].concat();
+            whole(to, "200 OK", "", &body)
+        },
+        &["--mode", "regress"],
+        "the answer's `number` is impossible: its support has probability 7 in all, of a closed mass of 1",
+    );
+}
+
+#[test]
+fn text_that_is_not_utf_8_is_refused() {
+    fails(|to| whole(to, "200 OK", "", b"{\"choices\": [{\"text\": \"\xff\xfe\"}]}"), &[], "it is not JSON");
+}
+
+#[test]
+fn a_web_page_says_that_the_address_is_wrong() {
+    fails(
+        |to| whole(to, "200 OK", "", b"<!doctype html><title>Sign in</title>"),
+        &[],
+        "it is a web page \"Sign in\" instead of JSON; is this the address of an OpenAI-style server?",
+    );
+}
+
+#[test]
+fn a_server_that_is_always_busy_ends_the_run() {
+    let server = serve(|to| whole(to, "429 Too Many Requests", "retry-after: 0\r\n", b"{}"));
+    let output = run(&server, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert!(err(&output).contains("429 Too Many Requests"), "{}", err(&output));
+    // Four items, each with four retries.
+    assert_eq!(server.asked.load(Ordering::SeqCst), 20);
+}
+
+#[test]
+fn a_connection_that_breaks_off_is_one_clear_line() {
+    fails(
+        |to| write!(to, "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{{"),
+        &["--deadline", "1"],
+        "all 4 items of arithmetic interpolate failed",
+    );
+    fails(
+        |to| write!(to, "SSH-2.0-OpenSSH_9.6\r\n\r\n"),
+        &["--deadline", "1"],
+        "all 4 items of arithmetic interpolate failed",
+    );
+}
