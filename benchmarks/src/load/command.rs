@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use ntl_models::LoadOptions;
 
 use super::arrivals::{Arrivals, closed_loop, open_loop};
@@ -75,11 +75,24 @@ pub fn run(args: &LoadArgs, out: &mut dyn Write) -> anyhow::Result<()> {
             }
         }
     }
+    if let Some(reason) = failed_completely(&summaries) {
+        bail!("no request was answered: {reason}");
+    }
     if args.json {
         Ok(writeln!(out, "{}", serde_json::to_string_pretty(&summaries)?)?)
     } else {
         Ok(write_summaries(&summaries, out)?)
     }
+}
+
+/// The most frequent failure where there was no answer at all, so that there is nothing to measure.
+fn failed_completely(summaries: &[Summary]) -> Option<String> {
+    if summaries.iter().any(|summary| summary.answered > 0) {
+        return None;
+    }
+    let failures = summaries.iter().flat_map(|summary| &summary.failed);
+    let (reason, count) = failures.max_by_key(|(_, count)| **count)?;
+    Some(format!("{count} times {reason}"))
 }
 
 #[derive(Clone, Copy)]

@@ -41,6 +41,10 @@ pub enum Target {
     },
 }
 
+/// Longest part of an error's body that is read, about, and shown.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+const MESSAGE_CHARS_MAX: usize = 200;
+
 impl Target {
     /// `endpoint` is the server's base URL with or without `/v1`.
     pub fn http(endpoint: &str, model: Option<String>) -> reqwest::Result<Self> {
@@ -132,7 +136,12 @@ async fn over_http(request: reqwest::RequestBuilder, recorder: &mut Recorder) ->
     let mut response = request.send().await.map_err(|error| failure(&error))?;
     let status = response.status();
     if !status.is_success() {
-        return Err(format!("status {}", status.as_u16()));
+        let message = message(&mut response).await;
+        return Err(format!(
+            "status {}{}{message}",
+            status.as_u16(),
+            if message.is_empty() { "" } else { ": " }
+        ));
     }
     let streamed = response.headers().get("content-type").is_some_and(|value| value == "text/event-stream");
     if !streamed {
@@ -146,6 +155,20 @@ async fn over_http(request: reqwest::RequestBuilder, recorder: &mut Recorder) ->
         }
     }
     Ok(())
+}
+
+/// What the server says of an error: the message of an OpenAI-style body, else the beginning of its text.
+async fn message(response: &mut reqwest::Response) -> String {
+    let mut body = Vec::new();
+    while body.len() < ERROR_BYTES_MAX
+        && let Ok(Some(bytes)) = response.chunk().await
+    {
+        body.extend_from_slice(&bytes);
+    }
+    let parsed: Option<Value> = serde_json::from_slice(&body).ok();
+    let named = parsed.as_ref().and_then(|body| body["error"]["message"].as_str());
+    let text = named.map_or_else(|| String::from_utf8_lossy(&body).into_owned(), str::to_owned);
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MESSAGE_CHARS_MAX).collect()
 }
 
 /// The same words for the same cause, so that failures can be counted by them.
