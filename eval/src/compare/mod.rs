@@ -8,6 +8,7 @@ pub mod models;
 pub mod pairs;
 pub mod render;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,7 @@ use crate::report::markdown;
 use crate::stats::Interval;
 use crate::stats::bootstrap::{Bootstrap, test_difference};
 use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
+use crate::store::report::flat_settings;
 use crate::store::saved::{REPORT, Run, run_folders};
 use measures::{Group, Measured};
 use pairs::{Counts, Pairs};
@@ -46,6 +48,9 @@ pub struct Comparison {
     pub a: Side,
     pub b: Side,
     pub counts: Counts,
+    /// How the requests of the two runs differ, where both have the same mode.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<SettingDifference>,
     /// Behind every interval.
     pub resamples: u32,
     /// Of the bootstrap.
@@ -76,6 +81,32 @@ impl Side {
             mode: run.report.mode.clone(),
         }
     }
+}
+
+/// A setting that the two runs do not share. Empty texts: not set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SettingDifference {
+    pub name: String,
+    pub a: String,
+    pub b: String,
+}
+
+/// The settings that decide what was requested. Where data lie, and how many requests were in flight, changes no answer.
+fn setting_differences(a: &Run, b: &Run) -> Vec<SettingDifference> {
+    if a.report.mode != b.report.mode {
+        return Vec::new();
+    }
+    let settings = |run: &Run| -> BTreeMap<String, String> {
+        let all = flat_settings("", &run.report.settings).into_iter();
+        all.filter(|(name, _)| name.starts_with("request.") || name == "prompt_tokens").collect()
+    };
+    let (a, b) = (settings(a), settings(b));
+    let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let of = |side: &BTreeMap<String, String>, name: &String| side.get(name).cloned().unwrap_or_default();
+    let both = names.into_iter().map(|name| (name, of(&a, name), of(&b, name)));
+    both.filter(|(_, a, b)| a != b)
+        .map(|(name, a, b)| SettingDifference { name: name.clone(), a, b })
+        .collect()
 }
 
 /// A metric of both sides.
@@ -177,6 +208,7 @@ pub fn compare(a: &Run, b: &Run, bootstrap: Bootstrap, items: usize) -> Result<C
         a: Side::of(a),
         b: Side::of(b),
         counts: pairs.counts(),
+        settings: setting_differences(a, b),
         resamples: bootstrap.resamples,
         seed: bootstrap.seed,
         metrics: measures::groups(&pairs).iter().flat_map(|group| differences(group, bootstrap)).collect(),

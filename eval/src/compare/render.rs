@@ -1,6 +1,6 @@
 //! Comparisons as people read them: sentences and tables, in the terminal or as Markdown.
 
-use super::{Comparison, Difference, ItemDifference, Side};
+use super::{Comparison, Difference, ItemDifference, SettingDifference, Side};
 use crate::format::{count, interval, number, p_value, shortened};
 use crate::metrics::registry::Better;
 use crate::report::document::{Block, Document, Section, Table, numbers, row, words};
@@ -43,9 +43,11 @@ pub fn text(comparison: &Comparison) -> String {
 pub fn document(comparison: &Comparison) -> Document {
     let Comparison { task, split, a, b, .. } = comparison;
     let [pair_counts, method] = [pair_counts(comparison), method(comparison)].map(Block::Paragraph);
+    let settings = settings(comparison).map(Block::Paragraph);
+    let figures = [Block::Table(figures(comparison)), pair_counts, method].into_iter().chain(settings);
     let mut sections = vec![
         Section::new("Verdicts", verdicts(comparison).into_iter().map(Block::Paragraph)),
-        Section::new("Figures", [Block::Table(figures(comparison)), pair_counts, method]),
+        Section::new("Figures", figures),
     ];
     if !comparison.items.is_empty() {
         let blocks = [Block::Paragraph(ITEMS.to_owned()), Block::Table(items(&comparison.items))];
@@ -137,6 +139,15 @@ fn method(comparison: &Comparison) -> String {
         count(comparison.resamples as usize),
         comparison.seed
     )
+}
+
+fn settings(comparison: &Comparison) -> Option<String> {
+    let shown = |value: &str| if value.is_empty() { "not set".to_owned() } else { shortened(value, 40) };
+    let one = |SettingDifference { name, a, b }: &SettingDifference| {
+        format!("{name} (A: {}, B: {})", shown(a), shown(b))
+    };
+    let all: Vec<String> = comparison.settings.iter().map(one).collect();
+    (!all.is_empty()).then(|| format!("The requests differ: {}.", all.join("; ")))
 }
 
 fn items(items: &[ItemDifference]) -> Table {

@@ -122,3 +122,20 @@ fn a_comparison_reads_as_sentences_and_tables() {
     let text = render::text(&comparison);
     assert!(text.starts_with("arithmetic interpolate, 200 items\nA: tiny, text mode (run)\n"), "{text}");
 }
+
+#[test]
+fn requests_that_differ_are_named() {
+    let (mut a, mut b) = (off_by(|_| Some(0.0)), off_by(|_| Some(1.0)));
+    let settings = |trim: serde_json::Value| {
+        let value =
+            serde_json::json!({ "data": trim, "request": { "number": { "support": 9, "trim": trim } } });
+        value.as_object().unwrap().clone()
+    };
+    (a.report.settings, b.report.settings) = (settings(0.1.into()), settings(serde_json::Value::Null));
+    let comparison = compare(&a, &b, BOOTSTRAP, 0).unwrap();
+    let text = render::text(&comparison);
+    assert!(text.contains("The requests differ: request.number.trim (A: 0.1, B: not set)."), "{text}");
+    // Another mode is another request throughout.
+    b.report.mode = "regress".to_owned();
+    assert!(compare(&a, &b, BOOTSTRAP, 0).unwrap().settings.is_empty());
+}

@@ -1,11 +1,11 @@
 //! The tables of one run's page.
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::document::{Cell, Table, literal, numbers, row, words};
 use crate::format::{count, interval, number, optional_number, shortened};
 use crate::metrics::registry::find;
-use crate::store::report::Report;
+use crate::store::report::{Report, flat_settings};
 use crate::store::sample::{Sample, plain};
 use crate::store::saved::Run;
 
@@ -131,19 +131,11 @@ pub(super) fn settings(report: &Report) -> Table {
         ("seconds", number(report.seconds)),
     ];
     let own = own.map(|(name, value)| (name.to_owned(), value)).into_iter();
-    let all = own.chain(flat("", &report.settings)).chain(flat("version of ", &report.versions));
+    let all =
+        own.chain(flat_settings("", &report.settings)).chain(flat_settings("version of ", &report.versions));
     let rows =
         all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| row![name, shortened(&value, 200)]);
     Table::new([words(&["setting"]), literal(&["value"])], rows)
-}
-
-/// Names and values; nested ones are named `outer.inner`.
-fn flat(prefix: &str, values: &Map<String, Value>) -> Vec<(String, String)> {
-    let one = |(name, value): (&String, &Value)| match value {
-        Value::Object(inner) => flat(&format!("{prefix}{name}."), inner),
-        other => vec![(format!("{prefix}{name}"), plain(other))],
-    };
-    values.iter().flat_map(one).collect()
 }
 
 #[cfg(test)]

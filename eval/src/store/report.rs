@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::metrics::distribution::{Calibration, Unknown};
 use crate::metrics::{Baseline, Metrics, Outcome, Row};
+use crate::store::sample::plain;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -127,6 +128,15 @@ impl Module {
         };
         groups.into_iter().map(|(name, rows)| (name.to_owned(), module(&rows))).collect()
     }
+}
+
+/// Names and values of settings; nested ones are named `outer.inner`.
+pub fn flat_settings(prefix: &str, values: &Map<String, Value>) -> Vec<(String, String)> {
+    let one = |(name, value): (&String, &Value)| match value {
+        Value::Object(inner) => flat_settings(&format!("{prefix}{name}."), inner),
+        other => vec![(format!("{prefix}{name}"), plain(other))],
+    };
+    values.iter().flat_map(one).collect()
 }
 
 /// As a [`Report`] counts its items.
