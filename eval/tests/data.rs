@@ -133,3 +133,17 @@ fn generated_data_are_written_in_their_original_form_and_read_back() {
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert_eq!(mock.bodies().len(), 6);
 }
+
+#[test]
+fn a_failed_download_names_the_address_and_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    // Free again once the listener is dropped.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (mirror, dir) = (format!("http://{address}/files"), folder.path().to_str().unwrap());
+    let output = ntl_eval(&["data", "rjokes", "--mirror", &mirror, "--dir", dir]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = err(&output);
+    assert!(message.starts_with(&format!("error: could not download {mirror}/test.tsv.gz: ")), "{message}");
+    assert!(message.contains("tcp connect error: Connection refused"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+}
