@@ -20,10 +20,10 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
     let Some(unknown) = &report.unknown_mass else { return notes };
     if unknown.above > 0 {
         notes.push(format!(
-            "crps and calibration: not computed for {} of {all} items, of which more than {} of the mass is open or on values \
+            "crps and calibration: not computed for {} of {all} items, of which more than {}% of the mass is open or on values \
              beyond those that the server returns",
             count(unknown.above),
-            number(unknown.limit),
+            number(100.0 * unknown.limit),
         ));
     }
     match (unknown.crps_low, unknown.crps_high) {
