@@ -11,6 +11,7 @@
 
 mod channel;
 mod engine;
+mod guard;
 mod limits;
 mod observer;
 mod queue;

@@ -37,6 +37,8 @@ pub trait EngineObserver: Send + Sync {
     /// A prompt was opened: tokens that a cached prefix already covered, and tokens that were computed.
     fn on_open(&self, _cached_tokens: usize, _computed_tokens: usize) {}
     fn on_step(&self, _rows: usize) {}
+    /// One step decoded so many tokens of a text, this long after the tokens of the same text before them.
+    fn on_tokens(&self, _tokens: usize, _since_last: Duration) {}
     /// A sequence ended.
     fn on_end(&self, _reason: EndReason) {}
     /// A call into the model or a decoding panicked. Its requests failed; the engine goes on.

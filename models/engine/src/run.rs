@@ -1,20 +1,21 @@
 //! The engine's loop: receive jobs, open their contexts, step all of them together, send events.
 
 use std::borrow::Cow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ntl_core::decoding::{Progress, StepResult, Vocabulary};
 use ntl_core::engine::{
-    BatchModel, ContextRequest, EngineError, Event, Logits, ModelError, NodeId, OpenedContext, Prompt,
+    BatchModel, ContextRequest, EngineError, Event, Logits, ModelError, NodeId, OpenedContext, Prompt, Row,
 };
 
 use crate::channel::EventSender;
+use crate::guard::guarded;
 use crate::limits::EngineLimits;
 use crate::observer::{EndReason, EngineObserver};
 use crate::queue::{AdmissionBudget, DropReason, Queue, Submission};
-use crate::running::{LastStep, Running, Share, collect_rows};
+use crate::running::{Collected, LastStep, Running, Share, collect_rows};
 
 pub(crate) struct Runner {
     model: Box<dyn BatchModel>,
@@ -161,7 +162,15 @@ impl Runner {
         self.observer.on_open(reused, job.opened_prompt().len().saturating_sub(reused));
         let before: Vec<u32> =
             if self.model.info().encoder_decoder { Vec::new() } else { job.prompt.ids().collect() };
-        let decoding = self.vocabulary.decoding(&job.request, &before, opened.first_token);
+        let decoding = || Ok(self.vocabulary.decoding(&job.request, &before, opened.first_token));
+        let decoding = match guarded(&*self.observer, decoding) {
+            Ok(decoding) => decoding,
+            Err(error) => {
+                self.model.close(opened.context);
+                self.fail_decoding(&submission.events, error, job.request.sequences());
+                return;
+            }
+        };
         let deadline = job.deadline.map(|(at, after)| {
             let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
             (at, EngineError::Deadline { after_ms })
@@ -177,37 +186,50 @@ impl Runner {
             prompt_tokens: job.opened_prompt().len(),
             is_paused: false,
             last_step: LastStep::default(),
+            last_tokens: BTreeMap::new(),
         });
     }
 
     /// Steps all jobs that are not held back. Whether there were any.
     fn step(&mut self) -> bool {
         self.steps += 1;
-        let (rows, shares) = collect_rows(&mut self.running, self.limits.step_rows_max, self.steps);
-        if rows.is_empty() {
-            return false;
+        let rows_max = self.limits.step_rows_max;
+        let Collected { rows, shares, failed } =
+            collect_rows(&mut self.running, rows_max, self.steps, &*self.observer);
+        let mut finished: Vec<usize> = failed.iter().map(|(index, _)| *index).collect();
+        for (index, error) in failed {
+            let job = &self.running[index];
+            self.fail_decoding(&job.events, error, job.sequences);
         }
-        let span = tracing::debug_span!("step", batch.rows = rows.len(), batch.jobs = shares.len());
-        let logits = span.in_scope(|| guarded(&*self.observer, || self.model.step(&rows)));
-        self.observer.on_step(rows.len());
-        let mut finished = match logits {
-            Ok(logits) => self.distribute(&logits, &shares),
-            Err(error) => {
-                tracing::error!(error = %chain(&error), "a step failed");
-                for share in &shares {
-                    let job = &self.running[share.running];
-                    self.fail(&job.events, &error, job.sequences);
-                }
-                shares.iter().map(|share| share.running).collect()
-            }
-        };
+        if !rows.is_empty() {
+            finished.extend(self.step_rows(&rows, &shares));
+        }
+        let busy = !(rows.is_empty() && finished.is_empty());
         // From the back, so that earlier indices stay valid.
         finished.sort_unstable_by(|a, b| b.cmp(a));
         for index in finished {
             let job = self.running.remove(index);
             self.model.close(job.context);
         }
-        true
+        busy
+    }
+
+    /// Steps these rows. Returns the jobs that are over.
+    fn step_rows(&mut self, rows: &[Row], shares: &[Share]) -> Vec<usize> {
+        let span = tracing::debug_span!("step", batch.rows = rows.len(), batch.jobs = shares.len());
+        let logits = span.in_scope(|| guarded(&*self.observer, || self.model.step(rows)));
+        self.observer.on_step(rows.len());
+        match logits {
+            Ok(logits) => self.distribute(&logits, shares),
+            Err(error) => {
+                tracing::error!(error = %chain(&error), "a step failed");
+                for share in shares {
+                    let job = &self.running[share.running];
+                    self.fail(&job.events, &error, job.sequences);
+                }
+                shares.iter().map(|share| share.running).collect()
+            }
+        }
     }
 
     fn distribute(&mut self, logits: &Logits, shares: &[Share]) -> Vec<usize> {
@@ -236,6 +258,9 @@ impl Runner {
 
     fn send(&mut self, running: usize, events: Vec<Event>) {
         for event in events {
+            if let Event::Text { choice, tokens, .. } = event {
+                self.observe_tokens(running, choice, tokens);
+            }
             // Counted before it is sent, so that a client with the response finds it in the metrics.
             if let Some(reason) = end_reason(&event).filter(|_| !self.running[running].events.is_closed()) {
                 let job = &mut self.running[running];
@@ -248,6 +273,24 @@ impl Runner {
                 return;
             }
         }
+    }
+
+    /// Reports the time between tokens of one text.
+    fn observe_tokens(&mut self, running: usize, choice: u32, tokens: usize) {
+        if tokens == 0 {
+            return;
+        }
+        let now = Instant::now();
+        if let Some(last) = self.running[running].last_tokens.insert(choice, now) {
+            self.observer.on_tokens(tokens, now - last);
+        }
+    }
+
+    /// Reports that a decoding panicked.
+    fn fail_decoding(&self, events: &EventSender, error: EngineError, sequences: u32) {
+        tracing::error!(%error, "decoding failed");
+        let sent = events.send(Event::Failed(error));
+        self.count(if sent { EndReason::Error } else { EndReason::Abort }, sequences);
     }
 
     fn fail(&self, events: &EventSender, error: &ModelError, sequences: u32) {
@@ -269,31 +312,6 @@ fn end_reason(event: &Event) -> Option<EndReason> {
         Event::Number(outcome) => Some(outcome.first_text_end.map_or(EndReason::Stop, EndReason::from)),
         Event::Scored(_) => Some(EndReason::Stop),
         Event::Failed(_) => Some(EndReason::Error),
-    }
-}
-
-/// Turns a panic of `call` into an error, so that the engine goes on.
-fn guarded<T, E: From<Panicked>>(
-    observer: &dyn EngineObserver,
-    call: impl FnOnce() -> Result<T, E>,
-) -> Result<T, E> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        observer.on_panic();
-        Err(Panicked.into())
-    })
-}
-
-struct Panicked;
-
-impl From<Panicked> for ModelError {
-    fn from(_: Panicked) -> Self {
-        Self::Compute("the model panicked".into())
-    }
-}
-
-impl From<Panicked> for EngineError {
-    fn from(_: Panicked) -> Self {
-        Self::Step("the decoding panicked".to_owned())
     }
 }
 

@@ -321,13 +321,16 @@ fn events_that_nobody_reads_stop_their_job_and_no_other_until_they_are_read() {
     assert!(matches!(events.last(), Some(Event::Finished { tokens: LONG, .. })));
 }
 
-/// A constraint with a fault in it.
+/// A constraint with a fault in it, or one that fails already at the beginning of a text.
 #[derive(Debug)]
-struct Faulty;
+struct Faulty {
+    starts: bool,
+}
 
 impl Guide for Faulty {
     fn start(&self) -> Box<dyn GuideState> {
-        Box::new(Self)
+        assert!(self.starts, "a panic that this test provokes");
+        Box::new(Self { ..*self })
     }
 }
 
@@ -347,13 +350,15 @@ impl GuideState for Faulty {
 fn a_panic_while_decoding_fails_its_job_and_the_engine_goes_on() {
     let recorded = start(EngineLimits::default());
     recorded.gate.send(()).unwrap();
-    let text = TextJob { guide: Some(Arc::new(Faulty)), ..TextJob::default() };
-    let failed = all(recorded.engine.submit(Job::new(vec![2, 1], Request::Text(text))).unwrap());
-    assert_eq!(failed, [Event::Failed(EngineError::Step("the decoding panicked".to_owned()))]);
+    for starts in [true, false] {
+        let text = TextJob { guide: Some(Arc::new(Faulty { starts })), ..TextJob::default() };
+        let failed = all(recorded.engine.submit(Job::new(vec![2, 1], Request::Text(text))).unwrap());
+        assert_eq!(failed, [Event::Failed(EngineError::Step("the decoding panicked".to_owned()))]);
+    }
     assert!(matches!(
         all(recorded.engine.submit(job(0, 2, 2, 1)).unwrap()).last(),
         Some(Event::Finished { .. })
     ));
     assert!(recorded.engine.is_alive());
-    assert_eq!(recorded.endings.0.lock().unwrap().1, 1);
+    assert_eq!(recorded.endings.0.lock().unwrap().1, 2);
 }

@@ -123,7 +123,7 @@ impl Assembler {
                 None
             }
             Event::Text { text, token: None, .. } if text.is_empty() => None,
-            Event::Text { choice, text, token, offset } => {
+            Event::Text { choice, text, token, offset, .. } => {
                 let mut piece = self.begin(prompt, index(choice));
                 let offset = self.first_chars.entry(piece.index).or_default().saturating_add(offset as u64);
                 piece.tokens.extend(token.map(|token| TokenReport { token, offset }));

@@ -3,7 +3,6 @@
 //! Invariants: dropping [`RequestEvents`] cancels the jobs that still run; the wait ends at the deadline even if the
 //! engine hangs.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,8 +33,6 @@ pub(crate) struct RequestEvents {
     metrics: Arc<ModelMetrics>,
     /// The number method of each prompt, where a number is asked for.
     methods: Vec<Option<MethodName>>,
-    /// When the last token of each text arrived, by prompt and choice.
-    last: HashMap<(usize, u32), Instant>,
     has_begun: bool,
     /// An event that [`RequestEvents::begin`] waited for.
     first: Option<(usize, Event)>,
@@ -56,7 +53,6 @@ impl RequestEvents {
             time_max,
             metrics,
             methods,
-            last: HashMap::new(),
             has_begun: false,
             first: None,
         }
@@ -93,17 +89,12 @@ impl RequestEvents {
 
     /// Updates the metrics.
     fn observe(&mut self, prompt: usize, event: &Event) {
-        let (now, metrics) = (Instant::now(), &self.metrics.shared);
+        let metrics = &self.metrics.shared;
         if !self.has_begun {
             self.has_begun = true;
-            metrics.first_token_seconds.observe((now - self.started).as_secs_f64());
+            metrics.first_token_seconds.observe(self.started.elapsed().as_secs_f64());
         }
         match event {
-            Event::Text { choice, .. } => {
-                if let Some(last) = self.last.insert((prompt, *choice), now) {
-                    metrics.inter_token_seconds.observe((now - last).as_secs_f64());
-                }
-            }
             Event::Finished { tokens, .. } => metrics.generation_tokens.inc_by(*tokens as u64),
             Event::Number(outcome) => {
                 if let Some(method) = self.methods.get(prompt).copied().flatten() {
@@ -111,7 +102,7 @@ impl RequestEvents {
                 }
             }
             Event::Scored(outcome) => metrics.generation_tokens.inc_by(outcome.tokens.len() as u64),
-            Event::Prompt(_) | Event::Failed(_) => {}
+            Event::Prompt(_) | Event::Text { .. } | Event::Failed(_) => {}
         }
     }
 }

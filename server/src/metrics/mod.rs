@@ -127,7 +127,7 @@ impl Metrics {
             )?,
             inter_token_seconds: histogram(
                 "ntl_inter_token_latency_seconds",
-                "Time between two tokens of one text",
+                "Time between two tokens of one text that is sent while it is decoded, one observation a token",
                 INTER_TOKEN_SECONDS,
             )?,
             prompt_tokens: counter("ntl_prompt_tokens_total", "Tokens of accepted prompts")?,
@@ -251,6 +251,13 @@ impl EngineObserver for ModelMetrics {
 
     fn on_step(&self, rows: usize) {
         self.shared.batch_rows.observe(rows as f64);
+    }
+
+    fn on_tokens(&self, tokens: usize, since_last: Duration) {
+        let each = since_last.as_secs_f64() / tokens.max(1) as f64;
+        for _ in 0..tokens {
+            self.shared.inter_token_seconds.observe(each);
+        }
     }
 
     fn on_end(&self, ending: EndReason) {

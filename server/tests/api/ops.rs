@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{Request, header};
 use serde_json::{Value, json};
 
-use crate::support::{call, complete, get, ids, metric_becomes, post, says, server, tokenizer};
+use crate::support::{call, complete, get, ids, metric, metric_becomes, post, says, server, tokenizer};
 
 #[tokio::test]
 async fn models_are_listed_and_described() {
@@ -188,4 +188,34 @@ async fn openmetrics_is_written_when_it_is_asked_for() {
         assert!(answer.text.lines().any(|found| found == line), "{line} is missing in\n{}", answer.text);
     }
     assert!(answer.text.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn the_latency_between_tokens_is_observed_once_a_token() {
+    const COUNT: &str = "ntl_inter_token_latency_seconds_count";
+    let app = server(says("1237"));
+    let mut want = 0.0;
+    for (fields, texts) in [
+        (json!({}), 1.0),
+        (json!({"n": 3}), 3.0),
+        (json!({"stream": true, "stream_options": {"include_usage": true}}), 1.0),
+        // The end of this text is held back and comes after its last token.
+        (json!({"stop": "79"}), 1.0),
+    ] {
+        let mut body = json!({"prompt": "x", "temperature": 0});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let answer = complete(&app, body).await;
+        let last = if fields["stream"] == true { answer.chunks().pop().unwrap() } else { answer.json() };
+        want += last["usage"]["completion_tokens"].as_f64().unwrap() - texts;
+        assert!((metric(&app, COUNT).await - want).abs() < 1e-9, "{fields}");
+    }
+    assert!(want >= 20.0, "{want}");
+    // The texts of `best_of` come all at once.
+    complete(&app, json!({"prompt": "x", "best_of": 2})).await;
+    assert!((metric(&app, COUNT).await - want).abs() < 1e-9);
+    // The tokens up to the marker; the number behind it comes as a whole.
+    let after = json!({"prompt": "x", "temperature": 0, "number": {"after": "3"}});
+    assert_eq!(complete(&app, after).await.json()["choices"][0]["text"], "1237");
+    let before_number = ids("123").len() as f64 - 1.0;
+    assert!((metric(&app, COUNT).await - want - before_number).abs() < 1e-9);
 }

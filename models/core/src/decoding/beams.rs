@@ -201,10 +201,10 @@ impl BeamDecoding {
                 rank: None,
                 number: None,
             };
-            events.push(Event::Text { choice, text, token: Some(token), offset });
+            events.push(Event::Text { choice, text, tokens: 0, token: Some(token), offset });
         }
         let offset = stream.end_offset();
-        events.push(Event::Text { choice, text: stream.finish(), token: None, offset });
+        events.push(Event::Text { choice, text: stream.finish(), tokens: 0, token: None, offset });
     }
 
     /// Sends the best texts; where there are fewer than `n`, the rest is empty.

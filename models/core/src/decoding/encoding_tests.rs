@@ -244,7 +244,7 @@ fn its_text_has_twelve_decimals_and_ends_before_a_stop_string() {
         let job = TextJob { stop, max_tokens, n: 2, ..text_job() };
         let events = run(model, &vocabulary, &Request::Text(job));
         let of = |choice| {
-            let text = Event::Text { choice, text: want.to_owned(), token: None, offset: 0 };
+            let text = Event::Text { choice, text: want.to_owned(), tokens: 0, token: None, offset: 0 };
             [text, Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None }]
         };
         assert_eq!(events, [of(0), of(1)].concat());

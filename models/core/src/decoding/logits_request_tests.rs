@@ -251,6 +251,9 @@ fn padding_is_never_the_best_id() {
         let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(0) };
         let mut events = Vec::new();
         decoding.advance(result, &mut events).unwrap();
-        assert_eq!(events, [Event::Text { choice: 0, text: "4".to_owned(), token: None, offset: 0 }]);
+        assert_eq!(
+            events,
+            [Event::Text { choice: 0, text: "4".to_owned(), tokens: 1, token: None, offset: 0 }]
+        );
     }
 }

@@ -54,7 +54,7 @@ fn write(choice: u32, value: f64, max_tokens: usize, stop: &[String], events: &m
         (0, _) => (0, FinishReason::Length),
         (_, stop) => (stop.unwrap_or(whole.len()), FinishReason::Stop),
     };
-    events.push(Event::Text { choice, text: whole[..end].to_owned(), token: None, offset: 0 });
+    events.push(Event::Text { choice, text: whole[..end].to_owned(), tokens: 0, token: None, offset: 0 });
     events.push(Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None });
 }
 

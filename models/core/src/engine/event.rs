@@ -50,6 +50,9 @@ pub enum Event {
         choice: u32,
         /// Text that can no longer change. Empty while a stop string or a character is incomplete.
         text: String,
+        /// Tokens that were decoded since the last event of this text. 0 for the rest of a text, and in texts that are sent
+        /// only once they are complete (`best_of`, beams).
+        tokens: usize,
         /// The decoded token, when log-probabilities were requested.
         token: Option<TokenText>,
         /// Where the decoded token begins in the whole text, in characters, what is held back or cut by a stop string included.

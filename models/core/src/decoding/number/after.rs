@@ -125,8 +125,8 @@ impl NumberAfterText {
             Stage::Writing(next)
         };
         self.texts[index].stage = stage;
-        if index == 0 && !shown.is_empty() {
-            events.push(Event::Text { choice: 0, text: shown, token: None, offset: 0 });
+        if index == 0 {
+            events.push(Event::Text { choice: 0, text: shown, tokens: 1, token: None, offset: 0 });
         }
         Ok(())
     }

@@ -98,7 +98,8 @@ impl TextDecoding {
         for (rank, path) in (0u32..).zip(&mut self.paths) {
             for mut event in std::mem::take(&mut path.kept) {
                 match &mut event {
-                    Event::Text { choice, .. } | Event::Finished { choice, .. } => *choice = rank,
+                    Event::Text { choice, tokens, .. } => (*choice, *tokens) = (rank, 0),
+                    Event::Finished { choice, .. } => *choice = rank,
                     _ => {}
                 }
                 if (rank as usize) < self.n || matches!(event, Event::Finished { .. }) {

@@ -121,7 +121,7 @@ impl Path {
             let text = self.stream.push(Token { id, value: row.head_value });
             (text, self.stream.token_offset())
         };
-        events.push(Event::Text { choice: self.number, text, token, offset });
+        events.push(Event::Text { choice: self.number, text, tokens: 1, token, offset });
         let complete = self.guide.as_mut().is_some_and(|guide| guide.is_complete());
         if ends || complete || self.stream.stopped() {
             self.finish(FinishReason::Stop, events);
@@ -146,7 +146,7 @@ impl Path {
         let rest = self.stream.finish();
         if !rest.is_empty() {
             let offset = self.stream.end_offset();
-            events.push(Event::Text { choice: self.number, text: rest, token: None, offset });
+            events.push(Event::Text { choice: self.number, text: rest, tokens: 0, token: None, offset });
         }
         let (choice, tokens) = (self.number, self.decoded);
         events.push(Event::Finished { choice, reason, tokens, cumulative_logprob: None });
