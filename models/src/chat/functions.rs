@@ -3,9 +3,11 @@
 use std::io;
 
 use minijinja::value::Kwargs;
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+use super::bounds::ChargedBytes;
 
 /// The message of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
@@ -29,10 +31,10 @@ fn strftime_now(format: &str) -> Result<String, Error> {
 }
 
 /// Writes as Python's `json.dumps` with `ensure_ascii=False`.
-fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+fn to_json(state: &State, value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     // Templates use the other options of the original only with their default values.
-    let mut bytes = Vec::new();
+    let mut bytes = ChargedBytes::new(state);
     let written = match indent {
         Some(width) => {
             let spaces = " ".repeat(width.min(16));
@@ -42,7 +44,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
         None => value.serialize(&mut Serializer::with_formatter(&mut bytes, OneLine)),
     };
     let text = written.map_err(io::Error::from).and_then(|()| {
-        String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        String::from_utf8(bytes.into_vec()).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     });
     text.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }

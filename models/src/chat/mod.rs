@@ -1,8 +1,9 @@
 //! Renders conversations with the chat template of a checkpoint, with the semantics of Hugging Face.
 //!
 //! In: a checkpoint's template and special tokens; later messages. Out: the prompt's text with all special tokens in it, so
-//! that tokenization adds none.
+//! that tokenization adds none. A template is a program of strangers: `bounds` limits what it computes.
 
+mod bounds;
 mod functions;
 mod source;
 
@@ -14,9 +15,6 @@ use serde::Serialize;
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use functions::Raised;
-
-/// Name of the template in its environment.
-const NAME: &str = "chat";
 
 /// One message, as templates see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -55,7 +53,9 @@ pub enum ChatError {
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
-    /// The compiled template, or why it does not compile.
+    /// The text that is compiled, without what only training needs.
+    rewritten: String,
+    /// Functions and bounds, or why the template does not compile.
     environment: Result<Environment<'static>, String>,
     /// Special tokens by purpose, such as `bos_token`.
     specials: BTreeMap<String, String>,
@@ -69,11 +69,13 @@ impl ChatTemplate {
         specials: BTreeMap<String, String>,
     ) -> Result<Option<Self>, LoadError> {
         let Some(source) = source::template(files)? else { return Ok(None) };
-        let environment = compile(&source);
+        let rewritten = source::without_generation_tags(&source);
+        let environment =
+            bounds::compile(&rewritten).map(|_| environment()).map_err(|error| one_line(&error));
         if let Err(reason) = &environment {
             tracing::warn!(checkpoint = files.place(), reason, "the chat template does not compile");
         }
-        Ok(Some(Self { source, environment, specials }))
+        Ok(Some(Self { source, rewritten, environment, specials }))
     }
 
     /// The template as stored.
@@ -93,21 +95,17 @@ impl ChatTemplate {
         for absent in ["tools", "documents"] {
             variables.entry(absent).or_insert(Value::from(()));
         }
-        let template = environment.get_template(NAME).map_err(|error| failure(&error))?;
-        template.render(variables).map_err(|error| failure(&error))
+        bounds::render(environment, &self.rewritten, Value::from_serialize(&variables))
+            .map_err(|error| failure(&error))
     }
 }
 
 /// Sets up Jinja as Hugging Face does.
-fn compile(source: &str) -> Result<Environment<'static>, String> {
+fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     functions::add_to(&mut environment);
-    let source = source::without_generation_tags(source);
-    environment.add_template_owned(NAME, source).map_err(|error| one_line(&error))?;
-    Ok(environment)
+    bounds::add_to(&mut environment);
+    environment
 }
 
 fn failure(error: &minijinja::Error) -> ChatError {
