@@ -14,6 +14,9 @@ use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
 
+/// Most fields of all objects in a JSON schema: the library takes seconds for thousands before its own limits end it.
+const SCHEMA_FIELDS_MAX: usize = 2000;
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
     /// A regular expression that matches the whole text, in the syntax of the `regex` crate without anchors or look-around.
@@ -111,7 +114,22 @@ fn check(constraint: &Constraint) -> Result<(), GuideError> {
         Constraint::Json(schema) if !schema.is_object() && !schema.is_boolean() => {
             Err(failed("a JSON schema is an object or a boolean"))
         }
+        Constraint::Json(schema) if fields(schema) > SCHEMA_FIELDS_MAX => {
+            let count = fields(schema);
+            Err(failed(format!(
+                "the schema has {count} fields in all its objects; at most {SCHEMA_FIELDS_MAX}"
+            )))
+        }
         _ => Ok(()),
+    }
+}
+
+/// Fields of all objects in a value.
+fn fields(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter().map(fields).sum(),
+        Value::Object(entries) => entries.len() + entries.values().map(fields).sum::<usize>(),
+        _ => 0,
     }
 }
 

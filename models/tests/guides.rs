@@ -124,3 +124,18 @@ fn what_cannot_be_is_refused_with_one_short_line() {
     let snowman = reason(Constraint::Choice(vec!["☃".to_owned()]));
     assert_eq!(snowman.as_deref(), Some("no token of the vocabulary continues such a text"));
 }
+
+#[test]
+fn a_schema_with_thousands_of_fields_is_refused_before_it_is_compiled() {
+    let tokenizer = demo();
+    let compiler = compiler(&tokenizer, true);
+    let schema = |count: usize| {
+        let properties = (0..count).map(|number| (format!("p{number}"), json!({"type": "integer"})));
+        json!({"type": "object", "properties": Value::Object(properties.collect())})
+    };
+    let error = compiler.compile(&Constraint::Json(schema(2300))).unwrap_err().to_string();
+    assert!(error.contains("the schema has 4602 fields in all its objects; at most 2000"), "{error}");
+    // The demo's vocabulary has no brace, which only the compiler finds out.
+    let error = compiler.compile(&Constraint::Json(schema(50))).unwrap_err().to_string();
+    assert!(error.contains("no token of the vocabulary"), "{error}");
+}

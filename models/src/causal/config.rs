@@ -5,7 +5,7 @@
 use ntl_core::engine::ModelKind;
 use serde::Deserialize;
 
-use crate::checkpoint::{CheckpointFiles, FieldError, LoadError, TokenIds, check_sizes};
+use crate::checkpoint::{CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes};
 use crate::ops::Activation;
 
 const GENERATION_FILE: &str = "generation_config.json";
@@ -155,6 +155,8 @@ impl CausalConfig {
             ("num_hidden_layers", self.layers.len()),
             ("max_position_embeddings", self.positions_max),
         ])?;
+        let eps = if self.norm.centred { "layer_norm_epsilon" } else { "rms_norm_eps" };
+        check_epsilon(eps, self.norm.eps)?;
         if !self.heads.is_multiple_of(self.key_heads) {
             let reason = format!("{} does not divide the {} query heads", self.key_heads, self.heads);
             return Err(("num_key_value_heads", reason));

@@ -91,6 +91,8 @@ fn what_cannot_be_served_is_refused_by_field() {
         (LLAMA, json!({"rope_scaling": {"rope_type": "llama3", "factor": 0}}), "rope_scaling"),
         (LLAMA, json!({"rope_parameters": {"partial_rotary_factor": 0.5}}), "partial_rotary_factor"),
         (LLAMA, json!({"rope_theta": -1.0}), "rope_theta"),
+        (LLAMA, json!({"rope_theta": 0}), "rope_theta"),
+        (LLAMA, json!({"rms_norm_eps": -1e-6}), "rms_norm_eps"),
         (LLAMA, json!({"head_dim": 3}), "head_dim"),
         (LLAMA, json!({"head_dim": 99_999_999_999_u64}), "head_dim"),
         (LLAMA, json!({"num_hidden_layers": 99_999_999_999_u64}), "num_hidden_layers"),

@@ -43,6 +43,11 @@ pub fn architecture(files: &CheckpointFiles) -> Result<String, LoadError> {
     })
 }
 
+/// Refuses an epsilon of a normalisation that would make it meaningless.
+pub(crate) fn check_epsilon(field: &'static str, eps: f64) -> Result<(), FieldError> {
+    if (0.0..1.0).contains(&eps) { Ok(()) } else { Err((field, format!("{eps} is out of range"))) }
+}
+
 /// Refuses a size of 0, and one that no model has.
 pub(crate) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), FieldError> {
     match sizes.iter().find(|(_, size)| !(1..=SIZE_MAX).contains(size)) {

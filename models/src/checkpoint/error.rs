@@ -1,13 +1,18 @@
 //! Why a checkpoint does not load; every error names the file, and the tensor or field where there is one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a checkpoint does not load. Messages are one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    #[error("checkpoint folder {} does not exist", .0.display())]
+    #[error("checkpoint folder {} does not exist{}", .0.display(), hub_hint(.0))]
     NoFolder(PathBuf),
+    #[error("{} is a file; give the checkpoint folder that holds it", .0.display())]
+    NotAFolder(PathBuf),
+    /// The small text that Git stores in place of a large file.
+    #[error("{file} is a Git LFS pointer and not the file itself; fetch the file with `git lfs pull`")]
+    LfsPointer { file: String },
     /// A file that every checkpoint needs; `hint` is empty or starts with a semicolon.
     #[error("{place} has no {file}{hint}")]
     MissingFile { place: String, file: String, hint: String },
@@ -32,7 +37,11 @@ pub enum LoadError {
     #[error("{file} is a link to {}, which is outside of the checkpoint", .target.display())]
     Outside { file: String, target: PathBuf },
     /// A setting without a default that no file of the checkpoint contains.
-    #[error("{place} does not say `{choice}`: give --{} or write it to its ntl.json", .choice.replace('_', "-"))]
+    #[error(
+        "{place} does not say `{choice}`: give --{flag} true or --{flag} false, whichever the trainer used (its default is \
+         false), or write it to its ntl.json",
+        flag = .choice.replace('_', "-")
+    )]
     Undecided { place: String, choice: &'static str },
     /// The device does not exist or cannot run the model.
     #[error("device: {0}")]
@@ -59,6 +68,24 @@ impl From<candle_core::Error> for LoadError {
     fn from(error: candle_core::Error) -> Self {
         Self::Device(error.to_string())
     }
+}
+
+/// What to do about a path that is the name of a model on the Hugging Face hub.
+fn hub_hint(path: &Path) -> String {
+    let name = path.to_string_lossy();
+    let is_word = |word: &str| {
+        let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+        !word.is_empty() && !word.starts_with('.') && word.chars().all(is_plain)
+    };
+    let mut words = name.split('/');
+    let is_hub_name = words.clone().count() <= 2 && words.all(is_word);
+    if !is_hub_name {
+        return String::new();
+    }
+    let folder = name.rsplit('/').next().unwrap_or(&name);
+    format!(
+        "; models are not fetched from the hub: download it with `hf download {name} --local-dir {folder}`"
+    )
 }
 
 /// A text from a file, as one line of limited length.

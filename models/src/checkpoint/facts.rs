@@ -281,7 +281,8 @@ mod tests {
             (
                 vec![],
                 "OUT/checkpoint-1 does not say `log_scale_embeddings`: \
-                 give --log-scale-embeddings or write it to its ntl.json",
+                 give --log-scale-embeddings true or --log-scale-embeddings false, whichever the trainer used (its default \
+                 is false), or write it to its ntl.json",
             ),
             (vec![("config.yaml", "unrelated: true")], "does not say `log_scale_embeddings`"),
             (vec![("config.yaml", "log_scale_embeddings: maybe")], "`maybe` is none of true, false"),

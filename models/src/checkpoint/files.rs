@@ -23,6 +23,9 @@ const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 /// The largest vocabularies in use have about 35 MB.
 const VOCABULARY_BYTES_MAX: u64 = 256 << 20;
 
+/// Beginning of a Git LFS pointer.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
 /// The files of one checkpoint, by name.
 #[derive(Debug)]
 pub struct CheckpointFiles {
@@ -45,7 +48,8 @@ impl CheckpointFiles {
                 let place = path.display().to_string();
                 Ok(Self { place, source: Source::Folder(root), tables_only: false })
             }
-            _ => Err(LoadError::NoFolder(path.to_owned())),
+            Ok(_) => Err(LoadError::NotAFolder(path.to_owned())),
+            Err(_) => Err(LoadError::NoFolder(path.to_owned())),
         }
     }
 
@@ -145,8 +149,12 @@ impl CheckpointFiles {
             Source::Folder(root) if root.join(file).is_file() => {
                 let name = self.name_of(file);
                 let opened = open(root, file, &name)?;
-                let reader = FileReader::file(opened);
-                Some(reader.map_err(|source| LoadError::Read { file: name, source })?)
+                let unreadable = |source| LoadError::Read { file: name.clone(), source };
+                let reader = FileReader::file(opened).map_err(unreadable)?;
+                let begins =
+                    reader.part(0, reader.len().min(LFS_POINTER.len() as u64)).map_err(unreadable)?;
+                check_pointer(&begins, &name)?;
+                Some(reader)
             }
             Source::Folder(_) => None,
         }
@@ -208,7 +216,16 @@ fn read_whole(root: &Path, file: &str, name: String) -> Result<Option<Vec<u8>>, 
     let mut bytes = Vec::new();
     // A file that grows meanwhile is read up to its length of before.
     opened.take(len).read_to_end(&mut bytes).map_err(unreadable)?;
+    check_pointer(&bytes, &name)?;
     Ok(Some(bytes))
+}
+
+/// Refuses what Git stores in place of a large file.
+fn check_pointer(bytes: &[u8], name: &str) -> Result<(), LoadError> {
+    if bytes.starts_with(LFS_POINTER) {
+        return Err(LoadError::LfsPointer { file: name.to_owned() });
+    }
+    Ok(())
 }
 
 fn bytes_max(file: &str) -> u64 {
@@ -233,6 +250,45 @@ mod tests {
         assert!(files.read("config.json").unwrap().is_none());
         let message = files.require("config.json").unwrap_err().to_string();
         assert!(message.ends_with("has no config.json"), "{message}");
+    }
+
+    #[test]
+    fn a_path_that_is_no_folder_is_told_from_a_name_of_the_hub() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = CheckpointFiles::folder(file.path()).unwrap_err().to_string();
+        assert!(error.ends_with("is a file; give the checkpoint folder that holds it"), "{error}");
+        for (path, hint) in [
+            ("no-org/no-model", Some("`hf download no-org/no-model --local-dir no-model`")),
+            ("no-model-0.5b", Some("`hf download no-model-0.5b --local-dir no-model-0.5b`")),
+            ("./no-model", None),
+            ("no/such/folder", None),
+        ] {
+            let error = CheckpointFiles::folder(Path::new(path)).unwrap_err().to_string();
+            assert_eq!(error.contains("hf download"), hint.is_some(), "{error}");
+            assert!(error.contains(hint.unwrap_or("does not exist")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_git_lfs_pointer_is_named_wherever_it_stands_for_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+        let files = CheckpointFiles::folder(folder.path()).unwrap();
+        for name in ["tokenizer.json", "model.safetensors", "spiece.model"] {
+            std::fs::write(folder.path().join(name), pointer).unwrap();
+            for error in [files.read(name).unwrap_err(), files.open(name).unwrap_err()] {
+                assert!(error.to_string().ends_with("fetch the file with `git lfs pull`"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_and_a_pipe_are_no_files_of_a_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join("config.json")).unwrap();
+        let files = CheckpointFiles::folder(folder.path()).unwrap();
+        assert!(files.read("config.json").unwrap().is_none());
+        assert!(matches!(files.open("config.json"), Err(LoadError::MissingFile { .. })));
     }
 
     #[test]

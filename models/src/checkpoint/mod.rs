@@ -18,7 +18,7 @@ mod weights;
 mod yaml;
 
 pub use config::architecture;
-pub(crate) use config::{CONFIG_FILE, FieldError, TokenIds, check_sizes};
+pub(crate) use config::{CONFIG_FILE, FieldError, TokenIds, check_epsilon, check_sizes};
 pub use error::{LoadError, LoadResult};
 pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding};
 pub use files::CheckpointFiles;

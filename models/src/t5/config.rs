@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_sizes};
+use crate::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes,
+};
 use crate::ops::Activation;
 
 /// Shape of a T5. All sizes are at least 1.
@@ -100,6 +102,7 @@ impl T5Config {
             ("num_heads", self.num_heads),
             ("relative_attention_max_distance", self.max_distance),
         ])?;
+        check_epsilon("layer_norm_epsilon", self.layer_norm_epsilon)?;
         if self.max_distance > DISTANCE_MAX {
             let reason = format!("{} is out of range", self.max_distance);
             return Err(("relative_attention_max_distance", reason));
@@ -188,6 +191,8 @@ mod tests {
     fn bad_fields_are_named() {
         for (change, field) in [
             (r#"{"num_heads": 0}"#, "num_heads"),
+            (r#"{"num_layers": 1000000000}"#, "num_layers"),
+            (r#"{"layer_norm_epsilon": -1e-6}"#, "layer_norm_epsilon"),
             (r#"{"d_ff": 1099511627776}"#, "d_ff"),
             (r#"{"feed_forward_proj": "gated-tanh"}"#, "feed_forward_proj"),
             (r#"{"relative_attention_num_buckets": 2}"#, "relative_attention_num_buckets"),

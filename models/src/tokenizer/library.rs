@@ -1,11 +1,15 @@
 //! Runs a `tokenizer.json` with the `tokenizers` crate. The file's post-processor adds special tokens at the ends.
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use super::EncodeError;
 use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling, named_byte};
+
+/// Most times that replacements may make a text longer. Real ones replace a character by one, or by a few.
+const GROWTH_MAX: usize = 64;
 
 pub(super) const LIBRARY_FILE: &str = "tokenizer.json";
 
@@ -22,6 +26,8 @@ impl LibraryTokenizer {
         // The file may contain limits of the training run; the server has its own.
         inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
         inner.with_padding(None);
+        check_growth("normalizer", inner.get_normalizer()).map_err(malformed)?;
+        check_growth("decoder", inner.get_decoder()).map_err(malformed)?;
         let table = piece_table(&inner).map_err(malformed)?;
         Ok((Self { inner }, table))
     }
@@ -59,6 +65,28 @@ fn piece_table(inner: &tokenizers::Tokenizer) -> Result<PieceTable, String> {
     PieceTable::new(pieces.chain(added), spelling)
 }
 
+/// Refuses replacements that would make a huge text of a small one.
+fn check_growth(field: &str, part: Option<&impl Serialize>) -> Result<(), String> {
+    let description = serde_json::to_value(part).map_err(|error| error.to_string())?;
+    let growth = growth(&description);
+    if growth > GROWTH_MAX {
+        return Err(format!("field `{field}`: its replacements make texts {growth} times as long"));
+    }
+    Ok(())
+}
+
+/// How many times as long a text may become.
+fn growth(description: &Value) -> usize {
+    let characters = |value: &Value| value.as_str().map(|text| text.chars().count());
+    let parts = ["normalizers", "decoders"].into_iter().find_map(|name| description[name].as_array());
+    if let Some(parts) = parts {
+        return parts.iter().map(growth).fold(1, usize::saturating_mul);
+    }
+    // A regular expression may match one character.
+    let replaced = characters(&description["pattern"]["String"]).unwrap_or(1).max(1);
+    characters(&description["content"]).unwrap_or(1).div_ceil(replaced).max(1)
+}
+
 /// Whether `word` is a string anywhere in the decoder's description: the type of a part, or a pattern that it replaces.
 fn mentions(description: &Value, word: &str) -> bool {
     match description {
@@ -66,5 +94,35 @@ fn mentions(description: &Value, word: &str) -> bool {
         Value::Array(items) => items.iter().any(|item| mentions(item, word)),
         Value::Object(fields) => fields.values().any(|field| mentions(field, word)),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn replacements_that_multiply_each_other_are_refused() {
+        let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
+        let llama = json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")]});
+        let bomb = json!({"type": "Sequence", "normalizers": vec![replace("a", "aaaaaaaaaa"); 9]});
+        let nested = json!({"type": "Sequence", "decoders": [{"type": "Sequence", "decoders": vec![replace("a", "aaa"); 5]}]});
+        assert!(check_growth("normalizer", None::<&Value>).is_ok());
+        assert!(check_growth("normalizer", Some(&llama)).is_ok());
+        for (field, part, times) in [("normalizer", &bomb, "1000000000"), ("decoder", &nested, "243")] {
+            let error = check_growth(field, Some(part)).unwrap_err();
+            assert_eq!(error, format!("field `{field}`: its replacements make texts {times} times as long"));
+        }
+        assert_eq!(growth(&json!({"type": "Replace", "pattern": {"Regex": "."}, "content": "xyz"})), 3);
+    }
+
+    #[test]
+    fn a_token_of_megabytes_is_refused() {
+        let piece = |name: String| (5, Piece { name, kind: PieceKind::Added });
+        assert!(PieceTable::new([piece("y".repeat(1000))], Spelling::Plain).is_ok());
+        let error = PieceTable::new([piece("y".repeat(5_000_000))], Spelling::Plain).unwrap_err();
+        assert_eq!(error, "token 5 has 5000000 bytes, at most 16384 are accepted");
     }
 }

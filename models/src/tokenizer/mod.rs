@@ -71,6 +71,8 @@ pub struct Tokenizer {
     /// xVal: the token that has a value.
     number_token: Option<u32>,
     model_max_length: Option<usize>,
+    /// Bytes of the longest piece.
+    piece_bytes_max: usize,
     chat: Option<ChatTemplate>,
 }
 
@@ -239,6 +241,14 @@ impl Tokenizer {
     /// The longest text that the checkpoint recommends.
     pub fn model_max_length(&self) -> Option<usize> {
         self.model_max_length
+    }
+
+    /// Most bytes of text that one token stands for. Tokenizers normalise text first: letters of three bytes may become one
+    /// byte. A number of xVal is one token however long it is.
+    pub fn token_text_bytes_max(&self) -> usize {
+        const SHORTENED: usize = 4;
+        const NUMBER_BYTES: usize = 64;
+        self.piece_bytes_max.max(NUMBER_BYTES).saturating_mul(SHORTENED)
     }
 
     /// The bytes of one token, which may be a part of a character; those of the name for a special token.

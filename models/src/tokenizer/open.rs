@@ -63,6 +63,7 @@ impl Tokenizer {
             ),
             number_token: table.id(xval::NUMBER_TOKEN).filter(|_| numbers == NumberEncoding::Xval),
             model_max_length: config.model_max_length,
+            piece_bytes_max: table.bytes_max(),
             chat: ChatTemplate::open(files, config.named.clone())?,
             named: config.named,
             source,

@@ -7,6 +7,9 @@ use std::collections::HashMap;
 /// The largest id that is accepted. Real vocabularies end below 300,000.
 pub(super) const ID_MAX: u32 = (1 << 24) - 1;
 
+/// The longest name that is accepted. Those of real vocabularies have a few hundred bytes.
+const NAME_BYTES_MAX: usize = 16 << 10;
+
 /// SentencePiece's mark for a space.
 pub(super) const SPACE_MARK: char = '▁';
 
@@ -64,6 +67,10 @@ impl PieceTable {
             if id > ID_MAX {
                 return Err(format!("token `{}` has id {id}, at most {ID_MAX} is accepted", piece.name));
             }
+            if piece.name.len() > NAME_BYTES_MAX {
+                let bytes = piece.name.len();
+                return Err(format!("token {id} has {bytes} bytes, at most {NAME_BYTES_MAX} are accepted"));
+            }
             table.len = table.len.max(id as usize + 1);
             table.ids.insert(piece.name.clone(), id);
             table.pieces.insert(id, piece);
@@ -74,6 +81,11 @@ impl PieceTable {
     /// The largest id plus one.
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes of the longest name, which is at least as long as the piece's text.
+    pub(super) fn bytes_max(&self) -> usize {
+        (0..self.len() as u32).filter_map(|id| self.get(id)).map(|piece| piece.name.len()).max().unwrap_or(0)
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&Piece> {
