@@ -12,12 +12,13 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router, middleware};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{PropagateRequestIdLayer, SetRequestIdLayer};
+use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::AppError;
 use crate::middleware::{admission, cors, request_id, track};
-use crate::openapi;
+use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
 use crate::routes::{chat, completions, docs, models, ops, score, tokens};
 use crate::state::AppState;
@@ -35,10 +36,11 @@ pub fn router(app: AppState) -> Router {
         AppError::Internal.into_response()
     };
     let (router, _) = work.merge(public()).split_for_parts();
+    let description = if app.settings.api_keys.is_empty() { openapi_json_without_keys } else { openapi_json };
     router
         .fallback(async || AppError::RouteNotFound)
         .method_not_allowed_fallback(async || AppError::MethodNotAllowed)
-        .layer(Extension(Description(openapi_json)))
+        .layer(Extension(Description(description)))
         .layer(CatchPanicLayer::custom(answer_panic))
         .layer(cors::layer(&app.settings.cors_origins))
         .layer(middleware::from_fn_with_state(app.clone(), track::track))
@@ -48,11 +50,20 @@ pub fn router(app: AppState) -> Router {
         .with_state(app)
 }
 
-/// The OpenAPI description of all routes, with a line break at its end.
+/// The OpenAPI description of all routes of a server with API keys, with a line break at its end.
 pub fn openapi_json() -> &'static str {
-    static JSON: LazyLock<String> =
-        LazyLock::new(|| openapi::json(work().merge(guarded()).merge(public()).into_openapi()));
+    static JSON: LazyLock<String> = LazyLock::new(|| openapi::json(all_routes(), ApiKeyUse::Required));
     &JSON
+}
+
+/// The same for a server without API keys.
+fn openapi_json_without_keys() -> &'static str {
+    static JSON: LazyLock<String> = LazyLock::new(|| openapi::json(all_routes(), ApiKeyUse::NotChecked));
+    &JSON
+}
+
+fn all_routes() -> OpenApi {
+    work().merge(guarded()).merge(public()).into_openapi()
 }
 
 /// Routes that do work: they need a key, loaded models, and a server that is not draining.

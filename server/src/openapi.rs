@@ -2,14 +2,18 @@
 //!
 //! `docs/openapi.json` is a copy of it (a test fails when the copy is old).
 
-use ntl_api::ErrorBody;
+use std::collections::BTreeMap;
+
+use ntl_api::{ChatRequest, CompletionRequest, ErrorBody};
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, PathItem};
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
-use utoipa::openapi::{ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, RefOr};
+use utoipa::openapi::{ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
+use crate::adapters::WITHOUT_EFFECT;
 use crate::paths;
 
 const KEY: &str = "key";
@@ -18,16 +22,24 @@ const ABOUT: &str = "The completions of the OpenAI API, and the `number` object:
                      distribution over the numbers that the model would write. Fields that are null or absent \
                      have their default. Every response has `x-request-id`: that of the request, or a new one.";
 
+/// Whether a server checks API keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ApiKeyUse {
+    Required,
+    NotChecked,
+}
+
 /// The description of these routes as JSON, with a line break at its end.
 #[expect(clippy::expect_used, reason = "the description is built from constants")]
-pub(crate) fn json(routes: OpenApi) -> String {
-    let mut json = describe(routes).to_pretty_json().expect("schemas have string keys and finite numbers");
+pub(crate) fn json(routes: OpenApi, keys: ApiKeyUse) -> String {
+    let mut json =
+        describe(routes, keys).to_pretty_json().expect("schemas have string keys and finite numbers");
     json.push('\n');
     json
 }
 
 #[expect(clippy::expect_used, reason = "the description is built from constants")]
-fn describe(mut routes: OpenApi) -> OpenApi {
+fn describe(mut routes: OpenApi, keys: ApiKeyUse) -> OpenApi {
     // OpenAPI has no word for a path parameter with slashes.
     if let Some(item) = routes.paths.paths.remove(paths::MODEL) {
         routes.paths.paths.insert(paths::MODEL.replace("{*id}", "{id}"), item);
@@ -35,16 +47,19 @@ fn describe(mut routes: OpenApi) -> OpenApi {
     let mut api_paths = std::mem::take(&mut routes.paths);
     for (path, item) in &mut api_paths.paths {
         for operation in operations(item) {
-            complete(operation, path);
+            complete(operation, path, keys);
         }
     }
-    let schemas = routes.components.take().expect("routes have schemas").schemas;
+    let mut schemas = routes.components.take().expect("routes have schemas").schemas;
+    close_bodies(&mut schemas);
     let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key")).build();
-    let components = ComponentsBuilder::new()
+    let mut components = ComponentsBuilder::new()
         .schemas_from_iter(schemas)
         .schema_from::<ErrorBody>()
-        .schema_from::<ntl_api::ErrorDetail>()
-        .security_scheme(KEY, SecurityScheme::Http(scheme));
+        .schema_from::<ntl_api::ErrorDetail>();
+    if keys == ApiKeyUse::Required {
+        components = components.security_scheme(KEY, SecurityScheme::Http(scheme));
+    }
     let mut license = License::new("MIT OR Apache-2.0");
     license.identifier = Some("MIT OR Apache-2.0".to_owned());
     let info = InfoBuilder::new()
@@ -73,12 +88,34 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.post].into_iter().filter_map(Option::as_mut)
 }
 
+/// Lists all fields of completions and chats: those without effect as well, and for chats those that they share with
+/// completions. There are no others.
+fn close_bodies(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    let RefOr::T(Schema::Object(completion)) = CompletionRequest::schema() else { return };
+    let without_effect = || {
+        let about = "Accepted for clients of other servers; changes nothing.";
+        let field = ObjectBuilder::new().schema_type(SchemaType::AnyValue).description(Some(about)).build();
+        WITHOUT_EFFECT.map(|name| (name.to_owned(), RefOr::T(Schema::Object(field.clone()))))
+    };
+    let mut close = |name: &str, shared: &Object| {
+        let Some(RefOr::T(Schema::Object(body))) = schemas.get_mut(name) else { return };
+        for (name, field) in shared.properties.clone().into_iter().chain(without_effect()) {
+            body.properties.entry(name).or_insert(field);
+        }
+        body.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+    };
+    close(&CompletionRequest::name(), &Object::new());
+    let mut shared = completion;
+    shared.properties.remove("prompt");
+    close(&ChatRequest::name(), &shared);
+}
+
 /// Adds what all routes share: an operation id (no path has two methods), the response header `x-request-id`, and the
 /// API key of paths that are not public.
-fn complete(operation: &mut Operation, path: &str) {
+fn complete(operation: &mut Operation, path: &str, keys: ApiKeyUse) {
     let words: Vec<&str> = path.split(['/', '.', '{', '}']).filter(|word| !word.is_empty()).collect();
     operation.operation_id = Some(words.join("_"));
-    if !paths::is_public(path) {
+    if keys == ApiKeyUse::Required && !paths::is_public(path) {
         operation.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>(KEY, [])]);
     }
     for response in operation.responses.responses.values_mut() {

@@ -118,7 +118,7 @@ impl RequestTemplate {
 
 /// Names every default, so that a report shows what was requested.
 fn number_request(after: Option<&str>, flags: &NumberFlags) -> NumberRequest {
-    NumberRequest::Options(to_object(&NumberOptions {
+    NumberRequest::Options(Box::new(NumberOptions {
         objective: Some(Objective::Named(ObjectiveName::Mean)),
         quantiles: Some(QUANTILES.to_vec()),
         support: Some(SUPPORT),

@@ -29,6 +29,9 @@ pub struct ContentPart {
     /// The text of a text part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// All other fields. The server accepts those that change nothing, and refuses all others by name.
+    #[serde(flatten)]
+    pub others: BTreeMap<String, Value>,
 }
 
 /// A message of a conversation.
@@ -43,12 +46,12 @@ pub struct ChatRequestMessage {
     /// Name of the speaker, for templates that use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// All other fields. The server refuses tool calls by name.
+    /// All other fields. The server accepts those that change nothing, and refuses all others by name.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
 
-/// Body of a chat request. Null means the default in every field; unknown fields are ignored.
+/// Body of a chat request. Null means the default in every field; unknown fields are errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequest {
     /// Name of the model; may be omitted where only one model is served.
@@ -59,7 +62,7 @@ pub struct ChatRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<ChatRequestMessage>>,
     /// Maximum number of tokens of the answer. Default: as many as fit the model's context, within the limit of the server.
-    /// With `number.after`: maximum number of tokens of the text before the number, default 256.
+    /// With `number.after`: maximum number of tokens of the text before the number, default 256. A number is never cut.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_completion_tokens: Option<u64>,
     /// The older name of `max_completion_tokens`.

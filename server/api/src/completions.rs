@@ -55,19 +55,26 @@ pub enum Never {
 
 /// Options of a streamed answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct StreamOptions {
     /// Send one more chunk with the usage at the end.
     pub include_usage: Option<bool>,
+    /// A field of vLLM without effect: only the last chunk has the usage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continuous_usage_stats: Option<bool>,
+    /// A field of OpenAI without effect: chunks have no padding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include_obfuscation: Option<bool>,
 }
 
 /// The format of the text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ResponseFormat {
     /// Any text.
-    Text,
+    Text {},
     /// A JSON object.
-    JsonObject,
+    JsonObject {},
     /// JSON that matches a schema.
     JsonSchema {
         /// The schema with its name.
@@ -77,16 +84,23 @@ pub enum ResponseFormat {
 
 /// A JSON schema with its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct NamedSchema {
     /// A name; not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// A description; not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Without effect: the text always matches the schema.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
     /// The schema.
     #[schema(value_type = Object)]
     pub schema: Value,
 }
 
-/// Body of a completion request. Null means the default in every field; unknown fields are ignored.
+/// Body of a completion request. Null means the default in every field; unknown fields are errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionRequest {
     /// Name of the model; may be omitted where only one model is served.
@@ -97,10 +111,12 @@ pub struct CompletionRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Prompt>,
     /// Maximum number of tokens to generate. Default 16. With `number.after`: maximum number of tokens of the text before
-    /// the number, default 256. The limit of the server caps both defaults.
+    /// the number, default 256. The limit of the server caps both defaults. A number is never cut: it is printed whole,
+    /// whatever `max_tokens` says.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// 0 (greedy) to 2. Default 1.
+    /// 0 (greedy) to 2. Default 1. With `number`, this and the other fields of sampling are about the text before the number
+    /// (`number.after`); without such a text they are refused, except the temperatures 0 and 1.
     #[schema(minimum = 0, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
@@ -210,9 +226,6 @@ pub struct CompletionRequest {
     /// When a beam search ends. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
-    /// Name of the user; ignored.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
     /// Decode a number with its distribution instead of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
@@ -220,7 +233,7 @@ pub struct CompletionRequest {
     /// all of their own numbers as 1 and treat every position as the first. No effect on other kinds. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_decoding: Option<bool>,
-    /// All other fields. The server refuses by name those that would change the answer.
+    /// All other fields. The server accepts those that change nothing, and refuses all others by name.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }

@@ -1,6 +1,10 @@
 //! The `number` object of requests and answers.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::schema::OneOfBuilder;
 use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -8,16 +12,41 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::whole::whole;
 
 /// `true`, `false` or an object of options.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "true, false or an object of number options")]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum NumberRequest {
     /// All defaults, or no number.
     Switch(bool),
     /// Options.
-    Options(serde_json::Map<String, serde_json::Value>),
+    Options(Box<NumberOptions>),
 }
 
-/// The server reads the options one by one, to name a wrong one. This describes them for OpenAPI.
+/// An untagged enum would name neither a wrong option nor an option that is given twice.
+impl<'de> Deserialize<'de> for NumberRequest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SwitchOrOptions;
+
+        impl<'de> Visitor<'de> for SwitchOrOptions {
+            type Value = NumberRequest;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("true, false or an object of number options")
+            }
+
+            fn visit_bool<E>(self, on: bool) -> Result<NumberRequest, E> {
+                Ok(NumberRequest::Switch(on))
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<NumberRequest, M::Error> {
+                let options = NumberOptions::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(NumberRequest::Options(Box::new(options)))
+            }
+        }
+
+        deserializer.deserialize_any(SwitchOrOptions)
+    }
+}
+
 impl PartialSchema for NumberRequest {
     fn schema() -> RefOr<Schema> {
         let options = Ref::from_schema_name(NumberOptions::name());
@@ -47,7 +76,7 @@ pub enum ObjectiveName {
 
 /// The error that the printed value minimises.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "\"mean\", \"median\", \"mode\" or {\"quantile\": q}")]
+#[serde(untagged, deny_unknown_fields, expecting = "\"mean\", \"median\", \"mode\" or {\"quantile\": q}")]
 pub enum Objective {
     /// `"mean"`, `"median"` or `"mode"`.
     Named(ObjectiveName),

@@ -13,15 +13,15 @@ use ntl_core::engine::{NumberOutcome, TokenLogprob, TokenText};
 use ntl_core::text::TextDecoder;
 use ntl_models::chat::{ChatMessage as Message, Conversation};
 use ntl_models::tokenizer::Tokenizer;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::fields::refuse_in_chat;
 use super::number::NumberFormat;
 use super::tokens::{finite_logprob, number_of};
 use super::{AnswerAdapter, AnswerContext, fields, finish_reason, usage};
 use crate::answer::{Piece, TokenCounts, TokenReport};
 use crate::engine::ServedModel;
 use crate::error::{AppError, check, in_range};
+use crate::json::from_value;
 use crate::request::{GenerationRequest, ModelProfile, PromptInput};
 
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
@@ -32,7 +32,7 @@ const PART_SEPARATOR: &str = "\n";
 
 /// The conversation of a request. What is not served, such as tools and images, is refused by name.
 pub(crate) fn conversation(request: &ChatRequest) -> Result<Conversation, AppError> {
-    refuse_in_chat(&request.others)?;
+    fields::check_chat(&request.others)?;
     let messages = request.messages.as_deref().unwrap_or(&[]);
     check("messages", !messages.is_empty(), "must be a list of at least one message")?;
     Ok(Conversation {
@@ -53,10 +53,7 @@ fn message(index: usize, message: &ChatRequestMessage) -> Result<Message, AppErr
     }
     let roles = ROLES.join(", ");
     check(&field("role"), ROLES.contains(&message.role.as_str()), format!("must be one of {roles}"))?;
-    for call in ["tool_calls", "function_call", "audio"] {
-        let absent = message.others.get(call).is_none_or(|value| value.is_null() || *value == json!([]));
-        check(&field(call), absent, "is not supported by this version")?;
-    }
+    fields::check_message(&field(""), &message.others)?;
     let content = match &message.content {
         None => String::new(),
         Some(ChatContent::Text(text)) => text.clone(),
@@ -65,6 +62,7 @@ fn message(index: usize, message: &ChatRequestMessage) -> Result<Message, AppErr
                 let at = field(&format!("content[{part}]"));
                 let refusal = format!("is `{}`: this server reads texts only", content.kind);
                 check(&format!("{at}.type"), content.kind == "text", refusal)?;
+                fields::check_part(&format!("{at}."), &content.others)?;
                 content.text.clone().ok_or_else(|| AppError::field(&at, "has no `text`"))
             };
             parts.iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?.join(PART_SEPARATOR)
@@ -74,12 +72,17 @@ fn message(index: usize, message: &ChatRequestMessage) -> Result<Message, AppErr
 }
 
 /// The token ids of a conversation, by the checkpoint's chat template.
-pub(crate) fn prompt_ids(conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<u32>, AppError> {
+pub(crate) fn prompt_ids(
+    conversation: &Conversation,
+    tokenizer: &Tokenizer,
+    profile: &ModelProfile,
+) -> Result<Vec<u32>, AppError> {
     let invalid = |error: String| AppError::invalid("messages", error);
     let template = tokenizer.chat_template().ok_or_else(|| {
         invalid("the checkpoint of this model has no chat template; use /v1/completions".to_owned())
     })?;
     let text = template.render(conversation).map_err(|error| invalid(error.to_string()))?;
+    profile.check_bytes(&text)?;
     // The template wrote the special tokens already.
     tokenizer.encode(&text, false).map_err(|error| invalid(error.to_string()))
 }
@@ -100,17 +103,11 @@ pub(crate) fn generation_request(
 
 /// The fields that chats and completions share, under the names of completions.
 fn shared_fields(
-    mut request: ChatRequest,
+    request: ChatRequest,
     room: Option<usize>,
     profile: &ModelProfile,
 ) -> Result<CompletionRequest, AppError> {
-    // A chat has no field of this name.
-    request.others.remove("prompt");
-    let others = serde_path_to_error::deserialize(Value::Object(request.others.into_iter().collect()));
-    let others: CompletionRequest = others.map_err(|error| {
-        let path = error.path().to_string();
-        AppError::invalid(&path, format!("`{path}`: {}", error.into_inner()))
-    })?;
+    let others: CompletionRequest = from_value(Value::Object(request.others.into_iter().collect()))?;
     let max = profile.output_tokens_max;
     // `max_completion_tokens` replaces the older name, which must be valid all the same.
     let fits = request.max_tokens.is_none_or(|asked| asked <= max);
@@ -239,6 +236,8 @@ impl AnswerAdapter for ChatAnswers {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn request(body: Value) -> ChatRequest {
@@ -276,6 +275,16 @@ mod tests {
                 with("messages", json!([{"role": "assistant", "tool_calls": [{"id": "1"}]}])),
                 "messages[0].tool_calls",
             ),
+            (with("messages", json!([{"role": "user", "contents": "x"}])), "messages[0].contents"),
+            (
+                with(
+                    "messages",
+                    json!([{"role": "user", "content": [{"type": "text", "text": "x", "txt": 1}]}]),
+                ),
+                "messages[0].content[0].txt",
+            ),
+            (with("max_new_tokens", json!(1)), "max_new_tokens"),
+            (with("prompt", json!("x")), "prompt"),
         ] {
             let (got, message) = refused(body.clone());
             assert_eq!(got, param, "{body}: {message}");
@@ -288,7 +297,8 @@ mod tests {
     #[test]
     fn parts_are_lines_and_no_content_is_an_empty_text() {
         let body = json!({"messages": [
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "user", "type": "text", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
+                {"type": "text", "text": "b"}]},
             {"role": "assistant", "content": null, "refusal": null, "tool_calls": []}
         ], "add_generation_prompt": false});
         let conversation = conversation(&request(body)).unwrap();
@@ -300,8 +310,7 @@ mod tests {
     fn fields_of_completions_are_handed_on_and_lengths_have_their_own_default() {
         let profile = ModelProfile::for_tests();
         let completion = |body: Value, room| shared_fields(request(body), room, &profile);
-        let plain =
-            completion(json!({"temperature": 0.5, "seed": 7, "user": "x", "prompt": 5}), Some(100)).unwrap();
+        let plain = completion(json!({"temperature": 0.5, "seed": 7, "user": "x"}), Some(100)).unwrap();
         assert_eq!(plain.prompt, None);
         let (whole, _) = generation_request(request(json!({})), vec![5, 6], None, &profile).unwrap();
         assert_eq!(whole.prompts, [PromptInput::Ids(vec![5, 6])]);

@@ -28,6 +28,7 @@ pub(crate) fn generation_request(
         Some(Prompt::Texts(texts)) => Some(texts.into_iter().map(PromptInput::Text).collect()),
         Some(Prompt::IdLists(lists)) => Some(lists.into_iter().map(PromptInput::Ids).collect()),
     };
+    fields::check_completion(&request.others)?;
     fields::generation_request(prompts, request, profile)
 }
 

@@ -3,13 +3,18 @@
 use std::collections::BTreeSet;
 
 use axum::http::header;
+use ntl_engine::EngineLimits;
+use ntl_server::app;
 use serde_json::Value;
 
-use crate::support::{get, says, server};
+use crate::support::{config, get, loaded, says, scripted, server, state_of};
 
 #[tokio::test]
 async fn the_committed_description_is_the_one_that_is_served() {
-    let answer = get(&server(says("1")), "/openapi.json").await;
+    let models = vec![("scripted", loaded(Box::new(scripted(says("1")))))];
+    let settings = config(&["--api-key", "k"]).http;
+    let with_keys = app::router(state_of(models, settings, EngineLimits::default()));
+    let answer = get(&with_keys, "/openapi.json").await;
     assert_eq!(answer.header(header::CONTENT_TYPE), Some("application/json"));
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/openapi.json");
     let committed = std::fs::read_to_string(file).unwrap();
@@ -17,6 +22,32 @@ async fn the_committed_description_is_the_one_that_is_served() {
         committed == answer.text,
         "docs/openapi.json is old: cargo run -p ntl-server -- openapi > docs/openapi.json"
     );
+}
+
+#[tokio::test]
+async fn only_a_server_with_keys_asks_for_one() {
+    let committed: Value = serde_json::from_str(include_str!("../../../docs/openapi.json")).unwrap();
+    let open = get(&server(says("1")), "/openapi.json").await.json();
+    for (api, asks) in [(committed, true), (open, false)] {
+        let security = &api["paths"]["/v1/completions"]["post"]["security"];
+        assert_eq!(security.is_array(), asks);
+        assert_eq!(api["components"]["securitySchemes"].is_object(), asks);
+        assert!(api["paths"]["/health"]["get"]["security"].is_null());
+    }
+}
+
+#[tokio::test]
+async fn the_bodies_of_completions_and_chats_list_all_fields_and_allow_no_others() {
+    let api = get(&server(says("1")), "/openapi.json").await.json();
+    for (name, fields) in [
+        ("CompletionRequest", &["prompt", "temperature", "number", "metadata", "user"][..]),
+        ("ChatRequest", &["messages", "temperature", "guided_regex", "number", "store"]),
+    ] {
+        let body = &api["components"]["schemas"][name];
+        assert_eq!(body["additionalProperties"], false, "{name}");
+        assert!(fields.iter().all(|field| body["properties"][field].is_object()), "{name}");
+    }
+    assert!(api["components"]["schemas"]["ChatRequest"]["properties"]["prompt"].is_null());
 }
 
 #[tokio::test]

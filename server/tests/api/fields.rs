@@ -255,3 +255,30 @@ async fn a_request_that_waits_too_long_is_answered_503_streamed_or_not() {
     let counted = metric(&app, "ntl_requests_rejected_total{reason=\"queue_timeout\"}").await;
     assert!((counted - 2.0).abs() < 1e-9, "{counted}");
 }
+
+#[tokio::test]
+async fn a_field_that_a_request_does_not_have_is_refused_with_the_nearest_name() {
+    let app = server(says("7"));
+    for (body, param, near) in [
+        (json!({"numbr": {}}), "numbr", "number"),
+        (json!({"max_token": 3}), "max_token", "max_tokens"),
+        (json!({"number": {"trimm": 0}}), "number.trimm", "number.trim"),
+        (
+            json!({"stream": true, "stream_options": {"include_usages": true}}),
+            "stream_options.include_usages",
+            "stream_options.include_usage",
+        ),
+    ] {
+        let mut all = body.clone();
+        all["prompt"] = json!("x");
+        let answer = complete(&app, all).await;
+        assert_eq!(answer.status, 400, "{body}");
+        let error = answer.error();
+        assert_eq!(error["param"], param, "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.ends_with(&format!("did you mean `{near}`?")), "{message}");
+    }
+    let harmless = json!({"prompt": "x", "temperature": 0, "user": "me", "store": false, "metadata": {"a": "b"},
+        "service_tier": "auto", "safety_identifier": "s", "prompt_cache_key": "k", "stream_options": null});
+    assert_eq!(choice(&app, &harmless).await["text"], "7");
+}

@@ -28,8 +28,8 @@ pub(super) fn guided(request: &CompletionRequest) -> Result<Option<Guided>, AppE
         found.push(json_constraint("guided_json", schema)?);
     }
     match &request.response_format {
-        None | Some(ResponseFormat::Text) => {}
-        Some(ResponseFormat::JsonObject) => {
+        None | Some(ResponseFormat::Text {}) => {}
+        Some(ResponseFormat::JsonObject {}) => {
             found.push(json_constraint("response_format", &json!({"type": "object"}))?);
         }
         Some(ResponseFormat::JsonSchema { json_schema }) => {

@@ -8,7 +8,7 @@ mod sampling;
 mod text;
 mod unsupported;
 
-use ntl_api::{CompletionRequest, NumberRequest};
+use ntl_api::{CompletionRequest, NumberOptions, NumberRequest};
 
 use super::number::NumberFormat;
 use crate::error::{AppError, check, in_range};
@@ -16,8 +16,8 @@ use crate::request::{Decoding, GenerationRequest, ModelProfile, PromptInput, Str
 use beams::beam_job;
 use number::number_decoding;
 use text::{N_MAX, TextFields};
-pub(super) use unsupported::refuse_in_chat;
-use unsupported::refuse_in_completion;
+pub(crate) use unsupported::WITHOUT_EFFECT;
+pub(super) use unsupported::{check_chat, check_completion, check_message, check_part};
 
 /// Most texts of one request: prompts times `n`, or times rationales.
 const SEQUENCES_MAX: u64 = 1024;
@@ -29,7 +29,6 @@ pub(super) fn generation_request(
     request: CompletionRequest,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
-    refuse_in_completion(&request.others)?;
     let n = in_range("n", request.n, 1, 1..=N_MAX)?;
     let is_streamed = request.stream.unwrap_or(false);
     check(
@@ -54,9 +53,10 @@ pub(super) fn generation_request(
             check("use_beam_search", beams.is_none(), "is not allowed with `number`; see `number.method`")?;
             check("number", profile.spells_numbers, "needs a model whose vocabulary can write numbers")?;
             let options = match number {
-                NumberRequest::Switch(_) => serde_json::Map::new(),
-                NumberRequest::Options(options) => options.clone(),
+                NumberRequest::Switch(_) => NumberOptions::default(),
+                NumberRequest::Options(options) => (**options).clone(),
             };
+            text.check_sampling_for_number(&options)?;
             let before = text.before_number(request.max_tokens, profile);
             let seed = text.decoding.seed;
             let (number, format) = number_decoding(options, before, seed, profile.number_head)?;

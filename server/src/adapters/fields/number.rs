@@ -3,7 +3,6 @@
 use ntl_api::{MethodName, NumberOptions, Objective, ObjectiveName, Terminator, TerminatorName, Thousands};
 use ntl_core::engine::{self, NumberJob};
 use ntl_core::numbers::{Estimation, GrammarLimits, Interval};
-use serde_json::{Map, Value};
 
 use super::number_method::{self, TextBefore};
 use crate::adapters::number::{NumberFormat, engine_objective};
@@ -20,12 +19,11 @@ const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 /// Validates the options and fills in the defaults. `text` and `seed` are those of the request around them; `head` is the
 /// only method of a model with a number head.
 pub(super) fn number_decoding(
-    options: Map<String, Value>,
+    options: NumberOptions,
     text: TextBefore,
     seed: Option<u64>,
     head: Option<MethodName>,
 ) -> Result<(NumberDecoding, NumberFormat), AppError> {
-    let options = parse(options)?;
     let name = number_method::name(&options, head)?;
     let format = number_format(&options, name)?;
     number_method::check_rationales(&options)?;
@@ -38,14 +36,6 @@ pub(super) fn number_decoding(
         terminator: terminator(options.terminator)?,
     };
     Ok((NumberDecoding { job, seed }, format))
-}
-
-fn parse(options: Map<String, Value>) -> Result<NumberOptions, AppError> {
-    serde_path_to_error::deserialize(Value::Object(options)).map_err(|error| {
-        let path = error.path().to_string();
-        let param = if path == "." { "number".to_owned() } else { format!("number.{path}") };
-        AppError::invalid(param.clone(), format!("`{param}`: {}", error.into_inner()))
-    })
 }
 
 fn limits(options: &NumberOptions) -> Result<GrammarLimits, AppError> {
@@ -115,20 +105,31 @@ fn number_format(options: &NumberOptions, method: MethodName) -> Result<NumberFo
 
 #[cfg(test)]
 mod tests {
+    use ntl_api::{CompletionRequest, NumberRequest};
     use ntl_core::engine::{AfterMarker, NumberMethod, Precision};
     use ntl_core::numbers;
     use ntl_core::sampling::SamplingParams;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::json::from_value;
 
     const TEXT: TextBefore = TextBefore {
         sampling: SamplingParams { temperature: 0.5, top_p: 0.75, ..SamplingParams::PLAIN },
         max_tokens: 9,
     };
 
+    /// The options, as they stand in a request.
+    fn parse(options: &Value) -> Result<NumberOptions, AppError> {
+        let request: CompletionRequest = from_value(json!({ "number": options }))?;
+        match request.number {
+            Some(NumberRequest::Options(options)) => Ok(*options),
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn read(options: &Value) -> Result<(NumberDecoding, NumberFormat), AppError> {
-        number_decoding(options.as_object().unwrap().clone(), TEXT, Some(5), None)
+        number_decoding(parse(options)?, TEXT, Some(5), None)
     }
 
     fn job(options: &Value) -> NumberJob {
@@ -137,8 +138,7 @@ mod tests {
 
     #[test]
     fn a_number_head_has_no_method_but_its_own() {
-        let read =
-            |options: Value, head| number_decoding(options.as_object().unwrap().clone(), TEXT, None, head);
+        let read = |options: Value, head| number_decoding(parse(&options).unwrap(), TEXT, None, head);
         for head in [MethodName::Xval, MethodName::Head] {
             for options in [json!({}), json!({"method": head})] {
                 let (number, format) = read(options, Some(head)).unwrap();
@@ -246,14 +246,13 @@ mod tests {
         // Texts and numbers are drawn by different random numbers.
         let sample = job(&json!({"after": "#", "method": "sample"}));
         assert_eq!(sample.method, NumberMethod::Sample { samples: 64, seed: !5 });
-        let random =
-            number_decoding(json!({"after": "#"}).as_object().unwrap().clone(), TEXT, None, None).unwrap().0;
+        let after_mark = parse(&json!({"after": "#"})).unwrap();
+        let random = number_decoding(after_mark.clone(), TEXT, None, None).unwrap().0;
         assert_ne!(random.job().after.unwrap().sampling.seed, random.job().after.unwrap().sampling.seed);
         let mute = TextBefore { max_tokens: 0, ..TEXT };
-        let error = number_decoding(json!({"after": "#"}).as_object().unwrap().clone(), mute, None, None)
-            .unwrap_err();
+        let error = number_decoding(after_mark, mute, None, None).unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
-        assert!(number_decoding(Map::new(), mute, None, None).is_ok());
+        assert!(number_decoding(NumberOptions::default(), mute, None, None).is_ok());
     }
 
     fn assert_refused(field: &str, options: &Value) {

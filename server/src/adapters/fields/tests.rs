@@ -364,3 +364,29 @@ fn a_number_excludes_what_belongs_to_texts() {
     let request = json!({"prompt": "x", "number": true});
     assert_eq!(read_for(&request, &mute).unwrap_err().body().error.param.as_deref(), Some("number"));
 }
+
+#[test]
+fn a_number_at_once_has_no_sampling() {
+    for (field, value) in [
+        ("temperature", json!(0.5)),
+        ("top_p", json!(0.5)),
+        ("top_k", json!(3)),
+        ("min_p", json!(0.5)),
+        ("repetition_penalty", json!(2)),
+        ("presence_penalty", json!(1)),
+        ("frequency_penalty", json!(1)),
+    ] {
+        let mut body = json!({"prompt": "x", "number": {}});
+        body[field] = value;
+        let error = read(&body).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some(field));
+        assert!(error.to_string().contains("`number.after`"), "{error}");
+        body["number"] = json!({"after": "#"});
+        assert!(read(&body).is_ok(), "{body}");
+    }
+    for (method, greedy) in [("tree", true), ("beam", true), ("token", true), ("sample", false)] {
+        let body = |temperature: u8| json!({"prompt": "x", "number": {"method": method}, "temperature": temperature});
+        assert!(read(&body(1)).is_ok(), "{method}");
+        assert_eq!(read(&body(0)).is_ok(), greedy, "{method}");
+    }
+}

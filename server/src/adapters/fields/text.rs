@@ -1,6 +1,6 @@
 //! The fields of ordinary text.
 
-use ntl_api::CompletionRequest;
+use ntl_api::{CompletionRequest, MethodName, NumberOptions};
 use ntl_core::engine::TextJob;
 use ntl_core::sampling::SamplingParams;
 
@@ -112,11 +112,28 @@ impl TextFields {
     pub(super) fn check_for_beams(&self) -> Result<(), AppError> {
         let message = "is not allowed with `use_beam_search`";
         self.refuse_token_fields(message)?;
-        let (job, plain) = (&self.decoding.job, SamplingParams::PLAIN);
-        let sampling = job.sampling;
-        check("stop", job.stop.is_empty(), message)?;
+        check("stop", self.decoding.job.stop.is_empty(), message)?;
+        self.refuse_sampling(true, message)
+    }
+
+    /// Refuses sampling where a number is decoded at once, without a text before it: its distribution is the model's own.
+    pub(super) fn check_sampling_for_number(&self, options: &NumberOptions) -> Result<(), AppError> {
+        if options.after.is_some() {
+            return Ok(());
+        }
+        // Greedy numbers are not draws.
+        let may_be_greedy = options.method != Some(MethodName::Sample);
+        let message = "has no effect on a number: its distribution is that of temperature 1. It is for the text before a \
+                       number, which `number.after` asks for";
+        self.refuse_sampling(may_be_greedy, message)
+    }
+
+    /// Refuses what changes the distribution that tokens are sampled from.
+    fn refuse_sampling(&self, may_be_greedy: bool, message: &str) -> Result<(), AppError> {
+        let (sampling, plain) = (self.decoding.job.sampling, SamplingParams::PLAIN);
+        let is_greedy = sampling.temperature <= 0.0 && may_be_greedy;
         // Clients send a temperature of 1 by default.
-        let is_default = sampling.temperature <= 0.0 || sampling.temperature.to_bits() == 1.0_f64.to_bits();
+        let is_default = is_greedy || sampling.temperature.to_bits() == plain.temperature.to_bits();
         let repetition_penalty = sampling.repetition_penalty.to_bits() != plain.repetition_penalty.to_bits();
         for (param, asked) in [
             ("temperature", !is_default),

@@ -1,12 +1,18 @@
-//! Fields of other servers that would change the answer but are not served: they are refused by name, since ignoring them
-//! would give a wrong answer. Their neutral values pass, because clients send those by default. Fields that are in no
-//! list are ignored.
+//! Fields beyond those of the wire types. Some change nothing here: they are accepted ([`WITHOUT_EFFECT`]). Others are served by
+//! other servers and would change the answer: they are refused by name, since ignoring them would give a wrong answer, but
+//! their neutral values pass, because clients send those by default. All remaining names are misspellings: the error names
+//! the nearest known field.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
+use ntl_api::{ChatRequest, ChatRequestMessage, CompletionRequest, ContentPart};
 use serde_json::Value;
+use utoipa::PartialSchema;
+use utoipa::openapi::{RefOr, Schema};
 
 use crate::error::{AppError, check};
+use crate::json::{foreign_name, unknown_field};
 
 /// The value of a field that has no effect.
 #[derive(Debug, Clone, Copy)]
@@ -25,38 +31,57 @@ enum Neutral {
 
 use Neutral::{Empty, False, Null, Numbers, TextOnly, True, Words};
 
-const COMPLETION_FIELDS: [(&str, Neutral); 23] = [
+/// Fields of OpenAI, vLLM and llama.cpp that completions and chats accept with any value: they change no answer here.
+pub(crate) const WITHOUT_EFFECT: [&str; 12] = [
+    "cache_prompt",
+    "guided_decoding_backend",
+    "include_reasoning",
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "request_id",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+];
+
+const COMPLETION_FIELDS: [(&str, Neutral); 30] = [
     ("add_special_tokens", True),
     ("allowed_token_ids", Empty),
     ("bad_words", Empty),
+    ("cache_salt", Empty),
+    ("detokenize", True),
     ("grammar", Empty),
     ("guided_grammar", Empty),
     ("guided_json_object", False),
+    ("guided_whitespace_pattern", Empty),
     ("json_schema", Empty),
+    ("kv_transfer_params", Empty),
     ("logits_processors", Empty),
     ("logprob_token_ids", Empty),
     ("max_completion_tokens", Null),
     ("mirostat", Numbers(&[0.0])),
     ("no_repeat_ngram_size", Numbers(&[0.0])),
     ("num_beams", Numbers(&[1.0])),
+    ("priority", Numbers(&[0.0])),
     ("prompt_embeds", Null),
     ("regex", Empty),
     ("return_tokens_as_token_ids", False),
     ("skip_special_tokens", True),
     ("spaces_between_special_tokens", True),
+    ("structural_tag", Empty),
     ("structured_outputs", Empty),
     ("suffix", Empty),
     ("tfs_z", Numbers(&[1.0])),
     ("truncate_prompt_tokens", Null),
     ("typical_p", Numbers(&[1.0])),
+    ("vllm_xargs", Empty),
 ];
 
-pub(super) fn refuse_in_completion(others: &BTreeMap<String, Value>) -> Result<(), AppError> {
-    COMPLETION_FIELDS.into_iter().try_for_each(|(name, neutral)| refuse(name, others.get(name), neutral))
-}
-
 /// Fields that only chats have.
-const CHAT_FIELDS: [(&str, Neutral); 12] = [
+const CHAT_FIELDS: [(&str, Neutral); 16] = [
     ("audio", Null),
     ("chat_template", Null),
     ("continue_final_message", False),
@@ -64,20 +89,117 @@ const CHAT_FIELDS: [(&str, Neutral); 12] = [
     ("echo", False),
     ("function_call", Words(&["none", "auto"])),
     ("functions", Empty),
+    ("mm_processor_kwargs", Empty),
     ("modalities", TextOnly),
     ("prediction", Null),
+    ("reasoning", Empty),
+    ("reasoning_effort", Null),
     ("tool_choice", Words(&["none", "auto"])),
     ("tools", Empty),
+    ("verbosity", Words(&["medium"])),
     ("web_search_options", Null),
 ];
 
-pub(in crate::adapters) fn refuse_in_chat(others: &BTreeMap<String, Value>) -> Result<(), AppError> {
-    CHAT_FIELDS.into_iter().try_for_each(|(name, neutral)| refuse(name, others.get(name), neutral))
+/// Fields of messages: what clients send back of an answer, and the `type` of lm-evaluation-harness.
+const MESSAGE_FIELDS: [(&str, Neutral); 9] = [
+    ("annotations", Empty),
+    ("audio", Null),
+    ("function_call", Null),
+    ("reasoning", Empty),
+    ("reasoning_content", Empty),
+    ("refusal", Empty),
+    ("tool_call_id", Null),
+    ("tool_calls", Empty),
+    ("type", Words(&["text", "message"])),
+];
+
+/// Fields of the parts of a message that change nothing here.
+const PART_WITHOUT_EFFECT: [&str; 2] = ["annotations", "cache_control"];
+
+type Others = BTreeMap<String, Value>;
+
+/// Checks the fields of a completion that its wire type does not have.
+pub(in crate::adapters) fn check_completion(others: &Others) -> Result<(), AppError> {
+    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<CompletionRequest>);
+    let known = || KNOWN.iter().map(String::as_str);
+    others.iter().try_for_each(|(name, value)| {
+        let neutral = neutral_of(name, &[&COMPLETION_FIELDS]);
+        check_field("", name, value, neutral, &WITHOUT_EFFECT, known)
+    })
 }
 
-fn refuse(param: &str, value: Option<&Value>, neutral: Neutral) -> Result<(), AppError> {
-    let passes = value.is_none_or(|value| value.is_null() || neutral.is(value));
-    check(param, passes, "is not supported by this version")
+/// Checks the fields of a chat that neither its wire type has nor that of completions.
+pub(in crate::adapters) fn check_chat(others: &Others) -> Result<(), AppError> {
+    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(chat_field_names);
+    let known = || KNOWN.iter().map(String::as_str);
+    others.iter().filter(|(name, _)| !is_shared(name)).try_for_each(|(name, value)| {
+        let neutral = neutral_of(name, &[&CHAT_FIELDS, &COMPLETION_FIELDS]);
+        check_field("", name, value, neutral, &WITHOUT_EFFECT, known)
+    })
+}
+
+/// Checks the fields of a message at a path such as `messages[0].`.
+pub(in crate::adapters) fn check_message(path: &str, others: &Others) -> Result<(), AppError> {
+    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ChatRequestMessage>);
+    let known = || KNOWN.iter().map(String::as_str);
+    others.iter().try_for_each(|(name, value)| {
+        check_field(path, name, value, neutral_of(name, &[&MESSAGE_FIELDS]), &[], known)
+    })
+}
+
+/// Checks the fields of a part of a message at a path such as `messages[0].content[0].`.
+pub(in crate::adapters) fn check_part(path: &str, others: &Others) -> Result<(), AppError> {
+    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ContentPart>);
+    let known = || KNOWN.iter().map(String::as_str);
+    others
+        .iter()
+        .try_for_each(|(name, value)| check_field(path, name, value, None, &PART_WITHOUT_EFFECT, known))
+}
+
+/// The fields of a chat: its own and those that it shares with completions.
+fn chat_field_names() -> Vec<String> {
+    let shared = field_names::<CompletionRequest>().into_iter().filter(|name| name != "prompt");
+    let mut names = field_names::<ChatRequest>();
+    names.extend(shared);
+    names
+}
+
+/// Whether a field of completions is one of chats, too, under the same name.
+fn is_shared(name: &str) -> bool {
+    static SHARED: LazyLock<Vec<String>> = LazyLock::new(field_names::<CompletionRequest>);
+    name != "prompt" && SHARED.iter().any(|known| known == name)
+}
+
+/// The names that the description of a type has.
+fn field_names<T: PartialSchema>() -> Vec<String> {
+    match T::schema() {
+        RefOr::T(Schema::Object(object)) => object.properties.into_keys().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn neutral_of(name: &str, tables: &[&[(&str, Neutral)]]) -> Option<Neutral> {
+    tables.iter().copied().flatten().find(|(refused, _)| *refused == name).map(|(_, neutral)| *neutral)
+}
+
+/// Passes a field without effect and the neutral value of a refused one. `path` is in front of the name.
+fn check_field<'a, K: Iterator<Item = &'a str>>(
+    path: &str,
+    name: &str,
+    value: &Value,
+    neutral: Option<Neutral>,
+    without_effect: &[&str],
+    known: impl Fn() -> K,
+) -> Result<(), AppError> {
+    if without_effect.contains(&name) {
+        return Ok(());
+    }
+    let param = format!("{path}{name}");
+    let Some(neutral) = neutral else { return Err(unknown_field(&param, known())) };
+    let own = foreign_name(name).filter(|own| known().any(|known| known == *own));
+    let hint = own.map(|own| format!("; see `{own}`")).unwrap_or_default();
+    let passes = value.is_null() || neutral.is(value);
+    check(&param, passes, format!("is not supported by this version{hint}"))
 }
 
 impl Neutral {
@@ -110,7 +232,7 @@ mod tests {
     use super::*;
 
     fn completion(body: &Value) -> Result<(), AppError> {
-        refuse_in_completion(&serde_json::from_value(body.clone()).unwrap())
+        check_completion(&serde_json::from_value(body.clone()).unwrap())
     }
 
     #[test]
@@ -126,15 +248,57 @@ mod tests {
             assert_eq!(error.body().error.param.as_deref(), Some(name));
             assert_eq!(error.to_string(), format!("`{name}` is not supported by this version"));
         }
+        let error = completion(&json!({"json_schema": {"type": "object"}})).unwrap_err().to_string();
+        assert_eq!(error, "`json_schema` is not supported by this version; see `guided_json`");
     }
 
     #[test]
-    fn values_that_ask_for_nothing_pass_and_so_do_unknown_fields() {
+    fn values_that_ask_for_nothing_pass_and_so_do_fields_without_effect() {
         for body in [
             json!({"suffix": null, "bad_words": [], "typical_p": 1}),
-            json!({"suffix": "", "mirostat": -0.0, "skip_special_tokens": true, "user_tag": {"a": [1]}}),
+            json!({"suffix": "", "mirostat": -0.0, "skip_special_tokens": true, "metadata": {"a": [1]}}),
+            json!({"user": "me", "store": true, "service_tier": "flex", "safety_identifier": "x", "prompt_cache_key": "y"}),
         ] {
             assert!(completion(&body).is_ok(), "{body}");
+            assert!(check_chat(&serde_json::from_value(body.clone()).unwrap()).is_ok(), "{body}");
+        }
+    }
+
+    #[test]
+    fn the_documentation_lists_the_fields_without_effect() {
+        let documentation = include_str!("../../../../docs/OPERATIONS.md");
+        for name in WITHOUT_EFFECT {
+            assert!(documentation.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_field_is_refused_with_the_nearest_known_name() {
+        for (name, near) in [
+            ("numbr", "number"),
+            ("max_token", "max_tokens"),
+            ("max_new_tokens", "max_tokens"),
+            ("stop_sequences", "stop"),
+            ("temprature", "temperature"),
+            ("messages", "prompt"),
+        ] {
+            let error = completion(&json!({ name: 1 })).unwrap_err();
+            assert_eq!(error.body().error.param.as_deref(), Some(name));
+            assert_eq!(
+                error.to_string(),
+                format!("`{name}` is not a field of this request; did you mean `{near}`?")
+            );
+        }
+        let error = completion(&json!({"xyzzy": null})).unwrap_err().to_string();
+        assert_eq!(error, "`xyzzy` is not a field of this request");
+        for (name, near) in [
+            ("max_completion_token", "max_completion_tokens"),
+            ("top_logprob", "top_logprobs"),
+            ("temp_erature", "temperature"),
+            ("prompt", "messages"),
+        ] {
+            let error = check_chat(&BTreeMap::from([(name.to_owned(), json!(1))])).unwrap_err().to_string();
+            assert_eq!(error, format!("`{name}` is not a field of this request; did you mean `{near}`?"));
         }
     }
 }

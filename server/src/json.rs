@@ -1,0 +1,179 @@
+//! JSON to wire types, and what is wrong with it: a 400 that names the field at fault, and for an unknown field the
+//! nearest known one.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::AppError;
+
+/// Names that other APIs have for a field of this one.
+const FOREIGN_NAMES: [(&str, &str); 20] = [
+    ("do_sample", "temperature"),
+    ("grammar", "guided_regex"),
+    ("input", "prompt"),
+    ("inputs", "prompt"),
+    ("json_schema", "guided_json"),
+    ("max_gen_toks", "max_tokens"),
+    ("max_length", "max_tokens"),
+    ("max_new_tokens", "max_tokens"),
+    ("max_output_tokens", "max_tokens"),
+    ("messages", "prompt"),
+    ("n_predict", "max_tokens"),
+    ("n_probs", "logprobs"),
+    ("num_beams", "beam_width"),
+    ("num_predict", "max_tokens"),
+    ("num_return_sequences", "n"),
+    ("prompt", "messages"),
+    ("regex", "guided_regex"),
+    ("repeat_penalty", "repetition_penalty"),
+    ("stop_sequences", "stop"),
+    ("until", "stop"),
+];
+
+/// Names less alike than this (Jaro similarity) are no misspellings of each other, as for clap's flags.
+const SIMILARITY_MIN: f64 = 0.7;
+
+/// Reads the body of a request.
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, AppError> {
+    let not_json = |error: serde_json::Error| AppError::Invalid {
+        message: format!("the body is not valid JSON: {error}"),
+        param: None,
+    };
+    // Serde would read a list as the fields of a struct in order.
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|&first| first != b'{') {
+        serde_json::from_slice::<serde::de::IgnoredAny>(body).map_err(not_json)?;
+        return Err(AppError::Invalid { message: "the body must be a JSON object".to_owned(), param: None });
+    }
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let error = error.into_inner();
+        if !error.is_data() {
+            return not_json(error);
+        }
+        let param = (path != ".").then_some(path);
+        wrong_value(param, &error)
+    })?;
+    json.end().map_err(not_json)?;
+    Ok(value)
+}
+
+/// Reads a part of a body.
+pub(crate) fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, AppError> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        wrong_value(Some(path).filter(|path| path != "."), &error.into_inner())
+    })
+}
+
+fn wrong_value(param: Option<String>, error: &serde_json::Error) -> AppError {
+    let text = error.to_string();
+    // Serde lists the known names behind the unknown one.
+    let mut names = text.split('`').skip(1).step_by(2);
+    if let (true, Some(path), Some(name)) = (text.starts_with("unknown field `"), &param, names.next()) {
+        // The path of a field in an enum ends at the enum.
+        let is_last = path.rsplit('.').next() == Some(name);
+        let path = if is_last { path.clone() } else { format!("{path}.{name}") };
+        return unknown_field(&path, names);
+    }
+    let field = param.as_deref().map(|path| format!("`{path}`: ")).unwrap_or_default();
+    AppError::Invalid { message: format!("{field}{text}"), param }
+}
+
+/// The error of a field at `path` that the request does not have; `known` are the fields beside it.
+pub(crate) fn unknown_field<'a>(path: &str, known: impl IntoIterator<Item = &'a str>) -> AppError {
+    let (parent, name) = match path.rfind('.') {
+        Some(dot) => path.split_at(dot + 1),
+        None => ("", path),
+    };
+    let hint = nearest(name, known).map(|near| format!("; did you mean `{parent}{near}`?"));
+    AppError::field(path, format!("is not a field of this request{}", hint.unwrap_or_default()))
+}
+
+/// The known name that a name of another API stands for, or that it is most like.
+fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let known: Vec<&str> = known.into_iter().collect();
+    let translated = foreign_name(name).filter(|translated| known.contains(translated));
+    let likeness = |one: &str| strsim::jaro(name, one);
+    let alike = || {
+        let best = known.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        best.filter(|best| likeness(best) >= SIMILARITY_MIN)
+    };
+    // `translated` borrows from the table, the result from the list.
+    translated.and_then(|name| known.iter().copied().find(|one| *one == name)).or_else(alike)
+}
+
+/// What the field of another API is called here.
+pub(crate) fn foreign_name(name: &str) -> Option<&'static str> {
+    FOREIGN_NAMES.iter().find(|(foreign, _)| *foreign == name).map(|(_, own)| *own)
+}
+
+#[cfg(test)]
+mod tests {
+    use ntl_api::CompletionRequest;
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_in_a_body_is_found_and_its_field_named() {
+        for (body, param, message) in [
+            (&b""[..], None, "not valid JSON"),
+            (b"{", None, "not valid JSON"),
+            (b"{} x", None, "not valid JSON"),
+            (b"[1, 2]", None, "must be a JSON object"),
+            (b"[1, 2", None, "not valid JSON"),
+            (b"null", None, "must be a JSON object"),
+            (b"\"x\"", None, "must be a JSON object"),
+            (b"{\"prompt\": \"\xff\"}", None, "not valid JSON"),
+            (b"{\"prompt\": \"\\ud800\"}", None, "not valid JSON"),
+            (b"{\"temperature\": 1e400}", None, "not valid JSON"),
+            (b"{\"temperature\": NaN}", None, "not valid JSON"),
+            (b"{\"n\": 1.5}", Some("n"), "expected u64"),
+            (b"{\"n\": -1}", Some("n"), "expected u64"),
+            (b"{\"n\": \"1\"}", Some("n"), "expected u64"),
+            (b"{\"n\": 1, \"n\": 2}", None, "duplicate field `n`"),
+            (b"{\"seed\": 9223372036854775808}", Some("seed"), "expected i64"),
+            (b"{\"prompt\": 5}", Some("prompt"), "a list of token ids"),
+            (b"{\"prompt\": [-1]}", Some("prompt"), "a list of token ids"),
+            (b"{\"prompt\": [1, \"a\"]}", Some("prompt"), "a list of token ids"),
+            (b"{\"stop\": [1]}", Some("stop"), "a list of strings"),
+            (
+                b"{\"stream_options\": {\"include_usage\": 1}}",
+                Some("stream_options.include_usage"),
+                "a boolean",
+            ),
+            (b"{\"number\": 5}", Some("number"), "true, false or an object"),
+            (b"{\"number\": {\"trim\": 0, \"trim\": 0.1}}", Some("number"), "duplicate field `trim`"),
+            (
+                b"{\"number\": {\"tolerence\": 0.1}}",
+                Some("number.tolerence"),
+                "did you mean `number.tolerance`?",
+            ),
+            (
+                b"{\"stream_options\": {\"include_usages\": true}}",
+                Some("stream_options.include_usages"),
+                "did you mean `stream_options.include_usage`?",
+            ),
+            (
+                b"{\"response_format\": {\"type\": \"json_object\", \"schemo\": {}}}",
+                Some("response_format.schemo"),
+                "is not a field",
+            ),
+        ] {
+            let text = String::from_utf8_lossy(body);
+            let Err(AppError::Invalid { message: got, param: at }) = parse::<CompletionRequest>(body) else {
+                panic!("{text} was taken")
+            };
+            assert_eq!(at.as_deref(), param, "{text}: {got}");
+            assert!(got.contains(message), "{text}: {got}");
+        }
+        let deep = format!("{{\"x\": {}1{}}}", "[".repeat(200), "]".repeat(200));
+        assert!(parse::<CompletionRequest>(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn explicit_nulls_are_defaults() {
+        let body = br#"{"prompt": "x", "n": null, "stop": null, "stream_options": null, "number": null, "seed": null}"#;
+        assert_eq!(parse::<CompletionRequest>(body).unwrap().n, None);
+    }
+}
