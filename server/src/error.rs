@@ -28,6 +28,9 @@ pub(crate) enum AppError {
     RouteNotFound,
     #[error("this path does not accept this method")]
     MethodNotAllowed,
+    /// A text that has too many tokens, however it is split.
+    #[error("prompt has {bytes} bytes; one of at most {tokens_max} tokens has at most {bytes_max}")]
+    TextTooLong { bytes: usize, bytes_max: usize, tokens_max: usize },
     #[error("the body is larger than {bytes_max} bytes")]
     BodyTooLarge { bytes_max: usize },
     #[error("the body did not arrive within {seconds_max} seconds")]
@@ -51,6 +54,20 @@ pub(crate) struct Rejection(pub(crate) &'static str);
 impl Rejection {
     pub(crate) const ALL: [&'static str; 5] =
         ["queue_full", "queue_timeout", "loading", "draining", "engine_dead"];
+}
+
+/// Why a request was refused with 400, for the log; a response extension. It holds no text of the request's values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RefusalReason(pub(crate) String);
+
+impl RefusalReason {
+    /// A message without the texts that it quotes from the request.
+    fn new(message: &str) -> Self {
+        // Serde's words for a string of the wrong type, which may be a prompt.
+        let Some((before, rest)) = message.split_once("string \"") else { return Self(message.to_owned()) };
+        let after = rest.rfind("\", expected").map_or("", |end| &rest[end..]);
+        Self(format!("{before}string \"…{after}"))
+    }
 }
 
 /// One row of the table of status codes.
@@ -99,7 +116,9 @@ impl AppError {
         let param = match self {
             Self::Invalid { param, .. } => param.clone(),
             Self::ModelNotFound => Some("model".to_owned()),
-            Self::Engine(EngineError::PromptTooLong { .. }) => Some("prompt".to_owned()),
+            Self::Engine(EngineError::PromptTooLong { .. }) | Self::TextTooLong { .. } => {
+                Some("prompt".to_owned())
+            }
             Self::Engine(EngineError::ContextTooLong { .. }) => Some("max_tokens".to_owned()),
             _ => None,
         };
@@ -111,6 +130,7 @@ impl AppError {
         use StatusCode as S;
         let (status, kind, code, retry_after_seconds) = match self {
             Self::Invalid { .. } => (S::BAD_REQUEST, INVALID, None, None),
+            Self::TextTooLong { .. } => (S::BAD_REQUEST, INVALID, Some("context_length_exceeded"), None),
             Self::Unauthorized => (S::UNAUTHORIZED, INVALID, Some("invalid_api_key"), None),
             Self::ModelNotFound => (S::NOT_FOUND, INVALID, Some("model_not_found"), None),
             Self::RouteNotFound => (S::NOT_FOUND, INVALID, Some("route_not_found"), None),
@@ -159,6 +179,9 @@ impl IntoResponse for AppError {
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if status == StatusCode::BAD_REQUEST {
+            response.extensions_mut().insert(RefusalReason::new(&self.to_string()));
         }
         if let Some(reason) = Rejection::ALL.into_iter().find(|&reason| Some(reason) == code) {
             response.extensions_mut().insert(Rejection(reason));
@@ -211,6 +234,7 @@ mod tests {
                 false,
                 None,
             ),
+            (AppError::TextTooLong { bytes: 9, bytes_max: 8, tokens_max: 2 }, 400, false, None),
             (AppError::Unauthorized, 401, false, None),
             (AppError::ModelNotFound, 404, false, None),
             (AppError::RouteNotFound, 404, false, None),
@@ -232,7 +256,21 @@ mod tests {
             let response = error.into_response();
             assert_eq!(response.status().as_u16(), status, "{name}");
             assert_eq!(response.headers().contains_key(header::RETRY_AFTER), retry, "{name}");
+            assert_eq!(response.extensions().get::<RefusalReason>().is_some(), status == 400, "{name}");
             assert_eq!(response.extensions().get::<Rejection>().map(|found| found.0), reason, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_log_has_the_reason_of_a_refusal_but_no_text_of_the_request() {
+        for (message, want) in [
+            ("`n` must be from 1 to 128", "`n` must be from 1 to 128"),
+            (
+                "`n`: invalid type: string \"a \\\"secret\\\"\", expected u64 at line 1",
+                "`n`: invalid type: string \"…\", expected u64 at line 1",
+            ),
+        ] {
+            assert_eq!(RefusalReason::new(message), RefusalReason(want.to_owned()));
         }
     }
 }

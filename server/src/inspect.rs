@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use ntl_models::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use ntl_models::inspect::{Depth, Inspection, Sizes, inspect};
 use ntl_models::{DeviceChoice, LoadOptions};
@@ -28,7 +29,7 @@ pub struct InspectArgs {
 pub struct ChoiceArgs {
     /// Whether training took the logarithm of numbers (`rt`, `xval`, regression heads), where neither the trainer's
     /// config.yaml nor an ntl.json states it
-    #[arg(long, env = "NTL_LOG_SCALE_EMBEDDINGS", value_name = "BOOL")]
+    #[arg(long, env = "NTL_LOG_SCALE_EMBEDDINGS", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     log_scale_embeddings: Option<bool>,
     /// How training split text: auto (pieces as they are) or custom (each digit by itself)
     #[arg(long, env = "NTL_TOKENIZER_TYPE", value_name = "TYPE")]

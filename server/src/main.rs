@@ -2,7 +2,7 @@
 //!
 //! Exit codes: 0 all requests were answered; 1 a failure, a dead engine, or requests that were cut off; 2 bad usage.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -25,7 +25,11 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error.into(), BAD_USAGE),
     };
     if let Some(command) = &args.command {
-        return run_subcommand(command).map_or_else(|error| fail(&error, FAILED), |()| ExitCode::SUCCESS);
+        return match run_subcommand(command) {
+            Err(error) if !is_broken_pipe(&error) => fail(&error, FAILED),
+            // The reader, such as `head`, has seen enough.
+            _ => ExitCode::SUCCESS,
+        };
     }
     let config = match Config::try_from(args) {
         Ok(config) => config,
@@ -67,6 +71,15 @@ fn run_subcommand(command: &Command) -> anyhow::Result<()> {
             out.write_all(app::openapi_json().as_bytes()).context("cannot write to standard output")
         }
     }
+}
+
+/// Whether the reader of standard output is gone.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let of_cause = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        io.or_else(|| cause.downcast_ref::<serde_json::Error>()?.io_error_kind())
+    };
+    error.chain().any(|cause| of_cause(cause) == Some(io::ErrorKind::BrokenPipe))
 }
 
 /// One line with all causes.

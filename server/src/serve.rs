@@ -21,6 +21,7 @@ use crate::config::{Config, ModelConfig, ModelSource};
 use crate::engine::ServedModel;
 use crate::listen::{Listener, TlsError};
 use crate::metrics::Metrics;
+use crate::middleware::message_form;
 use crate::state::AppState;
 use crate::{app, demo};
 
@@ -139,7 +140,8 @@ pub async fn serve(
     let (close, closing) = watch::channel(false);
     // This task owns all connections: dropping it ends them.
     let mut server = tokio::task::JoinSet::new();
-    server.spawn(listener.answer(app::router(app.clone()), closing));
+    let router = app::router(app.clone()).layer(axum::middleware::from_fn(message_form::check));
+    server.spawn(listener.answer(router, closing));
     let ended = tokio::select! {
         () = wait(&mut signals) => Ended::Drained,
         () = engine_dies(&app) => Ended::EngineDied,

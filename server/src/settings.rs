@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::HeaderValue;
-use subtle::{Choice, ConstantTimeEq};
+use axum::http::{HeaderMap, HeaderValue, header};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 #[derive(Debug, Clone)]
 pub struct HttpSettings {
@@ -40,10 +40,28 @@ impl ApiKeys {
         self.0.is_empty()
     }
 
-    /// Compares with every key in constant time, so that response times do not reveal a prefix of a key.
-    pub(crate) fn contains(&self, given: &[u8]) -> bool {
-        self.0.iter().fold(Choice::from(0), |found, key| found | given.ct_eq(key.as_bytes())).into()
+    /// Which key a request carries. Compares with every key in constant time, so that response times do not reveal a prefix
+    /// of a key.
+    pub(crate) fn matched(&self, headers: &HeaderMap) -> Option<MatchedKey> {
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))?;
+        let (mut found, mut place) = (Choice::from(0), 0);
+        for (index, key) in (0_u32..).zip(&*self.0) {
+            let is_this = given.ct_eq(key.as_bytes());
+            place.conditional_assign(&index, is_this);
+            found |= is_this;
+        }
+        bool::from(found).then_some(MatchedKey(place))
     }
+}
+
+/// One of the accepted API keys, by its place among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct MatchedKey(u32);
+
+/// What follows the scheme `Bearer`, in any case.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
 }
 
 impl fmt::Debug for ApiKeys {

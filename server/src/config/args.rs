@@ -3,7 +3,7 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
@@ -38,7 +38,7 @@ pub struct Args {
 pub enum Command {
     /// Report what a checkpoint folder contains, what is assumed, and whether it can be served
     Inspect(InspectArgs),
-    /// Print the OpenAPI description of the routes, as GET /openapi.json answers it
+    /// Print the OpenAPI description of the routes, as GET /openapi.json answers it where API keys are set
     Openapi,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct ModelArgs {
     /// products of q8_0 weights, where the processor multiplies bytes), and auto is f32
     #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto", value_parser = dtypes())]
     pub(crate) dtype: DtypeChoice,
-    /// Compute threads of each model [default: one for each processor]
+    /// Compute threads of each model, at most four for each processor [default: one for each processor]
     #[arg(long, env = "NTL_THREADS", value_name = "COUNT")]
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -179,7 +179,8 @@ pub(crate) struct LogArgs {
     pub(crate) log: Option<String>,
     /// Log the bodies of requests, prompts included; by default no line contains them
     #[arg(long, env = "NTL_LOG_PROMPTS", value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
-        require_equals = true, default_missing_value = "true", default_value_t = false)]
+        require_equals = true, default_missing_value = "true", default_value_t = false,
+        value_parser = BoolishValueParser::new())]
     pub(crate) log_prompts: bool,
     /// OpenTelemetry collector that traces are sent to, such as http://localhost:4318 (OTLP over HTTP); needs a build
     /// with the feature `otel`
@@ -256,6 +257,16 @@ mod tests {
             let error = read(&[wrong]).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn switches_take_the_words_that_environments_use() {
+        for (text, want) in [("1", true), ("0", false), ("true", true), ("off", false)] {
+            let flag = format!("--log-prompts={text}");
+            assert_eq!(Args::try_parse_from(["ntl-server", &flag]).unwrap().logs.log_prompts, want, "{text}");
+        }
+        assert!(Args::try_parse_from(["ntl-server", "--log-prompts=2"]).is_err());
+        assert!(Args::try_parse_from(["ntl-server", "--log-prompts"]).unwrap().logs.log_prompts);
     }
 
     #[test]

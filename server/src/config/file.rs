@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use toml::{Table, Value};
@@ -39,7 +40,7 @@ impl Args {
     /// Reads a command line (the name of the program first) and the file that it names.
     pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, ArgsError> {
         let mut line: Vec<OsString> = line.into_iter().collect();
-        let matches = Self::command().try_get_matches_from(&line)?;
+        let matches = Self::command().try_get_matches_from(&line).map_err(with_model_tip)?;
         // Subcommands have no settings.
         let file = matches.get_one::<PathBuf>("config").filter(|_| matches.subcommand_name().is_none());
         let Some(file) = file else {
@@ -51,6 +52,25 @@ impl Args {
             Self::command().try_get_matches_from(line).and_then(|matches| Self::from_arg_matches(&matches));
         matches.map_err(|error| wrong_value(file, &error))
     }
+}
+
+/// Says how to name a model, where a folder stands alone on the command line, or behind `serve`.
+fn with_model_tip(mut error: clap::Error) -> clap::Error {
+    let kinds = [ErrorKind::InvalidSubcommand, ErrorKind::UnknownArgument, ErrorKind::ArgumentConflict];
+    let is_word = kinds.contains(&error.kind());
+    let word = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg].into_iter().find_map(|kind| {
+        match error.get(kind) {
+            Some(ContextValue::String(word)) => Some(word.clone()),
+            _ => None,
+        }
+    });
+    let is_command = |word: &str| Args::command().find_subcommand(word).is_some();
+    let word = word.filter(|word| is_word && !word.starts_with('-') && !is_command(word));
+    let Some(word) = word else { return error };
+    let folder = if word == "serve" { "DIR" } else { &word };
+    let tip = format!("a checkpoint folder is served by a flag: `ntl-server --model {folder}`");
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error
 }
 
 /// The settings of a file that neither the command line nor the environment gives, as flags.
@@ -124,6 +144,20 @@ mod tests {
         assert_eq!(args.models.models, ["c=/c"]);
         // A file that would have no effect is refused.
         assert!(matches!(read(text, &["openapi"]), Err(ArgsError::Flags(_))));
+    }
+
+    #[test]
+    fn a_folder_without_its_flag_gets_the_flag_as_a_tip() {
+        for (line, tip) in [
+            (&["ntl-server", "/models/t5"][..], "`ntl-server --model /models/t5`"),
+            (&["ntl-server", "serve", "/models/t5"], "`ntl-server --model DIR`"),
+            (&["ntl-server", "--port", "1", "t5"], "`ntl-server --model t5`"),
+        ] {
+            let error = Args::read(line.iter().map(OsString::from)).unwrap_err().to_string();
+            assert!(error.contains(tip), "{error}");
+        }
+        let error = Args::read(["ntl-server", "--modle", "x"].map(OsString::from)).unwrap_err().to_string();
+        assert!(error.contains("--model") && !error.contains("by a flag"), "{error}");
     }
 
     #[test]

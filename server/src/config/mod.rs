@@ -37,6 +37,8 @@ pub enum ConfigError {
     AdapterOfNoModel(String),
     #[error("model `{0}` has two adapters; only one can be merged")]
     TwoAdapters(String),
+    #[error("--threads {asked} is too many: this machine has {processors} processors; at most {max}")]
+    TooManyThreads { asked: usize, processors: usize, max: usize },
     #[error("an API key must not be empty or contain spaces")]
     UnusableKey,
     #[error("cannot read API keys from `{file}`")]
@@ -85,6 +87,7 @@ impl TryFrom<Args> for Config {
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
         let Args { models: flags, network, limits, logs, .. } = args;
+        check_threads(flags.threads)?;
         let connections = network::connection_settings(&network, &limits);
         let tls = network.tls_cert.zip(network.tls_key);
         let http = HttpSettings {
@@ -152,6 +155,14 @@ fn engine_limits(limits: &LimitArgs, threads: Option<NonZeroUsize>) -> EngineLim
     }
 }
 
+/// Refuses threads that would only wait for each other.
+fn check_threads(threads: Option<NonZeroUsize>) -> Result<(), ConfigError> {
+    const PER_PROCESSOR_MAX: usize = 4;
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let (asked, max) = (threads.map_or(1, NonZeroUsize::get), PER_PROCESSOR_MAX * processors);
+    if asked > max { Err(ConfigError::TooManyThreads { asked, processors, max }) } else { Ok(()) }
+}
+
 fn device_name(device: DeviceChoice) -> String {
     match device {
         // Without the feature there is nothing to choose from.
@@ -198,6 +209,13 @@ mod tests {
         assert_eq!((other.engine.cache_bytes_max, other.http.logprobs_max), (8, None));
         assert_eq!(config.http.request_time_max, Duration::from_secs(7));
         assert_eq!(self::config(&[]).unwrap().engine, EngineLimits::default());
+    }
+
+    #[test]
+    fn more_threads_than_a_machine_can_use_are_refused_with_the_most_that_it_can() {
+        let error = config(&["--threads", "100000"]).unwrap_err().to_string();
+        assert!(error.starts_with("--threads 100000 is too many: this machine has "), "{error}");
+        assert_eq!(config(&["--threads", "1"]).unwrap().engine.threads, NonZeroUsize::MIN);
     }
 
     #[test]

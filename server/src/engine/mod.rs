@@ -39,7 +39,11 @@ impl Models {
     pub(crate) fn resolve(&self, name: Option<&str>) -> Result<Arc<ServedModel>, AppError> {
         let model = match (name.unwrap_or_default(), self.all()) {
             ("", [only]) => Some(only),
-            ("", _) => return Err(AppError::invalid("model", "name a model: several are served")),
+            ("", all) => {
+                let names: Vec<&str> = all.iter().map(|model| &*model.name).collect();
+                let message = format!("`model` is missing: several models are served ({})", names.join(", "));
+                return Err(AppError::invalid("model", message));
+            }
             (name, all) => all.iter().find(|model| *model.name == *name),
         };
         model.map(Arc::clone).ok_or(AppError::ModelNotFound)

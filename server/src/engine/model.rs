@@ -14,14 +14,11 @@ use ntl_models::guide::GuideCompiler;
 use ntl_models::tokenizer::Tokenizer;
 
 use super::events::{RequestEvents, RunningJob};
+use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::metrics::{Metrics, ModelMetrics};
 use crate::request::{Guided, ModelProfile};
 use crate::settings::HttpSettings;
-
-/// Texts up to this size are tokenized on the runtime's thread, in well under a millisecond; longer ones on a thread
-/// that may block.
-const INLINE_BYTES_MAX: usize = 4096;
 
 pub struct ServedModel {
     /// The name in requests.
@@ -101,6 +98,7 @@ impl ServedModel {
             number_head: self.number_head,
             tokens: info.tokens,
             prompt_tokens_max: info.prompt_tokens_max,
+            token_bytes_max: self.tokenizer.token_text_bytes_max(),
             eos_ids: info.eos_ids.clone(),
             output_tokens_max: settings.output_tokens_max.min(answer_tokens_max),
             logprobs_max: settings.logprobs_max,
@@ -163,20 +161,4 @@ fn number_tokens(loaded: &LoadedModel) -> NumberTokens {
     let placed = |id| loaded.tokenizer.token(id).and_then(PlacedDigit::parse);
     NumberTokens::new(loaded.vocabulary.number_values.iter().copied())
         .ranked_by(|id, value| placed(id).map_or(value, PlacedDigit::value))
-}
-
-/// Runs `work` on so many bytes: here where they are few, else on a thread that may block.
-async fn run_blocking<T: Send + 'static>(
-    bytes: usize,
-    work: impl FnOnce() -> Result<T, AppError> + Send + 'static,
-) -> Result<T, AppError> {
-    if bytes <= INLINE_BYTES_MAX {
-        return work();
-    }
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        // The panic layer counts the panic and answers it.
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => Err(AppError::Draining),
-    }
 }

@@ -2,5 +2,6 @@
 
 pub(crate) mod admission;
 pub(crate) mod cors;
+pub(crate) mod message_form;
 pub(crate) mod request_id;
 pub(crate) mod track;

@@ -14,7 +14,7 @@ use futures::StreamExt;
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, Span, field};
 
-use crate::error::Rejection;
+use crate::error::{RefusalReason, Rejection};
 use crate::paths;
 use crate::state::AppState;
 use crate::telemetry;
@@ -51,6 +51,8 @@ struct InFlight {
     /// Public paths are no work: a drain does not wait for them.
     is_work: bool,
     code: u16,
+    /// Why the request was refused with 400.
+    reason: Option<String>,
     span: Span,
 }
 
@@ -65,7 +67,7 @@ impl InFlight {
         }
         let span = if is_work { span(&route, request) } else { Span::none() };
         let (model, started) = (ModelLabel::default(), Instant::now());
-        Self { app, route, model, started, is_work, code: CLIENT_DISCONNECTED, span }
+        Self { app, route, model, started, is_work, code: CLIENT_DISCONNECTED, reason: None, span }
     }
 
     /// The response is complete.
@@ -91,7 +93,7 @@ impl Drop for InFlight {
         self.span.record("gen_ai.request.model", model).record("http.response.status_code", self.code);
         let _inside = self.span.enter();
         if self.is_work {
-            tracing::info!(model, code, elapsed_ms, "request ended");
+            tracing::info!(model, code, elapsed_ms, reason = self.reason, "request ended");
         } else {
             tracing::debug!(route = self.route, code, elapsed_ms, "request ended");
         }
@@ -118,10 +120,11 @@ fn span(route: &str, request: &Request) -> Span {
 
 /// The layer; it runs inside the one that sets request ids.
 pub(crate) async fn track(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
-    let in_flight = InFlight::start(app, &request);
+    let mut in_flight = InFlight::start(app, &request);
     request.extensions_mut().insert(in_flight.model.clone());
     let response = next.run(request).instrument(in_flight.span.clone()).await;
     let code = response.status().as_u16();
+    in_flight.reason = response.extensions().get().map(|RefusalReason(reason)| reason.clone());
     if let (Some(Rejection(reason)), true) = (response.extensions().get(), in_flight.is_work) {
         in_flight.app.metrics.rejected.with_label_values(&[*reason]).inc();
     }

@@ -17,6 +17,8 @@ pub(crate) struct ModelProfile {
     /// Size of the tokenizer's vocabulary.
     pub(crate) tokens: usize,
     pub(crate) prompt_tokens_max: usize,
+    /// Most bytes of text that one token stands for.
+    pub(crate) token_bytes_max: usize,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) output_tokens_max: u64,
     /// Largest number of alternatives to a token; `None` allows the whole vocabulary.
@@ -50,6 +52,13 @@ impl ModelProfile {
         last.is_some_and(|id| self.eos_ids.contains(&id))
     }
 
+    /// Refuses a text, before it is tokenized, that has too many tokens however it is split.
+    pub(crate) fn check_bytes(&self, text: &str) -> Result<(), AppError> {
+        let (bytes, tokens_max) = (text.len(), self.prompt_tokens_max);
+        let bytes_max = tokens_max.saturating_mul(self.token_bytes_max);
+        if bytes > bytes_max { Err(AppError::TextTooLong { bytes, bytes_max, tokens_max }) } else { Ok(()) }
+    }
+
     /// `prompt`, if it is short enough.
     pub(super) fn fitting(&self, prompt: Prompt) -> Result<Prompt, AppError> {
         let (got, max) = (prompt.len(), self.prompt_tokens_max);
@@ -70,6 +79,7 @@ impl ModelProfile {
             number_head: None,
             tokens: 100,
             prompt_tokens_max: 8,
+            token_bytes_max: 32,
             eos_ids: vec![1],
             output_tokens_max: 4096,
             logprobs_max: Some(20),
@@ -96,6 +106,10 @@ mod tests {
         let error = profile.known_ids("prompt", vec![7, 100]).unwrap_err();
         assert_eq!(error.to_string(), "`prompt` contains the token id 100; the vocabulary has 100");
         assert!(profile.known_ids("prompt", vec![0, 99]).is_ok());
+        assert!(profile.check_bytes(&"x".repeat(256)).is_ok());
+        let error = profile.check_bytes(&"x".repeat(257)).unwrap_err();
+        assert_eq!(error.to_string(), "prompt has 257 bytes; one of at most 8 tokens has at most 256");
+        assert_eq!(error.body().error.code.as_deref(), Some("context_length_exceeded"));
         let error = profile.fitting(vec![0; 9].into()).unwrap_err();
         assert_eq!(error.to_string(), "prompt has 9 tokens, the model takes at most 8");
     }

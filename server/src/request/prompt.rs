@@ -47,9 +47,12 @@ impl PromptInput {
             return Err(AppError::field("prompt", "must not be empty"));
         }
         let prompt = match self {
-            Self::Text(text) => tokenizer
-                .encode_prompt(&text, true)
-                .map_err(|error| AppError::invalid("prompt", format!("`prompt`: {error}")))?,
+            Self::Text(text) => {
+                profile.check_bytes(&text)?;
+                tokenizer
+                    .encode_prompt(&text, true)
+                    .map_err(|error| AppError::invalid("prompt", format!("`prompt`: {error}")))?
+            }
             Self::Ids(ids) => {
                 if let Some(id) = tokenizer.number_token().filter(|number| ids.contains(number)) {
                     let message = format!("contains the token id {id} without its number; send text");

@@ -36,6 +36,10 @@ impl ScoreInput {
         profile: &ModelProfile,
     ) -> Result<ScoreTokens, AppError> {
         let encode = |field: &str, text: &str, special: bool| {
+            if let Err(error) = profile.check_bytes(text) {
+                let param = self.param(field);
+                return Err(AppError::invalid(&param, format!("`{param}`: {error}")));
+            }
             let failed = |error: EncodeError| {
                 let param = self.param(field);
                 AppError::invalid(&param, format!("`{param}`: {error}"))

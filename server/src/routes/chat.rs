@@ -3,6 +3,7 @@
 use axum::extract::{Extension, State};
 use axum::response::Response;
 use ntl_api::{ChatRequest, ChatResponse, StreamEvent};
+use ntl_models::tokenizer::Tokenizer;
 
 use super::body::ApiJson;
 use super::client::Client;
@@ -31,8 +32,10 @@ pub(crate) async fn complete(
 ) -> Result<Response, AppError> {
     let model = resolve(&app, request.model.as_deref(), &label)?;
     let conversation = conversation(&request)?;
-    let bytes = conversation.messages.iter().map(|message| message.content.len()).sum();
-    let prompt = model.with_tokenizer(bytes, move |tokenizer| prompt_ids(&conversation, tokenizer)).await?;
+    let profile = model.profile(&app.settings);
+    // A template is a program: it never runs on a thread of the runtime, however short the messages are.
+    let render = move |tokenizer: &Tokenizer| prompt_ids(&conversation, tokenizer, &profile);
+    let prompt = model.with_tokenizer(usize::MAX, render).await?;
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
     let (request, number) = generation_request(request, prompt, room, &model.profile(&app.settings))?;
     let adapter = ChatAnswers::new(&model, &request, number);

@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
 use axum::extract::{ConnectInfo, FromRequestParts};
-use axum::http::header;
 use axum::http::request::Parts;
 
 use crate::state::AppState;
@@ -19,11 +18,11 @@ impl FromRequestParts<AppState> for Client {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Infallible> {
-        let key = parts.headers.get(header::AUTHORIZATION).filter(|_| !app.settings.api_keys.is_empty());
+        let key = app.settings.api_keys.matched(&parts.headers);
         let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(from)| from.ip());
         let mut hasher = DefaultHasher::new();
         match key {
-            Some(key) => key.as_bytes().hash(&mut hasher),
+            Some(key) => key.hash(&mut hasher),
             None => address.hash(&mut hasher),
         }
         Ok(Self(hasher.finish()))
@@ -34,7 +33,7 @@ impl FromRequestParts<AppState> for Client {
 mod tests {
     use std::sync::Arc;
 
-    use axum::http::Request;
+    use axum::http::{Request, header};
     use clap::Parser;
 
     use super::*;
@@ -59,6 +58,7 @@ mod tests {
         let keys = ["a", "b"];
         let of = async |keys: &[&str], key, address| client(keys, key, address).await;
         assert_eq!(of(&keys, "Bearer a", "1.1.1.1:5").await, of(&keys, "Bearer a", "2.2.2.2:6").await);
+        assert_eq!(of(&keys, "Bearer a", "1.1.1.1:5").await, of(&keys, "bEaReR  a ", "1.1.1.1:5").await);
         assert_ne!(of(&keys, "Bearer a", "1.1.1.1:5").await, of(&keys, "Bearer b", "1.1.1.1:5").await);
         assert_eq!(of(&[], "Bearer a", "1.1.1.1:5").await, of(&[], "Bearer b", "1.1.1.1:6").await);
         assert_ne!(of(&[], "Bearer a", "1.1.1.1:5").await, of(&[], "Bearer a", "2.2.2.2:5").await);

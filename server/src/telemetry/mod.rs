@@ -79,6 +79,8 @@ where
 {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
+        // A closed standard error leaves no place to complain to.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     match format {
         LogFormat::Compact => lines.compact().boxed(),

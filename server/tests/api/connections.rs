@@ -301,3 +301,19 @@ async fn what_is_wrong_with_a_certificate_or_a_key_is_said() {
     }
     drop(other_folder);
 }
+
+#[tokio::test]
+async fn a_request_that_others_may_read_differently_is_refused_and_its_connection_closed() {
+    let server = serving(crate::support::config(&[]).connections).await;
+    for (head, message) in [
+        ("GET /health/live HTTP/1.1\r\n\r\n", "exactly one `Host` header"),
+        ("GET /health/live HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", "exactly one `Host` header"),
+        (
+            "POST /v1/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            "must be `chunked`",
+        ),
+    ] {
+        let answer = until_closed(server.address, head.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(message), "{answer}");
+    }
+}

@@ -52,7 +52,6 @@ async fn values_of_a_wrong_type_are_answered_400_and_name_the_field() {
         ("guided_json", json!("{")),
         ("response_format.type", json!({"type": "xml"})),
         ("stream", json!("yes")),
-        ("user", json!(5)),
     ] {
         refused(&app, field, &value).await;
     }
@@ -367,5 +366,20 @@ async fn while_loading_or_draining_work_is_answered_503_and_the_process_is_alive
         assert_eq!(get(&app, "/health/live").await.status, 200);
         let rejected = metric(&app, &format!("ntl_requests_rejected_total{{reason=\"{code}\"}}")).await;
         assert!((rejected - 2.0).abs() < 1e-9, "probes are not counted: {rejected}");
+    }
+}
+
+#[tokio::test]
+async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
+    let app = server(says("1"));
+    let long = "egg ".repeat(100_000);
+    let item = json!({"prompt": &long, "target": "1"});
+    for (path, body, param) in [
+        ("/v1/completions", json!({"prompt": &long}), "prompt"),
+        ("/v1/score", json!({"items": [item]}), "items[0].prompt"),
+    ] {
+        let answer = post(&app, path, body).await;
+        assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!(param)));
+        assert!(answer.text.contains("has 400000 bytes"), "{}", answer.text);
     }
 }

@@ -1,0 +1,79 @@
+//! Work that would hold up the threads of the runtime: reading long bodies, chat templates, tokenizing, compiling constraints.
+//!
+//! Invariant: at most as many pieces of such work run at the same time as there are processors, so that its memory is
+//! bounded and the engines keep their share. Others wait, and are refused after [`WAIT_MAX`].
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, LazyLock};
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use ntl_core::engine::EngineError;
+use tokio::sync::Semaphore;
+
+use crate::error::AppError;
+
+/// Work on up to this many bytes is done at once, in well under a millisecond.
+const INLINE_BYTES_MAX: usize = 4096;
+
+/// Longest wait for a place.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+    let processors = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    Arc::new(Semaphore::new(processors.get()))
+});
+
+/// Runs `work` on so many bytes: here where they are few, else on a thread that may block.
+pub(crate) async fn run_blocking<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> Result<T, AppError> + Send + 'static,
+) -> Result<T, AppError> {
+    if bytes <= INLINE_BYTES_MAX {
+        return work();
+    }
+    let place = tokio::time::timeout(WAIT_MAX, Arc::clone(&PLACES).acquire_owned()).await;
+    let after_ms = u64::try_from(WAIT_MAX.as_millis()).unwrap_or(u64::MAX);
+    let place = place.map_err(|_| EngineError::QueueTimeout { after_ms })?;
+    let place = place.map_err(|_| AppError::Draining)?;
+    let work = move || {
+        // The work goes on where the client leaves, and keeps its place.
+        let _place = place;
+        work()
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        // The panic layer counts the panic and answers it.
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Err(AppError::Draining),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_more_work_runs_at_once_than_there_are_processors() {
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let processors = available_parallelism().unwrap().get();
+        let tasks: Vec<_> = (0..8 * processors)
+            .map(|_| {
+                let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+                tokio::spawn(run_blocking(usize::MAX, move || {
+                    most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::yield_now();
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                }))
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        let most = most.load(Ordering::SeqCst);
+        assert!((1..=processors).contains(&most), "{most} at once on {processors} processors");
+    }
+}
