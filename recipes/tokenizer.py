@@ -49,7 +49,8 @@ def train_tokenizer(texts, size, model_max_length, causal=False):
     tokenizer = Tokenizer(models.Unigram(list(zip(pieces, scores)), unk_id=pieces.index(UNK), byte_fallback=False))
     tokenizer.normalizer = normal
     tokenizer.pre_tokenizer = split
-    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="never")
+    # Decoding drops a space at the beginning, should the model write one.
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     special = [AddedToken(name, special=True, normalized=False) for name in (PAD, EOS, UNK, BOS)]
     tokenizer.add_special_tokens(special)
     first, last = (f"{BOS} ", "") if causal else ("", f" {EOS}")

@@ -147,6 +147,10 @@ def run(args):
     output = Path(args.output)
     checkpoints = output / "checkpoints"
     last = get_last_checkpoint(checkpoints) if checkpoints.is_dir() else None
+    done = int(last.rpartition("-")[2]) if last else 0
+    if done >= args.max_steps and (output / "model.safetensors").is_file():
+        print(f"already finished after {done} steps: {output}", file=sys.stderr)
+        return
     set_seed(args.seed)
     model, tokenizer = kind.open(args.model, args) if args.model else kind.create(args, rows)
     if args.max_length > kind.length_max(model):

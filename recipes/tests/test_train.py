@@ -75,6 +75,9 @@ def test_a_stopped_run_goes_on_where_it_stopped_and_ends_like_an_undisturbed_one
     state = json.loads((tmp_path / "parts/checkpoints/checkpoint-1/trainer_state.json").read_text())
     assert state["global_step"] == 1
     assert train.main([*common, "--max-steps", "8", "--output", str(tmp_path / "parts")]) == 0
+    again = (tmp_path / "parts/model.safetensors").stat().st_mtime_ns
+    assert train.main([*common, "--max-steps", "8", "--output", str(tmp_path / "parts")]) == 0
+    assert (tmp_path / "parts/model.safetensors").stat().st_mtime_ns == again, "a finished run is left alone"
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     for name, tensor in whole.items():
         assert torch.allclose(tensor, parts[name], atol=1e-6), name
