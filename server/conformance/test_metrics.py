@@ -1,15 +1,19 @@
 """Metrics as Prometheus sees them, after work and after errors."""
 
+import json
 import shutil
 import socket
 import subprocess
-import time
+from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 
 HEADERS = {"authorization": "Bearer conformance-key"}
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 FIXED = """
     ntl_requests_total ntl_requests_in_flight ntl_requests_rejected_total ntl_queue_depth ntl_sequences_running
@@ -86,36 +90,98 @@ def test_series_do_not_grow_with_what_clients_think_of(server):
         assert len(server.metrics()) == before
 
 
-def test_a_prometheus_scrapes_it(server, tmp_path, report):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = tmp_path / "prometheus.yml"
-    config.write_text(
-        "scrape_configs:\n"
-        f"- {{job_name: ntl, scrape_interval: 1s, static_configs: [{{targets: ['{server.address}']}}]}}\n"
-    )
-    flags = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address=127.0.0.1:{port}"]
-    with open(tmp_path / "log", "w") as log:
-        prometheus = subprocess.Popen([tool("prometheus"), *flags], stderr=log, stdout=log)
-    try:
-        def query(expression):
-            try:
-                answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": expression})
-            except httpx.TransportError:
-                return []
-            # Prometheus answers 503 while it starts.
-            if answer.status_code == 503:
-                return []
-            return [float(result["value"][1]) for result in answer.json()["data"]["result"]]
+class Prometheus:
+    """A Prometheus that scrapes a server each second, with the rules of deploy/."""
 
-        server.wait(lambda: query("up == 1"), seconds=60)
-        server.wait(lambda: query("ntl_engine_up") == [1.0], seconds=30)
-        assert query('sum(ntl_finished_total{reason="stop"})')[0] >= 4
-        names = httpx.get(f"http://127.0.0.1:{port}/api/v1/label/__name__/values").json()["data"]
-        time.sleep(1.5)
-        assert query("scrape_samples_scraped")[0] > 100
-        report(series=int(query("scrape_samples_scraped")[0]), names=sum(name.startswith("ntl_") for name in names))
-    finally:
-        prometheus.terminate()
-        prometheus.wait()
+    def __init__(self, server, folder):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/api/v1"
+        config = folder / "prometheus.yml"
+        config.write_text(
+            f"global: {{evaluation_interval: 1s}}\nrule_files: ['{DEPLOY}/prometheus/rules.yml']\nscrape_configs:\n"
+            f"- {{job_name: ntl-server, scrape_interval: 1s, static_configs: [{{targets: ['{server.address}']}}]}}\n"
+        )
+        flags = [f"--config.file={config}", f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"]
+        with open(folder / "log", "w") as log:
+            self.process = subprocess.Popen([tool("prometheus"), *flags], stderr=log, stdout=log)
+
+    def query(self, expression):
+        """The values of an instant query; none while Prometheus starts."""
+        try:
+            answer = httpx.get(f"{self.url}/query", params={"query": expression})
+        except httpx.TransportError:
+            return []
+        # Prometheus answers 503 while it starts.
+        if answer.status_code == 503:
+            return []
+        assert answer.status_code == 200, f"{expression}: {answer.text}"
+        return [float(result["value"][1]) for result in answer.json()["data"]["result"]]
+
+    def rules(self):
+        groups = httpx.get(f"{self.url}/rules").json()["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+@pytest.fixture
+def prometheus(server, tmp_path):
+    prometheus = Prometheus(server, tmp_path)
+    yield prometheus
+    prometheus.stop()
+
+
+def test_a_prometheus_scrapes_it(server, prometheus, report):
+    server.wait(lambda: prometheus.query("up == 1"), seconds=60)
+    server.wait(lambda: prometheus.query("ntl_engine_up") == [1.0], seconds=30)
+    assert prometheus.query('sum(ntl_finished_total{reason="stop"})')[0] >= 4
+    names = httpx.get(f"{prometheus.url}/label/__name__/values").json()["data"]
+    server.wait(lambda: prometheus.query("scrape_samples_scraped > 100"), seconds=30)
+    series = int(prometheus.query("scrape_samples_scraped")[0])
+    report(series=series, names=sum(name.startswith("ntl_") for name in names))
+
+
+def test_every_query_of_the_dashboard_returns_data(server, prometheus, report):
+    board = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
+    queries = {target["expr"] for panel in board["panels"] for target in panel.get("targets", [])}
+    server.wait(lambda: prometheus.query("up == 1"), seconds=60)
+
+    def missing():
+        """The queries without a sample, after more work."""
+        with httpx.Client(base_url=server.url, headers=HEADERS, timeout=60) as client:
+            client.post("/v1/completions", json={"prompt": "What is 12 + 30?", "temperature": 0})
+            client.post("/v1/completions", json={"prompt": "What is 12 + 30?", "number": True})
+        filled = {query: query.replace("$__rate_interval", "20s").replace("$model", ".*").replace("$job", ".*") for query in queries}
+        assert not any("$" in query for query in filled.values())
+        return {query for query, own in filled.items() if not prometheus.query(own)}
+
+    try:
+        server.wait(lambda: not missing(), seconds=60)
+    except AssertionError:
+        assert missing() == set()
+    # Variables of the dashboard come from labels of these.
+    assert prometheus.query("ntl_model_info") == [1.0] and prometheus.query("ntl_build_info") == [1.0]
+    report(dashboard_queries=len(queries))
+
+
+def test_the_rules_are_evaluated_and_a_healthy_server_raises_no_alert(server, prometheus):
+    server.wait(lambda: prometheus.query("up == 1"), seconds=60)
+    server.wait(lambda: prometheus.query("ntl:requests:rate5m"), seconds=60)
+    server.wait(lambda: all(rule["health"] == "ok" for rule in prometheus.rules()), seconds=30)
+    rules = prometheus.rules()
+    assert len(rules) > 10
+    assert [rule["name"] for rule in rules if rule.get("state") == "firing"] == []
+
+
+def test_each_alert_has_a_case_and_fires_in_it():
+    checked = subprocess.run([tool("promtool"), "test", "rules", "tests.yml"], cwd=DEPLOY / "prometheus", capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())
+    tests = yaml.safe_load((DEPLOY / "prometheus" / "tests.yml").read_text())
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
+    fired = {case["alertname"] for test in tests["tests"] for case in test["alert_rule_test"] if case["exp_alerts"]}
+    assert alerts == fired
