@@ -4,6 +4,7 @@
 //! new connection evicts the one whose client the server has waited for longest, so that slow clients cannot lock out
 //! others. Connections whose requests are at work are never evicted; new ones then wait in the operating system's queue.
 
+mod certificate;
 mod connection;
 mod connection_table;
 mod io;

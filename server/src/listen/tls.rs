@@ -9,6 +9,11 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
+use super::certificate::not_after;
+
+/// How long before its end the server warns of a certificate.
+const EXPIRY_WARNING: jiff::SignedDuration = jiff::SignedDuration::from_hours(14 * 24);
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The server's certificate first, then the rest of its chain.
@@ -43,6 +48,7 @@ impl TlsFiles {
     /// TLS 1.2 and 1.3, for HTTP/2 and HTTP/1.1.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
         let certificates = certificates(&self.certificate)?;
+        self.warn_of_expiry(certificates.first());
         let key = PrivateKeyDer::from_pem_file(&self.key)
             .map_err(|error| wrong("private key", &self.key, error))?;
         let unusable = |source| TlsError::Unusable {
@@ -58,6 +64,20 @@ impl TlsFiles {
             .map_err(unusable)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+impl TlsFiles {
+    /// Logs that the server's certificate has expired, or will soon: clients then refuse the connection.
+    fn warn_of_expiry(&self, certificate: Option<&CertificateDer<'_>>) {
+        let Some(not_after) = certificate.and_then(|certificate| not_after(certificate)) else { return };
+        let now = jiff::Timestamp::now();
+        let file = self.certificate.display();
+        if not_after < now {
+            tracing::warn!(%file, %not_after, "the certificate has expired");
+        } else if not_after.duration_since(now) < EXPIRY_WARNING {
+            tracing::warn!(%file, %not_after, "the certificate expires soon");
+        }
     }
 }
 
