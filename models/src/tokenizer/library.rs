@@ -1,12 +1,14 @@
 //! Runs a `tokenizer.json` with the `tokenizers` crate. The file's post-processor adds special tokens at the ends.
 
-use serde::Serialize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use super::EncodeError;
-use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling, named_byte};
+use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling, check_name, named_byte};
 
 /// Most times that replacements may make a text longer. Real ones replace a character by one, or by a few.
 const GROWTH_MAX: usize = 64;
@@ -21,6 +23,7 @@ impl LibraryTokenizer {
     pub(super) fn open(files: &CheckpointFiles) -> Result<(Self, PieceTable), LoadError> {
         let bytes = files.require(LIBRARY_FILE)?;
         let malformed = |reason: String| LoadError::malformed(files.name_of(LIBRARY_FILE), reason);
+        check_added(&bytes).map_err(malformed)?;
         let mut inner =
             tokenizers::Tokenizer::from_bytes(&*bytes).map_err(|error| malformed(error.to_string()))?;
         // The file may contain limits of the training run; the server has its own.
@@ -33,7 +36,10 @@ impl LibraryTokenizer {
     }
 
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Segment>, EncodeError> {
-        let encoding = self.inner.encode_fast(text, add_special_tokens).map_err(EncodeError::Library)?;
+        // The crate panics where a regular expression of the file needs too many steps.
+        let encode = AssertUnwindSafe(|| self.inner.encode_fast(text, add_special_tokens));
+        let encoding = catch_unwind(encode).unwrap_or_else(|_| Err("the tokenizer failed".into()));
+        let encoding = encoding.map_err(EncodeError::Library)?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens());
         Ok(tokens.map(|(&id, text)| Segment { id, text: text.clone() }).collect())
     }
@@ -63,6 +69,22 @@ fn piece_table(inner: &tokenizers::Tokenizer) -> Result<PieceTable, String> {
         (id, Piece { name: token.content, kind })
     });
     PieceTable::new(pieces.chain(added), spelling)
+}
+
+/// Checks the added tokens before the crate builds its search for them, which takes minutes for a token of megabytes.
+fn check_added(file: &[u8]) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct File {
+        #[serde(default)]
+        added_tokens: Vec<AddedToken>,
+    }
+    #[derive(Deserialize)]
+    struct AddedToken {
+        id: u32,
+        content: String,
+    }
+    let file: File = serde_json::from_slice(file).map_err(|error| error.to_string())?;
+    file.added_tokens.iter().try_for_each(|token| check_name(token.id, &token.content))
 }
 
 /// Refuses replacements that would make a huge text of a small one.
@@ -119,10 +141,30 @@ mod tests {
     }
 
     #[test]
+    fn a_regular_expression_that_takes_too_many_steps_is_an_error_of_the_text() {
+        let file = json!({
+            "version": "1.0",
+            "added_tokens": [],
+            "pre_tokenizer": {
+                "type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": false
+            },
+            "model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}
+        });
+        let files = CheckpointFiles::memory("m", [(LIBRARY_FILE.to_owned(), file.to_string().into_bytes())]);
+        let (tokenizer, _) = LibraryTokenizer::open(&files).unwrap();
+        assert_eq!(tokenizer.encode("a", false).unwrap().len(), 1);
+        let error = tokenizer.encode(&("a".repeat(60) + "b"), false).unwrap_err();
+        assert_eq!(error.to_string(), "text cannot be tokenized");
+    }
+
+    #[test]
     fn a_token_of_megabytes_is_refused() {
         let piece = |name: String| (5, Piece { name, kind: PieceKind::Added });
         assert!(PieceTable::new([piece("y".repeat(1000))], Spelling::Plain).is_ok());
         let error = PieceTable::new([piece("y".repeat(5_000_000))], Spelling::Plain).unwrap_err();
         assert_eq!(error, "token 5 has 5000000 bytes, at most 16384 are accepted");
+        let file = json!({"added_tokens": [{"id": 7, "content": "y".repeat(20_000)}]}).to_string();
+        let error = check_added(file.as_bytes()).unwrap_err();
+        assert_eq!(error, "token 7 has 20000 bytes, at most 16384 are accepted");
     }
 }

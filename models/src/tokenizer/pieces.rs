@@ -10,6 +10,15 @@ pub(super) const ID_MAX: u32 = (1 << 24) - 1;
 /// The longest name that is accepted. Those of real vocabularies have a few hundred bytes.
 const NAME_BYTES_MAX: usize = 16 << 10;
 
+/// Refuses a name that no vocabulary has.
+pub(super) fn check_name(id: u32, name: &str) -> Result<(), String> {
+    let bytes = name.len();
+    if bytes > NAME_BYTES_MAX {
+        return Err(format!("token {id} has {bytes} bytes, at most {NAME_BYTES_MAX} are accepted"));
+    }
+    Ok(())
+}
+
 /// SentencePiece's mark for a space.
 pub(super) const SPACE_MARK: char = '▁';
 
@@ -67,10 +76,7 @@ impl PieceTable {
             if id > ID_MAX {
                 return Err(format!("token `{}` has id {id}, at most {ID_MAX} is accepted", piece.name));
             }
-            if piece.name.len() > NAME_BYTES_MAX {
-                let bytes = piece.name.len();
-                return Err(format!("token {id} has {bytes} bytes, at most {NAME_BYTES_MAX} are accepted"));
-            }
+            check_name(id, &piece.name)?;
             table.len = table.len.max(id as usize + 1);
             table.ids.insert(piece.name.clone(), id);
             table.pieces.insert(id, piece);
