@@ -32,6 +32,10 @@ pack-demo DIR:
 docker FEATURES="":
     docker build --build-arg FEATURES={{FEATURES}} --tag ntl-server .
 
+# Builds the image, runs it, asks it for a number and stops it at work.
+image-test *ARGS:
+    scripts/image-test {{ARGS}}
+
 # Tests of the CPU kernels under AddressSanitizer.
 sanitize:
     scripts/sanitize
