@@ -17,6 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from conftest import FIXTURES
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 REPLICAS = 3
 CLIENTS = 6
@@ -224,6 +226,43 @@ def test_a_replica_that_is_killed_costs_at_most_what_it_was_answering(router, re
     # Each client had one request at most at the replica. A stream that has begun cannot be repeated.
     assert load.wrong == 0 and len(load.failed) <= CLIENTS
     assert streams == len(load.failed), load.failed
+
+
+def evaluate(url, folder, *flags):
+    """Runs ntl-eval on rJokes against a URL; its report without what differs from run to run, and its items."""
+    program = Path(os.environ["NTL_SERVER"]).with_name("ntl-eval")
+    data = FIXTURES.parent / "data" / "rjokes" / "test.tsv.gz"
+    for needed in (program, data):
+        if not needed.exists():
+            pytest.skip(f"there is no {needed}")
+    command = [program, "rjokes", "--data", data, "--mode", "regress", "--limit", "300", "--concurrency", "8", "--quiet"]
+    process = subprocess.Popen([*command, "--endpoint", url, "--out", folder, *flags], stdout=subprocess.DEVNULL)
+    try:
+        yield process
+        # 4: some items failed; prompts that are too long for the model do.
+        assert process.wait(300) in (0, 4)
+    finally:
+        process.kill()
+
+
+def report_of(folder):
+    report = json.loads((folder / "report.json").read_text())
+    return {name: value for name, value in report.items() if name not in ("endpoint", "started", "seconds")}
+
+
+def test_an_evaluation_through_a_router_loses_nothing_to_a_replica_that_dies(replicas, tmp_path):
+    evaluation = contextlib.contextmanager(evaluate)
+    with evaluation(replicas[0].url, tmp_path / "one"):
+        pass
+    with routed("haproxy", replicas, tmp_path) as url, evaluation(url, tmp_path / "three") as process:
+        replicas[1].wait(lambda: replicas[1].metric("ntl_generation_tokens_total") > 20)
+        replicas[1].process.send_signal(signal.SIGKILL)
+        assert process.poll() is None, "the evaluation had ended before"
+    assert report_of(tmp_path / "three") == report_of(tmp_path / "one")
+    # The message of an item that failed names the address.
+    items = [(tmp_path / name / "samples.jsonl").read_text().replace(asked, "URL")
+             for name, asked in (("one", replicas[0].url), ("three", url))]
+    assert items[0] == items[1]
 
 
 def timed(url, count, clients):
