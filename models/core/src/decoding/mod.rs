@@ -94,6 +94,11 @@ pub trait Decoding: Send {
 
     /// Takes the logits of exactly the rows of the last [`Decoding::next_rows`]. An error when they have no softmax.
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError>;
+
+    /// Bytes on the host that the prefixes and numbers of a search take now.
+    fn search_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// What decodings need to know about a model and its tokenizer.

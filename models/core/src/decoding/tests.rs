@@ -3,8 +3,8 @@
 use super::*;
 use crate::Prompt;
 use crate::engine::{
-    AfterMarker, BatchModel, ContextId, NumberJob, NumberMethod, NumberOutcome, Precision, Row, Terminator,
-    TextJob,
+    AfterMarker, BatchModel, ContextId, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Row,
+    Terminator, TextJob,
 };
 use crate::numbers::{Estimation, GrammarLimits, Interval, Objective};
 use crate::sampling::SamplingParams;
@@ -413,4 +413,65 @@ fn a_marker_inside_a_token_leaves_the_rest_to_the_number() {
     let limits = GrammarLimits::new(2, 0, true).unwrap();
     let outcome = number(model(says_12), NumberJob { limits, ..after("1", 1, SamplingParams::GREEDY) }, 16);
     assert_eq!(leaves(&outcome), [("2".to_owned(), 0.5), ("25".to_owned(), 0.25)]);
+}
+
+/// After any text, every digit and the end, with probabilities that depend on the text.
+fn endless_digits(text: &str) -> Vec<(&'static str, f64)> {
+    let hash = |piece: usize| {
+        let seed = text.bytes().fold(piece as u64 + 1, |hash, byte| (hash * 31 + u64::from(byte)) % 1009);
+        1.0 + (seed * 7919 % 101) as f64
+    };
+    let weights = PIECES[1..12].iter().enumerate().map(|(piece, text)| (*text, hash(piece)));
+    let total: f64 = weights.clone().map(|(_, weight)| weight).sum();
+    weights.map(|(text, weight)| (text, weight / total)).collect()
+}
+
+/// The closed mass after the `budget` most probable prefixes, found by sorting all of them again each time.
+fn closed_by_sorting(budget: usize) -> f64 {
+    let (mut open, mut closed) = (vec![(1.0_f64, String::new())], 0.0);
+    for _ in 0..budget {
+        open.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (probability, prefix) = open.pop().unwrap();
+        for (piece, given) in endless_digits(&prefix) {
+            match piece {
+                "" if !prefix.is_empty() => closed += probability * given,
+                "" => {}
+                _ => open.push((probability * given, format!("{prefix}{piece}"))),
+            }
+        }
+    }
+    closed
+}
+
+#[test]
+fn a_tree_takes_memory_by_its_budget_and_finds_what_it_would_with_all_prefixes() {
+    for budget in [1, 7, 100, 400] {
+        for rows_max in [1, 16] {
+            let request = NumberJob { method: tree(1e-12, budget), ..number_job() };
+            let job = Job::new(vec![2, 1], Request::Number(request.clone()));
+            let mut model = model(endless_digits);
+            let context = model.open(&[(&job.prompt).into()]).unwrap()[0].context;
+            let mut decoding = vocabulary().decoding(&job.request, &[], 0);
+            let (mut events, mut rows, mut bytes) = (Vec::new(), 0, 0);
+            loop {
+                let step = decoding.next_rows(rows_max);
+                let step: Vec<Row> = step.into_iter().map(|path| Row { context, path }).collect();
+                let (logits, first_node) = (model.step(&step).unwrap(), NodeId(rows));
+                rows += step.len() as u32;
+                let result = StepResult { logits: &logits, first_row: 0, first_node };
+                let progress = decoding.advance(result, &mut events).unwrap();
+                bytes = bytes.max(decoding.search_bytes());
+                if progress == Progress::Done {
+                    break;
+                }
+            }
+            let Some(Event::Number(outcome)) = events.pop() else { panic!("no number") };
+            assert_eq!((outcome.nodes, outcome.truncated), (budget, true));
+            let (got, want) = (outcome.distribution.mass().closed, closed_by_sorting(budget));
+            assert!((got - want).abs() < 1e-6, "{got} instead of {want} after {budget} nodes");
+            assert!(rows as usize <= budget + 256, "{rows} rows for {budget} nodes");
+            let expected = job.host_bytes(budget + 256) as usize;
+            assert!(bytes <= expected, "{bytes} bytes for {budget} nodes, {expected} expected");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::event::{TokenLogprob, TokenText};
 use crate::losses::{NumberLoss, NumberTokens};
 use crate::numbers::{Estimation, GrammarLimits, Interval, Objective, Terminator};
 use crate::sampling::{Guide, SamplingParams};
@@ -12,8 +13,11 @@ use crate::token::{Prompt, Token};
 /// Tokens of the longest number: two times 20 digits with their separators, a sign, a point and a space.
 const NUMBER_TOKENS_MAX: usize = 64;
 
-/// Nodes that most trees do with (the fixtures' need 50 to 200, the worst 1,300).
-const TREE_NODES_EXPECTED: usize = 512;
+/// Host memory of a number tree for each node: the prefixes that it may still expand, and the numbers that it found.
+const TREE_NODE_BYTES: u64 = 512;
+
+/// Nodes that most trees do with (the fixtures' need 50 to 200, the worst 1,300). With the first row, they fill a power of two.
+const TREE_NODES_EXPECTED: usize = 511;
 
 /// One prompt and what to decode under it.
 #[derive(Debug, Clone)]
@@ -50,10 +54,24 @@ impl Job {
         self.nodes(usize::MAX)
     }
 
-    /// Nodes that it is expected to need: as many as it can have, but only the first 512 of a tree's budget, since
+    /// Nodes that it is expected to need: as many as it can have, but only the first 511 of a tree's budget, since
     /// most trees close long before that is used up.
     pub fn nodes_expected(&self) -> usize {
         self.nodes(TREE_NODES_EXPECTED)
+    }
+
+    /// Bytes on the host that the decoding of so many nodes is expected to take, where they matter beside keys and values.
+    pub fn host_bytes(&self, nodes: usize) -> u64 {
+        let node = match &self.request {
+            // Texts that are ranked are sent at the end.
+            Request::Text(job) if job.paths() > job.n => {
+                let top = job.logprobs.unwrap_or(0).saturating_mul(size_of::<TokenLogprob>());
+                size_of::<TokenText>().saturating_add(top) as u64
+            }
+            Request::Number(_) => TREE_NODE_BYTES,
+            Request::Text(_) | Request::Beams(_) | Request::Score(_) => 0,
+        };
+        node.saturating_mul(nodes as u64)
     }
 
     /// Lowers the budgets of trees so that the context has at most `max` nodes; each tree keeps at least 1.

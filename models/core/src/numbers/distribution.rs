@@ -105,6 +105,12 @@ impl Distribution {
         self.mass
     }
 
+    /// Size in memory.
+    pub fn bytes(&self) -> usize {
+        let texts: usize = self.leaves.iter().map(|leaf| leaf.text.capacity()).sum();
+        self.leaves.capacity() * size_of::<Leaf>() + texts
+    }
+
     /// The average of several distributions and their masses. The average of none is all invalid.
     pub fn average(all: &[&Self]) -> Self {
         let share = 1.0 / all.len().max(1) as f64;

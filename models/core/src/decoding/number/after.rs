@@ -238,4 +238,13 @@ impl Decoding for NumberAfterText {
         events.push(Event::Number(outcome));
         Ok(Progress::Done)
     }
+
+    fn search_bytes(&self) -> usize {
+        let bytes = |text: &Text| match &text.stage {
+            Stage::Searching(search) => search.search_bytes(),
+            Stage::Found(outcome) => outcome.distribution.bytes(),
+            Stage::Start | Stage::Writing(_) | Stage::Missed(_) => 0,
+        };
+        self.texts.iter().map(bytes).sum()
+    }
 }
