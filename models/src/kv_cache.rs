@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Result, Tensor};
-use ntl_core::engine::{ContextId, ModelError, NodeId, Row};
+use ntl_core::engine::{CacheCost, ContextId, ModelError, NodeCapacity, NodeId, Row};
 
 use crate::ops::{KeyValues, ModelResult, compute_error};
 
@@ -23,6 +23,14 @@ pub(crate) struct NodeShape {
     pub(crate) device: Device,
 }
 
+impl NodeShape {
+    /// What contexts cost whose prompts keep keys and values of the same size.
+    pub(crate) fn cache_cost(&self) -> CacheCost {
+        let node = (2 * self.layers * self.width * self.dtype.size_in_bytes()) as u64;
+        CacheCost { prompt_token: node, node, capacity: NodeCapacity::PowerOfTwo { min: CAPACITY_MIN } }
+    }
+}
+
 /// The nodes of one request.
 #[derive(Debug, Default)]
 pub(crate) struct NodeStore {
@@ -33,11 +41,11 @@ pub(crate) struct NodeStore {
 }
 
 impl NodeStore {
-    /// A chain of `count` nodes, each after the one before it.
+    /// A chain of `count` nodes, each after the one before it, with room for no more.
     pub(crate) fn chain(count: usize, shape: &NodeShape) -> Result<Self> {
         let parents = (0..count as u32).map(|node| node.checked_sub(1).map(NodeId)).collect();
         let mut store = Self { parents, ..Self::default() };
-        store.reserve(shape)?;
+        store.grow(count, shape)?;
         Ok(store)
     }
 
@@ -63,19 +71,23 @@ impl NodeStore {
         if self.len() <= self.capacity {
             return Ok(());
         }
-        let capacity = self.len().next_power_of_two().max(CAPACITY_MIN);
-        let grown = |old: Option<&Tensor>| -> Result<Tensor> {
+        self.grow(self.len().next_power_of_two().max(CAPACITY_MIN), shape)
+    }
+
+    /// Layer by layer, so that no more than one of them is there twice.
+    fn grow(&mut self, capacity: usize, shape: &NodeShape) -> Result<()> {
+        let grown = |old: Option<Tensor>| -> Result<Tensor> {
             let new = Tensor::zeros((capacity, shape.width), shape.dtype, &shape.device)?;
             if let Some(old) = old {
-                new.slice_set(old, 0, 0)?;
+                new.slice_set(&old, 0, 0)?;
             }
             Ok(new)
         };
-        let layers = (0..shape.layers).map(|layer| {
-            let old = self.layers.get(layer);
-            Ok(KeyValues { keys: grown(old.map(|kv| &kv.keys))?, values: grown(old.map(|kv| &kv.values))? })
-        });
-        self.layers = layers.collect::<Result<_>>()?;
+        let mut old = std::mem::take(&mut self.layers).into_iter();
+        for _ in 0..shape.layers {
+            let (keys, values) = old.next().map(|kv| (kv.keys, kv.values)).unzip();
+            self.layers.push(KeyValues { keys: grown(keys)?, values: grown(values)? });
+        }
         self.capacity = capacity;
         Ok(())
     }

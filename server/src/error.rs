@@ -155,6 +155,7 @@ impl AppError {
                 EngineError::QueueTimeout { .. } => {
                     (S::SERVICE_UNAVAILABLE, OVERLOADED, Some("queue_timeout"), Some(5))
                 }
+                EngineError::Unread { .. } => (S::REQUEST_TIMEOUT, INVALID, Some("answer_unread"), None),
                 EngineError::Dead => (S::SERVICE_UNAVAILABLE, SERVER, Some("engine_dead"), Some(5)),
                 EngineError::Deadline { .. } => (S::GATEWAY_TIMEOUT, SERVER, Some("deadline"), None),
                 // `Step`, and errors that later engines may add.

@@ -10,6 +10,7 @@ mod answer;
 pub mod app;
 pub mod backend;
 mod blocking;
+mod cache_bytes;
 pub mod config;
 pub mod demo;
 pub mod engine;

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ntl_engine::EngineLimits;
+use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadedModel, load_adapted};
 use tokio::net::TcpListener;
@@ -23,7 +23,7 @@ use crate::listen::{Listener, TlsError};
 use crate::metrics::Metrics;
 use crate::middleware::message_form;
 use crate::state::AppState;
-use crate::{app, demo};
+use crate::{app, cache_bytes, demo};
 
 /// Longest time for connections and engine threads to close after all requests are answered.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -115,8 +115,10 @@ pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
 pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result<Ended, ServeError> {
     let app = AppState::new(config.http, Metrics::new()?.into());
     log_start(&listener, &config.models, &app);
-    let (models, options, limits, state) = (config.models, config.load, config.engine, app.clone());
-    let loading = tokio::task::spawn_blocking(move || load_all(&models, options, limits, &state));
+    let (models, options, state) = (config.models, config.load, app.clone());
+    let (limits, cache_bytes_max) = (config.engine, config.cache_bytes_max);
+    let loading =
+        tokio::task::spawn_blocking(move || load_all(&models, options, limits, cache_bytes_max, &state));
     let mut serving = pin!(serve(listener, app, signals, config.drain_time_max));
     let threads = tokio::select! {
         // A signal came first: loading ends with the process.
@@ -212,19 +214,25 @@ fn load_all(
     models: &[ModelConfig],
     options: BackendOptions,
     limits: EngineLimits,
+    cache_bytes_max: Option<u64>,
     app: &AppState,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
+    let load_one = |model: &ModelConfig| {
+        load(model, &options).map_err(|source| ServeError::Load { name: model.name.clone(), source })
+    };
+    let loaded = models.iter().map(load_one).collect::<Result<Vec<_>, _>>()?;
+    // What is left beside the weights.
+    let cache_bytes_max = cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
+    let budget = CacheBudget::new(cache_bytes_max);
     let (mut served, mut threads) = (Vec::new(), Vec::new());
-    for model in models {
-        let failed = |source| ServeError::Load { name: model.name.clone(), source };
-        let loaded = load(model, &options).map_err(failed)?;
-        let (model, thread) = ServedModel::start(&model.name, loaded, limits, &app.metrics)
+    for (model, loaded) in models.iter().zip(loaded) {
+        let (model, thread) = ServedModel::start(&model.name, loaded, limits, &budget, &app.metrics)
             .map_err(|source| ServeError::System { what: "a thread", source })?;
         served.push(model);
         threads.push(thread);
     }
     app.models.publish(served);
-    tracing::info!(models = models.len(), "ready");
+    tracing::info!(models = models.len(), cache_bytes_max, "ready");
     Ok(threads)
 }
 

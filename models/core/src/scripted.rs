@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::{
-    Backend, BatchModel, ContextId, ContextRequest, Dtype, Logits, LogitsRequest, LogitsSummary, ModelError,
-    ModelInfo, ModelKind, NumberEncoding, OpenedContext, Row,
+    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Dtype, Logits, LogitsRequest, LogitsSummary,
+    ModelError, ModelInfo, ModelKind, NodeCapacity, NumberEncoding, OpenedContext, Row,
 };
 use crate::sampling::argmax;
 
@@ -99,6 +99,11 @@ impl BatchModel for ScriptedModel {
         }
         let logits = Logits::new(values, self.info.tokens)?;
         Ok(if self.number_head.is_some() { logits.with_head_values(numbers)? } else { logits })
+    }
+
+    /// Nothing, so that tests which are not about memory need not think of it.
+    fn cache_cost(&self) -> CacheCost {
+        CacheCost { prompt_token: 0, node: 0, capacity: NodeCapacity::Exact }
     }
 
     fn close(&mut self, context: ContextId) {

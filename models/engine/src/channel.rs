@@ -65,6 +65,10 @@ impl EventSender {
         has_room()
     }
 
+    pub(crate) fn unread_bytes(&self) -> usize {
+        self.backlog.unread_bytes.load(Ordering::SeqCst)
+    }
+
     /// False when the client has dropped its end.
     pub(crate) fn send(&self, event: Event) -> bool {
         self.backlog.unread_bytes.fetch_add(bytes(&event), Ordering::SeqCst);
@@ -108,6 +112,7 @@ fn bytes(event: &Event) -> usize {
     let more = match event {
         Event::Text { text, token: told, .. } => text.len() + told.as_ref().map_or(0, token),
         Event::Prompt(tokens) => tokens.iter().map(token).sum(),
+        Event::Number(outcome) => outcome.distribution.bytes(),
         _ => 0,
     };
     size_of::<Event>() + more

@@ -10,6 +10,7 @@ use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{BatchModel, CacheCost, EngineError, Job, ModelInfo};
 use tokio::sync::Semaphore;
 
+use crate::budget::{CacheBudget, CacheUse, Meter};
 use crate::channel::{JobEvents, channel};
 use crate::limits::EngineLimits;
 use crate::observer::EngineObserver;
@@ -19,10 +20,13 @@ use crate::run::Runner;
 /// A handle on a running engine. Clones share the engine; it stops when the last clone and the last [`JobEvents`] are dropped.
 #[derive(Clone)]
 pub struct Engine {
-    messages: Sender<Message>,
+    messages: Arc<Sender<Message>>,
     places: Arc<Semaphore>,
     limits: EngineLimits,
     cache: CacheCost,
+    /// Most bytes of one job.
+    job_bytes_max: u64,
+    meter: Meter,
     info: Arc<ModelInfo>,
     alive: Arc<AtomicBool>,
 }
@@ -47,11 +51,29 @@ impl Engine {
         limits: EngineLimits,
         observer: Arc<dyn EngineObserver>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
+        let budget = CacheBudget::new(limits.cache_bytes_max);
+        Self::spawn_sharing(&budget, model, vocabulary, limits, observer)
+    }
+
+    /// As [`Engine::spawn`], with memory that engines share instead of `limits.cache_bytes_max`.
+    pub fn spawn_sharing(
+        budget: &CacheBudget,
+        model: Box<dyn BatchModel>,
+        vocabulary: Vocabulary,
+        limits: EngineLimits,
+        observer: Arc<dyn EngineObserver>,
+    ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (messages, receiver) = mpsc::channel();
+        let messages = Arc::new(messages);
+        // The engine's thread holds this, and ends when all senders are gone.
+        let waking = Arc::downgrade(&messages);
+        let wake = move || drop(waking.upgrade().map(|messages| messages.send(Message::Wake)));
+        let memory = budget.join(model.evictable_cache(), wake);
+        let (meter, job_bytes_max) = (memory.meter(), budget.job_bytes_max());
         let (info, cache) = (Arc::new(model.info().clone()), model.cache_cost());
         let running_max = limits.running_max.min(model.sequences_max().unwrap_or(usize::MAX));
         let limits = EngineLimits { running_max, ..limits };
-        let runner = Runner::new(model, vocabulary, limits, observer);
+        let runner = Runner::new(model, vocabulary, limits, memory, observer);
         let alive = Arc::new(AtomicBool::new(true));
         let alive_guard = AliveGuard(Arc::clone(&alive));
         // The engine's loop runs on one of the compute threads, so that no step waits for a thread to wake up.
@@ -63,7 +85,7 @@ impl Engine {
             threads.install(|| runner.run(Queue::new(receiver, limits.queue_time_max)));
         })?;
         let places = Arc::new(Semaphore::new(limits.queue_max.min(Semaphore::MAX_PERMITS)));
-        Ok((Self { messages, places, limits, cache, info, alive }, thread))
+        Ok((Self { messages, places, limits, cache, job_bytes_max, meter, info, alive }, thread))
     }
 
     /// Queues a job; errors as [`Engine::submit_all`].
@@ -86,12 +108,14 @@ impl Engine {
         let (request_begun, queued) = (Arc::new(AtomicBool::new(false)), Instant::now());
         let submit = |job: Job| {
             let own = places.split(sequences(&job) as usize).ok_or(EngineError::Dead)?;
-            let messages = self.messages.clone();
+            let messages = Arc::clone(&self.messages);
             // A send fails only when the engine is gone, and then there is nothing to wake.
             let (events, receiver) = channel(move || drop(messages.send(Message::Wake)));
             let request_begun = Arc::clone(&request_begun);
-            let cache_bytes = self.cache.bytes(job.opened_prompt().len(), job.nodes_expected());
-            let submission = Submission { job, events, queued, cache_bytes, request_begun, _places: own };
+            let cache_bytes = self.bytes(&job, job.nodes_expected());
+            let places = Some(own);
+            let submission =
+                Submission { job, events, queued, cache_bytes, request_begun, places, sent: None };
             self.messages.send(Message::Submit(Box::new(submission))).map_err(|_| EngineError::Dead)?;
             Ok(receiver)
         };
@@ -108,13 +132,23 @@ impl Engine {
         if let Some(max) = self.info.context_tokens_max.filter(|&max| got.saturating_add(answer) > max) {
             return Err(EngineError::ContextTooLong { prompt: got, answer, max });
         }
-        let (max, prompt) = (self.limits.cache_bytes_max, job.opened_prompt().len());
-        let left = max.saturating_sub(self.cache.bytes(prompt, 0));
-        if let Some(nodes) = left.checked_div(self.cache.node) {
-            job.limit_nodes(usize::try_from(nodes).unwrap_or(usize::MAX));
+        let max = self.job_bytes_max;
+        if self.bytes(job, job.nodes_max()) > max {
+            let (mut fits, mut exceeds) = (0, job.nodes_max());
+            while exceeds - fits > 1 {
+                let middle = fits + (exceeds - fits) / 2;
+                let side = if self.bytes(job, middle) > max { &mut exceeds } else { &mut fits };
+                *side = middle;
+            }
+            job.limit_nodes(fits);
         }
-        let needs = self.cache.bytes(prompt, job.nodes_max());
+        let needs = self.bytes(job, job.nodes_max());
         if needs > max { Err(EngineError::TooLarge { needs, max }) } else { Ok(()) }
+    }
+
+    /// Memory of a job that decodes so many nodes.
+    fn bytes(&self, job: &Job, nodes: usize) -> u64 {
+        self.cache.bytes(job.opened_prompt().len(), nodes).saturating_add(job.host_bytes(nodes))
     }
 
     fn waiting(&self) -> usize {
@@ -123,6 +157,11 @@ impl Engine {
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// The memory that it holds.
+    pub fn cache_use(&self) -> CacheUse {
+        self.meter.read()
     }
 
     /// Whether the engine's thread is running.

@@ -10,17 +10,21 @@ pub struct EngineLimits {
     pub queue_max: usize,
     /// How long a request may wait until its first job begins; `None` waits until its deadline.
     pub queue_time_max: Option<Duration>,
-    /// Sequences that are decoded at the same time. One job always runs, however many it has.
+    /// Sequences that are decoded at the same time; those of clients that do not read are not counted. A quarter is reserved
+    /// for clients that have nothing running. A job with more sequences than the other three quarters counts as those.
     pub running_max: usize,
     /// Rows of one step.
     pub step_rows_max: usize,
     /// Prompt tokens that are opened between two steps, so that a long prompt delays running requests only so much. One
     /// prompt is always opened, however long it is.
     pub open_tokens_max: usize,
-    /// Bytes of all contexts, as far as the model knows their cost. The engine refuses a text that may need more alone, and
-    /// cuts the node budget of a tree to what fits. When the cache is full, trees that outgrew their expected size take
-    /// turns, so that at most one tree's budget is held beyond the limit.
+    /// Bytes of an engine that shares its memory with no other: contexts, number trees and prefix cache. A quarter is reserved
+    /// for clients that have nothing running. The engine refuses a text that may need more than the rest alone, and cuts the node
+    /// budget of a tree to what fits. A tree that outgrows its expected size while the memory is full starts again later,
+    /// with its whole budget reserved.
     pub cache_bytes_max: u64,
+    /// How long a client may leave the events of a job unread that cannot go on before it has read some.
+    pub unread_time_max: Duration,
     /// Compute threads.
     pub threads: NonZeroUsize,
 }
@@ -34,6 +38,7 @@ impl Default for EngineLimits {
             step_rows_max: 128,
             open_tokens_max: 4096,
             cache_bytes_max: 4 << 30,
+            unread_time_max: Duration::from_secs(30),
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         }
     }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ntl_core::decoding::Vocabulary;
 use ntl_core::engine::{
-    BatchModel, ContextId, ContextRequest, EngineError, Event, FinishReason, Job, Logits, ModelError,
-    ModelInfo, NumberJob, NumberMethod, OpenedContext, Request, Row, Terminator, TextJob,
+    BatchModel, CacheCost, ContextId, ContextRequest, EngineError, Event, FinishReason, Job, Logits,
+    ModelError, ModelInfo, NumberJob, NumberMethod, OpenedContext, Request, Row, Terminator, TextJob,
 };
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::scripted::{Script, ScriptedModel};
@@ -165,6 +165,9 @@ impl BatchModel for OneByOne {
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         self.inner.step(rows)
+    }
+    fn cache_cost(&self) -> CacheCost {
+        self.inner.cache_cost()
     }
     fn sequences_max(&self) -> Option<usize> {
         Some(1)

@@ -8,7 +8,8 @@ use mistralrs::CustomLogitsProcessor;
 use mistralrs::core::{
     DefaultSchedulerMethod, DeviceMapSetting, GGUFLoaderBuilder, GGUFSpecificConfig, IsqType, Loader,
     MistralRs, MistralRsBuilder, ModelDType, NormalLoaderBuilder, NormalRequest, NormalSpecificConfig,
-    Request, RequestMessage, Response, SamplingParams, SchedulerConfig, TokenSource, parse_isq_value,
+    Pipeline, Request, RequestMessage, Response, SamplingParams, SchedulerConfig, TokenSource,
+    parse_isq_value,
 };
 use ntl_sequences::{ExternalSampler, FailureReason, SequenceEngine};
 use tokio::sync::mpsc::channel;
@@ -23,7 +24,10 @@ const BATCH_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(31);
 const RESPONSES_MAX: usize = 8;
 
 /// A running mistral.rs. Dropping it ends mistral.rs.
-pub(crate) struct Runner(Arc<MistralRs>);
+pub(crate) struct Runner {
+    engine: Arc<MistralRs>,
+    token_bytes: u64,
+}
 
 impl Runner {
     /// Loads the weights in f32; mistral.rs by itself would choose f16 on a CPU.
@@ -46,22 +50,23 @@ impl Runner {
                 None,
             )
             .map_err(|error| format!("{error:#}"))?;
+        let token_bytes = token_bytes(&*pipeline.blocking_lock());
         let method = DefaultSchedulerMethod::Fixed(BATCH_MAX);
         let scheduler = SchedulerConfig::DefaultScheduler { method };
         // This runtime may end after the build: mistral.rs starts a thread with a runtime of its own.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runner = runtime.map_err(|error| error.to_string())?.block_on(
+        let engine = runtime.map_err(|error| error.to_string())?.block_on(
             // The prefix cache of mistral.rs 0.8.1 gives wrong results.
             MistralRsBuilder::new(pipeline, scheduler, false, None)
                 .with_no_prefix_cache(true)
                 .with_disable_eos_stop(true)
                 .build(),
         );
-        Ok(Self(runner))
+        Ok(Self { engine, token_bytes })
     }
 
     pub(crate) fn positions_max(&self) -> Result<usize, String> {
-        let known = self.0.max_sequence_length(None).map_err(|error| error.to_string())?;
+        let known = self.engine.max_sequence_length(None).map_err(|error| error.to_string())?;
         known.ok_or_else(|| "the model has no sequence length".to_owned())
     }
 }
@@ -77,13 +82,13 @@ impl SequenceEngine for Runner {
         // A temperature of 0 takes the largest logit, which is the sampler's token; `None` would be a temperature of 1.
         let sampling =
             SamplingParams { temperature: Some(0.0), max_len: tokens_max, ..SamplingParams::neutral() };
-        let (tokens, id) = (RequestMessage::CompletionTokens(ids), self.0.next_request_id());
+        let (tokens, id) = (RequestMessage::CompletionTokens(ids), self.engine.next_request_id());
         let request = NormalRequest {
             logits_processors: Some(vec![Arc::new(Processor(sampler))]),
             ..NormalRequest::new_simple(tokens, sampling, sender, id, None, None)
         };
         // This restarts an engine that died.
-        let requests = self.0.get_sender(None).map_err(|error| format!("mistral.rs: {error}"))?;
+        let requests = self.engine.get_sender(None).map_err(|error| format!("mistral.rs: {error}"))?;
         let sent = requests.blocking_send(Request::Normal(Box::new(request)));
         sent.map_err(|_| "mistral.rs: its engine has stopped".to_owned())?;
         Ok(Box::new(move || {
@@ -100,6 +105,23 @@ impl SequenceEngine for Runner {
     fn batch_max(&self) -> usize {
         BATCH_MAX.get()
     }
+
+    fn token_bytes(&self) -> u64 {
+        self.token_bytes
+    }
+}
+
+/// Bytes of the keys and values of one token in every layer, in f32.
+fn token_bytes(pipeline: &dyn Pipeline) -> u64 {
+    let metadata = pipeline.get_metadata();
+    let layers = metadata.model_metadata.as_ref().map_or(0, |model| {
+        let layer = |layer| {
+            let heads = model.k_head_dim_for_layer(layer) + model.v_head_dim_for_layer(layer);
+            model.num_kv_heads_for_layer(layer) * heads
+        };
+        (0..model.num_layers()).map(layer).sum()
+    });
+    (layers * size_of::<f32>()) as u64
 }
 
 /// The sampler, at the place where mistral.rs lets logits be changed.

@@ -35,6 +35,9 @@ pub trait SequenceEngine: Send {
 
     /// Sequences that it computes in one batch.
     fn batch_max(&self) -> usize;
+
+    /// Bytes of keys and values of one token of a sequence.
+    fn token_bytes(&self) -> u64;
 }
 
 fn failed(reason: impl Into<String>) -> ModelError {

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use ntl_core::engine::{
-    BatchModel, ContextId, ContextRequest, Logits, LogitsShape, ModelError, ModelInfo, NodeId, OpenedContext,
-    Row,
+    BatchModel, CacheCost, ContextId, ContextRequest, Logits, LogitsShape, ModelError, ModelInfo,
+    NodeCapacity, NodeId, OpenedContext, Row,
 };
 
 use super::{Sequence, SequenceEngine, failed};
@@ -210,6 +210,13 @@ impl BatchModel for SequenceModel {
             }
         }
         Ok(Logits::new(values, self.vocab)?)
+    }
+
+    /// Every row of a step is a sequence from the beginning of its prompt, as many at once as the engine batches.
+    fn cache_cost(&self) -> CacheCost {
+        let token = self.engine.token_bytes().saturating_add(size_of::<u32>() as u64);
+        let prompt_token = token.saturating_mul(self.engine.batch_max() as u64);
+        CacheCost { prompt_token, node: token + size_of::<Node>() as u64, capacity: NodeCapacity::Exact }
     }
 
     fn sequences_max(&self) -> Option<usize> {

@@ -102,6 +102,10 @@ impl SequenceEngine for FakeEngine {
     fn batch_max(&self) -> usize {
         3
     }
+
+    fn token_bytes(&self) -> u64 {
+        1000
+    }
 }
 
 struct Served {

@@ -8,6 +8,12 @@ use crate::ops::KeyValues;
 /// Positions of a block; the last block of a prompt may be shorter.
 pub(super) const BLOCK: usize = 32;
 
+/// Size of a tensor without its elements: the tensor, its storage and its shape.
+const TENSOR: usize = 384;
+
+/// Size of what the prefix cache keeps beside a block: two keys with its token ids.
+const ENTRY: usize = 2 * (BLOCK * size_of::<u32>() + 64);
+
 /// Keys and values of some consecutive positions, in every layer. Prompts that begin alike share blocks.
 #[derive(Debug)]
 pub(super) struct Block {
@@ -36,7 +42,7 @@ impl Block {
 
     /// Size in memory.
     pub(super) fn bytes(&self) -> usize {
-        let size = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-        self.layers.iter().map(|kv| size(&kv.keys) + size(&kv.values)).sum()
+        let size = |tensor: &Tensor| TENSOR + tensor.elem_count() * tensor.dtype().size_in_bytes();
+        self.layers.iter().map(|kv| size(&kv.keys) + size(&kv.values)).sum::<usize>() + ENTRY
     }
 }

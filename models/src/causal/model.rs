@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
-    Backend, BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NumberEncoding,
-    OpenedContext, Row,
+    Backend, BatchModel, CacheCost, ContextId, ContextRequest, EvictableCache, Logits, ModelError, ModelInfo,
+    NumberEncoding, OpenedContext, Row,
 };
 
 use super::block::{BLOCK, Block};
 use super::config::{CausalConfig, Positions};
 use super::layers::{ContextRows, Layer, Loader, Pass};
-use super::prefix::PrefixCache;
+use super::prefix::SharedPrefixCache;
 use crate::adapter::Adapter;
 use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
 use crate::kv_cache::{KvCache, NodeShape, NodeStore};
@@ -42,7 +42,7 @@ pub struct Causal {
     norm: Norm,
     /// `[vocab, hidden]`.
     head: Weight,
-    prefixes: PrefixCache,
+    prefixes: SharedPrefixCache,
     /// A context's prompt is all of it but the last token.
     kv_cache: KvCache<Vec<Arc<Block>>>,
     reducer: LogitsReducer,
@@ -95,7 +95,7 @@ impl Causal {
             layers,
             norm,
             head,
-            prefixes: PrefixCache::new(options.prefix_bytes_max),
+            prefixes: SharedPrefixCache::new(options.prefix_bytes_max),
             kv_cache: KvCache::new(node),
             reducer: LogitsReducer::new(options.tokens),
         })
@@ -189,7 +189,7 @@ impl Causal {
                 let block = Block::of(chain, self.layers.len(), first, len).map_err(compute_error)?;
                 prompt.blocks.push(Arc::new(block));
             }
-            self.prefixes.insert(prompt.tokens, &prompt.blocks);
+            self.prefixes.lock().insert(prompt.tokens, &prompt.blocks);
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ impl Causal {
             let mut claimed = HashSet::new();
             let (mut now, mut later) = (Vec::new(), Vec::new());
             for prompt in waiting {
-                prompt.blocks = self.prefixes.longest_prefix(prompt.tokens);
+                prompt.blocks = self.prefixes.lock().longest_prefix(prompt.tokens);
                 prompt.cached = prompt.start();
                 let next = prompt.tokens.get(..prompt.cached + BLOCK).filter(|_| self.prefixes.is_on());
                 if next.is_none_or(|next| claimed.insert(next)) {
@@ -269,6 +269,14 @@ impl BatchModel for Causal {
         let x = self.embed(&tokens, contexts.iter().flat_map(ContextRows::positions))?;
         let logits = self.logits(x, &contexts).map_err(compute_error)?;
         self.reducer.reduce(logits, rows)
+    }
+
+    fn cache_cost(&self) -> CacheCost {
+        self.kv_cache.shape().cache_cost()
+    }
+
+    fn evictable_cache(&self) -> Option<Arc<dyn EvictableCache>> {
+        self.prefixes.is_on().then(|| Arc::new(self.prefixes.clone()) as _)
     }
 
     fn close(&mut self, context: ContextId) {

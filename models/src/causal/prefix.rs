@@ -5,7 +5,9 @@
 //! before it is.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ntl_core::engine::EvictableCache;
 
 use super::block::{BLOCK, Block};
 
@@ -18,6 +20,40 @@ struct CachedBlock {
     block: Arc<Block>,
     /// Clock of the last use.
     used: u64,
+}
+
+/// A prefix cache that other engines evict from, too, where memory is scarce. Clones are the same cache.
+#[derive(Clone)]
+pub(super) struct SharedPrefixCache {
+    is_on: bool,
+    cache: Arc<Mutex<PrefixCache>>,
+}
+
+impl SharedPrefixCache {
+    /// With 0 bytes the cache is off.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { is_on: bytes_max > 0, cache: Arc::new(Mutex::new(PrefixCache::new(bytes_max))) }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, PrefixCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EvictableCache for SharedPrefixCache {
+    fn bytes(&self) -> u64 {
+        self.lock().bytes as u64
+    }
+
+    fn evict(&self, bytes: u64) {
+        let mut cache = self.lock();
+        let left = cache.bytes.saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
+        cache.evict_to(left, &[]);
+    }
 }
 
 /// The least recently used block is evicted first.
@@ -36,10 +72,6 @@ impl PrefixCache {
         Self { blocks: HashMap::new(), by_use: BTreeMap::new(), bytes: 0, bytes_max, clock: 0 }
     }
 
-    pub(super) fn is_on(&self) -> bool {
-        self.bytes_max > 0
-    }
-
     /// The longest cached prefix of `tokens`.
     pub(super) fn longest_prefix(&mut self, tokens: &[u32]) -> Vec<Arc<Block>> {
         let keys = self.lookup(tokens);
@@ -53,7 +85,8 @@ impl PrefixCache {
         let mut keys = self.lookup(tokens);
         let full = tokens.chunks_exact(BLOCK).zip(blocks);
         for (tokens, block) in full.skip(keys.len()) {
-            if self.bytes + block.bytes() > self.bytes_max && !self.evict(block.bytes(), &keys) {
+            let Some(room) = self.bytes_max.checked_sub(block.bytes()) else { break };
+            if !self.evict_to(room, &keys) {
                 break;
             }
             let before = keys.last().and_then(|key| self.blocks.get(key)).map_or(0, |cached| cached.id);
@@ -92,9 +125,9 @@ impl PrefixCache {
         }
     }
 
-    /// Evicts the least recently used blocks until `bytes` more fit. False when only `spared` blocks are left.
-    fn evict(&mut self, bytes: usize, spared: &[Key]) -> bool {
-        while self.bytes + bytes > self.bytes_max {
+    /// Evicts the least recently used blocks until the others take at most `bytes`. False when only `spared` blocks are left.
+    fn evict_to(&mut self, bytes: usize, spared: &[Key]) -> bool {
+        while self.bytes > bytes {
             let oldest = self.by_use.iter().find(|(_, key)| !spared.contains(key)).map(|(&used, _)| used);
             let Some(key) = oldest.and_then(|used| self.by_use.remove(&used)) else { return false };
             if let Some(evicted) = self.blocks.remove(&key) {

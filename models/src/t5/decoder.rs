@@ -55,8 +55,12 @@ impl Decoder {
         let mut prompts: Vec<PromptKv> = lengths.iter().map(prompt).collect();
         for layer in &self.layers {
             let [keys, values] = layer.cross_attention.kv.parts(encoded)?;
-            for (prompt, kv) in prompts.iter_mut().zip(split(&keys, &values, lengths)?) {
-                prompt.layers.push(kv);
+            for (prompt, KeyValues { keys, values }) in
+                prompts.iter_mut().zip(split(&keys, &values, lengths)?)
+            {
+                // Copies, so that a prompt that stays does not hold the memory of those it was opened with.
+                let (keys, values) = (keys.force_contiguous()?, values.force_contiguous()?);
+                prompt.layers.push(KeyValues { keys, values });
             }
         }
         Ok(prompts)

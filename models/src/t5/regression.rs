@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::engine::{
-    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, ModelKind, NodeId, OpenedContext,
-    PathRow, Row,
+    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, ModelKind, NodeCapacity,
+    NodeId, OpenedContext, PathRow, Row,
 };
 
 use super::layers::Loader;
@@ -111,6 +111,12 @@ impl BatchModel for RegressionHead {
             |row: &Row| self.values.get(&row.context).copied().ok_or(ModelError::UnknownContext(row.context));
         let values = rows.iter().map(value).collect::<ModelResult<Vec<f32>>>()?;
         Ok(Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)?)
+    }
+
+    /// Keys and values of prompt and shifted prompt while a batch is opened; then only the value.
+    fn cache_cost(&self) -> CacheCost {
+        let CacheCost { prompt_token, .. } = self.stacks.cache_cost();
+        CacheCost { prompt_token: 3 * prompt_token, node: 0, capacity: NodeCapacity::Exact }
     }
 
     fn close(&mut self, context: ContextId) {

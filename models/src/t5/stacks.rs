@@ -104,11 +104,9 @@ impl Stacks {
         Ok(prompts.into_iter().map(open).collect())
     }
 
-    /// Keys and values of every decoder layer; nodes have room for up to twice their number.
+    /// A prompt keeps cross-attention keys and values, as wide as those of a node.
     pub(super) fn cache_cost(&self) -> CacheCost {
-        let layer = 2 * self.config.inner() * self.kv_cache.shape().dtype.size_in_bytes();
-        let prompt_token = (layer * self.config.num_decoder_layers) as u64;
-        CacheCost { prompt_token, node: 2 * prompt_token }
+        self.kv_cache.shape().cache_cost()
     }
 
     /// Hidden states `[R, d_model]` of embedded rows that have been appended.

@@ -138,16 +138,20 @@ pub(crate) struct LimitArgs {
     /// Most seconds that a request waits in the queue; then it is answered 503. 0: as long as the request may take
     #[arg(long, env = "NTL_QUEUE_TIMEOUT", value_name = "SECONDS", default_value_t = 0, value_parser = seconds(0))]
     pub(crate) queue_timeout: u32,
-    /// Most bytes of the KV cache of running requests; a text that may need more alone is answered 400
-    #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES", default_value = "4294967296")]
-    pub(crate) cache_bytes_max: NonZeroU64,
-    /// Most texts and numbers that a model decodes at the same time
+    /// Most bytes of the KV caches and number trees of running requests and of the prefix caches, of all models together; a
+    /// quarter is reserved for clients that have nothing running, and a text that may need more than the rest alone is
+    /// answered 400 [default: half of the memory that is free once the models are loaded; 4 GiB on a GPU]
+    #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES")]
+    pub(crate) cache_bytes_max: Option<NonZeroU64>,
+    /// Most texts and numbers that a model decodes at the same time; a quarter is reserved for clients that have nothing
+    /// running
     #[arg(long, env = "NTL_CONCURRENCY_MAX", value_name = "TEXTS", default_value_t = 256, value_parser = count())]
     pub(crate) concurrency_max: u32,
     /// Most rows of one model step: texts and prefixes of numbers that advance together
     #[arg(long, env = "NTL_STEP_ROWS_MAX", value_name = "ROWS", default_value_t = 128, value_parser = count())]
     pub(crate) step_rows_max: u32,
-    /// Most bytes of the prefix cache, which reuses the beginnings of earlier prompts (decoder-only models); 0 disables it
+    /// Most bytes of the prefix cache of a model, which reuses the beginnings of earlier prompts (decoder-only models), within
+    /// --cache-bytes-max; 0 disables it
     #[arg(long, env = "NTL_PREFIX_CACHE_LIMIT", value_name = "BYTES", default_value_t = LoadOptions::default().prefix_bytes_max)]
     pub(crate) prefix_cache_limit: usize,
     /// Largest `max_tokens` of a request

@@ -9,7 +9,7 @@ mod models;
 mod network;
 
 use std::io;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ pub struct Config {
     pub load: BackendOptions,
     /// Limits of each engine.
     pub engine: EngineLimits,
+    /// Most bytes of caches and number trees of all models together; `None` derives them from the free memory.
+    pub cache_bytes_max: Option<u64>,
     pub http: HttpSettings,
     pub connections: ConnectionSettings,
     /// `None` for HTTP without TLS.
@@ -113,7 +115,8 @@ impl TryFrom<Args> for Config {
                     prefix_bytes_max: limits.prefix_cache_limit,
                 },
             },
-            engine: engine_limits(&limits, flags.threads),
+            engine: engine_limits(&limits, flags.threads, seconds(network.write_timeout)),
+            cache_bytes_max: limits.cache_bytes_max.map(NonZeroU64::get),
             http,
             connections,
             tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
@@ -142,7 +145,11 @@ fn telemetry(logs: LogArgs) -> Result<TelemetryConfig, ConfigError> {
     Ok(TelemetryConfig { format: logs.log_format, filter: logs.log, otlp_endpoint: logs.otlp_endpoint })
 }
 
-fn engine_limits(limits: &LimitArgs, threads: Option<NonZeroUsize>) -> EngineLimits {
+fn engine_limits(
+    limits: &LimitArgs,
+    threads: Option<NonZeroUsize>,
+    unread_time_max: Duration,
+) -> EngineLimits {
     let default = EngineLimits::default();
     EngineLimits {
         threads: threads.unwrap_or(default.threads),
@@ -150,7 +157,7 @@ fn engine_limits(limits: &LimitArgs, threads: Option<NonZeroUsize>) -> EngineLim
         running_max: limits.concurrency_max as usize,
         step_rows_max: limits.step_rows_max as usize,
         queue_time_max: (limits.queue_timeout > 0).then(|| Duration::from_secs(limits.queue_timeout.into())),
-        cache_bytes_max: limits.cache_bytes_max.get(),
+        unread_time_max,
         ..default
     }
 }
@@ -204,9 +211,16 @@ mod tests {
             (config.engine.queue_max, config.engine.running_max, config.engine.step_rows_max),
             (3, 2, 5)
         );
-        let other = self::config(&["--queue-timeout=9", "--cache-bytes-max=8", "--logprobs-max=-1"]).unwrap();
+        let other = self::config(&[
+            "--queue-timeout=9",
+            "--write-timeout=8",
+            "--cache-bytes-max=8",
+            "--logprobs-max=-1",
+        ])
+        .unwrap();
         assert_eq!(other.engine.queue_time_max, Some(Duration::from_secs(9)));
-        assert_eq!((other.engine.cache_bytes_max, other.http.logprobs_max), (8, None));
+        assert_eq!(other.engine.unread_time_max, Duration::from_secs(8));
+        assert_eq!((other.cache_bytes_max, other.http.logprobs_max), (Some(8), None));
         assert_eq!(config.http.request_time_max, Duration::from_secs(7));
         assert_eq!(self::config(&[]).unwrap().engine, EngineLimits::default());
     }

@@ -8,7 +8,7 @@ use ntl_api::MethodName;
 use ntl_core::engine::{Job, ModelInfo, NumberMethod, Request};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::sampling::{Guide, GuideError};
-use ntl_engine::{Engine, EngineLimits, EngineObserver};
+use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
 use ntl_models::LoadedModel;
 use ntl_models::guide::GuideCompiler;
 use ntl_models::tokenizer::Tokenizer;
@@ -34,6 +34,8 @@ pub struct ServedModel {
     number_head: Option<MethodName>,
     /// Built for the first request that needs it.
     guides: Arc<OnceLock<Result<GuideCompiler, GuideError>>>,
+    /// Of all models together.
+    cache_bytes_max: u64,
     metrics: Arc<ModelMetrics>,
 }
 
@@ -49,11 +51,12 @@ pub(crate) struct Submission {
 }
 
 impl ServedModel {
-    /// Starts the engine of a loaded model. Join the thread after the model and all its events are dropped.
+    /// Starts the engine of a loaded model, in memory that it shares with others. Join the thread after the model and all its events are dropped.
     pub fn start(
         name: &str,
         loaded: LoadedModel,
         limits: EngineLimits,
+        budget: &CacheBudget,
         metrics: &Arc<Metrics>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let metrics = Arc::new(ModelMetrics::new(metrics, name, loaded.model.info()));
@@ -63,7 +66,8 @@ impl ServedModel {
         let number_head = head.or(grammar.head_id().map(|_| MethodName::Xval));
         let number_tokens = Arc::new(number_tokens(&loaded));
         let observer = Arc::clone(&metrics) as Arc<dyn EngineObserver>;
-        let (engine, thread) = Engine::spawn(loaded.model, loaded.vocabulary, limits, observer)?;
+        let (engine, thread) =
+            Engine::spawn_sharing(budget, loaded.model, loaded.vocabulary, limits, observer)?;
         let model = Self {
             name: name.into(),
             created: crate::unix_seconds(),
@@ -73,6 +77,7 @@ impl ServedModel {
             number_tokens,
             number_head,
             guides: Arc::default(),
+            cache_bytes_max: budget.bytes_max(),
             metrics,
         };
         Ok((model, thread))
@@ -87,6 +92,12 @@ impl ServedModel {
         let alive = self.engine.is_alive();
         self.metrics.set_up(alive);
         alive
+    }
+
+    /// Updates the metrics that change without a report of the engine.
+    pub(crate) fn update_metrics(&self) {
+        self.is_alive();
+        self.metrics.set_cache(self.engine.cache_use(), self.cache_bytes_max);
     }
 
     pub(crate) fn profile(&self, settings: &HttpSettings) -> ModelProfile {

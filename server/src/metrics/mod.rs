@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use ntl_api::MethodName;
 use ntl_core::engine::{ModelInfo, NumberOutcome};
-use ntl_engine::{EndReason, EngineObserver};
+use ntl_engine::{CacheUse, EndReason, EngineObserver};
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
 
 use crate::error::Rejection;
@@ -65,6 +66,8 @@ pub struct Metrics {
     finished: IntCounterVec,
     queue_depth: IntGaugeVec,
     running: IntGaugeVec,
+    cache_ratio: GaugeVec,
+    prefix_bytes: IntGaugeVec,
     up: IntGaugeVec,
     model_info: IntGaugeVec,
 }
@@ -161,6 +164,21 @@ impl Metrics {
             )?,
             queue_depth: gauges("ntl_queue_depth", "Prompts waiting for the engine", &["model"])?,
             running: gauges("ntl_sequences_running", "Texts and numbers being decoded", &["model"])?,
+            cache_ratio: add(
+                &registry,
+                GaugeVec::new(
+                    Opts::new(
+                        "ntl_kv_cache_usage_ratio",
+                        "Memory reserved for running requests, as a share of --cache-bytes-max, which all models share",
+                    ),
+                    &["model"],
+                ),
+            )?,
+            prefix_bytes: gauges(
+                "ntl_prefix_cache_bytes",
+                "Memory of the prefix cache, which makes room for running requests",
+                &["model"],
+            )?,
             up: gauges("ntl_engine_up", "Whether the engine's thread is alive", &["model"])?,
             model_info: gauges("ntl_model_info", "Served models", &["model", "kind", "dtype", "backend"])?,
             registry: registry.clone(),
@@ -183,6 +201,8 @@ pub(crate) struct ModelMetrics {
     model: String,
     queue_depth: IntGauge,
     running: IntGauge,
+    cache_ratio: Gauge,
+    prefix_bytes: IntGauge,
     up: IntGauge,
 }
 
@@ -209,6 +229,8 @@ impl ModelMetrics {
         Self {
             queue_depth: metrics.queue_depth.with_label_values(&[model]),
             running: metrics.running.with_label_values(&[model]),
+            cache_ratio: metrics.cache_ratio.with_label_values(&[model]),
+            prefix_bytes: metrics.prefix_bytes.with_label_values(&[model]),
             up,
             shared: Arc::clone(metrics),
             model: model.to_owned(),
@@ -217,6 +239,11 @@ impl ModelMetrics {
 
     pub(crate) fn set_up(&self, up: bool) {
         self.up.set(i64::from(up));
+    }
+
+    pub(crate) fn set_cache(&self, cache: CacheUse, bytes_max: u64) {
+        self.cache_ratio.set(cache.running as f64 / bytes_max.max(1) as f64);
+        self.prefix_bytes.set(i64::try_from(cache.prefixes).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn number(&self, method: MethodName, outcome: &NumberOutcome) {

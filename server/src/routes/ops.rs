@@ -63,7 +63,7 @@ pub(crate) async fn metrics(
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, AppError> {
     for model in app.models.all() {
-        model.is_alive();
+        model.update_metrics();
     }
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));

@@ -65,7 +65,8 @@ async fn a_client_that_leaves_in_a_stream_frees_its_job() {
 async fn two_hundred_clients_that_leave_are_counted_one_by_one_and_leave_nothing() {
     let settings = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
     let models = vec![("scripted", loaded(Box::new(scripted(babbles()))))];
-    let app = app::router(state_of(models, settings, EngineLimits::default()));
+    let limits = EngineLimits { running_max: 300, ..EngineLimits::default() };
+    let app = app::router(state_of(models, settings, limits));
     let ask = |number: u64| {
         let (app, stream) = (app.clone(), number.is_multiple_of(2));
         tokio::spawn(async move {

@@ -18,6 +18,8 @@ mod encodings;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod fairness;
+#[cfg(test)]
 mod fields;
 #[cfg(test)]
 mod life;

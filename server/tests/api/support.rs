@@ -9,10 +9,10 @@ use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use clap::Parser;
 use http_body_util::BodyExt;
 use ntl_core::engine::{
-    BatchModel, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext, Row,
+    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext, Row,
 };
 use ntl_core::scripted::{Script, ScriptedModel};
-use ntl_engine::EngineLimits;
+use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::LoadedModel;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_server::config::{Args, Config};
@@ -90,7 +90,8 @@ pub(crate) fn state_of(
 ) -> AppState {
     let metrics = Arc::new(Metrics::new().unwrap());
     let state = AppState::new(settings, Arc::clone(&metrics));
-    let start = |(name, model)| ServedModel::start(name, model, limits, &metrics).unwrap().0;
+    let budget = CacheBudget::new(limits.cache_bytes_max);
+    let start = |(name, model)| ServedModel::start(name, model, limits, &budget, &metrics).unwrap().0;
     state.models.publish(models.into_iter().map(start).collect());
     state
 }
@@ -282,6 +283,10 @@ impl BatchModel for Gated {
         self.model.step(rows)
     }
 
+    fn cache_cost(&self) -> CacheCost {
+        self.model.cache_cost()
+    }
+
     fn close(&mut self, context: ContextId) {
         self.model.close(context);
     }
@@ -301,6 +306,10 @@ impl BatchModel for Mortal {
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         self.0.step(rows)
+    }
+
+    fn cache_cost(&self) -> CacheCost {
+        self.0.cache_cost()
     }
 
     fn close(&mut self, _context: ContextId) {

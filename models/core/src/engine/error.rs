@@ -55,6 +55,9 @@ pub enum EngineError {
         "the request may need {needs} bytes of cache, the server has {max}; ask for fewer or shorter texts"
     )]
     TooLarge { needs: u64, max: u64 },
+    /// The client did not read the events of the job.
+    #[error("the answer was not read for {after_ms} ms")]
+    Unread { after_ms: u64 },
     #[error("guided decoding failed: {0}")]
     Guide(#[from] GuideError),
     /// A step that held rows of this job failed.

@@ -24,4 +24,6 @@ pub use info::{Backend, Dtype, ModelInfo, ModelKind, NumberEncoding};
 pub use job::{
     AfterMarker, BeamJob, EarlyStopping, Job, NumberJob, NumberMethod, Precision, Request, ScoreJob, TextJob,
 };
-pub use model::{BatchModel, CacheCost, ContextRequest, OpenedContext, PathRow, Row};
+pub use model::{
+    BatchModel, CacheCost, ContextRequest, EvictableCache, NodeCapacity, OpenedContext, PathRow, Row,
+};

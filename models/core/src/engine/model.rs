@@ -1,5 +1,7 @@
 //! What a model offers to the batch engine. No tensors cross this line.
 
+use std::sync::Arc;
+
 use super::error::ModelError;
 use super::ids::{ContextId, NodeId};
 use super::info::ModelInfo;
@@ -62,19 +64,43 @@ pub struct OpenedContext {
     pub cached_tokens: usize,
 }
 
-/// Bytes of memory that contexts hold; 0 where unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Bytes of memory that an open context holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheCost {
     /// Of each opened prompt token.
     pub prompt_token: u64,
     pub node: u64,
+    pub capacity: NodeCapacity,
+}
+
+/// For how many nodes a context has room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeCapacity {
+    /// For those that it has.
+    Exact,
+    /// For a power of two, at least `min`.
+    PowerOfTwo { min: usize },
 }
 
 impl CacheCost {
     pub fn bytes(self, prompt_tokens: usize, nodes: usize) -> u64 {
+        let capacity = match self.capacity {
+            _ if nodes == 0 => 0,
+            NodeCapacity::Exact => nodes,
+            NodeCapacity::PowerOfTwo { min } => nodes.max(min).checked_next_power_of_two().unwrap_or(nodes),
+        };
         let prompt = self.prompt_token.saturating_mul(prompt_tokens as u64);
-        prompt.saturating_add(self.node.saturating_mul(nodes as u64))
+        prompt.saturating_add(self.node.saturating_mul(capacity as u64))
     }
+}
+
+/// What a model keeps of earlier requests, such as a prefix cache. Any thread may evict from it.
+pub trait EvictableCache: Send + Sync {
+    /// Bytes that it holds.
+    fn bytes(&self) -> u64;
+
+    /// Frees at least `bytes`, or all that it has.
+    fn evict(&self, bytes: u64);
 }
 
 /// A model that decodes rows of many contexts at once. One engine thread owns it.
@@ -93,9 +119,12 @@ pub trait BatchModel: Send {
     /// After an error the contexts of the step are no longer usable and should be closed.
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError>;
 
-    /// Constant over the model's life.
-    fn cache_cost(&self) -> CacheCost {
-        CacheCost::default()
+    /// What contexts cost. Constant over the model's life.
+    fn cache_cost(&self) -> CacheCost;
+
+    /// What the model keeps of earlier requests, if anything. Constant over the model's life.
+    fn evictable_cache(&self) -> Option<Arc<dyn EvictableCache>> {
+        None
     }
 
     /// Most sequences to decode at the same time, where more would be slower for all. Constant over the model's life.
@@ -105,4 +134,20 @@ pub trait BatchModel: Send {
 
     /// Frees a context and all its nodes. Unknown contexts are ignored.
     fn close(&mut self, context: ContextId);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_that_grow_to_powers_of_two_cost_what_they_have_room_for() {
+        let exact = CacheCost { prompt_token: 3, node: 2, capacity: NodeCapacity::Exact };
+        let rounded = CacheCost { capacity: NodeCapacity::PowerOfTwo { min: 32 }, ..exact };
+        for (nodes, room) in [(0, 0), (1, 32), (32, 32), (33, 64), (4097, 8192)] {
+            assert_eq!(exact.bytes(5, nodes), 15 + 2 * nodes as u64);
+            assert_eq!(rounded.bytes(5, nodes), 15 + 2 * room, "{nodes} nodes");
+        }
+        assert_eq!(rounded.bytes(usize::MAX, usize::MAX), u64::MAX);
+    }
 }

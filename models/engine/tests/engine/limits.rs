@@ -1,168 +1,18 @@
 //! What an engine takes on, in which order, and what it does when nobody reads: with a scripted model that writes down
 //! how it is called.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
-
-use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ntl_core::decoding::Vocabulary;
-use ntl_core::engine::{
-    BatchModel, CacheCost, ContextId, ContextRequest, EngineError, Event, Job, Logits, ModelError, ModelInfo,
-    NumberJob, NumberMethod, NumberOutcome, OpenedContext, Request, Row, Terminator, TextJob,
-};
-use ntl_core::numbers::{GrammarLimits, NumberGrammar};
+use ntl_core::engine::{EngineError, Event, Job, NumberOutcome, Request, TextJob};
 use ntl_core::sampling::{Guide, GuideError, GuideState};
-use ntl_core::scripted::ScriptedModel;
-use ntl_core::text::TextDecoder;
-use ntl_engine::{EndReason, Engine, EngineLimits, EngineObserver, JobEvents};
+use ntl_engine::{EndReason, EngineLimits, JobEvents};
 
-/// Ids: 0 start, 1 end, 2..12 the digits.
-const TOKENS: usize = 12;
-
-struct Digits;
-
-impl TextDecoder for Digits {
-    fn decode(&self, ids: &[u32]) -> String {
-        ids.iter().map(|id| (id % 10).to_string()).collect()
-    }
-    fn token_text(&self, id: u32) -> String {
-        self.decode(&[id])
-    }
-    fn settled_len(&self, text: &str) -> usize {
-        text.len()
-    }
-}
-
-#[derive(Default)]
-struct Log {
-    /// The first ids of the prompts of each call.
-    opened: Vec<Vec<u32>>,
-    /// Nodes of each context that is open.
-    open: BTreeMap<ContextId, usize>,
-    open_most: usize,
-    nodes_most: usize,
-    /// Whether the first step has begun.
-    stepping: bool,
-    steps: usize,
-}
-
-/// Writes 2 for ever; the first step waits for the gate.
-struct Recorder {
-    model: ScriptedModel,
-    log: Arc<Mutex<Log>>,
-    gate: Option<Receiver<()>>,
-}
-
-impl BatchModel for Recorder {
-    fn info(&self) -> &ModelInfo {
-        self.model.info()
-    }
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
-        let opened = self.model.open(requests)?;
-        let mut log = self.log.lock().unwrap();
-        log.opened.push(requests.iter().map(|request| request.prompt.tokens[0].id).collect());
-        log.open.extend(opened.iter().map(|opened| (opened.context, 0)));
-        log.open_most = log.open_most.max(log.open.len());
-        Ok(opened)
-    }
-    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
-        if let Some(gate) = self.gate.take() {
-            self.log.lock().unwrap().stepping = true;
-            let _ = gate.recv();
-        }
-        let mut log = self.log.lock().unwrap();
-        log.steps += 1;
-        for row in rows {
-            *log.open.get_mut(&row.context).unwrap() += 1;
-        }
-        log.nodes_most = log.nodes_most.max(log.open.values().sum());
-        drop(log);
-        self.model.step(rows)
-    }
-    fn cache_cost(&self) -> CacheCost {
-        CacheCost { prompt_token: 1, node: 1 }
-    }
-    fn close(&mut self, context: ContextId) {
-        self.log.lock().unwrap().open.remove(&context);
-        self.model.close(context);
-    }
-}
-
-#[derive(Default)]
-struct Endings(Mutex<(Vec<EndReason>, usize)>);
-
-impl EngineObserver for Endings {
-    fn on_end(&self, ending: EndReason) {
-        self.0.lock().unwrap().0.push(ending);
-    }
-    fn on_panic(&self) {
-        self.0.lock().unwrap().1 += 1;
-    }
-}
-
-struct Recorded {
-    engine: Engine,
-    log: Arc<Mutex<Log>>,
-    gate: Sender<()>,
-    endings: Arc<Endings>,
-}
-
-fn start(limits: EngineLimits) -> Recorded {
-    let texts = (0..TOKENS as u32).map(|id| (id > 1).then(|| Digits.token_text(id)));
-    let vocabulary = Vocabulary {
-        decoder: Arc::new(Digits),
-        grammar: Arc::new(NumberGrammar::new(texts, vec![1])),
-        number_values: Arc::from([]),
-        eos_ids: vec![1].into(),
-        tokens: TOKENS,
-    };
-    let (gate, receiver) = channel();
-    let log = Arc::<Mutex<Log>>::default();
-    let script = |_: &[u32], _: &[u32]| Ok((0..TOKENS).map(|id| if id == 2 { 1.0 } else { 0.0 }).collect());
-    let model = ScriptedModel::new(TOKENS, Box::new(script));
-    let recorder = Recorder { model, log: Arc::clone(&log), gate: Some(receiver) };
-    let endings = Arc::<Endings>::default();
-    let (engine, _) =
-        Engine::spawn(Box::new(recorder), vocabulary, limits, Arc::clone(&endings) as _).unwrap();
-    Recorded { engine, log, gate, endings }
-}
-
-/// A text of so many tokens behind a prompt that begins with `mark`.
-fn job(client: u64, mark: u32, prompt: usize, tokens: usize) -> Job {
-    let text = TextJob { max_tokens: tokens, ..TextJob::default() };
-    Job { client, ..Job::new([vec![mark], vec![1; prompt - 1]].concat(), Request::Text(text)) }
-}
-
-fn all(mut events: JobEvents) -> Vec<Event> {
-    std::iter::from_fn(|| events.next_blocking()).collect()
-}
-
-impl Recorded {
-    /// Lets the engine go, reads all answers, and returns what was opened together.
-    fn opened(&self, answers: Vec<JobEvents>) -> Vec<Vec<u32>> {
-        self.gate.send(()).unwrap();
-        for events in answers {
-            assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
-        }
-        self.log.lock().unwrap().opened.clone()
-    }
-
-    /// Begins the first step with this job, which then waits for the gate.
-    fn first(&self, job: Job) -> JobEvents {
-        let events = self.engine.submit(job).unwrap();
-        while !self.log.lock().unwrap().stepping {
-            std::thread::yield_now();
-        }
-        events
-    }
-}
+use crate::recorder::{MIB, Recorded, all, job, plenty, start, tree};
 
 #[test]
 fn clients_take_turns_however_much_each_asks_for() {
-    let recorded = start(EngineLimits { running_max: 1, ..EngineLimits::default() });
+    let recorded = start(EngineLimits { running_max: 1, ..plenty() });
     let mut answers = vec![recorded.first(job(9, 2, 2, 1))];
     let jobs = |client, marks: std::ops::Range<u32>| marks.map(move |mark| job(client, mark, 2, 1)).collect();
     answers.extend(recorded.engine.submit_all(jobs(1, 10..15)).unwrap());
@@ -174,39 +24,39 @@ fn clients_take_turns_however_much_each_asks_for() {
 
 #[test]
 fn long_prompts_are_opened_alone_and_starve_nobody() {
-    let recorded = start(EngineLimits { open_tokens_max: 10, ..EngineLimits::default() });
+    let recorded = start(EngineLimits { open_tokens_max: 10, ..plenty() });
     let mut answers = vec![recorded.first(job(9, 2, 2, 50))];
     let long = (10..13).map(|mark| job(1, mark, 100, 1)).collect();
     answers.extend(recorded.engine.submit_all(long).unwrap());
     let short = (20..26).map(|mark| job(2, mark, 4, 1)).collect();
     answers.extend(recorded.engine.submit_all(short).unwrap());
     let opened = recorded.opened(answers);
-    assert_eq!(
-        opened,
-        [vec![2], vec![10], vec![20], vec![11], vec![21], vec![12], vec![22, 23], vec![24, 25]]
-    );
+    let of = |marks: std::ops::Range<u32>| {
+        let all = opened.iter().flatten().copied();
+        all.filter(|mark| marks.contains(mark)).collect::<Vec<_>>()
+    };
+    assert_eq!((of(10..13), of(20..26)), ((10..13).collect(), (20..26).collect()));
+    for together in &opened {
+        let long = together.iter().any(|mark| (10..13).contains(mark));
+        assert!(together.len() <= if long { 1 } else { 2 }, "{opened:?}");
+    }
+    let of_long = |mark: u32| opened.iter().position(|together| together.contains(&mark)).unwrap();
+    assert!(of_long(20) < of_long(11), "the second client does not wait for all prompts of the first");
     // One step between two openings: the first text went on all the while.
     assert!(recorded.log.lock().unwrap().steps >= 50);
 }
 
 #[test]
 fn contexts_never_hold_more_than_the_cache_and_what_cannot_fit_is_refused() {
-    // Each job: 2 prompt tokens, 8 tokens and the first row.
-    let recorded = start(EngineLimits { cache_bytes_max: 25, ..EngineLimits::default() });
+    // Each job: 2 prompt tokens, 8 tokens and the first row. 25.5 MiB are for any job.
+    let recorded = start(EngineLimits { cache_bytes_max: 34 * MIB, ..plenty() });
     let mut answers = vec![recorded.first(job(0, 2, 2, 8))];
     answers.extend(recorded.engine.submit_all((0..20).map(|_| job(0, 3, 2, 8)).collect()).unwrap());
     let error = recorded.engine.submit(job(0, 4, 2, 23)).unwrap_err();
-    assert_eq!(error, EngineError::TooLarge { needs: 26, max: 25 });
+    assert_eq!(error, EngineError::TooLarge { needs: 26 * MIB, max: 51 * MIB / 2 });
+    assert_eq!(recorded.engine.cache_use().running, 11 * MIB);
     recorded.opened(answers);
     assert_eq!(recorded.log.lock().unwrap().open_most, 2);
-}
-
-/// A tree that never comes to its tolerance.
-fn tree(nodes_max: usize) -> Job {
-    let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max, precision: None };
-    let limits = GrammarLimits::new(8, 0, false).unwrap();
-    let number = NumberJob { method, limits, terminator: Terminator::Any, range: None, after: None };
-    Job::new(vec![2, 1], Request::Number(number))
 }
 
 fn outcome(events: JobEvents) -> NumberOutcome {
@@ -217,20 +67,28 @@ fn outcome(events: JobEvents) -> NumberOutcome {
 }
 
 #[test]
-fn trees_that_outgrow_what_they_are_expected_to_need_take_turns() {
-    let recorded = start(EngineLimits { cache_bytes_max: 3000, ..EngineLimits::default() });
+fn trees_that_outgrow_the_memory_start_again_and_find_the_same() {
+    let recorded = start(EngineLimits { cache_bytes_max: 4000 * MIB, ..plenty() });
     let trees = recorded.engine.submit_all((0..5).map(|_| tree(2000)).collect()).unwrap();
     recorded.gate.send(()).unwrap();
-    let outcomes: Vec<_> = trees.into_iter().map(outcome).collect();
-    assert!(outcomes.iter().all(|outcome| outcome.nodes == outcomes[0].nodes && outcome.truncated));
+    let comparable = |outcome| NumberOutcome { forward_passes: 0, ..outcome };
+    let outcomes: Vec<_> = trees.into_iter().map(outcome).map(comparable).collect();
+    let alone = start(EngineLimits { cache_bytes_max: 40_000 * MIB, ..plenty() });
+    alone.gate.send(()).unwrap();
+    let want = comparable(outcome(alone.engine.submit(tree(2000)).unwrap()));
+    assert!(outcomes.iter().all(|outcome| *outcome == want) && want.truncated);
     let log = recorded.log.lock().unwrap();
     assert_eq!(log.open_most, 5, "all were begun at once");
-    assert!(log.nodes_most <= 3000 + 2000, "{} nodes at once", log.nodes_most);
+    let opened = log.opened.concat().len();
+    assert!((6..=10).contains(&opened), "{opened} contexts were opened for 5 trees");
+    assert!(log.nodes_most <= 3000, "{} nodes at once", log.nodes_most);
+    drop(log);
+    assert_eq!(recorded.engine.cache_use().running, 0);
 }
 
 #[test]
 fn a_tree_gets_the_budget_that_the_cache_can_hold() {
-    let recorded = start(EngineLimits { cache_bytes_max: 300, ..EngineLimits::default() });
+    let recorded = start(EngineLimits { cache_bytes_max: 400 * MIB, ..plenty() });
     recorded.gate.send(()).unwrap();
     let found = outcome(recorded.engine.submit(tree(65_536)).unwrap());
     assert!(found.truncated && (250..=300).contains(&found.nodes), "{} nodes", found.nodes);
@@ -238,7 +96,7 @@ fn a_tree_gets_the_budget_that_the_cache_can_hold() {
 
 #[test]
 fn a_request_is_taken_whole_or_not_at_all() {
-    let recorded = start(EngineLimits { queue_max: 4, running_max: 1, ..EngineLimits::default() });
+    let recorded = start(EngineLimits { queue_max: 4, running_max: 1, ..plenty() });
     let mut answers = vec![recorded.first(job(0, 2, 2, 1))];
     let jobs = |count| (0..count).map(|_| job(0, 3, 2, 1)).collect::<Vec<_>>();
     let error = recorded.engine.submit_all(jobs(5)).unwrap_err();
@@ -254,7 +112,7 @@ fn a_request_is_taken_whole_or_not_at_all() {
 fn begun_in_time() -> (Duration, Recorded, Vec<JobEvents>) {
     let mut waits = Duration::from_millis(1);
     loop {
-        let limits = EngineLimits { queue_time_max: Some(waits), running_max: 2, ..EngineLimits::default() };
+        let limits = EngineLimits { queue_time_max: Some(waits), running_max: 2, ..plenty() };
         let recorded = start(limits);
         let jobs = recorded.engine.submit_all((0..4).map(|mark| job(0, mark + 2, 2, 1)).collect()).unwrap();
         let is_late = || recorded.endings.0.lock().unwrap().0.contains(&EndReason::Deadline);
@@ -305,7 +163,7 @@ fn stalled(recorded: &Recorded) -> usize {
 #[test]
 fn events_that_nobody_reads_stop_their_job_and_no_other_until_they_are_read() {
     const LONG: usize = 6_000;
-    let recorded = start(EngineLimits::default());
+    let recorded = start(plenty());
     recorded.gate.send(()).unwrap();
     let unread = recorded.engine.submit(job(0, 2, 2, LONG)).unwrap();
     let left = recorded.engine.submit(job(0, 2, 2, LONG)).unwrap();
@@ -319,6 +177,24 @@ fn events_that_nobody_reads_stop_their_job_and_no_other_until_they_are_read() {
     let texts = events.iter().filter(|event| matches!(event, Event::Text { .. })).count();
     assert_eq!(texts, LONG);
     assert!(matches!(events.last(), Some(Event::Finished { tokens: LONG, .. })));
+}
+
+#[test]
+fn a_job_whose_events_nobody_reads_ends_after_a_while_and_frees_its_memory() {
+    let limits = EngineLimits { unread_time_max: Duration::ZERO, ..plenty() };
+    let recorded = start(limits);
+    recorded.gate.send(()).unwrap();
+    let unread = recorded.engine.submit(job(0, 2, 2, 1_000_000)).unwrap();
+    while recorded.endings.0.lock().unwrap().0.is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(all(unread).last(), Some(&Event::Failed(EngineError::Unread { after_ms: 0 })));
+    assert_eq!(recorded.endings.0.lock().unwrap().0, [EndReason::Abort]);
+    assert!(matches!(
+        all(recorded.engine.submit(job(0, 3, 2, 1)).unwrap()).last(),
+        Some(Event::Finished { .. })
+    ));
+    assert_eq!((recorded.engine.cache_use().running, recorded.log.lock().unwrap().open.len()), (0, 0));
 }
 
 /// A constraint with a fault in it, or one that fails already at the beginning of a text.
@@ -348,7 +224,7 @@ impl GuideState for Faulty {
 
 #[test]
 fn a_panic_while_decoding_fails_its_job_and_the_engine_goes_on() {
-    let recorded = start(EngineLimits::default());
+    let recorded = start(plenty());
     recorded.gate.send(()).unwrap();
     for starts in [true, false] {
         let text = TextJob { guide: Some(Arc::new(Faulty { starts })), ..TextJob::default() };

@@ -1,0 +1,105 @@
+//! What one client's load costs another client, counted in steps and rows.
+
+use ntl_core::engine::{Event, Job, Request, TextJob};
+use ntl_engine::{EngineLimits, JobEvents};
+
+use crate::recorder::{MIB, Recorded, all, job, plenty, start, tree};
+
+/// The client that asks for little.
+const OTHER: u64 = 2;
+
+/// First id of its prompts.
+const MARK: u32 = 11;
+
+/// Begins the first step with jobs of client 1, which then waits for the gate.
+fn crowded(limits: EngineLimits, jobs: Vec<Job>) -> (Recorded, Vec<JobEvents>) {
+    let recorded = start(limits);
+    let crowd = recorded.engine.submit_all(jobs).unwrap();
+    while !recorded.log.lock().unwrap().stepping {
+        std::thread::yield_now();
+    }
+    (recorded, crowd)
+}
+
+fn texts(count: usize, n: u32, max_tokens: usize) -> Vec<Job> {
+    let text = TextJob { n, best_of: n, max_tokens, ..TextJob::default() };
+    let job = Job { client: 1, ..Job::new(vec![2, 1], Request::Text(text)) };
+    vec![job; count]
+}
+
+/// Steps from the first one until a text of four tokens of the other client is complete, beside the crowd.
+fn steps_beside(recorded: &Recorded) -> usize {
+    let events = recorded.engine.submit(job(OTHER, MARK, 2, 4)).unwrap();
+    recorded.gate.send(()).unwrap();
+    assert!(matches!(all(events).last(), Some(Event::Finished { tokens: 4, .. })));
+    recorded.log.lock().unwrap().closed[&MARK]
+}
+
+#[test]
+fn a_client_with_nothing_running_needs_no_more_steps_beside_any_load() {
+    let limits = EngineLimits { running_max: 8, step_rows_max: 8, ..plenty() };
+    for (name, jobs) in [
+        ("many texts", texts(50, 1, 200)),
+        ("texts of many choices", texts(2, 128, 50)),
+        ("trees", vec![Job { client: 1, ..tree(3000) }; 50]),
+    ] {
+        let (recorded, crowd) = crowded(limits, jobs);
+        let steps = steps_beside(&recorded);
+        assert!(steps <= 1 + 4, "{steps} steps beside {name}: one was under way, four are its own");
+        drop(crowd);
+    }
+}
+
+#[test]
+fn memory_is_reserved_for_clients_that_have_nothing_running() {
+    // 30 MiB for any job, 10 for newcomers; a text of the crowd takes 2 + 13.
+    let limits = EngineLimits { cache_bytes_max: 41 * MIB, ..plenty() };
+    let (recorded, crowd) = crowded(limits, texts(5, 1, 12));
+    // 2 + 5 each: one is admitted at once, the second when the crowd leaves room.
+    let second = recorded.engine.submit_all(vec![job(OTHER, 10, 2, 4), job(OTHER, 10, 2, 4)]).unwrap();
+    recorded.gate.send(()).unwrap();
+    for events in crowd.into_iter().chain(second) {
+        assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
+    }
+    let log = recorded.log.lock().unwrap();
+    assert_eq!(log.opened[..2], [vec![2, 2], vec![10]]);
+    assert_eq!(log.open_most, 3);
+}
+
+#[test]
+fn clients_share_the_rows_of_a_step_whatever_the_number_of_their_jobs() {
+    let limits = EngineLimits { step_rows_max: 8, ..plenty() };
+    let (recorded, crowd) = crowded(limits, texts(40, 4, 100));
+    let text = TextJob { n: 16, best_of: 16, max_tokens: 20, ..TextJob::default() };
+    let other = Job { client: OTHER, ..Job::new(vec![MARK, 1], Request::Text(text)) };
+    let events = recorded.engine.submit(other).unwrap();
+    recorded.gate.send(()).unwrap();
+    assert_eq!(all(events).iter().filter(|event| matches!(event, Event::Finished { .. })).count(), 16);
+    drop(crowd);
+    let log = recorded.log.lock().unwrap();
+    // Its first row is one for all its texts; at its end fewer are left.
+    let mut shared = 0;
+    let begun = log.rows.iter().position(|rows| rows.contains_key(&MARK)).unwrap();
+    for rows in &log.rows[begun + 1..log.closed[&MARK]] {
+        let (all, own) = (rows.values().sum::<usize>(), rows.get(&MARK).copied().unwrap_or(0));
+        shared += usize::from(own >= all / 2);
+    }
+    let steps = log.closed[&MARK] - begun;
+    assert!(steps >= 40 && steps - shared <= 20, "half of the rows in {shared} of {steps} steps");
+}
+
+#[test]
+fn jobs_that_nobody_reads_do_not_count_as_running() {
+    let limits = EngineLimits { running_max: 8, ..plenty() };
+    let recorded = start(limits);
+    recorded.gate.send(()).unwrap();
+    let unread: Vec<_> = (0..6).map(|_| recorded.engine.submit(job(1, 2, 2, 6_000)).unwrap()).collect();
+    // Of the same client, so that nothing is reserved for it: they are answered once the others stand still.
+    for _ in 0..3 {
+        let events = all(recorded.engine.submit(job(1, 3, 2, 4)).unwrap());
+        assert!(matches!(events.last(), Some(Event::Finished { tokens: 4, .. })));
+    }
+    for events in unread {
+        assert!(matches!(all(events).last(), Some(Event::Finished { tokens: 6_000, .. })));
+    }
+}

@@ -1,0 +1,256 @@
+//! Faults at every place of the engine's thread that runs a model's or a decoding's code: they end their own requests, and no
+//! request is lost or answered wrongly.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use ntl_core::decoding::Vocabulary;
+use ntl_core::engine::{
+    BatchModel, CacheCost, ContextId, ContextRequest, EngineError, Event, FinishReason, Job, Logits,
+    ModelError, ModelInfo, NodeCapacity, OpenedContext, Request, Row, TextJob,
+};
+use ntl_core::numbers::NumberGrammar;
+use ntl_core::scripted::ScriptedModel;
+use ntl_core::text::TextDecoder;
+use ntl_engine::{CacheUse, EndReason, Engine, EngineLimits, EngineObserver, JobEvents};
+
+use crate::recorder::all;
+
+/// Ids: 0 start, 1 end, 2..11 the digits, 11 the token whose text is faulty.
+const TOKENS: usize = 12;
+const FAULTY_TOKEN: u32 = 11;
+
+/// The first id of the prompt that has the fault, and of prompts that share a batch with it.
+const FAULTY: u32 = 9;
+const NEIGHBOUR: u32 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    OpenFails,
+    OpenPanics,
+    OpenLosesAPrompt,
+    StepFails,
+    StepPanics,
+    StepLosesARow,
+    LogitsAreNotFinite,
+    DecodingPanics,
+    StartOfDecodingPanics,
+}
+
+impl Fault {
+    const ALL: [Self; 9] = [
+        Self::OpenFails,
+        Self::OpenPanics,
+        Self::OpenLosesAPrompt,
+        Self::StepFails,
+        Self::StepPanics,
+        Self::StepLosesARow,
+        Self::LogitsAreNotFinite,
+        Self::DecodingPanics,
+        Self::StartOfDecodingPanics,
+    ];
+
+    /// Whether it is the fault of a call for several requests, which then all fail.
+    fn is_shared(self) -> bool {
+        !matches!(self, Self::LogitsAreNotFinite | Self::DecodingPanics | Self::StartOfDecodingPanics)
+    }
+
+    fn panics(self) -> bool {
+        matches!(
+            self,
+            Self::OpenPanics | Self::StepPanics | Self::DecodingPanics | Self::StartOfDecodingPanics
+        )
+    }
+}
+
+struct FaultyDecoder;
+
+impl TextDecoder for FaultyDecoder {
+    fn decode(&self, ids: &[u32]) -> String {
+        assert!(!ids.contains(&FAULTY_TOKEN), "scripted");
+        ids.iter().map(|id| (id % 10).to_string()).collect()
+    }
+    fn token_text(&self, id: u32) -> String {
+        (id % 10).to_string()
+    }
+    fn settled_len(&self, text: &str) -> usize {
+        text.len()
+    }
+}
+
+struct FaultyModel {
+    model: ScriptedModel,
+    fault: Fault,
+    faulty: BTreeSet<ContextId>,
+    open: Arc<Mutex<BTreeSet<ContextId>>>,
+    gate: Option<Receiver<()>>,
+    entered: Sender<()>,
+}
+
+impl BatchModel for FaultyModel {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        let is_faulty = |request: &ContextRequest<'_>| request.prompt.tokens[0].id == FAULTY;
+        if requests.iter().any(is_faulty) {
+            match self.fault {
+                Fault::OpenFails => return Err(ModelError::Compute("scripted".into())),
+                Fault::OpenPanics => panic!("scripted"),
+                _ => {}
+            }
+        }
+        let mut opened = self.model.open(requests)?;
+        let both = requests.iter().zip(&opened);
+        self.faulty.extend(both.filter(|(request, _)| is_faulty(request)).map(|(_, opened)| opened.context));
+        if self.fault == Fault::OpenLosesAPrompt && requests.iter().any(is_faulty) {
+            opened.pop();
+        }
+        self.open.lock().unwrap().extend(opened.iter().map(|opened| opened.context));
+        Ok(opened)
+    }
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        if let Some(gate) = self.gate.take() {
+            self.entered.send(()).unwrap();
+            gate.recv().unwrap();
+        }
+        if rows.iter().any(|row| self.faulty.contains(&row.context)) {
+            match self.fault {
+                Fault::StepFails => return Err(ModelError::Compute("scripted".into())),
+                Fault::StepPanics => panic!("scripted"),
+                Fault::StepLosesARow => return self.model.step(&rows[1..]),
+                _ => {}
+            }
+        }
+        self.model.step(rows)
+    }
+    fn cache_cost(&self) -> CacheCost {
+        CacheCost { prompt_token: 1, node: 1, capacity: NodeCapacity::PowerOfTwo { min: 32 } }
+    }
+    fn close(&mut self, context: ContextId) {
+        self.open.lock().unwrap().remove(&context);
+        self.model.close(context);
+    }
+}
+
+#[derive(Default)]
+struct Counts(Mutex<(Vec<EndReason>, usize)>);
+
+impl EngineObserver for Counts {
+    fn on_end(&self, reason: EndReason) {
+        self.0.lock().unwrap().0.push(reason);
+    }
+    fn on_panic(&self) {
+        self.0.lock().unwrap().1 += 1;
+    }
+}
+
+struct Faulted {
+    engine: Engine,
+    counts: Arc<Counts>,
+    open: Arc<Mutex<BTreeSet<ContextId>>>,
+    gate: Sender<()>,
+    entered: Receiver<()>,
+}
+
+fn start(fault: Fault) -> Faulted {
+    let script = move |prompt: &[u32], path: &[u32]| {
+        let next = if path.len() >= 6 { 1 } else { 2 + (prompt[0] + path.len() as u32) % 9 };
+        let is_faulty = prompt[0] == FAULTY && path.len() == 2;
+        let next = if is_faulty && fault == Fault::DecodingPanics { FAULTY_TOKEN } else { next };
+        let other = if is_faulty && fault == Fault::LogitsAreNotFinite { f32::NAN } else { 0.0 };
+        Ok((0..TOKENS as u32).map(|id| if id == next { 9.0 } else { other }).collect())
+    };
+    let model = ScriptedModel::new(TOKENS, Box::new(script));
+    // The prompt of such a model is part of the text, and a decoding begins by reading it.
+    let model = model.with_info(|info| info.encoder_decoder = fault != Fault::StartOfDecodingPanics);
+    let open = Arc::<Mutex<BTreeSet<ContextId>>>::default();
+    let ((gate, receiver), (entered, has_entered)) = (channel(), channel());
+    let model = FaultyModel {
+        model,
+        fault,
+        faulty: BTreeSet::new(),
+        open: Arc::clone(&open),
+        gate: Some(receiver),
+        entered,
+    };
+    let vocabulary = Vocabulary {
+        decoder: Arc::new(FaultyDecoder),
+        grammar: Arc::new(NumberGrammar::new((0..TOKENS).map(|_| None::<String>), vec![1])),
+        number_values: Arc::from([]),
+        eos_ids: vec![1].into(),
+        tokens: TOKENS,
+    };
+    let counts = Arc::<Counts>::default();
+    let limits = EngineLimits::default();
+    let (engine, _) = Engine::spawn(Box::new(model), vocabulary, limits, Arc::clone(&counts) as _).unwrap();
+    Faulted { engine, counts, open, gate, entered: has_entered }
+}
+
+fn text(fault: Fault, mark: u32) -> Job {
+    let second = if mark == FAULTY && fault == Fault::StartOfDecodingPanics { FAULTY_TOKEN } else { 2 };
+    let text = TextJob { max_tokens: 8, ..TextJob::default() };
+    Job::new(vec![mark, second, 2], Request::Text(text))
+}
+
+/// How a job ended; its last event must be the only one that ends it.
+fn ended(events: JobEvents) -> Result<String, EngineError> {
+    let mut events = all(events);
+    let last = events.pop().unwrap();
+    let mut said = String::new();
+    for event in events {
+        let Event::Text { text, .. } = event else { panic!("{event:?} is not the last event") };
+        said.push_str(&text);
+    }
+    match last {
+        Event::Finished { reason: FinishReason::Stop, .. } => Ok(said),
+        Event::Failed(error) => Err(error),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_fault_anywhere_ends_its_own_requests_and_nothing_is_lost_or_answered_wrongly() {
+    for fault in Fault::ALL {
+        let alone = |mark: u32| {
+            let healthy = start(Fault::OpenFails);
+            healthy.gate.send(()).unwrap();
+            ended(healthy.engine.submit(text(Fault::OpenFails, mark)).unwrap()).unwrap()
+        };
+        let faulted = start(fault);
+        let submit = |mark| faulted.engine.submit(text(fault, mark)).unwrap();
+        let first = submit(2);
+        faulted.entered.recv().unwrap();
+        // Opened and stepped together, the first of them beside a text that runs already.
+        let (neighbour, faulty) = (submit(NEIGHBOUR), submit(FAULTY));
+        faulted.gate.send(()).unwrap();
+        let reason = match ended(faulty) {
+            Err(EngineError::Step(reason)) => reason,
+            other => panic!("{fault:?}: {other:?}"),
+        };
+        assert_eq!(reason.contains("panicked"), fault.panics(), "{reason}");
+        let (mut right, mut failed) = (0, 1);
+        for (mark, events) in [(2, first), (NEIGHBOUR, neighbour)] {
+            match ended(events) {
+                Ok(said) => {
+                    assert_eq!(said, alone(mark), "{fault:?}");
+                    right += 1;
+                }
+                Err(error) => {
+                    assert!(fault.is_shared(), "{fault:?} failed a neighbour: {error}");
+                    failed += 1;
+                }
+            }
+        }
+        assert_eq!(ended(submit(5)), Ok(alone(5)), "after {fault:?}");
+        let (endings, panics) = std::mem::take(&mut *faulted.counts.0.lock().unwrap());
+        let count = |reason| endings.iter().filter(|ending| **ending == reason).count();
+        assert_eq!((count(EndReason::Stop), count(EndReason::Error)), (right + 1, failed), "{fault:?}");
+        assert_eq!(endings.len(), 4);
+        assert_eq!(panics, usize::from(fault.panics()), "{fault:?}");
+        assert!(faulted.engine.is_alive());
+        assert_eq!(faulted.engine.cache_use(), CacheUse::default(), "{fault:?}");
+        assert!(faulted.open.lock().unwrap().is_empty(), "{fault:?} left a context open");
+    }
+}

@@ -1,0 +1,188 @@
+//! A model that writes down how it is called, and an engine that runs it.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ntl_core::decoding::Vocabulary;
+use ntl_core::engine::{
+    BatchModel, CacheCost, ContextId, ContextRequest, Event, Job, Logits, ModelError, ModelInfo,
+    NodeCapacity, NumberJob, NumberMethod, OpenedContext, Request, Row, Terminator, TextJob,
+};
+use ntl_core::numbers::{GrammarLimits, NumberGrammar};
+use ntl_core::scripted::ScriptedModel;
+use ntl_core::text::TextDecoder;
+use ntl_engine::{EndReason, Engine, EngineLimits, EngineObserver, JobEvents};
+
+/// Ids: 0 start, 1 end, 2..12 the digits.
+const TOKENS: usize = 12;
+
+/// What a prompt token or a node costs.
+pub(crate) const MIB: u64 = 1 << 20;
+
+struct Digits;
+
+impl TextDecoder for Digits {
+    fn decode(&self, ids: &[u32]) -> String {
+        ids.iter().map(|id| (id % 10).to_string()).collect()
+    }
+    fn token_text(&self, id: u32) -> String {
+        self.decode(&[id])
+    }
+    fn settled_len(&self, text: &str) -> usize {
+        text.len()
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Log {
+    /// The first ids of the prompts of each call.
+    pub(crate) opened: Vec<Vec<u32>>,
+    /// Nodes of each context that is open.
+    pub(crate) open: BTreeMap<ContextId, usize>,
+    pub(crate) open_most: usize,
+    pub(crate) nodes_most: usize,
+    /// The first id of each prompt.
+    pub(crate) marks: BTreeMap<ContextId, u32>,
+    /// Rows of each step by the first id of their prompt.
+    pub(crate) rows: Vec<BTreeMap<u32, usize>>,
+    /// Steps until the last context with this first id was closed.
+    pub(crate) closed: BTreeMap<u32, usize>,
+    /// Whether the first step has begun.
+    pub(crate) stepping: bool,
+    pub(crate) steps: usize,
+}
+
+/// Writes 2 for ever; the first step waits for the gate.
+struct Recorder {
+    model: ScriptedModel,
+    log: Arc<Mutex<Log>>,
+    gate: Option<Receiver<()>>,
+}
+
+impl BatchModel for Recorder {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        let opened = self.model.open(requests)?;
+        let mut log = self.log.lock().unwrap();
+        log.opened.push(requests.iter().map(|request| request.prompt.tokens[0].id).collect());
+        log.open.extend(opened.iter().map(|opened| (opened.context, 0)));
+        let marks = requests.iter().map(|request| request.prompt.tokens[0].id);
+        log.marks.extend(opened.iter().map(|opened| opened.context).zip(marks));
+        log.open_most = log.open_most.max(log.open.len());
+        Ok(opened)
+    }
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        if let Some(gate) = self.gate.take() {
+            self.log.lock().unwrap().stepping = true;
+            let _ = gate.recv();
+        }
+        let mut log = self.log.lock().unwrap();
+        log.steps += 1;
+        let mut by_mark = BTreeMap::new();
+        for row in rows {
+            *by_mark.entry(log.marks[&row.context]).or_default() += 1;
+            *log.open.get_mut(&row.context).unwrap() += 1;
+        }
+        log.rows.push(by_mark);
+        log.nodes_most = log.nodes_most.max(log.open.values().sum());
+        drop(log);
+        self.model.step(rows)
+    }
+    fn cache_cost(&self) -> CacheCost {
+        CacheCost { prompt_token: MIB, node: MIB, capacity: NodeCapacity::Exact }
+    }
+    fn close(&mut self, context: ContextId) {
+        let mut log = self.log.lock().unwrap();
+        log.open.remove(&context);
+        let (mark, steps) = (log.marks[&context], log.steps);
+        log.closed.insert(mark, steps);
+        drop(log);
+        self.model.close(context);
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Endings(pub(crate) Mutex<(Vec<EndReason>, usize)>);
+
+impl EngineObserver for Endings {
+    fn on_end(&self, ending: EndReason) {
+        self.0.lock().unwrap().0.push(ending);
+    }
+    fn on_panic(&self) {
+        self.0.lock().unwrap().1 += 1;
+    }
+}
+
+pub(crate) struct Recorded {
+    pub(crate) engine: Engine,
+    pub(crate) log: Arc<Mutex<Log>>,
+    pub(crate) gate: Sender<()>,
+    pub(crate) endings: Arc<Endings>,
+}
+
+/// Limits of tests that are not about memory or time.
+pub(crate) fn plenty() -> EngineLimits {
+    EngineLimits { cache_bytes_max: 1 << 60, unread_time_max: Duration::MAX, ..EngineLimits::default() }
+}
+
+pub(crate) fn start(limits: EngineLimits) -> Recorded {
+    let texts = (0..TOKENS as u32).map(|id| (id > 1).then(|| Digits.token_text(id)));
+    let vocabulary = Vocabulary {
+        decoder: Arc::new(Digits),
+        grammar: Arc::new(NumberGrammar::new(texts, vec![1])),
+        number_values: Arc::from([]),
+        eos_ids: vec![1].into(),
+        tokens: TOKENS,
+    };
+    let (gate, receiver) = channel();
+    let log = Arc::<Mutex<Log>>::default();
+    let script = |_: &[u32], _: &[u32]| Ok((0..TOKENS).map(|id| if id == 2 { 1.0 } else { 0.0 }).collect());
+    let model = ScriptedModel::new(TOKENS, Box::new(script));
+    let recorder = Recorder { model, log: Arc::clone(&log), gate: Some(receiver) };
+    let endings = Arc::<Endings>::default();
+    let (engine, _) =
+        Engine::spawn(Box::new(recorder), vocabulary, limits, Arc::clone(&endings) as _).unwrap();
+    Recorded { engine, log, gate, endings }
+}
+
+/// A text of so many tokens behind a prompt that begins with `mark`.
+pub(crate) fn job(client: u64, mark: u32, prompt: usize, tokens: usize) -> Job {
+    let text = TextJob { max_tokens: tokens, ..TextJob::default() };
+    Job { client, ..Job::new([vec![mark], vec![1; prompt - 1]].concat(), Request::Text(text)) }
+}
+
+pub(crate) fn all(mut events: JobEvents) -> Vec<Event> {
+    std::iter::from_fn(|| events.next_blocking()).collect()
+}
+
+impl Recorded {
+    /// Lets the engine go, reads all answers, and returns what was opened together.
+    pub(crate) fn opened(&self, answers: Vec<JobEvents>) -> Vec<Vec<u32>> {
+        self.gate.send(()).unwrap();
+        for events in answers {
+            assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
+        }
+        self.log.lock().unwrap().opened.clone()
+    }
+
+    /// Begins the first step with this job, which then waits for the gate.
+    pub(crate) fn first(&self, job: Job) -> JobEvents {
+        let events = self.engine.submit(job).unwrap();
+        while !self.log.lock().unwrap().stepping {
+            std::thread::yield_now();
+        }
+        events
+    }
+}
+
+/// A tree that never comes to its tolerance.
+pub(crate) fn tree(nodes_max: usize) -> Job {
+    let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max, precision: None };
+    let limits = GrammarLimits::new(8, 0, false).unwrap();
+    let number = NumberJob { method, limits, terminator: Terminator::Any, range: None, after: None };
+    Job::new(vec![2, 1], Request::Number(number))
+}

@@ -1,0 +1,95 @@
+//! What the load of one API key costs another one, counted in steps of the model.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, header};
+use ntl_core::engine::{
+    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext, Row,
+};
+use ntl_core::scripted::ScriptedModel;
+use ntl_engine::EngineLimits;
+use ntl_server::app;
+use serde_json::{Value, json};
+
+use crate::support::{
+    Answer, babbles, call, config, json_request, loaded, metric, metric_becomes, scripted, state_of,
+};
+
+struct Counting {
+    model: ScriptedModel,
+    steps: Arc<AtomicUsize>,
+}
+
+impl BatchModel for Counting {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
+        self.model.open(requests)
+    }
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        self.steps.fetch_add(1, Ordering::SeqCst);
+        self.model.step(rows)
+    }
+    fn cache_cost(&self) -> CacheCost {
+        self.model.cache_cost()
+    }
+    fn close(&mut self, context: ContextId) {
+        self.model.close(context);
+    }
+}
+
+fn start() -> (Router, Arc<AtomicUsize>) {
+    let steps = Arc::<AtomicUsize>::default();
+    let model = Counting { model: scripted(babbles()), steps: Arc::clone(&steps) };
+    let models = vec![("scripted", loaded(Box::new(model)))];
+    let limits = EngineLimits { step_rows_max: 32, ..EngineLimits::default() };
+    let settings = config(&["--api-key=crowd,other"]).http;
+    (app::router(state_of(models, settings, limits)), steps)
+}
+
+fn request(key: &str, body: &Value) -> Request<Body> {
+    let mut request = json_request("/v1/completions", body);
+    request.headers_mut().insert(header::AUTHORIZATION, format!("Bearer {key}").parse().unwrap());
+    request
+}
+
+/// Steps of the model while the other key's greedy text of 200 tokens is decoded: so many that those
+/// beside which HTTP is spoken do not matter.
+async fn steps_of_a_greedy_text(app: &Router, steps: &AtomicUsize) -> usize {
+    let before = steps.load(Ordering::SeqCst);
+    let body = json!({"prompt": "x", "max_tokens": 200, "temperature": 0});
+    let Answer { status, text, .. } = call(app, request("other", &body)).await;
+    assert_eq!(status, 200, "{text}");
+    steps.load(Ordering::SeqCst) - before
+}
+
+#[tokio::test]
+async fn a_greedy_text_is_answered_within_five_times_its_steps_beside_any_load_of_another_key() {
+    let (app, steps) = start();
+    let alone = steps_of_a_greedy_text(&app, &steps).await;
+    assert_eq!(alone, 200);
+    let choices =
+        json!({"prompt": ["x", "y"], "n": 128, "max_tokens": 4000, "temperature": 0, "stream": true});
+    let trees = json!({"prompt": vec!["x"; 500], "stream": true, "number": {
+        "tolerance": 1e-12, "nodes_max": 65_536, "after": "#", "rationales": 2}, "max_tokens": 4000});
+    for (name, body) in [("two times 128 choices", choices), ("500 numbers after texts", trees)] {
+        let crowd = {
+            let (app, request) = (app.clone(), request("crowd", &body));
+            tokio::spawn(async move { call(&app, request).await.text })
+        };
+        let running = "ntl_sequences_running{model=\"scripted\"}";
+        while metric(&app, running).await < 100.0 {
+            assert!(!crowd.is_finished(), "{name}: {:?}", crowd.await);
+            tokio::task::yield_now().await;
+        }
+        let beside = steps_of_a_greedy_text(&app, &steps).await;
+        assert!(metric(&app, running).await >= 100.0, "the crowd is there all the while");
+        assert!(beside <= 5 * alone, "{beside} steps beside {name}, {alone} alone");
+        crowd.abort();
+        metric_becomes(&app, running, 0.0).await;
+    }
+}
