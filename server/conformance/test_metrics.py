@@ -20,7 +20,7 @@ FIXED = """
     ntl_request_duration_seconds ntl_queue_duration_seconds ntl_time_to_first_token_seconds
     ntl_inter_token_latency_seconds ntl_prompt_tokens_total ntl_generation_tokens_total ntl_finished_total
     ntl_batch_rows ntl_number_decodes_total ntl_number_mass_closed ntl_number_nodes ntl_number_std ntl_model_info
-    ntl_build_info ntl_engine_up ntl_panics_total process_resident_memory_bytes process_open_fds
+    ntl_kv_cache_usage_ratio ntl_prefix_cache_bytes ntl_build_info ntl_engine_up ntl_panics_total process_resident_memory_bytes process_open_fds
     process_cpu_seconds_total
 """.split()
 
