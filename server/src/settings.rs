@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderValue, header};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
     pub api_keys: ApiKeys,
     /// Web pages that may call the API from a browser.
@@ -27,8 +27,9 @@ pub struct HttpSettings {
     pub device: String,
 }
 
-/// The accepted API keys. An empty set disables authentication. `Debug` shows only how many there are.
-#[derive(Clone, Default)]
+/// The accepted API keys. An empty set disables authentication. `Debug` shows only how many there are; what a client sends is
+/// compared with [`ApiKeys::contains`].
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ApiKeys(Arc<[String]>);
 
 impl ApiKeys {

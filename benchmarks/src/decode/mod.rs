@@ -126,7 +126,9 @@ mod tests {
         assert!(four.iter().all(|ids| ids.len() == 20), "{four:?}");
         assert_eq!((&one[0], &four[0]), (&four[0], &four[3]));
         let run = decoder.run(4).unwrap();
-        assert!(run.seconds >= run.first_seconds && run.tokens_per_second > 0.0, "{run:?}");
+        assert!(run.first_seconds > 0.0 && run.seconds > run.first_seconds, "{run:?}");
+        assert!((run.tokens_per_second * run.seconds - 80.0).abs() < 1e-6, "{run:?}");
+        assert!((run.first_seconds + 19.0 * run.step_seconds - run.seconds).abs() < 1e-6, "{run:?}");
     }
 
     #[test]

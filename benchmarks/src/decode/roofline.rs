@@ -181,6 +181,10 @@ mod tests {
     #[test]
     fn a_device_is_measured_by_copies() {
         let measured = Bandwidth::measure_on(&Device::Cpu, 1 << 16).unwrap();
-        assert!(measured.read.is_none() && measured.limit().median > 0.0, "{measured:?}");
+        assert!(measured.read.is_none(), "{measured:?}");
+        let (limit, copy) = (measured.limit(), measured.copy);
+        assert_eq!([limit.min, limit.median].map(f64::to_bits), [copy.min, copy.median].map(f64::to_bits));
+        // A byte a microsecond to a petabyte a second.
+        assert!(1e6 < copy.min && copy.min <= copy.median && copy.max < 1e15, "{measured:?}");
     }
 }

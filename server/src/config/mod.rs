@@ -62,7 +62,7 @@ pub enum ConfigError {
     NoTraces,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Never empty; the names differ.
     pub models: Vec<ModelConfig>,

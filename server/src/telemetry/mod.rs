@@ -29,7 +29,7 @@ pub enum TelemetryError {
     Traces { endpoint: String, reason: String },
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TelemetryConfig {
     pub format: LogFormat,
     /// Filter of log lines; `None` for `RUST_LOG`, else `info`.

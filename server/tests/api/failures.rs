@@ -11,7 +11,7 @@ use ntl_server::state::AppState;
 use serde_json::{Value, json};
 
 use crate::support::{
-    EOS, Gated, Mortal, babbles, call, complete, gated, get, json_request, loaded, logits, metric,
+    EOS, Gated, Mortal, babbles, becomes, call, complete, gated, get, json_request, loaded, logits, metric,
     metric_becomes, piece, post, says, scripted, server, state_of,
 };
 
@@ -289,9 +289,7 @@ async fn of_a_flood_each_request_is_either_answered_or_told_when_to_come_back() 
     let asked: Vec<_> = (0..50).map(ask).collect();
     let gate = gate.step_has_begun().await;
     // All but those that the engine has taken on have their answer already.
-    while metric(&app, "ntl_requests_in_flight").await > 6.0 {
-        tokio::task::yield_now().await;
-    }
+    becomes("six in flight", async || metric(&app, "ntl_requests_in_flight").await <= 6.0).await;
     drop(gate);
     let (mut answered, mut refused) = (0.0, 0.0);
     for answer in asked {

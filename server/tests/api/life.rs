@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 use crate::support::{
-    Gate, Mortal, babbles, complete, config, gated, get, json_request, loaded, metric_becomes, says,
+    Gate, Mortal, babbles, becomes, complete, config, gated, get, json_request, loaded, metric_becomes, says,
     scripted, state_of,
 };
 
@@ -144,9 +144,7 @@ async fn a_signal_lets_running_requests_finish_and_refuses_new_ones() {
     let gate = gate.step_has_begun().await;
     signal.send(()).await.unwrap();
     let app = app::router(state.clone());
-    while get(&app, "/health").await.status != 503 {
-        tokio::task::yield_now().await;
-    }
+    becomes("503 from /health", async || get(&app, "/health").await.status == 503).await;
     let refused = exchange(address, completion()).await;
     assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: "), "{refused}");
     drop(gate);
@@ -183,9 +181,7 @@ async fn a_server_whose_engine_died_answers_what_others_have_accepted_and_ends()
     let gate = gate.step_has_begun().await;
     let answer = exchange(address, completion_of("mortal")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    while !state.lifecycle.is_draining() {
-        tokio::task::yield_now().await;
-    }
+    becomes("draining", async || state.lifecycle.is_draining()).await;
     drop(gate);
     let answer = running.await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"text\":\"1\""), "{answer}");
@@ -201,9 +197,7 @@ async fn a_server_comes_up_loads_the_demo_and_ends() {
     let ended = tokio::spawn(serve::run(config, listener, signals));
     let ready =
         || exchange(address, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned());
-    while !ready().await.starts_with("HTTP/1.1 200") {
-        tokio::task::yield_now().await;
-    }
+    becomes("200 from /health", async || ready().await.starts_with("HTTP/1.1 200")).await;
     let answer = exchange(address, completion()).await;
     assert!(answer.contains("\"model\":\"t5-ntl-was\""), "{answer}");
     signal.send(()).await.unwrap();

@@ -212,17 +212,18 @@ pub(crate) fn close(got: &Value, want: f64) -> bool {
     (got.as_f64().unwrap() - want).abs() < 1e-6
 }
 
+/// Waits until something holds that other tasks or threads bring about.
+pub(crate) async fn becomes(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !holds().await {
+        assert!(started.elapsed() < PATIENCE, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Waits until a series has a value.
 pub(crate) async fn metric_becomes(app: &Router, series: &str, want: f64) {
-    let started = Instant::now();
-    loop {
-        let value = metric(app, series).await;
-        if (value - want).abs() < 1e-9 {
-            return;
-        }
-        assert!(started.elapsed() < PATIENCE, "{series} stays {value} instead of {want}");
-        tokio::task::yield_now().await;
-    }
+    becomes(&format!("{series} {want}"), async || (metric(app, series).await - want).abs() < 1e-9).await;
 }
 
 /// Leaves out of a body what differs from call to call, and puts its fields in the order of their names.
