@@ -4,11 +4,13 @@
 //! take the time as an argument, so that tests need no clock.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
+use futures::future::AbortHandle;
 use http_body::{Frame, SizeHint};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -18,11 +20,23 @@ use super::ConnectionSettings;
 /// Bytes after which the write deadline of a slow reader starts again.
 const PROGRESS_BYTES: usize = 64 << 10;
 
+/// Largest piece of an answer that HTTP/2 takes at once. It takes a whole piece as soon as the client's window has room for
+/// one byte, so that larger pieces would hide whether the client reads.
+const PIECE_BYTES_MAX: usize = 16 << 10;
+
 #[derive(Debug)]
 pub(crate) struct Connection {
     state: Mutex<State>,
-    /// Why the connection is closed, once it is.
-    closed: watch::Sender<Option<&'static str>>,
+    /// How and why the connection is closed, once it is.
+    closing: watch::Sender<Option<Closing>>,
+}
+
+/// How a connection is closed, and the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Closing {
+    /// The client is told (GOAWAY in HTTP/2); requests that it has sent by then are answered.
+    Gracefully(&'static str),
+    Now(&'static str),
 }
 
 #[derive(Debug)]
@@ -30,9 +44,13 @@ pub(super) struct State {
     /// Requests being answered, in order of arrival.
     requests: BTreeMap<u64, Answering>,
     requests_seen: u64,
+    is_http2: bool,
     /// What the server waits for while no request is in flight.
     between: Between,
+    /// Bytes in the socket's buffer.
     unread: Option<Unread>,
+    /// When the client was told that an idle connection closes.
+    going_away: Option<Instant>,
 }
 
 /// Bytes that wait for the client to read them.
@@ -43,37 +61,81 @@ struct Unread {
     read: usize,
 }
 
+impl Unread {
+    fn new(since: Instant) -> Self {
+        Self { since, read: 0 }
+    }
+
+    /// The client has read some bytes, but not all of them.
+    fn read(&mut self, bytes: usize, now: Instant) {
+        self.read += bytes;
+        if self.read >= PROGRESS_BYTES {
+            *self = Self::new(now);
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Answering {
     began: Instant,
-    /// Since when the server waits for the body.
-    body: Option<Instant>,
+    waiting: Option<Waiting>,
+    /// Ends the HTTP/2 stream and leaves the others alone. `None` in HTTP/1.1, where the connection is closed instead.
+    stream: Option<AbortHandle>,
+}
+
+/// What the server waits for while a request is in flight.
+#[derive(Debug, Clone, Copy)]
+enum Waiting {
+    /// The rest of the request's body, since then.
+    ForBody(Instant),
+    /// Room in the client's window for an answer that is ready (HTTP/2 only).
+    ForReader(Unread),
+}
+
+impl Answering {
+    fn waiting_since(&self) -> Option<Instant> {
+        match self.waiting? {
+            Waiting::ForBody(since) | Waiting::ForReader(Unread { since, .. }) => Some(since),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Between {
-    /// Waiting for the first byte of a request since then.
+    /// Waiting for the first byte of a request since then. HTTP/2 also sends bytes that belong to no request, so its
+    /// connections wait for whole headers.
     Idle(Instant),
     /// Waiting for the rest of a header since then.
     Header(Instant),
 }
 
+/// How the last call for a piece of an answer ended.
+enum Pulled {
+    /// There was a piece, which the client has yet to take.
+    Piece,
+    /// The client has taken all there is so far.
+    Nothing,
+}
+
 impl State {
     fn new(now: Instant) -> Self {
         let between = Between::Header(now);
-        Self { requests: BTreeMap::new(), requests_seen: 0, between, unread: None }
+        let requests = BTreeMap::new();
+        Self { requests, requests_seen: 0, is_http2: false, between, unread: None, going_away: None }
     }
 
     /// Bytes arrived.
     pub(super) fn received(&mut self, now: Instant) {
-        if let Between::Idle(_) = self.between {
+        if let (Between::Idle(_), false) = (self.between, self.is_http2) {
             self.between = Between::Header(now);
         }
     }
 
-    fn begin(&mut self, now: Instant) -> u64 {
+    /// A request's header arrived; over HTTP/2 with the handle of its stream.
+    fn begin(&mut self, stream: Option<AbortHandle>, now: Instant) -> u64 {
         self.requests_seen += 1;
-        self.requests.insert(self.requests_seen, Answering { began: now, body: None });
+        self.is_http2 = stream.is_some();
+        self.requests.insert(self.requests_seen, Answering { began: now, waiting: None, stream });
         self.requests_seen
     }
 
@@ -82,18 +144,31 @@ impl State {
         self.between = Between::Idle(now);
     }
 
+    /// The next piece of an answer is asked for, after `taken` bytes of the previous one. In HTTP/1.1 the socket shows
+    /// whether the client reads.
+    fn pulled(&mut self, request: u64, taken: usize, outcome: &Pulled, now: Instant) {
+        let Some(request) = self.requests.get_mut(&request).filter(|request| request.stream.is_some()) else {
+            return;
+        };
+        request.waiting = match (outcome, request.waiting) {
+            (Pulled::Nothing, _) => None,
+            (Pulled::Piece, Some(Waiting::ForReader(mut unread))) => {
+                unread.read(taken, now);
+                Some(Waiting::ForReader(unread))
+            }
+            (Pulled::Piece, _) => Some(Waiting::ForReader(Unread::new(now))),
+        };
+    }
+
     /// The socket accepts no more bytes.
     pub(super) fn blocked(&mut self, now: Instant) {
-        self.unread.get_or_insert(Unread { since: now, read: 0 });
+        self.unread.get_or_insert(Unread::new(now));
     }
 
     /// The socket accepted some bytes.
     pub(super) fn sent(&mut self, bytes: usize, now: Instant) {
         if let Some(unread) = &mut self.unread {
-            unread.read += bytes;
-            if unread.read >= PROGRESS_BYTES {
-                *unread = Unread { since: now, read: 0 };
-            }
+            unread.read(bytes, now);
         }
     }
 
@@ -111,52 +186,78 @@ impl State {
             let (Between::Idle(since) | Between::Header(since)) = self.between;
             return Some(since);
         }
-        let bodies = self.requests.values().map(|request| request.body);
-        bodies.collect::<Option<Vec<_>>>()?.into_iter().min()
+        let waiting = self.requests.values().map(Answering::waiting_since);
+        waiting.collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// The deadline that has passed, if one has, as the reason to close the connection.
-    pub(super) fn overdue(&self, settings: &ConnectionSettings, now: Instant) -> Option<&'static str> {
-        let is_over = |since: Instant, max| now.saturating_duration_since(since) > max;
-        if self.unread.is_some_and(|unread| is_over(unread.since, settings.write_time_max)) {
-            return Some("the client did not read the answer in time");
+    /// Ends the HTTP/2 streams that have passed a deadline.
+    pub(super) fn end_overdue_streams(&self, settings: &ConnectionSettings, now: Instant) {
+        for request in self.requests.values() {
+            let Some(stream) = &request.stream else { continue };
+            let is_unread = matches!(request.waiting, Some(Waiting::ForReader(unread))
+                if is_over(unread.since, settings.write_time_max, now));
+            if is_unread || is_over(request.began, settings.answer_time_max, now) {
+                stream.abort();
+            }
         }
-        match (self.requests.values().next(), self.between) {
-            (Some(oldest), _) if is_over(oldest.began, settings.answer_time_max) => {
-                Some("the answer took too long")
+    }
+
+    /// How to close a connection that has passed a deadline.
+    pub(super) fn overdue(&mut self, settings: &ConnectionSettings, now: Instant) -> Option<Closing> {
+        if self.unread.is_some_and(|unread| is_over(unread.since, settings.write_time_max, now)) {
+            return Some(Closing::Now("the client did not read the answer in time"));
+        }
+        if let Some(oldest) = self.requests.values().next() {
+            let is_late = oldest.stream.is_none() && is_over(oldest.began, settings.answer_time_max, now);
+            return is_late.then_some(Closing::Now("the answer took too long"));
+        }
+        match (self.between, self.going_away) {
+            (Between::Header(since), _) if is_over(since, settings.header_time_max, now) => {
+                Some(Closing::Now("the header took too long"))
             }
-            (None, Between::Header(since)) if is_over(since, settings.header_time_max) => {
-                Some("the header took too long")
+            (Between::Idle(since), None) if is_over(since, settings.idle_time_max, now) => {
+                self.going_away = Some(now);
+                Some(Closing::Gracefully("the connection was idle"))
             }
-            (None, Between::Idle(since)) if is_over(since, settings.idle_time_max) => {
-                Some("the connection was idle")
+            // A header that was on its way has had its time.
+            (Between::Idle(_), Some(told)) if is_over(told, settings.header_time_max, now) => {
+                Some(Closing::Now("the client did not close its idle connection"))
             }
             _ => None,
         }
     }
 }
 
+fn is_over(since: Instant, max: std::time::Duration, now: Instant) -> bool {
+    now.saturating_duration_since(since) > max
+}
+
 impl Connection {
     pub(super) fn new() -> Self {
-        Self { state: Mutex::new(State::new(Instant::now())), closed: watch::Sender::new(None) }
+        Self { state: Mutex::new(State::new(Instant::now())), closing: watch::Sender::new(None) }
     }
 
-    /// Records that the header of a request has arrived.
-    pub(super) fn begin(self: &Arc<Self>) -> RequestGuard {
-        let request = self.state().begin(Instant::now());
+    /// Records that the header of a request has arrived; over HTTP/2 with the handle of its stream.
+    pub(super) fn begin(self: &Arc<Self>, stream: Option<AbortHandle>) -> RequestGuard {
+        let request = self.state().begin(stream, Instant::now());
         RequestGuard(InFlightRequest { connection: Arc::clone(self), request })
     }
 
-    pub(super) fn close(&self, reason: &'static str) {
-        self.closed.send_replace(Some(reason));
+    pub(super) fn close(&self, closing: Closing) {
+        self.closing.send_replace(Some(closing));
     }
 
-    /// Returns the reason once the connection is closed.
+    /// Returns once the connection is to be closed; with `is_going_away` once it is to be closed now.
     #[expect(clippy::expect_used, reason = "`self` keeps the sender alive")]
-    pub(super) async fn closed(&self) -> &'static str {
-        let mut closed = self.closed.subscribe();
-        let reason = *closed.wait_for(Option::is_some).await.expect("the sender is a field of `self`");
-        reason.expect("`wait_for` returns when there is a reason")
+    pub(super) async fn closed(&self, is_going_away: bool) -> Closing {
+        let is_news = |closing: &Option<Closing>| match closing {
+            Some(Closing::Now(_)) => true,
+            Some(Closing::Gracefully(_)) => !is_going_away,
+            None => false,
+        };
+        let mut closing = self.closing.subscribe();
+        let closing = *closing.wait_for(is_news).await.expect("the sender is a field of `self`");
+        closing.expect("`is_news` is false for `None`")
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -174,13 +275,13 @@ pub(crate) struct InFlightRequest {
 impl InFlightRequest {
     /// Records that the server waits for the body until the guard is dropped.
     pub(crate) fn wait_for_body(&self) -> BodyGuard {
-        self.set_body(Some(Instant::now()));
+        self.set_waiting(Some(Waiting::ForBody(Instant::now())));
         BodyGuard(self.clone())
     }
 
-    fn set_body(&self, since: Option<Instant>) {
+    fn set_waiting(&self, waiting: Option<Waiting>) {
         if let Some(answering) = self.connection.state().requests.get_mut(&self.request) {
-            answering.body = since;
+            answering.waiting = waiting;
         }
     }
 }
@@ -189,7 +290,7 @@ pub(crate) struct BodyGuard(InFlightRequest);
 
 impl Drop for BodyGuard {
     fn drop(&mut self) {
-        self.0.set_body(None);
+        self.0.set_waiting(None);
     }
 }
 
@@ -201,9 +302,9 @@ impl RequestGuard {
         self.0.clone()
     }
 
-    /// Keeps the request in flight until the body of its answer is sent or dropped.
+    /// Keeps the request in flight until the body of its answer is sent or dropped, and records whether the client reads.
     pub(super) fn guard(self, body: Body) -> Body {
-        Body::new(GuardedBody { body, _guard: self })
+        Body::new(GuardedBody { body, rest: Bytes::new(), taking: 0, guard: self })
     }
 }
 
@@ -215,7 +316,25 @@ impl Drop for RequestGuard {
 
 struct GuardedBody {
     body: Body,
-    _guard: RequestGuard,
+    /// What remains of the last frame.
+    rest: Bytes,
+    /// Bytes of the last piece.
+    taking: usize,
+    guard: RequestGuard,
+}
+
+impl GuardedBody {
+    /// The beginning of a frame; the rest of it comes next.
+    fn piece(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        match frame.into_data() {
+            Ok(mut data) => {
+                self.rest = data.split_off(data.len().min(PIECE_BYTES_MAX));
+                self.taking = data.len();
+                Frame::data(data)
+            }
+            Err(trailers) => trailers,
+        }
+    }
 }
 
 impl HttpBody for GuardedBody {
@@ -223,24 +342,38 @@ impl HttpBody for GuardedBody {
     type Error = axum::Error;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let this = self.get_mut();
+        let taken = mem::take(&mut this.taking);
+        let polled = if this.rest.is_empty() {
+            Pin::new(&mut this.body).poll_frame(context)
+        } else {
+            Poll::Ready(Some(Ok(Frame::data(mem::take(&mut this.rest)))))
+        };
+        let polled = polled.map_ok(|frame| this.piece(frame));
+        let outcome = if this.taking > 0 { Pulled::Piece } else { Pulled::Nothing };
+        let InFlightRequest { connection, request } = &this.guard.0;
+        connection.state().pulled(*request, taken, &outcome, Instant::now());
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.size_hint() + SizeHint::with_exact(self.rest.len() as u64)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use futures::stream;
+    use http_body_util::BodyExt;
 
     use super::*;
 
@@ -261,6 +394,11 @@ mod tests {
         (State::new(start), move |seconds| start + Duration::from_secs(seconds))
     }
 
+    /// The handle of a stream.
+    fn stream() -> AbortHandle {
+        AbortHandle::new_pair().0
+    }
+
     #[test]
     fn a_header_must_come_in_time_however_its_bytes_drip() {
         let (mut state, at) = fresh();
@@ -268,46 +406,123 @@ mod tests {
             state.received(at(second));
             assert_eq!(state.overdue(&settings(), at(second)), None, "{second}");
         }
-        assert_eq!(state.overdue(&settings(), at(11)), Some("the header took too long"));
+        assert_eq!(state.overdue(&settings(), at(11)), Some(Closing::Now("the header took too long")));
         assert_eq!(state.waiting_since(), Some(at(0)));
     }
 
     #[test]
     fn between_requests_a_connection_may_idle_longer_than_a_header_may_take() {
         let (mut state, at) = fresh();
-        let request = state.begin(at(1));
+        let request = state.begin(None, at(1));
         assert_eq!(state.waiting_since(), None);
         state.end(request, at(5));
         assert_eq!(state.waiting_since(), Some(at(5)));
         assert_eq!(state.overdue(&settings(), at(80)), None);
-        assert_eq!(state.overdue(&settings(), at(81)), Some("the connection was idle"));
-        state.received(at(81));
+        state.received(at(80));
+        assert_eq!(state.overdue(&settings(), at(90)), None);
+        assert_eq!(state.overdue(&settings(), at(91)), Some(Closing::Now("the header took too long")));
+    }
+
+    #[test]
+    fn an_idle_client_is_told_before_its_connection_is_closed() {
+        let (mut state, at) = fresh();
+        let request = state.begin(None, at(1));
+        state.end(request, at(5));
+        assert_eq!(state.overdue(&settings(), at(80)), None);
+        let told = Closing::Gracefully("the connection was idle");
+        assert_eq!(state.overdue(&settings(), at(81)), Some(told));
         assert_eq!(state.overdue(&settings(), at(91)), None);
-        assert_eq!(state.overdue(&settings(), at(92)), Some("the header took too long"));
+        // A request that the client sent before it knew is answered.
+        let late = state.begin(None, at(91));
+        assert_eq!(state.overdue(&settings(), at(180)), None);
+        state.end(late, at(180));
+        let closed = Closing::Now("the client did not close its idle connection");
+        assert_eq!(state.overdue(&settings(), at(181)), Some(closed));
+    }
+
+    #[test]
+    fn what_http_2_sends_between_requests_begins_no_header() {
+        let (mut state, at) = fresh();
+        state.received(at(0));
+        let request = state.begin(Some(stream()), at(1));
+        state.end(request, at(2));
+        // An acknowledgement of settings, a ping.
+        state.received(at(3));
+        assert_eq!(state.overdue(&settings(), at(77)), None);
+        assert!(matches!(state.overdue(&settings(), at(78)), Some(Closing::Gracefully(_))));
     }
 
     #[test]
     fn only_a_client_that_reads_enough_gets_more_time() {
         let (mut state, at) = fresh();
-        state.begin(at(0));
+        state.begin(None, at(0));
         state.blocked(at(1));
         state.sent(100, at(20));
         state.blocked(at(20));
         assert_eq!(state.waiting_since(), Some(at(1)));
-        assert_eq!(state.overdue(&settings(), at(32)), Some("the client did not read the answer in time"));
+        let closed = Closing::Now("the client did not read the answer in time");
+        assert_eq!(state.overdue(&settings(), at(32)), Some(closed));
         state.sent(PROGRESS_BYTES, at(30));
         assert_eq!(state.overdue(&settings(), at(60)), None);
     }
 
     #[test]
+    fn a_stream_that_is_not_read_in_time_is_ended_and_leaves_the_others() {
+        let (mut state, at) = fresh();
+        let (read, unread) = (stream(), stream());
+        let (first, second) =
+            (state.begin(Some(read.clone()), at(0)), state.begin(Some(unread.clone()), at(0)));
+        state.pulled(second, 0, &Pulled::Piece, at(1));
+        state.pulled(second, PROGRESS_BYTES / 2, &Pulled::Piece, at(20));
+        assert_eq!(state.waiting_since(), None, "the server works on the first one");
+        state.pulled(first, 0, &Pulled::Piece, at(2));
+        assert_eq!(state.waiting_since(), Some(at(1)));
+        state.pulled(first, PROGRESS_BYTES, &Pulled::Piece, at(30));
+        state.end_overdue_streams(&settings(), at(31));
+        assert!(!read.is_aborted() && !unread.is_aborted());
+        state.end_overdue_streams(&settings(), at(32));
+        assert!(!read.is_aborted() && unread.is_aborted());
+        state.end(second, at(32));
+        // The client has taken all there is: the server is at work again.
+        state.pulled(first, PROGRESS_BYTES, &Pulled::Nothing, at(33));
+        assert_eq!(state.waiting_since(), None);
+        state.end_overdue_streams(&settings(), at(100));
+        assert!(!read.is_aborted());
+        state.end_overdue_streams(&settings(), at(101));
+        assert!(read.is_aborted(), "the answer took too long");
+        assert_eq!(state.overdue(&settings(), at(101)), None);
+    }
+
+    #[test]
     fn a_connection_is_at_work_unless_all_its_requests_wait_for_their_bodies() {
         let (mut state, at) = fresh();
-        let (first, second) = (state.begin(at(0)), state.begin(at(1)));
-        state.requests.get_mut(&first).unwrap().body = Some(at(0));
+        let (first, second) = (state.begin(None, at(0)), state.begin(None, at(1)));
+        state.requests.get_mut(&first).unwrap().waiting = Some(Waiting::ForBody(at(0)));
         assert_eq!(state.waiting_since(), None);
-        state.requests.get_mut(&second).unwrap().body = Some(at(2));
+        state.requests.get_mut(&second).unwrap().waiting = Some(Waiting::ForBody(at(2)));
         assert_eq!(state.waiting_since(), Some(at(0)));
         assert_eq!(state.overdue(&settings(), at(100)), None);
-        assert_eq!(state.overdue(&settings(), at(101)), Some("the answer took too long"));
+        assert_eq!(state.overdue(&settings(), at(101)), Some(Closing::Now("the answer took too long")));
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_handed_out_in_pieces_that_add_up() {
+        let answer: Vec<u8> = (0..50_000).map(|byte| (byte % 251) as u8).collect();
+        let guarded = |body| Arc::new(Connection::new()).begin(None).guard(body);
+        let whole = guarded(Body::from(answer.clone()));
+        assert_eq!(whole.size_hint().exact(), Some(50_000));
+        assert_eq!(whole.collect().await.unwrap().to_bytes(), answer);
+        let parts = ["", "one", "two"].map(Ok::<_, std::convert::Infallible>);
+        let mut streamed = guarded(Body::from_stream(stream::iter(parts)));
+        let mut sizes = Vec::new();
+        while let Some(frame) = streamed.frame().await {
+            sizes.push(frame.unwrap().into_data().unwrap().len());
+        }
+        assert_eq!(sizes, [0, 3, 3]);
+        let mut large = guarded(Body::from(answer));
+        let first = large.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first.len(), PIECE_BYTES_MAX);
+        assert_eq!(large.size_hint().exact(), Some(50_000 - PIECE_BYTES_MAX as u64));
+        assert!(!large.is_end_stream());
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
+use super::connection::Closing;
 use super::{Connection, ConnectionSettings};
 
 pub(super) struct ConnectionTable {
@@ -28,7 +29,7 @@ impl OpenConnections {
 
     fn evict(&mut self, id: u64, reason: &'static str) {
         if let Some(connection) = self.connections.remove(&id) {
-            connection.close(reason);
+            connection.close(Closing::Now(reason));
         }
     }
 }
@@ -66,16 +67,25 @@ impl ConnectionTable {
         }
     }
 
-    /// Evicts all connections that have passed a deadline.
-    pub(super) fn evict_overdue(&self) {
+    /// Ends the streams and closes the connections that have passed a deadline.
+    pub(super) fn close_overdue(&self) {
         let now = Instant::now();
         let mut open = self.open();
         let overdue = |(&id, connection): (&u64, &Arc<Connection>)| {
-            connection.state().overdue(&self.settings, now).map(|reason| (id, reason))
+            let mut state = connection.state();
+            state.end_overdue_streams(&self.settings, now);
+            state.overdue(&self.settings, now).map(|closing| (id, closing))
         };
         let overdue: Vec<_> = open.connections.iter().filter_map(overdue).collect();
-        for (id, reason) in overdue {
-            open.evict(id, reason);
+        for (id, closing) in overdue {
+            match closing {
+                Closing::Now(reason) => open.evict(id, reason),
+                Closing::Gracefully(_) => {
+                    if let Some(connection) = open.connections.get(&id) {
+                        connection.close(closing);
+                    }
+                }
+            }
         }
     }
 
@@ -112,7 +122,7 @@ mod tests {
     use super::*;
 
     fn is_evicted(slot: &Slot) -> bool {
-        slot.connection.closed().now_or_never().is_some()
+        slot.connection.closed(false).now_or_never().is_some()
     }
 
     #[test]
@@ -126,10 +136,10 @@ mod tests {
         };
         let table = Arc::new(ConnectionTable::new(settings));
         let slots: Vec<Slot> = (0..3).map(|_| table.add()).collect();
-        let working = slots[0].connection.begin();
+        let working = slots[0].connection.begin(None);
         let newcomer = table.add();
         assert_eq!(slots.iter().map(is_evicted).collect::<Vec<_>>(), [false, true, false]);
-        let more = [slots[2].connection.begin(), newcomer.connection.begin()];
+        let more = [slots[2].connection.begin(None), newcomer.connection.begin(None)];
         assert!(!table.has_room(), "all are at work");
         drop(working);
         assert!(table.has_room());

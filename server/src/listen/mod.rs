@@ -8,6 +8,7 @@ mod certificate;
 mod connection;
 mod connection_table;
 mod io;
+mod streams;
 mod tls;
 
 use std::net::SocketAddr;
@@ -18,10 +19,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
+use futures::FutureExt;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -29,10 +32,11 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use connection::Connection;
 pub(crate) use connection::InFlightRequest;
+use connection::{Closing, Connection};
 use connection_table::{ConnectionTable, Slot};
 use io::Observed;
+use streams::StreamExecutor;
 pub use tls::{TlsError, TlsFiles};
 
 /// Largest header of a request; a larger one is answered 431.
@@ -40,6 +44,13 @@ const HEADER_BYTES_MAX: usize = 64 << 10;
 
 /// Most concurrent requests of one HTTP/2 connection.
 const STREAMS_MAX: u32 = 128;
+
+/// Most bytes of requests that a client sends over one HTTP/2 connection before the server reads them.
+const WINDOW_BYTES: u32 = 256 << 10;
+
+/// Most bytes of answers that the server buffers for one HTTP/2 stream, and the operating system for one connection. What
+/// is buffered hides whether the client reads, so it is about as much as a client must read within the write timeout.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// How long accepting pauses when no file descriptor is left.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -76,6 +87,11 @@ pub struct Listener {
 impl Listener {
     /// Serves HTTP on this socket.
     pub fn new(tcp: TcpListener, settings: ConnectionSettings) -> Self {
+        // Its connections inherit the size. With the system's own, of megabytes, writes look the same to the server for minutes,
+        // whether the client reads or not.
+        if let Err(error) = SockRef::from(&tcp).set_send_buffer_size(SEND_BUFFER_BYTES) {
+            tracing::warn!(%error, "the operating system did not take the size of send buffers");
+        }
         Self { tcp, tls: None, settings }
     }
 
@@ -103,7 +119,7 @@ impl Listener {
         loop {
             tokio::select! {
                 () = shutdown_requested(&mut closing) => break,
-                _ = tick.tick() => table.evict_overdue(),
+                _ = tick.tick() => table.close_overdue(),
                 Some(_) = tasks.join_next() => {}
                 accepted = self.tcp.accept(), if table.has_room() => match accepted {
                     Ok((stream, _)) => {
@@ -116,7 +132,7 @@ impl Listener {
         drop(self.tcp);
         loop {
             tokio::select! {
-                _ = tick.tick() => table.evict_overdue(),
+                _ = tick.tick() => table.close_overdue(),
                 ended = tasks.join_next() => if ended.is_none() { return },
             }
         }
@@ -140,13 +156,16 @@ async fn pause_after(error: &std::io::Error, table: &ConnectionTable) {
     tokio::time::sleep(PAUSE).await;
 }
 
-fn http() -> Builder<TokioExecutor> {
-    let mut http = Builder::new(TokioExecutor::new());
+fn http() -> Builder<StreamExecutor> {
+    let mut http = Builder::new(StreamExecutor);
     // The deadlines of `ConnectionTable` cover headers, and the time before their first byte.
     http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEADER_BYTES_MAX);
     http.http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
         .max_header_list_size(HEADER_BYTES_MAX as u32)
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(20));
@@ -156,7 +175,7 @@ fn http() -> Builder<TokioExecutor> {
 /// Serves single connections.
 #[derive(Clone)]
 struct ConnectionServer {
-    http: Builder<TokioExecutor>,
+    http: Builder<StreamExecutor>,
     router: Router,
     tls: Option<TlsAcceptor>,
     closing: watch::Receiver<bool>,
@@ -176,7 +195,7 @@ impl ConnectionServer {
                 Ok(stream) => self.serve(stream, address, &connection).await,
                 Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
             },
-            reason = connection.closed() => tracing::debug!(reason, "connection closed in its handshake"),
+            closing = connection.closed(false) => tracing::debug!(?closing, "connection closed in its handshake"),
         }
     }
 
@@ -188,7 +207,7 @@ impl ConnectionServer {
         let service = tower::service_fn(move |request: hyper::Request<Incoming>| {
             let (router, watched) = (router.clone(), Arc::clone(&watched));
             async move {
-                let answering = watched.begin();
+                let answering = watched.begin(streams::current());
                 let mut request: Request = request.map(Body::new);
                 request.extensions_mut().insert(answering.request());
                 if let Some(address) = address {
@@ -200,7 +219,7 @@ impl ConnectionServer {
         });
         let serving = self.http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let mut serving = pin!(serving);
-        let mut is_closing = false;
+        let mut is_going_away = false;
         loop {
             tokio::select! {
                 ended = serving.as_mut() => {
@@ -209,12 +228,18 @@ impl ConnectionServer {
                     }
                     return;
                 }
-                reason = connection.closed() => {
-                    tracing::debug!(reason, "connection closed");
-                    return;
+                closing = connection.closed(is_going_away) => {
+                    tracing::debug!(?closing, "connection closed");
+                    serving.as_mut().graceful_shutdown();
+                    if let Closing::Now(_) = closing {
+                        // Tells the client if the socket takes it at once.
+                        let _ = serving.as_mut().now_or_never();
+                        return;
+                    }
+                    is_going_away = true;
                 }
-                () = shutdown_requested(&mut self.closing), if !is_closing => {
-                    is_closing = true;
+                () = shutdown_requested(&mut self.closing), if !is_going_away => {
+                    is_going_away = true;
                     serving.as_mut().graceful_shutdown();
                 }
             }

@@ -3,7 +3,11 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use axum::http::{HeaderName, Method, Request, header};
+use axum::body::Bytes;
+use axum::http::{HeaderName, Method, Request, Response, header};
+use futures::FutureExt;
+use h2::RecvStream;
+use h2::client::SendRequest;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::listen::{ConnectionSettings, Listener, TlsFiles};
@@ -13,6 +17,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::support::{Answer, babbles, call, get, loaded, metric_becomes, says, scripted, server, state_of};
 
@@ -122,6 +127,78 @@ async fn a_client_that_does_not_read_its_stream_loses_it_and_its_rows() {
     connection.write_all((head + &body).as_bytes()).await.unwrap();
     metric_becomes(&server.app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 128.0).await;
     metric_becomes(&server.app, "ntl_requests_in_flight", 0.0).await;
+    // What the system buffers is bounded, or the server could not tell a client that reads slowly from one that does not.
+    assert!(rest_of(&mut connection).await.len() < 512 << 10);
+}
+
+/// The sending half of an HTTP/2 connection whose streams begin with a window of so many bytes, and the task of the connection.
+async fn http2(address: SocketAddr, window: u32) -> (SendRequest<Bytes>, JoinHandle<()>) {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (client, connection) =
+        h2::client::Builder::new().initial_window_size(window).handshake(stream).await.unwrap();
+    // How a connection ends is checked by what its streams say.
+    (client, tokio::spawn(connection.map(drop)))
+}
+
+/// The beginning of an answer over HTTP/2 to a request with this body.
+async fn ask_http2(
+    client: &SendRequest<Bytes>,
+    method: Method,
+    path: &str,
+    body: &str,
+) -> Response<RecvStream> {
+    let request = Request::builder().method(method).uri(format!("http://x{path}"));
+    let request = request.header(header::CONTENT_TYPE, "application/json").body(()).unwrap();
+    let mut client = client.clone().ready().await.unwrap();
+    let (response, mut sending) = client.send_request(request, false).unwrap();
+    sending.send_data(body.to_owned().into(), true).unwrap();
+    tokio::time::timeout(PATIENCE, response).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn a_stream_that_nobody_reads_is_ended_with_its_jobs_and_its_connection_stays() {
+    let settings = ConnectionSettings { write_time_max: SHORT, ..crate::support::config(&[]).connections };
+    let http = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let server = start(bound(settings).await, http, babbles());
+    let (client, _connection) = http2(server.address, 0).await;
+    let body = json!({"prompt": "x", "n": 128, "max_tokens": 1_u64 << 40, "stream": true}).to_string();
+    for (method, path, body) in [(Method::GET, "/health", ""), (Method::POST, "/v1/completions", &body)] {
+        let answer = ask_http2(&client, method, path, body).await;
+        assert_eq!(answer.status(), 200, "{path}");
+        let error = answer.into_body().data().await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), Some(h2::Reason::CANCEL), "{path}");
+    }
+    metric_becomes(&server.app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 128.0).await;
+    metric_becomes(&server.app, "ntl_requests_in_flight", 0.0).await;
+    let answer = ask_http2(&client, Method::HEAD, "/health", "").await;
+    assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test]
+async fn connections_whose_streams_nobody_reads_make_room() {
+    let server =
+        serving(ConnectionSettings { connections_max: 3, ..crate::support::config(&[]).connections }).await;
+    let mut unread = Vec::new();
+    for _ in 0..3 {
+        let (client, connection) = http2(server.address, 0).await;
+        unread.push((ask_http2(&client, Method::GET, "/health", "").await, client, connection));
+    }
+    // Their deadline is 30 seconds away.
+    assert!(is_healthy(&mut TcpStream::connect(server.address).await.unwrap()).await);
+    let (_answer, _client, first) = unread.swap_remove(0);
+    tokio::time::timeout(PATIENCE, first).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_client_of_an_idle_http_2_connection_is_told_that_it_closes() {
+    let settings = ConnectionSettings { idle_time_max: SHORT, ..crate::support::config(&[]).connections };
+    let server = serving(settings).await;
+    let (client, connection) = http2(server.address, 1 << 16).await;
+    let mut answer = ask_http2(&client, Method::GET, "/health", "").await.into_body();
+    assert!(answer.data().await.unwrap().unwrap().starts_with(b"{"));
+    tokio::time::timeout(PATIENCE, connection).await.unwrap().unwrap();
+    let error = client.ready().await.err().unwrap();
+    assert!(error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR), "{error}");
 }
 
 #[tokio::test]
