@@ -29,13 +29,22 @@ pub fn router(app: AppState) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), admission::admit))
         .merge(guarded())
         .route_layer(middleware::from_fn_with_state(app.clone(), admission::check_key));
+    layered(work.merge(public()), app)
+}
+
+/// The routes without a key alone, for operators.
+pub fn admin_router(app: AppState) -> Router {
+    layered(public(), app)
+}
+
+fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
     let panics = app.metrics.panics.clone();
     let answer_panic = move |_: Box<dyn Any + Send>| -> Response {
         // The default hook has logged the panic already.
         panics.inc();
         AppError::Internal.into_response()
     };
-    let (router, _) = work.merge(public()).split_for_parts();
+    let (router, _) = routes.split_for_parts();
     let description = if app.settings.api_keys.is_empty() { openapi_json_without_keys } else { openapi_json };
     router
         .fallback(async || AppError::RouteNotFound)

@@ -5,10 +5,12 @@
 //! a signal: this process cannot repair it, and a supervisor can restart the process.
 //! Invariant: unless [`run`] returns [`Ended::CutOff`], no request was cut off and all engine threads are joined.
 
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use axum::Router;
 use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadedModel, load_adapted};
@@ -96,15 +98,16 @@ pub fn signals() -> Result<Signals, ServeError> {
     Ok(receiver)
 }
 
-/// Binds the address of a configuration and reads its certificate and key.
+/// Binds the addresses of a configuration and reads its certificate and key.
 pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
-    let (host, port) = (config.host.clone(), config.port);
-    let tcp = TcpListener::bind((host.as_str(), port)).await.map_err(|source| ServeError::Listen {
-        host,
-        port,
-        source,
-    })?;
-    let listener = Listener::new(tcp, config.connections);
+    let refused = |host: String, port| move |source| ServeError::Listen { host, port, source };
+    let (host, port) = (config.host.as_str(), config.port);
+    let tcp = TcpListener::bind((host, port)).await.map_err(refused(host.to_owned(), port))?;
+    let mut listener = Listener::new(tcp, config.connections.within_descriptors());
+    if let Some(address) = config.admin {
+        let refused = refused(address.ip().to_string(), address.port());
+        listener = listener.with_admin(TcpListener::bind(address).await.map_err(refused)?);
+    }
     match &config.tls {
         Some(files) => Ok(listener.with_tls(files)?),
         None => Ok(listener),
@@ -134,7 +137,7 @@ pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result
 
 /// Answers requests until a signal arrives or an engine dies.
 pub async fn serve(
-    listener: Listener,
+    mut listener: Listener,
     app: AppState,
     mut signals: Signals,
     drain_time_max: Duration,
@@ -142,8 +145,11 @@ pub async fn serve(
     let (close, closing) = watch::channel(false);
     // This task owns all connections: dropping it ends them.
     let mut server = tokio::task::JoinSet::new();
-    let router = app::router(app.clone()).layer(axum::middleware::from_fn(message_form::check));
-    server.spawn(listener.answer(router, closing));
+    let checked = |router: Router| router.layer(axum::middleware::from_fn(message_form::check));
+    if let Some(admin) = listener.take_admin() {
+        server.spawn(admin.answer(checked(app::admin_router(app.clone())), closing.clone()));
+    }
+    server.spawn(listener.answer(checked(app::router(app.clone())), closing));
     let ended = tokio::select! {
         () = wait(&mut signals) => Ended::Drained,
         () = engine_dies(&app) => Ended::EngineDied,
@@ -164,7 +170,7 @@ pub async fn serve(
     // The connections still send the last answers.
     close.send_replace(true);
     tokio::select! {
-        _ = tokio::time::timeout(CLOSE_TIME_MAX, server.join_next()) => {}
+        _ = tokio::time::timeout(CLOSE_TIME_MAX, async { while server.join_next().await.is_some() {} }) => {}
         () = wait(&mut signals) => {}
     }
     tracing::info!("ended");
@@ -197,9 +203,10 @@ async fn wait(signals: &mut Signals) {
 
 fn log_start(listener: &Listener, models: &[ModelConfig], app: &AppState) {
     let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
-    let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    let text = |address: Option<SocketAddr>| address.map(|address| address.to_string());
     tracing::info!(
-        address,
+        address = text(listener.local_addr()),
+        admin_address = text(listener.admin_addr()),
         tls = listener.is_tls(),
         models = names.join(","),
         device = app.settings.device,

@@ -1,5 +1,6 @@
 //! The command line as it is typed; [`super::Config`] validates it.
 
+use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
@@ -112,9 +113,17 @@ pub(crate) struct NetworkArgs {
     /// PEM file with the private key of the certificate
     #[arg(long, env = "NTL_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Most open connections; a new one beyond that evicts the connection that has waited for its client for longest
+    /// Address and port of a second listener, which answers only health, metrics and documentation, by HTTP, and without a
+    /// key; such as 127.0.0.1:9000. Clients cannot delay it
+    #[arg(long, env = "NTL_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
+    pub(crate) admin_listen: Option<SocketAddr>,
+    /// Most open connections; a new one beyond that evicts the connection whose client the server has waited for longest
     #[arg(long, env = "NTL_CONNECTIONS_MAX", value_name = "CONNECTIONS", default_value_t = 2048, value_parser = count())]
     pub(crate) connections_max: u32,
+    /// Most open connections of one address (of one /64 network in IPv6); further ones wait [default: seven eighths of
+    /// --connections-max]
+    #[arg(long, env = "NTL_CONNECTIONS_PER_ADDRESS_MAX", value_name = "CONNECTIONS", value_parser = count())]
+    pub(crate) connections_per_address_max: Option<u32>,
     /// Most seconds until the header of a request has arrived
     #[arg(long, env = "NTL_HEADER_TIMEOUT", value_name = "SECONDS", default_value_t = 10, value_parser = seconds(1))]
     pub(crate) header_timeout: u32,

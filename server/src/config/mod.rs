@@ -9,6 +9,7 @@ mod models;
 mod network;
 
 use std::io;
+use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -79,6 +80,8 @@ pub struct Config {
     pub host: String,
     /// Port to listen on, 0 for any.
     pub port: u16,
+    /// A second listener for operators.
+    pub admin: Option<SocketAddr>,
     /// How long running requests may take after a signal.
     pub drain_time_max: Duration,
     pub telemetry: TelemetryConfig,
@@ -122,6 +125,7 @@ impl TryFrom<Args> for Config {
             tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
             host: network.host,
             port: network.port,
+            admin: network.admin_listen,
             drain_time_max: seconds(limits.drain_timeout),
             telemetry: telemetry(logs)?,
         })

@@ -1,6 +1,7 @@
 //! API keys, allowed origins and connection deadlines of the network flags.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use axum::http::HeaderValue;
 use axum::http::uri::Authority;
@@ -10,11 +11,23 @@ use super::{ConfigError, seconds};
 use crate::listen::ConnectionSettings;
 use crate::settings::{ApiKeys, Origins};
 
-/// The deadlines of a connection. The time for an answer is the sum of those of its parts.
+/// Connections of one address beyond its share that wait; as many as the operating system's queue holds by default.
+const WAITING_MAX: usize = 1024;
+
+/// Eviction spares clients that have just come, and those that are only a little slow.
+const EVICT_AFTER: Duration = Duration::from_secs(1);
+
+/// The limits and deadlines of connections. The time for an answer is the sum of those of its parts.
 pub(super) fn connection_settings(network: &NetworkArgs, limits: &LimitArgs) -> ConnectionSettings {
     let (body, write) = (seconds(network.body_timeout), seconds(network.write_timeout));
+    let connections_max = network.connections_max as usize;
+    // An eighth of the places is for other addresses.
+    let share = (connections_max - connections_max.div_ceil(8)).max(1);
     ConnectionSettings {
-        connections_max: network.connections_max as usize,
+        connections_max,
+        address_connections_max: network.connections_per_address_max.map_or(share, |max| max as usize),
+        waiting_max: WAITING_MAX,
+        evict_after: EVICT_AFTER,
         header_time_max: seconds(network.header_timeout),
         idle_time_max: seconds(network.idle_timeout),
         write_time_max: write,
@@ -84,6 +97,16 @@ mod tests {
         assert!(matches!(read("# none\n"), Err(ConfigError::NoKey(_))));
         let gone = config(&["--api-key-file", "/no/such/file"]).unwrap_err();
         assert_eq!(gone.to_string(), "cannot read API keys from `/no/such/file`");
+    }
+
+    #[test]
+    fn an_address_may_hold_all_places_but_an_eighth_unless_another_share_is_given() {
+        let share = |flags: &[&str]| config(flags).unwrap().connections.address_connections_max;
+        assert_eq!(share(&[]), 1792);
+        for (connections, want) in [("1", 1), ("2", 1), ("8", 7), ("9", 7)] {
+            assert_eq!(share(&["--connections-max", connections]), want, "{connections}");
+        }
+        assert_eq!(share(&["--connections-per-address-max", "5"]), 5);
     }
 
     #[test]

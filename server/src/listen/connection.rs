@@ -381,6 +381,9 @@ mod tests {
         let seconds = Duration::from_secs;
         ConnectionSettings {
             connections_max: 1,
+            address_connections_max: 1,
+            waiting_max: 0,
+            evict_after: seconds(1),
             header_time_max: seconds(10),
             idle_time_max: seconds(75),
             write_time_max: seconds(30),

@@ -1,7 +1,12 @@
-//! The open connections of a listener, and which one is evicted when all slots are taken.
+//! The open connections of a listener, and which one is evicted when a new one finds no place.
+//!
+//! A connection finds no place when all are taken, or when its address holds its share of them. Only a connection whose client
+//! the server has waited for for `evict_after` is evicted: the longest waiting one of all, or of the address.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -16,20 +21,40 @@ pub(super) struct ConnectionTable {
 #[derive(Default)]
 struct OpenConnections {
     accepted: u64,
-    connections: HashMap<u64, Arc<Connection>>,
+    connections: HashMap<u64, OpenConnection>,
+}
+
+struct OpenConnection {
+    connection: Arc<Connection>,
+    address: IpAddr,
 }
 
 impl OpenConnections {
-    /// The connection whose client the server has waited for longest; `None` if the server works on all of them.
-    fn slowest(&self) -> Option<u64> {
+    /// The connection whose client the server has waited for longest, for at least `evict_after`; of those of an address, if
+    /// one is given.
+    fn slowest(&self, evict_after: Duration, address: Option<IpAddr>) -> Option<u64> {
+        let now = Instant::now();
+        let of_address = |open: &OpenConnection| address.is_none_or(|address| address == open.address);
+        let connections = self.connections.iter().filter(|(_, open)| of_address(open));
         let waiting =
-            |(&id, connection): (&u64, &Arc<Connection>)| Some((connection.state().waiting_since()?, id));
-        self.connections.iter().filter_map(waiting).min().map(|(_, id)| id)
+            connections.filter_map(|(&id, open)| Some((open.connection.state().waiting_since()?, id)));
+        let (since, slowest) = waiting.min()?;
+        (now.saturating_duration_since(since) >= evict_after).then_some(slowest)
     }
 
-    fn evict(&mut self, id: u64, reason: &'static str) {
-        if let Some(connection) = self.connections.remove(&id) {
-            connection.close(Closing::Now(reason));
+    fn close(&mut self, id: u64, closing: Closing) {
+        match closing {
+            Closing::Now(_) => {
+                if let Some(open) = self.connections.remove(&id) {
+                    open.connection.close(closing);
+                }
+            }
+            // It keeps its place until it is closed.
+            Closing::Gracefully(_) => {
+                if let Some(open) = self.connections.get(&id) {
+                    open.connection.close(closing);
+                }
+            }
         }
     }
 }
@@ -39,31 +64,39 @@ impl ConnectionTable {
         Self { settings, open: Mutex::default() }
     }
 
-    /// Whether one more connection can be accepted: a slot is free, or a connection can be evicted.
+    /// Whether there is a place, or a connection to evict for one.
     pub(super) fn has_room(&self) -> bool {
         let open = self.open();
-        open.connections.len() < self.settings.connections_max || open.slowest().is_some()
+        open.connections.len() < self.settings.connections_max
+            || open.slowest(self.settings.evict_after, None).is_some()
     }
 
-    /// A slot for a new connection. Where all slots are taken, the slowest connection is evicted.
-    pub(super) fn add(self: &Arc<Self>) -> Slot {
+    /// A place for a connection from this address, if there is one or a connection can be evicted for it.
+    pub(super) fn add(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
         let mut open = self.open();
-        if open.connections.len() >= self.settings.connections_max
-            && let Some(slowest) = open.slowest()
-        {
-            open.evict(slowest, "a new connection needed its slot");
+        let of_address = open.connections.values().filter(|open| open.address == address).count();
+        let settings = &self.settings;
+        let evicted = if of_address >= settings.address_connections_max {
+            Some(open.slowest(settings.evict_after, Some(address))?)
+        } else if open.connections.len() >= settings.connections_max {
+            Some(open.slowest(settings.evict_after, None)?)
+        } else {
+            None
+        };
+        if let Some(evicted) = evicted {
+            open.close(evicted, Closing::Now("a new connection needed its place"));
         }
         open.accepted += 1;
         let (id, connection) = (open.accepted, Arc::new(Connection::new()));
-        open.connections.insert(id, Arc::clone(&connection));
-        Slot { table: Arc::clone(self), id, connection }
+        open.connections.insert(id, OpenConnection { connection: Arc::clone(&connection), address });
+        Some(Slot { table: Arc::clone(self), id, connection })
     }
 
-    /// Evicts the connection whose client the server has waited for longest, if there is one.
+    /// Evicts the connection whose client the server has waited for longest, if it has for long enough.
     pub(super) fn evict_slowest(&self) {
         let mut open = self.open();
-        if let Some(slowest) = open.slowest() {
-            open.evict(slowest, "no file descriptor is left");
+        if let Some(slowest) = open.slowest(self.settings.evict_after, None) {
+            open.close(slowest, Closing::Now("no file descriptor is left"));
         }
     }
 
@@ -71,21 +104,14 @@ impl ConnectionTable {
     pub(super) fn close_overdue(&self) {
         let now = Instant::now();
         let mut open = self.open();
-        let overdue = |(&id, connection): (&u64, &Arc<Connection>)| {
-            let mut state = connection.state();
+        let overdue = |(&id, open): (&u64, &OpenConnection)| {
+            let mut state = open.connection.state();
             state.end_overdue_streams(&self.settings, now);
             state.overdue(&self.settings, now).map(|closing| (id, closing))
         };
         let overdue: Vec<_> = open.connections.iter().filter_map(overdue).collect();
         for (id, closing) in overdue {
-            match closing {
-                Closing::Now(reason) => open.evict(id, reason),
-                Closing::Gracefully(_) => {
-                    if let Some(connection) = open.connections.get(&id) {
-                        connection.close(closing);
-                    }
-                }
-            }
+            open.close(id, closing);
         }
     }
 
@@ -115,11 +141,31 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::net::Ipv4Addr;
 
     use futures::FutureExt;
 
     use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+
+    fn table(
+        connections_max: usize,
+        address_connections_max: usize,
+        evict_after: Duration,
+    ) -> Arc<ConnectionTable> {
+        Arc::new(ConnectionTable::new(ConnectionSettings {
+            connections_max,
+            address_connections_max,
+            waiting_max: 0,
+            evict_after,
+            header_time_max: Duration::MAX,
+            idle_time_max: Duration::MAX,
+            write_time_max: Duration::MAX,
+            answer_time_max: Duration::MAX,
+        }))
+    }
 
     fn is_evicted(slot: &Slot) -> bool {
         slot.connection.closed(false).now_or_never().is_some()
@@ -127,24 +173,41 @@ mod tests {
 
     #[test]
     fn a_new_connection_evicts_the_longest_waiting_one_and_never_one_at_work() {
-        let settings = ConnectionSettings {
-            connections_max: 3,
-            header_time_max: Duration::MAX,
-            idle_time_max: Duration::MAX,
-            write_time_max: Duration::MAX,
-            answer_time_max: Duration::MAX,
-        };
-        let table = Arc::new(ConnectionTable::new(settings));
-        let slots: Vec<Slot> = (0..3).map(|_| table.add()).collect();
+        let table = table(3, 3, Duration::ZERO);
+        let slots: Vec<Slot> = (0..3).map(|_| table.add(HERE).unwrap()).collect();
         let working = slots[0].connection.begin(None);
-        let newcomer = table.add();
+        let newcomer = table.add(HERE).unwrap();
         assert_eq!(slots.iter().map(is_evicted).collect::<Vec<_>>(), [false, true, false]);
         let more = [slots[2].connection.begin(None), newcomer.connection.begin(None)];
-        assert!(!table.has_room(), "all are at work");
+        assert!(!table.has_room() && table.add(HERE).is_none(), "all are at work");
         drop(working);
         assert!(table.has_room());
         drop(more);
         drop((slots, newcomer));
         assert_eq!(table.open().connections.len(), 0);
+    }
+
+    #[test]
+    fn a_connection_that_has_just_come_is_not_evicted() {
+        let table = table(2, 2, Duration::from_secs(1));
+        let slots = [table.add(HERE).unwrap(), table.add(THERE).unwrap()];
+        assert!(!table.has_room() && table.add(HERE).is_none());
+        table.evict_slowest();
+        assert!(!slots.iter().any(is_evicted));
+    }
+
+    #[test]
+    fn an_address_that_holds_its_share_gets_only_the_places_of_its_own_connections() {
+        let table = table(4, 2, Duration::ZERO);
+        let (other, busy) = (table.add(THERE).unwrap(), table.add(HERE).unwrap());
+        let working = busy.connection.begin(None);
+        let waiting = table.add(HERE).unwrap();
+        let next = table.add(HERE).unwrap();
+        assert!(is_evicted(&waiting) && !is_evicted(&other) && !is_evicted(&busy));
+        let more = next.connection.begin(None);
+        assert!(table.add(HERE).is_none() && table.has_room(), "there are places for others");
+        assert!(table.add(THERE).is_some());
+        drop((working, more));
+        assert!(table.add(HERE).is_some());
     }
 }

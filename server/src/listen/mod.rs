@@ -1,17 +1,21 @@
 //! The accept loop: it accepts connections up to a limit, each with deadlines, and passes their requests to the router.
 //!
-//! Invariants: no client can hold a connection for ever, whatever it does not send or read. When all slots are taken, a
+//! Invariants: no client can hold a connection for ever, whatever it does not send or read. When all places are taken, a
 //! new connection evicts the one whose client the server has waited for longest, so that slow clients cannot lock out
-//! others. Connections whose requests are at work are never evicted; new ones then wait in the operating system's queue.
+//! others. Connections whose requests are at work, and those that have just come, are never evicted; new ones then wait in the
+//! operating system's queue. No address can hold all places; its further connections are accepted, but wait unread.
 
 mod certificate;
 mod connection;
 mod connection_table;
+mod descriptors;
 mod io;
 mod streams;
 mod tls;
 
-use std::net::SocketAddr;
+use std::collections::{HashSet, VecDeque};
+use std::mem;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +56,9 @@ const WINDOW_BYTES: u32 = 256 << 10;
 /// is buffered hides whether the client reads, so it is about as much as a client must read within the write timeout.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
+/// Most connections of the socket for operators. Its requests are answered at once.
+const ADMIN_CONNECTIONS_MAX: usize = 16;
+
 /// How long accepting pauses when no file descriptor is left.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -59,6 +66,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionSettings {
     pub connections_max: usize,
+    /// Most connections of one address (of one /64 network in IPv6).
+    pub address_connections_max: usize,
+    /// Most connections that wait, accepted but unread, because their addresses hold their shares; further ones are closed.
+    pub waiting_max: usize,
+    /// A connection is evicted at the earliest when the server has waited for its client for so long.
+    pub evict_after: Duration,
     /// Longest time from the first byte of a request (or from accepting a connection) to the end of the header.
     pub header_time_max: Duration,
     /// Longest time between two requests.
@@ -77,9 +90,10 @@ impl ConnectionSettings {
     }
 }
 
-/// A bound socket with the settings of its connections.
+/// A bound socket with the settings of its connections, and the socket for operators, if there is one.
 pub struct Listener {
     tcp: TcpListener,
+    admin: Option<TcpListener>,
     tls: Option<TlsAcceptor>,
     settings: ConnectionSettings,
 }
@@ -92,13 +106,35 @@ impl Listener {
         if let Err(error) = SockRef::from(&tcp).set_send_buffer_size(SEND_BUFFER_BYTES) {
             tracing::warn!(%error, "the operating system did not take the size of send buffers");
         }
-        Self { tcp, tls: None, settings }
+        Self { tcp, admin: None, tls: None, settings }
     }
 
     /// Serves HTTPS instead.
     pub fn with_tls(mut self, files: &TlsFiles) -> Result<Self, TlsError> {
         self.tls = Some(files.acceptor()?);
         Ok(self)
+    }
+
+    /// Serves operators on this socket as well, by HTTP without TLS.
+    pub fn with_admin(mut self, tcp: TcpListener) -> Self {
+        self.admin = Some(tcp);
+        self
+    }
+
+    /// The socket for operators as a listener of its own.
+    pub(crate) fn take_admin(&mut self) -> Option<Self> {
+        let connections = ADMIN_CONNECTIONS_MAX;
+        let settings = ConnectionSettings {
+            connections_max: connections,
+            address_connections_max: connections,
+            waiting_max: 0,
+            ..self.settings
+        };
+        self.admin.take().map(|tcp| Self::new(tcp, settings))
+    }
+
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin.as_ref()?.local_addr().ok()
     }
 
     pub fn local_addr(&self) -> Option<SocketAddr> {
@@ -114,26 +150,68 @@ impl Listener {
         let table = Arc::new(ConnectionTable::new(self.settings));
         let server =
             ConnectionServer { http: http(), router, tls: self.tls.clone(), closing: closing.clone() };
-        let mut tasks = JoinSet::new();
+        let (mut tasks, mut waiting) = (JoinSet::new(), VecDeque::new());
         let mut tick = tokio::time::interval(self.settings.tick());
         loop {
+            serve_waiting(&mut waiting, &table, |stream, slot| {
+                tasks.spawn(server.clone().answer(stream, slot));
+            });
             tokio::select! {
                 () = shutdown_requested(&mut closing) => break,
                 _ = tick.tick() => table.close_overdue(),
                 Some(_) = tasks.join_next() => {}
                 accepted = self.tcp.accept(), if table.has_room() => match accepted {
-                    Ok((stream, _)) => {
-                        tasks.spawn(server.clone().answer(stream, table.add()));
-                    }
+                    Ok((stream, from)) => match table.add(holder(from.ip())) {
+                        Some(slot) => {
+                            tasks.spawn(server.clone().answer(stream, slot));
+                        }
+                        None if waiting.len() < self.settings.waiting_max => {
+                            waiting.push_back(Accepted { stream, holder: holder(from.ip()) });
+                        }
+                        None => tracing::debug!(%from, "too many connections of this address"),
+                    },
                     Err(error) => pause_after(&error, &table).await,
                 },
             }
         }
-        drop(self.tcp);
+        drop((self.tcp, waiting));
         loop {
             tokio::select! {
                 _ = tick.tick() => table.close_overdue(),
                 ended = tasks.join_next() => if ended.is_none() { return },
+            }
+        }
+    }
+}
+
+/// An accepted connection without a place.
+struct Accepted {
+    stream: TcpStream,
+    holder: IpAddr,
+}
+
+/// Whom a connection from this address counts for: the address, or its /64 network, which in IPv6 is what one customer has.
+fn holder(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// Serves those of the waiting connections that find a place now, in their order.
+fn serve_waiting(
+    waiting: &mut VecDeque<Accepted>,
+    table: &Arc<ConnectionTable>,
+    mut serve: impl FnMut(TcpStream, Slot),
+) {
+    let mut full = HashSet::new();
+    for Accepted { stream, holder } in mem::take(waiting) {
+        let slot = if full.contains(&holder) { None } else { table.add(holder) };
+        match slot {
+            Some(slot) => serve(stream, slot),
+            None => {
+                full.insert(holder);
+                waiting.push_back(Accepted { stream, holder });
             }
         }
     }
@@ -243,6 +321,23 @@ impl ConnectionServer {
                     serving.as_mut().graceful_shutdown();
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_count_for_an_address_or_its_ipv6_network() {
+        for (address, want) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("2001:db8:1:2:ffff::1", "2001:db8:1:2::"),
+        ] {
+            assert_eq!(holder(address.parse().unwrap()), want.parse::<IpAddr>().unwrap(), "{address}");
         }
     }
 }

@@ -8,6 +8,7 @@ use axum::http::{HeaderName, Method, Request, Response, header};
 use futures::FutureExt;
 use h2::RecvStream;
 use h2::client::SendRequest;
+use ntl_core::engine::BatchModel;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::listen::{ConnectionSettings, Listener, TlsFiles};
@@ -19,7 +20,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::support::{Answer, babbles, call, get, loaded, metric_becomes, says, scripted, server, state_of};
+use crate::support::{
+    Answer, babbles, call, gated, get, loaded, metric_becomes, says, scripted, server, state_of,
+};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -38,12 +41,25 @@ async fn bound(settings: ConnectionSettings) -> Listener {
 }
 
 fn start(listener: Listener, http: HttpSettings, script: ntl_core::scripted::Script) -> Server {
-    let models = vec![("scripted", loaded(Box::new(scripted(script))))];
+    start_model(listener, http, Box::new(scripted(script)))
+}
+
+fn start_model(listener: Listener, http: HttpSettings, model: Box<dyn BatchModel>) -> Server {
+    let models = vec![("scripted", loaded(model))];
     let state = state_of(models, http, EngineLimits::default());
     let (address, app) = (listener.local_addr().unwrap(), app::router(state.clone()));
     let (signal, signals) = mpsc::channel(2);
     tokio::spawn(serve::serve(listener, state, signals, Duration::ZERO));
     Server { address, app, _signals: signal }
+}
+
+/// So many places, whose connections may be evicted as soon as the server waits for their clients.
+fn places(connections_max: usize) -> ConnectionSettings {
+    ConnectionSettings {
+        connections_max,
+        evict_after: Duration::ZERO,
+        ..crate::support::config(&[]).connections
+    }
 }
 
 async fn serving(settings: ConnectionSettings) -> Server {
@@ -176,8 +192,7 @@ async fn a_stream_that_nobody_reads_is_ended_with_its_jobs_and_its_connection_st
 
 #[tokio::test]
 async fn connections_whose_streams_nobody_reads_make_room() {
-    let server =
-        serving(ConnectionSettings { connections_max: 3, ..crate::support::config(&[]).connections }).await;
+    let server = serving(places(3)).await;
     let mut unread = Vec::new();
     for _ in 0..3 {
         let (client, connection) = http2(server.address, 0).await;
@@ -203,8 +218,7 @@ async fn the_client_of_an_idle_http_2_connection_is_told_that_it_closes() {
 
 #[tokio::test]
 async fn a_newcomer_takes_the_place_of_the_slowest_connection() {
-    let server =
-        serving(ConnectionSettings { connections_max: 3, ..crate::support::config(&[]).connections }).await;
+    let server = serving(places(3)).await;
     let mut slow = Vec::new();
     for _ in 0..3 {
         let mut connection = TcpStream::connect(server.address).await.unwrap();
@@ -222,8 +236,7 @@ async fn a_newcomer_takes_the_place_of_the_slowest_connection() {
 
 #[tokio::test]
 async fn hundreds_of_slow_connections_do_not_delay_a_request() {
-    let server =
-        serving(ConnectionSettings { connections_max: 64, ..crate::support::config(&[]).connections }).await;
+    let server = serving(places(64)).await;
     let mut slow = Vec::new();
     for number in 0..300 {
         let mut connection = TcpStream::connect(server.address).await.unwrap();
@@ -238,6 +251,77 @@ async fn hundreds_of_slow_connections_do_not_delay_a_request() {
     assert!(is_healthy(&mut TcpStream::connect(server.address).await.unwrap()).await);
     // Were they not sent away, it would wait for their deadline of ten seconds.
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+/// The answer to a request for the health on a connection of its own.
+async fn health(address: SocketAddr) -> String {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    connection.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    rest_of(&mut connection).await
+}
+
+#[tokio::test]
+async fn clients_beyond_the_places_wait_and_all_of_them_are_answered() {
+    let patient = ConnectionSettings { evict_after: PATIENCE, ..places(8) };
+    let sharing = ConnectionSettings { connections_max: 100, address_connections_max: 3, ..patient };
+    for settings in [patient, sharing] {
+        let server = serving(settings).await;
+        let asked = (0..64).map(|_| health(server.address));
+        for answer in futures::future::join_all(asked).await {
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+    }
+}
+
+/// Starts a completion that is answered when a gate opens.
+async fn ask_slowly(address: SocketAddr) -> TcpStream {
+    let body = json!({"prompt": "x"}).to_string();
+    let length = body.len();
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    connection.write_all(request.as_bytes()).await.unwrap();
+    connection
+}
+
+#[tokio::test]
+async fn the_work_of_one_address_leaves_places_to_others_and_operators_have_their_own() {
+    let settings = ConnectionSettings { address_connections_max: 3, evict_after: PATIENCE, ..places(4) };
+    let listener = bound(settings).await;
+    let listener = listener.with_admin(TcpListener::bind(("127.0.0.1", 0)).await.unwrap());
+    let admin = listener.admin_addr().unwrap();
+    let (model, gate) = gated(says("1"));
+    let server = start_model(listener, crate::support::settings(), Box::new(model));
+    let asked = futures::future::join_all((0..6).map(|_| ask_slowly(server.address))).await;
+    metric_becomes(&server.app, "ntl_requests_in_flight", 3.0).await;
+    let elsewhere = TcpSocket::new_v4().unwrap();
+    elsewhere.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    assert!(is_healthy(&mut elsewhere.connect(server.address).await.unwrap()).await);
+    assert!(health(admin).await.starts_with("HTTP/1.1 200"));
+    let refused = rest_of(&mut ask_slowly(admin).await).await;
+    assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
+    drop(gate);
+    for mut connection in asked {
+        let answer = rest_of(&mut connection).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn connections_of_an_address_that_may_not_even_wait_are_closed() {
+    let settings =
+        ConnectionSettings { address_connections_max: 1, waiting_max: 1, evict_after: PATIENCE, ..places(9) };
+    let server = serving(settings).await;
+    let mut connections = Vec::new();
+    for _ in 0..3 {
+        connections.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    assert_eq!(rest_of(&mut connections[2]).await, "");
+    assert!(is_healthy(&mut connections[0]).await);
+    drop(connections.swap_remove(0));
+    assert!(health(server.address).await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
