@@ -1,13 +1,12 @@
 //! The router: which path leads to which handler, through which layers.
 //!
 //! From the outside in: request ids, counting, cross-origin rules, panics; then, for routes that do work, the API key,
-//! admission (loaded, not draining) and the size of the body. Routes are added with their description (`routes!`), so
+//! admission (loaded, not draining, memory left). Routes are added with their description (`routes!`), so
 //! `GET /openapi.json` cannot miss one.
 
 use std::any::Any;
 use std::sync::LazyLock;
 
-use axum::extract::DefaultBodyLimit;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router, middleware};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -25,7 +24,6 @@ use crate::state::AppState;
 
 pub fn router(app: AppState) -> Router {
     let work = work()
-        .route_layer(DefaultBodyLimit::max(app.settings.body_bytes_max))
         .route_layer(middleware::from_fn_with_state(app.clone(), admission::admit))
         .merge(guarded())
         .route_layer(middleware::from_fn_with_state(app.clone(), admission::check_key));

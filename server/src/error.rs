@@ -35,10 +35,14 @@ pub(crate) enum AppError {
     BodyTooLarge { bytes_max: usize },
     #[error("the body did not arrive within {seconds_max} seconds")]
     BodyTooSlow { seconds_max: u64 },
+    #[error("the server is reading too many request bodies")]
+    BodiesFull,
     #[error("{0}")]
     UnsupportedMedia(&'static str),
     #[error("the models are being loaded")]
     Loading,
+    #[error("the server has no memory for more work")]
+    MemoryFull,
     #[error("the server is shutting down")]
     Draining,
     #[error(transparent)]
@@ -52,8 +56,8 @@ pub(crate) enum AppError {
 pub(crate) struct Rejection(pub(crate) &'static str);
 
 impl Rejection {
-    pub(crate) const ALL: [&'static str; 5] =
-        ["queue_full", "queue_timeout", "loading", "draining", "engine_dead"];
+    pub(crate) const ALL: [&'static str; 7] =
+        ["queue_full", "queue_timeout", "bodies_full", "memory_full", "loading", "draining", "engine_dead"];
 }
 
 /// Why a request was refused with 400, for the log; a response extension. It holds no text of the request's values.
@@ -140,6 +144,8 @@ impl AppError {
             Self::UnsupportedMedia(_) => {
                 (S::UNSUPPORTED_MEDIA_TYPE, INVALID, Some("unsupported_media_type"), None)
             }
+            Self::BodiesFull => (S::SERVICE_UNAVAILABLE, OVERLOADED, Some("bodies_full"), Some(1)),
+            Self::MemoryFull => (S::SERVICE_UNAVAILABLE, OVERLOADED, Some("memory_full"), Some(5)),
             Self::Loading => (S::SERVICE_UNAVAILABLE, SERVER, Some("loading"), Some(2)),
             Self::Draining => (S::SERVICE_UNAVAILABLE, SERVER, Some("draining"), Some(5)),
             Self::Internal => (S::INTERNAL_SERVER_ERROR, SERVER, Some("internal_error"), None),
@@ -210,7 +216,7 @@ impl IntoResponses for AppError {
             (415, "The body is not plain JSON"),
             (429, "The queue is full; `Retry-After` says when to try again"),
             (500, "The server or the model failed"),
-            (503, "Loading, draining or out of order; `Retry-After` says when to try again"),
+            (503, "Loading, draining, short of memory or out of order; `Retry-After` says when to try again"),
             (504, "The answer took too long"),
         ]
         .into_iter()
@@ -248,6 +254,8 @@ mod tests {
             (AppError::Engine(EngineError::TooLarge { needs: 9, max: 8 }), 400, false, None),
             (AppError::Engine(EngineError::Step("x".into())), 500, false, None),
             (AppError::Internal, 500, false, None),
+            (AppError::BodiesFull, 503, true, Some("bodies_full")),
+            (AppError::MemoryFull, 503, true, Some("memory_full")),
             (AppError::Loading, 503, true, Some("loading")),
             (AppError::Draining, 503, true, Some("draining")),
             (AppError::Engine(EngineError::Dead), 503, true, Some("engine_dead")),

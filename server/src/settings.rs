@@ -12,7 +12,12 @@ pub struct HttpSettings {
     pub api_keys: ApiKeys,
     /// Web pages that may call the API from a browser.
     pub cors_origins: Origins,
+    /// Of one request body.
     pub body_bytes_max: usize,
+    /// Of all request bodies that are being read.
+    pub bodies_bytes_max: usize,
+    /// Bytes of memory beyond which new work is refused; `None`: nine tenths of what the process may use, 0: no bound.
+    pub memory_bytes_max: Option<u64>,
     /// Longest time that a request body may take to arrive.
     pub body_time_max: Duration,
     /// Longest time until a request is answered, the time in the queue included.

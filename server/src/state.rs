@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
+use crate::body_budget::BodyBudget;
 use crate::engine::Models;
+use crate::memory::MemoryGuard;
 use crate::metrics::Metrics;
 use crate::settings::HttpSettings;
 
@@ -18,6 +20,8 @@ pub struct Shared {
     pub models: Models,
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
+    pub(crate) bodies: Arc<BodyBudget>,
+    pub(crate) memory: MemoryGuard,
 }
 
 impl std::ops::Deref for AppState {
@@ -32,7 +36,10 @@ impl AppState {
     /// A server without models: it answers 503 until [`Models::publish`].
     pub fn new(settings: HttpSettings, metrics: Arc<Metrics>) -> Self {
         let (models, lifecycle) = (Models::default(), Lifecycle::default());
-        Self(Arc::new(Shared { settings, models, metrics, lifecycle }))
+        let bodies = BodyBudget::new(settings.bodies_bytes_max);
+        let memory = MemoryGuard::new(settings.memory_bytes_max);
+        metrics.set_memory_bytes_max(memory.bytes_max());
+        Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, memory }))
     }
 }
 

@@ -173,6 +173,13 @@ pub(crate) struct LimitArgs {
     /// Most bytes of a request body; a larger one is answered 413
     #[arg(long, env = "NTL_BODY_LIMIT", value_name = "BYTES", default_value = "2097152")]
     pub(crate) body_limit: NonZeroUsize,
+    /// Most bytes of all request bodies that are being read at the same time; beyond that the largest one is answered 503
+    #[arg(long, env = "NTL_BODIES_LIMIT", value_name = "BYTES", default_value = "134217728")]
+    pub(crate) bodies_limit: NonZeroUsize,
+    /// Bytes of memory in use by the process beyond which new work is answered 503; 0 disables that [default: nine tenths of
+    /// what the process may use, by its cgroup or of the machine]
+    #[arg(long, env = "NTL_MEMORY_BYTES_MAX", value_name = "BYTES")]
+    pub(crate) memory_bytes_max: Option<u64>,
     /// Most seconds that a request may take, the queue included; then it is answered 504
     #[arg(long, env = "NTL_REQUEST_TIMEOUT", value_name = "SECONDS", default_value_t = 600, value_parser = seconds(1))]
     pub(crate) request_timeout: u32,

@@ -99,6 +99,9 @@ impl TryFrom<Args> for Config {
             api_keys: network::api_keys(network.api_keys, network.api_key_file)?,
             cors_origins: network::origins(&network.cors_origins)?,
             body_bytes_max: limits.body_limit.get(),
+            // A budget that cannot hold one body would refuse what `--body-limit` allows.
+            bodies_bytes_max: limits.bodies_limit.get().max(limits.body_limit.get()),
+            memory_bytes_max: limits.memory_bytes_max,
             body_time_max: seconds(network.body_timeout),
             request_time_max: seconds(limits.request_timeout),
             output_tokens_max: limits.output_tokens_max.into(),

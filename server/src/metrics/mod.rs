@@ -51,6 +51,7 @@ pub struct Metrics {
     pub(crate) rejected: IntCounterVec,
     pub(crate) in_flight: IntGauge,
     pub(crate) request_seconds: Histogram,
+    memory_bytes_max: IntGauge,
     pub(crate) panics: IntCounter,
     pub(crate) first_token_seconds: Histogram,
     pub(crate) inter_token_seconds: Histogram,
@@ -122,6 +123,10 @@ impl Metrics {
                 "Time of a completion request, from its header to the end of its answer",
                 REQUEST_SECONDS,
             )?,
+            memory_bytes_max: gauge(
+                "ntl_memory_bytes_max",
+                "Bytes of memory beyond which new work is refused; 0: no bound",
+            )?,
             panics: counter("ntl_panics_total", "Panics caught in handlers and in models")?,
             first_token_seconds: histogram(
                 "ntl_time_to_first_token_seconds",
@@ -187,6 +192,10 @@ impl Metrics {
             metrics.rejected.with_label_values(&[reason]);
         }
         Ok(metrics)
+    }
+
+    pub(crate) fn set_memory_bytes_max(&self, bytes: Option<u64>) {
+        self.memory_bytes_max.set(bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(0));
     }
 
     /// The present values as text.

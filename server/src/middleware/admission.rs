@@ -1,5 +1,5 @@
-//! Which requests reach the routes that do work: those with an API key, while models are loaded and the server is not
-//! draining. `app` decides which routes are checked.
+//! Which requests reach the routes that do work: those with an API key, while models are loaded, the server is not
+//! draining and there is memory left. `app` decides which routes are checked.
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
@@ -22,7 +22,8 @@ pub(crate) async fn check_key(
     Ok(next.run(request).await)
 }
 
-/// Passes requests while models are loaded and the server is not draining.
+/// Passes requests while models are loaded, the server is not draining and there is memory left. A request that is alone passes
+/// without: refusing it would free nothing.
 pub(crate) async fn admit(
     State(app): State<AppState>,
     request: Request,
@@ -33,6 +34,10 @@ pub(crate) async fn admit(
     }
     if !app.models.are_loaded() {
         return Err(AppError::Loading);
+    }
+    let is_alone = app.lifecycle.in_flight() <= 1;
+    if !is_alone && app.memory.is_full() {
+        return Err(AppError::MemoryFull);
     }
     Ok(next.run(request).await)
 }

@@ -127,6 +127,15 @@ async fn a_body_that_drips_is_answered_408_and_its_connection_closed() {
 }
 
 #[tokio::test]
+async fn a_length_over_the_limit_is_refused_before_the_body_arrives() {
+    let server = serving(crate::support::config(&[]).connections).await;
+    let request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+                    Expect: 100-continue\r\nContent-Length: 2097153\r\n\r\n";
+    let answer = until_closed(server.address, request).await;
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("body_too_large"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_client_that_does_not_read_its_stream_loses_it_and_its_rows() {
     let settings = ConnectionSettings { write_time_max: SHORT, ..crate::support::config(&[]).connections };
     let http = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };

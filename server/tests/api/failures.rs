@@ -1,7 +1,10 @@
 //! Requests that get no answer: each has its status, its error body and its field, and harms no other request.
 
+use std::convert::Infallible;
+
 use axum::body::Body;
 use axum::http::{Request, header};
+use futures::StreamExt;
 use ntl_core::engine::ModelError;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
@@ -9,6 +12,7 @@ use ntl_server::metrics::Metrics;
 use ntl_server::settings::HttpSettings;
 use ntl_server::state::AppState;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use crate::support::{
     EOS, Gated, Mortal, babbles, becomes, call, complete, gated, get, json_request, loaded, logits, metric,
@@ -380,4 +384,59 @@ async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
         assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!(param)));
         assert!(answer.text.contains("has 400000 bytes"), "{}", answer.text);
     }
+}
+
+/// A request with a body whose first bytes come at once and the rest never, and a signal that they were read.
+fn unfinished(bytes: usize) -> (Request<Body>, oneshot::Receiver<()>) {
+    let (sender, were_read) = oneshot::channel();
+    let first = futures::stream::iter([Ok::<_, Infallible>(" ".repeat(bytes))]);
+    let rest = futures::stream::once(async {
+        let _ = sender.send(());
+        std::future::pending().await
+    });
+    let request = Request::post("/v1/completions").header(header::CONTENT_TYPE, "application/json");
+    (request.body(Body::from_stream(first.chain(rest))).unwrap(), were_read)
+}
+
+#[tokio::test]
+async fn the_largest_body_that_is_still_arriving_makes_room_for_smaller_ones() {
+    let settings = HttpSettings { bodies_bytes_max: 1000, ..crate::support::settings() };
+    let models = vec![("scripted", loaded(Box::new(scripted(says("1")))))];
+    let app = app::router(state_of(models, settings, EngineLimits::default()));
+    let (large, was_read) = unfinished(800);
+    let large = tokio::spawn({
+        let app = app.clone();
+        async move { call(&app, large).await }
+    });
+    was_read.await.unwrap();
+    let (larger, _) = unfinished(900);
+    let refused = call(&app, larger).await;
+    assert_eq!((refused.status.as_u16(), &refused.error()["code"]), (503, &json!("bodies_full")));
+    assert!(!large.is_finished());
+    let small = complete(&app, json!({"prompt": "x", "user": "u".repeat(300)})).await;
+    assert_eq!(small.status, 200, "{}", small.text);
+    let refused = large.await.unwrap();
+    assert_eq!((refused.status.as_u16(), refused.header(header::RETRY_AFTER)), (503, Some("1")));
+    metric_becomes(&app, "ntl_requests_rejected_total{reason=\"bodies_full\"}", 2.0).await;
+}
+
+#[tokio::test]
+async fn without_memory_new_work_is_refused_unless_it_is_alone() {
+    let settings = HttpSettings { memory_bytes_max: Some(1), ..crate::support::settings() };
+    let (model, gate) = gated(says("1"));
+    let app = app::router(state_of(vec![("s", loaded(Box::new(model)))], settings, EngineLimits::default()));
+    let alone = tokio::spawn({
+        let app = app.clone();
+        async move { complete(&app, json!({"prompt": "x"})).await }
+    });
+    let gate = gate.step_has_begun().await;
+    let refused = complete(&app, json!({"prompt": "x"})).await;
+    assert_eq!((refused.status.as_u16(), &refused.error()["code"]), (503, &json!("memory_full")));
+    assert!(refused.header(header::RETRY_AFTER).is_some());
+    assert_eq!(get(&app, "/health").await.status, 200);
+    metric_becomes(&app, "ntl_requests_rejected_total{reason=\"memory_full\"}", 1.0).await;
+    metric_becomes(&app, "ntl_memory_bytes_max", 1.0).await;
+    drop(gate);
+    assert_eq!(alone.await.unwrap().status, 200);
+    assert_eq!(complete(&app, json!({"prompt": "x"})).await.status, 200);
 }

@@ -153,6 +153,7 @@ async fn metrics_keep_to_the_text_format_and_the_contract() {
         "ntl_build_info",
         "ntl_engine_up",
         "ntl_panics_total",
+        "ntl_memory_bytes_max",
         "process_resident_memory_bytes",
     ] {
         assert!(families.contains_key(name), "{name} is missing");

@@ -1,0 +1,175 @@
+//! Whether the process has memory for new work: the overload manager, and the one place that knows how much memory the process
+//! uses and may use.
+//!
+//! In: the process's own memory (`/proc/self/statm`, without mapped files), read when work arrives, and the bound of
+//! `--memory-bytes-max`. Out: whether new work is refused. It blunts what the bounds of single parts miss; what is accepted
+//! already goes on. Where Linux's files are missing, there is no bound.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Age at which a reading is replaced.
+const READING_AGE_MAX: Duration = Duration::from_millis(10);
+
+pub(crate) struct MemoryGuard {
+    bytes_max: Option<u64>,
+    used: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    last: Mutex<Option<Reading>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at: Instant,
+    is_full: bool,
+}
+
+impl MemoryGuard {
+    /// A guard with this bound: by default nine tenths of what the process may use, 0 for none.
+    pub(crate) fn new(bytes_max: Option<u64>) -> Self {
+        let default = || available(Path::new("/")).map(|bytes| bytes / 10 * 9);
+        let bytes_max = bytes_max.or_else(default).filter(|&bytes| bytes > 0);
+        Self::with_usage(bytes_max, used)
+    }
+
+    fn with_usage(bytes_max: Option<u64>, used: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
+        Self { bytes_max, used: Box::new(used), last: Mutex::new(None) }
+    }
+
+    pub(crate) fn bytes_max(&self) -> Option<u64> {
+        self.bytes_max
+    }
+
+    /// Whether the process uses more memory than it should.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full_at(Instant::now())
+    }
+
+    fn is_full_at(&self, now: Instant) -> bool {
+        let Some(bytes_max) = self.bytes_max else { return false };
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_full = match *last {
+            Some(Reading { at, is_full }) if now.saturating_duration_since(at) < READING_AGE_MAX => {
+                return is_full;
+            }
+            Some(Reading { is_full, .. }) => is_full,
+            None => false,
+        };
+        let used = (self.used)().unwrap_or(0);
+        let is_full = used > bytes_max;
+        if is_full != was_full {
+            let state = if is_full { "new work is refused" } else { "new work is accepted again" };
+            tracing::warn!(used, bytes_max, "memory: {state}");
+        }
+        *last = Some(Reading { at: now, is_full });
+        is_full
+    }
+}
+
+impl fmt::Debug for MemoryGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryGuard").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
+    }
+}
+
+/// Bytes of memory that the process has and that no file backs.
+fn used() -> Option<u64> {
+    let pages = fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = pages.split(' ').skip(1).map(str::parse::<u64>);
+    let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    Some(resident.saturating_sub(shared) * rustix::param::page_size() as u64)
+}
+
+/// Bytes of memory that the process may use: the least of the machine's and the limits of its cgroups (version 2 or 1).
+fn available(root: &Path) -> Option<u64> {
+    let physical = physical(&root.join("proc/meminfo"));
+    let limits =
+        cgroup_files(root).into_iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+    limits.chain(physical).min()
+}
+
+fn physical(meminfo: &Path) -> Option<u64> {
+    let text = fs::read_to_string(meminfo).ok()?;
+    let kilobytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"))?;
+    Some(kilobytes.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// The files that may hold a limit: those of the process's cgroup and of the ones above it.
+fn cgroup_files(root: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let groups = text.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, group) = (parts.next()?, Path::new(parts.next()?));
+        let (mount, file) = match controllers {
+            "" => ("sys/fs/cgroup", "memory.max"),
+            "memory" => ("sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ => return None,
+        };
+        let mount = root.join(mount);
+        let relative = |group: &Path| group.strip_prefix("/").map(Path::to_owned).unwrap_or_default();
+        Some(group.ancestors().map(|group| mount.join(relative(group)).join(file)).collect::<Vec<_>>())
+    });
+    groups.flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn work_is_refused_above_the_bound_and_accepted_again_below() {
+        let used = Arc::new(AtomicU64::new(100));
+        let reading = Arc::clone(&used);
+        let guard = MemoryGuard::with_usage(Some(100), move || Some(reading.load(Ordering::SeqCst)));
+        let start = Instant::now();
+        assert!(!guard.is_full_at(start));
+        used.store(101, Ordering::SeqCst);
+        assert!(!guard.is_full_at(start), "the reading is young");
+        assert!(guard.is_full_at(start + READING_AGE_MAX));
+        used.store(99, Ordering::SeqCst);
+        assert!(!guard.is_full_at(start + 2 * READING_AGE_MAX));
+    }
+
+    #[test]
+    fn without_a_bound_or_a_reading_nothing_is_refused() {
+        assert!(!MemoryGuard::with_usage(None, || Some(u64::MAX)).is_full());
+        assert!(!MemoryGuard::with_usage(Some(1), || None).is_full());
+        assert_eq!(MemoryGuard::new(Some(0)).bytes_max(), None);
+    }
+
+    #[test]
+    fn the_process_knows_what_it_uses() {
+        let before = used().unwrap();
+        let more = vec![1_u8; 64 << 20];
+        let after = used().unwrap();
+        assert!(after >= before + (32 << 20), "{before} {after} {}", more.len());
+        assert!(available(Path::new("/")).unwrap() > after);
+    }
+
+    #[test]
+    fn the_least_limit_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let file = root.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        assert_eq!(available(root.path()), None);
+        write("proc/meminfo", "MemFree: 1 kB\nMemTotal:       4096 kB\n");
+        assert_eq!(available(root.path()), Some(4096 << 10));
+        write("proc/self/cgroup", "0::/pod/container\n");
+        write("sys/fs/cgroup/pod/container/memory.max", "max\n");
+        assert_eq!(available(root.path()), Some(4096 << 10));
+        write("sys/fs/cgroup/pod/memory.max", "3000000\n");
+        assert_eq!(available(root.path()), Some(3_000_000));
+        write("proc/self/cgroup", "12:cpu:/x\n4:memory:/docker/1\n");
+        write("sys/fs/cgroup/memory/memory.limit_in_bytes", "2000000\n");
+        write("sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(available(root.path()), Some(2_000_000));
+    }
+}
