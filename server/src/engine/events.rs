@@ -84,12 +84,12 @@ impl RequestEvents {
 
     /// Adds the tokens of a finished number to the metric of generated tokens: they depend on how it is printed.
     pub(crate) fn count_number(&self, tokens: usize) {
-        self.metrics.shared.generation_tokens.inc_by(tokens as u64);
+        self.metrics.generation_tokens.inc_by(tokens as u64);
     }
 
     /// Updates the metrics.
     fn observe(&mut self, prompt: usize, event: &Event) {
-        let metrics = &self.metrics.shared;
+        let metrics = &self.metrics;
         if !self.has_begun {
             self.has_begun = true;
             metrics.first_token_seconds.observe(self.started.elapsed().as_secs_f64());

@@ -148,7 +148,7 @@ impl ServedModel {
         let deadline = Some((started + time_max, time_max));
         let job = |job| Job { deadline, client, ..job };
         let events = self.engine.submit_all(jobs.into_iter().map(job).collect())?;
-        self.metrics.shared.prompt_tokens.inc_by(prompt_tokens);
+        self.metrics.prompt_tokens.inc_by(prompt_tokens);
         let running = events.into_iter().zip(properties);
         let running =
             running.map(|(events, (sequences, method))| RunningJob { events, sequences, method }).collect();

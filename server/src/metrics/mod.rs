@@ -14,8 +14,8 @@ use ntl_core::engine::{ModelInfo, NumberOutcome};
 use ntl_engine::{CacheUse, EndReason, EngineObserver};
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
 };
 
 use crate::error::Rejection;
@@ -50,20 +50,20 @@ pub struct Metrics {
     pub(crate) requests: IntCounterVec,
     pub(crate) rejected: IntCounterVec,
     pub(crate) in_flight: IntGauge,
-    pub(crate) request_seconds: Histogram,
+    pub(crate) request_seconds: HistogramVec,
     memory_bytes_max: IntGauge,
     pub(crate) panics: IntCounter,
-    pub(crate) first_token_seconds: Histogram,
-    pub(crate) inter_token_seconds: Histogram,
-    pub(crate) prompt_tokens: IntCounter,
-    pub(crate) generation_tokens: IntCounter,
-    queue_seconds: Histogram,
-    batch_rows: Histogram,
+    first_token_seconds: HistogramVec,
+    inter_token_seconds: HistogramVec,
+    prompt_tokens: IntCounterVec,
+    generation_tokens: IntCounterVec,
+    queue_seconds: HistogramVec,
+    batch_rows: HistogramVec,
     prefix_tokens: IntCounterVec,
     numbers: IntCounterVec,
-    number_mass: Histogram,
-    number_nodes: Histogram,
-    number_std: Histogram,
+    number_mass: HistogramVec,
+    number_nodes: HistogramVec,
+    number_std: HistogramVec,
     finished: IntCounterVec,
     queue_depth: IntGaugeVec,
     running: IntGaugeVec,
@@ -93,8 +93,10 @@ impl Metrics {
         let gauges = |name: &str, help: &str, labels: &[&str]| {
             add(&registry, IntGaugeVec::new(Opts::new(name, help), labels))
         };
+        // By model.
         let histogram = |name: &str, help: &str, buckets: &[f64]| {
-            add(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+            add(&registry, HistogramVec::new(options, &["model"]))
         };
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
@@ -138,10 +140,11 @@ impl Metrics {
                 "Time between two tokens of one text that is sent while it is decoded, one observation a token",
                 INTER_TOKEN_SECONDS,
             )?,
-            prompt_tokens: counter("ntl_prompt_tokens_total", "Tokens of accepted prompts")?,
-            generation_tokens: counter(
+            prompt_tokens: counters("ntl_prompt_tokens_total", "Tokens of accepted prompts", &["model"])?,
+            generation_tokens: counters(
                 "ntl_generation_tokens_total",
                 "Tokens of finished texts, printed numbers and scored targets",
+                &["model"],
             )?,
             queue_seconds: histogram(
                 "ntl_queue_duration_seconds",
@@ -206,8 +209,17 @@ impl Metrics {
 
 /// The metrics of one model; its engine reports to them.
 pub(crate) struct ModelMetrics {
-    pub(crate) shared: Arc<Metrics>,
+    shared: Arc<Metrics>,
     model: String,
+    pub(crate) prompt_tokens: IntCounter,
+    pub(crate) generation_tokens: IntCounter,
+    pub(crate) first_token_seconds: Histogram,
+    inter_token_seconds: Histogram,
+    queue_seconds: Histogram,
+    batch_rows: Histogram,
+    number_mass: Histogram,
+    number_nodes: Histogram,
+    number_std: Histogram,
     queue_depth: IntGauge,
     running: IntGauge,
     cache_ratio: Gauge,
@@ -233,9 +245,19 @@ impl ModelMetrics {
         for result in ["hit", "miss"] {
             metrics.prefix_tokens.with_label_values(&[model, result]);
         }
+        metrics.request_seconds.with_label_values(&[model]);
         let up = metrics.up.with_label_values(&[model]);
         up.set(1);
         Self {
+            prompt_tokens: metrics.prompt_tokens.with_label_values(&[model]),
+            generation_tokens: metrics.generation_tokens.with_label_values(&[model]),
+            first_token_seconds: metrics.first_token_seconds.with_label_values(&[model]),
+            inter_token_seconds: metrics.inter_token_seconds.with_label_values(&[model]),
+            queue_seconds: metrics.queue_seconds.with_label_values(&[model]),
+            batch_rows: metrics.batch_rows.with_label_values(&[model]),
+            number_mass: metrics.number_mass.with_label_values(&[model]),
+            number_nodes: metrics.number_nodes.with_label_values(&[model]),
+            number_std: metrics.number_std.with_label_values(&[model]),
             queue_depth: metrics.queue_depth.with_label_values(&[model]),
             running: metrics.running.with_label_values(&[model]),
             cache_ratio: metrics.cache_ratio.with_label_values(&[model]),
@@ -259,11 +281,11 @@ impl ModelMetrics {
         let truncated = if outcome.truncated { "true" } else { "false" };
         let labels = [self.model.as_str(), method.as_str(), truncated];
         self.shared.numbers.with_label_values(&labels).inc();
-        self.shared.number_mass.observe(outcome.distribution.mass().closed);
-        self.shared.number_nodes.observe(outcome.nodes as f64);
+        self.number_mass.observe(outcome.distribution.mass().closed);
+        self.number_nodes.observe(outcome.nodes as f64);
         // The single number of a greedy path has no spread.
         if let Some(std) = outcome.distribution.std().filter(|_| method != MethodName::Token) {
-            self.shared.number_std.observe(std);
+            self.number_std.observe(std);
         }
     }
 }
@@ -275,7 +297,7 @@ impl EngineObserver for ModelMetrics {
     }
 
     fn on_start(&self, waited: Duration) {
-        self.shared.queue_seconds.observe(waited.as_secs_f64());
+        self.queue_seconds.observe(waited.as_secs_f64());
     }
 
     fn on_open(&self, reused_tokens: usize, new_tokens: usize) {
@@ -286,13 +308,13 @@ impl EngineObserver for ModelMetrics {
     }
 
     fn on_step(&self, rows: usize) {
-        self.shared.batch_rows.observe(rows as f64);
+        self.batch_rows.observe(rows as f64);
     }
 
     fn on_tokens(&self, tokens: usize, since_last: Duration) {
         let each = since_last.as_secs_f64() / tokens.max(1) as f64;
         for _ in 0..tokens {
-            self.shared.inter_token_seconds.observe(each);
+            self.inter_token_seconds.observe(each);
         }
     }
 

@@ -83,7 +83,7 @@ impl Drop for InFlight {
         let (model, code) = (self.model.as_str(), self.code.to_string());
         metrics.requests.with_label_values(&[self.route.as_str(), model, &code]).inc();
         if paths::runs_a_model(&self.route) {
-            metrics.request_seconds.observe(elapsed.as_secs_f64());
+            metrics.request_seconds.with_label_values(&[model]).observe(elapsed.as_secs_f64());
         }
         if self.is_work {
             metrics.in_flight.dec();

@@ -163,10 +163,19 @@ async fn metrics_keep_to_the_text_format_and_the_contract() {
         "ntl_number_decodes_total{method=\"tree\",model=\"scripted\",truncated=\"false\"} 1",
         "ntl_number_decodes_total{method=\"token\",model=\"scripted\",truncated=\"false\"} 0",
         "ntl_requests_total{code=\"404\",model=\"none\",route=\"unmatched\"} 3",
-        "ntl_request_duration_seconds_count 3",
-        "ntl_time_to_first_token_seconds_count 2",
+        "ntl_request_duration_seconds_count{model=\"scripted\"} 3",
+        "ntl_time_to_first_token_seconds_count{model=\"scripted\"} 2",
     ] {
         assert!(answer.text.lines().any(|found| found == line), "{line} is missing in\n{}", answer.text);
+    }
+    // All that a model does is counted under its name.
+    for name in
+        ["duration", "first_token", "latency", "tokens", "rows", "number", "queue", "sequences", "finished"]
+    {
+        let own = |line: &&str| line.starts_with("ntl_") && line.contains(name) && !line.contains("rejected");
+        for line in answer.text.lines().filter(own) {
+            assert!(line.contains("model=\"scripted\""), "{line}");
+        }
     }
 }
 
@@ -183,7 +192,7 @@ async fn openmetrics_is_written_when_it_is_asked_for() {
     for line in [
         "# TYPE ntl_finished counter",
         "ntl_finished_total{model=\"scripted\",reason=\"stop\"} 1",
-        "ntl_number_nodes_bucket{le=\"4.0\"} 1",
+        "ntl_number_nodes_bucket{model=\"scripted\",le=\"4.0\"} 1",
         "# TYPE ntl_queue_depth gauge",
     ] {
         assert!(answer.text.lines().any(|found| found == line), "{line} is missing in\n{}", answer.text);
@@ -193,7 +202,7 @@ async fn openmetrics_is_written_when_it_is_asked_for() {
 
 #[tokio::test]
 async fn the_latency_between_tokens_is_observed_once_a_token() {
-    const COUNT: &str = "ntl_inter_token_latency_seconds_count";
+    const COUNT: &str = "ntl_inter_token_latency_seconds_count{model=\"scripted\"}";
     let app = server(says("1237"));
     let mut want = 0.0;
     for (fields, texts) in [

@@ -259,8 +259,8 @@ async fn scores_are_counted() {
         ("ntl_requests_total{code=\"200\",model=\"scripted\",route=\"/v1/score\"}", 1.0),
         ("ntl_requests_total{code=\"400\",model=\"scripted\",route=\"/v1/score\"}", 1.0),
         ("ntl_finished_total{model=\"scripted\",reason=\"stop\"}", 2.0),
-        ("ntl_generation_tokens_total", 4.0),
-        ("ntl_request_duration_seconds_count", 2.0),
+        ("ntl_generation_tokens_total{model=\"scripted\"}", 4.0),
+        ("ntl_request_duration_seconds_count{model=\"scripted\"}", 2.0),
     ] {
         assert!((metric(&app, series).await - want).abs() < 1e-9, "{series}");
     }
