@@ -19,7 +19,7 @@ use crate::error::AppError;
 use crate::middleware::{admission, cors, request_id, track};
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
-use crate::routes::{chat, completions, docs, models, ops, score, tokens};
+use crate::routes::{chat, completions, docs, models, ops, playground, score, tokens};
 use crate::state::AppState;
 
 pub fn router(app: AppState) -> Router {
@@ -100,4 +100,6 @@ fn public() -> OpenApiRouter<AppState> {
         .routes(routes!(ops::metrics))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))
+        .routes(routes!(playground::page))
+        .routes(routes!(playground::file))
 }

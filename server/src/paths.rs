@@ -16,10 +16,13 @@ pub(crate) const HEALTH_READY: &str = "/health/ready";
 pub(crate) const METRICS: &str = "/metrics";
 pub(crate) const OPENAPI: &str = "/openapi.json";
 pub(crate) const DOCS: &str = "/docs";
+pub(crate) const PLAYGROUND: &str = "/";
+pub(crate) const PLAYGROUND_FILE: &str = "/playground/{file}";
 
 /// Whether a path serves monitoring or documentation. Public paths need no key, and a drain does not wait for them.
 pub(crate) fn is_public(path: &str) -> bool {
-    [HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS, OPENAPI, DOCS].contains(&path)
+    let public = [HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS, OPENAPI, DOCS, PLAYGROUND, PLAYGROUND_FILE];
+    public.contains(&path)
 }
 
 /// Whether a path decodes or scores, so that its duration belongs into the histogram of requests.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use ntl_engine::{CacheBudget, EngineLimits};
-use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_models::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError};
 use ntl_models::{LoadedModel, load_adapted};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -233,9 +233,11 @@ fn load_all(
     let budget = CacheBudget::new(cache_bytes_max);
     let (mut served, mut threads) = (Vec::new(), Vec::new());
     for (model, loaded) in models.iter().zip(loaded) {
+        let examples =
+            examples(model).map_err(|source| ServeError::Load { name: model.name.clone(), source })?;
         let (model, thread) = ServedModel::start(&model.name, loaded, limits, &budget, &app.metrics)
             .map_err(|source| ServeError::System { what: "a thread", source })?;
-        served.push(model);
+        served.push(model.with_examples(examples));
         threads.push(thread);
     }
     app.models.publish(served);
@@ -249,6 +251,16 @@ fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, Lo
         ModelSource::Demo => load_adapted(&demo::files()?, adapter.as_ref(), options.load),
         ModelSource::Path(path) => backend::load(path, adapter.as_ref(), options),
     }
+}
+
+/// Prompts that the checkpoint's `ntl.json` lists. A GGUF file has none.
+fn examples(model: &ModelConfig) -> Result<Vec<String>, LoadError> {
+    let files = match &model.source {
+        ModelSource::Demo => demo::files()?,
+        ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?,
+        ModelSource::Path(_) => return Ok(Vec::new()),
+    };
+    Ok(CheckpointFacts::open(&files, Choices::default())?.examples().to_vec())
 }
 
 /// Waits for the engine threads, which end when the last request and the router are dropped.

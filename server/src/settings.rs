@@ -26,6 +26,8 @@ pub struct HttpSettings {
     pub output_tokens_max: u64,
     /// Largest number of alternatives that `logprobs` may ask for; `None` allows the whole vocabulary.
     pub logprobs_max: Option<usize>,
+    /// Whether `GET /` answers with the playground.
+    pub playground: bool,
     /// Whether request bodies are logged.
     pub log_prompts: bool,
     /// The device as `GET /version` reports it.

@@ -82,14 +82,11 @@ impl Named for TrainedEncoding {
 }
 
 /// Facts given by the command line or `ntl.json`, which overrule the other files of the checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Choices {
     /// Whether numbers went through a logarithm before they were embedded (`rt`, `xval`) or predicted (regression head).
     pub log_scale_embeddings: Option<bool>,
-    #[serde(deserialize_with = "named")]
     pub tokenizer_type: Option<TokenizerType>,
-    #[serde(deserialize_with = "named")]
     pub number_encoding: Option<TrainedEncoding>,
 }
 
@@ -114,18 +111,39 @@ pub struct Choice<T> {
     pub origin: Origin,
 }
 
+/// `ntl.json`: the choices, and questions that show what the model can do.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct OwnFile {
+    log_scale_embeddings: Option<bool>,
+    #[serde(deserialize_with = "named")]
+    tokenizer_type: Option<TokenizerType>,
+    #[serde(deserialize_with = "named")]
+    number_encoding: Option<TrainedEncoding>,
+    examples: Vec<String>,
+}
+
 /// The facts of one checkpoint.
 pub struct CheckpointFacts<'a> {
     files: &'a CheckpointFiles,
     flags: Choices,
     /// `ntl.json`.
     own: Choices,
+    examples: Vec<String>,
 }
 
 impl<'a> CheckpointFacts<'a> {
     /// `flags` overrule the files.
     pub fn open(files: &'a CheckpointFiles, flags: Choices) -> Result<Self, LoadError> {
-        Ok(Self { files, flags, own: files.json(OWN_FILE)?.unwrap_or_default() })
+        let OwnFile { log_scale_embeddings, tokenizer_type, number_encoding, examples } =
+            files.json(OWN_FILE)?.unwrap_or_default();
+        let own = Choices { log_scale_embeddings, tokenizer_type, number_encoding };
+        Ok(Self { files, flags, own, examples })
+    }
+
+    /// Prompts that show what the model can do, as `ntl.json` lists them.
+    pub fn examples(&self) -> &[String] {
+        &self.examples
     }
 
     /// Whether numbers went through a logarithm. A `config.yaml` of the trainer without this setting means no.
@@ -310,5 +328,18 @@ mod tests {
         let want =
             [("log_scale_embeddings", "true"), ("tokenizer_type", "custom"), ("number_encoding", "xval")];
         assert_eq!(all, want);
+    }
+
+    #[test]
+    fn examples_are_a_list_of_texts_of_ntl_json() {
+        let (_folder, checkpoint) =
+            output(&[("checkpoint-1/ntl.json", r#"{"examples": ["1 + 1", "2 + 2"]}"#)]);
+        let files = CheckpointFiles::folder(&checkpoint).unwrap();
+        let facts = CheckpointFacts::open(&files, Choices::default()).unwrap();
+        assert_eq!(facts.examples(), ["1 + 1", "2 + 2"]);
+        let (_folder, checkpoint) = output(&[("checkpoint-1/ntl.json", r#"{"examples": "1 + 1"}"#)]);
+        let error = CheckpointFacts::open(&CheckpointFiles::folder(&checkpoint).unwrap(), Choices::default());
+        let error = error.err().unwrap().to_string();
+        assert!(error.contains("ntl.json") && error.contains("examples"), "{error}");
     }
 }

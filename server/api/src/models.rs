@@ -26,6 +26,12 @@ pub struct Model {
     pub parameters: u64,
     /// `native`.
     pub backend: String,
+    /// Whether the checkpoint has a chat template, so that it answers `/v1/chat/completions`.
+    #[serde(default)]
+    pub chat: bool,
+    /// Prompts that show what the model can do, from `ntl.json` of the checkpoint; empty where it lists none.
+    #[serde(default)]
+    pub examples: Vec<String>,
 }
 
 /// All served models.

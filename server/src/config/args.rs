@@ -107,6 +107,10 @@ pub(crate) struct NetworkArgs {
     /// times
     #[arg(long = "cors-origin", env = "NTL_CORS_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
     pub(crate) cors_origins: Vec<String>,
+    /// Do not serve the playground, the page at `/`
+    #[arg(long, env = "NTL_NO_PLAYGROUND", value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", default_value_t = false)]
+    pub(crate) no_playground: bool,
     /// PEM file with the server's certificate chain; enables HTTPS
     #[arg(long, env = "NTL_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,

@@ -106,6 +106,7 @@ impl TryFrom<Args> for Config {
             request_time_max: seconds(limits.request_timeout),
             output_tokens_max: limits.output_tokens_max.into(),
             logprobs_max: usize::try_from(limits.logprobs_max).ok(),
+            playground: !network.no_playground,
             log_prompts: logs.log_prompts,
             device: device_name(flags.device),
         };

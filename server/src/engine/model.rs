@@ -26,6 +26,8 @@ pub struct ServedModel {
     /// When the model was loaded, as Unix time in seconds.
     pub(crate) created: u64,
     pub(crate) tokenizer: Arc<Tokenizer>,
+    /// Prompts that show what the model can do.
+    pub(crate) examples: Vec<String>,
     /// The number tokens that losses are computed over.
     pub(crate) number_tokens: Arc<NumberTokens>,
     engine: Engine,
@@ -73,6 +75,7 @@ impl ServedModel {
             created: crate::unix_seconds(),
             engine,
             tokenizer: loaded.tokenizer,
+            examples: Vec::new(),
             spells_numbers,
             number_tokens,
             number_head,
@@ -81,6 +84,13 @@ impl ServedModel {
             metrics,
         };
         Ok((model, thread))
+    }
+
+    /// Adds prompts that show what the model can do.
+    #[must_use]
+    pub fn with_examples(mut self, examples: Vec<String>) -> Self {
+        self.examples = examples;
+        self
     }
 
     pub(crate) fn info(&self) -> &ModelInfo {

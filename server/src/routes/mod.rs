@@ -9,6 +9,7 @@ mod generation;
 pub(crate) mod models;
 pub(crate) mod ops;
 mod piece;
+pub(crate) mod playground;
 pub(crate) mod score;
 mod stream;
 pub(crate) mod tokens;

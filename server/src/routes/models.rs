@@ -53,5 +53,7 @@ fn describe(model: &ServedModel) -> Model {
         dtype: info.dtype.name().to_owned(),
         parameters: info.parameters,
         backend: info.backend.name().to_owned(),
+        chat: model.tokenizer.chat_template().is_some(),
+        examples: model.examples.clone(),
     }
 }

@@ -30,6 +30,8 @@ mod numbers;
 #[cfg(test)]
 mod ops;
 #[cfg(test)]
+mod playground;
+#[cfg(test)]
 mod score;
 #[cfg(test)]
 mod support;

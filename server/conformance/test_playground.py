@@ -1,0 +1,402 @@
+"""The playground and the page of the API, in a real browser: what people see, and that nothing else is asked for anything."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect, sync_playwright
+
+from conftest import KEY, Server
+
+DEMO = Path(__file__).parents[1] / "demo"
+QUESTION = "What is 77 - 53?"
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[31mred\u202e321\u202c \u0000"
+SIZES = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+# The whole page, in the time of a glance; a busy machine gets more.
+DRAWN_MS_MAX = 2000
+
+
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory):
+    """The embedded demo checkpoint as a folder."""
+    folder = tmp_path_factory.mktemp("demo")
+    with tarfile.open(next(DEMO.glob("*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    return next(folder.rglob("config.json")).parent
+
+
+@pytest.fixture(scope="session")
+def two(demo_folder):
+    """Two models, one with a hostile name, without a key."""
+    server = Server("--model", f"plain={demo_folder}", "--model", f"<i>{HOSTILE[-12:-1]}</i>={demo_folder}")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    program = shutil.which("chromium")
+    if not program:
+        pytest.skip("chromium is not installed (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium):
+    """Opens pages. At the end none of them may have asked another origin for anything, or failed in a script."""
+    contexts, seen, wrong = [], [], []
+
+    def opened(server, path="/", width=1280, scheme="light", wait=True, **options):
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: seen.append((server.url, request.url)))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+        # Statuses are part of some tests; everything else, such as what the content security policy blocks, is a fault.
+        page.on("console", lambda line: line.type == "error" and "status of" not in line.text and "ERR_" not in line.text and wrong.append(line.text))
+        page.goto(server.url + path)
+        if wait:
+            answered(page)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert [url for origin, url in seen if not url.startswith(origin + "/")] == []
+    assert wrong == []
+
+
+def answered(page, panels=1):
+    expect(page.locator("article[aria-busy=false]")).to_have_count(panels, timeout=30_000)
+
+
+def ask(page, question):
+    page.get_by_label("Ask for a number").fill(question)
+    page.get_by_label("Ask for a number").press("Enter")
+    answered(page)
+
+
+def complete(server, **body):
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]
+
+
+def shown(panel):
+    """The value that a panel shows, as the server wrote it."""
+    text = panel.locator("output.value").get_attribute("data-value")
+    return float(text) if text else None
+
+
+def test_a_question_is_answered_by_text_and_distribution(two, opened):
+    page = opened(two)
+    ask(page, QUESTION)
+    number = complete(two, model="plain", prompt=QUESTION, number=True)["number"]
+    text = complete(two, model="plain", prompt=QUESTION, temperature=0, max_tokens=64)["text"]
+    panel = page.locator("article.panel")
+    assert shown(panel) == pytest.approx(number["value"])
+    assert panel.locator(".answer-text").inner_text() == text
+    first = panel.get_by_role("list", name="Most probable values").get_by_role("listitem").first
+    assert first.inner_text().split()[0].replace("−", "-") == number["support"][0]["text"]
+    closed = panel.get_by_role("list", name="Where the probability went").get_by_role("listitem").first
+    assert f"{100 * number['mass']['closed']:.1f}%" in closed.inner_text()
+    # The picture says in words what it shows.
+    label = panel.get_by_role("img").get_attribute("aria-label")
+    assert f"{number['support'][0]['text']} with" in label and "90% interval from" in label
+    expect(page.locator("#status")).to_contain_text("Answered")
+
+
+def test_an_example_asks_at_one_click(two, opened):
+    page = opened(two)
+    example = page.locator(".example").nth(1)
+    example.click()
+    answered(page)
+    assert page.get_by_label("Ask for a number").input_value() == example.inner_text()
+
+
+def test_the_slider_shows_what_the_server_returns_for_each_objective(two, opened):
+    page = opened(two)
+    ask(page, QUESTION)
+    slider = page.get_by_role("slider")
+    slider.focus()
+    slider.press("Home")
+    objectives = ["mode", *({"quantile": q} for q in (0.05, 0.1, 0.25)), "median", *({"quantile": q} for q in (0.75, 0.9, 0.95)), "mean"]
+    values = []
+    for objective in objectives:
+        want = complete(two, model="plain", prompt=QUESTION, number={"objective": objective})["number"]["value"]
+        values.append(shown(page.locator("article.panel")))
+        assert values[-1] == pytest.approx(want), objective
+        assert slider.get_attribute("aria-valuetext")
+        slider.press("ArrowRight")
+    assert len(set(values)) > 2
+
+
+def test_estimates_without_bounds_are_those_of_the_server(two, opened):
+    page = opened(two)
+    estimate = """async ([number, name]) => (await import("/playground/estimates.js")).estimate(number, name).value"""
+    cases = 0
+    for nodes in (4, 8, 16, 32, 64):
+        options = {"nodes_max": nodes, "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "support": 50}
+        number = complete(two, model="plain", prompt=QUESTION, number=options)["number"]
+        for name, objective in (("mode", "mode"), ("median", "median"), ("mean", "mean"), ("0.05", {"quantile": 0.05}), ("0.95", {"quantile": 0.95})):
+            want = complete(two, model="plain", prompt=QUESTION, number={**options, "objective": objective})["number"]
+            assert page.evaluate(estimate, [number, name]) == want["value"], (nodes, name)
+            cases += want["reason"] is not None
+    assert cases > 2
+
+
+def test_two_models_stand_side_by_side_on_one_axis(two, opened):
+    page = opened(two)
+    page.get_by_label("Ask for a number").fill(QUESTION)
+    page.get_by_label("beside").select_option(index=1)
+    page.locator("#submit").click()
+    answered(page, 2)
+    panels = page.locator("article.panel")
+    boxes = [panels.nth(index).bounding_box() for index in (0, 1)]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+    panels.nth(0).get_by_role("slider").press("Home")
+    assert shown(panels.nth(0)) == shown(panels.nth(1)) is not None
+    ticks = [panels.nth(index).locator(".tick text").all_inner_texts() for index in (0, 1)]
+    assert ticks[0] == ticks[1] != []
+
+
+def test_a_judge_gives_the_expected_score_or_says_why_not(two, opened):
+    page = opened(two)
+    page.locator("#view-judge").click()
+    page.get_by_label("Answer to judge").fill("Forty-two.")
+    for low, high in ((1, 5), (-999, 999)):
+        page.get_by_label("Scale from").fill(str(low))
+        page.get_by_label("to", exact=True).fill(str(high))
+        page.locator("#submit").click()
+        answered(page)
+        prompt = page.locator("#judge-prompt").text_content()
+        assert "Forty-two." in prompt and f"from {low} to {high}" in prompt
+        digits = len(str(high))
+        options = {"range": [low, high], "digits_max": digits, "decimals_max": 0, "trim": 0, "mass_min": 0.5}
+        want = complete(two, model="plain", prompt=prompt, number=options)["number"]
+        assert shown(page.locator("article.panel")) == (want["value"] and pytest.approx(want["value"]))
+        if want["reason"]:
+            expect(page.locator(".notice.warning").first).to_contain_text(want["reason"])
+
+
+def test_tokens_show_their_alternatives_by_mouse_and_keyboard(two, opened):
+    page = opened(two)
+    ask(page, QUESTION)
+    tokens = page.get_by_role("group", name="Tokens").get_by_role("button")
+    logprobs = complete(two, model="plain", prompt=QUESTION, temperature=0, logprobs=8, max_tokens=64)["logprobs"]
+    expect(tokens).to_have_count(len(logprobs["tokens"]))
+    tokens.first.click()
+    tokens.first.press("ArrowRight")
+    expect(tokens.nth(1)).to_be_focused()
+    expect(tokens.nth(1)).to_have_attribute("aria-pressed", "true")
+    rows = page.get_by_role("list", name="Most probable tokens at this place").get_by_role("listitem")
+    expect(rows).to_have_count(len(logprobs["top_logprobs"][1]))
+
+
+def test_a_link_opens_the_same_answer(two, opened):
+    page = opened(two)
+    ask(page, QUESTION)
+    page.get_by_role("slider").press("Home")
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == page.url
+    other = opened(two, link.removeprefix(two.url))
+    assert shown(other.locator("article.panel")) == shown(page.locator("article.panel"))
+    assert other.get_by_label("Ask for a number").input_value() == QUESTION
+
+
+def test_copied_code_asks_the_same(two, opened):
+    page = opened(two)
+    question = "It's \"77\" - 53?\\ $HOME `date` \u202e"
+    ask(page, question)
+    page.get_by_role("button", name="Copy as code").click()
+    shell = page.locator("#code-text").inner_text()
+    assert "\u202e" not in shell
+    answer = subprocess.run(["bash", "-c", shell.replace("curl ", "curl --silent ", 1)], capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout)["choices"][0]["number"]["value"] == pytest.approx(shown(page.locator("article.panel")))
+    page.get_by_role("button", name="Python").click()
+    code = page.locator("#code-text").inner_text()
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(answer.stdout.split()[0]) == pytest.approx(shown(page.locator("article.panel")))
+
+
+def test_history_brings_a_question_back_and_can_be_forgotten(two, opened):
+    page = opened(two)
+    ask(page, QUESTION)
+    value = shown(page.locator("article.panel"))
+    ask(page, "What is 1 + 1?")
+    page.get_by_text("History").click()
+    page.get_by_role("button", name=QUESTION).click()
+    answered(page)
+    expect(page.get_by_label("Ask for a number")).to_have_value(QUESTION)
+    assert shown(page.locator("article.panel")) == value
+    page.get_by_role("button", name="Forget all").click()
+    expect(page.locator("#history")).to_be_hidden()
+
+
+def test_a_request_can_be_cancelled(two, opened):
+    page = opened(two)
+    held = []
+    page.route("**/v1/completions", lambda route: held.append(route))
+    page.get_by_label("Ask for a number").fill(QUESTION)
+    page.locator("#submit").click()
+    expect(page.get_by_role("button", name="Cancel")).to_be_enabled()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("Cancelled.").first).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
+    page.unroute("**/v1/completions")
+    ask(page, QUESTION)
+    assert shown(page.locator("article.panel")) is not None
+    assert len(held) == 2
+
+
+def test_an_error_of_the_server_is_shown_with_its_field(two, opened):
+    page = opened(two)
+    page.get_by_label("Ask for a number").fill("word " * 2000)
+    page.locator("#submit").click()
+    answered(page)
+    error = page.get_by_role("alert").first
+    expect(error).to_contain_text("status 400")
+    expect(error).to_contain_text("field prompt")
+
+
+def test_a_server_that_is_gone_is_named(demo_folder, start, opened):
+    server = start("--model", f"plain={demo_folder}")
+    page = opened(server)
+    server.stop()
+    page.locator("#submit").click()
+    answered(page)
+    expect(page.get_by_role("alert").first).to_contain_text("cannot be reached")
+
+
+def test_a_key_is_asked_for_checked_and_kept_out_of_links(server, opened):
+    page = opened(server, wait=False)
+    key = page.get_by_label("API key")
+    key.fill("wrong")
+    key.press("Enter")
+    expect(page.get_by_text("does not accept this key")).to_be_visible()
+    key.fill(KEY)
+    key.press("Enter")
+    answered(page)
+    expect(key).to_be_hidden()
+    page.get_by_role("button", name="Copy as code").click()
+    code = page.locator("#code-text").inner_text()
+    assert "$NTL_API_KEY" in code and KEY not in code + page.url
+    assert KEY not in page.evaluate("JSON.stringify({...localStorage})")
+
+
+def test_hostile_texts_are_shown_as_text(two, opened):
+    page = opened(two)
+    answer = HOSTILE + "<b>bold</b>" + "9" * 100_000
+
+    def hostile(route):
+        body = json.loads(route.request.post_data)
+        choice = {"index": 0, "text": answer, "finish_reason": "stop", "logprobs": None}
+        if "number" not in body:
+            logprobs = {"tokens": [HOSTILE], "token_logprobs": [-1], "top_logprobs": [{HOSTILE: -1}], "number_values": [1], "number_mass": [1]}
+            event = {"choices": [{**choice, "logprobs": logprobs}]}
+            route.fulfill(content_type="text/event-stream", body=f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
+            return
+        found = complete(two, model="plain", prompt=QUESTION, number=body["number"])
+        found["number"]["reason"] = HOSTILE
+        route.fulfill(json={"choices": [found]})
+
+    page.route("**/v1/completions", hostile)
+    page.get_by_label("beside").select_option(index=1)
+    page.get_by_label("Ask for a number").fill(HOSTILE)
+    page.locator("#submit").click()
+    answered(page, 2)
+    assert page.locator("article img, article script, article b:has-text('bold'), article i").count() == 0
+    text = page.locator(".answer-text").first
+    expect(text).to_contain_text("<img src=x onerror=alert(1)>")
+    expect(text).to_contain_text("U+202E")
+    expect(text).to_contain_text("␛[31m")
+    expect(text).to_contain_text("Show all")
+    text.get_by_role("button").click()
+    assert len(text.inner_text()) > 100_000
+    expect(page.locator(".notice.warning").first).to_contain_text("<script>alert(2)</script>")
+    expect(page.locator("h2.model").nth(1)).to_contain_text("<i>")
+    page.get_by_text("History").click()
+    expect(page.locator(".past").first).to_contain_text("<img src=x")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+def test_the_playground_fits_and_has_no_serious_fault_of_access(two, opened, tmp_path, width, scheme):
+    page = opened(two, width=width, scheme=scheme)
+    for view in ("ask", "versus", "judge"):
+        if view == "versus":
+            page.get_by_label("beside").select_option(index=1)
+            page.locator("#submit").click()
+            answered(page, 2)
+        if view == "judge":
+            page.get_by_label("beside").select_option(index=0)
+            page.locator("#view-judge").click()
+            page.locator("#submit").click()
+            answered(page)
+            page.get_by_text("Settings").click()
+        fits_and_is_accessible(page, f"{view} {width} {scheme}")
+        page.screenshot(path=tmp_path / f"{view}-{width}-{scheme}.png", full_page=True)
+
+
+def fits_and_is_accessible(page, what):
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{what} scrolls sideways"
+    found = Axe().run(page).response["violations"]
+    assert [(rule["id"], rule["nodes"][0]["html"]) for rule in found if rule["impact"] in ("serious", "critical")] == [], what
+
+
+def test_everything_works_by_keyboard_alone(two, opened):
+    page = opened(two)
+    page.get_by_label("Ask for a number").focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    answered(page)
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.className || document.activeElement.tagName"))
+    assert {"model", "submit", "token", "share", "code"} <= reached and any(name.endswith("-slider") for name in reached)
+
+
+def test_a_distribution_is_drawn_at_once_also_under_load(two, opened, report):
+    def drawn():
+        page = opened(two)
+        return page.evaluate("performance.getEntriesByName('ntl-distribution')[0].startTime - performance.getEntriesByType('navigation')[0].responseStart")
+
+    alone = min(drawn() for _ in range(3))
+    with ThreadPoolExecutor(64) as pool:
+        others = [pool.submit(complete, two, model="plain", prompt=f"What is {k} + {k}?", number=True) for k in range(64)]
+        loaded = drawn()
+        assert all(other.result()["number"] for other in others)
+    report(drawn_ms=round(alone), drawn_ms_beside_64_requests=round(loaded))
+    assert alone < DRAWN_MS_MAX
+
+
+def test_the_page_is_small(two, opened, report):
+    page = opened(two)
+    sizes = page.evaluate("performance.getEntriesByType('resource').filter((e) => e.name.includes('/playground/')).map((e) => e.decodedBodySize)")
+    size = sum(sizes) + len(httpx.get(two.url).content)
+    report(page_bytes=size, files=len(sizes) + 1)
+    assert size < 150_000
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+def test_the_page_of_the_api_fits_and_has_no_serious_fault_of_access(two, opened, width, scheme):
+    page = opened(two, "/docs", width=width, scheme=scheme, wait=False)
+    expect(page.locator("main details").first).to_be_visible()
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    fits_and_is_accessible(page, f"docs {width} {scheme}")

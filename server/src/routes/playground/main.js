@@ -1,0 +1,295 @@
+// The page: what is asked, of which models, and what becomes of it.
+
+import { ask, hasKey, setKey } from "./api.js";
+import { sharedDomain } from "./chart.js";
+import { brief, byId, copy, h, plain } from "./dom.js";
+import { OBJECTIVES, estimate } from "./estimates.js";
+import { Panel, problem } from "./panel.js";
+import { curl, examplesOf, judgePrompt, massMinOf, promptOf, python } from "./requests.js";
+import { forget, fromFragment, history, remember, toFragment } from "./state.js";
+
+/** Models of at most so many parameters answer an example as soon as the page is opened. */
+const EAGER_PARAMETERS_MAX = 50e6;
+
+/** Fields of the form that hold a text or a number of the state. */
+const FIELDS = {
+  prompt: "prompt", model: "model", versus: "versus", after: "after", method: "method", rubric: "rubric", task: "task", answer: "answer",
+};
+const NUMBER_FIELDS = { low: "low", high: "high", tokens: "tokens", "scale-low": "scaleLow", "scale-high": "scaleHigh" };
+
+let state = fromFragment(location.hash);
+let models = [];
+let keys = false;
+let running = null;
+let panels = [];
+
+const modelOf = (name) => models.find(({ id }) => id === name);
+
+// ------------------------------------------------------------------------------------------------------------ models
+
+async function load() {
+  try {
+    ({ data: models } = await ask("v1/models"));
+  } catch (error) {
+    if (error.status === 401) return askForKey();
+    if (error.status === 503) {
+      byId("problem").replaceChildren(h("p", { class: "notice", role: "status" }, "The server is loading its models …"));
+      setTimeout(load, 1000);
+      return;
+    }
+    byId("problem").replaceChildren(problem(error));
+    return;
+  }
+  keys = hasKey();
+  byId("key-form").hidden = true;
+  byId("problem").replaceChildren();
+  byId("model").replaceChildren(...models.map(({ id, kind }) => h("option", { value: id }, plain(id), ` (${kind})`)));
+  byId("versus-field").hidden = models.length < 2;
+  write();
+  about();
+  start();
+}
+
+function askForKey() {
+  byId("key-form").hidden = false;
+  byId("problem").replaceChildren();
+  if (hasKey()) byId("key-note").textContent = "The server does not accept this key.";
+  byId("key").focus();
+}
+
+/** Asks what a link says; a small model also answers its first example. */
+function start() {
+  if (promptOf(state) && location.hash.length > 1) return run();
+  const model = modelOf(state.model);
+  if (state.view !== "ask" || state.prompt || model.parameters > EAGER_PARAMETERS_MAX) return byId("prompt").focus();
+  [state.prompt] = examplesOf(model, state.chat && model.chat);
+  write();
+  return run();
+}
+
+async function about() {
+  const version = await ask("version").catch(() => null);
+  if (version) byId("about").replaceChildren(`ntl-server ${version.version} on ${version.device}`);
+}
+
+// -------------------------------------------------------------------------------------------------------------- form
+
+/** Puts the state into the form. */
+function write() {
+  if (!modelOf(state.model)) state.model = models[0]?.id ?? "";
+  if (!modelOf(state.versus) || state.versus === state.model) state.versus = "";
+  const others = models.filter(({ id }) => id !== state.model);
+  byId("versus").replaceChildren(h("option", { value: "" }, "no other"), ...others.map(({ id }) => h("option", { value: id }, plain(id))));
+  for (const [id, name] of Object.entries(FIELDS)) byId(id).value = state[name];
+  for (const [id, name] of Object.entries(NUMBER_FIELDS)) byId(id).value = state[name] ?? "";
+  byId("chat").checked = state.chat;
+  const model = modelOf(state.model);
+  byId("chat-field").hidden = !model?.chat;
+  for (const view of ["ask", "judge"]) {
+    byId(`view-${view}`).setAttribute("aria-pressed", String(state.view === view));
+    byId(`${view}-fields`).hidden = state.view !== view;
+  }
+  byId("submit").firstChild.textContent = state.view === "judge" ? "Judge " : "Ask ";
+  byId("judge-prompt").replaceChildren(...plain(judgePrompt(state)));
+  examples();
+}
+
+/** Reads the form into the state. */
+function read() {
+  for (const [id, name] of Object.entries(FIELDS)) state[name] = byId(id).value;
+  for (const [id, name] of Object.entries(NUMBER_FIELDS)) {
+    const { value, min } = byId(id);
+    const number = value.trim() === "" ? NaN : Number(value);
+    const usable = Number.isFinite(number) && (min === "" || number >= Number(min));
+    if (usable) state[name] = number;
+    else if (name === "low" || name === "high") state[name] = null;
+  }
+  state.chat = byId("chat").checked;
+}
+
+function examples() {
+  const model = modelOf(state.model);
+  const prompts = model ? examplesOf(model, state.chat && model.chat) : [];
+  byId("examples").replaceChildren(...prompts.map((prompt) => h("button", {
+    type: "button", class: "example", onclick: () => { state.prompt = prompt; write(); run(); },
+  }, h("bdi", {}, plain(prompt)))));
+}
+
+function setView(view) {
+  read();
+  state.view = view;
+  cancel();
+  clear();
+  write();
+  link();
+}
+
+// ------------------------------------------------------------------------------------------------------------ answer
+
+/** Puts the state into the address of the page. */
+const link = () => window.history.replaceState(null, "", `#${toFragment(state)}`);
+
+function clear() {
+  panels = [];
+  byId("results").replaceChildren();
+  byId("problem").replaceChildren();
+  byId("tools").hidden = true;
+}
+
+function cancel() {
+  running?.abort();
+  running = null;
+  byId("cancel").disabled = true;
+}
+
+const say = (text) => { byId("status").textContent = text; };
+
+async function run() {
+  cancel();
+  clear();
+  const asked = { ...state };
+  if (!promptOf(asked).trim()) return byId("prompt").focus();
+  link();
+  const abort = new AbortController();
+  running = abort;
+  byId("cancel").disabled = false;
+  say("Asking");
+  const names = [asked.model, asked.versus].filter((name) => name !== "");
+  panels = names.map((name) => new Panel(asked, modelOf(name), { named: names.length > 1, onSlide: slide }));
+  const own = panels;
+  byId("results").dataset.panels = String(own.length);
+  byId("results").replaceChildren(...own.map(({ node }) => node));
+  byId("tools").hidden = false;
+  const results = await Promise.allSettled(own.map((panel) => panel.run(abort.signal)));
+  if (panels !== own) return undefined;
+  if (own.length > 1) align(own);
+  const failed = results.find(({ status }) => status === "rejected")?.reason;
+  if (running === abort) cancel();
+  if (failed?.status === 401) return askForKey();
+  if (failed) return say("Cancelled");
+  const values = own.map((panel) => valueOf(panel));
+  say(`Answered: ${values.join(", ")}`);
+  remember({ fragment: toFragment(asked), label: promptOf(asked).slice(0, 200), values });
+  return showHistory();
+}
+
+const valueOf = ({ number, state: asked }) => (number ? brief(estimate(number, asked.objective, massMinOf(asked)).value) : "no number");
+
+/** Models side by side share an axis. */
+function align(own) {
+  const numbers = own.map(({ number }) => number).filter((number) => number);
+  const domain = sharedDomain(numbers);
+  if (domain && numbers.length > 1) own.forEach((panel) => panel.show(domain));
+}
+
+function slide(objective) {
+  state.objective = objective;
+  for (const panel of panels) {
+    panel.state.objective = objective;
+    panel.slide(objective);
+  }
+  link();
+}
+
+// ----------------------------------------------------------------------------------------------------------- history
+
+function showHistory() {
+  const entries = history();
+  byId("history").hidden = entries.length === 0;
+  byId("history-count").textContent = entries.length ? `(${entries.length})` : "";
+  byId("history-list").replaceChildren(...entries.map(({ fragment, label, values }) => h("li", {}, h("button", {
+    type: "button", class: "past", onclick: () => open(fragment),
+  }, h("bdi", { class: "question" }, plain(String(label))), h("span", { class: "muted" }, plain([values].flat().join(", ")))))));
+}
+
+/** Opens a link's state, and asks. */
+function open(fragment) {
+  state = fromFragment(fragment);
+  write();
+  window.scrollTo({ top: 0 });
+  run();
+}
+
+// -------------------------------------------------------------------------------------------------------------- code
+
+let language = "curl";
+
+function showCode() {
+  const write = language === "curl" ? curl : python;
+  byId("code-text").textContent = write(state, modelOf(state.model), keys);
+  byId("code-note").textContent = "";
+  for (const button of document.querySelectorAll("[data-language]")) {
+    button.setAttribute("aria-pressed", String(button.dataset.language === language));
+  }
+}
+
+async function copied(text, button) {
+  const label = button.textContent;
+  const done = await copy(text);
+  say(done ? "Copied" : "The browser does not let this page copy");
+  button.textContent = done ? "Copied" : "Not copied";
+  setTimeout(() => { button.textContent = label; }, 1500);
+}
+
+// ------------------------------------------------------------------------------------------------------------ events
+
+function listen(id, event, action) {
+  byId(id).addEventListener(event, action);
+}
+
+listen("form", "submit", (event) => { event.preventDefault(); read(); run(); });
+listen("prompt", "keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  byId("form").requestSubmit();
+});
+listen("form", "input", () => { read(); byId("judge-prompt").replaceChildren(...plain(judgePrompt(state))); });
+listen("model", "change", () => { read(); write(); });
+listen("chat", "change", () => { read(); write(); });
+listen("cancel", "click", () => { cancel(); say("Cancelled"); });
+listen("view-ask", "click", () => setView("ask"));
+listen("view-judge", "click", () => setView("judge"));
+listen("share", "click", (event) => { link(); copied(location.href, event.currentTarget); });
+listen("code", "click", () => { showCode(); byId("code-dialog").showModal(); });
+listen("code-close", "click", () => byId("code-dialog").close());
+listen("code-copy", "click", (event) => copied(byId("code-text").textContent, event.currentTarget));
+listen("history-clear", "click", () => { forget(); showHistory(); });
+listen("key-form", "submit", (event) => {
+  event.preventDefault();
+  setKey(byId("key").value);
+  byId("key").value = "";
+  load();
+});
+for (const button of document.querySelectorAll("[data-language]")) {
+  button.addEventListener("click", () => { language = button.dataset.language; showCode(); });
+}
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && running && !byId("code-dialog").open) { cancel(); say("Cancelled"); }
+  const typing = event.target.matches("input, textarea, select");
+  if (event.key === "/" && !typing && state.view === "ask") { event.preventDefault(); byId("prompt").focus(); }
+});
+window.addEventListener("hashchange", () => { if (location.hash.slice(1) !== toFragment(state)) open(location.hash); });
+
+const THEME = "ntl-server-theme";
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const setTheme = (theme) => { document.documentElement.dataset.theme = theme; };
+try {
+  const theme = localStorage.getItem(THEME);
+  if (theme) setTheme(theme);
+} catch {
+  // The system's theme then.
+}
+listen("theme", "click", () => {
+  const current = document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
+  const theme = current === "dark" ? "light" : "dark";
+  setTheme(theme);
+  try {
+    localStorage.setItem(THEME, theme);
+  } catch {
+    // It lasts as long as the page.
+  }
+});
+
+if (!OBJECTIVES.includes(state.objective)) state.objective = "mean";
+showHistory();
+load();

@@ -1,0 +1,135 @@
+// The requests that a state of the page stands for, and the same as code.
+
+import { QUANTILES, objectiveOf } from "./estimates.js";
+import { isInvisible } from "./dom.js";
+
+/** Example questions by kind of model, where the checkpoint brings none (`examples` of its ntl.json). */
+const EXAMPLES = [
+  { kinds: /^t5/, prompts: ["What is 336 - -20?", "What is 77 - 1533?", "Calculate 12 + 30.", "What is -17 + 4?"] },
+  {
+    kinds: /./,
+    prompts: ["Q: What is 12 + 30? A:", "Q: How many days are in a leap year? A:", "The boiling point of water in degrees Celsius is"],
+    chat: ["What is 12 + 30? Answer with a number.", "How many days are in a leap year? Answer with a number.",
+      "How tall is Mont Blanc in metres? Answer with a number."],
+  },
+];
+
+export function examplesOf(model, chat) {
+  if (model.examples?.length) return model.examples;
+  const found = EXAMPLES.find(({ kinds }) => kinds.test(model.kind));
+  return (chat && found.chat) || found.prompts;
+}
+
+const COMPLETIONS = "v1/completions";
+const CHAT = "v1/chat/completions";
+
+/** What the judge reads. */
+export const judgePrompt = ({ rubric, task, answer, scaleLow, scaleHigh }) =>
+  `${rubric}\n\nQuestion: ${task}\n\nAnswer: ${answer}\n\nScore from ${scaleLow} to ${scaleHigh}:`;
+
+export const promptOf = (state) => (state.view === "judge" ? judgePrompt(state) : state.prompt);
+
+/** Beyond the largest numbers that the server reads. */
+const UNLIMITED = 1e12;
+
+/** Less probability on the scale is no judgement. */
+const JUDGE_MASS_MIN = 0.5;
+
+export const massMinOf = (state) => (state.view === "judge" ? JUDGE_MASS_MIN : 0);
+
+/** The path and the body that all requests of a state share. */
+function base(state, model) {
+  const prompt = promptOf(state);
+  const chat = state.chat && model.chat;
+  const body = chat ? { messages: [{ role: "user", content: prompt }] } : { prompt };
+  return { path: chat ? CHAT : COMPLETIONS, chat, body: { model: model.id, ...body } };
+}
+
+/** Greedy text with its tokens. */
+export function textRequest(state, model) {
+  const { path, chat, body } = base(state, model);
+  const logprobs = chat ? { logprobs: true, top_logprobs: 8 } : { logprobs: 8 };
+  const text = { ...body, temperature: 0, max_tokens: state.tokens, ...logprobs, number_tokens: true };
+  // A regression head writes no tokens.
+  if (model.kind === "t5-regression-head") return { path, body: { ...body, temperature: 0 } };
+  return { path, body: text };
+}
+
+function options(state) {
+  const number = {};
+  if (state.method !== "tree") number.method = state.method;
+  if (state.after) number.after = state.after;
+  if (state.view === "judge") {
+    const [low, high] = [state.scaleLow, state.scaleHigh];
+    // Longer numbers are off the scale: no need to look at them.
+    const digits = String(Math.max(Math.abs(low), Math.abs(high))).length;
+    return { ...number, range: [low, high], digits_max: digits, decimals_max: 0, trim: 0, mass_min: JUDGE_MASS_MIN };
+  }
+  if (state.low !== null || state.high !== null) number.range = [state.low ?? -UNLIMITED, state.high ?? UNLIMITED];
+  return number;
+}
+
+/** The number with all that the page shows. */
+export function numberRequest(state, model) {
+  const { path, body } = base(state, model);
+  const number = { ...options(state), quantiles: QUANTILES, support: 200 };
+  const text = state.after ? { temperature: 0, max_tokens: state.tokens } : {};
+  return { path, body: { ...body, ...text, number } };
+}
+
+/** What a program would send for the chosen objective. */
+function codeRequest(state, model) {
+  const { path, body } = base(state, model);
+  const number = options(state);
+  if (state.view !== "judge" && state.objective !== "mean") number.objective = objectiveOf(state.objective);
+  const text = state.after ? { temperature: 0, max_tokens: state.tokens } : {};
+  return { path, body: { ...body, ...text, number } };
+}
+
+/** JSON of one kind of character only: nothing in it can hide from the reader of the code. */
+function json(value, indent) {
+  return Array.from(JSON.stringify(value, null, indent), (character) => {
+    if (!isInvisible(character) || character === "\n") return character;
+    const units = Array.from({ length: character.length }, (_, index) => character.charCodeAt(index));
+    return units.map((unit) => `\\u${unit.toString(16).padStart(4, "0")}`).join("");
+  }).join("");
+}
+
+export function curl(state, model, keys) {
+  const { path, body } = codeRequest(state, model);
+  const data = json(body, 1).replaceAll("'", "'\\''");
+  const key = keys ? ` \\\n  -H "Authorization: Bearer $NTL_API_KEY"` : "";
+  return `curl ${new URL(path, document.baseURI)} -H 'Content-Type: application/json'${key} \\\n  -d '${data}'\n`;
+}
+
+// JSON is Python but for three words.
+const WORDS = { true: "True", false: "False", null: "None" };
+
+function literal(value) {
+  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
+  if (value !== null && typeof value === "object") {
+    return `{${Object.entries(value).map(([name, field]) => `${json(name)}: ${literal(field)}`).join(", ")}}`;
+  }
+  return WORDS[value] && typeof value !== "string" ? WORDS[value] : json(value);
+}
+
+export function python(state, model, keys) {
+  const { path, body } = codeRequest(state, model);
+  const { number, ...fields } = body;
+  const method = path === CHAT ? "chat.completions" : "completions";
+  const text = path === CHAT ? "message.content" : "text";
+  const lines = Object.entries(fields).map(([name, value]) => `    ${name}=${literal(value)},`);
+  const options = Object.keys(number).length ? literal(number) : "True";
+  return [
+    ...(keys ? ["import os", ""] : []),
+    "from openai import OpenAI",
+    "",
+    `client = OpenAI(base_url=${json(String(new URL("v1", document.baseURI)))}, api_key=${keys ? 'os.environ["NTL_API_KEY"]' : '"-"'})`,
+    `answer = client.${method}.create(`,
+    ...lines,
+    `    extra_body={"number": ${options}},`,
+    ")",
+    `print(answer.choices[0].${text}, answer.choices[0].number["mass"])`,
+    "",
+  ].join("\n");
+}
