@@ -2,6 +2,8 @@
 //!
 //! `docs/openapi.json` is a copy of it (a test fails when the copy is old).
 
+mod examples;
+
 use std::collections::BTreeMap;
 
 use ntl_api::{ChatRequest, CompletionRequest, ErrorBody};
@@ -110,7 +112,7 @@ fn close_bodies(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     close(&ChatRequest::name(), &shared);
 }
 
-/// Adds what all routes share: an operation id (no path has two methods), the response header `x-request-id`, and the
+/// Adds the examples of a path and what all routes share: an operation id (no path has two methods), the response header `x-request-id`, and the
 /// API key of paths that are not public.
 fn complete(operation: &mut Operation, path: &str, keys: ApiKeyUse) {
     let words: Vec<&str> = path.split(['/', '.', '{', '}']).filter(|word| !word.is_empty()).collect();
@@ -118,6 +120,7 @@ fn complete(operation: &mut Operation, path: &str, keys: ApiKeyUse) {
     if keys == ApiKeyUse::Required && !paths::is_public(path) {
         operation.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>(KEY, [])]);
     }
+    examples::add(operation, path);
     for response in operation.responses.responses.values_mut() {
         if let RefOr::T(response) = response {
             let text = ObjectBuilder::new().schema_type(Type::String).build();

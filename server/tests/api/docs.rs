@@ -7,7 +7,7 @@ use ntl_engine::EngineLimits;
 use ntl_server::app;
 use serde_json::Value;
 
-use crate::support::{config, get, loaded, says, scripted, server, state_of};
+use crate::support::{config, get, loaded, post, says, scripted, server, state_of};
 
 #[tokio::test]
 async fn the_committed_description_is_the_one_that_is_served() {
@@ -75,6 +75,54 @@ async fn all_that_is_described_is_there_and_all_references_lead_somewhere() {
     }
     for schema in api["components"]["schemas"].as_object().unwrap().values() {
         assert_ne!(schema["description"], Value::Null, "{schema}");
+    }
+}
+
+/// The names of all fields of a JSON object, as paths; those of the first element where there is a list.
+fn names(value: &Value, place: &str, all: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, field)| {
+            all.insert(format!("{place}.{name}"));
+            names(field, &format!("{place}.{name}"), all);
+        }),
+        Value::Array(items) => items.iter().take(1).for_each(|item| names(item, place, all)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn every_route_has_examples_and_they_are_what_the_server_takes_and_answers() {
+    let app = server(says("1"));
+    let api = get(&app, "/openapi.json").await.json();
+    for (path, item) in api["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                let Some(content) = response["content"].as_object() else { continue };
+                let is_file = content.keys().any(|kind| ["text/html", "text/css"].contains(&kind.as_str()));
+                let is_description = path == "/openapi.json" && status == "200";
+                let example = content.values().next().unwrap().get("example");
+                assert!(example.is_some() || is_file || is_description, "{method} {path} {status}");
+                if let (Some(example), true) = (example, status.as_str() >= "400") {
+                    assert!(example["error"]["message"].is_string(), "{method} {path} {status}");
+                }
+            }
+            let answer = &operation["responses"]["200"]["content"]["application/json"]["example"];
+            // The scripted model has no chat template.
+            if answer.is_null() || path.contains("chat") {
+                continue;
+            }
+            let request = &operation["requestBody"]["content"]["application/json"]["example"];
+            let path = path.replace("{id}", "scripted");
+            let found = match method.as_str() {
+                "post" => post(&app, &path, request.clone()).await,
+                _ => get(&app, &path).await,
+            };
+            assert_eq!(found.status, 200, "{path}: {}", found.text);
+            let (mut want, mut have) = (BTreeSet::new(), BTreeSet::new());
+            names(answer, "", &mut want);
+            names(&found.json(), "", &mut have);
+            assert_eq!(want, have, "{path}");
+        }
     }
 }
 
