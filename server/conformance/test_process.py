@@ -1,6 +1,8 @@
 """The program: its configuration, its exit codes, its signals, and both versions of HTTP."""
 
 import os
+import pty
+import re
 import shutil
 import subprocess
 import threading
@@ -54,6 +56,26 @@ def test_what_keeps_a_server_from_starting_is_said_in_one_line(tmp_path, server)
     ]:
         code, error = run(*flags)
         assert code == expected and message in error and len(error.splitlines()) == 1, error
+
+
+def test_three_lines_on_a_terminal_say_what_is_served_and_where_to_look():
+    terminal, own = pty.openpty()
+    process = subprocess.Popen([os.environ["NTL_SERVER"], "--port", "0"], stderr=own, stdin=subprocess.DEVNULL)
+    os.close(own)
+    try:
+        text = ""
+        while "/metrics" not in text:
+            text += os.read(terminal, 4096).decode()
+        lines = text.replace("\r", "").splitlines()
+        first = next(index for index, line in enumerate(lines) if line.startswith("ntl-server "))
+        assert "serves" in lines[first] and len(lines) >= first + 3
+        urls = re.findall(r"http://\S+/\w*", "\n".join(lines[first : first + 3]))
+        assert [url.rsplit("/", 1)[1] for url in urls] == ["", "docs", "metrics"]
+        assert [httpx.get(url).status_code for url in urls] == [200] * 3
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
 
 
 def test_a_second_signal_ends_at_once_and_says_that_requests_were_cut_off(start):

@@ -28,6 +28,7 @@ mod request;
 mod routes;
 pub mod serve;
 pub mod settings;
+mod start_lines;
 pub mod state;
 pub mod telemetry;
 

@@ -25,7 +25,7 @@ use crate::listen::{Listener, TlsError};
 use crate::metrics::Metrics;
 use crate::middleware::message_form;
 use crate::state::AppState;
-use crate::{app, cache_bytes, demo};
+use crate::{app, cache_bytes, demo, start_lines};
 
 /// Longest time for connections and engine threads to close after all requests are answered.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -118,6 +118,7 @@ pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
 pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result<Ended, ServeError> {
     let app = AppState::new(config.http, Metrics::new()?.into());
     log_start(&listener, &config.models, &app);
+    let start_lines = start_lines::text(&listener, &config.models, &app.settings);
     let (models, options, state) = (config.models, config.load, app.clone());
     let (limits, cache_bytes_max) = (config.engine, config.cache_bytes_max);
     let loading =
@@ -128,6 +129,7 @@ pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result
         ended = &mut serving => return Ok(ended),
         loaded = loading => loaded.map_err(|_| ServeError::LoadingPanicked)??,
     };
+    start_lines::print(&start_lines);
     let ended = serving.await;
     if !matches!(ended, Ended::CutOff(_)) {
         join(threads).await;
