@@ -13,7 +13,7 @@ use ntl_models::{LoadOptions, LoadedModel, load};
 
 /// The demo checkpoint that the server embeds, read from the checkout.
 pub fn demo_files() -> Result<CheckpointFiles, LoadError> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/t5-ntl-was.tar.gz");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/demo.tar.gz");
     let place = path.display().to_string();
     let archive = std::fs::read(&path).map_err(|source| LoadError::Read { file: place.clone(), source })?;
     CheckpointFiles::archive(&place, &archive)

@@ -6,7 +6,7 @@ use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 pub const NAME: &str = "t5-ntl-was";
 
 /// Made by `demo/pack.sh`; see `demo/README.md`.
-static ARCHIVE: &[u8] = include_bytes!("../demo/t5-ntl-was.tar.gz");
+static ARCHIVE: &[u8] = include_bytes!("../demo/demo.tar.gz");
 
 pub fn files() -> Result<CheckpointFiles, LoadError> {
     CheckpointFiles::archive("the embedded demo checkpoint", ARCHIVE)

@@ -141,13 +141,13 @@ mod tests {
         assert_eq!(
             told,
             [
-                "kind: t5 (T5VanillaForNumberTokenLoss)",
-                "network: 2 layers, 2 decoder layers, 96 wide, 4 heads, 2101 embeddings",
-                "parameters: 620896",
+                "kind: t5 (T5ForConditionalGeneration)",
+                "network: 4 layers, 2 decoder layers, 128 wide, 4 heads, 133 embeddings",
+                "parameters: 1330048",
                 "files: model.safetensors",
                 "stored as: f32",
-                "in memory: 2.48 MB as f32",
-                "tokenizer: 2100 tokens, numbers as digits",
+                "in memory: 5.32 MB as f32",
+                "tokenizer: 133 tokens, numbers as digits",
                 "number tokens: 10 from 0 to 9, single digits",
                 "assumed: tokenizer_type = custom (command line)",
             ]

@@ -10,7 +10,7 @@ use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
-use ntl_server::{app, demo};
+use ntl_server::app;
 use serde_json::{Value, json};
 
 use crate::support::{self, Answer, EOS, ids, logits, piece, post, says, scripted, server, state_of};
@@ -19,9 +19,9 @@ const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ mess
     {% if messages[0].role == 'assistant' %}{{ raise_exception('begin with a question') }}{% endif %}\
     {% if add_generation_prompt %}A:{% endif %}";
 
-/// The demo's tokenizer with a chat template.
+/// The tests' tokenizer with a chat template.
 fn tokenizer() -> Arc<Tokenizer> {
-    let (folder, files) = (tempfile::tempdir().unwrap(), demo::files().unwrap());
+    let (folder, files) = (tempfile::tempdir().unwrap(), support::checkpoint());
     for name in ["spiece.model", "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json"] {
         if let Some(bytes) = files.read(name).unwrap() {
             std::fs::write(folder.path().join(name), &*bytes).unwrap();

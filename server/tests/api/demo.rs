@@ -28,6 +28,65 @@ async fn the_demo_subtracts_and_its_number_agrees_with_its_text() {
     assert_eq!(get(&app, "/v1/models").await.json()["data"][0]["kind"], "t5");
 }
 
+/// Questions that the demo was not trained on, with their answers (`recipes/demo_data.py`).
+fn unseen(lines: &str) -> Vec<(String, f64)> {
+    let row = |line: &str| -> (String, f64) {
+        let row: Value = serde_json::from_str(line).unwrap();
+        (row["question"].as_str().unwrap().to_owned(), row["answer"].as_str().unwrap().parse().unwrap())
+    };
+    lines.lines().map(row).collect()
+}
+
+/// What `body` gives for each of the questions.
+async fn choices(app: &Router, questions: &[(String, f64)], mut body: Value) -> Vec<Value> {
+    let mut choices = Vec::new();
+    for some in questions.chunks(50) {
+        body["prompt"] = some.iter().map(|(question, _)| question.as_str()).collect();
+        let answer = complete(app, body.clone()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        choices.extend(answer.json()["choices"].as_array().unwrap().iter().cloned());
+    }
+    choices
+}
+
+fn text(choice: &Value) -> f64 {
+    choice["text"].as_str().unwrap().parse().unwrap_or(f64::NAN)
+}
+
+#[tokio::test]
+async fn the_demo_is_right_on_95_of_100_unseen_sums() {
+    let questions = unseen(include_str!("../../demo/sums.jsonl"));
+    let texts = choices(&demo_server(), &questions, json!({"temperature": 0, "max_tokens": 12})).await;
+    let right = |(choice, (_, answer)): &(&Value, &(String, f64))| (text(choice) - answer).abs() < 1e-9;
+    let right = texts.iter().zip(&questions).filter(right).count();
+    assert!(questions.len() == 300 && right >= 285, "{right} of {}", questions.len());
+}
+
+#[tokio::test]
+async fn the_mean_of_a_rating_is_closer_than_its_greedy_text_and_the_distribution_has_both_peaks() {
+    let (app, questions) = (demo_server(), unseen(include_str!("../../demo/reviews.jsonl")));
+    let texts = choices(&app, &questions, json!({"temperature": 0, "max_tokens": 4})).await;
+    let numbers = choices(&app, &questions, json!({"number": true})).await;
+    let squares = |values: Vec<f64>| -> f64 {
+        values.iter().zip(&questions).map(|(value, (_, answer))| (value - answer).powi(2)).sum()
+    };
+    let greedy = squares(texts.iter().map(text).collect());
+    let mean = squares(numbers.iter().map(|choice| choice["number"]["value"].as_f64().unwrap()).collect());
+    assert!(questions.len() == 300 && mean < 0.9 * greedy, "{mean} against {greedy}");
+
+    let divided = json!({"prompt": "How many stars: decent room, opinions are divided?", "number": true});
+    let number = complete(&app, divided).await.json()["choices"][0]["number"].take();
+    let share = |rating: f64| {
+        let support = number["support"].as_array().unwrap().iter();
+        support
+            .filter(|point| point["value"] == rating)
+            .map(|point| point["probability"].as_f64().unwrap())
+            .sum::<f64>()
+    };
+    // Drawn as 40%, 10%, 0, 10%, 40%.
+    assert!(share(1.0) > 0.25 && share(5.0) > 0.25 && share(3.0) < 0.15, "{number}");
+}
+
 #[tokio::test]
 async fn all_methods_find_the_same_most_probable_number() {
     let app = demo_server();

@@ -3,21 +3,21 @@
 use axum::Router;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
-use ntl_server::{app, demo};
+use ntl_server::app;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, EOS, close, ids, loaded, logits, metric, piece, post, scripted, server, state_of,
+    Answer, EOS, checkpoint, close, ids, loaded, logits, metric, piece, post, scripted, server, state_of,
 };
 
 async fn score(app: &Router, body: Value) -> Answer {
     post(app, "/v1/score", body).await
 }
 
-fn demo_server(step_rows_max: usize) -> Router {
-    let model = ntl_models::load(&demo::files().unwrap(), LoadOptions::default()).unwrap();
+fn checkpoint_server(step_rows_max: usize) -> Router {
+    let model = ntl_models::load(&checkpoint(), LoadOptions::default()).unwrap();
     let limits = EngineLimits { step_rows_max, ..EngineLimits::default() };
-    app::router(state_of(vec![(demo::NAME, model)], crate::support::settings(), limits))
+    app::router(state_of(vec![("t5", model)], crate::support::settings(), limits))
 }
 
 /// First 4 with 0.6, 5 with 0.3 or a letter with 0.1, then the end.
@@ -36,10 +36,10 @@ fn item(target: &str) -> Value {
     json!([{"prompt": "x", "target": target}])
 }
 
-/// The first case of the shared goldens, computed by the paper's own classes on the demo checkpoint's weights.
+/// The first case of the shared goldens, computed by the paper's own classes on the same weights.
 #[tokio::test]
-async fn the_demo_has_the_losses_of_the_original() {
-    let app = demo_server(128);
+async fn a_checkpoint_of_the_paper_has_the_losses_of_the_original() {
+    let app = checkpoint_server(128);
     let got = one(&app, json!({"items": [{"prompt": "What is 336 - -20?", "target": "356"}]})).await;
     assert_eq!(got["token_ids"], json!([10, 73, 46, 45, 1]));
     let near = |got: &Value, want: f64| {
@@ -159,8 +159,8 @@ async fn scores_are_the_same_alone_and_in_any_batch() {
         .zip(targets)
         .map(|(prompt, target)| json!({"prompt": prompt, "target": target}))
         .collect();
-    let together = score(&demo_server(5), json!({"items": items})).await.json();
-    let app = demo_server(4096);
+    let together = score(&checkpoint_server(5), json!({"items": items})).await.json();
+    let app = checkpoint_server(4096);
     for (index, item) in items.iter().enumerate() {
         let mut alone = one(&app, json!({"items": [item]})).await;
         alone["index"] = json!(index);

@@ -1,4 +1,4 @@
-//! A server over a scripted model with the demo checkpoint's tokenizer, called without a network.
+//! A server over a scripted model with the tokenizer of the tests' checkpoint, called without a network.
 
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
@@ -14,26 +14,33 @@ use ntl_core::engine::{
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::LoadedModel;
+use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
+use ntl_server::app;
 use ntl_server::config::{Args, Config};
 use ntl_server::engine::ServedModel;
 use ntl_server::metrics::Metrics;
 use ntl_server::settings::HttpSettings;
 use ntl_server::state::AppState;
-use ntl_server::{app, demo};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-/// Ends a sequence in the demo's vocabulary.
+/// Ends a sequence in the vocabulary of the tests' checkpoint.
 pub(crate) const EOS: u32 = 1;
 
 /// Longest wait for something that takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The demo checkpoint's tokenizer.
+/// A T5 of 0.6 million parameters, made by the paper's own classes.
+pub(crate) fn checkpoint() -> CheckpointFiles {
+    let archive = include_bytes!("../../demo/t5-ntl-was.tar.gz");
+    CheckpointFiles::archive("t5-ntl-was", archive).unwrap()
+}
+
+/// Its tokenizer.
 pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     static TOKENIZER: OnceLock<Arc<Tokenizer>> = OnceLock::new();
-    let open = || Arc::new(Tokenizer::open(&demo::files().unwrap()).unwrap());
+    let open = || Arc::new(Tokenizer::open(&checkpoint()).unwrap());
     Arc::clone(TOKENIZER.get_or_init(open))
 }
 
@@ -75,7 +82,7 @@ pub(crate) fn scripted(script: Script) -> ScriptedModel {
     ScriptedModel::new(tokenizer().len(), script).with_info(|info| info.parameters = 42)
 }
 
-/// Any model with the demo's tokenizer.
+/// Any model with the tokenizer of the tests' checkpoint.
 pub(crate) fn loaded(model: Box<dyn BatchModel>) -> LoadedModel {
     let tokenizer = tokenizer();
     let vocabulary = ntl_models::vocabulary(&tokenizer, model.info());
