@@ -338,8 +338,8 @@ mod tests {
         let facts = CheckpointFacts::open(&files, Choices::default()).unwrap();
         assert_eq!(facts.examples(), ["1 + 1", "2 + 2"]);
         let (_folder, checkpoint) = output(&[("checkpoint-1/ntl.json", r#"{"examples": "1 + 1"}"#)]);
-        let error = CheckpointFacts::open(&CheckpointFiles::folder(&checkpoint).unwrap(), Choices::default());
-        let error = error.err().unwrap().to_string();
+        let files = CheckpointFiles::folder(&checkpoint).unwrap();
+        let error = CheckpointFacts::open(&files, Choices::default()).err().unwrap().to_string();
         assert!(error.contains("ntl.json") && error.contains("examples"), "{error}");
     }
 }

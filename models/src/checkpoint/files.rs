@@ -124,8 +124,10 @@ impl CheckpointFiles {
     /// Reads and parses a JSON file; `None` if it does not exist.
     pub fn json<T: DeserializeOwned>(&self, file: &str) -> Result<Option<T>, LoadError> {
         let Some(bytes) = self.read(file)? else { return Ok(None) };
-        let parsed = serde_json::from_slice(&bytes);
-        parsed.map(Some).map_err(|error| LoadError::malformed(self.name_of(file), error))
+        let mut json = serde_json::Deserializer::from_slice(&bytes);
+        let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string());
+        let parsed = parsed.and_then(|parsed| json.end().map(|()| parsed).map_err(|error| error.to_string()));
+        parsed.map(Some).map_err(|reason| LoadError::malformed(self.name_of(file), reason))
     }
 
     /// As [`json`](Self::json), but a missing file is an error.
