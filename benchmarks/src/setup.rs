@@ -13,7 +13,16 @@ use ntl_models::{LoadOptions, LoadedModel, load};
 
 /// The demo checkpoint that the server embeds, read from the checkout.
 pub fn demo_files() -> Result<CheckpointFiles, LoadError> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo/demo.tar.gz");
+    archive("demo.tar.gz")
+}
+
+/// A small checkpoint of the checkout with the SentencePiece files of the paper's tokenizer.
+pub fn sentencepiece_files() -> Result<CheckpointFiles, LoadError> {
+    archive("t5-ntl-was.tar.gz")
+}
+
+fn archive(file: &str) -> Result<CheckpointFiles, LoadError> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo").join(file);
     let place = path.display().to_string();
     let archive = std::fs::read(&path).map_err(|source| LoadError::Read { file: place.clone(), source })?;
     CheckpointFiles::archive(&place, &archive)

@@ -28,7 +28,7 @@ impl LlamaShape {
         Plan { vocabulary: VOCABULARY, config: self.config(), tensors: self.tensors() }
     }
 
-    /// In the demo checkpoint's tokenizer 0 begins a text and 1 ends it.
+    /// In the tokenizer that goes with it 0 begins a text and 1 ends it.
     fn config(&self) -> String {
         let Self { hidden, intermediate, layers, heads, kv_heads } = *self;
         format!(

@@ -48,7 +48,7 @@ pub fn plan(name: &str) -> anyhow::Result<Plan> {
     Ok(plan())
 }
 
-/// Writes a checkpoint folder: random weights, and the demo checkpoint's tokenizer with as many more pieces as the
+/// Writes a checkpoint folder: random weights, and a SentencePiece tokenizer with as many more pieces as the
 /// vocabulary has room for.
 pub fn write(folder: &Path, plan: &Plan, seed: u64) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;

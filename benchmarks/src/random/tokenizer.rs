@@ -1,10 +1,10 @@
-//! The demo checkpoint's tokenizer with pieces added up to a whole vocabulary, so that every id decodes to text.
+//! A SentencePiece tokenizer with pieces added up to a whole vocabulary, so that every id decodes to text.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::setup::demo_files;
+use crate::setup::sentencepiece_files;
 
 const ADDED_FILE: &str = "added_tokens.json";
 const MODEL_FILE: &str = "spiece.model";
@@ -14,12 +14,12 @@ const SCORE: f32 = -1e4;
 
 /// Writes the tokenizer's files, `tokens` ids in all.
 pub(super) fn write(folder: &Path, tokens: usize) -> anyhow::Result<()> {
-    let demo = demo_files()?;
+    let small = sentencepiece_files()?;
     for file in [ADDED_FILE, "special_tokens_map.json", "tokenizer_config.json"] {
-        fs::write(folder.join(file), &*demo.require(file)?)?;
+        fs::write(folder.join(file), &*small.require(file)?)?;
     }
-    let mut model = demo.require(MODEL_FILE)?.to_vec();
-    let added: BTreeMap<String, usize> = serde_json::from_slice(&demo.require(ADDED_FILE)?)?;
+    let mut model = small.require(MODEL_FILE)?.to_vec();
+    let added: BTreeMap<String, usize> = serde_json::from_slice(&small.require(ADDED_FILE)?)?;
     // The first added token follows the last piece of the model.
     let pieces = added.into_values().min().unwrap_or(tokens);
     (pieces..tokens).for_each(|id| model.extend(piece(id)));
