@@ -26,10 +26,10 @@ static EXAMPLES: LazyLock<BTreeMap<String, Example>> =
 pub(super) fn add(operation: &mut Operation, path: &str) {
     let example = EXAMPLES.get(path);
     let request = example.and_then(|example| example.request.as_ref());
-    if let (Some(RefOr::T(body)), Some(request)) = (&mut operation.request_body, request) {
-        if let Some(RefOr::T(content)) = body.content.values_mut().next() {
-            content.example = Some(request.clone());
-        }
+    if let (Some(RefOr::T(body)), Some(request)) = (&mut operation.request_body, request)
+        && let Some(RefOr::T(content)) = body.content.values_mut().next()
+    {
+        content.example = Some(request.clone());
     }
     for (status, response) in &mut operation.responses.responses {
         let RefOr::T(response) = response else { continue };
