@@ -88,6 +88,6 @@ def report(capsys):
 
 
 def slow_number(seed=0):
-    """A request that takes seconds: the whole tree of a number."""
+    """A request that takes seconds: a large tree of a number that the demo checkpoint can only guess."""
     number = {"tolerance": 1e-12, "nodes_max": 65536}
-    return {"prompt": f"What is {100 + seed} - 20?", "number": number}
+    return {"prompt": f"About how many beans are in {100 + seed} buckets?", "number": number}

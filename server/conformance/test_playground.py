@@ -27,7 +27,7 @@ DRAWN_MS_MAX = 2000
 def demo_folder(tmp_path_factory):
     """The embedded demo checkpoint as a folder."""
     folder = tmp_path_factory.mktemp("demo")
-    with tarfile.open(next(DEMO.glob("*.tar.gz"))) as archive:
+    with tarfile.open(DEMO / "demo.tar.gz") as archive:
         archive.extractall(folder, filter="data")
     return next(folder.rglob("config.json")).parent
 
@@ -40,7 +40,8 @@ def two(demo_folder):
     server.stop()
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: Playwright keeps an event loop running, in which other modules could not start theirs.
+@pytest.fixture(scope="module")
 def chromium():
     program = shutil.which("chromium")
     if not program:

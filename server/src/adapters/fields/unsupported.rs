@@ -31,8 +31,8 @@ enum Neutral {
 
 use Neutral::{Empty, False, Null, Numbers, TextOnly, True, Words};
 
-/// Fields of OpenAI, vLLM and llama.cpp that completions and chats accept with any value: they change no answer here.
-pub(crate) const WITHOUT_EFFECT: [&str; 12] = [
+/// Fields of OpenAI, vLLM, SGLang and llama.cpp that completions and chats accept with any value: they change no answer here.
+pub(crate) const WITHOUT_EFFECT: [&str; 14] = [
     "cache_prompt",
     "guided_decoding_backend",
     "include_reasoning",
@@ -42,12 +42,14 @@ pub(crate) const WITHOUT_EFFECT: [&str; 12] = [
     "prompt_cache_retention",
     "request_id",
     "safety_identifier",
+    "separate_reasoning",
     "service_tier",
     "store",
+    "stream_reasoning",
     "user",
 ];
 
-const COMPLETION_FIELDS: [(&str, Neutral); 30] = [
+const COMPLETION_FIELDS: [(&str, Neutral); 32] = [
     ("add_special_tokens", True),
     ("allowed_token_ids", Empty),
     ("bad_words", Empty),
@@ -64,10 +66,12 @@ const COMPLETION_FIELDS: [(&str, Neutral); 30] = [
     ("max_completion_tokens", Null),
     ("mirostat", Numbers(&[0.0])),
     ("no_repeat_ngram_size", Numbers(&[0.0])),
+    ("no_stop_trim", False),
     ("num_beams", Numbers(&[1.0])),
     ("priority", Numbers(&[0.0])),
     ("prompt_embeds", Null),
     ("regex", Empty),
+    ("return_hidden_states", False),
     ("return_tokens_as_token_ids", False),
     ("skip_special_tokens", True),
     ("spaces_between_special_tokens", True),
@@ -257,6 +261,7 @@ mod tests {
         for body in [
             json!({"suffix": null, "bad_words": [], "typical_p": 1}),
             json!({"suffix": "", "mirostat": -0.0, "skip_special_tokens": true, "metadata": {"a": [1]}}),
+            json!({"no_stop_trim": false, "return_hidden_states": false, "separate_reasoning": true, "stream_reasoning": true}),
             json!({"user": "me", "store": true, "service_tier": "flex", "safety_identifier": "x", "prompt_cache_key": "y"}),
         ] {
             assert!(completion(&body).is_ok(), "{body}");
