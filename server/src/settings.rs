@@ -35,7 +35,7 @@ pub struct HttpSettings {
 }
 
 /// The accepted API keys. An empty set disables authentication. `Debug` shows only how many there are; what a client sends is
-/// compared with [`ApiKeys::contains`].
+/// compared with `ApiKeys::matched`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ApiKeys(Arc<[String]>);
 
