@@ -17,6 +17,9 @@ from conftest import KEY, Server
 
 DEMO = Path(__file__).parents[1] / "demo"
 QUESTION = "What is 77 - 53?"
+# Questions whose numbers are spread: over two peaks, and over hundreds of values.
+DIVIDED = "How many stars: decent room, opinions are divided?"
+GUESS = "About how many beans are in 8 buckets?"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[31mred\u202e321\u202c \u0000"
 SIZES = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 # The whole page, in the time of a glance; a busy machine gets more.
@@ -129,14 +132,14 @@ def test_an_example_asks_at_one_click(two, opened):
 
 def test_the_slider_shows_what_the_server_returns_for_each_objective(two, opened):
     page = opened(two)
-    ask(page, QUESTION)
+    ask(page, DIVIDED)
     slider = page.get_by_role("slider")
     slider.focus()
     slider.press("Home")
     objectives = ["mode", *({"quantile": q} for q in (0.05, 0.1, 0.25)), "median", *({"quantile": q} for q in (0.75, 0.9, 0.95)), "mean"]
     values = []
     for objective in objectives:
-        want = complete(two, model="plain", prompt=QUESTION, number={"objective": objective})["number"]["value"]
+        want = complete(two, model="plain", prompt=DIVIDED, number={"objective": objective})["number"]["value"]
         values.append(shown(page.locator("article.panel")))
         assert values[-1] == pytest.approx(want), objective
         assert slider.get_attribute("aria-valuetext")
@@ -150,9 +153,9 @@ def test_estimates_without_bounds_are_those_of_the_server(two, opened):
     cases = 0
     for nodes in (4, 8, 16, 32, 64):
         options = {"nodes_max": nodes, "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "support": 50}
-        number = complete(two, model="plain", prompt=QUESTION, number=options)["number"]
+        number = complete(two, model="plain", prompt=GUESS, number=options)["number"]
         for name, objective in (("mode", "mode"), ("median", "median"), ("mean", "mean"), ("0.05", {"quantile": 0.05}), ("0.95", {"quantile": 0.95})):
-            want = complete(two, model="plain", prompt=QUESTION, number={**options, "objective": objective})["number"]
+            want = complete(two, model="plain", prompt=GUESS, number={**options, "objective": objective})["number"]
             assert page.evaluate(estimate, [number, name]) == want["value"], (nodes, name)
             cases += want["reason"] is not None
     assert cases > 2
