@@ -103,4 +103,5 @@ def test_a_soak_fails_nothing_and_leaves_memory_and_descriptors_flat(start, repo
         check = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
         assert check.returncode == 0 and not check.stdout + check.stderr, check.stdout + check.stderr
     assert most(last, "mib") < most(middle, "mib") * 1.1 + 16
-    assert most(last, "descriptors") <= most(middle, "descriptors") + 4
+    # Connections come and go with the requests, thousands of them; a leak of one in a hundred would be more than this.
+    assert most(last, "descriptors") <= most(middle, "descriptors") + 16
