@@ -196,6 +196,13 @@ def test_answers_through_a_router_are_those_of_a_replica(router, replicas, expec
         assert refused.status_code == 400 and refused.json()["error"]["param"] == "temperature"
 
 
+def lost_in_a_drain(router, load):
+    """The failures that the drain of a replica should not have caused. vllm-router answers 502, and does not repeat the request, where
+    the replica has just closed the idle connection that the request takes. Each client may meet that once."""
+    lost = [failure for failure in load.failed if router != "vllm-router" or failure[0] != "status 502"]
+    return lost if len(load.failed) <= CLIENTS else load.failed
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_replica_that_drains_loses_no_request(router, replicas, expected, tmp_path, report):
     with routed(router, replicas, tmp_path) as url:
@@ -207,14 +214,7 @@ def test_a_replica_that_drains_loses_no_request(router, replicas, expected, tmp_
         load.more(50)
         load.stop()
     report(router=router, fault="SIGTERM", right=load.right, wrong=load.wrong, failed=len(load.failed))
-    assert load.wrong == 0 and drained_by(router, load) == []
-
-
-def drained_by(router, load):
-    """The failures that a drain should not have cost. vllm-router answers 502, and does not repeat the request, where the replica has
-    just closed the idle connection that it took: once a client at most."""
-    lost = [failure for failure in load.failed if router != "vllm-router" or failure[0] != "status 502"]
-    return lost if len(load.failed) <= CLIENTS else load.failed
+    assert load.wrong == 0 and lost_in_a_drain(router, load) == []
 
 
 @pytest.mark.parametrize("router", ROUTERS)
