@@ -140,7 +140,7 @@ def test_the_endpoint_picker_reads_gauges_of_the_server(objects, server):
     plugins = yaml.safe_load(config["data"]["config.yaml"])["plugins"]
     (engine,) = next(plugin for plugin in plugins if plugin["type"] == "core-metrics-extractor")["parameters"]["engineConfigs"]
     text = httpx.get(f"{server.url}/metrics").text
-    for spec in ("queuedRequestsSpec", "runningRequestsSpec"):
+    for spec in ("queuedRequestsSpec", "runningRequestsSpec", "kvUsageSpec"):
         assert f"# TYPE {engine[spec]} gauge" in text
         # It reads the first series: with one model there is only that.
         assert len(re.findall(rf"^{engine[spec]}\{{", text, re.MULTILINE)) == 1
