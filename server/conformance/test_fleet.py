@@ -123,8 +123,9 @@ def client_of(url):
 
 
 @pytest.fixture
-def replicas(start):
-    return [start("--threads", "1") for _ in range(REPLICAS)]
+def replicas(start, request):
+    """With flags where the test names some."""
+    return [start("--threads", "1", *getattr(request, "param", ())) for _ in range(REPLICAS)]
 
 
 @pytest.fixture
@@ -196,13 +197,8 @@ def test_answers_through_a_router_are_those_of_a_replica(router, replicas, expec
         assert refused.status_code == 400 and refused.json()["error"]["param"] == "temperature"
 
 
-def lost_in_a_drain(router, load):
-    """The failures that the drain of a replica should not have caused. vllm-router answers 502, and does not repeat the request, where
-    the replica has just closed the idle connection that the request takes. Each client may meet that once."""
-    lost = [failure for failure in load.failed if router != "vllm-router" or failure[0] != "status 502"]
-    return lost if len(load.failed) <= CLIENTS else load.failed
-
-
+# The routers look every second whether a replica is ready.
+@pytest.mark.parametrize("replicas", [["--drain-delay", "3"]], indirect=True, ids=["drain-delay"])
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_replica_that_drains_loses_no_request(router, replicas, expected, tmp_path, report):
     with routed(router, replicas, tmp_path) as url:
@@ -214,7 +210,7 @@ def test_a_replica_that_drains_loses_no_request(router, replicas, expected, tmp_
         load.more(50)
         load.stop()
     report(router=router, fault="SIGTERM", right=load.right, wrong=load.wrong, failed=len(load.failed))
-    assert load.wrong == 0 and lost_in_a_drain(router, load) == []
+    assert load.wrong == 0 and load.failed == []
 
 
 @pytest.mark.parametrize("router", ROUTERS)

@@ -97,6 +97,7 @@ fn public() -> OpenApiRouter<AppState> {
         .routes(routes!(ops::live))
         .routes(routes!(ops::ready))
         .routes(routes!(ops::health))
+        .routes(routes!(ops::load))
         .routes(routes!(ops::metrics))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))

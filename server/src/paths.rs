@@ -13,6 +13,7 @@ pub(crate) const VERSION: &str = "/version";
 pub(crate) const HEALTH: &str = "/health";
 pub(crate) const HEALTH_LIVE: &str = "/health/live";
 pub(crate) const HEALTH_READY: &str = "/health/ready";
+pub(crate) const LOAD: &str = "/get_load";
 pub(crate) const METRICS: &str = "/metrics";
 pub(crate) const OPENAPI: &str = "/openapi.json";
 pub(crate) const DOCS: &str = "/docs";
@@ -21,7 +22,8 @@ pub(crate) const PLAYGROUND_FILE: &str = "/playground/{file}";
 
 /// Whether a path serves monitoring or documentation. Public paths need no key, and a drain does not wait for them.
 pub(crate) fn is_public(path: &str) -> bool {
-    let public = [HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS, OPENAPI, DOCS, PLAYGROUND, PLAYGROUND_FILE];
+    let public =
+        [HEALTH, HEALTH_LIVE, HEALTH_READY, LOAD, METRICS, OPENAPI, DOCS, PLAYGROUND, PLAYGROUND_FILE];
     public.contains(&path)
 }
 

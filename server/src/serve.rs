@@ -1,8 +1,8 @@
 //! The life of a server: listen, load, answer, drain, end.
 //!
-//! The server listens before it loads, so that probes see it start. At the first signal it refuses new work with 503 and
-//! answers the running requests; the drain time or a second signal cuts off the rest. A dead engine ends the server like
-//! a signal: this process cannot repair it, and a supervisor can restart the process.
+//! The server listens before it loads, so that probes see it start. At the first signal it refuses readiness, and after the
+//! drain delay new work, with 503; it answers the running requests. The drain time or a second signal cuts off the rest. A dead
+//! engine ends the server like a signal: this process cannot repair it, and a supervisor can restart the process.
 //! Invariant: unless [`run`] returns [`Ended::CutOff`], no request was cut off and all engine threads are joined.
 
 use std::net::SocketAddr;
@@ -156,6 +156,8 @@ pub async fn serve(
         () = wait(&mut signals) => Ended::Drained,
         () = engine_dies(&app) => Ended::EngineDied,
     };
+    let was_hurried = ended == Ended::Drained && announce_end(&app, &mut signals).await;
+    let drain_time_max = if was_hurried { Duration::ZERO } else { drain_time_max };
     app.lifecycle.drain();
     tracing::info!(requests = app.lifecycle.in_flight(), seconds_max = drain_time_max.as_secs(), "draining");
     tokio::select! {
@@ -177,6 +179,21 @@ pub async fn serve(
     }
     tracing::info!("ended");
     ended
+}
+
+/// Refuses readiness and still accepts work for the drain delay. Whether a second signal ended that time.
+async fn announce_end(app: &AppState, signals: &mut Signals) -> bool {
+    let delay = app.settings.drain_delay;
+    if delay.is_zero() || !app.models.are_loaded() {
+        return false;
+    }
+    app.lifecycle.announce_end();
+    tracing::info!(seconds = delay.as_secs(), "not ready any more; work is still accepted");
+    tokio::select! {
+        () = tokio::time::sleep(delay) => false,
+        () = engine_dies(app) => false,
+        () = wait(signals) => true,
+    }
 }
 
 /// Returns when an engine has died.

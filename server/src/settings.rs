@@ -7,6 +7,8 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderValue, header};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
+use crate::metrics::MetricsCompat;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
     pub api_keys: ApiKeys,
@@ -28,6 +30,10 @@ pub struct HttpSettings {
     pub logprobs_max: Option<usize>,
     /// Whether `GET /` answers with the playground.
     pub playground: bool,
+    /// How long requests are still accepted after the first signal, while readiness is already refused.
+    pub drain_delay: Duration,
+    /// Another server whose names of metrics are given as well.
+    pub metrics_compat: Option<MetricsCompat>,
     /// Whether request bodies are logged.
     pub log_prompts: bool,
     /// The device as `GET /version` reports it.

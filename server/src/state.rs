@@ -46,14 +46,26 @@ impl AppState {
 /// Whether new work is accepted, and how many requests are in flight.
 #[derive(Debug, Default)]
 pub struct Lifecycle {
+    ending: AtomicBool,
     draining: AtomicBool,
     in_flight: watch::Sender<usize>,
 }
 
 impl Lifecycle {
-    /// Refuses new work from now on.
+    /// Refuses readiness from now on, so that routers send no more; work that still comes is accepted.
+    pub fn announce_end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    /// Refuses readiness and new work from now on.
     pub fn drain(&self) {
+        self.announce_end();
         self.draining.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the server is about to refuse work, or does so already.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
     }
 
     pub fn is_draining(&self) -> bool {

@@ -22,7 +22,7 @@ pub use completions::{
     StreamOptions, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
-pub use models::{Health, Model, ModelList, Version};
+pub use models::{Health, Load, Model, ModelList, Version};
 pub use number::{
     Bounds, EstimateName, Mass, MethodName, Number, NumberOptions, NumberRequest, Objective, ObjectiveName,
     Quantile, SupportPoint, Terminator, TerminatorName, Thousands,

@@ -1,4 +1,4 @@
-//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health` and `GET /version`.
+//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health`, `GET /get_load` and `GET /version`.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -20,6 +20,8 @@ pub struct Model {
     pub number_encoding: String,
     /// Maximum number of prompt tokens.
     pub context_length: u64,
+    /// The same under vLLM's name.
+    pub max_model_len: u64,
     /// Element type of the weights in memory.
     pub dtype: String,
     /// Number of parameters.
@@ -54,6 +56,17 @@ impl Health {
     pub fn ok() -> Self {
         Self { status: "ok".to_owned() }
     }
+}
+
+/// How busy the server is, over all models.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Load {
+    /// Texts and numbers that are being decoded.
+    pub running: u64,
+    /// Texts and numbers in the queues.
+    pub waiting: u64,
+    /// The sum of both.
+    pub load: u64,
 }
 
 /// Version and build of the server.

@@ -10,6 +10,7 @@ use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
 use crate::backend::{BackendChoice, Isq};
 use crate::inspect::{ChoiceArgs, InspectArgs};
+use crate::metrics::MetricsCompat;
 use crate::telemetry::LogFormat;
 
 /// Serves language models that write numbers, with an OpenAI-style API and exact number distributions.
@@ -190,10 +191,14 @@ pub(crate) struct LimitArgs {
     /// Most seconds for running requests to finish after SIGTERM or SIGINT; a second signal ends the server at once
     #[arg(long, env = "NTL_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(0))]
     pub(crate) drain_timeout: u32,
+    /// Seconds after SIGTERM or SIGINT in which readiness is refused and work is still accepted, for routers that only
+    /// look from time to time; the drain follows
+    #[arg(long, env = "NTL_DRAIN_DELAY", value_name = "SECONDS", default_value_t = 0, value_parser = seconds(0))]
+    pub(crate) drain_delay: u32,
 }
 
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Logs")]
+#[command(next_help_heading = "Logs and metrics")]
 pub(crate) struct LogArgs {
     /// Format of the log lines on standard error
     #[arg(long, env = "NTL_LOG_FORMAT", value_name = "FORMAT", default_value = "compact")]
@@ -206,6 +211,9 @@ pub(crate) struct LogArgs {
         require_equals = true, default_missing_value = "true", default_value_t = false,
         value_parser = BoolishValueParser::new())]
     pub(crate) log_prompts: bool,
+    /// Give the metrics under the names of another server as well, for routers and dashboards that know only those
+    #[arg(long, env = "NTL_METRICS_COMPAT", value_name = "SERVER")]
+    pub(crate) metrics_compat: Option<MetricsCompat>,
     /// OpenTelemetry collector that traces are sent to, such as http://localhost:4318 (OTLP over HTTP); needs a build
     /// with the feature `otel`
     #[arg(long, env = "NTL_OTLP_ENDPOINT", value_name = "URL")]

@@ -107,6 +107,8 @@ impl TryFrom<Args> for Config {
             output_tokens_max: limits.output_tokens_max.into(),
             logprobs_max: usize::try_from(limits.logprobs_max).ok(),
             playground: !network.no_playground,
+            drain_delay: seconds(limits.drain_delay),
+            metrics_compat: logs.metrics_compat,
             log_prompts: logs.log_prompts,
             device: device_name(flags.device),
         };

@@ -16,7 +16,7 @@ use ntl_models::tokenizer::Tokenizer;
 use super::events::{RequestEvents, RunningJob};
 use crate::blocking::run_blocking;
 use crate::error::AppError;
-use crate::metrics::{Metrics, ModelMetrics};
+use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
 use crate::request::{Guided, ModelProfile};
 use crate::settings::HttpSettings;
 
@@ -108,6 +108,11 @@ impl ServedModel {
     pub(crate) fn update_metrics(&self) {
         self.is_alive();
         self.metrics.set_cache(self.engine.cache_use(), self.cache_bytes_max);
+    }
+
+    /// Sequences that are decoded and that wait, as the metrics have them.
+    pub(crate) fn load(&self) -> EngineLoad {
+        self.metrics.load()
     }
 
     pub(crate) fn profile(&self, settings: &HttpSettings) -> ModelProfile {

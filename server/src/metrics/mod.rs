@@ -5,6 +5,7 @@
 //! models and the routes.
 
 mod openmetrics;
+mod vllm;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,12 @@ use prometheus::{
 
 use crate::error::Rejection;
 pub(crate) use openmetrics::Format;
+
+/// A server whose names of metrics are given beside our own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum MetricsCompat {
+    Vllm,
+}
 
 const REQUEST_SECONDS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0,
@@ -202,9 +209,21 @@ impl Metrics {
     }
 
     /// The present values as text.
-    pub(crate) fn text(&self, format: Format) -> prometheus::Result<String> {
-        format.write(&self.registry.gather())
+    pub(crate) fn text(&self, format: Format, compat: Option<MetricsCompat>) -> prometheus::Result<String> {
+        let mut families = self.registry.gather();
+        match compat {
+            Some(MetricsCompat::Vllm) => vllm::add_aliases(&mut families),
+            None => {}
+        }
+        format.write(&families)
     }
+}
+
+/// Sequences of one engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EngineLoad {
+    pub(crate) running: u64,
+    pub(crate) waiting: u64,
 }
 
 /// The metrics of one model; its engine reports to them.
@@ -266,6 +285,11 @@ impl ModelMetrics {
             shared: Arc::clone(metrics),
             model: model.to_owned(),
         }
+    }
+
+    pub(crate) fn load(&self) -> EngineLoad {
+        let count = |gauge: &IntGauge| u64::try_from(gauge.get()).unwrap_or(0);
+        EngineLoad { running: count(&self.running), waiting: count(&self.queue_depth) }
     }
 
     pub(crate) fn set_up(&self, up: bool) {
@@ -352,7 +376,7 @@ mod tests {
 
     #[test]
     fn names_are_registered_once_and_a_build_is_announced() {
-        let text = Metrics::new().unwrap().text(Format::Text).unwrap();
+        let text = Metrics::new().unwrap().text(Format::Text, None).unwrap();
         assert!(text.contains(&format!(
             "ntl_build_info{{commit=\"{}\",features=\"{}\",version=\"{}\"}} 1",
             crate::COMMIT,

@@ -50,6 +50,7 @@ fn describe(model: &ServedModel) -> Model {
         kind: info.kind.name().to_owned(),
         number_encoding: info.number_encoding.name().to_owned(),
         context_length: info.prompt_tokens_max as u64,
+        max_model_len: info.prompt_tokens_max as u64,
         dtype: info.dtype.name().to_owned(),
         parameters: info.parameters,
         backend: info.backend.name().to_owned(),

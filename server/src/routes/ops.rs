@@ -1,15 +1,15 @@
-//! Routes for operators: health, metrics and version.
+//! Routes for operators and routers: health, load, metrics and version.
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
-use ntl_api::{ErrorBody, Health, Version};
+use ntl_api::{ErrorBody, Health, Load, Version};
 use ntl_core::engine::EngineError;
 
 use crate::error::AppError;
 use crate::metrics::Format;
-use crate::paths::{HEALTH, HEALTH_LIVE, HEALTH_READY, METRICS, VERSION};
+use crate::paths::{HEALTH, HEALTH_LIVE, HEALTH_READY, LOAD, METRICS, VERSION};
 use crate::state::AppState;
 
 /// The process is up.
@@ -28,7 +28,7 @@ pub(crate) async fn live() -> Json<Health> {
     (status = 503, description = "Loading, draining, or an engine died", body = ErrorBody),
 ))]
 pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Health>, AppError> {
-    if app.lifecycle.is_draining() {
+    if app.lifecycle.is_ending() {
         return Err(AppError::Draining);
     }
     if !app.models.are_loaded() {
@@ -49,6 +49,18 @@ pub(crate) async fn health(app: State<AppState>) -> Result<Json<Health>, AppErro
     ready(app).await
 }
 
+/// How many texts and numbers are decoded and wait.
+///
+/// Routers ask this before they choose a server.
+#[utoipa::path(get, path = LOAD, tag = "operations", responses(
+    (status = 200, description = "The load, over all models", body = Load),
+))]
+pub(crate) async fn load(State(app): State<AppState>) -> Json<Load> {
+    let loads = app.models.all().iter().map(|model| model.load());
+    let (running, waiting) = loads.fold((0, 0), |sum, load| (sum.0 + load.running, sum.1 + load.waiting));
+    Json(Load { running, waiting, load: running + waiting })
+}
+
 /// All metrics.
 ///
 /// In the text format of Prometheus, or in that of OpenMetrics where `Accept` prefers it.
@@ -67,7 +79,7 @@ pub(crate) async fn metrics(
     }
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
-    let text = app.metrics.text(format).map_err(|error| {
+    let text = app.metrics.text(format, app.settings.metrics_compat).map_err(|error| {
         tracing::error!(%error, "metrics could not be written");
         AppError::Internal
     })?;

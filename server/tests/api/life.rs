@@ -18,8 +18,8 @@ use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 use crate::support::{
-    Gate, Mortal, babbles, becomes, complete, config, gated, get, json_request, loaded, metric_becomes, says,
-    scripted, state_of,
+    Gate, Mortal, answer_becomes, babbles, becomes, complete, config, gated, get, json_request, loaded,
+    metric_becomes, says, scripted, state_of,
 };
 
 fn gated_state() -> (AppState, Gate) {
@@ -102,6 +102,25 @@ async fn a_client_that_leaves_before_the_first_token_frees_its_job() {
     one_client_left(&app).await;
 }
 
+#[tokio::test]
+async fn the_load_is_what_runs_and_waits_over_all_models() {
+    let settings = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let models = ["one", "other"].map(|name| (name, loaded(Box::new(scripted(babbles())))));
+    let limits = EngineLimits { running_max: 2, ..EngineLimits::default() };
+    let app = app::router(state_of(models.into(), settings, limits));
+    let idle = json!({"running": 0, "waiting": 0, "load": 0});
+    assert_eq!(get(&app, "/get_load").await.json(), idle);
+    let ask = |model: &'static str| {
+        let app = app.clone();
+        let body = json!({"model": model, "prompt": "x", "n": 2, "max_tokens": 1_u64 << 40});
+        tokio::spawn(async move { complete(&app, body).await })
+    };
+    let asked = ["one", "one", "other"].map(ask);
+    answer_becomes(&app, "/get_load", &json!({"running": 4, "waiting": 2, "load": 6})).await;
+    asked.iter().for_each(JoinHandle::abort);
+    answer_becomes(&app, "/get_load", &idle).await;
+}
+
 /// A server on the loopback, with the other end of its signals.
 async fn start(
     state: &AppState,
@@ -150,6 +169,45 @@ async fn a_signal_lets_running_requests_finish_and_refuses_new_ones() {
     drop(gate);
     let answer = running.await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"text\":\"1\""), "{answer}");
+    assert_eq!(ended.await.unwrap(), Ended::Drained);
+}
+
+#[tokio::test]
+async fn readiness_goes_before_work_is_refused_and_a_second_signal_ends_at_once() {
+    let settings = HttpSettings { drain_delay: Duration::from_secs(3600), ..crate::support::settings() };
+    let models = vec![("scripted", loaded(Box::new(scripted(says("1")))))];
+    let state = state_of(models, settings, EngineLimits::default());
+    let (address, signal, ended) = start(&state, Duration::from_secs(60)).await;
+    let app = app::router(state);
+    assert_eq!(get(&app, "/health/ready").await.status, 200);
+    signal.send(()).await.unwrap();
+    while get(&app, "/health/ready").await.status != 503 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(get(&app, "/health").await.error()["code"], "draining");
+    let answer = exchange(address, completion()).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"text\":\"1\""), "{answer}");
+    signal.send(()).await.unwrap();
+    assert_eq!(ended.await.unwrap(), Ended::Drained);
+}
+
+#[tokio::test]
+async fn work_is_refused_after_the_drain_delay() {
+    let (model, gate) = gated(says("1"));
+    let settings = HttpSettings { drain_delay: Duration::from_millis(1), ..crate::support::settings() };
+    let models = vec![("scripted", loaded(Box::new(model)))];
+    let state = state_of(models, settings, EngineLimits::default());
+    let (address, signal, ended) = start(&state, Duration::from_secs(60)).await;
+    let running = tokio::spawn(exchange(address, completion()));
+    let gate = gate.step_has_begun().await;
+    signal.send(()).await.unwrap();
+    while !state.lifecycle.is_draining() {
+        tokio::task::yield_now().await;
+    }
+    let refused = exchange(address, completion()).await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: "), "{refused}");
+    drop(gate);
+    assert!(running.await.unwrap().starts_with("HTTP/1.1 200"));
     assert_eq!(ended.await.unwrap(), Ended::Drained);
 }
 

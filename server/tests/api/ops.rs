@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 
 use axum::body::Body;
 use axum::http::{Request, header};
+use ntl_engine::EngineLimits;
+use ntl_server::app;
 use serde_json::{Value, json};
 
-use crate::support::{call, complete, get, ids, metric, metric_becomes, post, says, server, tokenizer};
+use crate::support::{
+    call, complete, config, get, ids, loaded, metric, metric_becomes, post, says, scripted, server, state_of,
+    tokenizer,
+};
 
 #[tokio::test]
 async fn models_are_listed_and_described() {
@@ -177,6 +182,51 @@ async fn metrics_keep_to_the_text_format_and_the_contract() {
             assert!(line.contains("model=\"scripted\""), "{line}");
         }
     }
+}
+
+/// The samples of a family without its name: their labels, under our names and in order, and their values.
+fn samples(text: &str, family: &str) -> Vec<(Vec<String>, String)> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let sample = |line: &str| {
+        let line = line.replace("finished_reason=", "reason=").replace("model_name=", "model=");
+        let (labels, value) = line.rsplit_once(' ').unwrap();
+        let mut labels: Vec<String> =
+            labels.trim_end_matches('}').split(['{', ',']).map(str::to_owned).collect();
+        labels.sort();
+        (labels, value.to_owned())
+    };
+    lines.filter_map(|line| line.strip_prefix(family)).map(sample).collect()
+}
+
+#[tokio::test]
+async fn metrics_have_the_names_of_vllm_as_well_where_that_is_asked_for() {
+    let aliases = [
+        ("ntl_queue_depth", "vllm:num_requests_waiting"),
+        ("ntl_sequences_running", "vllm:num_requests_running"),
+        ("ntl_request_duration_seconds", "vllm:e2e_request_latency_seconds"),
+        ("ntl_queue_duration_seconds", "vllm:request_queue_time_seconds"),
+        ("ntl_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"),
+        ("ntl_inter_token_latency_seconds", "vllm:inter_token_latency_seconds"),
+        ("ntl_prompt_tokens_total", "vllm:prompt_tokens_total"),
+        ("ntl_generation_tokens_total", "vllm:generation_tokens_total"),
+        ("ntl_finished_total", "vllm:request_success_total"),
+    ];
+    let settings = config(&["--metrics-compat", "vllm"]).http;
+    let models = vec![("scripted", loaded(Box::new(scripted(says("12")))))];
+    let app = app::router(state_of(models, settings, EngineLimits::default()));
+    complete(&app, json!({"prompt": "x", "temperature": 0})).await;
+    metric_becomes(&app, "vllm:request_success_total{finished_reason=\"stop\",model_name=\"scripted\"}", 1.0)
+        .await;
+    let text = get(&app, "/metrics").await.text;
+    for (ours, theirs) in aliases {
+        assert!(!samples(&text, ours).is_empty(), "{ours}");
+        assert_eq!(samples(&text, ours), samples(&text, theirs), "{ours}");
+    }
+    // A router that reads only the first series of a gauge reads that of the only model.
+    let series = text.lines().filter(|line| line.starts_with("vllm:num_requests_running"));
+    assert_eq!(series.collect::<Vec<_>>(), ["vllm:num_requests_running{model_name=\"scripted\"} 0"]);
+    let without = get(&server(says("1")), "/metrics").await.text;
+    assert!(!without.contains("vllm:"));
 }
 
 #[tokio::test]

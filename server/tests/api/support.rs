@@ -233,6 +233,19 @@ pub(crate) async fn metric_becomes(app: &Router, series: &str, want: f64) {
     becomes(&format!("{series} {want}"), async || (metric(app, series).await - want).abs() < 1e-9).await;
 }
 
+/// Waits until a JSON route answers this.
+pub(crate) async fn answer_becomes(app: &Router, path: &str, want: &Value) {
+    let started = Instant::now();
+    loop {
+        let body = get(app, path).await.json();
+        if body == *want {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{path} stays {body} instead of {want}");
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Leaves out of a body what differs from call to call, and puts its fields in the order of their names.
 pub(crate) fn without_names(mut body: Value) -> Value {
     body.sort_all_objects();
