@@ -231,7 +231,7 @@ def test_a_replica_that_is_killed_costs_at_most_what_it_was_answering(router, re
 
 
 def evaluate(url, folder, *flags):
-    """Runs ntl-eval on rJokes against a URL; its report without what differs from run to run, and its items."""
+    """Runs ntl-eval on rJokes against a URL, or several separated by commas."""
     program = Path(os.environ["NTL_SERVER"]).with_name("ntl-eval")
     data = FIXTURES.parent / "data" / "rjokes" / "test.tsv.gz"
     for needed in (program, data):
@@ -252,18 +252,22 @@ def report_of(folder):
     return {name: value for name, value in report.items() if name not in ("endpoint", "started", "seconds")}
 
 
-def test_an_evaluation_through_a_router_loses_nothing_to_a_replica_that_dies(replicas, tmp_path):
+@pytest.mark.parametrize("router", ["haproxy", None])
+def test_an_evaluation_over_replicas_loses_nothing_to_one_that_dies(router, replicas, tmp_path):
     evaluation = contextlib.contextmanager(evaluate)
     with evaluation(replicas[0].url, tmp_path / "one"):
         pass
-    with routed("haproxy", replicas, tmp_path) as url, evaluation(url, tmp_path / "three") as process:
-        replicas[1].wait(lambda: replicas[1].metric("ntl_generation_tokens_total") > 20)
-        replicas[1].process.send_signal(signal.SIGKILL)
-        assert process.poll() is None, "the evaluation had ended before"
+    each = contextlib.nullcontext(",".join(replica.url for replica in replicas))
+    with routed(router, replicas, tmp_path) if router else each as url:
+        with evaluation(url, tmp_path / "three") as process:
+            replicas[1].wait(lambda: replicas[1].metric("ntl_generation_tokens_total") > 20)
+            replicas[1].process.send_signal(signal.SIGKILL)
+            assert process.poll() is None, "the evaluation had ended before"
     assert report_of(tmp_path / "three") == report_of(tmp_path / "one")
     # The message of an item that failed names the address.
-    items = [(tmp_path / name / "samples.jsonl").read_text().replace(asked, "URL")
-             for name, asked in (("one", replicas[0].url), ("three", url))]
+    items = [(tmp_path / name / "samples.jsonl").read_text() for name in ("one", "three")]
+    for asked in (*url.split(","), replicas[0].url):
+        items = [text.replace(asked, "URL") for text in items]
     assert items[0] == items[1]
 
 

@@ -119,7 +119,8 @@ fn tolerance(text: &str) -> Result<f64, String> {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub struct ServerFlags {
-    /// Base URL of the server, with or without `/v1`. Repeat it to spread requests over several servers.
+    /// Base URL of the server, with or without `/v1`. Repeat it to spread requests over several servers of
+    /// one model; where one of them dies, its items go to the others.
     #[arg(long, value_name = "URL", env = "NTL_EVAL_ENDPOINT", value_delimiter = ',', required = true)]
     pub endpoint: Vec<BaseUrl>,
     /// Name of the model. Default: the only one that the server lists.

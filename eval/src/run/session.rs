@@ -140,6 +140,12 @@ impl Session<'_> {
             err: console.err,
         };
         let replies = evaluator.run().await?;
+        if self.common.server.endpoint.len() > 1 {
+            for failure in self.client.endpoint_failures() {
+                writeln!(console.err, "{failure}; its items went to the other endpoints")
+                    .map_err(OutputError)?;
+            }
+        }
         let failures = replies.iter().map(|reply| reply.answer.as_ref().err());
         if let Some(failures) = failures.collect::<Option<Vec<_>>>()
             && let Some(first) = failures.first()
@@ -331,9 +337,7 @@ fn progress_style(common: &Common, console: &Console<'_>) -> Style {
 /// The answers that all runs share, in one file for each model. Models are told apart by all fields of the server's list.
 fn cache(folder: &Path, model: &ModelEntry) -> anyhow::Result<Journal> {
     fs::create_dir_all(folder).with_context(|| writing(folder))?;
-    let mut model = model.clone();
-    // The time when the server started does not identify the model.
-    model.others.remove("created");
+    let model = model.clone().identity();
     let file = folder.join(format!("{}.jsonl", key(&model)));
     Ok(Journal::open(&file, &json!(model))?)
 }

@@ -105,9 +105,12 @@ impl Mock {
 }
 
 async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    // As ours say it of themselves; the one of that name keeps numbers as values.
-    let encoding = |id: &str| if id == "xval" { "xval" } else { "text" };
-    let model = |id: &&str| json!({ "id": id, "object": "model", "number_encoding": encoding(id) });
+    // As ours say it of themselves; the one of that name keeps numbers as values, as does one whose name is followed by that.
+    let model = |listed: &&str| {
+        let (id, encoding) =
+            listed.split_once('=').unwrap_or((listed, if *listed == "xval" { "xval" } else { "text" }));
+        json!({ "id": id, "object": "model", "number_encoding": encoding })
+    };
     let data: Vec<Value> = shared.models.iter().map(model).collect();
     Json(json!({ "object": "list", "data": data }))
 }

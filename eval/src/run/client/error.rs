@@ -51,6 +51,9 @@ pub enum ClientError {
     NotTried { reason: &'static str },
     #[error("endpoint {endpoint} has no model `{name}`; it has {}", list(.listed))]
     UnknownModel { endpoint: BaseUrl, name: String, listed: Vec<String> },
+    /// Several servers are one fleet only with one model.
+    #[error("endpoints {first} and {second} have different models of the name `{name}`: {difference}")]
+    DifferentModels { first: BaseUrl, second: BaseUrl, name: String, difference: String },
     /// The server lists no model, or several.
     #[error("endpoint {endpoint} has {}; name one with --model", list(.listed))]
     ModelNotNamed { endpoint: BaseUrl, listed: Vec<String> },

@@ -1,17 +1,18 @@
 //! HTTP client for one or more OpenAI-style servers.
 //!
-//! Requests go to the servers in turn. Retried on the next server, after growing random pauses or the pause that the server
-//! asks for: 429, 502, 503, timeouts and broken connections. Everything else fails at once.
+//! A request goes to the available server with the fewest requests in flight. After 429, 502, 503, a timeout or a broken connection
+//! it goes to the other servers at once; where none of them answers it either, it is retried after growing random pauses or the
+//! pause that the server asks for. Everything else fails at once.
 //!
 //! A server is not trusted: bodies have a limit, and a redirect leads to the same server or nowhere, since it would carry the
 //! prompts elsewhere.
 
 mod error;
+mod pool;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use reqwest::header::{LOCATION, RETRY_AFTER};
 use reqwest::redirect::{Attempt, Policy};
@@ -24,6 +25,7 @@ use crate::cli::base_url::BaseUrl;
 use crate::format::shortened;
 
 pub use self::error::ClientError;
+use self::pool::EndpointPool;
 
 /// Longest body of a response that is read. A number with 1,000 values takes less than 200 kB.
 const BODY_BYTES_MAX: usize = 16 << 20;
@@ -73,8 +75,9 @@ pub struct ClientConfig {
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
-    config: ClientConfig,
-    requests_sent: AtomicUsize,
+    pool: EndpointPool,
+    api_key: Option<String>,
+    retry: RetryPolicy,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +92,26 @@ pub struct ModelEntry {
     /// All other fields.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
+}
+
+impl ModelEntry {
+    /// The fields that are the same wherever and whenever this model is served.
+    pub fn identity(mut self) -> Self {
+        for field in ["created", "permission"] {
+            self.others.remove(field);
+        }
+        self
+    }
+
+    /// The first field in which two models differ, with both values. None for the same model.
+    fn difference(&self, other: &Self) -> Option<String> {
+        let (ours, theirs) = (self.clone().identity().others, other.clone().identity().others);
+        let field = ours.keys().chain(theirs.keys()).find(|field| ours.get(*field) != theirs.get(*field))?;
+        let shown = |fields: &BTreeMap<String, Value>| {
+            fields.get(field).map_or("missing".to_owned(), Value::to_string)
+        };
+        Some(format!("`{field}` is {} and {}", shown(&ours), shown(&theirs)))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -119,42 +142,68 @@ impl Client {
             .redirect(Policy::custom(follow))
             .build()
             .map_err(|source| ClientError::Setup { source })?;
-        Ok(Self { http, config, requests_sent: AtomicUsize::new(0) })
+        let ClientConfig { endpoints, api_key, retry, .. } = config;
+        Ok(Self { http, pool: EndpointPool::new(endpoints), api_key, retry })
     }
 
-    /// The named model, or the only one. Sends a request to every server, so that one that is down is known before the run.
+    /// The named model, or the only one. Sends a request to every server, so that one that is down or serves another model is
+    /// known before the run.
     pub async fn resolve_model(&self, wanted: Option<&str>) -> Result<ModelEntry, ClientError> {
-        let unlisted = |name: &str| ModelEntry { id: name.to_owned(), others: BTreeMap::new() };
-        let mut chosen = wanted.map(unlisted);
-        for endpoint in &self.config.endpoints {
+        let mut chosen: Option<(&BaseUrl, ModelEntry)> = None;
+        for endpoint in self.pool.endpoints() {
+            let wanted = wanted.or(chosen.as_ref().map(|(_, model)| model.id.as_str()));
             let listed = match self.models(endpoint).await {
                 Ok(listed) => listed,
                 // Not every server lists its models; without a list a given name has to do.
-                Err(ClientError::Refused { status: StatusCode::NOT_FOUND, .. }) if chosen.is_some() => {
+                Err(ClientError::Refused { status: StatusCode::NOT_FOUND, .. }) if wanted.is_some() => {
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            let endpoint = endpoint.clone();
-            let found = chosen.as_ref().map(|model| listed.iter().find(|entry| entry.id == model.id));
-            chosen = match (&chosen, found, listed.as_slice()) {
-                (_, Some(Some(entry)), _) | (None, _, [entry]) => Some(entry.clone()),
-                (Some(model), ..) => {
-                    let (name, listed) = (model.id.clone(), names(listed));
-                    return Err(ClientError::UnknownModel { endpoint, name, listed });
+            let found = choose(endpoint, listed, wanted)?;
+            match &chosen {
+                None => chosen = Some((endpoint, found)),
+                Some((first, model)) => {
+                    if let Some(difference) = model.difference(&found) {
+                        let (first, second, name) = ((*first).clone(), endpoint.clone(), found.id);
+                        return Err(ClientError::DifferentModels { first, second, name, difference });
+                    }
                 }
-                (None, ..) => return Err(ClientError::ModelNotNamed { endpoint, listed: names(listed) }),
-            };
+            }
         }
-        chosen.ok_or(ClientError::NoEndpoint)
+        let unlisted = |name: &str| ModelEntry { id: name.to_owned(), others: BTreeMap::new() };
+        chosen.map(|(_, model)| model).or(wanted.map(unlisted)).ok_or(ClientError::NoEndpoint)
+    }
+
+    /// Why endpoints that gave no answer since then failed last. With several of them that fails no request.
+    pub fn endpoint_failures(&self) -> Vec<String> {
+        self.pool.failures()
     }
 
     pub async fn post<T: DeserializeOwned>(&self, route: Route, body: &Value) -> Result<T, ClientError> {
-        self.with_retries(ClientError::is_transient, async || {
-            let endpoint = self.next_endpoint()?;
-            self.try_once(endpoint, self.http.post(route.url(endpoint)).json(body)).await
-        })
-        .await
+        self.with_retries(ClientError::is_transient, async || self.post_to_any(route, body).await).await
+    }
+
+    /// Sends a request to one endpoint after another until one answers it.
+    async fn post_to_any<T: DeserializeOwned>(&self, route: Route, body: &Value) -> Result<T, ClientError> {
+        let mut last = ClientError::NoEndpoint;
+        let mut tried = Vec::new();
+        while let Some(lease) = self.pool.lease(&tried, Instant::now()) {
+            let endpoint = lease.endpoint();
+            match self.try_once(endpoint, self.http.post(route.url(endpoint)).json(body)).await {
+                Err(error) if error.is_transient() => {
+                    tried.push(lease.index);
+                    let pause = |failures| self.retry.pause_after(failures, error.retry_after());
+                    lease.failed(error.to_string(), Instant::now(), pause);
+                    last = error;
+                }
+                result => {
+                    lease.answered();
+                    return result;
+                }
+            }
+        }
+        Err(last)
     }
 
     /// Waits for a server that is busy or still loading, but not for one that is down.
@@ -172,8 +221,8 @@ impl Client {
         let mut attempt = 0;
         loop {
             match send().await {
-                Err(error) if may_retry(&error) && attempt < self.config.retry.retries_max => {
-                    let pause = self.config.retry.pause_after(attempt, error.retry_after());
+                Err(error) if may_retry(&error) && attempt < self.retry.retries_max => {
+                    let pause = self.retry.pause_after(attempt, error.retry_after());
                     tokio::time::sleep(pause).await;
                     attempt += 1;
                 }
@@ -187,7 +236,7 @@ impl Client {
         endpoint: &BaseUrl,
         request: RequestBuilder,
     ) -> Result<T, ClientError> {
-        let request = match &self.config.api_key {
+        let request = match &self.api_key {
             Some(key) => request.bearer_auth(key),
             None => request,
         };
@@ -208,10 +257,27 @@ impl Client {
             problem: error::problem_of(&body, &error),
         })
     }
+}
 
-    fn next_endpoint(&self) -> Result<&BaseUrl, ClientError> {
-        let turn = self.requests_sent.fetch_add(1, Ordering::Relaxed);
-        self.config.endpoints.get(turn % self.config.endpoints.len().max(1)).ok_or(ClientError::NoEndpoint)
+/// The named model of a server's list, or the only one.
+fn choose(
+    endpoint: &BaseUrl,
+    mut listed: Vec<ModelEntry>,
+    wanted: Option<&str>,
+) -> Result<ModelEntry, ClientError> {
+    let found = match wanted {
+        Some(name) => listed.iter().position(|entry| entry.id == name),
+        None => (listed.len() == 1).then_some(0),
+    };
+    let endpoint = || endpoint.clone();
+    match (found, wanted) {
+        (Some(index), _) => Ok(listed.swap_remove(index)),
+        (None, Some(name)) => Err(ClientError::UnknownModel {
+            endpoint: endpoint(),
+            name: name.to_owned(),
+            listed: names(listed),
+        }),
+        (None, None) => Err(ClientError::ModelNotNamed { endpoint: endpoint(), listed: names(listed) }),
     }
 }
 
