@@ -27,6 +27,8 @@ COPY --from=toolchain-cpu /usr/local/cargo /usr/local/cargo
 ARG CUDA_COMPUTE_CAP=80
 # Its C library is another one, and programs that are built in the course do not run with the other.
 ENV CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP} CARGO_TARGET_DIR=/cache/target-cuda
+# Programs that are linked with the driver start here without one.
+RUN mkdir /driver && ln -s /usr/local/cuda/lib64/stubs/libcuda.so /driver/libcuda.so.1
 
 FROM debian:bookworm-slim AS base-cpu
 FROM base-cpu AS base-otel
@@ -50,10 +52,12 @@ RUN --mount=type=cache,target=/cache \
     find . -type f -exec touch {} + \
     && NTL_COMMIT="${COMMIT}" cargo build --locked --profile "${PROFILE}" --package ntl-server --package ntl-eval \
         --features "${FEATURES}" \
-    && install -D --target-directory=/out "$CARGO_TARGET_DIR/${PROFILE}/ntl-server" "$CARGO_TARGET_DIR/${PROFILE}/ntl-eval"
+    && install -D --target-directory=/out/bin \
+        "$CARGO_TARGET_DIR/${PROFILE}/ntl-server" "$CARGO_TARGET_DIR/${PROFILE}/ntl-eval" \
+    && for program in /out/bin/*; do LD_LIBRARY_PATH=/driver "$program" manual /out/share || exit; done
 
 FROM base-${BASE}
-COPY --from=build /out/ /usr/local/bin/
+COPY --from=build /out/ /usr/local/
 # A number, so that Kubernetes can tell that it is not root.
 USER 10001:10001
 ENV NTL_HOST=0.0.0.0 NTL_PORT=8000

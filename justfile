@@ -36,6 +36,10 @@ docker FEATURES="":
 image-test *ARGS:
     scripts/image-test {{ARGS}}
 
+# Builds a wheel of both programs and tests it in a fresh virtual environment.
+wheel *ARGS:
+    scripts/wheel {{ARGS}}
+
 # Tests of the CPU kernels under AddressSanitizer.
 sanitize:
     scripts/sanitize

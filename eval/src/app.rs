@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
+use clap::CommandFactory;
+use ntl_manual::ManualArgs;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -24,6 +26,7 @@ pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         Command::Task(task) => session::run(&tasks::suites(task)?, task.common(), console),
         Command::Compare(args) => compare::run(args, console),
         Command::Report(args) => write_reports(args, console),
+        Command::Manual(args) => manual(args),
     }
 }
 
@@ -31,6 +34,12 @@ fn list(out: &mut dyn Write) -> io::Result<ExitStatus> {
     for task in TASKS {
         writeln!(out, "{:14} {}", task.name, task.about)?;
     }
+    Ok(ExitStatus::Success)
+}
+
+fn manual(args: &ManualArgs) -> anyhow::Result<ExitStatus> {
+    let failed = || format!("could not write below {}", args.folder.display());
+    args.write(Cli::command()).with_context(failed)?;
     Ok(ExitStatus::Success)
 }
 

@@ -350,6 +350,24 @@ fn tasks_are_listed() {
 }
 
 #[test]
+fn every_command_has_a_man_page_and_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(ntl_eval(&["manual", folder.path().to_str().unwrap()]).status.success());
+    let read = |file: &str| fs::read_to_string(folder.path().join(file)).unwrap();
+    let completions = read("bash-completion/completions/ntl-eval.bash");
+    let tasks = out(&ntl_eval(&["list"]));
+    for command in
+        tasks.lines().map(|line| line.split(' ').next().unwrap()).chain(["data", "compare", "report"])
+    {
+        assert!(read(&format!("man/man1/ntl-eval-{command}.1")).contains(".TH"), "{command}");
+        assert!(completions.contains(&format!("ntl__eval,{command})")), "{command}");
+    }
+    assert!(read("man/man1/ntl-eval-gsm8k.1").contains("\\-\\-endpoint"));
+    let nowhere = ntl_eval(&["manual", "/dev/null/share"]);
+    assert!(err(&nowhere).starts_with("error: could not write below /dev/null/share: "), "{}", err(&nowhere));
+}
+
+#[test]
 fn a_run_that_fails_completely_ends_with_the_server_s_message_and_no_table() {
     let mock = Mock::start(&["tiny"], |prompt, _| error(500, &format!("engine dead at {prompt}")));
     let fixture = fixture();

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::CommandFactory;
 use ntl_server::config::{Args, ArgsError, Command, Config};
 use ntl_server::serve::{self, Ended};
 use ntl_server::{app, telemetry};
@@ -69,6 +70,10 @@ fn run_subcommand(command: &Command) -> anyhow::Result<()> {
         Command::Inspect(args) => args.run(&mut out),
         Command::Openapi => {
             out.write_all(app::openapi_json().as_bytes()).context("cannot write to standard output")
+        }
+        Command::Manual(args) => {
+            let failed = || format!("cannot write below {}", args.folder.display());
+            args.write(Args::command()).with_context(failed)
         }
     }
 }

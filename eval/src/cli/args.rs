@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use ntl_manual::ManualArgs;
 
 use super::compare::CompareArgs;
 use super::tasks::Task;
@@ -35,6 +36,8 @@ pub enum Command {
     Report(ReportArgs),
     /// List the tasks.
     List,
+    /// Write man pages and shell completions.
+    Manual(ManualArgs),
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use ntl_manual::ManualArgs;
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
 use crate::backend::{BackendChoice, Isq};
@@ -42,6 +43,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Print the OpenAPI description of the routes, as GET /openapi.json answers it where API keys are set
     Openapi,
+    /// Write man pages and shell completions
+    Manual(ManualArgs),
 }
 
 #[derive(Debug, Clone, clap::Args)]

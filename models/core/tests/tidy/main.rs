@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
-const EDGES: [(&str, &[&str]); 10] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("ntl-core", &[]),
     ("ntl-engine", &["ntl-core"]),
     ("ntl-kernels", &[]),
@@ -19,8 +19,9 @@ const EDGES: [(&str, &[&str]); 10] = [
     ("ntl-sequences", &["ntl-core"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences"]),
     ("ntl-api", &[]),
-    ("ntl-server", &["ntl-api", "ntl-core", "ntl-engine", "ntl-mistralrs", "ntl-models"]),
-    ("ntl-eval", &["ntl-api", "ntl-core"]),
+    ("ntl-manual", &[]),
+    ("ntl-server", &["ntl-api", "ntl-core", "ntl-engine", "ntl-manual", "ntl-mistralrs", "ntl-models"]),
+    ("ntl-eval", &["ntl-api", "ntl-core", "ntl-manual"]),
     ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models"]),
 ];
 
