@@ -15,7 +15,7 @@ use ntl_server::app;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, babbles, call, config, json_request, loaded, metric, metric_becomes, scripted, state_of,
+    Answer, babbles, becomes, call, config, json_request, loaded, metric, metric_becomes, scripted, state_of,
 };
 
 struct Counting {
@@ -82,10 +82,7 @@ async fn a_greedy_text_is_answered_within_five_times_its_steps_beside_any_load_o
             tokio::spawn(async move { call(&app, request).await.text })
         };
         let running = "ntl_sequences_running{model=\"scripted\"}";
-        while metric(&app, running).await < 100.0 {
-            assert!(!crowd.is_finished(), "{name}: {:?}", crowd.await);
-            tokio::task::yield_now().await;
-        }
+        becomes(name, async || metric(&app, running).await >= 100.0).await;
         let beside = steps_of_a_greedy_text(&app, &steps).await;
         assert!(metric(&app, running).await >= 100.0, "the crowd is there all the while");
         assert!(beside <= 5 * alone, "{beside} steps beside {name}, {alone} alone");

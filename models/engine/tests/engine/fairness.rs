@@ -15,9 +15,7 @@ const MARK: u32 = 11;
 fn crowded(limits: EngineLimits, jobs: Vec<Job>) -> (Recorded, Vec<JobEvents>) {
     let recorded = start(limits);
     let crowd = recorded.engine.submit_all(jobs).unwrap();
-    while !recorded.log.lock().unwrap().stepping {
-        std::thread::yield_now();
-    }
+    recorded.log.wait_for(|log| log.stepping);
     (recorded, crowd)
 }
 
@@ -32,7 +30,7 @@ fn steps_beside(recorded: &Recorded) -> usize {
     let events = recorded.engine.submit(job(OTHER, MARK, 2, 4)).unwrap();
     recorded.gate.send(()).unwrap();
     assert!(matches!(all(events).last(), Some(Event::Finished { tokens: 4, .. })));
-    recorded.log.lock().unwrap().closed[&MARK]
+    recorded.log.lock().closed[&MARK]
 }
 
 #[test]
@@ -61,7 +59,7 @@ fn memory_is_reserved_for_clients_that_have_nothing_running() {
     for events in crowd.into_iter().chain(second) {
         assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
     }
-    let log = recorded.log.lock().unwrap();
+    let log = recorded.log.lock();
     assert_eq!(log.opened[..2], [vec![2, 2], vec![10]]);
     assert_eq!(log.open_most, 3);
 }
@@ -76,7 +74,7 @@ fn clients_share_the_rows_of_a_step_whatever_the_number_of_their_jobs() {
     recorded.gate.send(()).unwrap();
     assert_eq!(all(events).iter().filter(|event| matches!(event, Event::Finished { .. })).count(), 16);
     drop(crowd);
-    let log = recorded.log.lock().unwrap();
+    let log = recorded.log.lock();
     // Its first row is one for all its texts; at its end fewer are left.
     let mut shared = 0;
     let begun = log.rows.iter().position(|rows| rows.contains_key(&MARK)).unwrap();

@@ -2,7 +2,7 @@
 //! how it is called.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ntl_core::engine::{EngineError, Event, Job, NumberOutcome, Request, TextJob};
 use ntl_core::sampling::{Guide, GuideError, GuideState};
@@ -43,7 +43,7 @@ fn long_prompts_are_opened_alone_and_starve_nobody() {
     let of_long = |mark: u32| opened.iter().position(|together| together.contains(&mark)).unwrap();
     assert!(of_long(20) < of_long(11), "the second client does not wait for all prompts of the first");
     // One step between two openings: the first text went on all the while.
-    assert!(recorded.log.lock().unwrap().steps >= 50);
+    assert!(recorded.log.lock().steps >= 50);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn contexts_never_hold_more_than_the_cache_and_what_cannot_fit_is_refused() {
     assert_eq!(error, EngineError::TooLarge { needs: 26 * MIB, max: 51 * MIB / 2 });
     assert_eq!(recorded.engine.cache_use().running, 11 * MIB);
     recorded.opened(answers);
-    assert_eq!(recorded.log.lock().unwrap().open_most, 2);
+    assert_eq!(recorded.log.lock().open_most, 2);
 }
 
 fn outcome(events: JobEvents) -> NumberOutcome {
@@ -77,7 +77,7 @@ fn trees_that_outgrow_the_memory_start_again_and_find_the_same() {
     alone.gate.send(()).unwrap();
     let want = comparable(outcome(alone.engine.submit(tree(2000)).unwrap()));
     assert!(outcomes.iter().all(|outcome| *outcome == want) && want.truncated);
-    let log = recorded.log.lock().unwrap();
+    let log = recorded.log.lock();
     assert_eq!(log.open_most, 5, "all were begun at once");
     let opened = log.opened.concat().len();
     assert!((6..=10).contains(&opened), "{opened} contexts were opened for 5 trees");
@@ -108,19 +108,29 @@ fn a_request_is_taken_whole_or_not_at_all() {
     assert_eq!(recorded.opened(answers).concat().len(), 5);
 }
 
-/// An engine that has begun one of four jobs, and how long it lets them wait: as short as this machine is fast.
-fn begun_in_time() -> (Duration, Recorded, Vec<JobEvents>) {
+/// A text that nobody reads, and a job that waits for its memory. The text and the first job of the same request had to begin
+/// within `waits`, which is as short as this machine is fast.
+struct Waiting {
+    recorded: Recorded,
+    unread: JobEvents,
+    second: JobEvents,
+    waits: Duration,
+}
+
+fn begun_in_time() -> Waiting {
     let mut waits = Duration::from_millis(1);
     loop {
-        let limits = EngineLimits { queue_time_max: Some(waits), running_max: 2, ..plenty() };
+        // 6,000 MiB for the only client. The unread text stops at 256 KiB of events and keeps its memory.
+        let limits = EngineLimits { queue_time_max: Some(waits), cache_bytes_max: 8_000 * MIB, ..plenty() };
         let recorded = start(limits);
-        let jobs = recorded.engine.submit_all((0..4).map(|mark| job(0, mark + 2, 2, 1)).collect()).unwrap();
-        let is_late = || recorded.endings.0.lock().unwrap().0.contains(&EndReason::Deadline);
-        while !recorded.log.lock().unwrap().stepping && !is_late() {
-            std::thread::yield_now();
-        }
-        if !is_late() {
-            return (waits, recorded, jobs);
+        recorded.gate.send(()).unwrap();
+        let unread = recorded.engine.submit(job(0, 2, 2, 5_900)).unwrap();
+        let request = vec![job(0, 3, 2, 1), job(0, 3, 2, 500)];
+        let mut request = recorded.engine.submit_all(request).unwrap();
+        let second = request.pop().unwrap();
+        let has_begun = matches!(all(request.remove(0)).last(), Some(Event::Finished { .. }));
+        if has_begun && !recorded.endings.lock().reasons.contains(&EndReason::Deadline) {
+            return Waiting { recorded, unread, second, waits };
         }
         waits *= 10;
     }
@@ -128,22 +138,15 @@ fn begun_in_time() -> (Duration, Recorded, Vec<JobEvents>) {
 
 #[test]
 fn a_request_that_waits_too_long_is_given_up_unless_a_part_of_it_has_begun() {
-    let (waits, recorded, begun) = begun_in_time();
+    let Waiting { recorded, unread, second, waits } = begun_in_time();
     let late = recorded.engine.submit(job(0, 9, 2, 1)).unwrap();
-    let submitted = Instant::now();
-    while submitted.elapsed() <= waits {
-        std::thread::yield_now();
-    }
-    recorded.gate.send(()).unwrap();
     let after_ms = waits.as_millis() as u64;
     assert_eq!(all(late), [Event::Failed(EngineError::QueueTimeout { after_ms })]);
-    for events in begun {
+    for events in [unread, second] {
         assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
     }
-    assert_eq!(
-        recorded.endings.0.lock().unwrap().0.iter().filter(|end| **end == EndReason::Deadline).count(),
-        1
-    );
+    let endings = recorded.endings.lock();
+    assert_eq!(endings.reasons.iter().filter(|end| **end == EndReason::Deadline).count(), 1);
 }
 
 /// Answers short jobs until the engine has stopped stepping everything else.
@@ -151,7 +154,7 @@ fn stalled(recorded: &Recorded) -> usize {
     let mut last = 0;
     loop {
         all(recorded.engine.submit(job(1, 3, 2, 4)).unwrap());
-        let steps = recorded.log.lock().unwrap().steps;
+        let steps = recorded.log.lock().steps;
         // Its own steps and no others.
         if steps - last == 4 {
             return steps;
@@ -170,9 +173,7 @@ fn events_that_nobody_reads_stop_their_job_and_no_other_until_they_are_read() {
     // Both share every step, so that short jobs have steps to themselves only once both have stopped.
     assert!(stalled(&recorded) < LONG);
     drop(left);
-    while recorded.endings.0.lock().unwrap().0.iter().all(|ending| *ending != EndReason::Abort) {
-        std::thread::yield_now();
-    }
+    recorded.endings.wait_for(|endings| endings.reasons.contains(&EndReason::Abort));
     let events = all(unread);
     let texts = events.iter().filter(|event| matches!(event, Event::Text { .. })).count();
     assert_eq!(texts, LONG);
@@ -185,16 +186,14 @@ fn a_job_whose_events_nobody_reads_ends_after_a_while_and_frees_its_memory() {
     let recorded = start(limits);
     recorded.gate.send(()).unwrap();
     let unread = recorded.engine.submit(job(0, 2, 2, 1_000_000)).unwrap();
-    while recorded.endings.0.lock().unwrap().0.is_empty() {
-        std::thread::yield_now();
-    }
+    recorded.endings.wait_for(|endings| !endings.reasons.is_empty());
     assert_eq!(all(unread).last(), Some(&Event::Failed(EngineError::Unread { after_ms: 0 })));
-    assert_eq!(recorded.endings.0.lock().unwrap().0, [EndReason::Abort]);
+    assert_eq!(recorded.endings.lock().reasons, [EndReason::Abort]);
     assert!(matches!(
         all(recorded.engine.submit(job(0, 3, 2, 1)).unwrap()).last(),
         Some(Event::Finished { .. })
     ));
-    assert_eq!((recorded.engine.cache_use().running, recorded.log.lock().unwrap().open.len()), (0, 0));
+    assert_eq!((recorded.engine.cache_use().running, recorded.log.lock().open.len()), (0, 0));
 }
 
 /// A constraint with a fault in it, or one that fails already at the beginning of a text.
@@ -236,5 +235,5 @@ fn a_panic_while_decoding_fails_its_job_and_the_engine_goes_on() {
         Some(Event::Finished { .. })
     ));
     assert!(recorded.engine.is_alive());
-    assert_eq!(recorded.endings.0.lock().unwrap().1, 2);
+    assert_eq!(recorded.endings.lock().panics, 2);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ntl_core::decoding::Vocabulary;
@@ -35,6 +35,29 @@ impl TextDecoder for Digits {
     }
 }
 
+/// What one thread changes and another one waits for.
+#[derive(Default)]
+pub(crate) struct Watched<T> {
+    value: Mutex<T>,
+    changed: Condvar,
+}
+
+impl<T> Watched<T> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.value.lock().unwrap()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `condition` holds.
+    pub(crate) fn wait_for(&self, mut condition: impl FnMut(&T) -> bool) {
+        drop(self.changed.wait_while(self.lock(), |value| !condition(value)).unwrap());
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Log {
     /// The first ids of the prompts of each call.
@@ -57,7 +80,7 @@ pub(crate) struct Log {
 /// Writes 2 for ever; the first step waits for the gate.
 struct Recorder {
     model: ScriptedModel,
-    log: Arc<Mutex<Log>>,
+    log: Arc<Watched<Log>>,
     gate: Option<Receiver<()>>,
 }
 
@@ -67,7 +90,7 @@ impl BatchModel for Recorder {
     }
     fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
         let opened = self.model.open(requests)?;
-        let mut log = self.log.lock().unwrap();
+        let mut log = self.log.lock();
         log.opened.push(requests.iter().map(|request| request.prompt.tokens[0].id).collect());
         log.open.extend(opened.iter().map(|opened| (opened.context, 0)));
         let marks = requests.iter().map(|request| request.prompt.tokens[0].id);
@@ -77,10 +100,10 @@ impl BatchModel for Recorder {
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         if let Some(gate) = self.gate.take() {
-            self.log.lock().unwrap().stepping = true;
+            self.log.change(|log| log.stepping = true);
             let _ = gate.recv();
         }
-        let mut log = self.log.lock().unwrap();
+        let mut log = self.log.lock();
         log.steps += 1;
         let mut by_mark = BTreeMap::new();
         for row in rows {
@@ -96,7 +119,7 @@ impl BatchModel for Recorder {
         CacheCost { prompt_token: MIB, node: MIB, capacity: NodeCapacity::Exact }
     }
     fn close(&mut self, context: ContextId) {
-        let mut log = self.log.lock().unwrap();
+        let mut log = self.log.lock();
         log.open.remove(&context);
         let (mark, steps) = (log.marks[&context], log.steps);
         log.closed.insert(mark, steps);
@@ -106,22 +129,25 @@ impl BatchModel for Recorder {
 }
 
 #[derive(Default)]
-pub(crate) struct Endings(pub(crate) Mutex<(Vec<EndReason>, usize)>);
+pub(crate) struct Endings {
+    pub(crate) reasons: Vec<EndReason>,
+    pub(crate) panics: usize,
+}
 
-impl EngineObserver for Endings {
-    fn on_end(&self, ending: EndReason) {
-        self.0.lock().unwrap().0.push(ending);
+impl EngineObserver for Watched<Endings> {
+    fn on_end(&self, reason: EndReason) {
+        self.change(|endings| endings.reasons.push(reason));
     }
     fn on_panic(&self) {
-        self.0.lock().unwrap().1 += 1;
+        self.change(|endings| endings.panics += 1);
     }
 }
 
 pub(crate) struct Recorded {
     pub(crate) engine: Engine,
-    pub(crate) log: Arc<Mutex<Log>>,
+    pub(crate) log: Arc<Watched<Log>>,
     pub(crate) gate: Sender<()>,
-    pub(crate) endings: Arc<Endings>,
+    pub(crate) endings: Arc<Watched<Endings>>,
 }
 
 /// Limits of tests that are not about memory or time.
@@ -139,11 +165,11 @@ pub(crate) fn start(limits: EngineLimits) -> Recorded {
         tokens: TOKENS,
     };
     let (gate, receiver) = channel();
-    let log = Arc::<Mutex<Log>>::default();
+    let log = Arc::<Watched<Log>>::default();
     let script = |_: &[u32], _: &[u32]| Ok((0..TOKENS).map(|id| if id == 2 { 1.0 } else { 0.0 }).collect());
     let model = ScriptedModel::new(TOKENS, Box::new(script));
     let recorder = Recorder { model, log: Arc::clone(&log), gate: Some(receiver) };
-    let endings = Arc::<Endings>::default();
+    let endings = Arc::<Watched<Endings>>::default();
     let (engine, _) =
         Engine::spawn(Box::new(recorder), vocabulary, limits, Arc::clone(&endings) as _).unwrap();
     Recorded { engine, log, gate, endings }
@@ -166,15 +192,13 @@ impl Recorded {
         for events in answers {
             assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
         }
-        self.log.lock().unwrap().opened.clone()
+        self.log.lock().opened.clone()
     }
 
     /// Begins the first step with this job, which then waits for the gate.
     pub(crate) fn first(&self, job: Job) -> JobEvents {
         let events = self.engine.submit(job).unwrap();
-        while !self.log.lock().unwrap().stepping {
-            std::thread::yield_now();
-        }
+        self.log.wait_for(|log| log.stepping);
         events
     }
 }
