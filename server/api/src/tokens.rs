@@ -5,8 +5,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::whole::whole;
 
-/// Text to split.
+/// Text to split. Unknown fields are errors.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct TokenizeRequest {
     /// The model whose tokenizer to use; may be omitted where only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,6 +21,9 @@ pub struct TokenizeRequest {
     /// Whether to add the special tokens that the model expects, such as the end of sequence. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
+    /// Accepted for clients of vLLM; the answer always has `token_strs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub return_token_strs: Option<bool>,
 }
 
 /// The tokens of a text, as parallel lists.
@@ -37,8 +41,9 @@ pub struct TokenizeResponse {
     pub max_model_len: u64,
 }
 
-/// Tokens to join.
+/// Tokens to join. Unknown fields are errors.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct DetokenizeRequest {
     /// The model whose tokenizer to use; may be omitted where only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]

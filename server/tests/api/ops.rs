@@ -57,6 +57,28 @@ async fn texts_are_tokenized_with_values_and_joined_again() {
 }
 
 #[tokio::test]
+async fn a_misspelt_field_of_tokens_is_refused_with_the_nearest_name() {
+    let app = server(says("1"));
+    // What vLLM's clients send.
+    let body =
+        json!({"model": "scripted", "prompt": "12", "add_special_tokens": true, "return_token_strs": null});
+    assert_eq!(post(&app, "/tokenize", body).await.status, 200);
+    for (path, body, param, near) in [
+        ("/tokenize", json!({"prompt": "x", "add_special": false}), "add_special", "add_special_tokens"),
+        ("/tokenize", json!({"promt": "x"}), "promt", "prompt"),
+        ("/tokenize", json!({"messages": []}), "messages", "prompt"),
+        ("/detokenize", json!({"token": [5]}), "token", "tokens"),
+        ("/detokenize", json!({"tokens": [5], "modle": "scripted"}), "modle", "model"),
+    ] {
+        let answer = post(&app, path, body.clone()).await;
+        let error = answer.error();
+        assert_eq!((answer.status.as_u16(), error["param"].as_str()), (400, Some(param)), "{body}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.ends_with(&format!("did you mean `{near}`?")), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn the_tokenizer_is_described_for_remote_use() {
     let app = server(says("1"));
     let told = get(&app, "/tokenizer_info").await.json();
