@@ -56,7 +56,11 @@ impl GuideCompiler {
         let slices = llguidance::earley::SlicedBiasComputer::general_slices();
         let mut factory = ParserFactory::new(&environment, capabilities, &slices).map_err(failed)?;
         *factory.quiet().limits_mut() = limits();
-        Ok(Self { factory, drops_space: info.encoder_decoder, tokens: info.tokens })
+        Ok(Self {
+            factory,
+            drops_space: info.encoder_decoder && tokenizer.drops_first_space(),
+            tokens: info.tokens,
+        })
     }
 
     /// # Errors

@@ -44,6 +44,21 @@ fn llama() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::open(&CheckpointFiles::folder(&folder).unwrap()).unwrap())
 }
 
+/// A vocabulary of space marks whose decoder keeps the space at the beginning of a text.
+fn keeping_spaces() -> Arc<Tokenizer> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny/llama-ntl");
+    let read = |name| std::fs::read(folder.join(name)).unwrap();
+    let mut file: Value = serde_json::from_slice(&read("tokenizer.json")).unwrap();
+    // The last part removes it.
+    file["decoder"]["decoders"].as_array_mut().unwrap().pop();
+    let changed = tempfile::tempdir().unwrap();
+    std::fs::write(changed.path().join("tokenizer.json"), file.to_string()).unwrap();
+    for name in ["config.json", "tokenizer_config.json"] {
+        std::fs::write(changed.path().join(name), read(name)).unwrap();
+    }
+    Arc::new(Tokenizer::open(&CheckpointFiles::folder(changed.path()).unwrap()).unwrap())
+}
+
 /// Complete texts of random tokens that a constraint lets pass.
 fn texts(tokenizer: &Tokenizer, compiler: &GuideCompiler, constraint: &Constraint) -> Vec<String> {
     let guide = compiler.compile(constraint).unwrap();
@@ -67,7 +82,9 @@ fn texts(tokenizer: &Tokenizer, compiler: &GuideCompiler, constraint: &Constrain
 
 #[test]
 fn texts_match_the_regular_expression_or_are_one_of_the_choices() {
-    for (tokenizer, encoder_decoder) in [(demo(), true), (llama(), false)] {
+    let vocabularies =
+        [(demo(), true), (llama(), false), (keeping_spaces(), true), (keeping_spaces(), false)];
+    for (tokenizer, encoder_decoder) in vocabularies {
         let compiler = compiler(&tokenizer, encoder_decoder);
         let number = Constraint::Regex(r"-?\d{1,3}(\.\d)?".to_owned());
         let numbers = texts(&tokenizer, &compiler, &number);

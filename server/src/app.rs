@@ -27,10 +27,10 @@ pub fn router(app: AppState) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), admission::admit))
         .merge(guarded())
         .route_layer(middleware::from_fn_with_state(app.clone(), admission::check_key));
-    layered(work.merge(public()), app)
+    layered(work.merge(public()).merge(playground()), app)
 }
 
-/// The routes without a key alone, for operators.
+/// Health, metrics and documentation alone, for operators.
 pub fn admin_router(app: AppState) -> Router {
     layered(public(), app)
 }
@@ -70,7 +70,7 @@ fn openapi_json_without_keys() -> &'static str {
 }
 
 fn all_routes() -> OpenApi {
-    work().merge(guarded()).merge(public()).into_openapi()
+    work().merge(guarded()).merge(public()).merge(playground()).into_openapi()
 }
 
 /// Routes that do work: they need a key, loaded models, and a server that is not draining.
@@ -101,6 +101,9 @@ fn public() -> OpenApiRouter<AppState> {
         .routes(routes!(ops::metrics))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))
-        .routes(routes!(playground::page))
-        .routes(routes!(playground::file))
+}
+
+/// The page without a key; what it asks needs one.
+fn playground() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(playground::page)).routes(routes!(playground::file))
 }

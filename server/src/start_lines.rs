@@ -10,17 +10,20 @@ use crate::settings::HttpSettings;
 pub(crate) fn text(listener: &Listener, models: &[ModelConfig], settings: &HttpSettings) -> String {
     let address = listener.local_addr().map(reachable).unwrap_or_default();
     let scheme = if listener.is_tls() { "https" } else { "http" };
+    let url = format!("{scheme}://{address}");
+    let metrics_url = listener.admin_addr().map(|admin| format!("http://{}", reachable(admin)));
     let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
     let demo = matches!(models, [ModelConfig { source: ModelSource::Demo, .. }]);
-    lines(&format!("{scheme}://{address}"), &names.join(", "), demo, settings)
+    lines(&url, metrics_url.as_ref().unwrap_or(&url), &names.join(", "), demo, settings)
 }
 
-fn lines(url: &str, models: &str, demo: bool, settings: &HttpSettings) -> String {
+/// `metrics_url` is that of the operators' port where there is one.
+fn lines(url: &str, metrics_url: &str, models: &str, demo: bool, settings: &HttpSettings) -> String {
     let which = if demo { " (the embedded demo; --model DIR serves another)" } else { "" };
     let first = if settings.playground { ("ask it", "/") } else { ("check it", "/health") };
     let key = if settings.api_keys.is_empty() { "" } else { ", with an API key" };
     format!(
-        "ntl-server {} serves {models}{which} on {}\n  {:<9} {url}{}{key}\n  {:<9} {url}/docs, metrics {url}/metrics\n",
+        "ntl-server {} serves {models}{which} on {}\n  {:<9} {url}{}{key}\n  {:<9} {url}/docs, metrics {metrics_url}/metrics\n",
         crate::VERSION,
         settings.device,
         first.0,
@@ -57,7 +60,8 @@ mod tests {
 
     #[test]
     fn three_lines_say_what_is_served_and_where() {
-        let text = lines("http://127.0.0.1:8000", "t5", true, &settings(&["--device", "cpu"]));
+        let url = "http://127.0.0.1:8000";
+        let text = lines(url, url, "t5", true, &settings(&["--device", "cpu"]));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].contains("serves t5 (the embedded demo;") && lines[0].ends_with("on cpu"), "{text}");
         assert_eq!(lines[1], "  ask it    http://127.0.0.1:8000/");
@@ -66,12 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_a_missing_playground_are_mentioned() {
-        let text = lines("https://a", "x, y", false, &settings(&["--no-playground", "--api-key", "secret"]));
+    fn keys_a_missing_playground_and_a_port_for_operators_are_mentioned() {
+        let settings = settings(&["--no-playground", "--api-key", "secret"]);
+        let text = lines("https://a", "http://a:9000", "x, y", false, &settings);
         assert!(
             text.contains("serves x, y on ") && text.contains("https://a/health, with an API key"),
             "{text}"
         );
+        assert!(text.ends_with("https://a/docs, metrics http://a:9000/metrics\n"), "{text}");
         assert!(!text.contains("secret"), "{text}");
     }
 

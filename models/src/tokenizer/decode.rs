@@ -26,6 +26,18 @@ impl Tokenizer {
         if self.clean_up { cleanup::clean_up(&text) } else { text }
     }
 
+    /// Whether decoding drops a space at the beginning of a text, as most decoders of SentencePiece vocabularies do.
+    pub fn drops_first_space(&self) -> bool {
+        let first = |is_wanted: fn(&[u8]) -> bool| {
+            let mut ids = (0u32..).take(self.len());
+            ids.find(|&id| self.piece_bytes(id).is_some_and(|bytes| is_wanted(&bytes)))
+        };
+        let space = first(|bytes| bytes.starts_with(b" "));
+        let letters = first(|bytes| bytes.first().is_some_and(u8::is_ascii_alphabetic));
+        let Some((space, letters)) = space.zip(letters) else { return false };
+        !self.decode(&[space, letters]).starts_with(' ')
+    }
+
     /// The digit of an RT number token and its power of ten.
     pub(super) fn rt_place(&self, id: u32) -> Option<(u8, i8)> {
         let piece = self.table.get(id).filter(|_| self.numbers == NumberEncoding::Rt)?;

@@ -311,6 +311,11 @@ async fn the_work_of_one_address_leaves_places_to_others_and_operators_have_thei
     assert!(health(admin).await.starts_with("HTTP/1.1 200"));
     let refused = rest_of(&mut ask_slowly(admin).await).await;
     assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
+    // The playground would ask for routes that are not there.
+    let mut connection = TcpStream::connect(admin).await.unwrap();
+    connection.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let refused = rest_of(&mut connection).await;
+    assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
     drop(gate);
     for mut connection in asked {
         let answer = rest_of(&mut connection).await;
