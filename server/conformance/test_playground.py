@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
-from conftest import KEY, Server
+from conftest import KEY, Server, slow_number
 
 DEMO = Path(__file__).parents[1] / "demo"
 QUESTION = "What is 77 - 53?"
@@ -22,8 +22,8 @@ DIVIDED = "How many stars: decent room, opinions are divided?"
 GUESS = "About how many beans are in 8 buckets?"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[31mred\u202e321\u202c \u0000"
 SIZES = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
-# The whole page, in the time of a glance; a busy machine gets more.
-DRAWN_MS_MAX = 2000
+# From the first byte of the page to the picture.
+DRAWN_MS_MAX = 300
 
 
 @pytest.fixture(scope="session")
@@ -128,6 +128,19 @@ def test_an_example_asks_at_one_click(two, opened):
     example.click()
     answered(page)
     assert page.get_by_label("Ask for a number").input_value() == example.inner_text()
+
+
+def test_the_demo_opens_with_an_answer_that_greedy_text_does_not_show(start, opened):
+    server = start()
+    page = opened(server)
+    examples = httpx.get(f"{server.url}/v1/models").json()["data"][0]["examples"]
+    assert [example.inner_text() for example in page.locator(".example").all()] == examples
+    assert page.get_by_label("Ask for a number").input_value() == examples[0]
+    number = complete(server, prompt=examples[0], number=True)["number"]
+    peaks = sorted(number["support"][:2], key=lambda peak: peak["value"])
+    assert [peak["text"] for peak in peaks] == ["1", "5"] and 2 < shown(page.locator("article.panel")) < 4
+    # All of them are what the model has learned: little of the probability is on other text.
+    assert all(complete(server, prompt=example, number=True)["number"]["mass"]["closed"] > 0.99 for example in examples)
 
 
 def test_the_slider_shows_what_the_server_returns_for_each_objective(two, opened):
@@ -267,6 +280,35 @@ def test_a_request_can_be_cancelled(two, opened):
     assert len(held) == 2
 
 
+# Gives the requests of the page more work than its form can.
+SLOWED = """(number) => {
+  const send = window.fetch;
+  window.fetch = (path, options) => {
+    const body = options?.body && JSON.parse(options.body);
+    if (body?.number) options = { ...options, body: JSON.stringify({ ...body, number: { ...body.number, ...number } }) };
+    return send(path, options);
+  };
+}"""
+
+
+def test_the_server_sees_a_cancelled_request_as_abandoned_and_ends_it(demo_folder, start, opened):
+    server = start("--model", f"plain={demo_folder}")
+    page = opened(server)
+    slow = slow_number()
+    page.evaluate(SLOWED, slow["number"])
+    page.get_by_label("Ask for a number").fill(slow["prompt"])
+    page.locator("#submit").click()
+    # The text is complete; only the number is under way.
+    expect(page.locator("section.greedy")).to_contain_text("The model writes exactly this")
+    server.wait(lambda: server.metric("ntl_sequences_running") == 1)
+    assert server.metric("ntl_requests_total", code="499") == server.metric("ntl_finished_total", reason="abort") == 0
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("Cancelled.").first).to_be_visible()
+    server.wait(lambda: server.metric("ntl_requests_total", code="499") == 1)
+    server.wait(lambda: server.metric("ntl_finished_total", reason="abort") == 1)
+    assert server.quiet()
+
+
 def test_an_error_of_the_server_is_shown_with_its_field(two, opened):
     page = opened(two)
     page.get_by_label("Ask for a number").fill("word " * 2000)
@@ -376,14 +418,19 @@ def test_everything_works_by_keyboard_alone(two, opened):
     assert {"model", "submit", "token", "share", "code"} <= reached and any(name.endswith("-slider") for name in reached)
 
 
-def test_a_distribution_is_drawn_at_once_also_under_load(two, opened, report):
+def test_a_distribution_is_drawn_at_once_also_under_load(start, opened, report):
+    demo = start()
+
     def drawn():
-        page = opened(two)
+        page = opened(demo)
         return page.evaluate("performance.getEntriesByName('ntl-distribution')[0].startTime - performance.getEntriesByType('navigation')[0].responseStart")
 
-    alone = min(drawn() for _ in range(3))
+    # The best of several, since other programs on this machine delay the page as well.
+    alone = drawn()
+    for _ in range(9):
+        alone = min(alone, drawn()) if alone >= DRAWN_MS_MAX else alone
     with ThreadPoolExecutor(64) as pool:
-        others = [pool.submit(complete, two, model="plain", prompt=f"What is {k} + {k}?", number=True) for k in range(64)]
+        others = [pool.submit(complete, demo, prompt=f"What is {k} + {k}?", number=True) for k in range(64)]
         loaded = drawn()
         assert all(other.result()["number"] for other in others)
     report(drawn_ms=round(alone), drawn_ms_beside_64_requests=round(loaded))

@@ -272,10 +272,10 @@ fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, Lo
     }
 }
 
-/// Prompts that the checkpoint's `ntl.json` lists. A GGUF file has none.
+/// Prompts that the checkpoint's `ntl.json` lists. A GGUF file has none, the demo checkpoint those of this program.
 fn examples(model: &ModelConfig) -> Result<Vec<String>, LoadError> {
     let files = match &model.source {
-        ModelSource::Demo => demo::files()?,
+        ModelSource::Demo => return Ok(demo::EXAMPLES.map(str::to_owned).to_vec()),
         ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?,
         ModelSource::Path(_) => return Ok(Vec::new()),
     };
