@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
 from conftest import Server, slow_number
+
+CHECKPOINT = Path(__file__).parents[2] / "models" / "tests" / "data" / "tiny" / "t5-ce"
 
 
 def run(*flags, **environment):
@@ -56,6 +59,36 @@ def test_what_keeps_a_server_from_starting_is_said_in_one_line(tmp_path, server)
     ]:
         code, error = run(*flags)
         assert code == expected and message in error and len(error.splitlines()) == 1, error
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "openapi", "inspect"])
+def test_a_reader_that_leaves_is_no_failure(command, tmp_path):
+    flags = [command, str(CHECKPOINT)] if command == "inspect" else [command]
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([os.environ["NTL_SERVER"], *flags], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_server_whose_log_nobody_reads_any_more_serves_on():
+    process = subprocess.Popen([os.environ["NTL_SERVER"], "--port", "0", "--log-format", "json"], stderr=subprocess.PIPE, text=True)
+    try:
+        address = re.search(r'"address":"([^"]+)"', process.stderr.readline()).group(1)
+        process.stderr.close()
+        with httpx.Client(base_url=f"http://{address}", timeout=60) as client:
+            # While it loads the model, the answer is 503; each refusal is logged, too.
+            end = time.monotonic() + 60
+            while client.get("/health/ready").status_code != 200:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            for body, status in (({"prompt": "x", "max_tokens": 1}, 200), ({"prompt": 5}, 400)):
+                assert client.post("/v1/completions", json=body).status_code == status
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_three_lines_on_a_terminal_say_what_is_served_and_where_to_look():

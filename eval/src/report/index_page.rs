@@ -86,4 +86,24 @@ mod tests {
         | [text/b \#2](./text/b%20%232/report.md) | arithmetic interpolate | tiny  | text |     1 |             0 |
         "##);
     }
+
+    #[test]
+    fn a_figure_over_fewer_items_than_the_run_has_says_so() {
+        let mut run = run(&[(1.0, Some(1.0)), (2.0, None)]);
+        let metrics = serde_json::json!({
+            "accuracy": { "value": 0.5, "n": 2 }, "mae": { "value": 0.0, "n": 1 }, "r2": { "value": null, "n": 1 },
+        });
+        run.report.metrics = serde_json::from_value(metrics).unwrap();
+        insta::assert_snapshot!(markdown::render(&document(Path::new(""), &[run])), @r##"
+        # Runs
+
+        1 runs
+
+        ## Figures
+
+        | run                    | task                   | model | mode | items | with a number | accuracy |        mae |
+        |------------------------|------------------------|-------|------|-------|---------------|----------|------------|
+        | [run](./run/report.md) | arithmetic interpolate | tiny  | text |     2 |             1 |   0.5000 | 0 (over 1) |
+        "##);
+    }
 }
