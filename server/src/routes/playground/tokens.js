@@ -58,7 +58,7 @@ export class HeatMap {
 
   button(index) {
     const { text, logprob, value, mass } = this.tokens[index];
-    const expected = (mass ?? 0) >= 0.005 && value !== null ? brief(value, 3) : "";
+    const expected = (mass ?? 0) >= 0.005 && value !== null ? brief(Number(value.toFixed(2)), 3) : "";
     const label = `token ${JSON.stringify(text)}, probability ${percent(Math.exp(logprob))}, numbers ${percent(mass ?? 0)}`;
     const node = h("button", { type: "button", class: "token", tabindex: index ? -1 : 0, "aria-pressed": "false", "aria-label": label,
       onclick: () => this.select(index) }, h("span", { class: "piece" }, named(text)), h("span", { class: "expected" }, expected || "·"));

@@ -1,0 +1,37 @@
+"""Takes the pictures of the playground in the documentation again, with the embedded demo checkpoint of NTL_SERVER:
+
+    NTL_SERVER=… python server/conformance/screenshots.py     # with the packages of requirements.txt, and chromium
+"""
+
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import expect, sync_playwright
+
+from served import Server
+
+DOCS = Path(__file__).parents[2] / "docs"
+# File, width, colours, question, and what stands last in the picture.
+PICTURES = [
+    ("playground.png", 1180, "light", "How many stars: decent room, opinions are divided?", "article.panel"),
+    ("playground-phone.png", 390, "dark", "About how many beans are in 3 cups?", ".slider"),
+]
+
+
+def main():
+    with Server() as server, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for file, width, scheme, question, last in PICTURES:
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page.goto(server.url)
+            page.get_by_label("Ask for a number").fill(question)
+            page.locator("#submit").click()
+            expect(page.locator("article[aria-busy=false]")).to_have_count(1)
+            box = page.locator(last).first.bounding_box()
+            height = box["y"] + box["height"] + 10
+            page.screenshot(path=DOCS / file, full_page=True, clip={"x": 0, "y": 0, "width": width, "height": height})
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
