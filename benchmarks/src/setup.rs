@@ -52,7 +52,7 @@ pub fn engine(loaded: LoadedModel) -> std::io::Result<Engine> {
 /// A request for a number with the server's default limits.
 pub fn number_request(method: NumberMethod) -> Request {
     let (limits, terminator) = (GrammarLimits::default(), Terminator::Any);
-    Request::Number(NumberJob { method, limits, terminator, range: None, after: None })
+    Request::Number(NumberJob { limits, terminator, ..NumberJob::new(method) })
 }
 
 /// A number tree without early stop, with the server's default budget of nodes.

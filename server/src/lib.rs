@@ -12,6 +12,7 @@ pub mod backend;
 mod blocking;
 mod body_budget;
 mod cache_bytes;
+pub mod calibration;
 pub mod config;
 pub mod demo;
 pub mod engine;

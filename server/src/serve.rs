@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use axum::Router;
 use ntl_engine::{CacheBudget, EngineLimits};
-use ntl_models::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError};
+use ntl_models::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, file_fingerprint};
 use ntl_models::{LoadedModel, load_adapted};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::{self, BackendOptions};
+use crate::calibration::{CalibrationFile, CalibrationFileError, calibrated};
 use crate::config::{Config, ModelConfig, ModelSource};
 use crate::engine::ServedModel;
 use crate::listen::{Listener, TlsError};
@@ -51,6 +52,8 @@ pub enum ServeError {
         #[source]
         source: LoadError,
     },
+    #[error("wrong calibration")]
+    Calibration(#[from] CalibrationFileError),
     /// A mistake in the definition of the metrics.
     #[error("metrics cannot be registered")]
     Metrics(#[from] prometheus::Error),
@@ -246,17 +249,20 @@ fn load_all(
     let load_one = |model: &ModelConfig| {
         load(model, &options).map_err(|source| ServeError::Load { name: model.name.clone(), source })
     };
+    // Before anything that takes long.
+    let calibrations = models.iter().map(read_calibrations).collect::<Result<Vec<_>, _>>()?;
     let loaded = models.iter().map(load_one).collect::<Result<Vec<_>, _>>()?;
     // What is left beside the weights.
     let cache_bytes_max = cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
     let budget = CacheBudget::new(cache_bytes_max);
     let (mut served, mut threads) = (Vec::new(), Vec::new());
-    for (model, loaded) in models.iter().zip(loaded) {
-        let examples =
-            examples(model).map_err(|source| ServeError::Load { name: model.name.clone(), source })?;
+    for ((model, loaded), calibrations) in models.iter().zip(loaded).zip(calibrations) {
+        let named = |source| ServeError::Load { name: model.name.clone(), source };
+        let (examples, fingerprint) = (examples(model).map_err(named)?, fingerprint(model).map_err(named)?);
         let (model, thread) = ServedModel::start(&model.name, loaded, limits, &budget, &app.metrics)
             .map_err(|source| ServeError::System { what: "a thread", source })?;
-        served.push(model.with_examples(examples));
+        let model = model.with_examples(examples).with_fingerprint(fingerprint);
+        served.push(calibrated(model, &calibrations)?);
         threads.push(thread);
     }
     app.models.publish(served);
@@ -269,6 +275,23 @@ fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, Lo
     match &model.source {
         ModelSource::Demo => load_adapted(&demo::files()?, adapter.as_ref(), options.load),
         ModelSource::Path(path) => backend::load(path, adapter.as_ref(), options),
+    }
+}
+
+fn read_calibrations(model: &ModelConfig) -> Result<Vec<CalibrationFile>, CalibrationFileError> {
+    model.calibrations.iter().map(|path| CalibrationFile::read(path)).collect()
+}
+
+/// Of the checkpoint and the adapter that is merged into it.
+fn fingerprint(model: &ModelConfig) -> Result<String, LoadError> {
+    let own = match &model.source {
+        ModelSource::Demo => demo::files()?.fingerprint()?,
+        ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?.fingerprint()?,
+        ModelSource::Path(path) => file_fingerprint(path)?,
+    };
+    match &model.adapter {
+        None => Ok(own),
+        Some(folder) => Ok(format!("{own}+{}", CheckpointFiles::folder(folder)?.fingerprint()?)),
     }
 }
 

@@ -96,7 +96,7 @@ fn text(prompt: u32) -> Job {
 fn number(prompt: u32) -> Job {
     let limits = GrammarLimits::new(5, 0, true).unwrap();
     let method = NumberMethod::Tree { tolerance: 1e-2, nodes_max: 300, precision: None };
-    let job = NumberJob { method, limits, terminator: Terminator::Eos, range: None, after: None };
+    let job = NumberJob { limits, terminator: Terminator::Eos, ..NumberJob::new(method) };
     Job { request: Request::Number(job), ..text(prompt) }
 }
 

@@ -163,9 +163,12 @@ impl CheckpointFiles {
         .ok_or_else(|| self.missing(file, ""))
     }
 
-    /// The names of all files of a folder, sorted; none for an archive.
+    /// The names of all files, sorted.
     pub fn names(&self) -> Result<Vec<String>, LoadError> {
-        let Source::Folder(root) = &self.source else { return Ok(Vec::new()) };
+        let root = match &self.source {
+            Source::Folder(root) => root,
+            Source::Memory(files) => return Ok(files.keys().cloned().collect()),
+        };
         let unreadable = |source| LoadError::Read { file: self.place.clone(), source };
         let name = |entry: std::io::Result<std::fs::DirEntry>| Ok(entry?.file_name().into_string().ok());
         let names =

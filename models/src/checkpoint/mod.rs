@@ -8,6 +8,7 @@ mod convert;
 mod error;
 mod facts;
 mod files;
+mod fingerprint;
 mod links;
 mod reader;
 mod safetensors;
@@ -22,4 +23,5 @@ pub(crate) use config::{CONFIG_FILE, FieldError, TokenIds, check_epsilon, check_
 pub use error::{LoadError, LoadResult};
 pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding};
 pub use files::CheckpointFiles;
+pub use fingerprint::file_fingerprint;
 pub use weights::{WeightSummary, Weights};

@@ -109,7 +109,7 @@ fn text(job: TextJob) -> Request {
 
 fn number(method: NumberMethod) -> Request {
     let (limits, terminator) = (GrammarLimits::default(), Terminator::Eos);
-    Request::Number(NumberJob { method, limits, terminator, range: None, after: None })
+    Request::Number(NumberJob { limits, terminator, ..NumberJob::new(method) })
 }
 
 fn tree() -> Request {

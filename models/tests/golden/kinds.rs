@@ -10,7 +10,7 @@ use ntl_core::engine::{
     BatchModel, Event, Job, NumberEncoding, NumberJob, NumberMethod, NumberOutcome, Prompt, Request,
     Terminator,
 };
-use ntl_core::numbers::{GrammarLimits, NumberPiece};
+use ntl_core::numbers::{GrammarLimits, NumberPiece, NumberValues};
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{LoadOptions, LoadedModel, load};
@@ -163,7 +163,7 @@ fn distribution(folder: &Path, prompt: &Prompt) -> NumberOutcome {
         Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap();
     let method = NumberMethod::Tree { tolerance: 1e-4, nodes_max: 65_536, precision: None };
     let limits = GrammarLimits::default();
-    let job = NumberJob { method, limits, terminator: Terminator::Eos, range: None, after: None };
+    let job = NumberJob { limits, terminator: Terminator::Eos, ..NumberJob::new(method) };
     let job = Job::new(prompt.clone(), Request::Number(job));
     match engine.submit(job).unwrap().next_blocking() {
         Some(Event::Number(outcome)) => outcome,
@@ -228,7 +228,7 @@ fn the_likeliest_numbers_have_the_probability_of_their_spellings(fixtures: Fixtu
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn pieces_of_signs_points_and_digits_are_read_as_what_they_write() {
     let LoadedModel { vocabulary, tokenizer, .. } = loaded(&shared("t5-ce"));
-    let rules = vocabulary.grammar.rules(GrammarLimits::default(), Terminator::Eos, None);
+    let rules = vocabulary.grammar.rules(GrammarLimits::default(), Terminator::Eos, NumberValues::All);
     let ids = |names: &[&str]| -> Vec<u32> {
         names.iter().map(|name| tokenizer.token_id(name).unwrap_or_else(|| panic!("no {name}"))).collect()
     };

@@ -11,6 +11,7 @@ mod load_forms;
 mod losses;
 mod ntloss;
 mod numbers;
+mod scale;
 mod score;
 mod spoilt;
 mod stored;

@@ -11,7 +11,7 @@ use ntl_core::engine::{
     BatchModel, Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator, TextJob,
 };
 use ntl_core::numbers::{
-    Distribution, Estimation, GrammarLimits, Interval, NumberGrammar, Objective, Softmax,
+    Distribution, Estimation, GrammarLimits, Interval, NumberGrammar, NumberValues, Objective, Softmax,
 };
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
@@ -46,7 +46,7 @@ impl Checkpoint {
     fn job(self, tolerance: f64) -> NumberJob {
         let limits = GrammarLimits::new(8, 8, true).unwrap();
         let method = NumberMethod::Tree { tolerance, nodes_max: 100_000, precision: None };
-        NumberJob { method, limits, terminator: self.terminator(), range: None, after: None }
+        NumberJob { limits, terminator: self.terminator(), ..NumberJob::new(method) }
     }
 }
 
@@ -224,10 +224,10 @@ fn within_a_range_mass_mean_and_spread_equal_the_brute_force_ones() {
     for checkpoint in CHECKPOINTS {
         let (engine, golden) = engine(checkpoint);
         // Values below 1e4 have at most 4 digits before the point.
-        let range = Some(Interval { low: -9_999.999_999_99, high: 9_999.999_999_99 });
+        let range = Interval { low: -9_999.999_999_99, high: 9_999.999_999_99 };
         for prompt in golden["prompts"].as_array().unwrap() {
             let (text, want) = (&prompt["text"], &prompt["abs_below_1e4"]);
-            let job = NumberJob { range, ..checkpoint.job(1e-6) };
+            let job = NumberJob { values: NumberValues::Range(range), ..checkpoint.job(1e-6) };
             let numbers = outcome(submit_job(&engine, prompt, job)).distribution;
             assert_relative(numbers.mass().closed, &want["mass"], &format!("{text}: mass"));
             // Both leave up to 1e-6 unexpanded, which can weigh 1e4 each.
@@ -235,7 +235,7 @@ fn within_a_range_mass_mean_and_spread_equal_the_brute_force_ones() {
             let mean = want["mean"].as_f64().unwrap();
             let got = numbers.mean(&PLAIN).unwrap();
             assert!((got - mean).abs() <= slack + 1e-4 * mean.abs(), "{text}: mean {got} instead of {mean}");
-            let bounds = numbers.trimmed_mean_bounds(&Estimation { range, ..PLAIN }).unwrap();
+            let bounds = numbers.trimmed_mean_bounds(&Estimation { range: Some(range), ..PLAIN }).unwrap();
             assert!(
                 bounds.low - slack <= mean && mean <= bounds.high + slack,
                 "{text}: {mean} is not in {bounds:?}"
@@ -354,7 +354,7 @@ fn small_distributions_equal_those_enumerated_in_double_precision() {
         for want in read(Fixtures::Tiny, name, "numeric.json")["prompts"].as_array().unwrap() {
             let limits = GrammarLimits::new(2, 0, true).unwrap();
             let method = NumberMethod::Tree { tolerance: 1e-13, nodes_max: 100_000, precision: None };
-            let job = NumberJob { method, limits, terminator: Terminator::Eos, range: None, after: None };
+            let job = NumberJob { limits, terminator: Terminator::Eos, ..NumberJob::new(method) };
             let events = engine.submit(Job::new(prompt(want), Request::Number(job))).unwrap();
             let (numbers, what) = (outcome(events).distribution, format!("{name} {}", want["text"]));
             assert_relative(numbers.mass().closed, &want["covered_mass"], &format!("{what}: covered mass"));

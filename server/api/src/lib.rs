@@ -3,6 +3,7 @@
 //! Requests follow the OpenAI API, plus the `number` object. In every optional request field an explicit `null` means
 //! the default. The server validates everything beyond JSON types. Doc comments become `docs/openapi.json`.
 
+mod calibration;
 mod chat;
 mod completions;
 mod error;
@@ -12,6 +13,9 @@ mod score;
 mod tokens;
 mod whole;
 
+pub use calibration::{
+    CalibratedModel, CalibratedOffset, CalibratedTask, Calibration, CalibrationError, CalibrationMethod,
+};
 pub use chat::{
     ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatMessage, ChatRequest,
     ChatRequestMessage, ChatResponse, ChatToken, ChatTokenLogprobs, ContentPart,
@@ -24,8 +28,9 @@ pub use completions::{
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{Health, Load, Model, ModelList, Version};
 pub use number::{
-    Bounds, EstimateName, Mass, MethodName, Number, NumberOptions, NumberRequest, Objective, ObjectiveName,
-    Quantile, SupportPoint, Terminator, TerminatorName, Thousands,
+    Bounds, EstimateName, IntervalMethod, Mass, MethodName, Number, NumberInterval, NumberOptions,
+    NumberRequest, NumberScale, Objective, ObjectiveName, Quantile, SupportPoint, Terminator, TerminatorName,
+    Thousands,
 };
 pub use score::{Loss, LossName, ReductionName, Score, ScoreItem, ScoreRequest, ScoreResponse, TextOrIds};
 pub use tokens::{

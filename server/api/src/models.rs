@@ -31,6 +31,9 @@ pub struct Model {
     /// Whether the checkpoint has a chat template, so that it answers `/v1/chat/completions`.
     #[serde(default)]
     pub chat: bool,
+    /// A hash of weights, configuration and tokenizer, which names a checkpoint in calibration files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
     /// Prompts that show what the model can do, from `ntl.json` of the checkpoint; empty where it lists none.
     #[serde(default)]
     pub examples: Vec<String>,

@@ -142,6 +142,28 @@ impl MethodName {
     }
 }
 
+/// The values of a rating.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "[low, high], [low, high, step] or {\"low\": low, \"high\": high, \"step\": step}"
+)]
+pub enum NumberScale {
+    /// `[low, high]`, whole numbers, or `[low, high, step]`.
+    List(Vec<f64>),
+    /// `{"low": low, "high": high, "step": step}`; the step is 1 unless given.
+    Named {
+        /// The first value.
+        low: f64,
+        /// The last value.
+        high: f64,
+        /// Default 1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step: Option<f64>,
+    },
+}
+
 /// The separator of groups of three digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "true, false or one of \",\", \"_\", \"'\" and \" \"")]
@@ -162,7 +184,7 @@ pub struct NumberOptions {
     /// Default `tree`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodName>,
-    /// Share of the closed mass that the mean omits in each tail, 0 to 0.49. Default 0.005.
+    /// Share of the closed mass that the mean omits in each tail, 0 to 0.49. Default 0.005; 0 with `scale`.
     #[schema(minimum = 0, maximum = 0.49)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trim: Option<f64>,
@@ -202,6 +224,11 @@ pub struct NumberOptions {
     #[schema(min_items = 2, max_items = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
+    /// The values of a rating, at most 1000, with at most 6 decimals; the mass of other values is invalid. Not with `range`, and
+    /// not for models with a number head. With a scale `mass_min` is 0.5, `trim` 0 and `support` the number of values, unless
+    /// given. Default: all values.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<NumberScale>,
     /// Whether means are divided by the closed mass. Otherwise they are raw sums: texts that are not numbers count as 0.
     /// Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -223,7 +250,8 @@ pub struct NumberOptions {
     /// Default `any`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminator: Option<Terminator>,
-    /// Return no value if the closed mass is below this, 0 to 1. Default 0.
+    /// Return no value if the closed mass is below this, 0 to 1; `reason` then names the most probable texts that were no number.
+    /// Default 0; 0.5 with `scale`.
     #[schema(minimum = 0, maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_min: Option<f64>,
@@ -231,7 +259,11 @@ pub struct NumberOptions {
     #[schema(max_items = 1000)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantiles: Option<Vec<f64>>,
-    /// Number of most probable values to return, 0 to 1000. Default 20.
+    /// Also return an interval that contains the truth with this probability, in (0, 1).
+    #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<f64>,
+    /// Number of most probable values to return, 0 to 1000. Default 20; with `scale` at least all of its values.
     #[schema(maximum = 1000)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub support: Option<u64>,
@@ -285,6 +317,33 @@ pub struct Bounds {
     pub quantiles: Vec<Option<[f64; 2]>>,
 }
 
+/// Where the ends of an interval come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum IntervalMethod {
+    /// Quantiles of the distribution: the model's own opinion of its certainty.
+    Quantiles,
+    /// These quantiles, moved by the offset of a calibration file of the server: the coverage was measured on items like those
+    /// of the calibration.
+    Conformal,
+}
+
+/// An interval for the true value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NumberInterval {
+    /// Its lower end.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+    /// The probability that was asked for.
+    pub coverage: f64,
+    /// Where the ends come from.
+    pub method: IntervalMethod,
+    /// Why the calibration of the model is not used, where it has one; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
 /// The estimate that a `value` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -329,6 +388,9 @@ pub struct Number {
     pub std: Option<f64>,
     /// The requested quantiles.
     pub quantiles: Vec<Quantile>,
+    /// The interval that was asked for; absent without `interval`, without a value, and where the open mass leaves it unbounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<NumberInterval>,
     /// The most probable values, best first.
     pub support: Vec<SupportPoint>,
     /// Where the probability went.

@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::answer::{Piece, TokenCounts};
 use crate::engine::ServedModel;
 use crate::request::ReportOptions;
-pub(crate) use fields::WITHOUT_EFFECT;
+pub(crate) use fields::{WITHOUT_EFFECT, model_calibration};
 use number::NumberFormat;
 
 /// Writes answers in the style of one API.

@@ -3,10 +3,11 @@
 //! Invariants: no NaN, no infinity and no negative zero leaves this module; the three masses add up to 1.
 
 use ntl_api::{
-    Bounds, EstimateName, Mass, MethodName, Number, Objective, ObjectiveName, Quantile, SupportPoint,
+    Bounds, EstimateName, IntervalMethod, Mass, MethodName, Number, NumberInterval, Objective, ObjectiveName,
+    Quantile, SupportPoint,
 };
-use ntl_core::engine::NumberOutcome;
-use ntl_core::numbers::{self, Distribution, Estimation, Interval};
+use ntl_core::engine::{NumberOutcome, RefusedText};
+use ntl_core::numbers::{self, Distribution, Estimation, Interval, NumberValues, conformal_interval};
 
 /// How a number is shown.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +23,24 @@ pub(crate) struct NumberFormat {
     pub(super) support: usize,
     /// Decimals of the text; `None` for the shortest text that reads back.
     pub(super) decimals: Option<usize>,
+    pub(super) interval: Option<IntervalFormat>,
+}
+
+/// How an interval is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct IntervalFormat {
+    pub(super) coverage: f64,
+    /// The values that its ends can be.
+    pub(super) values: NumberValues,
+    pub(super) ends: IntervalEnds,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum IntervalEnds {
+    /// Two quantiles; `reason` says why no calibration is used where the model has some.
+    Quantiles { reason: Option<String> },
+    /// Two quantiles, moved outwards.
+    Conformal { offset: f64 },
 }
 
 /// The value of an answer.
@@ -62,6 +81,11 @@ impl NumberFormat {
                     value: estimates.and_then(|found| found.quantile(q)).and_then(plain),
                 })
                 .collect(),
+            interval: self
+                .interval
+                .as_ref()
+                .filter(|_| has_estimate)
+                .and_then(|own| self.interval(own, found)),
             support: found.most_probable(self.support).into_iter().map(support_point).collect(),
             mass: mass(found.mass()),
             bounds: self.bounds(found, has_estimate),
@@ -90,7 +114,11 @@ impl NumberFormat {
         let text = value.filter(|_| is_shown).map(|value| printed(value, self.decimals)).unwrap_or_default();
         let missed = missed_rationales(outcome).filter(|_| has_estimate);
         let unbounded = is_unbounded.then(|| self.unbounded(found, value.is_some()));
-        let reasons: Vec<String> = [refusal, unbounded, missed].into_iter().flatten().collect();
+        let no_interval =
+            self.interval.as_ref().filter(|own| has_estimate && self.interval(own, found).is_none());
+        let no_interval =
+            no_interval.map(|_| format!("open mass {}: the interval is unbounded", found.mass().open));
+        let reasons: Vec<String> = [refusal, unbounded, no_interval, missed].into_iter().flatten().collect();
         let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
         NumberAnswer { name, value, text, has_estimate, reason }
     }
@@ -173,6 +201,26 @@ impl NumberFormat {
         found.quantile_bounds(q, self.estimation.range).and_then(ends)
     }
 
+    /// `None` where the open mass can move an end beyond all bounds.
+    fn interval(&self, format: &IntervalFormat, found: &Distribution) -> Option<NumberInterval> {
+        let coverage = format.coverage;
+        let (low, high) = (f64::midpoint(0.0, 1.0 - coverage), f64::midpoint(1.0, coverage));
+        let is_bounded = |q: f64| !self.knows_open_mass() || self.quantile_bounds(found, q).is_some();
+        if !is_bounded(low) || !is_bounded(high) {
+            return None;
+        }
+        let quantiles = Interval { low: found.quantile(low)?, high: found.quantile(high)? };
+        let (ends, method, reason) = match &format.ends {
+            IntervalEnds::Quantiles { reason } => (quantiles, IntervalMethod::Quantiles, reason.clone()),
+            IntervalEnds::Conformal { offset } => {
+                let ends = conformal_interval(quantiles, *offset, format.values);
+                (ends, IntervalMethod::Conformal, None)
+            }
+        };
+        let [low, high] = [plain(ends.low)?, plain(ends.high)?];
+        Some(NumberInterval { low, high, coverage, method, reason })
+    }
+
     /// Why there is no value, where there is none.
     fn refusal(&self, outcome: &NumberOutcome) -> Option<String> {
         if outcome.reached == 0 {
@@ -185,13 +233,24 @@ impl NumberFormat {
         }
         let found = &outcome.distribution;
         let closed = found.mass().closed;
+        let written = written_instead(&outcome.refused);
         if found.leaves().is_empty() || closed <= 0.0 {
-            return Some("no closed mass".to_owned());
+            return Some(format!("no closed mass{written}"));
         }
         // Rounded down, so that it never reads as if it were enough.
         let shown = (closed * 1e4).floor() / 1e4;
-        (closed < self.mass_min).then(|| format!("closed mass {shown} is below mass_min {}", self.mass_min))
+        let too_little = closed < self.mass_min;
+        too_little.then(|| format!("closed mass {shown} is below mass_min {}{written}", self.mass_min))
     }
+}
+
+/// What the model would rather have written.
+fn written_instead(refused: &[RefusedText]) -> String {
+    let shown = |RefusedText { text, probability }: &RefusedText| {
+        format!("{text:?} ({})", (probability * 1e4).round() / 1e4)
+    };
+    let texts: Vec<String> = refused.iter().map(shown).collect();
+    if texts.is_empty() { String::new() } else { format!("; the model would write {}", texts.join(", ")) }
 }
 
 /// What the answer leaves out: the rationales without a number.
@@ -281,6 +340,7 @@ mod tests {
             quantiles: vec![0.5],
             support: 3,
             decimals: None,
+            interval: None,
         }
     }
 
@@ -293,6 +353,7 @@ mod tests {
             forward_passes: 1,
             text_tokens: 0,
             truncated: false,
+            refused: Vec::new(),
             reached,
             missed: 1 - reached,
             first_text_end: None,

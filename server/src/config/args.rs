@@ -58,6 +58,11 @@ pub(crate) struct ModelArgs {
     /// may be omitted where only one is served; may be given once for each model
     #[arg(long = "adapter", env = "NTL_ADAPTER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) adapters: Vec<String>,
+    /// Calibration of a model's intervals (`number.interval`), as `ntl-eval calibrate` writes it; may be given several times,
+    /// also for one model, such as for several coverages. NAME is the name of the model and may be omitted where only one is
+    /// served
+    #[arg(long = "calibration", env = "NTL_CALIBRATION", value_name = "[NAME=]FILE", value_delimiter = ',')]
+    pub(crate) calibrations: Vec<String>,
     /// Which implementation runs models: native, mistralrs (more architectures, GGUF files, quantisation at load; needs a
     /// build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
     #[arg(

@@ -36,6 +36,8 @@ pub enum ConfigError {
     UnnamedModel(String),
     #[error("no model for the adapter `{0}`; write --adapter NAME=DIR with the name of a model")]
     AdapterOfNoModel(String),
+    #[error("no model for the calibration `{0}`; write --calibration NAME=FILE with the name of a model")]
+    CalibrationOfNoModel(String),
     #[error("model `{0}` has two adapters; only one can be merged")]
     TwoAdapters(String),
     #[error("--threads {asked} is too many: this machine has {processors} processors; at most {max}")]
@@ -113,7 +115,10 @@ impl TryFrom<Args> for Config {
             device: device_name(flags.device),
         };
         Ok(Self {
-            models: models::with_adapters(models::model_configs(&flags.models)?, &flags.adapters)?,
+            models: models::with_calibrations(
+                models::with_adapters(models::model_configs(&flags.models)?, &flags.adapters)?,
+                &flags.calibrations,
+            )?,
             load: BackendOptions {
                 backend: flags.backend,
                 isq: flags.isq,

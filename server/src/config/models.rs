@@ -21,13 +21,20 @@ pub struct ModelConfig {
     pub source: ModelSource,
     /// Folder of the LoRA adapter that is merged into the model.
     pub adapter: Option<PathBuf>,
+    /// Files with calibrations of its intervals.
+    pub calibrations: Vec<PathBuf>,
 }
 
 /// The models of `--model`, or the demo without any.
 pub(super) fn model_configs(flags: &[String]) -> Result<Vec<ModelConfig>, ConfigError> {
     if flags.is_empty() {
         let name = demo::NAME.to_owned();
-        return Ok(vec![ModelConfig { name, source: ModelSource::Demo, adapter: None }]);
+        return Ok(vec![ModelConfig {
+            name,
+            source: ModelSource::Demo,
+            adapter: None,
+            calibrations: Vec::new(),
+        }]);
     }
     let models: Vec<ModelConfig> = flags.iter().map(|text| model_config(text)).collect::<Result<_, _>>()?;
     let mut names = BTreeSet::new();
@@ -42,7 +49,12 @@ fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
     let name = name.map(str::to_owned).or_else(|| folder_name(Path::new(folder)));
     let name = name.filter(|name| !name.is_empty() && !folder.is_empty());
     let name = name.ok_or_else(|| ConfigError::UnnamedModel(text.to_owned()))?;
-    Ok(ModelConfig { name, source: ModelSource::Path(folder.into()), adapter: None })
+    Ok(ModelConfig {
+        name,
+        source: ModelSource::Path(folder.into()),
+        adapter: None,
+        calibrations: Vec::new(),
+    })
 }
 
 /// Splits `[NAME=]DIR`. A path that contains an equals sign needs a name, or must begin with `.` or `/`.
@@ -67,19 +79,36 @@ pub(super) fn with_adapters(
 ) -> Result<Vec<ModelConfig>, ConfigError> {
     for text in adapters {
         let (name, folder) = split_name(text);
-        let model = match (name, models.as_mut_slice()) {
-            (None, [only]) => Some(only),
-            (None, _) => None,
-            (Some(name), all) => all.iter_mut().find(|model| model.name == name),
-        };
-        let model = model
-            .filter(|_| !folder.is_empty())
-            .ok_or_else(|| ConfigError::AdapterOfNoModel(text.clone()))?;
+        let model = named(&mut models, name).filter(|_| !folder.is_empty());
+        let model = model.ok_or_else(|| ConfigError::AdapterOfNoModel(text.clone()))?;
         if model.adapter.replace(folder.into()).is_some() {
             return Err(ConfigError::TwoAdapters(model.name.clone()));
         }
     }
     Ok(models)
+}
+
+/// The models with the calibrations of `--calibration [NAME=]FILE`.
+pub(super) fn with_calibrations(
+    mut models: Vec<ModelConfig>,
+    calibrations: &[String],
+) -> Result<Vec<ModelConfig>, ConfigError> {
+    for text in calibrations {
+        let (name, file) = split_name(text);
+        let model = named(&mut models, name).filter(|_| !file.is_empty());
+        let model = model.ok_or_else(|| ConfigError::CalibrationOfNoModel(text.clone()))?;
+        model.calibrations.push(file.into());
+    }
+    Ok(models)
+}
+
+/// The model of this name; without a name the only one.
+fn named<'a>(models: &'a mut [ModelConfig], name: Option<&str>) -> Option<&'a mut ModelConfig> {
+    match (name, models) {
+        (None, [only]) => Some(only),
+        (None, _) => None,
+        (Some(name), all) => all.iter_mut().find(|model| model.name == name),
+    }
 }
 
 #[cfg(test)]
@@ -91,6 +120,7 @@ mod tests {
             name: (*name).to_owned(),
             source: ModelSource::Path((*name).into()),
             adapter: None,
+            calibrations: Vec::new(),
         };
         let adapters: Vec<String> = adapters.iter().map(|&text| text.to_owned()).collect();
         let models = with_adapters(models.iter().map(model).collect(), &adapters);
@@ -110,6 +140,19 @@ mod tests {
             assert!(error.contains("write --adapter NAME=DIR"), "{error}");
         }
         assert!(attach(&["a"], &["x", "y"]).unwrap_err().contains("two adapters"));
+    }
+
+    #[test]
+    fn a_model_has_the_calibrations_that_name_it() {
+        let models = || vec![model_config("a=x").unwrap(), model_config("b=y").unwrap()];
+        let flags = |flags: &[&str]| flags.iter().map(|&flag| flag.to_owned()).collect::<Vec<_>>();
+        let calibrated = with_calibrations(models(), &flags(&["b=1.json", "b=2.json"])).unwrap();
+        assert!(calibrated[0].calibrations.is_empty());
+        assert_eq!(calibrated[1].calibrations, [PathBuf::from("1.json"), PathBuf::from("2.json")]);
+        for wrong in ["1.json", "c=1.json", "a="] {
+            let error = with_calibrations(models(), &flags(&[wrong])).unwrap_err().to_string();
+            assert!(error.contains("write --calibration NAME=FILE"), "{error}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::events::{RequestEvents, RunningJob};
 use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
-use crate::request::{Guided, ModelProfile};
+use crate::request::{Guided, ModelCalibration, ModelProfile};
 use crate::settings::HttpSettings;
 
 pub struct ServedModel {
@@ -28,6 +28,9 @@ pub struct ServedModel {
     pub(crate) tokenizer: Arc<Tokenizer>,
     /// Prompts that show what the model can do.
     pub(crate) examples: Vec<String>,
+    /// What names its checkpoint.
+    pub(crate) fingerprint: Option<String>,
+    calibrations: Arc<[ModelCalibration]>,
     /// The number tokens that losses are computed over.
     pub(crate) number_tokens: Arc<NumberTokens>,
     engine: Engine,
@@ -76,6 +79,8 @@ impl ServedModel {
             engine,
             tokenizer: loaded.tokenizer,
             examples: Vec::new(),
+            fingerprint: None,
+            calibrations: Arc::default(),
             spells_numbers,
             number_tokens,
             number_head,
@@ -91,6 +96,25 @@ impl ServedModel {
     pub fn with_examples(mut self, examples: Vec<String>) -> Self {
         self.examples = examples;
         self
+    }
+
+    /// Adds what names the checkpoint.
+    #[must_use]
+    pub fn with_fingerprint(mut self, fingerprint: String) -> Self {
+        self.fingerprint = Some(fingerprint);
+        self
+    }
+
+    /// Adds calibrations of intervals.
+    #[must_use]
+    pub(crate) fn with_calibrations(mut self, calibrations: Vec<ModelCalibration>) -> Self {
+        self.calibrations = calibrations.into();
+        self
+    }
+
+    /// The only number method of a model with a number head.
+    pub(crate) fn number_head(&self) -> Option<MethodName> {
+        self.number_head
     }
 
     pub(crate) fn info(&self) -> &ModelInfo {
@@ -122,6 +146,7 @@ impl ServedModel {
             encoder_decoder: info.encoder_decoder,
             spells_numbers: self.spells_numbers,
             number_head: self.number_head,
+            calibrations: Arc::clone(&self.calibrations),
             tokens: info.tokens,
             prompt_tokens_max: info.prompt_tokens_max,
             token_bytes_max: self.tokenizer.token_text_bytes_max(),

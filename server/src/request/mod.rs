@@ -3,6 +3,7 @@
 //! The adapters make them from JSON bodies; [`crate::engine`] tokenizes their prompts and runs their jobs. A value of
 //! these types needs no further check, except of prompt lengths and token ids, which only the tokenizer knows.
 
+mod calibration;
 mod profile;
 mod prompt;
 mod score;
@@ -13,6 +14,7 @@ use ntl_core::engine::{BeamJob, NumberJob, NumberMethod, Request, TextJob};
 use ntl_core::sampling::Guide;
 use ntl_models::guide::Constraint;
 
+pub(crate) use calibration::{ModelCalibration, matching};
 pub(crate) use profile::ModelProfile;
 pub(crate) use prompt::PromptInput;
 pub(crate) use score::{ScoreInput, ScoreTokens};
@@ -39,7 +41,7 @@ pub(crate) struct StreamOptions {
 pub(crate) enum Decoding {
     Text(Box<TextDecoding>),
     Beams { job: BeamJob, report: ReportOptions },
-    Number(NumberDecoding),
+    Number(Box<NumberDecoding>),
 }
 
 #[derive(Debug)]

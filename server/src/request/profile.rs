@@ -1,19 +1,23 @@
 //! What requests to one model must keep to.
 
+use std::sync::Arc;
+
 use ntl_api::MethodName;
 use ntl_core::Prompt;
 use ntl_core::engine::EngineError;
 
+use super::calibration::ModelCalibration;
 use crate::error::AppError;
 
 /// Properties and limits of one model, as far as the validation of requests needs them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelProfile {
     pub(crate) encoder_decoder: bool,
     /// Whether the vocabulary can write numbers.
     pub(crate) spells_numbers: bool,
     /// The only number method of a model with a number head.
     pub(crate) number_head: Option<MethodName>,
+    pub(crate) calibrations: Arc<[ModelCalibration]>,
     /// Size of the tokenizer's vocabulary.
     pub(crate) tokens: usize,
     pub(crate) prompt_tokens_max: usize,
@@ -77,6 +81,7 @@ impl ModelProfile {
             encoder_decoder: true,
             spells_numbers: true,
             number_head: None,
+            calibrations: Arc::default(),
             tokens: 100,
             prompt_tokens_max: 8,
             token_bytes_max: 32,

@@ -55,6 +55,7 @@ fn describe(model: &ServedModel) -> Model {
         parameters: info.parameters,
         backend: info.backend.name().to_owned(),
         chat: model.tokenizer.chat_template().is_some(),
+        fingerprint: model.fingerprint.clone(),
         examples: model.examples.clone(),
     }
 }

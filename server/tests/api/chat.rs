@@ -32,7 +32,7 @@ fn tokenizer() -> Arc<Tokenizer> {
 }
 
 /// A server of a decoder-only model with a context of 64 tokens, and the prompts that it saw.
-fn chatting(mut script: ntl_core::scripted::Script) -> (Router, Arc<Mutex<Vec<Vec<u32>>>>) {
+pub(crate) fn chatting(mut script: ntl_core::scripted::Script) -> (Router, Arc<Mutex<Vec<Vec<u32>>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let record = Arc::clone(&seen);
     let model = scripted(Box::new(move |prompt, path| {

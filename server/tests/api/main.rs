@@ -22,6 +22,8 @@ mod fairness;
 #[cfg(test)]
 mod fields;
 #[cfg(test)]
+mod intervals;
+#[cfg(test)]
 mod life;
 #[cfg(test)]
 mod methods;
@@ -31,6 +33,8 @@ mod numbers;
 mod ops;
 #[cfg(test)]
 mod playground;
+#[cfg(test)]
+mod ratings;
 #[cfg(test)]
 mod score;
 #[cfg(test)]

@@ -63,7 +63,10 @@ async fn without_enough_closed_mass_there_is_no_value_but_a_reason() {
     let app = four_or_five();
     let (text, refused) = number(&app, json!({"mass_min": 0.95})).await;
     assert_eq!((text.as_str(), &refused["value"]), ("", &Value::Null));
-    assert_eq!(refused["reason"], "closed mass 0.9 is below mass_min 0.95");
+    assert_eq!(
+        refused["reason"],
+        "closed mass 0.9 is below mass_min 0.95; the model would write \"x\" (0.1)"
+    );
     assert_eq!(refused["bounds"]["value"], Value::Null);
     assert!(close(&refused["mode"], 4.0));
     let mute = server(Box::new(|_, _| Ok(logits(&[(piece("x"), 1.0)]))));

@@ -7,7 +7,7 @@ use super::tests::{drive, number_job, tree};
 use super::*;
 use crate::Token;
 use crate::engine::{BatchModel, FinishReason, NumberJob, NumberMethod, NumberOutcome, Prompt, Row, TextJob};
-use crate::numbers::{GrammarLimits, Interval, NumberPiece, NumberState, TokenEffect};
+use crate::numbers::{GrammarLimits, Interval, NumberPiece, NumberState, NumberValues, Scale, TokenEffect};
 use crate::scripted::ScriptedModel;
 
 /// Ids: 0 start, 1 end, 2 a space, 3 a minus, 4 `[NUM]`, 5 a letter, from 6 on the digits of four powers of ten.
@@ -113,11 +113,27 @@ fn digits_at_falling_places_are_one_number_and_places_left_out_are_zeros() {
     assert!((ended.distribution.mass().invalid - 0.2).abs() < 1e-6, "{:?}", ended.distribution.mass());
 }
 
+#[test]
+fn a_scale_is_read_from_digits_at_powers_of_ten() {
+    // 7 with 0.5, 10 with 0.3, 25 with 0.2.
+    let next = |path: &[u32]| match path {
+        [] => vec![(at(7, 0), 0.5), (at(1, 1), 0.3), (at(2, 1), 0.2)],
+        [tens] if *tens == at(1, 1) => vec![(at(0, 0), 1.0)],
+        [tens] if *tens == at(2, 1) => vec![(at(5, 0), 1.0)],
+        _ => vec![(1, 1.0)],
+    };
+    let values = NumberValues::Scale(Scale::new(1.0, 10.0, 1.0).unwrap());
+    let outcome = number(model(next), NumberJob { values, ..number_job() });
+    assert_eq!(leaves(&outcome), expected(&[("7", 0.5), ("10", 0.3)]));
+    assert!((outcome.distribution.mass().invalid - 0.2).abs() < 1e-6);
+    assert_eq!(outcome.nodes, 4, "the root, 7, 1_ and 10");
+}
+
 /// Under a uniform distribution, wherever a number stands.
 #[test]
 fn all_of_the_probability_goes_somewhere() {
     let vocabulary = vocabulary();
-    let rules = vocabulary.grammar.rules(GrammarLimits::default(), Default::default(), None);
+    let rules = vocabulary.grammar.rules(GrammarLimits::default(), Default::default(), NumberValues::All);
     let logits = [0.0_f32; TOKENS + 2];
     let softmax = Softmax::new(&logits).unwrap();
     for path in [&[][..], &[2], &[2, 3], &[at(3, 2)], &[3, at(3, 1), at(0, -1)]] {
@@ -185,8 +201,8 @@ fn what_a_number_head_says_has_the_probability_of_its_token() {
 
 #[test]
 fn what_a_number_head_says_keeps_to_the_range_and_to_what_can_be_read() {
-    let range = Some(Interval { low: 0.0, high: 100.0 });
-    let outcome = number(headed(), NumberJob { range, ..number_job() });
+    let values = NumberValues::Range(Interval { low: 0.0, high: 100.0 });
+    let outcome = number(headed(), NumberJob { values, ..number_job() });
     assert_eq!(leaves(&outcome), expected(&[("12.5", 0.6)]));
     assert!((outcome.distribution.mass().invalid - 0.4).abs() < 1e-6);
     let unsigned = GrammarLimits::new(3, 2, false).unwrap();
@@ -225,8 +241,8 @@ fn a_model_that_writes_nothing_answers_with_its_number() {
     };
     assert_eq!(leaves(&outcome), expected(&[("-354.5", 1.0)]));
     let (model, vocabulary) = point(-354.5);
-    let range = Some(Interval { low: 0.0, high: 1.0 });
-    let job = NumberJob { range, ..number_job() };
+    let values = NumberValues::Range(Interval { low: 0.0, high: 1.0 });
+    let job = NumberJob { values, ..number_job() };
     let Some(Event::Number(outcome)) = run(model, &vocabulary, &Request::Number(job)).pop() else {
         panic!("no number")
     };

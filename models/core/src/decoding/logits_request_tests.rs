@@ -9,7 +9,7 @@ use crate::engine::{
     ScoreJob, Terminator, TextJob,
 };
 use crate::losses::NumberTokens;
-use crate::numbers::GrammarLimits;
+use crate::numbers::{GrammarLimits, NumberValues};
 use crate::sampling::{Guide, GuideError, GuideState, SamplingParams};
 use crate::scripted::only_requested;
 use crate::{Prompt, Token};
@@ -169,7 +169,7 @@ fn a_grammar_says_all_ids_that_it_looks_at_in_any_state() {
     let thousands = GrammarLimits::default().with_thousands(' ').unwrap();
     for limits in [GrammarLimits::default(), thousands] {
         for terminator in [Terminator::Any, Terminator::Eos, Terminator::Texts(vec!["x".to_owned()])] {
-            let rules = vocabulary.grammar.rules(limits, terminator, None);
+            let rules = vocabulary.grammar.rules(limits, terminator, NumberValues::All);
             let row = PathRow::new(None, 0).with_logits(vocabulary.logits_request(&rules));
             let whole = Logits::new(logits.clone(), logits.len()).unwrap();
             let row = [Row { context: ContextId(0), path: row }];

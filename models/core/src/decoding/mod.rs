@@ -18,6 +18,8 @@ mod logits_request_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]
+mod scale_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

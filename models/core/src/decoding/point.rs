@@ -60,8 +60,9 @@ fn write(choice: u32, value: f64, max_tokens: usize, stop: &[String], events: &m
 
 /// All mass on one value; invalid if it is out of range, open if it has too many digits.
 fn outcome(value: f64, job: &NumberJob) -> NumberOutcome {
-    let admitted = job.range.is_none_or(|range| (range.low..=range.high).contains(&value));
     let read = Decimal::shortest_f64(value).map(Decimal::canonical);
+    let range = job.values.interval();
+    let admitted = range.is_none_or(|range| (range.low..=range.high).contains(&value));
     let closed = HashMap::from_iter(read.filter(|_| admitted).map(|value| (value, 1.0)));
     let (invalid, open) = match (admitted, read) {
         (false, _) => (1.0, 0.0),

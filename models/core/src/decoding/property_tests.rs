@@ -13,7 +13,7 @@ use crate::numbers::{Estimation, Interval, Objective};
 const LENGTH_MAX: usize = 5;
 
 /// What follows `text` in the random model of this seed: a few pieces, some of them very improbable.
-fn random(seed: u64, text: &str) -> Vec<(&'static str, f64)> {
+pub(super) fn random(seed: u64, text: &str) -> Vec<(&'static str, f64)> {
     if text.len() >= LENGTH_MAX {
         return vec![("", 1.0)];
     }

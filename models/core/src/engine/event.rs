@@ -88,6 +88,8 @@ pub struct NumberOutcome {
     pub text_tokens: usize,
     /// Whether `nodes_max` ended an expansion before `tolerance` did.
     pub truncated: bool,
+    /// The most probable texts that are no admitted number, best first, where a job asks for them.
+    pub refused: Vec<RefusedText>,
     /// Texts that reached the marker of [`AfterMarker`](super::AfterMarker); 1 where nothing comes before the number.
     pub reached: u32,
     /// Texts that ended without the marker; they do not count unless all do.
@@ -106,11 +108,20 @@ impl NumberOutcome {
             forward_passes,
             text_tokens: 0,
             truncated: false,
+            refused: Vec::new(),
             reached: 1,
             missed: 0,
             first_text_end: None,
         }
     }
+}
+
+/// A text that the model writes where a number is expected.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RefusedText {
+    /// Its first token that no number has, behind what could still become one.
+    pub text: String,
+    pub probability: f64,
 }
 
 /// One token of a scored target.

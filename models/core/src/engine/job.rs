@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::event::{TokenLogprob, TokenText};
 use crate::losses::{NumberLoss, NumberTokens};
-use crate::numbers::{Estimation, GrammarLimits, Interval, Objective, Terminator};
+use crate::numbers::{Estimation, GrammarLimits, NumberValues, Objective, Terminator};
 use crate::sampling::{Guide, SamplingParams};
 use crate::token::{Prompt, Token};
 
@@ -226,13 +226,21 @@ pub struct NumberJob {
     pub method: NumberMethod,
     pub limits: GrammarLimits,
     pub terminator: Terminator,
-    /// Values outside are not numbers: their mass is invalid.
-    pub range: Option<Interval>,
+    /// The mass of other values is invalid.
+    pub values: NumberValues,
+    /// Whether a tree tells the most probable texts that are no admitted number.
+    pub reports_refused: bool,
     /// Text that comes before the number.
     pub after: Option<AfterMarker>,
 }
 
 impl NumberJob {
+    /// All numbers within the default limits, ended by any token.
+    pub fn new(method: NumberMethod) -> Self {
+        let (limits, terminator) = (GrammarLimits::default(), Terminator::default());
+        Self { method, limits, terminator, values: NumberValues::All, reports_refused: false, after: None }
+    }
+
     /// Most nodes if a tree has at most `tree_max`: its trees or longest numbers, and the text before them.
     fn nodes(&self, tree_max: usize) -> usize {
         let search = match &self.method {

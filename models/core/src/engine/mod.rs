@@ -17,7 +17,8 @@ pub use crate::numbers::Terminator;
 pub use crate::token::{Prompt, Token};
 pub use error::{EngineError, ModelError};
 pub use event::{
-    Event, FinishReason, NumberOutcome, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore, TokenText,
+    Event, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore,
+    TokenText,
 };
 pub use ids::{ContextId, NodeId};
 pub use info::{Backend, Dtype, ModelInfo, ModelKind, NumberEncoding};

@@ -74,6 +74,23 @@ impl Decimal {
         self.negative
     }
 
+    /// `units` divided by 10 to the power of `decimals`.
+    pub(super) fn of_units(units: i128, decimals: u8) -> Self {
+        let one = 10_u128.pow(decimals.into());
+        let magnitude = units.unsigned_abs();
+        Self { negative: units < 0, integer: magnitude / one, fraction: magnitude % one, decimals }
+    }
+
+    /// What is before the point.
+    pub(super) fn integer(self) -> u128 {
+        self.integer
+    }
+
+    pub(super) fn magnitude(self) -> Magnitude {
+        let fraction = self.fraction * 10_u128.pow((DIGITS_MAX - self.decimals).into());
+        Magnitude { integer: self.integer, fraction }
+    }
+
     /// Digits written after the point.
     pub(super) fn decimals(self) -> u8 {
         self.decimals
@@ -92,6 +109,45 @@ impl Decimal {
     /// The nearest `f64`. At most 41 characters are read, so it is finite.
     pub fn to_f64(self) -> f64 {
         self.to_string().parse().unwrap_or(0.0)
+    }
+}
+
+/// A decimal number without its sign, in a form that compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Magnitude {
+    integer: u128,
+    /// What follows the point, in units of 1e-20.
+    fraction: u128,
+}
+
+impl Magnitude {
+    pub(super) const ZERO: Self = Self { integer: 0, fraction: 0 };
+    /// Above every [`Decimal`].
+    pub(super) const ABOVE_ALL: Self = Self { integer: 10_u128.pow(DIGITS_MAX as u32), fraction: 0 };
+
+    pub(super) fn of_integer(integer: u128) -> Self {
+        Self { integer, fraction: 0 }
+    }
+
+    /// Of the shortest decimal number that reads back as `value`; [`Self::ABOVE_ALL`] from 1e20 on.
+    pub(super) fn of_f64(value: f64) -> Self {
+        Decimal::shortest_f64(value).map_or(Self::ABOVE_ALL, Decimal::magnitude)
+    }
+
+    /// This number plus 10 to the power of `place`, from -20 to 19.
+    pub(super) fn plus_one_at(self, place: i8) -> Self {
+        if let Ok(place) = u32::try_from(place) {
+            return Self { integer: self.integer + 10_u128.pow(place), ..self };
+        }
+        let one = 10_u128.pow(DIGITS_MAX.into());
+        let fraction = self.fraction + one / 10_u128.pow(place.unsigned_abs().into());
+        Self { integer: self.integer + fraction / one, fraction: fraction % one }
+    }
+
+    /// Times 10 to the power of `decimals` (at most 10), rounded up.
+    pub(super) fn units_ceil(self, decimals: u8) -> i128 {
+        let unit = 10_u128.pow((DIGITS_MAX - decimals).into());
+        (self.integer * 10_u128.pow(decimals.into()) + self.fraction.div_ceil(unit)) as i128
     }
 }
 

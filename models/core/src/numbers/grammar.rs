@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::decimal::Decimal;
-use super::distribution::Interval;
 use super::piece::NumberPiece;
 use super::rules::{NumberRules, Terminator};
 use super::softmax::Softmax;
 use super::state::{GrammarLimits, NumberState, Phase, PieceEffect};
+use super::values::{AdmittedValues, NumberValues};
 
 #[derive(Debug, Clone)]
 pub struct NumberGrammar {
@@ -43,7 +43,7 @@ pub enum TokenEffect {
     Continues(NumberState),
     /// The number is complete, with this value.
     Closes(Decimal),
-    /// The text is not a number, or not one in the range.
+    /// The text is not a number, not an admitted one, or the beginning of numbers that are all not admitted.
     Invalid,
     TooLong,
 }
@@ -54,10 +54,29 @@ pub struct Expansion {
     pub children: Vec<Child>,
     /// Numbers that end here.
     pub closed: Vec<ClosedNumber>,
-    /// Texts that are not a number.
+    /// Texts that are not a number or not an admitted one, and prefixes that no admitted number begins with.
     pub invalid: f64,
     /// Numbers beyond the limits, and pruned tokens.
     pub left_open: f64,
+}
+
+/// How a text becomes one that is no admitted number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RefusedEnd {
+    /// By this token.
+    Token(u32),
+    /// The text is a number, but not an admitted one.
+    Value,
+    /// By any of the tokens that do not end the number.
+    Others,
+}
+
+/// A text that is no admitted number, behind a prefix.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Refused {
+    pub end: RefusedEnd,
+    /// Conditional on the prefix.
+    pub probability: f64,
 }
 
 /// A longer prefix.
@@ -107,12 +126,8 @@ impl NumberGrammar {
         self.point || !self.touching[Phase::Start as usize].is_empty()
     }
 
-    pub fn rules(
-        &self,
-        limits: GrammarLimits,
-        terminator: Terminator,
-        range: Option<Interval>,
-    ) -> NumberRules {
+    pub fn rules(&self, limits: GrammarLimits, terminator: Terminator, values: NumberValues) -> NumberRules {
+        let values = AdmittedValues::new(values);
         let mut ending = self.eos_ids.clone();
         if let Terminator::Texts(starts) = &terminator {
             let starts_with_one = |piece: &NumberPiece| match piece {
@@ -129,14 +144,20 @@ impl NumberGrammar {
             Terminator::Any | Terminator::Eos if separating.is_none() => Arc::clone(&self.read),
             _ => sorted_unique(self.read.iter().chain(&ending).chain(separating.iter().flatten())),
         };
-        NumberRules { limits, terminator, range, ending, separating, read }
+        NumberRules { limits, terminator, values, ending, separating, read }
     }
 
     /// What one token does after `state`; [`NumberGrammar::expand`] does the same for all tokens at once.
     pub fn effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> TokenEffect {
         let value = match self.piece_effect(state, id, rules) {
-            Some(PieceEffect::Continues(next)) => return TokenEffect::Continues(next),
-            Some(PieceEffect::TooLong) => return TokenEffect::TooLong,
+            Some(PieceEffect::Continues(next)) if rules.values.are_reached_from(next) => {
+                return TokenEffect::Continues(next);
+            }
+            Some(PieceEffect::Continues(_)) => None,
+            Some(PieceEffect::TooLong) if self.may_be_admitted(state, id, rules) => {
+                return TokenEffect::TooLong;
+            }
+            Some(PieceEffect::TooLong) => None,
             Some(PieceEffect::Completes(value)) => rules.value_of(value),
             Some(PieceEffect::Leaves { state, rest }) => rules.value_before(state, rest),
             None => {
@@ -171,10 +192,14 @@ impl NumberGrammar {
                 continue;
             }
             match self.piece_effect(state, id, rules) {
-                Some(PieceEffect::Continues(next)) => {
+                Some(PieceEffect::Continues(next)) if rules.values.are_reached_from(next) => {
                     expansion.children.push(Child { token: id, state: next, probability });
                 }
-                Some(PieceEffect::TooLong) => expansion.left_open += probability,
+                Some(PieceEffect::Continues(_)) => expansion.invalid += probability,
+                Some(PieceEffect::TooLong) if self.may_be_admitted(state, id, rules) => {
+                    expansion.left_open += probability;
+                }
+                Some(PieceEffect::TooLong) => expansion.invalid += probability,
                 Some(PieceEffect::Completes(value)) => expansion.close(rules.value_of(value), probability),
                 Some(PieceEffect::Leaves { state, rest }) => {
                     expansion.close(rules.value_before(state, rest), probability);
@@ -185,6 +210,43 @@ impl NumberGrammar {
         }
         self.end(state, softmax, rules, seen, &mut expansion);
         expansion
+    }
+
+    /// The most probable ways from `state` to a text that is no admitted number, at most `count`, best first. Before the digits
+    /// it needs the logits of all tokens.
+    pub fn refused(
+        &self,
+        state: NumberState,
+        softmax: &Softmax<'_>,
+        rules: &NumberRules,
+        count: usize,
+    ) -> Vec<Refused> {
+        let mut best = Vec::new();
+        let mut offer = |refused: Refused, is_refused: &dyn Fn() -> bool| {
+            let least = best.get(count - 1).map_or(0.0, |last: &Refused| last.probability);
+            if refused.probability > least && is_refused() {
+                let at = best.partition_point(|better| better.probability >= refused.probability);
+                best.insert(at, refused);
+                best.truncate(count);
+            }
+        };
+        let mut offer_token = |id: u32| {
+            let is_refused = || self.effect(state, id, rules) == TokenEffect::Invalid;
+            offer(Refused { end: RefusedEnd::Token(id), probability: softmax.probability(id) }, &is_refused);
+        };
+        if state.is_before_digits() {
+            self.ids().for_each(offer_token);
+            return best;
+        }
+        let touching = self.touching(state.phase, rules);
+        touching.iter().for_each(|&id| offer_token(id));
+        let seen = touching.iter().map(|&id| softmax.probability(id)).sum();
+        let mut rest = Expansion::default();
+        self.end(state, softmax, rules, seen, &mut rest);
+        let is_value = state.value_before_punctuation().is_some() && rules.terminator == Terminator::Any;
+        let end = if is_value { RefusedEnd::Value } else { RefusedEnd::Others };
+        offer(Refused { end, probability: rest.invalid }, &|| true);
+        best
     }
 
     /// Adds the tokens that do not touch the number: they end it or are invalid. `seen`: probability of the others.
@@ -212,6 +274,15 @@ impl NumberGrammar {
     fn piece_effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> Option<PieceEffect<'_>> {
         let piece = self.piece(id).filter(|_| !self.eos_ids.contains(&id))?;
         state.read_piece(piece, rules.limits)
+    }
+
+    /// Whether an admitted number may begin with a prefix that is longer than the limits.
+    fn may_be_admitted(&self, state: NumberState, id: u32, rules: &NumberRules) -> bool {
+        let read = self.piece(id).and_then(|piece| state.read_piece(piece, rules.limits.largest()));
+        match read {
+            Some(PieceEffect::Continues(next)) => rules.values.are_reached_from(next),
+            _ => true,
+        }
     }
 
     /// The ids that could continue a number in this phase.
@@ -293,7 +364,7 @@ mod tests {
     /// Expands after `prefix` under a uniform distribution over 14 tokens and two ids of padding.
     fn expand(prefix: &str, terminator: Terminator) -> (Vec<u32>, Vec<(String, f64)>, f64, f64) {
         let grammar = grammar();
-        let rules = grammar.rules(GrammarLimits::new(3, 2, true).unwrap(), terminator, None);
+        let rules = grammar.rules(GrammarLimits::new(3, 2, true).unwrap(), terminator, NumberValues::All);
         let PieceEffect::Continues(state) = NumberState::START.read(prefix, rules.limits) else {
             panic!("{prefix} is no beginning of a number")
         };
@@ -390,7 +461,7 @@ mod tests {
         let grammar = grammar();
         let limits = GrammarLimits::default();
         for (limits, continues) in [(limits, false), (limits.with_thousands(' ').unwrap(), true)] {
-            let rules = grammar.rules(limits, Terminator::Any, None);
+            let rules = grammar.rules(limits, Terminator::Any, NumberValues::All);
             let state = rules.state_after("4").unwrap();
             let effect = grammar.effect(state, 4, &rules);
             assert_eq!(matches!(effect, TokenEffect::Continues(_)), continues, "` 7` after `4`: {effect:?}");

@@ -5,6 +5,7 @@
 //! [`parse`] reads numbers in ordinary text, [`python`] those that are tokens.
 
 mod bounds;
+mod conformal;
 mod decimal;
 mod distribution;
 #[cfg(test)]
@@ -16,12 +17,15 @@ pub mod python;
 mod rules;
 mod softmax;
 mod state;
+mod values;
 
+pub use conformal::{conformal_interval, conformal_offset, conformal_rank, conformity_score};
 pub use decimal::Decimal;
 pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective};
 pub(crate) use grammar::sorted_unique;
-pub use grammar::{Child, ClosedNumber, Expansion, NumberGrammar, TokenEffect};
+pub use grammar::{Child, ClosedNumber, Expansion, NumberGrammar, Refused, RefusedEnd, TokenEffect};
 pub use piece::NumberPiece;
 pub use rules::{NumberRules, Terminator};
 pub use softmax::Softmax;
 pub use state::{GrammarLimits, NumberState};
+pub use values::{NumberValues, Scale, ScaleError};

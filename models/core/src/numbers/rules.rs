@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::decimal::Decimal;
-use super::distribution::Interval;
 use super::state::{GrammarLimits, NumberState, PieceEffect};
+use super::values::AdmittedValues;
 
 /// What ends a number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -23,7 +23,7 @@ pub enum Terminator {
 pub struct NumberRules {
     pub(super) limits: GrammarLimits,
     pub(super) terminator: Terminator,
-    pub(super) range: Option<Interval>,
+    pub(super) values: AdmittedValues,
     /// Ids that end a complete number under [`Terminator::Eos`] and [`Terminator::Texts`].
     pub(super) ending: Vec<u32>,
     /// The ids that could continue digits, where thousands separators are read.
@@ -47,7 +47,7 @@ impl NumberRules {
                 state.value().filter(|_| starts.iter().any(|start| rest.starts_with(start.as_str())))
             }
         };
-        value.filter(|&value| self.admits(value))
+        value.filter(|&value| self.values.contains(value))
     }
 
     /// The state after `text`; `None` where it is not the beginning of a number.
@@ -60,11 +60,7 @@ impl NumberRules {
 
     /// The value of a number that its last token completes.
     pub(super) fn value_of(&self, value: Decimal) -> Option<Decimal> {
-        Some(value).filter(|&value| self.admits(value))
-    }
-
-    fn admits(&self, value: Decimal) -> bool {
-        self.range.is_none_or(|range| (range.low..=range.high).contains(&value.to_f64()))
+        Some(value).filter(|&value| self.values.contains(value))
     }
 
     /// The value of a number that the next token ends. Where anything ends a number, "5." is a 5 and a full stop.
@@ -73,6 +69,6 @@ impl NumberRules {
             Terminator::Any => state.value_before_punctuation(),
             Terminator::Eos | Terminator::Texts(_) => state.value(),
         };
-        value.filter(|&value| self.admits(value))
+        value.filter(|&value| self.values.contains(value))
     }
 }

@@ -3,7 +3,7 @@
 //! A number is at most one lead-in space, an optional minus, digits, optionally a point and more digits; or, instead
 //! of the digits, tokens of one digit at falling powers of ten, or one token for all of it.
 
-use super::decimal::{DIGITS_MAX, Decimal};
+use super::decimal::{DIGITS_MAX, Decimal, Magnitude};
 use super::piece::NumberPiece;
 
 /// Which numbers are read. The probability of longer ones stays open.
@@ -30,6 +30,23 @@ impl GrammarLimits {
     }
 
     pub const THOUSANDS: [char; 4] = [',', '_', '\'', ' '];
+
+    pub fn digits_max(self) -> u8 {
+        self.digits_max
+    }
+
+    pub fn decimals_max(self) -> u8 {
+        self.decimals_max
+    }
+
+    pub fn has_sign(self) -> bool {
+        self.sign
+    }
+
+    /// The same with as many digits as can be read at all.
+    pub(super) fn largest(self) -> Self {
+        Self { digits_max: DIGITS_MAX, decimals_max: DIGITS_MAX, ..self }
+    }
 
     pub(super) fn has_thousands(self) -> bool {
         self.thousands.is_some()
@@ -117,6 +134,19 @@ impl PieceEffect<'_> {
     }
 }
 
+/// The numbers that begin with a prefix, by their magnitudes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Extent {
+    /// All numbers: the sign may still come.
+    AnySign,
+    /// All numbers of the prefix's sign.
+    Any,
+    /// From `low` up to, not including, `end`.
+    Fixed { low: Magnitude, end: Magnitude },
+    /// From `integer` up to, not including, `integer + 1`, both times 1, 10, 100 and so on for each further digit. Not 0.
+    Growing { integer: u128 },
+}
+
 enum Step {
     Continues(NumberState),
     TooLong,
@@ -161,6 +191,40 @@ impl NumberState {
 
     pub(crate) fn has_point(self) -> bool {
         matches!(self.phase, Phase::Point | Phase::Fraction)
+    }
+
+    /// Whether no digit is read yet.
+    pub(crate) fn is_before_digits(self) -> bool {
+        matches!(self.phase, Phase::Start | Phase::Space | Phase::Sign)
+    }
+
+    /// What is read, without a space in front and zeros that change nothing.
+    pub(crate) fn written(self) -> String {
+        match self.phase {
+            Phase::Start | Phase::Space => String::new(),
+            Phase::Sign => "-".to_owned(),
+            Phase::Point => format!("{}.", self.value),
+            _ => self.value.to_string(),
+        }
+    }
+
+    /// The numbers that begin with this prefix, however many digits follow.
+    pub(super) fn extent(self) -> Extent {
+        let low = self.value.magnitude();
+        match self.phase {
+            Phase::Start | Phase::Space => Extent::AnySign,
+            Phase::Sign => Extent::Any,
+            Phase::Integer | Phase::Separator | Phase::Group => match self.value.integer() {
+                0 => Extent::Any,
+                integer => Extent::Growing { integer },
+            },
+            Phase::Point => Extent::Fixed { low, end: low.plus_one_at(0) },
+            Phase::Fraction => {
+                let last_place = -(self.value.decimals() as i8);
+                Extent::Fixed { low, end: low.plus_one_at(last_place) }
+            }
+            Phase::Places => Extent::Fixed { low, end: low.plus_one_at(self.place) },
+        }
     }
 
     pub(super) fn at(phase: Phase) -> Self {

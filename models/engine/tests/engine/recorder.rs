@@ -207,6 +207,6 @@ impl Recorded {
 pub(crate) fn tree(nodes_max: usize) -> Job {
     let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max, precision: None };
     let limits = GrammarLimits::new(8, 0, false).unwrap();
-    let number = NumberJob { method, limits, terminator: Terminator::Any, range: None, after: None };
+    let number = NumberJob { limits, terminator: Terminator::Any, ..NumberJob::new(method) };
     Job::new(vec![2, 1], Request::Number(number))
 }

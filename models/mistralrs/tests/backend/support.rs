@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ntl_core::engine::{
-    Backend, Event, Job, ModelInfo, NumberJob, NumberMethod, NumberOutcome, Request, Terminator, TextJob,
-    TokenText,
+    Backend, Event, Job, ModelInfo, NumberJob, NumberMethod, NumberOutcome, Request, TextJob, TokenText,
 };
 use ntl_core::numbers::GrammarLimits;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
@@ -88,11 +87,8 @@ pub(crate) fn text(max_tokens: usize) -> TextJob {
 
 pub(crate) fn tree(nodes_max: usize) -> NumberJob {
     NumberJob {
-        method: NumberMethod::Tree { tolerance: 1e-3, nodes_max, precision: None },
         limits: GrammarLimits::new(3, 2, true).unwrap(),
-        terminator: Terminator::Any,
-        range: None,
-        after: None,
+        ..NumberJob::new(NumberMethod::Tree { tolerance: 1e-3, nodes_max, precision: None })
     }
 }
 

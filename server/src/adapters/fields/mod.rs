@@ -1,9 +1,12 @@
 //! Validation of the request fields that completions and chats share: each alone, and with the others.
 
 mod beams;
+mod calibration;
 mod guided;
+mod interval;
 mod number;
 mod number_method;
+mod number_scale;
 mod sampling;
 mod text;
 mod unsupported;
@@ -14,7 +17,8 @@ use super::number::NumberFormat;
 use crate::error::{AppError, check, in_range};
 use crate::request::{Decoding, GenerationRequest, ModelProfile, PromptInput, StreamOptions};
 use beams::beam_job;
-use number::number_decoding;
+pub(crate) use calibration::model_calibration;
+use number::{NumberModel, number_decoding};
 use text::{N_MAX, TextFields};
 pub(crate) use unsupported::WITHOUT_EFFECT;
 pub(super) use unsupported::{check_chat, check_completion, check_message, check_part};
@@ -59,9 +63,10 @@ pub(super) fn generation_request(
             text.check_sampling_for_number(&options)?;
             let before = text.before_number(request.max_tokens, profile);
             let seed = text.decoding.seed;
-            let (number, format) = number_decoding(options, before, seed, profile.number_head)?;
+            let model = NumberModel { head: profile.number_head, calibrations: &profile.calibrations };
+            let (number, format) = number_decoding(options, before, seed, model)?;
             let prompts = check_prompts(prompts, number.rationales(), "number.rationales")?;
-            (Decoding::Number(number), prompts, Some(format))
+            (Decoding::Number(Box::new(number)), prompts, Some(format))
         }
     };
     let include_usage = request.stream_options.and_then(|options| options.include_usage).unwrap_or(false);

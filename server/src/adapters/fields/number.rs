@@ -2,39 +2,52 @@
 
 use ntl_api::{MethodName, NumberOptions, Objective, ObjectiveName, Terminator, TerminatorName, Thousands};
 use ntl_core::engine::{self, NumberJob};
-use ntl_core::numbers::{Estimation, GrammarLimits, Interval};
+use ntl_core::numbers::{Estimation, GrammarLimits, Interval, NumberValues};
 
+use super::interval::interval;
 use super::number_method::{self, TextBefore};
+use super::number_scale::{MASS_MIN_OF_SCALE, check_scale, scale};
 use crate::adapters::number::{NumberFormat, engine_objective};
 use crate::error::{AppError, check, in_range};
-use crate::request::NumberDecoding;
+use crate::request::{ModelCalibration, NumberDecoding};
 
 const DIGITS_MAX: u64 = 20;
+const SUPPORT: u64 = 20;
 const SUPPORT_MAX: u64 = 1000;
 const QUANTILES_MAX: usize = 1000;
 const TERMINATORS_MAX: usize = 16;
 
 const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-/// Validates the options and fills in the defaults. `text` and `seed` are those of the request around them; `head` is the
-/// only method of a model with a number head.
+/// What the options depend on of a model.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct NumberModel<'a> {
+    /// The only method of a model with a number head.
+    pub(super) head: Option<MethodName>,
+    pub(super) calibrations: &'a [ModelCalibration],
+}
+
+/// Validates the options and fills in the defaults. `text` and `seed` are those of the request around them.
 pub(super) fn number_decoding(
     options: NumberOptions,
     text: TextBefore,
     seed: Option<u64>,
-    head: Option<MethodName>,
+    model: NumberModel<'_>,
 ) -> Result<(NumberDecoding, NumberFormat), AppError> {
-    let name = number_method::name(&options, head)?;
-    let format = number_format(&options, name)?;
+    let name = number_method::name(&options, model.head)?;
+    let values = values(&options, name)?;
+    let mut format = number_format(&options, name, values)?;
     number_method::check_rationales(&options)?;
     let objective = engine_objective(format.objective);
     let job = NumberJob {
         method: number_method::method(&options, name, objective, format.estimation)?,
         limits: limits(&options)?,
-        range: format.estimation.range,
+        values,
+        reports_refused: format.mass_min > 0.0,
         after: number_method::after(&options, text)?,
-        terminator: terminator(options.terminator)?,
+        terminator: terminator(options.terminator.clone())?,
     };
+    format.interval = interval(&options, name, &job, model.calibrations)?;
     Ok((NumberDecoding { job, seed }, format))
 }
 
@@ -68,26 +81,45 @@ fn terminator(wanted: Option<Terminator>) -> Result<engine::Terminator, AppError
     }
 }
 
-fn estimation(options: &NumberOptions) -> Result<Estimation, AppError> {
-    let trim = in_range("number.trim", options.trim, 0.005, 0.0..=0.49)?;
-    let range = options.range.map(|[low, high]| Interval { low, high });
-    let fits =
-        range.is_none_or(|ends| ends.low.is_finite() && ends.high.is_finite() && ends.low <= ends.high);
+fn values(options: &NumberOptions, method: MethodName) -> Result<NumberValues, AppError> {
+    if let Some(asked) = &options.scale {
+        check("number.scale", options.range.is_none(), "is not allowed with `number.range`")?;
+        let scale = scale(asked)?;
+        check_scale(&scale, limits(options)?, method)?;
+        return Ok(NumberValues::Scale(scale));
+    }
+    let Some([low, high]) = options.range else { return Ok(NumberValues::All) };
+    let fits = low.is_finite() && high.is_finite() && low <= high;
     check("number.range", fits, "must be two finite numbers, the first not above the second")?;
-    Ok(Estimation { trim, normalize: options.normalize.unwrap_or(true), range })
+    Ok(NumberValues::Range(Interval { low, high }))
 }
 
-fn number_format(options: &NumberOptions, method: MethodName) -> Result<NumberFormat, AppError> {
+/// A rating has no far values to trim.
+fn estimation(options: &NumberOptions, values: NumberValues) -> Result<Estimation, AppError> {
+    let default = if options.scale.is_some() { 0.0 } else { 0.005 };
+    let trim = in_range("number.trim", options.trim, default, 0.0..=0.49)?;
+    Ok(Estimation { trim, normalize: options.normalize.unwrap_or(true), range: values.interval() })
+}
+
+fn number_format(
+    options: &NumberOptions,
+    method: MethodName,
+    values: NumberValues,
+) -> Result<NumberFormat, AppError> {
     let inside = |q: f64| q > 0.0 && q < 1.0;
     let objective = options.objective.unwrap_or(Objective::Named(ObjectiveName::Mean));
     if let Objective::Quantile { quantile } = objective {
         check("number.objective", inside(quantile), "must have a quantile above 0 and below 1")?;
     }
-    let mass_min = in_range("number.mass_min", options.mass_min, 0.0, 0.0..=1.0)?;
+    let (mass_min, support) = match values {
+        NumberValues::Scale(scale) => (MASS_MIN_OF_SCALE, SUPPORT.max(scale.count() as u64)),
+        NumberValues::All | NumberValues::Range(_) => (0.0, SUPPORT),
+    };
+    let mass_min = in_range("number.mass_min", options.mass_min, mass_min, 0.0..=1.0)?;
     let quantiles = options.quantiles.clone().unwrap_or_else(|| QUANTILES.to_vec());
     let fit = quantiles.len() <= QUANTILES_MAX && quantiles.iter().all(|&q| inside(q));
     check("number.quantiles", fit, format!("must be at most {QUANTILES_MAX} numbers above 0 and below 1"))?;
-    let support = in_range("number.support", options.support, 20, 0..=SUPPORT_MAX)?;
+    let support = in_range("number.support", options.support, support, 0..=SUPPORT_MAX)?;
     let decimals = options
         .decimals
         .map(|count| in_range("number.decimals", Some(count), 0, 0..=DIGITS_MAX))
@@ -95,11 +127,12 @@ fn number_format(options: &NumberOptions, method: MethodName) -> Result<NumberFo
     Ok(NumberFormat {
         objective,
         method,
-        estimation: estimation(options)?,
+        estimation: estimation(options, values)?,
         mass_min,
         quantiles,
         support: support as usize,
         decimals: decimals.map(|count| count as usize),
+        interval: None,
     })
 }
 
@@ -107,7 +140,7 @@ fn number_format(options: &NumberOptions, method: MethodName) -> Result<NumberFo
 mod tests {
     use ntl_api::{CompletionRequest, NumberRequest};
     use ntl_core::engine::{AfterMarker, NumberMethod, Precision};
-    use ntl_core::numbers;
+    use ntl_core::numbers::{self, Scale};
     use ntl_core::sampling::SamplingParams;
     use serde_json::{Value, json};
 
@@ -129,7 +162,7 @@ mod tests {
     }
 
     fn read(options: &Value) -> Result<(NumberDecoding, NumberFormat), AppError> {
-        number_decoding(parse(options)?, TEXT, Some(5), None)
+        number_decoding(parse(options)?, TEXT, Some(5), NumberModel::default())
     }
 
     fn job(options: &Value) -> NumberJob {
@@ -138,13 +171,18 @@ mod tests {
 
     #[test]
     fn a_number_head_has_no_method_but_its_own() {
-        let read = |options: Value, head| number_decoding(parse(&options).unwrap(), TEXT, None, head);
+        let read = |options: Value, head| {
+            let model = NumberModel { head, ..NumberModel::default() };
+            number_decoding(parse(&options).unwrap(), TEXT, None, model)
+        };
         for head in [MethodName::Xval, MethodName::Head] {
             for options in [json!({}), json!({"method": head})] {
                 let (number, format) = read(options, Some(head)).unwrap();
                 assert_eq!(format.method, head);
                 assert!(matches!(number.job().method, NumberMethod::Tree { .. }));
             }
+            let error = read(json!({"scale": [1, 5]}), Some(head)).unwrap_err();
+            assert_eq!(error.body().error.param.as_deref(), Some("number.scale"));
             for options in [json!({"method": "tree"}), json!({"method": "token"})] {
                 let error = read(options, Some(head)).unwrap_err();
                 assert_eq!(error.body().error.param.as_deref(), Some("number.method"));
@@ -172,7 +210,8 @@ mod tests {
                 method: NumberMethod::Tree { tolerance: 0.001, nodes_max: 4096, precision: None },
                 limits: GrammarLimits::new(12, 6, true).unwrap(),
                 terminator: engine::Terminator::Any,
-                range: None,
+                values: NumberValues::All,
+                reports_refused: false,
                 after: None,
             };
             assert_eq!(number.job(), want);
@@ -184,6 +223,7 @@ mod tests {
                 quantiles: QUANTILES.to_vec(),
                 support: 20,
                 decimals: None,
+                interval: None,
             };
             assert_eq!(format, want);
         }
@@ -209,7 +249,8 @@ mod tests {
             method: NumberMethod::Tree { tolerance: 0.5, nodes_max: 1, precision: Some(precision) },
             limits: GrammarLimits::new(20, 0, false).unwrap().with_thousands('_').unwrap(),
             terminator: engine::Terminator::Texts(vec!["\n".into()]),
-            range: Some(range),
+            values: NumberValues::Range(range),
+            reports_refused: true,
             after: None,
         };
         assert_eq!(number.job(), want);
@@ -219,11 +260,35 @@ mod tests {
         );
         assert_eq!((format.quantiles.len(), format.support, format.decimals), (0, 0, Some(2)));
         assert_eq!(job(&json!({"terminator": "eos"})).terminator, engine::Terminator::Eos);
-        assert_eq!(job(&json!({"range": [2, 2]})).range, Some(Interval { low: 2.0, high: 2.0 }));
+        let only = NumberValues::Range(Interval { low: 2.0, high: 2.0 });
+        assert_eq!(job(&json!({"range": [2, 2]})).values, only);
         let beam = job(&json!({"method": "beam", "beams": 64}));
         assert_eq!(beam.method, NumberMethod::Beam { beams: 64 });
         let sample = job(&json!({"method": "sample", "samples": 4096}));
         assert_eq!(sample.method, NumberMethod::Sample { samples: 4096, seed: 5 });
+    }
+
+    #[test]
+    fn a_scale_has_defaults_of_its_own() {
+        for (scale, low, high, step) in [
+            (json!([1, 5]), 1.0, 5.0, 1.0),
+            (json!([1, 10, 0.5]), 1.0, 10.0, 0.5),
+            (json!({"low": 0, "high": 100}), 0.0, 100.0, 1.0),
+            (json!({"low": -1, "high": 1, "step": 0.25}), -1.0, 1.0, 0.25),
+        ] {
+            let (number, format) = read(&json!({"scale": scale})).unwrap();
+            let want = Scale::new(low, high, step).unwrap();
+            assert_eq!(number.job().values, NumberValues::Scale(want));
+            assert!(number.job().reports_refused);
+            let range = Some(Interval { low, high });
+            assert_eq!(format.estimation, Estimation { trim: 0.0, normalize: true, range });
+            let support = usize::try_from(want.count().max(20)).unwrap();
+            assert_eq!((format.mass_min.to_bits(), format.support), (0.5_f64.to_bits(), support));
+        }
+        let given = json!({"scale": [1, 5], "mass_min": 0, "trim": 0.1, "support": 2});
+        let (number, format) = read(&given).unwrap();
+        assert!(!number.job().reports_refused);
+        assert_eq!((format.estimation.trim.to_bits(), format.support), (0.1_f64.to_bits(), 2));
     }
 
     #[test]
@@ -247,12 +312,12 @@ mod tests {
         let sample = job(&json!({"after": "#", "method": "sample"}));
         assert_eq!(sample.method, NumberMethod::Sample { samples: 64, seed: !5 });
         let after_mark = parse(&json!({"after": "#"})).unwrap();
-        let random = number_decoding(after_mark.clone(), TEXT, None, None).unwrap().0;
+        let random = number_decoding(after_mark.clone(), TEXT, None, NumberModel::default()).unwrap().0;
         assert_ne!(random.job().after.unwrap().sampling.seed, random.job().after.unwrap().sampling.seed);
         let mute = TextBefore { max_tokens: 0, ..TEXT };
-        let error = number_decoding(after_mark, mute, None, None).unwrap_err();
+        let error = number_decoding(after_mark, mute, None, NumberModel::default()).unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
-        assert!(number_decoding(NumberOptions::default(), mute, None, None).is_ok());
+        assert!(number_decoding(NumberOptions::default(), mute, None, NumberModel::default()).is_ok());
     }
 
     fn assert_refused(field: &str, options: &Value) {
@@ -280,6 +345,7 @@ mod tests {
             ("sign", vec![json!(1)]),
             ("terminator", vec![json!("newline"), json!([]), json!([""]), json!(vec!["x"; 17])]),
             ("mass_min", vec![json!(-0.1), json!(1.1)]),
+            ("interval", vec![json!(0), json!(1), json!(90), json!("0.9"), json!([0.05, 0.95])]),
             ("quantiles", vec![json!([0]), json!([1]), json!([0.5, 2]), json!(vec![0.5; 1001]), json!(0.5)]),
             ("support", vec![json!(1001)]),
             ("decimals", vec![json!(21)]),
@@ -288,6 +354,23 @@ mod tests {
             (
                 "range",
                 vec![json!([1, 0]), json!([1]), json!([0, 1, 2]), json!(5), json!([null, 1]), json!("x")],
+            ),
+            (
+                "scale",
+                vec![
+                    json!([1]),
+                    json!([1, 2, 3, 4]),
+                    json!([5, 1]),
+                    json!([1, 5, 0]),
+                    json!([1, 5.5]),
+                    json!([1, 1001]),
+                    json!([1, 2, 0.000_000_1]),
+                    json!([0, 1e13, 1e12]),
+                    json!({"low": 1}),
+                    json!({"low": 1, "high": 2, "steps": 1}),
+                    json!("1-5"),
+                    json!(5),
+                ],
             ),
             ("normalize", vec![json!(1), json!("true")]),
             ("samples", vec![json!(64), json!("x")]),
@@ -316,6 +399,11 @@ mod tests {
             ("beams", json!({"method": "beam", "beams": 65})),
             ("rationales", json!({"method": "sample", "rationales": 2})),
             ("rationales", json!({"after": "#", "rationales": 65})),
+            ("scale", json!({"scale": [1, 5], "range": [1, 5]})),
+            ("interval", json!({"method": "token", "interval": 0.9})),
+            ("decimals_max", json!({"scale": [1, 5, 0.25], "decimals_max": 1})),
+            ("digits_max", json!({"scale": [1, 100], "digits_max": 2})),
+            ("sign", json!({"scale": [-1, 1], "sign": false})),
             ("nodes_max", json!({"after": "#", "rationales": 5, "nodes_max": 65_536})),
         ] {
             assert_refused(field, &options);

@@ -6,18 +6,18 @@
 use std::sync::Arc;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
-use super::{Root, rules, search};
+use super::{Root, refused, rules, search};
 use crate::Token;
 use crate::engine::{
-    AfterMarker, EngineError, Event, FinishReason, LogitsRequest, NodeId, NumberJob, NumberMethod,
-    NumberOutcome, PathRow,
+    AfterMarker, EngineError, Event, FinishReason, LogitsRequest, NodeId, NumberJob, NumberOutcome, PathRow,
+    RefusedText,
 };
 use crate::numbers::{Distribution, NumberRules};
 use crate::sampling::Sampler;
 use crate::text::TextStream;
 
 pub(super) struct NumberAfterText {
-    method: NumberMethod,
+    job: NumberJob,
     rules: NumberRules,
     vocabulary: Vocabulary,
     /// The marker without white space at its end, which number tokens often contain.
@@ -80,7 +80,7 @@ impl NumberAfterText {
             stage: Stage::Start,
         };
         Self {
-            method: job.method.clone(),
+            job: job.clone(),
             rules: rules(job, vocabulary),
             vocabulary: vocabulary.clone(),
             marker: marker.to_owned(),
@@ -138,7 +138,7 @@ impl NumberAfterText {
         match self.rules.state_after(after) {
             Some(state) => {
                 let (rules, root) = (self.rules.clone(), Root { row, state });
-                Stage::Searching(search(&self.method, &self.vocabulary, rules, root, index as u64))
+                Stage::Searching(search(&self.job, &self.vocabulary, rules, root, index as u64))
             }
             None => Stage::Found(NumberOutcome::new(Distribution::average(&[]), 0, 0)),
         }
@@ -172,6 +172,7 @@ impl NumberAfterText {
             _ => None,
         });
         let reached: Vec<&NumberOutcome> = found.collect();
+        let refused: Vec<&[RefusedText]> = reached.iter().map(|outcome| outcome.refused.as_slice()).collect();
         let distributions: Vec<&Distribution> = reached.iter().map(|outcome| &outcome.distribution).collect();
         let first_text_end = self.texts.first().and_then(|text| match text.stage {
             Stage::Missed(reason) => Some(reason),
@@ -186,6 +187,7 @@ impl NumberAfterText {
             forward_passes: self.forward_passes,
             text_tokens: self.texts.iter().map(|text| text.ids.len()).sum(),
             truncated: reached.iter().any(|outcome| outcome.truncated),
+            refused: refused::average(&refused),
             reached: reached.len() as u32,
             missed: (self.texts.len() - reached.len()) as u32,
             first_text_end,

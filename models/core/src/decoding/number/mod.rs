@@ -5,6 +5,7 @@
 
 mod after;
 mod beam;
+mod refused;
 mod sample;
 mod token;
 mod tree;
@@ -36,29 +37,30 @@ pub(super) fn decoding(
         Some(after) => Box::new(after::NumberAfterText::new(job, after, vocabulary, before, first_token)),
         None => {
             let root = Root { row: PathRow::new(None, first_token), state: NumberState::START };
-            search(&job.method, vocabulary, rules(job, vocabulary), root, 0)
+            search(job, vocabulary, rules(job, vocabulary), root, 0)
         }
     }
 }
 
 /// Costs a pass over the vocabulary where the job has terminators or thousands separators.
 fn rules(job: &NumberJob, vocabulary: &Vocabulary) -> NumberRules {
-    vocabulary.grammar.rules(job.limits, job.terminator.clone(), job.range)
+    vocabulary.grammar.rules(job.limits, job.terminator.clone(), job.values)
 }
 
 /// `stream` gives each of several searches of one request its own random numbers.
 fn search(
-    method: &NumberMethod,
+    job: &NumberJob,
     vocabulary: &Vocabulary,
     rules: NumberRules,
     root: Root,
     stream: u64,
 ) -> Box<dyn Decoding> {
-    match method {
+    match &job.method {
         NumberMethod::Tree { tolerance, nodes_max, precision } => {
             let (tolerance, nodes_max, precision) = (*tolerance, *nodes_max, precision.clone());
             let limits = tree::TreeLimits { tolerance, nodes_max, precision };
-            Box::new(tree::NumberTree::new(vocabulary, rules, limits, root))
+            let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
+            Box::new(if job.reports_refused { tree.reporting_refused(vocabulary) } else { tree })
         }
         NumberMethod::Sample { samples, seed } => {
             let grammar = Arc::clone(&vocabulary.grammar);

@@ -13,9 +13,12 @@ use std::sync::Arc;
 
 use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
 use super::Root;
+use super::refused::{REFUSED_MAX, RefusedTexts};
 use crate::Token;
 use crate::engine::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow, Precision};
-use crate::numbers::{Child, ClosedNumber, Decimal, Distribution, NumberGrammar, NumberRules, NumberState};
+use crate::numbers::{
+    Child, ClosedNumber, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Refused,
+};
 
 /// Most rows that one tree asks for in a step. Most rows beyond this would not be needed in the end.
 const WIDTH: usize = 16;
@@ -26,6 +29,9 @@ const AHEAD_MAX: usize = 256;
 
 /// The least probable prefixes are pruned: their mass stays open. A whole tree prunes at most this share of its tolerance.
 const PRUNED_SHARE: f64 = 0.1;
+
+/// Prefixes less probable than this tell no texts that are no number: so these are few, and the texts as well.
+const REFUSED_PREFIX_MIN: f64 = 0.01;
 
 /// When a tree is expanded far enough.
 #[derive(Debug, Clone)]
@@ -54,6 +60,8 @@ pub(super) struct NumberTree {
     /// Number of counted nodes at which the bounds are computed again.
     precision_checked_next: usize,
     forward_passes: usize,
+    /// Where the job asks for the texts that are no admitted number.
+    refused: Option<RefusedTexts>,
 }
 
 /// The prefixes that may still be counted, in places that are used again.
@@ -82,6 +90,8 @@ struct Computed {
     invalid: f64,
     /// Too long, or pruned.
     left_open: f64,
+    /// Conditional on the prefix.
+    refused: Box<[Refused]>,
 }
 
 #[derive(Default)]
@@ -177,13 +187,21 @@ impl NumberTree {
             counted: Counted { open: 1.0, ..Counted::default() },
             precision_checked_next: 4,
             forward_passes: 0,
+            refused: None,
         }
+    }
+
+    /// The same tree, which also tells the most probable texts that are no admitted number.
+    pub(super) fn reporting_refused(self, vocabulary: &Vocabulary) -> Self {
+        Self { refused: Some(RefusedTexts::new(Arc::clone(&vocabulary.decoder))), ..self }
     }
 
     /// Adds the prefix at a place to the step, unless it is computed.
     fn take_row(&mut self, place: u32) -> Option<PathRow> {
         let prefix = self.prefixes.get(place).filter(|prefix| prefix.computed.is_none())?;
-        let row = PathRow::new(prefix.parent, prefix.token).with_logits(self.logits.clone());
+        let needs_all = self.refused.is_some() && prefix.state.is_before_digits();
+        let logits = if needs_all { LogitsRequest::All } else { self.logits.clone() };
+        let row = PathRow::new(prefix.parent, prefix.token).with_logits(logits);
         self.open_ahead -= prefix.probability;
         self.in_step.push(place);
         Some(row)
@@ -195,7 +213,11 @@ impl NumberTree {
         let (probability, state) = (prefix.probability, prefix.state.with_head_value(row.head_value));
         // Each of at most `nodes_max` nodes may prune an equal part.
         let prune = self.limits.tolerance * PRUNED_SHARE / self.limits.nodes_max.max(1) as f64 / probability;
-        let expansion = self.grammar.expand(state, &row.softmax()?, &self.rules, prune);
+        let softmax = row.softmax()?;
+        let expansion = self.grammar.expand(state, &softmax, &self.rules, prune);
+        let refused = self.refused.as_ref().filter(|_| probability >= REFUSED_PREFIX_MIN);
+        let refused = refused.map(|_| self.grammar.refused(state, &softmax, &self.rules, REFUSED_MAX));
+        let refused = refused.unwrap_or_default().into_boxed_slice();
         let left_open = expansion.left_open * probability;
         let parent = Some(row.node);
         let child = |Child { token, state, probability: given }| {
@@ -212,7 +234,7 @@ impl NumberTree {
         let closed = closed.map(|c| ClosedNumber { probability: c.probability * probability, ..c }).collect();
         let invalid = expansion.invalid * probability;
         if let Some(prefix) = self.prefixes.get(place) {
-            prefix.computed = Some(Box::new(Computed { children, closed, invalid, left_open }));
+            prefix.computed = Some(Box::new(Computed { children, closed, invalid, left_open, refused }));
             self.ahead += 1;
         }
         Ok(())
@@ -231,9 +253,12 @@ impl NumberTree {
             let computed = self.prefixes.get(place).and_then(|prefix| prefix.computed.take());
             let Some(computed) = computed else { return false };
             self.to_count.pop();
-            self.prefixes.remove(place);
+            let prefix = self.prefixes.remove(place);
             self.ahead -= 1;
             self.counted.add(&computed, probability);
+            if let (Some(refused), Some(prefix)) = (&mut self.refused, prefix) {
+                refused.add(prefix.state, probability, &computed.refused);
+            }
             for child in computed.children {
                 self.counted.open += child.probability;
                 self.counted.queued += 1;
@@ -301,7 +326,8 @@ impl NumberTree {
     fn outcome(&self) -> NumberOutcome {
         let spent = self.counted.nodes >= self.limits.nodes_max && self.counted.open > self.limits.tolerance;
         let found = NumberOutcome::new(self.distribution(), self.counted.nodes, self.forward_passes);
-        NumberOutcome { truncated: spent && !self.is_precise(), ..found }
+        let refused = self.refused.as_ref().map(RefusedTexts::most_probable).unwrap_or_default();
+        NumberOutcome { truncated: spent && !self.is_precise(), refused, ..found }
     }
 }
 

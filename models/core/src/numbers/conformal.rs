@@ -1,0 +1,125 @@
+//! Split conformal prediction of intervals: conformalized quantile regression (Romano, Patterson and Candès, 2019).
+//!
+//! On held-out items, each interval between two quantiles has a score: how far the truth lies outside of it, or, negated, how far
+//! inside. The interval of a new item, widened by a high quantile of these scores on both sides, contains the truth with at least
+//! the given probability if the items are exchangeable.
+
+use super::distribution::Interval;
+use super::values::NumberValues;
+
+/// How far `truth` lies outside the interval; below 0 inside.
+pub fn conformity_score(interval: Interval, truth: f64) -> f64 {
+    (interval.low - truth).max(truth - interval.high)
+}
+
+/// What to add to both sides for a coverage of `1 - alpha`: the `ceil((n + 1) (1 - alpha))`-th smallest of `n` scores. `None` where
+/// that is more than `n`, so that no interval is wide enough, and where a score is NaN.
+pub fn conformal_offset(scores: &[f64], alpha: f64) -> Option<f64> {
+    let rank = conformal_rank(scores.len(), alpha);
+    let mut sorted = scores.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let has_nan = scores.iter().any(|score| score.is_nan());
+    sorted.get(rank.checked_sub(1)?).copied().filter(|_| !has_nan)
+}
+
+/// `ceil((n + 1) (1 - alpha))`.
+pub fn conformal_rank(n: usize, alpha: f64) -> usize {
+    // What is a whole number but for rounding is that number.
+    ((n as f64 + 1.0) * (1.0 - alpha) - 1e-9).ceil().max(0.0) as usize
+}
+
+/// The interval, widened by `offset` (narrowed where that is below 0) and cut to the values that are possible. On a scale its ends
+/// are the outermost values of the scale inside, which contain the same truths on the scale. An interval that would be empty
+/// becomes its middle, on a scale the value nearest to it.
+pub fn conformal_interval(interval: Interval, offset: f64, values: NumberValues) -> Interval {
+    let (mut low, mut high) = (interval.low - offset, interval.high + offset);
+    let middle = f64::midpoint(low, high);
+    if low > high {
+        (low, high) = (middle, middle);
+    }
+    if let Some(range) = values.interval() {
+        (low, high) = (low.clamp(range.low, range.high), high.clamp(range.low, range.high));
+    }
+    let NumberValues::Scale(scale) = values else { return Interval { low, high } };
+    match (scale.at_least(low), scale.at_most(high)) {
+        (Some(low), Some(high)) if low <= high => Interval { low, high },
+        (above, below) => {
+            let ends = [below, above].into_iter().flatten();
+            let distance = |value: &f64| (value - middle).abs();
+            let nearest = ends.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(middle);
+            Interval { low: nearest, high: nearest }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::values::Scale;
+    use super::*;
+
+    fn interval(low: f64, high: f64) -> Interval {
+        Interval { low, high }
+    }
+
+    fn numbers(case: &Value, name: &str) -> Vec<f64> {
+        case[name].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    }
+
+    /// Made by `tests/data/conformal/make.py` with numpy.
+    #[test]
+    fn offsets_and_coverage_are_those_of_numpy() {
+        let golden: Value =
+            serde_json::from_str(include_str!("../../tests/data/conformal/golden.json")).unwrap();
+        let cases = golden.as_array().unwrap();
+        for case in cases {
+            let (lower, upper) = (numbers(case, "lower"), numbers(case, "upper"));
+            let intervals: Vec<Interval> =
+                lower.iter().zip(&upper).map(|(&low, &high)| interval(low, high)).collect();
+            let truth = numbers(case, "truth");
+            let scores: Vec<f64> =
+                intervals.iter().zip(&truth).map(|(&own, &truth)| conformity_score(own, truth)).collect();
+            let offset = conformal_offset(&scores, case["alpha"].as_f64().unwrap()).unwrap();
+            let want = case["offset"].as_f64().unwrap();
+            assert!((offset - want).abs() < 1e-12, "{offset} {want}");
+            let covered = intervals.iter().zip(&truth).filter(|&(&own, &truth)| {
+                let own = conformal_interval(own, offset, NumberValues::All);
+                (own.low - 1e-12..=own.high + 1e-12).contains(&truth)
+            });
+            assert_eq!(covered.count() as u64, case["covered"].as_u64().unwrap());
+        }
+        assert!(cases.len() >= 6);
+    }
+
+    #[test]
+    fn too_few_items_have_no_offset() {
+        for (n, alpha, rank) in
+            [(9, 0.1, 9), (8, 0.1, 9), (19, 0.05, 19), (18, 0.05, 19), (99, 0.01, 99), (0, 0.5, 1)]
+        {
+            assert_eq!(conformal_rank(n, alpha), rank, "{n} {alpha}");
+            let scores: Vec<f64> = (0..n).map(|score| score as f64).collect();
+            assert_eq!(conformal_offset(&scores, alpha).is_some(), rank <= n, "{n} {alpha}");
+        }
+        assert_eq!(conformal_offset(&[1.0, f64::NAN, 0.0], 0.5), None);
+    }
+
+    #[test]
+    fn an_interval_keeps_to_the_possible_values_and_is_never_empty() {
+        let range = NumberValues::Range(interval(0.0, 10.0));
+        let scale = NumberValues::Scale(Scale::new(1.0, 5.0, 1.0).unwrap());
+        for (own, offset, values, want) in [
+            (interval(2.0, 3.0), 1.5, NumberValues::All, interval(0.5, 4.5)),
+            (interval(2.0, 3.0), -0.25, NumberValues::All, interval(2.25, 2.75)),
+            (interval(2.0, 3.0), -2.0, NumberValues::All, interval(2.5, 2.5)),
+            (interval(2.0, 9.0), 4.0, range, interval(0.0, 10.0)),
+            (interval(2.0, 3.0), 1.0, scale, interval(1.0, 4.0)),
+            (interval(2.0, 3.0), 0.6, scale, interval(2.0, 3.0)),
+            (interval(2.0, 4.0), -0.6, scale, interval(3.0, 3.0)),
+            (interval(2.0, 3.0), -0.4, scale, interval(2.0, 2.0)),
+            (interval(4.0, 5.0), 9.0, scale, interval(1.0, 5.0)),
+        ] {
+            assert_eq!(conformal_interval(own, offset, values), want, "{own:?} {offset} {values:?}");
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Which values a request admits: all, those in a range, or those on a scale.
+//!
+//! [`AdmittedValues`] also decides for a prefix whether any number that begins with it is admitted, however many digits that
+//! number has. All comparisons are of exact decimals.
+
+use super::decimal::{Decimal, Magnitude};
+use super::distribution::Interval;
+use super::state::{Extent, NumberState};
+
+/// Which values count; the mass of all others is invalid.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum NumberValues {
+    #[default]
+    All,
+    /// Both ends included.
+    Range(Interval),
+    Scale(Scale),
+}
+
+impl NumberValues {
+    /// The smallest interval that contains them; `None` without bounds.
+    pub fn interval(&self) -> Option<Interval> {
+        match self {
+            Self::All => None,
+            Self::Range(range) => Some(*range),
+            Self::Scale(scale) => Some(scale.interval()),
+        }
+    }
+}
+
+/// The values of a rating: `low`, `low + step` and so on to `high`. In units of a power of ten, which make them whole numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scale {
+    low: i128,
+    high: i128,
+    step: i128,
+    /// Digits after the point; 10 to the power of it is the number of units in 1.
+    decimals: u8,
+}
+
+/// Why there is no such scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ScaleError {
+    #[error(
+        "its ends and step must be at most 1e12 and have at most {} digits after the point",
+        Scale::DECIMALS_MAX
+    )]
+    TooFine,
+    #[error("its step must be above 0")]
+    NoStep,
+    #[error("its first value must not be above its last one")]
+    Reversed,
+    #[error("its last value must be its first one plus a whole number of steps")]
+    NotAStep,
+    #[error("it has {0} values; at most {max}", max = Scale::VALUES_MAX)]
+    TooMany(u128),
+}
+
+impl Scale {
+    pub const DECIMALS_MAX: u8 = 6;
+    pub const VALUES_MAX: u128 = 1000;
+
+    pub fn new(low: f64, high: f64, step: f64) -> Result<Self, ScaleError> {
+        let all = [low, high, step];
+        let decimal = |value: f64| {
+            let fits = value.abs() <= 1e12;
+            Decimal::shortest_f64(value).filter(|_| fits).map(Decimal::canonical)
+        };
+        let [low, high, step] = all.map(decimal);
+        let (Some(low), Some(high), Some(step)) = (low, high, step) else { return Err(ScaleError::TooFine) };
+        let decimals = low.decimals().max(high.decimals()).max(step.decimals());
+        if decimals > Self::DECIMALS_MAX {
+            return Err(ScaleError::TooFine);
+        }
+        let units = |value: Decimal| {
+            let units = value.magnitude().units_ceil(decimals);
+            if value.is_negative() { -units } else { units }
+        };
+        let scale = Self { low: units(low), high: units(high), step: units(step), decimals };
+        if scale.step <= 0 {
+            return Err(ScaleError::NoStep);
+        }
+        if scale.low > scale.high {
+            return Err(ScaleError::Reversed);
+        }
+        if (scale.high - scale.low) % scale.step != 0 {
+            return Err(ScaleError::NotAStep);
+        }
+        match scale.count() {
+            0..=Self::VALUES_MAX => Ok(scale),
+            count => Err(ScaleError::TooMany(count)),
+        }
+    }
+
+    /// Number of values.
+    pub fn count(&self) -> u128 {
+        ((self.high - self.low) / self.step).unsigned_abs() + 1
+    }
+
+    /// Digits after the point that all values can be written with.
+    pub fn decimals(&self) -> u8 {
+        self.decimals
+    }
+
+    pub fn interval(&self) -> Interval {
+        Interval { low: self.value(self.low), high: self.value(self.high) }
+    }
+
+    /// The smallest value that is not below `value`.
+    pub fn at_least(&self, value: f64) -> Option<f64> {
+        self.values().find(|&own| own >= value)
+    }
+
+    /// The largest value that is not above `value`.
+    pub fn at_most(&self, value: f64) -> Option<f64> {
+        self.values().take_while(|&own| own <= value).last()
+    }
+
+    /// The values, ascending.
+    pub fn values(&self) -> impl Iterator<Item = f64> {
+        let units = std::iter::successors(Some(self.low), |units| Some(units + self.step));
+        units.take_while(|&units| units <= self.high).map(|units| self.value(units))
+    }
+
+    fn value(&self, units: i128) -> f64 {
+        Decimal::of_units(units, self.decimals).to_f64()
+    }
+
+    /// Whether a canonical value is one of them.
+    fn contains(&self, value: Decimal) -> bool {
+        let units = value.magnitude().units_ceil(self.decimals);
+        let units = if value.is_negative() { -units } else { units };
+        value.decimals() <= self.decimals
+            && (self.low..=self.high).contains(&units)
+            && (units - self.low) % self.step == 0
+    }
+
+    /// Whether one of the values has this sign and a magnitude from `low` up to, not including, `end`.
+    fn has_any(&self, negative: bool, low: Magnitude, end: Magnitude) -> bool {
+        let largest = self.low.abs().max(self.high.abs());
+        let units = |magnitude: Magnitude| magnitude.units_ceil(self.decimals).min(largest + 1);
+        let (near, far) = (units(low), units(end) - 1);
+        if near > far {
+            return false;
+        }
+        let (low, high) = if negative { (-far, -near) } else { (near, far) };
+        let steps = (low - self.low).max(0) + self.step - 1;
+        self.low + steps / self.step * self.step <= high.min(self.high)
+    }
+}
+
+/// The admitted magnitudes of one sign, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct SignRange {
+    low: Magnitude,
+    high: Magnitude,
+}
+
+/// [`NumberValues`], prepared for comparisons.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AdmittedValues {
+    /// `None` where no number without a minus is admitted.
+    positive: Option<SignRange>,
+    /// `None` where no number with a minus is; -0 is 0.
+    negative: Option<SignRange>,
+    scale: Option<Scale>,
+}
+
+impl AdmittedValues {
+    pub(super) fn new(values: NumberValues) -> Self {
+        let scale = match values {
+            NumberValues::Scale(scale) => Some(scale),
+            NumberValues::All | NumberValues::Range(_) => None,
+        };
+        let Some(Interval { low, high }) = values.interval() else {
+            let all = Some(SignRange { low: Magnitude::ZERO, high: Magnitude::ABOVE_ALL });
+            return Self { positive: all, negative: all, scale };
+        };
+        let of_sign = |low: f64, high: f64| {
+            let (low, high) = (Magnitude::of_f64(low.max(0.0)), Magnitude::of_f64(high));
+            SignRange { low, high }
+        };
+        Self {
+            positive: (high >= 0.0).then(|| of_sign(low, high)),
+            negative: (low <= 0.0).then(|| of_sign(-high, -low)),
+            scale,
+        }
+    }
+
+    fn of_sign(&self, negative: bool) -> Option<SignRange> {
+        if negative { self.negative } else { self.positive }
+    }
+
+    /// Whether a canonical value is admitted.
+    pub(super) fn contains(&self, value: Decimal) -> bool {
+        let (negative, magnitude) = (value.is_negative(), value.magnitude());
+        let is_in_range =
+            self.of_sign(negative).is_some_and(|range| (range.low..=range.high).contains(&magnitude));
+        is_in_range && self.scale.is_none_or(|scale| scale.contains(value))
+    }
+
+    /// Whether an admitted number begins with this prefix, or is it.
+    pub(super) fn are_reached_from(&self, state: NumberState) -> bool {
+        let negative = state.is_negative();
+        match state.extent() {
+            Extent::AnySign => true,
+            Extent::Any => self.reach(negative, Magnitude::ZERO, Magnitude::ABOVE_ALL),
+            Extent::Fixed { low, end } => self.reach(negative, low, end),
+            Extent::Growing { integer } => {
+                let Some(range) = self.of_sign(negative) else { return false };
+                let powers = std::iter::successors(Some(1_u128), |power| Some(power * 10));
+                let spans = powers.map(|power| (integer * power, (integer + 1) * power));
+                spans
+                    .map(|(low, end)| (Magnitude::of_integer(low), Magnitude::of_integer(end)))
+                    .take_while(|&(low, _)| low <= range.high)
+                    .any(|(low, end)| self.reach(negative, low, end))
+            }
+        }
+    }
+
+    /// Whether magnitudes from `low` up to, not including, `end` hold an admitted value.
+    fn reach(&self, negative: bool, low: Magnitude, end: Magnitude) -> bool {
+        let meets = |range: SignRange| low <= range.high && end > range.low;
+        self.of_sign(negative).is_some_and(meets)
+            && self.scale.is_none_or(|scale| scale.has_any(negative, low, end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::piece::NumberPiece;
+    use super::super::state::{GrammarLimits, PieceEffect};
+    use super::*;
+
+    fn range(low: f64, high: f64) -> NumberValues {
+        NumberValues::Range(Interval { low, high })
+    }
+
+    fn scale(low: f64, high: f64, step: f64) -> NumberValues {
+        NumberValues::Scale(Scale::new(low, high, step).unwrap())
+    }
+
+    fn all_values() -> Vec<NumberValues> {
+        vec![
+            NumberValues::All,
+            range(1.0, 5.0),
+            range(-2.5, 0.75),
+            range(0.0, 0.0),
+            range(12.0, 13.5),
+            range(-30.0, -21.0),
+            range(7.25, 7.25),
+            range(1e300, 1e301),
+            range(-1e300, -1e299),
+            scale(1.0, 5.0, 1.0),
+            scale(1.0, 10.0, 0.5),
+            scale(0.0, 30.0, 10.0),
+            scale(-2.0, 2.0, 1.0),
+            scale(0.05, 0.25, 0.1),
+            scale(-3.5, -1.5, 0.25),
+            scale(12.0, 12.0, 1.0),
+        ]
+    }
+
+    /// By the definition, and in floating point: the texts are short.
+    fn admits(values: NumberValues, value: f64) -> bool {
+        let Some(Interval { low, high }) = values.interval() else { return true };
+        let is_on_scale = match values {
+            NumberValues::Scale(scale) => scale.values().any(|own| (own - value).abs() < 1e-9),
+            NumberValues::All | NumberValues::Range(_) => true,
+        };
+        (low..=high).contains(&value) && is_on_scale
+    }
+
+    /// Texts of up to two digits before the point and two after it, with and without a minus.
+    fn numbers() -> Vec<String> {
+        let wholes = ["", "0"].into_iter().flat_map(|zero| (0..100).map(move |n| format!("{zero}{n}")));
+        let wholes: Vec<String> = wholes.collect();
+        let parts: Vec<String> = std::iter::once(String::new())
+            .chain((0..10).map(|n| format!(".{n}")))
+            .chain((0..100).map(|n| format!(".{n:02}")))
+            .collect();
+        let positive = wholes.iter().flat_map(|whole| parts.iter().map(move |part| format!("{whole}{part}")));
+        let positive: Vec<String> = positive.collect();
+        let negative = positive.iter().map(|text| format!("-{text}"));
+        negative.chain(positive.iter().cloned()).collect()
+    }
+
+    fn state(text: &str) -> NumberState {
+        match NumberState::START.read(text, GrammarLimits::default()) {
+            PieceEffect::Continues(state) => state,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_value_is_admitted_as_its_definition_says() {
+        for values in all_values() {
+            let admitted = AdmittedValues::new(values);
+            for text in numbers() {
+                let value = state(&text).value().unwrap();
+                assert_eq!(
+                    admitted.contains(value),
+                    admits(values, text.parse().unwrap()),
+                    "{text}: {values:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_of_an_admitted_number_is_never_pruned() {
+        let mut prefixes = 0;
+        for values in all_values() {
+            let admitted = AdmittedValues::new(values);
+            let admitted_texts = numbers().into_iter().filter(|text| admits(values, text.parse().unwrap()));
+            for text in admitted_texts {
+                for end in 0..=text.len() {
+                    assert!(admitted.are_reached_from(state(&text[..end])), "{:?} {values:?}", &text[..end]);
+                    prefixes += 1;
+                }
+            }
+        }
+        assert!(prefixes > 100_000, "{prefixes}");
+    }
+
+    #[test]
+    fn a_prefix_of_numbers_that_are_all_not_admitted_is_pruned() {
+        for (values, reached, pruned) in [
+            (
+                scale(1.0, 5.0, 1.0),
+                &["", " ", "0", "00", "5", "5.", "5.0", "05"][..],
+                &["6", "10", "45", "4.3", "0.", "-", "5.01"][..],
+            ),
+            (scale(1.0, 10.0, 0.5), &["1", "10", "1.5", "9.50"], &["11", "100", "10.5", "1.25", "1.3", "-1"]),
+            (scale(10.0, 50.0, 20.0), &["1", "10", "3", "5"], &["2", "4", "100", "11", "1.", "10.5"]),
+            (scale(-5.0, -1.0, 1.0), &["-", "-1", "-0"], &["1", "5", "0", "-6", "-10"]),
+            (range(1.0, 5.0), &["1", "4.99", "5.000", "0"], &["6", "5.1", "0.", "12", "-"]),
+            (range(120.0, 130.0), &["1", "12", "13", "130."], &["14", "2", "131", "1.", "12.", "130.5"]),
+            (range(0.0, 1.0), &["-", "-0", "-0.0", "1", "1.0"], &["-1", "-0.5", "-0.01", "1.1", "2"]),
+            (range(2.0, 3.0), &["2", "3"], &["1.", "1.9"]),
+        ] {
+            let admitted = AdmittedValues::new(values);
+            for text in reached {
+                assert!(admitted.are_reached_from(state(text)), "{text:?} {values:?}");
+            }
+            for text in pruned {
+                assert!(!admitted.are_reached_from(state(text)), "{text:?} {values:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn digits_at_powers_of_ten_are_pruned_by_what_can_follow_them() {
+        let read = |places: &[(u8, i8)]| {
+            places.iter().fold(NumberState::START, |state, &(digit, place)| {
+                match state.read_piece(&NumberPiece::Place { digit, place }, GrammarLimits::default()) {
+                    Some(PieceEffect::Continues(next)) => next,
+                    other => panic!("{other:?}"),
+                }
+            })
+        };
+        let admitted = AdmittedValues::new(scale(1.0, 10.0, 0.5));
+        for (places, want) in [
+            (&[(1, 1)][..], true),
+            (&[(1, 1), (0, 0)], true),
+            (&[(1, 1), (1, 0)], false),
+            (&[(2, 1)], false),
+            (&[(0, 2)], true),
+            (&[(1, 2)], false),
+            (&[(7, 0)], true),
+            (&[(7, 0), (5, -1)], true),
+            (&[(7, 0), (4, -1)], false),
+            (&[(0, 0)], false),
+        ] {
+            assert_eq!(admitted.are_reached_from(read(places)), want, "{places:?}");
+        }
+    }
+
+    #[test]
+    fn a_scale_is_a_whole_number_of_steps_and_at_most_a_thousand_values() {
+        let values =
+            |low, high, step| Scale::new(low, high, step).map(|scale| scale.values().collect::<Vec<_>>());
+        assert_eq!(values(1.0, 5.0, 1.0), Ok(vec![1.0, 2.0, 3.0, 4.0, 5.0]));
+        assert_eq!(values(-0.2, 0.1, 0.1), Ok(vec![-0.2, -0.1, 0.0, 0.1]));
+        assert_eq!(values(3.0, 3.0, 1.0), Ok(vec![3.0]));
+        for (low, high, step, error) in [
+            (1.0, 5.0, 0.0, ScaleError::NoStep),
+            (1.0, 5.0, -1.0, ScaleError::NoStep),
+            (5.0, 1.0, 1.0, ScaleError::Reversed),
+            (1.0, 5.5, 1.0, ScaleError::NotAStep),
+            (1.0, 1001.0, 1.0, ScaleError::TooMany(1001)),
+            (1.0, 2.0, 1e-7, ScaleError::TooFine),
+            (f64::NAN, 2.0, 1.0, ScaleError::TooFine),
+            (1.0, f64::INFINITY, 1.0, ScaleError::TooFine),
+            (1.0, 1e13, 1e12, ScaleError::TooFine),
+        ] {
+            assert_eq!(values(low, high, step), Err(error));
+        }
+        let scale = Scale::new(1.0, 10.0, 0.5).unwrap();
+        assert_eq!((scale.at_least(2.1), scale.at_most(2.1)), (Some(2.5), Some(2.0)));
+        assert_eq!((scale.at_least(10.1), scale.at_most(0.9)), (None, None));
+    }
+}

@@ -1,0 +1,143 @@
+//! Fingerprints of checkpoints: a short text that differs where the weights, the configuration or the tokenizer do.
+//!
+//! Of a large file only samples are read, spread over all of it, so that a fingerprint costs milliseconds: training changes
+//! all parts of a file of weights. The hash is FNV-1a, which finds accidental differences; it is no protection against
+//! somebody who makes a file to match.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use super::error::LoadError;
+use super::files::CheckpointFiles;
+use super::reader::FileReader;
+
+/// Files up to this size are read whole.
+const WHOLE_MAX: u64 = 1 << 20;
+
+const SAMPLES: u64 = 64;
+const SAMPLE_BYTES: u64 = 4096;
+
+/// What a fingerprint is made of: weights, and how they are used.
+const ENDINGS: [&str; 5] = [".safetensors", ".bin", ".gguf", ".pt", ".model"];
+const NAMES: [&str; 6] = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "adapter_config.json",
+    "ntl.json",
+];
+
+impl CheckpointFiles {
+    /// The fingerprint of a folder or an archive.
+    pub fn fingerprint(&self) -> Result<String, LoadError> {
+        let mut hash = Fnv::new();
+        for name in self.names()? {
+            if NAMES.contains(&name.as_str()) || ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+                let unreadable = |source| LoadError::Read { file: self.name_of(&name), source };
+                hash.add(name.as_bytes());
+                hash.add_file(&self.open(&name)?).map_err(unreadable)?;
+            }
+        }
+        Ok(hash.text())
+    }
+}
+
+/// The fingerprint of a single file, such as one in the GGUF format.
+pub fn file_fingerprint(path: &Path) -> Result<String, LoadError> {
+    let read = || -> io::Result<String> {
+        let mut hash = Fnv::new();
+        hash.add_file(&FileReader::file(File::open(path)?)?)?;
+        Ok(hash.text())
+    };
+    read().map_err(|source| LoadError::Read { file: path.display().to_string(), source })
+}
+
+/// FNV-1a of 128 bits.
+struct Fnv(u128);
+
+impl Fnv {
+    fn new() -> Self {
+        Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
+    }
+
+    /// Adds a part; its length keeps it apart from the next one.
+    fn add(&mut self, part: &[u8]) {
+        for byte in part.len().to_le_bytes().iter().chain(part) {
+            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+        }
+    }
+
+    fn add_file(&mut self, file: &FileReader<'_>) -> io::Result<()> {
+        let len = file.len();
+        self.add(&len.to_le_bytes());
+        if len <= WHOLE_MAX {
+            self.add(&file.part(0, len)?);
+            return Ok(());
+        }
+        for sample in 0..SAMPLES {
+            let offset = (len - SAMPLE_BYTES) / (SAMPLES - 1) * sample;
+            self.add(&file.part(offset, SAMPLE_BYTES)?);
+        }
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        format!("{:032x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fingerprint(files: &[(&str, &[u8])]) -> String {
+        let files = files.iter().map(|&(name, bytes)| (name.to_owned(), bytes.to_vec()));
+        CheckpointFiles::memory("x", files).fingerprint().unwrap()
+    }
+
+    #[test]
+    fn a_fingerprint_differs_where_weights_configuration_or_tokenizer_do() {
+        let base = fingerprint(&[("config.json", b"{}"), ("model.safetensors", b"abc")]);
+        assert_eq!(base.len(), 32);
+        assert_eq!(
+            base,
+            fingerprint(&[("model.safetensors", b"abc"), ("config.json", b"{}"), ("README.md", b"x")])
+        );
+        for other in [
+            &[("config.json", b"{ }" as &[u8]), ("model.safetensors", b"abc")][..],
+            &[("config.json", b"{}"), ("model.safetensors", b"abd")],
+            &[("config.json", b"{}"), ("other.safetensors", b"abc")],
+            &[("config.json", b"{}"), ("model.safetensors", b"abc"), ("tokenizer.json", b"{}")],
+        ] {
+            assert_ne!(base, fingerprint(other));
+        }
+    }
+
+    #[test]
+    fn samples_of_a_large_file_reach_from_its_beginning_to_its_end() {
+        let mut large = vec![7_u8; 3 << 20];
+        let base = fingerprint(&[("model.safetensors", &large)]);
+        for (from, bytes) in [(0, 1), ((3 << 20) - 100, 1), (1 << 20, 60_000)] {
+            large[from..from + bytes].fill(8);
+            assert_ne!(base, fingerprint(&[("model.safetensors", &large)]), "{from}");
+            large[from..from + bytes].fill(7);
+        }
+        assert_eq!(base, fingerprint(&[("model.safetensors", &large)]));
+    }
+
+    #[test]
+    fn a_folder_and_an_archive_of_the_same_files_have_one_fingerprint() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+        std::fs::write(folder.path().join("model.safetensors"), "abc").unwrap();
+        let found = CheckpointFiles::folder(folder.path()).unwrap().fingerprint().unwrap();
+        assert_eq!(found, fingerprint(&[("config.json", b"{}"), ("model.safetensors", b"abc")]));
+        let file = folder.path().join("model.safetensors");
+        assert_eq!(file_fingerprint(&file).unwrap().len(), 32);
+        assert!(
+            file_fingerprint(&folder.path().join("nothing")).unwrap_err().to_string().contains("nothing")
+        );
+    }
+}

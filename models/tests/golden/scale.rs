@@ -1,0 +1,64 @@
+//! Ratings on real tokenizers: the tree over a scale beside the tree over all numbers.
+
+use std::sync::Arc;
+
+use ntl_core::engine::{Event, Job, NumberJob, NumberMethod, NumberOutcome, Prompt, Request};
+use ntl_core::numbers::{NumberValues, Scale};
+use ntl_engine::{Engine, EngineLimits, NoObserver};
+use ntl_models::checkpoint::{CheckpointFiles, Choices};
+use ntl_models::{LoadOptions, load};
+
+use crate::support::{Fixtures, over_fixtures};
+
+fn engine(fixtures: Fixtures, name: &str) -> Engine {
+    let choices = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
+    let files = CheckpointFiles::folder(&fixtures.folder(name)).unwrap();
+    let loaded = load(&files, LoadOptions { choices, ..LoadOptions::default() }).unwrap();
+    let observer = Arc::new(NoObserver);
+    Engine::spawn(loaded.model, loaded.vocabulary, EngineLimits::default(), observer).unwrap().0
+}
+
+fn find(engine: &Engine, values: NumberValues, nodes_max: usize) -> NumberOutcome {
+    let method = NumberMethod::Tree { tolerance: 1e-4, nodes_max, precision: None };
+    let job = NumberJob { values, ..NumberJob::new(method) };
+    let job = Job::new(Prompt::from(vec![3, 10, 14, 20]), Request::Number(job));
+    match engine.submit(job).unwrap().next_blocking() {
+        Some(Event::Number(outcome)) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn probability(outcome: &NumberOutcome, value: f64) -> f64 {
+    let leaves = outcome.distribution.leaves().iter();
+    leaves.filter(|leaf| (leaf.value - value).abs() < 1e-9).map(|leaf| leaf.probability).sum()
+}
+
+/// Pieces of one digit, of several digits, with spaces, points and signs in them, and digits at powers of ten.
+fn a_scale_has_the_probabilities_of_the_whole_tree_in_fewer_nodes(fixtures: Fixtures) {
+    for name in fixtures.only(&["t5-ntl-was", "t5-ce", "t5-rt", "llama-ntl"]) {
+        let engine = engine(fixtures, name);
+        let whole = find(&engine, NumberValues::All, 4096);
+        for (low, high, step) in [(1.0, 5.0, 1.0), (1.0, 10.0, 1.0), (0.0, 2.0, 0.5)] {
+            let scale = Scale::new(low, high, step).unwrap();
+            let rated = find(&engine, NumberValues::Scale(scale), 4096);
+            let what = format!("{name} {low} to {high}: {} nodes beside {}", rated.nodes, whole.nodes);
+            println!("{what}, masses {:?}", rated.distribution.mass());
+            let (open, open_whole) = (rated.distribution.mass().open, whole.distribution.mass().open);
+            for value in scale.values() {
+                let (got, want) = (probability(&rated, value), probability(&whole, value));
+                assert!(
+                    got <= want + open_whole + 1e-6 && want <= got + open + 1e-6,
+                    "{what}: {value}: {got} {want}"
+                );
+            }
+            let on_scale: f64 = scale.values().map(|value| probability(&rated, value)).sum();
+            assert!(
+                (on_scale - rated.distribution.mass().closed).abs() < 1e-9,
+                "{what}: a value off the scale"
+            );
+            assert!(!rated.truncated && rated.nodes <= whole.nodes, "{what}");
+        }
+    }
+}
+
+over_fixtures!(a_scale_has_the_probabilities_of_the_whole_tree_in_fewer_nodes);

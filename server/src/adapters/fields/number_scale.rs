@@ -1,0 +1,44 @@
+//! The field `number.scale`: the values of a rating.
+
+use ntl_api::{MethodName, NumberScale};
+use ntl_core::numbers::{GrammarLimits, Interval, Scale};
+
+use crate::error::{AppError, check};
+
+/// Default of `mass_min` with a scale: a rating that the model mostly does not write is none.
+pub(super) const MASS_MIN_OF_SCALE: f64 = 0.5;
+
+pub(super) fn scale(asked: &NumberScale) -> Result<Scale, AppError> {
+    let (low, high, step) = match asked {
+        NumberScale::List(list) => match list.as_slice() {
+            &[low, high] => (low, high, None),
+            &[low, high, step] => (low, high, Some(step)),
+            other => {
+                let message = format!("must have two or three numbers: low, high, step; not {}", other.len());
+                return Err(AppError::field("number.scale", message));
+            }
+        },
+        NumberScale::Named { low, high, step } => (*low, *high, *step),
+    };
+    Scale::new(low, high, step.unwrap_or(1.0))
+        .map_err(|error| AppError::field("number.scale", format!("is not possible: {error}")))
+}
+
+/// Refuses a scale with values that would never be read.
+pub(super) fn check_scale(scale: &Scale, limits: GrammarLimits, method: MethodName) -> Result<(), AppError> {
+    let has_head = [MethodName::Xval, MethodName::Head].contains(&method);
+    check("number.scale", !has_head, "is not allowed with this model: its number head writes any value")?;
+    let Interval { low, high } = scale.interval();
+    check(
+        "number.sign",
+        limits.has_sign() || low >= 0.0,
+        "must be true: `number.scale` has negative values",
+    )?;
+    let decimals = scale.decimals();
+    let message = format!("must be at least {decimals}: the values of `number.scale` have as many decimals");
+    check("number.decimals_max", limits.decimals_max() >= decimals, message)?;
+    let longest = low.abs().max(high.abs()).trunc();
+    let digits = longest.to_string().len();
+    let message = format!("must be at least {digits}: the values of `number.scale` have as many digits");
+    check("number.digits_max", usize::from(limits.digits_max()) >= digits, message)
+}
