@@ -152,7 +152,9 @@ def run(args):
         print(f"already finished after {done} steps: {output}", file=sys.stderr)
         return
     set_seed(args.seed)
-    model, tokenizer = kind.open(args.model, args) if args.model else kind.create(args, rows)
+    # The tokenizer of the run, too: one made anew from files that have changed would number the tokens differently.
+    source = last or args.model
+    model, tokenizer = kind.open(source, args) if source else kind.create(args, rows)
     if args.max_length > kind.length_max(model):
         raise InputError(f"--max-length {args.max_length}: the model reads at most {kind.length_max(model)} tokens")
     if isinstance(rows, list):

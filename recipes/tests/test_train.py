@@ -83,6 +83,18 @@ def test_a_stopped_run_goes_on_where_it_stopped_and_ends_like_an_undisturbed_one
         assert torch.allclose(tensor, parts[name], atol=1e-6), name
 
 
+@pytest.mark.parametrize("tokenizer, file", [("words", "tokenizer.json"), ("spiece", "spiece.model")])
+def test_a_run_that_goes_on_keeps_its_tokenizer_when_the_data_have_changed(tmp_path, tokenizer, file):
+    questions, output = tmp_path / "train.txt", tmp_path / "out"
+    run = ["--dataset", "arithmetic", "--tokenizer", tokenizer, "--train", str(questions), "--output", str(output), *SMALL.split()]
+    questions.write_text("What is 1 + 2?\n3\n" * 20)
+    assert train.main([*run, "--max-steps", "1"]) == 0
+    before = (output / file).read_bytes()
+    questions.write_text("Please subtract seven hundred from 12.\n-688\n" * 20)
+    assert train.main([*run, "--max-steps", "2"]) == 0
+    assert (output / file).read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "files, arguments, want",
     [
