@@ -135,6 +135,16 @@ def parse(arguments):
     return parser.parse_args(arguments)
 
 
+def write_record(output, args, model, steps, seconds):
+    """Writes OUTPUT/training.json: what was trained, and for how long, over all parts of a run that was stopped."""
+    record = output / "training.json"
+    before = json.loads(record.read_text())["seconds"] if record.is_file() else 0.0
+    facts = {name: getattr(args, name) for name in ("dataset", "kind", "objective", "ntl_weight", "seed", "batch", "lr", "max_steps")}
+    facts |= {"parameters": sum(weights.numel() for weights in model.parameters()), "steps": steps}
+    output.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps(facts | {"seconds": round(before + seconds, 1)}) + "\n")
+
+
 def run(args):
     if args.device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: torch finds no CUDA device")
@@ -180,7 +190,9 @@ def run(args):
         held_out = data.load(args.dataset, args.validation, "test", args.seed)
         questions = [held_out[index] for index in range(min(args.check, len(held_out)))]
         trainer.add_callback(Checker(kind, tokenizer, questions, output / "exact.jsonl"))
+    began = time.monotonic()
     trainer.train(resume_from_checkpoint=last)
+    write_record(output, args, model, trainer.state.global_step, time.monotonic() - began)
     finished = trainer.state.global_step >= args.max_steps
     trainer.save_model(str(output))
     state = f"finished after {args.max_steps}" if finished else f"stopped at step {trainer.state.global_step} of {args.max_steps}"

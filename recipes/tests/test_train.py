@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import T5ForConditionalGeneration
 
 import train
 from data import read
@@ -72,9 +73,14 @@ def test_a_stopped_run_goes_on_where_it_stopped_and_ends_like_an_undisturbed_one
     common = ["--dataset", "demo", "--tokenizer", "words", "--save-every", "4", "--warmup", "2", *SMALL.split()]
     assert train.main([*common, "--max-steps", "8", "--output", str(tmp_path / "whole")]) == 0
     assert train.main([*common, "--max-steps", "8", "--minutes", "1e-9", "--output", str(tmp_path / "parts")]) == 0
+    first = json.loads((tmp_path / "parts/training.json").read_text())
     state = json.loads((tmp_path / "parts/checkpoints/checkpoint-1/trainer_state.json").read_text())
     assert state["global_step"] == 1
     assert train.main([*common, "--max-steps", "8", "--output", str(tmp_path / "parts")]) == 0
+    record = json.loads((tmp_path / "parts/training.json").read_text())
+    assert (record["steps"], record["objective"], record["batch"]) == (8, "ce", 4)
+    assert (first["steps"], first["seconds"] < record["seconds"]) == (1, True)
+    assert record["parameters"] == sum(p.numel() for p in T5ForConditionalGeneration.from_pretrained(tmp_path / "parts").parameters())
     again = (tmp_path / "parts/model.safetensors").stat().st_mtime_ns
     assert train.main([*common, "--max-steps", "8", "--output", str(tmp_path / "parts")]) == 0
     assert (tmp_path / "parts/model.safetensors").stat().st_mtime_ns == again, "a finished run is left alone"

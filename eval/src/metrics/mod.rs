@@ -5,6 +5,7 @@
 
 pub mod bleu;
 pub mod distribution;
+pub mod estimates;
 pub mod likelihood;
 pub mod numbers;
 mod porter;
@@ -19,6 +20,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use self::distribution::DistributionScores;
+use self::estimates::AllEstimates;
 use self::likelihood::{Likelihood, mean_loss};
 use self::numbers::{NumberColumns, Prediction};
 use self::registry::{METRICS, MetricInfo, Statistic, in_table_order};
@@ -96,6 +98,8 @@ pub struct Row {
     pub lm_eval_matches: Option<[bool; 2]>,
     /// For tasks whose answers are text, and in paper mode.
     pub text_scores: Option<TextScores>,
+    /// Every estimate of the distribution, where the server gives them all.
+    pub estimates: Option<AllEstimates>,
     /// Where the answer is a distribution.
     pub distribution: Option<DistributionScores>,
     /// With `--score`, and in paper mode.

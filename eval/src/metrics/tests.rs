@@ -20,6 +20,7 @@ impl Row {
             correct,
             lm_eval_matches: None,
             text_scores: None,
+            estimates: None,
             distribution: None,
             likelihood: None,
         }

@@ -6,6 +6,7 @@ use super::document::{Table, numbers, row, words};
 use super::markdown::plain_table;
 use super::notes::notes;
 use crate::metrics::Metric;
+use crate::metrics::estimates::AllEstimates;
 use crate::store::report::Report;
 
 /// Writes the tables of a report: metrics, and modules and quirks where there are any.
@@ -13,6 +14,9 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let Report { task, split, model, mode, n, n_valid, failed, .. } = report;
     writeln!(out, "{task} {split}: {model}, {mode} mode")?;
     writeln!(out, "{}", plain_table(&metrics(report)))?;
+    if !report.estimates.is_empty() {
+        writeln!(out, "{}", plain_table(&estimates(report)))?;
+    }
     if report.modules.len() > 1 {
         writeln!(out, "{}", plain_table(&modules(report)))?;
     }
@@ -63,6 +67,23 @@ fn best_constant(report: &Report, name: &str) -> String {
     format!("{}{over}", number(reached.value))
 }
 
+/// The best estimate of each metric, and the p-value of its lead over the next one.
+fn estimates(report: &Report) -> Table {
+    let columns = [
+        words(&["estimates"]),
+        numbers(&["mode", "median", "trimmed", "mean", "sum p v"]),
+        words(&["best"]),
+        numbers(&["p"]),
+    ];
+    let rows = report.estimates.iter().map(|(name, scores)| {
+        let value = |name: &str| number(scores.values.get(name).and_then(|metric| metric.value));
+        let [mode, median, trimmed, mean, sum] = AllEstimates::NAMES.map(value);
+        let p = number(scores.runner_up().and_then(|(_, behind)| behind.p));
+        row![name, mode, median, trimmed, mean, sum, scores.best.replace('_', " "), p]
+    });
+    Table::new(columns, rows)
+}
+
 fn modules(report: &Report) -> Table {
     let shown = ["accuracy", "mae", "log_mae", "mape"];
     let columns = [words(&["module"]), numbers(&shown), numbers(&["n"])];
@@ -97,6 +118,7 @@ fn number(value: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::estimates::compare_estimates;
     use crate::metrics::{Metrics, Outcome, Row, constant_baselines};
     use crate::store::report::Counts;
 
@@ -117,7 +139,16 @@ mod tests {
     fn the_table_shows_every_figure_with_its_n() {
         let rows = [
             Row::read(1.0, 1.0),
-            Row::read(4.0, 3.0),
+            Row {
+                estimates: Some(AllEstimates {
+                    mode: 3.0,
+                    median: 4.0,
+                    trimmed_mean: 4.0,
+                    mean: 4.5,
+                    weighted_sum: 4.25,
+                }),
+                ..Row::read(4.0, 3.0)
+            },
             Row::numeric(Outcome::Unparsed, 5.0),
             Row::numeric(Outcome::Failed, 5.0),
         ];
@@ -133,6 +164,7 @@ mod tests {
             failed,
             metrics: Metrics::of(&rows, 0),
             baselines: constant_baselines(&rows),
+            estimates: compare_estimates(&rows, 0),
             mass_closed: Some(0.98765),
             seconds: 1.25,
             ..Report::default()

@@ -12,6 +12,7 @@ pub(super) fn document(run: &Run) -> Document {
     let report = &run.report;
     let text = |text: &str| Block::Paragraph(text.to_owned());
     let optional = [
+        Section::new("Estimates", [text(ESTIMATES), Block::Table(tables::estimates(report))]),
         Section::new("The paper's quirks", [text(QUIRKS), Block::Table(tables::quirks(report))]),
         Section::new("Pictures", [Block::Pictures(pictures::all(run))]),
         Section::new("Modules", [Block::Table(tables::modules(report))]),
@@ -29,6 +30,8 @@ pub(super) fn document(run: &Run) -> Document {
 
 const QUIRKS: &str = "This run was scored as the paper's code does it. Where that departs from the plain meaning of a \
                       figure, both are given.";
+const ESTIMATES: &str = "Each metric of every estimate of the same distributions, over the items that have them all. The weighted sum \
+                         is not divided by the closed mass. P-values are of paired resamples of the items.";
 const UNREAD: &str = "The first items from which no number could be read.";
 
 fn subtitle(report: &Report) -> String {

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::document::{Cell, Table, literal, numbers, row, words};
 use crate::format::{count, interval, number, optional_number, shortened};
+use crate::metrics::estimates::{AllEstimates, EstimateScores};
 use crate::metrics::registry::find;
 use crate::store::report::{Report, flat_settings};
 use crate::store::sample::{Sample, plain};
@@ -40,6 +41,32 @@ fn baselines(report: &Report, metric: &str) -> String {
         Some(format!("{} {}{over}", name.replace('_', " "), number(reached.value?)))
     });
     reached.collect::<Vec<_>>().join(", ")
+}
+
+/// One row per metric, with the best estimate in bold; empty where the run holds no distributions.
+pub(super) fn estimates(report: &Report) -> Table {
+    let columns = [
+        words(&["metric"]),
+        numbers(&["mode", "median", "trimmed mean", "mean", "weighted sum"]),
+        words(&["best", "ahead of the next by"]),
+    ];
+    let rows = report.estimates.iter().map(|(metric, scores)| {
+        let value = |name: &str| {
+            let text = optional_number(scores.values.get(name).and_then(|metric| metric.value));
+            if name == scores.best { Cell::strong(text) } else { text.into() }
+        };
+        let [mode, median, trimmed_mean, mean, weighted_sum] = AllEstimates::NAMES.map(value);
+        let best = scores.best.replace('_', " ");
+        row![metric, mode, median, trimmed_mean, mean, weighted_sum, best, lead(scores)]
+    });
+    Table::new(columns, rows)
+}
+
+/// By how much the best estimate is ahead, of which one, and how sure that is.
+fn lead(scores: &EstimateScores) -> String {
+    let Some((name, behind)) = scores.runner_up() else { return String::new() };
+    let p = behind.p.map_or_else(String::new, |p| format!(", p {}", number(p)));
+    format!("{} ({}{p})", number(behind.difference.abs()), name.replace('_', " "))
 }
 
 pub(super) fn quirks(report: &Report) -> Table {

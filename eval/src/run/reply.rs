@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use crate::cli::flags::Mode;
 use crate::data::Item;
 use crate::metrics::Estimates;
+use crate::metrics::estimates::AllEstimates;
 use crate::run::client::ClientError;
 
 /// An item and everything that the server returned for it.
@@ -67,6 +68,9 @@ pub struct PredictedNumber {
     /// Trimmed mean, median, mode; missing where the server gives no value. Where the open mass leaves the trimmed mean
     /// unbounded, the server's value in its place: the median.
     pub estimates: Option<[f64; 3]>,
+    /// Plain mean of the closed numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plain_mean: Option<f64>,
     pub mass_closed: f64,
     #[serde(default)]
     pub mass_open: f64,
@@ -100,6 +104,7 @@ impl PredictedNumber {
         let estimates = [Some(value), number.median, number.mode];
         Ok(Self {
             estimates: Some(estimates.map(|estimate| estimate.unwrap_or(value))),
+            plain_mean: number.mean,
             quantiles: number.quantiles.iter().map(|quantile| (quantile.q, quantile.value)).collect(),
             support: number.support.iter().map(|point| (point.value, point.probability)).collect(),
             reason: number.reason.clone().filter(|_| is_unbounded),
@@ -109,6 +114,12 @@ impl PredictedNumber {
 
     pub fn estimates(&self) -> Option<Estimates> {
         self.estimates.map(|[mean, median, mode]| Estimates { mean, median, mode })
+    }
+
+    /// Missing where the answer holds no plain mean.
+    pub fn all_estimates(&self) -> Option<AllEstimates> {
+        let ([trimmed_mean, median, mode], mean) = self.estimates.zip(self.plain_mean)?;
+        Some(AllEstimates { mode, median, trimmed_mean, mean, weighted_sum: mean * self.mass_closed })
     }
 }
 
@@ -251,6 +262,7 @@ mod tests {
     fn an_answer_survives_the_journal_to_the_bit() {
         let number = PredictedNumber {
             estimates: Some([0.1 + 0.2, 1e-300, 5e-324]),
+            plain_mean: Some(-1.0 / 3.0),
             mass_closed: 0.999_999_999_999_999_9,
             mass_open: 1e-17,
             is_unbounded: true,

@@ -82,6 +82,9 @@ fn more(record: &Record<'_>) -> Map<String, Value> {
     if let Some(number) = reply.number() {
         add("mass_closed", json!(number.mass_closed));
         add("mass_open", json!(number.mass_open));
+        if let Some(mean) = number.plain_mean {
+            add("plain_mean", json!(mean));
+        }
         if number.is_unbounded {
             add("unbounded", json!(true));
         }
@@ -165,6 +168,7 @@ mod tests {
         let items = [item("1 + 1", 2.0), item("2 + 2", 4.0), item("3 + 3", 6.0)];
         let numbers = PredictedNumber {
             estimates: Some([2.5, 3.0, 2.0]),
+            plain_mean: Some(2.75),
             mass_closed: 0.9,
             mass_open: 0.005,
             is_unbounded: false,

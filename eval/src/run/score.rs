@@ -69,6 +69,7 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         lm_eval_matches: solution
             .map(|text| LmEvalFilter::ALL.map(|filter| filter.matches(text, &item.answer))),
         text_scores,
+        estimates: reply.number().and_then(PredictedNumber::all_estimates),
         distribution,
         likelihood: likelihood(&reply),
     };

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::cli::flags::{Api, Common, Mode, NumberFlags};
 use crate::console::{Console, ExitStatus, Interrupted, OutputError, UsageError};
 use crate::metrics::distribution::{Calibration, Unknown};
+use crate::metrics::estimates::compare_estimates;
 use crate::metrics::registry::{Estimate, METRICS};
 use crate::metrics::{EXACT_TOLERANCE, Metrics, RESAMPLES, constant_baselines};
 use crate::report::console;
@@ -259,6 +260,7 @@ impl Session<'_> {
                 seed,
             ),
             calibration: Calibration::of(rows.iter().filter_map(|row| row.distribution.as_ref()), seed),
+            estimates: compare_estimates(&rows, seed),
             mass_closed: score::mass_closed(&records),
             unknown_mass: Unknown::of(rows.iter().filter_map(|row| row.distribution.as_ref())),
             unbounded: score::unbounded(&records),

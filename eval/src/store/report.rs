@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::metrics::distribution::{Calibration, Unknown};
+use crate::metrics::estimates::EstimateScores;
 use crate::metrics::{Baseline, Metrics, Outcome, Row};
 use crate::store::sample::plain;
 
@@ -49,6 +50,9 @@ pub struct Report {
     /// In regress mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Calibration>,
+    /// The metrics of every estimate, by name of the metric; in regress mode.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub estimates: IndexMap<String, EstimateScores>,
     /// Closed mass behind the numbers, on average; in regress mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_closed: Option<f64>,

@@ -1,0 +1,265 @@
+"""Evaluates trained models through ntl-server and writes the page of results: see the command `results`.
+
+MODELS/TASK/OBJECTIVE-SEED is a model's folder, RUNS/TASK/OBJECTIVE-SEED/MODE what ntl-eval found. Standard library only.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean, median, stdev
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "server/conformance"))
+from served import Server
+
+# What ntl-eval is given for each task, by the folder of the data.
+TASKS = {
+    "arithmetic": lambda data: ["arithmetic", "--data", data / "mathematics_dataset-v1.0"],
+    "rjokes": lambda data: ["rjokes", "--data", data / "rjokes", "--range", "0,11", "--prompt-tokens", "128"],
+}
+MODES = ["text", "regress"]
+OBJECTIVES = {"ce": "CE", "ntl-mse": "NTL-MSE", "ntl-was": "NTL-WAS", "head": "regression head"}
+ESTIMATES = {
+    "text": "greedy text", "mode": "mode", "median": "median", "trimmed_mean": "trimmed mean", "mean": "mean",
+    "weighted_sum": "weighted sum",
+}  # fmt: skip
+METRICS = {"accuracy": "accuracy", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
+HIGHER = {"accuracy", "r2"}
+SCORES = {"crps": "CRPS", "log_score": "log score", "winkler": "Winkler", "coverage": "coverage of 90%"}
+NOTE = {
+    "rjokes": "The paper's T5-base: CE 2.01, NTL 1.81, regression head 1.82 (RMSE).",
+}
+
+
+class Model:
+    """A trained model and its runs."""
+
+    def __init__(self, folder, runs):
+        self.folder, self.runs = folder, runs / folder.parent.name / folder.name
+        self.task = folder.parent.name
+        self.objective, _, self.seed = folder.name.rpartition("-")
+        self.training = json.loads((folder / "training.json").read_text())
+
+    def splits(self):
+        """Names of the splits and their path below a mode; a task with one split has no folder for it."""
+        if (self.runs / "regress/report.json").is_file():
+            return {"": "."}
+        return {path.parent.name: path.parent.name for path in sorted((self.runs / "regress").glob("*/report.json"))}
+
+    def report(self, mode, split):
+        return json.loads((self.runs / mode / self.splits()[split] / "report.json").read_text())
+
+    def compared(self, mode, other, other_mode, split):
+        """What `ntl-eval compare` says of the other's run beside this one's, by metric."""
+        sides = [model.runs / name / self.splits()[split] for model, name in ((self, mode), (other, other_mode))]
+        output = subprocess.run([os.environ["NTL_EVAL"], "compare", *sides, "--json"], check=True, capture_output=True)
+        return {metric["name"]: metric for metric in json.loads(output.stdout)["metrics"]}
+
+
+def trained(folder, runs):
+    """All models of a folder, in the order of the objectives."""
+    found = [Model(path.parent, runs) for path in folder.glob("*/*/training.json") if (path.parent / "model.safetensors").is_file()]
+    known = [model for model in found if model.task in TASKS and model.objective in OBJECTIVES]
+    return sorted(known, key=lambda model: (model.task, list(OBJECTIVES).index(model.objective), model.seed))
+
+
+def evaluate(model, data, limit):
+    """Runs ntl-eval in every mode; answers that it has had before are not requested again."""
+    with Server("--model", f"{model.folder.name}={model.folder}", program=os.environ["NTL_SERVER"]) as server:
+        for mode in MODES:
+            out = model.runs / mode
+            going_on = ["--resume"] if list(out.rglob("journal.jsonl")) else []
+            limited = ["--limit", str(limit)] if limit else []
+            command = [os.environ["NTL_EVAL"], *TASKS[model.task](data), "--endpoint", server.url, "--mode", mode, "--out", out]
+            subprocess.run([*command, *limited, *going_on], check=True, stdout=subprocess.DEVNULL)
+
+
+def cost(model, data, rounds=5):
+    """How long a number takes beside a greedy answer, in medians of rounds in alternation: seconds at 1 and at 16 requests at once."""
+    prompts = model.runs / "prompts.txt"
+    lines = (data / "mathematics_dataset-v1.0/arithmetic_test_interpolate.txt").read_text().splitlines()
+    prompts.write_text("\n".join(lines[:400:2]) + "\n")
+    rates = {}
+    with Server("--model", model.folder, program=os.environ["NTL_SERVER"]) as server:
+        for _ in range(rounds):
+            for kind in ("text", "number"):
+                command = [os.environ["NTL_BENCH"], "load", "--endpoint", server.url, "--kind", kind, "--prompts", prompts]
+                command += ["--concurrency", "1,16", "--requests", "200", "--json"]
+                found = subprocess.run(command, check=True, capture_output=True)
+                for summary in json.loads(found.stdout):
+                    rates.setdefault((kind, summary["load"]), []).append(summary["requests_per_second"])
+    return {load: [t / n for t, n in zip(rates["text", load], rates["number", load])] for kind, load in rates if kind == "text"}
+
+
+def figure(value):
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if abs(value) < 1 else f"{value:,.3f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def over_seeds(values):
+    """The mean, and the standard deviation where there are several seeds."""
+    values = [value for value in values if value is not None]
+    if not values:
+        return "–"
+    return figure(mean(values)) + (f" ± {figure(stdev(values))}" if len(values) > 1 else "")
+
+
+def table(header, rows):
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def estimates_of(model, split):
+    """By estimate and metric; greedy text first. A regression head has one number."""
+    found = {"text": {name: model.report("text", split)["metrics"].get(name, {}).get("value") for name in METRICS}}
+    scores = model.report("regress", split).get("estimates", {})
+    for estimate in list(ESTIMATES)[1:]:
+        values = {name: scores[name]["values"][estimate]["value"] for name in METRICS if name in scores}
+        if values:
+            found[estimate] = values
+    return {"text": found["text"]} if model.objective == "head" else found
+
+
+def estimates_table(models, split):
+    groups = {}
+    for model in models:
+        for estimate, values in estimates_of(model, split).items():
+            groups.setdefault((model.objective, estimate), []).append(values)
+    column = {name: {key: [run.get(name) for run in runs] for key, runs in groups.items()} for name in METRICS}
+    best = {}
+    for name, cells in column.items():
+        means = {key: mean(values) for key, values in cells.items() if None not in values}
+        best[name] = (max if name in HIGHER else min)(means, key=means.get) if means else None
+    rows = []
+    for key in groups:
+        objective, estimate = key
+        label = "the number" if objective == "head" else ESTIMATES[estimate]
+        cells = [over_seeds(column[name][key]) for name in METRICS]
+        cells = [f"**{cell}**" if best[name] == key else cell for name, cell in zip(METRICS, cells)]
+        rows.append([f"{OBJECTIVES[objective]}, {label}", *cells])
+    constants = models[0].report("regress", split)["baselines"]
+    for constant in ("constant_mode", "constant_median", "constant_mean"):
+        if constant in constants:
+            values = [constants[constant].get(name, {}).get("value") for name in METRICS]
+            rows.append([f"always the truths' {constant.removeprefix('constant_')}", *map(figure, values)])
+    return table(["", *METRICS.values()], rows)
+
+
+def distribution_table(models, split):
+    rows = []
+    for objective in dict.fromkeys(model.objective for model in models if model.objective != "head"):
+        reports = [model.report("regress", split) for model in models if model.objective == objective]
+        cells = [over_seeds([report["metrics"].get(name, {}).get("value") for report in reports]) for name in SCORES]
+        rows.append([OBJECTIVES[objective], *cells, over_seeds([report.get("mass_closed") for report in reports])])
+    return table(["", *SCORES.values(), "closed mass"], rows)
+
+
+def outcome(differences):
+    """How many seeds differ for sure, and by how much on average."""
+    better = sum(d["low"] is not None and (d["low"] > 0 if d["name"] in HIGHER else d["high"] < 0) for d in differences)
+    worse = sum(d["low"] is not None and (d["high"] < 0 if d["name"] in HIGHER else d["low"] > 0) for d in differences)
+    p = ", ".join(f"{d['p']:.2g}" for d in differences if d["p"] is not None)
+    return f"{over_seeds([d['difference'] for d in differences])} (better {better}, worse {worse} of {len(differences)}; p {p})"
+
+
+def comparison_table(models, split):
+    """Numbers beside greedy text of the same model, and objectives beside cross entropy with the same seed."""
+    rows = []
+
+    def add(label, pairs):
+        found = [a.compared(mode, b, other_mode, split) for a, mode, b, other_mode in pairs]
+        if found:
+            cells = [[one[name] for one in found if name in one] for name in METRICS]
+            rows.append([label, *(outcome(cell) if cell else "–" for cell in cells)])
+
+    by_name = {(model.objective, model.seed): model for model in models}
+    for objective in dict.fromkeys(model.objective for model in models if model.objective != "head"):
+        own = [model for model in models if model.objective == objective]
+        add(f"{OBJECTIVES[objective]}: numbers less greedy text", [(model, "text", model, "regress") for model in own])
+    for mode, name in (("text", "greedy text"), ("regress", "numbers")):
+        for objective in dict.fromkeys(model.objective for model in models if model.objective != "ce"):
+            pairs = [(by_name["ce", model.seed], mode, model, mode) for model in models
+                     if model.objective == objective and ("ce", model.seed) in by_name]  # fmt: skip
+            add(f"{name}: {OBJECTIVES[objective]} less CE", pairs)
+    return table(["", *METRICS.values()], rows) if rows else ""
+
+
+def findings(model, split):
+    """A sentence for each metric: which estimate wins, by how much, and how sure that is."""
+    scores = model.report("regress", split).get("estimates", {})
+    parts = []
+    for name, title in METRICS.items():
+        if name in scores and model.objective != "head":
+            behind = scores[name]["behind"]
+            runner = min(behind, key=lambda estimate: abs(behind[estimate]["difference"]))
+            p = behind[runner]["p"]
+            parts.append(
+                f"{title}: {ESTIMATES[scores[name]['best']]}, by {figure(abs(behind[runner]['difference']))} over the "
+                f"{ESTIMATES[runner]}" + (f" (p {p:.2g})" if p is not None else "")
+            )
+    place = f" {split}" if split else ""
+    return f"* {OBJECTIVES[model.objective]}, seed {model.seed}{place}: " + "; ".join(parts) + "." if parts else ""
+
+
+def page(models, costs):
+    rows = []
+    for task in TASKS:
+        for objective in dict.fromkeys(model.objective for model in models if model.task == task):
+            own = [model for model in models if (model.task, model.objective) == (task, objective)]
+            facts = [model.training for model in own]
+            hours = sum(fact["seconds"] for fact in facts) / 3600
+            rows.append([
+                f"{task}, {OBJECTIVES[objective]}", ", ".join(model.seed for model in own), f"{facts[0]['parameters']:,}",
+                " / ".join(f"{fact['steps']:,}" for fact in facts), str(facts[0]["batch"]), f"{hours:.1f}",
+            ])  # fmt: skip
+    parts = ["## Models\n", table(["", "seeds", "parameters", "steps", "batch", "hours in all"], rows)]
+    for task in TASKS:
+        own = [model for model in models if model.task == task]
+        for split in own[0].splits() if own else []:
+            n = own[0].report("regress", split)["n"]
+            parts.append(f"## {task} {split}".rstrip() + "\n")
+            parts.append(f"{n:,} items. Means over the seeds ± their standard deviation. {NOTE.get(task, '')}".rstrip() + "\n")
+            parts += [estimates_table(own, split), distribution_table(own, split), "Paired comparisons over the same items:\n"]
+            parts.append(comparison_table(own, split))
+            parts.append("\n".join(filter(None, (findings(model, split) for model in own))) + "\n")
+    if costs:
+        header = ["", "1 at once: number / greedy text", "16 at once"]
+        rows = [[name, *(f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" for ratios in found.values())]
+                for name, found in costs.items()]  # fmt: skip
+        parts += ["## What a number costs\n", "Time of a number (tolerance 1e-3) as a multiple of a greedy answer's.\n", table(header, rows)]
+    return "\n".join(parts)
+
+
+MARK = "<!-- Below: written by recipes/results. -->\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="recipes/results", description="Evaluates trained models and writes the page of results.")
+    parser.add_argument("models", type=Path, metavar="MODELS", help="OUTPUT of recipes/queue")
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data, as for recipes/queue")
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder for the runs of ntl-eval")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="replace what stands below the mark in this page; without it, print")
+    parser.add_argument("--limit", type=int, metavar="N", help="evaluate N items only")
+    parser.add_argument("--without-cost", action="store_true", help="do not measure what a number costs")
+    args = parser.parse_args()
+    models = trained(args.models, args.runs)
+    if not models:
+        parser.exit(1, f"results: no trained model in {args.models}\n")
+    for model in models:
+        print(f"== {model.task} {model.folder.name}", file=sys.stderr)
+        evaluate(model, args.data, args.limit)
+    timed = [] if args.without_cost else [model for model in models if (model.task, model.seed) == ("arithmetic", models[0].seed)]
+    costs = {OBJECTIVES[model.objective]: cost(model, args.data) for model in timed}
+    text = page(models, costs)
+    if args.page is None:
+        print(text)
+        return
+    above = args.page.read_text(encoding="utf-8").partition(MARK)[0]
+    args.page.write_text(f"{above}{MARK}\n{text}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
