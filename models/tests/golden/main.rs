@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests fail by panicking")]
 
 mod beams;
+mod candidates;
 mod causal;
 mod families;
 mod kinds;

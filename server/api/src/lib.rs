@@ -32,7 +32,10 @@ pub use number::{
     NumberRequest, NumberScale, Objective, ObjectiveName, Quantile, SupportPoint, Terminator, TerminatorName,
     Thousands,
 };
-pub use score::{Loss, LossName, ReductionName, Score, ScoreItem, ScoreRequest, ScoreResponse, TextOrIds};
+pub use score::{
+    CandidateLosses, CandidateScore, CandidateScores, Loss, LossName, ReductionName, Score, ScoreItem,
+    ScoreRequest, ScoreResponse, ScoredItem, TextOrIds,
+};
 pub use tokens::{
     DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse, TokenizerInfo,
     TokenizerInfoQuery,

@@ -19,14 +19,22 @@ pub enum TextOrIds {
     Ids(Vec<u32>),
 }
 
-/// A prompt and the target behind it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// A prompt and the target behind it, or candidates in the target's place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScoreItem {
     /// Input of the encoder, or the text in front of the target.
     pub prompt: TextOrIds,
-    /// The text to score. Not empty.
-    pub target: TextOrIds,
+    /// The text to score. Not empty. One of `target` and `candidates` is required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<TextOrIds>,
+    /// Texts to compare, 1 to 1000, and at most 16384 in all items. The prompt and what they have in common are computed once.
+    #[schema(min_items = 1, max_items = 1000)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidates: Option<Vec<TextOrIds>>,
+    /// Only with candidates that are texts of numbers: the true number, for the losses over them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
 }
 
 /// A loss by name.
@@ -95,6 +103,14 @@ pub struct ScoreRequest {
     /// Make probability on text cost more than the worst number, as ntloss does. Default false, as in the paper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reweigh: Option<bool>,
+    /// Only for `candidates`: whether their log-probabilities are divided by their numbers of tokens before the softmax. Default
+    /// false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub normalize_by_length: Option<bool>,
+    /// Only for `candidates` with a `value`: the width of the target distribution of DIST2, above 0, at most 1000000. Default 1.
+    #[schema(exclusive_minimum = 0, maximum = 1000000)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tau: Option<f64>,
     /// Also score the end of sequence behind the target, as in training. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_eos: Option<bool>,
@@ -137,6 +153,60 @@ pub struct Score {
     pub perplexity: Option<f64>,
 }
 
+/// A candidate and how probable it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CandidateScore {
+    /// The text as it was sent, or that of its ids.
+    pub text: String,
+    /// Its tokens, the end of the sequence included where it is scored.
+    pub token_ids: Vec<u32>,
+    /// Natural logarithm of its probability behind the prompt, the sum over its tokens; -9999 for a probability of 0.
+    pub logprob: f64,
+    /// The softmax over the log-probabilities of all candidates of the item.
+    pub probability: f64,
+}
+
+/// Losses over candidates that are numbers. Null where infinite.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CandidateLosses {
+    /// RAFT: the squared difference of `value` and the sum of probability times number.
+    pub raft: Option<f64>,
+    /// DIST2: the divergence of the candidates' probabilities from a distribution around `value`.
+    pub dist2: Option<f64>,
+}
+
+/// An item with candidates, scored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CandidateScores {
+    /// Index of the item in the request.
+    pub index: u64,
+    /// The candidates in their order.
+    pub candidates: Vec<CandidateScore>,
+    /// With a `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losses: Option<CandidateLosses>,
+}
+
+/// A scored item.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ScoredItem {
+    /// With a `target`.
+    Target(Score),
+    /// With `candidates`.
+    Candidates(CandidateScores),
+}
+
+impl ScoredItem {
+    /// Index of the item in the request.
+    pub fn index(&self) -> u64 {
+        match self {
+            Self::Target(score) => score.index,
+            Self::Candidates(scores) => scores.index,
+        }
+    }
+}
+
 /// Body of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ScoreResponse {
@@ -145,7 +215,7 @@ pub struct ScoreResponse {
     /// The model that scored.
     pub model: String,
     /// The items in their order.
-    pub data: Vec<Score>,
+    pub data: Vec<ScoredItem>,
     /// Tokens of the prompts, and of the targets as completion tokens.
     pub usage: Usage,
 }

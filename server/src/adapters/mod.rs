@@ -4,6 +4,7 @@
 //! [`crate::answer`]; [`fields`] validates the request fields that they share. Invariant: every JSON body becomes a valid
 //! request or a 400 that names the field.
 
+pub(crate) mod candidates;
 pub(crate) mod chat;
 pub(crate) mod completions;
 mod fields;

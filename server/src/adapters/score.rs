@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
-use ntl_api::{Loss, LossName, ReductionName, Score, ScoreRequest, TextOrIds, Usage};
-use ntl_core::Token;
-use ntl_core::engine::{ModelInfo, ScoreJob, ScoreOutcome, TokenScore};
+use ntl_api::{Loss, LossName, ReductionName, Score, ScoreRequest, ScoredItem, TextOrIds, Usage};
+use ntl_core::engine::{CandidatesJob, ModelInfo, Request, ScoreJob, ScoreOutcome, TokenScore};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, reduce};
 use ntl_core::text::TextDecoder;
 
+use super::candidates::{CandidateOptions, CandidatesFormat};
 use super::number::plain;
 use super::tokens::finite_logprob;
 use crate::answer::TokenCounts;
 use crate::error::{AppError, check, in_range};
-use crate::request::{PromptInput, ScoreInput, ScoreTokens};
+use crate::request::{PromptInput, ScoreInput, ScoreTokens, TargetTokens};
 
 const ITEMS_MAX: usize = 1024;
 const LAMBDA_MAX: f64 = 1e6;
+const TAU_MAX: f64 = 1e6;
+
+/// Most candidates of all items.
+const CANDIDATES_MAX: usize = 16_384;
 
 /// Which losses an answer has, and how they are reduced.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +30,8 @@ pub(crate) struct ScoreLosses {
     lambda: f64,
     reduction: ReductionName,
     reweigh: bool,
+    /// By item; `None` for those with a target.
+    candidates: Vec<Option<CandidatesFormat>>,
 }
 
 /// Validates a request.
@@ -40,11 +46,37 @@ pub(crate) fn score_request(
     let message = format!("must be a list of 1 to {ITEMS_MAX} items, not {count}");
     check("items", (1..=ITEMS_MAX).contains(&count), message)?;
     let add_eos = request.add_eos.unwrap_or(true);
-    let mut inputs = Vec::new();
-    for (index, item) in items.into_iter().enumerate() {
-        let (prompt, target) = (input(item.prompt), input(item.target));
-        check(&format!("items[{index}].target"), !target.is_empty(), "must not be empty")?;
-        inputs.push(ScoreInput { index, prompt, target, add_eos });
+    let tau = request.tau.unwrap_or(1.0);
+    check("tau", tau > 0.0 && tau <= TAU_MAX, format!("must be above 0 and at most {TAU_MAX}"))?;
+    let options = CandidateOptions { normalize_by_length: request.normalize_by_length.unwrap_or(false), tau };
+    let count = items.iter().filter_map(|item| item.candidates.as_ref()).map(Vec::len).sum::<usize>();
+    let message = format!("have {count} candidates; at most {CANDIDATES_MAX} in all items");
+    check("items", count <= CANDIDATES_MAX, message)?;
+    let (mut inputs, mut candidates) = (Vec::new(), Vec::new());
+    for (index, mut item) in items.into_iter().enumerate() {
+        let format = item.candidates.take().map(|list| {
+            let format = CandidatesFormat::new(index, &list, &item, options)?;
+            Ok::<_, AppError>((list, format))
+        });
+        let (targets, format) = match (format.transpose()?, item.target) {
+            (Some((list, format)), _) => (list, Some(format)),
+            (None, Some(target)) => (vec![target], None),
+            (None, None) => {
+                let message = "is missing; an item has a `target` or `candidates`";
+                return Err(AppError::field(&format!("items[{index}].target"), message));
+            }
+        };
+        let has_truth_alone = format.is_none() && item.value.is_some();
+        check(&format!("items[{index}].value"), !has_truth_alone, "is only allowed with `candidates`")?;
+        let are_candidates = format.is_some();
+        let (prompt, targets): (_, Vec<PromptInput>) =
+            (input(item.prompt), targets.into_iter().map(input).collect());
+        if let Some(place) = targets.iter().position(PromptInput::is_empty) {
+            let field = if are_candidates { format!("candidates[{place}]") } else { "target".to_owned() };
+            return Err(AppError::field(&format!("items[{index}].{field}"), "must not be empty"));
+        }
+        inputs.push(ScoreInput { index, prompt, targets, are_candidates, add_eos });
+        candidates.push(format);
     }
     let lambda = in_range("lambda", request.lambda, 0.3, 0.0..=LAMBDA_MAX)?;
     let mut losses: Vec<LossName> = Vec::new();
@@ -56,7 +88,7 @@ pub(crate) fn score_request(
     let in_total = losses.iter().copied().find(|&name| name != LossName::Ce);
     let reduction = request.reduction.unwrap_or_default();
     let reweigh = request.reweigh.unwrap_or(false);
-    Ok((inputs, ScoreLosses { losses, in_total, lambda, reduction, reweigh }))
+    Ok((inputs, ScoreLosses { losses, in_total, lambda, reduction, reweigh, candidates }))
 }
 
 fn input(text: TextOrIds) -> PromptInput {
@@ -69,16 +101,45 @@ fn input(text: TextOrIds) -> PromptInput {
 /// Counts the tokens of prompts and targets.
 pub(crate) fn usage(items: &[ScoreTokens]) -> Usage {
     let prompt = items.iter().map(|item| item.prompt.len()).sum();
-    let completion = items.iter().map(|item| item.target.len()).sum();
+    let tokens = |target: &TargetTokens| target.tokens.len() - target.of_prompt;
+    let completion = items.iter().flat_map(|item| &item.targets).map(tokens).sum();
     super::usage(TokenCounts { prompt, completion })
 }
 
 impl ScoreLosses {
-    /// The job of one target.
-    pub(crate) fn job(&self, target: Vec<Token>, number_tokens: &Arc<NumberTokens>) -> ScoreJob {
-        let losses =
-            self.number_losses().map(|(_, kind)| NumberLoss { kind, reweigh: self.reweigh }).collect();
-        ScoreJob { target, number_tokens: Arc::clone(number_tokens), losses }
+    /// The request of the item at this index.
+    pub(crate) fn request(
+        &self,
+        index: usize,
+        targets: &[TargetTokens],
+        number_tokens: &Arc<NumberTokens>,
+    ) -> Request {
+        match (self.candidates.get(index), targets) {
+            (Some(None), [only]) => {
+                let losses = self.number_losses();
+                let losses = losses.map(|(_, kind)| NumberLoss { kind, reweigh: self.reweigh }).collect();
+                let (target, number_tokens) = (only.tokens.clone(), Arc::clone(number_tokens));
+                Request::Score(ScoreJob { target, number_tokens, losses })
+            }
+            _ => {
+                let candidates: Vec<_> = targets.iter().map(|target| target.tokens.clone()).collect();
+                Request::Candidates(CandidatesJob::new(&candidates))
+            }
+        }
+    }
+
+    /// The scored item at this index.
+    pub(crate) fn item(
+        &self,
+        index: usize,
+        targets: &[TargetTokens],
+        outcome: &ScoreOutcome,
+        decoder: &dyn TextDecoder,
+    ) -> ScoredItem {
+        match self.candidates.get(index) {
+            Some(Some(format)) => ScoredItem::Candidates(format.scores(index, targets, outcome, decoder)),
+            _ => ScoredItem::Target(self.score(index, outcome, decoder)),
+        }
     }
 
     /// The Number Token Losses of a job, in order.
@@ -87,7 +148,7 @@ impl ScoreLosses {
     }
 
     /// A scored target.
-    pub(crate) fn score(&self, index: usize, outcome: &ScoreOutcome, decoder: &dyn TextDecoder) -> Score {
+    fn score(&self, index: usize, outcome: &ScoreOutcome, decoder: &dyn TextDecoder) -> Score {
         let tokens = &outcome.tokens;
         let number = |of: fn(&TokenScore) -> Option<f64>| {
             tokens.iter().map(|token| of(token).and_then(plain)).collect()

@@ -17,7 +17,7 @@ use ntl_models::guide::Constraint;
 pub(crate) use calibration::{ModelCalibration, matching};
 pub(crate) use profile::ModelProfile;
 pub(crate) use prompt::PromptInput;
-pub(crate) use score::{ScoreInput, ScoreTokens};
+pub(crate) use score::{ScoreInput, ScoreTokens, TargetTokens};
 
 /// Prompts and what to decode for each of them.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! One item to score: a prompt and a target, and their conversion to token ids.
+//! One item to score: a prompt and a target or candidates, and their conversion to token ids.
 
 use ntl_core::{Prompt, Token};
 use ntl_models::tokenizer::{EncodeError, Tokenizer};
@@ -6,14 +6,17 @@ use ntl_models::tokenizer::{EncodeError, Tokenizer};
 use super::{ModelProfile, PromptInput};
 use crate::error::AppError;
 
-/// A prompt and the target that is scored behind it.
+/// A prompt and what is scored behind it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScoreInput {
     /// Place of the item in the request, for error messages.
     pub(crate) index: usize,
     pub(crate) prompt: PromptInput,
-    pub(crate) target: PromptInput,
-    /// Score the end of sequence behind the target, too.
+    /// One target, or the candidates.
+    pub(crate) targets: Vec<PromptInput>,
+    /// Whether these are candidates.
+    pub(crate) are_candidates: bool,
+    /// Score the end of sequence behind each target, too.
     pub(crate) add_eos: bool,
 }
 
@@ -21,13 +24,29 @@ pub(crate) struct ScoreInput {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScoreTokens {
     pub(crate) prompt: Prompt,
-    pub(crate) target: Vec<Token>,
+    pub(crate) targets: Vec<TargetTokens>,
+}
+
+/// The tokens behind the prompt that all targets of an item have in common.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TargetTokens {
+    pub(crate) tokens: Vec<Token>,
+    /// How many of them belong to the prompt, where another target is tokenized across its end.
+    pub(crate) of_prompt: usize,
+}
+
+/// A prompt and one target, as the model reads them.
+struct TokenizedTarget {
+    prompt: Prompt,
+    target: Vec<Token>,
 }
 
 impl ScoreInput {
-    /// Bytes that have to be tokenized. For decoder-only models the prompt is tokenized twice: with the target and alone.
+    /// Bytes that have to be tokenized. For decoder-only models the prompt is tokenized twice for each target: with it and
+    /// alone.
     pub(crate) fn text_bytes(&self) -> usize {
-        2 * self.prompt.text_bytes() + self.target.text_bytes()
+        let bytes = |target: &PromptInput| 2 * self.prompt.text_bytes() + target.text_bytes();
+        self.targets.iter().map(bytes).sum()
     }
 
     pub(crate) fn into_tokens(
@@ -35,6 +54,32 @@ impl ScoreInput {
         tokenizer: &Tokenizer,
         profile: &ModelProfile,
     ) -> Result<ScoreTokens, AppError> {
+        let tokenize = |(place, target): (usize, &PromptInput)| {
+            let field =
+                if self.are_candidates { format!("candidates[{place}]") } else { "target".to_owned() };
+            self.tokenize(target, &field, tokenizer, profile)
+        };
+        let all = self.targets.iter().enumerate().map(tokenize).collect::<Result<Vec<_>, _>>()?;
+        // Each prompt is the beginning of the prompt alone, so that the shortest is in all of them.
+        let shortest = all.iter().map(|one| &one.prompt).min_by_key(|prompt| prompt.len());
+        let Some(shared) = shortest.cloned() else {
+            return Err(AppError::field(&self.param("candidates"), "must not be empty"));
+        };
+        let behind = |one: TokenizedTarget| {
+            let of_prompt = one.prompt.tokens[shared.len()..].to_vec();
+            TargetTokens { of_prompt: of_prompt.len(), tokens: [of_prompt, one.target].concat() }
+        };
+        let targets = all.into_iter().map(behind).collect();
+        Ok(ScoreTokens { prompt: shared, targets })
+    }
+
+    fn tokenize(
+        &self,
+        target: &PromptInput,
+        target_field: &str,
+        tokenizer: &Tokenizer,
+        profile: &ModelProfile,
+    ) -> Result<TokenizedTarget, AppError> {
         let encode = |field: &str, text: &str, special: bool| {
             if let Err(error) = profile.check_bytes(text) {
                 let param = self.param(field);
@@ -46,23 +91,24 @@ impl ScoreInput {
             };
             tokenizer.encode_prompt(text, special).map_err(failed)
         };
-        let mut tokens = match (&self.prompt, &self.target) {
+        let mut tokens = match (&self.prompt, target) {
             // A decoder-only model was trained on prompt and target as one text. Where no token boundary lies between
             // them, the target begins with the first token that differs from those of the prompt alone.
             (PromptInput::Text(prompt), PromptInput::Text(target)) if !profile.encoder_decoder => {
                 let text = format!("{prompt}{target}");
-                let mut all = encode("target", &text, true)?.tokens;
+                let mut all = encode(target_field, &text, true)?.tokens;
                 // Some tokenizers end every text; here the request decides about the end.
                 let last = all.last().map(|token| token.id);
-                if profile.ends(last) && !profile.ends(encode("target", &text, false)?.ids().next_back()) {
+                if profile.ends(last) && !profile.ends(encode(target_field, &text, false)?.ids().next_back())
+                {
                     all.pop();
                 }
                 let alone = encode("prompt", prompt, true)?.tokens;
                 let common = all.iter().zip(&alone).take_while(|(a, b)| a == b).count();
                 let target = all.split_off(common);
-                ScoreTokens { prompt: Prompt { tokens: all }, target }
+                TokenizedTarget { prompt: Prompt { tokens: all }, target }
             }
-            (prompt, target) => ScoreTokens {
+            (prompt, target) => TokenizedTarget {
                 prompt: match prompt {
                     PromptInput::Text(text) => encode("prompt", text, true)?,
                     PromptInput::Ids(ids) => {
@@ -70,9 +116,9 @@ impl ScoreInput {
                     }
                 },
                 target: match target {
-                    PromptInput::Text(text) => encode("target", text, false)?.tokens,
+                    PromptInput::Text(text) => encode(target_field, text, false)?.tokens,
                     PromptInput::Ids(ids) => {
-                        let ids = profile.known_ids(&self.param("target"), ids.clone())?;
+                        let ids = profile.known_ids(&self.param(target_field), ids.clone())?;
                         ids.into_iter().map(Token::from).collect()
                     }
                 },
@@ -83,26 +129,31 @@ impl ScoreInput {
         {
             tokens.target.push(eos.into());
         }
-        self.check_lengths(&tokens, profile)?;
+        self.check_lengths(&tokens, target_field, profile)?;
         Ok(tokens)
     }
 
-    fn check_lengths(&self, tokens: &ScoreTokens, profile: &ModelProfile) -> Result<(), AppError> {
+    fn check_lengths(
+        &self,
+        tokens: &TokenizedTarget,
+        target_field: &str,
+        profile: &ModelProfile,
+    ) -> Result<(), AppError> {
         let (prompt, target) = (tokens.prompt.len(), tokens.target.len());
         let (max, target_max) = (profile.prompt_tokens_max, profile.output_tokens_max);
         let (field, message) = if prompt == 0 {
             ("prompt", "has no token, so that nothing comes before the target".to_owned())
         } else if target == 0 {
-            ("target", "has no token".to_owned())
+            (target_field, "has no token".to_owned())
         } else if profile.encoder_decoder && prompt > max {
             ("prompt", format!("has {prompt} tokens, the model takes at most {max}"))
         } else if !profile.encoder_decoder && prompt + target > max {
             (
-                "target",
+                target_field,
                 format!("has {target} tokens behind a prompt of {prompt}, the model takes at most {max}"),
             )
         } else if target as u64 > target_max {
-            ("target", format!("has {target} tokens, at most {target_max} are scored"))
+            (target_field, format!("has {target} tokens, at most {target_max} are scored"))
         } else {
             return Ok(());
         };

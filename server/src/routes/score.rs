@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use axum::Json;
 use axum::extract::{Extension, State};
-use ntl_api::{ScoreRequest, ScoreResponse};
-use ntl_core::engine::{Event, Job, Request};
+use ntl_api::{ScoreRequest, ScoreResponse, ScoredItem};
+use ntl_core::engine::{Event, Job};
 
 use super::body::ApiJson;
 use super::client::Client;
@@ -40,19 +40,19 @@ pub(crate) async fn score(
         })
         .await?;
     let usage = usage(&items);
-    let job = |item: ScoreTokens| {
-        Job::new(item.prompt, Request::Score(losses.job(item.target, &model.number_tokens)))
+    let job = |(index, item): (usize, &ScoreTokens)| {
+        Job::new(item.prompt.clone(), losses.request(index, &item.targets, &model.number_tokens))
     };
-    let jobs = items.into_iter().map(job).collect();
+    let jobs = items.iter().enumerate().map(job).collect();
     let time_max = app.settings.request_time_max;
     let mut events = model.submit(Submission { jobs, client, started, time_max })?;
     let mut data = Vec::new();
     while let Some((index, event)) = events.next().await? {
         if let Event::Scored(outcome) = event {
-            data.push(losses.score(index, &outcome, &*model.tokenizer));
+            data.push(losses.item(index, &items[index].targets, &outcome, &*model.tokenizer));
         }
     }
-    data.sort_unstable_by_key(|score| score.index);
+    data.sort_unstable_by_key(ScoredItem::index);
     let model = model.name.to_string();
     Ok(Json(ScoreResponse { object: "list".to_owned(), model, data, usage }))
 }

@@ -178,7 +178,7 @@ async fn wrong_requests_are_refused_by_field() {
         (json!({"items": []}), "items", "1 to 1024"),
         (json!({"items": many}), "items", "not 1025"),
         (json!({"items": "x"}), "items", "expected a sequence"),
-        (json!({"items": [{"prompt": "x"}]}), "items[0]", "missing field `target`"),
+        (json!({"items": [{"prompt": "x"}]}), "items[0].target", "has a `target` or `candidates`"),
         (json!({"items": [{"target": "4"}]}), "items[0]", "missing field `prompt`"),
         (json!({"items": [{"prompt": 5, "target": "4"}]}), "items[0].prompt", "a list of token ids"),
         (json!({"items": [{"prompt": "x", "target": ""}]}), "items[0].target", "must not be empty"),
@@ -271,4 +271,116 @@ async fn logits_that_are_not_finite_fail_the_request() {
     let app = server(Box::new(|_, _| Ok(vec![f32::NAN; 2100])));
     let answer = score(&app, json!({"items": item("4")})).await;
     assert_eq!((answer.status.as_u16(), &answer.error()["code"]), (500, &json!("decoding_failed")));
+}
+
+/// Three-digit numbers that begin alike.
+fn fifty() -> Vec<String> {
+    (100..150).map(|number| number.to_string()).collect()
+}
+
+const QUESTION: &str = "What is 336 - -20?";
+
+#[tokio::test]
+async fn candidates_have_the_log_probabilities_that_they_have_alone() {
+    let app = checkpoint_server(128);
+    let texts = ["356", "35", "-20", "3560", "356", "yes", "4.5"];
+    for (add_eos, step_rows_max) in [(true, 128), (false, 3)] {
+        let small = checkpoint_server(step_rows_max);
+        let items = json!([{"prompt": QUESTION, "candidates": texts}]);
+        let got = one(&small, json!({"items": items, "add_eos": add_eos})).await;
+        let (mut sum, mut logprobs) = (0.0, Vec::new());
+        for (place, text) in texts.iter().enumerate() {
+            let items = json!([{"prompt": QUESTION, "target": text}]);
+            let alone = one(&app, json!({"items": items, "losses": [], "add_eos": add_eos})).await;
+            let each = alone["token_logprobs"].as_array().unwrap();
+            let want: f64 = each.iter().map(|logprob| logprob.as_f64().unwrap()).sum();
+            let own = &got["candidates"][place];
+            assert!(
+                (own["logprob"].as_f64().unwrap() - want).abs() < 1e-6,
+                "{text}: {own} instead of {want}"
+            );
+            assert_eq!((&own["token_ids"], &own["text"]), (&alone["token_ids"], &json!(text)));
+            sum += want.exp();
+            logprobs.push(want);
+        }
+        for (place, logprob) in logprobs.iter().enumerate() {
+            let got = got["candidates"][place]["probability"].as_f64().unwrap();
+            assert!((got - logprob.exp() / sum).abs() < 1e-6, "{got}");
+        }
+        assert!(got.get("losses").is_none() && got["index"] == 0, "{got}");
+    }
+}
+
+#[tokio::test]
+async fn fifty_candidates_cost_less_than_a_quarter_of_the_rows_of_fifty_requests_and_one_prompt() {
+    let rows = async |app: &Router| metric(app, "ntl_batch_rows_sum{model=\"t5\"}").await;
+    let together = checkpoint_server(128);
+    one(&together, json!({"items": [{"prompt": QUESTION, "candidates": fifty()}]})).await;
+    let alone = checkpoint_server(128);
+    for target in fifty() {
+        one(&alone, json!({"items": [{"prompt": QUESTION, "target": target}]})).await;
+    }
+    let (together_rows, alone_rows) = (rows(&together).await, rows(&alone).await);
+    assert!(together_rows * 4.0 < alone_rows, "{together_rows} rows beside {alone_rows}");
+    let prompts = async |app: &Router| metric(app, "ntl_prompt_tokens_total{model=\"t5\"}").await;
+    let (one_prompt, fifty_prompts) = (prompts(&together).await, prompts(&alone).await);
+    assert!((one_prompt * 50.0 - fifty_prompts).abs() < 1e-9, "{one_prompt} {fifty_prompts}");
+}
+
+#[tokio::test]
+async fn candidates_may_be_ids_and_lengths_may_be_divided_out() {
+    let app = four_or_five();
+    let [four, five, letter] = ["4", "5", "x"].map(piece);
+    let candidates = json!([[four], [five], [letter]]);
+    let got =
+        one(&app, json!({"items": [{"prompt": "x", "candidates": candidates}], "add_eos": false})).await;
+    assert_eq!(got["candidates"][0]["text"], "4");
+    for (place, want) in [0.6, 0.3].into_iter().enumerate() {
+        assert!(close(&got["candidates"][place]["logprob"], f64::ln(want)), "{got}");
+        assert!(close(&got["candidates"][place]["probability"], want), "{got}");
+    }
+    // With the end, each has two tokens.
+    let items = json!([{"prompt": "x", "candidates": [[four], [five]]}]);
+    let got = one(&app, json!({"items": items, "normalize_by_length": true})).await;
+    let (four, five) = (0.6_f64.sqrt(), 0.3_f64.sqrt());
+    assert!(close(&got["candidates"][0]["probability"], four / (four + five)), "{got}");
+    assert!(close(&got["candidates"][0]["logprob"], 0.6_f64.ln()), "{got}");
+}
+
+#[tokio::test]
+async fn candidates_that_are_numbers_have_losses_over_them() {
+    let items = json!([{"prompt": QUESTION, "candidates": ["355", "356"], "value": 356}]);
+    let got = one(&checkpoint_server(128), json!({"items": items, "tau": 2})).await;
+    let [first, second] = [0, 1].map(|place| got["candidates"][place]["logprob"].as_f64().unwrap());
+    let raft = (356.0 - (355.0 * first.exp() + 356.0 * second.exp())).powi(2);
+    assert!(close(&got["losses"]["raft"], raft), "{got}");
+    let near = (-0.5_f64).exp() / (1.0 + (-0.5_f64).exp());
+    let share = first.exp() / (first.exp() + second.exp());
+    let dist2 = near * (near / share).ln() + (1.0 - near) * ((1.0 - near) / (1.0 - share)).ln();
+    assert!(close(&got["losses"]["dist2"], dist2), "{got}");
+}
+
+#[tokio::test]
+async fn wrong_candidates_are_refused_by_name() {
+    for (item, param) in [
+        (json!({"prompt": "x"}), "items[0].target"),
+        (json!({"prompt": "x", "target": "4", "candidates": ["4"]}), "items[0].candidates"),
+        (json!({"prompt": "x", "candidates": []}), "items[0].candidates"),
+        (json!({"prompt": "x", "candidates": vec!["4"; 1001]}), "items[0].candidates"),
+        (json!({"prompt": "x", "candidates": ["4", ""]}), "items[0].candidates[1]"),
+        (json!({"prompt": "x", "candidates": ["4", [1_000_000]]}), "items[0].candidates[1]"),
+        (json!({"prompt": "x", "target": "4", "value": 4}), "items[0].value"),
+        (json!({"prompt": "x", "candidates": ["4", "four"], "value": 4}), "items[0].candidates[1]"),
+        (json!({"prompt": "x", "candidates": ["4", [5]], "value": 4}), "items[0].candidates[1]"),
+    ] {
+        let answer = score(&four_or_five(), json!({"items": [item.clone()]})).await;
+        assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!(param)), "{item}");
+    }
+    let many: Vec<Value> = (0..17).map(|_| json!({"prompt": "x", "candidates": vec!["4"; 1000]})).collect();
+    assert_eq!(score(&four_or_five(), json!({"items": many})).await.error()["param"], "items");
+    let items = json!([{"prompt": "x", "candidates": ["4"]}]);
+    for tau in [json!(0), json!(-1), json!(1e7)] {
+        let answer = score(&four_or_five(), json!({"items": items, "tau": tau})).await;
+        assert_eq!(answer.error()["param"], "tau");
+    }
 }

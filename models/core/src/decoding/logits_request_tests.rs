@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::tests::{model, number_job, small, tree, vocabulary};
 use super::*;
 use crate::engine::{
-    AfterMarker, BatchModel, BeamJob, ContextId, EarlyStopping, LogitsSummary, NumberJob, NumberMethod, Row,
-    ScoreJob, Terminator, TextJob,
+    AfterMarker, BatchModel, BeamJob, CandidatesJob, ContextId, EarlyStopping, LogitsSummary, NumberJob,
+    NumberMethod, Row, ScoreJob, Terminator, TextJob,
 };
 use crate::losses::NumberTokens;
 use crate::numbers::{GrammarLimits, NumberValues};
@@ -127,11 +127,13 @@ fn draws_beams_and_scores_want_every_logit() {
     let (max_tokens, early_stopping) = (3, EarlyStopping::Never);
     let beams = BeamJob { beams: 2, n: 1, max_tokens, length_penalty: 1.0, early_stopping };
     let number_tokens = Arc::new(NumberTokens::new([(2, 0.0), (3, 1.0)]));
+    let candidates = CandidatesJob::new(&[[2, 3, 1].map(Token::from).to_vec(), vec![4.into()]]);
     let score = ScoreJob { target: [2, 3, 1].map(Token::from).to_vec(), number_tokens, losses: Vec::new() };
     let draws = NumberMethod::Sample { samples: 8, seed: 0 };
     for request in [
         Request::Beams(beams),
         Request::Score(score),
+        Request::Candidates(candidates),
         Request::Number(NumberJob { method: draws, ..number_job() }),
     ] {
         let asked = wanted(&request, 3);

@@ -4,6 +4,7 @@
 //! returns to each the logits of its own. So batching is decided in one place, and decodings are tested without an engine.
 
 mod beams;
+mod candidates;
 mod number;
 mod point;
 mod score;
@@ -176,6 +177,7 @@ impl Vocabulary {
             Request::Beams(job) => Box::new(BeamDecoding::new(job, self, before, first_token)),
             Request::Number(job) => number::decoding(job, self, before, first_token),
             Request::Score(job) => Box::new(score::ScoreDecoding::new(job, first_token)),
+            Request::Candidates(job) => Box::new(candidates::CandidatesDecoding::new(job, first_token)),
         }
     }
 }

@@ -38,7 +38,7 @@ impl Decoding for PointDecoding {
                 (0..job.n).for_each(|choice| write(choice, value, job.max_tokens, &[], events));
             }
             Request::Number(job) => events.push(Event::Number(outcome(value, job))),
-            Request::Score(_) => {
+            Request::Score(_) | Request::Candidates(_) => {
                 return Err(EngineError::Step("a number head has no tokens to score".to_owned()));
             }
         }

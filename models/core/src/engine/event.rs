@@ -135,9 +135,9 @@ pub struct TokenScore {
     pub losses: Vec<Option<f64>>,
 }
 
-/// The result of a [`ScoreJob`](super::ScoreJob).
+/// The result of a [`ScoreJob`](super::ScoreJob) or a [`CandidatesJob`](super::CandidatesJob).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreOutcome {
-    /// The tokens of the target.
+    /// The tokens of the target, or of all candidates in their order. Those of candidates have only a log-probability.
     pub tokens: Vec<TokenScore>,
 }

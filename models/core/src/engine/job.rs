@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::candidates::CandidatesJob;
 use super::event::{TokenLogprob, TokenText};
 use crate::losses::{NumberLoss, NumberTokens};
 use crate::numbers::{Estimation, GrammarLimits, NumberValues, Objective, Terminator};
@@ -69,7 +70,7 @@ impl Job {
                 size_of::<TokenText>().saturating_add(top) as u64
             }
             Request::Number(_) => TREE_NODE_BYTES,
-            Request::Text(_) | Request::Beams(_) | Request::Score(_) => 0,
+            Request::Text(_) | Request::Beams(_) | Request::Score(_) | Request::Candidates(_) => 0,
         };
         node.saturating_mul(nodes as u64)
     }
@@ -95,6 +96,7 @@ impl Job {
             Request::Beams(job) => job.beams.saturating_mul(job.max_tokens).saturating_add(1),
             Request::Number(job) => job.nodes(tree_max),
             Request::Score(job) => job.target.len().max(1),
+            Request::Candidates(job) => job.rows().len(),
         }
     }
 }
@@ -108,6 +110,8 @@ pub enum Request {
     Number(NumberJob),
     /// What a given target costs.
     Score(ScoreJob),
+    /// How probable each of several targets is.
+    Candidates(CandidatesJob),
 }
 
 impl Request {
@@ -117,6 +121,7 @@ impl Request {
             Self::Text(job) => job.max_tokens,
             Self::Beams(job) => job.max_tokens,
             Self::Score(job) => job.target.len(),
+            Self::Candidates(job) => job.tokens_max(),
             // Every token of a number writes at least one of its characters.
             Self::Number(job) => {
                 let before = job.after.as_ref().map_or(0, |after| after.max_tokens);
@@ -130,7 +135,7 @@ impl Request {
         match self {
             Self::Text(job) => job.paths(),
             Self::Beams(job) => job.n,
-            Self::Number(_) | Self::Score(_) => 1,
+            Self::Number(_) | Self::Score(_) | Self::Candidates(_) => 1,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! becomes a node whose ancestors are all it attends to. Greedy text is a chain, `n` samples are chains from
 //! one root, a number distribution is a tree: all of them are rows of the same step.
 
+mod candidates;
 mod error;
 mod event;
 mod ids;
@@ -15,6 +16,8 @@ mod model;
 pub use crate::logits::{Logits, LogitsRequest, LogitsRow, LogitsShape, LogitsSummary};
 pub use crate::numbers::Terminator;
 pub use crate::token::{Prompt, Token};
+pub(crate) use candidates::CandidateRow;
+pub use candidates::CandidatesJob;
 pub use error::{EngineError, ModelError};
 pub use event::{
     Event, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore,

@@ -4,6 +4,7 @@
 //! [`reduce()`] combines the losses of many. All sums are `f64`; no result is NaN. Sources: the paper "Regress, Don't Guess"
 //! (arXiv 2411.02083) with its code, and ntloss 0.3.2. `docs/losses.md` lists where results differ from these on purpose.
 
+mod grid;
 mod number_loss;
 mod placed_digit;
 mod position;
@@ -13,6 +14,7 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
+pub use grid::{dist2, log_softmax, raft};
 pub use number_loss::{NumberLoss, NumberLossKind};
 pub use placed_digit::PlacedDigit;
 pub use position::Position;

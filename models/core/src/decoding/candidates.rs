@@ -1,0 +1,97 @@
+//! Scores candidates behind one prompt: the tree of their prefixes is a list of rows, as many a step as fit.
+
+use super::{Decoding, Progress, StepResult, not_a_distribution};
+use crate::engine::{
+    CandidateRow, CandidatesJob, EngineError, Event, NodeId, PathRow, ScoreOutcome, TokenLogprob, TokenScore,
+};
+use crate::losses::{NumberTokens, Position};
+
+pub(super) struct CandidatesDecoding {
+    job: CandidatesJob,
+    first_token: u32,
+    /// Rows requested so far: the number of the context's next node.
+    asked: usize,
+    /// Rows whose logits are read.
+    read: usize,
+    /// By the places of the tokens.
+    logprobs: Vec<TokenLogprob>,
+}
+
+impl CandidatesDecoding {
+    pub(super) fn new(job: &CandidatesJob, first_token: u32) -> Self {
+        let logprobs = vec![TokenLogprob { id: 0, logprob: f64::NEG_INFINITY }; job.tokens()];
+        Self { job: job.clone(), first_token, asked: 0, read: 0, logprobs }
+    }
+}
+
+impl Decoding for CandidatesDecoding {
+    fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+        let end = self.job.rows().len().min(self.asked + rows_max);
+        let rows = &self.job.rows()[self.asked..end];
+        self.asked = end;
+        let path = |row: &CandidateRow| {
+            PathRow::new(row.parent.map(NodeId), row.token.unwrap_or(self.first_token.into()))
+        };
+        rows.iter().map(path).collect()
+    }
+
+    fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
+        let no_numbers = NumberTokens::default();
+        for (index, row) in self.job.rows()[self.read..self.asked].iter().enumerate() {
+            let logits = result.row(index).full()?;
+            let position = Position::new(logits, &no_numbers).ok_or_else(not_a_distribution)?;
+            for next in &row.next {
+                let logprob = position.log_probability(next.id);
+                self.logprobs[next.place] = TokenLogprob { id: next.id, logprob };
+            }
+        }
+        self.read = self.asked;
+        if self.read < self.job.rows().len() {
+            return Ok(Progress::Running);
+        }
+        let score = |&token: &TokenLogprob| TokenScore { token, number: None, losses: Vec::new() };
+        events.push(Event::Scored(ScoreOutcome { tokens: self.logprobs.iter().map(score).collect() }));
+        Ok(Progress::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{drive, vocabulary};
+    use super::*;
+    use crate::engine::{BatchModel, Request};
+    use crate::scripted::ScriptedModel;
+    use crate::{Prompt, Token};
+
+    /// Logits that depend on the whole path.
+    fn model() -> ScriptedModel {
+        let script = |_: &[u32], path: &[u32]| {
+            let mix = path.iter().fold(17_u32, |mix, &id| mix.wrapping_mul(31).wrapping_add(id));
+            Ok((0..17).map(|id| ((mix.wrapping_mul(id + 7) % 97) as f32) / 20.0).collect())
+        };
+        ScriptedModel::new(17, Box::new(script))
+    }
+
+    fn logprobs(candidates: &[Vec<u32>], rows_max: usize) -> Vec<f64> {
+        let mut model = model();
+        let opened = model.open(&[(&Prompt::from(vec![2, 1])).into()]).unwrap()[0];
+        let tokens = |ids: &Vec<u32>| ids.iter().copied().map(Token::from).collect();
+        let job = CandidatesJob::new(&candidates.iter().map(tokens).collect::<Vec<_>>());
+        let request = Request::Candidates(job);
+        let start = || vocabulary().decoding(&request, &[], opened.first_token);
+        match drive(&mut model, opened.context, start, rows_max).unwrap().pop() {
+            Some(Event::Scored(outcome)) => outcome.tokens.iter().map(|score| score.token.logprob).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_candidate_has_the_log_probabilities_that_it_has_alone() {
+        let candidates = vec![vec![3, 4, 5], vec![3, 4, 6, 7], vec![3], vec![8, 4], vec![3, 4, 5]];
+        let alone: Vec<f64> =
+            candidates.iter().flat_map(|one| logprobs(std::slice::from_ref(one), 16)).collect();
+        for rows_max in [1, 2, 3, 16] {
+            assert_eq!(logprobs(&candidates, rows_max), alone, "{rows_max} rows a step");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The candidates of a score request: how probable each is, and losses over candidates that are numbers.
+
+use ntl_api::{CandidateLosses, CandidateScore, CandidateScores, ScoreItem, TextOrIds};
+use ntl_core::engine::{ScoreOutcome, TokenScore};
+use ntl_core::losses::{dist2, log_softmax, raft};
+use ntl_core::text::TextDecoder;
+
+use super::number::plain;
+use super::tokens::finite_logprob;
+use crate::error::{AppError, check};
+use crate::request::TargetTokens;
+
+const CANDIDATES_MAX: usize = 1000;
+
+/// How the candidates of one item are shown.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CandidatesFormat {
+    /// As they were sent; `None` for token ids.
+    texts: Vec<Option<String>>,
+    normalize_by_length: bool,
+    grid: Option<Grid>,
+}
+
+/// Candidates that are numbers, and the true one.
+#[derive(Debug, Clone, PartialEq)]
+struct Grid {
+    values: Vec<f64>,
+    truth: f64,
+    tau: f64,
+}
+
+/// The options of a request for all its candidates.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CandidateOptions {
+    pub(super) normalize_by_length: bool,
+    /// Of DIST2.
+    pub(super) tau: f64,
+}
+
+impl CandidatesFormat {
+    /// Of an item at this index, which has candidates.
+    pub(super) fn new(
+        index: usize,
+        candidates: &[TextOrIds],
+        item: &ScoreItem,
+        options: CandidateOptions,
+    ) -> Result<Self, AppError> {
+        let param = |field: &str| format!("items[{index}].{field}");
+        check(&param("candidates"), item.target.is_none(), "is not allowed with `target`")?;
+        let count = candidates.len();
+        let message = format!("must be a list of 1 to {CANDIDATES_MAX} texts or lists of ids, not {count}");
+        check(&param("candidates"), (1..=CANDIDATES_MAX).contains(&count), message)?;
+        let text = |candidate: &TextOrIds| match candidate {
+            TextOrIds::Text(text) => Some(text.clone()),
+            TextOrIds::Ids(_) => None,
+        };
+        let texts: Vec<Option<String>> = candidates.iter().map(text).collect();
+        let grid = item.value.map(|truth| {
+            let message = "must be a finite number";
+            check(&param("value"), truth.is_finite(), message)?;
+            let number = |(place, text): (usize, &Option<String>)| {
+                let number = text.as_ref().and_then(|text| text.trim().parse::<f64>().ok());
+                let message = "must be the text of a number: the item has a `value`";
+                let param = param(&format!("candidates[{place}]"));
+                number.filter(|number| number.is_finite()).ok_or_else(|| AppError::field(&param, message))
+            };
+            let values = texts.iter().enumerate().map(number).collect::<Result<_, AppError>>()?;
+            Ok::<_, AppError>(Grid { values, truth, tau: options.tau })
+        });
+        let grid = grid.transpose()?;
+        Ok(Self { texts, normalize_by_length: options.normalize_by_length, grid })
+    }
+
+    /// `targets` are the tokens that `outcome` scores.
+    pub(crate) fn scores(
+        &self,
+        index: usize,
+        targets: &[TargetTokens],
+        outcome: &ScoreOutcome,
+        decoder: &dyn TextDecoder,
+    ) -> CandidateScores {
+        let scored = by_candidate(targets, outcome);
+        let weight = |one: &ScoredTokens<'_>| {
+            let tokens = if self.normalize_by_length { one.tokens.len().max(1) } else { 1 };
+            one.logprob / tokens as f64
+        };
+        let shares = log_softmax(scored.iter().map(weight));
+        let mut candidates = Vec::new();
+        for ((one, text), share) in scored.iter().zip(&self.texts).zip(shares) {
+            let token_ids: Vec<u32> = one.tokens.iter().map(|score| score.token.id).collect();
+            candidates.push(CandidateScore {
+                text: text.clone().unwrap_or_else(|| decoder.decode(&token_ids)),
+                token_ids,
+                logprob: finite_logprob(one.logprob),
+                probability: share.exp(),
+            });
+        }
+        let losses = self.grid.as_ref().map(|Grid { values, truth, tau }| {
+            let grid: Vec<(f64, f64)> =
+                values.iter().copied().zip(scored.iter().map(|one| one.logprob)).collect();
+            CandidateLosses { raft: plain(raft(&grid, *truth)), dist2: plain(dist2(&grid, *truth, *tau)) }
+        });
+        CandidateScores { index: index as u64, candidates, losses }
+    }
+}
+
+/// The tokens of one candidate, without those of the prompt.
+struct ScoredTokens<'a> {
+    tokens: &'a [TokenScore],
+    logprob: f64,
+}
+
+/// Takes the tokens of all candidates apart.
+fn by_candidate<'a>(targets: &[TargetTokens], outcome: &'a ScoreOutcome) -> Vec<ScoredTokens<'a>> {
+    let mut left = outcome.tokens.as_slice();
+    let mut scored = Vec::new();
+    for target in targets {
+        let (own, rest) = left.split_at(target.tokens.len());
+        left = rest;
+        let tokens = &own[target.of_prompt..];
+        scored.push(ScoredTokens { tokens, logprob: tokens.iter().map(|score| score.token.logprob).sum() });
+    }
+    scored
+}
