@@ -60,6 +60,10 @@ gpu-check *ARGS:
 conformance *ARGS:
     server/conformance/run {{ARGS}}
 
+# A mixed load for MINUTES: prints the slopes of memory, descriptors and threads, and fails where memory grows.
+soak MINUTES:
+    NTL_LM_EVAL= NTL_SOAK_SECONDS="$(({{MINUTES}} * 60))" server/conformance/run test_soak.py
+
 # Compares GSM8K by ntl-eval with lm-evaluation-harness, item by item (eval/conformance/README.md says what has to be installed).
 conformance-eval DATA *ARGS:
     python3 eval/conformance/gsm8k.py --data {{DATA}} {{ARGS}}

@@ -14,13 +14,13 @@ GAUGES = ("ntl_requests_in_flight", "ntl_queue_depth", "ntl_sequences_running")
 
 
 class Server:
-    """`flags` are those of its command line; `program` is NTL_SERVER where none is given. Ready when made, or not within
-    `seconds`."""
+    """`flags` are those of its command line; `program` is NTL_SERVER where none is given, and `port` any free one. Ready when
+    made, or not within `seconds`."""
 
-    def __init__(self, *flags, program=None, seconds=60):
+    def __init__(self, *flags, program=None, seconds=60, port=0):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         program = program or os.environ.get("NTL_SERVER", "ntl-server")
-        command = [program, "--port", "0", "--log-format", "json", *flags]
+        command = [program, "--port", str(port), "--log-format", "json", *flags]
         began = time.monotonic()
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stderr=self.log)
         self.address = self.wait(self._address, seconds)

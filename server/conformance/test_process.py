@@ -1,9 +1,11 @@
 """The program: its configuration, its exit codes, its signals, and both versions of HTTP."""
 
+import contextlib
 import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -144,3 +146,24 @@ def test_http_2_is_spoken_without_tls_as_well(server):
     if answer.returncode == 2:
         pytest.skip("this curl has no HTTP/2")
     assert answer.stdout.startswith("HTTP/2 200") and "x-request-id: " in answer.stdout
+
+
+def test_an_allocation_that_fails_ends_the_process_with_a_line(start, monkeypatch, tmp_path):
+    """The server's bounds are those of a cgroup; a limit on the address space (`ulimit -v`) is not one of them."""
+    small = tmp_path / "small"
+    small.write_text(f'#!/bin/sh\nulimit -v 300000\nexec {os.environ["NTL_SERVER"]} "$@"\n')
+    small.chmod(0o755)
+    monkeypatch.setenv("NTL_SERVER", str(small))
+    server = start()
+
+    def ask(seed):
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(f"{server.url}/v1/completions", json=slow_number(seed), timeout=60)
+
+    threads = [threading.Thread(target=ask, args=[seed]) for seed in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert server.process.wait(timeout=20) == -signal.SIGABRT
+    assert "memory allocation of" in server.logged()

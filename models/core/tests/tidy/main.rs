@@ -5,6 +5,7 @@
 
 mod circles;
 mod dependencies;
+mod supply_chain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -102,6 +103,33 @@ fn packages() -> Vec<PathBuf> {
         Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap().to_owned()
     };
     manifests.map(folder).collect()
+}
+
+/// Where the clock on the wall is read: for dates that are shown, sent or compared with dates. All times and deadlines are
+/// measured by `Instant`, so that a jump of that clock changes none of them.
+const DATES: [&str; 5] = [
+    "eval/src/run/client/mod.rs",
+    "eval/src/run/session.rs",
+    "models/src/chat/functions.rs",
+    "server/src/lib.rs",
+    "server/src/listen/tls.rs",
+];
+
+#[test]
+fn only_dates_come_from_the_clock_on_the_wall() {
+    let mut files = Vec::new();
+    for folder in ["models", "server", "eval", "benchmarks"] {
+        collect(&root().join(folder), &mut files);
+    }
+    let reads_clock = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).unwrap();
+        ["SystemTime::now", "Timestamp::now", "Zoned::now"].iter().any(|call| text.contains(call))
+    };
+    let relative = |file: PathBuf| file.strip_prefix(root()).unwrap().display().to_string();
+    let mut found: Vec<String> = files.into_iter().filter(reads_clock).map(relative).collect();
+    found.retain(|file| file != "models/core/tests/tidy/main.rs");
+    found.sort();
+    assert_eq!(found, DATES);
 }
 
 #[test]
