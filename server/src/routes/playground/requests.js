@@ -32,7 +32,7 @@ export const promptOf = (state) => (state.view === "judge" ? judgePrompt(state) 
 /** Beyond the largest numbers that the server reads. */
 const UNLIMITED = 1e12;
 
-/** Less probability on the scale is no judgement. */
+/** Less probability on the scale is no judgement: the server's default with a scale. */
 const JUDGE_MASS_MIN = 0.5;
 
 export const massMinOf = (state) => (state.view === "judge" ? JUDGE_MASS_MIN : 0);
@@ -60,10 +60,7 @@ function options(state) {
   if (state.method !== "tree") number.method = state.method;
   if (state.after) number.after = state.after;
   if (state.view === "judge") {
-    const [low, high] = [state.scaleLow, state.scaleHigh];
-    // Longer numbers are off the scale: no need to look at them.
-    const digits = String(Math.max(Math.abs(low), Math.abs(high))).length;
-    return { ...number, range: [low, high], digits_max: digits, decimals_max: 0, trim: 0, mass_min: JUDGE_MASS_MIN };
+    return { ...number, scale: [state.scaleLow, state.scaleHigh] };
   }
   if (state.low !== null || state.high !== null) number.range = [state.low ?? -UNLIMITED, state.high ?? UNLIMITED];
   return number;
