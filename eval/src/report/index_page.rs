@@ -38,7 +38,7 @@ pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
     let table = Table::new(columns, rows);
     Document {
         title: "Runs".to_owned(),
-        subtitle: format!("{} runs", runs.len()),
+        subtitle: if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) },
         sections: vec![Section::new("Figures", [Block::Table(table)])],
     }
 }
@@ -71,6 +71,7 @@ mod tests {
         let mut runs = [run(&[(1.0, Some(1.0))]), run(&[(1.0, None)])];
         runs[0].folder = "out/run".into();
         runs[1].folder = "out/text/b #2".into();
+        assert_eq!(document(Path::new("out"), &runs[..1]).subtitle, "1 run");
         let document = document(Path::new("out"), &runs);
         assert!(html::render(&document).contains("<a href=\"./text/b%20%232/report.html\">text/b #2</a>"));
         insta::assert_snapshot!(markdown::render(&document), @r##"
