@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -13,12 +14,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import h2.connection
+import h2.errors
+import h2.events
 import httpx
 import pytest
 
 from conftest import slow_number
 
 ABORTS = 200
+STREAMS = 20
 
 # How many slow clients there are at once, by version of HTTP.
 SLOW = [int(count) for count in os.environ.get("NTL_SLOW_CONNECTIONS", "300").split(",")]
@@ -63,6 +68,36 @@ def test_aborted_requests_are_counted_and_leave_nothing(start, report):
     assert server.metric("ntl_requests_total", code="499") == ABORTS
     answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": "Add 3 and 4."})
     assert answer.status_code == 200
+
+
+def test_a_reset_http_2_stream_ends_its_request(start, report):
+    server = start()
+    body = json.dumps({"prompt": "What is 1 + 2?", "stream": True, "max_tokens": 400, "ignore_eos": True}).encode()
+    headers = [(":method", "POST"), (":scheme", "http"), (":authority", server.address), (":path", "/v1/completions"),
+               ("content-type", "application/json")]  # fmt: skip
+    client, unheard = h2.connection.H2Connection(), set(range(1, 2 * STREAMS, 2))
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        client.initiate_connection()
+        for stream in sorted(unheard):
+            client.send_headers(stream, headers)
+            client.send_data(stream, body, end_stream=True)
+        connection.sendall(client.data_to_send())
+        while unheard:
+            for event in client.receive_data(connection.recv(65536)):
+                if isinstance(event, h2.events.DataReceived):
+                    client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                    unheard.discard(event.stream_id)
+            connection.sendall(client.data_to_send())
+        assert server.metric("ntl_sequences_running") == STREAMS
+        for stream in range(1, 2 * STREAMS, 2):
+            client.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
+        connection.sendall(client.data_to_send())
+        began = time.monotonic()
+        server.wait(server.quiet, seconds=10)
+    aborted = server.metric("ntl_finished_total", reason="abort")
+    report(aborted=aborted, gauges_at_zero_after_s=round(time.monotonic() - began, 3))
+    assert aborted == STREAMS
 
 
 def test_a_full_queue_refuses_exactly_those_it_says_and_answers_the_others(start, report):

@@ -87,7 +87,8 @@ def speaker_of_http_2(server):
 
 
 async def ask(leaving, staying, chooser, statuses):
-    """`leaving`: the client for requests that that it leaves; httpx over HTTP/2 fails on them."""
+    """`leaving` is the client for requests that it leaves. It speaks HTTP/1.1: over HTTP/2 httpx stops to read such a stream without
+    resetting it, so that the request goes on."""
     kind = chooser.choice(list(KINDS))
     path, options, leaves, _ = KINDS[kind]
     options = {"model": chooser.choice(["demo", "llama"])} | options
