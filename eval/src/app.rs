@@ -10,6 +10,7 @@ use ntl_manual::ManualArgs;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
+use crate::calibrate;
 use crate::cli::args::{Cli, Command, DataArgs, ReportArgs};
 use crate::compare;
 use crate::console::{Console, ExitStatus, OutputError, UsageError};
@@ -25,6 +26,7 @@ pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         Command::Data(args) => data(args, console),
         Command::Task(task) => session::run(&tasks::suites(task)?, task.common(), console),
         Command::Compare(args) => compare::run(args, console),
+        Command::Calibrate(args) => calibrate::run(args, console),
         Command::Report(args) => write_reports(args, console),
         Command::Manual(args) => manual(args),
     }

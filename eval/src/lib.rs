@@ -1,10 +1,11 @@
 //! Scores models behind an OpenAI-style endpoint on numeric benchmarks.
 //!
 //! Data goes one way: command line ([`cli`]) → run ([`run`]: ask, extract, score; over the items of [`tasks`] and
-//! [`data`]) → files ([`store`]) → [`metrics`] → [`report`] and [`compare`]. [`app`] dispatches the commands.
+//! [`data`]) → files ([`store`]) → [`metrics`] → [`report`], [`compare`] and [`calibrate`]. [`app`] dispatches the commands.
 //! A model is reached over HTTP and in no other way. The library exists so that tests and the binary share it.
 
 pub mod app;
+pub mod calibrate;
 pub mod cli;
 pub mod compare;
 pub mod console;

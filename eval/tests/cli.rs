@@ -429,6 +429,63 @@ fn numbers_without_a_value_show_the_server_s_reason_instead_of_dashes() {
     assert_eq!(samples[0]["number_reason"], "the model puts no mass on numbers");
 }
 
+/// [`number`] with an interval around the mode.
+fn with_interval(mode: f64, method: &str) -> Says {
+    let Says(status, headers, body) = number(mode, mode, mode);
+    let mut body: Value = serde_json::from_str(&body).unwrap();
+    body["choices"][0]["number"]["interval"] =
+        json!({ "low": mode - 1.0, "high": mode + 0.5, "coverage": 0.8, "method": method });
+    Says(status, headers, body.to_string())
+}
+
+#[test]
+fn ratings_and_intervals_are_requested_and_scored() {
+    // The truths are 2, 4, 6 and 8.
+    let mock = Mock::start(&["tiny"], |prompt, _| {
+        with_interval(3.0, if prompt == "1 + 1" { "quantiles" } else { "conformal" })
+    });
+    let fixture = fixture();
+    let dir = fixture.out();
+    let flags = [
+        "--mode",
+        "regress",
+        "--json",
+        "--scale",
+        "-1,4.5,0.5",
+        "--interval",
+        "0.8",
+        "--out",
+        dir.to_str().unwrap(),
+    ];
+    let report = report(&fixture.run(&mock, &flags));
+    let asked = mock.bodies()[0]["number"].clone();
+    assert_eq!((&asked["scale"], &asked["interval"]), (&json!([-1.0, 4.5, 0.5]), &json!(0.8)));
+    let metric = |name: &str| (&report["metrics"][name]["value"], &report["metrics"][name]["n"]);
+    assert_eq!(metric("interval_coverage"), (&json!(0.25), &json!(4)));
+    assert_eq!(metric("interval_width"), (&json!(1.5), &json!(4)));
+    assert_eq!(report["intervals"], json!({ "a calibration": 3, "the quantiles of the distribution": 1 }));
+    // Numbers of a scale lie in it, so the score is bounded.
+    assert!(report["unknown_mass"]["crps_high"].is_f64(), "{}", report["unknown_mass"]);
+    let sample = &lines(&dir.join("samples.jsonl"))[0];
+    assert_eq!(
+        sample["interval"],
+        json!({ "low": 2.0, "high": 3.5, "coverage": 0.8, "method": "quantiles" })
+    );
+    let shown = out(&fixture.run(&mock, &["--mode", "regress", "--interval", "0.8"]));
+    assert!(shown.contains("intervals: 3 of 4 items from a calibration"), "{shown}");
+    for (flags, complaint) in [
+        (&["--scale", "1"][..], "expected two or three numbers"),
+        (&["--scale", "5,1"], "its first value must not be above its last one"),
+        (&["--scale", "1,5,0.3"], "its last value must be its first one plus a whole number of steps"),
+        (&["--interval", "1"], "expected a probability between 0 and 1"),
+        (&["--scale", "1,5", "--range", "1,5"], "cannot be used with"),
+    ] {
+        let refused = fixture.run(&mock, &[&["--mode", "regress"][..], flags].concat());
+        assert_eq!(refused.status.code(), Some(2), "{flags:?}");
+        assert!(err(&refused).contains(complaint), "{flags:?}: {}", err(&refused));
+    }
+}
+
 #[test]
 fn the_flags_of_numbers_are_sent_and_kept_in_the_settings() {
     let mock = Mock::start(&["tiny"], |_, _| number(3.0, 5.0, 6.0));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use ntl_manual::ManualArgs;
 
+use super::calibrate::CalibrateArgs;
 use super::compare::CompareArgs;
 use super::tasks::Task;
 
@@ -32,6 +33,8 @@ pub enum Command {
     Data(DataArgs),
     /// Compare two runs over the same items, or run a task on two models and compare the runs.
     Compare(Box<CompareArgs>),
+    /// Make a file that calibrates a server's intervals, from a finished run.
+    Calibrate(CalibrateArgs),
     /// Write report.md and report.html of finished runs.
     Report(ReportArgs),
     /// List the tasks.

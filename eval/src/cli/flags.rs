@@ -4,6 +4,8 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
+use ntl_api::NumberScale;
+use ntl_core::numbers::Scale;
 
 use super::base_url::BaseUrl;
 use super::bound::Bound;
@@ -84,6 +86,13 @@ pub struct NumberFlags {
     /// Smallest and largest number that counts as an answer. With it every estimate is bounded.
     #[arg(long, value_name = "LOW,HIGH", env = "NTL_EVAL_RANGE", allow_hyphen_values = true, value_parser = range)]
     pub range: Option<Interval>,
+    /// The answers are ratings: only LOW, LOW + STEP and so on to HIGH count. The step is 1 unless given.
+    #[arg(long, value_name = "LOW,HIGH[,STEP]", env = "NTL_EVAL_SCALE", allow_hyphen_values = true, value_parser = scale)]
+    #[arg(conflicts_with = "range")]
+    pub scale: Option<RatingScale>,
+    /// Also request intervals that contain the truth with this probability, between 0 and 1, and report how often they do.
+    #[arg(long, value_name = "COVERAGE", env = "NTL_EVAL_INTERVAL", value_parser = coverage)]
+    pub interval: Option<f64>,
     /// Share of the mass that the mean leaves out in each tail, 0 to 0.49. The server's default: 0.005.
     #[arg(long, value_name = "SHARE", env = "NTL_EVAL_TRIM", value_parser = trim)]
     pub trim: Option<f64>,
@@ -95,6 +104,28 @@ pub struct NumberFlags {
     pub tolerance: Option<f64>,
 }
 
+impl NumberFlags {
+    /// That all admitted numbers lie in.
+    pub fn bounds(&self) -> Option<Interval> {
+        self.range.or_else(|| self.scale.map(|RatingScale { low, high, .. }| Interval { low, high }))
+    }
+}
+
+/// A scale that [`Scale::new`] accepts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RatingScale {
+    low: f64,
+    high: f64,
+    /// As given.
+    step: Option<f64>,
+}
+
+impl From<RatingScale> for NumberScale {
+    fn from(RatingScale { low, high, step }: RatingScale) -> Self {
+        Self::List([low, high].into_iter().chain(step).collect())
+    }
+}
+
 fn number(text: &str) -> Result<f64, String> {
     let value = text.trim().parse().ok().filter(|value: &f64| value.is_finite());
     value.ok_or_else(|| format!("`{text}` is not a number"))
@@ -104,6 +135,26 @@ fn range(text: &str) -> Result<Interval, String> {
     let (low, high) = text.split_once(',').ok_or("expected two numbers, LOW,HIGH")?;
     let (low, high) = (number(low)?, number(high)?);
     if low <= high { Ok(Interval { low, high }) } else { Err(format!("{low} is above {high}")) }
+}
+
+fn scale(text: &str) -> Result<RatingScale, String> {
+    let parts = text.split(',').map(number).collect::<Result<Vec<_>, _>>()?;
+    let (low, high, step) = match *parts.as_slice() {
+        [low, high] => (low, high, None),
+        [low, high, step] => (low, high, Some(step)),
+        _ => return Err("expected two or three numbers, LOW,HIGH or LOW,HIGH,STEP".to_owned()),
+    };
+    Scale::new(low, high, step.unwrap_or(1.0)).map_err(|error| error.to_string())?;
+    Ok(RatingScale { low, high, step })
+}
+
+fn coverage(text: &str) -> Result<f64, String> {
+    let value = number(text)?;
+    if value > 0.0 && value < 1.0 {
+        Ok(value)
+    } else {
+        Err("expected a probability between 0 and 1".to_owned())
+    }
 }
 
 fn trim(text: &str) -> Result<f64, String> {

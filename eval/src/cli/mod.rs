@@ -3,6 +3,7 @@
 pub mod args;
 pub mod base_url;
 pub mod bound;
+pub mod calibrate;
 pub mod compare;
 pub mod flags;
 pub mod tasks;

@@ -53,6 +53,20 @@ pub struct LogScore {
     pub is_bound: bool,
 }
 
+/// How an interval fares on the truth.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct IntervalScore {
+    pub covers: bool,
+    pub width: f64,
+}
+
+impl IntervalScore {
+    pub fn of(Interval { low, high }: Interval, truth: f64) -> Self {
+        let covers = (truth >= low || same(low, truth)) && (truth <= high || same(high, truth));
+        Self { covers, width: high - low }
+    }
+}
+
 /// Of one item.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DistributionScores {
@@ -71,6 +85,8 @@ pub struct DistributionScores {
     pub pit: Option<(f64, f64)>,
     /// For each quantile: its level, and whether the truth is at most its value.
     pub below: Vec<(f64, bool)>,
+    /// Of the interval that was asked for by its coverage.
+    pub interval: Option<IntervalScore>,
 }
 
 impl DistributionScores {
@@ -89,13 +105,14 @@ impl DistributionScores {
         let is_known = !support.is_empty() && unknown <= UNKNOWN_MAX;
         Self {
             pinball: (!known.is_empty()).then(|| pinball.sum::<f64>() / known.len() as f64),
-            inside: ends.map(|((_, low), (_, high))| (truth >= low || same(low, truth)) && at_most(high)),
+            inside: ends.map(|((_, low), (_, high))| IntervalScore::of(Interval { low, high }, truth).covers),
             winkler: ends.and_then(|(low, high)| winkler(low, high, truth)),
             crps: is_known.then(|| crps(&support, unknown, predicted.range, truth)),
             log_score: log_score(&support, unknown, truth),
             unknown,
             pit: is_known.then(|| pit(&support, truth)),
             below: known.iter().map(|(q, value)| (*q, at_most(*value))).collect(),
+            interval: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use self::Better::{Higher, Lower, Unknown};
+use super::distribution::IntervalScore;
 use super::likelihood::{Likelihood, perplexity, token_accuracy};
 use super::numbers::NumberColumns;
 use super::texts::{TextScores, corpus_bleu};
@@ -67,7 +68,7 @@ pub(crate) enum Statistic {
 }
 
 /// All metrics, in the order of tables.
-pub static METRICS: [MetricInfo; 36] = [
+pub static METRICS: [MetricInfo; 38] = [
     share("accuracy", Higher, "share of items whose number is exact", |_| true, |row| Some(row.correct))
         .from(Estimate::Mode),
     share("strict", Higher, "share exact, read strictly (lm-eval)", is_read, |row| read(row, 0)),
@@ -150,6 +151,19 @@ pub static METRICS: [MetricInfo; 36] = [
         "width of the central interval, and a charge for truths outside",
         Statistic::Mean(|row| row.distribution.as_ref()?.winkler),
     ),
+    share(
+        "interval_coverage",
+        Unknown,
+        "share of truths within the intervals of --interval",
+        |row| interval(row).is_some(),
+        |row| Some(interval(row)?.covers),
+    ),
+    metric(
+        "interval_width",
+        Unknown,
+        "mean width of these intervals",
+        Statistic::Mean(|row| Some(interval(row)?.width)),
+    ),
     metric(
         "token_accuracy",
         Higher,
@@ -222,6 +236,10 @@ fn read(row: &Row, which: usize) -> Option<bool> {
 
 fn inside(row: &Row) -> Option<bool> {
     row.distribution.as_ref()?.inside
+}
+
+fn interval(row: &Row) -> Option<IntervalScore> {
+    row.distribution.as_ref()?.interval
 }
 
 #[cfg(test)]

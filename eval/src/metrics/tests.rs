@@ -3,7 +3,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::distribution::Predicted;
+use super::distribution::{IntervalScore, Predicted};
 use super::*;
 
 fn close(got: Option<f64>, want: f64) {
@@ -215,20 +215,17 @@ fn random_row(rng: &mut ChaCha8Rng) -> Row {
         _ => Outcome::Read(Estimates { mean, median, mode }),
     };
     let quantiles = [(0.05, Some(mode - 2.0)), (0.5, Some(median)), (0.95, Some(mode + 2.0))];
+    let support = [(mean, 0.5), (mode, 0.25)];
+    let predicted = Predicted { quantiles: &quantiles, support: &support, mass: 0.751, range: None };
     let losses = ["ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber"];
     let logprob = -f64::from(rng.random_range(0_i32..30));
     Row {
         lm_eval_matches: Some([rng.random(), rng.random()]),
         text_scores: Some(TextScores::of(&text(rng), &text(rng))),
-        distribution: Some(DistributionScores::of(
-            Predicted {
-                quantiles: &quantiles,
-                support: &[(mean, 0.5), (mode, 0.25)],
-                mass: 0.751,
-                range: None,
-            },
-            truth,
-        )),
+        distribution: Some(DistributionScores {
+            interval: Some(IntervalScore::of(Interval { low: mode - 1.0, high: mode + 1.0 }, truth)),
+            ..DistributionScores::of(predicted, truth)
+        }),
         likelihood: Some(Likelihood {
             tokens: Some((rng.random_range(0..4), 4)),
             logprobs: vec![logprob, -0.5],

@@ -29,8 +29,15 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         out,
         "{n} items: {n_valid} read, {unparsed} without a number, {failed} failed; {seconds:.1} s{mass}"
     )?;
-    for (reason, count) in &report.missing_numbers {
+    let (reasons, others) = report.main_reasons();
+    for (reason, count) in reasons {
         writeln!(out, "no number for {count} of {n} items: {reason}")?;
+    }
+    if others > 0 {
+        writeln!(
+            out,
+            "no number for {others} of {n} items: other reasons, see `number_reason` of the samples"
+        )?;
     }
     for note in notes(report) {
         writeln!(out, "{note}")?;

@@ -17,6 +17,9 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
             count(without_value),
         ));
     }
+    for (method, items) in &report.intervals {
+        notes.push(format!("intervals: {} of {all} items from {method}", count(*items)));
+    }
     let Some(unknown) = &report.unknown_mass else { return notes };
     if unknown.above > 0 {
         notes.push(format!(

@@ -60,8 +60,12 @@ fn figures(report: &Report) -> Section {
     if let Some(mass) = report.mass_closed {
         counts += &format!(" Closed mass behind the numbers: {} on average.", number(mass));
     }
-    for (reason, items) in &report.missing_numbers {
-        counts += &format!(" No number for {} items: {}", count(*items), sentence(reason));
+    let (reasons, others) = report.main_reasons();
+    for (reason, items) in reasons {
+        counts += &format!(" No number for {} items: {}", count(items), sentence(reason));
+    }
+    if others > 0 {
+        counts += &format!(" No number for {} items: other reasons, in samples.jsonl.", count(others));
     }
     for note in notes(report) {
         counts += &format!(" {}", sentence(&note));

@@ -2,7 +2,7 @@
 //!
 //! Responses are read leniently: every OpenAI-style server sends the fields that are needed here.
 
-use ntl_api::{MethodName, Number};
+use ntl_api::{MethodName, Number, NumberInterval};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -79,6 +79,12 @@ pub struct PredictedNumber {
     pub is_unbounded: bool,
     /// Levels and values.
     pub quantiles: Vec<(f64, Option<f64>)>,
+    /// Levels of the quantiles that the open mass can move beyond all bounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unbounded_quantiles: Vec<f64>,
+    /// With `--interval`, where the server gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<NumberInterval>,
     /// Values and probabilities.
     pub support: Vec<(f64, f64)>,
     /// Why the server gives no value, or another one than the trimmed mean.
@@ -92,10 +98,11 @@ impl PredictedNumber {
         check(number)?;
         // Adding 0 turns -0, the sum of nothing, into 0.
         let (mass_closed, mass_open) = (number.mass.closed + 0.0, number.mass.open + 0.0);
-        let is_unbounded = mass_closed > 0.0
-            && mass_open > 0.0
-            && number.bounds.value.is_none()
-            && METHODS_WITH_BOUNDS.iter().any(|method| method.as_str() == number.method);
+        let has_bounds = METHODS_WITH_BOUNDS.iter().any(|method| method.as_str() == number.method);
+        let may_move = mass_closed > 0.0 && mass_open > 0.0 && has_bounds;
+        let is_unbounded = may_move && number.bounds.value.is_none();
+        let bounds = number.quantiles.iter().zip(&number.bounds.quantiles);
+        let unbounded = bounds.filter(|(_, bounds)| may_move && bounds.is_none());
         let masses = Self { mass_closed, mass_open, is_unbounded, ..Self::default() };
         let Some(value) = number.value else {
             return Ok(Self { reason: number.reason.clone(), ..masses });
@@ -106,6 +113,8 @@ impl PredictedNumber {
             estimates: Some(estimates.map(|estimate| estimate.unwrap_or(value))),
             plain_mean: number.mean,
             quantiles: number.quantiles.iter().map(|quantile| (quantile.q, quantile.value)).collect(),
+            unbounded_quantiles: unbounded.map(|(quantile, _)| quantile.q).collect(),
+            interval: number.interval.clone(),
             support: number.support.iter().map(|point| (point.value, point.probability)).collect(),
             reason: number.reason.clone().filter(|_| is_unbounded),
             ..masses
@@ -223,6 +232,7 @@ pub struct DetokenizeResponse {
 
 #[cfg(test)]
 mod tests {
+    use ntl_api::IntervalMethod;
     use serde_json::json;
 
     use super::*;
@@ -245,9 +255,10 @@ mod tests {
     fn an_unbounded_mean_gives_way_to_the_value_of_the_server() {
         let number = json!({
             "value": -9090.0, "objective": "mean", "estimate": "median", "method": "tree", "mean": -2e8,
-            "trimmed_mean": -180723573.2, "median": -9090.0, "mode": -10100.0, "std": 1e9, "quantiles": [], "support": [],
+            "trimmed_mean": -180723573.2, "median": -9090.0, "mode": -10100.0, "std": 1e9,
+            "quantiles": [{ "q": 0.04, "value": -2e9 }, { "q": 0.5, "value": -9090.0 }], "support": [],
             "mass": { "closed": 0.95, "invalid": 0.0, "open": 0.05 },
-            "bounds": { "value": null, "trimmed_mean": null, "median": [-9100.0, -9080.0], "quantiles": [] },
+            "bounds": { "value": null, "trimmed_mean": null, "median": [-9100.0, -9080.0], "quantiles": [null, [-9100.0, -9080.0]] },
             "nodes": 4096, "forward_passes": 40, "truncated": true, "reason": "open mass 0.05 exceeds trim 0.005"
         });
         let body = json!({ "choices": [{ "text": "-9090", "number": number }] });
@@ -255,6 +266,7 @@ mod tests {
         let number = response.into_answer(Mode::Regress).unwrap().number.unwrap();
         assert_eq!(number.estimates, Some([-9090.0, -9090.0, -10100.0]));
         assert!(number.is_unbounded);
+        assert_eq!(number.unbounded_quantiles, [0.04]);
         assert_eq!(number.reason.as_deref(), Some("open mass 0.05 exceeds trim 0.005"));
     }
 
@@ -267,6 +279,14 @@ mod tests {
             mass_open: 1e-17,
             is_unbounded: true,
             quantiles: vec![(0.05, None), (0.5, Some(1.0 / 3.0))],
+            unbounded_quantiles: vec![0.05],
+            interval: Some(NumberInterval {
+                low: 0.1 + 0.2,
+                high: 1e300,
+                coverage: 0.9,
+                method: IntervalMethod::Conformal,
+                reason: None,
+            }),
             support: vec![(-1_456.0, 0.123_456_789_012_345_67)],
             reason: None,
         };

@@ -1,6 +1,8 @@
 //! Request bodies for the items of a run.
 
-use ntl_api::{CompletionRequest, NumberOptions, NumberRequest, Objective, ObjectiveName, Prompt, Stop};
+use ntl_api::{
+    CompletionRequest, NumberOptions, NumberRequest, NumberScale, Objective, ObjectiveName, Prompt, Stop,
+};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -124,6 +126,8 @@ fn number_request(after: Option<&str>, flags: &NumberFlags) -> NumberRequest {
         support: Some(SUPPORT),
         after: after.map(str::to_owned),
         range: flags.range.map(|range| [range.low, range.high]),
+        scale: flags.scale.map(NumberScale::from),
+        interval: flags.interval,
         trim: flags.trim,
         digits_max: flags.digits_max.map(u64::from),
         tolerance: flags.tolerance,

@@ -95,6 +95,12 @@ fn more(record: &Record<'_>) -> Map<String, Value> {
             "quantiles",
             number.quantiles.iter().map(|(q, value)| json!({ "q": q, "value": value })).collect(),
         );
+        if !number.unbounded_quantiles.is_empty() {
+            add("unbounded_quantiles", json!(number.unbounded_quantiles));
+        }
+        if let Some(interval) = &number.interval {
+            add("interval", json!(interval));
+        }
     }
     if let Some(scores) = &row.distribution {
         if let Some(crps) = scores.crps {
@@ -174,7 +180,7 @@ mod tests {
             is_unbounded: false,
             quantiles: vec![(0.5, Some(3.0))],
             support: vec![(2.0, 0.9)],
-            reason: None,
+            ..PredictedNumber::default()
         };
         let text = |text: &str| Answer { text: text.to_owned(), ..Answer::default() };
         let replies = [

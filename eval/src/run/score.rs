@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use ntl_api::IntervalMethod;
+
 use crate::cli::flags::Mode;
-use crate::metrics::distribution::{DistributionScores, Predicted};
+use crate::metrics::distribution::{DistributionScores, IntervalScore, Predicted};
 use crate::metrics::likelihood::Likelihood;
 use crate::metrics::texts::TextScores;
 use crate::metrics::{Estimates, Outcome, Row, same};
@@ -55,7 +57,12 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
     let distribution = distribution.map(|(number, truth)| {
         let mass = number.mass_closed + number.mass_open;
         let (quantiles, support) = (number.quantiles.as_slice(), number.support.as_slice());
-        DistributionScores::of(Predicted { quantiles, support, mass, range }, truth)
+        let interval = number.interval.as_ref();
+        let interval = interval.map(|found| Interval { low: found.low, high: found.high });
+        DistributionScores {
+            interval: interval.map(|interval| IntervalScore::of(interval, truth)),
+            ..DistributionScores::of(Predicted { quantiles, support, mass, range }, truth)
+        }
     });
     let filtered = text.map(|text| match (item.truth, outcome) {
         (None, _) => text.trim().to_owned(),
@@ -112,6 +119,21 @@ pub fn missing_numbers(records: &[Record<'_>]) -> BTreeMap<String, usize> {
     let missing = missing.filter(|number| number.estimates.is_none() && !number.is_unbounded);
     for reason in missing.filter_map(|number| number.reason.clone()) {
         *counts.entry(reason).or_default() += 1;
+    }
+    counts
+}
+
+/// Where the server took the ends of its intervals from, and how many items have each.
+pub fn intervals(records: &[Record<'_>]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    let numbers = records.iter().filter_map(|record| record.reply.number());
+    for interval in numbers.filter_map(|number| number.interval.as_ref()) {
+        let method = match interval.method {
+            IntervalMethod::Quantiles => "the quantiles of the distribution",
+            IntervalMethod::Conformal => "a calibration",
+        };
+        let reason = interval.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        *counts.entry(format!("{method}{reason}")).or_default() += 1;
     }
     counts
 }

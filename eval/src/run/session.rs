@@ -52,7 +52,8 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
         return Err(UsageError(message.to_owned()).into());
     }
     if common.mode != Mode::Regress && common.number != NumberFlags::default() {
-        let message = "--range, --trim, --digits-max and --tolerance are about --mode regress";
+        let message =
+            "--range, --scale, --interval, --trim, --digits-max and --tolerance are about --mode regress";
         return Err(UsageError(message.to_owned()).into());
     }
     let runtime = Runtime::new().context("could not start the runtime")?;
@@ -229,7 +230,7 @@ impl Session<'_> {
         replies: Vec<Reply<'i>>,
     ) -> (Report, Vec<Record<'i>>) {
         let (seed, mode) = (self.common.seed, self.common.mode);
-        let score = |reply| score::score(&suite.traits, mode, self.common.number.range, reply);
+        let score = |reply| score::score(&suite.traits, mode, self.common.number.bounds(), reply);
         let mut records: Vec<Record<'_>> = replies.into_iter().map(score).collect();
         let mut metrics = Metrics::of(&rows(&records), seed);
         let mut quirks = Vec::new();
@@ -264,6 +265,7 @@ impl Session<'_> {
             mass_closed: score::mass_closed(&records),
             unknown_mass: Unknown::of(rows.iter().filter_map(|row| row.distribution.as_ref())),
             unbounded: score::unbounded(&records),
+            intervals: score::intervals(&records),
             missing_numbers: score::missing_numbers(&records),
             versions: Map::from_iter([("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION")))]),
             ..Report::default()
@@ -284,6 +286,7 @@ impl Session<'_> {
         let estimates: IndexMap<&str, &str> = estimates.collect();
         let mut settings = data_settings(suite, self.common);
         for (name, value) in [
+            ("model_fingerprint", json!(self.model.others.get("fingerprint"))),
             ("prompt_tokens", json!(self.common.prompt_tokens)),
             ("concurrency", json!(self.common.server.concurrency)),
             ("request", json!(template.settings())),

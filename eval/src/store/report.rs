@@ -3,6 +3,7 @@
 //! Unknown keys are ignored and missing ones have defaults, so that reports of other versions can be read. Never NaN or
 //! infinite: what is not defined is null.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
@@ -62,6 +63,9 @@ pub struct Report {
     /// Items whose open mass leaves the trimmed mean unbounded, in regress mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unbounded: Option<Unbounded>,
+    /// With `--interval`: where the ends come from, with the server's reason, and how many items have each.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub intervals: BTreeMap<String, usize>,
     /// The server's reasons for numbers without a value, and how many items have each; in regress mode.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub missing_numbers: BTreeMap<String, usize>,
@@ -73,7 +77,19 @@ pub struct Report {
     pub seconds: f64,
 }
 
+/// On a scale every item has a reason of its own.
+const REASONS_SHOWN: usize = 5;
+
 impl Report {
+    /// The most frequent reasons for numbers without a value, most frequent first, and how many items have other ones.
+    pub fn main_reasons(&self) -> (Vec<(&str, usize)>, usize) {
+        let mut reasons: Vec<(&str, usize)> =
+            self.missing_numbers.iter().map(|(reason, items)| (reason.as_str(), *items)).collect();
+        reasons.sort_by_key(|(_, items)| Reverse(*items));
+        let rest = reasons.split_off(REASONS_SHOWN.min(reasons.len()));
+        (reasons, rest.iter().map(|(_, items)| items).sum())
+    }
+
     /// Items that were answered without a number.
     pub fn unparsed(&self) -> usize {
         self.n.saturating_sub(self.n_valid + self.failed)
@@ -169,6 +185,18 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_most_frequent_reasons_are_shown() {
+        let reasons = |counts: &[usize]| Report {
+            missing_numbers: counts.iter().map(|&items| (format!("reason {items}"), items)).collect(),
+            ..Report::default()
+        };
+        let many = reasons(&[1, 2, 3, 4, 5, 6, 7]);
+        let (shown, rest) = many.main_reasons();
+        assert_eq!((shown.len(), shown[0], rest), (5, ("reason 7", 7), 3));
+        assert_eq!(reasons(&[1, 2]).main_reasons(), (vec![("reason 2", 2), ("reason 1", 1)], 0));
+    }
 
     #[test]
     fn each_module_has_its_own_figures() {

@@ -40,7 +40,7 @@ pub struct Sample {
     pub absolute_error: Option<f64>,
     pub prediction: Option<Estimates>,
     /// Columns that not every item has, by name: `strict`, `flexible`, `readings`, `exact`, `f1`, `module`, `mass_closed`,
-    /// `mass_open`, `plain_mean`, `unbounded`, `number_reason`, `quantiles`, `crps`, `crps_bounds`, `log_score`, `winkler`, `perplexity`,
+    /// `mass_open`, `plain_mean`, `unbounded`, `number_reason`, `quantiles`, `unbounded_quantiles`, `interval`, `crps`, `crps_bounds`, `log_score`, `winkler`, `perplexity`,
     /// `losses`.
     #[serde(flatten)]
     pub more: Map<String, Value>,

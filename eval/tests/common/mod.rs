@@ -109,7 +109,7 @@ async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let model = |listed: &&str| {
         let (id, encoding) =
             listed.split_once('=').unwrap_or((listed, if *listed == "xval" { "xval" } else { "text" }));
-        json!({ "id": id, "object": "model", "number_encoding": encoding })
+        json!({ "id": id, "object": "model", "number_encoding": encoding, "fingerprint": "00ff" })
     };
     let data: Vec<Value> = shared.models.iter().map(model).collect();
     Json(json!({ "object": "list", "data": data }))

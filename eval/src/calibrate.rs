@@ -1,0 +1,407 @@
+//! `ntl-eval calibrate`: a calibration file from a finished run, and what it does to intervals of held-out items.
+//!
+//! In: the folder of a run in regress mode. Its items with an interval and a true number are split by a seed; the first part
+//! gives the offset (split conformal prediction, see [`ntl_core::numbers`]), the other one coverage and width of the intervals
+//! before and after. Out: the file, and a table or a line of JSON.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use jiff::Timestamp;
+use ntl_api::{
+    CalibratedModel, CalibratedOffset, CalibratedTask, Calibration, CalibrationError, IntervalMethod,
+    NumberInterval, NumberOptions, NumberScale, Quantile,
+};
+use ntl_core::numbers::{
+    Interval, NumberValues, Scale, conformal_interval, conformal_offset, conformal_rank, conformity_score,
+};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::cli::calibrate::CalibrateArgs;
+use crate::console::{Console, ExitStatus, OutputError};
+use crate::format::{count, number};
+use crate::metrics::Metric;
+use crate::metrics::distribution::IntervalScore;
+use crate::report::document::{Table, numbers, row, words};
+use crate::report::markdown::plain_table;
+use crate::stats;
+use crate::stats::weighted::mean_in_order;
+use crate::store::report::Report;
+use crate::store::sample::Sample;
+use crate::store::saved::{REPORT, Run};
+
+/// Why a run gives no calibration.
+#[derive(Debug, thiserror::Error)]
+enum CalibrateError {
+    #[error("{} is a run in {mode} mode; intervals need --mode regress", .folder.display())]
+    Mode { folder: PathBuf, mode: String },
+    #[error("{} does not say what was requested: `settings.request.number` is {found}", .file.display())]
+    NoRequest { file: PathBuf, found: String },
+    #[error(
+        "alpha {alpha} needs the quantile {missing}, and the requests of the run asked for {asked}; \
+         run the task again with --interval {coverage}"
+    )]
+    NoQuantile { alpha: f64, missing: f64, asked: String, coverage: f64 },
+    #[error(
+        "the server already calibrated the intervals of the run; run the task again without --calibration"
+    )]
+    Calibrated,
+    #[error("none of the {n} items has both an interval and a true number")]
+    NoItems { n: usize },
+    #[error("--items {wanted} is more than the {found} items with an interval and a true number")]
+    FewerItems { wanted: usize, found: usize },
+    #[error(
+        "{n} items are too few for alpha {alpha}: the offset is the ceil((n + 1)(1 - alpha))-th smallest score, \
+         here number {rank}"
+    )]
+    TooFew { n: usize, alpha: f64, rank: usize },
+    #[error("`settings.request.number.scale` is no scale: {0}")]
+    Scale(String),
+    #[error("the calibration is not one that a server reads")]
+    Refused(#[from] CalibrationError),
+}
+
+/// An item with a known answer, and the interval that the model gave for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Answered {
+    interval: Interval,
+    truth: f64,
+}
+
+/// What was calibrated on which items, and what came of it.
+#[derive(Debug, Serialize)]
+struct Outcome<'a> {
+    file: &'a Path,
+    calibration: &'a Calibration,
+    seed: u64,
+    /// Items without an interval or a true number.
+    left_out: usize,
+    /// Missing where all items were calibrated on.
+    held_out: Option<HeldOut>,
+}
+
+/// Intervals of the items that the offset was not computed from.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct HeldOut {
+    n: usize,
+    /// As the model gives them.
+    quantiles: IntervalFigures,
+    /// Moved by the offset.
+    conformal: IntervalFigures,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct IntervalFigures {
+    coverage: Metric,
+    /// Mean width.
+    width: Metric,
+}
+
+impl IntervalFigures {
+    fn of(items: &[Answered]) -> Self {
+        let score = |item: &Answered| {
+            let Interval { low, high } = item.interval;
+            IntervalScore::of(stats::Interval { low, high }, item.truth)
+        };
+        let scores: Vec<IntervalScore> = items.iter().map(score).collect();
+        let widths: Vec<f64> = scores.iter().map(|score| score.width).collect();
+        let width = mean_in_order(&widths, &vec![1.0; widths.len()]);
+        Self {
+            coverage: Metric::share(scores.iter().filter(|score| score.covers).count(), scores.len()),
+            width: Metric::plain(width, scores.len()),
+        }
+    }
+}
+
+pub fn run(args: &CalibrateArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    let run = Run::load(&args.run)?;
+    let options = requested(&run)?;
+    let ends = Ends::find(&options, args.alpha)?;
+    let values = admitted(&options)?;
+    let mut items = Vec::new();
+    for sample in &run.samples {
+        let interval = ends.read(sample)?;
+        items.extend(interval.zip(sample.truth()).map(|(interval, truth)| Answered { interval, truth }));
+    }
+    let left_out = run.samples.len() - items.len();
+    if items.is_empty() {
+        return Err(CalibrateError::NoItems { n: left_out }.into());
+    }
+    let wanted = args.items.map_or(items.len().div_ceil(2), usize::from);
+    if wanted > items.len() {
+        return Err(CalibrateError::FewerItems { wanted, found: items.len() }.into());
+    }
+    items.shuffle(&mut ChaCha8Rng::seed_from_u64(args.seed));
+    let (own, rest) = items.split_at(wanted);
+    let figures = offset(own, args.alpha)?;
+    let calibration = Calibration {
+        created: Some(Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+        ..Calibration::new(model(&run.report), task(&run.report), options, figures)
+            .map_err(CalibrateError::Refused)?
+    };
+    write(&args.out, &calibration)?;
+    let held_out = (!rest.is_empty()).then(|| held_out(rest, figures.offset, values));
+    let (file, seed) = (args.out.as_path(), args.seed);
+    let outcome = Outcome { file, calibration: &calibration, seed, left_out, held_out };
+    let text = if args.json { json!(outcome).to_string() } else { text(&outcome, &run.report) };
+    writeln!(console.out, "{text}").map_err(OutputError)?;
+    Ok(ExitStatus::Success)
+}
+
+/// The `number` object of the run's requests.
+fn requested(run: &Run) -> Result<NumberOptions, CalibrateError> {
+    let Report { mode, settings, .. } = &run.report;
+    if mode != "regress" {
+        return Err(CalibrateError::Mode { folder: run.folder.clone(), mode: mode.clone() });
+    }
+    let found = settings.get("request").and_then(|request| request.get("number")).unwrap_or(&Value::Null);
+    let file = || run.folder.join(REPORT);
+    serde_json::from_value::<Option<NumberOptions>>(found.clone())
+        .ok()
+        .flatten()
+        .ok_or_else(|| CalibrateError::NoRequest { file: file(), found: found.to_string() })
+}
+
+/// Where the interval of an item is read from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Ends {
+    /// Its quantiles of these levels.
+    Quantiles([f64; 2]),
+    /// What the server gave for `number.interval`.
+    Interval,
+}
+
+/// Whether two levels are the same but for rounding.
+fn is_same_level(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-9
+}
+
+impl Ends {
+    fn find(options: &NumberOptions, alpha: f64) -> Result<Self, CalibrateError> {
+        let levels = [alpha / 2.0, 1.0 - alpha / 2.0];
+        let asked = options.quantiles.as_deref().unwrap_or_default();
+        let missing = levels.into_iter().find(|level| !asked.iter().any(|&own| is_same_level(own, *level)));
+        let Some(missing) = missing else { return Ok(Self::Quantiles(levels)) };
+        if options.interval.is_some_and(|coverage| is_same_level(coverage, 1.0 - alpha)) {
+            return Ok(Self::Interval);
+        }
+        let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+        let rounded = |level: f64| (level * 1e9).round() / 1e9;
+        let (missing, coverage) = (rounded(missing), rounded(1.0 - alpha));
+        Err(CalibrateError::NoQuantile { alpha, missing, asked: asked.join(", "), coverage })
+    }
+
+    /// `None` where the item has none, or where the open mass can move an end beyond all bounds: a server gives no interval
+    /// for such an item.
+    fn read(self, sample: &Sample) -> Result<Option<Interval>, CalibrateError> {
+        match self {
+            Self::Quantiles(levels) => {
+                let unbounded: Vec<f64> = column(sample, "unbounded_quantiles").unwrap_or_default();
+                let quantiles: Vec<Quantile> = column(sample, "quantiles").unwrap_or_default();
+                let value = |level: f64| {
+                    let is_unbounded = unbounded.iter().any(|&own| is_same_level(own, level));
+                    let found = quantiles.iter().find(|quantile| is_same_level(quantile.q, level));
+                    found.filter(|_| !is_unbounded)?.value
+                };
+                let [low, high] = levels.map(value);
+                Ok(low.zip(high).map(|(low, high)| Interval { low, high }))
+            }
+            Self::Interval => {
+                let found: Option<NumberInterval> = column(sample, "interval");
+                match found {
+                    Some(NumberInterval { method: IntervalMethod::Conformal, .. }) => {
+                        Err(CalibrateError::Calibrated)
+                    }
+                    other => Ok(other.map(|NumberInterval { low, high, .. }| Interval { low, high })),
+                }
+            }
+        }
+    }
+}
+
+fn column<T: DeserializeOwned>(sample: &Sample, name: &str) -> Option<T> {
+    serde_json::from_value(sample.more.get(name)?.clone()).ok()
+}
+
+/// The values that the requests admit.
+fn admitted(options: &NumberOptions) -> Result<NumberValues, CalibrateError> {
+    let (low, high, step) = match (&options.scale, options.range) {
+        (None, None) => return Ok(NumberValues::All),
+        (None, Some([low, high])) => return Ok(NumberValues::Range(Interval { low, high })),
+        (Some(NumberScale::Named { low, high, step }), _) => (*low, *high, step.unwrap_or(1.0)),
+        (Some(NumberScale::List(list)), _) => match list.as_slice() {
+            [low, high] => (*low, *high, 1.0),
+            [low, high, step] => (*low, *high, *step),
+            _ => return Err(CalibrateError::Scale(format!("it has {} parts", list.len()))),
+        },
+    };
+    let scale = Scale::new(low, high, step).map_err(|error| CalibrateError::Scale(error.to_string()))?;
+    Ok(NumberValues::Scale(scale))
+}
+
+fn offset(items: &[Answered], alpha: f64) -> Result<CalibratedOffset, CalibrateError> {
+    let scores: Vec<f64> = items.iter().map(|item| conformity_score(item.interval, item.truth)).collect();
+    let n = items.len();
+    let too_few = || CalibrateError::TooFew { n, alpha, rank: conformal_rank(n, alpha) };
+    let offset = conformal_offset(&scores, alpha).ok_or_else(too_few)?;
+    Ok(CalibratedOffset { alpha, n: n as u64, offset })
+}
+
+fn held_out(items: &[Answered], offset: f64, values: NumberValues) -> HeldOut {
+    let moved = |item: &Answered| Answered {
+        interval: conformal_interval(item.interval, offset, values),
+        truth: item.truth,
+    };
+    let conformal: Vec<Answered> = items.iter().map(moved).collect();
+    HeldOut {
+        n: items.len(),
+        quantiles: IntervalFigures::of(items),
+        conformal: IntervalFigures::of(&conformal),
+    }
+}
+
+fn model(report: &Report) -> CalibratedModel {
+    let fingerprint = report.settings.get("model_fingerprint").and_then(Value::as_str);
+    CalibratedModel { name: report.model.clone(), fingerprint: fingerprint.map(str::to_owned) }
+}
+
+fn task(report: &Report) -> CalibratedTask {
+    let is_chat = report.settings.get("request").is_some_and(|request| request.get("messages").is_some());
+    let route = if is_chat { "/v1/chat/completions" } else { "/v1/completions" };
+    CalibratedTask {
+        name: report.task.clone(),
+        route: route.to_owned(),
+        template: None,
+        system: None,
+        shots: report.settings.get("shots").and_then(Value::as_u64).unwrap_or(0),
+    }
+}
+
+fn write(file: &Path, calibration: &Calibration) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(calibration)?;
+    text.push('\n');
+    fs::write(file, text).with_context(|| format!("could not write {}", file.display()))
+}
+
+fn text(outcome: &Outcome<'_>, report: &Report) -> String {
+    let Outcome { file, calibration, left_out, held_out, .. } = outcome;
+    let Calibration { alpha, n, offset, .. } = calibration;
+    let mut text = format!(
+        "{}: alpha {alpha}, offset {} from {} items of {} {}, model {}",
+        file.display(),
+        number(*offset),
+        count(*n as usize),
+        report.task,
+        report.split,
+        report.model,
+    );
+    if *left_out > 0 {
+        text += &format!("\n{} items have no interval or no true number and are left out", count(*left_out));
+    }
+    match held_out {
+        Some(held_out) => text += &format!("\n{}", plain_table(&table(held_out))),
+        None => {
+            text += "\nno items are held out, so the coverage is not measured; --items N holds out the others"
+        }
+    }
+    text
+}
+
+fn table(held_out: &HeldOut) -> Table {
+    let columns = [words(&["intervals"]), numbers(&["coverage", "95% interval", "mean width", "n held out"])];
+    let rows = [("quantiles", held_out.quantiles), ("conformal", held_out.conformal)];
+    let rows = rows.map(|(name, IntervalFigures { coverage, width })| {
+        let share = |share: Option<f64>| share.map_or_else(String::new, |share| format!("{share:.4}"));
+        let ends = format!("{} to {}", share(coverage.low), share(coverage.high));
+        row![
+            name,
+            share(coverage.value),
+            ends,
+            width.value.map_or_else(String::new, number),
+            count(coverage.n)
+        ]
+    });
+    Table::new(columns, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(case: &Value, name: &str) -> Vec<f64> {
+        case[name].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    }
+
+    /// Made by `tests/data/calibrate/make.py` with numpy and scipy.
+    #[test]
+    fn offset_coverage_and_width_are_those_of_numpy() {
+        let cases: Value = serde_json::from_str(include_str!("../tests/data/calibrate/golden.json")).unwrap();
+        let cases = cases.as_array().unwrap();
+        for case in cases {
+            let [lower, upper, truth] = ["lower", "upper", "truth"].map(|name| column(case, name));
+            let item = |index: usize| Answered {
+                interval: Interval { low: lower[index], high: upper[index] },
+                truth: truth[index],
+            };
+            let items: Vec<Answered> = (0..truth.len()).map(item).collect();
+            let options: NumberOptions = serde_json::from_value(case["number"].clone()).unwrap();
+            let (own, rest) = items.split_at(case["n"].as_u64().unwrap() as usize);
+            let found = offset(own, case["alpha"].as_f64().unwrap()).unwrap();
+            let close = |got: f64, want: &Value| {
+                assert!((got - want.as_f64().unwrap()).abs() < 1e-12, "{got} {want}");
+            };
+            close(found.offset, &case["offset"]);
+            let held_out = held_out(rest, found.offset, admitted(&options).unwrap());
+            for (got, want) in [(held_out.quantiles, &case["before"]), (held_out.conformal, &case["after"])] {
+                close(got.coverage.value.unwrap(), &want["coverage"]);
+                close(got.coverage.low.unwrap(), &want["low"]);
+                close(got.coverage.high.unwrap(), &want["high"]);
+                close(got.width.value.unwrap(), &want["width"]);
+            }
+        }
+        assert_eq!(cases.len(), 4);
+    }
+
+    #[test]
+    fn ends_are_quantiles_that_were_asked_for_or_the_interval() {
+        let options = |value: Value| serde_json::from_value::<NumberOptions>(value).unwrap();
+        let quantiles = json!([0.05, 0.25, 0.5, 0.75, 0.95]);
+        let plain = options(json!({ "quantiles": quantiles }));
+        for (alpha, levels) in [(0.1, [0.05, 0.95]), (0.5, [0.25, 0.75])] {
+            assert_eq!(Ends::find(&plain, alpha).unwrap(), Ends::Quantiles(levels));
+        }
+        let error = Ends::find(&plain, 0.2).unwrap_err().to_string();
+        assert!(
+            error.contains("the quantile 0.1,") && error.contains("asked for 0.05, 0.25, 0.5, 0.75, 0.95;"),
+            "{error}"
+        );
+        assert!(error.ends_with("again with --interval 0.8"), "{error}");
+        let with_interval = options(json!({ "quantiles": quantiles, "interval": 0.8 }));
+        assert_eq!(Ends::find(&with_interval, 0.2).unwrap(), Ends::Interval);
+        assert_eq!(Ends::find(&with_interval, 0.1).unwrap(), Ends::Quantiles([0.05, 0.95]));
+    }
+
+    #[test]
+    fn what_a_server_gives_no_interval_for_is_left_out() {
+        let sample = |more: Value| Sample { more: more.as_object().cloned().unwrap(), ..Sample::default() };
+        let quantiles = json!([{ "q": 0.05, "value": 1.0 }, { "q": 0.95, "value": 4.0 }]);
+        let ends = Ends::Quantiles([0.05, 0.95]);
+        let read = |more: Value| ends.read(&sample(more)).unwrap();
+        assert_eq!(read(json!({ "quantiles": quantiles })), Some(Interval { low: 1.0, high: 4.0 }));
+        assert_eq!(read(json!({ "quantiles": quantiles, "unbounded_quantiles": [0.95] })), None);
+        assert_eq!(read(json!({ "quantiles": [{ "q": 0.05, "value": null }] })), None);
+        assert_eq!(read(json!({})), None);
+        let interval = |method: &str| {
+            let given = json!({ "low": 1.0, "high": 4.0, "coverage": 0.8, "method": method });
+            Ends::Interval.read(&sample(json!({ "interval": given })))
+        };
+        assert_eq!(interval("quantiles").unwrap(), Some(Interval { low: 1.0, high: 4.0 }));
+        assert!(matches!(interval("conformal"), Err(CalibrateError::Calibrated)));
+    }
+}

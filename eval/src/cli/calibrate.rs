@@ -1,0 +1,43 @@
+//! Flags of `ntl-eval calibrate`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Makes a calibration file for `ntl-server --calibration` from the intervals and the true answers of a finished run.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CalibrateArgs {
+    /// Folder of a run in regress mode, as `--out` wrote it.
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Share of the intervals that may miss the truth, between 0 and 1: their coverage is 1 - ALPHA. The run must hold the
+    /// quantiles ALPHA/2 and 1 - ALPHA/2 (every run has those for 0.1 and 0.5), or be made with `--interval`.
+    #[arg(long, value_name = "ALPHA", default_value = "0.1", value_parser = alpha)]
+    pub alpha: f64,
+    /// The file to write; an older one is replaced.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Number of items to calibrate on, drawn by `--seed`. The others are held out: coverage and width are measured on
+    /// them. Default: half of the items.
+    #[arg(long, value_name = "N")]
+    pub items: Option<NonZeroUsize>,
+    /// Seed of the draw.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
+    /// Print one line of JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Example:
+  ntl-eval rjokes --endpoint http://127.0.0.1:8000 --mode regress --out results
+  ntl-eval calibrate results --alpha 0.1 --out jokes.json
+  ntl-server MODEL --calibration jokes.json";
+
+fn alpha(text: &str) -> Result<f64, String> {
+    let share = text.trim().parse().ok().filter(|share| *share > 0.0 && *share < 1.0);
+    share.ok_or_else(|| "expected a share between 0 and 1".to_owned())
+}
