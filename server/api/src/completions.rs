@@ -166,6 +166,11 @@ pub struct CompletionRequest {
     #[schema(max_items = 1024)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub stop_token_ids: Option<Vec<u32>>,
+    /// Report the log-probabilities of these token ids at each generated position, in place of the most probable alternatives; at
+    /// most 1024. Only with `logprobs`. Positions of an echoed prompt keep their most probable alternatives.
+    #[schema(max_items = 1024)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub logprob_token_ids: Option<Vec<u32>>,
     /// Include the stop string, or the token of `stop_token_ids`, that ended a text. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include_stop_str_in_output: Option<bool>,

@@ -280,3 +280,57 @@ async fn a_field_that_a_request_does_not_have_is_refused_with_the_nearest_name()
         "service_tier": "auto", "safety_identifier": "s", "prompt_cache_key": "k", "stream_options": null});
     assert_eq!(choice(&app, &harmless).await["text"], "7");
 }
+
+#[tokio::test]
+async fn logprobs_of_given_ids_replace_the_most_probable_ones_at_each_generated_position() {
+    let app = decoder_only();
+    let prompt = digits("31415");
+    let body = json!({"prompt": prompt, "max_tokens": 3, "temperature": 0, "logprobs": 10});
+    let all = choice(&app, &body).await;
+    let mut asked = body.clone();
+    asked["logprobs"] = json!(1);
+    asked["logprob_token_ids"] = json!(digits("739"));
+    let some = choice(&app, &asked).await;
+    assert_eq!((&some["text"], &some["logprobs"]["tokens"]), (&all["text"], &all["logprobs"]["tokens"]));
+    for place in 0..3 {
+        let own = some["logprobs"]["tokens"][place].as_str().unwrap();
+        let mut want: Vec<&str> = vec!["3", "7", "9", own];
+        want.sort_unstable();
+        want.dedup();
+        let top = some["logprobs"]["top_logprobs"][place].as_object().unwrap();
+        assert_eq!(
+            top.keys().map(String::as_str).collect::<Vec<_>>(),
+            want,
+            "the token itself is one of them"
+        );
+        for (token, logprob) in top {
+            assert_eq!(*logprob, all["logprobs"]["top_logprobs"][place][token.as_str()], "{token}");
+        }
+    }
+    asked["echo"] = json!(true);
+    let echoed = choice(&app, &asked).await;
+    let of_prompt = echoed["logprobs"]["top_logprobs"][1].as_object().unwrap();
+    assert!(of_prompt.len() <= 2, "the prompt keeps its most probable ones: {of_prompt:?}");
+    assert_eq!(echoed["logprobs"]["top_logprobs"][5], some["logprobs"]["top_logprobs"][0]);
+}
+
+#[tokio::test]
+async fn logprobs_of_given_ids_are_refused_where_they_would_have_no_effect() {
+    for body in [
+        json!({"logprob_token_ids": [5]}),
+        json!({"logprob_token_ids": [5], "logprobs": 1, "max_tokens": 0, "echo": true}),
+        json!({"logprob_token_ids": [1_000_000], "logprobs": 1}),
+        json!({"logprob_token_ids": vec![5; 1025], "logprobs": 1}),
+    ] {
+        let mut body = body;
+        body["prompt"] = json!(digits("31"));
+        let answer = complete(&decoder_only(), body.clone()).await;
+        assert_eq!(
+            (answer.status.as_u16(), &answer.error()["param"]),
+            (400, &json!("logprob_token_ids")),
+            "{body}"
+        );
+    }
+    let empty = json!({"prompt": digits("31"), "logprob_token_ids": [], "max_tokens": 1});
+    assert_eq!(complete(&decoder_only(), empty).await.status, 200);
+}

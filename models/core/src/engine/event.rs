@@ -14,7 +14,8 @@ pub struct TokenLogprob {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenText {
     pub token: TokenLogprob,
-    /// The most probable tokens at this position, best first.
+    /// The most probable tokens at this position, best first; or those of
+    /// [`TextJob::logprob_ids`](super::TextJob::logprob_ids), in their order.
     pub top: Vec<TokenLogprob>,
     /// Its place in the order of `top`, from 1; `None` for beams, which know no other token.
     pub rank: Option<usize>,

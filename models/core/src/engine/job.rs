@@ -66,7 +66,11 @@ impl Job {
         let node = match &self.request {
             // Texts that are ranked are sent at the end.
             Request::Text(job) if job.paths() > job.n => {
-                let top = job.logprobs.unwrap_or(0).saturating_mul(size_of::<TokenLogprob>());
+                let top = job
+                    .logprobs
+                    .unwrap_or(0)
+                    .max(job.logprob_ids.len())
+                    .saturating_mul(size_of::<TokenLogprob>());
                 size_of::<TokenText>().saturating_add(top) as u64
             }
             Request::Number(_) => TREE_NODE_BYTES,
@@ -165,7 +169,9 @@ pub struct TextJob {
     pub ignore_eos: bool,
     /// Report each token's log-probability and this many of the most probable alternatives.
     pub logprobs: Option<usize>,
-    /// The same for the prompt tokens after the first one; decoder-only models only.
+    /// With `logprobs`: report these ids in place of the most probable alternatives.
+    pub logprob_ids: Arc<[u32]>,
+    /// As `logprobs`, for the prompt tokens after the first one; decoder-only models only.
     pub prompt_logprobs: Option<usize>,
     /// The constraint of guided decoding.
     pub guide: Option<Arc<dyn Guide>>,
@@ -193,6 +199,7 @@ impl Default for TextJob {
             include_stop: false,
             ignore_eos: false,
             logprobs: None,
+            logprob_ids: Arc::from([]),
             prompt_logprobs: None,
             guide: None,
         }

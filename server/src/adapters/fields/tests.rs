@@ -43,18 +43,19 @@ fn assert_same(got: TextJob, want: TextJob) {
             include_stop,
             ignore_eos,
             logprobs,
+            logprob_ids,
             prompt_logprobs,
             guide,
         } = job;
         assert!(guide.is_none());
-        let numbers = (n, best_of, max_tokens, min_tokens, logprobs, prompt_logprobs);
+        let numbers = (n, best_of, max_tokens, min_tokens, logprobs, logprob_ids, prompt_logprobs);
         (numbers, sampling, logit_bias, stop, stop_token_ids, include_stop, ignore_eos)
     };
     assert_eq!(fields(got), fields(want));
 }
 
 /// Every optional field that is served.
-const FIELDS: [&str; 31] = [
+const FIELDS: [&str; 32] = [
     "max_tokens",
     "temperature",
     "top_p",
@@ -74,6 +75,7 @@ const FIELDS: [&str; 31] = [
     "ignore_eos",
     "logprobs",
     "prompt_logprobs",
+    "logprob_token_ids",
     "return_token_ids",
     "guided_regex",
     "guided_choice",
@@ -111,7 +113,7 @@ fn fields_reach_the_job() {
         &json!({"prompt": "x", "max_tokens": 7, "temperature": 0, "top_p": 0.5, "top_k": 3, "min_p": 0.25,
         "presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5, "seed": -1, "n": 2, "best_of": 3,
         "stop": ["a", "", "b"], "stop_token_ids": [5], "include_stop_str_in_output": true, "min_tokens": 6,
-        "ignore_eos": true, "logprobs": 0, "logit_bias": {"7": -100, "99": 0.5}}),
+        "ignore_eos": true, "logprobs": 0, "logprob_token_ids": [9, 3], "logit_bias": {"7": -100, "99": 0.5}}),
     );
     let want = TextJob {
         n: 2,
@@ -134,6 +136,7 @@ fn fields_reach_the_job() {
         include_stop: true,
         ignore_eos: true,
         logprobs: Some(0),
+        logprob_ids: Arc::from([9, 3]),
         prompt_logprobs: None,
         guide: None,
     };

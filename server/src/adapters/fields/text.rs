@@ -23,6 +23,8 @@ pub(super) const N_MAX: u64 = 128;
 const LOGPROBS_TOTAL_MAX: u64 = 4 << 20;
 const LOGPROBS_DEFAULT_MAX: u64 = 20;
 
+const LOGPROB_IDS_MAX: usize = 1024;
+
 /// The validated text fields, which a beam search or a number may restrict further.
 pub(super) struct TextFields {
     pub(super) decoding: TextDecoding,
@@ -49,7 +51,11 @@ impl TextFields {
             check(guided.param, request.ignore_eos != Some(true), "is not allowed with `ignore_eos`")?;
             check(guided.param, min_tokens == 0, "is not allowed with `min_tokens`")?;
         }
-        let report = report(request, profile)?;
+        let mut report = report(request, profile)?;
+        let (logprobs, prompt_logprobs) = (report.logprobs, report.prompt_alternatives());
+        let logprob_ids = logprob_ids(request, max_tokens, profile)?;
+        // The answer shows all of them.
+        report.logprobs = logprobs.map(|count| count.max(logprob_ids.len()));
         let job = TextJob {
             n: n as u32,
             best_of: best_of as u32,
@@ -62,8 +68,9 @@ impl TextFields {
             include_stop: request.include_stop_str_in_output.unwrap_or(false),
             ignore_eos: request.ignore_eos.unwrap_or(false),
             // The engine reports token ids with the log-probabilities.
-            logprobs: report.logprobs.or(report.token_ids.then_some(0)),
-            prompt_logprobs: report.prompt_alternatives(),
+            logprobs: logprobs.or(report.token_ids.then_some(0)),
+            logprob_ids: logprob_ids.into(),
+            prompt_logprobs,
             guide: None,
         };
         let seed = request.seed.map(i64::cast_unsigned);
@@ -189,6 +196,23 @@ fn report(request: &CompletionRequest, profile: &ModelProfile) -> Result<ReportO
     }
     let token_ids = request.return_token_ids.unwrap_or(false);
     Ok(ReportOptions { logprobs, number_tokens, prompt_logprobs, echo, token_ids })
+}
+
+/// The ids that replace the most probable alternatives.
+fn logprob_ids(
+    request: &CompletionRequest,
+    max_tokens: u64,
+    profile: &ModelProfile,
+) -> Result<Vec<u32>, AppError> {
+    let ids = request.logprob_token_ids.clone().unwrap_or_default();
+    if ids.is_empty() {
+        return Ok(ids);
+    }
+    let field = "logprob_token_ids";
+    check(field, ids.len() <= LOGPROB_IDS_MAX, format!("must be at most {LOGPROB_IDS_MAX} token ids"))?;
+    check(field, request.logprobs.is_some(), "is only allowed with `logprobs`")?;
+    check(field, max_tokens > 0, "has no effect where `max_tokens` is 0: it is for generated tokens")?;
+    profile.known_ids(field, ids)
 }
 
 /// How many alternatives to a token a field asks for; -1 asks for the whole vocabulary.

@@ -49,7 +49,7 @@ pub(crate) const WITHOUT_EFFECT: [&str; 14] = [
     "user",
 ];
 
-const COMPLETION_FIELDS: [(&str, Neutral); 32] = [
+const COMPLETION_FIELDS: [(&str, Neutral); 31] = [
     ("add_special_tokens", True),
     ("allowed_token_ids", Empty),
     ("bad_words", Empty),
@@ -62,7 +62,6 @@ const COMPLETION_FIELDS: [(&str, Neutral); 32] = [
     ("json_schema", Empty),
     ("kv_transfer_params", Empty),
     ("logits_processors", Empty),
-    ("logprob_token_ids", Empty),
     ("max_completion_tokens", Null),
     ("mirostat", Numbers(&[0.0])),
     ("no_repeat_ngram_size", Numbers(&[0.0])),

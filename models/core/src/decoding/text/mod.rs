@@ -8,9 +8,11 @@ mod report;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use path::{Path, Rules};
 use prompt::PromptRows;
-use report::token_text;
+use report::{Alternatives, token_text};
 
 use super::{Decoding, Progress, RowResult, StepResult, Vocabulary, check_row, not_a_distribution};
 use crate::engine::{EngineError, Event, LogitsRequest, PathRow, TextJob};
@@ -25,6 +27,8 @@ pub struct TextDecoding {
     in_step: Vec<usize>,
     n: usize,
     logprobs: Option<usize>,
+    /// Reported in place of the most probable ids, unless it is empty.
+    logprob_ids: Arc<[u32]>,
     vocabulary: Vocabulary,
 }
 
@@ -43,6 +47,7 @@ impl TextDecoding {
             in_step: Vec::new(),
             n: job.n as usize,
             logprobs: job.logprobs,
+            logprob_ids: Arc::clone(&job.logprob_ids),
             vocabulary: vocabulary.clone(),
         }
     }
@@ -77,7 +82,12 @@ impl TextDecoding {
             check_row(logits)?;
             let id = path.choose(self.vocabulary.known(logits), &self.rules)?;
             let count = self.logprobs.or(ranks_texts.then_some(0));
-            let token = count.map(|count| token_text(&self.vocabulary, row, id, count)).transpose()?;
+            let others = |count| match &*self.logprob_ids {
+                [] => Alternatives::Best(count),
+                ids => Alternatives::Ids(ids),
+            };
+            let token =
+                count.map(|count| token_text(&self.vocabulary, row, id, others(count))).transpose()?;
             path.logprob += token.as_ref().map_or(0.0, |token| token.token.logprob);
             let token = token.filter(|_| self.logprobs.is_some());
             path.take(id, row, token, &self.rules, &mut own)?;

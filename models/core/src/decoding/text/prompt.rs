@@ -1,7 +1,7 @@
 //! The rows before the first token of a text: one if the prompt was opened as a whole, or a chain with all prompt tokens if
 //! their log-probabilities are requested. A step takes as many of them as it has room for.
 
-use super::{LogitsRequest, PathRow, RowResult, token_text};
+use super::{Alternatives, LogitsRequest, PathRow, RowResult, token_text};
 use crate::decoding::{StepResult, Vocabulary};
 use crate::engine::{EngineError, Event, NodeId};
 
@@ -44,7 +44,9 @@ impl PromptRows {
     ) -> Result<Option<Event>, EngineError> {
         let Some(count) = self.logprobs else { return Ok(None) };
         let next = self.ids[self.stepped..].iter().skip(1).take(self.in_step);
-        let report = |(row, &id): (usize, &u32)| token_text(vocabulary, result.row(row), id, count);
+        let report = |(row, &id): (usize, &u32)| {
+            token_text(vocabulary, result.row(row), id, Alternatives::Best(count))
+        };
         let tokens = next.enumerate().map(report).collect::<Result<Vec<_>, _>>()?;
         Ok((!tokens.is_empty()).then_some(Event::Prompt(tokens)))
     }

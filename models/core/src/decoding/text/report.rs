@@ -5,18 +5,29 @@ use crate::decoding::beams::best_ids;
 use crate::engine::{EngineError, TokenLogprob, TokenText};
 use crate::numbers::Softmax;
 
-/// The token `id` at the position of `row`, with the `count` most probable ones.
+/// Which tokens are reported beside the one at a position.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Alternatives<'a> {
+    /// So many of the most probable ones.
+    Best(usize),
+    Ids(&'a [u32]),
+}
+
+/// The token `id` at the position of `row`, with others.
 pub(super) fn token_text(
     vocabulary: &Vocabulary,
     row: RowResult<'_>,
     id: u32,
-    count: usize,
+    others: Alternatives<'_>,
 ) -> Result<TokenText, EngineError> {
     let logits = row.full()?;
     let known = vocabulary.known(logits);
     let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
     let logprob = |id| TokenLogprob { id, logprob: softmax.log_probability(id) };
-    let ids = best_ids(known, count);
+    let ids = match others {
+        Alternatives::Best(count) => best_ids(known, count),
+        Alternatives::Ids(ids) => ids.to_vec(),
+    };
     let number = vocabulary.number_at(&softmax, row.head_value);
     // In the order of `best_ids`.
     let own = logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
