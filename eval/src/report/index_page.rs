@@ -98,7 +98,7 @@ mod tests {
         insta::assert_snapshot!(markdown::render(&document(Path::new(""), &[run])), @r##"
         # Runs
 
-        1 runs
+        1 run
 
         ## Figures
 
