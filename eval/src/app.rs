@@ -59,6 +59,11 @@ fn data(args: &DataArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus
     };
     let folder = args.dir.clone().unwrap_or_else(|| place::folder(task.name));
     match task.origin {
+        Origin::Given => {
+            return Err(
+                UsageError(format!("the data of {} are your own: name them with --data", task.name)).into()
+            );
+        }
         Origin::Published(sources) => {
             let runtime = Runtime::new().context("could not start the runtime")?;
             let mirror = args.mirror.as_deref();

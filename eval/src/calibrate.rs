@@ -272,13 +272,15 @@ fn model(report: &Report) -> CalibratedModel {
 }
 
 fn task(report: &Report) -> CalibratedTask {
-    let is_chat = report.settings.get("request").is_some_and(|request| request.get("messages").is_some());
-    let route = if is_chat { "/v1/chat/completions" } else { "/v1/completions" };
+    let messages = report.settings.get("request").and_then(|request| request.get("messages")?.as_array());
+    let route = if messages.is_some() { "/v1/chat/completions" } else { "/v1/completions" };
+    let system = messages.and_then(|messages| messages.iter().find(|message| message["role"] == "system"));
+    let text = |value: &Value| value.as_str().map(str::to_owned);
     CalibratedTask {
         name: report.task.clone(),
         route: route.to_owned(),
-        template: None,
-        system: None,
+        template: report.settings.get("template").and_then(text),
+        system: system.and_then(|message| text(&message["content"])),
         shots: report.settings.get("shots").and_then(Value::as_u64).unwrap_or(0),
     }
 }

@@ -18,3 +18,4 @@ pub mod run;
 pub mod stats;
 pub mod store;
 pub mod tasks;
+pub mod template;

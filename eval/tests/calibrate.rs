@@ -100,11 +100,14 @@ fn a_table_shows_coverage_and_width_before_and_after() {
 #[test]
 fn ratings_get_the_ordinal_method() {
     let fixture = fixture();
-    let run = fixture.ask("run", &["--mode", "regress", "--scale", "0,50", "--api", "chat"]);
+    let words = ["--template", "{question}", "--api", "chat", "--system", "Rate it."];
+    let run = fixture.ask("run", &[&["--mode", "regress", "--scale", "0,50"][..], &words].concat());
     assert_eq!(fixture.calibrate(&run, &[]).status.code(), Some(0));
     let calibration = Calibration::read(&fs::read_to_string(fixture.file()).unwrap()).unwrap();
     assert_eq!(calibration.method, CalibrationMethod::CqrOrdinal);
     assert_eq!(calibration.task.route, "/v1/chat/completions");
+    assert_eq!(calibration.task.template.as_deref(), Some("{question}"));
+    assert_eq!(calibration.task.system.as_deref(), Some("Rate it."));
 }
 
 #[test]

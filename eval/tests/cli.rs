@@ -346,7 +346,10 @@ fn tasks_are_listed() {
     assert_eq!(output.status.code(), Some(0));
     let names: Vec<String> =
         out(&output).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(names, ["arithmetic", "gsm8k", "mathematics", "multiplication", "multirc", "rjokes"]);
+    assert_eq!(
+        names,
+        ["arithmetic", "gsm8k", "mathematics", "multiplication", "multirc", "rjokes", "custom"]
+    );
 }
 
 #[test]

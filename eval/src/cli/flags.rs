@@ -10,6 +10,7 @@ use ntl_core::numbers::Scale;
 use super::base_url::BaseUrl;
 use super::bound::Bound;
 use crate::stats::Interval;
+use crate::template::{Template, unescaped};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -51,6 +52,17 @@ pub struct Common {
     /// How the model answers.
     #[arg(long, value_enum, env = "NTL_EVAL_MODE", default_value = "text")]
     pub mode: Mode,
+    /// Words the prompts, such as `Q: {question}\nA:`. `{{` and `}}` are braces; `\n`, `\t` and `\\` are a line feed, a tab
+    /// and a backslash, also in `--system` and `--after`. Default: the bare question.
+    #[arg(long, visible_alias = "prompt", value_name = "TEMPLATE", env = "NTL_EVAL_TEMPLATE")]
+    pub template: Option<Template>,
+    /// Message of the system in front of each question, with `--api chat`.
+    #[arg(long, value_name = "TEXT", env = "NTL_EVAL_SYSTEM", value_parser = unescaped)]
+    pub system: Option<String>,
+    /// Regress mode: let the model write until this text, and read the number right behind it. Default: `#### ` for gsm8k, else
+    /// the number comes at once.
+    #[arg(long, value_name = "MARKER", env = "NTL_EVAL_AFTER", value_parser = unescaped)]
+    pub after: Option<String>,
     /// Also request the likelihood of the true answers from `/v1/score`: token accuracy, perplexity, losses.
     #[arg(long, env = "NTL_EVAL_SCORE", value_parser = BoolishValueParser::new())]
     pub score: bool,

@@ -27,6 +27,9 @@ pub enum Task {
     /// Upvotes of jokes (rJokes).
     #[command(after_help = EXIT_CODES)]
     Rjokes(Box<RjokesArgs>),
+    /// Questions and answers of your own.
+    #[command(after_help = EXIT_CODES)]
+    Custom(Box<CustomArgs>),
 }
 
 const EXIT_CODES: &str = "\
@@ -48,6 +51,7 @@ impl Task {
             Self::Multiplication(args) => &args.common,
             Self::Multirc(args) => &args.common,
             Self::Rjokes(args) => &args.common,
+            Self::Custom(args) => &args.common,
         }
     }
 }
@@ -129,6 +133,23 @@ pub struct RjokesArgs {
     /// Part of the data.
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "test")]
     pub split: RjokesSplit,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `--data`: a file with one JSON object a line, or CSV with a header (`.csv`), packed by gzip or not. `--template` may name all
+/// fields of the file but the answer. An answer is a number, a fraction, or a text.
+#[derive(Debug, Args)]
+pub struct CustomArgs {
+    /// Field of the question.
+    #[arg(long, value_name = "NAME", default_value = "question")]
+    pub question_field: String,
+    /// Field of the answer.
+    #[arg(long, value_name = "NAME", default_value = "answer")]
+    pub answer_field: String,
+    /// Put N other items of the file, drawn by `--seed`, with their answers in front of each question.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_SHOTS", default_value = "0")]
+    pub shots: usize,
     #[command(flatten)]
     pub common: Common,
 }

@@ -98,7 +98,10 @@ fn setting_differences(a: &Run, b: &Run) -> Vec<SettingDifference> {
     }
     let settings = |run: &Run| -> BTreeMap<String, String> {
         let all = flat_settings("", &run.report.settings).into_iter();
-        all.filter(|(name, _)| name.starts_with("request.") || name == "prompt_tokens").collect()
+        all.filter(|(name, _)| {
+            name.starts_with("request.") || ["prompt_tokens", "template"].contains(&name.as_str())
+        })
+        .collect()
     };
     let (a, b) = (settings(a), settings(b));
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();

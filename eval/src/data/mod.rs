@@ -1,11 +1,12 @@
 //! Data sets: questions with their answers.
 //!
 //! [`place`] finds files in `--data` or in the cache, which [`fetch`] fills for `ntl-eval data`; [`read`] turns them into
-//! [`Item`]s in file order. Every truth is finite.
+//! [`Item`]s in file order, [`records`] into named fields. Every truth is finite.
 
 pub mod fetch;
 pub mod place;
 pub mod read;
+pub mod records;
 mod unpack;
 
 use std::io;

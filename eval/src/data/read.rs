@@ -28,7 +28,7 @@ pub enum Truth {
 
 impl Truth {
     /// `None` where an answer must have a value and has none.
-    fn of(self, answer: &str) -> Option<Option<f64>> {
+    pub fn of(self, answer: &str) -> Option<Option<f64>> {
         let finite = |text: &str| text.trim().parse().ok().filter(|value: &f64| value.is_finite());
         match self {
             Self::Number => finite(answer).map(Some),
@@ -130,14 +130,14 @@ pub fn pairs(file: &Path, truth: Truth) -> Result<Vec<Item>, DataError> {
 }
 
 /// Lines that are not blank, with their numbers from 1.
-fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split('\n')
         .enumerate()
         .map(|(index, line)| (index + 1, line))
         .filter(|(_, line)| !line.trim().is_empty())
 }
 
-fn parse<'a, T: Deserialize<'a>>(file: &Path, line: usize, text: &'a str) -> Result<T, DataError> {
+pub(super) fn parse<'a, T: Deserialize<'a>>(file: &Path, line: usize, text: &'a str) -> Result<T, DataError> {
     serde_json::from_str(text).map_err(|error| {
         let problem = json::problem(&error);
         DataError::Line { file: file.to_owned(), line, problem }

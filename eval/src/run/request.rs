@@ -27,7 +27,9 @@ pub struct RequestTemplate {
     pub max_tokens: u64,
     pub stop: &'static [&'static str],
     /// Regress mode: the text in front of the number.
-    pub after: Option<&'static str>,
+    pub after: Option<String>,
+    /// Message of the system in chats.
+    pub system: Option<String>,
     pub return_token_ids: bool,
     /// Paper mode: [`paper::beams`].
     pub beams: u64,
@@ -78,7 +80,7 @@ impl RequestTemplate {
                 paper::set_decoding(&mut request, self.beams);
             }
             Mode::Regress => {
-                request.number = Some(number_request(self.after, &self.number));
+                request.number = Some(number_request(self.after.clone(), &self.number));
                 request.stop = None;
                 if self.after.is_some() {
                     request.max_tokens = Some(self.max_tokens);
@@ -91,7 +93,10 @@ impl RequestTemplate {
         }
         if self.api == Api::Chat {
             let content = prompt.unwrap_or_default();
-            request.others.insert("messages".to_owned(), json!([{ "role": "user", "content": content }]));
+            let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
+            let messages: Vec<Value> =
+                system.chain([json!({ "role": "user", "content": content })]).collect();
+            request.others.insert("messages".to_owned(), json!(messages));
         } else {
             request.prompt = match &overrides.prompt_ids {
                 Some(ids) => Some(Prompt::Ids(ids.clone())),
@@ -119,12 +124,12 @@ impl RequestTemplate {
 }
 
 /// Names every default, so that a report shows what was requested.
-fn number_request(after: Option<&str>, flags: &NumberFlags) -> NumberRequest {
+fn number_request(after: Option<String>, flags: &NumberFlags) -> NumberRequest {
     NumberRequest::Options(Box::new(NumberOptions {
         objective: Some(Objective::Named(ObjectiveName::Mean)),
         quantiles: Some(QUANTILES.to_vec()),
         support: Some(SUPPORT),
-        after: after.map(str::to_owned),
+        after,
         range: flags.range.map(|range| [range.low, range.high]),
         scale: flags.scale.map(NumberScale::from),
         interval: flags.interval,
@@ -152,7 +157,8 @@ mod tests {
             model: "tiny".to_owned(),
             max_tokens: 32,
             stop: &["Question:"],
-            after: Some("#### "),
+            after: Some("#### ".to_owned()),
+            system: None,
             return_token_ids: false,
             number: NumberFlags::default(),
             beams: 4,
@@ -192,11 +198,16 @@ mod tests {
     #[test]
     fn a_chat_server_gets_the_question_as_a_message() {
         let item = Item { question: "1 + 1".to_owned(), ..Item::default() };
-        let template = RequestTemplate { api: Api::Chat, stop: &[], ..template(Mode::Text) };
+        let mut template = RequestTemplate { api: Api::Chat, stop: &[], ..template(Mode::Text) };
         let want = json!({
             "model": "tiny", "max_tokens": 32, "temperature": 0.0,
             "messages": [{ "role": "user", "content": "1 + 1" }]
         });
         assert_eq!(template.completion(&item, &Overrides::default()), want);
+        template.system = Some("Be brief.".to_owned());
+        let messages = &template.completion(&item, &Overrides::default())["messages"];
+        let want =
+            json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "1 + 1" }]);
+        assert_eq!(*messages, want);
     }
 }

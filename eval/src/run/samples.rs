@@ -162,6 +162,7 @@ mod tests {
             max_tokens: 8,
             stop: &[],
             after: None,
+            system: None,
             return_token_ids: false,
             beams: 4,
             number: NumberFlags::default(),

@@ -33,6 +33,7 @@ use crate::store::journal::{Journal, JournalError, JournalFile, key};
 use crate::store::report::{Counts, Module, Report};
 use crate::store::saved::{self, REPORT, read_report};
 use crate::tasks::Suite;
+use crate::template::Template;
 
 const UNPARSED_RULE: &str = "an answer without a number is wrong in accuracy, counts in unparsed, and is left out of all \
      errors and correlations; the n beside each figure says over how many items it is";
@@ -54,6 +55,13 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
     if common.mode != Mode::Regress && common.number != NumberFlags::default() {
         let message =
             "--range, --scale, --interval, --trim, --digits-max and --tolerance are about --mode regress";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    if common.mode != Mode::Regress && common.after.is_some() {
+        return Err(UsageError("--after is about --mode regress".to_owned()).into());
+    }
+    if common.server.api != Api::Chat && common.system.is_some() {
+        let message = "--system is a message of chats: use it with --api chat, or write it into --template";
         return Err(UsageError(message.to_owned()).into());
     }
     let runtime = Runtime::new().context("could not start the runtime")?;
@@ -182,7 +190,8 @@ impl Session<'_> {
             max_tokens: self.common.max_tokens.map_or(traits.max_tokens, u64::from),
             // The paper's generation ends at the end of sequence and nowhere else.
             stop: if self.common.mode == Mode::Paper { &[] } else { traits.stop },
-            after: traits.after,
+            after: self.common.after.clone().or_else(|| traits.after.map(str::to_owned)),
+            system: self.common.system.clone(),
             // A number has no tokens.
             return_token_ids: match self.common.mode {
                 Mode::Text => self.common.score,
@@ -286,6 +295,7 @@ impl Session<'_> {
         let estimates: IndexMap<&str, &str> = estimates.collect();
         let mut settings = data_settings(suite, self.common);
         for (name, value) in [
+            ("template", json!(self.common.template.as_ref().map(Template::source))),
             ("model_fingerprint", json!(self.model.others.get("fingerprint"))),
             ("prompt_tokens", json!(self.common.prompt_tokens)),
             ("concurrency", json!(self.common.server.concurrency)),

@@ -1,6 +1,7 @@
 //! The tasks, one file each. A task turns its flags into [`Suite`]s; everything after that is the same for all.
 
 pub mod arithmetic;
+pub mod custom;
 pub mod generate;
 pub mod gsm8k;
 pub mod mathematics;
@@ -15,22 +16,46 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::cli::tasks::Task;
+use crate::console::UsageError;
 use crate::data::Item;
 use crate::data::fetch::Source;
+use crate::template::{Template, UnknownField};
 
 /// Reads or generates the items of a task.
 ///
 /// # Errors
 /// Flags contradict each other ([`UsageError`](crate::console::UsageError)), or data cannot be used.
 pub fn suites(task: &Task) -> anyhow::Result<Vec<Suite>> {
-    match task {
+    let mut suites = match task {
+        // The fields of its records go into the template as well.
+        Task::Custom(args) => return custom::suites(args),
         Task::Arithmetic(args) => arithmetic::suites(args),
         Task::Gsm8k(args) => gsm8k::suites(args),
         Task::Mathematics(args) => mathematics::suites(args),
         Task::Multiplication(args) => multiplication::suites(args),
         Task::Multirc(args) => multirc::suites(args),
         Task::Rjokes(args) => rjokes::suites(args),
+    }?;
+    if let Some(template) = &task.common().template {
+        word(&mut suites, template)?;
     }
+    Ok(suites)
+}
+
+fn word(suites: &mut [Suite], template: &Template) -> Result<(), UsageError> {
+    for item in suites.iter_mut().flat_map(|suite| &mut suite.items) {
+        if item.prompt.is_some() {
+            return Err(UsageError(
+                "--template and --shots both word the prompts; leave one of them out".to_owned(),
+            ));
+        }
+        let question = |name: &str| (name == "question").then_some(item.question.as_str());
+        let worded = template.render(question).map_err(|UnknownField(name)| {
+            UsageError(format!("--template: there is no field `{name}`; there is {{question}}"))
+        })?;
+        item.prompt = Some(worded);
+    }
+    Ok(())
 }
 
 /// Items that one report is about.
@@ -75,17 +100,20 @@ pub struct Entry {
 #[derive(Debug, Clone, Copy)]
 pub enum Origin {
     Published(&'static [Source]),
+    /// By `--data` alone.
+    Given,
     /// From a seed to file names and their items.
     Generated(fn(u64) -> Vec<(String, Vec<Item>)>),
 }
 
-pub const TASKS: [Entry; 6] = [
+pub const TASKS: [Entry; 7] = [
     arithmetic::ENTRY,
     gsm8k::ENTRY,
     mathematics::ENTRY,
     multiplication::ENTRY,
     multirc::ENTRY,
     rjokes::ENTRY,
+    custom::ENTRY,
 ];
 
 fn from_file(file: &Path) -> (String, Value) {

@@ -117,7 +117,8 @@ async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
 
 async fn completions_route(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Response {
     let body: Value = serde_json::from_slice(&body).unwrap();
-    let prompt = body["prompt"].as_str().or(body["messages"][0]["content"].as_str());
+    let last = body["messages"].as_array().and_then(|messages| messages.last());
+    let prompt = body["prompt"].as_str().or(last.and_then(|message| message["content"].as_str()));
     let prompt = prompt.map_or_else(|| body["prompt"].to_string(), str::to_owned);
     let key = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
     shared.keys.lock().unwrap().push(key);
