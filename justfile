@@ -64,6 +64,10 @@ conformance *ARGS:
 soak MINUTES:
     NTL_LM_EVAL= NTL_SOAK_SECONDS="$(({{MINUTES}} * 60))" server/conformance/run test_soak.py
 
+# Mutated inputs for a target of fuzz/ for MINUTES, or for `all`; `guided` guides them by coverage.
+fuzz TARGET MINUTES *GUIDED:
+    scripts/fuzz {{TARGET}} {{MINUTES}} {{GUIDED}}
+
 # Compares GSM8K by ntl-eval with lm-evaluation-harness, item by item (eval/conformance/README.md says what has to be installed).
 conformance-eval DATA *ARGS:
     python3 eval/conformance/gsm8k.py --data {{DATA}} {{ARGS}}

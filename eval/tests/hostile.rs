@@ -241,3 +241,27 @@ fn a_connection_that_breaks_off_is_one_clear_line() {
         "all 4 items of arithmetic interpolate failed",
     );
 }
+
+#[test]
+fn a_certificate_that_does_not_fit_ends_the_run() {
+    use tokio_rustls::rustls::{ServerConfig, ServerConnection};
+    let made = rcgen::generate_simple_self_signed(["example.com".to_owned()]).unwrap();
+    let key = made.signing_key.serialize_der().try_into().unwrap();
+    let config = ServerConfig::builder().with_no_client_auth();
+    let config = Arc::new(config.with_single_cert(vec![made.cert.der().clone()], key).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut tls = ServerConnection::new(Arc::clone(&config)).unwrap();
+            // Fails once the client has seen the certificate.
+            let _ = tls.complete_io(&mut connection?);
+        }
+        std::io::Result::Ok(())
+    });
+    let output = run(&Server { url, asked: Arc::default() }, &["--deadline", "1"]);
+    assert_eq!((output.status.code(), out(&output)), (Some(1), String::new()), "{}", err(&output));
+    let message = err(&output);
+    assert!(message.contains("certificate"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+}

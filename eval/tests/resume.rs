@@ -288,6 +288,21 @@ fn a_full_disk_loses_no_answer() {
     assert!((1..ITEMS).contains(&(mock.bodies().len() - before)));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_folder_that_cannot_be_written_is_named_before_anything_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = data(&folder);
+    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    // The system's own folder is read-only for everyone.
+    let run = ntl_eval(&args(&mock, &data, Path::new("/proc/1/results"), &[]));
+    assert_eq!(run.status.code(), Some(1));
+    let message = err(&run);
+    assert!(message.contains("could not ") && message.contains("/proc/1/results"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert_eq!(mock.bodies().len(), 0);
+}
+
 #[test]
 fn a_report_that_cannot_be_read_is_no_finished_run() {
     let folder = tempfile::tempdir().unwrap();

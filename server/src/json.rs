@@ -48,11 +48,15 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, AppError> {
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let error = error.into_inner();
-        if !error.is_data() {
-            return not_json(error);
-        }
         let param = (path != ".").then_some(path);
-        wrong_value(param, &error)
+        if error.is_data() {
+            return wrong_value(param, &error);
+        }
+        // Serde calls a list where it expects a name a fault of the JSON.
+        match (serde_json::from_slice::<Value>(body), param) {
+            (Ok(_), Some(param)) => AppError::field(&param, "has a value of the wrong type"),
+            _ => not_json(error),
+        }
     })?;
     json.end().map_err(not_json)?;
     Ok(value)
@@ -110,7 +114,7 @@ pub(crate) fn foreign_name(name: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use ntl_api::CompletionRequest;
+    use ntl_api::{CompletionRequest, ScoreRequest};
 
     use super::*;
 
@@ -169,6 +173,14 @@ mod tests {
         }
         let deep = format!("{{\"x\": {}1{}}}", "[".repeat(200), "]".repeat(200));
         assert!(parse::<CompletionRequest>(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_list_in_place_of_a_name_is_no_fault_of_the_json() {
+        let body = br#"{"items": [{"prompt": "1", "target": "2"}], "losses": ["ce", [false]]}"#;
+        let Err(AppError::Invalid { message, param }) = parse::<ScoreRequest>(body) else { panic!("taken") };
+        assert_eq!(param.as_deref(), Some("losses[1]"), "{message}");
+        assert_eq!(message, "`losses[1]` has a value of the wrong type");
     }
 
     #[test]

@@ -140,7 +140,8 @@ async fn transfer(client: &Client, url: &str, file: &Path, part: &Path) -> Resul
             return Err(Broken::Permanent(DataError::Download { file, url, problem }));
         }
     };
-    let mut room = FILE_BYTES_MAX;
+    let resumed = if response.status() == StatusCode::PARTIAL_CONTENT { have } else { 0 };
+    let mut room = FILE_BYTES_MAX.saturating_sub(resumed);
     loop {
         match response.chunk().await {
             Ok(Some(bytes)) if bytes.len() as u64 > room => {

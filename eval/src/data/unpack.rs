@@ -11,42 +11,52 @@ use flate2::read::GzDecoder;
 
 use super::DataError;
 
-/// Largest member that is unpacked; no reader takes a larger one.
-const MEMBER_BYTES_MAX: u64 = 256 << 20;
+/// Most bytes that are unpacked of an archive. The members that tasks want take less than 100 MB together.
+const BYTES_MAX: u64 = 1 << 30;
 
 /// Overwrites files that are there.
 pub(super) fn members(archive: &Path, wanted: &[&str], folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    members_within(archive, wanted, folder, BYTES_MAX)
+}
+
+fn members_within(
+    archive: &Path,
+    wanted: &[&str],
+    folder: &Path,
+    bytes_max: u64,
+) -> Result<Vec<PathBuf>, DataError> {
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
+    let mut target = Target { folder, bytes_max, bytes_left: bytes_max };
     let unpacked = if archive.extension().is_some_and(|extension| extension == "zip") {
-        from_zip(archive, wanted, folder)
+        from_zip(archive, wanted, &mut target)
     } else {
-        from_tar(archive, wanted, folder)
+        from_tar(archive, wanted, &mut target)
     };
     unpacked.map_err(|source| DataError::Read { file: archive.to_owned(), source })
 }
 
-fn from_tar(archive: &Path, wanted: &[&str], folder: &Path) -> io::Result<Vec<PathBuf>> {
+fn from_tar(archive: &Path, wanted: &[&str], target: &mut Target<'_>) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in tar::Archive::new(GzDecoder::new(File::open(archive)?)).entries()? {
         let mut entry = entry?;
         let path = entry.path()?.into_owned();
         if let Some(below) = kept(&path, wanted).filter(|_| entry.header().entry_type().is_file()) {
-            files.push(write(&mut entry, &folder.join(below))?);
+            files.push(target.write(&mut entry, &below)?);
         }
     }
     Ok(files)
 }
 
-fn from_zip(archive: &Path, wanted: &[&str], folder: &Path) -> io::Result<Vec<PathBuf>> {
+fn from_zip(archive: &Path, wanted: &[&str], target: &mut Target<'_>) -> io::Result<Vec<PathBuf>> {
     let mut archive = zip::ZipArchive::new(File::open(archive)?)?;
     let mut files = Vec::new();
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index)?;
         let path = PathBuf::from(entry.name());
         if let Some(below) = kept(&path, wanted).filter(|_| entry.is_file()) {
-            files.push(write(&mut entry, &folder.join(below))?);
+            files.push(target.write(&mut entry, &below)?);
         }
     }
     Ok(files)
@@ -63,17 +73,28 @@ fn kept(path: &Path, wanted: &[&str]) -> Option<PathBuf> {
     (plain && wanted.iter().any(|name| fits(&name))).then_some(below)
 }
 
-fn write(from: &mut impl Read, file: &Path) -> io::Result<PathBuf> {
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
+/// Where members go, and how much room is left for them.
+struct Target<'a> {
+    folder: &'a Path,
+    bytes_max: u64,
+    bytes_left: u64,
+}
+
+impl Target<'_> {
+    fn write(&mut self, from: &mut impl Read, below: &Path) -> io::Result<PathBuf> {
+        let file = self.folder.join(below);
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let copied = io::copy(&mut from.take(self.bytes_left + 1), &mut File::create(&file)?)?;
+        let Some(left) = self.bytes_left.checked_sub(copied) else {
+            fs::remove_file(&file)?;
+            let message = format!("it holds more than {} bytes, at {}", self.bytes_max, below.display());
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        };
+        self.bytes_left = left;
+        Ok(file)
     }
-    let copied = io::copy(&mut from.take(MEMBER_BYTES_MAX + 1), &mut File::create(file)?)?;
-    if copied > MEMBER_BYTES_MAX {
-        fs::remove_file(file)?;
-        let message = format!("{} in it is larger than {} MiB", file.display(), MEMBER_BYTES_MAX >> 20);
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
-    }
-    Ok(file.to_owned())
 }
 
 #[cfg(test)]
@@ -83,10 +104,9 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn only_wanted_members_leave_an_archive() {
-        let folder = tempfile::tempdir().unwrap();
-        let archive = folder.path().join("all.tar.gz");
+    /// An archive of three members of two bytes each.
+    fn archive(folder: &Path) -> PathBuf {
+        let archive = folder.join("all.tar.gz");
         let mut tar = tar::Builder::new(GzEncoder::new(File::create(&archive).unwrap(), Compression::fast()));
         for name in ["top/train/a.txt", "top/interpolate/b.txt", "top/val.jsonl"] {
             let mut header = tar::Header::new_gnu();
@@ -95,6 +115,27 @@ mod tests {
             tar.append_data(&mut header, name, &b"hi"[..]).unwrap();
         }
         tar.into_inner().unwrap().finish().unwrap();
+        archive
+    }
+
+    #[test]
+    fn members_beyond_the_limit_are_not_unpacked() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = archive(folder.path());
+        let wanted = ["train/", "interpolate/", "val.jsonl"];
+        assert_eq!(members_within(&archive, &wanted, folder.path(), 6).unwrap().len(), 3);
+        let target = tempfile::tempdir().unwrap();
+        let error = members_within(&archive, &wanted, target.path(), 5).unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(cause, "it holds more than 5 bytes, at val.jsonl");
+        assert!(error.to_string().contains("all.tar.gz"), "{error}");
+        assert!(!target.path().join("val.jsonl").exists());
+    }
+
+    #[test]
+    fn only_wanted_members_leave_an_archive() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = archive(folder.path());
         let files = members(&archive, &["interpolate/", "val.jsonl"], folder.path()).unwrap();
         let names: Vec<&Path> = files.iter().map(|file| file.strip_prefix(folder.path()).unwrap()).collect();
         assert_eq!(names, [Path::new("interpolate/b.txt"), Path::new("val.jsonl")]);

@@ -193,7 +193,8 @@ fn modules(run: &Run) -> Option<Picture> {
 }
 
 fn pit(calibration: &Calibration) -> Option<Picture> {
-    let (bins, n) = (calibration.pit.len() as f64, calibration.pit.iter().sum::<usize>() as f64);
+    let (bins, n) =
+        (calibration.pit.len() as f64, calibration.pit.iter().map(|&count| count as f64).sum::<f64>());
     if n < 1.0 {
         return None;
     }

@@ -92,7 +92,7 @@ impl Report {
 
     /// Items that were answered without a number.
     pub fn unparsed(&self) -> usize {
-        self.n.saturating_sub(self.n_valid + self.failed)
+        self.n.saturating_sub(self.n_valid).saturating_sub(self.failed)
     }
 }
 

@@ -290,7 +290,8 @@ pub(super) fn compile(source: &str) -> Result<(Instructions<'_>, Blocks<'_>), Er
     let whitespace =
         WhitespaceConfig { trim_blocks: true, lstrip_blocks: true, ..WhitespaceConfig::default() };
     let tokens = tokenize(source, false, Default::default(), whitespace);
-    let products = tokens.flatten().filter(|(token, _)| matches!(token, Token::Mul)).count();
+    // Behind an error there may be the same error again without end; parsing meets the first one.
+    let products = tokens.map_while(Result::ok).filter(|(token, _)| matches!(token, Token::Mul)).count();
     if products > PRODUCTS_MAX {
         let reason = format!("it has {products} multiplications; at most {PRODUCTS_MAX} are served");
         return Err(Error::new(ErrorKind::InvalidOperation, reason));

@@ -146,3 +146,18 @@ fn a_template_that_computes_without_end_is_an_error_within_its_bounds() {
         );
     }
 }
+
+#[test]
+fn a_template_that_cannot_be_read_to_its_end_is_an_error() {
+    for source in [
+        "{% raw %} x",
+        "{{ 'x",
+        "{# x",
+        "{% for m in mes{% raw %} endif %}",
+        "{% if  }}{% endif %}{",
+        "{{ ! }}",
+    ] {
+        let template = template_in(&[("chat_template.jinja", source.to_owned())]).unwrap().unwrap();
+        assert!(matches!(say(&template, "x"), Err(ChatError::Unusable(_))), "{source}");
+    }
+}

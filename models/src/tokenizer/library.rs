@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,6 +14,12 @@ use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling, check_name,
 /// Most times that replacements may make a text longer. Real ones replace a character by one, or by a few.
 const GROWTH_MAX: usize = 64;
 
+/// Most merges of a BPE model. Vocabularies of 262,000 tokens have 580,000.
+const MERGES_MAX: usize = 1_000_000;
+
+/// Most added tokens. Real tokenizers have up to 7,000.
+const ADDED_MAX: usize = 50_000;
+
 pub(super) const LIBRARY_FILE: &str = "tokenizer.json";
 
 pub(super) struct LibraryTokenizer {
@@ -23,15 +30,11 @@ impl LibraryTokenizer {
     pub(super) fn open(files: &CheckpointFiles) -> Result<(Self, PieceTable), LoadError> {
         let bytes = files.require(LIBRARY_FILE)?;
         let malformed = |reason: String| LoadError::malformed(files.name_of(LIBRARY_FILE), reason);
-        check_added(&bytes).map_err(malformed)?;
-        let mut inner =
-            tokenizers::Tokenizer::from_bytes(&*bytes).map_err(|error| malformed(error.to_string()))?;
-        // The file may contain limits of the training run; the server has its own.
-        inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
-        inner.with_padding(None);
-        check_growth("normalizer", inner.get_normalizer()).map_err(malformed)?;
-        check_growth("decoder", inner.get_decoder()).map_err(malformed)?;
-        let table = piece_table(&inner).map_err(malformed)?;
+        check_tables(&bytes).map_err(malformed)?;
+        // The crate panics on some files, such as one whose normalizer holds rules of the wrong type.
+        let opened = catch_unwind(|| open_inner(&bytes));
+        let opened = opened.unwrap_or_else(|_| Err("the tokenizers crate cannot read it".to_owned()));
+        let (inner, table) = opened.map_err(malformed)?;
         Ok((Self { inner }, table))
     }
 
@@ -48,6 +51,18 @@ impl LibraryTokenizer {
     pub(super) fn decode(&self, ids: &[u32]) -> Option<String> {
         self.inner.decode(ids, true).ok()
     }
+}
+
+fn open_inner(file: &[u8]) -> Result<(tokenizers::Tokenizer, PieceTable), String> {
+    let mut inner = tokenizers::Tokenizer::from_bytes(file).map_err(|error| error.to_string())?;
+    // The file may contain limits of the training run; the server has its own.
+    inner.with_truncation(None).map_err(|error| error.to_string())?;
+    inner.with_padding(None);
+    check_growth("normalizer", inner.get_normalizer())?;
+    check_growth("pre_tokenizer", inner.get_pre_tokenizer())?;
+    check_growth("decoder", inner.get_decoder())?;
+    let table = piece_table(&inner)?;
+    Ok((inner, table))
 }
 
 fn piece_table(inner: &tokenizers::Tokenizer) -> Result<PieceTable, String> {
@@ -71,12 +86,22 @@ fn piece_table(inner: &tokenizers::Tokenizer) -> Result<PieceTable, String> {
     PieceTable::new(pieces.chain(added), spelling)
 }
 
-/// Checks the added tokens before the crate builds its search for them, which takes minutes for a token of megabytes.
-fn check_added(file: &[u8]) -> Result<(), String> {
+/// Checks added tokens and merges before the crate builds its tables of them, which takes minutes for a token of megabytes,
+/// and 700 bytes for each merge.
+fn check_tables(file: &[u8]) -> Result<(), String> {
     #[derive(Deserialize)]
     struct File {
         #[serde(default)]
         added_tokens: Vec<AddedToken>,
+        #[serde(default)]
+        model: Option<Model>,
+        #[serde(default)]
+        normalizer: Value,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        #[serde(default)]
+        merges: Vec<IgnoredAny>,
     }
     #[derive(Deserialize)]
     struct AddedToken {
@@ -84,7 +109,37 @@ fn check_added(file: &[u8]) -> Result<(), String> {
         content: String,
     }
     let file: File = serde_json::from_slice(file).map_err(|error| error.to_string())?;
+    check_rules(&file.normalizer)?;
+    let merges = file.model.map_or(0, |model| model.merges.len());
+    for (field, count, max) in
+        [("model.merges", merges, MERGES_MAX), ("added_tokens", file.added_tokens.len(), ADDED_MAX)]
+    {
+        if count > max {
+            return Err(format!("field `{field}`: it has {count} entries, at most {max} are accepted"));
+        }
+    }
     file.added_tokens.iter().try_for_each(|token| check_name(token.id, &token.content))
+}
+
+/// Checks that the rules of every `Precompiled` normalizer, in base64, are as long as they say: the crate allocates what they
+/// claim.
+fn check_rules(normalizer: &Value) -> Result<(), String> {
+    const FIELD: &str = "precompiled_charsmap";
+    if let Some(text) = normalizer[FIELD].as_str() {
+        // The first 32 of the 36 bits of six characters, little-endian.
+        let first: Option<Vec<u64>> = text.bytes().take(6).map(base64_digit).collect();
+        let bits = first.unwrap_or_default().iter().fold(0, |bits, digit| bits << 6 | digit);
+        let (claimed, bytes) = (u32::swap_bytes((bits >> 4) as u32) as usize, text.len() / 4 * 3);
+        if claimed > bytes {
+            return Err(format!("field `{FIELD}`: it claims {claimed} bytes and has {bytes}"));
+        }
+    }
+    normalizer["normalizers"].as_array().into_iter().flatten().try_for_each(check_rules)
+}
+
+fn base64_digit(character: u8) -> Option<u64> {
+    let digits = (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(*b"+/");
+    (0..).zip(digits).find(|&(_, digit)| digit == character).map(|(value, _)| value)
 }
 
 /// Refuses replacements that would make a huge text of a small one.
@@ -100,7 +155,12 @@ fn check_growth(field: &str, part: Option<&impl Serialize>) -> Result<(), String
 /// How many times as long a text may become.
 fn growth(description: &Value) -> usize {
     let characters = |value: &Value| value.as_str().map(|text| text.chars().count());
-    let parts = ["normalizers", "decoders"].into_iter().find_map(|name| description[name].as_array());
+    if description["type"] == "ByteLevel" {
+        return char::MAX.len_utf8();
+    }
+    let parts = ["normalizers", "pretokenizers", "decoders"]
+        .into_iter()
+        .find_map(|name| description[name].as_array());
     if let Some(parts) = parts {
         return parts.iter().map(growth).fold(1, usize::saturating_mul);
     }
@@ -158,13 +218,45 @@ mod tests {
     }
 
     #[test]
+    fn bytes_that_are_spelt_as_characters_again_and_again_are_refused() {
+        let bytes =
+            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+        let open = |times: usize| {
+            let file = json!({
+                "pre_tokenizer": {"type": "Sequence", "pretokenizers": vec![bytes.clone(); times]},
+                "model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}
+            });
+            let bytes = file.to_string().into_bytes();
+            let files = CheckpointFiles::memory("m", [(LIBRARY_FILE.to_owned(), bytes)]);
+            LibraryTokenizer::open(&files).map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(open(3), Ok(()));
+        let error = open(40).unwrap_err();
+        assert!(
+            error.contains("tokenizer.json") && error.contains("field `pre_tokenizer`: its rep"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn rules_that_claim_more_than_they_have_are_refused() {
+        let precompiled = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
+        let nested = |text: &str| json!({"type": "Sequence", "normalizers": [precompiled(text)]});
+        // 4 bytes of length, here 2 and 2^30.
+        assert_eq!(check_rules(&nested("AgAAAGFi")), Ok(()));
+        let error = check_rules(&nested("AAAAQGFi")).unwrap_err();
+        assert_eq!(error, "field `precompiled_charsmap`: it claims 1073741824 bytes and has 6");
+        assert!(check_rules(&precompiled("////////")).is_err());
+    }
+
+    #[test]
     fn a_token_of_megabytes_is_refused() {
         let piece = |name: String| (5, Piece { name, kind: PieceKind::Added });
         assert!(PieceTable::new([piece("y".repeat(1000))], Spelling::Plain).is_ok());
         let error = PieceTable::new([piece("y".repeat(5_000_000))], Spelling::Plain).unwrap_err();
         assert_eq!(error, "token 5 has 5000000 bytes, at most 16384 are accepted");
         let file = json!({"added_tokens": [{"id": 7, "content": "y".repeat(20_000)}]}).to_string();
-        let error = check_added(file.as_bytes()).unwrap_err();
+        let error = check_tables(file.as_bytes()).unwrap_err();
         assert_eq!(error, "token 7 has 20000 bytes, at most 16384 are accepted");
     }
 }

@@ -203,6 +203,30 @@ fn a_tokenizer_json_is_read_by_the_library_and_never_cuts_a_prompt() {
 }
 
 #[test]
+fn a_tokenizer_json_on_which_its_library_panics_is_refused_by_name() {
+    let rules = r#"{"type": "Precompiled", "precompiled_charsmap": {}}"#;
+    let file = format!(
+        r#"{{"normalizer": {rules}, "model": {{"type": "WordLevel", "vocab": {{"a": 0}}, "unk_token": "a"}}}}"#
+    );
+    let message = open(&[(LIBRARY_FILE, file.as_bytes())]).map(|_| ()).unwrap_err().to_string();
+    assert!(message.contains("/tokenizer.json is not usable: "), "{message}");
+}
+
+#[test]
+fn more_merges_or_added_tokens_than_any_tokenizer_has_are_refused_by_their_number() {
+    let repeated = |item: &str, count| vec![item; count].join(",");
+    let merges = repeated("0", 1_000_001);
+    let added = repeated(r#"{"id": 0, "content": "a"}"#, 50_001);
+    for (file, want) in [
+        (format!(r#"{{"model": {{"merges": [{merges}]}}}}"#), "field `model.merges`: it has 1000001 entries"),
+        (format!(r#"{{"added_tokens": [{added}]}}"#), "field `added_tokens`: it has 50001 entries"),
+    ] {
+        let message = open(&[(LIBRARY_FILE, file.as_bytes())]).map(|_| ()).unwrap_err().to_string();
+        assert!(message.contains("/tokenizer.json") && message.contains(want), "{message}");
+    }
+}
+
+#[test]
 fn a_checkpoint_without_a_usable_tokenizer_is_refused_by_name() {
     let spiece = spiece();
     let class = |name: &str| format!(r#"{{"tokenizer_class": "{name}"}}"#);

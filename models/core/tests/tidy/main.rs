@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 12] = [
     ("ntl-core", &[]),
     ("ntl-engine", &["ntl-core"]),
     ("ntl-kernels", &[]),
@@ -24,15 +24,16 @@ const EDGES: [(&str, &[&str]); 11] = [
     ("ntl-server", &["ntl-api", "ntl-core", "ntl-engine", "ntl-manual", "ntl-mistralrs", "ntl-models"]),
     ("ntl-eval", &["ntl-api", "ntl-core", "ntl-manual"]),
     ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models"]),
+    ("ntl-fuzz", &["ntl-core", "ntl-engine", "ntl-eval", "ntl-models", "ntl-server"]),
 ];
 
 /// Dependencies that only some crates may have.
 const CONFINED: [(&str, &[&str]); 5] = [
-    ("candle-core", &["ntl-bench", "ntl-mistralrs", "ntl-models"]),
+    ("candle-core", &["ntl-bench", "ntl-fuzz", "ntl-mistralrs", "ntl-models"]),
     ("pulp", &["ntl-kernels"]),
     ("mistralrs", &["ntl-mistralrs"]),
     ("tokenizers", &["ntl-models"]),
-    ("axum", &["ntl-server"]),
+    ("axum", &["ntl-fuzz", "ntl-server"]),
 ];
 
 fn root() -> PathBuf {
@@ -136,7 +137,7 @@ fn only_dates_come_from_the_clock_on_the_wall() {
 #[test]
 fn source_files_say_what_they_are() {
     let mut files = Vec::new();
-    for folder in ["models", "server", "eval", "benchmarks"] {
+    for folder in ["models", "server", "eval", "benchmarks", "fuzz"] {
         collect(&root().join(folder), &mut files);
     }
     assert!(files.len() > 30, "the sources were not found");

@@ -1,0 +1,42 @@
+//! The targets under libFuzzer, which keeps inputs that reach new code. `NTL_FUZZ_TARGET` names the target, `NTL_FUZZ_SEEDS` a folder
+//! for its corpus; `scripts/fuzz` runs it.
+
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use ntl_fuzz::mutate::mutate;
+use ntl_fuzz::{Target, target};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+#[expect(clippy::expect_used, reason = "without a target there is nothing to run")]
+static TARGET: LazyLock<Target> = LazyLock::new(|| {
+    let name = std::env::var("NTL_FUZZ_TARGET").unwrap_or_default();
+    target(&name).expect("NTL_FUZZ_TARGET names a target")
+});
+
+/// Writes the corpus of the target where libFuzzer reads it.
+#[expect(clippy::expect_used, reason = "without a corpus there is nothing to begin with")]
+fn write_seeds() {
+    let folder = std::env::var("NTL_FUZZ_SEEDS").expect("NTL_FUZZ_SEEDS names a folder");
+    for (number, input) in (TARGET.corpus)().iter().enumerate() {
+        std::fs::write(format!("{folder}/{number}"), input).expect("the folder can be written to");
+    }
+}
+
+fuzz_target!(init: write_seeds(), |input: &[u8]| {
+    (TARGET.read)(input);
+});
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    let mut random = ChaCha8Rng::seed_from_u64(seed.into());
+    if random.random_bool(0.5) {
+        return fuzzer_mutate(data, size, max_size);
+    }
+    let input = data[..size].to_vec();
+    let changed = mutate(&input, &input, TARGET.words, max_size, &mut random);
+    data[..changed.len()].copy_from_slice(&changed);
+    changed.len()
+});

@@ -1,0 +1,43 @@
+//! Runs one target, or all, for some minutes: `ntl-fuzz TARGET MINUTES [SEED]`. A finding is written to `fuzz/findings/TARGET`.
+
+#![expect(clippy::print_stdout, reason = "its result")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ntl_fuzz::run::{Amount, Finding, run};
+use ntl_fuzz::{TARGETS, Target, target};
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [name, minutes, seed @ ..] = arguments.as_slice() else {
+        bail!("usage: ntl-fuzz TARGET|all MINUTES [SEED]")
+    };
+    let minutes: f64 = minutes.parse().context("MINUTES is a number")?;
+    let time = Duration::try_from_secs_f64(60.0 * minutes).context("MINUTES is a time")?;
+    let seed = seed.first().map_or(Ok(1), |seed| seed.parse()).context("SEED is a whole number")?;
+    let known = || TARGETS.map(|target| target.name).join(", ");
+    let targets = match target(name) {
+        Some(target) => vec![target],
+        None if name == "all" => TARGETS.to_vec(),
+        None => bail!("`{name}` is none of {}", known()),
+    };
+    targets.into_iter().try_for_each(|target| report(target, seed, time))
+}
+
+fn report(target: Target, seed: u64, time: Duration) -> anyhow::Result<()> {
+    match run(target, seed, Amount::Time(time)) {
+        Ok(figures) => {
+            println!("{}: {} inputs, {figures:?}", target.name, figures.accepted + figures.refused);
+            Ok(())
+        }
+        Err(Finding { input, broken }) => {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("findings").join(target.name);
+            std::fs::create_dir_all(&folder)?;
+            let file = folder.join(format!("found-{seed}-{}", input.len()));
+            std::fs::write(&file, input)?;
+            bail!("{}: {broken}\nthe input is {}", target.name, file.display())
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Runs inputs through a target, one after the other, and checks what every target promises.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use peak_alloc::PeakAlloc;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::mutate::mutate;
+use crate::{BYTES_MAX, INPUT_BYTES_MAX, Outcome, STACK_BYTES, TIME_MAX, Target};
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// How many inputs are run.
+#[derive(Debug, Clone, Copy)]
+pub enum Amount {
+    Inputs(usize),
+    Time(Duration),
+}
+
+/// What a run saw.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Figures {
+    pub accepted: usize,
+    pub refused: usize,
+    pub most_bytes: usize,
+    pub slowest: Duration,
+}
+
+/// An input that breaks a promise.
+#[derive(Debug)]
+pub struct Finding {
+    pub input: Vec<u8>,
+    pub broken: String,
+}
+
+/// Runs the corpus, then mutations of it.
+pub fn run(target: Target, seed: u64, amount: Amount) -> Result<Figures, Finding> {
+    let corpus = (target.corpus)();
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut reader = Reader::start(target);
+    for input in &corpus {
+        reader.check(input)?;
+    }
+    let (began, mut pool) = (Instant::now(), corpus.clone());
+    let goes_on = |done: usize| match amount {
+        Amount::Inputs(inputs) => done < inputs,
+        Amount::Time(time) => began.elapsed() < time,
+    };
+    let mut done = 0;
+    while goes_on(done) {
+        let (Some(input), Some(other)) = (pool.choose(&mut random), corpus.choose(&mut random)) else {
+            break;
+        };
+        let input = mutate(input, other, target.words, INPUT_BYTES_MAX, &mut random);
+        let outcome = reader.check(&input)?;
+        // What is accepted after a change is changed again, beside what the corpus holds.
+        if outcome == Outcome::Accepted && random.random_bool(0.1) {
+            pool.truncate(corpus.len() + 255);
+            pool.insert(corpus.len(), input);
+        }
+        done += 1;
+    }
+    Ok(reader.figures)
+}
+
+/// A thread that reads inputs, so that one that never ends is a finding like the others.
+pub struct Reader {
+    figures: Figures,
+    inputs: Sender<Vec<u8>>,
+    results: Receiver<Result<Outcome, String>>,
+}
+
+impl Reader {
+    pub fn start(target: Target) -> Self {
+        let (inputs, to_read) = channel::<Vec<u8>>();
+        let (read, results) = channel();
+        let work = move || {
+            for input in to_read {
+                let result = catch_unwind(AssertUnwindSafe(|| (target.read)(&input)));
+                if read.send(result.map_err(|panic| panic_text(&*panic))).is_err() {
+                    break;
+                }
+            }
+        };
+        Builder::new().stack_size(STACK_BYTES).spawn(work).expect("a thread can be started");
+        Self { figures: Figures::default(), inputs, results }
+    }
+
+    /// Reads one input.
+    pub fn check(&mut self, input: &[u8]) -> Result<Outcome, Finding> {
+        let finding = |broken: String| Finding { input: input.to_vec(), broken };
+        ALLOCATOR.reset_peak_usage();
+        let (before, began) = (ALLOCATOR.current_usage(), Instant::now());
+        self.inputs.send(input.to_vec()).expect("the thread waits for inputs");
+        let result = self.results.recv_timeout(TIME_MAX);
+        let (bytes, time) = (ALLOCATOR.peak_usage().saturating_sub(before), began.elapsed());
+        let outcome = result.map_err(|_| finding(format!("it takes more than {TIME_MAX:?}")))?;
+        let outcome = outcome.map_err(|text| finding(format!("it panics: {text}")))?;
+        if bytes > BYTES_MAX {
+            return Err(finding(format!("it takes {} MiB", bytes >> 20)));
+        }
+        self.figures.most_bytes = self.figures.most_bytes.max(bytes);
+        self.figures.slowest = self.figures.slowest.max(time);
+        match outcome {
+            Outcome::Accepted => self.figures.accepted += 1,
+            Outcome::Refused => self.figures.refused += 1,
+        }
+        Ok(outcome)
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned()
+}

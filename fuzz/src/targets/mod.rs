@@ -1,0 +1,40 @@
+//! The targets, by what they read.
+
+mod answers;
+mod checkpoints;
+mod evaluation;
+mod numbers;
+mod requests;
+mod templates;
+mod weights;
+
+use std::fmt::Display;
+
+use crate::{Outcome, Target};
+
+pub const TARGETS: [Target; 13] = [
+    weights::SAFETENSORS,
+    weights::TORCH,
+    checkpoints::SENTENCEPIECE,
+    checkpoints::TOKENIZER,
+    checkpoints::CONFIG,
+    templates::TEMPLATE,
+    requests::REQUESTS,
+    numbers::GRAMMAR,
+    answers::EXTRACTION,
+    answers::REPLIES,
+    evaluation::JOURNAL,
+    evaluation::REPORT,
+    evaluation::DATA,
+];
+
+/// Whether a reader accepts; its error has to name `name`.
+fn outcome<T, E: Display>(read: Result<T, E>, name: &str) -> Outcome {
+    match read.map_err(|error| error.to_string()) {
+        Ok(_) => Outcome::Accepted,
+        Err(error) => {
+            assert!(error.contains(name), "the error does not name {name}: {error}");
+            Outcome::Refused
+        }
+    }
+}

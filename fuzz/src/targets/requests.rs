@@ -1,0 +1,253 @@
+//! Bodies of requests to every route that takes one, as `docs/openapi.json` describes them.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use clap::Parser;
+use http_body_util::BodyExt;
+use ntl_engine::{CacheBudget, EngineLimits};
+use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::{DeviceChoice, LoadOptions, load};
+use ntl_server::app;
+use ntl_server::config::{Args, Config};
+use ntl_server::engine::ServedModel;
+use ntl_server::metrics::Metrics;
+use ntl_server::state::AppState;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+
+use crate::corpus::{TINY, named, path, split_named};
+use crate::{Outcome, Target};
+
+pub(super) const REQUESTS: Target = Target {
+    name: "requests",
+    corpus: || {
+        let routes = LazyLock::force(&API)["paths"].as_object().unwrap();
+        let example = |(route, methods): (&String, &Value)| {
+            let example = &methods["post"]["requestBody"]["content"]["application/json"]["example"];
+            (!example.is_null()).then(|| named(route, example.to_string().as_bytes()))
+        };
+        let mut corpus: Vec<_> = routes.iter().filter_map(example).collect();
+        assert_eq!(corpus.len(), 5, "the routes with a body");
+        corpus.extend(MORE.map(|(route, body)| named(route, body.as_bytes())));
+        corpus
+    },
+    words: WORDS,
+    read,
+};
+
+/// Requests that use more fields than the examples.
+const MORE: [(&str, &str); 5] = [
+    (
+        "/v1/completions",
+        r#"{"prompt":["1 + 1","2"],"n":2,"max_tokens":8,"temperature":0.7,"top_p":0.9,"top_k":5,"min_p":0.1,"seed":1,"logprobs":3,"stop":["x","\n"],"presence_penalty":0.5,"frequency_penalty":-1,"repetition_penalty":1.1,"logit_bias":{"5":-100},"echo":true,"stream":true,"stream_options":{"include_usage":true},"min_tokens":2,"ignore_eos":true,"prompt_logprobs":1,"best_of":2}"#,
+    ),
+    (
+        "/v1/completions",
+        r#"{"prompt":[3,4,5],"use_beam_search":true,"beam_width":4,"n":2,"max_tokens":6,"length_penalty":0.8,"early_stopping":"never"}"#,
+    ),
+    (
+        "/v1/completions",
+        r#"{"prompt":"1","number":{"method":"tree","objective":"mean","tolerance":0.001,"nodes_max":64,"digits_max":6,"decimals_max":2,"sign":true,"range":[-10,1000],"terminator":["."],"thousands":",","quantiles":[0.5],"support":4,"trim":0.01,"after":"A:"},"max_tokens":8}"#,
+    ),
+    (
+        "/v1/completions",
+        r#"{"prompt":"1","guided_json":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]},"max_tokens":12}"#,
+    ),
+    (
+        "/v1/chat/completions",
+        r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":[{"type":"text","text":"1 + 1"}]}],"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"enum":[1,2]}}},"logprobs":true,"top_logprobs":2,"max_completion_tokens":9,"number":true,"n":2}"#,
+    ),
+];
+
+/// Names of fields and values, and what schemas and prompts consist of.
+const WORDS: &[&str] = &[
+    "prompt",
+    "messages",
+    "role",
+    "content",
+    "user",
+    "assistant",
+    "system",
+    "text",
+    "type",
+    "model",
+    "n",
+    "best_of",
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "echo",
+    "logprobs",
+    "top_logprobs",
+    "prompt_logprobs",
+    "logit_bias",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "stream",
+    "stream_options",
+    "include_usage",
+    "use_beam_search",
+    "beam_width",
+    "length_penalty",
+    "early_stopping",
+    "number",
+    "method",
+    "tree",
+    "beam",
+    "sample",
+    "token",
+    "xval",
+    "head",
+    "objective",
+    "mean",
+    "median",
+    "mode",
+    "trimmed_mean",
+    "quantiles",
+    "support",
+    "trim",
+    "tolerance",
+    "nodes_max",
+    "samples",
+    "digits_max",
+    "decimals_max",
+    "sign",
+    "range",
+    "terminator",
+    "eos",
+    "any",
+    "thousands",
+    "after",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "response_format",
+    "json_schema",
+    "json_object",
+    "schema",
+    "properties",
+    "required",
+    "enum",
+    "const",
+    "anyOf",
+    "$ref",
+    "#/$defs/a",
+    "$defs",
+    "pattern",
+    "(a|b){1,999}",
+    "minItems",
+    "items",
+    "additionalProperties",
+    "integer",
+    "string",
+    "object",
+    "array",
+    "maxLength",
+    "items",
+    "prompt",
+    "target",
+    "losses",
+    "ce",
+    "ntl-was",
+    "ntl-mse",
+    "ntl-was-cdf",
+    "reduction",
+    "sum",
+    "tokens",
+    "add_special_tokens",
+    "ignore_eos",
+    "skip_special_tokens",
+    "paper_decoding",
+    "human_readable",
+    "\u{0}",
+    "é\u{1F600}",
+    "####",
+    "llama-ntl",
+    "add_generation_prompt",
+    "chat_template_kwargs",
+    "return_token_ids",
+];
+
+static API: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(app::openapi_json()).unwrap());
+
+static SERVER: LazyLock<(Runtime, Router, BTreeSet<String>)> = LazyLock::new(|| {
+    let routes = API["paths"].as_object().unwrap();
+    let routes = routes
+        .iter()
+        .filter(|(_, methods)| methods["post"].is_object())
+        .map(|(route, _)| route.clone())
+        .collect();
+    (
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+        app::router(state()),
+        routes,
+    )
+});
+
+/// A server of a small decoder-only model with a chat template, whose answers are short.
+fn state() -> AppState {
+    let flags = ["ntl-server", "--output-tokens-max=24", "--request-timeout=5", "--memory-bytes-max=0"];
+    let settings = Config::try_from(Args::try_parse_from(flags).unwrap()).unwrap().http;
+    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        Some((path.file_name()?.to_str()?.to_owned(), std::fs::read(&path).ok()?))
+    };
+    let mut files: Vec<_> = path(TINY).join("llama-ntl").read_dir().unwrap().filter_map(read).collect();
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    files.push(("chat_template.jinja".to_owned(), template.as_bytes().to_vec()));
+    let files = CheckpointFiles::memory("served", files);
+    let loaded = load(&files, LoadOptions { device: DeviceChoice::Cpu, ..LoadOptions::default() }).unwrap();
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let state = AppState::new(settings, Arc::clone(&metrics));
+    let limits = EngineLimits { cache_bytes_max: 64 << 20, ..EngineLimits::default() };
+    let budget = CacheBudget::new(limits.cache_bytes_max);
+    let (served, _) = ServedModel::start("llama-ntl", loaded, limits, &budget, &metrics).unwrap();
+    state.models.publish(vec![served]);
+    state
+}
+
+/// Sends a body to the route of its first line. A refusal says why; where a field is wrong, it names it.
+fn read(input: &[u8]) -> Outcome {
+    let (runtime, router, routes) = &*SERVER;
+    let Some((route, body)) = split_named(input).filter(|(route, _)| routes.contains(*route)) else {
+        return Outcome::Refused;
+    };
+    let request = Request::post(route).header(header::CONTENT_TYPE, "application/json");
+    let request = request.body(Body::from(body.to_vec())).unwrap();
+    let (status, answer) = runtime.block_on(async {
+        let response = router.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        (status, response.into_body().collect().await.unwrap().to_bytes())
+    });
+    if status == StatusCode::OK {
+        let text = String::from_utf8(answer.to_vec()).unwrap();
+        assert!(!text.contains("\"server_error\""), "an accepted stream fails: {text}");
+        return Outcome::Accepted;
+    }
+    let error: Value = serde_json::from_slice(&answer).unwrap();
+    let error = &error["error"];
+    let message = error["message"].as_str().unwrap_or_default();
+    let says = !message.is_empty();
+    let is_named = status != StatusCode::BAD_REQUEST
+        || error["param"].is_string()
+        || error["code"].is_string()
+        || message.contains(" field `")
+        || serde_json::from_slice::<Value>(body).is_err();
+    let may_be = status.is_client_error() || status == StatusCode::GATEWAY_TIMEOUT;
+    assert!(may_be && says && is_named, "{route} answers {status}: {error}");
+    Outcome::Refused
+}
