@@ -35,7 +35,7 @@ const EXAMPLES: &str = "\
 Example:
   ntl-eval rjokes --endpoint http://127.0.0.1:8000 --mode regress --out results
   ntl-eval calibrate results --alpha 0.1 --out jokes.json
-  ntl-server MODEL --calibration jokes.json";
+  ntl-server --model DIR --calibration jokes.json";
 
 fn alpha(text: &str) -> Result<f64, String> {
     let share = text.trim().parse().ok().filter(|share| *share > 0.0 && *share < 1.0);
