@@ -24,7 +24,7 @@ use crate::template::{Template, UnknownField};
 /// Reads or generates the items of a task.
 ///
 /// # Errors
-/// Flags contradict each other ([`UsageError`](crate::console::UsageError)), or data cannot be used.
+/// Flags contradict each other ([`UsageError`]), or data cannot be used.
 pub fn suites(task: &Task) -> anyhow::Result<Vec<Suite>> {
     let mut suites = match task {
         // The fields of its records go into the template as well.
