@@ -19,14 +19,16 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
 
 /// Writes the corpus of the target where libFuzzer reads it.
 #[expect(clippy::expect_used, reason = "without a corpus there is nothing to begin with")]
-fn write_seeds() {
+fn begin() {
+    // That of libFuzzer ends the process on panics, too, which the readers catch. Others still end it.
+    drop(std::panic::take_hook());
     let folder = std::env::var("NTL_FUZZ_SEEDS").expect("NTL_FUZZ_SEEDS names a folder");
     for (number, input) in (TARGET.corpus)().iter().enumerate() {
         std::fs::write(format!("{folder}/{number}"), input).expect("the folder can be written to");
     }
 }
 
-fuzz_target!(init: write_seeds(), |input: &[u8]| {
+fuzz_target!(init: begin(), |input: &[u8]| {
     (TARGET.read)(input);
 });
 
