@@ -11,7 +11,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use ntl_api::{
     CalibratedModel, CalibratedOffset, CalibratedTask, Calibration, CalibrationError, IntervalMethod,
-    NumberInterval, NumberOptions, NumberScale, Quantile,
+    NumberInterval, NumberOptions, Quantile, ScaleNumbers, WrongScaleLength,
 };
 use ntl_core::numbers::{
     Interval, NumberValues, Scale, conformal_interval, conformal_offset, conformal_rank, conformity_score,
@@ -231,15 +231,12 @@ fn column<T: DeserializeOwned>(sample: &Sample, name: &str) -> Option<T> {
 
 /// The values that the requests admit.
 fn admitted(options: &NumberOptions) -> Result<NumberValues, CalibrateError> {
-    let (low, high, step) = match (&options.scale, options.range) {
+    let ScaleNumbers { low, high, step } = match (&options.scale, options.range) {
         (None, None) => return Ok(NumberValues::All),
         (None, Some([low, high])) => return Ok(NumberValues::Range(Interval { low, high })),
-        (Some(NumberScale::Named { low, high, step }), _) => (*low, *high, step.unwrap_or(1.0)),
-        (Some(NumberScale::List(list)), _) => match list.as_slice() {
-            [low, high] => (*low, *high, 1.0),
-            [low, high, step] => (*low, *high, *step),
-            _ => return Err(CalibrateError::Scale(format!("it has {} parts", list.len()))),
-        },
+        (Some(scale), _) => scale
+            .numbers()
+            .map_err(|WrongScaleLength(count)| CalibrateError::Scale(format!("it has {count} parts")))?,
     };
     let scale = Scale::new(low, high, step).map_err(|error| CalibrateError::Scale(error.to_string()))?;
     Ok(NumberValues::Scale(scale))

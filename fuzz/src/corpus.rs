@@ -1,9 +1,10 @@
 //! Inputs that mutations begin with: the fixtures of the repository.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A path of the repository.
-pub(crate) fn path(below: &str) -> PathBuf {
+fn path(below: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(below)
 }
 
@@ -13,11 +14,20 @@ pub(crate) fn file(below: &str) -> Vec<u8> {
 }
 
 /// The folders of a small checkpoint for every kind of model.
-pub(crate) const TINY: &str = "models/tests/data/tiny";
+const TINY: &str = "models/tests/data/tiny";
 
 /// `file` of these small checkpoints.
 pub(crate) fn tiny(checkpoints: &[&str], name: &str) -> Vec<Vec<u8>> {
     checkpoints.iter().map(|checkpoint| file(&format!("{TINY}/{checkpoint}/{name}"))).collect()
+}
+
+/// All files of one of these small checkpoints; `None` where there is no such folder.
+pub(crate) fn checkpoint(folder: &str) -> Option<BTreeMap<String, Vec<u8>>> {
+    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        Some((path.file_name()?.to_str()?.to_owned(), std::fs::read(&path).ok()?))
+    };
+    Some(path(TINY).join(folder).read_dir().ok()?.filter_map(read).collect())
 }
 
 /// An input that holds a file, or a body, and says in its first line which one.

@@ -53,8 +53,7 @@ fn mutate_bytes(bytes: &mut Vec<u8>, other: &[u8], words: &[&str], random: &mut 
     let at = random.random_range(0..=bytes.len());
     let end = at + random.random_range(0..=(bytes.len() - at).min(64));
     match random.random_range(0..11) {
-        0 => flip(bytes, random),
-        1 => flip(bytes, random),
+        0 | 1 => flip(bytes, random),
         2 => bytes.truncate(at),
         3 => drop(bytes.drain(at..end)),
         4 => {
@@ -142,8 +141,7 @@ fn change(json: &mut Value, words: &[&str], depth_left: usize, random: &mut impl
 fn change_object(fields: &mut Map<String, Value>, words: &[&str], random: &mut impl Rng) {
     let index = random.random_range(0..fields.len().max(1));
     let key = fields.keys().nth(index).cloned();
-    let word = || words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let name = word().choose(random).cloned().unwrap_or_default();
+    let name = words.choose(random).copied().unwrap_or_default().to_owned();
     match (random.random_range(0..4), key) {
         (0, Some(key)) => drop(fields.remove(&key)),
         (1, Some(key)) => {

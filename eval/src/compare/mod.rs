@@ -20,7 +20,7 @@ use crate::console::{Console, ExitStatus, OutputError, UsageError};
 use crate::metrics::registry::{Better, better};
 use crate::report::markdown;
 use crate::stats::Interval;
-use crate::stats::bootstrap::{Bootstrap, test_difference};
+use crate::stats::bootstrap::{Bootstrap, test_resampled};
 use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
 use crate::store::report::flat_settings;
 use crate::store::saved::{REPORT, Run, run_folders};
@@ -233,17 +233,14 @@ fn differences(group: &Group, bootstrap: Bootstrap) -> Vec<Difference> {
         shown.iter().map(|(measured, ..)| measured.difference(weights)).collect::<Vec<_>>()
     });
     let difference = |(index, &(measured, a, b)): (usize, &(&Measured, f64, f64))| {
-        let values: Vec<f64> = resampled.iter().filter_map(|values| values[index]).collect();
-        // A figure that most resamples lack has no distribution to speak of.
-        let tested =
-            Some(values).filter(|values| 2 * values.len() > resampled.len()).and_then(test_difference);
+        let tested = test_resampled(b - a, resampled.iter().map(|values| values[index]));
         let mut difference = Difference {
             name: measured.name.clone(),
             better: better(&measured.name),
             a,
             b,
             difference: b - a,
-            interval: tested.map(|tested| tested.interval.including(b - a)),
+            interval: tested.map(|tested| tested.interval),
             p: tested.map(|tested| tested.p),
             n: group.n,
             verdict: String::new(),

@@ -7,10 +7,9 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use super::numbers::{NumberColumns, Prediction};
-use super::registry::{Better, METRICS, Statistic, better};
+use super::registry::{Better, Statistic, better, find};
 use super::{Estimates, Metric, RESAMPLES, Row, bootstrap_interval, same};
-use crate::stats::Interval;
-use crate::stats::bootstrap::{Bootstrap, test_difference};
+use crate::stats::bootstrap::{Bootstrap, test_resampled};
 use crate::stats::weighted::{Weighted, mean_in_lanes};
 
 /// One number for each way to reduce a distribution to one. All finite.
@@ -123,21 +122,21 @@ struct Measured<'a> {
 impl<'a> Measured<'a> {
     /// `None` where some estimate does not have the metric.
     fn of(name: &'static str, columns: &'a [Columns], items: usize) -> Option<Self> {
-        let metric = METRICS.iter().find(|metric| metric.name == name)?;
+        let metric = find(name)?;
         let n = match metric.statistic {
             Statistic::RelativeNumber(_) => columns.first()?.numbers.nonzero(),
             _ => items,
         };
-        let statistic = |columns: &'a Columns| -> Option<Weighted<'a>> {
+        let statistic = |columns: &'a Columns| -> Weighted<'a> {
             match metric.statistic {
                 Statistic::Number(of) | Statistic::RelativeNumber(of) => {
-                    Some(Box::new(move |weights| of(&columns.numbers, weights)))
+                    Box::new(move |weights| of(&columns.numbers, weights))
                 }
                 // The only other metric that is compared is accuracy.
-                _ => Some(Box::new(move |weights| mean_in_lanes(&columns.hits, weights))),
+                _ => Box::new(move |weights| mean_in_lanes(&columns.hits, weights)),
             }
         };
-        let measured = Self { name, statistics: columns.iter().filter_map(statistic).collect(), n };
+        let measured = Self { name, statistics: columns.iter().map(statistic).collect(), n };
         measured.at(&vec![1.0; items]).iter().all(Option::is_some).then_some(measured)
     }
 
@@ -158,15 +157,12 @@ impl<'a> Measured<'a> {
         };
         let behind = |which: usize| {
             let difference = values[which] - values[best];
-            let differences: Vec<f64> =
-                drawn.iter().filter_map(|values| Some(values[which]? - values[best]?)).collect();
-            let tested =
-                Some(differences).filter(|found| 2 * found.len() > drawn.len()).and_then(test_difference);
-            let interval: Option<Interval> = tested.map(|tested| tested.interval.including(difference));
+            let resampled = drawn.iter().map(|values| Some(values[which]? - values[best]?));
+            let tested = test_resampled(difference, resampled);
             Behind {
                 difference,
-                low: interval.map(|interval| interval.low),
-                high: interval.map(|interval| interval.high),
+                low: tested.map(|tested| tested.interval.low),
+                high: tested.map(|tested| tested.interval.high),
                 p: tested.map(|tested| tested.p),
             }
         };

@@ -86,6 +86,18 @@ pub fn test_difference(mut differences: Vec<f64>) -> Option<DifferenceTest> {
     Some(DifferenceTest { interval, p: (2.0 * rarer).min(1.0) })
 }
 
+/// Interval and p-value of a difference, from resamples some of which may lack it. The interval is widened to the difference.
+/// `None` where most resamples lack it: such a figure has no distribution to speak of.
+pub fn test_resampled(
+    difference: f64,
+    resampled: impl ExactSizeIterator<Item = Option<f64>>,
+) -> Option<DifferenceTest> {
+    let drawn = resampled.len();
+    let found: Vec<f64> = resampled.flatten().collect();
+    let tested = Some(found).filter(|found| 2 * found.len() > drawn).and_then(test_difference)?;
+    Some(DifferenceTest { interval: tested.interval.including(difference), ..tested })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,5 @@
 //! Tokenizers and descriptions of a checkpoint: SentencePiece models, `tokenizer.json`, and every small JSON file.
 
-use std::collections::BTreeMap;
-
 use ntl_core::Prompt;
 use ntl_core::engine::ContextRequest;
 use ntl_models::checkpoint::CheckpointFiles;
@@ -9,7 +7,7 @@ use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{DeviceChoice, LoadOptions, load};
 
 use super::outcome;
-use crate::corpus::{TINY, named, path, split_named, tiny};
+use crate::corpus::{checkpoint, named, split_named, tiny};
 use crate::{Outcome, Target};
 
 pub(super) const SENTENCEPIECE: Target = Target {
@@ -209,13 +207,7 @@ fn config(input: &[u8]) -> Outcome {
     let Some((folder, file)) = name.split_once('/').filter(|_| !name.contains("..")) else {
         return Outcome::Refused;
     };
-    let folder = path(TINY).join(folder);
-    let Ok(entries) = folder.read_dir() else { return Outcome::Refused };
-    let read = |entry: std::io::Result<std::fs::DirEntry>| {
-        let path = entry.ok()?.path();
-        Some((path.file_name()?.to_str()?.to_owned(), std::fs::read(&path).ok()?))
-    };
-    let mut files: BTreeMap<String, Vec<u8>> = entries.filter_map(read).collect();
+    let Some(mut files) = checkpoint(folder) else { return Outcome::Refused };
     files.insert(file.to_owned(), content.to_vec());
     let files = CheckpointFiles::memory("fuzzed", files);
     let loaded = load(&files, LoadOptions { device: DeviceChoice::Cpu, ..LoadOptions::default() });

@@ -152,8 +152,8 @@ fn journal(input: &[u8]) -> Outcome {
     in_folder(|folder| {
         let file = folder.join("journal.jsonl");
         fs::write(&file, input).unwrap();
-        let opened = Journal::open(&file, &header());
-        if let Ok(mut journal) = Journal::open(&file, &header()) {
+        let mut opened = Journal::open(&file, &header());
+        if let Ok(journal) = &mut opened {
             let answer: Option<Value> = journal.get("answer 0", "k");
             journal.add("answer 9", "k", &9).unwrap();
             let again = Journal::open(&file, &header()).unwrap();

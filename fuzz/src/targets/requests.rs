@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
-use crate::corpus::{TINY, named, path, split_named};
+use crate::corpus::{checkpoint, named, split_named};
 use crate::{Outcome, Target};
 
 pub(super) const REQUESTS: Target = Target {
@@ -202,13 +202,9 @@ static SERVER: LazyLock<(Runtime, Router, BTreeSet<String>)> = LazyLock::new(|| 
 fn state() -> AppState {
     let flags = ["ntl-server", "--output-tokens-max=24", "--request-timeout=5", "--memory-bytes-max=0"];
     let settings = Config::try_from(Args::try_parse_from(flags).unwrap()).unwrap().http;
-    let read = |entry: std::io::Result<std::fs::DirEntry>| {
-        let path = entry.unwrap().path();
-        Some((path.file_name()?.to_str()?.to_owned(), std::fs::read(&path).ok()?))
-    };
-    let mut files: Vec<_> = path(TINY).join("llama-ntl").read_dir().unwrap().filter_map(read).collect();
+    let mut files = checkpoint("llama-ntl").unwrap();
     let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
-    files.push(("chat_template.jinja".to_owned(), template.as_bytes().to_vec()));
+    files.insert("chat_template.jinja".to_owned(), template.as_bytes().to_vec());
     let files = CheckpointFiles::memory("served", files);
     let loaded = load(&files, LoadOptions { device: DeviceChoice::Cpu, ..LoadOptions::default() }).unwrap();
     let metrics = Arc::new(Metrics::new().unwrap());

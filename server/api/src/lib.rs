@@ -29,8 +29,8 @@ pub use error::{ErrorBody, ErrorDetail};
 pub use models::{Health, Load, Model, ModelList, Version};
 pub use number::{
     Bounds, EstimateName, IntervalMethod, Mass, MethodName, Number, NumberInterval, NumberOptions,
-    NumberRequest, NumberScale, Objective, ObjectiveName, Quantile, SupportPoint, Terminator, TerminatorName,
-    Thousands,
+    NumberRequest, NumberScale, Objective, ObjectiveName, Quantile, ScaleNumbers, SupportPoint, Terminator,
+    TerminatorName, Thousands, WrongScaleLength,
 };
 pub use score::{
     CandidateLosses, CandidateScore, CandidateScores, Loss, LossName, ReductionName, Score, ScoreItem,

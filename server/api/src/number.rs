@@ -164,6 +164,32 @@ pub enum NumberScale {
     },
 }
 
+/// The numbers of a scale, with the default step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScaleNumbers {
+    pub low: f64,
+    pub high: f64,
+    pub step: f64,
+}
+
+/// A list that is no scale: how many numbers it has, in place of two or three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrongScaleLength(pub usize);
+
+impl NumberScale {
+    pub fn numbers(&self) -> Result<ScaleNumbers, WrongScaleLength> {
+        let (low, high, step) = match self {
+            Self::List(list) => match *list.as_slice() {
+                [low, high] => (low, high, None),
+                [low, high, step] => (low, high, Some(step)),
+                _ => return Err(WrongScaleLength(list.len())),
+            },
+            Self::Named { low, high, step } => (*low, *high, *step),
+        };
+        Ok(ScaleNumbers { low, high, step: step.unwrap_or(1.0) })
+    }
+}
+
 /// The separator of groups of three digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "true, false or one of \",\", \"_\", \"'\" and \" \"")]

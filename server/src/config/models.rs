@@ -78,10 +78,9 @@ pub(super) fn with_adapters(
     adapters: &[String],
 ) -> Result<Vec<ModelConfig>, ConfigError> {
     for text in adapters {
-        let (name, folder) = split_name(text);
-        let model = named(&mut models, name).filter(|_| !folder.is_empty());
-        let model = model.ok_or_else(|| ConfigError::AdapterOfNoModel(text.clone()))?;
-        if model.adapter.replace(folder.into()).is_some() {
+        let found = attached(&mut models, text);
+        let (model, folder) = found.ok_or_else(|| ConfigError::AdapterOfNoModel(text.clone()))?;
+        if model.adapter.replace(folder).is_some() {
             return Err(ConfigError::TwoAdapters(model.name.clone()));
         }
     }
@@ -94,12 +93,18 @@ pub(super) fn with_calibrations(
     calibrations: &[String],
 ) -> Result<Vec<ModelConfig>, ConfigError> {
     for text in calibrations {
-        let (name, file) = split_name(text);
-        let model = named(&mut models, name).filter(|_| !file.is_empty());
-        let model = model.ok_or_else(|| ConfigError::CalibrationOfNoModel(text.clone()))?;
-        model.calibrations.push(file.into());
+        let found = attached(&mut models, text);
+        let (model, file) = found.ok_or_else(|| ConfigError::CalibrationOfNoModel(text.clone()))?;
+        model.calibrations.push(file);
     }
     Ok(models)
+}
+
+/// The model and the path of `[NAME=]PATH`; `None` where either is missing.
+fn attached<'a>(models: &'a mut [ModelConfig], text: &str) -> Option<(&'a mut ModelConfig, PathBuf)> {
+    let (name, path) = split_name(text);
+    let model = named(models, name)?;
+    (!path.is_empty()).then(|| (model, path.into()))
 }
 
 /// The model of this name; without a name the only one.

@@ -1,6 +1,6 @@
 //! The field `number.scale`: the values of a rating.
 
-use ntl_api::{MethodName, NumberScale};
+use ntl_api::{MethodName, NumberScale, ScaleNumbers, WrongScaleLength};
 use ntl_core::numbers::{GrammarLimits, Interval, Scale};
 
 use crate::error::{AppError, check};
@@ -9,18 +9,11 @@ use crate::error::{AppError, check};
 pub(super) const MASS_MIN_OF_SCALE: f64 = 0.5;
 
 pub(super) fn scale(asked: &NumberScale) -> Result<Scale, AppError> {
-    let (low, high, step) = match asked {
-        NumberScale::List(list) => match list.as_slice() {
-            &[low, high] => (low, high, None),
-            &[low, high, step] => (low, high, Some(step)),
-            other => {
-                let message = format!("must have two or three numbers: low, high, step; not {}", other.len());
-                return Err(AppError::field("number.scale", message));
-            }
-        },
-        NumberScale::Named { low, high, step } => (*low, *high, *step),
-    };
-    Scale::new(low, high, step.unwrap_or(1.0))
+    let ScaleNumbers { low, high, step } = asked.numbers().map_err(|WrongScaleLength(count)| {
+        let message = format!("must have two or three numbers: low, high, step; not {count}");
+        AppError::field("number.scale", message)
+    })?;
+    Scale::new(low, high, step)
         .map_err(|error| AppError::field("number.scale", format!("is not possible: {error}")))
 }
 
