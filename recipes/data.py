@@ -5,7 +5,7 @@
 | `arithmetic`, `mathematics_dataset` | `.txt`: a line with the question, a line with the answer, and so on |
 | `gsm8k`, `multirc` | `.jsonl`: one object per line with `question` and `answer` |
 | `rjokes` | `.tsv`: score, tab, joke |
-| `demo` | none: the questions are generated |
+| `demo`, `chains` | none: the questions are generated, see `generated.py` |
 
 Every format may be gzipped (`.gz`). `gsm8k` loses its calculator annotations `<<...>>`, as in the paper.
 """
@@ -15,11 +15,13 @@ import json
 import re
 from pathlib import Path
 
-from demo_data import DemoQuestions
+from generated import TASKS, GeneratedQuestions
 
-DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "demo"]
+DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "demo", "chains"]
+# What is generated, with the share of each kind of question.
+GENERATED = {"demo": TASKS, "chains": {"chains": 1.0}}
 # More questions than any run asks for: item i is generated when it is needed.
-DEMO_COUNT = 100_000_000
+GENERATED_COUNT = 100_000_000
 
 
 class InputError(Exception):
@@ -86,11 +88,11 @@ def read(path):
 
 
 def load(dataset, files, split="train", seed=0):
-    """The questions of `files`; those of the demo are generated."""
-    if dataset == "demo":
+    """The questions of `files`, or generated ones."""
+    if dataset in GENERATED:
         if files:
-            raise InputError("--dataset demo generates its questions: it takes no files")
-        return DemoQuestions(DEMO_COUNT, seed, split)
+            raise InputError(f"--dataset {dataset} generates its questions: it takes no files")
+        return GeneratedQuestions(GENERATED_COUNT, seed, split, GENERATED[dataset])
     if not files:
         raise InputError(f"--dataset {dataset} needs the files to train on: --train FILE")
     rows = [row for path in files for row in read(path)]

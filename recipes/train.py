@@ -24,7 +24,7 @@ from transformers.trainer_utils import get_last_checkpoint
 import data
 import kinds
 from data import InputError
-from demo_data import DemoQuestions
+from generated import GeneratedQuestions
 from objectives import OBJECTIVES, Objective
 
 
@@ -45,7 +45,7 @@ class NumberTrainer(Seq2SeqTrainer):
     def _get_train_sampler(self, train_dataset=None):
         # Generated questions come in random order already, and there are too many to shuffle.
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        if isinstance(dataset, DemoQuestions):
+        if isinstance(dataset, GeneratedQuestions):
             return SequentialSampler(dataset)
         return super()._get_train_sampler(train_dataset)
 

@@ -13,7 +13,7 @@ import torch
 
 import kinds
 import train
-from demo_data import DemoQuestions
+from generated import GeneratedQuestions
 from kinds import KINDS, encode
 from objectives import OBJECTIVES, Objective
 from served import Server
@@ -39,7 +39,7 @@ def folders(tmp_path_factory):
     """Every kind after 50 steps."""
     work = tmp_path_factory.mktemp("trained")
     questions = work / "train.jsonl"
-    sums = DemoQuestions(2000, tasks={"sums": 1})
+    sums = GeneratedQuestions(2000, tasks={"sums": 1})
     questions.write_text("".join(json.dumps(sums[index]) + "\n" for index in range(2000)))
     small = "--batch 16 --d-model 32 --d-ff 64 --layers 2 --heads 2 --max-length 64 --vocabulary 120 --device cpu --lr 5e-3"
     for name, arguments in ARGUMENTS.items():

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from transformers import T5ForConditionalGeneration
 
 import train
 from data import read
-from demo_data import DemoQuestions, held_out, sum_question
+from generated import GeneratedQuestions, held_out, sum_question
 from kinds import KINDS
 from objectives import Objective
 
@@ -140,9 +141,9 @@ def test_files_of_all_formats_are_read(tmp_path):
 
 
 def test_demo_questions_depend_on_seed_and_place_only_and_hold_pairs_out():
-    train_split, again = DemoQuestions(10_000, seed=3), DemoQuestions(10_000, seed=3)
+    train_split, again = GeneratedQuestions(10_000, seed=3), GeneratedQuestions(10_000, seed=3)
     assert train_split[7000] == again[7000]
-    assert train_split[0] != DemoQuestions(10_000, seed=4)[0]
+    assert train_split[0] != GeneratedQuestions(10_000, seed=4)[0]
     rng = random.Random(5)
     for _ in range(200):
         question, answer = sum_question(rng, "test")
@@ -153,10 +154,18 @@ def test_demo_questions_depend_on_seed_and_place_only_and_hold_pairs_out():
 
 
 def test_answers_of_sums_are_right():
-    sums = DemoQuestions(3000, tasks={"sums": 1})
+    sums = GeneratedQuestions(3000, tasks={"sums": 1})
     for index in range(3000):
         row = sums[index]
         if " - " in row["question"] and row["question"].startswith("What is"):
             p, q = row["question"][8:-1].split(" - ", 1)
             assert float(row["answer"]) == pytest.approx(float(p) - float(q)), row
 
+
+
+def test_chains_have_two_or_three_integers_and_the_value_that_python_finds():
+    chains = GeneratedQuestions(2000, tasks={"chains": 1})
+    for index in range(2000):
+        row = chains[index]
+        chain = re.search(r"[-(\d].*[\d)]", row["question"])[0]
+        assert len(re.findall(r"\d+", chain)) in (2, 3) and eval(chain) == int(row["answer"]), row

@@ -28,7 +28,7 @@ async fn the_demo_subtracts_and_its_number_agrees_with_its_text() {
     assert_eq!(get(&app, "/v1/models").await.json()["data"][0]["kind"], "t5");
 }
 
-/// Questions that the demo was not trained on, with their answers (`recipes/demo_data.py`).
+/// Questions that the demo was not trained on, with their answers (`recipes/generated.py`).
 fn unseen(lines: &str) -> Vec<(String, f64)> {
     let row = |line: &str| -> (String, f64) {
         let row: Value = serde_json::from_str(line).unwrap();
@@ -54,12 +54,12 @@ fn text(choice: &Value) -> f64 {
 }
 
 #[tokio::test]
-async fn the_demo_is_right_on_95_of_100_unseen_sums() {
+async fn the_demo_is_right_on_96_of_100_unseen_sums() {
     let questions = unseen(include_str!("../../demo/sums.jsonl"));
     let texts = choices(&demo_server(), &questions, json!({"temperature": 0, "max_tokens": 12})).await;
     let right = |(choice, (_, answer)): &(&Value, &(String, f64))| (text(choice) - answer).abs() < 1e-9;
     let right = texts.iter().zip(&questions).filter(right).count();
-    assert!(questions.len() == 300 && right >= 285, "{right} of {}", questions.len());
+    assert!(questions.len() == 300 && right >= 288, "{right} of {}", questions.len());
 }
 
 #[tokio::test]

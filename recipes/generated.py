@@ -1,4 +1,6 @@
-"""Questions of the demo checkpoint, each a function of a seed and an index, so that a run resumes where it stopped.
+"""Generated questions, each a function of a seed and an index, so that a run resumes where it stopped.
+
+For the demo checkpoint:
 
 * Sums and differences of integers and one-decimal numbers of up to three digits, in the words of DeepMind's
   `arithmetic__add_or_sub`. One pair of numbers in twenty is held out of training.
@@ -6,7 +8,12 @@
   and for divided opinions one of two peaks.
 * Guesses "about how many": drawn from a log-normal distribution with a spread of 20%, rounded to two significant digits.
 
-    python demo_data.py --split test --count 1000 --tasks sums > sums.jsonl
+For the models of the results, which begin with them:
+
+* Chains of two and three integers, in the words of DeepMind's `arithmetic__add_sub_multiple`. Questions of that module have four
+  integers and more, so none of them is among these.
+
+    python generated.py --split test --count 1000 --tasks sums > sums.jsonl
 """
 
 import argparse
@@ -38,6 +45,8 @@ DIVIDED = "opinions are divided"
 CONTAINERS = {"spoon": 1.0, "cup": 8.0, "bowl": 15.0, "jar": 30.0, "bucket": 220.0}
 THINGS = {"beans": 20.0, "peas": 28.0, "nuts": 9.0, "grapes": 5.0, "coins": 12.0, "beads": 35.0}
 GUESS = ["About how many {thing} are in {count} {container}?", "Guess how many {thing} are in {count} {container}."]
+
+CHAIN = ["{chain}", "What is {chain}?", "What is the value of {chain}?", "Calculate {chain}.", "Evaluate {chain}."]
 
 TASKS = {"sums": 0.8, "ratings": 0.12, "guesses": 0.08}
 
@@ -127,7 +136,29 @@ def guess_question(rng, split):
     return rng.choice(GUESS).format(thing=thing, count=count, container=plural), str(answer)
 
 
-MAKERS = {"sums": sum_question, "ratings": rating_question, "guesses": guess_question}
+def chain_of(rng, numbers):
+    """A random tree of sums and differences over the numbers: its text, its value, and whether it is compound."""
+    if len(numbers) == 1:
+        return str(numbers[0]), numbers[0], False
+    cut = rng.randrange(1, len(numbers))
+    left, left_value, left_compound = chain_of(rng, numbers[:cut])
+    right, right_value, right_compound = chain_of(rng, numbers[cut:])
+    left = f"({left})" if left_compound and rng.random() < 0.4 else left
+    right = f"({right})" if right_compound else right
+    sign = rng.choice((1, -1))
+    return f"{left} {'+' if sign > 0 else '-'} {right}", left_value + sign * right_value, True
+
+
+def chain_question(rng, split):
+    numbers = []
+    for _ in range(rng.choice((2, 3, 3, 3))):
+        limit = round(10 ** rng.uniform(0.6, 2.2))
+        numbers.append(rng.randrange(-limit, limit + 1))
+    chain, value, _ = chain_of(rng, numbers)
+    return rng.choice(CHAIN).format(chain=chain), str(value)
+
+
+MAKERS = {"sums": sum_question, "ratings": rating_question, "guesses": guess_question, "chains": chain_question}
 
 
 def length(row):
@@ -135,7 +166,7 @@ def length(row):
     return len(row["question"].split()) + sum(letter.isdigit() for letter in row["question"])
 
 
-class DemoQuestions:
+class GeneratedQuestions:
     """`count` questions of a split as a sequence; item `i` depends on the seed and `i` only.
 
     For training, runs of `RUN` questions have similar lengths, so that batches of them need little padding.
@@ -180,9 +211,9 @@ def main():
     parser.add_argument("--split", choices=["train", "test"], default="test")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tasks", nargs="+", choices=list(MAKERS), default=list(MAKERS))
+    parser.add_argument("--tasks", nargs="+", choices=list(MAKERS), default=list(TASKS))
     args = parser.parse_args()
-    questions = DemoQuestions(args.count, args.seed, args.split, {task: TASKS[task] for task in args.tasks})
+    questions = GeneratedQuestions(args.count, args.seed, args.split, {task: TASKS.get(task, 1.0) for task in args.tasks})
     for index in range(len(questions)):
         print(json.dumps(questions[index]))
     return 0
