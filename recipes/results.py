@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "server/conformance"))
+from pictures import dots
 from served import Server
 
 # What ntl-eval is given for each task, by the folder of the data.
@@ -76,13 +77,12 @@ def evaluate(model, data, limit):
             subprocess.run([*command, *limited, *going_on], check=True, stdout=subprocess.DEVNULL)
 
 
-def cost(model, data, rounds=5):
+def cost(folder, questions, scratch, rounds=5):
     """How long a number takes beside a greedy answer, in medians of rounds in alternation: seconds at 1 and at 16 requests at once."""
-    prompts = model.runs / "prompts.txt"
-    lines = (data / "mathematics_dataset-v1.0/arithmetic_test_interpolate.txt").read_text().splitlines()
-    prompts.write_text("\n".join(lines[:400:2]) + "\n")
+    prompts = scratch / "prompts.txt"
+    prompts.write_text("\n".join(questions) + "\n")
     rates = {}
-    with Server("--model", model.folder, program=os.environ["NTL_SERVER"]) as server:
+    with Server("--model", folder, program=os.environ["NTL_SERVER"]) as server:
         for _ in range(rounds):
             for kind in ("text", "number"):
                 command = [os.environ["NTL_BENCH"], "load", "--endpoint", server.url, "--kind", kind, "--prompts", prompts]
@@ -91,6 +91,17 @@ def cost(model, data, rounds=5):
                 for summary in json.loads(found.stdout):
                     rates.setdefault((kind, summary["load"]), []).append(summary["requests_per_second"])
     return {load: [t / n for t, n in zip(rates["text", load], rates["number", load])] for kind, load in rates if kind == "text"}
+
+
+def costs_of(models, folder, data, scratch):
+    """The costs of the first seed of each arithmetic model, and of the demo checkpoint in the same folder on its own sums."""
+    lines = (data / "mathematics_dataset-v1.0/arithmetic_test_interpolate.txt").read_text().splitlines()
+    timed = [model for model in models if (model.task, model.seed) == ("arithmetic", models[0].seed)]
+    costs = {OBJECTIVES[model.objective]: cost(model.folder, lines[:400:2], scratch) for model in timed}
+    if (folder / "demo/model.safetensors").is_file():
+        sums = (Path(__file__).parents[1] / "server/demo/sums.jsonl").read_text().splitlines()
+        costs["demo checkpoint, its own sums"] = cost(folder / "demo", [json.loads(line)["question"] for line in sums[:200]], scratch)
+    return costs
 
 
 def figure(value):
@@ -146,6 +157,18 @@ def estimates_table(models, split):
             values = [constants[constant].get(name, {}).get("value") for name in METRICS]
             rows.append([f"always the truths' {constant.removeprefix('constant_')}", *map(figure, values)])
     return table(["", *METRICS.values()], rows)
+
+
+def picture(models, split):
+    """The RMSE of every estimate and seed, beside that of the best constant."""
+    groups = {}
+    for model in models:
+        rows = groups.setdefault(OBJECTIVES[model.objective], {})
+        for estimate, values in estimates_of(model, split).items():
+            label = "the number" if model.objective == "head" else ESTIMATES[estimate]
+            rows.setdefault(label, []).extend(value for name, value in values.items() if name == "rmse" and value is not None)
+    constant = models[0].report("regress", split)["baselines"]["constant_mean"]["rmse"]["value"]
+    return dots(f"RMSE, {models[0].task} {split}".rstrip(), groups, constant, "always the truths' mean")
 
 
 def distribution_table(models, split):
@@ -204,7 +227,8 @@ def findings(model, split):
     return f"* {OBJECTIVES[model.objective]}, seed {model.seed}{place}: " + "; ".join(parts) + "." if parts else ""
 
 
-def page(models, costs):
+def page(models, costs, pictures):
+    """The page as Markdown; its pictures are written to this folder beside it, if there is one."""
     rows = []
     for task in TASKS:
         for objective in dict.fromkeys(model.objective for model in models if model.task == task):
@@ -222,6 +246,10 @@ def page(models, costs):
             n = own[0].report("regress", split)["n"]
             parts.append(f"## {task} {split}".rstrip() + "\n")
             parts.append(f"{n:,} items. Means over the seeds ± their standard deviation. {NOTE.get(task, '')}".rstrip() + "\n")
+            if pictures:
+                name = f"{task}-{split}".rstrip("-") + ".svg"
+                (pictures / name).write_text(picture(own, split), encoding="utf-8")
+                parts.append(f"![RMSE by objective and estimate, {task} {split}]({pictures.name}/{name})\n".replace(" ]", "]"))
             parts += [estimates_table(own, split), distribution_table(own, split), "Paired comparisons over the same items:\n"]
             parts.append(comparison_table(own, split))
             parts.append("\n".join(filter(None, (findings(model, split) for model in own))) + "\n")
@@ -251,12 +279,13 @@ def main():
     for model in models:
         print(f"== {model.task} {model.folder.name}", file=sys.stderr)
         evaluate(model, args.data, args.limit)
-    timed = [] if args.without_cost else [model for model in models if (model.task, model.seed) == ("arithmetic", models[0].seed)]
-    costs = {OBJECTIVES[model.objective]: cost(model, args.data) for model in timed}
-    text = page(models, costs)
+    costs = {} if args.without_cost else costs_of(models, args.models, args.data, args.runs)
     if args.page is None:
-        print(text)
+        print(page(models, costs, None))
         return
+    pictures = args.page.with_suffix("")
+    pictures.mkdir(exist_ok=True)
+    text = page(models, costs, pictures)
     above = args.page.read_text(encoding="utf-8").partition(MARK)[0]
     args.page.write_text(f"{above}{MARK}\n{text}", encoding="utf-8")
 

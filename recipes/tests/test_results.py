@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,8 @@ def test_the_page_holds_the_figures_of_the_runs_and_keeps_what_stands_above(work
     row = next(line for line in page.splitlines() if "CE, median" in line)
     assert results.over_seeds(values) in row
     assert "numbers: NTL-WAS less CE" in page
+    svg = (work / "RESULTS/arithmetic-interpolate.svg").read_text()
+    assert "(RESULTS/arithmetic-interpolate.svg)" in page and "CE, median" in svg and ET.fromstring(svg).tag.endswith("svg")
     journals = {path: path.read_text() for path in (work / "runs").rglob("journal.jsonl")}
     assert write_page(work, monkeypatch) == page
     assert len(journals) == 16, "four models, two modes, two splits"

@@ -27,6 +27,42 @@ SCHEMAS = {
 }
 
 
+NAME = {"type": "string", "minLength": 1, "maxLength": 253}
+PORT = {"type": "object", "properties": {"number": {"type": "integer", "minimum": 1, "maximum": 65535}}, "required": ["number"]}
+LABELS = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"}}
+# The spec of an InferencePool in inference.networking.k8s.io/v1, which no package has: its fields and limits, written after its types.
+POOL = {
+    "type": "object",
+    "required": ["selector", "targetPorts", "endpointPickerRef"],
+    "properties": {
+        "selector": {"type": "object", "required": ["matchLabels"], "properties": {"matchLabels": LABELS}},
+        "targetPorts": {"type": "array", "minItems": 1, "maxItems": 8, "items": PORT},
+        "endpointPickerRef": {
+            "type": "object",
+            # A Service, which is the default kind, has to be given with its port.
+            "required": ["name", "port"],
+            "properties": {
+                "group": {"type": "string", "maxLength": 253},
+                "kind": {"const": "Service"},
+                "name": NAME,
+                "port": PORT,
+                "failureMode": {"enum": ["FailOpen", "FailClose"]},
+            },
+        },
+    },
+}
+
+
+def closed(schema):
+    """The schema, in which every object takes only the fields that are named."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {name: closed(part) for name, part in schema.items()}
+    return schema | {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else schema
+
+
 @pytest.fixture(scope="module", params=OVERLAYS)
 def objects(request):
     if not shutil.which("kubectl"):
@@ -84,6 +120,26 @@ def test_custom_kinds_fit_their_schemas(objects, tmp_path_factory):
         pairs.append((f"{package}/{group}/{version}/{found['kind']}", found))
     checked = subprocess.run(["node", "--input-type=module", "-e", script], cwd=folder, input=json.dumps(pairs), capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_the_pool_fits_its_schema_which_takes_no_other(objects):
+    jsonschema = pytest.importorskip("jsonschema")
+    pool = of_kind(objects, "InferencePool")
+    if pool is None:
+        pytest.skip("this overlay has no pool")
+    assert pool["apiVersion"] == "inference.networking.k8s.io/v1"
+    valid = jsonschema.Draft202012Validator(closed(POOL)).is_valid
+    spec = pool["spec"]
+    assert valid(spec)
+    picker = spec["endpointPickerRef"]
+    for wrong in (
+        {"targetPortNumber": 8000},
+        {"targetPorts": [{"number": 0}]},
+        {"selector": {"app": "ntl"}},
+        {"endpointPickerRef": {"name": picker["name"], "portNumber": 9002}},
+        {"endpointPickerRef": picker | {"failureMode": "FailOften"}},
+    ):
+        assert not valid(spec | wrong), wrong
 
 
 def test_the_times_of_a_replica_fit_together(objects):

@@ -1,0 +1,50 @@
+"""Pictures of the page of results, as SVG."""
+
+import math
+from html import escape
+
+WIDTH, LABELS, RIGHT, TOP, ROW, AXIS = 820, 190, 30, 44, 22, 34
+COLOURS = ["#2264ab", "#c6571a", "#3b8a52", "#7a4fa3"]
+
+
+def round_step(span, ticks=6):
+    """The smallest of 1, 2 and 5 times a power of ten that divides the span into at most so many parts."""
+    power = 10.0 ** math.floor(math.log10(span / ticks))
+    return next(power * factor for factor in (1, 2, 5, 10) if span <= ticks * power * factor)
+
+
+def dots(title, groups, line, line_label):
+    """A dot for each value: `groups` maps a name to rows, and a row's label to its values. Smaller is better.
+
+    A vertical line stands at `line`. Values beyond 1.2 times the line are drawn as arrows at the edge, with the value.
+    """
+    limit = 1.2 * line
+    rows = [(colour, f"{name}, {label}", values) for colour, (name, rows) in zip(COLOURS, groups.items()) for label, values in rows.items()]
+    height = TOP + ROW * len(rows) + AXIS
+    bottom = height - AXIS
+
+    def x(value):
+        return LABELS + value / limit * (WIDTH - LABELS - RIGHT)
+
+    svg = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="12" y="20" font-size="15" font-weight="bold">{escape(title)}</text>',
+    ]
+    step, tick = round_step(limit), 0
+    while tick * step <= limit:
+        at = x(tick * step)
+        svg.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}" stroke="#e4e4e4"/>')
+        svg.append(f'<text x="{at:.1f}" y="{bottom + 18}" text-anchor="middle" fill="#555">{tick * step:g}</text>')
+        tick += 1
+    svg.append(f'<line x1="{x(line):.1f}" x2="{x(line):.1f}" y1="{TOP - 6}" y2="{bottom}" stroke="#555" stroke-dasharray="4 3"/>')
+    svg.append(f'<text x="{x(line):.1f}" y="{TOP - 10}" text-anchor="end" fill="#555">{escape(line_label)}</text>')
+    for index, (colour, label, values) in enumerate(rows):
+        middle = TOP + ROW * (index + 0.5)
+        svg.append(f'<text x="{LABELS - 10}" y="{middle + 4:.1f}" text-anchor="end">{escape(label)}</text>')
+        inside = [value for value in values if value <= limit]
+        svg += [f'<circle cx="{x(value):.1f}" cy="{middle:.1f}" r="4.5" fill="{colour}" fill-opacity="0.7"/>' for value in inside]
+        if len(inside) < len(values):
+            beyond = ", ".join(f"{value:,.0f}" for value in sorted(values) if value > limit)
+            svg.append(f'<text x="{WIDTH - 8}" y="{middle + 4:.1f}" text-anchor="end" fill="{colour}">{beyond} ▸</text>')
+    return "\n".join([*svg, "</svg>"]) + "\n"
