@@ -68,6 +68,10 @@ soak MINUTES:
 fuzz TARGET MINUTES *GUIDED:
     scripts/fuzz {{TARGET}} {{MINUTES}} {{GUIDED}}
 
+# deepeval, inspect_ai and lm-evaluation-harness with the adapters of integrations/, against a server.
+integrations *ARGS:
+    integrations/test {{ARGS}}
+
 # Compares GSM8K by ntl-eval with lm-evaluation-harness, item by item (eval/conformance/README.md says what has to be installed).
 conformance-eval DATA *ARGS:
     python3 eval/conformance/gsm8k.py --data {{DATA}} {{ARGS}}

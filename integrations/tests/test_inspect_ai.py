@@ -1,0 +1,66 @@
+"""An evaluation by the real inspect_ai, whose samples are rated by a served judge."""
+
+import inspect_ai
+import pytest
+from inspect_ai.dataset import Sample
+from inspect_ai.log import read_eval_log
+
+from conftest import judge_of
+from ntl_inspect import expected_score
+
+RATINGS = {"4": 0.5, "5": 0.3, "2": 0.2}
+SAMPLES = [Sample(input="What is 12 + 7?", target="19"), Sample(input="What is 5 + 6?", target="11")]
+
+
+@pytest.fixture
+def evaluate(serve, tmp_path):
+    """Evaluates the samples: `answers` answers them, `judge` rates the answers."""
+
+    def evaluate(judge, *scorers, answers="ntl/answers"):
+        url = serve(answers={">": {"19": 1.0}}, judge=judge)
+        grader = inspect_ai.model.get_model("ntl/judge", base_url=url, memoize=False)
+        model = inspect_ai.model.get_model(answers, base_url=url, memoize=False)
+        task = inspect_ai.Task(dataset=SAMPLES, scorer=list(scorers))
+        options = {"model_roles": {"grader": grader}, "log_dir": str(tmp_path), "display": "none", "log_samples": True}
+        (log,) = inspect_ai.eval(task, model=model, **options)
+        assert log.status == "success", log.error
+        return read_eval_log(log.location)
+
+    return evaluate
+
+
+def test_a_score_is_the_expected_rating_with_its_distribution(evaluate):
+    log = evaluate(judge_of(RATINGS, after="."), expected_score(scale=(1, 5)))
+    assert log.results.scores[0].metrics["mean"].value == pytest.approx(3.9, abs=1e-5)
+    for sample in log.samples:
+        score = sample.scores["expected_score"]
+        assert (score.value, score.answer) == (pytest.approx(3.9, abs=1e-5), "19")
+        about = score.metadata
+        assert about["spread"] == pytest.approx((0.5 * 16 + 0.3 * 25 + 0.2 * 4 - 3.9**2) ** 0.5, abs=1e-5)
+        assert (about["mode"], about["median"]) == (4, 4)
+        assert about["interval"] == {"low": 2, "high": 5, "coverage": 0.9, "method": "quantiles"}
+        assert about["distribution"] == {text: pytest.approx(share, abs=1e-6) for text, share in RATINGS.items()}
+        assert about["mass"]["closed"] == pytest.approx(1)
+
+
+def test_a_rating_may_follow_reasons_and_have_two_digits(evaluate):
+    judge = judge_of({"1": 0.5, "9": 0.5}, {"1": {"0": 1.0}}, before="It is right. Rating:", after=".")
+    log = evaluate(judge, expected_score(scale=(1, 10), number={"after": "Rating:"}))
+    score = log.samples[0].scores["expected_score"]
+    assert score.value == pytest.approx(9.5, abs=1e-5) and score.explanation.startswith("It is right. Rating:")
+
+
+def test_an_answer_that_is_no_rating_leaves_the_sample_unscored(evaluate):
+    log = evaluate(judge_of({"4": 0.2, "Great!": 0.8}), expected_score(scale=(1, 5)))
+    score = log.samples[0].scores["expected_score"]
+    assert score.value != score.value and score.reason == "grader_failed"
+    assert 'the model would write "Great!" (0.8)' in score.explanation
+    assert (log.results.scores[0].scored_samples, log.results.scores[0].unscored_samples) == (0, 2)
+
+
+def test_a_grader_without_numbers_is_an_error(serve, tmp_path):
+    url = serve(answers={">": {"19": 1.0}})
+    model = inspect_ai.model.get_model("openai-api/other/answers", base_url=url, api_key="-", memoize=False)
+    task = inspect_ai.Task(dataset=SAMPLES, scorer=expected_score(model=model))
+    (log,) = inspect_ai.eval(task, model=model, log_dir=str(tmp_path), display="none")
+    assert log.status == "error" and "answered without a `number`" in log.error.message
