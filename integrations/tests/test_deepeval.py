@@ -3,6 +3,8 @@
 from typing import Literal
 
 import pytest
+from deepeval import evaluate
+from deepeval.evaluate import CacheConfig, DisplayConfig
 from deepeval.metrics import GEval
 from deepeval.metrics.g_eval import Rubric
 from deepeval.models import OpenAIModel
@@ -83,3 +85,14 @@ def test_a_score_that_comes_first_has_no_reason(serve):
     metric = NtlGEval(model=NtlJudge("judge", url), async_mode=False, **METRIC)
     metric.measure(CASE, _show_indicator=False)
     assert (one_to_ten(metric), metric.reason) == (pytest.approx(4), "")
+
+
+def test_an_evaluation_of_many_cases_has_the_score_of_each(serve, tmp_path, monkeypatch):
+    # deepeval writes its files into the current folder.
+    monkeypatch.chdir(tmp_path)
+    judge = NtlJudge("judge", serve(judge=judge_of({"7": 0.5, "8": 0.5}, before=OPENING)))
+    quiet = {"display_config": DisplayConfig(print_results=False, show_indicator=False)}
+    done = evaluate([CASE] * 8, [NtlGEval(model=judge, **METRIC)], cache_config=CacheConfig(write_cache=False), **quiet)
+    scored = [result.metrics_data[0] for result in done.test_results]
+    assert [1 + 9 * one.score for one in scored] == [pytest.approx(7.5, abs=1e-5)] * 8
+    assert {one.reason for one in scored} == {REASON}
