@@ -64,3 +64,12 @@ def test_a_grader_without_numbers_is_an_error(serve, tmp_path):
     task = inspect_ai.Task(dataset=SAMPLES, scorer=expected_score(model=model))
     (log,) = inspect_ai.eval(task, model=model, log_dir=str(tmp_path), display="none")
     assert log.status == "error" and "answered without a `number`" in log.error.message
+
+
+def test_models_are_named_and_found_by_the_environment(serve, tmp_path, monkeypatch):
+    monkeypatch.setenv("NTL_BASE_URL", serve(answers={">": {"19": 1.0}}, named=judge_of(RATINGS)))
+    task = inspect_ai.Task(dataset=SAMPLES, scorer=expected_score(scale=(1, 5)))
+    options = {"model_roles": {"grader": "ntl/named"}, "log_dir": str(tmp_path), "display": "none"}
+    (log,) = inspect_ai.eval(task, model="ntl/answers", **options)
+    assert log.status == "success", log.error
+    assert log.results.scores[0].metrics["mean"].value == pytest.approx(3.9, abs=1e-5)
