@@ -29,7 +29,7 @@ use crate::run::request::RequestTemplate;
 use crate::run::runner::Runner;
 use crate::run::samples::samples;
 use crate::run::score::{self, Record, rows};
-use crate::store::journal::{Journal, JournalError, JournalFile, key};
+use crate::store::journal::{CHECKPOINT, Journal, JournalError, JournalFile, key};
 use crate::store::report::{Counts, Module, Report};
 use crate::store::saved::{self, REPORT, read_report};
 use crate::tasks::Suite;
@@ -220,6 +220,7 @@ impl Session<'_> {
             "task": suite.task,
             "split": suite.split,
             "model": self.model.id,
+            CHECKPOINT: self.model.others.get("fingerprint"),
             "mode": self.common.mode,
             "score": self.common.score,
             "seed": self.common.seed,
@@ -296,7 +297,7 @@ impl Session<'_> {
         let mut settings = data_settings(suite, self.common);
         for (name, value) in [
             ("template", json!(self.common.template.as_ref().map(Template::source))),
-            ("model_fingerprint", json!(self.model.others.get("fingerprint"))),
+            (CHECKPOINT, json!(self.model.others.get("fingerprint"))),
             ("prompt_tokens", json!(self.common.prompt_tokens)),
             ("concurrency", json!(self.common.server.concurrency)),
             ("request", json!(template.settings())),

@@ -33,6 +33,12 @@ pub enum JournalError {
     InUse { file: PathBuf },
     #[error("{} is of a run with other settings: {differences}; use the same settings, another --out, or --overwrite", .file.display())]
     OtherRun { file: PathBuf, differences: String },
+    /// `was`, `is`: fingerprints.
+    #[error(
+        "{} holds answers of another checkpoint: the server's `{model}` had the fingerprint {was}, now it has {is}; serve that \
+         checkpoint, use another --out, or start again with --overwrite", .file.display()
+    )]
+    OtherCheckpoint { file: PathBuf, model: String, was: String, is: String },
     #[error(
         "{} is of a run that did not end: go on with --resume, start again with --overwrite, or use another --out",
         .file.display()
@@ -74,6 +80,9 @@ const SUM_DIGITS: usize = 16;
 
 /// The end of a line that has a checksum, up to it.
 const SUM_START: &str = ",\"sum\":\"";
+
+/// The field of a header that says which checkpoint answered. Servers and journals that have none are not checked.
+pub const CHECKPOINT: &str = "model_fingerprint";
 
 /// An open file for a journal, which may be locked.
 #[derive(Debug)]
@@ -158,14 +167,22 @@ impl Journal {
             [header, &found].into_iter().filter_map(Value::as_object).flat_map(Map::keys).collect();
         let differences: Vec<String> = names
             .into_iter()
+            .filter(|name| *name != CHECKPOINT)
             .map(|name| (name, found.get(name), header.get(name)))
             .filter(|(_, was, is)| was != is)
             .map(|(name, was, is)| format!("{name} was {}, is {}", shown(was), shown(is)))
             .collect();
-        if differences.is_empty() {
-            return Ok(());
+        if !differences.is_empty() {
+            return Err(JournalError::OtherRun { file: file(), differences: differences.join("; ") });
         }
-        Err(JournalError::OtherRun { file: file(), differences: differences.join("; ") })
+        let text = |object: &Value, name| object.get(name).and_then(Value::as_str).map(str::to_owned);
+        match (text(&found, CHECKPOINT), text(header, CHECKPOINT)) {
+            (Some(was), Some(is)) if was != is => {
+                let model = text(header, "model").unwrap_or_default();
+                Err(JournalError::OtherCheckpoint { file: file(), model, was, is })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The answer that was under `id` when the file was opened, if its request had the same `key`.

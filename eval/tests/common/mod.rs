@@ -106,10 +106,17 @@ impl Mock {
 
 async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
     // As ours say it of themselves; the one of that name keeps numbers as values, as does one whose name is followed by that.
+    // `#` and a fingerprint may stand behind the name; `#` alone is a server that gives none.
     let model = |listed: &&str| {
+        let (listed, fingerprint) = listed.split_once('#').unwrap_or((listed, "00ff"));
         let (id, encoding) =
-            listed.split_once('=').unwrap_or((listed, if *listed == "xval" { "xval" } else { "text" }));
-        json!({ "id": id, "object": "model", "number_encoding": encoding, "fingerprint": "00ff" })
+            listed.split_once('=').unwrap_or((listed, if listed == "xval" { "xval" } else { "text" }));
+        let mut model =
+            json!({ "id": id, "object": "model", "number_encoding": encoding, "fingerprint": fingerprint });
+        if fingerprint.is_empty() {
+            model.as_object_mut().unwrap().remove("fingerprint");
+        }
+        model
     };
     let data: Vec<Value> = shared.models.iter().map(model).collect();
     Json(json!({ "object": "list", "data": data }))
