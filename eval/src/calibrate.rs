@@ -41,6 +41,8 @@ use crate::store::saved::{REPORT, Run};
 enum CalibrateError {
     #[error("{} is a run in {mode} mode; intervals need --mode regress", .folder.display())]
     Mode { folder: PathBuf, mode: String },
+    #[error("{} is a run of `judge --pairs`, whose intervals are over both orders; a server's are over one", .folder.display())]
+    Pairs { folder: PathBuf },
     #[error("{} does not say what was requested: `settings.request.number` is {found}", .file.display())]
     NoRequest { file: PathBuf, found: String },
     #[error(
@@ -159,6 +161,9 @@ fn requested(run: &Run) -> Result<NumberOptions, CalibrateError> {
     let Report { mode, settings, .. } = &run.report;
     if mode != "regress" {
         return Err(CalibrateError::Mode { folder: run.folder.clone(), mode: mode.clone() });
+    }
+    if settings.get("pairs") == Some(&Value::Bool(true)) {
+        return Err(CalibrateError::Pairs { folder: run.folder.clone() });
     }
     let found = settings.get("request").and_then(|request| request.get("number")).unwrap_or(&Value::Null);
     let file = || run.folder.join(REPORT);

@@ -57,8 +57,20 @@ impl FromStr for Template {
     type Err = TemplateError;
 
     fn from_str(source: &str) -> Result<Self, TemplateError> {
-        let text = unescaped(source)?;
-        let (mut rest, mut plain, mut parts) = (text.as_str(), String::new(), Vec::new());
+        Self::parse(source, &unescaped(source)?)
+    }
+}
+
+impl Template {
+    /// Of a file: backslashes are what they are, and the line feed at the end of the text is no part of it.
+    pub fn from_text(text: &str) -> Result<Self, TemplateError> {
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let text = text.strip_suffix('\r').unwrap_or(text);
+        Self::parse(text, text)
+    }
+
+    fn parse(source: &str, text: &str) -> Result<Self, TemplateError> {
+        let (mut rest, mut plain, mut parts) = (text, String::new(), Vec::new());
         while let Some(at) = rest.find(['{', '}']) {
             plain.push_str(&rest[..at]);
             let (brace, behind) = rest[at..].split_at(1);
@@ -84,9 +96,7 @@ impl FromStr for Template {
         parts.push(Part::Text(plain));
         Ok(Self { source: source.to_owned(), parts })
     }
-}
 
-impl Template {
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -142,6 +152,20 @@ mod tests {
         let ends = [r"{unit}\n", "{unit}", "{unit}: ", "{unit}:"].map(ends_in_space);
         assert_eq!(ends, [true, false, true, false]);
         assert_eq!(rendered("{question} {units}"), Err(UnknownField("units".to_owned())));
+    }
+
+    #[test]
+    fn a_file_has_its_line_feeds_and_backslashes_as_they_are() {
+        for (text, want) in [
+            ("{unit}\n\\d\n", "kg\n\\d"),
+            ("{unit}\r\n", "kg"),
+            ("{unit}\n\n", "kg\n"),
+            ("{{{unit}}}", "{kg}"),
+        ] {
+            let found = Template::from_text(text).unwrap().render(|_| Some("kg")).unwrap();
+            assert_eq!(found, want, "{text:?}");
+        }
+        assert_eq!(Template::from_text("no field\n"), Err(TemplateError::NoField));
     }
 
     #[test]

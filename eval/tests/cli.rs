@@ -348,7 +348,7 @@ fn tasks_are_listed() {
         out(&output).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert_eq!(
         names,
-        ["arithmetic", "gsm8k", "mathematics", "multiplication", "multirc", "rjokes", "custom"]
+        ["arithmetic", "gsm8k", "mathematics", "multiplication", "multirc", "rjokes", "custom", "judge"]
     );
 }
 

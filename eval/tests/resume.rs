@@ -120,14 +120,20 @@ fn a_run_is_not_continued_with_another_checkpoint_of_the_same_name() {
     let folder = tempfile::tempdir().unwrap();
     let (data, out) = (data(&folder), folder.path().join("out"));
     let serve = |model| Mock::start(&[model], |prompt, _| text(&answer(prompt).to_string()));
-    let run = |mock: &Mock, more: &[&str]| ntl_eval(&args(mock, &data, &out, &[&["--limit", "4"], more].concat()));
+    let run =
+        |mock: &Mock, more: &[&str]| ntl_eval(&args(mock, &data, &out, &[&["--limit", "4"], more].concat()));
     let (first, other, foreign) = (serve("tiny#0a"), serve("tiny#0b"), serve("tiny#"));
     assert_eq!(run(&first, &[]).status.code(), Some(0));
     let before = files(&out);
     let refused = run(&other, &["--resume"]);
     assert_eq!(refused.status.code(), Some(1));
     let message = err(&refused);
-    assert!(message.contains("answers of another checkpoint: the server's `tiny` had the fingerprint 0a, now it has 0b"), "{message}");
+    assert!(
+        message.contains(
+            "answers of another checkpoint: the server's `tiny` had the fingerprint 0a, now it has 0b"
+        ),
+        "{message}"
+    );
     assert_eq!((files(&out), other.bodies().len()), (before, 0));
     // Servers that give no fingerprint are not checked.
     for same in [&first, &foreign] {

@@ -1,5 +1,6 @@
 //! Flags that every task takes.
 
+use std::fs;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
@@ -56,6 +57,9 @@ pub struct Common {
     /// and a backslash, also in `--system` and `--after`. Default: the bare question.
     #[arg(long, visible_alias = "prompt", value_name = "TEMPLATE", env = "NTL_EVAL_TEMPLATE")]
     pub template: Option<Template>,
+    /// File of a template: as `--template`, with line feeds, tabs and backslashes as they are.
+    #[arg(long, value_name = "FILE", env = "NTL_EVAL_TEMPLATE_FILE", conflicts_with = "template", value_parser = template_file)]
+    pub template_file: Option<Template>,
     /// Message of the system in front of each question, with `--api chat`.
     #[arg(long, value_name = "TEXT", env = "NTL_EVAL_SYSTEM", value_parser = unescaped)]
     pub system: Option<String>,
@@ -73,7 +77,8 @@ pub struct Common {
     /// Seed of generated items and of the bootstrap.
     #[arg(long, value_name = "N", env = "NTL_EVAL_SEED", default_value = "0")]
     pub seed: u64,
-    /// Most tokens of a generated text. Paper mode ignores it. Default: 256 for gsm8k, 64 for multirc, 8 for rjokes, else 32.
+    /// Most tokens of a generated text. Paper mode ignores it. Default: 256 for gsm8k, 64 for multirc, 8 for rjokes, 512 for judge,
+    /// else 32.
     #[arg(long, value_name = "N", env = "NTL_EVAL_MAX_TOKENS")]
     pub max_tokens: Option<NonZeroU64>,
     /// Truncate longer prompts to N tokens, the end of sequence included. The beginning of the prompt is left out, since the
@@ -89,6 +94,13 @@ pub struct Common {
     pub output: OutputFlags,
     #[command(flatten)]
     pub gates: GateFlags,
+}
+
+impl Common {
+    /// Of the text or of the file.
+    pub fn template(&self) -> Option<&Template> {
+        self.template.as_ref().or(self.template_file.as_ref())
+    }
 }
 
 /// Fields of the request's `number` object; missing ones are the server's defaults.
@@ -114,26 +126,46 @@ pub struct NumberFlags {
     /// Stop the search when the open mass is at most this, between 0 and 1. The server's default: 0.001.
     #[arg(long, value_name = "MASS", env = "NTL_EVAL_TOLERANCE", value_parser = tolerance)]
     pub tolerance: Option<f64>,
+    /// With `--after`: sample N texts at temperature 1, and average the distributions of the numbers behind them. Default: one
+    /// text at temperature 0.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_RATIONALES", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub rationales: Option<u8>,
 }
 
 impl NumberFlags {
     /// That all admitted numbers lie in.
     pub fn bounds(&self) -> Option<Interval> {
-        self.range.or_else(|| self.scale.map(|RatingScale { low, high, .. }| Interval { low, high }))
+        self.range.or_else(|| self.scale.map(RatingScale::ends))
     }
 }
 
 /// A scale that [`Scale::new`] accepts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RatingScale {
+    scale: Scale,
     low: f64,
     high: f64,
     /// As given.
     step: Option<f64>,
 }
 
+impl RatingScale {
+    pub fn ends(self) -> Interval {
+        Interval { low: self.low, high: self.high }
+    }
+
+    pub fn step(self) -> f64 {
+        self.step.unwrap_or(1.0)
+    }
+
+    /// Ascending.
+    pub fn values(self) -> Vec<f64> {
+        self.scale.values().collect()
+    }
+}
+
 impl From<RatingScale> for NumberScale {
-    fn from(RatingScale { low, high, step }: RatingScale) -> Self {
+    fn from(RatingScale { low, high, step, .. }: RatingScale) -> Self {
         Self::List([low, high].into_iter().chain(step).collect())
     }
 }
@@ -143,21 +175,26 @@ fn number(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| format!("`{text}` is not a number"))
 }
 
-fn range(text: &str) -> Result<Interval, String> {
+fn template_file(file: &str) -> Result<Template, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("could not read {file}: {error}"))?;
+    Template::from_text(&text).map_err(|error| error.to_string())
+}
+
+pub(super) fn range(text: &str) -> Result<Interval, String> {
     let (low, high) = text.split_once(',').ok_or("expected two numbers, LOW,HIGH")?;
     let (low, high) = (number(low)?, number(high)?);
     if low <= high { Ok(Interval { low, high }) } else { Err(format!("{low} is above {high}")) }
 }
 
-fn scale(text: &str) -> Result<RatingScale, String> {
+pub fn scale(text: &str) -> Result<RatingScale, String> {
     let parts = text.split(',').map(number).collect::<Result<Vec<_>, _>>()?;
     let (low, high, step) = match *parts.as_slice() {
         [low, high] => (low, high, None),
         [low, high, step] => (low, high, Some(step)),
         _ => return Err("expected two or three numbers, LOW,HIGH or LOW,HIGH,STEP".to_owned()),
     };
-    Scale::new(low, high, step.unwrap_or(1.0)).map_err(|error| error.to_string())?;
-    Ok(RatingScale { low, high, step })
+    let scale = Scale::new(low, high, step.unwrap_or(1.0)).map_err(|error| error.to_string())?;
+    Ok(RatingScale { scale, low, high, step })
 }
 
 fn coverage(text: &str) -> Result<f64, String> {

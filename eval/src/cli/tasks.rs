@@ -3,9 +3,11 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::flags::Common;
+use super::flags::{Common, range};
+use crate::stats::Interval;
 
 #[derive(Debug, Subcommand)]
 pub enum Task {
@@ -30,6 +32,14 @@ pub enum Task {
     /// Questions and answers of your own.
     #[command(after_help = EXIT_CODES)]
     Custom(Box<CustomArgs>),
+    /// Grades answers by a model, on a scale or two against each other, and compares the grades with those of people.
+    #[command(
+        after_help = EXIT_CODES,
+        mut_arg("mode", |mode| mode.default_value("regress").env(None::<&str>).hide(true)),
+        mut_arg("scale", |scale| scale.default_value("1,10").default_value_if("pairs", "true", "1,7")),
+        mut_arg("interval", |interval| interval.default_value("0.9")),
+    )]
+    Judge(Box<JudgeArgs>),
 }
 
 const EXIT_CODES: &str = "\
@@ -52,6 +62,7 @@ impl Task {
             Self::Multirc(args) => &args.common,
             Self::Rjokes(args) => &args.common,
             Self::Custom(args) => &args.common,
+            Self::Judge(args) => &args.common,
         }
     }
 }
@@ -150,6 +161,36 @@ pub struct CustomArgs {
     /// Put N other items of the file, drawn by `--seed`, with their answers in front of each question.
     #[arg(long, value_name = "N", env = "NTL_EVAL_SHOTS", default_value = "0")]
     pub shots: usize,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `--data`: a file with one JSON object a line, or CSV with a header (`.csv`), packed by gzip or not. `--template` may name
+/// `{low}`, `{high}` and `{step}` of the scale, and all fields of the file but the score of people.
+#[derive(Debug, Args)]
+pub struct JudgeArgs {
+    /// Compare two answers: the field of `--answer-b-field` is the second one. Each pair is judged in both orders. Low scores
+    /// favour the answer that is shown first.
+    #[arg(long, env = "NTL_EVAL_PAIRS", value_parser = BoolishValueParser::new())]
+    pub pairs: bool,
+    /// Field of what was asked.
+    #[arg(long, value_name = "NAME", default_value = "input")]
+    pub input_field: String,
+    /// Field of the answer to grade.
+    #[arg(long, value_name = "NAME", default_value = "answer")]
+    pub answer_field: String,
+    /// Field of the second answer, with `--pairs`.
+    #[arg(long, value_name = "NAME", default_value = "answer_b")]
+    pub answer_b_field: String,
+    /// Field of an answer that is right, which items may have.
+    #[arg(long, value_name = "NAME", default_value = "reference")]
+    pub reference_field: String,
+    /// Field of the score of people, which items may have: a number, or with `--pairs` also `a`, `b` or `tie`.
+    #[arg(long, value_name = "NAME", default_value = "human_score")]
+    pub human_field: String,
+    /// Ends of the scale of these scores, which are mapped onto `--scale`. Default: the ends of `--scale`.
+    #[arg(long, value_name = "LOW,HIGH", env = "NTL_EVAL_HUMAN_SCALE", allow_hyphen_values = true, value_parser = range)]
+    pub human_scale: Option<Interval>,
     #[command(flatten)]
     pub common: Common,
 }

@@ -39,8 +39,10 @@ pub(super) fn groups(pairs: &Pairs<'_>) -> Vec<Group> {
     let scores = std::iter::once("accuracy").chain(in_table_order(columns.into_iter()));
     let mut groups: Vec<Group> = scores.map(|name| mean_score(name, pairs)).collect();
     let read: Vec<[Prediction; 2]> = pairs.read().collect();
+    let are_judged = pairs.answered().any(|(a, _)| a.metrics.iter().any(|name| name == "mode_score"));
     groups.push(numbers(&read, |statistic| match statistic {
         Statistic::Number(of) => Some(of),
+        Statistic::Rating(of) if are_judged => Some(of),
         _ => None,
     }));
     let nonzero: Vec<[Prediction; 2]> = read.into_iter().filter(|[a, _]| a.truth.abs() > 0.0).collect();
@@ -63,7 +65,7 @@ fn mean_score(name: &str, pairs: &Pairs<'_>) -> Group {
 }
 
 /// The metrics of numbers of which `choose` takes the statistic.
-fn numbers(read: &[[Prediction; 2]], choose: fn(Statistic) -> Option<NumberStatistic>) -> Group {
+fn numbers(read: &[[Prediction; 2]], choose: impl Fn(Statistic) -> Option<NumberStatistic>) -> Group {
     let [a, b] = [0, 1].map(|side| {
         let predictions: Vec<Prediction> = read.iter().map(|pair| pair[side]).collect();
         Arc::new(NumberColumns::new(&predictions, mean_in_lanes))

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::console::OutputError;
+use crate::metrics::judgement::Preference;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Item {
@@ -28,6 +29,13 @@ pub struct Item {
     pub module: Option<String>,
     /// The text that the model gets, where it is not the question alone.
     pub prompt: Option<String>,
+    /// The prompt with the answers of a pair in the other order. Journals know items by their hash: what other items do not
+    /// have does not change it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swapped_prompt: Option<String>,
+    /// Which answer of a pair people prefer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preferred: Option<Preference>,
 }
 
 impl Item {

@@ -32,7 +32,11 @@ impl Record {
     /// The error that it has no such field.
     pub fn without(&self, name: &str) -> DataError {
         let names = self.fields.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let problem = format!("there is no field `{name}`; it has {names}");
+        self.problem(format!("there is no field `{name}`; it has {names}"))
+    }
+
+    /// An error that names the file and the line.
+    pub fn problem(&self, problem: String) -> DataError {
         DataError::Line { file: self.file.clone(), line: self.line, problem }
     }
 }

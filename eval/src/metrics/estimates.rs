@@ -39,6 +39,9 @@ impl AllEstimates {
 const COMPARED: [&str; 9] =
     ["accuracy", "mae", "rmse", "r2", "median_ae", "log_mae", "pearson", "spearman", "mape"];
 
+/// As well where the numbers are those of judges.
+const COMPARED_OF_JUDGES: [&str; 2] = ["kendall", "kappa"];
+
 /// A metric of every estimate.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -53,8 +56,10 @@ pub struct EstimateScores {
 
 impl EstimateScores {
     /// The estimate next to the best one, and how far it is behind.
+    /// Estimates that are the best one under another name, as the trimmed mean is the mean without a trim, are passed over.
     pub fn runner_up(&self) -> Option<(&str, Behind)> {
         let behind = self.behind.iter().map(|(name, behind)| (name.as_str(), *behind));
+        let behind = behind.filter(|(_, behind)| !behind.is_nothing());
         behind.min_by(|(_, a), (_, b)| a.difference.abs().total_cmp(&b.difference.abs()))
     }
 }
@@ -71,6 +76,14 @@ pub struct Behind {
     pub p: Option<f64>,
 }
 
+impl Behind {
+    /// Whether no resample tells the two apart.
+    fn is_nothing(self) -> bool {
+        let ends = self.low.zip(self.high);
+        ends.is_some_and(|(low, high)| [self.difference, low, high].iter().all(|end| end.abs() < 1e-12))
+    }
+}
+
 /// By name of the metric. Empty where no item has a distribution and a true number.
 pub fn compare_estimates(rows: &[&Row], seed: u64) -> IndexMap<String, EstimateScores> {
     let items: Vec<(f64, [f64; 5])> =
@@ -81,8 +94,10 @@ pub fn compare_estimates(rows: &[&Row], seed: u64) -> IndexMap<String, EstimateS
     let columns: Vec<Columns> = (0..AllEstimates::NAMES.len())
         .map(|which| Columns::of(items.iter().map(|(truth, values)| (values[which], *truth))))
         .collect();
+    let is_judged = rows.iter().any(|row| row.judgement.is_some());
+    let compared = COMPARED.iter().chain(COMPARED_OF_JUDGES.iter().filter(|_| is_judged));
     let metrics: Vec<Measured<'_>> =
-        COMPARED.iter().filter_map(|name| Measured::of(name, &columns, items.len())).collect();
+        compared.filter_map(|name| Measured::of(name, &columns, items.len())).collect();
     let resamples = if items.len() < 2 { 0 } else { RESAMPLES };
     let drawn = Bootstrap { resamples, seed }.resample_in_parallel(items.len(), |weights| {
         metrics.iter().map(|metric| metric.at(weights)).collect::<Vec<_>>()
@@ -129,7 +144,7 @@ impl<'a> Measured<'a> {
         };
         let statistic = |columns: &'a Columns| -> Weighted<'a> {
             match metric.statistic {
-                Statistic::Number(of) | Statistic::RelativeNumber(of) => {
+                Statistic::Number(of) | Statistic::RelativeNumber(of) | Statistic::Rating(of) => {
                     Box::new(move |weights| of(&columns.numbers, weights))
                 }
                 // The only other metric that is compared is accuracy.

@@ -6,6 +6,7 @@
 pub mod bleu;
 pub mod distribution;
 pub mod estimates;
+pub mod judgement;
 pub mod likelihood;
 pub mod numbers;
 mod porter;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use self::distribution::DistributionScores;
 use self::estimates::AllEstimates;
+use self::judgement::Judgement;
 use self::likelihood::{Likelihood, mean_loss};
 use self::numbers::{NumberColumns, Prediction};
 use self::registry::{METRICS, MetricInfo, Statistic, in_table_order};
@@ -104,9 +106,21 @@ pub struct Row {
     pub distribution: Option<DistributionScores>,
     /// With `--score`, and in paper mode.
     pub likelihood: Option<Likelihood>,
+    /// Of every item that is judged, also without a score.
+    pub judgement: Option<Judgement>,
 }
 
 impl Row {
+    /// Whether the answer has to be a number.
+    pub fn asks_number(&self) -> bool {
+        self.truth.is_some() || self.judgement.is_some()
+    }
+
+    /// Whether `correct` means something: a judgement that people did not make as well is neither right nor wrong.
+    pub fn has_right_answer(&self) -> bool {
+        self.truth.is_some() || self.judgement.is_none()
+    }
+
     /// The number that was read, where one was asked for.
     fn prediction(&self) -> Option<Prediction> {
         match self.outcome {
@@ -181,6 +195,7 @@ impl Metrics {
         let asked = rows.iter().any(|row| row.truth.is_some());
         let texts: Vec<&TextScores> = rows.iter().filter_map(|row| row.text_scores.as_ref()).collect();
         let scored: Vec<&Likelihood> = rows.iter().filter_map(|row| row.likelihood.as_ref()).collect();
+        let judged = rows.iter().any(|row| row.judgement.is_some());
         let (numbers, texts, scored) = (&numbers, &texts, &scored);
         let mut all = Self::default();
         let mut resampled: Vec<Resampled<'_>> = Vec::new();
@@ -200,6 +215,9 @@ impl Metrics {
                 Statistic::Number(of) | Statistic::RelativeNumber(of) if asked => {
                     add(numbers.n(), Box::new(move |weights| of(numbers, weights)));
                 }
+                Statistic::Rating(of) if asked && judged => {
+                    add(numbers.n(), Box::new(move |weights| of(numbers, weights)));
+                }
                 Statistic::Text(of) if !texts.is_empty() => {
                     add(texts.len(), Box::new(move |weights| of(texts, weights)));
                 }
@@ -210,6 +228,7 @@ impl Metrics {
                 Statistic::Share { .. }
                 | Statistic::Number(_)
                 | Statistic::RelativeNumber(_)
+                | Statistic::Rating(_)
                 | Statistic::Text(_)
                 | Statistic::Paper => {}
             }

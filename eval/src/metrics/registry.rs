@@ -4,11 +4,12 @@ use serde::Serialize;
 
 use self::Better::{Higher, Lower, Unknown};
 use super::distribution::IntervalScore;
+use super::judgement::{Orders, Rating};
 use super::likelihood::{Likelihood, perplexity, token_accuracy};
 use super::numbers::NumberColumns;
 use super::texts::{TextScores, corpus_bleu};
 use super::{Outcome, Row};
-use crate::stats::weighted::{pearson, r2, spearman};
+use crate::stats::weighted::{kappa, pearson, r2, spearman};
 
 /// What is known about a metric.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ pub(crate) enum Statistic {
     Number(NumberStatistic),
     /// Of the items with a number, without those whose true number is 0.
     RelativeNumber(NumberStatistic),
+    /// Of the items with a number, where the numbers are those of judges.
+    Rating(NumberStatistic),
     /// Of the items whose texts are compared.
     Text(fn(&[&TextScores], &[f64]) -> Option<f64>),
     /// Of the items whose true answer was scored.
@@ -68,9 +71,11 @@ pub(crate) enum Statistic {
 }
 
 /// All metrics, in the order of tables.
-pub static METRICS: [MetricInfo; 38] = [
-    share("accuracy", Higher, "share of items whose number is exact", |_| true, |row| Some(row.correct))
-        .from(Estimate::Mode),
+pub static METRICS: [MetricInfo; 48] = [
+    share("accuracy", Higher, "share of items whose number is exact", Row::has_right_answer, |row| {
+        row.has_right_answer().then_some(row.correct)
+    })
+    .from(Estimate::Mode),
     share("strict", Higher, "share exact, read strictly (lm-eval)", is_read, |row| read(row, 0)),
     share("flexible", Higher, "share exact, last number (lm-eval)", is_read, |row| read(row, 1)),
     share(
@@ -103,21 +108,22 @@ pub static METRICS: [MetricInfo; 38] = [
         n.kendall.tau(w)
     }),
     metric(
+        "kappa",
+        Higher,
+        "agreement beyond chance, by squared distances (quadratic weighted kappa)",
+        Statistic::Rating(|n, w| kappa(&n.means, &n.truths, &n.squared_errors, w, n.mean)),
+    )
+    .from(Estimate::Mean),
+    metric(
         "mape",
         Lower,
         "mean absolute error as a share of the truth",
         Statistic::RelativeNumber(NumberColumns::mean_relative_error),
     )
     .from(Estimate::Median),
-    share(
-        "unparsed",
-        Lower,
-        "share of answers without a number",
-        |row| row.truth.is_some(),
-        |row| {
-            (row.truth.is_some() && row.outcome != Outcome::Failed).then(|| row.outcome == Outcome::Unparsed)
-        },
-    ),
+    share("unparsed", Lower, "share of answers without a number", Row::asks_number, |row| {
+        (row.asks_number() && row.outcome != Outcome::Failed).then(|| row.outcome == Outcome::Unparsed)
+    }),
     metric("invalid", Lower, "numbers that Python cannot read, per item (paper)", Statistic::Paper),
     metric("no_number", Lower, "share of items without any number (paper)", Statistic::Paper),
     metric(
@@ -162,7 +168,61 @@ pub static METRICS: [MetricInfo; 38] = [
         "interval_width",
         Unknown,
         "mean width of these intervals",
-        Statistic::Mean(|row| Some(interval(row)?.width)),
+        Statistic::Mean(|row| match row.judgement {
+            Some(_) => judged(row)?.interval.map(|interval| interval.high - interval.low),
+            None => Some(interval(row)?.width),
+        }),
+    ),
+    metric("score", Unknown, "mean of the expected scores", Statistic::Mean(|row| Some(judged(row)?.score))),
+    metric(
+        "mode_score",
+        Unknown,
+        "mean of the most probable scores",
+        Statistic::Mean(|row| Some(judged(row)?.mode)),
+    ),
+    metric(
+        "spread",
+        Unknown,
+        "mean standard deviation of the scores of one item",
+        Statistic::Mean(|row| Some(judged(row)?.spread)),
+    ),
+    metric(
+        "mass_closed",
+        Higher,
+        "mean probability of texts that are a score",
+        Statistic::Mean(|row| Some(judged(row)?.mass)),
+    ),
+    share(
+        "consistent",
+        Higher,
+        "share of pairs in which both orders prefer the same answer",
+        |row| orders(row).is_some(),
+        |row| Some(orders(row)?.agree()),
+    ),
+    metric(
+        "order_difference",
+        Unknown,
+        "mean score of a pair less that of the other order; above 0 the judge favours what is shown second",
+        Statistic::Mean(|row| Some(orders(row)?.difference())),
+    ),
+    metric(
+        "order_distance",
+        Lower,
+        "mean distance between the scores of both orders",
+        Statistic::Mean(|row| Some(orders(row)?.difference().abs())),
+    ),
+    metric(
+        "wins",
+        Unknown,
+        "share of pairs in which the first answer is preferred, ties as half",
+        Statistic::Mean(|row| Some(orders(row)?.win())),
+    ),
+    share(
+        "preference",
+        Higher,
+        "share of pairs in which the judge prefers the answer that people prefer",
+        |row| preferred(row).is_some(),
+        preferred,
     ),
     metric(
         "token_accuracy",
@@ -232,6 +292,18 @@ fn is_read(row: &Row) -> bool {
 
 fn read(row: &Row, which: usize) -> Option<bool> {
     Some(row.lm_eval_matches.is_some_and(|readings| readings[which]))
+}
+
+fn judged(row: &Row) -> Option<&Rating> {
+    row.judgement.as_ref()?.rating.as_ref()
+}
+
+fn orders(row: &Row) -> Option<Orders> {
+    row.judgement.as_ref()?.orders()
+}
+
+fn preferred(row: &Row) -> Option<bool> {
+    row.judgement.as_ref()?.is_as_people_prefer()
 }
 
 fn inside(row: &Row) -> Option<bool> {

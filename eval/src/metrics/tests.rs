@@ -4,6 +4,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::distribution::{IntervalScore, Predicted};
+use super::judgement::{Orders, Preference, Rating};
 use super::*;
 
 fn close(got: Option<f64>, want: f64) {
@@ -23,6 +24,7 @@ impl Row {
             estimates: None,
             distribution: None,
             likelihood: None,
+            judgement: None,
         }
     }
 
@@ -219,6 +221,16 @@ fn random_row(rng: &mut ChaCha8Rng) -> Row {
     let predicted = Predicted { quantiles: &quantiles, support: &support, mass: 0.751, range: None };
     let losses = ["ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber"];
     let logprob = -f64::from(rng.random_range(0_i32..30));
+    let rating = Rating {
+        score: mean,
+        mode,
+        spread: rng.random(),
+        interval: Some(Interval { low: mode - 1.0, high: mode + 1.0 }),
+        mass: rng.random(),
+        distribution: Vec::new(),
+        orders: Some(Orders { first: mean, swapped: mode, middle: 1.0 }),
+    };
+    let preferred = Some(if rng.random() { Preference::A } else { Preference::B });
     Row {
         lm_eval_matches: Some([rng.random(), rng.random()]),
         text_scores: Some(TextScores::of(&text(rng), &text(rng))),
@@ -231,6 +243,7 @@ fn random_row(rng: &mut ChaCha8Rng) -> Row {
             logprobs: vec![logprob, -0.5],
             losses: losses.map(|name| (name.to_owned(), rng.random::<f64>())).to_vec(),
         }),
+        judgement: Some(Judgement { rating: Some(rating), preferred }),
         ..Row::numeric(outcome, truth)
     }
 }

@@ -10,6 +10,7 @@ pub mod document;
 mod histograms;
 pub mod html;
 mod index_page;
+mod judgements;
 pub mod markdown;
 mod notes;
 mod pictures;

@@ -2,6 +2,7 @@
 
 use super::document::Picture;
 use super::histograms::{DIGITS_MAX, Errors, MASS_EDGES, by_digits, by_mass, is_decade};
+use super::judgements;
 use crate::format::{count, number, power, tick};
 use crate::metrics::distribution::Calibration;
 use crate::report::chart::Axis;
@@ -18,6 +19,7 @@ use crate::store::saved::Run;
 pub(super) fn all(run: &Run) -> Vec<Picture> {
     let calibration = run.report.calibration.as_ref();
     let drawn = [
+        judgements::scores(run),
         predictions(run),
         errors(run),
         digits(run),

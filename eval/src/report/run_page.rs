@@ -2,7 +2,7 @@
 
 use super::document::{Block, Document, Section};
 use super::notes::notes;
-use super::{pictures, published, tables};
+use super::{judgements, pictures, published, tables};
 use crate::format::{count, number};
 use crate::store::report::Report;
 use crate::store::saved::Run;
@@ -13,6 +13,7 @@ pub(super) fn document(run: &Run) -> Document {
     let text = |text: &str| Block::Paragraph(text.to_owned());
     let optional = [
         Section::new("Estimates", [text(ESTIMATES), Block::Table(tables::estimates(report))]),
+        Section::new("Judgements", [text(JUDGEMENTS), Block::Table(judgements::least_certain(run))]),
         Section::new("The paper's quirks", [text(QUIRKS), Block::Table(tables::quirks(report))]),
         Section::new("Pictures", [Block::Pictures(pictures::all(run))]),
         Section::new("Modules", [Block::Table(tables::modules(report))]),
@@ -28,6 +29,8 @@ pub(super) fn document(run: &Run) -> Document {
     Document { title: format!("{} {}", report.task, report.split), subtitle: subtitle(report), sections }
 }
 
+const JUDGEMENTS: &str =
+    "The least certain judgements, by the standard deviation of their scores. Scores are expected scores.";
 const QUIRKS: &str = "This run was scored as the paper's code does it. Where that departs from the plain meaning of a \
                       figure, both are given.";
 const ESTIMATES: &str = "Each metric of every estimate of the same distributions, over the items that have them all. The weighted sum \

@@ -135,7 +135,7 @@ pub(super) fn largest_errors(run: &Run) -> Table {
 /// The first items without a number, with their answers.
 pub(super) fn unread(run: &Run) -> Table {
     let columns = [numbers(&["item"]), literal(&["question", "truth", "answer"]), words(&["error"])];
-    let unread = run.samples.iter().filter(|sample| sample.prediction.is_none() && sample.truth().is_some());
+    let unread = run.samples.iter().filter(|sample| sample.prediction.is_none() && sample.asks_number());
     let rows = unread.take(UNREAD).map(|sample| {
         row![
             sample.doc_id.to_string(),

@@ -9,16 +9,19 @@ use serde_json::Value;
 
 use crate::cli::flags::Mode;
 use crate::data::Item;
+use crate::metrics::judgement::Orders;
 use crate::run::client::{ClientError, Route};
+use crate::run::pairs::both_orders;
 use crate::run::paper::{self, SpecialTokens};
 use crate::run::progress::{Progress, Style};
 use crate::run::reply::{
-    CompletionResponse, DetokenizeResponse, Label, Reply, ScoreResponse, TokenizeResponse,
+    Answer, CompletionResponse, DetokenizeResponse, Label, Reply, ScoreResponse, TokenizeResponse,
 };
 use crate::run::request::{Overrides, RequestTemplate};
 use crate::run::runner::{Request, RunError, Runner};
 
 /// The name under which progress and journal know a phase, and where its requests go.
+#[derive(Clone, Copy)]
 struct Phase {
     /// Shown behind the suite's name.
     title: &'static str,
@@ -62,6 +65,7 @@ impl<'a> Evaluator<'a, '_> {
         let bodies = bodies.map(|(item, overrides)| self.template.completion(item, overrides)).enumerate();
         let read = |response: CompletionResponse| response.into_answer(mode);
         let answers = self.phase(phase, bodies.collect(), read).await?;
+        let (answers, orders) = self.judge_other_order(phase, answers).await?;
         let mut target_scores = vec![None; items.len()];
         if self.score {
             let phase = Phase { title: "scoring", id: "score", route: Route::Score };
@@ -69,10 +73,43 @@ impl<'a> Evaluator<'a, '_> {
             let scores = self.phase(phase, bodies.collect(), ScoreResponse::into_only).await?;
             target_scores = scores.into_iter().map(Some).collect();
         }
-        let replies = items.iter().zip(answers).zip(labels).zip(target_scores);
+        let replies = items.iter().zip(answers).zip(orders).zip(labels).zip(target_scores);
         Ok(replies
-            .map(|(((item, answer), label), target_score)| Reply { item, answer, label, target_score })
+            .map(|((((item, answer), orders), label), target_score)| Reply {
+                item,
+                answer,
+                orders,
+                label,
+                target_score,
+            })
             .collect())
+    }
+
+    /// Asks for each pair again with its answers in the other order, and puts both answers together. `phase`: of the first
+    /// order.
+    async fn judge_other_order(
+        &mut self,
+        phase: Phase,
+        mut answers: Vec<Result<Answer, String>>,
+    ) -> Result<(Vec<Result<Answer, String>>, Vec<Option<Orders>>), RunError> {
+        let mut orders = vec![None; answers.len()];
+        let (template, items) = (self.template, self.items);
+        let Some(scale) = template.number.scale else { return Ok((answers, orders)) };
+        let body = |(index, item): (usize, &Item)| Some((index, template.swapped(item)?));
+        let bodies: Vec<(usize, Value)> = items.iter().enumerate().filter_map(body).collect();
+        if bodies.is_empty() {
+            return Ok((answers, orders));
+        }
+        let pairs: Vec<usize> = bodies.iter().map(|(index, _)| *index).collect();
+        let mode = template.mode;
+        let read = |response: CompletionResponse| response.into_answer(mode);
+        let phase = Phase { title: "other order", id: "swapped", ..phase };
+        let swapped = self.phase(phase, bodies, read).await?;
+        for (index, swapped) in pairs.into_iter().zip(swapped) {
+            let first = std::mem::replace(&mut answers[index], Err(String::new()));
+            (answers[index], orders[index]) = both_orders(first, swapped, scale);
+        }
+        Ok((answers, orders))
     }
 
     /// The labels as tokens, and the lengths that follow from them.

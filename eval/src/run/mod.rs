@@ -4,6 +4,7 @@ pub mod answer_extraction;
 pub mod client;
 pub mod evaluator;
 pub mod gate;
+pub mod pairs;
 pub mod paper;
 pub mod progress;
 pub mod reply;

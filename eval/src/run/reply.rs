@@ -10,6 +10,7 @@ use crate::cli::flags::Mode;
 use crate::data::Item;
 use crate::metrics::Estimates;
 use crate::metrics::estimates::AllEstimates;
+use crate::metrics::judgement::Orders;
 use crate::run::client::ClientError;
 
 /// An item and everything that the server returned for it.
@@ -17,6 +18,8 @@ use crate::run::client::ClientError;
 pub struct Reply<'a> {
     pub item: &'a Item,
     pub answer: Result<Answer, String>,
+    /// Only of pairs, where the answer is that of both orders.
+    pub orders: Option<Orders>,
     /// Only in paper mode.
     pub label: Option<Label>,
     /// Only with `--score`: likelihood of the true answer, or why it is not known.
@@ -100,7 +103,9 @@ impl PredictedNumber {
         let (mass_closed, mass_open) = (number.mass.closed + 0.0, number.mass.open + 0.0);
         let has_bounds = METHODS_WITH_BOUNDS.iter().any(|method| method.as_str() == number.method);
         let may_move = mass_closed > 0.0 && mass_open > 0.0 && has_bounds;
-        let is_unbounded = may_move && number.bounds.value.is_none();
+        // A number that is refused for its little mass has no bounds of its value either.
+        let has_no_bounds = number.bounds.value.is_none() && number.bounds.trimmed_mean.is_none();
+        let is_unbounded = may_move && has_no_bounds;
         let bounds = number.quantiles.iter().zip(&number.bounds.quantiles);
         let unbounded = bounds.filter(|(_, bounds)| may_move && bounds.is_none());
         let masses = Self { mass_closed, mass_open, is_unbounded, ..Self::default() };
@@ -268,6 +273,25 @@ mod tests {
         assert!(number.is_unbounded);
         assert_eq!(number.unbounded_quantiles, [0.04]);
         assert_eq!(number.reason.as_deref(), Some("open mass 0.05 exceeds trim 0.005"));
+    }
+
+    #[test]
+    fn a_rating_of_too_little_mass_is_not_unbounded() {
+        let reason = "closed mass 0.1 is below mass_min 0.5; the model would write \"The\" (0.7)";
+        let number = json!({
+            "value": null, "objective": "mean", "estimate": "trimmed_mean", "method": "tree", "mean": null,
+            "trimmed_mean": null, "median": null, "mode": null, "std": null, "quantiles": [], "support": [],
+            "mass": { "closed": 0.1, "invalid": 0.89, "open": 0.01 },
+            "bounds": { "value": null, "trimmed_mean": [3.0, 3.2], "median": [3.0, 3.0], "quantiles": [] },
+            "nodes": 9, "forward_passes": 4, "truncated": false, "reason": reason
+        });
+        let body = json!({ "choices": [{ "text": "", "number": number }] });
+        let response = serde_json::from_value::<CompletionResponse>(body).unwrap();
+        let number = response.into_answer(Mode::Regress).unwrap().number.unwrap();
+        assert_eq!(
+            (number.is_unbounded, number.estimates, number.reason.as_deref()),
+            (false, None, Some(reason))
+        );
     }
 
     #[test]

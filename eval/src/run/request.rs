@@ -35,6 +35,8 @@ pub struct RequestTemplate {
     pub beams: u64,
     /// Regress mode.
     pub number: NumberFlags,
+    /// Of texts that are sampled.
+    pub seed: u64,
 }
 
 /// What one item's request has in place of the template's.
@@ -64,6 +66,12 @@ impl RequestTemplate {
         Value::Object(self.body(Some(item.prompt()), overrides))
     }
 
+    /// Of a pair, with its answers in the other order.
+    pub fn swapped(&self, item: &Item) -> Option<Value> {
+        let prompt = item.swapped_prompt.as_deref()?;
+        Some(Value::Object(self.body(Some(prompt), &Overrides::default())))
+    }
+
     fn body(&self, prompt: Option<&str>, overrides: &Overrides) -> Map<String, Value> {
         let mut request =
             CompletionRequest { model: Some(self.model.clone()), ..CompletionRequest::default() };
@@ -85,6 +93,10 @@ impl RequestTemplate {
                 if self.after.is_some() {
                     request.max_tokens = Some(self.max_tokens);
                     request.temperature = Some(0.0);
+                }
+                if self.number.rationales.is_some() {
+                    request.temperature = Some(1.0);
+                    request.seed = Some(self.seed.cast_signed());
                 }
             }
         }
@@ -130,6 +142,7 @@ fn number_request(after: Option<String>, flags: &NumberFlags) -> NumberRequest {
         quantiles: Some(QUANTILES.to_vec()),
         support: Some(SUPPORT),
         after,
+        rationales: flags.rationales.map(u64::from),
         range: flags.range.map(|range| [range.low, range.high]),
         scale: flags.scale.map(NumberScale::from),
         interval: flags.interval,
@@ -162,6 +175,7 @@ mod tests {
             return_token_ids: false,
             number: NumberFlags::default(),
             beams: 4,
+            seed: 7,
         }
     }
 

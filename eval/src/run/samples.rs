@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::metrics::Outcome;
+use crate::metrics::judgement::Judgement;
 use crate::run::answer_extraction::LmEvalFilter;
 use crate::run::request::RequestTemplate;
 use crate::run::score::Record;
@@ -19,7 +20,7 @@ fn sample(doc_id: u64, record: &Record<'_>, settings: &Value) -> Sample {
     let Record { reply, row, .. } = record;
     let item = reply.item;
     let prediction = match row.outcome {
-        Outcome::Read(estimates) if row.truth.is_some() => Some(estimates),
+        Outcome::Read(estimates) if row.asks_number() => Some(estimates),
         _ => None,
     };
     let doc = Doc { question: item.question.clone(), answer: json!(item.answer) };
@@ -30,20 +31,26 @@ fn sample(doc_id: u64, record: &Record<'_>, settings: &Value) -> Sample {
     if row.text_scores.is_some() {
         metrics.extend(["exact", "f1"]);
     }
+    if let Some(judgement) = &row.judgement {
+        metrics.extend(["score", "mode_score", "spread", "mass_closed"]);
+        if judgement.orders().is_some() {
+            metrics.extend(["consistent", "order_difference", "order_distance", "wins"]);
+        }
+    }
     Sample {
         doc_id,
         target: json!(item.answer),
         arguments: json!({ "gen_args_0": { "arg_0": item.prompt(), "arg_1": settings } }),
         resps: reply.text().iter().map(|text| vec![(*text).to_owned()]).collect(),
         filtered_resps: record.filtered.iter().map(|text| json!(text)).collect(),
-        filter: if row.truth.is_some() { "last-number" } else { "none" }.to_owned(),
+        filter: if row.asks_number() { "last-number" } else { "none" }.to_owned(),
         metrics: metrics.into_iter().map(str::to_owned).collect(),
         doc_hash: hash(&pretty(&doc)),
         prompt_hash: hash(item.prompt()),
         target_hash: hash(&item.answer),
         doc,
         truth: row.truth,
-        accuracy: Some(u8::from(row.correct).into()),
+        accuracy: row.has_right_answer().then(|| u8::from(row.correct).into()),
         absolute_error: prediction.zip(row.truth).map(|(read, truth)| (read.median - truth).abs()),
         prediction,
         more: more(record),
@@ -76,6 +83,10 @@ fn more(record: &Record<'_>) -> Map<String, Value> {
         add("exact", json!(u8::from(scores.exact)));
         add("f1", json!(scores.f1));
     }
+    if let Some(judgement) = &row.judgement {
+        columns.extend(judged(judgement));
+    }
+    let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
     if let Some(module) = &reply.item.module {
         add("module", json!(module));
     }
@@ -123,6 +134,30 @@ fn more(record: &Record<'_>) -> Map<String, Value> {
     columns
 }
 
+/// `score` is null where the judge gives none.
+fn judged(judgement: &Judgement) -> Map<String, Value> {
+    let mut columns = Map::from_iter([("score".to_owned(), Value::Null)]);
+    let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
+    if let Some(rating) = &judgement.rating {
+        add("score", json!(rating.score));
+        add("mode_score", json!(rating.mode));
+        add("spread", json!(rating.spread));
+        add("distribution", json!(rating.distribution));
+    }
+    if let Some(orders) = judgement.orders() {
+        add("orders", json!([orders.first, orders.swapped]));
+        add("consistent", json!(u8::from(orders.agree())));
+        add("order_difference", json!(orders.difference()));
+        add("order_distance", json!(orders.difference().abs()));
+        add("wins", json!(orders.win()));
+        add("verdict", json!(orders.preference()));
+    }
+    if let Some(preferred) = judgement.preferred {
+        add("preferred", json!(preferred));
+    }
+    columns
+}
+
 /// As lm-eval hashes texts; documents in its way of writing JSON.
 fn hash(text: &str) -> String {
     format!("{:x}", Sha256::digest(text))
@@ -147,7 +182,7 @@ mod tests {
     }
 
     fn reply(item: &Item, answer: Result<Answer, String>) -> Reply<'_> {
-        Reply { item, answer, label: None, target_score: None }
+        Reply { item, answer, orders: None, label: None, target_score: None }
     }
 
     fn records<const N: usize>(replies: [Reply<'_>; N], mode: Mode) -> [Record<'_>; N] {
@@ -166,6 +201,7 @@ mod tests {
             return_token_ids: false,
             beams: 4,
             number: NumberFlags::default(),
+            seed: 0,
         };
         samples(&template, records).map(|sample| serde_json::to_value(sample).unwrap()).collect()
     }

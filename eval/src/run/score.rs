@@ -6,6 +6,7 @@ use ntl_api::IntervalMethod;
 
 use crate::cli::flags::Mode;
 use crate::metrics::distribution::{DistributionScores, IntervalScore, Predicted};
+use crate::metrics::judgement::{Judgement, Orders, Rating};
 use crate::metrics::likelihood::Likelihood;
 use crate::metrics::texts::TextScores;
 use crate::metrics::{Estimates, Outcome, Row, same};
@@ -64,10 +65,15 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
             ..DistributionScores::of(Predicted { quantiles, support, mass, range }, truth)
         }
     });
-    let filtered = text.map(|text| match (item.truth, outcome) {
-        (None, _) => text.trim().to_owned(),
-        (Some(_), Outcome::Read(numbers)) => numbers.mode.to_string(),
-        (Some(_), _) => INVALID.to_owned(),
+    let asks_number = item.truth.is_some() || traits.judges;
+    let filtered = text.map(|text| match outcome {
+        _ if !asks_number => text.trim().to_owned(),
+        Outcome::Read(numbers) => numbers.mode.to_string(),
+        Outcome::Unparsed | Outcome::Failed => INVALID.to_owned(),
+    });
+    let judgement = traits.judges.then(|| Judgement {
+        rating: reply.number().and_then(|number| rating(number, reply.orders)),
+        preferred: item.preferred,
     });
     let row = Row {
         outcome,
@@ -79,9 +85,30 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         estimates: reply.number().and_then(PredictedNumber::all_estimates),
         distribution,
         likelihood: likelihood(&reply),
+        judgement,
     };
     let lm_eval_texts = solution.map(|text| LmEvalFilter::ALL.map(|filter| filter.extract(text)));
     Record { row, lm_eval_texts, filtered, reply }
+}
+
+/// `None` without a score.
+fn rating(number: &PredictedNumber, orders: Option<Orders>) -> Option<Rating> {
+    let [score, _, mode] = number.estimates?;
+    let total: f64 = number.support.iter().map(|(_, probability)| probability).sum();
+    let shares = number.support.iter().filter(|(_, probability)| *probability > 0.0);
+    let mut distribution: Vec<(f64, f64)> =
+        shares.map(|(value, probability)| (*value, probability / total)).collect();
+    distribution.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let squares = distribution.iter().map(|(value, share)| share * (value - score).powi(2));
+    Some(Rating {
+        score,
+        mode,
+        spread: squares.sum::<f64>().sqrt(),
+        interval: number.interval.as_ref().map(|found| Interval { low: found.low, high: found.high }),
+        mass: number.mass_closed,
+        distribution,
+        orders,
+    })
 }
 
 /// Likelihood of the true answer, and how many of its tokens the answer has.
@@ -154,7 +181,7 @@ mod tests {
 
     fn reply<'a>(item: &'a Item, text: &str) -> Reply<'a> {
         let answer = Answer { text: text.to_owned(), ..Answer::default() };
-        Reply { item, answer: Ok(answer), label: None, target_score: None }
+        Reply { item, answer: Ok(answer), orders: None, label: None, target_score: None }
     }
 
     fn item(answer: &str, truth: Option<f64>) -> Item {

@@ -16,7 +16,7 @@ use crate::cli::flags::{Api, Common, Mode, NumberFlags};
 use crate::console::{Console, ExitStatus, Interrupted, OutputError, UsageError};
 use crate::metrics::distribution::{Calibration, Unknown};
 use crate::metrics::estimates::compare_estimates;
-use crate::metrics::registry::{Estimate, METRICS};
+use crate::metrics::registry::{Estimate, METRICS, MetricInfo, Statistic};
 use crate::metrics::{EXACT_TOLERANCE, Metrics, RESAMPLES, constant_baselines};
 use crate::report::console;
 use crate::run::client::{Client, ClientConfig, ModelEntry, RetryPolicy};
@@ -53,8 +53,7 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
         return Err(UsageError(message.to_owned()).into());
     }
     if common.mode != Mode::Regress && common.number != NumberFlags::default() {
-        let message =
-            "--range, --scale, --interval, --trim, --digits-max and --tolerance are about --mode regress";
+        let message = "--range, --scale, --interval, --trim, --digits-max, --tolerance and --rationales are about --mode regress";
         return Err(UsageError(message.to_owned()).into());
     }
     if common.mode != Mode::Regress && common.after.is_some() {
@@ -62,6 +61,11 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
     }
     if common.server.api != Api::Chat && common.system.is_some() {
         let message = "--system is a message of chats: use it with --api chat, or write it into --template";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    let writes_first = |suite: &Suite| common.after.is_some() || suite.traits.after.is_some();
+    if common.number.rationales.is_some() && !suites.iter().all(writes_first) {
+        let message = "--rationales are texts in front of the number: say with --after what ends them";
         return Err(UsageError(message.to_owned()).into());
     }
     let runtime = Runtime::new().context("could not start the runtime")?;
@@ -199,6 +203,7 @@ impl Session<'_> {
                 Mode::Paper => true,
             },
             number: self.common.number.clone(),
+            seed: self.common.seed,
             beams: paper::beams(self.model.others.get("number_encoding").and_then(Value::as_str)),
         }
     }
@@ -292,11 +297,16 @@ impl Session<'_> {
             (Mode::Regress, Estimate::Median) => "median",
             (Mode::Regress, Estimate::Mode) => "mode",
         };
-        let estimates = METRICS.iter().filter_map(|metric| Some((metric.name, estimate(metric.estimate?))));
+        let is_measured =
+            |metric: &&MetricInfo| suite.traits.judges || !matches!(metric.statistic, Statistic::Rating(_));
+        let estimates = METRICS
+            .iter()
+            .filter(is_measured)
+            .filter_map(|metric| Some((metric.name, estimate(metric.estimate?))));
         let estimates: IndexMap<&str, &str> = estimates.collect();
         let mut settings = data_settings(suite, self.common);
         for (name, value) in [
-            ("template", json!(self.common.template.as_ref().map(Template::source))),
+            ("template", json!(self.common.template().map(Template::source))),
             (CHECKPOINT, json!(self.model.others.get("fingerprint"))),
             ("prompt_tokens", json!(self.common.prompt_tokens)),
             ("concurrency", json!(self.common.server.concurrency)),

@@ -65,6 +65,23 @@ pub fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64], mean: Mean) -
     finite(1.0 - residual / total)
 }
 
+/// Cohen's kappa with quadratic weights (Cohen 1968), `1 - E(x - y)^2 / E(x - y')^2` with `y'` of another item, drawn by the
+/// weights. For ratings on a scale this is the figure over its classes; between the classes it is Lin's concordance
+/// correlation (1989). `None` where all numbers of both sides are the same.
+pub fn kappa(x: &[f64], y: &[f64], squared_errors: &[f64], weights: &[f64], mean: Mean) -> Option<f64> {
+    let observed = mean(squared_errors, weights)?;
+    if !vary(x, weights) && !vary(y, weights) {
+        return (observed > 0.0).then_some(0.0);
+    }
+    let (x_mean, y_mean) = (mean(x, weights)?, mean(y, weights)?);
+    let (mut squares, mut total) = (0.0, 0.0);
+    for ((x, y), weight) in x.iter().zip(y).zip(weights) {
+        squares += ((x - x_mean).powi(2) + (y - y_mean).powi(2)) * weight;
+        total += weight;
+    }
+    finite(1.0 - observed / (squares / total + (x_mean - y_mean).powi(2)))
+}
+
 /// Pearson's correlation; `None` where either side does not vary.
 pub fn pearson(x: &[f64], y: &[f64], weights: &[f64], mean: Mean) -> Option<f64> {
     if !vary(x, weights) || !vary(y, weights) {
@@ -203,6 +220,11 @@ mod tests {
         either(|mean| super::r2(squared_errors, labels, weights, mean))
     }
 
+    fn kappa(x: &[f64], y: &[f64], weights: &[f64]) -> Option<f64> {
+        let errors: Vec<f64> = x.iter().zip(y).map(|(x, y)| (x - y).powi(2)).collect();
+        either(|mean| super::kappa(x, y, &errors, weights, mean))
+    }
+
     fn pearson(x: &[f64], y: &[f64], weights: &[f64]) -> Option<f64> {
         either(|mean| super::pearson(x, y, weights, mean))
     }
@@ -242,6 +264,7 @@ mod tests {
             (pearson(&X, &Y, &WEIGHTS), pearson(&x, &y, &ones)),
             (spearman(&X, &Y, &WEIGHTS), spearman(&x, &y, &ones)),
             (r2(&X, &Y, &WEIGHTS), r2(&x, &y, &ones)),
+            (kappa(&X, &Y, &WEIGHTS), kappa(&x, &y, &ones)),
             (Sorted::new(&X).median(&WEIGHTS), Sorted::new(&x).median(&ones)),
         ];
         for (got, want) in pairs {
@@ -255,6 +278,16 @@ mod tests {
         assert_eq!(four.median(&[1.0; 4]), Some(3.0));
         assert_eq!(four.median(&[2.0, 0.0, 2.0, 0.0]), Some(5.0));
         assert_eq!(Sorted::new(&[]).median(&[]), None);
+    }
+
+    /// `cohen_kappa_score(x, y, weights="quadratic")` of scikit-learn 1.9.
+    #[test]
+    fn kappa_of_ratings_is_that_of_scikit_learn() {
+        let x = [1.0, 2.0, 5.0, 4.0, 3.0, 3.0, 5.0, 1.0];
+        let y = [1.0, 3.0, 4.0, 4.0, 1.0, 3.0, 5.0, 2.0];
+        assert!((kappa(&x, &y, &[1.0; 8]).unwrap() - 0.7878787878787878).abs() < 1e-12);
+        assert_eq!(kappa(&[1.0; 2], &[2.0; 2], &[1.0; 2]), Some(0.0));
+        assert_eq!(kappa(&[2.0; 2], &[2.0; 2], &[1.0; 2]), None);
     }
 
     #[test]

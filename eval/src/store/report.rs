@@ -171,7 +171,7 @@ impl Counts {
     pub fn of(rows: &[&Row]) -> Self {
         let valid = |row: &&&Row| match row.outcome {
             Outcome::Read(_) => true,
-            Outcome::Unparsed => row.truth.is_none(),
+            Outcome::Unparsed => !row.asks_number(),
             Outcome::Failed => false,
         };
         Self {

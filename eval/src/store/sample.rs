@@ -41,7 +41,8 @@ pub struct Sample {
     pub prediction: Option<Estimates>,
     /// Columns that not every item has, by name: `strict`, `flexible`, `readings`, `exact`, `f1`, `module`, `mass_closed`,
     /// `mass_open`, `plain_mean`, `unbounded`, `number_reason`, `quantiles`, `unbounded_quantiles`, `interval`, `crps`, `crps_bounds`, `log_score`, `winkler`, `perplexity`,
-    /// `losses`.
+    /// `losses`; of judgements `score`, `mode_score`, `spread`, `distribution`, of pairs also `orders`, `consistent`, `order_difference`,
+    /// `order_distance`, `wins`, `verdict`, `preferred`.
     #[serde(flatten)]
     pub more: Map<String, Value>,
     /// Why there is no answer.
@@ -84,6 +85,11 @@ impl Sample {
     /// Whether the request failed; such an item is neither right nor wrong.
     pub fn failed(&self) -> bool {
         self.error.is_some()
+    }
+
+    /// Whether the answer has to be a number: judgements are numbers also where people made none.
+    pub fn asks_number(&self) -> bool {
+        self.truth().is_some() || self.more.contains_key("score")
     }
 
     /// Whether the open mass leaves the trimmed mean unbounded.

@@ -25,7 +25,7 @@ pub fn suites(args: &CustomArgs) -> anyhow::Result<Vec<Suite>> {
     let common = &args.common;
     let usage = |message: &str| UsageError(message.to_owned());
     let file = common.data.as_deref().ok_or_else(|| usage("custom needs --data FILE, JSON lines or CSV"))?;
-    let template = common.template.as_ref();
+    let template = common.template();
     if template.is_some_and(|template| template.names("answer") || template.names(&args.answer_field)) {
         return Err(usage("--template names the answer, which the model would only have to copy").into());
     }
@@ -63,13 +63,13 @@ fn item(args: &CustomArgs, record: &Record) -> Result<Item, DataError> {
     let (question, answer) = (record.require(&args.question_field)?, record.require(&args.answer_field)?);
     let value = |name: &str| if name == "question" { Some(question) } else { record.get(name) };
     let worded = |UnknownField(name)| record.without(&name);
-    let prompt = args.common.template.as_ref().map(|template| template.render(value)).transpose();
+    let prompt = args.common.template().map(|template| template.render(value)).transpose();
     Ok(Item {
         question: question.to_owned(),
         answer: answer.to_owned(),
         truth: Truth::Maybe.of(answer).flatten(),
         prompt: prompt.map_err(worded)?,
-        module: None,
+        ..Item::default()
     })
 }
 

@@ -60,7 +60,7 @@ pub fn suites(args: &Gsm8kArgs) -> anyhow::Result<Vec<Suite>> {
             max_tokens: 256,
             after: Some("#### "),
             lm_eval: true,
-            texts: false,
+            ..Traits::default()
         },
     }])
 }

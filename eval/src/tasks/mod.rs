@@ -4,6 +4,7 @@ pub mod arithmetic;
 pub mod custom;
 pub mod generate;
 pub mod gsm8k;
+pub mod judge;
 pub mod mathematics;
 pub mod multiplication;
 pub mod multirc;
@@ -29,6 +30,7 @@ pub fn suites(task: &Task) -> anyhow::Result<Vec<Suite>> {
     let mut suites = match task {
         // The fields of its records go into the template as well.
         Task::Custom(args) => return custom::suites(args),
+        Task::Judge(args) => return judge::suites(args),
         Task::Arithmetic(args) => arithmetic::suites(args),
         Task::Gsm8k(args) => gsm8k::suites(args),
         Task::Mathematics(args) => mathematics::suites(args),
@@ -36,7 +38,7 @@ pub fn suites(task: &Task) -> anyhow::Result<Vec<Suite>> {
         Task::Multirc(args) => multirc::suites(args),
         Task::Rjokes(args) => rjokes::suites(args),
     }?;
-    if let Some(template) = &task.common().template {
+    if let Some(template) = task.common().template() {
         word(&mut suites, template)?;
     }
     Ok(suites)
@@ -81,11 +83,13 @@ pub struct Traits {
     pub lm_eval: bool,
     /// Whether answers are compared as texts.
     pub texts: bool,
+    /// Whether the numbers are judgements.
+    pub judges: bool,
 }
 
 impl Default for Traits {
     fn default() -> Self {
-        Self { stop: &[], max_tokens: 32, after: None, lm_eval: false, texts: false }
+        Self { stop: &[], max_tokens: 32, after: None, lm_eval: false, texts: false, judges: false }
     }
 }
 
@@ -106,7 +110,7 @@ pub enum Origin {
     Generated(fn(u64) -> Vec<(String, Vec<Item>)>),
 }
 
-pub const TASKS: [Entry; 7] = [
+pub const TASKS: [Entry; 8] = [
     arithmetic::ENTRY,
     gsm8k::ENTRY,
     mathematics::ENTRY,
@@ -114,6 +118,7 @@ pub const TASKS: [Entry; 7] = [
     multirc::ENTRY,
     rjokes::ENTRY,
     custom::ENTRY,
+    judge::ENTRY,
 ];
 
 fn from_file(file: &Path) -> (String, Value) {

@@ -79,7 +79,7 @@ fn fill(items: &mut Vec<Item>, k: u32, l: u32, per_cell: usize, rng: &mut ChaCha
                 // At most 10^12: exact in f64.
                 truth: Some((a * b) as f64),
                 module: Some(format!("{k}x{l}")),
-                prompt: None,
+                ..Item::default()
             });
         }
     }

@@ -376,7 +376,7 @@ mod tests {
             .zip(["1,234", "1000009", "3/2"])
             .map(|(item, text)| {
                 let answer = Answer { text: text.to_owned(), ..Answer::default() };
-                let reply = Reply { item, answer: Ok(answer), label: None, target_score: None };
+                let reply = Reply { item, answer: Ok(answer), orders: None, label: None, target_score: None };
                 score(&Traits::default(), Mode::Paper, None, reply)
             })
             .collect();
@@ -419,6 +419,7 @@ mod tests {
                 let reply = Reply {
                     item,
                     answer: Ok(answer),
+                    orders: None,
                     label: Some(label),
                     target_score: Some(Ok(target_score)),
                 };

@@ -1,0 +1,291 @@
+//! Answers to be graded: JSON lines or CSV with what was asked and one answer, or two answers that are compared with each
+//! other. A rubric words the prompts; its default is here.
+//!
+//! The scores of people become truths on the judge's scale. A pair has two prompts, with its answers in either order.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, json};
+
+use super::{Entry, Origin, Suite, Traits, from_file};
+use crate::cli::flags::{Common, Mode, RatingScale};
+use crate::cli::tasks::JudgeArgs;
+use crate::console::UsageError;
+use crate::data::records::{Record, records};
+use crate::data::{DataError, Item};
+use crate::metrics::judgement::Preference;
+use crate::stats::Interval;
+use crate::template::{Template, UnknownField};
+
+pub const ENTRY: Entry = Entry {
+    name: "judge",
+    about: "answers of your own, graded by a model on a scale or against each other (--data FILE)",
+    origin: Origin::Given,
+};
+
+/// Of reasoning in front of a score.
+const MAX_TOKENS: u64 = 512;
+
+pub fn suites(args: &JudgeArgs) -> anyhow::Result<Vec<Suite>> {
+    let common = &args.common;
+    let usage = |message: &str| UsageError(message.to_owned());
+    let file = common.data.as_deref().ok_or_else(|| usage("judge needs --data FILE, JSON lines or CSV"))?;
+    check(common)?;
+    let scale = common.number.scale.ok_or_else(|| usage("judge grades on a scale: give --scale"))?;
+    let judge = Judge::new(args, scale)?;
+    let records = records(file)?;
+    let judged = || records.iter().take(common.limit.map_or(usize::MAX, usize::from));
+    let items = judged().map(|record| judge.item(record)).collect::<Result<Vec<Item>, DataError>>()?;
+    let split = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let human_scale = args.human_scale.map(|Interval { low, high }| [low, high]);
+    let mut settings = Map::from_iter([
+        from_file(file),
+        ("pairs".to_owned(), json!(args.pairs)),
+        ("input_field".to_owned(), json!(args.input_field)),
+        ("answer_field".to_owned(), json!(args.answer_field)),
+        ("reference_field".to_owned(), json!(args.reference_field)),
+        ("human_field".to_owned(), json!(args.human_field)),
+        ("human_scale".to_owned(), json!(human_scale)),
+    ]);
+    if args.pairs {
+        settings.insert("answer_b_field".to_owned(), json!(args.answer_b_field));
+    }
+    if common.template().is_none() {
+        let used: BTreeSet<&str> = judged().map(|record| judge.rubric(record).source()).collect();
+        settings.insert("default_rubrics".to_owned(), json!(used));
+    }
+    Ok(vec![Suite {
+        task: ENTRY.name,
+        split: split.split('.').next().unwrap_or_default().to_owned(),
+        items,
+        settings,
+        traits: Traits { max_tokens: MAX_TOKENS, judges: true, ..Traits::default() },
+    }])
+}
+
+fn check(common: &Common) -> Result<(), UsageError> {
+    let refused = [
+        (
+            common.mode != Mode::Regress,
+            "judge reads the distribution of the scores: it has only --mode regress",
+        ),
+        (common.number.range.is_some(), "judge grades on --scale: leave out --range"),
+        (common.number.trim.is_some(), "judge takes the whole scale into account: leave out --trim"),
+        (common.score, "judge has no texts that would be right: leave out --score"),
+        (
+            common.prompt_tokens.is_some(),
+            "--prompt-tokens would cut the rubric: leave it out, or shorten the answers",
+        ),
+    ];
+    refused.iter().find(|(refused, _)| *refused).map_or(Ok(()), |(_, why)| Err(UsageError((*why).to_owned())))
+}
+
+/// How records become items.
+struct Judge<'a> {
+    args: &'a JudgeArgs,
+    scale: Interval,
+    human_scale: Interval,
+    /// `low`, `high`, `step` and `middle` of the scale, as text.
+    scale_fields: [(&'static str, String); 4],
+    /// Without and with a reference.
+    rubrics: [Template; 2],
+}
+
+impl<'a> Judge<'a> {
+    fn new(args: &'a JudgeArgs, scale: RatingScale) -> Result<Self, UsageError> {
+        let ends = scale.ends();
+        let human_scale = args.human_scale.unwrap_or(ends);
+        for (flag, Interval { low, high }) in [("--scale", ends), ("--human-scale", human_scale)] {
+            if low >= high {
+                return Err(UsageError(format!(
+                    "{flag} {low},{high} has a single value: nothing can be graded on it"
+                )));
+            }
+        }
+        let rubrics = match args.common.template() {
+            Some(template) => {
+                check_template(args, template)?;
+                [template.clone(), template.clone()]
+            }
+            None => [false, true]
+                .map(|reference| default_rubric(args.pairs, reference, args.common.after.as_deref())),
+        };
+        let scale_fields = [
+            ("low", ends.low.to_string()),
+            ("high", ends.high.to_string()),
+            ("step", scale.step().to_string()),
+            ("middle", f64::midpoint(ends.low, ends.high).to_string()),
+        ];
+        Ok(Self { args, scale: ends, human_scale, scale_fields, rubrics })
+    }
+
+    fn rubric(&self, record: &Record) -> &Template {
+        let [without, with] = &self.rubrics;
+        if record.get(&self.args.reference_field).is_some() { with } else { without }
+    }
+
+    fn item(&self, record: &Record) -> Result<Item, DataError> {
+        let (args, pairs) = (self.args, self.args.pairs);
+        let (input, answer) = (record.require(&args.input_field)?, record.require(&args.answer_field)?);
+        let second = pairs.then(|| record.require(&args.answer_b_field)).transpose()?;
+        let prompt = |answers| {
+            let words = Words { judge: self, record, input, answers };
+            let worded = self.rubric(record).render(|name| words.get(name));
+            worded.map_err(|UnknownField(name)| record.without(&name))
+        };
+        let swapped_prompt = second.map(|second| prompt([second, answer])).transpose()?;
+        let human = record.get(&args.human_field).map(str::trim).filter(|human| !human.is_empty());
+        let HumanScore { truth, preferred } =
+            human.map_or(Ok(HumanScore::default()), |human| self.human(record, human))?;
+        let shown: Vec<&str> = [input, answer].into_iter().chain(second).collect();
+        Ok(Item {
+            question: shown.join("\n\n"),
+            answer: human.unwrap_or_default().to_owned(),
+            truth,
+            prompt: Some(prompt([answer, second.unwrap_or_default()])?),
+            swapped_prompt,
+            preferred,
+            ..Item::default()
+        })
+    }
+
+    /// On the judge's scale.
+    fn human(&self, record: &Record, text: &str) -> Result<HumanScore, DataError> {
+        let name = &self.args.human_field;
+        if self.args.pairs {
+            let words = [("a", Preference::A), ("b", Preference::B), ("tie", Preference::Tie)];
+            if let Some((_, preferred)) = words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)) {
+                return Ok(HumanScore { truth: None, preferred: Some(*preferred) });
+            }
+        }
+        let (Interval { low, high }, own) = (self.scale, self.human_scale);
+        let Some(value) = text.parse::<f64>().ok().filter(|value| value.is_finite()) else {
+            let expected = if self.args.pairs { "a number, `a`, `b` or `tie`" } else { "a number" };
+            return Err(record.problem(format!("field `{name}`: expected {expected}, found {text:?}")));
+        };
+        if value < own.low || value > own.high {
+            let hint = if self.args.human_scale.is_none() {
+                "; --human-scale LOW,HIGH names another scale"
+            } else {
+                ""
+            };
+            let (low, high) = (own.low, own.high);
+            return Err(record
+                .problem(format!("field `{name}`: {value} is not on the scale from {low} to {high}{hint}")));
+        }
+        let truth = match self.args.human_scale {
+            Some(_) => low + (value - own.low) / (own.high - own.low) * (high - low),
+            None => value,
+        };
+        let preferred = self.args.pairs.then(|| Preference::of(truth, f64::midpoint(low, high)));
+        Ok(HumanScore { truth: Some(truth), preferred })
+    }
+}
+
+#[derive(Default)]
+struct HumanScore {
+    truth: Option<f64>,
+    preferred: Option<Preference>,
+}
+
+/// The fields of a rubric for one prompt.
+struct Words<'a> {
+    judge: &'a Judge<'a>,
+    record: &'a Record,
+    input: &'a str,
+    /// In the order in which they are shown; the second one is empty without `--pairs`.
+    answers: [&'a str; 2],
+}
+
+impl<'a> Words<'a> {
+    fn get(&self, name: &str) -> Option<&'a str> {
+        let (judge, args) = (self.judge, self.judge.args);
+        let [first, second] = self.answers;
+        let of_scale = judge.scale_fields.iter().find(|(own, _)| *own == name);
+        match name {
+            "input" => Some(self.input),
+            "answer" => Some(first),
+            "answer_b" => Some(second).filter(|_| args.pairs),
+            "reference" => self.record.get(&args.reference_field),
+            _ if of_scale.is_some() => of_scale.map(|(_, text)| text.as_str()),
+            // The fields under their own names follow the order, too.
+            _ if name == args.answer_field => Some(first),
+            _ if args.pairs && name == args.answer_b_field => Some(second),
+            _ => self.record.get(name),
+        }
+    }
+}
+
+fn check_template(args: &JudgeArgs, template: &Template) -> Result<(), UsageError> {
+    let names = |field: &str, own: &str| template.names(field) || template.names(own);
+    // `{answer}` is what is judged, also where the score of people is in a field of that name.
+    let is_own = OWN_NAMES.contains(&args.human_field.as_str());
+    if template.names(&args.human_field) && !is_own {
+        let message = format!(
+            "--template names {{{}}}, the score of people, which the judge must not see",
+            args.human_field
+        );
+        return Err(UsageError(message));
+    }
+    if !names("answer", &args.answer_field) {
+        return Err(UsageError(
+            "--template does not name {answer}: the judge would not see what it grades".to_owned(),
+        ));
+    }
+    if args.pairs && !names("answer_b", &args.answer_b_field) {
+        return Err(UsageError(
+            "--template does not name {answer_b}, the second answer of --pairs".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Names of a rubric that do not stand for the file's fields of the same name.
+const OWN_NAMES: [&str; 8] = ["input", "answer", "answer_b", "reference", "low", "high", "step", "middle"];
+
+/// `after`: with reasoning in front of the score, the text that ends it.
+fn default_rubric(pairs: bool, reference: bool, after: Option<&str>) -> Template {
+    let task = if pairs { COMPARE } else { GRADE };
+    let reference = if reference { REFERENCE } else { "" };
+    let answers = if pairs { TWO_ANSWERS } else { ONE_ANSWER };
+    let end = after.map_or(SCORE.to_owned(), |after| {
+        let marker = after.trim().replace('{', "{{").replace('}', "}}");
+        format!("Explain your judgement in a few sentences. Then write \"{marker}\" and the score.")
+    });
+    let text = format!("{task}{QUESTION}{reference}{answers}{end}");
+    #[expect(clippy::expect_used, reason = "its parts are constants, and braces of the marker are doubled")]
+    Template::from_text(&text).expect("the default rubric is a template")
+}
+
+const GRADE: &str = "Grade an answer with a score from {low} to {high}. {low} means that the answer is wrong or useless, {high} that \
+                     it is correct, complete and clear.\n\n";
+const COMPARE: &str = "Compare two answers with a score from {low} to {high}. {low} means that the first answer is far better, {high} \
+                       that the second answer is far better, and {middle} that both are equally good.\n\n";
+const QUESTION: &str = "[Question]\n{input}\n\n";
+const REFERENCE: &str = "[Right answer]\n{reference}\n\n";
+const ONE_ANSWER: &str = "[Answer]\n{answer}\n\n";
+const TWO_ANSWERS: &str = "[First answer]\n{answer}\n\n[Second answer]\n{answer_b}\n\n";
+const SCORE: &str = "Write only the score.\nScore:";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_rubrics_are_those_of_the_manual() {
+        let manual = include_str!("../../../docs/JUDGE.md");
+        for (pairs, reference, after) in [(false, true, None), (true, false, None)] {
+            let rubric = default_rubric(pairs, reference, after);
+            assert!(manual.contains(&format!("```\n{}\n```", rubric.source())), "{}", rubric.source());
+        }
+        let explained = default_rubric(false, false, Some("\n{Score}: "));
+        assert!(
+            explained.source().ends_with("Then write \"{{Score}}:\" and the score."),
+            "{}",
+            explained.source()
+        );
+        assert!(
+            !explained.source().contains("Right answer") && !explained.source().contains("only the score")
+        );
+    }
+}
