@@ -95,6 +95,37 @@ fn every_task_takes_a_template_a_system_message_and_a_marker() {
 }
 
 #[test]
+fn metrics_that_are_asked_for_come_first() {
+    let (folder, file) = file("words.jsonl", "{\"question\": \"A?\", \"answer\": 3}\n");
+    let mock = Mock::start(&["tiny"], |_, _| number(2.0, 2.0, 3.0));
+    let results = folder.path().join("out");
+    let task =
+        ["custom", "--data", file.to_str().unwrap(), "--mode", "regress", "--endpoint", &mock.url, "--quiet"];
+    let more = ["--metric", "crps, mae,bleu,mae", "--out", results.to_str().unwrap()];
+    let output = ntl_eval(&[&task[..], &more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let first_cells = |text: &str| -> Vec<String> {
+        let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
+        rows.map(|row| row.split('|').nth(1).unwrap().trim().to_owned()).take(4).collect()
+    };
+    // The text of BLEU is not compared here, which the table says with a dash.
+    assert_eq!(first_cells(&out(&output)), ["crps", "mae", "bleu", "accuracy"]);
+    ntl_eval(&["report", results.to_str().unwrap()]);
+    let page = fs::read_to_string(results.join("report.md")).unwrap();
+    assert_eq!(first_cells(&page), ["crps", "mae", "bleu", "accuracy"]);
+    // They are no setting of the run.
+    let resumed = ntl_eval(&[&task[..], &["--out", results.to_str().unwrap(), "--resume"]].concat());
+    assert_eq!((resumed.status.code(), first_cells(&out(&resumed))[0].as_str()), (Some(0), "accuracy"));
+    let unknown = run(&mock, &[&task[..5], &["--metric", "mae,speed"]].concat());
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(
+        err(&unknown).contains("there is no metric `speed`; there are accuracy, strict, "),
+        "{}",
+        err(&unknown)
+    );
+}
+
+#[test]
 fn wording_that_cannot_be_is_refused() {
     let (_csv, csv) = file("prices.csv", CSV);
     let (_json, json) = file("words.jsonl", JSONL);

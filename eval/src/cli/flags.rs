@@ -10,6 +10,7 @@ use ntl_core::numbers::Scale;
 
 use super::base_url::BaseUrl;
 use super::bound::Bound;
+use crate::metrics::registry::{self, METRICS};
 use crate::stats::Interval;
 use crate::template::{Template, unescaped};
 
@@ -211,6 +212,15 @@ fn trim(text: &str) -> Result<f64, String> {
     if (0.0..=0.49).contains(&value) { Ok(value) } else { Err("expected a share from 0 to 0.49".to_owned()) }
 }
 
+fn metric(name: &str) -> Result<String, String> {
+    let name = name.trim();
+    if registry::find(name).is_some() {
+        return Ok(name.to_owned());
+    }
+    let names = METRICS.iter().map(|metric| metric.name).collect::<Vec<_>>().join(", ");
+    Err(format!("there is no metric `{name}`; there are {names}"))
+}
+
 fn tolerance(text: &str) -> Result<f64, String> {
     let value = number(text)?;
     if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a mass between 0 and 1".to_owned()) }
@@ -260,6 +270,9 @@ pub struct OutputFlags {
     /// elsewhere: see `--data`.)
     #[arg(long, value_name = "DIR", env = "NTL_EVAL_ANSWERS")]
     pub cache: Option<PathBuf>,
+    /// Show these metrics first, in this order. They are computed in any case, where there are data for them.
+    #[arg(long, value_name = "NAME,...", env = "NTL_EVAL_METRIC", value_delimiter = ',', value_parser = metric)]
+    pub metric: Vec<String>,
     /// Print each split's report as one line of JSON instead of tables.
     #[arg(long)]
     pub json: bool,

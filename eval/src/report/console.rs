@@ -48,8 +48,13 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 fn metrics(report: &Report) -> Table {
     let columns = [words(&["metric"]), numbers(&["value", "95% interval", "n", "best constant"])];
     // Where the server says why no item has a number, the reason takes the place of the metrics without a value.
-    let is_shown = |metric: &Metric| metric.value.is_some() || report.missing_numbers.is_empty();
-    let rows = report.metrics.iter().filter(|(_, metric)| is_shown(metric)).map(|(name, metric)| {
+    let is_shown = |name: &str, metric: &Metric| {
+        metric.value.is_some()
+            || report.missing_numbers.is_empty()
+            || report.first_metrics.iter().any(|first| first == name)
+    };
+    let metrics = report.metrics_to_show().into_iter().filter(|(name, metric)| is_shown(name, metric));
+    let rows = metrics.map(|(name, metric)| {
         let interval = metric.interval().map_or_else(String::new, |interval| {
             format!("{} to {}", number(Some(interval.low)), number(Some(interval.high)))
         });

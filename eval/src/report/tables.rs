@@ -18,7 +18,7 @@ const UNREAD: usize = 10;
 pub(super) fn metrics(report: &Report) -> Table {
     let columns =
         [words(&["metric"]), numbers(&["value", "95% interval", "over"]), words(&["baselines", "meaning"])];
-    let rows = report.metrics.iter().map(|(name, metric)| {
+    let rows = report.metrics_to_show().into_iter().map(|(name, metric)| {
         row![
             name,
             Cell::strong(optional_number(metric.value)),

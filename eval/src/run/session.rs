@@ -268,6 +268,7 @@ impl Session<'_> {
             seed: Some(seed),
             settings: self.settings(suite, template),
             metrics,
+            first_metrics: self.common.output.metric.clone(),
             baselines: constant_baselines(&rows),
             unparsed_rule: Some(UNPARSED_RULE.to_owned()),
             quirks,

@@ -6,13 +6,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::metrics::distribution::{Calibration, Unknown};
 use crate::metrics::estimates::EstimateScores;
-use crate::metrics::{Baseline, Metrics, Outcome, Row};
+use crate::metrics::{Baseline, Metric, Metrics, Outcome, Row};
 use crate::store::sample::plain;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct Report {
     /// Everything that may change the result.
     pub settings: Map<String, Value>,
     pub metrics: Metrics,
+    /// Names of metrics that are shown first, as `--metric` asks for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub first_metrics: Vec<String>,
     /// What constant answers would reach, by name of the constant.
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub baselines: IndexMap<String, Baseline>,
@@ -88,6 +91,13 @@ impl Report {
         reasons.sort_by_key(|(_, items)| Reverse(*items));
         let rest = reasons.split_off(REASONS_SHOWN.min(reasons.len()));
         (reasons, rest.iter().map(|(_, items)| items).sum())
+    }
+
+    /// All metrics in the order in which they are shown: those of `--metric` first, measured or not.
+    pub fn metrics_to_show(&self) -> Vec<(&str, Metric)> {
+        let mut names: IndexSet<&str> = self.first_metrics.iter().map(String::as_str).collect();
+        names.extend(self.metrics.iter().map(|(name, _)| name));
+        names.into_iter().map(|name| (name, self.metrics.get(name))).collect()
     }
 
     /// Items that were answered without a number.
