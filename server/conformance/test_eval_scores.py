@@ -1,4 +1,4 @@
-"""The scores of ntl-eval in regress mode beside other people's packages, from the distributions that a server returned: properscoring,
+"""The scores of ntl-eval in regress mode and as a judge beside other people's packages, from the distributions that a server returned: properscoring,
 scipy, scikit-learn and MAPIE.
 
 NTL_EVAL is the program (default: `ntl-eval` beside NTL_SERVER), NTL_SCORED_ITEMS the number of items of each run (100)."""
@@ -7,6 +7,7 @@ import json
 import math
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -23,12 +24,18 @@ from served import Server
 
 EVAL = Path(os.environ.get("NTL_EVAL", Path(os.environ["NTL_SERVER"]).with_name("ntl-eval")))
 ITEMS = int(os.environ.get("NTL_SCORED_ITEMS", "100"))
-REVIEWS = Path(__file__).parents[1] / "demo/reviews.jsonl"
+GENERATED = Path(__file__).parents[2] / "recipes/generated.py"
 ALPHA = 0.1
 TOLERANCE = 1e-9
 NUMBERS = ["arithmetic", "--split", "interpolate"]
-RATINGS = ["rjokes", "--data", str(REVIEWS), "--scale", "1,5"]
-RUNS = {"demo, numbers": ("demo", NUMBERS), "demo, ratings": ("demo", RATINGS), "t5-ntl-was, numbers": ("t5-ntl-was", NUMBERS)}
+# The demo rates reviews: as a judge, it is asked the question as it stands.
+FIELDS = ["--input-field", "question", "--answer-field", "question", "--human-field", "answer", "--template", "{answer}"]
+GRADES = ["judge", "--scale", "1,5", *FIELDS]
+RUNS = {
+    "demo, numbers": ("demo", NUMBERS),
+    "demo, grades": ("demo", GRADES),
+    "t5-ntl-was, numbers": ("t5-ntl-was", NUMBERS),
+}
 pytestmark = pytest.mark.skipif(not EVAL.is_file(), reason=f"there is no {EVAL}")
 
 
@@ -36,6 +43,14 @@ def evaluate(*arguments):
     ended = subprocess.run([EVAL, *map(str, arguments)], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
+
+
+def reviews(folder):
+    """A file of reviews with ratings, none of which the demo was trained on."""
+    command = [sys.executable, GENERATED, "--split", "test", "--count", str(ITEMS), "--tasks", "ratings"]
+    file = folder / "reviews.jsonl"
+    file.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
+    return file
 
 
 class Run:
@@ -53,6 +68,9 @@ class Run:
 
     def value(self, name):
         return self.report["metrics"][name]["value"]
+
+    def estimate(self, metric, estimate):
+        return self.report["estimates"][metric]["values"][estimate]["value"]
 
     def predictions(self, estimate):
         """Of the items that have a number: truths, and their estimates."""
@@ -164,6 +182,21 @@ def of_runs(run):
     return found | {"interval_coverage, its interval": (max(ends_apart), len(known))}
 
 
+def of_agreement(run):
+    """Kappa of a judge, for both of its scores: scikit-learn's for the mode, which is one of its classes, and for the mean Lin's
+    concordance correlation (1989), which it is between classes."""
+    truths, means = run.predictions("mean")
+    _, modes = run.predictions("mode")
+    (_, covariance), (_, _) = numpy.cov(truths, means, bias=True)
+    concordance = 2 * covariance / (truths.var() + means.var() + (truths.mean() - means.mean()) ** 2)
+    theirs = {"mode": metrics.cohen_kappa_score(truths, modes, weights="quadratic", labels=range(1, 6)), "mean": concordance}
+    return {
+        "kappa of modes, scikit-learn": (apart(run.estimate("kappa", "mode"), theirs["mode"]), len(truths)),
+        "kappa of means": (apart(run.value("kappa"), theirs["mean"]), len(truths)),
+        "kendall of modes": (apart(run.estimate("kendall", "mode"), stats.kendalltau(truths, modes).statistic), len(truths)),
+    }
+
+
 def of_calibration(run, file):
     """The offset of a calibration on all items of the run."""
     truths, ends = run.intervals()
@@ -181,9 +214,12 @@ def test_scores_are_those_of_other_packages(what, tmp_path, report):
     fixture = FIXTURES / model
     if model != "demo" and not fixture.is_dir():
         pytest.skip(f"there is no {fixture}")
+    data = ["--data", reviews(tmp_path)] if task is GRADES else []
     with Server(*([] if model == "demo" else ["--model", f"{model}={fixture}"])) as server:
-        run = Run(server, task, tmp_path / "run")
+        run = Run(server, [*task, *data], tmp_path / "run")
     found = of_items(run) | of_runs(run) | of_calibration(run, tmp_path / "calibration.json")
+    if task is GRADES:
+        found |= of_agreement(run)
     shown = {name: [float(f"{difference:.1e}"), count] for name, (difference, count) in found.items()}
     report(run=what, largest_difference_and_items=shown)
     assert {name: difference for name, (difference, _) in found.items() if not difference <= TOLERANCE} == {}
