@@ -1,10 +1,9 @@
-"""The scores of ntl-eval in regress mode and as a judge beside other people's packages, from the distributions that a server returned: properscoring,
-scipy, scikit-learn and MAPIE.
+"""The scores of ntl-eval in regress mode and as a judge beside properscoring, scipy, scikit-learn and MAPIE, from the distributions
+that a server returned.
 
 NTL_EVAL is the program (default: `ntl-eval` beside NTL_SERVER), NTL_SCORED_ITEMS the number of items of each run (100)."""
 
 import json
-import math
 import os
 import subprocess
 import sys

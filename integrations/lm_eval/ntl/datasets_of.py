@@ -1,6 +1,5 @@
 """The items of the tasks, from the files that `ntl-eval data` leaves in its cache."""
 
-import csv
 import gzip
 import json
 import os
