@@ -16,6 +16,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use super::disk::DiskFile;
+
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -115,7 +117,7 @@ impl JournalFile {
 #[derive(Debug)]
 pub struct Journal {
     file: PathBuf,
-    open: File,
+    open: DiskFile,
     /// Keys and answers by id, as they were when the file was opened.
     entries: HashMap<String, (String, Box<RawValue>)>,
 }
@@ -129,12 +131,12 @@ impl Journal {
     /// As [`Journal::open`], of a file that is open.
     pub fn read(file: &JournalFile, header: &Value) -> Result<Self, JournalError> {
         let failed = |source| JournalError::File { file: file.path.clone(), source };
-        let mut open = file.open.try_clone().map_err(failed)?;
+        let mut open = DiskFile(file.open.try_clone().map_err(failed)?);
         let mut bytes = Vec::new();
-        open.seek(SeekFrom::Start(0)).and_then(|_| open.read_to_end(&mut bytes)).map_err(failed)?;
+        open.0.seek(SeekFrom::Start(0)).and_then(|_| open.read_to_end(&mut bytes)).map_err(failed)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         if whole < bytes.len() {
-            open.set_len(whole as u64).map_err(failed)?;
+            open.0.set_len(whole as u64).map_err(failed)?;
         }
         let mut journal = Self { file: file.path.clone(), open, entries: HashMap::new() };
         let lines = bytes[..whole].split(|byte| *byte == b'\n').zip(1..);

@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 
 use crate::json;
 
+use super::disk::{self, DiskFile};
 use super::report::Report;
 use super::sample::Sample;
 
@@ -71,8 +72,8 @@ fn find_runs(folder: &Path, levels: usize, found: &mut Vec<PathBuf>) -> anyhow::
     Ok(())
 }
 
-/// Replaces the result in a folder. Both new files are on disk before the first of them replaces an old one, and
-/// `report.json` is the last: a folder that holds it is complete. Pages of an earlier result are removed.
+/// Replaces the result in a folder. Both new files are on disk before the old ones are touched, and `report.json` goes first and
+/// comes last: a folder that holds it is complete. Pages of an earlier result are removed.
 pub fn write(folder: &Path, report: &Report, samples: impl Iterator<Item = Sample>) -> anyhow::Result<()> {
     let samples = PendingFile::write(folder.join(SAMPLES), |out| {
         for sample in samples {
@@ -85,12 +86,13 @@ pub fn write(folder: &Path, report: &Report, samples: impl Iterator<Item = Sampl
         serde_json::to_writer_pretty(&mut *out, report)?;
         writeln!(out)
     })?;
-    PAGES.iter().try_for_each(|page| remove(&folder.join(page)))?;
+    // From here to the end there is no report: samples never lie beside the report of others.
+    [REPORT].iter().chain(&PAGES).try_for_each(|name| remove(&folder.join(name)))?;
     samples.rename()?;
     report.rename()?;
     // The names are on disk once their folder is; platforms that cannot open a folder have no such call.
     if let Ok(open) = File::open(folder) {
-        open.sync_all().with_context(|| writing(folder))?;
+        DiskFile(open).sync().with_context(|| writing(folder))?;
     }
     Ok(())
 }
@@ -109,33 +111,30 @@ struct PendingFile {
 impl PendingFile {
     fn write(
         file: PathBuf,
-        fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+        fill: impl FnOnce(&mut BufWriter<DiskFile>) -> io::Result<()>,
     ) -> anyhow::Result<Self> {
         let temporary = file.with_added_extension("tmp");
         let write = || -> io::Result<()> {
-            let mut out = BufWriter::new(File::create(&temporary)?);
+            let mut out = BufWriter::new(DiskFile::create(&temporary)?);
             fill(&mut out)?;
-            out.into_inner()?.sync_all()
+            out.into_inner()?.sync()
         };
         if let Err(error) = write() {
             // What a full disk left of it only takes up room; the first error is the one to report.
-            let _ = fs::remove_file(&temporary);
+            let _ = disk::remove(&temporary);
             return Err(error).with_context(|| writing(&temporary));
         }
         Ok(Self { temporary, file })
     }
 
     fn rename(self) -> anyhow::Result<()> {
-        fs::rename(&self.temporary, &self.file).with_context(|| writing(&self.file))
+        disk::rename(&self.temporary, &self.file).with_context(|| writing(&self.file))
     }
 }
 
 /// Removes a file if it is there.
-pub fn remove(file: &Path) -> anyhow::Result<()> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| writing(file)),
-        _ => Ok(()),
-    }
+fn remove(file: &Path) -> anyhow::Result<()> {
+    disk::remove(file).with_context(|| writing(file))
 }
 
 fn writing(file: &Path) -> String {

@@ -7,10 +7,12 @@
 //! * [`decoding`]: the state machines that turn logits into the next rows: texts, beams, number searches, scores;
 //! * [`numbers`]: the number grammar over token ids, distributions and their estimates, numbers in text;
 //! * [`losses`]: cross entropy and Number Token Losses of a target;
-//! * [`sampling`] and [`text`]: choosing tokens, and assembling them into text with stop strings.
+//! * [`sampling`] and [`text`]: choosing tokens, and assembling them into text with stop strings;
+//! * [`failpoint`]: where tests of other packages make the operating system fail.
 
 pub mod decoding;
 pub mod engine;
+pub mod failpoint;
 mod logits;
 pub mod losses;
 pub mod numbers;

@@ -9,9 +9,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use ntl_core::failpoint;
 use serde::de::DeserializeOwned;
 
-use super::reader::FileReader;
+use super::reader::{FileReader, READING};
 use super::{LoadError, links};
 
 /// Most bytes of a description such as `config.json`. Real ones have a few kilobytes, with lists of labels or added tokens
@@ -220,7 +221,8 @@ fn read_whole(root: &Path, file: &str, name: String) -> Result<Option<Vec<u8>>, 
     }
     let mut bytes = Vec::new();
     // A file that grows meanwhile is read up to its length of before.
-    opened.take(len).read_to_end(&mut bytes).map_err(unreadable)?;
+    let read = failpoint::check(READING).and_then(|()| opened.take(len).read_to_end(&mut bytes));
+    read.map_err(unreadable)?;
     check_pointer(&bytes, &name)?;
     Ok(Some(bytes))
 }

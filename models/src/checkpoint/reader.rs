@@ -4,6 +4,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use ntl_core::failpoint;
+
+/// The point of every read of a file of a checkpoint.
+pub(super) const READING: &str = "checkpoint-read";
+
 /// An open file, or bytes in memory.
 #[derive(Debug)]
 pub(super) struct FileReader<'a> {
@@ -34,7 +39,10 @@ impl<'a> FileReader<'a> {
 
     pub(super) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.source {
-            Source::File(file) => file.read_exact_at(buffer, offset),
+            Source::File(file) => {
+                failpoint::check(READING)?;
+                file.read_exact_at(buffer, offset)
+            }
             Source::Memory(bytes) => {
                 let from = usize::try_from(offset).ok();
                 let part = from.and_then(|from| bytes.get(from..from.checked_add(buffer.len())?));
