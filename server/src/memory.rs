@@ -151,14 +151,87 @@ mod tests {
         assert!(available(Path::new("/")).unwrap() > after);
     }
 
+    /// Below this folder a file, with its folders.
+    fn write(root: &Path, file: &str, text: &str) {
+        let file = root.join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+
+    #[test]
+    fn limits_are_found_where_each_version_of_cgroups_has_them() {
+        const V1: &str = "sys/fs/cgroup/memory/";
+        for (what, files, want) in [
+            ("nothing but the machine", vec![("proc/self/cgroup", "0::/\n")], 8_192_000),
+            (
+                "version 2 in a container, whose own group is the root",
+                vec![("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", "5000000\n")],
+                5_000_000,
+            ),
+            (
+                "version 2, no limit anywhere",
+                vec![
+                    ("proc/self/cgroup", "0::/a/b\n"),
+                    ("sys/fs/cgroup/a/memory.max", "max\n"),
+                    ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ],
+                8_192_000,
+            ),
+            (
+                "version 2, the least of nested limits is the middle one",
+                vec![
+                    ("proc/self/cgroup", "0::/a/b/c\n"),
+                    ("sys/fs/cgroup/a/memory.max", "4000000\n"),
+                    ("sys/fs/cgroup/a/b/memory.max", "1000000\n"),
+                    ("sys/fs/cgroup/a/b/c/memory.max", "2000000\n"),
+                    ("sys/fs/cgroup/other/memory.max", "1\n"),
+                ],
+                1_000_000,
+            ),
+            (
+                "version 1, the limit above",
+                vec![
+                    ("proc/self/cgroup", "3:cpu,cpuacct:/x\n2:memory:/a/b\n"),
+                    (&*format!("{V1}a/memory.limit_in_bytes"), "3000000\n"),
+                    (&*format!("{V1}a/b/memory.limit_in_bytes"), "9223372036854771712\n"),
+                    (&*format!("{V1}x/memory.limit_in_bytes"), "1\n"),
+                ],
+                3_000_000,
+            ),
+            (
+                "version 1 in a container that sees its own group only",
+                vec![
+                    ("proc/self/cgroup", "2:memory:/docker/0a1b\n"),
+                    (&*format!("{V1}memory.limit_in_bytes"), "6000000\n"),
+                ],
+                6_000_000,
+            ),
+            (
+                "both versions at once",
+                vec![
+                    ("proc/self/cgroup", "2:memory:/a\n0::/a\n"),
+                    (&*format!("{V1}a/memory.limit_in_bytes"), "7000000\n"),
+                    ("sys/fs/cgroup/a/memory.max", "6500000\n"),
+                ],
+                6_500_000,
+            ),
+            (
+                "files that say nothing",
+                vec![("proc/self/cgroup", "0::/a\n:\n\n"), ("sys/fs/cgroup/a/memory.max", "much\n")],
+                8_192_000,
+            ),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            write(root.path(), "proc/meminfo", "MemTotal:       8000 kB\n");
+            files.iter().for_each(|(file, text)| write(root.path(), file, text));
+            assert_eq!(available(root.path()), Some(want), "{what}");
+        }
+    }
+
     #[test]
     fn the_least_limit_counts() {
         let root = tempfile::tempdir().unwrap();
-        let write = |file: &str, text: &str| {
-            let file = root.path().join(file);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, text).unwrap();
-        };
+        let write = |file: &str, text: &str| write(root.path(), file, text);
         assert_eq!(available(root.path()), None);
         write("proc/meminfo", "MemFree: 1 kB\nMemTotal:       4096 kB\n");
         assert_eq!(available(root.path()), Some(4096 << 10));

@@ -65,7 +65,7 @@ pub async fn fetch(
         );
         if !file.exists() {
             writeln!(out, "downloading {url}").map_err(OutputError)?;
-            download(&client, &url, &file).await?;
+            download(&client, &url, &file, FILE_BYTES_MAX).await?;
         }
         let found = sha256(&file)?;
         let known = check(source, &file, &found)?;
@@ -98,11 +98,11 @@ fn check(source: &Source, file: &Path, found: &str) -> Result<&'static str, Data
     Ok(words)
 }
 
-async fn download(client: &Client, url: &str, file: &Path) -> Result<(), DataError> {
+async fn download(client: &Client, url: &str, file: &Path, bytes_max: u64) -> Result<(), DataError> {
     let part = PathBuf::from(format!("{}.part", file.display()));
     let mut problem = String::new();
     for _ in 0..TRIES {
-        match transfer(client, url, file, &part).await {
+        match transfer(client, url, file, &part, bytes_max).await {
             Ok(()) => {
                 return fs::rename(&part, file)
                     .map_err(|source| DataError::Write { file: file.to_owned(), source });
@@ -119,8 +119,14 @@ enum Broken {
     Permanent(DataError),
 }
 
-/// Appends to `part` if the server can resume. `file`: for errors.
-async fn transfer(client: &Client, url: &str, file: &Path, part: &Path) -> Result<(), Broken> {
+/// Appends to `part`, which gets at most `bytes_max`, if the server can resume. `file`: for errors.
+async fn transfer(
+    client: &Client,
+    url: &str,
+    file: &Path,
+    part: &Path,
+    bytes_max: u64,
+) -> Result<(), Broken> {
     let writing = |source| Broken::Permanent(DataError::Write { file: part.to_owned(), source });
     let have = fs::metadata(part).map_or(0, |found| found.len());
     let mut request = client.get(url);
@@ -141,11 +147,11 @@ async fn transfer(client: &Client, url: &str, file: &Path, part: &Path) -> Resul
         }
     };
     let resumed = if response.status() == StatusCode::PARTIAL_CONTENT { have } else { 0 };
-    let mut room = FILE_BYTES_MAX.saturating_sub(resumed);
+    let mut room = bytes_max.saturating_sub(resumed);
     loop {
         match response.chunk().await {
             Ok(Some(bytes)) if bytes.len() as u64 > room => {
-                let problem = format!("it is larger than {} GiB", FILE_BYTES_MAX >> 30);
+                let problem = format!("it is larger than {bytes_max} bytes");
                 let (file, url) = (file.to_owned(), url.to_owned());
                 return Err(Broken::Permanent(DataError::Download { file, url, problem }));
             }
@@ -172,4 +178,56 @@ pub fn sha256(file: &Path) -> Result<String, DataError> {
         Ok(format!("{:x}", hasher.finalize()))
     };
     hash().map_err(|source| DataError::Read { file: file.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A server that sends ten bytes of a hundred and breaks off, whatever is asked for. Its URL.
+    fn breaking_off() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/file", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            for connection in listener.incoming() {
+                let mut connection = BufReader::new(connection.unwrap());
+                let (mut line, mut status) = (String::new(), "200 OK");
+                while connection.read_line(&mut line).unwrap() > 2 {
+                    if line.to_ascii_lowercase().starts_with("range:") {
+                        status = "206 Partial Content";
+                    }
+                    line.clear();
+                }
+                let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 100\r\n\r\n0123456789");
+                connection.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn all_attempts_of_a_download_together_stay_within_the_limit() {
+        let (folder, url) = (tempfile::tempdir().unwrap(), breaking_off());
+        let file = folder.path().join("data");
+        let part = folder.path().join("data.part");
+        let fetched = async |bytes_max| {
+            let error = download(&Client::new(), &url, &file, bytes_max).await.unwrap_err().to_string();
+            (error, fs::metadata(&part).unwrap().len())
+        };
+        let (error, bytes) = fetched(25).await;
+        assert!(error.contains("it is larger than 25 bytes"), "{error}");
+        assert_eq!(bytes, 20, "the third attempt has room for five bytes");
+        // What an earlier run left counts as well.
+        let (error, bytes) = fetched(39).await;
+        assert!(error.contains("it is larger than 39 bytes"), "{error}");
+        assert_eq!(bytes, 30);
+        // Within the limit each of the attempts is made.
+        let (error, bytes) = fetched(1000).await;
+        assert!(!error.contains("larger"), "{error}");
+        assert_eq!(bytes, 30 + 10 * TRIES as u64);
+    }
 }
