@@ -15,6 +15,7 @@ use ntl_server::listen::{ConnectionSettings, Listener, TlsFiles};
 use ntl_server::serve;
 use ntl_server::settings::{HttpSettings, Origins};
 use serde_json::json;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
@@ -135,21 +136,45 @@ async fn a_length_over_the_limit_is_refused_before_the_body_arrives() {
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("body_too_large"), "{answer}");
 }
 
-#[tokio::test]
-async fn a_client_that_does_not_read_its_stream_loses_it_and_its_rows() {
-    let settings = ConnectionSettings { write_time_max: SHORT, ..crate::support::config(&[]).connections };
-    let http = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
-    let server = start(bound(settings).await, http, babbles());
-    // Many texts fill the buffers of the operating system soon, even where they are large.
-    let body = json!({"prompt": "x", "n": 128, "max_tokens": 1_u64 << 40, "stream": true}).to_string();
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    let mut connection = socket.connect(server.address).await.unwrap();
+async fn ask_for_endless_texts(connection: &mut TcpStream, n: u32) {
+    let body = json!({"prompt": "x", "n": n, "max_tokens": 1_u64 << 40, "stream": true}).to_string();
     let head = format!(
         "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     connection.write_all((head + &body).as_bytes()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_write_that_fails_ends_the_jobs_of_its_client_and_no_other() {
+    let http = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let server = start(bound(crate::support::config(&[]).connections).await, http, babbles());
+    let mut clients = Vec::new();
+    for n in [3, 1] {
+        let mut connection = TcpStream::connect(server.address).await.unwrap();
+        ask_for_endless_texts(&mut connection, n).await;
+        connection.read_exact(&mut [0; 1000]).await.unwrap();
+        clients.push(connection);
+    }
+    let (broken, mut other) = (clients.remove(0), clients.remove(0));
+    // Reset instead of closed: the next write is an error.
+    SockRef::from(&broken).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(broken);
+    metric_becomes(&server.app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 3.0).await;
+    other.read_exact(&mut [0; 100_000]).await.unwrap();
+    metric_becomes(&server.app, "ntl_requests_in_flight", 1.0).await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_stream_loses_it_and_its_rows() {
+    let settings = ConnectionSettings { write_time_max: SHORT, ..crate::support::config(&[]).connections };
+    let http = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let server = start(bound(settings).await, http, babbles());
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut connection = socket.connect(server.address).await.unwrap();
+    // Many texts fill the buffers of the operating system soon, even where they are large.
+    ask_for_endless_texts(&mut connection, 128).await;
     metric_becomes(&server.app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 128.0).await;
     metric_becomes(&server.app, "ntl_requests_in_flight", 0.0).await;
     // What the system buffers is bounded, or the server could not tell a client that reads slowly from one that does not.

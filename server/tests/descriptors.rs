@@ -1,0 +1,83 @@
+//! A process that has no file descriptor left, which is a limit of the whole process: this test has one of its own.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use ntl_server::config::{Args, Config};
+use ntl_server::listen::{ConnectionSettings, Listener};
+use ntl_server::metrics::Metrics;
+use ntl_server::serve;
+use ntl_server::state::AppState;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+
+/// Longest wait for something that takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server that evicts idle connections at once where it needs room.
+async fn start() -> (SocketAddr, mpsc::Sender<()>) {
+    let config = Config::try_from(Args::try_parse_from(["ntl-server"]).unwrap()).unwrap();
+    let settings = ConnectionSettings { evict_after: Duration::ZERO, ..config.connections };
+    let listener = Listener::new(TcpListener::bind(("127.0.0.1", 0)).await.unwrap(), settings);
+    let address = listener.local_addr().unwrap();
+    let state = AppState::new(config.http, Arc::new(Metrics::new().unwrap()));
+    let (signal, signals) = mpsc::channel(2);
+    tokio::spawn(serve::serve(listener, state, signals, Duration::ZERO));
+    (address, signal)
+}
+
+/// Asks on a connection that stays open; whether there was an answer.
+async fn is_answered(connection: &mut TcpStream) -> bool {
+    let request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n";
+    if connection.write_all(request).await.is_err() {
+        return false;
+    }
+    let mut answer = [0; 512];
+    let read = tokio::time::timeout(PATIENCE, connection.read(&mut answer)).await.unwrap();
+    read.is_ok_and(|bytes| answer[..bytes].starts_with(b"HTTP/1.1 200"))
+}
+
+/// Takes all file descriptors that are left, after lowering their limit.
+fn take_descriptors() -> Vec<File> {
+    let limit = Rlimit { current: Some(256), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+}
+
+#[tokio::test]
+async fn without_a_descriptor_idle_clients_make_room_and_all_others_are_answered() {
+    let (address, _signal) = start().await;
+    let mut idle = Vec::new();
+    for _ in 0..3 {
+        let mut connection = TcpStream::connect(address).await.unwrap();
+        assert!(is_answered(&mut connection).await);
+        idle.push(connection);
+    }
+    // The side of the clients has its descriptors already.
+    let sockets: Vec<TcpSocket> = (0..5).map(|_| TcpSocket::new_v4().unwrap()).collect();
+    let mut taken = take_descriptors();
+    assert!(taken.len() > 100 && TcpSocket::new_v4().is_err(), "{} were free", taken.len());
+    let mut newcomers = Vec::new();
+    for socket in sockets {
+        let mut newcomer = socket.connect(address).await.unwrap();
+        assert!(is_answered(&mut newcomer).await);
+        newcomers.push(newcomer);
+    }
+    for connection in &mut idle {
+        let mut rest = Vec::new();
+        // A connection that is evicted may be reset, which is an end, too.
+        let _ = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut rest)).await.unwrap();
+        assert!(rest.is_empty());
+    }
+    // Of five newcomers on three places, the first two have made room for the last two.
+    assert!(!is_answered(&mut newcomers[0]).await && is_answered(&mut newcomers[4]).await);
+    taken.clear();
+    assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await);
+}
