@@ -17,7 +17,7 @@ use crate::error::AppError;
 const INLINE_BYTES_MAX: usize = 4096;
 
 /// Longest wait for a place.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     let processors = available_parallelism().unwrap_or(NonZeroUsize::MIN);

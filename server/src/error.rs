@@ -33,6 +33,10 @@ pub(crate) enum AppError {
     TextTooLong { bytes: usize, bytes_max: usize, tokens_max: usize },
     #[error("the body is larger than {bytes_max} bytes")]
     BodyTooLarge { bytes_max: usize },
+    #[error(
+        "the values of the body may take {bytes} bytes of memory, all bodies together at most {bytes_max}"
+    )]
+    BodyHasTooManyValues { bytes: usize, bytes_max: usize },
     #[error("the body did not arrive within {seconds_max} seconds")]
     BodyTooSlow { seconds_max: u64 },
     #[error("the server is reading too many request bodies")]
@@ -139,7 +143,9 @@ impl AppError {
             Self::ModelNotFound => (S::NOT_FOUND, INVALID, Some("model_not_found"), None),
             Self::RouteNotFound => (S::NOT_FOUND, INVALID, Some("route_not_found"), None),
             Self::MethodNotAllowed => (S::METHOD_NOT_ALLOWED, INVALID, Some("method_not_allowed"), None),
-            Self::BodyTooLarge { .. } => (S::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), None),
+            Self::BodyTooLarge { .. } | Self::BodyHasTooManyValues { .. } => {
+                (S::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), None)
+            }
             Self::BodyTooSlow { .. } => (S::REQUEST_TIMEOUT, INVALID, Some("body_too_slow"), None),
             Self::UnsupportedMedia(_) => {
                 (S::UNSUPPORTED_MEDIA_TYPE, INVALID, Some("unsupported_media_type"), None)
@@ -247,6 +253,7 @@ mod tests {
             (AppError::RouteNotFound, 404, false, None),
             (AppError::MethodNotAllowed, 405, false, None),
             (AppError::BodyTooLarge { bytes_max: 1 }, 413, false, None),
+            (AppError::BodyHasTooManyValues { bytes: 9, bytes_max: 8 }, 413, false, None),
             (AppError::BodyTooSlow { seconds_max: 1 }, 408, false, None),
             (AppError::UnsupportedMedia("no"), 415, false, None),
             (AppError::Engine(overloaded), 429, true, Some("queue_full")),

@@ -24,6 +24,7 @@ mod memory;
 pub mod metrics;
 mod middleware;
 mod openapi;
+mod parsed_budget;
 mod paths;
 mod request;
 mod routes;

@@ -16,7 +16,7 @@ pub struct HttpSettings {
     pub cors_origins: Origins,
     /// Of one request body.
     pub body_bytes_max: usize,
-    /// Of all request bodies that are being read.
+    /// Of all request bodies that are being read, and again of what they become once parsed.
     pub bodies_bytes_max: usize,
     /// Bytes of memory beyond which new work is refused; `None`: nine tenths of what the process may use, 0: no bound.
     pub memory_bytes_max: Option<u64>,

@@ -9,6 +9,7 @@ use crate::body_budget::BodyBudget;
 use crate::engine::Models;
 use crate::memory::MemoryGuard;
 use crate::metrics::Metrics;
+use crate::parsed_budget::ParsedBudget;
 use crate::settings::HttpSettings;
 
 /// The state of a router. Clones share it.
@@ -21,6 +22,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
     pub(crate) bodies: Arc<BodyBudget>,
+    pub(crate) parsed: ParsedBudget,
     pub(crate) memory: MemoryGuard,
 }
 
@@ -37,9 +39,10 @@ impl AppState {
     pub fn new(settings: HttpSettings, metrics: Arc<Metrics>) -> Self {
         let (models, lifecycle) = (Models::default(), Lifecycle::default());
         let bodies = BodyBudget::new(settings.bodies_bytes_max);
+        let parsed = ParsedBudget::new(settings.bodies_bytes_max);
         let memory = MemoryGuard::new(settings.memory_bytes_max);
         metrics.set_memory_bytes_max(memory.bytes_max());
-        Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, memory }))
+        Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, parsed, memory }))
     }
 }
 

@@ -30,8 +30,8 @@ const TOP_LOGPROBS_MAX: u64 = 20;
 /// Joins the parts of a message.
 const PART_SEPARATOR: &str = "\n";
 
-/// The conversation of a request. What is not served, such as tools and images, is refused by name.
-pub(crate) fn conversation(request: &ChatRequest) -> Result<Conversation, AppError> {
+/// Takes the conversation of a request. What is not served, such as tools and images, is refused by name.
+pub(crate) fn conversation(request: &mut ChatRequest) -> Result<Conversation, AppError> {
     fields::check_chat(&request.others)?;
     let messages = request.messages.as_deref().unwrap_or(&[]);
     check("messages", !messages.is_empty(), "must be a list of at least one message")?;
@@ -42,7 +42,7 @@ pub(crate) fn conversation(request: &ChatRequest) -> Result<Conversation, AppErr
             .map(|(index, one)| message(index, one))
             .collect::<Result<_, _>>()?,
         add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
-        variables: request.chat_template_kwargs.clone().unwrap_or_default(),
+        variables: request.chat_template_kwargs.take().unwrap_or_default(),
     })
 }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn refused(body: Value) -> (String, String) {
-        let error = conversation(&request(body)).unwrap_err();
+        let error = conversation(&mut request(body)).unwrap_err();
         (error.body().error.param.unwrap_or_default(), error.to_string())
     }
 
@@ -290,8 +290,8 @@ mod tests {
             assert_eq!(got, param, "{body}: {message}");
         }
         let neutral = with("tools", json!([]));
-        assert!(conversation(&request(neutral)).is_ok());
-        assert!(conversation(&request(with("tool_choice", json!("auto")))).is_ok());
+        assert!(conversation(&mut request(neutral)).is_ok());
+        assert!(conversation(&mut request(with("tool_choice", json!("auto")))).is_ok());
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
                 {"type": "text", "text": "b"}]},
             {"role": "assistant", "content": null, "refusal": null, "tool_calls": []}
         ], "add_generation_prompt": false});
-        let conversation = conversation(&request(body)).unwrap();
+        let conversation = conversation(&mut request(body)).unwrap();
         let contents: Vec<_> = conversation.messages.iter().map(|message| message.content.as_str()).collect();
         assert_eq!((contents, conversation.add_generation_prompt), (vec!["a\nb", ""], false));
     }

@@ -186,7 +186,8 @@ pub(crate) struct LimitArgs {
     /// Most bytes of a request body; a larger one is answered 413
     #[arg(long, env = "NTL_BODY_LIMIT", value_name = "BYTES", default_value = "2097152")]
     pub(crate) body_limit: NonZeroUsize,
-    /// Most bytes of all request bodies that are being read at the same time; beyond that the largest one is answered 503
+    /// Most bytes of all request bodies that are being read at the same time, beyond which the largest one is answered 503; and
+    /// again of what they become once parsed, for which requests wait
     #[arg(long, env = "NTL_BODIES_LIMIT", value_name = "BYTES", default_value = "134217728")]
     pub(crate) bodies_limit: NonZeroUsize,
     /// Bytes of memory in use by the process beyond which new work is answered 503; 0 disables that [default: nine tenths of

@@ -1,7 +1,7 @@
 //! Reads a JSON body into a wire type, or says what is wrong with it and where.
 //!
 //! Errors are 408, 413, 415, 503 (too many bodies at once), or 400. A body takes memory of its own size: chunks are copied into
-//! one buffer, which is charged to the budget of all bodies. Not here: how JSON is read (`json`), ranges and combinations of
+//! one buffer, which is charged to the budget of all bodies. What it becomes is charged to a budget of its own. Not here: how JSON is read (`json`), ranges and combinations of
 //! fields (`adapters`).
 
 use axum::body::{Body, HttpBody};
@@ -17,9 +17,11 @@ use crate::body_budget::{BodyCharge, BudgetExhausted};
 use crate::error::AppError;
 use crate::json::parse;
 use crate::listen::InFlightRequest;
+use crate::parsed_budget::ParsedShare;
 use crate::state::AppState;
 
-pub(crate) struct ApiJson<T>(pub(crate) T);
+/// A request, and its share of the memory of parsed bodies, which is held until its prompts are tokenized.
+pub(crate) struct ApiJson<T>(pub(crate) T, pub(crate) ParsedShare);
 
 impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for ApiJson<T> {
     type Rejection = AppError;
@@ -38,6 +40,7 @@ impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for
             body.map_err(|_| AppError::BodiesFull)??
         };
         charge.complete();
+        let (share, body) = app.parsed.share_of(body).await?;
         let value = run_blocking(body.len(), move || {
             let value = parse(&body);
             drop((body, charge));
@@ -49,7 +52,7 @@ impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for
             let body = serde_json::to_string(&value).map_err(|_| AppError::Internal)?;
             tracing::info!(body, "request");
         }
-        Ok(Self(value))
+        Ok(Self(value, share))
     }
 }
 

@@ -28,10 +28,10 @@ pub(crate) async fn complete(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
     client: Client,
-    ApiJson(request): ApiJson<ChatRequest>,
+    ApiJson(mut request, share): ApiJson<ChatRequest>,
 ) -> Result<Response, AppError> {
     let model = resolve(&app, request.model.as_deref(), &label)?;
-    let conversation = conversation(&request)?;
+    let conversation = conversation(&mut request)?;
     let profile = model.profile(&app.settings);
     // A template is a program: it never runs on a thread of the runtime, however short the messages are.
     let render = move |tokenizer: &Tokenizer| prompt_ids(&conversation, tokenizer, &profile);
@@ -39,5 +39,5 @@ pub(crate) async fn complete(
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
     let (request, number) = generation_request(request, prompt, room, &model.profile(&app.settings))?;
     let adapter = ChatAnswers::new(&model, &request, number);
-    generation::answer(&app, &model, client, request, adapter).await
+    generation::answer(&app, &model, client, request, share, adapter).await
 }

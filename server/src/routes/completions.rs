@@ -27,10 +27,10 @@ pub(crate) async fn complete(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
     client: Client,
-    ApiJson(request): ApiJson<CompletionRequest>,
+    ApiJson(request, share): ApiJson<CompletionRequest>,
 ) -> Result<Response, AppError> {
     let model = resolve(&app, request.model.as_deref(), &label)?;
     let (request, number) = generation_request(request, &model.profile(&app.settings))?;
     let adapter = CompletionAnswers::new(&model, &request, number);
-    generation::answer(&app, &model, client, request, adapter).await
+    generation::answer(&app, &model, client, request, share, adapter).await
 }

@@ -16,6 +16,7 @@ use crate::adapters::AnswerAdapter;
 use crate::answer::{Assembler, PromptReport, Transcript};
 use crate::engine::{ServedModel, Submission};
 use crate::error::AppError;
+use crate::parsed_budget::ParsedShare;
 use crate::request::{GenerationRequest, PromptInput};
 use crate::state::AppState;
 
@@ -24,6 +25,7 @@ pub(super) async fn answer(
     model: &ServedModel,
     Client(client): Client,
     request: GenerationRequest,
+    share: ParsedShare,
     adapter: impl AnswerAdapter,
 ) -> Result<Response, AppError> {
     let started = Instant::now();
@@ -42,6 +44,7 @@ pub(super) async fn answer(
             inputs.into_iter().map(|input| input.into_prompt(tokenizer, &profile)).collect()
         })
         .await?;
+    drop(share);
     let prompt_tokens = prompts.iter().map(Prompt::len).sum();
     let reports = if report.includes_prompt() {
         let decoder: Arc<dyn TextDecoder> = model.tokenizer.clone();

@@ -27,7 +27,7 @@ pub(crate) async fn score(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
     Client(client): Client,
-    ApiJson(request): ApiJson<ScoreRequest>,
+    ApiJson(request, share): ApiJson<ScoreRequest>,
 ) -> Result<Json<ScoreResponse>, AppError> {
     let started = Instant::now();
     let model = resolve(&app, request.model.as_deref(), &label)?;
@@ -39,6 +39,7 @@ pub(crate) async fn score(
             items.into_iter().map(|item| item.into_tokens(tokenizer, &profile)).collect()
         })
         .await?;
+    drop(share);
     let usage = usage(&items);
     let job = |(index, item): (usize, &ScoreTokens)| {
         Job::new(item.prompt.clone(), losses.request(index, &item.targets, &model.number_tokens))

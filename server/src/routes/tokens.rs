@@ -27,7 +27,7 @@ use crate::state::AppState;
 pub(crate) async fn tokenize(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
-    ApiJson(request): ApiJson<TokenizeRequest>,
+    ApiJson(request, _share): ApiJson<TokenizeRequest>,
 ) -> Result<Json<TokenizeResponse>, AppError> {
     let model = resolve(&app, request.model.as_deref(), &label)?;
     let missing = || AppError::invalid("prompt", "`prompt` is missing");
@@ -50,7 +50,7 @@ pub(crate) async fn tokenize(
 pub(crate) async fn detokenize(
     State(app): State<AppState>,
     Extension(label): Extension<ModelLabel>,
-    ApiJson(request): ApiJson<DetokenizeRequest>,
+    ApiJson(request, _share): ApiJson<DetokenizeRequest>,
 ) -> Result<Json<DetokenizeResponse>, AppError> {
     let model = resolve(&app, request.model.as_deref(), &label)?;
     let tokens = model.profile(&app.settings).known_ids("tokens", request.tokens)?;

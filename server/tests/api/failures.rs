@@ -400,20 +400,20 @@ fn unfinished(bytes: usize) -> (Request<Body>, oneshot::Receiver<()>) {
 
 #[tokio::test]
 async fn the_largest_body_that_is_still_arriving_makes_room_for_smaller_ones() {
-    let settings = HttpSettings { bodies_bytes_max: 1000, ..crate::support::settings() };
+    let settings = HttpSettings { bodies_bytes_max: 4000, ..crate::support::settings() };
     let models = vec![("scripted", loaded(Box::new(scripted(says("1")))))];
     let app = app::router(state_of(models, settings, EngineLimits::default()));
-    let (large, was_read) = unfinished(800);
+    let (large, was_read) = unfinished(3200);
     let large = tokio::spawn({
         let app = app.clone();
         async move { call(&app, large).await }
     });
     was_read.await.unwrap();
-    let (larger, _) = unfinished(900);
+    let (larger, _) = unfinished(3600);
     let refused = call(&app, larger).await;
     assert_eq!((refused.status.as_u16(), &refused.error()["code"]), (503, &json!("bodies_full")));
     assert!(!large.is_finished());
-    let small = complete(&app, json!({"prompt": "x", "user": "u".repeat(300)})).await;
+    let small = complete(&app, json!({"prompt": "x", "user": "u".repeat(1200)})).await;
     assert_eq!(small.status, 200, "{}", small.text);
     let refused = large.await.unwrap();
     assert_eq!((refused.status.as_u16(), refused.header(header::RETRY_AFTER)), (503, Some("1")));
