@@ -349,6 +349,32 @@ async fn an_answer_that_takes_too_long_is_answered_504() {
 }
 
 #[tokio::test]
+async fn a_step_that_hangs_keeps_no_client_beyond_its_time_and_no_other_model_from_answering() {
+    let settings =
+        HttpSettings { request_time_max: std::time::Duration::from_millis(30), ..crate::support::settings() };
+    let (hanging, gate) = gated(says("1"));
+    let models =
+        vec![("hanging", loaded(Box::new(hanging))), ("well", loaded(Box::new(scripted(says("2")))))];
+    let app = app::router(state_of(models, settings, EngineLimits::default()));
+    let ask = |model| {
+        let app = app.clone();
+        tokio::spawn(async move { complete(&app, json!({"model": model, "prompt": "x"})).await })
+    };
+    let running = ask("hanging");
+    let gate = gate.step_has_begun().await;
+    let queued = ask("hanging");
+    becomes("the other model's answer", async || ask("well").await.unwrap().status == 200).await;
+    assert_eq!(get(&app, "/health").await.status, 200);
+    for late in [running, queued] {
+        let answer = late.await.unwrap();
+        assert_eq!((answer.status.as_u16(), &answer.error()["code"]), (504, &json!("deadline")));
+    }
+    drop(gate);
+    metric_becomes(&app, "ntl_requests_in_flight", 0.0).await;
+    becomes("an answer", async || ask("hanging").await.unwrap().status == 200).await;
+}
+
+#[tokio::test]
 async fn while_loading_or_draining_work_is_answered_503_and_the_process_is_alive() {
     let loading = AppState::new(crate::support::settings(), Metrics::new().unwrap().into());
     let model = ("scripted", loaded(Box::new(scripted(says("1")))));
