@@ -5,7 +5,7 @@
 | `arithmetic`, `mathematics_dataset` | `.txt`: a line with the question, a line with the answer, and so on |
 | `gsm8k`, `multirc` | `.jsonl`: one object per line with `question` and `answer` |
 | `rjokes` | `.tsv`: score, tab, joke |
-| `demo`, `chains` | none: the questions are generated, see `generated.py` |
+| `demo`, `chains`, `long_chains` | none: the questions are generated, see `generated.py` |
 
 Every format may be gzipped (`.gz`). `gsm8k` loses its calculator annotations `<<...>>`, as in the paper.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from generated import TASKS, GeneratedQuestions
 
-DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "demo", "chains"]
+DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "demo", "chains", "long_chains"]
 # What is generated, with the share of each kind of question.
-GENERATED = {"demo": TASKS, "chains": {"chains": 1.0}}
+GENERATED = {"demo": TASKS, "chains": {"chains": 1.0}, "long_chains": {"long_chains": 1.0}}
 # More questions than any run asks for: item i is generated when it is needed.
 GENERATED_COUNT = 100_000_000
 

@@ -149,16 +149,23 @@ def chain_of(rng, numbers):
     return f"{left} {'+' if sign > 0 else '-'} {right}", left_value + sign * right_value, True
 
 
-def chain_question(rng, split):
+def chain_question(rng, split, counts=(2, 3, 3, 3)):
     numbers = []
-    for _ in range(rng.choice((2, 3, 3, 3))):
+    for _ in range(rng.choice(counts)):
         limit = round(10 ** rng.uniform(0.6, 2.2))
         numbers.append(rng.randrange(-limit, limit + 1))
     chain, value, _ = chain_of(rng, numbers)
     return rng.choice(CHAIN).format(chain=chain), str(value)
 
 
-MAKERS = {"sums": sum_question, "ratings": rating_question, "guesses": guess_question, "chains": chain_question}
+def long_chain_question(rng, split):
+    return chain_question(rng, split, counts=(2, 3, 4, 4, 5, 5, 6))
+
+
+MAKERS = {
+    "sums": sum_question, "ratings": rating_question, "guesses": guess_question, "chains": chain_question,
+    "long_chains": long_chain_question,
+}  # fmt: skip
 
 
 def length(row):

@@ -18,9 +18,13 @@ from served import Server
 # What ntl-eval is given for each task, by the folder of the data.
 TASKS = {
     "arithmetic": lambda data: ["arithmetic", "--data", data / "mathematics_dataset-v1.0"],
-    "rjokes": lambda data: ["rjokes", "--data", data / "rjokes", "--range", "0,11", "--prompt-tokens", "128"],
+    "rjokes": lambda data: ["rjokes", "--data", data / "rjokes", "--prompt-tokens", "128"],
 }
-MODES = ["text", "regress"]
+# What each mode is given in addition.
+MODES = {
+    "text": {},
+    "regress": {"rjokes": ["--range", "0,11"]},
+}
 OBJECTIVES = {"ce": "CE", "ntl-mse": "NTL-MSE", "ntl-was": "NTL-WAS", "head": "regression head"}
 ESTIMATES = {
     "text": "greedy text", "mode": "mode", "median": "median", "trimmed_mean": "trimmed mean", "mean": "mean",
@@ -69,11 +73,12 @@ def trained(folder, runs):
 def evaluate(model, data, limit):
     """Runs ntl-eval in every mode; answers that it has had before are not requested again."""
     with Server("--model", f"{model.folder.name}={model.folder}", program=os.environ["NTL_SERVER"]) as server:
-        for mode in MODES:
+        for mode, more in MODES.items():
             out = model.runs / mode
             going_on = ["--resume"] if list(out.rglob("journal.jsonl")) else []
             limited = ["--limit", str(limit)] if limit else []
-            command = [os.environ["NTL_EVAL"], *TASKS[model.task](data), "--endpoint", server.url, "--mode", mode, "--out", out]
+            task = [*TASKS[model.task](data), *more.get(model.task, [])]
+            command = [os.environ["NTL_EVAL"], *task, "--endpoint", server.url, "--mode", mode, "--out", out]
             subprocess.run([*command, *limited, *going_on], check=True, stdout=subprocess.DEVNULL)
 
 
