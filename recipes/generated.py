@@ -10,8 +10,8 @@ For the demo checkpoint:
 
 For the models of the results, which begin with them:
 
-* Chains of two and three integers, in the words of DeepMind's `arithmetic__add_sub_multiple`. Questions of that module have four
-  integers and more, so none of them is among these.
+* Chains of two and three integers, and of two to six, in the words of DeepMind's `arithmetic__add_sub_multiple`. Questions of that module
+  have four integers and more.
 
     python generated.py --split test --count 1000 --tasks sums > sums.jsonl
 """
