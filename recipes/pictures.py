@@ -16,9 +16,9 @@ def round_step(span, ticks=6):
 def dots(title, groups, line, line_label):
     """A dot for each value: `groups` maps a name to rows, and a row's label to its values. Smaller is better.
 
-    A vertical line stands at `line`. Values beyond 1.2 times the line are drawn as arrows at the edge, with the value.
+    A vertical line stands at `line`. Values beyond 1.4 times the line are drawn as arrows at the edge, with the value.
     """
-    limit = 1.2 * line
+    limit = 1.4 * line
     rows = [(colour, f"{name}, {label}", values) for colour, (name, rows) in zip(COLOURS, groups.items()) for label, values in rows.items()]
     height = TOP + ROW * len(rows) + AXIS
     bottom = height - AXIS
@@ -45,6 +45,6 @@ def dots(title, groups, line, line_label):
         inside = [value for value in values if value <= limit]
         svg += [f'<circle cx="{x(value):.1f}" cy="{middle:.1f}" r="4.5" fill="{colour}" fill-opacity="0.7"/>' for value in inside]
         if len(inside) < len(values):
-            beyond = ", ".join(f"{value:,.0f}" for value in sorted(values) if value > limit)
+            beyond = ", ".join(f"{value:,.{0 if value >= 100 else 2}f}" for value in sorted(values) if value > limit)
             svg.append(f'<text x="{WIDTH - 8}" y="{middle + 4:.1f}" text-anchor="end" fill="{colour}">{beyond} ▸</text>')
     return "\n".join([*svg, "</svg>"]) + "\n"

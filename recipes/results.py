@@ -30,6 +30,7 @@ ESTIMATES = {
     "text": "greedy text", "mode": "mode", "median": "median", "trimmed_mean": "trimmed mean", "mean": "mean",
     "weighted_sum": "weighted sum",
 }  # fmt: skip
+MEANS = {"trimmed_mean", "mean", "weighted_sum"}
 METRICS = {"accuracy": "accuracy", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
 HIGHER = {"accuracy", "r2"}
 SCORES = {"crps": "CRPS", "log_score": "log score", "winkler": "Winkler", "coverage": "coverage of 90%"}
@@ -51,7 +52,7 @@ class Model:
         """Names of the splits and their path below a mode; a task with one split has no folder for it."""
         if (self.runs / "regress/report.json").is_file():
             return {"": "."}
-        return {path.parent.name: path.parent.name for path in sorted((self.runs / "regress").glob("*/report.json"))}
+        return {path.parent.name: path.parent.name for path in sorted((self.runs / "regress").glob("*/report.json"), reverse=True)}
 
     def report(self, mode, split):
         return json.loads((self.runs / mode / self.splits()[split] / "report.json").read_text())
@@ -221,11 +222,13 @@ def findings(model, split):
     parts = []
     for name, title in METRICS.items():
         if name in scores and model.objective != "head":
-            behind = scores[name]["behind"]
+            # The three means hardly differ: what is behind one of them is another kind of estimate.
+            best = scores[name]["best"]
+            behind = {other: found for other, found in scores[name]["behind"].items() if not {best, other} <= MEANS}
             runner = min(behind, key=lambda estimate: abs(behind[estimate]["difference"]))
             p = behind[runner]["p"]
             parts.append(
-                f"{title}: {ESTIMATES[scores[name]['best']]}, by {figure(abs(behind[runner]['difference']))} over the "
+                f"{title}: {ESTIMATES[best]}, by {figure(abs(behind[runner]['difference']))} over the "
                 f"{ESTIMATES[runner]}" + (f" (p {p:.2g})" if p is not None else "")
             )
     place = f" {split}" if split else ""
