@@ -137,16 +137,16 @@ def guess_question(rng, split):
 
 
 def chain_of(rng, numbers):
-    """A random tree of sums and differences over the numbers: its text, its value, and whether it is compound."""
+    """A random tree of sums and differences over the numbers: its text and its value."""
     if len(numbers) == 1:
-        return str(numbers[0]), numbers[0], False
+        return str(numbers[0]), numbers[0]
     cut = rng.randrange(1, len(numbers))
-    left, left_value, left_compound = chain_of(rng, numbers[:cut])
-    right, right_value, right_compound = chain_of(rng, numbers[cut:])
-    left = f"({left})" if left_compound and rng.random() < 0.4 else left
-    right = f"({right})" if right_compound else right
+    left, left_value = chain_of(rng, numbers[:cut])
+    right, right_value = chain_of(rng, numbers[cut:])
+    left = f"({left})" if cut > 1 and rng.random() < 0.4 else left
+    right = f"({right})" if len(numbers) - cut > 1 else right
     sign = rng.choice((1, -1))
-    return f"{left} {'+' if sign > 0 else '-'} {right}", left_value + sign * right_value, True
+    return f"{left} {'+' if sign > 0 else '-'} {right}", left_value + sign * right_value
 
 
 def chain_question(rng, split, counts=(2, 3, 3, 3)):
@@ -154,7 +154,7 @@ def chain_question(rng, split, counts=(2, 3, 3, 3)):
     for _ in range(rng.choice(counts)):
         limit = round(10 ** rng.uniform(0.6, 2.2))
         numbers.append(rng.randrange(-limit, limit + 1))
-    chain, value, _ = chain_of(rng, numbers)
+    chain, value = chain_of(rng, numbers)
     return rng.choice(CHAIN).format(chain=chain), str(value)
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -49,17 +50,18 @@ class Model:
         self.training = json.loads((folder / "training.json").read_text())
 
     def splits(self):
-        """Names of the splits and their path below a mode; a task with one split has no folder for it."""
+        """The folders of the splits below that of a mode; a task with one split has none: its name is empty."""
         if (self.runs / "regress/report.json").is_file():
-            return {"": "."}
-        return {path.parent.name: path.parent.name for path in sorted((self.runs / "regress").glob("*/report.json"), reverse=True)}
+            return [""]
+        return [path.parent.name for path in sorted((self.runs / "regress").glob("*/report.json"), reverse=True)]
 
+    @cache
     def report(self, mode, split):
-        return json.loads((self.runs / mode / self.splits()[split] / "report.json").read_text())
+        return json.loads((self.runs / mode / split / "report.json").read_text())
 
     def compared(self, mode, other, other_mode, split):
         """What `ntl-eval compare` says of the other's run beside this one's, by metric."""
-        sides = [model.runs / name / self.splits()[split] for model, name in ((self, mode), (other, other_mode))]
+        sides = [model.runs / name / split for model, name in ((self, mode), (other, other_mode))]
         output = subprocess.run([os.environ["NTL_EVAL"], "compare", *sides, "--json"], check=True, capture_output=True)
         return {metric["name"]: metric for metric in json.loads(output.stdout)["metrics"]}
 
@@ -140,6 +142,10 @@ def estimates_of(model, split):
     return {"text": found["text"]} if model.objective == "head" else found
 
 
+def label_of(objective, estimate):
+    return "the number" if objective == "head" else ESTIMATES[estimate]
+
+
 def estimates_table(models, split):
     groups = {}
     for model in models:
@@ -153,10 +159,9 @@ def estimates_table(models, split):
     rows = []
     for key in groups:
         objective, estimate = key
-        label = "the number" if objective == "head" else ESTIMATES[estimate]
         cells = [over_seeds(column[name][key]) for name in METRICS]
         cells = [f"**{cell}**" if best[name] == key else cell for name, cell in zip(METRICS, cells)]
-        rows.append([f"{OBJECTIVES[objective]}, {label}", *cells])
+        rows.append([f"{OBJECTIVES[objective]}, {label_of(objective, estimate)}", *cells])
     constants = models[0].report("regress", split)["baselines"]
     for constant in ("constant_mode", "constant_median", "constant_mean"):
         if constant in constants:
@@ -171,8 +176,8 @@ def picture(models, split):
     for model in models:
         rows = groups.setdefault(OBJECTIVES[model.objective], {})
         for estimate, values in estimates_of(model, split).items():
-            label = "the number" if model.objective == "head" else ESTIMATES[estimate]
-            rows.setdefault(label, []).extend(value for name, value in values.items() if name == "rmse" and value is not None)
+            if values.get("rmse") is not None:
+                rows.setdefault(label_of(model.objective, estimate), []).append(values["rmse"])
     constant = models[0].report("regress", split)["baselines"]["constant_mean"]["rmse"]["value"]
     return dots(f"RMSE, {models[0].task} {split}".rstrip(), groups, constant, "always the truths' mean")
 
@@ -252,12 +257,13 @@ def page(models, costs, pictures):
         own = [model for model in models if model.task == task]
         for split in own[0].splits() if own else []:
             n = own[0].report("regress", split)["n"]
-            parts.append(f"## {task} {split}".rstrip() + "\n")
+            title = f"{task} {split}".rstrip()
+            parts.append(f"## {title}\n")
             parts.append(f"{n:,} items. Means over the seeds ± their standard deviation. {NOTE.get(task, '')}".rstrip() + "\n")
             if pictures:
-                name = f"{task}-{split}".rstrip("-") + ".svg"
+                name = title.replace(" ", "-") + ".svg"
                 (pictures / name).write_text(picture(own, split), encoding="utf-8")
-                parts.append(f"![RMSE by objective and estimate, {task} {split}]({pictures.name}/{name})\n".replace(" ]", "]"))
+                parts.append(f"![RMSE by objective and estimate, {title}]({pictures.name}/{name})\n")
             parts += [estimates_table(own, split), distribution_table(own, split), "Paired comparisons over the same items:\n"]
             parts.append(comparison_table(own, split))
             parts.append("\n".join(filter(None, (findings(model, split) for model in own))) + "\n")

@@ -9,15 +9,15 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use ntl_core::engine::EngineError;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::AppError;
 
 /// Work on up to this many bytes is done at once, in well under a millisecond.
 const INLINE_BYTES_MAX: usize = 4096;
 
-/// Longest wait for a place.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for what others hold.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     let processors = available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -32,10 +32,7 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     if bytes <= INLINE_BYTES_MAX {
         return work();
     }
-    let place = tokio::time::timeout(WAIT_MAX, Arc::clone(&PLACES).acquire_owned()).await;
-    let after_ms = u64::try_from(WAIT_MAX.as_millis()).unwrap_or(u64::MAX);
-    let place = place.map_err(|_| EngineError::QueueTimeout { after_ms })?;
-    let place = place.map_err(|_| AppError::Draining)?;
+    let place = acquire(&PLACES, 1).await?;
     let work = move || {
         // The work goes on where the client leaves, and keeps its place.
         let _place = place;
@@ -47,6 +44,17 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(_) => Err(AppError::Draining),
     }
+}
+
+/// So many permits, in the order of arrival.
+///
+/// # Errors
+/// When they have not become free in [`WAIT_MAX`].
+pub(crate) async fn acquire(permits: &Arc<Semaphore>, count: u32) -> Result<OwnedSemaphorePermit, AppError> {
+    let acquired = tokio::time::timeout(WAIT_MAX, Arc::clone(permits).acquire_many_owned(count)).await;
+    let after_ms = u64::try_from(WAIT_MAX.as_millis()).unwrap_or(u64::MAX);
+    let acquired = acquired.map_err(|_| EngineError::QueueTimeout { after_ms })?;
+    acquired.map_err(|_| AppError::Draining)
 }
 
 #[cfg(test)]

@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
-use ntl_core::engine::EngineError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::blocking::{WAIT_MAX, run_blocking};
+use crate::blocking::{acquire, run_blocking};
 use crate::error::AppError;
 
 /// Most bytes that a list or an object takes while it has at most four values: they get room for four at once, in what
@@ -48,10 +47,7 @@ impl ParsedBudget {
         let (bytes, body) = run_blocking(body.len(), move || Ok((parsed_bytes_max(&body), body))).await?;
         let too_large = || AppError::BodyHasTooManyValues { bytes, bytes_max: self.bytes_max };
         let wanted = u32::try_from(bytes).ok().filter(|_| bytes <= self.bytes_max).ok_or_else(too_large)?;
-        let share = tokio::time::timeout(WAIT_MAX, Arc::clone(&self.free).acquire_many_owned(wanted)).await;
-        let after_ms = u64::try_from(WAIT_MAX.as_millis()).unwrap_or(u64::MAX);
-        let share = share.map_err(|_| EngineError::QueueTimeout { after_ms })?;
-        Ok((ParsedShare { _bytes: share.map_err(|_| AppError::Draining)? }, body))
+        Ok((ParsedShare { _bytes: acquire(&self.free, wanted).await? }, body))
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn groups(pairs: &Pairs<'_>) -> Vec<Group> {
     let scores = std::iter::once("accuracy").chain(in_table_order(columns.into_iter()));
     let mut groups: Vec<Group> = scores.map(|name| mean_score(name, pairs)).collect();
     let read: Vec<[Prediction; 2]> = pairs.read().collect();
-    let are_judged = pairs.answered().any(|(a, _)| a.metrics.iter().any(|name| name == "mode_score"));
+    let are_judged = pairs.answered().any(|(a, _)| a.is_judged());
     groups.push(numbers(&read, |statistic| match statistic {
         Statistic::Number(of) => Some(of),
         Statistic::Rating(of) if are_judged => Some(of),

@@ -87,9 +87,14 @@ impl Sample {
         self.error.is_some()
     }
 
+    /// Whether the answer is a judgement, also one without a score.
+    pub fn is_judged(&self) -> bool {
+        self.more.contains_key("score")
+    }
+
     /// Whether the answer has to be a number: judgements are numbers also where people made none.
     pub fn asks_number(&self) -> bool {
-        self.truth().is_some() || self.more.contains_key("score")
+        self.truth().is_some() || self.is_judged()
     }
 
     /// Whether the open mass leaves the trimmed mean unbounded.

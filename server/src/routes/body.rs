@@ -1,8 +1,8 @@
 //! Reads a JSON body into a wire type, or says what is wrong with it and where.
 //!
 //! Errors are 408, 413, 415, 503 (too many bodies at once), or 400. A body takes memory of its own size: chunks are copied into
-//! one buffer, which is charged to the budget of all bodies. What it becomes is charged to a budget of its own. Not here: how JSON is read (`json`), ranges and combinations of
-//! fields (`adapters`).
+//! one buffer, which is charged to the budget of all bodies. What it becomes is charged to a budget of its own. Not here: how JSON
+//! is read (`json`), ranges and combinations of fields (`adapters`).
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
