@@ -52,6 +52,10 @@ cuda-toolchain:
 cuda-check *ARGS:
     scripts/cuda-check {{ARGS}}
 
+# Tests of the device path, and its counts, on a fake driver.
+fake-gpu-check:
+    scripts/fake-gpu-check
+
 # Tests and figures on a GPU; fails where there is none.
 gpu-check *ARGS:
     scripts/gpu-check {{ARGS}}

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
-const EDGES: [(&str, &[&str]); 12] = [
+const EDGES: [(&str, &[&str]); 13] = [
     ("ntl-core", &[]),
     ("ntl-engine", &["ntl-core"]),
+    ("ntl-fake-cuda", &[]),
     ("ntl-kernels", &[]),
     ("ntl-models", &["ntl-core", "ntl-kernels"]),
     ("ntl-sequences", &["ntl-core"]),
@@ -80,6 +81,15 @@ fn crates_know_each_other_only_as_drawn() {
             assert!(allowed || !dependencies.contains(dependency), "{name} must not depend on {dependency}");
         }
     }
+}
+
+/// Linked into a program, its functions would take the place of the real driver's.
+#[test]
+fn nothing_depends_on_the_fake_driver() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    let mut dependencies = packages.flat_map(|package| package["dependencies"].as_array().unwrap());
+    assert!(dependencies.all(|dependency| dependency["name"] != "ntl-fake-cuda"));
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! Functions of `libcublas.so.13`.
+
+use std::ffi::{c_int, c_longlong, c_uint};
+
+use super::report;
+use crate::driver::driver;
+use crate::fault::{Code, Fault};
+use crate::product::{Matrix, Product, Scalar};
+
+type Status = c_uint;
+
+const HANDLE: usize = 0x300;
+
+fn status(result: Result<(), Fault>) -> Status {
+    let Err(fault) = result else { return 0 };
+    report(&fault);
+    match fault.code {
+        Code::InvalidValue | Code::MisalignedAddress => 7,
+        Code::NotSupported => 15,
+        _ => 13,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasCreate_v2(handle: *mut usize) -> Status {
+    // SAFETY: the caller passes a place for the handle.
+    unsafe { handle.write(HANDLE) };
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cublasDestroy_v2(handle: usize) -> Status {
+    Status::from(handle != HANDLE)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cublasSetStream_v2(handle: usize, stream: usize) -> Status {
+    if handle == HANDLE { status(driver().check_stream(stream)) } else { 1 }
+}
+
+/// Which matrix is transposed: 0 is no, 1 is yes, and for real numbers 2, the conjugate, is the same.
+fn transposed(operation: c_uint) -> bool {
+    operation != 0
+}
+
+fn scalar(number: c_int) -> Result<Scalar, Fault> {
+    Scalar::of_number(number)
+        .ok_or_else(|| Fault::new(Code::NotSupported, format!("a product of element type {number}")))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasGemmStridedBatchedEx(
+    _handle: usize,
+    operation_a: c_uint,
+    operation_b: c_uint,
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    alpha: *const f32,
+    a: usize,
+    type_a: c_int,
+    leading_a: c_int,
+    stride_a: c_longlong,
+    b: usize,
+    type_b: c_int,
+    leading_b: c_int,
+    stride_b: c_longlong,
+    beta: *const f32,
+    c: usize,
+    type_c: c_int,
+    leading_c: c_int,
+    stride_c: c_longlong,
+    batch: c_int,
+    compute: c_uint,
+    _algorithm: c_int,
+) -> Status {
+    // All that sum in 32 bits; their factors are f32.
+    const COMPUTE_F32: std::ops::RangeInclusive<c_uint> = 68..=69;
+    const COMPUTE_F32_FAST: std::ops::RangeInclusive<c_uint> = 74..=78;
+    let run = || {
+        if !COMPUTE_F32.contains(&compute) && !COMPUTE_F32_FAST.contains(&compute) {
+            return Err(Fault::new(Code::NotSupported, format!("a product of compute type {compute}")));
+        }
+        let matrix = |address, kind, leading: c_int, stride, operation| {
+            let scalar = scalar(kind)?;
+            Ok::<_, Fault>(Matrix {
+                address,
+                scalar,
+                leading: leading.into(),
+                stride,
+                transposed: transposed(operation),
+            })
+        };
+        let a = matrix(a, type_a, leading_a, stride_a, operation_a)?;
+        let b = matrix(b, type_b, leading_b, stride_b, operation_b)?;
+        let c = matrix(c, type_c, leading_c, stride_c, 0)?;
+        // SAFETY: the caller passes factors of the compute type.
+        let (alpha, beta) = unsafe { (f64::from(*alpha), f64::from(*beta)) };
+        let [m, n, k, batch] = [m, n, k, batch].map(i64::from);
+        driver().product("cublasGemmStridedBatchedEx", &Product { m, n, k, alpha, beta, a, b, c, batch })
+    };
+    status(run())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasDgemmStridedBatched(
+    _handle: usize,
+    operation_a: c_uint,
+    operation_b: c_uint,
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    alpha: *const f64,
+    a: usize,
+    leading_a: c_int,
+    stride_a: c_longlong,
+    b: usize,
+    leading_b: c_int,
+    stride_b: c_longlong,
+    beta: *const f64,
+    c: usize,
+    leading_c: c_int,
+    stride_c: c_longlong,
+    batch: c_int,
+) -> Status {
+    let matrix = |address, leading: c_int, stride, operation| Matrix {
+        address,
+        scalar: Scalar::F64,
+        leading: leading.into(),
+        stride,
+        transposed: transposed(operation),
+    };
+    let a = matrix(a, leading_a, stride_a, operation_a);
+    let b = matrix(b, leading_b, stride_b, operation_b);
+    let c = matrix(c, leading_c, stride_c, 0);
+    // SAFETY: the caller passes factors.
+    let (alpha, beta) = unsafe { (*alpha, *beta) };
+    let [m, n, k, batch] = [m, n, k, batch].map(i64::from);
+    status(driver().product("cublasDgemmStridedBatched", &Product { m, n, k, alpha, beta, a, b, c, batch }))
+}

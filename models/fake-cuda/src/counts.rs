@@ -1,0 +1,114 @@
+//! What a program asked of the device, counted since it started.
+//!
+//! With `NTL_FAKE_CUDA_COUNTS` set to a path, the counts are kept in a file of that name, which the program (or another one) reads
+//! whenever it likes: [`TOTALS`] numbers of 8 bytes in the order of [`Total`], then one record a kernel or product, a number of 8
+//! bytes and a name of [`NAME_BYTES`], up to the first record whose number is 0.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Numbers before the first record.
+pub(crate) const TOTALS: usize = 16;
+/// Bytes of a name, filled with zeros.
+pub(crate) const NAME_BYTES: usize = 120;
+const RECORDS: usize = 1024;
+const RECORD: usize = 1 + NAME_BYTES / 8;
+const NUMBERS: usize = TOTALS + RECORDS * RECORD;
+
+/// The place of each number in the file.
+#[derive(Clone, Copy, Debug)]
+pub enum Total {
+    /// Kernels started by `cuLaunchKernel`.
+    Launches,
+    /// Products of cuBLAS; a batch is one.
+    Products,
+    Uploads,
+    UploadedBytes,
+    Downloads,
+    DownloadedBytes,
+    /// Copies from device memory to device memory.
+    Copies,
+    Fills,
+    Allocations,
+    AllocatedBytes,
+    Frees,
+    /// Calls that wait for the device.
+    Synchronisations,
+    /// Calls that create, record, or wait for an event.
+    Events,
+    LiveBytes,
+    PeakBytes,
+}
+
+/// Counts, kept in a file that is mapped, or in memory.
+pub struct Counts {
+    numbers: &'static mut [u64],
+    records: HashMap<String, usize>,
+}
+
+impl Counts {
+    /// Counts in the file that the environment names.
+    pub fn from_environment() -> Self {
+        let mapped = std::env::var_os("NTL_FAKE_CUDA_COUNTS").and_then(|path| map(Path::new(&path)));
+        let numbers = mapped.unwrap_or_else(|| Box::leak(vec![0; NUMBERS].into_boxed_slice()));
+        numbers.fill(0);
+        Self { numbers, records: HashMap::new() }
+    }
+
+    pub fn add(&mut self, total: Total, by: usize) {
+        self.numbers[total as usize] += by as u64;
+    }
+
+    pub fn live(&mut self, bytes: usize) {
+        self.numbers[Total::LiveBytes as usize] = bytes as u64;
+        let peak = &mut self.numbers[Total::PeakBytes as usize];
+        *peak = (*peak).max(bytes as u64);
+    }
+
+    /// Counts one more of what has this name. Names beyond the last record are not counted one by one.
+    pub fn name(&mut self, name: &str) {
+        let record = match self.records.get(name) {
+            Some(&record) => record,
+            None if self.records.len() == RECORDS => return,
+            None => {
+                let record = TOTALS + self.records.len() * RECORD;
+                let mut bytes = [0; NAME_BYTES];
+                let length = name.len().min(NAME_BYTES - 1);
+                bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+                for (number, bytes) in self.numbers[record + 1..].iter_mut().zip(bytes.as_chunks::<8>().0) {
+                    *number = u64::from_ne_bytes(*bytes);
+                }
+                self.records.insert(name.to_owned(), record);
+                record
+            }
+        };
+        self.numbers[record] += 1;
+    }
+}
+
+unsafe extern "C" {
+    fn mmap(
+        address: *mut c_void,
+        length: usize,
+        protection: i32,
+        flags: i32,
+        file: i32,
+        offset: i64,
+    ) -> *mut c_void;
+}
+
+/// The numbers in the file, for as long as the program runs.
+fn map(path: &Path) -> Option<&'static mut [u64]> {
+    const READ_WRITE: i32 = 3;
+    const SHARED: i32 = 1;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).ok()?;
+    file.set_len((NUMBERS * 8) as u64).ok()?;
+    // SAFETY: a fresh mapping of the file's length, which nothing unmaps; other processes only read it.
+    unsafe {
+        let address = mmap(std::ptr::null_mut(), NUMBERS * 8, READ_WRITE, SHARED, file.as_raw_fd(), 0);
+        (address as isize != -1).then(|| std::slice::from_raw_parts_mut(address.cast(), NUMBERS))
+    }
+}

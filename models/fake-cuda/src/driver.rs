@@ -1,0 +1,274 @@
+//! The state of the fake device: memory, modules, streams, events and counts, and what each call does with them. Work is done
+//! when it is asked for, so that there is nothing to wait for.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::counts::{Counts, Total};
+use crate::fault::{Code, Fault};
+use crate::memory::Memory;
+use crate::product::Product;
+use crate::ptx::{self, Kernel, Launch};
+
+/// The limits of a device that a launch has to keep.
+const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
+const THREADS_MAX: u64 = 1024;
+const SHARED_MAX: usize = 48 << 10;
+/// What a kernel can be allowed by `cuFuncSetAttribute`.
+pub(crate) const SHARED_OPTIN_MAX: usize = 227 << 10;
+
+/// The one device of the process.
+pub struct Driver {
+    pub memory: Memory,
+    /// Memory of the host that the device reads directly.
+    pub pinned: Memory,
+    pub counts: Counts,
+    /// Whether kernels and products are computed, or only checked and counted.
+    pub numerics: bool,
+    modules: HashMap<usize, Loaded>,
+    functions: HashMap<usize, Function>,
+    streams: HashSet<usize>,
+    events: HashSet<usize>,
+    last_handle: usize,
+}
+
+struct Loaded {
+    module: ptx::Module,
+    globals: HashMap<String, u64>,
+    functions: HashMap<String, usize>,
+}
+
+struct Function {
+    kernel: Arc<Kernel>,
+    dynamic_shared_max: usize,
+}
+
+static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
+
+/// The device, for one caller at a time.
+pub fn driver() -> MutexGuard<'static, Driver> {
+    DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Driver {
+    pub fn new() -> Self {
+        let numerics = std::env::var("NTL_FAKE_CUDA_NUMERICS").map_or(true, |value| value != "off");
+        Self {
+            memory: Memory::default(),
+            pinned: Memory::default(),
+            counts: Counts::from_environment(),
+            numerics,
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+            streams: HashSet::new(),
+            events: HashSet::new(),
+            last_handle: 0x1000,
+        }
+    }
+
+    fn handle(&mut self) -> usize {
+        self.last_handle += 16;
+        self.last_handle
+    }
+
+    /// Memory begins as ones (NaN) where kernels compute, so that what was not written shows in results.
+    pub fn allocate(&mut self, bytes: usize) -> Result<usize, Fault> {
+        let address = self.memory.allocate(bytes)?;
+        if self.numerics {
+            // SAFETY: the allocation was just made.
+            unsafe { std::ptr::write_bytes(address as *mut u8, 0xff, bytes) };
+        }
+        self.counts.add(Total::Allocations, 1);
+        self.counts.add(Total::AllocatedBytes, bytes);
+        self.counts.live(self.memory.used());
+        Ok(address)
+    }
+
+    pub fn free(&mut self, address: usize) -> Result<(), Fault> {
+        self.memory.free(address)?;
+        self.counts.add(Total::Frees, 1);
+        self.counts.live(self.memory.used());
+        Ok(())
+    }
+
+    /// # Safety
+    /// `from` has `bytes` bytes.
+    pub unsafe fn upload(&mut self, to: usize, from: *const u8, bytes: usize) -> Result<(), Fault> {
+        self.counts.add(Total::Uploads, 1);
+        self.counts.add(Total::UploadedBytes, bytes);
+        if bytes > 0 {
+            self.memory.check("an upload", to, bytes)?;
+            // SAFETY: the table has the target, the caller the source.
+            unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, bytes) };
+        }
+        Ok(())
+    }
+
+    /// A driver returns when the bytes are there, unless they go to pinned memory.
+    ///
+    /// # Safety
+    /// `to` has room for `bytes` bytes.
+    pub unsafe fn download(&mut self, to: *mut u8, from: usize, bytes: usize) -> Result<(), Fault> {
+        self.counts.add(Total::Downloads, 1);
+        if self.pinned.find(to as usize, bytes).is_none() {
+            self.counts.add(Total::Synchronisations, 1);
+        }
+        self.counts.add(Total::DownloadedBytes, bytes);
+        if bytes > 0 {
+            self.memory.check("a download", from, bytes)?;
+            // SAFETY: the table has the source, the caller the target.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, bytes) };
+        }
+        Ok(())
+    }
+
+    pub fn copy(&mut self, to: usize, from: usize, bytes: usize) -> Result<(), Fault> {
+        self.counts.add(Total::Copies, 1);
+        if bytes > 0 {
+            self.memory.check("the source of a copy", from, bytes)?;
+            self.memory.check("the target of a copy", to, bytes)?;
+            // SAFETY: the table has both.
+            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+        }
+        Ok(())
+    }
+
+    pub fn fill(&mut self, to: usize, value: u8, bytes: usize) -> Result<(), Fault> {
+        self.counts.add(Total::Fills, 1);
+        if bytes > 0 {
+            self.memory.check("a fill", to, bytes)?;
+            // SAFETY: the table has it.
+            unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes) };
+        }
+        Ok(())
+    }
+
+    /// Loads a PTX text and gives its variables memory.
+    pub fn load_module(&mut self, text: &str) -> Result<usize, Fault> {
+        let module = ptx::Module::parse(text)?;
+        let mut globals = HashMap::new();
+        for (name, bytes, initial) in module.globals() {
+            let address = self.memory.allocate(bytes)?;
+            // SAFETY: the allocation was just made, and an initial value is not longer than its variable.
+            unsafe {
+                std::ptr::copy_nonoverlapping(initial.as_ptr(), address as *mut u8, initial.len().min(bytes))
+            };
+            globals.insert(name.to_owned(), address as u64);
+        }
+        let handle = self.handle();
+        self.modules.insert(handle, Loaded { module, globals, functions: HashMap::new() });
+        Ok(handle)
+    }
+
+    pub fn unload_module(&mut self, handle: usize) -> Result<(), Fault> {
+        let loaded = self.modules.remove(&handle).ok_or_else(|| invalid_handle("module"))?;
+        for function in loaded.functions.values() {
+            self.functions.remove(function);
+        }
+        loaded.globals.values().try_for_each(|&address| self.memory.free(address as usize))
+    }
+
+    /// The kernel of that name, decoded the first time.
+    pub fn function(&mut self, module: usize, name: &str) -> Result<usize, Fault> {
+        let next = self.handle();
+        let loaded = self.modules.get_mut(&module).ok_or_else(|| invalid_handle("module"))?;
+        if let Some(&function) = loaded.functions.get(name) {
+            return Ok(function);
+        }
+        let kernel = Arc::new(Kernel::decode(&loaded.module, name, &loaded.globals)?);
+        loaded.functions.insert(name.to_owned(), next);
+        self.functions.insert(next, Function { kernel, dynamic_shared_max: SHARED_MAX });
+        Ok(next)
+    }
+
+    pub fn kernel(&self, function: usize) -> Result<Arc<Kernel>, Fault> {
+        let function = self.functions.get(&function).ok_or_else(|| invalid_handle("function"))?;
+        Ok(Arc::clone(&function.kernel))
+    }
+
+    pub fn allow_shared(&mut self, function: usize, bytes: usize) -> Result<(), Fault> {
+        let function = self.functions.get_mut(&function).ok_or_else(|| invalid_handle("function"))?;
+        if bytes > SHARED_OPTIN_MAX {
+            return Err(Fault::new(Code::InvalidValue, format!("{bytes} bytes of shared memory")));
+        }
+        function.dynamic_shared_max = bytes;
+        Ok(())
+    }
+
+    pub fn launch(&mut self, function: usize, launch: &Launch<'_>) -> Result<(), Fault> {
+        let kernel = self.kernel(function)?;
+        self.counts.add(Total::Launches, 1);
+        self.counts.name(kernel.name());
+        self.check_sizes(function, &kernel, launch)
+            .map_err(|fault| fault.within(&format!("kernel {}", kernel.name())))?;
+        ptx::launch(&kernel, launch, &self.memory, self.numerics)
+    }
+
+    fn check_sizes(&self, function: usize, kernel: &Kernel, launch: &Launch<'_>) -> Result<(), Fault> {
+        let invalid = |message: String| Err(Fault::new(Code::InvalidValue, message));
+        for (what, sizes, most) in [("grid", launch.grid, GRID_MAX), ("block", launch.block, BLOCK_MAX)] {
+            if sizes.iter().zip(most).any(|(&size, most)| size == 0 || size > most) {
+                return invalid(format!("a {what} of {sizes:?}, where {most:?} is the most and 1 the least"));
+            }
+        }
+        let threads: u64 = launch.block.iter().map(|&size| u64::from(size)).product();
+        if threads > THREADS_MAX {
+            return invalid(format!("a block of {threads} threads, where {THREADS_MAX} are the most"));
+        }
+        let most = self.functions.get(&function).map_or(0, |function| function.dynamic_shared_max);
+        let bytes = kernel.shared_bytes() + launch.dynamic_shared_bytes;
+        if bytes > most.max(SHARED_MAX) {
+            return invalid(format!("{bytes} bytes of shared memory"));
+        }
+        Ok(())
+    }
+
+    pub fn product(&mut self, name: &str, product: &Product) -> Result<(), Fault> {
+        self.counts.add(Total::Products, 1);
+        self.counts.name(name);
+        product.run(&self.memory, self.numerics)
+    }
+
+    pub fn new_stream(&mut self) -> usize {
+        let handle = self.handle();
+        self.streams.insert(handle);
+        handle
+    }
+
+    pub fn drop_stream(&mut self, stream: usize) -> Result<(), Fault> {
+        if self.streams.remove(&stream) { Ok(()) } else { Err(invalid_handle("stream")) }
+    }
+
+    /// 0 to 2 are the streams that are always there.
+    pub fn check_stream(&self, stream: usize) -> Result<(), Fault> {
+        if stream <= 2 || self.streams.contains(&stream) { Ok(()) } else { Err(invalid_handle("stream")) }
+    }
+
+    pub fn new_event(&mut self) -> usize {
+        self.counts.add(Total::Events, 1);
+        let handle = self.handle();
+        self.events.insert(handle);
+        handle
+    }
+
+    pub fn drop_event(&mut self, event: usize) -> Result<(), Fault> {
+        if self.events.remove(&event) { Ok(()) } else { Err(invalid_handle("event")) }
+    }
+
+    /// An event is recorded, or waited for.
+    pub fn use_event(&mut self, event: usize) -> Result<(), Fault> {
+        self.counts.add(Total::Events, 1);
+        if self.events.contains(&event) { Ok(()) } else { Err(invalid_handle("event")) }
+    }
+}
+
+fn invalid_handle(what: &str) -> Fault {
+    Fault::new(Code::InvalidHandle, format!("this {what} does not exist"))
+}

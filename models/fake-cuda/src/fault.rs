@@ -1,0 +1,46 @@
+//! What a program did wrong on the device, and the code of CUDA that says so.
+
+use std::fmt;
+
+/// Codes of `CUresult` that the fake driver returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    InvalidValue = 1,
+    OutOfMemory = 2,
+    InvalidDevice = 101,
+    InvalidContext = 201,
+    InvalidPtx = 218,
+    InvalidHandle = 400,
+    NotFound = 500,
+    IllegalAddress = 700,
+    Assert = 710,
+    MisalignedAddress = 716,
+    LaunchFailed = 719,
+    NotSupported = 801,
+}
+
+/// A call or a kernel that a device would refuse or that would break it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub code: Code,
+    pub message: String,
+}
+
+impl Fault {
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// The same fault, with what it happened in before the message.
+    #[must_use]
+    pub fn within(mut self, what: &str) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}

@@ -1,0 +1,123 @@
+//! Device memory: host memory, with a table of what is allocated.
+//!
+//! Invariant: `Memory::check` accepts an address range only if it lies inside one live allocation. Allocations have a gap behind
+//! them, so that a range beyond the end of one never lies inside the next.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+
+use crate::fault::{Code, Fault};
+
+const ALIGNMENT: usize = 256;
+const GAP: usize = 256;
+
+/// The size that the device says it has, and cannot be exceeded.
+pub(crate) const TOTAL_BYTES: usize = 16 << 30;
+
+/// Live allocations by address.
+#[derive(Default)]
+pub struct Memory {
+    live: BTreeMap<usize, usize>,
+    used: usize,
+}
+
+/// One allocation: its first address and the address behind its last byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    pub start: usize,
+    pub end: usize,
+}
+
+impl Extent {
+    pub fn holds(self, address: usize, bytes: usize) -> bool {
+        self.start <= address && address.checked_add(bytes).is_some_and(|end| end <= self.end)
+    }
+}
+
+impl Memory {
+    /// Zeroed memory, which the system provides page by page as it is touched.
+    pub fn allocate(&mut self, bytes: usize) -> Result<usize, Fault> {
+        if bytes == 0 {
+            return Err(Fault::new(Code::InvalidValue, "an allocation of 0 bytes"));
+        }
+        let left = TOTAL_BYTES - self.used;
+        let pointer = match layout(bytes) {
+            // SAFETY: the layout is not empty.
+            Some(layout) if bytes <= left => unsafe { alloc_zeroed(layout) },
+            _ => std::ptr::null_mut(),
+        };
+        if pointer.is_null() {
+            let message = format!("an allocation of {bytes} bytes, of which {left} are left");
+            return Err(Fault::new(Code::OutOfMemory, message));
+        }
+        self.used += bytes;
+        self.live.insert(pointer as usize, bytes);
+        Ok(pointer as usize)
+    }
+
+    pub fn free(&mut self, address: usize) -> Result<(), Fault> {
+        let Some(bytes) = self.live.remove(&address) else {
+            let message = format!("freed {address:#x}, which is no live allocation{}", self.nearest(address));
+            return Err(Fault::new(Code::InvalidValue, message));
+        };
+        self.used -= bytes;
+        if let Some(layout) = layout(bytes) {
+            // SAFETY: `allocate` made it with this layout, and the table had it, so that it is freed once.
+            unsafe { dealloc(address as *mut u8, layout) };
+        }
+        Ok(())
+    }
+
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// The allocation that holds these bytes.
+    pub fn find(&self, address: usize, bytes: usize) -> Option<Extent> {
+        let (&start, &length) = self.live.range(..=address).next_back()?;
+        let extent = Extent { start, end: start + length };
+        extent.holds(address, bytes).then_some(extent)
+    }
+
+    /// Fails unless these bytes lie inside one live allocation.
+    pub fn check(&self, what: &str, address: usize, bytes: usize) -> Result<Extent, Fault> {
+        self.find(address, bytes).ok_or_else(|| {
+            let message = format!(
+                "{what} of {bytes} bytes at {address:#x} outside of live memory{}",
+                self.nearest(address)
+            );
+            Fault::new(Code::IllegalAddress, message)
+        })
+    }
+
+    fn nearest(&self, address: usize) -> String {
+        let below = self.live.range(..=address).next_back();
+        let above = self.live.range(address..).next();
+        let distance = |(start, bytes): (&usize, &usize)| {
+            if address < *start { start - address } else { (address + 1).saturating_sub(start + bytes) }
+        };
+        let nearest = [below, above].into_iter().flatten().min_by_key(|&allocation| distance(allocation));
+        nearest.map_or_else(String::new, |(start, bytes)| {
+            let place = match address.checked_sub(*start) {
+                None => format!("{} bytes before its start", start - address),
+                Some(offset) => format!("{offset} bytes behind its start"),
+            };
+            format!("; the nearest allocation has {bytes} bytes at {start:#x}, and this is {place}")
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for (&address, &bytes) in &self.live {
+            if let Some(layout) = layout(bytes) {
+                // SAFETY: `allocate` made it with this layout, and it was not freed, as the table has it.
+                unsafe { dealloc(address as *mut u8, layout) };
+            }
+        }
+    }
+}
+
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes.checked_add(GAP)?, ALIGNMENT).ok()
+}

@@ -1,0 +1,212 @@
+//! Matrix products of cuBLAS: column-major, in batches with strides, checked against the memory they read and write, and computed
+//! by plain loops. Sums of 16 and 32 bit types are kept in f32, in the order of the inner dimension.
+
+use half::{bf16, f16};
+
+use crate::fault::{Code, Fault};
+use crate::memory::Memory;
+
+/// Element types, by CUDA's numbers of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scalar {
+    F32,
+    F64,
+    F16,
+    Bf16,
+}
+
+impl Scalar {
+    pub fn of_number(number: i32) -> Option<Self> {
+        Some(match number {
+            0 => Self::F32,
+            1 => Self::F64,
+            2 => Self::F16,
+            14 => Self::Bf16,
+            _ => return None,
+        })
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+}
+
+/// One matrix of a product, and those of the other members of the batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    pub address: usize,
+    pub scalar: Scalar,
+    /// Elements from one column to the next.
+    pub leading: i64,
+    /// Elements from one member of the batch to the next.
+    pub stride: i64,
+    pub transposed: bool,
+}
+
+/// `c = alpha * op(a) * op(b) + beta * c`, with `op(a)` of `m x k` and `op(b)` of `k x n`.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    pub m: i64,
+    pub n: i64,
+    pub k: i64,
+    pub alpha: f64,
+    pub beta: f64,
+    pub a: Matrix,
+    pub b: Matrix,
+    pub c: Matrix,
+    pub batch: i64,
+}
+
+impl Product {
+    /// Computes the product. With `execute` false it is only checked.
+    pub fn run(&self, memory: &Memory, execute: bool) -> Result<(), Fault> {
+        let name = format!("product of {} x {} x {}, {} times", self.m, self.n, self.k, self.batch);
+        self.check(memory).map_err(|fault| fault.within(&name))?;
+        if !execute || self.m == 0 || self.n == 0 {
+            return Ok(());
+        }
+        for member in 0..self.batch as usize {
+            if self.c.scalar == Scalar::F64 { self.member::<f64>(member) } else { self.member::<f32>(member) }
+        }
+        Ok(())
+    }
+
+    fn check(&self, memory: &Memory) -> Result<(), Fault> {
+        let invalid = |message: String| Err(Fault::new(Code::InvalidValue, message));
+        if self.m < 0 || self.n < 0 || self.k < 0 || self.batch < 0 {
+            return invalid("a negative size".to_owned());
+        }
+        let shapes =
+            [("a", self.a, self.m, self.k), ("b", self.b, self.k, self.n), ("c", self.c, self.m, self.n)];
+        for (name, matrix, rows, columns) in shapes {
+            let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
+            let within = |fault: Fault| fault.within(&format!("{name} of {rows} x {columns}"));
+            if matrix.leading < rows.max(1) {
+                return invalid(format!(
+                    "{name} has {rows} rows, and {} elements from column to column",
+                    matrix.leading
+                ));
+            }
+            if matrix.stride < 0 {
+                return invalid(format!("{name} has a negative stride"));
+            }
+            if rows == 0 || columns == 0 || self.batch == 0 {
+                continue;
+            }
+            let one = (columns - 1) * matrix.leading + rows;
+            let elements = (self.batch - 1) * matrix.stride + one;
+            let bytes = matrix.scalar.bytes();
+            memory.check("a matrix", matrix.address, elements as usize * bytes).map_err(within)?;
+            if !matrix.address.is_multiple_of(bytes) {
+                return Err(within(Fault::new(
+                    Code::MisalignedAddress,
+                    format!("{:#x} is not aligned", matrix.address),
+                )));
+            }
+            let apart = matrix.stride >= one
+                || matrix.stride >= rows && matrix.leading >= (self.batch - 1) * matrix.stride + rows;
+            if name == "c" && self.batch > 1 && !apart {
+                return invalid(format!(
+                    "results of {rows} x {columns} with a stride of {} overlap",
+                    matrix.stride
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn member<T: Number>(&self, member: usize) {
+        let [m, n, k] = [self.m, self.n, self.k].map(|size| size as usize);
+        // op(a) as k rows of m, op(b) as n rows of k.
+        let a: Vec<T> = self.a.elements(member, m, k);
+        let b: Vec<T> = self.b.elements(member, k, n);
+        let mut sums = vec![T::default(); m];
+        for column in 0..n {
+            sums.fill(T::default());
+            for inner in 0..k {
+                let factor = b[column * k + inner];
+                for (sum, &a) in sums.iter_mut().zip(&a[inner * m..][..m]) {
+                    *sum = sum.plus_product(a, factor);
+                }
+            }
+            for (row, sum) in sums.iter().enumerate() {
+                let at = self.c.at(member, row, column);
+                // What is not asked for is not read: it may not be a number.
+                let kept = if self.beta == 0.0 { 0.0 } else { self.beta * load(self.c.scalar, at) };
+                store(self.c.scalar, at, self.alpha * sum.wide() + kept);
+            }
+        }
+    }
+}
+
+impl Matrix {
+    fn at(&self, member: usize, row: usize, column: usize) -> usize {
+        let (row, column) = if self.transposed { (column, row) } else { (row, column) };
+        let element = member * self.stride as usize + column * self.leading as usize + row;
+        self.address + element * self.scalar.bytes()
+    }
+
+    fn elements<T: Number>(&self, member: usize, rows: usize, columns: usize) -> Vec<T> {
+        let places = (0..columns).flat_map(|column| (0..rows).map(move |row| (row, column)));
+        places.map(|(row, column)| T::narrow(load(self.scalar, self.at(member, row, column)))).collect()
+    }
+}
+
+/// What sums are kept in.
+trait Number: Copy + Default {
+    fn narrow(value: f64) -> Self;
+    fn wide(self) -> f64;
+    fn plus_product(self, a: Self, b: Self) -> Self;
+}
+
+impl Number for f32 {
+    fn narrow(value: f64) -> Self {
+        value as Self
+    }
+    fn wide(self) -> f64 {
+        f64::from(self)
+    }
+    fn plus_product(self, a: Self, b: Self) -> Self {
+        self + a * b
+    }
+}
+
+impl Number for f64 {
+    fn narrow(value: f64) -> Self {
+        value
+    }
+    fn wide(self) -> f64 {
+        self
+    }
+    fn plus_product(self, a: Self, b: Self) -> Self {
+        self + a * b
+    }
+}
+
+fn load(scalar: Scalar, address: usize) -> f64 {
+    // SAFETY: `Product::check` found the whole matrix inside a live allocation, and its address aligned.
+    unsafe {
+        match scalar {
+            Scalar::F32 => f64::from(*(address as *const f32)),
+            Scalar::F64 => *(address as *const f64),
+            Scalar::F16 => (*(address as *const f16)).to_f64(),
+            Scalar::Bf16 => (*(address as *const bf16)).to_f64(),
+        }
+    }
+}
+
+fn store(scalar: Scalar, address: usize, value: f64) {
+    // SAFETY: as for `load`.
+    unsafe {
+        match scalar {
+            Scalar::F32 => *(address as *mut f32) = value as f32,
+            Scalar::F64 => *(address as *mut f64) = value,
+            Scalar::F16 => *(address as *mut f16) = f16::from_f64(value),
+            Scalar::Bf16 => *(address as *mut bf16) = bf16::from_f64(value),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What a GPU would refuse, or break at, is an error that says what was wrong.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod common;
+
+use common::{Device, INCREMENT};
+use ntl_fake_cuda::{Code, Fault, Matrix, Product, Scalar};
+
+/// The code, and whether the message has all of these parts.
+fn assert_fault(result: Result<(), Fault>, code: Code, parts: &[&str]) {
+    let fault = result.unwrap_err();
+    assert_eq!(fault.code, code, "{fault}");
+    for part in parts {
+        assert!(fault.to_string().contains(part), "'{part}' is not in: {fault}");
+    }
+}
+
+/// Products of two members: `a` of 2 x 3, `b` of 3 x 4, `c` of 2 x 4, all packed.
+fn product(device: &mut Device) -> Product {
+    let mut matrix = |rows: usize, columns: usize| Matrix {
+        address: device.put(&vec![1f32; 2 * rows * columns]),
+        scalar: Scalar::F32,
+        leading: rows as i64,
+        stride: (rows * columns) as i64,
+        transposed: false,
+    };
+    let (a, b, c) = (matrix(2, 3), matrix(3, 4), matrix(2, 4));
+    Product { m: 2, n: 4, k: 3, alpha: 1.0, beta: 0.0, a, b, c, batch: 2 }
+}
+
+#[test]
+fn a_stride_beyond_the_buffer_is_a_fault() {
+    let mut device = Device::new();
+    let good = product(&mut device);
+    device.driver.product("product", &good).unwrap();
+    let mut bad = good;
+    bad.a.stride += 1;
+    assert_fault(
+        device.driver.product("product", &bad),
+        Code::IllegalAddress,
+        &["product of 2 x 4 x 3, 2 times", "a of 2 x 3", "52 bytes", "the nearest allocation has 48 bytes"],
+    );
+    let mut bad = good;
+    bad.b.leading = 4;
+    assert_fault(device.driver.product("product", &bad), Code::IllegalAddress, &["b of 3 x 4"]);
+    let mut bad = good;
+    bad.b.leading = 2;
+    assert_fault(device.driver.product("product", &bad), Code::InvalidValue, &["b has 3 rows"]);
+    let mut bad = good;
+    bad.c.stride = 4;
+    assert_fault(device.driver.product("product", &bad), Code::InvalidValue, &["overlap"]);
+}
+
+#[test]
+fn a_kernel_that_is_not_there_is_named() {
+    let mut device = Device::new();
+    assert!(device.function(INCREMENT, "increment").is_ok());
+    let result = device.function(INCREMENT, "decrement").map(|_| ());
+    assert_fault(result, Code::NotFound, &["there is no kernel decrement"]);
+}
+
+#[test]
+fn an_instruction_that_is_not_known_is_named() {
+    let mut device = Device::new();
+    let ptx = INCREMENT.replace("add.f32 %f2, %f1, 0f3F800000", "frob.f32 %f2, %f1");
+    let result = device.function(&ptx, "increment").map(|_| ());
+    assert_fault(
+        result,
+        Code::NotSupported,
+        &["kernel increment", "unknown instruction 'frob.f32 %f2 , %f1'"],
+    );
+}
+
+#[test]
+fn an_access_outside_of_an_allocation_names_the_kernel_the_thread_and_the_allocation() {
+    let mut device = Device::new();
+    let function = device.function(INCREMENT, "increment").unwrap();
+    let (from, to) = (device.put(&[0f32; 70]), device.put(&[0f32; 70]));
+    device.launch(function, (2, 64), &[from, to], &[70]).unwrap();
+    assert_fault(
+        device.launch(function, (2, 64), &[from, to], &[71]),
+        Code::IllegalAddress,
+        &[
+            "kernel increment",
+            "thread [6, 0, 0] of block [1, 0, 0]",
+            "load of 4 bytes",
+            "280 bytes",
+            "280 bytes behind its start",
+        ],
+    );
+}
+
+#[test]
+fn a_pointer_that_is_no_allocation_is_a_fault_even_if_no_thread_uses_it() {
+    let mut device = Device::new();
+    let function = device.function(INCREMENT, "increment").unwrap();
+    let (from, to) = (device.put(&[0f32; 4]), device.put(&[0f32; 4]));
+    device.driver.free(to).unwrap();
+    assert_fault(
+        device.launch(function, (1, 32), &[from, to], &[0]),
+        Code::IllegalAddress,
+        &["kernel increment", "pointer increment_param_1"],
+    );
+    assert_fault(device.driver.free(to), Code::InvalidValue, &["no live allocation"]);
+}
+
+#[test]
+fn addresses_have_to_be_aligned() {
+    let mut device = Device::new();
+    let function = device.function(INCREMENT, "increment").unwrap();
+    let buffer = device.put(&[0f32; 4]);
+    let result = device.launch(function, (1, 32), &[buffer + 2, buffer], &[1]);
+    assert_fault(result, Code::MisalignedAddress, &["load of 4 bytes"]);
+}
+
+#[test]
+fn grids_and_blocks_have_limits() {
+    let mut device = Device::new();
+    let function = device.function(INCREMENT, "increment").unwrap();
+    let buffer = device.put(&[0f32; 4]);
+    for sizes in [(0, 32), (1, 0), (1, 1025), (u32::MAX, 1)] {
+        let result = device.launch(function, sizes, &[buffer, buffer], &[4]);
+        assert_fault(result, Code::InvalidValue, &["kernel increment"]);
+    }
+}
+
+#[test]
+fn copies_stay_inside_of_their_allocations() {
+    let mut device = Device::new();
+    let (from, to) = (device.put(&[1u8; 8]), device.put(&[2u8; 8]));
+    device.driver.copy(to, from + 4, 4).unwrap();
+    assert_eq!(device.get::<u8>(to, 8), [1, 1, 1, 1, 2, 2, 2, 2]);
+    assert_fault(device.driver.copy(to, from + 4, 5), Code::IllegalAddress, &["the source of a copy"]);
+    assert_fault(device.driver.copy(to + 1, from, 8), Code::IllegalAddress, &["the target of a copy"]);
+    assert_fault(device.driver.fill(to, 0, 9), Code::IllegalAddress, &["a fill"]);
+}
+
+/// The first half of a warp waits for all, the second half for itself.
+#[test]
+fn lanes_that_are_waited_for_have_to_come() {
+    let ptx = "
+.visible .entry parted()
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    mov.u32 %r1, %tid.x;
+    setp.lt.u32 %p1, %r1, 16;
+    @%p1 bra $first;
+    bra.uni $end;
+$first:
+    shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;
+$end:
+    bar.warp.sync -1;
+    ret;
+}
+";
+    let mut device = Device::new();
+    let function = device.function(ptx, "parted").unwrap();
+    assert_fault(device.launch(function, (1, 32), &[], &[]), Code::LaunchFailed, &["lanes 0xffff0000"]);
+}

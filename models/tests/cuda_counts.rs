@@ -1,0 +1,250 @@
+//! What the device path asks of the driver, counted on the fake one, and the most that it may ask. `scripts/fake-gpu-check` runs
+//! it and prints the table of `docs/GPU.md`.
+//!
+//! Models have the depth of T5-3B and of Llama 2 7B and are otherwise tiny: counts do not depend on widths.
+
+#![cfg(feature = "cuda")]
+#![expect(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and print what they measure"
+)]
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Tensor};
+use ntl_core::engine::{
+    BatchModel, ContextRequest, LogitsRequest, NodeId, NumberEncoding, OpenedContext, PathRow, Prompt, Row,
+};
+use ntl_models::causal::{Causal, CausalOptions};
+use ntl_models::checkpoint::{CheckpointFiles, architecture};
+use ntl_models::t5::{T5, T5Kind, TokenizerFacts};
+use ntl_models::{DeviceChoice, LoadOptions};
+
+const TOKENS: usize = 100;
+const HIDDEN: usize = 16;
+
+/// The most launches (of kernels, products, copies and fills), uploads, allocations and synchronisations.
+struct Budget(&'static str, [u64; 4]);
+
+const T5_BUDGETS: [Budget; 5] = [
+    Budget("step, 1 context", [1_570, 448, 1_965, 1]),
+    Budget("step, 32 contexts", [6_611, 815, 2_885, 1]),
+    Budget("opening of 32 prompts", [12_965, 4_235, 16_087, 0]),
+    Budget("opening of 4,096 tokens", [2_417, 1_128, 3_473, 0]),
+    Budget("step behind 4,096 tokens", [1_570, 448, 1_965, 1]),
+];
+
+const LLAMA_BUDGETS: [Budget; 5] = [
+    Budget("step, 1 context", [2_144, 590, 2_473, 1]),
+    Budget("step, 32 contexts", [11_681, 1_109, 3_665, 1]),
+    Budget("opening of 32 prompts", [14_256, 1_542, 11_641, 0]),
+    Budget("opening of 4,096 tokens", [12_560, 2_168, 14_477, 0]),
+    Budget("step behind 4,096 tokens", [10_208, 590, 2_473, 1]),
+];
+
+/// Counts since the program started, in the order of the fake driver's file.
+#[derive(Clone, Copy)]
+struct Counts {
+    kernels: u64,
+    products: u64,
+    uploads: u64,
+    downloads: u64,
+    /// Copies within device memory, and fills of it.
+    copies: u64,
+    allocations: u64,
+    synchronisations: u64,
+    events: u64,
+}
+
+impl Counts {
+    fn read() -> Self {
+        let path =
+            std::env::var("NTL_FAKE_CUDA_COUNTS").expect("scripts/fake-gpu-check names the file of counts");
+        let bytes = std::fs::read(path).unwrap();
+        let number = |at: usize| u64::from_ne_bytes(bytes[8 * at..][..8].try_into().unwrap());
+        Self {
+            kernels: number(0),
+            products: number(1),
+            uploads: number(2),
+            downloads: number(4),
+            copies: number(6) + number(7),
+            allocations: number(8),
+            synchronisations: number(11),
+            events: number(12),
+        }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            kernels: self.kernels - before.kernels,
+            products: self.products - before.products,
+            uploads: self.uploads - before.uploads,
+            downloads: self.downloads - before.downloads,
+            copies: self.copies - before.copies,
+            allocations: self.allocations - before.allocations,
+            synchronisations: self.synchronisations - before.synchronisations,
+            events: self.events - before.events,
+        }
+    }
+
+    fn budgeted(&self) -> [u64; 4] {
+        [self.kernels + self.products + self.copies, self.uploads, self.allocations, self.synchronisations]
+    }
+}
+
+/// A checkpoint folder of zeros.
+fn checkpoint(config: &str, shapes: &[(String, Vec<usize>)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    let zeros = |shape: &Vec<usize>| Tensor::zeros(shape.as_slice(), DType::F32, &Device::Cpu).unwrap();
+    let tensors: HashMap<&str, Tensor> =
+        shapes.iter().map(|(name, shape)| (name.as_str(), zeros(shape))).collect();
+    candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
+    folder
+}
+
+fn on_gpu() -> LoadOptions {
+    LoadOptions { device: DeviceChoice::Cuda(0), ..LoadOptions::default() }
+}
+
+fn t5(layers: usize) -> Box<dyn BatchModel> {
+    let config = format!(
+        r#"{{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": {TOKENS}, "d_model": {HIDDEN},
+        "d_kv": 8, "d_ff": 32, "num_layers": {layers}, "num_decoder_layers": {layers}, "num_heads": 2,
+        "feed_forward_proj": "relu", "tie_word_embeddings": true, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}}"#
+    );
+    let mut shapes = vec![("shared.weight".to_owned(), vec![TOKENS, HIDDEN])];
+    for (stack, attentions) in
+        [("encoder", &["SelfAttention"][..]), ("decoder", &["SelfAttention", "EncDecAttention"])]
+    {
+        for layer in 0..layers {
+            let block = format!("{stack}.block.{layer}.layer");
+            for (index, attention) in attentions.iter().enumerate() {
+                shapes.push((format!("{block}.{index}.layer_norm.weight"), vec![HIDDEN]));
+                let part =
+                    |part| (format!("{block}.{index}.{attention}.{part}.weight"), vec![HIDDEN, HIDDEN]);
+                shapes.extend(["q", "k", "v", "o"].map(part));
+            }
+            let last = format!("{block}.{}", attentions.len());
+            shapes.push((format!("{last}.layer_norm.weight"), vec![HIDDEN]));
+            shapes.push((format!("{last}.DenseReluDense.wi.weight"), vec![32, HIDDEN]));
+            shapes.push((format!("{last}.DenseReluDense.wo.weight"), vec![HIDDEN, 32]));
+        }
+        let bias = format!("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+        shapes.push((bias, vec![32, 2]));
+        shapes.push((format!("{stack}.final_layer_norm.weight"), vec![HIDDEN]));
+    }
+    let folder = checkpoint(&config, &shapes);
+    let files = CheckpointFiles::folder(folder.path()).unwrap();
+    let facts =
+        TokenizerFacts { tokens: TOKENS, prompt_tokens_max: 4096, number_encoding: NumberEncoding::Text };
+    Box::new(T5::load(&files, facts, T5Kind::Plain, &on_gpu().place().unwrap()).unwrap())
+}
+
+fn llama(layers: usize) -> Box<dyn BatchModel> {
+    let config = format!(
+        r#"{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": {TOKENS}, "hidden_size": {HIDDEN},
+        "intermediate_size": 32, "num_hidden_layers": {layers}, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "tie_word_embeddings": false, "bos_token_id": 0, "eos_token_id": 1}}"#
+    );
+    let mut shapes = vec![("model.embed_tokens.weight".to_owned(), vec![TOKENS, HIDDEN])];
+    for layer in 0..layers {
+        let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
+        for part in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+            shapes.push((name(&format!("self_attn.{part}")), vec![HIDDEN, HIDDEN]));
+        }
+        shapes.push((name("mlp.gate_proj"), vec![32, HIDDEN]));
+        shapes.push((name("mlp.up_proj"), vec![32, HIDDEN]));
+        shapes.push((name("mlp.down_proj"), vec![HIDDEN, 32]));
+        shapes.push((name("input_layernorm"), vec![HIDDEN]));
+        shapes.push((name("post_attention_layernorm"), vec![HIDDEN]));
+    }
+    shapes.push(("model.norm.weight".to_owned(), vec![HIDDEN]));
+    shapes.push(("lm_head.weight".to_owned(), vec![TOKENS, HIDDEN]));
+    let folder = checkpoint(&config, &shapes);
+    let files = CheckpointFiles::folder(folder.path()).unwrap();
+    let options =
+        CausalOptions { tokens: TOKENS, place: on_gpu().place().unwrap(), prefix_bytes_max: 1 << 20 };
+    Box::new(Causal::load(&files, &architecture(&files).unwrap(), &options).unwrap())
+}
+
+/// Prompts of mixed lengths around 64 that begin differently.
+fn prompts(count: u32) -> Vec<Prompt> {
+    (0..count)
+        .map(|index| (0..48 + index).map(|at| 2 + (index + at) % 97).collect::<Vec<u32>>().into())
+        .collect()
+}
+
+fn open(model: &mut dyn BatchModel, prompts: &[Prompt]) -> (Vec<OpenedContext>, Counts) {
+    let requests: Vec<ContextRequest<'_>> = prompts.iter().map(ContextRequest::from).collect();
+    let before = Counts::read();
+    let opened = model.open(&requests).unwrap();
+    (opened, Counts::read().since(before))
+}
+
+/// The last of a few greedy steps of all contexts.
+fn step(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Counts {
+    let mut counts = None;
+    for node in 0..6u32 {
+        let parent = node.checked_sub(1).map(NodeId);
+        let row = |opened: &OpenedContext| {
+            let path = PathRow::new(parent, opened.first_token).with_logits(LogitsRequest::Best);
+            Row { context: opened.context, path }
+        };
+        let rows: Vec<Row> = opened.iter().map(row).collect();
+        let before = Counts::read();
+        model.step(&rows).unwrap();
+        counts = Some(Counts::read().since(before));
+    }
+    counts.unwrap()
+}
+
+fn measure(model: &mut dyn BatchModel) -> [Counts; 5] {
+    let close = |model: &mut dyn BatchModel, opened: Vec<OpenedContext>| {
+        opened.iter().for_each(|opened| model.close(opened.context));
+    };
+    let (one, _) = open(model, &prompts(1));
+    let step_of_one = step(model, &one);
+    close(model, one);
+    let (many, opening_of_many) = open(model, &prompts(32));
+    let step_of_many = step(model, &many);
+    close(model, many);
+    let long: Prompt = (0..4096u32).map(|at| 2 + at * 7 % 97).collect::<Vec<_>>().into();
+    let (long, opening_of_long) = open(model, &[long]);
+    let step_of_long = step(model, &long);
+    [step_of_one, step_of_many, opening_of_many, opening_of_long, step_of_long]
+}
+
+/// Prints one row a case; returns what is over its budget.
+fn compare(name: &str, counts: &[Counts; 5], budgets: &[Budget; 5]) -> Vec<String> {
+    let mut over = Vec::new();
+    for (counts, Budget(case, most)) in counts.iter().zip(budgets) {
+        let Counts { kernels, products, uploads, downloads, copies, allocations, synchronisations, events } =
+            counts;
+        println!(
+            "| {name} | {case} | {kernels} | {products} | {uploads} | {downloads} | {copies} | {allocations} | {synchronisations} | {events} |"
+        );
+        let what = ["launches", "uploads", "allocations", "synchronisations"];
+        for ((what, found), most) in what.iter().zip(counts.budgeted()).zip(most) {
+            if found > *most {
+                over.push(format!("{name}, {case}: {found} {what}, budget {most}"));
+            }
+        }
+    }
+    over
+}
+
+#[test]
+#[ignore = "counts on the fake driver: scripts/fake-gpu-check"]
+fn steps_and_openings_keep_to_their_budgets() {
+    println!(
+        "| model | | kernels | products | uploads | downloads | copies | allocations | synchronisations | events |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    let mut over = compare("T5, 24 layers", &measure(t5(24).as_mut()), &T5_BUDGETS);
+    over.extend(compare("Llama, 32 layers", &measure(llama(32).as_mut()), &LLAMA_BUDGETS));
+    assert!(over.is_empty(), "{}", over.join("\n"));
+}
