@@ -4,10 +4,16 @@
 //! rows of `x` from registers and reads memory in order. Each output is added up over the inputs in blocks of 128,
 //! in order, whatever the number of rows: a row's result never depends on the other rows.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod bytes;
+#[cfg(test)]
+mod bytes_tests;
 mod columns;
 mod float;
 mod panels;
 mod quantized;
+#[cfg(target_arch = "aarch64")]
+mod sdot;
 #[cfg(test)]
 mod tests;
 mod tiles;
@@ -21,6 +27,10 @@ use columns::Columns;
 use float::Float;
 use panels::Panels;
 use quantized::Quantized;
+#[cfg(target_arch = "aarch64")]
+use sdot::Sdot as ByteProducts;
+#[cfg(target_arch = "x86_64")]
+use vnni::Vnni as ByteProducts;
 
 /// How the elements of a weight are kept in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +102,9 @@ impl Matrix {
             Packed::Bf16(panels) => widened::product(panels, x),
             Packed::F16(panels) => widened::product(panels, x),
             Packed::Q8(quantized) => {
-                #[cfg(target_arch = "x86_64")]
-                if let Some(vnni) = vnni::Vnni::new() {
-                    return vnni.product(quantized, x);
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                if let Some(bytes) = ByteProducts::new() {
+                    return bytes.product(quantized, x);
                 }
                 widened::product_quantized(quantized, x)
             }

@@ -1,6 +1,6 @@
 //! Weights as 8-bit integers: 32 inputs of an output share one scale, as in GGUF's `Q8_0`.
 //!
-//! `vnni` multiplies the integers themselves where the processor can; elsewhere `widened` makes them f32 again.
+//! `vnni` and `sdot` multiply the integers themselves where the processor can; elsewhere `widened` makes them f32 again.
 
 use half::f16;
 use rayon::prelude::*;
@@ -16,8 +16,8 @@ pub(super) const WIDTH: usize = 16;
 pub(super) const QUAD: usize = 4;
 /// Bytes of one group for all outputs of a panel.
 pub(super) const GROUP_BYTES: usize = GROUP * WIDTH;
-/// Added to the integers, which makes them unsigned.
-pub(super) const OFFSET: i32 = 128;
+/// Added to the integers: x86's instruction takes them unsigned, ARM's signed.
+pub(super) const OFFSET: i32 = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
 /// The largest integer.
 pub(super) const MAX: f32 = 127.0;
 
@@ -70,8 +70,7 @@ impl Quantized {
             let scale = panel.scales[group * WIDTH + column].to_f32();
             let quads = panel.values[group * GROUP_BYTES + column * QUAD..].chunks(WIDTH * QUAD);
             for (values, quad) in values.chunks_mut(QUAD).zip(quads) {
-                let integers = quad.iter().map(|&byte| i32::from(byte) - OFFSET);
-                values.iter_mut().zip(integers).for_each(|(value, integer)| *value = integer as f32 * scale);
+                values.iter_mut().zip(quad).for_each(|(value, &byte)| *value = integer(byte) as f32 * scale);
             }
         }
     }
@@ -128,6 +127,12 @@ pub(super) fn nearest(value: f32) -> i8 {
     (value + 12_582_912.0).to_bits() as i8
 }
 
+/// The integer that a byte of a weight stands for.
+#[inline(always)]
+fn integer(byte: u8) -> i32 {
+    i32::from(byte.wrapping_sub(OFFSET as u8).cast_signed())
+}
+
 /// One group of a panel as f32, `[GROUP, WIDTH]`.
 #[inline(always)]
 pub(super) fn widen(panel: Panel<'_>, group: usize, wide: &mut [f32]) {
@@ -138,7 +143,7 @@ pub(super) fn widen(panel: Panel<'_>, group: usize, wide: &mut [f32]) {
         for input in 0..QUAD {
             let row = &mut wide[(quad * QUAD + input) * WIDTH..][..WIDTH];
             for (column, (wide, scale)) in row.iter_mut().zip(scales).enumerate() {
-                *wide = (i32::from(values[column * QUAD + input]) - OFFSET) as f32 * scale;
+                *wide = integer(values[column * QUAD + input]) as f32 * scale;
             }
         }
     }

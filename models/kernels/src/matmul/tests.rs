@@ -5,7 +5,7 @@ use super::*;
 const FORMATS: [Format; 4] = [Format::F32, Format::Bf16, Format::F16, Format::Q8];
 
 /// Rows, outputs, inputs.
-const SHAPES: [[usize; 3]; 9] = [
+pub(super) const SHAPES: [[usize; 3]; 9] = [
     [1, 1, 1],
     [1, 37, 24],
     [2, 5, 17],
@@ -18,7 +18,7 @@ const SHAPES: [[usize; 3]; 9] = [
 ];
 
 /// Numbers between -1 and 1 that look random.
-fn numbers(count: usize, seed: u64) -> Vec<f32> {
+pub(super) fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);

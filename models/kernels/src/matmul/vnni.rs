@@ -1,7 +1,6 @@
 //! Products of bytes by AVX-512 VNNI: 64 multiplications an instruction, added up as 32-bit integers.
 //!
-//! Rows of `x` are rounded as the weights are, 32 numbers to a scale, so that products are exact integers within a group.
-//! The instruction takes unsigned bytes on one side, so weights have [`OFFSET`] added; what that adds to a sum follows from
+//! The instruction takes unsigned bytes on one side, so weights have `OFFSET` added; what that adds to a sum follows from
 //! the row alone and is subtracted at its start.
 #![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
 
@@ -10,12 +9,9 @@ use std::arch::x86_64::{
     _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
 };
 
-use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
-
+use super::bytes::{self, Tile};
 use super::columns::Columns;
-use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
-use super::tiles::{LAYOUT_MAX, tile_sizes};
+use super::quantized::{GROUP, Panel, QUAD, Quantized};
 
 /// Rows of a tile, whose sums as integers and as f32 fill the registers.
 const ROWS_MAX: usize = 12;
@@ -25,6 +21,10 @@ const ROWS_MAX: usize = 12;
 pub(super) struct Vnni(());
 
 impl Vnni {
+    /// What tests call these instructions.
+    #[cfg(test)]
+    pub(super) const NAME: &str = "vnni";
+
     pub(super) fn new() -> Option<Self> {
         let found = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -34,18 +34,10 @@ impl Vnni {
 
     /// `[M, N]` from `x` `[M, K]`; neither is empty.
     pub(super) fn product(self, weight: &Quantized, x: &[f32]) -> Columns {
-        let tiles = Tile::all(x, weight.k);
-        weight.by_panel(x.len() / weight.k, |panel, mut out| {
-            let panel = weight.panel(panel);
-            for tile in &tiles {
-                let (these, rest) = out.split_at_mut(tile.rows * WIDTH);
-                self.tile(tile, panel, these);
-                out = rest;
-            }
-        })
+        bytes::product(weight, x, ROWS_MAX, |tile, panel, out| self.set_tile(tile, panel, out))
     }
 
-    fn tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+    fn set_tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
         // SAFETY: `self` exists only where these instructions were found.
         unsafe {
             match tile.rows {
@@ -64,87 +56,6 @@ impl Vnni {
             }
         }
     }
-}
-
-/// A few rows of `x`, rounded.
-struct Tile {
-    rows: usize,
-    /// `[K / QUAD, rows]`: `QUAD` integers each.
-    quads: Vec<i32>,
-    /// `[K / GROUP, rows]`.
-    scales: Vec<f32>,
-    /// `[K / GROUP, rows]`: what [`OFFSET`] adds to the sums, negated.
-    starts: Vec<i32>,
-}
-
-impl Tile {
-    fn all(x: &[f32], k: usize) -> Vec<Self> {
-        let mut rest = x;
-        let cut = tile_sizes(x.len() / k, ROWS_MAX).map(|rows| {
-            let (these, others) = rest.split_at(rows * k);
-            rest = others;
-            these
-        });
-        let (cut, arch): (Vec<&[f32]>, Arch) = (cut.collect(), Arch::new());
-        let round = |rows: &[f32]| arch.dispatch(Round { rows, k });
-        if x.len() <= LAYOUT_MAX {
-            cut.into_iter().map(round).collect()
-        } else {
-            cut.into_par_iter().map(round).collect()
-        }
-    }
-}
-
-/// Rounds some rows `[rows, K]` to integers.
-struct Round<'a> {
-    rows: &'a [f32],
-    k: usize,
-}
-
-impl WithSimd for Round<'_> {
-    type Output = Tile;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> Tile {
-        let (rows, groups) = (self.rows.len() / self.k, self.k.div_ceil(GROUP));
-        let quads = vec![0; groups * GROUP / QUAD * rows];
-        let mut tile = Tile { rows, quads, scales: vec![0.0; groups * rows], starts: vec![0; groups * rows] };
-        for (row, values) in self.rows.chunks_exact(self.k).enumerate() {
-            for (group, values) in values.chunks(GROUP).enumerate() {
-                let (integers, scale) = match values.as_array::<GROUP>() {
-                    Some(values) => round(values),
-                    None => round(&padded(values)),
-                };
-                let quads = tile.quads[group * GROUP / QUAD * rows + row..].iter_mut().step_by(rows);
-                for (quad, integers) in quads.zip(integers.as_chunks::<QUAD>().0) {
-                    *quad = i32::from_le_bytes(integers.map(i8::cast_unsigned));
-                }
-                tile.scales[group * rows + row] = scale;
-                let sum: i32 = integers.iter().map(|&integer| i32::from(integer)).sum();
-                tile.starts[group * rows + row] = -OFFSET * sum;
-            }
-        }
-        tile
-    }
-}
-
-/// The last inputs of a row, filled with zeros to a whole group.
-fn padded(values: &[f32]) -> [f32; GROUP] {
-    let mut padded = [0.0; GROUP];
-    padded[..values.len()].copy_from_slice(values);
-    padded
-}
-
-/// The nearest integers of a group, and their scale.
-#[inline(always)]
-fn round(values: &[f32; GROUP]) -> ([i8; GROUP], f32) {
-    let largest = largest(values);
-    let inverse = if largest > 0.0 { MAX / largest } else { 0.0 };
-    let mut integers = [0; GROUP];
-    for (integer, value) in integers.iter_mut().zip(values) {
-        *integer = nearest(value * inverse);
-    }
-    (integers, largest * (1.0 / MAX))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]

@@ -1,0 +1,111 @@
+//! Products of bytes, whichever instructions multiply them.
+//!
+//! Rows of `x` are rounded as the weights are, 32 numbers to a scale, so that products are exact integers within a group. Each
+//! output adds up its groups in order by fused multiplications and additions. A result is therefore the same to the bit on
+//! every processor that multiplies bytes.
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::columns::Columns;
+use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
+use super::tiles::{LAYOUT_MAX, tile_sizes};
+
+/// `[M, N]` from `x` `[M, K]`, neither empty, by tiles of at most `rows_max` rows; `set_tile` writes `[rows, WIDTH]`.
+pub(super) fn product(
+    weight: &Quantized,
+    x: &[f32],
+    rows_max: usize,
+    set_tile: impl Fn(&Tile, Panel<'_>, &mut [f32]) + Sync,
+) -> Columns {
+    let tiles = Tile::all(x, weight.k, rows_max);
+    weight.by_panel(x.len() / weight.k, |panel, mut out| {
+        let panel = weight.panel(panel);
+        for tile in &tiles {
+            let (these, rest) = out.split_at_mut(tile.rows * WIDTH);
+            set_tile(tile, panel, these);
+            out = rest;
+        }
+    })
+}
+
+/// A few rows of `x`, rounded.
+pub(super) struct Tile {
+    pub(super) rows: usize,
+    /// `[K / QUAD, rows]`: `QUAD` integers each.
+    pub(super) quads: Vec<i32>,
+    /// `[K / GROUP, rows]`.
+    pub(super) scales: Vec<f32>,
+    /// `[K / GROUP, rows]`: what [`OFFSET`] adds to the sums, negated.
+    pub(super) starts: Vec<i32>,
+}
+
+impl Tile {
+    fn all(x: &[f32], k: usize, rows_max: usize) -> Vec<Self> {
+        let mut rest = x;
+        let cut = tile_sizes(x.len() / k, rows_max).map(|rows| {
+            let (these, others) = rest.split_at(rows * k);
+            rest = others;
+            these
+        });
+        let (cut, arch): (Vec<&[f32]>, Arch) = (cut.collect(), Arch::new());
+        let round = |rows: &[f32]| arch.dispatch(Round { rows, k });
+        if x.len() <= LAYOUT_MAX {
+            cut.into_iter().map(round).collect()
+        } else {
+            cut.into_par_iter().map(round).collect()
+        }
+    }
+}
+
+/// Rounds some rows `[rows, K]` to integers.
+struct Round<'a> {
+    rows: &'a [f32],
+    k: usize,
+}
+
+impl WithSimd for Round<'_> {
+    type Output = Tile;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Tile {
+        let (rows, groups) = (self.rows.len() / self.k, self.k.div_ceil(GROUP));
+        let quads = vec![0; groups * GROUP / QUAD * rows];
+        let mut tile = Tile { rows, quads, scales: vec![0.0; groups * rows], starts: vec![0; groups * rows] };
+        for (row, values) in self.rows.chunks_exact(self.k).enumerate() {
+            for (group, values) in values.chunks(GROUP).enumerate() {
+                let (integers, scale) = match values.as_array::<GROUP>() {
+                    Some(values) => round(values),
+                    None => round(&padded(values)),
+                };
+                let quads = tile.quads[group * GROUP / QUAD * rows + row..].iter_mut().step_by(rows);
+                for (quad, integers) in quads.zip(integers.as_chunks::<QUAD>().0) {
+                    *quad = i32::from_le_bytes(integers.map(i8::cast_unsigned));
+                }
+                tile.scales[group * rows + row] = scale;
+                let sum: i32 = integers.iter().map(|&integer| i32::from(integer)).sum();
+                tile.starts[group * rows + row] = -OFFSET * sum;
+            }
+        }
+        tile
+    }
+}
+
+/// The last inputs of a row, filled with zeros to a whole group.
+fn padded(values: &[f32]) -> [f32; GROUP] {
+    let mut padded = [0.0; GROUP];
+    padded[..values.len()].copy_from_slice(values);
+    padded
+}
+
+/// The nearest integers of a group, and their scale.
+#[inline(always)]
+fn round(values: &[f32; GROUP]) -> ([i8; GROUP], f32) {
+    let largest = largest(values);
+    let inverse = if largest > 0.0 { MAX / largest } else { 0.0 };
+    let mut integers = [0; GROUP];
+    for (integer, value) in integers.iter_mut().zip(values) {
+        *integer = nearest(value * inverse);
+    }
+    (integers, largest * (1.0 / MAX))
+}

@@ -1,0 +1,78 @@
+//! Products of bytes against their definition in plain loops, to the bit, on whichever processor the tests run.
+
+use half::f16;
+
+use super::tests::{SHAPES, numbers};
+use super::*;
+
+/// What multiplies bytes here, if anything does.
+fn instructions() -> Option<&'static str> {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if ByteProducts::new().is_some() {
+        return Some(ByteProducts::NAME);
+    }
+    None
+}
+
+/// `value / scale` as an integer, halves to even.
+fn integer(value: f32, inverse: f32) -> i32 {
+    (value * inverse).clamp(-127.0, 127.0).round_ties_even() as i32
+}
+
+fn largest(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |largest, value| value.abs().max(largest))
+}
+
+/// A group of a weight: its integers and their 16-bit scale.
+fn round_weight(values: &[f32]) -> (Vec<i32>, f32) {
+    let scale = f16::from_f32(largest(values) / 127.0).to_f32();
+    let inverse = if scale > 0.0 { scale.recip() } else { 0.0 };
+    (values.iter().map(|&value| integer(value, inverse)).collect(), scale)
+}
+
+/// A group of a row of `x`: its integers and their scale.
+fn round_row(values: &[f32]) -> (Vec<i32>, f32) {
+    let largest = largest(values);
+    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    (values.iter().map(|&value| integer(value, inverse)).collect(), largest * (1.0 / 127.0))
+}
+
+/// `[M, N]` from `x` `[M, K]` and `w` `[N, K]`.
+fn by_definition(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
+    let outputs = x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| (x, w)));
+    let output = |(x, w): (&[f32], &[f32])| {
+        let groups = x.chunks(32).map(round_row).zip(w.chunks(32).map(round_weight));
+        groups.fold(0.0_f32, |sum, ((x, x_scale), (w, w_scale))| {
+            let product: i32 = x.iter().zip(&w).map(|(x, w)| x * w).sum();
+            (product as f32).mul_add(w_scale * x_scale, sum)
+        })
+    };
+    outputs.map(output).collect()
+}
+
+#[test]
+fn bytes_are_multiplied_as_defined_on_every_processor_that_can_and_widened_on_others() {
+    let mut rounded = 0;
+    for [m, n, k] in SHAPES {
+        let (x, w) = (numbers(m * k, 10), numbers(n * k, 11));
+        let matrix = Matrix::pack(&w, [n, k], Format::Q8);
+        let Packed::Q8(quantized) = &matrix.packed else { panic!("another format") };
+        let [widened] = widened::product_quantized(quantized, &x).split([n]);
+        let defined = by_definition(&x, &w, k);
+        rounded += usize::from(defined != widened);
+        let want = if instructions().is_some() { defined } else { widened };
+        let got = matrix.product(&x, m);
+        let off = got.iter().zip(&want).position(|(got, want)| got.to_bits() != want.to_bits());
+        let off = off.map(|at| (at, got[at], want[at]));
+        assert_eq!(off, None, "{m} x {n} x {k} by {:?}", instructions());
+    }
+    assert!(rounded > 0, "both ways give the same numbers, so this test tells nothing of them");
+}
+
+/// `scripts/arm-check` emulates processors and says what it expects of each.
+#[test]
+fn the_instructions_are_those_that_the_caller_of_the_tests_expects() {
+    if let Ok(expected) = std::env::var("NTL_EXPECT_BYTE_PRODUCTS") {
+        assert_eq!(instructions().unwrap_or("none"), expected);
+    }
+}

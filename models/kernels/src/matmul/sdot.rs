@@ -1,0 +1,110 @@
+//! Products of bytes by `sdot` of ARM's NEON: 16 multiplications an instruction, added up as 32-bit integers.
+#![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
+
+use std::arch::aarch64::{
+    float32x4_t, int8x16_t, int32x4_t, uint16x4_t, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32, vfmaq_f32,
+    vmulq_n_f32, vreinterpretq_s8_s32,
+};
+use std::arch::{asm, is_aarch64_feature_detected};
+
+use super::bytes::{self, Tile};
+use super::columns::Columns;
+use super::quantized::{GROUP, Panel, QUAD, Quantized, WIDTH};
+
+/// Vectors of the outputs of a panel.
+const VECTORS: usize = WIDTH / 4;
+
+/// Rows of a tile: their sums as integers take half of the registers.
+const ROWS_MAX: usize = 4;
+
+/// Proof that this processor has the instruction.
+#[derive(Clone, Copy)]
+pub(super) struct Sdot(());
+
+impl Sdot {
+    /// What tests call this instruction.
+    #[cfg(test)]
+    pub(super) const NAME: &str = "sdot";
+
+    pub(super) fn new() -> Option<Self> {
+        is_aarch64_feature_detected!("dotprod").then_some(Self(()))
+    }
+
+    /// `[M, N]` from `x` `[M, K]`; neither is empty.
+    pub(super) fn product(self, weight: &Quantized, x: &[f32]) -> Columns {
+        bytes::product(weight, x, ROWS_MAX, |tile, panel, out| self.set_tile(tile, panel, out))
+    }
+
+    fn set_tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+        // SAFETY: `self` exists only where the instruction was found.
+        unsafe {
+            match tile.rows {
+                1 => set_tile::<1>(tile, panel, out),
+                2 => set_tile::<2>(tile, panel, out),
+                3 => set_tile::<3>(tile, panel, out),
+                _ => set_tile::<ROWS_MAX>(tile, panel, out),
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "neon,dotprod")]
+fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+    let (quads, _) = tile.quads.as_chunks::<M>();
+    let (scales, starts) = (tile.scales.as_chunks::<M>().0, tile.starts.as_chunks::<M>().0);
+    let weights = bytemuck::cast_slice::<u8, [int8x16_t; VECTORS]>(panel.values);
+    let weight_scales = bytemuck::cast_slice::<_, [uint16x4_t; VECTORS]>(panel.scales);
+    let mut sums = [[vdupq_n_f32(0.0); VECTORS]; M];
+    let groups = weights.chunks_exact(GROUP / QUAD).zip(quads.chunks_exact(GROUP / QUAD));
+    let of_group = weight_scales.iter().zip(scales.iter().zip(starts));
+    for ((weights, quads), (weight_scales, (scales, starts))) in groups.zip(of_group) {
+        let mut integers = [[vdupq_n_s32(0); VECTORS]; M];
+        for (integers, &start) in integers.iter_mut().zip(starts) {
+            *integers = [vdupq_n_s32(start); VECTORS];
+        }
+        for (weights, quads) in weights.iter().zip(quads) {
+            for (integers, &quad) in integers.iter_mut().zip(quads) {
+                let quad = vreinterpretq_s8_s32(vdupq_n_s32(quad));
+                for (integers, &weights) in integers.iter_mut().zip(weights) {
+                    *integers = dot(*integers, weights, quad);
+                }
+            }
+        }
+        let mut wide_scales = [vdupq_n_f32(0.0); VECTORS];
+        for (wide, &scales) in wide_scales.iter_mut().zip(weight_scales) {
+            *wide = widen(scales);
+        }
+        for ((sums, integers), &scale) in sums.iter_mut().zip(integers).zip(scales) {
+            for ((sum, integers), weight_scales) in sums.iter_mut().zip(integers).zip(wide_scales) {
+                *sum = vfmaq_f32(*sum, vcvtq_f32_s32(integers), vmulq_n_f32(weight_scales, scale));
+            }
+        }
+    }
+    out.copy_from_slice(bytemuck::cast_slice(&sums));
+}
+
+/// Adds the products of 4 bytes of `a` and of `b` to each of the 4 sums. The compiler's own function for it is not stable.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    let mut added = sums;
+    // SAFETY: reads and writes registers only.
+    unsafe {
+        asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) added, in(vreg) a, in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    added
+}
+
+/// 16-bit floating-point numbers as f32. Every processor has the instruction, but its function is not stable.
+#[inline]
+#[target_feature(enable = "neon")]
+fn widen(values: uint16x4_t) -> float32x4_t {
+    let wide;
+    // SAFETY: reads and writes registers only.
+    unsafe {
+        asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) values,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    wide
+}
