@@ -1,0 +1,188 @@
+//! Integers, single bits, and sums with a carry.
+
+use std::sync::Arc;
+
+use super::lanes::{Compute, Operation, for_integer, map1, map2, map3, map4};
+use crate::ptx::types::Type;
+
+pub(super) fn is_bitwise(name: &str) -> bool {
+    ["and", "or", "xor", "not", "shl", "bfi", "bfe", "clz", "popc", "brev", "prmt", "lop3", "shf"]
+        .contains(&name)
+}
+
+pub(super) fn bitwise(name: &str, rest: &[&str], kind: Type) -> Option<(usize, Compute)> {
+    let bits = if kind == Type::Pred { 1 } else { 8 * kind.bytes() as u32 };
+    let mask = u64::MAX >> (64 - bits);
+    Some(match (name, rest) {
+        ("and", []) => (2, map2(|a: u64, b: u64| a & b)),
+        ("or", []) => (2, map2(|a: u64, b: u64| a | b)),
+        ("xor", []) => (2, map2(|a: u64, b: u64| a ^ b)),
+        ("not", []) => (1, map1(move |a: u64| !a & mask)),
+        ("shl", []) => (2, map2(move |a: u64, by: u32| if by < bits { (a << by) & mask } else { 0 })),
+        ("clz", []) => (1, map1(move |a: u64| a.leading_zeros() - (64 - bits))),
+        ("popc", []) => (1, map1(|a: u64| a.count_ones())),
+        ("brev", []) => (1, map1(move |a: u64| a.reverse_bits() >> (64 - bits))),
+        ("bfi", []) => (
+            4,
+            map4(move |from, into, position, length| {
+                let (position, length) = (position as u32 & 0xff, length as u32 & 0xff);
+                let field = if length >= 64 { u64::MAX } else { (1 << length) - 1 };
+                let field = if position < 64 { (field << position) & mask } else { 0 };
+                let from = if position < 64 { from << position } else { 0 };
+                (into & !field) | (from & field)
+            }),
+        ),
+        ("bfe", []) => (
+            3,
+            map3(move |a: u64, position: u32, length: u32| {
+                bit_field(kind, a, position & 0xff, length & 0xff)
+            }),
+        ),
+        ("prmt", []) => (
+            3,
+            map3(|a: u32, b: u32, selector: u32| {
+                let bytes = u64::from(a) | u64::from(b) << 32;
+                (0..4).fold(0u32, |out, index| {
+                    let select = selector >> (4 * index);
+                    let byte = (bytes >> (8 * (select & 7))) as u8;
+                    let byte = if select & 8 != 0 { ((byte as i8) >> 7) as u8 } else { byte };
+                    out | u32::from(byte) << (8 * index)
+                })
+            }),
+        ),
+        ("lop3", []) => return None,
+        ("shf", [direction, mode]) => {
+            let (left, wrap) = (*direction == "l", *mode == "wrap");
+            let amount = move |by: u32| if wrap { by & 31 } else { by.min(32) };
+            (
+                3,
+                map3(move |low: u32, high: u32, by: u32| {
+                    let both = u64::from(low) | u64::from(high) << 32;
+                    let by = amount(by);
+                    if left { ((both << by) >> 32) as u32 } else { (both >> by) as u32 }
+                }),
+            )
+        }
+        _ => return None,
+    })
+}
+
+fn bit_field(kind: Type, value: u64, position: u32, length: u32) -> u64 {
+    let bits = 8 * kind.bytes() as u32;
+    let length = length.min(bits);
+    if length == 0 {
+        return 0;
+    }
+    let shifted = if position < bits { value >> position } else { 0 };
+    let field = shifted & (u64::MAX >> (64 - length));
+    let sign_at = (position + length - 1).min(bits - 1);
+    if kind.is_signed() && value >> sign_at & 1 == 1 && length < bits {
+        (field | u64::MAX << length) & (u64::MAX >> (64 - bits))
+    } else {
+        field
+    }
+}
+
+pub(super) fn integer(name: &str, rest: &[&str], kind: Type) -> Option<(usize, Compute)> {
+    let bits = 8 * kind.bytes() as u32;
+    Some(match (name, rest) {
+        ("add", []) => (2, for_integer!(kind, T => map2(|a: T, b: T| a.wrapping_add(b)))),
+        ("sub", []) => (2, for_integer!(kind, T => map2(|a: T, b: T| a.wrapping_sub(b)))),
+        ("mul", ["lo"]) => (2, for_integer!(kind, T => map2(|a: T, b: T| a.wrapping_mul(b)))),
+        ("mul", ["hi"]) => (
+            2,
+            for_integer!(kind, T => map2(move |a: T, b: T| (i128::from(a).wrapping_mul(i128::from(b)) >> bits) as T)),
+        ),
+        ("mad", ["lo"]) => {
+            (3, for_integer!(kind, T => map3(|a: T, b: T, c: T| a.wrapping_mul(b).wrapping_add(c))))
+        }
+        ("mad", ["hi"]) => (
+            3,
+            for_integer!(kind, T => map3(move |a: T, b: T, c: T| ((i128::from(a).wrapping_mul(i128::from(b)) >> bits) as T).wrapping_add(c))),
+        ),
+        // What a division by zero gives is not specified; devices give all ones.
+        ("div", []) => {
+            (2, for_integer!(kind, T => map2(|a: T, b: T| if b == 0 { !0 } else { a.wrapping_div(b) })))
+        }
+        ("rem", []) => {
+            (2, for_integer!(kind, T => map2(|a: T, b: T| if b == 0 { a } else { a.wrapping_rem(b) })))
+        }
+        ("min", []) => (2, for_integer!(kind, T => map2(|a: T, b: T| a.min(b)))),
+        ("max", []) => (2, for_integer!(kind, T => map2(|a: T, b: T| a.max(b)))),
+        ("neg", []) => (1, for_integer!(kind, T => map1(|a: T| (0 as T).wrapping_sub(a)))),
+        ("abs", []) => (
+            1,
+            for_integer!(kind, T => map1(|a: T| if i128::from(a) < 0 { (0 as T).wrapping_sub(a) } else { a })),
+        ),
+        ("shr", []) => (
+            2,
+            for_integer!(kind, T => map2(move |a: T, by: u32| {
+                if by < bits { a >> by } else if i128::from(a) < 0 { !0 } else { 0 }
+            })),
+        ),
+        ("dp4a", []) => (
+            3,
+            map3(move |a: u32, b: u32, c: u32| {
+                let byte = |word: u32, index: u32| {
+                    let byte = (word >> (8 * index)) as u8;
+                    if kind.is_signed() { i32::from(byte as i8) } else { i32::from(byte) }
+                };
+                (0..4).fold(c as i32, |sum, index| sum.wrapping_add(byte(a, index) * byte(b, index))) as u32
+            }),
+        ),
+        _ => return None,
+    })
+}
+
+pub(super) fn multiply_wide(kind: Type, add: bool) -> Option<Operation> {
+    macro_rules! wide {
+        ($narrow:ty, $wide:ty, $result:expr) => {{
+            let compute = if add {
+                map3(|a: $narrow, b: $narrow, c: $wide| (<$wide>::from(a) * <$wide>::from(b)).wrapping_add(c))
+            } else {
+                map2(|a: $narrow, b: $narrow| <$wide>::from(a) * <$wide>::from(b))
+            };
+            Some(Operation { operands: if add { 3 } else { 2 }, result: $result, operand: kind, compute })
+        }};
+    }
+    match kind {
+        Type::U16 => wide!(u16, u32, Type::U32),
+        Type::S16 => wide!(i16, i32, Type::S32),
+        Type::U32 => wide!(u32, u64, Type::U64),
+        Type::S32 => wide!(i32, i64, Type::S64),
+        _ => None,
+    }
+}
+
+/// A sum of up to four numbers of 32 bits: the result in the low half and the carry above it.
+pub(in crate::ptx) type Sum = Arc<dyn Fn(u64, u64, u64, u64) -> u64 + Send + Sync>;
+
+/// How many operands an instruction with a carry has, and its sum of these and the carry that it finds: `add.cc`, `addc`, `sub.cc`,
+/// `subc`, `mad.lo.cc`, `madc.hi` and so on.
+pub(in crate::ptx) fn with_carry(parts: &[&str]) -> Option<(usize, Sum)> {
+    let (name, modifiers) = parts.split_first()?;
+    if modifiers.last() != Some(&"u32") {
+        return None;
+    }
+    let carries_in = name.ends_with('c');
+    let carry = move |flag: u64| if carries_in { flag & 1 } else { 0 };
+    let modifiers: Vec<&str> =
+        modifiers.iter().copied().filter(|part| !["cc", "u32"].contains(part)).collect();
+    Some(match (name.trim_end_matches('c'), modifiers.as_slice()) {
+        ("add", []) => (2, Arc::new(move |a, b, _, flag| a + b + carry(flag))),
+        ("sub", []) => {
+            (2, Arc::new(move |a, b, _, flag| a.wrapping_sub(b).wrapping_sub(carry(flag)) & 0x1_ffff_ffff))
+        }
+        ("mad", ["lo"]) => (3, Arc::new(move |a, b, c, flag| ((a * b) & 0xffff_ffff) + c + carry(flag))),
+        ("mad", ["hi"]) => (3, Arc::new(move |a, b, c, flag| ((a * b) >> 32) + c + carry(flag))),
+        _ => return None,
+    })
+}
+
+/// One half of a sum with a carry: the result or, if `high`, the carry.
+pub(in crate::ptx) fn carry_half(sum: Sum, high: bool) -> Compute {
+    map4(move |a, b, c, flag| {
+        let sum = sum(a, b, c, flag);
+        if high { sum >> 32 & 1 } else { sum & 0xffff_ffff }
+    })
+}

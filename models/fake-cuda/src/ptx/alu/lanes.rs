@@ -1,0 +1,143 @@
+//! Registers of a warp, and functions over all their lanes.
+
+use crate::ptx::types::{Type, Value};
+
+/// Threads of a warp.
+pub(in crate::ptx) const LANES: usize = 32;
+/// One register of all threads of a warp.
+pub(in crate::ptx) type Lanes = [u64; LANES];
+/// The number of a register.
+pub(in crate::ptx) type Register = u32;
+/// What an instruction reads, of which it uses as many as it needs.
+pub(in crate::ptx) type Operands = [Register; 4];
+/// Computes a register of a warp from others.
+pub(in crate::ptx) type Compute = Box<dyn Fn(&[Lanes], &Operands) -> Lanes + Send + Sync>;
+
+/// A decoded instruction: how many operands it takes, and the type of its result and of its operands.
+pub(in crate::ptx) struct Operation {
+    pub(in crate::ptx) operands: usize,
+    pub(in crate::ptx) result: Type,
+    pub(in crate::ptx) operand: Type,
+    pub(in crate::ptx) compute: Compute,
+}
+
+pub(super) fn map1<A: Value, R: Value>(f: impl Fn(A) -> R + Send + Sync + 'static) -> Compute {
+    Box::new(move |registers, operands| {
+        let a = &registers[operands[0] as usize];
+        std::array::from_fn(|lane| f(A::from_bits64(a[lane])).to_bits64())
+    })
+}
+
+pub(super) fn map2<A: Value, B: Value, R: Value>(f: impl Fn(A, B) -> R + Send + Sync + 'static) -> Compute {
+    Box::new(move |registers, operands| {
+        let [a, b, ..] = operands.map(|register| &registers[register as usize]);
+        std::array::from_fn(|lane| f(A::from_bits64(a[lane]), B::from_bits64(b[lane])).to_bits64())
+    })
+}
+
+pub(super) fn map3<A: Value, B: Value, C: Value, R: Value>(
+    f: impl Fn(A, B, C) -> R + Send + Sync + 'static,
+) -> Compute {
+    Box::new(move |registers, operands| {
+        let [a, b, c, _] = operands.map(|register| &registers[register as usize]);
+        std::array::from_fn(|lane| {
+            f(A::from_bits64(a[lane]), B::from_bits64(b[lane]), C::from_bits64(c[lane])).to_bits64()
+        })
+    })
+}
+
+pub(super) fn map4<R: Value>(f: impl Fn(u64, u64, u64, u64) -> R + Send + Sync + 'static) -> Compute {
+    Box::new(move |registers, operands| {
+        let [a, b, c, d] = operands.map(|register| &registers[register as usize]);
+        std::array::from_fn(|lane| f(a[lane], b[lane], c[lane], d[lane]).to_bits64())
+    })
+}
+
+/// Evaluates an expression with `$t` as the integer type.
+macro_rules! for_integer {
+    ($type:expr, $t:ident => $body:expr) => {
+        match $type {
+            Type::U8 => {
+                type $t = u8;
+                $body
+            }
+            Type::U16 => {
+                type $t = u16;
+                $body
+            }
+            Type::U32 => {
+                type $t = u32;
+                $body
+            }
+            Type::U64 => {
+                type $t = u64;
+                $body
+            }
+            Type::S8 => {
+                type $t = i8;
+                $body
+            }
+            Type::S16 => {
+                type $t = i16;
+                $body
+            }
+            Type::S32 => {
+                type $t = i32;
+                $body
+            }
+            Type::S64 => {
+                type $t = i64;
+                $body
+            }
+            _ => return None,
+        }
+    };
+}
+
+/// Evaluates an expression with `$t` as the floating point type.
+macro_rules! for_float {
+    ($type:expr, $t:ident => $body:expr) => {
+        match $type {
+            Type::F16 => {
+                type $t = f16;
+                $body
+            }
+            Type::Bf16 => {
+                type $t = bf16;
+                $body
+            }
+            Type::F32 => {
+                type $t = f32;
+                $body
+            }
+            Type::F64 => {
+                type $t = f64;
+                $body
+            }
+            _ => return None,
+        }
+    };
+}
+
+pub(super) use {for_float, for_integer};
+
+/// `bits` bits of a register from `at` on.
+pub(in crate::ptx) fn unpack(at: u32, bits: u32) -> Compute {
+    map1(move |a: u64| a >> at & (u64::MAX >> (64 - bits)))
+}
+
+/// A register with another one's value above its low `at` bits.
+pub(in crate::ptx) fn pack(at: u32) -> Compute {
+    map2(move |low: u64, high: u64| low | high << at)
+}
+
+/// Adds a constant: for addresses of windows of the generic space.
+pub(in crate::ptx) fn offset(by: u64) -> Compute {
+    map1(move |a: u64| a.wrapping_add(by))
+}
+
+/// The low bytes of a signed type, with its sign in all bits up to `bytes`.
+pub(in crate::ptx) fn extend_sign(from: Type, bytes: usize) -> Compute {
+    let (from, to) = (64 - 8 * from.bytes() as u32, 64 - 8 * bytes as u32);
+    map1(move |a: u64| ((a << from) as i64 >> from) as u64 & (u64::MAX >> to))
+}

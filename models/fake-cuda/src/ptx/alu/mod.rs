@@ -1,0 +1,90 @@
+//! Instructions without side effects: from lanes of the operands to lanes of the result.
+//!
+//! Each is decoded once into a function over all lanes of a warp. Approximate instructions (`ex2.approx`) compute the exact value
+//! and round it; a device may differ in the last bits.
+
+mod convert;
+mod float;
+mod integer;
+mod lanes;
+
+use half::{bf16, f16};
+
+pub(super) use integer::{carry_half, with_carry};
+pub(super) use lanes::{Compute, LANES, Lanes, Operands, Register, extend_sign, offset, pack, unpack};
+
+use super::types::{Real, Type, Value};
+use lanes::{Operation, for_float, for_integer, map1, map2, map3};
+
+/// The operation of an instruction, its name split at the dots; `None` if it is not known.
+pub(super) fn operation(parts: &[&str]) -> Option<Operation> {
+    let (name, modifiers) = parts.split_first()?;
+    let types: Vec<Type> = modifiers.iter().filter_map(|part| Type::parse(part)).collect();
+    let rest: Vec<&str> = modifiers.iter().copied().filter(|part| Type::parse(part).is_none()).collect();
+    let simple = |operands, compute| {
+        let result = types[0];
+        Some(Operation { operands, result, operand: result, compute })
+    };
+    match *name {
+        "cvt" => return convert::convert(&types, &rest),
+        "setp" | "set" => return convert::compare(name, &types, &rest),
+        _ => {}
+    }
+    let &kind = types.first()?;
+    if types.len() > 1 && *name != "dp4a" {
+        return None;
+    }
+    match (*name, rest.as_slice()) {
+        ("mov" | "cvta", []) => simple(1, map1(|a: u64| a)),
+        ("selp", []) => Some(Operation {
+            operands: 3,
+            result: kind,
+            operand: kind,
+            compute: map3(|a: u64, b: u64, p: bool| if p { a } else { b }),
+        }),
+        ("mul", ["wide"]) => integer::multiply_wide(kind, false),
+        ("mad", ["wide"]) => integer::multiply_wide(kind, true),
+        ("copysign", []) => {
+            simple(2, for_float!(kind, T => map2(|a: T, b: T| T::narrow(b.wide().copysign(a.wide())))))
+        }
+        _ => {
+            let (operands, compute) = if kind == Type::Pred || integer::is_bitwise(name) {
+                integer::bitwise(name, &rest, kind)?
+            } else if kind.is_float() {
+                float::float(name, &rest, kind)?
+            } else {
+                integer::integer(name, &rest, kind)?
+            };
+            simple(operands, compute)
+        }
+    }
+}
+
+/// What an atomic instruction leaves in memory, of what it finds and its operands.
+pub(super) type Update = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
+
+/// The update of an atomic instruction; `None` if it is not known.
+pub(super) fn update(name: &str, kind: Type) -> Option<Update> {
+    macro_rules! with {
+        ($t:ident, $f:expr) => {{
+            let f = $f;
+            Box::new(move |old: u64, value: u64, _: u64| {
+                f($t::from_bits64(old), $t::from_bits64(value)).to_bits64()
+            }) as Update
+        }};
+    }
+    Some(match name {
+        "exch" => Box::new(|_, value, _| value),
+        "cas" => Box::new(|old, compared, value| if old == compared { value } else { old }),
+        "and" => Box::new(|old, value, _| old & value),
+        "or" => Box::new(|old, value, _| old | value),
+        "xor" => Box::new(|old, value, _| old ^ value),
+        "add" if kind.is_float() => {
+            for_float!(kind, T => with!(T, |a: T, b: T| T::narrow(a.wide() + b.wide())))
+        }
+        "add" => for_integer!(kind, T => with!(T, |a: T, b: T| a.wrapping_add(b))),
+        "min" => for_integer!(kind, T => with!(T, |a: T, b: T| a.min(b))),
+        "max" => for_integer!(kind, T => with!(T, |a: T, b: T| a.max(b))),
+        _ => return None,
+    })
+}
