@@ -2,18 +2,22 @@
 
 #![cfg(feature = "cuda")]
 #![expect(
+    clippy::panic,
     clippy::unwrap_used,
     clippy::print_stdout,
     reason = "tests fail by panicking and say why they are skipped"
 )]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ntl_core::engine::{
-    BatchModel, ContextId, ContextRequest, LogitsRequest, LogitsRow, NodeId, PathRow, Prompt, Row,
+    BatchModel, ContextId, ContextRequest, Event, Job, LogitsRequest, LogitsRow, NodeId, NumberJob,
+    NumberMethod, PathRow, Prompt, Request, Row,
 };
-use ntl_core::numbers::Softmax;
+use ntl_core::numbers::{Distribution, Softmax};
 use ntl_core::sampling::argmax;
+use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::causal::{Causal, CausalOptions};
 use ntl_models::checkpoint::{CheckpointFiles, architecture};
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, load};
@@ -159,4 +163,41 @@ fn what_rows_want_is_worked_out_on_the_gpu() {
 fn a_gpu_that_is_not_there_is_named() {
     let error = DeviceChoice::Cuda(99).open().unwrap_err().to_string();
     assert!(error.contains("GPU 99 cannot be used: "), "{error}");
+}
+
+/// The distribution of a number behind each prompt, all asked for at once.
+fn number_distributions(options: LoadOptions) -> Vec<Distribution> {
+    let archive = std::fs::read(data("../server/demo/demo.tar.gz")).unwrap();
+    let loaded = load(&CheckpointFiles::archive("demo", &archive).unwrap(), options).unwrap();
+    let prompts = ["What is 17 + 4?", "What is -3 - 20?", "Calculate 481 + 132."];
+    let prompts = prompts.map(|text| loaded.tokenizer.encode(text, true).unwrap());
+    let (engine, _) =
+        Engine::spawn(loaded.model, loaded.vocabulary, EngineLimits::default(), Arc::new(NoObserver))
+            .unwrap();
+    let method = NumberMethod::Tree { tolerance: 1e-2, nodes_max: 512, precision: None };
+    let answers = prompts.map(|prompt| {
+        engine.submit(Job::new(prompt, Request::Number(NumberJob::new(method.clone())))).unwrap()
+    });
+    let answers = answers.into_iter().map(|mut events| match events.next_blocking() {
+        Some(Event::Number(outcome)) => outcome.distribution,
+        other => panic!("{other:?}"),
+    });
+    answers.collect()
+}
+
+#[test]
+fn a_number_tree_has_the_distribution_of_the_cpu() {
+    if gpu() {
+        let want = number_distributions(on(DeviceChoice::Cpu, DtypeChoice::F32));
+        let got = number_distributions(on(GPU, DtypeChoice::F32));
+        for (got, want) in got.iter().zip(&want) {
+            assert!((got.mass().closed - want.mass().closed).abs() < 1e-4, "closed mass");
+            let (got, want) = (got.most_probable(3), want.most_probable(3));
+            assert!(!want.is_empty());
+            for (got, want) in got.iter().zip(&want) {
+                assert!((got.value - want.value).abs() < 1e-9, "{} instead of {}", got.value, want.value);
+                assert!((got.probability - want.probability).abs() < 1e-4, "probability of {}", want.value);
+            }
+        }
+    }
 }
