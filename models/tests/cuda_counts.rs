@@ -11,7 +11,8 @@
     reason = "tests fail by panicking and print what they measure"
 )]
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 
 use candle_core::{DType, Device, Tensor};
 use ntl_core::engine::{
@@ -44,8 +45,8 @@ const LLAMA_BUDGETS: [Budget; 5] = [
     Budget("step behind 4,096 tokens", [10_208, 590, 2_473, 1]),
 ];
 
-/// Counts since the program started, in the order of the fake driver's file.
-#[derive(Clone, Copy)]
+/// Counts since the program started, in the order of the fake driver's file, and of each kernel.
+#[derive(Clone)]
 struct Counts {
     kernels: u64,
     products: u64,
@@ -56,6 +57,7 @@ struct Counts {
     allocations: u64,
     synchronisations: u64,
     events: u64,
+    by_name: BTreeMap<String, u64>,
 }
 
 impl Counts {
@@ -64,6 +66,12 @@ impl Counts {
             std::env::var("NTL_FAKE_CUDA_COUNTS").expect("scripts/fake-gpu-check names the file of counts");
         let bytes = std::fs::read(path).unwrap();
         let number = |at: usize| u64::from_ne_bytes(bytes[8 * at..][..8].try_into().unwrap());
+        // Behind 16 numbers there is a record of 16 for each kernel: how often, and its name.
+        let records = (16..bytes.len() / 8).step_by(16).take_while(|at| number(*at) > 0);
+        let by_name = records.map(|at| {
+            let name = &bytes[8 * (at + 1)..8 * (at + 16)];
+            (String::from_utf8_lossy(name).trim_end_matches('\0').to_owned(), number(at))
+        });
         Self {
             kernels: number(0),
             products: number(1),
@@ -73,10 +81,15 @@ impl Counts {
             allocations: number(8),
             synchronisations: number(11),
             events: number(12),
+            by_name: by_name.collect(),
         }
     }
 
-    fn since(self, before: Self) -> Self {
+    fn since(self, before: &Self) -> Self {
+        let grown = |(name, count): (String, u64)| {
+            let count = count - before.by_name.get(&name).unwrap_or(&0);
+            (count > 0).then_some((name, count))
+        };
         Self {
             kernels: self.kernels - before.kernels,
             products: self.products - before.products,
@@ -86,11 +99,19 @@ impl Counts {
             allocations: self.allocations - before.allocations,
             synchronisations: self.synchronisations - before.synchronisations,
             events: self.events - before.events,
+            by_name: self.by_name.into_iter().filter_map(grown).collect(),
         }
     }
 
     fn budgeted(&self) -> [u64; 4] {
         [self.kernels + self.products + self.copies, self.uploads, self.allocations, self.synchronisations]
+    }
+
+    /// Names and counts, the most frequent first.
+    fn names(&self) -> String {
+        let mut names: Vec<_> = self.by_name.iter().collect();
+        names.sort_by_key(|(_, count)| Reverse(**count));
+        names.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -182,7 +203,7 @@ fn open(model: &mut dyn BatchModel, prompts: &[Prompt]) -> (Vec<OpenedContext>, 
     let requests: Vec<ContextRequest<'_>> = prompts.iter().map(ContextRequest::from).collect();
     let before = Counts::read();
     let opened = model.open(&requests).unwrap();
-    (opened, Counts::read().since(before))
+    (opened, Counts::read().since(&before))
 }
 
 /// The last of a few greedy steps of all contexts.
@@ -197,7 +218,7 @@ fn step(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Counts {
         let rows: Vec<Row> = opened.iter().map(row).collect();
         let before = Counts::read();
         model.step(&rows).unwrap();
-        counts = Some(Counts::read().since(before));
+        counts = Some(Counts::read().since(&before));
     }
     counts.unwrap()
 }
@@ -222,8 +243,17 @@ fn measure(model: &mut dyn BatchModel) -> [Counts; 5] {
 fn compare(name: &str, counts: &[Counts; 5], budgets: &[Budget; 5]) -> Vec<String> {
     let mut over = Vec::new();
     for (counts, Budget(case, most)) in counts.iter().zip(budgets) {
-        let Counts { kernels, products, uploads, downloads, copies, allocations, synchronisations, events } =
-            counts;
+        let Counts {
+            kernels,
+            products,
+            uploads,
+            downloads,
+            copies,
+            allocations,
+            synchronisations,
+            events,
+            ..
+        } = counts;
         println!(
             "| {name} | {case} | {kernels} | {products} | {uploads} | {downloads} | {copies} | {allocations} | {synchronisations} | {events} |"
         );
@@ -240,11 +270,17 @@ fn compare(name: &str, counts: &[Counts; 5], budgets: &[Budget; 5]) -> Vec<Strin
 #[test]
 #[ignore = "counts on the fake driver: scripts/fake-gpu-check"]
 fn steps_and_openings_keep_to_their_budgets() {
+    let (t5, llama) = (measure(t5(24).as_mut()), measure(llama(32).as_mut()));
     println!(
         "| model | | kernels | products | uploads | downloads | copies | allocations | synchronisations | events |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
-    let mut over = compare("T5, 24 layers", &measure(t5(24).as_mut()), &T5_BUDGETS);
-    over.extend(compare("Llama, 32 layers", &measure(llama(32).as_mut()), &LLAMA_BUDGETS));
+    let mut over = compare("T5, 24 layers", &t5, &T5_BUDGETS);
+    over.extend(compare("Llama, 32 layers", &llama, &LLAMA_BUDGETS));
+    for (name, counts, budgets) in [("T5", t5, T5_BUDGETS), ("Llama", llama, LLAMA_BUDGETS)] {
+        for (counts, Budget(case, _)) in counts.iter().zip(budgets) {
+            println!("{name}, {case}: {}", counts.names());
+        }
+    }
     assert!(over.is_empty(), "{}", over.join("\n"));
 }

@@ -9,6 +9,7 @@ use crate::fault::{Code, Fault};
 use crate::memory::Memory;
 use crate::product::Product;
 use crate::ptx::{self, Kernel, Launch};
+use crate::sabotage::Sabotage;
 
 /// The limits of a device that a launch has to keep.
 const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
@@ -26,6 +27,7 @@ pub struct Driver {
     pub counts: Counts,
     /// Whether kernels and products are computed, or only checked and counted.
     pub numerics: bool,
+    sabotage: Option<Sabotage>,
     modules: HashMap<usize, Loaded>,
     functions: HashMap<usize, Function>,
     streams: HashSet<usize>,
@@ -65,6 +67,7 @@ impl Driver {
             pinned: Memory::default(),
             counts: Counts::from_environment(),
             numerics,
+            sabotage: Sabotage::from_environment(),
             modules: HashMap::new(),
             functions: HashMap::new(),
             streams: HashSet::new(),
@@ -182,6 +185,9 @@ impl Driver {
         if let Some(&function) = loaded.functions.get(name) {
             return Ok(function);
         }
+        if self.sabotage.is_some_and(|sabotage| sabotage.hides(name)) {
+            return Err(Fault::new(Code::NotFound, format!("there is no kernel {name}, on purpose")));
+        }
         let kernel = Arc::new(Kernel::decode(&loaded.module, name, &loaded.globals)?);
         loaded.functions.insert(name.to_owned(), next);
         self.functions.insert(next, Function { kernel, dynamic_shared_max: SHARED_MAX });
@@ -208,7 +214,12 @@ impl Driver {
         self.counts.name(kernel.name());
         self.check_sizes(function, &kernel, launch)
             .map_err(|fault| fault.within(&format!("kernel {}", kernel.name())))?;
-        ptx::launch(&kernel, launch, &self.memory, self.numerics)
+        let Some(sabotage) = self.sabotage else {
+            return ptx::launch(&kernel, launch, &self.memory, self.numerics);
+        };
+        let mut parameters = launch.parameters.to_vec();
+        sabotage.parameters(&kernel, &mut parameters);
+        ptx::launch(&kernel, &Launch { parameters: &parameters, ..*launch }, &self.memory, self.numerics)
     }
 
     fn check_sizes(&self, function: usize, kernel: &Kernel, launch: &Launch<'_>) -> Result<(), Fault> {
@@ -233,7 +244,8 @@ impl Driver {
     pub fn product(&mut self, name: &str, product: &Product) -> Result<(), Fault> {
         self.counts.add(Total::Products, 1);
         self.counts.name(name);
-        product.run(&self.memory, self.numerics)
+        let changed = self.sabotage.map(|sabotage| sabotage.product(product));
+        changed.as_ref().unwrap_or(product).run(&self.memory, self.numerics)
     }
 
     pub fn new_stream(&mut self) -> usize {

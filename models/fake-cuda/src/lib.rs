@@ -19,6 +19,7 @@ mod fault;
 mod memory;
 mod product;
 mod ptx;
+mod sabotage;
 
 pub use counts::{Counts, Total};
 pub use driver::{Driver, driver};

@@ -183,6 +183,12 @@ impl Kernel {
         self.parameters.iter().map(|parameter| parameter.bytes)
     }
 
+    /// Which parameters are addresses of global memory.
+    pub fn pointers(&self) -> impl Iterator<Item = usize> {
+        let parameters = self.parameters.iter().enumerate();
+        parameters.filter(|(_, parameter)| parameter.pointer).map(|(index, _)| index)
+    }
+
     pub fn shared_bytes(&self) -> usize {
         self.shared_bytes
     }
