@@ -44,6 +44,10 @@ wheel *ARGS:
 sanitize:
     scripts/sanitize
 
+# Kernels, golden tests and server on 64-bit ARM, emulated by QEMU.
+arm-check:
+    scripts/arm-check
+
 # A CUDA toolkit to build with, without root and without a GPU; prints the environment to source.
 cuda-toolchain:
     @scripts/cuda-toolchain
