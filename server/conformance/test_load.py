@@ -169,7 +169,7 @@ def test_streams_that_nobody_reads_do_not_delay_others(start, report, connection
         counts = lambda: [tuple(map(int, line.split())) for line in Path(log.name).read_text().splitlines()]
         attack = subprocess.Popen(command, stdout=log)
         try:
-            server.wait(lambda: counts() and counts()[-1][0] >= connections * 9 // 10)
+            server.wait(lambda: counts() and counts()[-1][0] >= connections * 3 // 4)
             end = time.monotonic() + UNREAD_SECONDS
             attacked = seconds_of_requests(server, lambda _: time.monotonic() > end)
             assert attack.poll() is None
@@ -262,10 +262,12 @@ def test_slow_clients_do_not_delay_others(start, report, connections, kind, flag
         "body": ["-B", "-i", "2", "-s", "8192", "-t", "POST", "-f", "application/json", "-u", f"{server.url}/v1/completions"],
         "read": ["-X", "-w", "1", "-y", "2", "-n", "2", "-z", "1", "-k", "3", "-u", f"{server.url}/openapi.json"],
     }[kind]
-    command = ["slowhttptest", "-c", str(connections), "-r", str(connections // 2), "-l", "12", "-p", "5", *options]
+    command = ["slowhttptest", "-c", str(connections), "-r", str(connections), "-l", "14", "-p", "5", *options]
     with tempfile.TemporaryFile("w+") as log:
         attack = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        time.sleep(3)
+        # A second until all of them have come, another until the server has waited for them for long enough to evict them, and as
+        # much again. While they come faster than they can be evicted, others from their address wait among them.
+        time.sleep(4)
         attacked = seconds_of_requests(server, lambda _: attack.poll() is not None)
         log.seek(0)
         output = log.read()

@@ -133,7 +133,7 @@ fn locate(path: &Path) -> Result<ModelLocation, LoadError> {
         return Ok(ModelLocation::Gguf(path.to_owned()));
     }
     let files = CheckpointFiles::folder(path)?;
-    if files.has(CONFIG_FILE) {
+    if files.has(CONFIG_FILE)? {
         return Ok(ModelLocation::Folder);
     }
     let names = files.names()?;

@@ -58,7 +58,7 @@ pub(crate) fn prepare(file: &Path, choices: Choices) -> Result<Prepared, LoadErr
 fn open_tokenizer(file: &Path, gguf: &GgufFile, choices: Choices) -> Result<Tokenizer, LoadError> {
     let beside = CheckpointFiles::folder(file.parent().unwrap_or(Path::new(".")))?;
     let chosen = choices.tokenizer_type;
-    if beside.has(TOKENIZER_FILE) {
+    if beside.has(TOKENIZER_FILE)? {
         return Tokenizer::open_as(&beside, chosen);
     }
     let files = [

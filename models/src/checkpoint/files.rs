@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use ntl_core::failpoint;
@@ -99,10 +99,12 @@ impl CheckpointFiles {
         format!("{}/{file}", self.place.trim_end_matches('/'))
     }
 
-    pub fn has(&self, file: &str) -> bool {
+    /// # Errors
+    /// When the system does not say whether it is there.
+    pub fn has(&self, file: &str) -> Result<bool, LoadError> {
         match &self.source {
-            Source::Folder(root) => root.join(file).is_file(),
-            Source::Memory(files) => files.contains_key(file),
+            Source::Folder(root) => is_there(root, file, &self.name_of(file)),
+            Source::Memory(files) => Ok(files.contains_key(file)),
         }
     }
 
@@ -149,7 +151,7 @@ impl CheckpointFiles {
     pub(super) fn open(&self, file: &str) -> Result<FileReader<'_>, LoadError> {
         match &self.source {
             Source::Memory(files) => files.get(file).map(|bytes| FileReader::memory(bytes)),
-            Source::Folder(root) if root.join(file).is_file() => {
+            Source::Folder(root) if self.has(file)? => {
                 let name = self.name_of(file);
                 let opened = open(root, file, &name)?;
                 let unreadable = |source| LoadError::Read { file: name.clone(), source };
@@ -164,7 +166,7 @@ impl CheckpointFiles {
         .ok_or_else(|| self.missing(file, ""))
     }
 
-    /// The names of all files, sorted.
+    /// The names of all files that can be found, sorted.
     pub fn names(&self) -> Result<Vec<String>, LoadError> {
         let root = match &self.source {
             Source::Folder(root) => root,
@@ -175,7 +177,7 @@ impl CheckpointFiles {
         let names =
             std::fs::read_dir(root).and_then(|all| all.map(name).collect::<std::io::Result<Vec<_>>>());
         let mut names: Vec<String> = names.map_err(unreadable)?.into_iter().flatten().collect();
-        names.retain(|name| self.has(name));
+        names.retain(|name| matches!(self.has(name), Ok(true)));
         names.sort();
         Ok(names)
     }
@@ -183,13 +185,22 @@ impl CheckpointFiles {
     /// The path of a file of a folder, with links resolved.
     pub fn path_of(&self, file: &str) -> Result<PathBuf, LoadError> {
         match &self.source {
-            Source::Folder(root) if root.join(file).is_file() => target(root, file, &self.name_of(file)),
+            Source::Folder(root) if self.has(file)? => target(root, file, &self.name_of(file)),
             _ => Err(self.missing(file, "")),
         }
     }
 
     pub(super) fn missing(&self, file: &str, hint: &str) -> LoadError {
         LoadError::MissingFile { place: self.place.clone(), file: file.to_owned(), hint: hint.to_owned() }
+    }
+}
+
+/// Whether a folder has a file: a link that leads nowhere is none, and what cannot be looked at is an error.
+fn is_there(root: &Path, file: &str, name: &str) -> Result<bool, LoadError> {
+    match root.join(file).metadata() {
+        Ok(metadata) => Ok(metadata.is_file()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(source) => Err(LoadError::Read { file: name.to_owned(), source }),
     }
 }
 
@@ -209,7 +220,7 @@ fn target(root: &Path, file: &str, name: &str) -> Result<PathBuf, LoadError> {
 }
 
 fn read_whole(root: &Path, file: &str, name: String) -> Result<Option<Vec<u8>>, LoadError> {
-    if !root.join(file).is_file() {
+    if !is_there(root, file, &name)? {
         return Ok(None);
     }
     let max = bytes_max(file);
@@ -257,6 +268,21 @@ mod tests {
         assert!(files.read("config.json").unwrap().is_none());
         let message = files.require("config.json").unwrap_err().to_string();
         assert!(message.ends_with("has no config.json"), "{message}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_cannot_be_looked_at_is_never_taken_for_one_that_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("config.json", folder.path().join("config.json")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("ntl.json")).unwrap();
+        let files = CheckpointFiles::folder(folder.path()).unwrap();
+        for error in [files.has("config.json").map(drop), files.read("config.json").map(drop)] {
+            let message = error.unwrap_err().to_string();
+            assert!(message.ends_with("/config.json cannot be read"), "{message}");
+        }
+        assert!(!files.has("ntl.json").unwrap());
+        assert!(files.names().unwrap().is_empty());
     }
 
     #[test]
@@ -315,7 +341,7 @@ mod tests {
             assert_eq!(*from_folder.require(file).unwrap(), *from_archive.require(file).unwrap());
             assert_eq!(from_folder.open(file).unwrap().len(), from_archive.open(file).unwrap().len());
         }
-        assert!(!from_archive.has("b.json"));
+        assert!(!from_archive.has("b.json").unwrap());
     }
 
     #[test]

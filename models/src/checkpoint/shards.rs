@@ -40,11 +40,11 @@ struct Index {
 impl<'a> Shards<'a> {
     pub(super) fn open(files: &'a CheckpointFiles) -> Result<Self, LoadError> {
         for (file, format) in SINGLE_FILES {
-            if files.has(file) {
+            if files.has(file)? {
                 return Self::single(files, file, format);
             }
             let index = format!("{file}.index.json");
-            if files.has(&index) {
+            if files.has(&index)? {
                 return Self::indexed(files, &index, format);
             }
         }
@@ -88,7 +88,7 @@ impl<'a> Shards<'a> {
         format: Format,
         tensors: Vec<String>,
     ) -> Result<(), LoadError> {
-        if !files.has(&shard) {
+        if !files.has(&shard)? {
             let first = tensors.first().map_or("", String::as_str);
             return Err(LoadError::tensor(&self.file, first, format!("its file `{shard}` is missing")));
         }

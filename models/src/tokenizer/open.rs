@@ -31,11 +31,12 @@ impl Tokenizer {
             }
             (encoding, _) => encoding,
         };
-        let slow = files.has(MODEL_FILE) && (numbers != NumberEncoding::Text || !files.has(LIBRARY_FILE));
+        let has_library = files.has(LIBRARY_FILE)?;
+        let slow = files.has(MODEL_FILE)? && (numbers != NumberEncoding::Text || !has_library);
         let (source, table) = if slow {
             let (tokenizer, table) = SlowTokenizer::open(files, &config)?;
             (Source::Slow(Box::new(tokenizer)), table)
-        } else if files.has(LIBRARY_FILE) {
+        } else if has_library {
             let (tokenizer, table) = LibraryTokenizer::open(files)?;
             (Source::Library(Box::new(tokenizer)), table)
         } else {

@@ -29,13 +29,32 @@ struct OpenConnection {
     address: IpAddr,
 }
 
+/// Some of the open connections.
+#[derive(Clone, Copy)]
+enum Among {
+    All,
+    Address(IpAddr),
+}
+
 impl OpenConnections {
-    /// The connection whose client the server has waited for longest, for at least `evict_after`; of those of an address, if
-    /// one is given.
-    fn slowest(&self, evict_after: Duration, address: Option<IpAddr>) -> Option<u64> {
+    /// Those that leave no place for one more of this address.
+    fn crowd(&self, address: IpAddr, settings: &ConnectionSettings) -> Option<Among> {
+        let of_address = self.connections.values().filter(|open| open.address == address).count();
+        if of_address >= settings.address_connections_max {
+            Some(Among::Address(address))
+        } else {
+            (self.connections.len() >= settings.connections_max).then_some(Among::All)
+        }
+    }
+
+    /// The one whose client the server has waited for longest, for at least `evict_after`.
+    fn slowest(&self, evict_after: Duration, among: Among) -> Option<u64> {
         let now = Instant::now();
-        let of_address = |open: &OpenConnection| address.is_none_or(|address| address == open.address);
-        let connections = self.connections.iter().filter(|(_, open)| of_address(open));
+        let is_among = |open: &OpenConnection| match among {
+            Among::All => true,
+            Among::Address(address) => address == open.address,
+        };
+        let connections = self.connections.iter().filter(|(_, open)| is_among(open));
         let waiting =
             connections.filter_map(|(&id, open)| Some((open.connection.state().waiting_since()?, id)));
         let (since, slowest) = waiting.min()?;
@@ -68,34 +87,36 @@ impl ConnectionTable {
     pub(super) fn has_room(&self) -> bool {
         let open = self.open();
         open.connections.len() < self.settings.connections_max
-            || open.slowest(self.settings.evict_after, None).is_some()
+            || open.slowest(self.settings.evict_after, Among::All).is_some()
     }
 
     /// A place for a connection from this address, if there is one or a connection can be evicted for it.
     pub(super) fn add(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
         let mut open = self.open();
-        let of_address = open.connections.values().filter(|open| open.address == address).count();
-        let settings = &self.settings;
-        let evicted = if of_address >= settings.address_connections_max {
-            Some(open.slowest(settings.evict_after, Some(address))?)
-        } else if open.connections.len() >= settings.connections_max {
-            Some(open.slowest(settings.evict_after, None)?)
-        } else {
-            None
-        };
-        if let Some(evicted) = evicted {
+        if let Some(crowd) = open.crowd(address, &self.settings) {
+            let evicted = open.slowest(self.settings.evict_after, crowd)?;
             open.close(evicted, Closing::Now("a new connection needed its place"));
         }
+        Some(self.insert(&mut open, address))
+    }
+
+    /// A place for a connection from this address, if there is one.
+    pub(super) fn add_to_free_place(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
+        let mut open = self.open();
+        open.crowd(address, &self.settings).is_none().then(|| self.insert(&mut open, address))
+    }
+
+    fn insert(self: &Arc<Self>, open: &mut OpenConnections, address: IpAddr) -> Slot {
         open.accepted += 1;
         let (id, connection) = (open.accepted, Arc::new(Connection::new()));
         open.connections.insert(id, OpenConnection { connection: Arc::clone(&connection), address });
-        Some(Slot { table: Arc::clone(self), id, connection })
+        Slot { table: Arc::clone(self), id, connection }
     }
 
     /// Evicts the connection whose client the server has waited for longest, if it has for long enough.
     pub(super) fn evict_slowest(&self) {
         let mut open = self.open();
-        if let Some(slowest) = open.slowest(self.settings.evict_after, None) {
+        if let Some(slowest) = open.slowest(self.settings.evict_after, Among::All) {
             open.close(slowest, Closing::Now("no file descriptor is left"));
         }
     }

@@ -12,9 +12,8 @@ mod descriptors;
 mod io;
 mod streams;
 mod tls;
+mod waiting;
 
-use std::collections::{HashSet, VecDeque};
-use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
@@ -33,6 +32,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
@@ -42,6 +42,7 @@ use connection_table::{ConnectionTable, Slot};
 use io::Observed;
 use streams::StreamExecutor;
 pub use tls::{TlsError, TlsFiles};
+use waiting::{Waiting, WaitingList};
 
 /// Largest header of a request; a larger one is answered 431.
 const HEADER_BYTES_MAX: usize = 64 << 10;
@@ -55,6 +56,10 @@ const WINDOW_BYTES: u32 = 256 << 10;
 /// Most bytes of answers that the server buffers for one HTTP/2 stream, and the operating system for one connection. What
 /// is buffered hides whether the client reads, so it is about as much as a client must read within the write timeout.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
+
+/// Most connections that wait in the operating system's queue, which may have a lower limit of its own (`net.core.somaxconn`). The
+/// client of one that finds no room there tries again a second later, then after two, then after four.
+const QUEUE_MAX: i32 = 4096;
 
 /// Most connections of the socket for operators. Its requests are answered at once.
 const ADMIN_CONNECTIONS_MAX: usize = 16;
@@ -103,8 +108,13 @@ impl Listener {
     pub fn new(tcp: TcpListener, settings: ConnectionSettings) -> Self {
         // Its connections inherit the size. With the system's own, of megabytes, writes look the same to the server for minutes,
         // whether the client reads or not.
-        if let Err(error) = SockRef::from(&tcp).set_send_buffer_size(SEND_BUFFER_BYTES) {
+        let socket = SockRef::from(&tcp);
+        if let Err(error) = socket.set_send_buffer_size(SEND_BUFFER_BYTES) {
             tracing::warn!(%error, "the operating system did not take the size of send buffers");
+        }
+        // Tokio asks for a queue of 128.
+        if let Err(error) = socket.listen(QUEUE_MAX) {
+            tracing::warn!(%error, "the operating system did not take the length of the queue");
         }
         Self { tcp, admin: None, tls: None, settings }
     }
@@ -150,26 +160,26 @@ impl Listener {
         let table = Arc::new(ConnectionTable::new(self.settings));
         let server =
             ConnectionServer { http: http(), router, tls: self.tls.clone(), closing: closing.clone() };
-        let (mut tasks, mut waiting) = (JoinSet::new(), VecDeque::new());
+        let (mut tasks, mut waiting) = (JoinSet::new(), WaitingList::new(&self.settings));
         let mut tick = tokio::time::interval(self.settings.tick());
         loop {
-            serve_waiting(&mut waiting, &table, |stream, slot| {
+            waiting.serve(&table, Instant::now(), |stream, slot| {
                 tasks.spawn(server.clone().answer(stream, slot));
             });
             tokio::select! {
                 () = shutdown_requested(&mut closing) => break,
                 _ = tick.tick() => table.close_overdue(),
                 Some(_) = tasks.join_next() => {}
+                () = until(waiting.next_eviction()) => {}
                 accepted = self.tcp.accept(), if table.has_room() => match accepted {
-                    Ok((stream, from)) => match table.add(holder(from.ip())) {
-                        Some(slot) => {
+                    Ok((stream, from)) => {
+                        let address = holder(from.ip());
+                        if let Some(slot) = table.add(address) {
                             tasks.spawn(server.clone().answer(stream, slot));
+                        } else if waiting.push(Waiting { stream, address, since: Instant::now() }).is_some() {
+                            tracing::debug!(%address, "too many connections of this address");
                         }
-                        None if waiting.len() < self.settings.waiting_max => {
-                            waiting.push_back(Accepted { stream, holder: holder(from.ip()) });
-                        }
-                        None => tracing::debug!(%from, "too many connections of this address"),
-                    },
+                    }
                     Err(error) => pause_after(&error, &table).await,
                 },
             }
@@ -184,12 +194,6 @@ impl Listener {
     }
 }
 
-/// An accepted connection without a place.
-struct Accepted {
-    stream: TcpStream,
-    holder: IpAddr,
-}
-
 /// Whom a connection from this address counts for: the address, or its /64 network, which in IPv6 is what one customer has.
 fn holder(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -198,28 +202,17 @@ fn holder(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Serves those of the waiting connections that find a place now, in their order.
-fn serve_waiting(
-    waiting: &mut VecDeque<Accepted>,
-    table: &Arc<ConnectionTable>,
-    mut serve: impl FnMut(TcpStream, Slot),
-) {
-    let mut full = HashSet::new();
-    for Accepted { stream, holder } in mem::take(waiting) {
-        let slot = if full.contains(&holder) { None } else { table.add(holder) };
-        match slot {
-            Some(slot) => serve(stream, slot),
-            None => {
-                full.insert(holder);
-                waiting.push_back(Accepted { stream, holder });
-            }
-        }
-    }
-}
-
 /// Returns when shutdown is requested or the sender is dropped.
 async fn shutdown_requested(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|&closing| closing).await;
+}
+
+/// Returns at this time, if there is one.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Ignores a connection that broke before it was accepted. Other errors mean that no file descriptor is left: a connection

@@ -307,6 +307,19 @@ async fn clients_beyond_the_places_wait_and_all_of_them_are_answered() {
     }
 }
 
+#[tokio::test]
+async fn hundreds_of_clients_connect_before_the_first_is_accepted() {
+    // Other systems have no such file, and a limit that is as high.
+    let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
+    let queue = somaxconn.map_or(300, |max| max.trim().parse().unwrap()).min(300);
+    let listener = bound(places(9)).await;
+    let mut connections = Vec::new();
+    for _ in 0..queue {
+        let connecting = TcpStream::connect(listener.local_addr().unwrap());
+        connections.push(tokio::time::timeout(PATIENCE, connecting).await.unwrap().unwrap());
+    }
+}
+
 /// Starts a completion that is answered when a gate opens.
 async fn ask_slowly(address: SocketAddr) -> TcpStream {
     let body = json!({"prompt": "x"}).to_string();
