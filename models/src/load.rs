@@ -50,16 +50,18 @@ pub enum DtypeChoice {
     #[default]
     Auto,
     F32,
-    /// On the CPU only weights are bf16; computations are f32.
+    /// On a CPU without tiles of bf16 (AMX) only weights are bf16; computations are f32.
     Bf16,
     /// On the CPU only weights are f16; computations are f32.
     F16,
+    /// 8-bit integers with one scale for each output of a layer; CPU only.
+    Int8,
     /// 8-bit integers with one scale for each 32 of them; CPU only.
     Q8_0,
 }
 
 impl DtypeChoice {
-    pub const ALL: [Self; 5] = [Self::Auto, Self::F32, Self::Bf16, Self::F16, Self::Q8_0];
+    pub const ALL: [Self; 6] = [Self::Auto, Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -67,6 +69,7 @@ impl DtypeChoice {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
+            Self::Int8 => "int8",
             Self::Q8_0 => "q8_0",
         }
     }
@@ -254,6 +257,7 @@ impl LoadOptions {
                 DtypeChoice::Auto | DtypeChoice::F32 => Format::F32,
                 DtypeChoice::Bf16 => Format::Bf16,
                 DtypeChoice::F16 => Format::F16,
+                DtypeChoice::Int8 => Format::Int8,
                 DtypeChoice::Q8_0 => Format::Q8,
             }));
         }
@@ -261,8 +265,9 @@ impl LoadOptions {
             DtypeChoice::F32 => DType::F32,
             DtypeChoice::Auto | DtypeChoice::Bf16 => DType::BF16,
             DtypeChoice::F16 => DType::F16,
-            DtypeChoice::Q8_0 => {
-                let reason = "q8_0 is for the CPU; on a GPU choose f32, bf16 or f16".to_owned();
+            DtypeChoice::Int8 | DtypeChoice::Q8_0 => {
+                let name = self.dtype.name();
+                let reason = format!("{name} is for the CPU; on a GPU choose f32, bf16 or f16");
                 return Err(LoadError::Device(reason));
             }
         };

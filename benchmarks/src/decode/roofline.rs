@@ -131,6 +131,8 @@ fn element_bytes(dtype: &str) -> anyhow::Result<f64> {
     match dtype {
         "f32" => Ok(4.0),
         "f16" | "bf16" => Ok(2.0),
+        // Scales of whole outputs are left out.
+        "int8" => Ok(1.0),
         // A scale of two bytes for each 32 weights.
         "q8_0" => Ok(34.0 / 32.0),
         _ => bail!("the size of {dtype} weights is unknown"),

@@ -20,7 +20,7 @@ fn numbers(count: usize) -> Vec<f32> {
 fn products(criterion: &mut Criterion) {
     let weight = numbers(FEED_FORWARD * WIDTH);
     let mut group = criterion.benchmark_group("product");
-    for format in [Format::F32, Format::Bf16, Format::F16, Format::Q8] {
+    for format in [Format::F32, Format::Bf16, Format::F16, Format::Int8, Format::Q8] {
         let matrix = Matrix::pack(&weight, [FEED_FORWARD, WIDTH], format);
         for rows in [1, 8, 32] {
             let x = numbers(rows * WIDTH);

@@ -32,6 +32,8 @@ impl Placement {
     pub(crate) fn bytes(&self, weights: u64) -> u64 {
         match (&self.device, self.format) {
             (Device::Cpu, Format::Bf16 | Format::F16) => weights * 2,
+            // A scale for a whole output is left out.
+            (Device::Cpu, Format::Int8) => weights,
             // One 16-bit scale for 32 bytes.
             (Device::Cpu, Format::Q8) => weights + weights.div_ceil(16),
             _ => weights * self.dtype.size_in_bytes() as u64,
@@ -43,6 +45,7 @@ impl Placement {
         match (&self.device, self.format) {
             (Device::Cpu, Format::Bf16) => "bf16",
             (Device::Cpu, Format::F16) => "f16",
+            (Device::Cpu, Format::Int8) => "int8",
             (Device::Cpu, Format::Q8) => "q8_0",
             _ => self.dtype.as_str(),
         }

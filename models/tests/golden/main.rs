@@ -5,6 +5,7 @@
 mod beams;
 mod candidates;
 mod causal;
+mod dtypes;
 mod families;
 mod kinds;
 mod load_errors;

@@ -95,6 +95,8 @@ pub enum Dtype {
     F32,
     Bf16,
     F16,
+    /// 8-bit integers with one scale for each output of a layer.
+    Int8,
     /// 8-bit integers with one scale for each 32 of them.
     Q8_0,
     /// Any other type of mistral.rs.
@@ -108,6 +110,7 @@ impl Dtype {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
+            Self::Int8 => "int8",
             Self::Q8_0 => "q8_0",
             Self::Other(name) => name,
         }
@@ -116,7 +119,7 @@ impl Dtype {
 
 impl From<&str> for Dtype {
     fn from(name: &str) -> Self {
-        let known = [Self::F32, Self::Bf16, Self::F16, Self::Q8_0];
+        let known = [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0];
         known.into_iter().find(|dtype| dtype.name() == name).unwrap_or_else(|| Self::Other(name.to_owned()))
     }
 }

@@ -4,12 +4,15 @@
 //! rows of `x` from registers and reads memory in order. Each output is added up over the inputs in blocks of 128,
 //! in order, whatever the number of rows: a row's result never depends on the other rows.
 
+mod amx;
+mod bf16_tiles;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod bytes;
 #[cfg(test)]
 mod bytes_tests;
 mod columns;
 mod float;
+mod int8;
 mod panels;
 mod quantized;
 #[cfg(target_arch = "aarch64")]
@@ -23,8 +26,11 @@ mod widened;
 
 use half::{bf16, f16};
 
+use amx::Amx;
+use bf16_tiles::Bf16Tiles;
 use columns::Columns;
 use float::Float;
+use int8::Int8;
 use panels::Panels;
 use quantized::Quantized;
 #[cfg(target_arch = "aarch64")]
@@ -36,8 +42,11 @@ use vnni::Vnni as ByteProducts;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     F32,
+    /// Where the processor has tiles of bf16, rows of `x` are rounded, too; elsewhere products are those of f32.
     Bf16,
     F16,
+    /// 8-bit integers with one scale for each output; rows of `x` are rounded in the same way.
+    Int8,
     /// Groups of 32 inputs: 8-bit integers with one 16-bit scale.
     Q8,
 }
@@ -54,7 +63,9 @@ pub struct Matrix {
 enum Packed {
     F32(Panels<f32>),
     Bf16(Panels<bf16>),
+    Bf16Tiles(Amx, Bf16Tiles),
     F16(Panels<f16>),
+    Int8(Int8),
     Q8(Quantized),
 }
 
@@ -64,8 +75,12 @@ impl Matrix {
         assert_eq!(values.len(), n * k, "elements of a weight of {n} x {k}");
         let packed = match format {
             Format::F32 => Packed::F32(Panels::pack(values, k, |value| value)),
+            Format::Bf16 if let Some(found) = Amx::new() => {
+                Packed::Bf16Tiles(found, Bf16Tiles::pack(values, k))
+            }
             Format::Bf16 => Packed::Bf16(Panels::pack(values, k, bf16::from_f32)),
             Format::F16 => Packed::F16(Panels::pack(values, k, f16::from_f32)),
+            Format::Int8 => Packed::Int8(Int8::pack(values, k)),
             Format::Q8 => Packed::Q8(Quantized::pack(values, k)),
         };
         Self { n, k, packed }
@@ -100,7 +115,9 @@ impl Matrix {
         match &self.packed {
             Packed::F32(panels) => widened::product(panels, x),
             Packed::Bf16(panels) => widened::product(panels, x),
+            Packed::Bf16Tiles(found, weight) => weight.product(*found, x),
             Packed::F16(panels) => widened::product(panels, x),
+            Packed::Int8(weight) => weight.product(x),
             Packed::Q8(quantized) => {
                 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
                 if let Some(bytes) = ByteProducts::new() {
@@ -116,7 +133,9 @@ impl Matrix {
         match &self.packed {
             Packed::F32(panels) => panels.read_row(n, row, Float::to_f32),
             Packed::Bf16(panels) => panels.read_row(n, row, Float::to_f32),
+            Packed::Bf16Tiles(_, weight) => weight.read_row(n, row),
             Packed::F16(panels) => panels.read_row(n, row, Float::to_f32),
+            Packed::Int8(weight) => weight.read_row(n, row),
             Packed::Q8(quantized) => quantized.read_row(n, row),
         }
     }

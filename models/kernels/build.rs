@@ -1,0 +1,12 @@
+//! Tells the tests whether this machine has the tiles of AMX, `cfg(amx)`. Tests over real tiles are `ignored` elsewhere.
+
+pub(crate) fn main() {
+    println!("cargo:rustc-check-cfg=cfg(amx)");
+    println!("cargo:rerun-if-changed=build.rs");
+    let found = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags: Vec<&str> =
+        found.lines().find(|line| line.starts_with("flags")).unwrap_or("").split(' ').collect();
+    if ["amx_tile", "amx_int8", "amx_bf16"].iter().all(|flag| flags.contains(flag)) {
+        println!("cargo:rustc-cfg=amx");
+    }
+}

@@ -1,0 +1,192 @@
+//! The tile instructions of x86-64 (AMX) in plain Rust: what the manual says each of them does, bit for bit.
+//!
+//! It checks the loops over tiles on every machine, and executes the instructions themselves where the processor lacks them
+//! (`emulator`).
+
+/// Tiles of the processor.
+const TILES: usize = 8;
+const ROWS_MAX: usize = 16;
+const ROW_BYTES_MAX: usize = 64;
+
+/// Which sides of a product of bytes are signed: `tdpbssd`, `tdpbsud`, `tdpbusd` and `tdpbuud`, left side first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Signs {
+    SignedSigned,
+    SignedUnsigned,
+    UnsignedSigned,
+    UnsignedUnsigned,
+}
+
+/// Tiles of a product: `to += left * right`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Operands {
+    pub(super) to: usize,
+    pub(super) left: usize,
+    pub(super) right: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Tile {
+    rows: usize,
+    row_bytes: usize,
+    data: [[u8; ROW_BYTES_MAX]; ROWS_MAX],
+}
+
+/// The tiles and their configuration. Without one, no instruction but [`configure`](Self::configure) is allowed.
+pub(super) struct Machine {
+    tiles: [Tile; TILES],
+    configured: bool,
+}
+
+/// An instruction that faults on the processor, too.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault(pub(super) &'static str);
+
+fn unless(fine: bool, reason: &'static str) -> Result<(), Fault> {
+    if fine { Ok(()) } else { Err(Fault(reason)) }
+}
+
+impl Machine {
+    pub(super) const fn new() -> Self {
+        let none = Tile { rows: 0, row_bytes: 0, data: [[0; ROW_BYTES_MAX]; ROWS_MAX] };
+        Self { tiles: [none; TILES], configured: false }
+    }
+
+    /// `ldtilecfg`.
+    pub(super) fn configure(&mut self, config: &[u8; 64]) -> Result<(), Fault> {
+        *self = Self::new();
+        if config[0] == 0 {
+            return Ok(());
+        }
+        unless(config[0] == 1, "unknown palette")?;
+        unless(config[2..16].iter().all(|&byte| byte == 0), "reserved bytes")?;
+        for tile in 0..ROWS_MAX {
+            let row_bytes = u16::from_le_bytes([config[16 + 2 * tile], config[17 + 2 * tile]]).into();
+            let rows = config[48 + tile].into();
+            if tile >= TILES {
+                unless((rows, row_bytes) == (0, 0), "no such tile")?;
+                continue;
+            }
+            unless(rows <= ROWS_MAX && row_bytes <= ROW_BYTES_MAX, "a tile too large")?;
+            unless((rows == 0) == (row_bytes == 0), "a tile of rows without bytes or bytes without rows")?;
+            (self.tiles[tile].rows, self.tiles[tile].row_bytes) = (rows, row_bytes);
+        }
+        self.configured = true;
+        Ok(())
+    }
+
+    /// `tilerelease`.
+    pub(super) fn release(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Bytes of a row of a tile, and its rows.
+    pub(super) fn shape(&self, tile: usize) -> Result<(usize, usize), Fault> {
+        unless(self.configured && self.tiles[tile].rows > 0, "a tile that is not configured")?;
+        Ok((self.tiles[tile].row_bytes, self.tiles[tile].rows))
+    }
+
+    /// `tileloadd`: `read(row)` is the memory of a row.
+    pub(super) fn load<'a>(&mut self, tile: usize, read: impl Fn(usize) -> &'a [u8]) -> Result<(), Fault> {
+        let (row_bytes, rows) = self.shape(tile)?;
+        let data = &mut self.tiles[tile].data;
+        *data = [[0; ROW_BYTES_MAX]; ROWS_MAX];
+        for (row, data) in data.iter_mut().enumerate().take(rows) {
+            data[..row_bytes].copy_from_slice(&read(row)[..row_bytes]);
+        }
+        Ok(())
+    }
+
+    /// `tilestored`: `write(row, bytes)` changes the memory of a row.
+    pub(super) fn store(&self, tile: usize, mut write: impl FnMut(usize, &[u8])) -> Result<(), Fault> {
+        let (row_bytes, rows) = self.shape(tile)?;
+        (0..rows).for_each(|row| write(row, &self.tiles[tile].data[row][..row_bytes]));
+        Ok(())
+    }
+
+    /// `tilezero`.
+    pub(super) fn zero(&mut self, tile: usize) -> Result<(), Fault> {
+        self.shape(tile)?;
+        self.tiles[tile].data = [[0; ROW_BYTES_MAX]; ROWS_MAX];
+        Ok(())
+    }
+
+    /// Products of bytes, four to each 32-bit sum, which wraps.
+    pub(super) fn dot_bytes(&mut self, operands: Operands, signs: Signs) -> Result<(), Fault> {
+        let (left_signed, right_signed) = match signs {
+            Signs::SignedSigned => (true, true),
+            Signs::SignedUnsigned => (true, false),
+            Signs::UnsignedSigned => (false, true),
+            Signs::UnsignedUnsigned => (false, false),
+        };
+        let wide = |byte: u8, signed| if signed { i32::from(byte.cast_signed()) } else { i32::from(byte) };
+        self.each_sum(operands, |sum, pairs| {
+            let of_pair = |(left, right): ([u8; 4], [u8; 4])| -> i32 {
+                (0..4).map(|at| wide(left[at], left_signed) * wide(right[at], right_signed)).sum()
+            };
+            let sum = i32::from_le_bytes(sum);
+            pairs.map(of_pair).fold(sum, i32::wrapping_add).to_le_bytes()
+        })
+    }
+
+    /// `tdpbf16ps`: the first and the second numbers of all pairs are added up apart, each by fused multiplications, rounded to
+    /// the nearest even; numbers below the normal ones count as 0, as operands and as results.
+    pub(super) fn dot_bf16(&mut self, operands: Operands) -> Result<(), Fault> {
+        let number = |pair: [u8; 4], at: usize| {
+            f32::from_bits(u32::from(u16::from_le_bytes([pair[2 * at], pair[2 * at + 1]])) << 16)
+        };
+        self.each_sum(operands, |sum, pairs| {
+            let mut sums = [0.0_f32; 2];
+            for (left, right) in pairs {
+                for (at, sum) in sums.iter_mut().enumerate() {
+                    *sum = multiply_add(flushed(number(left, at)), flushed(number(right, at)), *sum);
+                }
+            }
+            let both = flushed(sums[0] + sums[1]);
+            flushed(flushed(f32::from_le_bytes(sum)) + both).to_le_bytes()
+        })
+    }
+
+    /// Replaces every 32-bit sum by `of(sum, pairs of what is multiplied)`.
+    fn each_sum(
+        &mut self,
+        Operands { to, left, right }: Operands,
+        of: impl Fn([u8; 4], &mut dyn Iterator<Item = ([u8; 4], [u8; 4])>) -> [u8; 4],
+    ) -> Result<(), Fault> {
+        let [(to_bytes, to_rows), (left_bytes, left_rows), (right_bytes, right_rows)] =
+            [self.shape(to)?, self.shape(left)?, self.shape(right)?];
+        unless(to != left && to != right && left != right, "one tile in two places")?;
+        unless(to_rows == left_rows, "rows of the sums and of the left side")?;
+        unless(to_bytes == right_bytes, "bytes of the sums and of the right side")?;
+        unless(left_bytes == 4 * right_rows, "inputs of both sides")?;
+        unless(to_bytes % 4 == 0, "parts of numbers")?;
+        let [left, right] = [left, right].map(|tile| self.tiles[tile].data);
+        let four = |row: &[u8; ROW_BYTES_MAX], at: usize| row.as_chunks::<4>().0[at];
+        for (row, left) in self.tiles[to].data.iter_mut().zip(&left).take(to_rows) {
+            for at in 0..to_bytes / 4 {
+                let mut pairs = (0..right_rows).map(|input| (four(left, input), four(&right[input], at)));
+                let sum = of(four(row, at), &mut pairs);
+                row.as_chunks_mut::<4>().0[at] = sum;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// 0 with the sign of a number that is smaller than the normal ones.
+fn flushed(value: f32) -> f32 {
+    if value.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(value) } else { value }
+}
+
+/// `a * b + c`, rounded once, then flushed. None of them is smaller than the normal numbers, unless it is 0.
+fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+    /// Products that are this much larger have exponents enough for rounding to show whether the result was too small.
+    const UP: f32 = 18_446_744_073_709_551_616.0;
+    let sum = a.mul_add(b, c);
+    if sum.abs().to_bits() == f32::MIN_POSITIVE.to_bits() {
+        let (small, large) = if a.abs() < b.abs() { (a, b) } else { (b, a) };
+        let scaled = (small * UP).mul_add(large, c * UP);
+        return if scaled.abs() < f32::MIN_POSITIVE * UP { 0.0_f32.copysign(sum) } else { sum };
+    }
+    flushed(sum)
+}

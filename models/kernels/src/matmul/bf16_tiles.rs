@@ -1,0 +1,164 @@
+//! Weights of 16 bits as tiles take them: rows of `x` are rounded to bf16, too, and products are added up in f32.
+//!
+//! One row goes through the same instructions as many, since these add up in an order of their own and take numbers below
+//! the normal ones for 0. So a row is the same to the bit alone and among others, but not on a processor without tiles.
+
+use half::bf16;
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::amx::{self, Amx, Elements, Sides, WIDTH};
+use super::columns::{Columns, ColumnsShape};
+use super::panels::Aligned;
+use super::tiles::LAYOUT_MAX;
+
+/// Inputs that lie side by side.
+const PAIR: usize = 2;
+/// Inputs are padded with zeros to a multiple of this.
+const INPUTS: usize = amx::STEP_BYTES / size_of::<bf16>();
+
+/// A weight `[N, K]` in panels of [`WIDTH`] outputs, padded with zeros to whole panels.
+#[derive(Debug)]
+pub(super) struct Bf16Tiles {
+    n: usize,
+    k: usize,
+    /// For each panel `[K / PAIR, WIDTH, PAIR]`.
+    values: Aligned<bf16>,
+}
+
+impl Bf16Tiles {
+    pub(super) fn pack(values: &[f32], k: usize) -> Self {
+        let (n, padded) = (values.len() / k.max(1), k.next_multiple_of(INPUTS));
+        let mut packed = Self { n, k, values: Aligned::zeros(n.next_multiple_of(WIDTH) * padded) };
+        if n > 0 {
+            let panels = packed.values.as_mut_slice().par_chunks_exact_mut(WIDTH * padded);
+            panels.zip(values.par_chunks(WIDTH * k)).for_each(|(panel, rows)| {
+                for (column, row) in rows.chunks_exact(k).enumerate() {
+                    for (input, &value) in row.iter().enumerate() {
+                        let place = (input / PAIR * WIDTH + column) * PAIR + input % PAIR;
+                        panel[place] = bf16::from_f32(value);
+                    }
+                }
+            });
+        }
+        packed
+    }
+
+    fn panel(&self, index: usize) -> &[bf16] {
+        let size = WIDTH * self.k.next_multiple_of(INPUTS);
+        &self.values.as_slice()[index * size..][..size]
+    }
+
+    pub(super) fn read_row(&self, n: usize, row: &mut [f32]) {
+        let pairs = self.panel(n / WIDTH)[n % WIDTH * PAIR..].chunks(WIDTH * PAIR);
+        for (values, pair) in row.chunks_mut(PAIR).zip(pairs) {
+            values.iter_mut().zip(pair).for_each(|(value, kept)| *value = kept.to_f32());
+        }
+    }
+
+    /// `[M, N]` from `x` `[M, K]`; neither is empty.
+    pub(super) fn product(&self, found: Amx, x: &[f32]) -> Columns {
+        self.product_by(x, |sides, out| amx::panel(found, Elements::Bf16, sides, out))
+    }
+
+    /// The same, with `panel(sides, outputs [M, WIDTH])` for each panel.
+    fn product_by(&self, x: &[f32], panel: impl Fn(Sides<'_>, &mut [amx::Row]) + Sync) -> Columns {
+        let (m, rows) = (x.len() / self.k, rounded(x, self.k));
+        let rows = bytemuck::cast_slice(rows.as_slice());
+        let shape = ColumnsShape { m, width: WIDTH, padded: self.n.next_multiple_of(WIDTH) };
+        Columns::compute(shape, m * self.n * self.k, |index, out| {
+            let sides = Sides::new(rows, bytemuck::cast_slice(self.panel(index)), &[[0; 4]; WIDTH]);
+            panel(sides, bytemuck::cast_slice_mut(out));
+        })
+    }
+}
+
+/// The bits of the nearest numbers of 16 bits to `x` `[M, K]`, inputs padded to a multiple of [`INPUTS`].
+fn rounded(x: &[f32], k: usize) -> Aligned<u16> {
+    let padded = k.next_multiple_of(INPUTS);
+    let mut rows = Aligned::zeros(x.len() / k * padded);
+    let arch = Arch::new();
+    let round = |(x, bits): (&[f32], &mut [u16])| arch.dispatch(Round { x, bits });
+    if x.len() <= LAYOUT_MAX {
+        x.chunks_exact(k).zip(rows.as_mut_slice().chunks_exact_mut(padded)).for_each(round);
+    } else {
+        x.par_chunks_exact(k).zip(rows.as_mut_slice().par_chunks_exact_mut(padded)).for_each(round);
+    }
+    rows
+}
+
+struct Round<'a> {
+    x: &'a [f32],
+    bits: &'a mut [u16],
+}
+
+impl WithSimd for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (bits, value) in self.bits.iter_mut().zip(self.x) {
+            let whole = value.to_bits();
+            // To the nearest, of two the even one. NaN stays NaN.
+            let nearest = (whole.wrapping_add(0x7fff + (whole >> 16 & 1)) >> 16) as u16;
+            *bits = if value.is_nan() { 0x7fc0 } else { nearest };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::amx::tests::{reference, tile_units};
+    use super::super::tests::{SHAPES, numbers};
+    use super::*;
+
+    #[test]
+    fn rows_are_rounded_as_bf16_rounds() {
+        let mut x = numbers(1000, 31);
+        x.extend([0.0, -0.0, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, 1e-40, 1.003_906_3, 1.011_718_8]);
+        let want: Vec<u16> = x.iter().map(|&value| bf16::from_f32(value).to_bits()).collect();
+        assert_eq!(rounded(&x, x.len()).as_slice()[..x.len()], want);
+        assert!(bf16::from_bits(rounded(&[f32::NAN], 1).as_slice()[0]).is_nan());
+    }
+
+    #[test]
+    fn products_are_those_that_the_instruction_defines_to_the_bit() {
+        for [m, n, k] in SHAPES {
+            let (x, w) = (numbers(m * k, 32), numbers(n * k, 33));
+            let weight = Bf16Tiles::pack(&w, k);
+            let want = reference(&x, &w, k);
+            for (name, unit) in tile_units() {
+                let panel = |sides: Sides<'_>, out: &mut [amx::Row]| unit(Elements::Bf16, sides, out);
+                let [got] = weight.product_by(&x, panel).split([n]);
+                assert_eq!(got, want, "{name}, {m} x {n} x {k}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_the_same_to_the_bit_in_any_number_of_rows() {
+        let (k, n) = (101, 70);
+        let (x, weight) = (numbers(35 * k, 34), Bf16Tiles::pack(&numbers(n * k, 35), k));
+        for (name, unit) in tile_units() {
+            let panel = |sides: Sides<'_>, out: &mut [amx::Row]| unit(Elements::Bf16, sides, out);
+            let [together] = weight.product_by(&x, panel).split([n]);
+            for (from, rows) in [(0, 1), (34, 1), (3, 2), (1, 16), (2, 17), (1, 33)] {
+                let [some] = weight.product_by(&x[from * k..][..rows * k], panel).split([n]);
+                assert_eq!(some, together[from * n..][..rows * n], "{name}, {rows} rows from {from}");
+            }
+        }
+    }
+
+    #[test]
+    fn kept_weights_are_the_nearest() {
+        for [_, n, k] in SHAPES {
+            let w = numbers(n * k, 36);
+            let (weight, mut row) = (Bf16Tiles::pack(&w, k), vec![0.0; k]);
+            for (index, w) in w.chunks_exact(k).enumerate() {
+                weight.read_row(index, &mut row);
+                let want: Vec<f32> = w.iter().map(|&value| bf16::from_f32(value).to_f32()).collect();
+                assert_eq!(row, want);
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Rows of `x` as integers, each with one scale.
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::super::panels::Aligned;
+use super::super::tiles::LAYOUT_MAX;
+use super::{INPUTS, MAX, OFFSET, QUAD};
+
+/// Rows `[M, K]`, inputs padded to a multiple of [`INPUTS`].
+pub(super) struct Rows {
+    /// Integers with [`OFFSET`] added.
+    bytes: Aligned<u8>,
+    /// `[M]`.
+    scales: Vec<f32>,
+    /// Bytes of a row.
+    padded: usize,
+}
+
+impl Rows {
+    /// Rounds each row of `x` `[M, K]` to the nearest integers.
+    pub(super) fn round(x: &[f32], k: usize) -> Self {
+        let (m, padded) = (x.len() / k, k.next_multiple_of(INPUTS));
+        let mut rows = Self { bytes: Aligned::zeros(m * padded), scales: vec![0.0; m], padded };
+        let (arch, levels) = (Arch::new(), levels(k));
+        let round = |((x, bytes), scale): ((&[f32], &mut [u8]), &mut f32)| {
+            *scale = arch.dispatch(Round { x, bytes, levels });
+        };
+        let bytes = rows.bytes.as_mut_slice();
+        if x.len() <= LAYOUT_MAX {
+            x.chunks_exact(k).zip(bytes.chunks_exact_mut(padded)).zip(&mut rows.scales).for_each(round);
+        } else {
+            let parts = x.par_chunks_exact(k).zip(bytes.par_chunks_exact_mut(padded));
+            parts.zip(&mut rows.scales).for_each(round);
+        }
+        rows
+    }
+
+    /// `M`.
+    pub(super) fn len(&self) -> usize {
+        self.scales.len()
+    }
+
+    /// The bytes of all rows.
+    pub(super) fn all(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+
+    /// The integers of a row, [`QUAD`] in each number.
+    pub(super) fn quads(&self, row: usize) -> &[i32] {
+        bytemuck::cast_slice(&self.bytes.as_slice()[row * self.padded..][..self.padded])
+    }
+
+    /// The same as bytes.
+    pub(super) fn bytes(&self, row: usize) -> &[[u8; QUAD]] {
+        self.bytes.as_slice()[row * self.padded..][..self.padded].as_chunks().0
+    }
+
+    pub(super) fn scale(&self, row: usize) -> f32 {
+        self.scales[row]
+    }
+}
+
+/// The largest integer of `x`: as large as 32 bits can add up over `k` inputs, which for all but huge `k` is [`MAX`].
+fn levels(k: usize) -> f32 {
+    ((i32::MAX as usize / MAX as usize / k).max(1) as f32).min(MAX)
+}
+
+/// Rounds one row; returns its scale.
+struct Round<'a> {
+    x: &'a [f32],
+    bytes: &'a mut [u8],
+    levels: f32,
+}
+
+impl WithSimd for Round<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> f32 {
+        let largest = largest(self.x);
+        let inverse = inverse(largest, self.levels);
+        for (byte, value) in self.bytes.iter_mut().zip(self.x) {
+            *byte = nearest(value * inverse).cast_unsigned() ^ OFFSET as u8;
+        }
+        largest / self.levels
+    }
+}
+
+/// The greatest absolute value; NaN if there is one, so that it reaches the outputs through the scale.
+#[inline(always)]
+pub(super) fn largest(values: &[f32]) -> f32 {
+    // Bits of positive numbers have the order of the numbers, with infinity and NaN behind them.
+    let bits = values.iter().map(|value| value.abs().to_bits());
+    f32::from_bits(bits.fold(0, u32::max))
+}
+
+/// What numbers up to `largest` are multiplied with to lie between `-levels` and `levels`; 0 if that overflows.
+#[inline(always)]
+pub(super) fn inverse(largest: f32, levels: f32) -> f32 {
+    let inverse = levels / largest;
+    if inverse.is_infinite() { 0.0 } else { inverse }
+}
+
+/// The nearest integer of a value between -127 and 127.
+#[inline(always)]
+pub(super) fn nearest(value: f32) -> i8 {
+    // The sum holds the integer in its lowest bits.
+    (value + 12_582_912.0).to_bits() as i8
+}

@@ -1,0 +1,106 @@
+//! Every set of instructions against plain sums of integers, to the bit.
+
+use super::super::amx::Elements;
+use super::super::amx::tests::tile_units;
+use super::super::tests::{SHAPES, numbers};
+use super::*;
+
+type PanelBy = Box<dyn Fn(&Rows, Panel<'_>, &mut [f32]) + Sync>;
+
+/// The sets of instructions of this processor, and tiles in plain Rust and emulated, with their names.
+fn kernels() -> Vec<(&'static str, PanelBy)> {
+    let by = |kernel: Kernel| -> PanelBy { Box::new(move |rows, panel, out| kernel.panel(rows, panel, out)) };
+    let mut kernels = vec![("portable", by(Kernel::Portable(Portable)))];
+    #[cfg(target_arch = "x86_64")]
+    kernels.extend(Avx2::new().map(|avx2| ("AVX2", by(Kernel::Avx2(avx2)))));
+    #[cfg(target_arch = "x86_64")]
+    kernels.extend(Vnni::new().map(|vnni| ("VNNI", by(Kernel::Vnni(vnni)))));
+    kernels.extend(tile_units().into_iter().map(|(name, unit)| {
+        let panel: PanelBy = Box::new(move |rows, panel, out| {
+            amx::panel_by(rows, panel, out, |sides, sums| unit(Elements::Bytes, sides, sums));
+        });
+        (name, panel)
+    }));
+    kernels
+}
+
+/// Numbers rounded to integers as the format says, and their scale.
+fn rounded(values: &[f32]) -> (Vec<i64>, f32) {
+    let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    let integers = values.iter().map(|value| f64::from(value * inverse).round_ties_even() as i64);
+    (integers.collect(), largest / 127.0)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn every_set_of_instructions_gives_the_exact_sums_of_the_integers() {
+    for [m, n, k] in SHAPES {
+        let (x, w) = (numbers(m * k, 21), numbers(n * k, 22));
+        let weight = Int8::pack(&w, k);
+        let outputs: Vec<_> = w.chunks_exact(k).map(rounded).collect();
+        let mut want = Vec::new();
+        for (row, row_scale) in x.chunks_exact(k).map(rounded) {
+            for (output, scale) in &outputs {
+                let sum: i64 = row.iter().zip(output).map(|(x, w)| x * w).sum();
+                want.push(sum as f32 * scale * row_scale);
+            }
+        }
+        for (name, kernel) in kernels() {
+            let [got] = weight.product_by(&x, kernel).split([n]);
+            assert_eq!(bits(&got), bits(&want), "{name}, {m} x {n} x {k}");
+        }
+    }
+}
+
+#[test]
+fn the_largest_sums_are_exact() {
+    // 4096 products of -127 and 127 in every sum, so that saturating 16-bit sums would show.
+    let (k, n) = (4096, 3);
+    let weight = Int8::pack(&vec![-2.0; n * k], k);
+    for (name, kernel) in kernels() {
+        let [got] = weight.product_by(&vec![1.0; 9 * k], kernel).split([n]);
+        let want = (-127 * 127 * 4096) as f32 * (2.0 / 127.0) * (1.0 / 127.0);
+        assert_eq!(bits(&got), vec![want.to_bits(); 9 * n], "{name}");
+    }
+}
+
+#[test]
+fn sums_over_more_inputs_than_32_bits_hold_at_full_range_stay_exact() {
+    let k = 200_000;
+    let weight = Int8::pack(&vec![1.0; k], k);
+    for (name, kernel) in kernels() {
+        let [got] = weight.product_by(&vec![1.0; k], kernel).split([1]);
+        assert!((f64::from(got[0]) / k as f64 - 1.0).abs() < 1e-6, "{name}: {}", got[0]);
+    }
+}
+
+#[test]
+fn a_number_that_is_none_spoils_its_own_row_and_no_other() {
+    let weight = Int8::pack(&numbers(5 * 70, 23), 70);
+    for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut x = numbers(3 * 70, 24);
+        let [whole] = weight.product(&x).split([5]);
+        x[70 + 3] = broken;
+        for (name, kernel) in kernels() {
+            let [got] = weight.product_by(&x, kernel).split([5]);
+            assert!(got[5..10].iter().all(|value| !value.is_finite()), "{name}, {broken}: {got:?}");
+            assert_eq!((&got[..5], &got[10..]), (&whole[..5], &whole[10..]), "{name}, {broken}");
+        }
+    }
+}
+
+#[test]
+fn numbers_too_small_for_a_scale_are_zero() {
+    let weight = Int8::pack(&[1.0; 70], 70);
+    for (name, kernel) in kernels() {
+        let [got] = weight.product_by(&[1e-40; 70], kernel).split([1]);
+        assert_eq!(got, [0.0], "{name}");
+    }
+    let mut row = [1.0; 70];
+    Int8::pack(&[1e-40; 70], 70).read_row(0, &mut row);
+    assert_eq!(bits(&row), [0; 70]);
+}
