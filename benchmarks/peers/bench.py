@@ -26,9 +26,8 @@ SHAPES = {
     "llama-160m": (32000, None),
 }
 
-PEERS = {"f32": ["CTranslate2", "transformers", "mistral.rs"], "int8": ["CTranslate2"]}
-OUR_DTYPE = {"f32": "f32", "int8": "q8_0"}
-COMPUTE_TYPE = {"f32": "float32", "int8": "int8"}
+PEERS = {"f32": ["CTranslate2", "transformers", "mistral.rs"], "int8": ["CTranslate2"], "q8_0": ["CTranslate2"]}
+COMPUTE_TYPE = {"f32": "float32", "int8": "int8", "q8_0": "int8"}
 
 
 def arguments():
@@ -74,7 +73,7 @@ def start(model: str, precision: str, args) -> list[sides.Side]:
     ids.write(prompts, max(args.batches), args.prompt_tokens, vocabulary, end)
     work = ["--ids", prompts, "--new-tokens", args.new_tokens, "--threads", args.threads]
     starts = {
-        "ntl": lambda: sides.ours(checkpoint, work, OUR_DTYPE[precision]),
+        "ntl": lambda: sides.ours(checkpoint, work, precision),
         "CTranslate2": lambda: sides.ctranslate2(converted, work, COMPUTE_TYPE[precision]),
         "transformers": lambda: sides.transformers(checkpoint, work),
         "mistral.rs": lambda: sides.mistralrs(checkpoint, work),

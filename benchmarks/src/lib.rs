@@ -5,6 +5,7 @@ pub mod load;
 pub mod load_model;
 pub mod numbers;
 pub mod prefix;
+pub mod quality;
 pub mod random;
 pub mod setup;
 pub mod stats;

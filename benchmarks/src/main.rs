@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use ntl_bench::{decode, load, load_model, numbers, prefix, random, setup};
+use ntl_bench::{decode, load, load_model, numbers, prefix, quality, random, setup};
 use ntl_models::{DeviceChoice, LoadOptions};
 
 /// As in the server.
@@ -37,6 +37,8 @@ enum Command {
     Decode(decode::command::DecodeArgs),
     /// Prompts that begin alike, with and without the prefix cache: time to the first token
     Prefix(prefix::PrefixArgs),
+    /// Table of element types: accuracy, error, perplexity and probabilities on questions with numbers as answers
+    Quality(quality::QualityArgs),
     /// Load on an OpenAI-compatible server: rates and latencies
     Load(load::command::LoadArgs),
     /// Time and memory that loading a checkpoint takes, beside reading its files
@@ -66,6 +68,7 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Decode(args) => decode::command::run(&args, &mut out),
         Command::Prefix(args) => prefix::run(&args, &mut out),
+        Command::Quality(args) => quality::run(&args, &mut out),
         Command::Load(args) => load::command::run(&args, &mut out),
         Command::LoadModel { folder } => load_model::run(&folder, &mut out),
         Command::Random { shape, folder, seed } => random::write(&folder, &random::plan(&shape)?, seed),

@@ -1,7 +1,7 @@
 //! What every benchmark begins with: a loaded checkpoint, an engine on it, requests, and the events of their answers.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -21,8 +21,13 @@ pub fn sentencepiece_files() -> Result<CheckpointFiles, LoadError> {
     archive("t5-ntl-was.tar.gz")
 }
 
+/// Where the demo checkpoint and its held-out questions are.
+pub fn demo_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo")
+}
+
 fn archive(file: &str) -> Result<CheckpointFiles, LoadError> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo").join(file);
+    let path = demo_folder().join(file);
     let place = path.display().to_string();
     let archive = std::fs::read(&path).map_err(|source| LoadError::Read { file: place.clone(), source })?;
     CheckpointFiles::archive(&place, &archive)
