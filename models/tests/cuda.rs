@@ -8,6 +8,9 @@
     reason = "tests fail by panicking and say why they are skipped"
 )]
 
+#[path = "cuda/operations.rs"]
+mod operations;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -200,4 +203,26 @@ fn a_number_tree_has_the_distribution_of_the_cpu() {
             }
         }
     }
+}
+
+/// What `check` says of the first GPU, where there is one.
+fn over_candle(check: fn(&candle_core::Device)) {
+    if gpu() {
+        check(&candle_core::Device::new_cuda(0).unwrap());
+    }
+}
+
+#[test]
+fn elementwise_operations_give_the_results_of_the_cpu() {
+    over_candle(operations::assert_elementwise);
+}
+
+#[test]
+fn reductions_and_products_give_the_results_of_the_cpu() {
+    over_candle(operations::assert_reductions_and_products);
+}
+
+#[test]
+fn indexing_and_casts_give_the_results_of_the_cpu() {
+    over_candle(operations::assert_indexing_and_casts);
 }

@@ -57,6 +57,8 @@ struct Counts {
     allocations: u64,
     synchronisations: u64,
     events: u64,
+    /// Bytes that the memory pool gave back to the system.
+    returned: u64,
     by_name: BTreeMap<String, u64>,
 }
 
@@ -81,6 +83,7 @@ impl Counts {
             allocations: number(8),
             synchronisations: number(11),
             events: number(12),
+            returned: number(15),
             by_name: by_name.collect(),
         }
     }
@@ -99,6 +102,7 @@ impl Counts {
             allocations: self.allocations - before.allocations,
             synchronisations: self.synchronisations - before.synchronisations,
             events: self.events - before.events,
+            returned: self.returned - before.returned,
             by_name: self.by_name.into_iter().filter_map(grown).collect(),
         }
     }
@@ -243,20 +247,18 @@ fn measure(model: &mut dyn BatchModel) -> [Counts; 5] {
 fn compare(name: &str, counts: &[Counts; 5], budgets: &[Budget; 5]) -> Vec<String> {
     let mut over = Vec::new();
     for (counts, Budget(case, most)) in counts.iter().zip(budgets) {
-        let Counts {
-            kernels,
-            products,
-            uploads,
-            downloads,
-            copies,
-            allocations,
-            synchronisations,
-            events,
-            ..
-        } = counts;
-        println!(
-            "| {name} | {case} | {kernels} | {products} | {uploads} | {downloads} | {copies} | {allocations} | {synchronisations} | {events} |"
-        );
+        let cells = [
+            counts.kernels,
+            counts.products,
+            counts.uploads,
+            counts.downloads,
+            counts.copies,
+            counts.allocations,
+            counts.synchronisations,
+            counts.events,
+            counts.returned,
+        ];
+        println!("| {name} | {case} | {} |", cells.map(|count| count.to_string()).join(" | "));
         let what = ["launches", "uploads", "allocations", "synchronisations"];
         for ((what, found), most) in what.iter().zip(counts.budgeted()).zip(most) {
             if found > *most {
@@ -272,9 +274,9 @@ fn compare(name: &str, counts: &[Counts; 5], budgets: &[Budget; 5]) -> Vec<Strin
 fn steps_and_openings_keep_to_their_budgets() {
     let (t5, llama) = (measure(t5(24).as_mut()), measure(llama(32).as_mut()));
     println!(
-        "| model | | kernels | products | uploads | downloads | copies | allocations | synchronisations | events |"
+        "| model | | kernels | products | uploads | downloads | copies | allocations | synchronisations | events | returned bytes |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let mut over = compare("T5, 24 layers", &t5, &T5_BUDGETS);
     over.extend(compare("Llama, 32 layers", &llama, &LLAMA_BUDGETS));
     for (name, counts, budgets) in [("T5", t5, T5_BUDGETS), ("Llama", llama, LLAMA_BUDGETS)] {

@@ -41,6 +41,8 @@ pub enum Total {
     Events,
     LiveBytes,
     PeakBytes,
+    /// What the memory pool gave back to the system, which costs a device time when it takes it again.
+    ReturnedBytes,
 }
 
 /// Counts, kept in a file that is mapped, or in memory.
@@ -60,6 +62,10 @@ impl Counts {
 
     pub fn add(&mut self, total: Total, by: usize) {
         self.numbers[total as usize] += by as u64;
+    }
+
+    pub fn get(&self, total: Total) -> u64 {
+        self.numbers[total as usize]
     }
 
     pub fn live(&mut self, bytes: usize) {

@@ -27,6 +27,9 @@ pub struct Driver {
     pub counts: Counts,
     /// Whether kernels and products are computed, or only checked and counted.
     pub numerics: bool,
+    /// Bytes that the memory pool has taken, and how many of them it keeps when the device is waited for.
+    pool_bytes: usize,
+    pool_threshold: usize,
     sabotage: Option<Sabotage>,
     modules: HashMap<usize, Loaded>,
     functions: HashMap<usize, Function>,
@@ -67,6 +70,8 @@ impl Driver {
             pinned: Memory::default(),
             counts: Counts::from_environment(),
             numerics,
+            pool_bytes: 0,
+            pool_threshold: 0,
             sabotage: Sabotage::from_environment(),
             modules: HashMap::new(),
             functions: HashMap::new(),
@@ -88,10 +93,24 @@ impl Driver {
             // SAFETY: the allocation was just made.
             unsafe { std::ptr::write_bytes(address as *mut u8, 0xff, bytes) };
         }
+        self.pool_bytes = self.pool_bytes.max(self.memory.used());
         self.counts.add(Total::Allocations, 1);
         self.counts.add(Total::AllocatedBytes, bytes);
         self.counts.live(self.memory.used());
         Ok(address)
+    }
+
+    /// Waits for the device. Then the memory pool gives back what it does not have to keep.
+    pub fn synchronise(&mut self) {
+        self.counts.add(Total::Synchronisations, 1);
+        let kept = self.memory.used().max(self.pool_threshold).min(self.pool_bytes);
+        self.counts.add(Total::ReturnedBytes, self.pool_bytes - kept);
+        self.pool_bytes = kept;
+    }
+
+    /// Sets how much free memory the pool keeps.
+    pub fn keep_pool(&mut self, bytes: usize) {
+        self.pool_threshold = bytes;
     }
 
     pub fn free(&mut self, address: usize) -> Result<(), Fault> {
@@ -121,7 +140,7 @@ impl Driver {
     pub unsafe fn download(&mut self, to: *mut u8, from: usize, bytes: usize) -> Result<(), Fault> {
         self.counts.add(Total::Downloads, 1);
         if self.pinned.find(to as usize, bytes).is_none() {
-            self.counts.add(Total::Synchronisations, 1);
+            self.synchronise();
         }
         self.counts.add(Total::DownloadedBytes, bytes);
         if bytes > 0 {

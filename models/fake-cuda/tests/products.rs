@@ -6,7 +6,7 @@ mod common;
 
 use common::Device;
 use half::bf16;
-use ntl_fake_cuda::{Matrix, Product, Scalar};
+use ntl_fake_cuda::{Matrix, Product, Scalar, Total};
 
 fn matrix(address: usize, scalar: Scalar, leading: i64, stride: i64, transposed: bool) -> Matrix {
     Matrix { address, scalar, leading, stride, transposed }
@@ -71,9 +71,9 @@ fn calls_are_counted() {
     std::fs::remove_file(&path).unwrap();
     let number = |at: usize| u64::from_ne_bytes(bytes[8 * at..][..8].try_into().unwrap());
     // Launches, products, uploads and their bytes, downloads and theirs, copies, fills, allocations and bytes, frees,
-    // synchronisations, events, live and peak bytes.
-    let totals: Vec<u64> = (0..15).map(number).collect();
-    assert_eq!(totals, [2, 0, 1, 16, 1, 16, 0, 0, 2, 48, 1, 1, 0, 16, 48]);
+    // synchronisations, events, live and peak bytes, and bytes given back.
+    let totals: Vec<u64> = (0..16).map(number).collect();
+    assert_eq!(totals, [2, 0, 1, 16, 1, 16, 0, 0, 2, 48, 1, 1, 0, 16, 48, 32]);
     assert_eq!(number(16), 2);
     assert!(bytes[17 * 8..].starts_with(b"increment\0"));
     assert_eq!(number(32), 0);
@@ -89,4 +89,18 @@ fn a_few_calls() {
     device.launch(function, (1, 4), &[from, from], &[4]).unwrap();
     device.driver.free(other).unwrap();
     assert_eq!(device.get::<f32>(from, 4), [2.0; 4]);
+}
+
+#[test]
+fn the_memory_pool_gives_back_what_it_need_not_keep_when_the_device_is_waited_for() {
+    let returned = |keep: usize| {
+        let mut device = Device::new();
+        device.driver.keep_pool(keep);
+        let (first, _second) = (device.driver.allocate(100).unwrap(), device.driver.allocate(20).unwrap());
+        device.driver.free(first).unwrap();
+        device.driver.synchronise();
+        device.driver.synchronise();
+        device.driver.counts.get(Total::ReturnedBytes)
+    };
+    assert_eq!([0, 50, 120, 1000].map(returned), [100, 70, 0, 0]);
 }

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use super::{LAST, report};
-use crate::counts::Total;
 use crate::driver::{Driver, SHARED_OPTIN_MAX, driver};
 use crate::fault::{Code, Fault};
 use crate::memory::TOTAL_BYTES;
@@ -186,7 +185,7 @@ extern "C" fn cuCtxSetCurrent(context: usize) -> Status {
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize() -> Status {
     within_context(|driver| {
-        driver.counts.add(Total::Synchronisations, 1);
+        driver.synchronise();
         Ok(())
     })
 }
@@ -209,7 +208,7 @@ extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
     on_stream(stream, |driver| {
-        driver.counts.add(Total::Synchronisations, 1);
+        driver.synchronise();
         Ok(())
     })
 }
@@ -247,7 +246,7 @@ extern "C" fn cuEventQuery(event: usize) -> Status {
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: usize) -> Status {
     within_context(|driver| {
-        driver.counts.add(Total::Synchronisations, 1);
+        driver.synchronise();
         driver.use_event(event)
     })
 }
@@ -293,10 +292,20 @@ fn check_pool(pool: usize) -> Result<(), Fault> {
     if pool == POOL { Ok(()) } else { Err(Fault::new(Code::InvalidValue, "this memory pool does not exist")) }
 }
 
-/// Memory that is freed is always given back, so that no attribute changes anything.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolSetAttribute(pool: usize, _attribute: c_uint, _value: *mut c_void) -> Status {
-    status(check_pool(pool))
+unsafe extern "C" fn cuMemPoolSetAttribute(pool: usize, attribute: c_uint, value: *const u64) -> Status {
+    plain(|driver| {
+        check_pool(pool)?;
+        match attribute {
+            // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
+            4 => {
+                // SAFETY: the value of this attribute has 64 bits.
+                driver.keep_pool(unsafe { *value } as usize);
+                Ok(())
+            }
+            _ => Err(Fault::new(Code::NotSupported, format!("attribute {attribute} of the memory pool"))),
+        }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -323,7 +332,7 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: usize, from: *const u8, bytes: usi
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyHtoD_v2(to: usize, from: *const u8, bytes: usize) -> Status {
     within_context(|driver| {
-        driver.counts.add(Total::Synchronisations, 1);
+        driver.synchronise();
         // SAFETY: the caller's promise.
         unsafe { driver.upload(to, from, bytes) }
     })
