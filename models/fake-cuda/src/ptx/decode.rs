@@ -6,153 +6,14 @@
 
 use std::collections::HashMap;
 
-use super::alu::{self, Compute, Operands, Register, Update};
+use super::alu::{self, Register};
+use super::program::{
+    Action, Address, Instruction, Kernel, LOCAL_WINDOW, Parameter, SHARED_WINDOW, SPECIAL, Shuffle, Space,
+    Vote,
+};
 use super::source::{Module, Variable, Words, variable};
 use super::types::{Type, literal};
 use crate::fault::{Code, Fault};
-
-/// Where generic addresses of shared and local memory begin; those of global memory are its own.
-pub(super) const SHARED_WINDOW: u64 = 1 << 60;
-pub(super) const LOCAL_WINDOW: u64 = 1 << 61;
-
-/// Registers that a warp sets before it runs.
-pub(super) const SPECIAL: [&str; 15] = [
-    "%tid.x",
-    "%tid.y",
-    "%tid.z",
-    "%ntid.x",
-    "%ntid.y",
-    "%ntid.z",
-    "%ctaid.x",
-    "%ctaid.y",
-    "%ctaid.z",
-    "%nctaid.x",
-    "%nctaid.y",
-    "%nctaid.z",
-    "%laneid",
-    "%warpid",
-    "%nwarpid",
-];
-
-/// Memory that an instruction reads or writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Space {
-    Generic,
-    Global,
-    Shared,
-    Local,
-}
-
-/// Where `shfl` takes a value from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shuffle {
-    Up,
-    Down,
-    Butterfly,
-    Index,
-}
-
-/// What `vote` tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Vote {
-    All,
-    Any,
-    Ballot,
-}
-
-pub(super) struct Address {
-    pub(super) space: Space,
-    pub(super) base: Register,
-    pub(super) offset: i64,
-}
-
-pub(super) enum Action {
-    Compute {
-        to: Register,
-        from: Operands,
-        compute: Compute,
-    },
-    LoadParameter {
-        to: Register,
-        offset: usize,
-        kind: Type,
-        width: usize,
-    },
-    Load {
-        to: Vec<Register>,
-        kind: Type,
-        width: usize,
-        address: Address,
-    },
-    Store {
-        from: Vec<Register>,
-        kind: Type,
-        address: Address,
-    },
-    Atomic {
-        to: Option<Register>,
-        kind: Type,
-        address: Address,
-        from: [Register; 2],
-        update: Update,
-    },
-    Shuffle {
-        how: Shuffle,
-        to: Register,
-        valid: Option<Register>,
-        from: Operands,
-    },
-    Vote {
-        how: Vote,
-        to: Register,
-        value: (Register, bool),
-        members: Register,
-    },
-    ActiveMask {
-        to: Register,
-    },
-    /// The lanes of a warp wait for each other.
-    Converge {
-        members: Register,
-    },
-    /// The threads of a block wait for each other.
-    Barrier,
-    Branch(usize),
-    Exit,
-    /// `__assertfail` was called: addresses of the condition and the file, and the line.
-    Assert {
-        parameters: usize,
-    },
-    Trap,
-}
-
-pub(super) struct Instruction {
-    /// Threads for which this predicate, or its opposite, is false skip the instruction.
-    pub(super) guard: Option<(Register, bool)>,
-    pub(super) action: Action,
-}
-
-/// One parameter of an entry.
-#[derive(Clone, Debug)]
-pub(super) struct Parameter {
-    pub(super) name: String,
-    pub(super) offset: usize,
-    pub(super) bytes: usize,
-    /// Whether the kernel uses it as an address of global memory.
-    pub(super) pointer: bool,
-}
-
-/// An entry that can be launched.
-pub struct Kernel {
-    pub(super) name: String,
-    pub(super) code: Vec<Instruction>,
-    pub(super) registers: usize,
-    pub(super) constants: Vec<(Register, u64)>,
-    pub(super) parameters: Vec<Parameter>,
-    pub(super) shared_bytes: usize,
-    pub(super) local_bytes: usize,
-    pub(super) has_barriers: bool,
-}
 
 impl Kernel {
     /// Decodes an entry. `globals` has the addresses of the module's variables.
@@ -172,25 +33,6 @@ impl Kernel {
             shared_bytes: decoder.shared_bytes,
             local_bytes: decoder.local_bytes,
         })
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Sizes of the parameters, in bytes.
-    pub fn parameter_bytes(&self) -> impl Iterator<Item = usize> {
-        self.parameters.iter().map(|parameter| parameter.bytes)
-    }
-
-    /// Which parameters are addresses of global memory.
-    pub fn pointers(&self) -> impl Iterator<Item = usize> {
-        let parameters = self.parameters.iter().enumerate();
-        parameters.filter(|(_, parameter)| parameter.pointer).map(|(index, _)| index)
-    }
-
-    pub fn shared_bytes(&self) -> usize {
-        self.shared_bytes
     }
 }
 

@@ -6,10 +6,11 @@
 
 mod alu;
 mod decode;
+mod program;
 mod run;
 mod source;
 mod types;
 
-pub use decode::Kernel;
+pub use program::Kernel;
 pub use run::{Launch, launch};
 pub use source::Module;

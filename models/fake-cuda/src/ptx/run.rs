@@ -5,7 +5,7 @@
 //! against their sizes. Shared and local memory begin as ones (NaN), so that what was not written shows in results.
 
 use super::alu::{LANES, Lanes};
-use super::decode::{
+use super::program::{
     Action, Address, Instruction, Kernel, LOCAL_WINDOW, SHARED_WINDOW, SPECIAL, Shuffle, Space, Vote,
 };
 use super::types::Type;
