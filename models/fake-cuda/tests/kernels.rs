@@ -113,7 +113,7 @@ type Want = fn(u64) -> u64;
 #[test]
 fn integers_wrap_shift_and_extend() {
     let signed = |value: i32| u64::from(value as u32);
-    let cases: [(&str, Want); 11] = [
+    let cases: [(&str, Want); 12] = [
         ("sub.s32 %r10, 3, %r1;", |n| u64::from((3 - n as i32) as u32)),
         ("shl.b32 %r10, 1, %r1;", |n| 1 << n),
         ("add.s32 %r2, %r1, 16; shl.b32 %r10, 1, %r2;", |n| if n < 16 { 1 << (n + 16) } else { 0 }),
@@ -128,6 +128,7 @@ fn integers_wrap_shift_and_extend() {
         ("mov.b32 %r2, 0xff02ff03; dp4a.s32.s32 %r10, %r2, 0x01020304, %r1;", |n| {
             u64::from((n as i32 + 4 * 3 - 3 + 2 * 2 - 1) as u32)
         }),
+        ("lop3.b32 %r10, %r1, 12, 10, 0x6a;", |n| n & 12 ^ 10),
         ("clz.b32 %r10, %r1;", |n| u64::from((n as u32).leading_zeros())),
     ];
     assert_eq!(signed(-1), 0xffff_ffff);
@@ -176,6 +177,20 @@ fn floats_are_rounded_once() {
     assert_eq!(one_warp(body, false), numbers(|n| half(n as f32 * 0.1)));
     let body = "cvt.rn.f32.u32 %f1, %r1; sub.f32 %f2, 0f3F000000, %f1; cvt.rzi.s32.f32 %r10, %f2;";
     assert_eq!(one_warp(body, false), numbers(|n| u64::from((0.5 - n as f32) as i32 as u32)));
+}
+
+#[test]
+fn two_numbers_of_sixteen_bits_are_computed_apart() {
+    let both = |high: f32, low: f32| {
+        let bits = |value: f32| u64::from(half::bf16::from_f32(value).to_bits());
+        bits(high) << 16 | bits(low)
+    };
+    let body = "
+    cvt.rn.f32.u32 %f1, %r1;
+    cvt.rn.bf16x2.f32 %r2, %f1, 0f3F800000;
+    fma.rn.bf16x2 %r3, %r2, %r2, %r2;
+    neg.bf16x2 %r10, %r3;";
+    assert_eq!(one_warp(body, false), numbers(|n| both(-((n * n + n) as f32), -2.0)));
 }
 
 #[test]

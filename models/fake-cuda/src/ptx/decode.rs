@@ -236,7 +236,10 @@ impl<'a> Decoder<'a> {
             ["bar" | "barrier", "warp", "sync"] => {
                 Action::Converge { members: self.operand(&operands[0], Type::U32)? }
             }
-            ["bar", "sync"] | ["barrier", "sync"] | ["barrier", "sync", "aligned"] => Action::Barrier,
+            // One operand is the number of the barrier; a second one would be a number of threads, not all.
+            ["bar", "sync"] | ["barrier", "sync"] | ["barrier", "sync", "aligned"] if operands.len() == 1 => {
+                Action::Barrier
+            }
             ["membar" | "fence", ..] => return Ok(Some(Action::Converge { members: self.constant(0) })),
             ["activemask", "b32"] => Action::ActiveMask { to: self.register(one(0)?)? },
             ["vote", "sync", how, _] => {

@@ -26,7 +26,7 @@ impl Type {
             "pred" => Self::Pred,
             "u8" | "b8" => Self::U8,
             "u16" | "b16" => Self::U16,
-            "u32" | "b32" | "f16x2" | "bf16x2" => Self::U32,
+            "u32" | "b32" => Self::U32,
             "u64" | "b64" => Self::U64,
             "s8" => Self::S8,
             "s16" => Self::S16,

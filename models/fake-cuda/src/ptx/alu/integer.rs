@@ -50,7 +50,17 @@ pub(super) fn bitwise(name: &str, rest: &[&str], kind: Type) -> Option<(usize, C
                 })
             }),
         ),
-        ("lop3", []) => return None,
+        // The last operand is a table of the result for each combination of three bits.
+        ("lop3", []) => (
+            4,
+            map4(move |a, b, c, table| {
+                let term = |index: u64| {
+                    let pick = |from: u64, bit: u64| if index & bit != 0 { from } else { !from };
+                    if table >> index & 1 == 1 { pick(a, 4) & pick(b, 2) & pick(c, 1) } else { 0 }
+                };
+                (0..8).map(term).fold(0, |out, term| out | term) & mask
+            }),
+        ),
         ("shf", [direction, mode]) => {
             let (left, wrap) = (*direction == "l", *mode == "wrap");
             let amount = move |by: u32| if wrap { by & 31 } else { by.min(32) };

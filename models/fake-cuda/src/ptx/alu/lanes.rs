@@ -53,6 +53,23 @@ pub(super) fn map4<R: Value>(f: impl Fn(u64, u64, u64, u64) -> R + Send + Sync +
     })
 }
 
+/// Computes the low and the high 16 bits of 32 apart from each other.
+pub(super) fn in_halves(operands: usize, compute: Compute) -> Compute {
+    Box::new(move |registers, from| {
+        let half = |shift: u32| {
+            let halves: [Lanes; 4] = std::array::from_fn(|index| match from.get(index) {
+                Some(&register) if index < operands => {
+                    registers[register as usize].map(|value| value >> shift & 0xffff)
+                }
+                _ => [0; LANES],
+            });
+            compute(&halves, &[0, 1, 2, 3])
+        };
+        let (low, high) = (half(0), half(16));
+        std::array::from_fn(|lane| high[lane] << 16 | low[lane])
+    })
+}
+
 /// Evaluates an expression with `$t` as the integer type.
 macro_rules! for_integer {
     ($type:expr, $t:ident => $body:expr) => {

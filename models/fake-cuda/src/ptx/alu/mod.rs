@@ -25,6 +25,9 @@ pub(super) fn operation(parts: &[&str]) -> Option<Operation> {
         let result = types[0];
         Some(Operation { operands, result, operand: result, compute })
     };
+    if let Some(half) = modifiers.iter().find_map(|part| packed_type(part)) {
+        return packed(name, half, &types, &rest);
+    }
     match *name {
         "cvt" => return convert::convert(&types, &rest),
         "setp" | "set" => return convert::compare(name, &types, &rest),
@@ -58,6 +61,35 @@ pub(super) fn operation(parts: &[&str]) -> Option<Operation> {
             simple(operands, compute)
         }
     }
+}
+
+/// The type of the halves of a packed type.
+fn packed_type(name: &str) -> Option<Type> {
+    match name {
+        "f16x2" => Some(Type::F16),
+        "bf16x2" => Some(Type::Bf16),
+        _ => None,
+    }
+}
+
+/// An instruction on two numbers of 16 bits in one register, and the conversion of two f32 to one.
+fn packed(name: &str, half: Type, types: &[Type], rest: &[&str]) -> Option<Operation> {
+    let rest: Vec<&str> = rest.iter().copied().filter(|part| packed_type(part).is_none()).collect();
+    let (operands, operand, compute) = match (name, types, rest.as_slice()) {
+        ("cvt", [Type::F32], ["rn"]) => {
+            let narrow = move |a: f32| match half {
+                Type::F16 => f16::from_f32(a).to_bits64(),
+                _ => bf16::from_f32(a).to_bits64(),
+            };
+            (2, Type::F32, map2(move |high: f32, low: f32| narrow(high) << 16 | narrow(low)))
+        }
+        (_, [], rest) => {
+            let (operands, compute) = float::float(name, rest, half)?;
+            (operands, Type::U32, lanes::in_halves(operands, compute))
+        }
+        _ => return None,
+    };
+    Some(Operation { operands, result: Type::U32, operand, compute })
 }
 
 /// What an atomic instruction leaves in memory, of what it finds and its operands.
