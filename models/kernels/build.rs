@@ -3,6 +3,9 @@
 pub(crate) fn main() {
     println!("cargo:rustc-check-cfg=cfg(amx)");
     println!("cargo:rerun-if-changed=build.rs");
+    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
+        return;
+    }
     let found = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags: Vec<&str> =
         found.lines().find(|line| line.starts_with("flags")).unwrap_or("").split(' ').collect();

@@ -86,7 +86,7 @@ fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
 /// Adds the products of 4 bytes of `a` and of `b` to each of the 4 sums. The compiler's own function for it is not stable.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn dot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+pub(super) fn dot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     let mut added = sums;
     // SAFETY: reads and writes registers only.
     unsafe {

@@ -4,6 +4,10 @@
 //! numbers of 16 bits. [`TileUnit`] is what a set of tiles computes in one go, and [`multiply`] cuts any number of rows into that.
 //! All tiles of a product have the same number of rows; the last one begins earlier instead of being shorter, and so
 //! computes some rows twice, with the same result.
+#![cfg_attr(
+    not(any(test, all(target_os = "linux", target_arch = "x86_64"))),
+    expect(dead_code, reason = "without a unit, what it is given is not read")
+)]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 mod absent;

@@ -1,7 +1,7 @@
 //! Weights as 8-bit integers with one scale for each output; rows of `x` become integers, too, with one scale for each row.
 //!
 //! A sum over all inputs is one exact 32-bit integer, so every instruction set gives the same bits, in whatever order and
-//! for however many rows it adds up. Bytes of `x` have [`OFFSET`] added, because the instructions for bytes take one
+//! for however many rows it adds up. Bytes of `x` have [`OFFSET`] added, because the instructions of x86 take one
 //! unsigned side; what that adds to a sum depends on the weight alone and is subtracted at its start.
 
 mod amx;
@@ -9,6 +9,8 @@ mod amx;
 mod avx2;
 mod portable;
 mod rows;
+#[cfg(target_arch = "aarch64")]
+mod sdot;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +26,8 @@ use rows::Rows;
 use super::amx::Amx;
 use super::columns::{Columns, ColumnsShape};
 use super::panels::Aligned;
+#[cfg(target_arch = "aarch64")]
+use super::sdot::Sdot;
 #[cfg(target_arch = "x86_64")]
 use super::vnni::Vnni;
 
@@ -145,6 +149,8 @@ enum Kernel {
     Avx2(Avx2),
     #[cfg(target_arch = "x86_64")]
     Vnni(Vnni),
+    #[cfg(target_arch = "aarch64")]
+    Sdot(Sdot),
     Amx(Amx),
 }
 
@@ -162,6 +168,10 @@ impl Kernel {
         } else if let Some(avx2) = Avx2::new() {
             return Self::Avx2(avx2);
         }
+        #[cfg(target_arch = "aarch64")]
+        if let Some(sdot) = Sdot::new() {
+            return Self::Sdot(sdot);
+        }
         Self::Portable(Portable)
     }
 
@@ -173,6 +183,8 @@ impl Kernel {
             Self::Avx2(avx2) => avx2.panel(rows, panel, out),
             #[cfg(target_arch = "x86_64")]
             Self::Vnni(found) => vnni::panel(found, rows, panel, out),
+            #[cfg(target_arch = "aarch64")]
+            Self::Sdot(found) => sdot::panel(found, rows, panel, out),
             Self::Amx(found) => amx::panel(found, rows, panel, out),
         }
     }

@@ -15,6 +15,8 @@ fn kernels() -> Vec<(&'static str, PanelBy)> {
     kernels.extend(Avx2::new().map(|avx2| ("AVX2", by(Kernel::Avx2(avx2)))));
     #[cfg(target_arch = "x86_64")]
     kernels.extend(Vnni::new().map(|vnni| ("VNNI", by(Kernel::Vnni(vnni)))));
+    #[cfg(target_arch = "aarch64")]
+    kernels.extend(Sdot::new().map(|sdot| ("sdot", by(Kernel::Sdot(sdot)))));
     kernels.extend(tile_units().into_iter().map(|(name, unit)| {
         let panel: PanelBy = Box::new(move |rows, panel, out| {
             amx::panel_by(rows, panel, out, |sides, sums| unit(Elements::Bytes, sides, sums));

@@ -1,0 +1,69 @@
+//! Products of bytes by `sdot` of ARM's NEON, a few rows against some outputs of a panel at a time.
+#![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
+
+use std::arch::aarch64::{int8x16_t, int32x4_t, vdupq_n_s32, vreinterpretq_s8_s32};
+
+use super::rows::Rows;
+use super::{OFFSET, Panel, QUAD, WIDTH, scaled};
+use crate::matmul::sdot::{Sdot, dot};
+use crate::matmul::tiles::tile_sizes;
+
+/// Rows of a tile.
+const ROWS_MAX: usize = 4;
+
+/// Outputs of a register.
+const LANES: usize = 4;
+
+/// Registers of a panel's outputs.
+const VECTORS: usize = WIDTH / LANES;
+
+/// What takes [`OFFSET`] off the integers of a quad.
+const SIGNS: i32 = i32::from_ne_bytes([OFFSET as u8; QUAD]);
+
+/// `out` is `[M, WIDTH]`.
+pub(super) fn panel(_: Sdot, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
+    let (mut first, mut rest) = (0, out);
+    for count in tile_sizes(rows.len(), ROWS_MAX) {
+        let (out, others) = rest.split_at_mut(count * WIDTH);
+        // SAFETY: an `Sdot` exists only where the instruction was found.
+        unsafe {
+            // The sums of a tile take at most half of the registers.
+            match count {
+                1 => set_rows::<1, VECTORS>(rows, first, panel, out),
+                2 => set_rows::<2, { VECTORS / 2 }>(rows, first, panel, out),
+                3 => set_rows::<3, { VECTORS / 4 }>(rows, first, panel, out),
+                _ => set_rows::<ROWS_MAX, { VECTORS / 4 }>(rows, first, panel, out),
+            }
+        }
+        (first, rest) = (first + count, others);
+    }
+}
+
+/// `out` `[M, WIDTH]` of rows from `first` on, `V` registers of outputs at a time.
+#[target_feature(enable = "neon,dotprod")]
+fn set_rows<const M: usize, const V: usize>(rows: &Rows, first: usize, panel: Panel<'_>, out: &mut [f32]) {
+    let weights = bytemuck::cast_slice::<i8, int8x16_t>(panel.values).as_chunks::<VECTORS>().0;
+    let mut x = [[].as_slice(); M];
+    for (row, x) in x.iter_mut().enumerate() {
+        *x = &rows.quads(first + row)[..weights.len()];
+    }
+    for part in (0..VECTORS).step_by(V) {
+        let mut sums = [[vdupq_n_s32(0); V]; M];
+        for (quad, weights) in weights.iter().enumerate() {
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let x = vreinterpretq_s8_s32(vdupq_n_s32(x[quad] ^ SIGNS));
+                for (sum, &weights) in sums.iter_mut().zip(&weights[part..part + V]) {
+                    *sum = dot(*sum, weights, x);
+                }
+            }
+        }
+        for (row, sums) in sums.iter().enumerate() {
+            let outputs = part * LANES..(part + V) * LANES;
+            let (scales, out) = (&panel.scales[outputs.clone()], &mut out[row * WIDTH..][outputs]);
+            let sums = bytemuck::cast_slice::<int32x4_t, i32>(sums);
+            for ((out, &sum), &scale) in out.iter_mut().zip(sums).zip(scales) {
+                *out = scaled(sum, scale, rows.scale(first + row));
+            }
+        }
+    }
+}
