@@ -26,8 +26,17 @@ SHAPES = {
     "llama-160m": (32000, None),
 }
 
-PEERS = {"f32": ["CTranslate2", "transformers", "mistral.rs"], "int8": ["CTranslate2"], "q8_0": ["CTranslate2"]}
-COMPUTE_TYPE = {"f32": "float32", "int8": "int8", "q8_0": "int8"}
+PEERS = {
+    "f32": ["CTranslate2", "transformers", "mistral.rs"],
+    "bf16": ["CTranslate2", "transformers"],
+    "int8": ["CTranslate2", "ONNX Runtime"],
+    "q8_0": ["CTranslate2"],
+}
+EVERY_PEER = list(dict.fromkeys(name for names in PEERS.values() for name in names))
+# As peers call them.
+DTYPE = {"f32": "float32", "bf16": "bfloat16", "int8": "int8", "q8_0": "int8"}
+# They have no encoder-decoder that writes text, or no decoder-only model here.
+DECODER_ONLY, ENCODER_DECODER = ["mistral.rs"], ["ONNX Runtime"]
 
 
 def arguments():
@@ -35,8 +44,8 @@ def arguments():
     numbers = lambda text: [int(number) for number in text.split(",")]
     parser = argparse.ArgumentParser(prog="benchmarks/peers/run")
     parser.add_argument("--models", type=names, default=["t5-small", "t5-base", "t5-v1.1-base", "tinyllama"])
-    parser.add_argument("--precisions", type=names, default=["f32", "int8"])
-    parser.add_argument("--peers", type=names, default=PEERS["f32"])
+    parser.add_argument("--precisions", type=names, default=["f32", "bf16", "int8"])
+    parser.add_argument("--peers", type=names, default=EVERY_PEER)
     parser.add_argument("--batches", type=numbers, default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=5, help="alternations, after one run that does not count")
     parser.add_argument("--prompt-tokens", type=int, default=64)
@@ -45,42 +54,51 @@ def arguments():
     parser.add_argument("--cache", type=Path, required=True, help="folder for checkpoints, 13 GB for all models")
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "target/peers", help="folder for results")
     args = parser.parse_args()
-    for name, known in [("models", SHAPES), ("precisions", PEERS), ("peers", PEERS["f32"])]:
+    for name, known in [("models", SHAPES), ("precisions", PEERS), ("peers", EVERY_PEER)]:
         for value in getattr(args, name):
             if value not in known:
                 parser.error(f"--{name}: {value} is none of {', '.join(known)}")
     return args
 
 
-def made_once(folder: Path, command: list):
+def made_once(folder: Path, command: list) -> Path:
     """Runs a command that fills a folder, unless it was filled before."""
     if not (folder / ".complete").exists():
         print(f"making {folder} ...", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        made = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if made.returncode != 0:
+            raise sides.Unavailable(sides.reason(made.stderr))
         (folder / ".complete").touch()
+    return folder
+
+
+def converted(checkpoint: Path, script: str, folder: Path) -> Path:
+    """The checkpoint as a peer reads it."""
+    return made_once(folder, [sys.executable, HERE / script, checkpoint, folder])
 
 
 def start(model: str, precision: str, args) -> list[sides.Side]:
     """All sides that there are, ours first; says which are not, and why."""
     vocabulary, end = SHAPES[model]
-    checkpoint, converted = args.cache / "models" / model, args.cache / "converted" / model
+    checkpoint = args.cache / "models" / model
     made_once(checkpoint, [os.environ["NTL_BENCH"], "random", model, checkpoint])
-    if "CTranslate2" in args.peers:
-        made_once(converted, [sys.executable, HERE / "convert.py", checkpoint, converted])
     prompts = args.cache / f"{model}-{args.prompt_tokens}.ids"
     ids.write(prompts, max(args.batches), args.prompt_tokens, vocabulary, end)
     work = ["--ids", prompts, "--new-tokens", args.new_tokens, "--threads", args.threads]
+    for_ctranslate2, for_onnxruntime = args.cache / "converted" / model, args.cache / "onnx" / model
     starts = {
         "ntl": lambda: sides.ours(checkpoint, work, precision),
-        "CTranslate2": lambda: sides.ctranslate2(converted, work, COMPUTE_TYPE[precision]),
-        "transformers": lambda: sides.transformers(checkpoint, work),
+        "CTranslate2": lambda: sides.ctranslate2(
+            converted(checkpoint, "convert.py", for_ctranslate2), work, DTYPE[precision]
+        ),
+        "ONNX Runtime": lambda: sides.onnxruntime(converted(checkpoint, "convert_onnx.py", for_onnxruntime), work),
+        "transformers": lambda: sides.transformers(checkpoint, work, DTYPE[precision]),
         "mistral.rs": lambda: sides.mistralrs(checkpoint, work),
     }
     running = []
-    # mistral.rs has no encoder-decoder that writes text.
-    known = [name for name in PEERS[precision] if end is None or name != "mistral.rs"]
+    known = [name for name in PEERS[precision] if name not in (ENCODER_DECODER if end is None else DECODER_ONLY)]
     for name in ["ntl", *[name for name in known if name in args.peers]]:
         try:
             running.append(starts[name]())

@@ -4,7 +4,13 @@ from pathlib import Path
 from statistics import median
 from xml.sax.saxutils import escape
 
-COLOURS = {"ntl": "#0b6e4f", "CTranslate2": "#d17b0f", "transformers": "#7a7a8c", "mistral.rs": "#4f6d9a"}
+COLOURS = {
+    "ntl": "#0b6e4f",
+    "CTranslate2": "#d17b0f",
+    "transformers": "#7a7a8c",
+    "mistral.rs": "#4f6d9a",
+    "ONNX Runtime": "#8a4f7d",
+}
 PANEL_WIDTH, PANEL_HEIGHT = 300, 220
 LEFT, TOP, BOTTOM, GAP = 20, 92, 44, 30
 

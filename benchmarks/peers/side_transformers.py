@@ -14,12 +14,13 @@ parser.add_argument("model", type=Path)
 parser.add_argument("--ids", type=Path, required=True)
 parser.add_argument("--new-tokens", type=int, required=True)
 parser.add_argument("--threads", type=int, required=True)
+parser.add_argument("--dtype", required=True)
 args = parser.parse_args()
 
 torch.set_num_threads(args.threads)
 config = transformers.AutoConfig.from_pretrained(args.model)
 kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-model = kind.from_pretrained(args.model, torch_dtype=torch.float32).eval()
+model = kind.from_pretrained(args.model, torch_dtype=getattr(torch, args.dtype)).eval()
 prompts = ids.read(args.ids)
 
 
@@ -38,5 +39,5 @@ def decode(batch):
     return answers[:, 1 if config.is_encoder_decoder else inputs.shape[1] :].tolist()
 
 
-about = {"name": "transformers", "version": transformers.__version__, "torch": torch.__version__, "dtype": "float32"}
+about = {"name": "transformers", "version": transformers.__version__, "torch": torch.__version__, "dtype": args.dtype}
 serve(about, decode)

@@ -69,5 +69,9 @@ def mistralrs(model: Path, work: list) -> Side:
     return Side("mistral.rs", [sys.executable, HERE / "side_mistralrs.py", server, model, *work])
 
 
-def transformers(model: Path, work: list) -> Side:
-    return Side("transformers", [sys.executable, HERE / "side_transformers.py", model, *work])
+def onnxruntime(exported: Path, work: list) -> Side:
+    return Side("ONNX Runtime", [sys.executable, HERE / "side_onnxruntime.py", exported, *work])
+
+
+def transformers(model: Path, work: list, dtype: str) -> Side:
+    return Side("transformers", [sys.executable, HERE / "side_transformers.py", model, "--dtype", dtype, *work])

@@ -1,0 +1,50 @@
+"""ONNX Runtime, by Hugging Face's optimum, on a checkpoint that `convert_onnx.py` exported."""
+
+import argparse
+from pathlib import Path
+
+import onnxruntime
+import optimum.version
+import torch
+from optimum.onnxruntime import ORTModelForSeq2SeqLM
+
+import ids
+from serve import serve
+
+parser = argparse.ArgumentParser()
+parser.add_argument("model", type=Path)
+parser.add_argument("--ids", type=Path, required=True)
+parser.add_argument("--new-tokens", type=int, required=True)
+parser.add_argument("--threads", type=int, required=True)
+args = parser.parse_args()
+
+torch.set_num_threads(args.threads)
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = args.threads
+model = ORTModelForSeq2SeqLM.from_pretrained(
+    args.model,
+    encoder_file_name="encoder_model_quantized.onnx",
+    decoder_file_name="decoder_model_quantized.onnx",
+    decoder_with_past_file_name="decoder_with_past_model_quantized.onnx",
+    use_merged=False,
+    session_options=options,
+)
+prompts = ids.read(args.ids)
+
+
+def decode(batch):
+    inputs = torch.tensor(ids.batch(prompts, batch))
+    answers = model.generate(
+        inputs,
+        attention_mask=torch.ones_like(inputs),
+        do_sample=False,
+        num_beams=1,
+        min_new_tokens=args.new_tokens,
+        max_new_tokens=args.new_tokens,
+        pad_token_id=0,
+    )
+    return answers[:, 1:].tolist()
+
+
+about = {"name": "ONNX Runtime", "version": onnxruntime.__version__, "optimum": optimum.version.__version__, "dtype": "int8"}
+serve(about, decode)
