@@ -284,6 +284,57 @@ fn blocks_share_memory_wait_at_barriers_and_add_atomically() {
     assert_eq!(device.get::<u32>(out, 1), [3 * 2 * 255 * 128]);
 }
 
+/// Each thread takes the number that its left or its right neighbour left in shared memory.
+fn neighbours(barrier: &str, distance: i32) -> Vec<u32> {
+    let ptx = format!(
+        "
+.visible .entry neighbours(.param .u64 neighbours_param_0)
+{{
+    .reg .b32 %r<12>;
+    .reg .b64 %rd<6>;
+    .shared .align 4 .b8 kept[512];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, kept;
+    shl.b32 %r3, %r1, 2;
+    add.s32 %r4, %r2, %r3;
+    st.shared.u32 [%r4], %r1;
+    {barrier}
+    add.s32 %r5, %r1, {distance};
+    and.b32 %r6, %r5, 127;
+    shl.b32 %r7, %r6, 2;
+    add.s32 %r8, %r2, %r7;
+    ld.shared.u32 %r9, [%r8];
+    bar.sync 0;
+    mov.u32 %r10, %ctaid.x;
+    mad.lo.s32 %r11, %r10, 128, %r1;
+    ld.param.u64 %rd1, [neighbours_param_0];
+    cvta.to.global.u64 %rd2, %rd1;
+    mul.wide.u32 %rd3, %r11, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    st.global.u32 [%rd4], %r9;
+    ret;
+}}
+"
+    );
+    let mut device = Device::new();
+    let function = device.function(&ptx, "neighbours").unwrap();
+    let out = device.put(&[0u32; 256]);
+    device.launch(function, (2, 128), &[out], &[]).unwrap();
+    device.get::<u32>(out, 256)
+}
+
+#[test]
+fn a_missing_barrier_shows_whichever_warp_comes_first() {
+    for distance in [-1, 1] {
+        let want: Vec<u32> = (0..256).map(|thread: i32| (thread + distance).rem_euclid(128) as u32).collect();
+        assert_eq!(neighbours("bar.sync 0;", distance), want);
+        assert_ne!(neighbours("", distance), want);
+        // Without threads that go round: these would be wrong in either order.
+        let inner = |numbers: &[u32]| [&numbers[1..127], &numbers[129..255]].concat();
+        assert_ne!(inner(&neighbours("", distance)), inner(&want));
+    }
+}
+
 #[test]
 fn variables_of_a_module_have_their_values_and_assertions_their_texts() {
     let ptx = "

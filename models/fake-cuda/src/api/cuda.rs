@@ -423,6 +423,9 @@ unsafe extern "C" fn cuLaunchKernel(
 ) -> Status {
     on_stream(stream, |driver| {
         let kernel = driver.kernel(function)?;
+        if parameters.is_null() && kernel.parameter_bytes().next().is_some() {
+            return Err(Fault::new(Code::InvalidValue, format!("kernel {}: no parameters", kernel.name())));
+        }
         let values = (kernel.parameter_bytes().enumerate())
             .map(|(index, bytes)| {
                 // SAFETY: the caller passes as many pointers as the kernel has parameters, each to a value of its size.

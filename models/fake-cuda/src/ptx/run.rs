@@ -1,7 +1,7 @@
 //! Runs a grid: block after block, and in a block warp after warp, each until it ends or waits at a barrier.
 //!
 //! The threads of a warp run in lockstep. Where they part, those at the earliest instruction go first, so that they meet again
-//! behind branches and loops. Every access is checked: global memory against the live allocations, shared and local memory
+//! behind branches and loops. Warps take turns in both orders. Every access is checked: global memory against the live allocations, shared and local memory
 //! against their sizes. Shared and local memory begin as ones (NaN), so that what was not written shows in results.
 
 use super::alu::{LANES, Lanes};
@@ -136,14 +136,20 @@ impl<'a> Block<'a> {
         for (index, warp) in warps.iter_mut().enumerate() {
             warp.start(self.launch, place, index);
         }
+        // Forwards and backwards in turn, so that what needs a barrier and has none is wrong in one of the two.
+        let mut forwards = place.iter().sum::<u32>().is_multiple_of(2);
         loop {
-            for warp in warps.iter_mut().filter(|warp| warp.here.lanes != 0) {
-                warp.waits = false;
-                self.run(warp)?;
+            for turn in 0..count {
+                let warp = &mut warps[if forwards { turn } else { count - 1 - turn }];
+                if warp.here.lanes != 0 {
+                    warp.waits = false;
+                    self.run(warp)?;
+                }
             }
             if warps.iter().all(|warp| !warp.waits) {
                 return Ok(());
             }
+            forwards = !forwards;
         }
     }
 
@@ -239,12 +245,12 @@ impl<'a> Block<'a> {
             Action::Shuffle { how, to, valid, from } => {
                 let [value, by, clamp, members] = from.map(|from| warp.registers[from as usize]);
                 warp.converged(active, &members)?;
-                let found = value;
                 for lane in lanes(active) {
                     let (from, inside) = source_lane(*how, lane as u32, by[lane] as u32, clamp[lane] as u32);
                     let from = if inside { from as usize } else { lane };
-                    let value = if active >> from & 1 == 1 { found[from] } else { u64::from(u32::MAX) };
-                    warp.registers[*to as usize][lane] = value;
+                    let is_there = active >> from & 1 == 1;
+                    warp.registers[*to as usize][lane] =
+                        if is_there { value[from] } else { u64::from(u32::MAX) };
                     if let Some(valid) = valid {
                         warp.registers[*valid as usize][lane] = u64::from(inside);
                     }
