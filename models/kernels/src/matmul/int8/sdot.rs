@@ -1,10 +1,12 @@
 //! Products of bytes by `sdot` of ARM's NEON, a few rows against some outputs of a panel at a time.
 #![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
 
-use std::arch::aarch64::{int8x16_t, int32x4_t, vdupq_n_s32, vreinterpretq_s8_s32};
+use std::arch::aarch64::{
+    int8x16_t, vcvtq_f32_s32, vdupq_n_s32, vmulq_f32, vmulq_n_f32, vreinterpretq_s8_s32,
+};
 
 use super::rows::Rows;
-use super::{OFFSET, Panel, QUAD, WIDTH, scaled};
+use super::{OFFSET, Panel, QUAD, WIDTH};
 use crate::matmul::sdot::{Sdot, dot};
 use crate::matmul::tiles::tile_sizes;
 
@@ -57,12 +59,13 @@ fn set_rows<const M: usize, const V: usize>(rows: &Rows, first: usize, panel: Pa
                 }
             }
         }
-        for (row, sums) in sums.iter().enumerate() {
-            let outputs = part * LANES..(part + V) * LANES;
-            let (scales, out) = (&panel.scales[outputs.clone()], &mut out[row * WIDTH..][outputs]);
-            let sums = bytemuck::cast_slice::<int32x4_t, i32>(sums);
-            for ((out, &sum), &scale) in out.iter_mut().zip(sums).zip(scales) {
-                *out = scaled(sum, scale, rows.scale(first + row));
+        // By value and in vectors: the compiler would keep sums that are read as a slice in memory.
+        let scales = &panel.scales.as_chunks::<LANES>().0[part..part + V];
+        for (row, sums) in sums.into_iter().enumerate() {
+            let out = &mut out.as_chunks_mut::<LANES>().0[row * VECTORS + part..][..V];
+            for ((out, sum), &scales) in out.iter_mut().zip(sums).zip(scales) {
+                let scaled = vmulq_f32(vcvtq_f32_s32(sum), bytemuck::cast(scales));
+                *out = bytemuck::cast(vmulq_n_f32(scaled, rows.scale(first + row)));
             }
         }
     }
