@@ -47,7 +47,7 @@ impl Rows {
     }
 
     /// The integers of a row, [`QUAD`] in each number.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn quads(&self, row: usize) -> &[i32] {
         bytemuck::cast_slice(&self.bytes.as_slice()[row * self.padded..][..self.padded])
     }
