@@ -1,6 +1,6 @@
 //! Finding and opening GPUs.
 
-use candle_core::Device;
+use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::LoadError;
 
@@ -33,19 +33,62 @@ pub(crate) fn count() -> Result<usize, String> {
         .to_owned())
 }
 
-/// GPUs are numbered from 0.
+/// GPUs are numbered from 0, as `nvidia-smi` does. Runs a kernel, so that a GPU that this program has none for is refused here.
 pub(crate) fn open(number: usize) -> Result<Device, LoadError> {
     let unusable = |reason| LoadError::Device(format!("GPU {number} cannot be used: {reason}"));
-    let count = count().map_err(unusable)?;
+    check(number).map_err(unusable)?;
+    let device = opened(number).map_err(unusable)?;
+    run_kernel(&device)
+        .map_err(|error| unusable(format!("it runs none of this program's kernels: {error}")))?;
+    Ok(device)
+}
+
+/// Whether there is a GPU of this number.
+fn check(number: usize) -> Result<(), String> {
+    let count = count()?;
     if number >= count {
         let there = match count {
             0 => "the driver finds none".to_owned(),
             1 => "there is one, number 0".to_owned(),
             _ => format!("there are {count}, from 0"),
         };
-        return Err(unusable(there));
+        return Err(there);
     }
-    Device::new_cuda(number).map_err(|error| unusable(error.to_string()))
+    Ok(())
+}
+
+#[cfg(feature = "cuda")]
+fn opened(number: usize) -> Result<Device, String> {
+    let device = ntl_cuda::ordinal(number).map_err(|error| error.to_string())?;
+    let device = Device::new_cuda(device).map_err(|error| error.to_string())?;
+    if let Device::Cuda(cuda) = &device
+        && let Err(error) = ntl_cuda::prepare(cuda)
+    {
+        tracing::warn!(number, %error, "the GPU gives freed memory back to its driver, which costs time");
+    }
+    Ok(device)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn opened(number: usize) -> Result<Device, String> {
+    Device::new_cuda(number).map_err(|error| error.to_string())
+}
+
+/// Starts a kernel on a device and waits for it.
+fn run_kernel(device: &Device) -> candle_core::Result<()> {
+    (Tensor::ones((), DType::F32, device)? + 1.0)?.to_scalar::<f32>().map(drop)
+}
+
+/// Free memory of a GPU in bytes; `None` where there is no such GPU.
+#[cfg(feature = "cuda")]
+pub(crate) fn free_bytes(number: usize) -> Option<u64> {
+    check(number).ok()?;
+    ntl_cuda::ordinal(number).and_then(ntl_cuda::free_bytes).ok().map(|free| free as u64)
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn free_bytes(_number: usize) -> Option<u64> {
+    None
 }
 
 #[cfg(test)]
@@ -58,5 +101,11 @@ mod tests {
         assert!(error.contains("GPU 99 cannot be used: "), "{error}");
         #[cfg(not(feature = "cuda"))]
         assert!(error.contains("built without CUDA"), "{error}");
+        assert_eq!(free_bytes(99), None);
+    }
+
+    #[test]
+    fn a_device_that_computes_is_accepted() {
+        run_kernel(&Device::Cpu).unwrap();
     }
 }

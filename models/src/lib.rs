@@ -18,6 +18,7 @@ mod logits_reducer;
 mod ops;
 pub mod t5;
 pub mod tokenizer;
+mod warm_up;
 
 pub use load::{
     DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, architectures, load, load_adapted, vocabulary,

@@ -16,6 +16,7 @@ use crate::gpu;
 use crate::ops::{Format, Placement};
 use crate::t5::{NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
+use crate::warm_up::warm_up;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
@@ -184,7 +185,7 @@ fn load_causal(
     let adapter = adapter.map(Adapter::open).transpose()?;
     let model = Causal::load_adapted(files, architecture, &causal, adapter.as_ref())?;
     let vocabulary = vocabulary(&tokenizer, model.info());
-    Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
+    Ok(LoadedModel { model: ready(model, &causal.place)?, tokenizer, vocabulary })
 }
 
 fn load_t5(
@@ -210,7 +211,7 @@ fn load_t5(
         (T5Architecture::RegressionHead, ..) => {
             let model = RegressionHead::load(files, tokenizer_facts, log_scale()?, place)?;
             let vocabulary = point_vocabulary(&tokenizer, model.info());
-            return Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary });
+            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
         }
         (T5Architecture::Plain, ..) => T5Kind::Plain,
         (T5Architecture::Rt, NumberEncoding::Rt, _) => T5Kind::Rt,
@@ -221,7 +222,16 @@ fn load_t5(
     };
     let model = T5::load(files, tokenizer_facts, kind, place)?;
     let vocabulary = vocabulary(&tokenizer, model.info());
-    Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
+    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary })
+}
+
+/// A model that has run each of its kernels once, where it is on a GPU.
+fn ready(mut model: impl BatchModel + 'static, place: &Placement) -> Result<Box<dyn BatchModel>, LoadError> {
+    if !place.device.is_cpu() {
+        let failed = |error| LoadError::Device(format!("the model does not run: {error}"));
+        warm_up(&mut model).map_err(failed)?;
+    }
+    Ok(Box::new(model))
 }
 
 /// What decoding needs to know about a tokenizer and its model.
@@ -282,6 +292,15 @@ impl DeviceChoice {
             Self::Auto if gpu::count().unwrap_or(0) == 0 => Ok(Device::Cpu),
             Self::Auto => gpu::open(0),
             Self::Cuda(number) => gpu::open(number),
+        }
+    }
+
+    /// Free memory of the GPU that this opens, in bytes; `None` where it is the CPU.
+    pub fn free_gpu_bytes(self) -> Option<u64> {
+        match self {
+            Self::Cpu => None,
+            Self::Auto => gpu::free_bytes(0),
+            Self::Cuda(number) => gpu::free_bytes(number),
         }
     }
 }

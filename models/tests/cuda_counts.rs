@@ -30,19 +30,19 @@ const HIDDEN: usize = 16;
 struct Budget(&'static str, [u64; 4]);
 
 const T5_BUDGETS: [Budget; 5] = [
-    Budget("step, 1 context", [1_570, 448, 1_965, 1]),
-    Budget("step, 32 contexts", [6_611, 815, 2_885, 1]),
-    Budget("opening of 32 prompts", [12_965, 4_235, 16_087, 0]),
-    Budget("opening of 4,096 tokens", [2_417, 1_128, 3_473, 0]),
-    Budget("step behind 4,096 tokens", [1_570, 448, 1_965, 1]),
+    Budget("step, 1 context", [629, 41, 569, 1]),
+    Budget("step, 32 contexts", [654, 43, 596, 1]),
+    Budget("opening of 32 prompts", [1_036, 301, 1_169, 0]),
+    Budget("opening of 4,096 tokens", [1_526, 509, 1_819, 0]),
+    Budget("step behind 4,096 tokens", [629, 41, 569, 1]),
 ];
 
 const LLAMA_BUDGETS: [Budget; 5] = [
-    Budget("step, 1 context", [2_144, 590, 2_473, 1]),
-    Budget("step, 32 contexts", [11_681, 1_109, 3_665, 1]),
-    Budget("opening of 32 prompts", [14_256, 1_542, 11_641, 0]),
-    Budget("opening of 4,096 tokens", [12_560, 2_168, 14_477, 0]),
-    Budget("step behind 4,096 tokens", [10_208, 590, 2_473, 1]),
+    Budget("step, 1 context", [860, 46, 773, 1]),
+    Budget("step, 32 contexts", [894, 50, 811, 1]),
+    Budget("opening of 32 prompts", [1_450, 360, 1_589, 0]),
+    Budget("opening of 4,096 tokens", [2_969, 814, 2_957, 0]),
+    Budget("step behind 4,096 tokens", [860, 46, 773, 1]),
 ];
 
 /// Counts since the program started, in the order of the fake driver's file, and of each kernel.

@@ -4,18 +4,19 @@ use std::path::Path;
 
 use ntl_models::DeviceChoice;
 
-/// Where the free memory is not known, and on a GPU.
+/// Where the free memory is not known.
 const CACHE_BYTES_DEFAULT: u64 = 4 << 30;
 
 /// Limits of the process's control group, in version 2 and 1.
 const GROUP_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// Half of the free memory.
+/// Half of the free memory of the device.
 pub(crate) fn default(device: DeviceChoice) -> u64 {
-    if cfg!(feature = "cuda") && device != DeviceChoice::Cpu {
-        return CACHE_BYTES_DEFAULT;
-    }
-    free_bytes().map_or(CACHE_BYTES_DEFAULT, |free| (free / 2).max(1))
+    half(device.free_gpu_bytes().or_else(free_bytes))
+}
+
+fn half(free: Option<u64>) -> u64 {
+    free.map_or(CACHE_BYTES_DEFAULT, |free| (free / 2).max(1))
 }
 
 /// What the machine has available, or what the control group leaves to this process if that is less.
@@ -48,6 +49,7 @@ mod tests {
 
     #[test]
     fn caches_may_take_half_of_what_is_free() {
+        assert_eq!([Some(80 << 30), Some(0), None].map(half), [40 << 30, 1, CACHE_BYTES_DEFAULT]);
         let (free, cache) = (free_bytes().unwrap(), default(DeviceChoice::Cpu));
         assert!(free > 0);
         // Other processes change what is free between the two.

@@ -8,10 +8,11 @@ use candle_core::{Result, Tensor};
 
 use crate::adapter::Adapter;
 use crate::checkpoint::{LoadResult, Weights};
-use crate::kv_cache::{Context, NodeStore, RowGroup};
+use crate::kv_cache::{Context, NodeStore, RowGroup, Slab, SlotWrite};
 use crate::ops::{
-    AttentionPlans, AttentionRow, Heads, KeyValues, Linear, Mlp, MlpInput, Norm, Placement, RopeTables,
-    StoredLinear, Visible, Weight, apply_rope, attend, is_placeholder,
+    AttentionQuery, AttentionRow, Heads, KeyGroup, KeyValues, KvTensors, Linear, Mlp, MlpInput, Norm,
+    Placement, Plan, PlanOptions, RopeTables, StoredLinear, Visible, Weight, apply_rope, attend,
+    is_placeholder,
 };
 
 use super::block::Block;
@@ -37,7 +38,7 @@ impl Loader<'_> {
     pub(super) fn norm(&self, name: &str, width: usize) -> LoadResult<Norm> {
         let norm = self.config.norm;
         let bias = if norm.centred { Some(self.tensor(&format!("{name}.bias"), &[width])?) } else { None };
-        Ok(Norm::new(self.tensor(&format!("{name}.weight"), &[width])?, bias, norm.eps))
+        Ok(Norm::new(&self.tensor(&format!("{name}.weight"), &[width])?, bias.as_ref(), norm.eps)?)
     }
 
     pub(super) fn packed(&self, tensor: Tensor) -> LoadResult<Weight> {
@@ -73,14 +74,10 @@ impl Loader<'_> {
         self.packed(self.merged("lm_head", weight)?)
     }
 
-    /// A layer whose outputs are multiplied by `factor`.
+    /// A layer whose outputs are multiplied by `factor` before they are added.
     fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> LoadResult<Linear> {
-        let mut stored = self.stored(name, shape, bias)?;
-        if (factor - 1.0).abs() > f64::EPSILON && !is_placeholder(&stored.weight) {
-            stored.bias = stored.bias.map(|bias| bias * factor).transpose()?;
-            stored.weight = (stored.weight * factor)?;
-        }
-        Ok(Linear::new(&[stored], [shape[0]], self.place)?)
+        let stored = self.stored(name, shape, bias)?;
+        Ok(Linear::new(&[stored], [shape[0]], self.place)?.scaled(factor))
     }
 
     pub(super) fn layer(&self, index: usize) -> LoadResult<Layer> {
@@ -230,13 +227,59 @@ impl<'a> ContextRows<'a> {
     pub(super) fn positions(&self) -> impl Iterator<Item = usize> {
         self.visible.iter().map(|visible| self.start + visible.count() - 1)
     }
+
+    /// The slots of the rows on a device.
+    fn slots(&self) -> &'a [u32] {
+        &self.nodes.kv.slots()[self.first_node..][..self.visible.len()]
+    }
+
+    /// What the rows attend to on a device, within a window.
+    fn key_group(&self, window: Option<usize>) -> KeyGroup<'a> {
+        let before = self.blocks.iter().flat_map(|block| block.kv().slots()).copied().collect();
+        let queries = self.visible.iter().zip(self.positions()).map(|(&visible, position)| AttentionQuery {
+            visible,
+            hidden: hidden(window, position),
+            position,
+        });
+        KeyGroup::new(before, self.nodes.kv.slots(), queries.collect())
+    }
+}
+
+/// How many of the positions before one are outside its window.
+fn hidden(window: Option<usize>, position: usize) -> usize {
+    window.map_or(0, |window| (position + 1).saturating_sub(window))
 }
 
 /// What all layers of one pass share.
 pub(super) struct Pass<'a> {
     pub(super) contexts: &'a [ContextRows<'a>],
     pub(super) rope: Option<RopeTables>,
-    pub(super) plans: AttentionPlans,
+    /// On a device.
+    pub(super) slots: Option<PassSlots<'a>>,
+}
+
+/// How a pass reads and writes the slots of its contexts.
+pub(super) struct PassSlots<'a> {
+    slab: &'a Slab,
+    write: SlotWrite,
+    /// For each window that layers have.
+    plans: Vec<(Option<usize>, Plan)>,
+}
+
+impl<'a> PassSlots<'a> {
+    pub(super) fn new(slab: &'a Slab, contexts: &[ContextRows<'_>], layers: &[Layer]) -> Result<Self> {
+        let slots: Vec<u32> = contexts.iter().flat_map(ContextRows::slots).copied().collect();
+        let mut plans: Vec<(Option<usize>, Plan)> = Vec::new();
+        for layer in layers {
+            if plans.iter().all(|(window, _)| *window != layer.window) {
+                let groups = contexts.iter().map(|rows| rows.key_group(layer.window)).collect();
+                let options =
+                    PlanOptions { heads: layer.heads, bias: None, capacity: slab.capacity(), keeps: false };
+                plans.push((layer.window, Plan::new(groups, options, slab.device())?));
+            }
+        }
+        Ok(Self { slab, write: slab.plan_write(&slots)?, plans })
+    }
 }
 
 /// One layer: attention, then the MLP, each behind a normalisation.
@@ -259,29 +302,46 @@ struct HeadNorms {
 
 impl Layer {
     /// Hidden states `[R, hidden]` behind the layer. Writes the rows' keys and values.
-    pub(super) fn forward(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
-        let q = self.write_kv(x, index, pass)?;
+    pub(super) fn forward(&self, x: Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
+        let q = self.write_kv(&x, index, pass)?;
         let q = rotated(self.head_norms.as_ref().map(|norms| &norms.q), q, pass)?;
-        let before = pass.contexts.iter().map(|rows| rows.blocks.iter().map(|block| block.layer(index)));
+        let attended = match &pass.slots {
+            Some(slots) => self.attend_to_slots(&q, index, slots)?,
+            None => self.attend(&q, index, pass.contexts)?,
+        };
+        let x = self.output.added(&attended, x)?;
+        self.mlp.added(&self.mlp_norm.forward(&x)?, x)
+    }
+
+    fn attend_to_slots(&self, q: &Tensor, index: usize, pass: &PassSlots<'_>) -> Result<Tensor> {
+        let plan = pass.plans.iter().find(|(window, _)| *window == self.window);
+        let (_, plan) = plan.ok_or_else(|| candle_core::Error::Msg("a layer has no plan".to_owned()))?;
+        plan.attend(q, index, KvTensors::Joined(pass.slab.layer(index)), self.heads)
+    }
+
+    fn attend(&self, q: &Tensor, index: usize, contexts: &[ContextRows<'_>]) -> Result<Tensor> {
+        let before = contexts.iter().map(|rows| rows.blocks.iter().map(|block| &block.kv().tensors()[index]));
         let before: Vec<Vec<&KeyValues>> = before.map(Iterator::collect).collect();
-        let rows = pass.contexts.iter().zip(&before).flat_map(|(rows, before)| {
-            let kv = rows.nodes.layer(index);
+        let rows = contexts.iter().zip(&before).flat_map(|(rows, before)| {
+            let kv = &rows.nodes.kv.tensors()[index];
             rows.visible.iter().zip(rows.positions()).map(move |(&visible, position)| {
-                let hidden = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
-                AttentionRow::new(kv, visible, position).with_prefix(before, hidden)
+                AttentionRow::new(kv, visible, position).with_prefix(before, hidden(self.window, position))
             })
         });
-        let rows: Vec<_> = rows.collect();
-        let attended = attend(&q, &rows, self.heads, None, &pass.plans)?;
-        let x = self.output.added(&attended, x)?;
-        self.mlp.added(&self.mlp_norm.forward(&x)?, &x)
+        attend(q, &rows.collect::<Vec<_>>(), self.heads, None)
     }
 
     /// Writes the keys and values of rows whose hidden states in front of the layer are `[R, hidden]`; returns their
     /// queries, not yet rotated.
     pub(super) fn write_kv(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
-        let [q, k, v] = self.qkv.parts(&self.norm.forward(x)?)?;
+        // Rotation and normalisation take queries and keys in f32.
+        let wide = pass.rope.is_some() || self.head_norms.is_some();
+        let [q, k, v] = self.qkv.parts_as(&self.norm.forward(x)?, [wide, wide, false])?;
         let k = rotated(self.head_norms.as_ref().map(|norms| &norms.k), k, pass)?;
+        if let Some(slots) = &pass.slots {
+            slots.slab.write(index, &slots.write, &k, &v)?;
+            return Ok(q);
+        }
         for rows in pass.contexts {
             let (from, count) = (rows.first_row, rows.visible.len());
             let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);

@@ -12,15 +12,13 @@ use ntl_core::engine::{
 
 use super::block::{BLOCK, Block};
 use super::config::{CausalConfig, Positions};
-use super::layers::{ContextRows, Layer, Loader, Pass};
+use super::layers::{ContextRows, Layer, Loader, Pass, PassSlots};
 use super::prefix::SharedPrefixCache;
 use crate::adapter::Adapter;
 use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
-use crate::kv_cache::{KvCache, NodeShape, NodeStore};
+use crate::kv_cache::{KvCache, NodeShape};
 use crate::logits_reducer::LogitsReducer;
-use crate::ops::{
-    AttentionPlans, ModelResult, Norm, Placement, Product, RopeTables, Visible, Weight, compute_error,
-};
+use crate::ops::{ModelResult, Norm, Placement, Product, RopeTables, Visible, Weight, compute_error};
 
 #[derive(Debug, Clone)]
 pub struct CausalOptions {
@@ -96,7 +94,7 @@ impl Causal {
             norm,
             head,
             prefixes: SharedPrefixCache::new(options.prefix_bytes_max),
-            kv_cache: KvCache::new(node),
+            kv_cache: KvCache::new(node, !place.uses_kernels()),
             reducer: LogitsReducer::new(options.tokens),
         })
     }
@@ -128,7 +126,7 @@ impl Causal {
         embedded().map_err(compute_error)
     }
 
-    fn pass<'a>(&self, contexts: &'a [ContextRows<'a>]) -> Pass<'a> {
+    fn pass<'a>(&'a self, contexts: &'a [ContextRows<'a>]) -> Result<Pass<'a>> {
         let rope = match &self.config.positions {
             Positions::Rotary(rotary) => {
                 let positions = contexts.iter().flat_map(ContextRows::positions);
@@ -136,14 +134,16 @@ impl Causal {
             }
             Positions::Learned => None,
         };
-        Pass { contexts, rope, plans: AttentionPlans::default() }
+        let slots =
+            self.kv_cache.slab().map(|slab| PassSlots::new(slab, contexts, &self.layers)).transpose()?;
+        Ok(Pass { contexts, rope, slots })
     }
 
     /// Logits `[R, vocab]` of rows whose embeddings are `x` `[R, hidden]`.
     fn logits(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Product> {
-        let pass = self.pass(contexts);
+        let pass = self.pass(contexts)?;
         for (index, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(&x, index, &pass)?;
+            x = layer.forward(x, index, &pass)?;
         }
         let hidden = self.norm.forward(&x)?;
         let scale = self.config.multipliers.logits;
@@ -153,12 +153,12 @@ impl Causal {
 
     /// Writes keys and values of rows in every layer and computes nothing else of them.
     fn write_kv(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<()> {
-        let pass = self.pass(contexts);
+        let pass = self.pass(contexts)?;
         for (index, layer) in self.layers.iter().enumerate() {
             if index + 1 == self.layers.len() {
                 return layer.write_kv(&x, index, &pass).map(drop);
             }
-            x = layer.forward(&x, index, &pass)?;
+            x = layer.forward(x, index, &pass)?;
         }
         Ok(())
     }
@@ -166,8 +166,8 @@ impl Causal {
     /// Computes the blocks of these prompts that the prefix cache does not have.
     fn prefill(&mut self, prompts: &mut [&mut PrefillPrompt<'_>]) -> ModelResult<()> {
         let missing: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.missing()).collect();
-        let chains = missing.iter().map(|tokens| NodeStore::chain(tokens.len(), self.kv_cache.shape()));
-        let chains: Vec<NodeStore> = chains.collect::<Result<_>>().map_err(compute_error)?;
+        let lengths: Vec<usize> = missing.iter().map(|tokens| tokens.len()).collect();
+        let chains = self.kv_cache.chains(&lengths).map_err(compute_error)?;
         let mut first_row = 0;
         let rows = prompts.iter().zip(&chains).zip(&missing).map(|((prompt, nodes), tokens)| {
             let blocks = prompt.blocks.iter().map(Arc::as_ref).collect();
@@ -181,14 +181,11 @@ impl Causal {
             let x = self.embed(&missing.concat(), rows.iter().flat_map(ContextRows::positions))?;
             self.write_kv(x, &rows).map_err(compute_error)?;
         }
-        let lengths: Vec<usize> = missing.iter().map(|tokens| tokens.len()).collect();
         drop(rows);
-        for ((prompt, chain), length) in prompts.iter_mut().zip(&chains).zip(lengths) {
-            for first in (0..length).step_by(BLOCK) {
-                let len = BLOCK.min(length - first);
-                let block = Block::of(chain, self.layers.len(), first, len).map_err(compute_error)?;
-                prompt.blocks.push(Arc::new(block));
-            }
+        let slot_bytes = self.kv_cache.shape().bytes() as usize;
+        for ((prompt, chain), length) in prompts.iter_mut().zip(chains).zip(lengths) {
+            let blocks = Block::cut(chain, length, slot_bytes).map_err(compute_error)?;
+            prompt.blocks.extend(blocks.into_iter().map(Arc::new));
             self.prefixes.lock().insert(prompt.tokens, &prompt.blocks);
         }
         Ok(())
@@ -272,7 +269,7 @@ impl BatchModel for Causal {
     }
 
     fn cache_cost(&self) -> CacheCost {
-        self.kv_cache.shape().cache_cost()
+        self.kv_cache.cache_cost()
     }
 
     fn evictable_cache(&self) -> Option<Arc<dyn EvictableCache>> {

@@ -11,7 +11,8 @@ mod tests;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, Tensor};
 use ntl_core::engine::{Logits, LogitsRequest, LogitsSummary, Row};
 
 use crate::ops::{ModelResult, Product, compute_error, uses_kernels};
@@ -89,16 +90,17 @@ impl LogitsReducer {
     }
 
     /// What has to be copied to the host of logits f32 `[R, vocab]`, flattened, in the order in which
-    /// [`RowsByRequest::read`] takes it: the summary of each reduced row, their logits list by list, full rows.
+    /// [`RowsByRequest::read`] takes it: full rows, the summary of each reduced row, their logits list by list.
     fn parts(&mut self, logits: &Tensor, requested: &RowsByRequest) -> Result<Vec<Tensor>> {
         let reduced = select(logits, &requested.reduced)?;
-        let mut parts = vec![self.summary(&reduced)?.flatten_all()?];
+        let mut parts = Vec::new();
+        if !requested.full.is_empty() {
+            parts.push(select(logits, &requested.full)?.flatten_all()?);
+        }
+        parts.push(self.summary(&reduced)?.flatten_all()?);
         for list in requested.lists.iter().filter(|list| !list.ids.is_empty()) {
             let columns = reduced.index_select(self.columns(&list.ids, logits)?, 1)?;
             parts.push(select(&columns, &list.places)?.flatten_all()?);
-        }
-        if !requested.full.is_empty() {
-            parts.push(select(logits, &requested.full)?.flatten_all()?);
         }
         Ok(parts)
     }
@@ -174,10 +176,11 @@ impl RowsByRequest {
         requested
     }
 
-    /// Takes the reduced rows off the front of what was copied; the full rows remain.
+    /// Takes the reduced rows off the end of what was copied; the full rows remain where they are.
     fn read(&self, copied: &mut Vec<f32>, tokens: usize, vocab: usize) -> Vec<LogitsSummary> {
-        let mut from = self.reduced.len() * SUMMARY;
-        let (summaries, _) = copied[..from].as_chunks::<SUMMARY>();
+        let full = self.full.len() * vocab;
+        let mut from = full + self.reduced.len() * SUMMARY;
+        let (summaries, _) = copied[full..from].as_chunks::<SUMMARY>();
         let mut reduced: Vec<LogitsSummary> =
             summaries.iter().map(|summary| read_summary(summary, tokens)).collect();
         for RowsOfList { ids, places } in &self.lists {
@@ -190,7 +193,7 @@ impl RowsByRequest {
                 row.logits[beyond..].fill(f32::NEG_INFINITY);
             }
         }
-        copied.drain(..from);
+        copied.truncate(full);
         reduced
     }
 }
@@ -239,8 +242,21 @@ fn row_sums(x: &Tensor) -> Result<Tensor> {
 
 /// Copies a tensor to the host. All logits go this way, so that tests can count them.
 fn to_host(x: &Tensor) -> Result<Vec<f32>> {
-    let values = x.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?;
+    let x = x.flatten_all()?.to_dtype(DType::F32)?;
+    let values = match &*x.storage_and_layout().0 {
+        Storage::Cuda(storage) => whole(storage.to_cpu_storage()?, x.layout())?,
+        _ => x.to_vec1()?,
+    };
     #[cfg(test)]
     tests::COPIED.set(tests::COPIED.get() + values.len());
     Ok(values)
+}
+
+/// The elements of a tensor whose storage was copied to the host; they are not copied again where they are all of it.
+fn whole(storage: CpuStorage, layout: &Layout) -> Result<Vec<f32>> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::F32(values), Some((0, end))) if end == values.len() => Ok(values),
+        (CpuStorage::F32(values), Some((from, to))) => Ok(values[from..to].to_vec()),
+        _ => candle_core::bail!("expected contiguous logits in f32"),
+    }
 }

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CpuStorage, DType, Device, Layout, Tensor};
 use ntl_core::engine::{ContextId, Logits, LogitsRequest, LogitsRow, LogitsSummary, PathRow, Row};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 
-use super::LogitsReducer;
+use super::{LogitsReducer, whole};
 use crate::ops::composed;
 
 thread_local! {
@@ -211,4 +211,15 @@ fn lists_of_ids_stay_on_the_device_the_last_used_longest() {
     }
     let kept = ask([89].into());
     assert_eq!((kept.len(), kept[0]), (super::LISTS_MAX, 89));
+}
+
+#[test]
+fn what_is_copied_to_the_host_is_taken_as_it_is() {
+    let values = vec![1.0, 2.0, 3.0, 4.0];
+    let place = values.as_ptr();
+    let all = whole(CpuStorage::F32(values), &Layout::contiguous(4)).unwrap();
+    assert_eq!(all.as_ptr(), place);
+    let some = whole(CpuStorage::F32(all), &Layout::contiguous_with_offset(2, 1)).unwrap();
+    assert_eq!(some, [2.0, 3.0]);
+    assert!(whole(CpuStorage::U8(vec![1]), &Layout::contiguous(1)).is_err());
 }

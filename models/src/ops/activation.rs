@@ -1,6 +1,6 @@
 //! Activations of feed-forward layers.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
@@ -24,13 +24,17 @@ impl Activation {
         }
     }
 
+    /// Computed in f32 and rounded once to the element type of `x`; candle would round in the middle.
     pub(crate) fn apply(self, x: &Tensor) -> Result<Tensor> {
-        match self {
+        let wide = || x.to_dtype(DType::F32);
+        let activated = match self {
+            // Exact in every type.
             Self::Relu => x.relu(),
-            Self::Gelu => x.gelu_erf(),
-            Self::GeluNew => x.gelu(),
-            Self::Silu => x.silu(),
-        }
+            Self::Gelu => wide()?.gelu_erf(),
+            Self::GeluNew => wide()?.gelu(),
+            Self::Silu => wide()?.silu(),
+        };
+        activated?.to_dtype(x.dtype())
     }
 
     /// The kernel that computes this in place; there is none of the error function.
@@ -49,6 +53,23 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+
+    #[test]
+    fn sixteen_bits_are_rounded_once() {
+        let values: Vec<f32> = (-400..=400).map(|step| step as f32 * 0.013).collect();
+        let x = Tensor::from_slice(&values, values.len(), &Device::Cpu).unwrap();
+        for dtype in [DType::BF16, DType::F16] {
+            let x = x.to_dtype(dtype).unwrap();
+            for activation in [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu] {
+                let exact = activation.apply(&x.to_dtype(DType::F32).unwrap()).unwrap();
+                let want = exact.to_dtype(dtype).unwrap().to_dtype(DType::F32).unwrap();
+                let got = activation.apply(&x).unwrap();
+                assert_eq!(got.dtype(), dtype);
+                let got = got.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+                assert_eq!(got, want.to_vec1::<f32>().unwrap(), "{activation:?} in {dtype:?}");
+            }
+        }
+    }
 
     #[test]
     fn activations_in_place_equal_those_of_tensors() {

@@ -1,8 +1,8 @@
 //! Linear layers with optional biases. Several layers over the same input are one product.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
-use super::tensors::{is_placeholder, slice, uses_kernels};
+use super::tensors::{add_product, is_placeholder, slice, uses_kernels};
 use super::weight::{product, product_parts, tensor};
 use super::{Activation, Placement, Weight};
 
@@ -15,8 +15,11 @@ pub(crate) struct StoredLinear {
 /// Linear layers over the same input, whose outputs are read in `P` parts.
 pub(crate) struct Linear<const P: usize = 1> {
     weight: Weight,
+    /// In f32.
     bias: Option<Tensor>,
     widths: [usize; P],
+    /// Factor of what is added to a residual; `None` for 1.
+    factor: Option<f64>,
 }
 
 impl<const P: usize> Linear<P> {
@@ -36,13 +39,19 @@ impl<const P: usize> Linear<P> {
             layers.len()
         );
         let biases: Option<Vec<&Tensor>> = layers.iter().map(|layer| layer.bias.as_ref()).collect();
-        let bias = biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?;
-        Ok(Self { weight: Weight::new(weight, place)?, bias, widths })
+        let bias = biases.map(|biases| Tensor::cat(&biases, 0)?.to_dtype(DType::F32)).transpose()?;
+        Ok(Self { weight: Weight::new(weight, place)?, bias, widths, factor: None })
     }
 
-    /// `[M, in]` to `[M, width]` for each part.
+    /// `[M, in]` to `[M, width]` for each part, in the type of the weight; in f32 with a bias.
     pub(crate) fn parts(&self, x: &Tensor) -> Result<[Tensor; P]> {
-        let mut parts = self.weight.parts(x, self.widths)?;
+        self.parts_as(x, [false; P])
+    }
+
+    /// The same, with some parts in f32 in any case.
+    pub(crate) fn parts_as(&self, x: &Tensor, wide: [bool; P]) -> Result<[Tensor; P]> {
+        let wide = wide.map(|wide| wide || self.bias.is_some());
+        let mut parts = self.weight.parts(x, self.widths, wide)?;
         if let Some(bias) = &self.bias {
             let mut from = 0;
             for (part, width) in parts.iter_mut().zip(self.widths) {
@@ -55,6 +64,13 @@ impl<const P: usize> Linear<P> {
 }
 
 impl Linear {
+    /// The same layer, of which `added` adds `factor` times the outputs. The weights keep the checkpoint's values, which a factor
+    /// within them would round again.
+    pub(crate) fn scaled(self, factor: f64) -> Self {
+        let factor = Some(factor).filter(|factor| (factor - 1.0).abs() > f64::EPSILON);
+        Self { factor, ..self }
+    }
+
     /// `[M, in]` to `[M, out]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.parts(x).map(|[all]| all)
@@ -68,26 +84,50 @@ impl Linear {
                 activation.apply(&mut values);
                 tensor(x, values, matrix.outputs())
             }
-            _ => activation.apply(&self.forward(x)?),
+            _ => {
+                // Cutting off at 0 is exact in 16 bits.
+                let [wide] = self.parts_as(x, [activation != Activation::Relu])?;
+                activation.apply(&wide)
+            }
         }
     }
 
-    /// `forward(x) + residual`, with `residual` `[M, out]`, whose element type the sum has.
-    pub(crate) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+    /// `factor * forward(x) + residual`, with `residual` f32 `[M, out]`, which no other tensor may share: a device adds in place.
+    pub(crate) fn added(&self, x: &Tensor, residual: Tensor) -> Result<Tensor> {
         match (&self.weight, &self.bias) {
-            (Weight::Packed(matrix), None) if uses_kernels(residual) => {
+            (Weight::Packed(matrix), None) if uses_kernels(&residual) => {
                 let mut values = product(matrix, x)?;
+                if let Some(factor) = self.factor {
+                    values.iter_mut().for_each(|value| *value *= factor as f32);
+                }
                 let (storage, layout) = residual.storage_and_layout();
                 ntl_kernels::add(&mut values, slice(&storage, layout)?);
                 tensor(x, values, matrix.outputs())
             }
-            _ => residual + self.forward(x)?.to_dtype(residual.dtype())?,
+            (Weight::Whole(weight), None) => {
+                add_product(residual, &x.to_dtype(weight.dtype())?, weight, self.factor.unwrap_or(1.0))
+            }
+            _ => {
+                let [added] = self.parts_as(x, [true])?;
+                match self.factor {
+                    Some(factor) => residual + (added * factor)?,
+                    None => residual + added,
+                }
+            }
         }
     }
 }
 
+impl Linear<3> {
+    /// The first part, and the other two beside each other `[M, widths[1] + widths[2]]`, for layers without a bias.
+    pub(crate) fn first_and_others(&self, x: &Tensor) -> Result<[Tensor; 2]> {
+        let [first, second, third] = self.widths;
+        self.weight.parts(x, [first, second + third], [false; 2])
+    }
+}
+
 impl Linear<2> {
-    /// The activation of the first part, times the second; both are equally wide.
+    /// The activation of the first part, times the second; both are equally wide. In f32.
     pub(crate) fn gated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
         match (&self.weight, &self.bias, activation.kernel()) {
             (Weight::Packed(matrix), None, Some(activation)) => {
@@ -96,7 +136,7 @@ impl Linear<2> {
                 tensor(x, gate, self.widths[0])
             }
             _ => {
-                let [gate, up] = self.parts(x)?;
+                let [gate, up] = self.parts_as(x, [true; 2])?;
                 activation.apply(&gate)? * up
             }
         }
@@ -117,12 +157,44 @@ pub(crate) enum MlpInput {
 }
 
 impl Mlp {
-    /// `[M, hidden]` to the same, with `residual` added.
-    pub(crate) fn added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+    /// `[M, hidden]` to the same, with `residual` added, which no other tensor may share.
+    pub(crate) fn added(&self, x: &Tensor, residual: Tensor) -> Result<Tensor> {
         let wide = match &self.up {
             MlpInput::Gated(both) => both.gated(x, self.activation)?,
             MlpInput::Plain(up) => up.activated(x, self.activation)?,
         };
         self.down.added(&wide, residual)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::ops::composed;
+
+    /// What a layer with a factor adds, in some element type, beside the product in f32.
+    fn added(dtype: DType) -> [Vec<f32>; 2] {
+        let random = |rows, columns| Tensor::randn(0f32, 1f32, (rows, columns), &Device::Cpu).unwrap();
+        let (x, weight) = (random(3, 64), random(5, 64).to_dtype(dtype).unwrap());
+        let x = x.to_dtype(dtype).unwrap().to_dtype(DType::F32).unwrap();
+        let exact = (x.matmul(&weight.to_dtype(DType::F32).unwrap().t().unwrap()).unwrap() * 0.22).unwrap();
+        let place = Placement { dtype, ..Placement::default() };
+        let layer = Linear::new(&[StoredLinear { weight, bias: None }], [5], &place).unwrap().scaled(0.22);
+        let got = layer.added(&x, exact.zeros_like().unwrap()).unwrap();
+        [got, exact].map(|tensor| tensor.flatten_all().unwrap().to_vec1().unwrap())
+    }
+
+    #[test]
+    fn a_factor_is_applied_behind_the_product_and_rounds_no_weight() {
+        let composed = |dtype| composed::during(|| added(dtype));
+        for [got, want] in [added(DType::F32), composed(DType::F32), composed(DType::BF16)] {
+            for (got, want) in got.iter().zip(&want) {
+                // The product is rounded once, by half a unit of the last of its eight bits.
+                let off_max = want.abs() / 256.0 + 1e-6;
+                assert!((got - want).abs() <= off_max, "{got} instead of {want}");
+            }
+        }
     }
 }

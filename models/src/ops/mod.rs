@@ -11,10 +11,12 @@ mod tensors;
 mod weight;
 
 pub use activation::Activation;
-pub(crate) use attention::{AttentionPlans, AttentionRow, KeyValues, RelativeBias, attend};
+pub(crate) use attention::{
+    AttentionRow, KeyGroup, KeyValues, KvTensors, Plan, PlanOptions, RelativeBias, attend,
+};
 pub(crate) use linear::{Linear, Mlp, MlpInput, StoredLinear};
 pub(crate) use norm::Norm;
-pub(crate) use ntl_kernels::{Format, Heads, Visible};
+pub(crate) use ntl_kernels::{AttentionQuery, Format, Heads, Visible};
 pub(crate) use rope::{RopeTables, apply_rope};
 #[cfg(test)]
 pub(crate) use tensors::composed;

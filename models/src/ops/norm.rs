@@ -1,6 +1,6 @@
 //! Normalisation of rows: by their root mean square, or by mean and variance.
 
-use candle_core::{D, DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::tensors::{slice, to_vec, uses_kernels};
 
@@ -12,11 +12,13 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    pub(crate) fn new(weight: Tensor, bias: Option<Tensor>, eps: f64) -> Self {
-        Self { weight, bias, eps }
+    /// Keeps scale and bias in f32.
+    pub(crate) fn new(weight: &Tensor, bias: Option<&Tensor>, eps: f64) -> Result<Self> {
+        let bias = bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?;
+        Ok(Self { weight: weight.to_dtype(DType::F32)?, bias, eps })
     }
 
-    /// `[M, width]` to the same.
+    /// `[M, width]` to the same, in f32.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match &self.bias {
             Some(bias) => layer_norm(x, &self.weight, bias, self.eps),
@@ -24,7 +26,7 @@ impl Norm {
         }
     }
 
-    /// Each head of `[M, H * D]` by itself.
+    /// Each head of `[M, H * D]` by itself, in f32.
     pub(crate) fn by_head(&self, x: &Tensor) -> Result<Tensor> {
         let dim = self.weight.dim(0)?;
         self.forward(&x.reshape((x.elem_count() / dim, dim))?)?.reshape(x.shape())
@@ -33,10 +35,10 @@ impl Norm {
 
 /// `x / sqrt(mean(x²) + eps) * weight` over the last axis, computed in f32, as in T5 and the Llama family.
 ///
-/// * `x` `[M, K]`  * `weight` `[K]`; returns `[M, K]`, in the element type of the weight
+/// * `x` `[M, K]`  * `weight` f32 `[K]`; returns f32 `[M, K]`
 fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if !uses_kernels(x) || !uses_kernels(weight) {
-        return rms_reference(x, weight, eps);
+        return candle_nn::ops::rms_norm(&wide(x)?, weight, eps as f32);
     }
     let (storage, layout) = weight.storage_and_layout();
     let mut values = to_vec(x)?;
@@ -44,18 +46,17 @@ fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     Tensor::from_vec(values, x.shape(), x.device())
 }
 
-fn rms_reference(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    let wide = x.to_dtype(DType::F32)?;
-    let variance = wide.sqr()?.mean_keepdim(D::Minus1)?;
-    wide.broadcast_div(&(variance + eps)?.sqrt()?)?.to_dtype(weight.dtype())?.broadcast_mul(weight)
+/// As candle's fused operations take it.
+fn wide(x: &Tensor) -> Result<Tensor> {
+    x.to_dtype(DType::F32)?.contiguous()
 }
 
 /// `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis, as in GPT-2.
 ///
-/// * `x` `[M, K]`  * `weight` and `bias` `[K]`; returns `[M, K]`, in the element type of the weight
+/// * `x` `[M, K]`  * `weight` and `bias` f32 `[K]`; returns f32 `[M, K]`
 fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
     if !uses_kernels(x) || !uses_kernels(weight) || !uses_kernels(bias) {
-        return layer_reference(x, weight, bias, eps);
+        return candle_nn::ops::layer_norm(&wide(x)?, weight, bias, eps as f32);
     }
     let ((w_storage, w_layout), (b_storage, b_layout)) =
         (weight.storage_and_layout(), bias.storage_and_layout());
@@ -64,18 +65,18 @@ fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Te
     Tensor::from_vec(values, x.shape(), x.device())
 }
 
-fn layer_reference(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
-    let wide = x.to_dtype(DType::F32)?;
-    let centred = wide.broadcast_sub(&wide.mean_keepdim(D::Minus1)?)?;
-    let scale = (centred.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;
-    centred.broadcast_div(&scale)?.to_dtype(weight.dtype())?.broadcast_mul(weight)?.broadcast_add(bias)
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::ops::composed;
+
+    fn assert_close(got: &Tensor, want: &Tensor, off_max: f32) {
+        let difference = (got - want).unwrap().abs().unwrap();
+        let worst: f32 = difference.max_all().unwrap().to_scalar().unwrap();
+        assert!(worst < off_max, "{worst}");
+    }
 
     #[test]
     fn rows_are_scaled_to_unit_mean_square() {
@@ -85,10 +86,8 @@ mod tests {
         let scale = 12.5_f32.sqrt();
         assert!((got[0][0] - 3.0 / scale).abs() < 1e-5 && (got[0][1] - 8.0 / scale).abs() < 1e-5, "{got:?}");
         assert_eq!(got[1], [0.0, 0.0]);
-        let difference =
-            (rms_norm(&x, &weight, 1e-6).unwrap() - rms_reference(&x, &weight, 1e-6).unwrap()).unwrap();
-        let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
-        assert!(worst < 1e-6, "{worst}");
+        let want = composed::during(|| rms_norm(&x, &weight, 1e-6)).unwrap();
+        assert_close(&rms_norm(&x, &weight, 1e-6).unwrap(), &want, 1e-6);
     }
 
     #[test]
@@ -100,9 +99,16 @@ mod tests {
         assert!((got[0][0] + 2.5).abs() < 1e-5 && got[0][1].abs() < 1e-5, "{got:?}");
         assert_eq!(got[1], [0.5, -1.0]);
         let x = Tensor::randn(0f32, 3f32, (4, 2), &Device::Cpu).unwrap();
-        let want = layer_reference(&x, &weight, &bias, 1e-5).unwrap();
-        let difference = (layer_norm(&x, &weight, &bias, 1e-5).unwrap() - want).unwrap();
-        let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
-        assert!(worst < 1e-5, "{worst}");
+        let want = composed::during(|| layer_norm(&x, &weight, &bias, 1e-5)).unwrap();
+        assert_close(&layer_norm(&x, &weight, &bias, 1e-5).unwrap(), &want, 1e-5);
+    }
+
+    #[test]
+    fn heads_of_sixteen_bits_are_normalised_in_f32() {
+        let x = Tensor::randn(0f32, 1f32, (5, 24), &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap();
+        let weight = Tensor::randn(1f32, 0.1f32, 8, &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap();
+        let norm = Norm::new(&weight, None, 1e-6).unwrap();
+        let want = norm.by_head(&x.to_dtype(DType::F32).unwrap()).unwrap();
+        assert_close(&composed::during(|| norm.by_head(&x)).unwrap(), &want, 1e-5);
     }
 }

@@ -1,6 +1,6 @@
 //! Which tensors the CPU kernels take, and their elements as plain slices.
 
-use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, Tensor};
 use ntl_core::engine::ModelError;
 
 pub(crate) type ModelResult<T> = std::result::Result<T, ModelError>;
@@ -11,11 +11,16 @@ pub(crate) fn compute_error(error: candle_core::Error) -> ModelError {
 
 /// Whether the kernels of `ntl-kernels` compute with this tensor: f32 on the CPU.
 pub(crate) fn uses_kernels(tensor: &Tensor) -> bool {
+    kernels_compute(tensor.device(), tensor.dtype())
+}
+
+/// The same for the tensors of this type on a device.
+pub(super) fn kernels_compute(device: &Device, dtype: DType) -> bool {
     #[cfg(test)]
     if composed::is_on() {
         return false;
     }
-    tensor.device().is_cpu() && tensor.dtype() == DType::F32
+    device.is_cpu() && dtype == DType::F32
 }
 
 /// Whether a tensor is a placeholder of weights that are not read: one element, broadcast to the whole shape.
@@ -44,6 +49,25 @@ pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         return a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?.to_dtype(DType::BF16);
     }
     a.matmul(b)
+}
+
+/// The product of `a` `[.., M, K]` and the transpose of `b` `[.., N, K]`, contiguous and of one type, in f32: sums are not rounded.
+pub(super) fn wide_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if a.device().is_cuda() && a.dtype() != DType::F32 {
+        return ntl_cuda::product(a, b);
+    }
+    a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?.t()?)
+}
+
+/// Adds `factor` times the same product of matrices to `sum`, f32 and contiguous; in place where the device can.
+pub(super) fn add_product(sum: Tensor, a: &Tensor, b: &Tensor, factor: f64) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if a.device().is_cuda() && a.dtype() != DType::F32 {
+        return ntl_cuda::add_product(&sum, a, b, factor as f32).map(|()| sum);
+    }
+    let product = wide_product(a, b)?;
+    sum + if (factor - 1.0).abs() > f64::EPSILON { (product * factor)? } else { product }
 }
 
 /// Runs what devices compute on the CPU, so that tests of it need no device.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::{Format, Matrix};
 
-use super::tensors::{is_placeholder, matmul, slice, uses_kernels};
+use super::tensors::{is_placeholder, kernels_compute, matmul, slice, uses_kernels, wide_product};
 
 /// Where and in which element types a model computes and keeps its weights.
 #[derive(Debug, Clone)]
@@ -26,6 +26,11 @@ impl Placement {
     /// The same place for weights that are kept in f32, whatever the others are.
     pub(crate) fn exact(&self) -> Self {
         Self { dtype: DType::F32, ..self.clone() }
+    }
+
+    /// Whether the kernels of the CPU compute here; elsewhere everything is composed of candle's operations.
+    pub(crate) fn uses_kernels(&self) -> bool {
+        kernels_compute(&self.device, self.dtype)
     }
 
     /// Memory that `weights` packed weights take.
@@ -99,16 +104,24 @@ impl Weight {
         }
     }
 
-    /// The columns of `forward(x)` in parts: `[M, width]` for each of `widths`, which add up to `N`.
-    pub(crate) fn parts<const P: usize>(&self, x: &Tensor, widths: [usize; P]) -> Result<[Tensor; P]> {
+    /// The columns of `forward(x)` in parts: `[M, width]` for each of `widths`, which add up to `N`. Those that are `wide` are
+    /// sums in f32.
+    pub(crate) fn parts<const P: usize>(
+        &self,
+        x: &Tensor,
+        widths: [usize; P],
+        wide: [bool; P],
+    ) -> Result<[Tensor; P]> {
         let parts = match self {
-            Self::Whole(_) => {
-                let (all, mut from) = (self.forward(x)?, 0);
-                let cut = |width| {
+            // A product for each part: cutting one would copy every part.
+            Self::Whole(weight) => {
+                let (x, mut from) = (x.to_dtype(weight.dtype())?, 0);
+                let part = |(width, wide)| {
                     from += width;
-                    all.narrow(1, from - width, width)?.contiguous()
+                    let weight = weight.narrow(0, from - width, width)?;
+                    if wide { wide_product(&x, &weight) } else { matmul(&x, &weight.t()?) }
                 };
-                widths.into_iter().map(cut).collect::<Result<Vec<_>>>()?
+                widths.into_iter().zip(wide).map(part).collect::<Result<Vec<_>>>()?
             }
             Self::Packed(matrix) => {
                 let parts = product_parts(matrix, x, widths)?.into_iter().zip(widths);

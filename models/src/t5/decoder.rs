@@ -1,17 +1,21 @@
 //! The decoder: rows of any number of contexts in one pass, each of which attends to its path and its prompt.
 
 use candle_core::{Result, Tensor};
+use ntl_core::engine::ContextId;
 
 use super::bias::{Direction, load_bias};
 use super::encoder::split;
 use super::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
 use crate::checkpoint::LoadResult;
-use crate::kv_cache::{Context, KvCache, RowGroup};
-use crate::ops::{AttentionPlans, AttentionRow, Heads, KeyValues, Norm, RelativeBias, Visible, attend};
+use crate::kv_cache::{Context, KvCache, Positions, RowGroup, RowWrite, Slab, Slots};
+use crate::ops::{
+    AttentionQuery, AttentionRow, Heads, KeyGroup, KeyValues, KvTensors, Norm, Plan, PlanOptions,
+    RelativeBias, Visible, attend,
+};
 
-/// Keys and values of a prompt of `length` tokens for each decoder layer, `[length, H * D]`.
+/// Keys and values of a prompt of `length` tokens.
 pub(super) struct PromptKv {
-    layers: Vec<KeyValues>,
+    kv: Positions,
     length: usize,
 }
 
@@ -50,9 +54,23 @@ impl Decoder {
     /// Cross-attention keys and values of packed prompts, once for all their later rows.
     ///
     /// * `encoded` `[T, d_model]`: encoder output of all prompts  * `lengths`: tokens of each prompt
-    pub(super) fn prompts(&self, encoded: &Tensor, lengths: &[usize]) -> Result<Vec<PromptKv>> {
-        let prompt = |&length| PromptKv { layers: Vec::new(), length };
-        let mut prompts: Vec<PromptKv> = lengths.iter().map(prompt).collect();
+    pub(super) fn prompts(
+        &self,
+        encoded: &Tensor,
+        lengths: &[usize],
+        kv_cache: &mut KvCache<PromptKv>,
+    ) -> Result<Vec<PromptKv>> {
+        let kv = match kv_cache.slab_mut() {
+            Some(slab) => {
+                self.prompt_slots(encoded, lengths, slab)?.into_iter().map(Positions::Slots).collect()
+            }
+            None => self.prompt_tensors(encoded, lengths)?,
+        };
+        Ok(kv.into_iter().zip(lengths).map(|(kv, &length)| PromptKv { kv, length }).collect())
+    }
+
+    fn prompt_tensors(&self, encoded: &Tensor, lengths: &[usize]) -> Result<Vec<Positions>> {
+        let mut prompts = vec![Vec::new(); lengths.len()];
         for layer in &self.layers {
             let [keys, values] = layer.cross_attention.kv.parts(encoded)?;
             for (prompt, KeyValues { keys, values }) in
@@ -60,8 +78,19 @@ impl Decoder {
             {
                 // Copies, so that a prompt that stays does not hold the memory of those it was opened with.
                 let (keys, values) = (keys.force_contiguous()?, values.force_contiguous()?);
-                prompt.layers.push(KeyValues { keys, values });
+                prompt.push(KeyValues { keys, values });
             }
+        }
+        Ok(prompts.into_iter().map(Positions::Tensors).collect())
+    }
+
+    fn prompt_slots(&self, encoded: &Tensor, lengths: &[usize], slab: &mut Slab) -> Result<Vec<Slots>> {
+        let prompts = slab.take_each(lengths)?;
+        let slots: Vec<u32> = prompts.iter().flat_map(Slots::numbers).copied().collect();
+        let write = slab.plan_write(&slots)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let [keys, values] = layer.cross_attention.kv.parts(encoded)?;
+            slab.write(index, &write, &keys, &values)?;
         }
         Ok(prompts)
     }
@@ -69,6 +98,7 @@ impl Decoder {
     /// Hidden states of a step's rows.
     ///
     /// * `x` `[R, d_model]`: embeddings of the rows' tokens  * `groups`: the rows by context, in order
+    /// * `kept`: what the step before left of its prompts
     ///
     /// Returns `[R, d_model]`, normalised. Writes the rows' keys and values to their contexts.
     pub(super) fn forward(
@@ -76,15 +106,48 @@ impl Decoder {
         mut x: Tensor,
         groups: &[RowGroup],
         kv_cache: &KvCache<PromptKv>,
+        kept: &mut KeptPrompts,
     ) -> Result<Tensor> {
         let groups: Vec<_> = groups.iter().map(|group| (group, kv_cache.context(group))).collect();
-        let (path_plans, prompt_plans) = (AttentionPlans::default(), AttentionPlans::default());
+        let cached = match kv_cache.slab() {
+            Some(slab) => Cached::Slots(self.step_slots(&groups, slab, kept)?),
+            None => Cached::Tensors(&groups),
+        };
         for (index, layer) in self.layers.iter().enumerate() {
-            x = self.attend_to_path(&layer.self_attention, index, &x, &groups, &path_plans)?;
-            x = self.attend_to_prompt(&layer.cross_attention, index, &x, &groups, &prompt_plans)?;
-            x = layer.feed_forward.forward(&x)?;
+            x = self.attend_to_path(&layer.self_attention, index, x, &cached)?;
+            x = self.attend_to_prompt(&layer.cross_attention, index, x, &cached)?;
+            x = layer.feed_forward.forward(x)?;
         }
         self.norm.forward(&x)
+    }
+
+    fn step_slots<'a>(
+        &self,
+        groups: &[StepGroup<'_>],
+        slab: &'a Slab,
+        kept: &'a mut KeptPrompts,
+    ) -> Result<StepSlots<'a>> {
+        let slots: Vec<u32> =
+            groups.iter().flat_map(|(group, context)| group.slots(context)).copied().collect();
+        let paths = groups.iter().map(|(group, context)| {
+            let query =
+                |path| AttentionQuery { visible: Visible::Nodes(path), hidden: 0, position: path.len() - 1 };
+            let queries = group.paths.iter().map(|path| query(path)).collect();
+            KeyGroup::new(Vec::new(), context.nodes.kv.slots(), queries)
+        });
+        let options = PlanOptions {
+            heads: self.heads,
+            bias: Some(&self.bias),
+            capacity: slab.capacity(),
+            keeps: false,
+        };
+        let paths = Plan::new(paths.collect(), options, slab.device())?;
+        Ok(StepSlots {
+            write: slab.plan_rows(&slots)?,
+            paths,
+            prompts: kept.plan(groups, self.heads, slab)?,
+            slab,
+        })
     }
 
     /// Attention of each row to its path, the residual included.
@@ -92,21 +155,32 @@ impl Decoder {
         &self,
         layer: &SelfAttention,
         index: usize,
-        x: &Tensor,
-        groups: &[(&RowGroup, &Context<PromptKv>)],
-        plans: &AttentionPlans,
+        x: Tensor,
+        cached: &Cached<'_>,
     ) -> Result<Tensor> {
-        let [q, k, v] = layer.qkv.parts(&layer.norm.forward(x)?)?;
-        let mut rows = Vec::new();
-        for (group, context) in groups {
-            let (from, count) = (group.first_row, group.paths.len());
-            let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
-            context.nodes.write_kv(index, group.first_node, &keys, &values)?;
-            let kv = context.nodes.layer(index);
-            let paths = group.paths.iter();
-            rows.extend(paths.map(|path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1)));
-        }
-        let attended = attend(&q, &rows, self.heads, Some(&self.bias), plans)?;
+        let normed = layer.norm.forward(&x)?;
+        let attended = match cached {
+            Cached::Slots(step) => {
+                let [q, kv] = layer.qkv.first_and_others(&normed)?;
+                step.slab.write_rows(index, &step.write, &kv)?;
+                step.paths.attend(&q, index, step.kv(index), self.heads)?
+            }
+            Cached::Tensors(groups) => {
+                let [q, k, v] = layer.qkv.parts(&normed)?;
+                let mut rows = Vec::new();
+                for (group, context) in *groups {
+                    let (from, count) = (group.first_row, group.paths.len());
+                    let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
+                    context.nodes.write_kv(index, group.first_node, &keys, &values)?;
+                    let kv = &context.nodes.kv.tensors()[index];
+                    let paths = group.paths.iter();
+                    rows.extend(
+                        paths.map(|path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1)),
+                    );
+                }
+                attend(&q, &rows, self.heads, Some(&self.bias))?
+            }
+        };
         layer.output.added(&attended, x)
     }
 
@@ -115,17 +189,86 @@ impl Decoder {
         &self,
         layer: &CrossAttention,
         index: usize,
-        x: &Tensor,
-        groups: &[(&RowGroup, &Context<PromptKv>)],
-        plans: &AttentionPlans,
+        x: Tensor,
+        cached: &Cached<'_>,
     ) -> Result<Tensor> {
-        let q = layer.query.forward(&layer.norm.forward(x)?)?;
-        let rows = groups.iter().flat_map(|(group, context)| {
-            let visible = Visible::First(context.prompt.length);
-            let row = AttentionRow::new(&context.prompt.layers[index], visible, 0);
-            std::iter::repeat_n(row, group.paths.len())
-        });
-        let rows: Vec<_> = rows.collect();
-        layer.output.added(&attend(&q, &rows, self.heads, None, plans)?, x)
+        let q = layer.query.forward(&layer.norm.forward(&x)?)?;
+        let attended = match cached {
+            Cached::Slots(step) => step.prompts.attend(&q, index, step.kv(index), self.heads)?,
+            Cached::Tensors(groups) => {
+                let rows = groups.iter().flat_map(|(group, context)| {
+                    let visible = Visible::First(context.prompt.length);
+                    let row = AttentionRow::new(&context.prompt.kv.tensors()[index], visible, 0);
+                    std::iter::repeat_n(row, group.paths.len())
+                });
+                let rows: Vec<_> = rows.collect();
+                attend(&q, &rows, self.heads, None)?
+            }
+        };
+        layer.output.added(&attended, x)
+    }
+}
+
+/// Rows of a step with their context.
+type StepGroup<'a> = (&'a RowGroup, &'a Context<PromptKv>);
+
+/// The cached keys and values of a step's contexts.
+enum Cached<'a> {
+    Tensors(&'a [StepGroup<'a>]),
+    Slots(StepSlots<'a>),
+}
+
+/// How a step reads and writes the slots of its contexts.
+struct StepSlots<'a> {
+    slab: &'a Slab,
+    write: RowWrite,
+    paths: Plan,
+    prompts: &'a Plan,
+}
+
+impl StepSlots<'_> {
+    fn kv(&self, layer: usize) -> KvTensors<'_> {
+        KvTensors::Joined(self.slab.layer(layer))
+    }
+}
+
+/// The keys and values of the prompts of the latest step, as its cross-attention gathered them. They stay while steps are of the
+/// same contexts.
+#[derive(Default)]
+pub(super) struct KeptPrompts {
+    /// The contexts of the step and their numbers of rows.
+    members: Vec<(ContextId, usize)>,
+    plan: Option<Plan>,
+}
+
+impl KeptPrompts {
+    /// Frees them if a context that ends is one of theirs.
+    pub(super) fn close(&mut self, context: ContextId) {
+        if self.members.iter().any(|(member, _)| *member == context) {
+            *self = Self::default();
+        }
+    }
+
+    fn plan(&mut self, groups: &[StepGroup<'_>], heads: Heads, slab: &Slab) -> Result<&Plan> {
+        let members: Vec<_> = groups.iter().map(|(group, _)| (group.context, group.paths.len())).collect();
+        let plan = match self.plan.take() {
+            Some(plan) if self.members == members => plan,
+            earlier => {
+                let keys = groups.iter().map(|(group, context)| {
+                    let PromptKv { kv, length } = &context.prompt;
+                    let query = AttentionQuery { visible: Visible::First(*length), hidden: 0, position: 0 };
+                    let queries = vec![query; group.paths.len()];
+                    KeyGroup::new(Vec::new(), kv.slots(), queries).named(group.context.0)
+                });
+                let options = PlanOptions { heads, bias: None, capacity: slab.capacity(), keeps: true };
+                let mut plan = Plan::new(keys.collect(), options, slab.device())?;
+                if let Some(earlier) = earlier {
+                    plan.adopt(earlier);
+                }
+                self.members = members;
+                plan
+            }
+        };
+        Ok(self.plan.insert(plan))
     }
 }

@@ -1,11 +1,14 @@
 //! The encoder, over prompts packed one behind the other, without padding.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 use super::bias::{Direction, load_bias};
 use super::layers::{FeedForward, Loader, SelfAttention};
 use crate::checkpoint::LoadResult;
-use crate::ops::{AttentionPlans, AttentionRow, Heads, KeyValues, Norm, RelativeBias, Visible, attend};
+use crate::ops::{
+    AttentionQuery, AttentionRow, Heads, KeyGroup, KeyValues, KvTensors, Norm, Plan, PlanOptions,
+    RelativeBias, Visible, attend, uses_kernels,
+};
 
 pub(super) struct Encoder {
     layers: Vec<EncoderLayer>,
@@ -39,27 +42,44 @@ impl Encoder {
 
     /// Hidden states of all tokens.
     ///
-    /// * `x` `[T, d_model]`: embeddings of all prompts, one behind the other
+    /// * `x` `[T, d_model]`: embeddings of all prompts, one behind the other, which nothing else reads afterwards
     /// * `lengths`: tokens of each prompt, at least one; their sum is `T`
     ///
     /// Returns `[T, d_model]` in the same order.
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
-        let plans = AttentionPlans::default();
-        for layer in &self.layers {
+        let plan = if uses_kernels(&x) { None } else { Some(self.plan(lengths, x.device())?) };
+        for (index, layer) in self.layers.iter().enumerate() {
             let [q, k, v] = layer.attention.qkv.parts(&layer.attention.norm.forward(&x)?)?;
-            let prompts = split(&k, &v, lengths)?;
-            let rows: Vec<_> = prompts
-                .iter()
-                .zip(lengths)
-                .flat_map(|(kv, &length)| {
-                    (0..length).map(move |position| AttentionRow::new(kv, Visible::First(length), position))
-                })
-                .collect();
-            let attended = attend(&q, &rows, self.heads, Some(&self.bias), &plans)?;
-            x = layer.attention.output.added(&attended, &x)?;
-            x = layer.feed_forward.forward(&x)?;
+            let attended = match &plan {
+                Some(plan) => {
+                    plan.attend(&q, index, KvTensors::Apart { keys: &k, values: &v }, self.heads)?
+                }
+                None => self.attend(&q, &split(&k, &v, lengths)?, lengths)?,
+            };
+            x = layer.attention.output.added(&attended, x)?;
+            x = layer.feed_forward.forward(x)?;
         }
         self.norm.forward(&x)
+    }
+
+    fn attend(&self, q: &Tensor, prompts: &[KeyValues], lengths: &[usize]) -> Result<Tensor> {
+        let rows = prompts.iter().zip(lengths).flat_map(|(kv, &length)| {
+            (0..length).map(move |position| AttentionRow::new(kv, Visible::First(length), position))
+        });
+        attend(q, &rows.collect::<Vec<_>>(), self.heads, Some(&self.bias))
+    }
+
+    fn plan(&self, lengths: &[usize], device: &Device) -> Result<Plan> {
+        let mut first = 0;
+        let prompts = lengths.iter().map(|&length| {
+            let visible = Visible::First(length);
+            let queries = (0..length).map(|position| AttentionQuery { visible, hidden: 0, position });
+            let slots: Vec<u32> = (first..first + length as u32).collect();
+            first += length as u32;
+            KeyGroup::new(Vec::new(), &slots, queries.collect())
+        });
+        let options = PlanOptions { heads: self.heads, bias: Some(&self.bias), capacity: 0, keeps: false };
+        Plan::new(prompts.collect(), options, device)
     }
 }
 

@@ -49,7 +49,7 @@ impl Loader<'_> {
 
     pub(super) fn norm(&self, name: &str) -> LoadResult<Norm> {
         let weight = self.tensor(&format!("{name}.weight"), &[self.config.d_model])?;
-        Ok(Norm::new(weight, None, self.config.layer_norm_epsilon))
+        Ok(Norm::new(&weight, None, self.config.layer_norm_epsilon)?)
     }
 
     pub(super) fn self_attention(&self, name: &str) -> LoadResult<SelfAttention> {
@@ -112,7 +112,7 @@ pub(super) struct FeedForward {
 
 impl FeedForward {
     /// `[M, d_model]` to the same, the residual included.
-    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.mlp.added(&self.norm.forward(x)?, x)
+    pub(super) fn forward(&self, x: Tensor) -> Result<Tensor> {
+        self.mlp.added(&self.norm.forward(&x)?, x)
     }
 }

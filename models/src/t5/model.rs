@@ -178,7 +178,7 @@ impl BatchModel for T5 {
     }
 
     fn close(&mut self, context: ContextId) {
-        self.stacks.kv_cache.close(context);
+        self.stacks.close(context);
         if let Some(xval) = &mut self.xval {
             xval.close(context);
         }

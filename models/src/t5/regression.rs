@@ -100,7 +100,7 @@ impl BatchModel for RegressionHead {
         let opened = self.stacks.open(&encoded)?;
         let values = self.predict(requests, &opened);
         // Only the value is needed from here on.
-        opened.iter().for_each(|opened| self.stacks.kv_cache.close(opened.context));
+        opened.iter().for_each(|opened| self.stacks.close(opened.context));
         self.values.extend(opened.iter().map(|opened| opened.context).zip(values?));
         Ok(opened)
     }
@@ -115,7 +115,7 @@ impl BatchModel for RegressionHead {
 
     /// Keys and values of prompt and shifted prompt while a batch is opened; then only the value.
     fn cache_cost(&self) -> CacheCost {
-        let CacheCost { prompt_token, .. } = self.stacks.cache_cost();
+        let CacheCost { prompt_token, .. } = self.stacks.kv_cache.cache_cost();
         CacheCost { prompt_token: 3 * prompt_token, node: 0, capacity: NodeCapacity::Exact }
     }
 

@@ -3,19 +3,23 @@
 //! Not here: heads (`model`, `regression`), and numbers in embeddings (`xval`).
 
 use candle_core::{DType, Result, Tensor};
-use ntl_core::engine::{CacheCost, ContextRequest, ModelError, OpenedContext};
+use ntl_core::engine::{CacheCost, ContextId, ContextRequest, ModelError, OpenedContext};
 use rayon::prelude::*;
 
 use super::T5Config;
-use super::decoder::{Decoder, PromptKv};
+use super::decoder::{Decoder, KeptPrompts, PromptKv};
 use super::encoder::Encoder;
 use super::layers::Loader;
 use crate::checkpoint::LoadResult;
 use crate::kv_cache::{KvCache, NodeShape, RowGroup};
-use crate::ops::{ModelResult, Weight, compute_error};
+use crate::ops::{ModelResult, Weight, compute_error, uses_kernels};
 
-/// Tokens that are encoded together; a longer prompt goes alone.
+/// Tokens that are encoded together on the CPU, where their intermediate results should stay in the caches. A longer prompt goes
+/// alone.
 const TOKENS_AT_ONCE: usize = 256;
+
+/// The same on a device, where every piece launches all kernels again.
+const TOKENS_AT_ONCE_ON_DEVICES: usize = 8192;
 
 /// Embeddings, encoder, decoder and contexts.
 pub(super) struct Stacks {
@@ -25,6 +29,7 @@ pub(super) struct Stacks {
     encoder: Encoder,
     decoder: Decoder,
     pub(super) kv_cache: KvCache<PromptKv>,
+    kept: KeptPrompts,
 }
 
 /// Encoder output.
@@ -45,7 +50,8 @@ impl Stacks {
             dtype: loader.place.dtype,
             device: loader.place.device.clone(),
         };
-        Ok(Self { config, embeddings, encoder, decoder, kv_cache: KvCache::new(node) })
+        let kv_cache = KvCache::new(node, !loader.place.uses_kernels());
+        Ok(Self { config, embeddings, encoder, decoder, kv_cache, kept: KeptPrompts::default() })
     }
 
     /// f32 `[n, d_model]`.
@@ -69,33 +75,31 @@ impl Stacks {
         Ok(Encoded { packed, lengths })
     }
 
-    /// Encodes a few prompts at a time, so that intermediate results stay in the caches, and on the CPU one such batch per
-    /// thread, so that the work between products is parallel, too.
+    /// Encodes a few prompts at a time, on the CPU one such piece per thread, so that the work between products is parallel, too.
     fn encode_some(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
-        let (mut some, mut from, mut left) = (Vec::new(), 0, lengths);
-        while !left.is_empty() {
-            let mut tokens = 0;
-            let fits = |length: &&usize| {
-                tokens += **length;
-                tokens <= TOKENS_AT_ONCE
-            };
-            let (these, others) = left.split_at(left.iter().take_while(fits).count().max(1));
-            let tokens = these.iter().sum();
-            some.push((x.narrow(0, from, tokens)?, these));
-            (from, left) = (from + tokens, others);
-        }
-        let encode = |(x, lengths)| self.encoder.forward(x, lengths);
-        let parts = if x.device().is_cpu() {
-            some.into_par_iter().map(encode).collect::<Result<Vec<_>>>()?
-        } else {
-            some.into_iter().map(encode).collect::<Result<Vec<_>>>()?
+        let on_cpu = uses_kernels(x);
+        let pieces = pieces(lengths, if on_cpu { TOKENS_AT_ONCE } else { TOKENS_AT_ONCE_ON_DEVICES });
+        let mut from = 0;
+        let mut cut = |lengths: &[usize]| {
+            let tokens = lengths.iter().sum();
+            from += tokens;
+            x.narrow(0, from - tokens, tokens)
         };
-        Tensor::cat(&parts, 0)
+        let inputs = pieces.iter().map(|lengths| cut(lengths)).collect::<Result<Vec<_>>>()?;
+        let encoder = &self.encoder;
+        let encode = |(x, lengths): (Tensor, &[usize])| encoder.forward(x, lengths);
+        let parts = if on_cpu {
+            inputs.into_par_iter().zip(pieces).map(encode).collect::<Result<Vec<_>>>()?
+        } else {
+            inputs.into_iter().zip(pieces).map(encode).collect::<Result<Vec<_>>>()?
+        };
+        if let [only] = &parts[..] { Ok(only.clone()) } else { Tensor::cat(&parts, 0) }
     }
 
     /// Opens one context for each prompt.
     pub(super) fn open(&mut self, encoded: &Encoded) -> ModelResult<Vec<OpenedContext>> {
-        let prompts = self.decoder.prompts(&encoded.packed, &encoded.lengths).map_err(compute_error)?;
+        let prompts = self.decoder.prompts(&encoded.packed, &encoded.lengths, &mut self.kv_cache);
+        let prompts = prompts.map_err(compute_error)?;
         let first_token = self.config.decoder_start_token_id;
         let open = |prompt| {
             let context = self.kv_cache.open(prompt);
@@ -104,14 +108,21 @@ impl Stacks {
         Ok(prompts.into_iter().map(open).collect())
     }
 
-    /// A prompt keeps cross-attention keys and values, as wide as those of a node.
+    /// A prompt keeps cross-attention keys and values, as wide as those of a node. On a device steps keep them gathered as well.
     pub(super) fn cache_cost(&self) -> CacheCost {
-        self.kv_cache.shape().cache_cost()
+        let cost = self.kv_cache.cache_cost();
+        let copies = if self.kv_cache.slab().is_some() { 2 } else { 1 };
+        CacheCost { prompt_token: copies * cost.prompt_token, ..cost }
+    }
+
+    pub(super) fn close(&mut self, context: ContextId) {
+        self.kept.close(context);
+        self.kv_cache.close(context);
     }
 
     /// Hidden states `[R, d_model]` of embedded rows that have been appended.
-    pub(super) fn decode(&self, x: Tensor, groups: &[RowGroup]) -> ModelResult<Tensor> {
-        self.decoder.forward(x, groups, &self.kv_cache).map_err(compute_error)
+    pub(super) fn decode(&mut self, x: Tensor, groups: &[RowGroup]) -> ModelResult<Tensor> {
+        self.decoder.forward(x, groups, &self.kv_cache, &mut self.kept).map_err(compute_error)
     }
 }
 
@@ -128,9 +139,38 @@ impl Encoded {
     }
 }
 
+/// Cuts prompts into pieces of at most so many tokens, at least one prompt each.
+fn pieces(lengths: &[usize], tokens_max: usize) -> Vec<&[usize]> {
+    let (mut pieces, mut left) = (Vec::new(), lengths);
+    while !left.is_empty() {
+        let mut tokens = 0;
+        let fits = |length: &&usize| {
+            tokens += **length;
+            tokens <= tokens_max
+        };
+        let (piece, others) = left.split_at(left.iter().take_while(fits).count().max(1));
+        pieces.push(piece);
+        left = others;
+    }
+    pieces
+}
+
 /// The token table, which files keep under different names.
 pub(super) fn load_embeddings(loader: &Loader<'_>) -> LoadResult<Tensor> {
     let names = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"];
     let name = names.into_iter().find(|name| loader.has(name)).unwrap_or(names[0]);
     loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_cut_into_pieces_of_the_same_order() {
+        let lengths = [100, 150, 10, 300, 200, 60];
+        assert_eq!(pieces(&lengths, TOKENS_AT_ONCE), [&lengths[..2], &[10], &[300], &[200], &[60]]);
+        assert_eq!(pieces(&lengths, TOKENS_AT_ONCE_ON_DEVICES), [&lengths[..]], "one piece");
+        assert!(pieces(&[], 256).is_empty());
+    }
 }

@@ -162,7 +162,7 @@ pub(crate) struct LimitArgs {
     pub(crate) queue_timeout: u32,
     /// Most bytes of the KV caches and number trees of running requests and of the prefix caches, of all models together; a
     /// quarter is reserved for clients that have nothing running, and a text that may need more than the rest alone is
-    /// answered 400 [default: half of the memory that is free once the models are loaded; 4 GiB on a GPU]
+    /// answered 400 [default: half of the device's memory that is free once the models are loaded]
     #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES")]
     pub(crate) cache_bytes_max: Option<NonZeroU64>,
     /// Most texts and numbers that a model decodes at the same time; a quarter is reserved for clients that have nothing

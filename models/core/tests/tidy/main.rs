@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
-const EDGES: [(&str, &[&str]); 13] = [
+const EDGES: [(&str, &[&str]); 14] = [
     ("ntl-core", &[]),
+    ("ntl-cuda", &[]),
     ("ntl-engine", &["ntl-core"]),
     ("ntl-fake-cuda", &[]),
     ("ntl-kernels", &[]),
-    ("ntl-models", &["ntl-core", "ntl-kernels"]),
+    ("ntl-models", &["ntl-core", "ntl-cuda", "ntl-kernels"]),
     ("ntl-sequences", &["ntl-core"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences"]),
     ("ntl-api", &[]),
@@ -29,8 +30,9 @@ const EDGES: [(&str, &[&str]); 13] = [
 ];
 
 /// Dependencies that only some crates may have.
-const CONFINED: [(&str, &[&str]); 5] = [
-    ("candle-core", &["ntl-bench", "ntl-fuzz", "ntl-mistralrs", "ntl-models"]),
+const CONFINED: [(&str, &[&str]); 6] = [
+    ("candle-core", &["ntl-bench", "ntl-cuda", "ntl-fuzz", "ntl-mistralrs", "ntl-models"]),
+    ("candle-nn", &["ntl-models"]),
     ("pulp", &["ntl-kernels"]),
     ("mistralrs", &["ntl-mistralrs"]),
     ("tokenizers", &["ntl-models"]),

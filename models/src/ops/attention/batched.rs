@@ -1,138 +1,170 @@
 //! Attention in candle's operations, for devices: many contexts in one product.
 //!
-//! The rows of a context share its keys, and a mask says which of them each row sees: prefixes, chains and trees alike.
-//! Contexts of similar sizes form a batch, in which the shorter ones are padded. A step launches a fixed number of kernels
-//! for each batch and one copy for each piece of the cache, and nothing row by row.
+//! The keys and values of all contexts are rows of one tensor. A group of queries names those that it attends to, and a mask says
+//! which of them each query sees: prefixes, chains and trees alike. Groups of similar sizes form a batch, in which the shorter
+//! ones are padded. A step reads the keys and values of a batch by one operation, and launches nothing group by group.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
 
-use candle_core::{D, DType, Device, Result, Tensor};
-use ntl_kernels::Heads;
+use candle_core::{DType, Device, Result, Tensor};
+use ntl_kernels::{AttentionQuery, Heads, Visible};
 
-use super::rows::{AttentionRow, KeyValues, RelativeBias};
-use crate::ops::tensors::matmul;
+use super::rows::RelativeBias;
+use crate::ops::tensors::{matmul, wide_product};
 
-/// Rows of a context in one batch; longer prompts are split, which bounds the memory of scores.
+/// Queries of a group in one batch; longer prompts are split, which bounds the memory of scores.
 const ROWS_MAX: usize = 512;
 
-/// Pairs of row and key in a batch, for each head; a batch of one context may have more.
+/// Pairs of query and key in a batch, for each head; a batch of one group may have more.
 const PAIRS_MAX: usize = 1 << 22;
 
-/// Indices and masks of one step's attention, which are the same in every layer and therefore made once.
-///
-/// Serves calls whose rows differ only in the layer that their keys are from, and in how many positions are hidden.
-#[derive(Default)]
-pub(crate) struct AttentionPlans {
-    /// By the number of positions that are hidden from each row.
-    made: RefCell<Vec<(Vec<usize>, Rc<Plan>)>>,
+/// Pairs that padding may add to a batch in any case, since another batch launches every kernel again. Beyond it, padding adds at
+/// most a quarter.
+const PADDING: usize = 1 << 14;
+
+/// Added to the scores of keys that a query does not see, whose weights become 0.
+const UNSEEN: f64 = -1e30;
+
+/// Consecutive queries that attend to the same positions.
+pub(crate) struct KeyGroup<'a> {
+    /// Names the positions: a group of the same name and as many positions has the same ones. Used only where a plan keeps them.
+    pub(crate) name: u64,
+    /// The rows of all positions, in their order.
+    slots: Vec<u32>,
+    /// How many of the slots all queries may see; what each of them sees of the others is its `visible`.
+    before: usize,
+    queries: Vec<AttentionQuery<'a>>,
 }
 
-struct Plan {
+/// The tensors that slots are rows of.
+#[derive(Clone, Copy)]
+pub(crate) enum KvTensors<'a> {
+    /// Keys of all slots, then their values, `[2 * slots, G * D]`.
+    Joined(&'a Tensor),
+    /// Each `[slots, G * D]`.
+    Apart { keys: &'a Tensor, values: &'a Tensor },
+}
+
+/// Indices and masks of a pass's attention, which are the same in every layer.
+pub(crate) struct Plan {
     batches: Vec<Batch>,
-    /// For each row the place of its result in the output of all batches, `[R]`; none if rows are in that order.
+    /// For each query the place of its result in the output of all batches, `[R]`; none if they are in that order.
     row_places: Option<Tensor>,
 }
 
-/// `C` contexts with `M` rows and `N` keys each.
+/// What a plan is made for.
+#[derive(Clone, Copy)]
+pub(crate) struct PlanOptions<'a> {
+    pub(crate) heads: Heads,
+    pub(crate) bias: Option<&'a RelativeBias>,
+    /// Slots of the joined tensors, behind whose keys the values are.
+    pub(crate) capacity: usize,
+    /// Whether later calls for the same layer attend to the same keys and values, which are then gathered once.
+    pub(crate) keeps: bool,
+}
+
+/// `C` groups with `M` queries and `N` keys each.
 struct Batch {
-    contexts: usize,
+    groups: usize,
     rows: usize,
     keys: usize,
-    /// The query of each row, `[C * M]`; none if they are all queries in order.
+    /// The row of each query, `[C * M]`; none if they are all queries in order.
     query_ids: Option<Tensor>,
-    /// The places of the keys in all pieces as lanes `[sum of N * G, D]`: `[C * G * N]`.
-    key_ids: Tensor,
-    /// Added to scores, f32 `[C, H or 1, M, N]`: biases, and minus infinity for keys that a row does not see.
+    /// The places of keys, then of values, in the joined tensors as lanes `[2 * slots * G, D]`: `[2 * C * G * N]`.
+    lane_ids: Tensor,
+    /// Added to scores, f32 `[C, H or 1, M, N]`: biases, and [`UNSEEN`].
     mask: Option<Tensor>,
+    kept: Option<Kept>,
 }
 
-/// Rows of one context.
-#[derive(Clone, Copy)]
-struct Group<'a> {
-    first: usize,
-    rows: &'a [AttentionRow<'a>],
+/// Keys and values that were gathered.
+struct Kept {
+    /// The names of the groups.
+    names: Vec<u64>,
+    /// For each layer.
+    layers: RefCell<Vec<Option<Lanes>>>,
 }
 
-/// The distinct tensors that hold the keys of some rows, in the order of the rows.
-#[derive(Default)]
-struct Pieces<'a> {
-    /// Each with the number of its first positions that are used.
-    list: Vec<(&'a KeyValues, usize)>,
-    index: HashMap<*const KeyValues, usize>,
+/// Keys and values, each `[C * G, N, D]`.
+#[derive(Clone)]
+struct Lanes {
+    keys: Tensor,
+    values: Tensor,
 }
 
-/// See [`super::attend`].
-pub(super) fn attend(
-    q: &Tensor,
-    rows: &[AttentionRow<'_>],
-    heads: Heads,
-    bias: Option<&RelativeBias>,
-    plans: &AttentionPlans,
-) -> Result<Tensor> {
-    let groups = groups(rows);
-    let pieces = Pieces::of(&groups)?;
-    let plan = plans.get(rows, || Plan::new(&groups, &pieces, heads, bias, q.device()))?;
-    let (keys, values) = (pieces.joined(|kv| &kv.keys)?, pieces.joined(|kv| &kv.values)?);
-    let batch = |batch: &Batch| batch.attend(q, &keys, &values, heads);
-    let parts = plan.batches.iter().map(batch).collect::<Result<Vec<_>>>()?;
-    let all = if let [only] = &parts[..] { only.clone() } else { Tensor::cat(&parts, 0)? };
-    plan.row_places.as_ref().map_or(Ok(all.clone()), |places| all.index_select(places, 0))
-}
-
-fn groups<'a>(rows: &'a [AttentionRow<'a>]) -> Vec<Group<'a>> {
-    let mut first = 0;
-    let pieces = rows.chunk_by(AttentionRow::shares_keys).flat_map(|rows| rows.chunks(ROWS_MAX));
-    let group = |rows: &'a [AttentionRow<'a>]| {
-        first += rows.len();
-        Group { first: first - rows.len(), rows }
-    };
-    pieces.map(group).collect()
-}
-
-impl AttentionPlans {
-    fn get(&self, rows: &[AttentionRow<'_>], make: impl FnOnce() -> Result<Plan>) -> Result<Rc<Plan>> {
-        let hidden: Vec<usize> = rows.iter().map(|row| row.query.hidden).collect();
-        if let Some((_, plan)) = self.made.borrow().iter().find(|(made_for, _)| *made_for == hidden) {
-            return Ok(Rc::clone(plan));
+impl<'a> KeyGroup<'a> {
+    /// Queries that see all positions `before`, and those of `own` that are visible to them.
+    pub(crate) fn new(before: Vec<u32>, own: &[u32], mut queries: Vec<AttentionQuery<'a>>) -> Self {
+        let mut slots = before;
+        let before = slots.len();
+        match longest_chain(&queries) {
+            // Each query sees the beginning of one path: no position needs to be hidden but by its place.
+            Some(chain) => {
+                slots.extend(chain.iter().map(|&node| own[node as usize]));
+                for query in &mut queries {
+                    query.visible = Visible::First(query.visible.count());
+                }
+            }
+            None => {
+                let end = queries.iter().map(|query| query.visible.end()).max().unwrap_or(0);
+                slots.extend_from_slice(&own[..end]);
+            }
         }
-        let plan = Rc::new(make()?);
-        self.made.borrow_mut().push((hidden, Rc::clone(&plan)));
-        Ok(plan)
-    }
-}
-
-impl Group<'_> {
-    /// Own positions up to the last one that any of the rows sees.
-    fn own_len(&self) -> usize {
-        self.rows.iter().map(|row| row.query.visible.end()).max().unwrap_or(0)
+        Self { name: 0, slots, before, queries }
     }
 
-    fn before_len(&self) -> Result<usize> {
-        self.rows[0].before.iter().map(|kv| kv.keys.dim(0)).sum()
+    /// Gives the positions a name.
+    pub(crate) fn named(self, name: u64) -> Self {
+        Self { name, ..self }
     }
 
-    fn len(&self) -> Result<usize> {
-        Ok(self.before_len()? + self.own_len())
+    /// Parts of at most [`ROWS_MAX`] queries, each with no more positions than these see.
+    fn split(self) -> Vec<Self> {
+        if self.queries.len() <= ROWS_MAX {
+            return vec![self];
+        }
+        let part = |queries: &[AttentionQuery<'a>]| {
+            let end = queries.iter().map(|query| query.visible.end()).max().unwrap_or(0);
+            let slots = self.slots[..self.before + end].to_vec();
+            Self { slots, queries: queries.to_vec(), ..self }
+        };
+        self.queries.chunks(ROWS_MAX).map(part).collect()
+    }
+
+    fn pairs(&self) -> usize {
+        self.queries.len() * self.slots.len()
     }
 
     /// `[rows, keys]`, see [`MaskCodes`].
-    fn codes(&self, keys: usize, codes: MaskCodes<'_>) -> Result<Vec<u32>> {
-        let before = self.before_len()?;
-        let mut all = vec![codes.unseen(); self.rows.len() * keys];
-        for (row, all) in self.rows.iter().zip(all.chunks_exact_mut(keys.max(1))) {
-            let own = (0..row.query.visible.count()).map(|index| before + row.query.visible.at(index));
-            for (place, key) in (0..before).chain(own).enumerate().skip(row.query.hidden) {
-                all[key] = codes.seen(place, row.query.position);
+    fn codes(&self, keys: usize, codes: MaskCodes<'_>) -> Vec<u32> {
+        let mut all = vec![codes.unseen(); self.queries.len() * keys];
+        for (query, all) in self.queries.iter().zip(all.chunks_exact_mut(keys.max(1))) {
+            let own = (0..query.visible.count()).map(|index| self.before + query.visible.at(index));
+            for (place, key) in (0..self.before).chain(own).enumerate().skip(query.hidden) {
+                all[key] = codes.seen(place, query.position);
             }
         }
-        Ok(all)
+        all
+    }
+
+    /// Which keys a query sees: from the first of these numbers up to the second.
+    fn range(&self, query: &AttentionQuery<'_>) -> [usize; 2] {
+        [query.hidden, self.before + query.visible.count()]
     }
 }
 
-/// Numbers for what the mask adds to a score: rows of the table of biases or, without biases, 0 for nothing and 1 for minus
-/// infinity.
+/// The longest path of some queries if every other one is a beginning of it.
+fn longest_chain<'a>(queries: &[AttentionQuery<'a>]) -> Option<&'a [u32]> {
+    let path = |query: &AttentionQuery<'a>| match query.visible {
+        Visible::Nodes(path) => Some(path),
+        Visible::First(_) => None,
+    };
+    let paths = queries.iter().map(path).collect::<Option<Vec<_>>>()?;
+    let longest = paths.iter().copied().max_by_key(|path| path.len())?;
+    paths.iter().all(|path| longest.starts_with(path)).then_some(longest)
+}
+
+/// Numbers for what the mask adds to a score: rows of the table of biases or, without biases, 0 for nothing and 1 for [`UNSEEN`].
 #[derive(Clone, Copy)]
 struct MaskCodes<'a>(Option<&'a RelativeBias>);
 
@@ -147,86 +179,38 @@ impl MaskCodes<'_> {
 
     /// f32 `[C, H or 1, M, N]`; `None` where there is nothing to add.
     fn mask(self, codes: Vec<u32>, shape: [usize; 3], device: &Device) -> Result<Option<Tensor>> {
-        let [contexts, rows, keys] = shape;
+        let [groups, rows, keys] = shape;
         if let Some(bias) = self.0 {
-            let codes = Tensor::from_vec(codes, contexts * rows * keys, device)?;
-            let mask = bias.table(device)?.index_select(&codes, 0)?;
-            let mask = mask.reshape((contexts, rows, keys, ()))?.permute((0, 3, 1, 2))?;
-            return mask.contiguous().map(Some);
+            let codes = Tensor::from_vec(codes, groups * rows * keys, device)?;
+            return bias.of_codes(&codes, shape).map(Some);
         }
         if codes.iter().all(|&code| code == 0) {
             return Ok(None);
         }
-        let value = |code| if code == 0 { 0.0 } else { f32::NEG_INFINITY };
+        let value = |code| if code == 0 { 0.0 } else { UNSEEN as f32 };
         let values: Vec<f32> = codes.into_iter().map(value).collect();
-        Tensor::from_vec(values, (contexts, 1, rows, keys), device).map(Some)
-    }
-}
-
-impl<'a> Pieces<'a> {
-    fn of(groups: &[Group<'a>]) -> Result<Self> {
-        let mut pieces = Self::default();
-        for group in groups {
-            for kv in group.rows[0].before {
-                pieces.add(kv, kv.keys.dim(0)?);
-            }
-            pieces.add(group.rows[0].kv, group.own_len());
-        }
-        Ok(pieces)
-    }
-
-    fn add(&mut self, kv: &'a KeyValues, used: usize) {
-        let index = *self.index.entry(std::ptr::from_ref(kv)).or_insert(self.list.len());
-        match self.list.get_mut(index) {
-            Some((_, most)) => *most = used.max(*most),
-            None => self.list.push((kv, used)),
-        }
-    }
-
-    /// Keys, or values, of all pieces one behind the other, `[sum of N, G * D]`.
-    fn joined(&self, part: impl Fn(&KeyValues) -> &Tensor) -> Result<Tensor> {
-        let used = self.list.iter().map(|(kv, used)| part(kv).narrow(0, 0, *used));
-        let used = used.collect::<Result<Vec<_>>>()?;
-        if let [only] = &used[..] { Ok(only.clone()) } else { Tensor::cat(&used, 0) }
-    }
-
-    /// The places of a group's positions in all pieces.
-    fn positions(&self, group: &Group<'_>) -> Result<Vec<usize>> {
-        let mut starts = vec![0];
-        for (_, used) in &self.list {
-            starts.push(starts[starts.len() - 1] + used);
-        }
-        let start = |kv: &KeyValues| starts[self.index[&std::ptr::from_ref(kv)]];
-        let mut positions = Vec::new();
-        for kv in group.rows[0].before {
-            positions.extend(start(kv)..start(kv) + kv.keys.dim(0)?);
-        }
-        positions.extend(start(group.rows[0].kv)..start(group.rows[0].kv) + group.own_len());
-        Ok(positions)
+        Tensor::from_vec(values, (groups, 1, rows, keys), device).map(Some)
     }
 }
 
 impl Plan {
-    fn new(
-        groups: &[Group<'_>],
-        pieces: &Pieces<'_>,
-        heads: Heads,
-        bias: Option<&RelativeBias>,
-        device: &Device,
-    ) -> Result<Self> {
-        // Padding at most doubles the rows, and the keys.
-        let mut sizes: BTreeMap<(usize, usize), Vec<Group<'_>>> = BTreeMap::new();
-        for group in groups {
-            let size = (group.rows.len().next_power_of_two(), group.len()?.next_power_of_two());
-            sizes.entry(size).or_default().push(*group);
-        }
+    /// `groups`: all queries, in order.
+    pub(crate) fn new(groups: Vec<KeyGroup<'_>>, options: PlanOptions<'_>, device: &Device) -> Result<Self> {
+        let groups: Vec<KeyGroup<'_>> = groups.into_iter().flat_map(KeyGroup::split).collect();
+        let mut first = 0;
+        let firsts: Vec<usize> = groups
+            .iter()
+            .map(|group| {
+                first += group.queries.len();
+                first - group.queries.len()
+            })
+            .collect();
         let (mut batches, mut order) = (Vec::new(), Vec::new());
-        for ((rows, keys), groups) in &sizes {
-            for groups in groups.chunks((PAIRS_MAX / (rows * keys)).max(1)) {
-                batches.push(Batch::new(groups, pieces, heads.keys, MaskCodes(bias), device, &mut order)?);
-            }
+        for members in batched(&groups) {
+            let members: Vec<_> = members.into_iter().map(|index| (firsts[index], &groups[index])).collect();
+            batches.push(Batch::new(&members, options, device, &mut order)?);
         }
-        let count = groups.iter().map(|group| group.rows.len()).sum();
+        let count = first;
         let mut places = vec![0; count];
         for (place, row) in order.iter().enumerate().rev() {
             // A row that pads its group occurs again; its first place counts.
@@ -236,73 +220,248 @@ impl Plan {
         let row_places = if in_order { None } else { Some(Tensor::from_vec(places, count, device)?) };
         Ok(Self { batches, row_places })
     }
+
+    /// Takes over what an earlier plan has gathered of the same positions.
+    pub(crate) fn adopt(&mut self, mut earlier: Self) {
+        for batch in &mut self.batches {
+            let Some(kept) = &mut batch.kept else { continue };
+            let same = |other: &&mut Batch| {
+                other.keys == batch.keys && other.kept.as_ref().is_some_and(|other| other.names == kept.names)
+            };
+            if let Some(found) = earlier.batches.iter_mut().find(same).and_then(|other| other.kept.take()) {
+                *kept = found;
+            }
+        }
+    }
+
+    /// Softmax attention of `q` `[R, H * D]`, in the order of the groups, in one layer; returns `[R, H * D]`.
+    pub(crate) fn attend(&self, q: &Tensor, layer: usize, kv: KvTensors<'_>, heads: Heads) -> Result<Tensor> {
+        let q = q.to_dtype(kv.dtype())?;
+        let batch = |batch: &Batch| batch.attend(&q, &batch.lanes(layer, kv, heads)?, heads);
+        let parts = self.batches.iter().map(batch).collect::<Result<Vec<_>>>()?;
+        let all = if let [only] = &parts[..] { only.clone() } else { Tensor::cat(&parts, 0)? };
+        match &self.row_places {
+            Some(places) => all.index_select(places, 0),
+            None => Ok(all),
+        }
+    }
+}
+
+/// The groups of each batch, by their indices. Largest first, and within a batch in order.
+pub(super) fn batched(groups: &[KeyGroup<'_>]) -> Vec<Vec<usize>> {
+    let mut by_size: Vec<usize> = (0..groups.len()).collect();
+    by_size.sort_by_key(|&index| std::cmp::Reverse((groups[index].slots.len(), groups[index].queries.len())));
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    let (mut rows, mut keys, mut pairs) = (0, 0, 0);
+    for index in by_size {
+        let group = &groups[index];
+        let (all_rows, all_pairs) = (rows.max(group.queries.len()), pairs + group.pairs());
+        match batches.last_mut() {
+            Some(batch) if fits((batch.len() + 1) * all_rows * keys.max(group.slots.len()), all_pairs) => {
+                batch.push(index);
+                (rows, pairs) = (all_rows, all_pairs);
+            }
+            _ => {
+                batches.push(vec![index]);
+                (rows, keys, pairs) = (group.queries.len(), group.slots.len(), group.pairs());
+            }
+        }
+    }
+    batches.iter_mut().for_each(|batch| batch.sort_unstable());
+    batches.sort_unstable();
+    batches
+}
+
+/// Whether a batch of several groups may have so many pairs for so many that are computed for a query.
+fn fits(padded: usize, pairs: usize) -> bool {
+    padded <= PAIRS_MAX && padded - pairs <= (pairs / 4).max(PADDING)
 }
 
 impl Batch {
-    /// Appends the numbers of its rows to `order`.
+    /// Of groups, each with the number of its first query. Appends the numbers of its queries to `order`.
     fn new(
-        groups: &[Group<'_>],
-        pieces: &Pieces<'_>,
-        key_heads: usize,
-        codes: MaskCodes<'_>,
+        groups: &[(usize, &KeyGroup<'_>)],
+        options: PlanOptions<'_>,
         device: &Device,
         order: &mut Vec<u32>,
     ) -> Result<Self> {
-        let contexts = groups.len();
-        let rows = groups.iter().map(|group| group.rows.len()).max().unwrap_or(0);
-        let lengths = groups.iter().map(Group::len).collect::<Result<Vec<_>>>()?;
-        let keys = lengths.into_iter().max().unwrap_or(0);
-        let (mut query_ids, mut key_ids, mut all_codes) = (Vec::new(), Vec::new(), Vec::new());
-        for group in groups {
-            let filled = |row| group.first + if row < group.rows.len() { row } else { 0 };
+        let rows = groups.iter().map(|(_, group)| group.queries.len()).max().unwrap_or(0);
+        let keys = groups.iter().map(|(_, group)| group.slots.len()).max().unwrap_or(0);
+        let mut query_ids = Vec::with_capacity(groups.len() * rows);
+        let mut slots = Vec::with_capacity(groups.len() * keys);
+        for (first, group) in groups {
+            let filled = |row| first + if row < group.queries.len() { row } else { 0 };
             query_ids.extend((0..rows).map(|row| filled(row) as u32));
-            let positions = pieces.positions(group)?;
-            let position = |key: usize| positions.get(key).unwrap_or(&positions[0]);
-            for head in 0..key_heads {
-                key_ids.extend((0..keys).map(|key| (position(key) * key_heads + head) as u32));
-            }
-            let codes = group.codes(keys, codes)?;
-            all_codes.extend_from_slice(&codes);
-            for _ in group.rows.len()..rows {
-                all_codes.extend_from_slice(&codes[..keys]);
-            }
+            slots.extend_from_slice(&group.slots);
+            slots.extend(std::iter::repeat_n(group.slots[0], keys - group.slots.len()));
         }
-        let all_in_order = groups[0].first == 0 && query_ids.iter().zip(0..).all(|(&id, row)| id == row);
+        let in_order = query_ids.iter().zip(0..).all(|(&id, row)| id == row);
         order.extend_from_slice(&query_ids);
-        let ids = |ids: Vec<u32>| -> Result<Tensor> {
-            let count = ids.len();
-            Tensor::from_vec(ids, count, device)
-        };
-        let query_ids = if all_in_order { None } else { Some(ids(query_ids)?) };
-        let mask = codes.mask(all_codes, [contexts, rows, keys], device)?;
-        Ok(Self { contexts, rows, keys, query_ids, key_ids: ids(key_ids)?, mask })
+        let query_ids =
+            if in_order { None } else { Some(Tensor::from_vec(query_ids, groups.len() * rows, device)?) };
+        let names = groups.iter().map(|(_, group)| group.name).collect();
+        Ok(Self {
+            groups: groups.len(),
+            rows,
+            keys,
+            query_ids,
+            lane_ids: lane_ids(slots, [groups.len(), keys], options, device)?,
+            mask: mask(groups, [rows, keys], options.bias, device)?
+                .map(|mask| for_heads(mask, options.heads.queries))
+                .transpose()?,
+            kept: options.keeps.then(|| Kept { names, layers: RefCell::default() }),
+        })
     }
 
-    /// `q` `[R, H * D]`, keys and values of all pieces `[sum of N, G * D]`, to `[C * M, H * D]`.
-    fn attend(&self, q: &Tensor, keys: &Tensor, values: &Tensor, heads: Heads) -> Result<Tensor> {
-        let (contexts, rows, dim) = (self.contexts, self.rows, q.dim(1)? / heads.queries);
-        let (shared, sharing) = (contexts * heads.keys, heads.queries / heads.keys);
-        let lanes = |all: &Tensor| {
-            let lanes = all.reshape(((), dim))?.index_select(&self.key_ids, 0)?;
-            lanes.reshape((shared, self.keys, dim))
+    /// The keys and values of the batch.
+    fn lanes(&self, layer: usize, kv: KvTensors<'_>, heads: Heads) -> Result<Lanes> {
+        let Some(kept) = &self.kept else { return self.gather(kv, heads) };
+        let mut layers = kept.layers.borrow_mut();
+        if layers.len() <= layer {
+            layers.resize(layer + 1, None);
+        }
+        match &layers[layer] {
+            Some(lanes) => Ok(lanes.clone()),
+            None => Ok(layers[layer].insert(self.gather(kv, heads)?).clone()),
+        }
+    }
+
+    fn gather(&self, kv: KvTensors<'_>, heads: Heads) -> Result<Lanes> {
+        let (lanes, half) = (self.groups * heads.keys, self.groups * heads.keys * self.keys);
+        let of = |all: &Tensor, ids: &Tensor| {
+            let dim = all.dim(1)? / heads.keys;
+            all.reshape(((), dim))?.index_select(ids, 0)
         };
+        let shaped = |part: Tensor| part.reshape((lanes, self.keys, ()));
+        match kv {
+            KvTensors::Joined(all) => {
+                let both = of(all, &self.lane_ids)?;
+                Ok(Lanes {
+                    keys: shaped(both.narrow(0, 0, half)?)?,
+                    values: shaped(both.narrow(0, half, half)?)?,
+                })
+            }
+            KvTensors::Apart { keys, values } => {
+                let ids = self.lane_ids.narrow(0, 0, half)?;
+                Ok(Lanes { keys: shaped(of(keys, &ids)?)?, values: shaped(of(values, &ids)?)? })
+            }
+        }
+    }
+
+    /// `q` `[R, H * D]` to `[C * M, H * D]`.
+    fn attend(&self, q: &Tensor, lanes: &Lanes, heads: Heads) -> Result<Tensor> {
+        let (groups, rows, dim) = (self.groups, self.rows, q.dim(1)? / heads.queries);
+        let (shared, sharing) = (groups * heads.keys, heads.queries / heads.keys);
         let q = match &self.query_ids {
             Some(ids) => q.index_select(ids, 0)?,
-            None => q.narrow(0, 0, contexts * rows)?,
+            None => q.narrow(0, 0, groups * rows)?,
         };
-        let q = q.reshape((contexts, rows, heads.keys, sharing, dim))?.permute((0, 2, 3, 1, 4))?;
+        let q = q.reshape((groups, rows, heads.keys, sharing, dim))?.permute((0, 2, 3, 1, 4))?;
         let q = q.contiguous()?.reshape((shared, sharing * rows, dim))?;
-        let scores = matmul(&q, &lanes(keys)?.t()?)?.to_dtype(DType::F32)?;
-        let scores = (scores * f64::from(heads.scale))?;
-        let mut scores = scores.reshape((contexts, heads.queries, rows, self.keys))?;
-        if let Some(mask) = &self.mask {
-            scores = scores.broadcast_add(mask)?;
+        let mut scores = wide_product(&q, &lanes.keys)?;
+        if (heads.scale - 1.0).abs() > f32::EPSILON {
+            scores = (scores * f64::from(heads.scale))?;
         }
-        let weights = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
-        let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?.to_dtype(q.dtype())?;
+        if let Some(mask) = &self.mask {
+            let shape = (groups, heads.queries, rows, self.keys);
+            scores = scores.reshape(shape)?.broadcast_add(mask)?;
+        }
+        let weights = candle_nn::ops::softmax_last_dim(&scores)?.to_dtype(q.dtype())?;
         let weights = weights.reshape((shared, sharing * rows, self.keys))?;
-        let sums = matmul(&weights, &lanes(values)?)?;
-        let sums = sums.reshape((contexts, heads.keys, sharing, rows, dim))?.permute((0, 3, 1, 2, 4))?;
-        sums.contiguous()?.reshape((contexts * rows, heads.queries * dim))
+        let sums = matmul(&weights, &lanes.values)?;
+        let sums = sums.reshape((groups, heads.keys, sharing, rows, dim))?.permute((0, 3, 1, 2, 4))?;
+        sums.contiguous()?.reshape((groups * rows, heads.queries * dim))
+    }
+}
+
+impl KvTensors<'_> {
+    fn dtype(self) -> DType {
+        match self {
+            Self::Joined(all) => all.dtype(),
+            Self::Apart { keys, .. } => keys.dtype(),
+        }
+    }
+}
+
+/// The places of the heads of slots `[C, N]`, see [`Batch::lane_ids`].
+fn lane_ids(
+    slots: Vec<u32>,
+    [groups, keys]: [usize; 2],
+    options: PlanOptions<'_>,
+    device: &Device,
+) -> Result<Tensor> {
+    let heads = options.heads.keys;
+    let slots = Tensor::from_vec(slots, (1, groups, 1, keys), device)?;
+    let first = (slots * heads as f64)?;
+    let values = options.capacity * heads;
+    let head: Vec<u32> = (0..heads).chain(values..values + heads).map(|head| head as u32).collect();
+    let head = Tensor::from_vec(head, (2, 1, heads, 1), device)?;
+    first.broadcast_add(&head)?.flatten_all()
+}
+
+/// The mask of a batch, see [`Batch::mask`]. For a few rows, and for trees, the host says of each pair what is added. For prompts
+/// the device computes it from the ranges that queries see.
+fn mask(
+    groups: &[(usize, &KeyGroup<'_>)],
+    [rows, keys]: [usize; 2],
+    bias: Option<&RelativeBias>,
+    device: &Device,
+) -> Result<Option<Tensor>> {
+    let is_range = |query: &AttentionQuery<'_>| matches!(query.visible, Visible::First(_));
+    if rows > 1 && groups.iter().all(|(_, group)| group.queries.iter().all(is_range)) {
+        return range_mask(groups, [rows, keys], bias, device);
+    }
+    let codes = MaskCodes(bias);
+    let mut all = Vec::with_capacity(groups.len() * rows * keys);
+    for (_, group) in groups {
+        let start = all.len();
+        all.extend(group.codes(keys, codes));
+        for _ in group.queries.len()..rows {
+            all.extend_from_within(start..start + keys);
+        }
+    }
+    codes.mask(all, [groups.len(), rows, keys], device)
+}
+
+/// A mask for each head of few queries: adding one that all heads share uploads its shape in every layer.
+fn for_heads(mask: Tensor, heads: usize) -> Result<Tensor> {
+    let (groups, had, rows, keys) = mask.dims4()?;
+    if had == heads || rows > 1 {
+        return Ok(mask);
+    }
+    mask.broadcast_as((groups, heads, rows, keys))?.contiguous()
+}
+
+fn range_mask(
+    groups: &[(usize, &KeyGroup<'_>)],
+    [rows, keys]: [usize; 2],
+    bias: Option<&RelativeBias>,
+    device: &Device,
+) -> Result<Option<Tensor>> {
+    let padded = groups.iter().flat_map(|(_, group)| {
+        let fill = std::iter::repeat_n(&group.queries[0], rows - group.queries.len());
+        group.queries.iter().chain(fill).map(|query| (group.range(query), query.position))
+    });
+    let (ranges, positions): (Vec<_>, Vec<_>) = padded.unzip();
+    let count = ranges.len();
+    // Exact in f32: no prompt has 2^24 positions.
+    let column = |values: Vec<f32>| Tensor::from_vec(values, (count, 1), device);
+    let places = || Tensor::from_vec((0..keys).map(|key| key as f32).collect(), (1, keys), device);
+    let mut mask = None;
+    if ranges.iter().any(|&[from, to]| from > 0 || to < keys) {
+        let bounds = |index: usize| column(ranges.iter().map(|range| range[index] as f32).collect());
+        let mut seen = places()?.broadcast_lt(&bounds(1)?)?;
+        if ranges.iter().any(|&[from, _]| from > 0) {
+            seen = (seen * places()?.broadcast_ge(&bounds(0)?)?)?;
+        }
+        let added = seen.to_dtype(DType::F32)?.affine(-UNSEEN, UNSEEN)?;
+        mask = Some(added.reshape((groups.len(), 1, rows, keys))?);
+    }
+    let Some(bias) = bias else { return Ok(mask) };
+    let positions = column(positions.into_iter().map(|position| position as f32).collect())?;
+    let biases = bias.of_distances(&places()?.broadcast_sub(&positions)?, [groups.len(), rows, keys])?;
+    match mask {
+        Some(mask) => biases.broadcast_add(&mask).map(Some),
+        None => Ok(Some(biases)),
     }
 }

@@ -13,28 +13,23 @@ use std::sync::RwLockReadGuard;
 use candle_core::{Layout, Result, Storage, Tensor};
 use ntl_kernels::{AttentionGroup, Heads, KvSlices};
 
-pub(crate) use batched::AttentionPlans;
+pub(crate) use batched::{KeyGroup, KvTensors, Plan, PlanOptions};
 pub(crate) use rows::{AttentionRow, KeyValues, RelativeBias};
 
-use super::tensors::{slice, uses_kernels};
+use super::tensors::slice;
 
-/// Softmax attention.
+/// Softmax attention on the CPU; a [`Plan`] computes the same on devices.
 ///
 /// Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head.
 /// * `q` `[R, H * D]`, one row per entry of `rows`, whose keys and values are `[N, G * D]`; returns `[R, H * D]`
-/// * `plans`: one for all layers of a step; only devices use it
 pub(crate) fn attend(
     q: &Tensor,
     rows: &[AttentionRow<'_>],
     heads: Heads,
     bias: Option<&RelativeBias>,
-    plans: &AttentionPlans,
 ) -> Result<Tensor> {
     let (count, width) = q.dims2()?;
     debug_assert_eq!((count, width % heads.queries, heads.queries % heads.keys), (rows.len(), 0, 0));
-    if !uses_kernels(q) {
-        return batched::attend(q, rows, heads, bias, plans);
-    }
     let (storage, layout) = q.storage_and_layout();
     let groups: Vec<&[AttentionRow<'_>]> = rows.chunk_by(AttentionRow::shares_keys).collect();
     let locked: Vec<_> = groups.iter().map(|rows| lock(&rows[0])).collect();

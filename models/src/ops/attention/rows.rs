@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::{AttentionQuery, Visible};
 
 /// Keys and values of one stack layer for one context: both `[N, H * D]`, position-major.
@@ -58,9 +58,23 @@ impl RelativeBias {
         self.values.values()[0].len()
     }
 
+    /// The biases f32 `[C, H, M, N]` of pairs by their codes u32 `[C * M * N]`: the numbers of distances, and behind them one for
+    /// minus infinity.
+    pub(super) fn of_codes(&self, codes: &Tensor, [groups, rows, keys]: [usize; 3]) -> Result<Tensor> {
+        let biases = self.table(codes.device())?.index_select(codes, 0)?;
+        biases.reshape((groups, rows, keys, ()))?.permute((0, 3, 1, 2))?.contiguous()
+    }
+
+    /// The same of distances from query to key, f32 `[C * M, N]`.
+    pub(super) fn of_distances(&self, distances: &Tensor, shape: [usize; 3]) -> Result<Tensor> {
+        let reach = (self.distances() / 2) as f64;
+        let codes = (distances.clamp(-reach as f32, reach as f32)? + reach)?;
+        self.of_codes(&codes.to_dtype(DType::U32)?.flatten_all()?, shape)
+    }
+
     /// The values of all heads, f32 `[distances + 1, H]`, the last row minus infinity. Stays on the first device that asks
     /// for it, since a model has one device.
-    pub(super) fn table(&self, device: &Device) -> Result<Tensor> {
+    fn table(&self, device: &Device) -> Result<Tensor> {
         if let Some(table) = self.table.get() {
             return Ok(table.clone());
         }

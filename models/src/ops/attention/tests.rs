@@ -1,6 +1,8 @@
 //! The loops of the CPU against the batched composition, and what neither may depend on.
 
-use candle_core::{Device, Tensor};
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Tensor};
 use ntl_kernels::{Heads, Visible};
 
 use super::*;
@@ -21,6 +23,53 @@ fn bias() -> RelativeBias {
 const HEADS: [Heads; 2] =
     [Heads { queries: 6, keys: 6, scale: 1.0 }, Heads { queries: 6, keys: 3, scale: 0.35 }];
 
+/// The same attention by a plan, over slots in another order than the positions.
+fn planned(q: &Tensor, rows: &[AttentionRow<'_>], heads: Heads, bias: Option<&RelativeBias>) -> Tensor {
+    let mut places: HashMap<*const KeyValues, Vec<u32>> = HashMap::new();
+    let (mut keys, mut values, mut next) = (Vec::new(), Vec::new(), 0);
+    for kv in rows.iter().rev().flat_map(|row| row.before.iter().copied().chain([row.kv])) {
+        places.entry(kv).or_insert_with(|| {
+            let count = kv.keys.dim(0).unwrap() as u32;
+            // From behind.
+            let reversed = Tensor::arange(0, count, &Device::Cpu).unwrap().flip(&[0]).unwrap();
+            keys.push(kv.keys.index_select(&reversed, 0).unwrap());
+            values.push(kv.values.index_select(&reversed, 0).unwrap());
+            next += count;
+            (next - count..next).rev().collect()
+        });
+    }
+    let [keys, values] = [keys, values].map(|parts| Tensor::cat(&parts, 0).unwrap());
+    let joined = Tensor::cat(&[&keys, &values], 0).unwrap();
+    let slots = |kv: &KeyValues| places[&std::ptr::from_ref(kv)].clone();
+    let groups = || {
+        let rows = rows.chunk_by(AttentionRow::shares_keys);
+        rows.map(|rows| {
+            let before = rows[0].before.iter().flat_map(|kv| slots(kv)).collect();
+            KeyGroup::new(before, &slots(rows[0].kv), rows.iter().map(|row| row.query).collect())
+        })
+        .collect()
+    };
+    let plan = |keeps| {
+        let options = PlanOptions { heads, bias, capacity: next as usize, keeps };
+        Plan::new(groups(), options, &Device::Cpu).unwrap()
+    };
+    let (plan, kept) = (plan(false), plan(true));
+    let got = plan.attend(q, 3, KvTensors::Joined(&joined), heads).unwrap();
+    let apart = KvTensors::Apart { keys: &keys, values: &values };
+    assert_close(&plan.attend(q, 0, apart, heads).unwrap(), &got);
+    // What was gathered once is not read again.
+    let nothing = joined.zeros_like().unwrap();
+    assert_close(&kept.attend(q, 3, KvTensors::Joined(&joined), heads).unwrap(), &got);
+    assert_close(&kept.attend(q, 3, KvTensors::Joined(&nothing), heads).unwrap(), &got);
+    got
+}
+
+fn assert_close(got: &Tensor, want: &Tensor) {
+    let difference = (got - want).unwrap().abs().unwrap();
+    let worst: f32 = difference.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap();
+    assert!(worst < 1e-5, "off by {worst}");
+}
+
 #[test]
 fn rows_over_prefixes_and_trees_equal_the_reference() {
     let some_bias = bias();
@@ -36,20 +85,10 @@ fn rows_over_prefixes_and_trees_equal_the_reference() {
             AttentionRow::new(&contexts[0], Visible::First(1), 6).with_prefix(&before, 4),
         ];
         let q = random(5, 48);
-        let got = attend(&q, &rows, heads, bias, &AttentionPlans::default()).unwrap();
-        let difference =
-            (&got - batched::attend(&q, &rows, heads, bias, &AttentionPlans::default()).unwrap()).unwrap();
-        let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
-        assert!(worst < 1e-5, "off by {worst}");
+        let got = attend(&q, &rows, heads, bias).unwrap();
+        assert_close(&planned(&q, &rows, heads, bias), &got);
         for row in 0..5 {
-            let alone = attend(
-                &q.narrow(0, row, 1).unwrap(),
-                &rows[row..=row],
-                heads,
-                bias,
-                &AttentionPlans::default(),
-            )
-            .unwrap();
+            let alone = attend(&q.narrow(0, row, 1).unwrap(), &rows[row..=row], heads, bias).unwrap();
             let (alone, together) = (alone.to_vec2::<f32>().unwrap(), got.to_vec2::<f32>().unwrap());
             assert_eq!(alone[0], together[row], "row {row} depends on the others");
         }
@@ -65,14 +104,94 @@ fn long_prompts_and_contexts_of_all_sizes_equal_the_reference() {
         .zip([530, 3, 17])
         .flat_map(|(kv, count)| (0..count).map(move |at| AttentionRow::new(kv, Visible::First(count), at)))
         .collect();
-    let (q, plans) = (random(550, 48), AttentionPlans::default());
-    let want = attend(&q, &rows, heads, Some(&bias), &AttentionPlans::default()).unwrap();
-    // Of the first layer, then of another one by what was planned for the first.
-    for _ in 0..2 {
-        let got = batched::attend(&q, &rows, heads, Some(&bias), &plans).unwrap();
-        let worst: f32 = (got - &want).unwrap().abs().unwrap().max_all().unwrap().to_scalar().unwrap();
-        assert!(worst < 1e-5, "off by {worst}");
+    let q = random(550, 48);
+    for bias in [Some(&bias), None] {
+        let want = attend(&q, &rows, heads, bias).unwrap();
+        assert_close(&planned(&q, &rows, heads, bias), &want);
     }
+}
+
+#[test]
+fn prompts_with_a_window_behind_cached_positions_equal_the_reference() {
+    let (heads, bias) = (HEADS[1], bias());
+    let (cached, own) = (random_kv(40, 24), [random_kv(530, 24), random_kv(9, 24)]);
+    let before = [&cached];
+    let rows: Vec<_> = own
+        .iter()
+        .zip([530, 9])
+        .flat_map(|(kv, count)| {
+            (1..=count).map(|seen| {
+                let position = 40 + seen - 1;
+                let row = AttentionRow::new(kv, Visible::First(seen), position);
+                row.with_prefix(&before, (position + 1usize).saturating_sub(64))
+            })
+        })
+        .collect();
+    let q = random(539, 48);
+    for bias in [Some(&bias), None] {
+        assert_close(&planned(&q, &rows, heads, bias), &attend(&q, &rows, heads, bias).unwrap());
+    }
+}
+
+#[test]
+fn chains_and_trees_under_many_contexts_equal_the_reference() {
+    let (heads, bias) = (HEADS[1], bias());
+    let contexts: Vec<KeyValues> = (0..40).map(|_| random_kv(30, 24)).collect();
+    let paths: [&[u32]; 5] = [&[0], &[0, 1], &[0, 1, 4], &[0, 2], &[0, 2, 3, 7, 29]];
+    let rows = |counts: fn(usize) -> usize| -> Vec<AttentionRow<'_>> {
+        let of = |(index, kv)| {
+            let paths = paths.iter().take(counts(index));
+            paths.map(move |path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1))
+        };
+        contexts.iter().enumerate().flat_map(of).collect()
+    };
+    // One row a context, chains, and trees of several sizes.
+    for counts in [(|_| 1) as fn(usize) -> usize, |_| 3, |index| 1 + index % 5] {
+        let rows = rows(counts);
+        let q = random(rows.len(), 48);
+        assert_close(
+            &planned(&q, &rows, heads, Some(&bias)),
+            &attend(&q, &rows, heads, Some(&bias)).unwrap(),
+        );
+    }
+}
+
+#[test]
+fn groups_share_a_batch_where_padding_costs_less_than_another_one() {
+    let batches = |sizes: &[(usize, usize)]| {
+        let group = |&(rows, keys): &(usize, usize)| {
+            let query = ntl_kernels::AttentionQuery { visible: Visible::First(keys), hidden: 0, position: 0 };
+            KeyGroup::new(Vec::new(), &vec![0; keys], vec![query; rows])
+        };
+        batched::batched(&sizes.iter().map(group).collect::<Vec<_>>())
+    };
+    assert_eq!(batches(&[(1, 10), (1, 500), (1, 40)]), [vec![0, 1, 2]], "any lengths of single rows");
+    assert_eq!(batches(&[(1, 4096); 32]).len(), 1, "no more batches for more contexts");
+    assert_eq!(
+        batches(&[(1, 64), (500, 500), (400, 400)]),
+        [vec![0], vec![1, 2]],
+        "padding a row is too much"
+    );
+    assert_eq!(batches(&[(512, 8192); 2]), [vec![0], vec![1]], "scores have a bound");
+}
+
+#[test]
+fn sixteen_bits_are_rounded_once_an_operation() {
+    let heads = HEADS[1];
+    let kv = random_kv(50, 24);
+    let rows: Vec<_> = (1..=50).map(|seen| AttentionRow::new(&kv, Visible::First(seen), seen - 1)).collect();
+    let q = random(50, 48);
+    let want = attend(&q, &rows, heads, None).unwrap();
+    let slots: Vec<u32> = (0..50).collect();
+    let group = KeyGroup::new(Vec::new(), &slots, rows.iter().map(|row| row.query).collect());
+    let options = PlanOptions { heads, bias: None, capacity: 0, keeps: false };
+    let plan = Plan::new(vec![group], options, &Device::Cpu).unwrap();
+    let [keys, values] = [&kv.keys, &kv.values].map(|part| part.to_dtype(DType::BF16).unwrap());
+    let got = plan.attend(&q, 0, KvTensors::Apart { keys: &keys, values: &values }, heads).unwrap();
+    let difference = (got.to_dtype(DType::F32).unwrap() - want).unwrap().abs().unwrap();
+    let worst: f32 = difference.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap();
+    // Queries, keys, scores, weights, values and sums, each by at most 2^-9 of numbers up to about 4.
+    assert!(worst < 6.0 * 4.0 / 512.0, "off by {worst}");
 }
 
 #[test]
@@ -85,13 +204,12 @@ fn it_does_not_matter_into_how_many_parts_the_positions_are_cut() {
     };
     let q = random(1, 48);
     let row = AttentionRow::new(&whole, Visible::First(11), 10).with_prefix(&[], 2);
-    let want = attend(&q, &[row], heads, None, &AttentionPlans::default()).unwrap().to_vec2::<f32>().unwrap();
+    let want = attend(&q, &[row], heads, None).unwrap().to_vec2::<f32>().unwrap();
     for cut in 1..10 {
         let (first, second, last) = (part(0, cut), part(cut, 10 - cut), part(10, 1));
         let before = [&first, &second];
         let row = AttentionRow::new(&last, Visible::First(1), 10).with_prefix(&before, 2);
-        let got =
-            attend(&q, &[row], heads, None, &AttentionPlans::default()).unwrap().to_vec2::<f32>().unwrap();
+        let got = attend(&q, &[row], heads, None).unwrap().to_vec2::<f32>().unwrap();
         assert_eq!(got, want, "cut at {cut}");
     }
 }

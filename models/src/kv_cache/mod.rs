@@ -3,48 +3,67 @@
 //! A node's keys and values are computed and stored once, whatever paths run through it; a row sees its ancestors and
 //! itself. Nothing is copied from path to path.
 
+mod shape;
+mod slab;
+mod slots;
+
 use std::collections::HashMap;
 
-use candle_core::{DType, Device, Result, Tensor};
-use ntl_core::engine::{CacheCost, ContextId, ModelError, NodeCapacity, NodeId, Row};
+use candle_core::{Result, Tensor};
+use ntl_core::engine::{CacheCost, ContextId, ModelError, NodeId, Row};
+
+pub(crate) use shape::NodeShape;
+pub(crate) use slab::{RowWrite, Slab, SlotWrite};
+pub(crate) use slots::Slots;
 
 use crate::ops::{KeyValues, ModelResult, compute_error};
+use shape::CAPACITY_MIN;
 
-/// Initial capacity of a store, which doubles when it is full.
-const CAPACITY_MIN: usize = 32;
-
-/// Keys and values of one node.
-#[derive(Debug, Clone)]
-pub(crate) struct NodeShape {
-    pub(crate) layers: usize,
-    /// Width of the keys of one layer, and of the values.
-    pub(crate) width: usize,
-    pub(crate) dtype: DType,
-    pub(crate) device: Device,
+/// Where the keys and values of some positions are.
+#[derive(Debug)]
+pub(crate) enum Positions {
+    /// On the CPU: for each layer tensors of their own, `[capacity, width]`.
+    Tensors(Vec<KeyValues>),
+    /// On a device: slots of the cache's [`Slab`].
+    Slots(Slots),
 }
 
-impl NodeShape {
-    /// What contexts cost whose prompts keep keys and values of the same size.
-    pub(crate) fn cache_cost(&self) -> CacheCost {
-        let node = (2 * self.layers * self.width * self.dtype.size_in_bytes()) as u64;
-        CacheCost { prompt_token: node, node, capacity: NodeCapacity::PowerOfTwo { min: CAPACITY_MIN } }
+impl Positions {
+    /// The tensors of each layer; none on a device.
+    pub(crate) fn tensors(&self) -> &[KeyValues] {
+        match self {
+            Self::Tensors(layers) => layers,
+            Self::Slots(_) => &[],
+        }
+    }
+
+    /// The slots; none on the CPU.
+    pub(crate) fn slots(&self) -> &[u32] {
+        match self {
+            Self::Tensors(_) => &[],
+            Self::Slots(slots) => slots.numbers(),
+        }
     }
 }
 
 /// The nodes of one request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct NodeStore {
-    /// For each layer, `[capacity, width]`.
-    layers: Vec<KeyValues>,
+    pub(crate) kv: Positions,
     parents: Vec<Option<NodeId>>,
+    /// Nodes that the tensors have room for.
     capacity: usize,
 }
 
 impl NodeStore {
+    fn new(kv: Positions) -> Self {
+        Self { kv, parents: Vec::new(), capacity: 0 }
+    }
+
     /// A chain of `count` nodes, each after the one before it, with room for no more.
-    pub(crate) fn chain(count: usize, shape: &NodeShape) -> Result<Self> {
+    fn chain(count: usize, shape: &NodeShape) -> Result<Self> {
         let parents = (0..count as u32).map(|node| node.checked_sub(1).map(NodeId)).collect();
-        let mut store = Self { parents, ..Self::default() };
+        let mut store = Self { parents, ..Self::new(Positions::Tensors(Vec::new())) };
         store.grow(count, shape)?;
         Ok(store)
     }
@@ -67,8 +86,9 @@ impl NodeStore {
         Ok(path)
     }
 
+    /// Makes room for new nodes in tensors; slots are taken for all rows of a step together.
     fn reserve(&mut self, shape: &NodeShape) -> Result<()> {
-        if self.len() <= self.capacity {
+        if self.len() <= self.capacity || matches!(self.kv, Positions::Slots(_)) {
             return Ok(());
         }
         self.grow(self.len().next_power_of_two().max(CAPACITY_MIN), shape)
@@ -76,6 +96,7 @@ impl NodeStore {
 
     /// Layer by layer, so that no more than one of them is there twice.
     fn grow(&mut self, capacity: usize, shape: &NodeShape) -> Result<()> {
+        let Positions::Tensors(layers) = &mut self.kv else { return Ok(()) };
         let grown = |old: Option<Tensor>| -> Result<Tensor> {
             let new = Tensor::zeros((capacity, shape.width), shape.dtype, &shape.device)?;
             if let Some(old) = old {
@@ -83,23 +104,20 @@ impl NodeStore {
             }
             Ok(new)
         };
-        let mut old = std::mem::take(&mut self.layers).into_iter();
+        let mut old = std::mem::take(layers).into_iter();
         for _ in 0..shape.layers {
             let (keys, values) = old.next().map(|kv| (kv.keys, kv.values)).unzip();
-            self.layers.push(KeyValues { keys: grown(keys)?, values: grown(values)? });
+            layers.push(KeyValues { keys: grown(keys)?, values: grown(values)? });
         }
         self.capacity = capacity;
         Ok(())
     }
 
-    /// Writes keys and values `[n, width]` of the nodes from `first` on.
+    /// Writes keys and values `[n, width]` of the nodes from `first` on to tensors.
     pub(crate) fn write_kv(&self, layer: usize, first: usize, keys: &Tensor, values: &Tensor) -> Result<()> {
-        self.layers[layer].keys.slice_set(keys, 0, first)?;
-        self.layers[layer].values.slice_set(values, 0, first)
-    }
-
-    pub(crate) fn layer(&self, layer: usize) -> &KeyValues {
-        &self.layers[layer]
+        let kv = &self.kv.tensors()[layer];
+        kv.keys.slice_set(keys, 0, first)?;
+        kv.values.slice_set(values, 0, first)
     }
 }
 
@@ -118,26 +136,53 @@ pub(crate) struct RowGroup {
     pub(crate) paths: Vec<Vec<u32>>,
 }
 
+impl RowGroup {
+    /// The slots of its rows on a device.
+    pub(crate) fn slots<'a, P>(&self, context: &'a Context<P>) -> &'a [u32] {
+        &context.nodes.kv.slots()[self.first_node..][..self.paths.len()]
+    }
+}
+
 /// The open contexts of one model.
 pub(crate) struct KvCache<P> {
     contexts: HashMap<ContextId, Context<P>>,
     opened: u64,
     shape: NodeShape,
+    /// Of all contexts, on a device.
+    slab: Option<Slab>,
 }
 
 impl<P> KvCache<P> {
-    pub(crate) fn new(shape: NodeShape) -> Self {
-        Self { contexts: HashMap::new(), opened: 0, shape }
+    /// `has_slots`: whether contexts have slots of one slab, or tensors of their own.
+    pub(crate) fn new(shape: NodeShape, has_slots: bool) -> Self {
+        let slab = has_slots.then(|| Slab::new(shape.clone()));
+        Self { contexts: HashMap::new(), opened: 0, shape, slab }
     }
 
     pub(crate) fn shape(&self) -> &NodeShape {
         &self.shape
     }
 
+    pub(crate) fn cache_cost(&self) -> CacheCost {
+        self.shape.cache_cost(self.slab.is_some())
+    }
+
+    pub(crate) fn slab(&self) -> Option<&Slab> {
+        self.slab.as_ref()
+    }
+
+    pub(crate) fn slab_mut(&mut self) -> Option<&mut Slab> {
+        self.slab.as_mut()
+    }
+
     pub(crate) fn open(&mut self, prompt: P) -> ContextId {
         self.opened += 1;
         let context = ContextId(self.opened);
-        self.contexts.insert(context, Context { prompt, nodes: NodeStore::default() });
+        let kv = match &self.slab {
+            Some(slab) => Positions::Slots(slab.no_slots()),
+            None => Positions::Tensors(Vec::new()),
+        };
+        self.contexts.insert(context, Context { prompt, nodes: NodeStore::new(kv) });
         context
     }
 
@@ -148,6 +193,15 @@ impl<P> KvCache<P> {
     /// The context of rows that were appended.
     pub(crate) fn context(&self, group: &RowGroup) -> &Context<P> {
         &self.contexts[&group.context]
+    }
+
+    /// Chains of so many nodes, which are not yet of any context.
+    pub(crate) fn chains(&mut self, counts: &[usize]) -> Result<Vec<NodeStore>> {
+        let Some(slab) = &mut self.slab else {
+            return counts.iter().map(|&count| NodeStore::chain(count, &self.shape)).collect();
+        };
+        let slots = slab.take_each(counts)?.into_iter();
+        Ok(slots.map(|slots| NodeStore::new(Positions::Slots(slots))).collect())
     }
 
     /// Appends rows to the nodes of their contexts, in order, with room for their keys and values.
@@ -166,6 +220,19 @@ impl<P> KvCache<P> {
             first_row += rows.len();
             Ok(RowGroup { context, first_row: first_row - rows.len(), first_node, paths })
         };
-        rows.chunk_by(|a, b| a.context == b.context).map(append).collect()
+        let groups =
+            rows.chunk_by(|a, b| a.context == b.context).map(append).collect::<ModelResult<Vec<_>>>()?;
+        if let Some(slab) = &mut self.slab {
+            let counts: Vec<usize> = groups.iter().map(|group| group.paths.len()).collect();
+            let slots = slab.take_each(&counts).map_err(compute_error)?;
+            for (group, more) in groups.iter().zip(slots) {
+                if let Some(Context { nodes: NodeStore { kv: Positions::Slots(slots), .. }, .. }) =
+                    self.contexts.get_mut(&group.context)
+                {
+                    slots.append(more);
+                }
+            }
+        }
+        Ok(groups)
     }
 }

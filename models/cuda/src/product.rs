@@ -1,0 +1,184 @@
+//! Products of 16-bit matrices with sums in f32, which candle rounds to 16 bits.
+//!
+//! One call of cuBLAS computes such a product, and adds it to a tensor where one is given.
+
+use candle_core::cuda::cudarc::cublas::{result::gemm_strided_batched_ex, sys};
+use candle_core::cuda::cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
+use candle_core::cuda::{CudaDType, WrapErr};
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp2, DType, InplaceOp3, Layout, Result, Shape, Tensor,
+    backend::BackendStorage,
+};
+use half::{bf16, f16};
+
+/// `a` `[.., M, K]` times the transpose of `b` `[.., N, K]`, of the same 16-bit type and contiguous: f32 `[.., M, N]`.
+pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    a.apply_op2_no_bwd(b, &Gemm { alpha: 1.0, beta: 0.0 })
+}
+
+/// Adds `factor` times the same product to `sum`, f32 and contiguous, in place.
+pub fn add_product(sum: &Tensor, a: &Tensor, b: &Tensor, factor: f32) -> Result<()> {
+    sum.inplace_op3(a, b, &Gemm { alpha: factor, beta: 1.0 })
+}
+
+/// `c = alpha * a * bᵀ + beta * c`.
+struct Gemm {
+    alpha: f32,
+    beta: f32,
+}
+
+/// Sizes of a batch of products.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+}
+
+impl Sizes {
+    fn of(a: &Layout, b: &Layout) -> Result<Self> {
+        let ([outer_a @ .., m, k], [outer_b @ .., n, k_b]) = (a.dims(), b.dims()) else {
+            candle_core::bail!("products need matrices, not {:?} and {:?}", a.dims(), b.dims())
+        };
+        if outer_a != outer_b || k != k_b {
+            candle_core::bail!("{:?} and {:?} cannot be multiplied", a.dims(), b.dims());
+        }
+        Ok(Self { batch: outer_a.iter().product(), m: *m, n: *n, k: *k })
+    }
+}
+
+/// Where the elements of a contiguous tensor are in its storage.
+fn range(layout: &Layout) -> Result<std::ops::Range<usize>> {
+    match layout.contiguous_offsets() {
+        Some((from, to)) => Ok(from..to),
+        None => candle_core::bail!("a product needs contiguous tensors"),
+    }
+}
+
+impl Gemm {
+    /// Computes into `c`, contiguous `[batch, m, n]` from element `at` on.
+    fn run<T: CudaDType + DeviceRepr>(
+        &self,
+        c: &mut CudaStorage,
+        at: usize,
+        [(a, a_layout), (b, b_layout)]: [(&CudaStorage, &Layout); 2],
+        kind: sys::cudaDataType_t,
+    ) -> Result<()> {
+        let Sizes { batch, m, n, k } = Sizes::of(a_layout, b_layout)?;
+        if batch * m * n == 0 {
+            return Ok(());
+        }
+        let device = c.device().clone();
+        let (stream, blas) = (device.cuda_stream(), device.cublas_handle());
+        let (a, b) = (
+            a.as_cuda_slice::<T>()?.slice(range(a_layout)?),
+            b.as_cuda_slice::<T>()?.slice(range(b_layout)?),
+        );
+        let mut c = c.as_cuda_slice_mut::<f32>()?.slice_mut(at..at + batch * m * n);
+        let ((a, _a), (b, _b), (c, _c)) =
+            (a.device_ptr(&stream), b.device_ptr(&stream), c.device_ptr_mut(&stream));
+        // cuBLAS counts by columns: it computes the transpose of `c`, `b` times the transpose of `a`.
+        // SAFETY: the slices above hold exactly the elements that these sizes and strides describe, on this device; `alpha` and
+        // `beta` are f32, as the type of the sums asks.
+        unsafe {
+            gemm_strided_batched_ex(
+                *blas.handle(),
+                sys::cublasOperation_t::CUBLAS_OP_T,
+                sys::cublasOperation_t::CUBLAS_OP_N,
+                n as i32,
+                m as i32,
+                k as i32,
+                (&raw const self.alpha).cast(),
+                b as *const _,
+                kind,
+                k as i32,
+                (n * k) as i64,
+                a as *const _,
+                kind,
+                k as i32,
+                (m * k) as i64,
+                (&raw const self.beta).cast(),
+                c as *mut _,
+                sys::cudaDataType_t::CUDA_R_32F,
+                n as i32,
+                (m * n) as i64,
+                batch as i32,
+                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT_TENSOR_OP,
+            )
+        }
+        .w()
+    }
+
+    fn dispatch(&self, c: &mut CudaStorage, at: usize, factors: [(&CudaStorage, &Layout); 2]) -> Result<()> {
+        match factors[0].0.dtype() {
+            DType::BF16 => self.run::<bf16>(c, at, factors, sys::cudaDataType_t::CUDA_R_16BF),
+            DType::F16 => self.run::<f16>(c, at, factors, sys::cudaDataType_t::CUDA_R_16F),
+            other => candle_core::bail!("a product with sums in f32 needs 16 bits, not {other:?}"),
+        }
+    }
+}
+
+impl CustomOp2 for Gemm {
+    fn name(&self) -> &'static str {
+        "product with sums in f32"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        candle_core::bail!("this product is for GPUs")
+    }
+
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        a_layout: &Layout,
+        b: &CudaStorage,
+        b_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let Sizes { batch, m, n, .. } = Sizes::of(a_layout, b_layout)?;
+        // SAFETY: every element is written below.
+        let c = unsafe { a.device().alloc::<f32>(batch * m * n)? };
+        let mut c = f32::wrap_cuda_slice(c, a.device().clone());
+        self.dispatch(&mut c, 0, [(a, a_layout), (b, b_layout)])?;
+        let mut dims = a_layout.dims().to_vec();
+        dims.pop();
+        dims.push(n);
+        Ok((c, Shape::from(dims)))
+    }
+}
+
+impl InplaceOp3 for Gemm {
+    fn name(&self) -> &'static str {
+        "sum with a product"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &mut CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<()> {
+        candle_core::bail!("this product is for GPUs")
+    }
+
+    fn cuda_fwd(
+        &self,
+        c: &mut CudaStorage,
+        c_layout: &Layout,
+        a: &CudaStorage,
+        a_layout: &Layout,
+        b: &CudaStorage,
+        b_layout: &Layout,
+    ) -> Result<()> {
+        let Sizes { batch, m, n, .. } = Sizes::of(a_layout, b_layout)?;
+        let range = range(c_layout)?;
+        if range.len() != batch * m * n {
+            candle_core::bail!("a sum of {:?} has no room for {m} x {n} products", c_layout.dims());
+        }
+        self.dispatch(c, range.start, [(a, a_layout), (b, b_layout)])
+    }
+}
