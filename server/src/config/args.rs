@@ -79,8 +79,8 @@ pub(crate) struct ModelArgs {
     /// Where models run: auto (a GPU if there is one), cpu, cuda or cuda:N
     #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     pub(crate) device: DeviceChoice,
-    /// Element type of the weights in memory; smaller ones are faster and less exact. The CPU computes in f32 (except
-    /// products of int8 and, where the processor multiplies bytes, q8_0 weights), and auto is f32
+    /// Element type of the weights in memory; smaller ones are faster and less exact. The CPU computes in f32, except
+    /// products of int8 weights, of q8_0 weights where it multiplies bytes and of bf16 weights where it has AMX; auto is f32
     #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto", value_parser = dtypes())]
     pub(crate) dtype: DtypeChoice,
     /// Compute threads of each model, at most four for each processor [default: one for each processor]
