@@ -1,6 +1,6 @@
 """Hugging Face transformers' greedy generate on a GPU, in bf16: the side that `ntl-bench decode` is held against.
 
-Random prompts of 64 ids and answers of 32, the end never chosen, as there; the median of five runs after one that does
+Random prompts, and answers in which the end is never chosen, as there; the median of five runs after one that does
 not count.
 """
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 import transformers
 
-NEW_TOKENS = 32
-PROMPT_TOKENS = 64
 ROUNDS = 5
 
 parser = argparse.ArgumentParser()
 parser.add_argument("model", type=Path)
+parser.add_argument("--prompt-tokens", type=int, default=64)
+parser.add_argument("--new-tokens", type=int, default=32)
 parser.add_argument("--batch", default="1,8,32")
 parser.add_argument("--device", default="cuda:0")
 args = parser.parse_args()
@@ -36,8 +36,8 @@ def seconds(inputs):
         attention_mask=torch.ones_like(inputs),
         do_sample=False,
         num_beams=1,
-        min_new_tokens=NEW_TOKENS,
-        max_new_tokens=NEW_TOKENS,
+        min_new_tokens=args.new_tokens,
+        max_new_tokens=args.new_tokens,
         pad_token_id=0,
     )
     answers.tolist()
@@ -48,7 +48,7 @@ print(f"transformers {transformers.__version__}, torch {torch.__version__}, bflo
 print("| batch | tokens/s |\n|---:|---:|")
 torch.manual_seed(0)
 for batch in map(int, args.batch.split(",")):
-    inputs = torch.randint(3, config.vocab_size, (batch, PROMPT_TOKENS), device=args.device)
+    inputs = torch.randint(3, config.vocab_size, (batch, args.prompt_tokens), device=args.device)
     seconds(inputs)
-    rates = [batch * NEW_TOKENS / seconds(inputs) for _ in range(ROUNDS)]
+    rates = [batch * args.new_tokens / seconds(inputs) for _ in range(ROUNDS)]
     print(f"| {batch} | {statistics.median(rates):.1f} ({min(rates):.1f}-{max(rates):.1f}) |", flush=True)

@@ -29,6 +29,9 @@ enum Command {
         /// Device: auto, cpu, cuda or cuda:N
         #[arg(long, default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
         device: DeviceChoice,
+        /// Numbers of requests in flight at once
+        #[arg(long, value_delimiter = ',', default_value = "1,16", value_parser = clap::value_parser!(u16).range(1..))]
+        concurrency: Vec<u16>,
         /// How often each method is measured, in turn with all others; the median is shown
         #[arg(long, default_value_t = 5)]
         rounds: usize,
@@ -62,9 +65,10 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match Cli::parse().command {
-        Command::Numbers { model, device, rounds } => {
+        Command::Numbers { model, device, concurrency, rounds } => {
             let options = LoadOptions { device, ..LoadOptions::default() };
-            numbers::run(setup::open(model.as_deref(), options)?, rounds.max(1), &mut out)
+            let concurrency: Vec<usize> = concurrency.into_iter().map(usize::from).collect();
+            numbers::run(setup::open(model.as_deref(), options)?, &concurrency, rounds.max(1), &mut out)
         }
         Command::Decode(args) => decode::command::run(&args, &mut out),
         Command::Prefix(args) => prefix::run(&args, &mut out),

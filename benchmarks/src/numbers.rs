@@ -35,9 +35,6 @@ const QUESTIONS: [&str; 16] = [
 /// The method whose medians count as exact.
 const EXACT: &str = "tree 1e-4";
 
-/// Numbers of requests in flight at once.
-const CONCURRENCIES: [usize; 2] = [1, 16];
-
 struct Method {
     name: &'static str,
     request: Request,
@@ -68,20 +65,27 @@ fn methods() -> Vec<Method> {
     ]
 }
 
-/// Measures all methods in turn and writes one Markdown table for each number of concurrent requests.
-pub fn run(loaded: LoadedModel, rounds: usize, out: &mut dyn Write) -> anyhow::Result<()> {
+/// Measures all methods in turn and writes one Markdown table for each number of concurrent requests. Questions repeat where
+/// there are too few of them.
+pub fn run(
+    loaded: LoadedModel,
+    concurrencies: &[usize],
+    rounds: usize,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let prompts: Vec<Vec<u32>> =
         QUESTIONS.iter().map(|text| loaded.tokenizer.encode(text, true)).collect::<Result<_, _>>()?;
     let engine = engine(loaded)?;
-    for concurrency in CONCURRENCIES {
+    for &concurrency in concurrencies {
+        let prompts: Vec<_> = prompts.iter().cycle().take(prompts.len().max(concurrency)).cloned().collect();
         let mut methods = methods();
         for _ in 0..rounds {
             for method in &mut methods {
                 measure(&engine, &prompts, concurrency, method)?;
             }
         }
-        writeln!(out, "{concurrency} at a time, {} questions:\n", QUESTIONS.len())?;
-        write_methods(&methods, out)?;
+        writeln!(out, "{concurrency} at a time, {} questions:\n", prompts.len())?;
+        write_methods(&methods, prompts.len(), out)?;
         writeln!(out)?;
     }
     Ok(())
@@ -110,7 +114,7 @@ fn measure(
     Ok(())
 }
 
-fn write_methods(methods: &[Method], out: &mut dyn Write) -> anyhow::Result<()> {
+fn write_methods(methods: &[Method], questions: usize, out: &mut dyn Write) -> anyhow::Result<()> {
     let seconds = |method: &Method| Spread::of(method.seconds.iter().copied()).median;
     let text_seconds = methods.first().map_or(f64::NAN, seconds);
     let exact = methods.iter().find(|method| method.name == EXACT);
@@ -118,7 +122,7 @@ fn write_methods(methods: &[Method], out: &mut dyn Write) -> anyhow::Result<()> 
     let header = "method | time | × greedy text | rows | rows/s | passes | open mass | median off by";
     let row = |method: &Method| {
         let (seconds, outcomes) = (seconds(method), &method.outcomes);
-        let (time, ratio) = (seconds * 1e3 / QUESTIONS.len() as f64, seconds / text_seconds);
+        let (time, ratio) = (seconds * 1e3 / questions as f64, seconds / text_seconds);
         let cost = format!("{} | {time:.1} ms | {ratio:.2}", method.name);
         if outcomes.is_empty() {
             return format!("{cost} | | | | |");

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::roofline::Roofline;
-use super::{Decoder, Run, parse_prompts, random_prompts};
+use super::{Decoder, PromptTokens, Run, parse_prompts, random_prompts};
 use crate::setup;
 use crate::stats::Spread;
 use crate::table::write_table;
@@ -27,9 +27,9 @@ pub struct DecodeArgs {
     /// Prompts: one a line, token ids separated by spaces. Default: random ids
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
-    /// Tokens of each random prompt
-    #[arg(long, default_value_t = 64)]
-    prompt_tokens: usize,
+    /// Tokens of each random prompt; `260-440` gives each another length between these
+    #[arg(long, default_value = "64", value_parser = str::parse::<PromptTokens>)]
+    prompt_tokens: PromptTokens,
     /// Tokens of each answer; the end of sequence is never chosen
     #[arg(long, default_value_t = 32)]
     new_tokens: usize,
@@ -65,10 +65,7 @@ struct Row {
 }
 
 pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    ensure!(
-        args.new_tokens > 0 && args.prompt_tokens > 0,
-        "--prompt-tokens and --new-tokens must be at least 1"
-    );
+    ensure!(args.new_tokens > 0, "--new-tokens must be at least 1");
     let threads = args.threads.unwrap_or(0);
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
     let decoder = open(args)?;

@@ -7,6 +7,7 @@
 pub mod command;
 pub mod roofline;
 
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -83,11 +84,37 @@ impl Decoder {
     }
 }
 
+/// How long random prompts are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptTokens {
+    pub min: usize,
+    pub max: usize,
+}
+
+impl FromStr for PromptTokens {
+    type Err = String;
+
+    /// `64`, or `260-440`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (min, max) = text.split_once('-').unwrap_or((text, text));
+        match (min.parse(), max.parse()) {
+            (Ok(min), Ok(max)) if 1 <= min && min <= max => Ok(Self { min, max }),
+            _ => {
+                Err("expected a number of at least 1, or two, the smaller one first, as in 260-440"
+                    .to_owned())
+            }
+        }
+    }
+}
+
 /// Prompts of random ids, the same in every run; those of encoders end with the end of sequence, as tokenized texts do.
-pub fn random_prompts(info: &ModelInfo, count: usize, tokens: usize) -> Vec<Vec<u32>> {
+pub fn random_prompts(info: &ModelInfo, count: usize, tokens: PromptTokens) -> Vec<Vec<u32>> {
+    let PromptTokens { min, max } = tokens;
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let end = info.eos_ids.first().filter(|_| info.encoder_decoder).copied();
     let mut prompt = || {
+        // Prompts of one length stay those of earlier measurements.
+        let tokens = if min == max { min } else { rng.random_range(min..=max) };
         let mut ids: Vec<u32> = (0..tokens).map(|_| rng.random_range(3..info.tokens as u32)).collect();
         if let (Some(last), Some(end)) = (ids.last_mut(), end) {
             *last = end;
@@ -114,13 +141,15 @@ pub fn parse_prompts(text: &str) -> anyhow::Result<Vec<Vec<u32>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::setup::{demo, engine};
 
     #[test]
     fn every_answer_has_as_many_tokens_as_were_asked_for_alone_and_in_a_batch() {
         let loaded = demo().unwrap();
-        let prompts = random_prompts(loaded.model.info(), 3, 8);
+        let prompts = random_prompts(loaded.model.info(), 3, PromptTokens { min: 8, max: 8 });
         let decoder = Decoder { engine: engine(loaded).unwrap(), prompts, new_tokens: 20 };
         let (one, four) = (decoder.ids(1).unwrap(), decoder.ids(4).unwrap());
         assert!(four.iter().all(|ids| ids.len() == 20), "{four:?}");
@@ -129,6 +158,18 @@ mod tests {
         assert!(run.first_seconds > 0.0 && run.seconds > run.first_seconds, "{run:?}");
         assert!((run.tokens_per_second * run.seconds - 80.0).abs() < 1e-6, "{run:?}");
         assert!((run.first_seconds + 19.0 * run.step_seconds - run.seconds).abs() < 1e-6, "{run:?}");
+    }
+
+    #[test]
+    fn random_prompts_have_the_lengths_that_were_asked_for() {
+        let tokens: PromptTokens = "5-9".parse().unwrap();
+        let prompts = random_prompts(demo().unwrap().model.info(), 100, tokens);
+        let lengths: BTreeSet<usize> = prompts.iter().map(Vec::len).collect();
+        assert_eq!(lengths, (5..=9).collect());
+        assert_eq!("64".parse(), Ok(PromptTokens { min: 64, max: 64 }));
+        for wrong in ["", "0", "9-5", "x", "0-3", "3-"] {
+            assert!(wrong.parse::<PromptTokens>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl LlamaShape {
         format!(
             r#"{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": {VOCABULARY},
 "hidden_size": {hidden}, "intermediate_size": {intermediate}, "num_hidden_layers": {layers}, "num_attention_heads": {heads},
-"num_key_value_heads": {kv_heads}, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+"num_key_value_heads": {kv_heads}, "hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
 "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "float32", "bos_token_id": 0, "eos_token_id": 1}}"#
         )
     }

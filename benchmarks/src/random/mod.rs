@@ -27,13 +27,15 @@ pub struct Plan {
 
 type Shape = (&'static str, fn() -> Plan);
 
-/// t5-large makes a file of 3 GB, t5-3b one of 11.4 GB, tinyllama one of 4.4 GB.
-const SHAPES: [Shape; 7] = [
+/// t5-large makes a file of 3 GB, t5-3b and flan-t5-xl one of 11.4 GB, tinyllama (with room for longer prompts than the real one's)
+/// one of 4.4 GB.
+const SHAPES: [Shape; 8] = [
     ("t5-small", || T5Shape::v1_0(512, 2048, 6, 8).plan()),
     ("t5-base", || T5Shape::v1_0(768, 3072, 12, 12).plan()),
     ("t5-large", || T5Shape::v1_0(1024, 4096, 24, 16).plan()),
     ("t5-3b", || T5Shape { head_width: 128, ..T5Shape::v1_0(1024, 16_384, 24, 32) }.plan()),
     ("t5-v1.1-base", || T5Shape { gated: true, ..T5Shape::v1_0(768, 2048, 12, 12) }.plan()),
+    ("flan-t5-xl", || T5Shape { gated: true, ..T5Shape::v1_0(2048, 5120, 24, 32) }.plan()),
     ("llama-160m", || LlamaShape::new(768, 3072, 12, 12, 12).plan()),
     ("tinyllama", || LlamaShape::new(2048, 5632, 22, 32, 4).plan()),
 ];
