@@ -6,6 +6,7 @@ import collections
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import tarfile
 import time
@@ -19,8 +20,9 @@ SECONDS = float(os.environ.get("NTL_SOAK_SECONDS", 30))
 CLIENTS = 16
 ROOT = Path(__file__).parents[2]
 
-# Growth from the middle third to the last one that no leak explains: a 50th, and what the allocator keeps of the largest requests.
-GROWTH, GROWTH_MIB = 0.02, 16
+# Growth from the middle third to the last one that no leak explains: a 50th, and what the allocator keeps of the largest requests and
+# caches still take in a soak of a minute.
+GROWTH, GROWTH_MIB = 0.02, 32
 
 COMPLETIONS, SCORE, CHAT = "/v1/completions", "/v1/score", "/v1/chat/completions"
 
@@ -131,14 +133,16 @@ def test_a_soak_fails_nothing_and_leaves_memory_and_descriptors_flat(start, repo
     server.wait(server.quiet, seconds=10)
     server.wait(lambda: look()["descriptors"] <= before["descriptors"] + 2, seconds=10)
     middle, last = seen[len(seen) // 3 : 2 * len(seen) // 3], seen[2 * len(seen) // 3 :]
-    # What is used at most is compared, since requests come and go.
+    # Requests come and go, so what is used at most is compared; of memory, which the largest of them move up and down, the median.
     most = lambda looks, what: max(look[what] for look in looks)
+    median = lambda looks: statistics.median(look["mib"] for look in looks)
     report(
         seconds=SECONDS, requests=sum(counts.total() for counts in statuses.values()),
         statuses={kind: {str(status): count for status, count in statuses[kind].items()} for kind in KINDS},
         before=before, first=seen[0], middle=middle[len(middle) // 2], last=seen[-1], after=look(),
         mib=[seen_then["mib"] for seen_then in seen[::3]],
         slopes_an_hour={what: "%.2f ± %.2f" % slope(seen[len(seen) // 3 :], what) for what in GAUGES},
+        median_mib_of_the_middle_and_the_last_third=[median(middle), median(last)],
         most_mib_of_the_middle_and_the_last_third=[most(middle, "mib"), most(last, "mib")],
         most_descriptors=[most(middle, "descriptors"), most(last, "descriptors")],
         most_threads=[most(middle, "threads"), most(last, "threads")],
@@ -151,8 +155,7 @@ def test_a_soak_fails_nothing_and_leaves_memory_and_descriptors_flat(start, repo
         text = httpx.get(f"{server.url}/metrics").text
         check = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
         assert check.returncode == 0 and not check.stdout + check.stderr, check.stdout + check.stderr
-    # The caches are full after the first third.
-    assert most(last, "mib") < most(middle, "mib") * (1 + GROWTH) + GROWTH_MIB
+    assert median(last) < median(middle) * (1 + GROWTH) + GROWTH_MIB
     # Connections come and go with the requests, thousands of them; a leak of one in a hundred would be more than this.
     assert most(last, "descriptors") <= most(middle, "descriptors") + 16
     # The runtime starts threads for work that blocks, and ends them when they have been idle.
