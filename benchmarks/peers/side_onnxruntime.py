@@ -9,6 +9,7 @@ import torch
 from optimum.onnxruntime import ORTModelForSeq2SeqLM
 
 import ids
+from generate import decoder
 from serve import serve
 
 parser = argparse.ArgumentParser()
@@ -29,22 +30,5 @@ model = ORTModelForSeq2SeqLM.from_pretrained(
     use_merged=False,
     session_options=options,
 )
-prompts = ids.read(args.ids)
-
-
-def decode(batch):
-    inputs = torch.tensor(ids.batch(prompts, batch))
-    answers = model.generate(
-        inputs,
-        attention_mask=torch.ones_like(inputs),
-        do_sample=False,
-        num_beams=1,
-        min_new_tokens=args.new_tokens,
-        max_new_tokens=args.new_tokens,
-        pad_token_id=0,
-    )
-    return answers[:, 1:].tolist()
-
-
 about = {"name": "ONNX Runtime", "version": onnxruntime.__version__, "optimum": optimum.version.__version__, "dtype": "int8"}
-serve(about, decode)
+serve(about, decoder(model, ids.read(args.ids), args.new_tokens))

@@ -230,7 +230,7 @@ impl<'a> ContextRows<'a> {
 
     /// The slots of the rows on a device.
     fn slots(&self) -> &'a [u32] {
-        &self.nodes.kv.slots()[self.first_node..][..self.visible.len()]
+        self.nodes.slots(self.first_node, self.visible.len())
     }
 
     /// What the rows attend to on a device, within a window.

@@ -113,6 +113,11 @@ impl NodeStore {
         Ok(())
     }
 
+    /// The slots of `count` nodes from `first` on, on a device.
+    pub(crate) fn slots(&self, first: usize, count: usize) -> &[u32] {
+        &self.kv.slots()[first..][..count]
+    }
+
     /// Writes keys and values `[n, width]` of the nodes from `first` on to tensors.
     pub(crate) fn write_kv(&self, layer: usize, first: usize, keys: &Tensor, values: &Tensor) -> Result<()> {
         let kv = &self.kv.tensors()[layer];
@@ -139,7 +144,7 @@ pub(crate) struct RowGroup {
 impl RowGroup {
     /// The slots of its rows on a device.
     pub(crate) fn slots<'a, P>(&self, context: &'a Context<P>) -> &'a [u32] {
-        &context.nodes.kv.slots()[self.first_node..][..self.paths.len()]
+        context.nodes.slots(self.first_node, self.paths.len())
     }
 }
 

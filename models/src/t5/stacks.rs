@@ -93,7 +93,7 @@ impl Stacks {
         } else {
             inputs.into_iter().zip(pieces).map(encode).collect::<Result<Vec<_>>>()?
         };
-        if let [only] = &parts[..] { Ok(only.clone()) } else { Tensor::cat(&parts, 0) }
+        Tensor::cat(&parts, 0)
     }
 
     /// Opens one context for each prompt.

@@ -18,7 +18,6 @@ use super::connection_table::{ConnectionTable, Slot};
 const PACE_MIN: Duration = Duration::from_millis(5);
 
 /// An accepted connection without a place.
-#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waiting<S> {
     pub(super) stream: S,
     /// Whom it counts for.

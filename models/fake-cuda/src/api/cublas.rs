@@ -38,9 +38,9 @@ extern "C" fn cublasSetStream_v2(handle: usize, stream: usize) -> Status {
     if handle == HANDLE { status(driver().check_stream(stream)) } else { 1 }
 }
 
-/// Which matrix is transposed: 0 is no, 1 is yes, and for real numbers 2, the conjugate, is the same.
-fn transposed(operation: c_uint) -> bool {
-    operation != 0
+/// An operation of 0 leaves a matrix as it is, 1 transposes it, and 2, the conjugate, is the same for real numbers.
+fn matrix(address: usize, scalar: Scalar, leading: c_int, stride: c_longlong, operation: c_uint) -> Matrix {
+    Matrix { address, scalar, leading: leading.into(), stride, transposed: operation != 0 }
 }
 
 fn scalar(number: c_int) -> Result<Scalar, Fault> {
@@ -81,19 +81,9 @@ unsafe extern "C" fn cublasGemmStridedBatchedEx(
         if !COMPUTE_F32.contains(&compute) && !COMPUTE_F32_FAST.contains(&compute) {
             return Err(Fault::new(Code::NotSupported, format!("a product of compute type {compute}")));
         }
-        let matrix = |address, kind, leading: c_int, stride, operation| {
-            let scalar = scalar(kind)?;
-            Ok::<_, Fault>(Matrix {
-                address,
-                scalar,
-                leading: leading.into(),
-                stride,
-                transposed: transposed(operation),
-            })
-        };
-        let a = matrix(a, type_a, leading_a, stride_a, operation_a)?;
-        let b = matrix(b, type_b, leading_b, stride_b, operation_b)?;
-        let c = matrix(c, type_c, leading_c, stride_c, 0)?;
+        let a = matrix(a, scalar(type_a)?, leading_a, stride_a, operation_a);
+        let b = matrix(b, scalar(type_b)?, leading_b, stride_b, operation_b);
+        let c = matrix(c, scalar(type_c)?, leading_c, stride_c, 0);
         // SAFETY: the caller passes factors of the compute type.
         let (alpha, beta) = unsafe { (f64::from(*alpha), f64::from(*beta)) };
         let [m, n, k, batch] = [m, n, k, batch].map(i64::from);
@@ -123,16 +113,9 @@ unsafe extern "C" fn cublasDgemmStridedBatched(
     stride_c: c_longlong,
     batch: c_int,
 ) -> Status {
-    let matrix = |address, leading: c_int, stride, operation| Matrix {
-        address,
-        scalar: Scalar::F64,
-        leading: leading.into(),
-        stride,
-        transposed: transposed(operation),
-    };
-    let a = matrix(a, leading_a, stride_a, operation_a);
-    let b = matrix(b, leading_b, stride_b, operation_b);
-    let c = matrix(c, leading_c, stride_c, 0);
+    let a = matrix(a, Scalar::F64, leading_a, stride_a, operation_a);
+    let b = matrix(b, Scalar::F64, leading_b, stride_b, operation_b);
+    let c = matrix(c, Scalar::F64, leading_c, stride_c, 0);
     // SAFETY: the caller passes factors.
     let (alpha, beta) = unsafe { (*alpha, *beta) };
     let [m, n, k, batch] = [m, n, k, batch].map(i64::from);

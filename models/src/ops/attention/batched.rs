@@ -239,7 +239,7 @@ impl Plan {
         let q = q.to_dtype(kv.dtype())?;
         let batch = |batch: &Batch| batch.attend(&q, &batch.lanes(layer, kv, heads)?, heads);
         let parts = self.batches.iter().map(batch).collect::<Result<Vec<_>>>()?;
-        let all = if let [only] = &parts[..] { only.clone() } else { Tensor::cat(&parts, 0)? };
+        let all = Tensor::cat(&parts, 0)?;
         match &self.row_places {
             Some(places) => all.index_select(places, 0),
             None => Ok(all),

@@ -73,70 +73,32 @@ pub(super) fn in_halves(operands: usize, compute: Compute) -> Compute {
 /// Evaluates an expression with `$t` as the integer type.
 macro_rules! for_integer {
     ($type:expr, $t:ident => $body:expr) => {
-        match $type {
-            Type::U8 => {
-                type $t = u8;
-                $body
-            }
-            Type::U16 => {
-                type $t = u16;
-                $body
-            }
-            Type::U32 => {
-                type $t = u32;
-                $body
-            }
-            Type::U64 => {
-                type $t = u64;
-                $body
-            }
-            Type::S8 => {
-                type $t = i8;
-                $body
-            }
-            Type::S16 => {
-                type $t = i16;
-                $body
-            }
-            Type::S32 => {
-                type $t = i32;
-                $body
-            }
-            Type::S64 => {
-                type $t = i64;
-                $body
-            }
-            _ => return None,
-        }
+        $crate::ptx::alu::lanes::for_type!($type, $t => $body,
+            U8 u8, U16 u16, U32 u32, U64 u64, S8 i8, S16 i16, S32 i32, S64 i64)
     };
 }
 
 /// Evaluates an expression with `$t` as the floating point type.
 macro_rules! for_float {
     ($type:expr, $t:ident => $body:expr) => {
+        $crate::ptx::alu::lanes::for_type!($type, $t => $body, F16 f16, Bf16 bf16, F32 f32, F64 f64)
+    };
+}
+
+/// Evaluates an expression with `$t` as the type of Rust behind one of these names; returns `None` for other types.
+macro_rules! for_type {
+    ($type:expr, $t:ident => $body:expr, $($name:ident $rust:ident),+) => {
         match $type {
-            Type::F16 => {
-                type $t = f16;
+            $(Type::$name => {
+                type $t = $rust;
                 $body
-            }
-            Type::Bf16 => {
-                type $t = bf16;
-                $body
-            }
-            Type::F32 => {
-                type $t = f32;
-                $body
-            }
-            Type::F64 => {
-                type $t = f64;
-                $body
-            }
+            })+
             _ => return None,
         }
     };
 }
 
-pub(super) use {for_float, for_integer};
+pub(super) use {for_float, for_integer, for_type};
 
 /// `bits` bits of a register from `at` on.
 pub(in crate::ptx) fn unpack(at: u32, bits: u32) -> Compute {

@@ -26,6 +26,7 @@ use rows::Rows;
 use super::amx::Amx;
 use super::columns::{Columns, ColumnsShape};
 use super::panels::Aligned;
+use super::quantized::nearest;
 #[cfg(target_arch = "aarch64")]
 use super::sdot::Sdot;
 #[cfg(target_arch = "x86_64")]
@@ -128,7 +129,7 @@ fn pack_output(row: &[f32], column: usize, integers: &mut [i8]) -> (f32, i32) {
     let largest = rows::largest(row);
     let (inverse, mut sum) = (rows::inverse(largest, MAX), 0_i32);
     for (input, value) in row.iter().enumerate() {
-        let integer = rows::nearest(value * inverse);
+        let integer = nearest(value * inverse);
         integers[(input / QUAD * WIDTH + column) * QUAD + input % QUAD] = integer;
         sum = sum.wrapping_add(i32::from(integer));
     }

@@ -4,6 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::super::panels::Aligned;
+use super::super::quantized::nearest;
 use super::super::tiles::LAYOUT_MAX;
 use super::{INPUTS, MAX, OFFSET, QUAD};
 
@@ -101,11 +102,4 @@ pub(super) fn largest(values: &[f32]) -> f32 {
 pub(super) fn inverse(largest: f32, levels: f32) -> f32 {
     let inverse = levels / largest;
     if inverse.is_infinite() { 0.0 } else { inverse }
-}
-
-/// The nearest integer of a value between -127 and 127.
-#[inline(always)]
-pub(super) fn nearest(value: f32) -> i8 {
-    // The sum holds the integer in its lowest bits.
-    (value + 12_582_912.0).to_bits() as i8
 }
