@@ -83,13 +83,15 @@ def start(model: str, precision: str, args) -> list[sides.Side]:
     """All sides that there are, ours first; says which are not, and why."""
     vocabulary, end = SHAPES[model]
     checkpoint = args.cache / "models" / model
-    made_once(checkpoint, [os.environ["NTL_BENCH"], "random", model, checkpoint])
+    random = [os.environ["NTL_BENCH"], "random", model, checkpoint]
+    args.cache.mkdir(parents=True, exist_ok=True)
     prompts = args.cache / f"{model}-{args.prompt_tokens}.ids"
     ids.write(prompts, max(args.batches), args.prompt_tokens, vocabulary, end)
     work = ["--ids", prompts, "--new-tokens", args.new_tokens, "--threads", args.threads]
     for_ctranslate2, for_onnxruntime = args.cache / "converted" / model, args.cache / "onnx" / model
     starts = {
-        "ntl": lambda: sides.ours(checkpoint, work, precision),
+        # First: the others read its checkpoint.
+        "ntl": lambda: sides.ours(made_once(checkpoint, random), work, precision),
         "CTranslate2": lambda: sides.ctranslate2(
             converted(checkpoint, "convert.py", for_ctranslate2), work, DTYPE[precision]
         ),
@@ -161,6 +163,8 @@ def main():
             if comparison := compare(model, precision, args):
                 results["comparisons"].append(comparison)
                 (args.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    if not results["comparisons"]:
+        sys.exit("nothing was measured, for the reasons above")
     table = report.table(results)
     (args.out / "results.md").write_text(table)
     for precision in args.precisions:
