@@ -21,6 +21,8 @@ pub struct Run {
     pub dropped: usize,
     /// From the first request to the last answer.
     pub seconds: f64,
+    /// Processor time that the target took, where it is known.
+    pub processor: Option<Duration>,
 }
 
 /// Keeps `concurrency` requests in flight until `requests` have been sent.
@@ -41,7 +43,7 @@ pub async fn closed_loop(target: &Target, workload: &Workload, concurrency: usiz
         });
     }
     let timings = clients.join_all().await.concat();
-    Run { timings, dropped: 0, seconds: start.elapsed().as_secs_f64() }
+    Run { timings, seconds: start.elapsed().as_secs_f64(), ..Run::default() }
 }
 
 /// Poisson arrivals.
@@ -73,7 +75,7 @@ pub async fn open_loop(target: &Target, workload: &Workload, arrivals: Arrivals)
         });
     }
     let timings = running.join_all().await;
-    Run { timings, dropped, seconds: start.elapsed().as_secs_f64() }
+    Run { timings, dropped, seconds: start.elapsed().as_secs_f64(), ..Run::default() }
 }
 
 /// The gaps between arrivals are exponentially distributed.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use ntl_models::LoadOptions;
 
-use super::arrivals::{Arrivals, closed_loop, open_loop};
+use super::arrivals::{Arrivals, Run, closed_loop, open_loop};
+use super::processor::Process;
 use super::summary::{Summary, write_summaries};
 use super::target::Target;
 use super::workload::{Kind, Workload, arithmetic_questions};
@@ -25,6 +26,9 @@ pub struct LoadArgs {
     /// Model to ask for; may be left out where only one is served
     #[arg(long)]
     model: Option<String>,
+    /// Process number of the server on this machine, to report its processor time for each token beside that of --in-process
+    #[arg(long, value_name = "PID", requires = "endpoint")]
+    server_pid: Option<u32>,
     /// Checkpoint folder, or `demo`, to measure in this process as well
     #[arg(long, value_name = "DIR")]
     in_process: Option<PathBuf>,
@@ -49,6 +53,9 @@ pub struct LoadArgs {
     /// Most tokens of a text
     #[arg(long, default_value_t = 32)]
     max_tokens: usize,
+    /// Ask the server for whole texts instead of streams
+    #[arg(long)]
+    no_stream: bool,
     /// File of prompts, one a line. Default: sums and differences
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
@@ -119,6 +126,12 @@ fn levels(args: &LoadArgs) -> Vec<Level> {
 }
 
 async fn measure(target: &Target, workload: &Workload, level: Level, args: &LoadArgs) -> Summary {
+    let process = match target {
+        Target::Http { .. } => args.server_pid.map(Process::Other),
+        Target::InProcess { .. } => Some(Process::Own),
+    };
+    let time = || process.and_then(Process::processor_time);
+    let before = time();
     let run = match level {
         Level::Closed { concurrency } => closed_loop(target, workload, concurrency, args.requests).await,
         Level::Open { rate } => {
@@ -127,7 +140,8 @@ async fn measure(target: &Target, workload: &Workload, level: Level, args: &Load
             open_loop(target, workload, arrivals).await
         }
     };
-    Summary::of(&run, target.name(), level.name())
+    let processor = time().zip(before).map(|(after, before)| after.saturating_sub(before));
+    Summary::of(&Run { processor, ..run }, target.name(), level.name())
 }
 
 fn targets(args: &LoadArgs) -> anyhow::Result<Vec<Target>> {
@@ -154,5 +168,5 @@ fn workload(args: &LoadArgs) -> anyhow::Result<Workload> {
         }
     };
     ensure!(!prompts.is_empty(), "there are no prompts");
-    Ok(Workload { prompts, kind: args.kind, max_tokens: args.max_tokens })
+    Ok(Workload { prompts, kind: args.kind, max_tokens: args.max_tokens, stream: !args.no_stream })
 }

@@ -21,6 +21,8 @@ pub struct Summary {
     pub requests_per_second: f64,
     /// Of answered requests, as the server counts tokens.
     pub tokens_per_second: f64,
+    /// Processor time of the target for each of these tokens, in microseconds.
+    pub processor_us_per_token: Option<f64>,
     pub time_to_first: Option<Percentiles>,
     pub inter_token: Option<Percentiles>,
     pub end_to_end: Option<Percentiles>,
@@ -42,6 +44,7 @@ impl Summary {
             failed,
             requests_per_second: answered.len() as f64 / run.seconds,
             tokens_per_second: tokens as f64 / run.seconds,
+            processor_us_per_token: run.processor.map(|time| time.as_secs_f64() * 1e6 / tokens.max(1) as f64),
             time_to_first: Percentiles::of(answered.iter().filter_map(|timing| timing.first)),
             inter_token: Percentiles::of(answered.iter().flat_map(|timing| timing.gaps.iter().copied())),
             end_to_end: Percentiles::of(answered.iter().map(|timing| timing.total)),
@@ -49,18 +52,19 @@ impl Summary {
     }
 }
 
-const HEADER: &str = "target | load | answered | failed | dropped | requests/s | tokens/s | first piece ms | \
+const HEADER: &str = "target | load | answered | failed | dropped | requests/s | tokens/s | processor µs/token | first piece ms | \
                       between pieces ms | end to end ms";
 
 pub fn write_summaries(summaries: &[Summary], out: &mut dyn Write) -> io::Result<()> {
     let latency = |latency: Option<Percentiles>| latency.map_or("-".to_owned(), |found| found.to_string());
     let row = |summary: &Summary| {
         let Summary { target, load, answered, dropped, requests_per_second, tokens_per_second, .. } = summary;
+        let processor = summary.processor_us_per_token.map_or("-".to_owned(), |us| format!("{us:.1}"));
         let failed: usize = summary.failed.values().sum();
         let latencies = [summary.time_to_first, summary.inter_token, summary.end_to_end].map(latency);
         format!(
             "{target} | {load} | {answered} | {failed} | {dropped} | {requests_per_second:.1} | \
-             {tokens_per_second:.0} | {}",
+             {tokens_per_second:.0} | {processor} | {}",
             latencies.join(" | ")
         )
     };
@@ -90,16 +94,21 @@ mod tests {
         };
         let mut timings: Vec<Timing> = (1..=100).map(answer).collect();
         timings.push(Timing { failure: Some("status 429".to_owned()), ..answer(9999) });
-        let summary = Summary::of(&Run { timings, dropped: 3, seconds: 2.0 }, "http", "8 at once".to_owned());
+        let summary = Summary::of(
+            &Run { timings, dropped: 3, seconds: 2.0, processor: Some(Duration::from_millis(5)) },
+            "http",
+            "8 at once".to_owned(),
+        );
         assert_eq!((summary.answered, summary.dropped, summary.failed["status 429"]), (100, 3, 1));
         let first = summary.time_to_first.unwrap();
         assert_eq!([first.p50, first.p95, first.p99].map(|ms| ms.round() as u64), [50, 95, 99]);
         assert_eq!(summary.tokens_per_second.round() as u64, 500);
+        assert_eq!(summary.processor_us_per_token.map(f64::round), Some(5.0));
         assert_eq!(summary.inter_token, None);
         let mut out = Vec::new();
         write_summaries(&[summary], &mut out).unwrap();
         let table = String::from_utf8(out).unwrap();
-        assert!(table.contains("| 100 | 1 | 3 | 50.0 | 500 | 50.0 / 95.0 / 99.0 | - |"), "{table}");
+        assert!(table.contains("| 100 | 1 | 3 | 50.0 | 500 | 5.0 | 50.0 / 95.0 / 99.0 | - |"), "{table}");
         assert!(table.ends_with("1 failed: status 429\n"), "{table}");
     }
 }

@@ -126,8 +126,10 @@ fn body(workload: &Workload, request: usize, model: Option<&str>) -> Value {
     } else {
         body["max_tokens"] = json!(workload.max_tokens);
         body["temperature"] = json!(0);
-        body["stream"] = json!(true);
-        body["stream_options"] = json!({ "include_usage": true });
+        if workload.stream {
+            body["stream"] = json!(true);
+            body["stream_options"] = json!({ "include_usage": true });
+        }
     }
     body
 }

@@ -20,6 +20,8 @@ pub struct Workload {
     pub prompts: Vec<String>,
     pub kind: Kind,
     pub max_tokens: usize,
+    /// Whether texts come from a server piece by piece.
+    pub stream: bool,
 }
 
 impl Workload {
@@ -62,7 +64,7 @@ mod tests {
         let prompts = arithmetic_questions(3, 7);
         assert_eq!(prompts, arithmetic_questions(3, 7));
         assert_ne!(prompts, arithmetic_questions(3, 8));
-        let workload = Workload { prompts: prompts.clone(), kind: Kind::Mixed, max_tokens: 8 };
+        let workload = Workload { prompts: prompts.clone(), kind: Kind::Mixed, max_tokens: 8, stream: true };
         assert_eq!(workload.prompt(4), prompts[1]);
         assert!(!workload.wants_number(0) && workload.wants_number(1));
     }
