@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router, middleware};
+use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{PropagateRequestIdLayer, SetRequestIdLayer};
 use utoipa::openapi::OpenApi;
@@ -23,11 +24,11 @@ use crate::routes::{chat, completions, docs, models, ops, playground, score, tok
 use crate::state::AppState;
 
 pub fn router(app: AppState) -> Router {
-    let work = work()
-        .route_layer(middleware::from_fn_with_state(app.clone(), admission::admit))
-        .merge(guarded())
-        .route_layer(middleware::from_fn_with_state(app.clone(), admission::check_key));
-    layered(work.merge(public()).merge(playground()), app)
+    let check_key = middleware::from_fn_with_state(app.clone(), admission::check_key);
+    let admit = middleware::from_fn_with_state(app.clone(), admission::admit);
+    let work = work().route_layer((check_key.clone(), admit));
+    let guarded = guarded().route_layer(check_key);
+    layered(work.merge(guarded).merge(public()).merge(playground()), app)
 }
 
 /// Health, metrics and documentation alone, for operators.
@@ -44,16 +45,19 @@ fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
     };
     let (router, _) = routes.split_for_parts();
     let description = if app.settings.api_keys.is_empty() { openapi_json_without_keys } else { openapi_json };
+    // As one layer: the router copies and boxes what lies within each of its layers for every request.
+    let layers = ServiceBuilder::new()
+        .layer(middleware::map_request(request_id::drop_unusable))
+        .layer(SetRequestIdLayer::new(request_id::HEADER, request_id::MakeId))
+        .layer(PropagateRequestIdLayer::new(request_id::HEADER))
+        .layer(middleware::from_fn_with_state(app.clone(), track::track))
+        .option_layer(cors::layer(&app.settings.cors_origins))
+        .layer(CatchPanicLayer::custom(answer_panic))
+        .layer(Extension(Description(description)));
     router
         .fallback(async || AppError::RouteNotFound)
         .method_not_allowed_fallback(async || AppError::MethodNotAllowed)
-        .layer(Extension(Description(description)))
-        .layer(CatchPanicLayer::custom(answer_panic))
-        .layer(cors::layer(&app.settings.cors_origins))
-        .layer(middleware::from_fn_with_state(app.clone(), track::track))
-        .layer(PropagateRequestIdLayer::new(request_id::HEADER))
-        .layer(SetRequestIdLayer::new(request_id::HEADER, request_id::MakeId))
-        .layer(middleware::map_request(request_id::drop_unusable))
+        .layer(layers)
         .with_state(app)
 }
 

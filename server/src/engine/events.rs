@@ -3,14 +3,17 @@
 //! Invariants: dropping [`RequestEvents`] cancels the jobs that still run; the wait ends at the deadline even if the
 //! engine hangs.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use futures::future::Either;
 use futures::stream::{BoxStream, SelectAll};
 use ntl_api::MethodName;
 use ntl_core::engine::{EngineError, Event};
 use ntl_engine::JobEvents;
+use tokio::time::{Sleep, sleep_until};
 
 use crate::error::AppError;
 use crate::metrics::ModelMetrics;
@@ -26,9 +29,15 @@ pub(super) struct RunningJob {
     pub(super) method: Option<MethodName>,
 }
 
+/// The events of one job, with the index of its prompt.
+type OneJob = BoxStream<'static, (usize, Event)>;
+
 pub(crate) struct RequestEvents {
-    events: SelectAll<BoxStream<'static, (usize, Event)>>,
+    /// Of one job, or of several.
+    events: Either<OneJob, SelectAll<OneJob>>,
     started: Instant,
+    /// Ends at the deadline.
+    late: Pin<Box<Sleep>>,
     time_max: Duration,
     metrics: Arc<ModelMetrics>,
     /// The number method of each prompt, where a number is asked for.
@@ -46,10 +55,15 @@ impl RequestEvents {
         metrics: Arc<ModelMetrics>,
     ) -> Self {
         let methods = jobs.iter().map(|job| job.method).collect();
-        let streams = jobs.into_iter().enumerate().map(|(prompt, job)| job_events(prompt, job));
+        let mut streams = jobs.into_iter().enumerate().map(|(prompt, job)| job_events(prompt, job));
+        let events = match (streams.len(), streams.next()) {
+            (1, Some(only)) => Either::Left(only),
+            (_, first) => Either::Right(futures::stream::select_all(first.into_iter().chain(streams))),
+        };
         Self {
-            events: futures::stream::select_all(streams),
+            events,
             started,
+            late: Box::pin(sleep_until((started + time_max + DEADLINE_GRACE).into())),
             time_max,
             metrics,
             methods,
@@ -69,10 +83,15 @@ impl RequestEvents {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
-        let late = tokio::time::Instant::from_std(self.started + self.time_max + DEADLINE_GRACE);
-        let after_ms = u64::try_from(self.time_max.as_millis()).unwrap_or(u64::MAX);
-        let next = tokio::time::timeout_at(late, self.events.next()).await;
-        match next.map_err(|_| EngineError::Deadline { after_ms })? {
+        let next = tokio::select! {
+            biased;
+            next = self.events.next() => next,
+            () = &mut self.late => {
+                let after_ms = u64::try_from(self.time_max.as_millis()).unwrap_or(u64::MAX);
+                return Err(EngineError::Deadline { after_ms }.into());
+            }
+        };
+        match next {
             None => Ok(None),
             Some((_, Event::Failed(error))) => Err(error.into()),
             Some((prompt, event)) => {
@@ -108,7 +127,7 @@ impl RequestEvents {
 }
 
 /// The events of one job, up to its last one. A job whose engine dies fails.
-fn job_events(prompt: usize, job: RunningJob) -> BoxStream<'static, (usize, Event)> {
+fn job_events(prompt: usize, job: RunningJob) -> OneJob {
     futures::stream::unfold((job.events, job.sequences), move |(mut events, unfinished)| async move {
         if unfinished == 0 {
             return None;

@@ -11,16 +11,18 @@ use crate::settings::Origins;
 /// How long a browser may cache the answer to a preflight.
 const PREFLIGHT_AGE_MAX: Duration = Duration::from_secs(3600);
 
-pub(crate) fn layer(origins: &Origins) -> CorsLayer {
+/// None where no page may.
+pub(crate) fn layer(origins: &Origins) -> Option<CorsLayer> {
     let allowed = match origins {
-        Origins::None => return CorsLayer::new(),
+        Origins::None => return None,
         Origins::Any => AllowOrigin::any(),
         Origins::These(origins) => AllowOrigin::list(origins.iter().cloned()),
     };
-    CorsLayer::new()
+    let layer = CorsLayer::new()
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST])
         .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, request_id::HEADER])
         .expose_headers([header::RETRY_AFTER, request_id::HEADER])
-        .max_age(PREFLIGHT_AGE_MAX)
+        .max_age(PREFLIGHT_AGE_MAX);
+    Some(layer)
 }

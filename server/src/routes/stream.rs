@@ -6,10 +6,11 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::http::HeaderName;
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use tokio::time::{Instant, Interval};
 
 use super::piece::piece;
 use crate::adapters::AnswerAdapter;
@@ -21,6 +22,12 @@ use crate::request::StreamOptions;
 /// Interval of keep-alive comments in a silent stream: below the usual timeouts of proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// A comment, which clients ignore.
+const COMMENT: &[u8] = b":\n\n";
+
+/// The last event.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
 /// Tells nginx to pass events on as they come.
 const NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
@@ -28,8 +35,9 @@ struct Stream<A> {
     adapter: A,
     events: RequestEvents,
     assembler: Assembler,
-    next: Part,
+    part: Part,
     options: StreamOptions,
+    keep_alive: Interval,
 }
 
 /// What comes next in a stream.
@@ -49,38 +57,54 @@ pub(super) async fn respond(
     options: StreamOptions,
 ) -> Result<Response, AppError> {
     events.begin().await?;
-    let stream = Stream { adapter, events, assembler, next: Part::Choices, options };
+    let keep_alive = tokio::time::interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
+    let stream = Stream { adapter, events, assembler, part: Part::Choices, options, keep_alive };
     let events = futures::stream::unfold(stream, |mut stream| async move {
-        stream.event().await.map(|event| (Ok::<_, Infallible>(event), stream))
+        stream.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream))
     });
-    let sse = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
-    Ok(([(NO_BUFFERING, "no")], sse).into_response())
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+        (NO_BUFFERING, "no"),
+    ];
+    Ok((headers, Body::from_stream(events)).into_response())
 }
 
 impl<A: AnswerAdapter> Stream<A> {
-    async fn event(&mut self) -> Option<Event> {
+    /// The next event, or a comment where there is none for a while.
+    async fn next(&mut self) -> Option<Bytes> {
         loop {
-            match self.next {
-                Part::Choices => match self.events.next().await {
-                    Ok(Some((prompt, event))) => {
-                        let (assembler, events) = (&mut self.assembler, &self.events);
-                        if let Some(piece) = piece(&self.adapter, assembler, events, prompt, event) {
-                            return Some(data(&self.adapter.chunk(piece)));
+            match self.part {
+                Part::Choices => {
+                    self.keep_alive.reset();
+                    let next = tokio::select! {
+                        biased;
+                        next = self.events.next() => next,
+                        _ = self.keep_alive.tick() => return Some(Bytes::from_static(COMMENT)),
+                    };
+                    match next {
+                        Ok(Some((prompt, event))) => {
+                            let (assembler, events) = (&mut self.assembler, &self.events);
+                            if let Some(piece) = piece(&self.adapter, assembler, events, prompt, event) {
+                                return Some(event_of(&self.adapter.chunk(piece)));
+                            }
+                        }
+                        Ok(None) => {
+                            self.part = if self.options.include_usage { Part::Usage } else { Part::Done };
+                        }
+                        Err(error) => {
+                            self.part = Part::Done;
+                            return Some(event_of(&error.body()));
                         }
                     }
-                    Ok(None) => self.next = if self.options.include_usage { Part::Usage } else { Part::Done },
-                    Err(error) => {
-                        self.next = Part::Done;
-                        return Some(data(&error.body()));
-                    }
-                },
+                }
                 Part::Usage => {
-                    self.next = Part::Done;
-                    return Some(data(&self.adapter.usage_chunk(self.assembler.token_counts())));
+                    self.part = Part::Done;
+                    return Some(event_of(&self.adapter.usage_chunk(self.assembler.token_counts())));
                 }
                 Part::Done => {
-                    self.next = Part::Nothing;
-                    return Some(Event::default().data("[DONE]"));
+                    self.part = Part::Nothing;
+                    return Some(Bytes::from_static(DONE));
                 }
                 Part::Nothing => return None,
             }
@@ -88,7 +112,11 @@ impl<A: AnswerAdapter> Stream<A> {
     }
 }
 
+/// An event. JSON has no line breaks, which would begin another field.
 #[expect(clippy::expect_used, reason = "wire types always become JSON")]
-fn data(body: &impl Serialize) -> Event {
-    Event::default().json_data(body).expect("wire types have string keys and finite numbers")
+fn event_of(body: &impl Serialize) -> Bytes {
+    let mut event = b"data: ".to_vec();
+    serde_json::to_writer(&mut event, body).expect("wire types have string keys and finite numbers");
+    event.extend_from_slice(b"\n\n");
+    event.into()
 }
