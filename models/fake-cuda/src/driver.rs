@@ -66,7 +66,7 @@ impl Driver {
     pub fn new() -> Self {
         let numerics = std::env::var("NTL_FAKE_CUDA_NUMERICS").map_or(true, |value| value != "off");
         Self {
-            memory: Memory::default(),
+            memory: Memory::from_environment(),
             pinned: Memory::default(),
             counts: Counts::from_environment(),
             numerics,

@@ -6,9 +6,9 @@
 //! * Launches, uploads, allocations and so on are counted, for tests to read (`counts`).
 //!
 //! A fault is an error of the call, and a line on stderr that says what was wrong. With `NTL_FAKE_CUDA_NUMERICS=off` kernels and
-//! products are checked and counted but not computed. As a shared library it stands for `libcuda.so.1`, `libcublas.so.13` and
-//! `libcurand.so.10` at once (`scripts/fake-gpu-check`). What it does not model: time, streams that run side by side, several
-//! devices, and the order in which a device's products and reductions add up.
+//! products are checked and counted but not computed; `NTL_FAKE_CUDA_MEMORY` is how many bytes of memory the device has. As a shared
+//! library it stands for `libcuda.so.1`, `libcublas.so.13` and `libcurand.so.10` at once (`scripts/fake-gpu-check`). What it does
+//! not model: time, streams that run side by side, several devices, and the order in which a device's products and reductions add up.
 
 #![expect(unsafe_code, reason = "device memory is addresses, and the interface is C")]
 

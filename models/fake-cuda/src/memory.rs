@@ -11,12 +11,13 @@ use crate::fault::{Code, Fault};
 const ALIGNMENT: usize = 256;
 const GAP: usize = 256;
 
-/// The size that the device says it has, and cannot be exceeded.
-pub(crate) const TOTAL_BYTES: usize = 16 << 30;
+/// The memory of a device of which nothing else is said.
+const TOTAL_BYTES: usize = 16 << 30;
 
 /// Live allocations by address.
-#[derive(Default)]
 pub struct Memory {
+    /// What it says it has, and cannot be exceeded.
+    total: usize,
     live: BTreeMap<usize, usize>,
     used: usize,
 }
@@ -34,13 +35,29 @@ impl Extent {
     }
 }
 
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(TOTAL_BYTES)
+    }
+}
+
 impl Memory {
+    pub fn new(total: usize) -> Self {
+        Self { total, live: BTreeMap::new(), used: 0 }
+    }
+
+    /// Memory of as many bytes as `NTL_FAKE_CUDA_MEMORY` says.
+    pub(crate) fn from_environment() -> Self {
+        let total = std::env::var("NTL_FAKE_CUDA_MEMORY").ok().and_then(|bytes| bytes.parse().ok());
+        total.map_or_else(Self::default, Self::new)
+    }
+
     /// Zeroed memory, which the system provides page by page as it is touched.
     pub fn allocate(&mut self, bytes: usize) -> Result<usize, Fault> {
         if bytes == 0 {
             return Err(Fault::new(Code::InvalidValue, "an allocation of 0 bytes"));
         }
-        let left = TOTAL_BYTES - self.used;
+        let left = self.left();
         let pointer = match layout(bytes) {
             // SAFETY: the layout is not empty.
             Some(layout) if bytes <= left => unsafe { alloc_zeroed(layout) },
@@ -66,6 +83,14 @@ impl Memory {
             unsafe { dealloc(address as *mut u8, layout) };
         }
         Ok(())
+    }
+
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    pub fn left(&self) -> usize {
+        self.total - self.used
     }
 
     pub fn used(&self) -> usize {

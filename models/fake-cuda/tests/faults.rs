@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Device, INCREMENT};
-use ntl_fake_cuda::{Code, Fault, Matrix, Product, Scalar};
+use ntl_fake_cuda::{Code, Fault, Matrix, Memory, Product, Scalar};
 
 /// The code, and whether the message has all of these parts.
 fn assert_fault(result: Result<(), Fault>, code: Code, parts: &[&str]) {
@@ -103,6 +103,16 @@ fn a_pointer_that_is_no_allocation_is_a_fault_even_if_no_thread_uses_it() {
         &["kernel increment", "pointer increment_param_1"],
     );
     assert_fault(device.driver.free(to), Code::InvalidValue, &["no live allocation"]);
+}
+
+#[test]
+fn no_more_memory_is_allocated_than_the_device_has() {
+    let mut memory = Memory::new(1000);
+    let first = memory.allocate(600).unwrap();
+    let error = memory.allocate(401).map(|_| ());
+    assert_fault(error, Code::OutOfMemory, &["401 bytes, of which 400 are left"]);
+    memory.free(first).unwrap();
+    assert!(memory.allocate(1000).is_ok());
 }
 
 #[test]

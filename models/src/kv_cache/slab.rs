@@ -75,7 +75,9 @@ impl Slab {
             return Ok(slots);
         }
         let needed = self.capacity + count - self.pool.free();
-        self.grow(needed.max(self.capacity + self.capacity / GROWTH).max(SLOTS_MIN))?;
+        let (dtype, device) = (self.shape.dtype, self.shape.device.clone());
+        let capacity = needed.max(self.capacity + self.capacity / GROWTH).max(SLOTS_MIN);
+        self.grow(capacity, |shape| Tensor::zeros(&shape[..], dtype, &device))?;
         self.pool.take(count).ok_or_else(|| candle_core::Error::Msg(format!("no room for {count} positions")))
     }
 
@@ -89,21 +91,32 @@ impl Slab {
         Ok(counts.iter().map(cut).collect())
     }
 
-    /// Layer by layer, so that no more than one of them is there twice.
-    fn grow(&mut self, capacity: usize) -> Result<()> {
-        let shape = &self.shape;
-        for layer in 0..shape.layers {
-            let grown = Tensor::zeros((2 * capacity, shape.width), shape.dtype, &shape.device)?;
-            if let Some(old) = self.layers.get(layer).filter(|_| self.capacity > 0) {
-                grown.slice_set(&old.narrow(0, 0, self.capacity)?, 0, 0)?;
-                grown.slice_set(&old.narrow(0, self.capacity, self.capacity)?, 0, capacity)?;
+    /// Layer by layer, so that no more than one of them is there twice. Values move behind all keys once every layer has room, so that
+    /// where memory runs out before, what was written stays where it is.
+    fn grow(
+        &mut self,
+        capacity: usize,
+        mut allocate: impl FnMut([usize; 2]) -> Result<Tensor>,
+    ) -> Result<()> {
+        let (before, width) = (self.capacity, self.shape.width);
+        let mut grown = Vec::with_capacity(self.shape.layers);
+        for layer in 0..self.shape.layers {
+            let larger = allocate([2 * capacity, width])?;
+            if let Some(smaller) = self.layers.get_mut(layer) {
+                larger.slice_set(smaller, 0, 0)?;
+                *smaller = larger.narrow(0, 0, 2 * before)?;
             }
-            match self.layers.get_mut(layer) {
-                Some(old) => *old = grown,
-                None => self.layers.push(grown),
+            grown.push(larger);
+        }
+        if before > 0 {
+            let values = allocate([before, width])?;
+            for layer in &grown {
+                values.slice_set(&layer.narrow(0, before, before)?, 0, 0)?;
+                layer.slice_set(&values, 0, capacity)?;
             }
         }
-        self.pool.add(self.capacity as u32, capacity as u32);
+        self.layers = grown;
+        self.pool.add(before as u32, capacity as u32);
         self.capacity = capacity;
         Ok(())
     }
@@ -190,6 +203,43 @@ mod tests {
 
     fn read(slab: &Slab, layer: usize, at: usize) -> f32 {
         slab.layer(layer).get(at).unwrap().get(2).unwrap().to_scalar().unwrap()
+    }
+
+    #[test]
+    fn what_was_written_stays_where_memory_runs_out_while_the_tensors_grow() {
+        for failing in 0..3 {
+            let mut slab = slab();
+            let taken = slab.take(4).unwrap();
+            let write = slab.plan_write(&[1, 3]).unwrap();
+            for layer in 0..2 {
+                slab.write(layer, &write, &rows(&[1, 3]), &rows(&[51, 53])).unwrap();
+            }
+            let check = |slab: &Slab| {
+                for (layer, slot) in [(0, 1), (0, 3), (1, 1), (1, 3)] {
+                    let got = [read(slab, layer, slot), read(slab, layer, slab.capacity() + slot)];
+                    assert_eq!(
+                        got.map(|got| got as usize),
+                        [slot, slot + 50],
+                        "layer {layer}, tensor {failing}"
+                    );
+                }
+            };
+            let mut allocated = 0;
+            let grown = slab.grow(2000, |shape| {
+                allocated += 1;
+                if allocated > failing {
+                    candle_core::bail!("out of memory");
+                }
+                Tensor::zeros(&shape[..], DType::F32, &Device::Cpu)
+            });
+            assert!(grown.is_err());
+            assert_eq!(slab.capacity(), SLOTS_MIN);
+            check(&slab);
+            let more = slab.take(1500).unwrap();
+            assert_eq!(slab.capacity(), 1504);
+            check(&slab);
+            drop((taken, more));
+        }
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use super::{LAST, report};
 use crate::driver::{Driver, SHARED_OPTIN_MAX, driver};
 use crate::fault::{Code, Fault};
-use crate::memory::TOTAL_BYTES;
 use crate::ptx::Launch;
 
 /// The only context, and the only memory pool.
@@ -126,7 +125,7 @@ extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) -
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> Status {
-    status(check_device(device).and_then(|()| give(bytes, TOTAL_BYTES)))
+    status(check_device(device).and_then(|()| give(bytes, driver().memory.total())))
 }
 
 #[unsafe(no_mangle)]
@@ -254,7 +253,7 @@ extern "C" fn cuEventSynchronize(event: usize) -> Status {
 #[unsafe(no_mangle)]
 extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status {
     within_context(|driver| {
-        give(free, TOTAL_BYTES - driver.memory.used()).and_then(|()| give(total, TOTAL_BYTES))
+        give(free, driver.memory.left()).and_then(|()| give(total, driver.memory.total()))
     })
 }
 

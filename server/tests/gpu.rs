@@ -1,0 +1,202 @@
+//! The program on a GPU beside the same on the CPU. Says that it is skipped, and why, where no GPU can be used.
+
+#![cfg(feature = "cuda")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and say why they are skipped"
+)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use ntl_models::DeviceChoice;
+use serde_json::{Value, json};
+
+/// Two sums of f32 in different orders, relative to numbers above 1.
+const TOLERANCE: f64 = 1e-4;
+
+/// Bytes in which the small checkpoints answer one short request.
+const MEMORY: usize = 400_000;
+
+/// Whether there is a GPU; says so where there is none. One that is there has to run kernels.
+fn gpu() -> bool {
+    let opened = DeviceChoice::Cuda(0).open();
+    if let Err(error) = &opened {
+        assert!(!error.to_string().contains("kernels"), "{error}");
+        println!("skipped: {error}");
+    }
+    opened.is_ok()
+}
+
+/// A server of one small checkpoint called `tiny`. It ends with this value.
+struct Server {
+    process: Child,
+    log: BufReader<ChildStderr>,
+    address: String,
+}
+
+impl Server {
+    /// Returns once the server answers requests.
+    fn start(checkpoint: &str, device: &str, environment: &[(&str, String)]) -> Self {
+        let checkpoints = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/tiny");
+        let model = format!("tiny={}", checkpoints.join(checkpoint).display());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ntl-server"));
+        command.args(["--model", &model, "--device", device, "--dtype", "f32", "--port", "0"]);
+        command.args(["--log-format", "json", "--cache-bytes-max", "1000000000"]);
+        let mut process = command.envs(environment.iter().cloned()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(process.stderr.take().unwrap());
+        let mut server = Self { process, log, address: String::new() };
+        let log = server.log_until("ready");
+        let listening = log.iter().find(|entry| entry["message"] == "listening").unwrap();
+        server.address = listening["address"].as_str().unwrap().to_owned();
+        server
+    }
+
+    /// The entries of the log up to the next one with this message.
+    fn log_until(&mut self, message: &str) -> Vec<Value> {
+        let (mut entries, mut other) = (Vec::<Value>::new(), String::new());
+        while entries.last().is_none_or(|entry| entry["message"] != message) {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "the server ended: {other}{entries:?}");
+            match serde_json::from_str(&line) {
+                Ok(entry) => entries.push(entry),
+                // What the loader and the driver say.
+                Err(_) => other.push_str(&line),
+            }
+        }
+        entries
+    }
+
+    /// The status and the body of an answer.
+    fn exchange(&self, request: &str, body: &str) -> (u16, String) {
+        let mut connection = TcpStream::connect(&self.address).unwrap();
+        let head = format!(
+            "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        connection.write_all(head.as_bytes()).unwrap();
+        connection.write_all(body.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    fn complete(&self, request: &Value) -> (u16, Value) {
+        let (status, body) = self.exchange("POST /v1/completions", &request.to_string());
+        (status, serde_json::from_str(&body).unwrap())
+    }
+
+    /// The choice of an answer that there has to be.
+    fn choice(&self, request: &Value) -> Value {
+        let (status, mut answer) = self.complete(request);
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0].take()
+    }
+
+    /// What is counted of the model's work, but for times.
+    fn work(&self) -> Vec<String> {
+        let (status, metrics) = self.exchange("GET /metrics", "");
+        assert_eq!(status, 200);
+        let counts = [
+            "ntl_prompt_tokens_total",
+            "ntl_generation_tokens_total",
+            "ntl_finished_total",
+            "ntl_batch_rows_sum",
+        ];
+        let counted = |line: &&str| counts.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0");
+        metrics.lines().filter(counted).map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The same texts, and numbers within the tolerance.
+fn assert_close(got: &Value, want: &Value, place: &str) {
+    match (got, want) {
+        (Value::Object(got), Value::Object(want)) => {
+            assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>(), "{place}");
+            want.iter().for_each(|(key, want)| assert_close(&got[key], want, &format!("{place}.{key}")));
+        }
+        (Value::Array(got), Value::Array(want)) => {
+            assert_eq!(got.len(), want.len(), "{place}");
+            let both = got.iter().zip(want).enumerate();
+            both.for_each(|(index, (got, want))| assert_close(got, want, &format!("{place}[{index}]")));
+        }
+        (Value::Number(got), Value::Number(want)) => {
+            let (got, want) = (got.as_f64().unwrap(), want.as_f64().unwrap());
+            assert!(
+                (got - want).abs() <= TOLERANCE * want.abs().max(1.0),
+                "{place}: {got} instead of {want}"
+            );
+        }
+        _ => assert_eq!(got, want, "{place}"),
+    }
+}
+
+fn greedy(tokens: usize) -> Value {
+    json!({"model": "tiny", "prompt": "What is 17 + 4?", "temperature": 0, "max_tokens": tokens, "logprobs": 1})
+}
+
+#[test]
+fn texts_and_numbers_and_what_is_counted_of_them_are_those_of_the_cpu() {
+    if !gpu() {
+        return;
+    }
+    for checkpoint in ["t5-v11", "llama-ntl"] {
+        let servers = ["cuda:0", "cpu"].map(|device| Server::start(checkpoint, device, &[]));
+        let number = json!({"model": "tiny", "prompt": "What is 17 + 4?", "number": {"nodes_max": 64}});
+        for request in [greedy(12), number] {
+            let [got, want] = servers.each_ref().map(|server| server.choice(&request));
+            assert_close(&got, &want, checkpoint);
+            assert!(want["number"]["value"].is_number() || want["logprobs"]["tokens"][11].is_string());
+        }
+        let [got, want] = servers.each_ref().map(Server::work);
+        assert!(want.len() >= 4, "{want:?}");
+        assert_eq!(got, want, "{checkpoint}");
+    }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_ends_the_server_with_the_reason() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_ntl-server")).args(["--device", "cuda:99", "--port", "0"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("GPU 99 cannot be used: "), "{log}");
+}
+
+#[test]
+#[ignore = "needs a device whose memory a test can choose: scripts/fake-gpu-check"]
+fn memory_that_runs_out_fails_the_requests_of_its_step_and_no_other() {
+    let memory = [("NTL_FAKE_CUDA_MEMORY", MEMORY.to_string())];
+    for checkpoint in ["t5-v11", "llama-ntl"] {
+        let mut server = Server::start(checkpoint, "cuda:0", &memory);
+        let want = server.choice(&greedy(12));
+        // The keys and values of these prompts have no room, nor have those of so many texts after a few steps.
+        let prompts: Vec<String> = (0..16).map(|digit| format!("{digit} ").repeat(60)).collect();
+        let opening = json!({"model": "tiny", "prompt": prompts, "max_tokens": 1});
+        let step =
+            json!({"model": "tiny", "prompt": "1", "n": 128, "max_tokens": 60, "min_tokens": 60, "seed": 1});
+        for (request, failed) in [(opening, "opening a batch of prompts failed"), (step, "a step failed")] {
+            server.log_until("request ended");
+            let (status, answer) = server.complete(&request);
+            assert_eq!(status, 500, "{answer}");
+            let log = server.log_until("request ended");
+            let error =
+                log.iter().find(|entry| entry["message"] == failed).unwrap_or_else(|| panic!("{log:?}"));
+            assert!(error["error"].as_str().unwrap().contains("an allocation of"), "{error}");
+            assert_eq!(server.choice(&greedy(12)), want);
+        }
+        assert_eq!(server.exchange("GET /health/ready", "").0, 200);
+    }
+}
