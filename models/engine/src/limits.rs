@@ -15,9 +15,6 @@ pub struct EngineLimits {
     pub running_max: usize,
     /// Rows of one step.
     pub step_rows_max: usize,
-    /// Prompt tokens that are opened between two steps, so that a long prompt delays running requests only so much. One
-    /// prompt is always opened, however long it is.
-    pub open_tokens_max: usize,
     /// Bytes of an engine that shares its memory with no other: contexts, number trees and prefix cache. A quarter is reserved
     /// for clients that have nothing running. The engine refuses a text that may need more than the rest alone, and cuts the node
     /// budget of a tree to what fits. A tree that outgrows its expected size while the memory is full starts again later,
@@ -36,7 +33,6 @@ impl Default for EngineLimits {
             queue_time_max: None,
             running_max: 256,
             step_rows_max: 128,
-            open_tokens_max: 4096,
             cache_bytes_max: 4 << 30,
             unread_time_max: Duration::from_secs(30),
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),

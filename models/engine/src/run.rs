@@ -173,6 +173,7 @@ impl Runner {
     fn admission(&self) -> Admission<'_> {
         let (clients, limits) = (self.stepping.len(), &self.limits);
         let is_shared = clients > 1;
+        let open_tokens_max = self.model.open_tokens_max();
         let used = |pool| {
             let jobs = self.running.iter().filter(|job| job.memory.pool() == pool);
             jobs.map(Running::counted_sequences).sum::<usize>()
@@ -187,9 +188,9 @@ impl Runner {
             newcomers: newcomers.saturating_sub(used(Pool::Newcomers)),
             sequences_max: general,
             open_tokens: if is_shared {
-                self.pace.open_tokens_max(clients, limits.open_tokens_max)
+                self.pace.open_tokens_max(clients, open_tokens_max)
             } else {
-                limits.open_tokens_max
+                open_tokens_max
             },
             newcomers_only: is_shared && self.pace.owes_steps(),
             lacks_memory: false,

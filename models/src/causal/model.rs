@@ -276,6 +276,10 @@ impl BatchModel for Causal {
         self.prefixes.is_on().then(|| Arc::new(self.prefixes.clone()) as _)
     }
 
+    fn open_tokens_max(&self) -> usize {
+        self.kv_cache.open_tokens_max()
+    }
+
     fn close(&mut self, context: ContextId) {
         self.kv_cache.close(context);
     }

@@ -10,7 +10,7 @@ mod slots;
 use std::collections::HashMap;
 
 use candle_core::{Result, Tensor};
-use ntl_core::engine::{CacheCost, ContextId, ModelError, NodeId, Row};
+use ntl_core::engine::{CacheCost, ContextId, ModelError, NodeId, OPEN_TOKENS_MAX, Row};
 
 pub(crate) use shape::NodeShape;
 pub(crate) use slab::{RowWrite, Slab, SlotWrite};
@@ -18,6 +18,9 @@ pub(crate) use slots::Slots;
 
 use crate::ops::{KeyValues, ModelResult, compute_error};
 use shape::CAPACITY_MIN;
+
+/// Prompt tokens that go through a device together: every other piece launches all kernels again.
+pub(crate) const TOKENS_AT_ONCE_ON_DEVICES: usize = 8192;
 
 /// Where the keys and values of some positions are.
 #[derive(Debug)]
@@ -170,6 +173,11 @@ impl<P> KvCache<P> {
 
     pub(crate) fn cache_cost(&self) -> CacheCost {
         self.shape.cache_cost(self.slab.is_some())
+    }
+
+    /// Prompt tokens to open between two steps.
+    pub(crate) fn open_tokens_max(&self) -> usize {
+        if self.slab.is_some() { TOKENS_AT_ONCE_ON_DEVICES } else { OPEN_TOKENS_MAX }
     }
 
     pub(crate) fn slab(&self) -> Option<&Slab> {

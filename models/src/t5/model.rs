@@ -177,6 +177,10 @@ impl BatchModel for T5 {
         self.stacks.cache_cost()
     }
 
+    fn open_tokens_max(&self) -> usize {
+        self.stacks.kv_cache.open_tokens_max()
+    }
+
     fn close(&mut self, context: ContextId) {
         self.stacks.close(context);
         if let Some(xval) = &mut self.xval {

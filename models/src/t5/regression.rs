@@ -119,6 +119,10 @@ impl BatchModel for RegressionHead {
         CacheCost { prompt_token: 3 * prompt_token, node: 0, capacity: NodeCapacity::Exact }
     }
 
+    fn open_tokens_max(&self) -> usize {
+        self.stacks.kv_cache.open_tokens_max()
+    }
+
     fn close(&mut self, context: ContextId) {
         self.values.remove(&context);
     }

@@ -11,15 +11,12 @@ use super::decoder::{Decoder, KeptPrompts, PromptKv};
 use super::encoder::Encoder;
 use super::layers::Loader;
 use crate::checkpoint::LoadResult;
-use crate::kv_cache::{KvCache, NodeShape, RowGroup};
+use crate::kv_cache::{KvCache, NodeShape, RowGroup, TOKENS_AT_ONCE_ON_DEVICES};
 use crate::ops::{ModelResult, Weight, compute_error, uses_kernels};
 
 /// Tokens that are encoded together on the CPU, where their intermediate results should stay in the caches. A longer prompt goes
 /// alone.
 const TOKENS_AT_ONCE: usize = 256;
-
-/// The same on a device, where every piece launches all kernels again.
-const TOKENS_AT_ONCE_ON_DEVICES: usize = 8192;
 
 /// Embeddings, encoder, decoder and contexts.
 pub(super) struct Stacks {

@@ -29,5 +29,6 @@ pub use job::{
     AfterMarker, BeamJob, EarlyStopping, Job, NumberJob, NumberMethod, Precision, Request, ScoreJob, TextJob,
 };
 pub use model::{
-    BatchModel, CacheCost, ContextRequest, EvictableCache, NodeCapacity, OpenedContext, PathRow, Row,
+    BatchModel, CacheCost, ContextRequest, EvictableCache, NodeCapacity, OPEN_TOKENS_MAX, OpenedContext,
+    PathRow, Row,
 };

@@ -103,6 +103,9 @@ pub trait EvictableCache: Send + Sync {
     fn evict(&self, bytes: u64);
 }
 
+/// Prompt tokens that a model opens between two steps unless it states another number.
+pub const OPEN_TOKENS_MAX: usize = 4096;
+
 /// A model that decodes rows of many contexts at once. One engine thread owns it.
 ///
 /// A row's logits depend only on its context and its ancestors, never on the other rows of the step.
@@ -125,6 +128,12 @@ pub trait BatchModel: Send {
     /// What the model keeps of earlier requests, if anything. Constant over the model's life.
     fn evictable_cache(&self) -> Option<Arc<dyn EvictableCache>> {
         None
+    }
+
+    /// Prompt tokens to open between two steps; one prompt is always opened, however long it is. So many that they take hardly longer
+    /// a token than more would, since running requests wait for them. Constant over the model's life.
+    fn open_tokens_max(&self) -> usize {
+        OPEN_TOKENS_MAX
     }
 
     /// Most sequences to decode at the same time, where more would be slower for all. Constant over the model's life.

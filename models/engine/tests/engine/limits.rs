@@ -8,7 +8,7 @@ use ntl_core::engine::{EngineError, Event, Job, NumberOutcome, Request, TextJob}
 use ntl_core::sampling::{Guide, GuideError, GuideState};
 use ntl_engine::{EndReason, EngineLimits, JobEvents};
 
-use crate::recorder::{MIB, Recorded, all, job, plenty, start, tree};
+use crate::recorder::{MIB, Recorded, all, job, plenty, start, start_opening, tree};
 
 #[test]
 fn clients_take_turns_however_much_each_asks_for() {
@@ -24,7 +24,7 @@ fn clients_take_turns_however_much_each_asks_for() {
 
 #[test]
 fn long_prompts_are_opened_alone_and_starve_nobody() {
-    let recorded = start(EngineLimits { open_tokens_max: 10, ..plenty() });
+    let recorded = start_opening(Some(10), plenty());
     let mut answers = vec![recorded.first(job(9, 2, 2, 50))];
     let long = (10..13).map(|mark| job(1, mark, 100, 1)).collect();
     answers.extend(recorded.engine.submit_all(long).unwrap());
@@ -44,6 +44,17 @@ fn long_prompts_are_opened_alone_and_starve_nobody() {
     assert!(of_long(20) < of_long(11), "the second client does not wait for all prompts of the first");
     // One step between two openings: the first text went on all the while.
     assert!(recorded.log.lock().steps >= 50);
+}
+
+#[test]
+fn prompts_are_opened_together_up_to_as_many_tokens_as_the_model_states() {
+    for (open_tokens_max, most) in [(None, 8), (Some(8192), 16), (Some(1 << 20), 20)] {
+        let recorded = start_opening(open_tokens_max, plenty());
+        let mut answers = vec![recorded.first(job(0, 2, 2, 50))];
+        answers.extend(recorded.engine.submit_all((0..20).map(|_| job(0, 3, 512, 1)).collect()).unwrap());
+        let opened = recorded.opened(answers);
+        assert_eq!(opened[1].len(), most, "{open_tokens_max:?}: {opened:?}");
+    }
 }
 
 #[test]

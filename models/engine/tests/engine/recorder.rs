@@ -82,6 +82,7 @@ struct Recorder {
     model: ScriptedModel,
     log: Arc<Watched<Log>>,
     gate: Option<Receiver<()>>,
+    open_tokens_max: Option<usize>,
 }
 
 impl BatchModel for Recorder {
@@ -117,6 +118,9 @@ impl BatchModel for Recorder {
     }
     fn cache_cost(&self) -> CacheCost {
         CacheCost { prompt_token: MIB, node: MIB, capacity: NodeCapacity::Exact }
+    }
+    fn open_tokens_max(&self) -> usize {
+        self.open_tokens_max.unwrap_or(self.model.open_tokens_max())
     }
     fn close(&mut self, context: ContextId) {
         let mut log = self.log.lock();
@@ -156,6 +160,11 @@ pub(crate) fn plenty() -> EngineLimits {
 }
 
 pub(crate) fn start(limits: EngineLimits) -> Recorded {
+    start_opening(None, limits)
+}
+
+/// With a model that opens so many prompt tokens between two steps, or as many as others do.
+pub(crate) fn start_opening(open_tokens_max: Option<usize>, limits: EngineLimits) -> Recorded {
     let texts = (0..TOKENS as u32).map(|id| (id > 1).then(|| Digits.token_text(id)));
     let vocabulary = Vocabulary {
         decoder: Arc::new(Digits),
@@ -168,7 +177,7 @@ pub(crate) fn start(limits: EngineLimits) -> Recorded {
     let log = Arc::<Watched<Log>>::default();
     let script = |_: &[u32], _: &[u32]| Ok((0..TOKENS).map(|id| if id == 2 { 1.0 } else { 0.0 }).collect());
     let model = ScriptedModel::new(TOKENS, Box::new(script));
-    let recorder = Recorder { model, log: Arc::clone(&log), gate: Some(receiver) };
+    let recorder = Recorder { model, log: Arc::clone(&log), gate: Some(receiver), open_tokens_max };
     let endings = Arc::<Watched<Endings>>::default();
     let (engine, _) =
         Engine::spawn(Box::new(recorder), vocabulary, limits, Arc::clone(&endings) as _).unwrap();
