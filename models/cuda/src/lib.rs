@@ -1,8 +1,11 @@
-//! What `ntl-server` asks of CUDA beyond candle: the order and the free memory of GPUs, settings of a GPU that is opened, and products
-//! with sums in f32. Empty without the feature `cuda`.
+//! What `ntl-server` asks of CUDA beyond candle: the order and the free memory of GPUs, settings of a GPU that is opened, products with
+//! sums in f32, and kernels of its own for decoding (`kernels`). Empty without the feature `cuda`.
 #![cfg(feature = "cuda")]
 #![expect(unsafe_code, reason = "cudarc has no safe functions for these; every call says why it is sound")]
 
+mod attention;
+mod launch;
+mod layer;
 mod product;
 
 use std::ffi::c_void;
@@ -12,6 +15,8 @@ use candle_core::cuda::cudarc::driver::result::{device, mem_pool};
 use candle_core::cuda::cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attribute};
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError};
 
+pub use attention::{ROW_NUMBERS, SlotAttention};
+pub use layer::{Activation, Projections, activate, norm};
 pub use product::{add_product, product};
 
 /// Variables by which a user orders the GPUs. Where one is set, the driver's order is the user's.

@@ -1,7 +1,8 @@
 //! Every dependency that a manifest declares is used.
 //!
 //! A package uses a dependency if a path in its sources begins with the dependency's name, such as `serde_json::Value`. For a
-//! normal dependency the path has to be in `src`, for a development dependency it may be in tests, benches or examples, too.
+//! normal dependency the path has to be in `src`, for a development dependency it may be in tests, benches or examples, too, and for a
+//! build dependency in `build.rs`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -49,8 +50,12 @@ fn unused(package: &Value) -> Vec<String> {
     let folder = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap();
     let roots_in = |parts: &[&str]| {
         let mut files = Vec::new();
-        for part in parts.iter().map(|part| folder.join(part)).filter(|part| part.is_dir()) {
-            collect(&part, &mut files);
+        for part in parts.iter().map(|part| folder.join(part)) {
+            if part.is_dir() {
+                collect(&part, &mut files);
+            } else if part.is_file() {
+                files.push(part);
+            }
         }
         let mut roots = BTreeSet::new();
         for file in files {
@@ -60,9 +65,14 @@ fn unused(package: &Value) -> Vec<String> {
         roots
     };
     let (in_src, anywhere) = (roots_in(&["src"]), roots_in(&["src", "tests", "benches", "examples"]));
+    let in_build = roots_in(&["build.rs"]);
     let is_unused = |dependency: &&Value| {
         let name = dependency["rename"].as_str().unwrap_or(dependency["name"].as_str().unwrap());
-        let sources = if dependency["kind"].is_null() { &in_src } else { &anywhere };
+        let sources = match dependency["kind"].as_str() {
+            None => &in_src,
+            Some("build") => &in_build,
+            Some(_) => &anywhere,
+        };
         !sources.contains(&name.replace('-', "_"))
     };
     let dependencies = package["dependencies"].as_array().unwrap().iter().filter(is_unused);

@@ -1,0 +1,13 @@
+//! Compiles the kernels to PTX with the feature `cuda`, for the generation of `CUDA_COMPUTE_CAP`, as candle does its own.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "cuda")]
+    cudaforge::KernelBuilder::new()
+        .source_dir("kernels")
+        .watch(["kernels/elements.cuh"])
+        .arg("-std=c++17")
+        .arg("-O3")
+        .build_ptx()?;
+    Ok(())
+}

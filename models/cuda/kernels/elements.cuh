@@ -1,0 +1,45 @@
+// Elements of models in memory (f32, f16, bf16), which all kernels compute with in f32.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+// Elements of a head that a thread holds.
+constexpr int HELD = 8;
+
+__device__ inline void store(float *at, float value) { *at = value; }
+__device__ inline void store(__half *at, float value) { *at = __float2half_rn(value); }
+__device__ inline void store(__nv_bfloat16 *at, float value) { *at = __float2bfloat16_rn(value); }
+
+__device__ inline float widen(float value) { return value; }
+__device__ inline float widen(__half value) { return __half2float(value); }
+__device__ inline float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+// Elements as they are in memory.
+template <typename T>
+struct __align__(16) Elements {
+  T values[HELD];
+};
+
+// The elements from an address on, which is a multiple of 16 bytes if `ALIGNED`; else the first `count`, and zeros for the others.
+template <typename T, bool ALIGNED>
+__device__ inline Elements<T> load(const T *from, int count) {
+  Elements<T> loaded;
+  if constexpr (ALIGNED) {
+    uint4 *to = reinterpret_cast<uint4 *>(&loaded);
+#pragma unroll
+    for (int at = 0; at < int(sizeof(loaded) / sizeof(uint4)); at++)
+      to[at] = __ldg(reinterpret_cast<const uint4 *>(from) + at);
+  } else {
+#pragma unroll
+    for (int at = 0; at < HELD; at++) loaded.values[at] = at < count ? from[at] : T(0.0f);
+  }
+  return loaded;
+}
+
+__device__ inline float sum_of_warp(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}

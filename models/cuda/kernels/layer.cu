@@ -1,0 +1,126 @@
+// What a layer computes between its products: normalisation, projections to the cache, activations.
+
+#include "elements.cuh"
+
+// The sum of a value over all threads of a block, in every thread.
+__device__ inline float sum_of_block(float value) {
+  __shared__ float sums[32];
+  value = sum_of_warp(value);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = sum_of_warp(threadIdx.x % 32 < blockDim.x / 32 ? sums[threadIdx.x % 32] : 0.0f);
+  __syncthreads();
+  return value;
+}
+
+// Normalises a row a block by its root mean square or, with a bias, by mean and variance.
+template <typename T>
+__device__ inline void norm(
+    const float *__restrict__ x,       // [M, K]
+    const float *__restrict__ weight,  // [K]
+    const float *__restrict__ bias,    // [K], or null
+    T *__restrict__ out,               // [M, K]
+    int width, float eps) {
+  x += size_t(blockIdx.x) * width, out += size_t(blockIdx.x) * width;
+  float mean = 0.0f, square = 0.0f;
+  if (bias) {
+    for (int at = threadIdx.x; at < width; at += blockDim.x) mean += x[at];
+    mean = sum_of_block(mean) / width;
+  }
+  for (int at = threadIdx.x; at < width; at += blockDim.x) square += (x[at] - mean) * (x[at] - mean);
+  const float scale = rsqrtf(sum_of_block(square) / width + eps);
+  for (int at = threadIdx.x; at < width; at += blockDim.x)
+    store(out + at, (x[at] - mean) * scale * weight[at] + (bias ? bias[at] : 0.0f));
+}
+
+// Writes the keys and values of rows to their slots. A warp takes a head of a row: queries and keys are normalised where there are
+// weights for it, and rotated where there are angles; queries go to a tensor of their own.
+template <typename T>
+__device__ inline void store_kv(
+    const float *__restrict__ qkv,       // [R, (H + 2 * G) * D]: queries, keys, values
+    const uint32_t *__restrict__ slots,  // [R]
+    const float *__restrict__ rope,      // [R, 2, D / 2]: cosines and sines, or null
+    const float *__restrict__ q_norm,    // [D], or null
+    const float *__restrict__ k_norm,    // [D], or null
+    float *__restrict__ q,               // [R, H * D]
+    T *__restrict__ slab,                // [2 * capacity, G * D]: keys of all slots, then their values
+    float eps, int heads, int key_heads, int dim, uint32_t capacity) {
+  const int lane = threadIdx.x % 32, head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
+  const int all = heads + 2 * key_heads, pairs = dim / 2;
+  if (head >= all) return;
+  const float *x = qkv + (size_t(blockIdx.x) * all + head) * dim;
+  const bool is_query = head < heads, is_key = !is_query && head < heads + key_heads;
+  const float *weight = is_query ? q_norm : is_key ? k_norm : nullptr;
+  const float *angles = rope && (is_query || is_key) ? rope + size_t(blockIdx.x) * dim : nullptr;
+
+  float scale = 1.0f;
+  if (weight) {
+    float square = 0.0f;
+    for (int at = lane; at < dim; at += 32) square += x[at] * x[at];
+    scale = rsqrtf(sum_of_warp(square) / dim + eps);
+  }
+  const uint32_t slot = slots[blockIdx.x];
+  if (!is_query && slot >= capacity) return;
+  const int lane_of_keys = head - heads - (is_key ? 0 : key_heads);
+  T *kv = slab + ((is_key ? 0 : size_t(capacity)) + slot) * key_heads * dim + size_t(lane_of_keys) * dim;
+  for (int at = lane; at < dim; at += 32) {
+    float value = weight ? x[at] * scale * weight[at] : x[at];
+    if (angles) {
+      const bool is_left = at < pairs;
+      const int pair = is_left ? at : at - pairs, other_at = is_left ? at + pairs : at - pairs;
+      const float other = weight ? x[other_at] * scale * weight[other_at] : x[other_at];
+      value = value * angles[pair] + (is_left ? -other : other) * angles[pairs + pair];
+    }
+    if (is_query)
+      q[(size_t(blockIdx.x) * heads + head) * dim + at] = value;
+    else
+      store(kv + at, value);
+  }
+}
+
+// Activations by number, as `Activation` of the host has them.
+enum { RELU, GELU, GELU_TANH, SILU };
+
+__device__ inline float activated(float x, int activation) {
+  switch (activation) {
+    case GELU: return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f));
+    case GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+    case SILU: return x / (1.0f + expf(-x));
+    default: return fmaxf(x, 0.0f);
+  }
+}
+
+// The activation of x, or that of its left half times the right one.
+template <typename T>
+__device__ inline void activate(
+    const float *__restrict__ x,  // [M, W], or [M, 2 * W] if gated
+    T *__restrict__ out,          // [M, W]
+    size_t count, int width, int activation, bool is_gated) {
+  const size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= count) return;
+  if (!is_gated) {
+    store(out + at, activated(x[at], activation));
+    return;
+  }
+  const float *gate = x + at + at / width * width;
+  store(out + at, activated(gate[0], activation) * gate[width]);
+}
+
+#define OF_TYPE(NAME, T)                                                                                              \
+  extern "C" __global__ void norm_##NAME(const float *x, const float *weight, const float *bias, T *out, int width,   \
+                                         float eps) {                                                                 \
+    norm(x, weight, bias, out, width, eps);                                                                           \
+  }                                                                                                                   \
+  extern "C" __global__ void store_kv_##NAME(const float *qkv, const uint32_t *slots, const float *rope,              \
+                                             const float *q_norm, const float *k_norm, float *q, T *slab, float eps,  \
+                                             int heads, int key_heads, int dim, uint32_t capacity) {                  \
+    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, key_heads, dim, capacity);                        \
+  }                                                                                                                   \
+  extern "C" __global__ void activate_##NAME(const float *x, T *out, size_t count, int width, int activation,         \
+                                             int is_gated) {                                                          \
+    activate(x, out, count, width, activation, is_gated != 0);                                                        \
+  }
+
+OF_TYPE(f32, float)
+OF_TYPE(f16, __half)
+OF_TYPE(bf16, __nv_bfloat16)

@@ -1,0 +1,158 @@
+//! Starting this package's kernels on tensors, whose types, sizes and places are checked before.
+
+use candle_core::cuda::cudarc::driver::{CudaFunction, DevicePtr, LaunchConfig, PushKernelArg};
+use candle_core::cuda::{CudaStorageSlice, WrapErr};
+use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor};
+
+/// The kernels of one file.
+pub(crate) struct Source {
+    name: &'static str,
+    ptx: &'static str,
+}
+
+pub(crate) const ATTENTION: Source =
+    Source { name: "ntl_attention", ptx: include_str!(concat!(env!("OUT_DIR"), "/attention.ptx")) };
+pub(crate) const LAYER: Source =
+    Source { name: "ntl_layer", ptx: include_str!(concat!(env!("OUT_DIR"), "/layer.ptx")) };
+
+/// How many blocks there are, and how many threads each has.
+#[derive(Clone, Copy)]
+pub(crate) struct Grid {
+    pub(crate) blocks: [usize; 3],
+    pub(crate) threads: usize,
+    pub(crate) shared_bytes: usize,
+}
+
+/// A kernel with its arguments.
+pub(crate) struct Call<'a> {
+    device: &'a CudaDevice,
+    function: CudaFunction,
+    arguments: Vec<Argument>,
+}
+
+enum Argument {
+    /// An address, or a number as wide as one.
+    Wide(u64),
+    Int(i32),
+    Float(f32),
+}
+
+/// The name of an element type in names of kernels.
+pub(crate) fn suffix(dtype: DType) -> Result<&'static str> {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => Ok(dtype.as_str()),
+        other => candle_core::bail!("no kernel computes with elements of {other:?}"),
+    }
+}
+
+/// A tensor on a GPU that a kernel writes all of. A GPU has no memory of no size, and no grid without blocks.
+pub(crate) fn output(device: &CudaDevice, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    if shape.contains(&0) {
+        candle_core::bail!("a kernel cannot compute {shape:?} elements")
+    }
+    // SAFETY: nothing reads the tensor before the kernel that is launched next has written every element.
+    unsafe { Tensor::empty(shape, dtype, &Device::Cuda(device.clone())) }
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn new(device: &'a CudaDevice, source: &Source, kernel: &str) -> Result<Self> {
+        let function = device.get_or_load_custom_func(kernel, source.name, source.ptx)?;
+        let function = function.into_cuda_function();
+        Ok(Self { device, function, arguments: Vec::with_capacity(16) })
+    }
+
+    /// A contiguous tensor of this type with `count` elements.
+    pub(crate) fn tensor(&mut self, tensor: &Tensor, dtype: DType, count: usize) -> Result<&mut Self> {
+        let address = self.address(tensor, dtype, count)?;
+        self.arguments.push(Argument::Wide(address));
+        Ok(self)
+    }
+
+    /// The same, or null.
+    pub(crate) fn optional(
+        &mut self,
+        tensor: Option<&Tensor>,
+        dtype: DType,
+        count: usize,
+    ) -> Result<&mut Self> {
+        match tensor {
+            Some(tensor) => self.tensor(tensor, dtype, count),
+            None => {
+                self.arguments.push(Argument::Wide(0));
+                Ok(self)
+            }
+        }
+    }
+
+    pub(crate) fn wide(&mut self, number: usize) -> &mut Self {
+        self.arguments.push(Argument::Wide(number as u64));
+        self
+    }
+
+    /// A number that a kernel takes as 32 bits.
+    pub(crate) fn int(&mut self, number: usize) -> Result<&mut Self> {
+        let Ok(number) = i32::try_from(number) else {
+            candle_core::bail!("{number} is too much for a kernel")
+        };
+        self.arguments.push(Argument::Int(number));
+        Ok(self)
+    }
+
+    pub(crate) fn float(&mut self, number: f32) -> &mut Self {
+        self.arguments.push(Argument::Float(number));
+        self
+    }
+
+    fn address(&self, tensor: &Tensor, dtype: DType, count: usize) -> Result<u64> {
+        let (storage, layout) = tensor.storage_and_layout();
+        if (tensor.dtype(), layout.shape().elem_count()) != (dtype, count) || !layout.is_contiguous() {
+            let (found, dims) = (tensor.dtype(), tensor.dims());
+            candle_core::bail!(
+                "a kernel takes {count} contiguous elements of {dtype:?}, not {found:?} {dims:?}"
+            )
+        }
+        let Storage::Cuda(storage) = &*storage else {
+            candle_core::bail!("a kernel takes tensors of a GPU, not of the CPU")
+        };
+        if storage.device.id() != self.device.id() {
+            candle_core::bail!("a kernel takes tensors of its own GPU")
+        }
+        let stream = self.device.cuda_stream();
+        let start = match &storage.slice {
+            CudaStorageSlice::U32(slice) => slice.device_ptr(&stream).0,
+            CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
+            CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
+            CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
+            _ => candle_core::bail!("no kernel takes elements of {dtype:?}"),
+        };
+        Ok(start + (layout.start_offset() * dtype.size_in_bytes()) as u64)
+    }
+
+    /// Starts the kernel.
+    ///
+    /// # Safety
+    /// The arguments are those that the kernel declares, in order, and with them and this grid it accesses no element outside of
+    /// its tensors. Tensors that it writes are read by nothing that does not come behind it on the device's stream.
+    pub(crate) unsafe fn launch(&self, grid: Grid) -> Result<()> {
+        let [x, y, z] = grid.blocks;
+        if x > i32::MAX as usize || y.max(z) > 65_535 {
+            candle_core::bail!("a kernel cannot have {:?} blocks", grid.blocks)
+        }
+        let config = LaunchConfig {
+            grid_dim: (x as u32, y as u32, z as u32),
+            block_dim: (grid.threads as u32, 1, 1),
+            shared_mem_bytes: grid.shared_bytes as u32,
+        };
+        let stream = self.device.cuda_stream();
+        let mut builder = stream.launch_builder(&self.function);
+        for argument in &self.arguments {
+            match argument {
+                Argument::Wide(number) => builder.arg(number),
+                Argument::Int(number) => builder.arg(number),
+                Argument::Float(number) => builder.arg(number),
+            };
+        }
+        // SAFETY: the caller vouches for it; addresses are those of live tensors, since the caller borrows them.
+        unsafe { builder.launch(config) }.w().map(drop)
+    }
+}

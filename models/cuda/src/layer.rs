@@ -1,0 +1,119 @@
+//! What a layer computes between its products, in one launch each: normalisation, keys and values to the cache, activations.
+
+use candle_core::{CudaDevice, DType, Device, Result, Tensor};
+
+use crate::launch::{Call, Grid, LAYER, output, suffix};
+
+const THREADS: usize = 256;
+const WARPS: usize = THREADS / 32;
+const THREADS_MAX: usize = 1024;
+
+fn gpu(tensor: &Tensor) -> Result<&CudaDevice> {
+    match tensor.device() {
+        Device::Cuda(device) => Ok(device),
+        other => candle_core::bail!("this operation is for GPUs, not {other:?}"),
+    }
+}
+
+/// Normalises the rows of `x` f32 `[M, K]` by their root mean square or, with a bias, by mean and variance; weight and bias are f32 `[K]`.
+/// The result is rounded once, to `dtype`.
+pub fn norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64, dtype: DType) -> Result<Tensor> {
+    let ((rows, width), device) = (x.dims2()?, gpu(x)?);
+    let out = output(device, &[rows, width], dtype)?;
+    let mut call = Call::new(device, &LAYER, &format!("norm_{}", suffix(dtype)?))?;
+    call.tensor(x, DType::F32, rows * width)?
+        .tensor(weight, DType::F32, width)?
+        .optional(bias, DType::F32, width)?
+        .tensor(&out, dtype, rows * width)?
+        .int(width)?
+        .float(eps as f32);
+    let threads = width.next_multiple_of(32).min(THREADS_MAX);
+    // SAFETY: the arguments are the kernel's; it has a block for each row of both tensors.
+    unsafe { call.launch(Grid { blocks: [rows, 1, 1], threads, shared_bytes: 0 })? };
+    Ok(out)
+}
+
+/// Activations, numbered as in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    Relu = 0,
+    Gelu = 1,
+    GeluTanh = 2,
+    Silu = 3,
+}
+
+/// The activation of `x` f32 `[M, W]` or, where `is_gated`, that of the left half of `[M, 2 * W]` times the right one: `[M, W]`. Computed
+/// in f32 and rounded once, to `dtype`.
+pub fn activate(x: &Tensor, activation: Activation, is_gated: bool, dtype: DType) -> Result<Tensor> {
+    let ((rows, columns), device) = (x.dims2()?, gpu(x)?);
+    if is_gated && !columns.is_multiple_of(2) {
+        candle_core::bail!("{columns} columns have no halves")
+    }
+    let width = if is_gated { columns / 2 } else { columns };
+    let (out, count) = (output(device, &[rows, width], dtype)?, rows * width);
+    let mut call = Call::new(device, &LAYER, &format!("activate_{}", suffix(dtype)?))?;
+    call.tensor(x, DType::F32, rows * columns)?
+        .tensor(&out, dtype, count)?
+        .wide(count)
+        .int(width)?
+        .int(activation as usize)?
+        .int(usize::from(is_gated))?;
+    // SAFETY: the arguments are the kernel's; a thread for each element of `out` reads one of `x`, or one of each half.
+    unsafe {
+        call.launch(Grid { blocks: [count.div_ceil(THREADS), 1, 1], threads: THREADS, shared_bytes: 0 })?
+    };
+    Ok(out)
+}
+
+/// Queries, keys and values of rows, and what is done with them before keys and values are in the cache.
+pub struct Projections<'a> {
+    /// f32 `[R, (H + 2 * G) * D]`.
+    pub qkv: &'a Tensor,
+    /// Query heads; there may be none.
+    pub heads: usize,
+    pub key_heads: usize,
+    /// Cosines and sines by which queries and keys rotate, f32 `[R, 2, D / 2]`.
+    pub rope: Option<&'a Tensor>,
+    /// Weights f32 `[D]` by which every head of queries and of keys is normalised before, by its root mean square.
+    pub q_norm: Option<&'a Tensor>,
+    pub k_norm: Option<&'a Tensor>,
+    pub eps: f64,
+}
+
+impl Projections<'_> {
+    /// Writes keys and values to the slots u32 `[R]` of `slab` `[2 * capacity, G * D]`: keys of all slots, then their values. Returns the
+    /// queries f32 `[R, H * D]` if there are any. Nothing is written to slots that do not exist.
+    pub fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
+        let ((rows, columns), (places, width), device) = (self.qkv.dims2()?, slab.dims2()?, gpu(self.qkv)?);
+        let (heads, key_heads, dtype) = (self.heads, self.key_heads, slab.dtype());
+        if key_heads == 0 || !width.is_multiple_of(key_heads) {
+            candle_core::bail!("{width} elements are not {key_heads} heads")
+        }
+        let dim = width / key_heads;
+        if columns != (heads + 2 * key_heads) * dim || self.rope.is_some() && !dim.is_multiple_of(2) {
+            candle_core::bail!("{columns} columns are not {heads} + 2 * {key_heads} heads of {dim} elements")
+        }
+        if rows * dim == 0 {
+            candle_core::bail!("{rows} rows of heads of {dim} elements have nothing to store")
+        }
+        let q = if heads > 0 { Some(output(device, &[rows, heads * dim], DType::F32)?) } else { None };
+        let mut call = Call::new(device, &LAYER, &format!("store_kv_{}", suffix(dtype)?))?;
+        call.tensor(self.qkv, DType::F32, rows * columns)?
+            .tensor(slots, DType::U32, rows)?
+            .optional(self.rope, DType::F32, rows * dim)?
+            .optional(self.q_norm, DType::F32, dim)?
+            .optional(self.k_norm, DType::F32, dim)?
+            .optional(q.as_ref(), DType::F32, rows * heads * dim)?
+            .tensor(slab, dtype, places * width)?
+            .float(self.eps as f32)
+            .int(heads)?
+            .int(key_heads)?
+            .int(dim)?
+            .int(places / 2)?;
+        let blocks = [rows, (heads + 2 * key_heads).div_ceil(WARPS), 1];
+        // SAFETY: the arguments are the kernel's; it has a warp for each head of each row of `qkv`, and leaves out slots beyond the slab.
+        // The slab is written through a shared borrow: device memory, which later launches of the one stream read.
+        unsafe { call.launch(Grid { blocks, threads: THREADS, shared_bytes: 0 })? };
+        Ok(q)
+    }
+}

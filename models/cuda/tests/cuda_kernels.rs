@@ -1,0 +1,400 @@
+//! The kernels of this package against plain loops in f64, on a GPU or on the fake driver. Says that it is skipped where there is neither.
+
+#![cfg(feature = "cuda")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and say why they are skipped"
+)]
+
+use candle_core::{DType, Device, Result, Tensor};
+use ntl_cuda::{Activation, Projections, ROW_NUMBERS, SlotAttention, activate, norm};
+
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+fn gpu() -> Option<Device> {
+    let device = Device::new_cuda(0);
+    if let Err(error) = &device {
+        println!("skipped: {error}");
+    }
+    device.ok()
+}
+
+/// Numbers between -1 and 1, the same in every run.
+fn numbers(count: usize, seed: u64) -> Vec<f64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    };
+    std::iter::repeat_with(next).take(count).collect()
+}
+
+/// A tensor of random numbers, and these as it rounds them.
+fn random(shape: &[usize], dtype: DType, seed: u64, device: &Device) -> (Tensor, Vec<f64>) {
+    let tensor = Tensor::from_vec(numbers(shape.iter().product(), seed), shape, &Device::Cpu).unwrap();
+    let tensor = tensor.to_dtype(dtype).unwrap();
+    let values = values(&tensor);
+    (tensor.to_device(device).unwrap(), values)
+}
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    let tensor = tensor.to_device(&Device::Cpu).unwrap();
+    tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Rounding of a result, and sums in f32.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 1.0 / 256.0,
+        DType::F16 => 1.0 / 2048.0,
+        _ => 2e-5,
+    }
+}
+
+fn assert_close(what: &str, got: &Tensor, dtype: DType, want: &[f64]) {
+    assert_eq!((got.dtype(), got.elem_count()), (dtype, want.len()), "{what}");
+    for (at, (got, want)) in values(got).iter().zip(want).enumerate() {
+        let off_max = tolerance(dtype) * want.abs() + 1e-5;
+        assert!((got - want).abs() <= off_max, "{what} in {dtype:?}, {at}: {got} instead of {want}");
+    }
+}
+
+/// A row of attention: the slots that it shares, its own, how many of both are hidden, and its position.
+struct Query {
+    shared: Vec<u32>,
+    own: Vec<u32>,
+    first: usize,
+    position: usize,
+}
+
+impl Query {
+    fn new(slots: impl IntoIterator<Item = u32>) -> Self {
+        let shared: Vec<u32> = slots.into_iter().collect();
+        let position = shared.len().saturating_sub(1);
+        Self { shared, own: Vec::new(), first: 0, position }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = (usize, usize)> {
+        let all = self.shared.iter().chain(&self.own).map(|&slot| slot as usize);
+        all.enumerate().skip(self.first)
+    }
+}
+
+struct Case {
+    heads: usize,
+    key_heads: usize,
+    dim: usize,
+    capacity: usize,
+    reach: Option<usize>,
+    queries: Vec<Query>,
+}
+
+impl Case {
+    fn check(&self, what: &str, dtype: DType, device: &Device) {
+        let (heads, dim, rows) = (self.heads, self.dim, self.queries.len());
+        let width = self.key_heads * dim;
+        let (q, q_values) = random(&[rows, heads * dim], DType::F32, 1, device);
+        let (slab, cached) = random(&[2 * self.capacity, width], dtype, 2, device);
+        let bias = self.reach.map(|reach| random(&[2 * reach + 1, heads], DType::F32, 3, device));
+        let scale = 2.5 / (dim as f64).sqrt();
+
+        let (mut table, mut slots) = (Vec::new(), Vec::new());
+        for query in &self.queries {
+            let shared = slots.len();
+            slots.extend_from_slice(&query.shared);
+            let own = slots.len();
+            slots.extend_from_slice(&query.own);
+            let counted = query.shared.len();
+            let numbers = [shared, counted, own, query.first, counted + query.own.len(), query.position];
+            table.extend(numbers.map(|number| number as u32));
+        }
+        assert_eq!(table.len(), rows * ROW_NUMBERS);
+        table.extend(slots);
+        let table = Tensor::new(table, device).unwrap();
+        let attention = SlotAttention {
+            table: &table,
+            rows,
+            keys_max: self.queries.iter().map(|query| query.keys().count()).max().unwrap(),
+            heads,
+            key_heads: self.key_heads,
+            scale: scale as f32,
+            bias: bias.as_ref().map(|(bias, _)| bias),
+        };
+        let got = attention.attend(&q, &slab).unwrap();
+
+        let mut want = Vec::new();
+        for (row, query) in self.queries.iter().enumerate() {
+            for head in 0..heads {
+                let q = &q_values[(row * heads + head) * dim..][..dim];
+                let lane = head / (heads / self.key_heads) * dim;
+                let of = |slot: usize| &cached[slot * width + lane..][..dim];
+                let score = |(at, slot): (usize, usize)| {
+                    let dot: f64 = q.iter().zip(of(slot)).map(|(q, key)| q * key).sum();
+                    let added = bias.as_ref().map_or(0.0, |(_, values)| {
+                        let reach = self.reach.unwrap() as i64;
+                        let distance = (at as i64 - query.position as i64).clamp(-reach, reach) + reach;
+                        values[distance as usize * heads + head]
+                    });
+                    dot * scale + added
+                };
+                let scores: Vec<f64> = query.keys().map(score).collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                let mut sums = vec![0.0; dim];
+                for (weight, (_, slot)) in weights.iter().zip(query.keys()) {
+                    let values = of(self.capacity + slot);
+                    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight / total * value);
+                }
+                want.extend(sums);
+            }
+        }
+        assert_close(what, &got, dtype, &want);
+    }
+}
+
+#[test]
+fn heads_of_every_size_see_one_key_a_few_or_many() {
+    let Some(device) = gpu() else { return };
+    for (dtype, (heads, key_heads, dim)) in DTYPES.into_iter().flat_map(|dtype| {
+        let shapes =
+            [(2, 2, 32), (8, 2, 64), (8, 1, 80), (2, 1, 128), (1, 1, 256), (3, 3, 6), (7, 1, 20), (10, 1, 8)];
+        shapes.map(|shape| (dtype, shape))
+    }) {
+        let capacity = 90;
+        let queries = [1, 33, 80, 2].map(|count| Query::new((0..count).map(|at| (at * 37 + count) % 90)));
+        let case = Case { heads, key_heads, dim, capacity, reach: None, queries: queries.into() };
+        case.check(&format!("{heads} heads over {key_heads} of {dim}"), dtype, &device);
+    }
+}
+
+#[test]
+fn windows_trees_and_biases_by_distance_are_those_of_each_row() {
+    let Some(device) = gpu() else { return };
+    let prompt = || (0..50u32).rev();
+    let row = |own: &[u32], first| Query {
+        own: own.to_vec(),
+        first,
+        position: 50 + own.len() - 1,
+        ..Query::new(prompt())
+    };
+    for (dtype, reach) in
+        DTYPES.into_iter().flat_map(|dtype| [None, Some(3), Some(128)].map(|reach| (dtype, reach)))
+    {
+        // Siblings, their children, a window within the shared keys, one within the own, and positions in the middle.
+        let mut queries =
+            vec![row(&[60], 0), row(&[60, 62], 0), row(&[60, 61, 70], 40), row(&[61, 65, 63], 51)];
+        queries.push(Query { position: 20, ..Query::new(prompt()) });
+        let case = Case { heads: 4, key_heads: 4, dim: 16, capacity: 71, reach, queries };
+        case.check(&format!("reach {reach:?}"), dtype, &device);
+    }
+}
+
+#[test]
+fn long_rows_are_split_among_blocks_and_empty_parts_count_for_nothing() {
+    let Some(device) = gpu() else { return };
+    for dtype in DTYPES {
+        let queries = vec![
+            Query::new((0..4097).map(|at| (at * 5) % 4099)),
+            Query::new([7]),
+            Query { first: 4000, ..Query::new(0..4097) },
+        ];
+        let case = Case { heads: 8, key_heads: 1, dim: 16, capacity: 4099, reach: None, queries };
+        case.check("4,097 keys", dtype, &device);
+    }
+}
+
+#[test]
+fn what_a_row_does_not_see_has_no_part_in_it_whatever_it_holds() {
+    let Some(device) = gpu() else { return };
+    let attend = |fill: f32, seen: u32| {
+        let slab = Tensor::full(fill, (2 * 40, 8), &Device::Cpu).unwrap();
+        let own =
+            Tensor::from_vec(numbers(8, 4), (1, 8), &Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+        slab.slice_set(&own, 0, 3).unwrap();
+        slab.slice_set(&own, 0, 40 + 3).unwrap();
+        let slab = slab.to_device(&device).unwrap();
+        let q = Tensor::ones((1, 8), DType::F32, &device).unwrap();
+        let table: Vec<u32> = [0, 5, 5, seen, 3, 0].into_iter().chain([1, 2, 3, 4, 5]).collect();
+        let table = Tensor::new(table, &device).unwrap();
+        let (rows, keys_max) = (1, 1);
+        let attention =
+            SlotAttention { table: &table, rows, keys_max, heads: 1, key_heads: 1, scale: 1.0, bias: None };
+        (values(&attention.attend(&q, &slab).unwrap()), values(&own.to_dtype(DType::F32).unwrap()))
+    };
+    let (got, own) = attend(f32::NAN, 2);
+    assert_eq!(got, own, "the only key that is seen");
+    assert_eq!(attend(f32::NAN, 3).0, [0.0; 8], "no key");
+}
+
+#[test]
+fn slots_that_do_not_exist_and_tensors_of_other_sizes_are_refused_or_left_alone() {
+    let Some(device) = gpu() else { return };
+    let slab = Tensor::ones((2 * 4, 8), DType::F32, &device).unwrap();
+    let table = Tensor::new(vec![u32::MAX, 1, 0, 0, 1, 0, 9], &device).unwrap();
+    let attend = |q: &Tensor, heads, key_heads| -> Result<Tensor> {
+        let (rows, keys_max, scale) = (1, 1, 1.0);
+        SlotAttention { table: &table, rows, keys_max, heads, key_heads, scale, bias: None }.attend(q, &slab)
+    };
+    let q = Tensor::ones((1, 8), DType::F32, &device).unwrap();
+    assert_eq!(values(&attend(&q, 2, 2).unwrap()), [1.0; 8]);
+    for (heads, key_heads) in [(3, 2), (1, 0), (4, 2)] {
+        let error = attend(&q, heads, key_heads).unwrap_err().to_string();
+        assert!(error.contains("heads") || error.contains("contiguous elements"), "{error}");
+    }
+    let error = attend(&q.to_dtype(DType::F16).unwrap(), 2, 2).unwrap_err().to_string();
+    assert!(error.contains("a kernel takes 8 contiguous elements of F32, not F16"), "{error}");
+    let error = attend(&q.to_device(&Device::Cpu).unwrap(), 2, 2).unwrap_err().to_string();
+    assert!(error.contains("for GPUs"), "{error}");
+
+    let qkv = Tensor::ones((2, 3 * 8), DType::F32, &device).unwrap();
+    let store = |heads, slots: &[u32]| {
+        let slots = Tensor::new(slots, &device).unwrap();
+        let (rope, q_norm, k_norm) = (None, None, None);
+        Projections { qkv: &qkv, heads, key_heads: 2, rope, q_norm, k_norm, eps: 0.0 }.store(&slab, &slots)
+    };
+    assert!(store(1, &[0, 1]).unwrap_err().to_string().contains("columns"));
+    assert!(store(2, &[0]).unwrap_err().to_string().contains("a kernel takes 2 contiguous elements of U32"));
+    store(2, &[4, u32::MAX]).unwrap();
+    assert_eq!(values(&slab), [1.0; 64]);
+}
+
+#[test]
+fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rotated() {
+    let Some(device) = gpu() else { return };
+    let (rows, capacity, eps) = (5, 9, 1e-3);
+    let slots = [8u32, 2, 0, 7, 3];
+    let on_device = Tensor::new(&slots, &device).unwrap();
+    for (dtype, (heads, key_heads, dim), (has_rope, has_norm)) in DTYPES.into_iter().flat_map(|dtype| {
+        let shapes = [((4, 2, 8), (true, true)), ((2, 2, 70), (true, false)), ((0, 3, 5), (false, false))];
+        shapes.map(|(shape, options)| (dtype, shape, options))
+    }) {
+        let all = heads + 2 * key_heads;
+        let (qkv, x) = random(&[rows, all * dim], DType::F32, 5, &device);
+        let (rope, angles) = random(&[rows, 2, dim / 2], DType::F32, 6, &device);
+        let (q_norm, q_weights) = random(&[dim], DType::F32, 7, &device);
+        let (k_norm, k_weights) = random(&[dim], DType::F32, 8, &device);
+        let (slab, mut cached) = random(&[2 * capacity, key_heads * dim], dtype, 9, &device);
+        let projections = Projections {
+            qkv: &qkv,
+            heads,
+            key_heads,
+            rope: has_rope.then_some(&rope),
+            q_norm: has_norm.then_some(&q_norm),
+            k_norm: has_norm.then_some(&k_norm),
+            eps,
+        };
+        let q = projections.store(&slab, &on_device).unwrap();
+
+        let mut queries = Vec::new();
+        for (row, &slot) in slots.iter().enumerate() {
+            for head in 0..all {
+                let mut x = x[(row * all + head) * dim..][..dim].to_vec();
+                let is_value = head >= heads + key_heads;
+                if has_norm && !is_value {
+                    let mean = x.iter().map(|x| x * x).sum::<f64>() / dim as f64;
+                    let weights = if head < heads { &q_weights } else { &k_weights };
+                    x.iter_mut().zip(weights).for_each(|(x, weight)| *x *= weight / (mean + eps).sqrt());
+                }
+                if has_rope && !is_value {
+                    let (cos, sin) = angles[row * dim..][..dim].split_at(dim / 2);
+                    for pair in 0..dim / 2 {
+                        let (left, right) = (x[pair], x[pair + dim / 2]);
+                        x[pair] = left * cos[pair] - right * sin[pair];
+                        x[pair + dim / 2] = right * cos[pair] + left * sin[pair];
+                    }
+                }
+                if head < heads {
+                    queries.extend(x);
+                } else {
+                    let place = slot as usize + if is_value { capacity } else { 0 };
+                    let lane = (head - heads) % key_heads;
+                    cached[(place * key_heads + lane) * dim..][..dim].copy_from_slice(&x);
+                }
+            }
+        }
+        assert_eq!(q.is_some(), heads > 0);
+        if let Some(q) = q {
+            assert_close("queries", &q, DType::F32, &queries);
+        }
+        assert_close("cache", &slab, dtype, &cached);
+    }
+}
+
+#[test]
+fn rows_are_normalised_with_and_without_a_mean() {
+    let Some(device) = gpu() else { return };
+    let eps = 1e-3;
+    for (dtype, width) in DTYPES.into_iter().flat_map(|dtype| [1, 31, 96, 2051].map(|width| (dtype, width))) {
+        let (x, rows) = random(&[3, width], DType::F32, 10, &device);
+        let (weight, weights) = random(&[width], DType::F32, 11, &device);
+        let (bias, biases) = random(&[width], DType::F32, 12, &device);
+        for centred in [false, true] {
+            let want = rows.chunks(width).flat_map(|row| {
+                let mean = if centred { row.iter().sum::<f64>() / width as f64 } else { 0.0 };
+                let square = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+                let normed = move |x: &f64| (x - mean) / (square + eps).sqrt();
+                let scaled = row.iter().zip(&weights).map(move |(x, weight)| normed(x) * weight);
+                scaled.zip(&biases).map(move |(x, bias)| if centred { x + bias } else { x })
+            });
+            let want: Vec<f64> = want.collect();
+            let got = norm(&x, &weight, centred.then_some(&bias), eps, dtype).unwrap();
+            assert_close(&format!("norm of {width}, centred: {centred}"), &got, dtype, &want);
+        }
+    }
+    let x = Tensor::ones((2, 8), DType::F32, &device).unwrap();
+    let weight = Tensor::ones(7, DType::F32, &device).unwrap();
+    assert!(norm(&x, &weight, None, eps, DType::F32).is_err());
+}
+
+#[test]
+fn activations_are_computed_in_f32_with_and_without_a_gate() {
+    let Some(device) = gpu() else { return };
+    let of = |activation: Activation, x: f64| match activation {
+        Activation::Relu => x.max(0.0),
+        // By the trapezoidal rule of the integral of the density, which a test can afford.
+        Activation::Gelu => {
+            let steps = 2000;
+            let density = |at: f64| (-at * at / 2.0).exp() / std::f64::consts::TAU.sqrt();
+            let width = x / f64::from(steps);
+            let inner: f64 = (1..steps).map(|step| density(width * f64::from(step))).sum();
+            x * (0.5 + width * (inner + (density(0.0) + density(x)) / 2.0))
+        }
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    };
+    let all = [Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu];
+    for (dtype, activation) in DTYPES.into_iter().flat_map(|dtype| all.map(|activation| (dtype, activation)))
+    {
+        let (rows, width) = (3, 33);
+        let (x, _) = random(&[rows, 2 * width], DType::F32, 13, &device);
+        let x = (x * 6.0).unwrap();
+        let read = values(&x);
+        let plain: Vec<f64> = read.iter().map(|x| of(activation, *x)).collect();
+        assert_close(
+            &format!("{activation:?}"),
+            &activate(&x, activation, false, dtype).unwrap(),
+            dtype,
+            &plain,
+        );
+        let gated = read.chunks(2 * width).flat_map(|row| {
+            let (gate, up) = row.split_at(width);
+            gate.iter().zip(up).map(|(gate, up)| of(activation, *gate) * up)
+        });
+        let gated: Vec<f64> = gated.collect();
+        assert_close(
+            &format!("gated {activation:?}"),
+            &activate(&x, activation, true, dtype).unwrap(),
+            dtype,
+            &gated,
+        );
+    }
+    let odd = Tensor::ones((2, 7), DType::F32, &device).unwrap();
+    assert!(activate(&odd, Activation::Silu, true, DType::F32).unwrap_err().to_string().contains("halves"));
+}
