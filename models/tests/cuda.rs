@@ -50,6 +50,10 @@ fn t5(options: LoadOptions) -> Box<dyn BatchModel> {
     load(&CheckpointFiles::archive("demo", &archive).unwrap(), options).unwrap().model
 }
 
+fn tiny(name: &str, options: LoadOptions) -> Box<dyn BatchModel> {
+    load(&CheckpointFiles::folder(&data("tests/data/tiny").join(name)).unwrap(), options).unwrap().model
+}
+
 fn causal(name: &str, options: LoadOptions) -> Box<dyn BatchModel> {
     let files = CheckpointFiles::folder(&data("tests/data/causal").join(name)).unwrap();
     let causal = CausalOptions { tokens: 36, place: options.place().unwrap(), prefix_bytes_max: 1 << 20 };
@@ -75,6 +79,23 @@ fn logits(model: &mut dyn BatchModel) -> Vec<f32> {
     (0..logits.rows()).flat_map(|index| logits.row(index).to_vec()).collect()
 }
 
+/// Logits of a chain of many rows in one step, as a long target to score is, and of a tree of as many rows in the next one.
+fn logits_of_many_rows(model: &mut dyn BatchModel) -> Vec<f32> {
+    let prompt: Prompt = (0..9u32).map(|id| 3 + id * 7 % 29).collect::<Vec<_>>().into();
+    let opened = model.open(&[(&prompt).into()]).unwrap()[0];
+    let token = |at: u32| 3 + at * 11 % 29;
+    let chain = (0..70u32).map(|at| {
+        row(opened.context, at.checked_sub(1), if at == 0 { opened.first_token } else { token(at) })
+    });
+    let tree = (0..70u32).map(|at| row(opened.context, Some(at / 2 * 2), token(at + 1)));
+    let mut all = Vec::new();
+    for rows in [chain.collect::<Vec<_>>(), tree.collect()] {
+        let logits = model.step(&rows).unwrap();
+        all.extend((0..logits.rows()).flat_map(|index| logits.row(index).to_vec()));
+    }
+    all
+}
+
 /// Log-probabilities after each of some tokens behind a prompt.
 fn log_probabilities(model: &mut dyn BatchModel, tokens: &[u32]) -> Vec<f64> {
     let prompt: Prompt = vec![125, 19, 3, 55, 1].into();
@@ -88,8 +109,13 @@ fn log_probabilities(model: &mut dyn BatchModel, tokens: &[u32]) -> Vec<f64> {
     all
 }
 
-fn assert_close(name: &str, mut cpu: Box<dyn BatchModel>, mut gpu: Box<dyn BatchModel>) {
-    let (want, got) = (logits(cpu.as_mut()), logits(gpu.as_mut()));
+fn assert_close(
+    name: &str,
+    of: fn(&mut dyn BatchModel) -> Vec<f32>,
+    open: impl Fn(LoadOptions) -> Box<dyn BatchModel>,
+) {
+    let on = |device| open(on(device, DtypeChoice::F32));
+    let (want, got) = (of(on(DeviceChoice::Cpu).as_mut()), of(on(GPU).as_mut()));
     assert_eq!(got.len(), want.len());
     for (got, want) in got.iter().zip(&want) {
         assert!((got - want).abs() < 1e-3 * want.abs().max(1.0), "{name}: {got} instead of {want}");
@@ -99,8 +125,18 @@ fn assert_close(name: &str, mut cpu: Box<dyn BatchModel>, mut gpu: Box<dyn Batch
 #[test]
 fn a_t5_in_f32_gives_the_logits_of_the_cpu() {
     if gpu() {
-        let f32 = DtypeChoice::F32;
-        assert_close("t5", t5(on(DeviceChoice::Cpu, f32)), t5(on(GPU, f32)));
+        assert_close("t5", logits, t5);
+        assert_close("t5", logits_of_many_rows, t5);
+    }
+}
+
+#[test]
+fn models_with_gates_norms_of_heads_and_multipliers_give_the_logits_of_the_cpu() {
+    if gpu() {
+        for name in ["t5-v11", "qwen3", "granite"] {
+            assert_close(name, logits, |options| tiny(name, options));
+            assert_close(name, logits_of_many_rows, |options| tiny(name, options));
+        }
     }
 }
 
@@ -125,8 +161,7 @@ fn a_t5_in_sixteen_bits_gives_about_the_log_probabilities_of_the_cpu() {
 fn decoder_only_models_in_f32_give_the_logits_of_the_cpu() {
     if gpu() {
         for name in ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"] {
-            let f32 = DtypeChoice::F32;
-            assert_close(name, causal(name, on(DeviceChoice::Cpu, f32)), causal(name, on(GPU, f32)));
+            assert_close(name, logits, |options| causal(name, options));
         }
     }
 }

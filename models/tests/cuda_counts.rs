@@ -30,19 +30,19 @@ const HIDDEN: usize = 16;
 struct Budget(&'static str, [u64; 4]);
 
 const T5_BUDGETS: [Budget; 5] = [
-    Budget("step, 1 context", [629, 41, 569, 1]),
-    Budget("step, 32 contexts", [654, 43, 596, 1]),
-    Budget("opening of 32 prompts", [1_061, 301, 1_170, 0]),
-    Budget("opening of 4,096 tokens", [1_551, 509, 1_820, 0]),
-    Budget("step behind 4,096 tokens", [629, 41, 569, 1]),
+    Budget("step, 1 context", [336, 10, 269, 1]),
+    Budget("step, 32 contexts", [337, 12, 272, 1]),
+    Budget("opening of 32 prompts", [941, 302, 1_075, 0]),
+    Budget("opening of 4,096 tokens", [1_431, 510, 1_725, 0]),
+    Budget("step behind 4,096 tokens", [360, 10, 293, 1]),
 ];
 
 const LLAMA_BUDGETS: [Budget; 5] = [
-    Budget("step, 1 context", [860, 46, 773, 1]),
-    Budget("step, 32 contexts", [894, 50, 811, 1]),
-    Budget("opening of 32 prompts", [1_483, 360, 1_590, 0]),
-    Budget("opening of 4,096 tokens", [3_002, 814, 2_958, 0]),
-    Budget("step behind 4,096 tokens", [860, 46, 773, 1]),
+    Budget("step, 1 context", [314, 11, 256, 1]),
+    Budget("step, 32 contexts", [315, 13, 259, 1]),
+    Budget("opening of 32 prompts", [413, 4, 259, 0]),
+    Budget("opening of 4,096 tokens", [2_143, 814, 2_675, 0]),
+    Budget("step behind 4,096 tokens", [346, 11, 288, 1]),
 ];
 
 /// Counts since the program started, in the order of the fake driver's file, and of each kernel.

@@ -8,10 +8,10 @@ use candle_core::{Result, Tensor};
 
 use crate::adapter::Adapter;
 use crate::checkpoint::{LoadResult, Weights};
-use crate::kv_cache::{Context, NodeStore, RowGroup, Slab, SlotWrite};
+use crate::kv_cache::{Context, NodeStore, RowGroup, Slab};
 use crate::ops::{
-    AttentionQuery, AttentionRow, Heads, KeyGroup, KeyValues, KvTensors, Linear, Mlp, MlpInput, Norm,
-    Placement, Plan, PlanOptions, RopeTables, StoredLinear, Visible, Weight, apply_rope, attend,
+    AttentionQuery, AttentionRow, HeadNorms, Heads, KeyGroup, KeyValues, KeyView, Linear, Mlp, MlpInput,
+    Norm, PassKeys, Placement, Projections, RopeTables, StoredLinear, Visible, Weight, attend,
     is_placeholder,
 };
 
@@ -261,24 +261,28 @@ pub(super) struct Pass<'a> {
 /// How a pass reads and writes the slots of its contexts.
 pub(super) struct PassSlots<'a> {
     slab: &'a Slab,
-    write: SlotWrite,
-    /// For each window that layers have.
-    plans: Vec<(Option<usize>, Plan)>,
+    /// The windows that layers have.
+    windows: Vec<Option<usize>>,
+    /// For each window.
+    keys: PassKeys<'a>,
 }
 
 impl<'a> PassSlots<'a> {
-    pub(super) fn new(slab: &'a Slab, contexts: &[ContextRows<'_>], layers: &[Layer]) -> Result<Self> {
+    pub(super) fn new(slab: &'a Slab, contexts: &[ContextRows<'a>], layers: &[Layer]) -> Result<Self> {
         let slots: Vec<u32> = contexts.iter().flat_map(ContextRows::slots).copied().collect();
-        let mut plans: Vec<(Option<usize>, Plan)> = Vec::new();
+        let mut windows = Vec::new();
         for layer in layers {
-            if plans.iter().all(|(window, _)| *window != layer.window) {
-                let groups = contexts.iter().map(|rows| rows.key_group(layer.window)).collect();
-                let options =
-                    PlanOptions { heads: layer.heads, bias: None, capacity: slab.capacity(), keeps: false };
-                plans.push((layer.window, Plan::new(groups, options, slab.device())?));
+            if !windows.contains(&layer.window) {
+                windows.push(layer.window);
             }
         }
-        Ok(Self { slab, write: slab.plan_write(&slots)?, plans })
+        let view = |window: &Option<usize>| KeyView {
+            groups: contexts.iter().map(|rows| rows.key_group(*window)).collect(),
+            bias: None,
+        };
+        let views = windows.iter().map(view).collect();
+        let keys = PassKeys::new(&slots, views, layers[0].heads, slab.capacity(), slab.device())?;
+        Ok(Self { slab, windows, keys })
     }
 }
 
@@ -294,29 +298,53 @@ pub(super) struct Layer {
     mlp: Mlp,
 }
 
-/// Normalisation of each head's queries and keys (Qwen3).
-struct HeadNorms {
-    q: Norm,
-    k: Norm,
-}
-
 impl Layer {
     /// Hidden states `[R, hidden]` behind the layer. Writes the rows' keys and values.
     pub(super) fn forward(&self, x: Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
-        let q = self.write_kv(&x, index, pass)?;
-        let q = rotated(self.head_norms.as_ref().map(|norms| &norms.q), q, pass)?;
         let attended = match &pass.slots {
-            Some(slots) => self.attend_to_slots(&q, index, slots)?,
-            None => self.attend(&q, index, pass.contexts)?,
+            Some(slots) => {
+                let q = self.write_slots(&x, index, slots, pass)?;
+                self.attend_to_slots(&q, index, slots)?
+            }
+            None => {
+                let q = self.write_tensors(&x, index, pass)?;
+                let q_norm = self.head_norms.as_ref().map(|norms| &norms.q);
+                self.attend(&HeadNorms::rotated(q_norm, q, pass.rope.as_ref())?, index, pass.contexts)?
+            }
         };
         let x = self.output.added(&attended, x)?;
         self.mlp.added(&self.mlp_norm.forward(&x)?, x)
     }
 
+    /// Writes the keys and values of rows whose hidden states in front of the layer are `[R, hidden]`, and nothing else.
+    pub(super) fn write_kv(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<()> {
+        match &pass.slots {
+            Some(slots) => self.write_slots(x, index, slots, pass).map(drop),
+            None => self.write_tensors(x, index, pass).map(drop),
+        }
+    }
+
+    /// Writes keys and values on a device; returns the queries, f32 `[R, H * D]`.
+    fn write_slots(
+        &self,
+        x: &Tensor,
+        index: usize,
+        slots: &PassSlots<'_>,
+        pass: &Pass<'_>,
+    ) -> Result<Tensor> {
+        let qkv = self.qkv.together(&self.norm.forward(x)?)?;
+        let projections = Projections {
+            head_norms: self.head_norms.as_ref(),
+            rope: pass.rope.as_ref(),
+            ..Projections::plain(&qkv, self.heads)
+        };
+        projections.store_and_query(slots.slab.layer(index), &slots.keys.written)
+    }
+
     fn attend_to_slots(&self, q: &Tensor, index: usize, pass: &PassSlots<'_>) -> Result<Tensor> {
-        let plan = pass.plans.iter().find(|(window, _)| *window == self.window);
-        let (_, plan) = plan.ok_or_else(|| candle_core::Error::Msg("a layer has no plan".to_owned()))?;
-        plan.attend(q, index, KvTensors::Joined(pass.slab.layer(index)), self.heads)
+        let view = pass.windows.iter().position(|window| *window == self.window);
+        let view = view.ok_or_else(|| candle_core::Error::Msg("a layer has no view".to_owned()))?;
+        pass.keys.attentions[view].attend(q, pass.slab.layer(index), self.heads)
     }
 
     fn attend(&self, q: &Tensor, index: usize, contexts: &[ContextRows<'_>]) -> Result<Tensor> {
@@ -331,34 +359,16 @@ impl Layer {
         attend(q, &rows.collect::<Vec<_>>(), self.heads, None)
     }
 
-    /// Writes the keys and values of rows whose hidden states in front of the layer are `[R, hidden]`; returns their
-    /// queries, not yet rotated.
-    pub(super) fn write_kv(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
-        // Rotation and normalisation take queries and keys in f32.
-        let wide = pass.rope.is_some() || self.head_norms.is_some();
-        let [q, k, v] = self.qkv.parts_as(&self.norm.forward(x)?, [wide, wide, false])?;
-        let k = rotated(self.head_norms.as_ref().map(|norms| &norms.k), k, pass)?;
-        if let Some(slots) = &pass.slots {
-            slots.slab.write(index, &slots.write, &k, &v)?;
-            return Ok(q);
-        }
+    /// Writes keys and values on the CPU; returns the queries `[R, H * D]`, not yet rotated.
+    fn write_tensors(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
+        let [q, k, v] = self.qkv.parts(&self.norm.forward(x)?)?;
+        let k_norm = self.head_norms.as_ref().map(|norms| &norms.k);
+        let k = HeadNorms::rotated(k_norm, k, pass.rope.as_ref())?;
         for rows in pass.contexts {
             let (from, count) = (rows.first_row, rows.visible.len());
             let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
             rows.nodes.write_kv(index, rows.first_node, &keys, &values)?;
         }
         Ok(q)
-    }
-}
-
-/// Queries or keys, normalised head by head and rotated, where the model does either.
-fn rotated(norm: Option<&Norm>, x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
-    let x = match norm {
-        Some(norm) => norm.by_head(&x)?,
-        None => x,
-    };
-    match &pass.rope {
-        Some(tables) => apply_rope(&x, tables),
-        None => Ok(x),
     }
 }

@@ -76,7 +76,7 @@ impl Causal {
         };
         let head = if config.tied { embeddings.clone() } else { loader.head()? };
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<LoadResult<_>>()?;
-        let norm = loader.norm(&norm, config.hidden)?;
+        let norm = loader.norm(&norm, config.hidden)?.exact();
         adapter.map_or(Ok(()), Adapter::finish)?;
         let info = info(&config, loader.parameters.get(), options);
         let node = NodeShape {
@@ -156,7 +156,7 @@ impl Causal {
         let pass = self.pass(contexts)?;
         for (index, layer) in self.layers.iter().enumerate() {
             if index + 1 == self.layers.len() {
-                return layer.write_kv(&x, index, &pass).map(drop);
+                return layer.write_kv(&x, index, &pass);
             }
             x = layer.forward(x, index, &pass)?;
         }

@@ -13,7 +13,7 @@ use candle_core::{Result, Tensor};
 use ntl_core::engine::{CacheCost, ContextId, ModelError, NodeId, OPEN_TOKENS_MAX, Row};
 
 pub(crate) use shape::NodeShape;
-pub(crate) use slab::{RowWrite, Slab, SlotWrite};
+pub(crate) use slab::Slab;
 pub(crate) use slots::Slots;
 
 use crate::ops::{KeyValues, ModelResult, compute_error};

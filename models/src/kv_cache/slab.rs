@@ -1,7 +1,7 @@
 //! Keys and values of all positions of all contexts on a device: one tensor a layer.
 //!
 //! A position is a slot (`slots`), the same in every layer. A pass writes those of its rows by one operation and reads those that it
-//! attends to by another, however many contexts there are. On the CPU the loops read a context's positions one behind the other
+//! attends to by another (`ops::PassKeys`), however many contexts there are. On the CPU the loops read a context's positions one behind the other
 //! and in place, so there every context has tensors of its own (`kv_cache`).
 
 use candle_core::{Device, Result, Tensor};
@@ -15,11 +15,6 @@ const SLOTS_MIN: usize = 1024;
 /// The tensors grow by at least one part in so many.
 const GROWTH: usize = 4;
 
-/// Runs of slots that are written one by one, and for how many rows there may be one more: the one operation for all of many rows
-/// goes through them one after the other.
-const RUNS_MAX: usize = 2;
-const ROWS_A_RUN: usize = 64;
-
 #[derive(Debug)]
 pub(crate) struct Slab {
     shape: NodeShape,
@@ -27,27 +22,6 @@ pub(crate) struct Slab {
     layers: Vec<Tensor>,
     capacity: usize,
     pool: SlotPool,
-}
-
-/// Where the keys and values of a pass's rows go.
-pub(crate) struct SlotWrite {
-    runs: Vec<Run>,
-    /// The places of keys, then those of values, u32 `[2 * rows, width]`; none where the runs are few.
-    places: Option<Tensor>,
-}
-
-/// Where rows go whose keys and values are beside each other.
-pub(crate) struct RowWrite {
-    /// The places of each row's keys and of its values, u32 `[2 * rows, width]`.
-    places: Tensor,
-}
-
-/// Rows whose slots follow each other.
-#[derive(Debug, Clone, Copy)]
-struct Run {
-    first_row: usize,
-    rows: usize,
-    slot: usize,
 }
 
 impl Slab {
@@ -121,65 +95,7 @@ impl Slab {
         Ok(())
     }
 
-    /// A pass whose rows have these slots.
-    pub(crate) fn plan_write(&self, slots: &[u32]) -> Result<SlotWrite> {
-        let mut first_row = 0;
-        let run = |slots: &[u32]| {
-            first_row += slots.len();
-            Run { first_row: first_row - slots.len(), rows: slots.len(), slot: slots[0] as usize }
-        };
-        let runs: Vec<Run> = slots.chunk_by(|a, b| a + 1 == *b).map(run).collect();
-        if runs.len() <= RUNS_MAX + slots.len() / ROWS_A_RUN {
-            return Ok(SlotWrite { runs, places: None });
-        }
-        let values = slots.iter().map(|&slot| self.place_of_values(slot));
-        let places = self.places(slots.iter().copied().chain(values).collect())?;
-        Ok(SlotWrite { runs, places: Some(places) })
-    }
-
-    /// A step whose rows have these slots.
-    pub(crate) fn plan_rows(&self, slots: &[u32]) -> Result<RowWrite> {
-        let places = slots.iter().flat_map(|&slot| [slot, self.place_of_values(slot)]);
-        Ok(RowWrite { places: self.places(places.collect())? })
-    }
-
-    fn place_of_values(&self, slot: u32) -> u32 {
-        slot + self.capacity as u32
-    }
-
-    /// `[rows, width]`, the same across a row.
-    fn places(&self, places: Vec<u32>) -> Result<Tensor> {
-        let (rows, width) = (places.len(), self.shape.width);
-        let places = Tensor::from_vec(places, (rows, 1), &self.shape.device)?;
-        places.broadcast_as((rows, width))?.contiguous()
-    }
-
-    /// Writes the keys and values `[rows, 2 * width]` of a step's rows in one layer.
-    pub(crate) fn write_rows(&self, layer: usize, at: &RowWrite, both: &Tensor) -> Result<()> {
-        let both = both.to_dtype(self.shape.dtype)?.reshape(((), self.shape.width))?;
-        self.layers[layer].scatter_set(&at.places, &both, 0)
-    }
-
-    /// Writes the keys and values `[rows, width]` of a pass's rows in one layer.
-    pub(crate) fn write(&self, layer: usize, at: &SlotWrite, keys: &Tensor, values: &Tensor) -> Result<()> {
-        let slab = &self.layers[layer];
-        let rows = keys.dim(0)?;
-        for (part, from) in [(keys, 0), (values, 1)] {
-            let part = part.to_dtype(self.shape.dtype)?;
-            match &at.places {
-                Some(places) => slab.scatter_set(&places.narrow(0, from * rows, rows)?, &part, 0)?,
-                None => {
-                    for run in &at.runs {
-                        let part = part.narrow(0, run.first_row, run.rows)?;
-                        slab.slice_set(&part, 0, from * self.capacity + run.slot)?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// `[2 * capacity, width]`.
+    /// `[2 * capacity, width]`, to which passes write the keys and values of their rows.
     pub(crate) fn layer(&self, layer: usize) -> &Tensor {
         &self.layers[layer]
     }
@@ -195,10 +111,12 @@ mod tests {
         Slab::new(NodeShape { layers: 2, width: 3, dtype: DType::F32, device: Device::Cpu })
     }
 
-    /// Rows of these numbers.
-    fn rows(numbers: &[u32]) -> Tensor {
-        let values: Vec<f32> = numbers.iter().flat_map(|&number| [number as f32; 3]).collect();
-        Tensor::from_vec(values, (numbers.len(), 3), &Device::Cpu).unwrap()
+    /// Writes a number to the key of a slot, and 50 more to its value.
+    fn write(slab: &Slab, layer: usize, slot: usize, number: u32) {
+        for (from, number) in [(0, number), (slab.capacity(), number + 50)] {
+            let row = Tensor::full(number as f32, (1, 3), &Device::Cpu).unwrap();
+            slab.layer(layer).slice_set(&row, 0, from + slot).unwrap();
+        }
     }
 
     fn read(slab: &Slab, layer: usize, at: usize) -> f32 {
@@ -210,9 +128,8 @@ mod tests {
         for failing in 0..3 {
             let mut slab = slab();
             let taken = slab.take(4).unwrap();
-            let write = slab.plan_write(&[1, 3]).unwrap();
-            for layer in 0..2 {
-                slab.write(layer, &write, &rows(&[1, 3]), &rows(&[51, 53])).unwrap();
+            for (layer, slot) in [(0, 1), (0, 3), (1, 1), (1, 3)] {
+                write(&slab, layer, slot, slot as u32);
             }
             let check = |slab: &Slab| {
                 for (layer, slot) in [(0, 1), (0, 3), (1, 1), (1, 3)] {
@@ -243,29 +160,21 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_written_to_their_slots_in_few_runs_or_many_and_stay_when_the_tensors_grow() {
+    fn what_is_in_slots_stays_when_the_tensors_grow() {
         let mut slab = slab();
         let mut taken = slab.take(12).unwrap();
         assert_eq!(slab.capacity(), SLOTS_MIN);
-        for slots in [&[0, 1, 2][..], &[9, 3, 7, 5, 11]] {
-            let write = slab.plan_write(slots).unwrap();
-            assert_eq!(write.places.is_some(), slots.len() == 5);
-            for layer in 0..2 {
-                let keys: Vec<u32> = slots.iter().map(|slot| slot + 100 * layer as u32).collect();
-                let values: Vec<u32> = keys.iter().map(|key| key + 50).collect();
-                slab.write(layer, &write, &rows(&keys), &rows(&values)).unwrap();
-            }
+        let written = [(0, 0), (0, 2), (0, 9), (1, 1), (1, 5), (1, 11)];
+        for (layer, slot) in written {
+            write(&slab, layer, slot, (slot + 100 * layer) as u32);
         }
         let check = |slab: &Slab| {
-            for (layer, slot) in [(0, 0), (0, 2), (0, 9), (1, 1), (1, 5), (1, 11)] {
+            for (layer, slot) in written {
                 let want = (slot + 100 * layer) as f32;
                 assert_eq!(read(slab, layer, slot).to_bits(), want.to_bits());
                 assert_eq!(read(slab, layer, slab.capacity() + slot).to_bits(), (want + 50.0).to_bits());
             }
         };
-        check(&slab);
-        let write = slab.plan_rows(&[9, 0]).unwrap();
-        slab.write_rows(0, &write, &Tensor::cat(&[rows(&[9, 0]), rows(&[59, 50])], 1).unwrap()).unwrap();
         check(&slab);
         taken.append(slab.take(2000).unwrap());
         assert_eq!(slab.capacity(), 2012);

@@ -37,6 +37,35 @@ impl Activation {
         activated?.to_dtype(x.dtype())
     }
 
+    /// The activation of `x` f32 `[M, W]`, rounded once to `dtype`.
+    pub(super) fn rounded(self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return ntl_cuda::activate(x, self.on_gpu(), false, dtype);
+        }
+        self.apply(x)?.to_dtype(dtype)
+    }
+
+    /// The activation of the left half of `x` f32 `[M, 2 * W]` times the right one, rounded once to `dtype`.
+    pub(super) fn gated(self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return ntl_cuda::activate(x, self.on_gpu(), true, dtype);
+        }
+        let width = x.dim(1)? / 2;
+        (self.apply(&x.narrow(1, 0, width)?)? * x.narrow(1, width, width)?)?.to_dtype(dtype)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(self) -> ntl_cuda::Activation {
+        match self {
+            Self::Relu => ntl_cuda::Activation::Relu,
+            Self::Gelu => ntl_cuda::Activation::Gelu,
+            Self::GeluNew => ntl_cuda::Activation::GeluTanh,
+            Self::Silu => ntl_cuda::Activation::Silu,
+        }
+    }
+
     /// The kernel that computes this in place; there is none of the error function.
     pub(super) fn kernel(self) -> Option<ntl_kernels::Activation> {
         match self {

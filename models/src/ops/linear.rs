@@ -45,13 +45,7 @@ impl<const P: usize> Linear<P> {
 
     /// `[M, in]` to `[M, width]` for each part, in the type of the weight; in f32 with a bias.
     pub(crate) fn parts(&self, x: &Tensor) -> Result<[Tensor; P]> {
-        self.parts_as(x, [false; P])
-    }
-
-    /// The same, with some parts in f32 in any case.
-    pub(crate) fn parts_as(&self, x: &Tensor, wide: [bool; P]) -> Result<[Tensor; P]> {
-        let wide = wide.map(|wide| wide || self.bias.is_some());
-        let mut parts = self.weight.parts(x, self.widths, wide)?;
+        let mut parts = self.weight.parts(x, self.widths, self.bias.is_some())?;
         if let Some(bias) = &self.bias {
             let mut from = 0;
             for (part, width) in parts.iter_mut().zip(self.widths) {
@@ -60,6 +54,15 @@ impl<const P: usize> Linear<P> {
             }
         }
         Ok(parts)
+    }
+
+    /// All parts beside each other by one product, in f32: `[M, in]` to `[M, sum of widths]`.
+    pub(crate) fn together(&self, x: &Tensor) -> Result<Tensor> {
+        let product = self.weight.wide(x)?;
+        match &self.bias {
+            Some(bias) => product.broadcast_add(bias),
+            None => Ok(product),
+        }
     }
 }
 
@@ -76,19 +79,17 @@ impl Linear {
         self.parts(x).map(|[all]| all)
     }
 
-    /// `activation(forward(x))`.
-    pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+    /// `activation(forward(x))`, on devices in `dtype`.
+    fn activated(&self, x: &Tensor, activation: Activation, dtype: DType) -> Result<Tensor> {
         match (&self.weight, &self.bias, activation.kernel()) {
             (Weight::Packed(matrix), None, Some(activation)) => {
                 let mut values = product(matrix, x)?;
                 activation.apply(&mut values);
                 tensor(x, values, matrix.outputs())
             }
-            _ => {
-                // Cutting off at 0 is exact in 16 bits.
-                let [wide] = self.parts_as(x, [activation != Activation::Relu])?;
-                activation.apply(&wide)
-            }
+            // Cutting off at 0 is exact in 16 bits.
+            _ if activation == Activation::Relu => activation.apply(&self.forward(x)?),
+            _ => activation.rounded(&self.together(x)?, dtype),
         }
     }
 
@@ -108,7 +109,7 @@ impl Linear {
                 add_product(residual, &x.to_dtype(weight.dtype())?, weight, self.factor.unwrap_or(1.0))
             }
             _ => {
-                let [added] = self.parts_as(x, [true])?;
+                let added = self.together(x)?;
                 match self.factor {
                     Some(factor) => residual + (added * factor)?,
                     None => residual + added,
@@ -118,27 +119,16 @@ impl Linear {
     }
 }
 
-impl Linear<3> {
-    /// The first part, and the other two beside each other `[M, widths[1] + widths[2]]`, for layers without a bias.
-    pub(crate) fn first_and_others(&self, x: &Tensor) -> Result<[Tensor; 2]> {
-        let [first, second, third] = self.widths;
-        self.weight.parts(x, [first, second + third], [false; 2])
-    }
-}
-
 impl Linear<2> {
-    /// The activation of the first part, times the second; both are equally wide. In f32.
-    pub(crate) fn gated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+    /// The activation of the first part, times the second; both are equally wide. On devices in `dtype`.
+    fn gated(&self, x: &Tensor, activation: Activation, dtype: DType) -> Result<Tensor> {
         match (&self.weight, &self.bias, activation.kernel()) {
             (Weight::Packed(matrix), None, Some(activation)) => {
                 let [mut gate, up] = product_parts(matrix, x, self.widths)?;
                 activation.apply_gated(&mut gate, &up);
                 tensor(x, gate, self.widths[0])
             }
-            _ => {
-                let [gate, up] = self.parts_as(x, [true; 2])?;
-                activation.apply(&gate)? * up
-            }
+            _ => activation.gated(&self.together(x)?, dtype),
         }
     }
 }
@@ -159,9 +149,10 @@ pub(crate) enum MlpInput {
 impl Mlp {
     /// `[M, hidden]` to the same, with `residual` added, which no other tensor may share.
     pub(crate) fn added(&self, x: &Tensor, residual: Tensor) -> Result<Tensor> {
+        let dtype = self.down.weight.dtype();
         let wide = match &self.up {
-            MlpInput::Gated(both) => both.gated(x, self.activation)?,
-            MlpInput::Plain(up) => up.activated(x, self.activation)?,
+            MlpInput::Gated(both) => both.gated(x, self.activation, dtype)?,
+            MlpInput::Plain(up) => up.activated(x, self.activation, dtype)?,
         };
         self.down.added(&wide, residual)
     }

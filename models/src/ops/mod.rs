@@ -6,17 +6,19 @@ mod activation;
 mod attention;
 mod linear;
 mod norm;
+mod projections;
 mod rope;
 mod tensors;
 mod weight;
 
 pub use activation::Activation;
 pub(crate) use attention::{
-    AttentionRow, KeyGroup, KeyValues, KvTensors, Plan, PlanOptions, RelativeBias, attend,
+    AttentionRow, KeyGroup, KeyValues, KeyView, KvTensors, PassKeys, Plan, PlanOptions, RelativeBias, attend,
 };
 pub(crate) use linear::{Linear, Mlp, MlpInput, StoredLinear};
 pub(crate) use norm::Norm;
 pub(crate) use ntl_kernels::{AttentionQuery, Format, Heads, Visible};
+pub(crate) use projections::{HeadNorms, Projections};
 pub(crate) use rope::{RopeTables, apply_rope};
 #[cfg(test)]
 pub(crate) use tensors::composed;

@@ -9,27 +9,52 @@ pub(crate) struct Norm {
     weight: Tensor,
     bias: Option<Tensor>,
     eps: f64,
+    /// Of results on devices; those of the CPU are f32.
+    dtype: DType,
 }
 
 impl Norm {
-    /// Keeps scale and bias in f32.
+    /// Keeps scale and bias in f32. On devices results have the type of `weight`, which the products behind it take.
     pub(crate) fn new(weight: &Tensor, bias: Option<&Tensor>, eps: f64) -> Result<Self> {
         let bias = bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?;
-        Ok(Self { weight: weight.to_dtype(DType::F32)?, bias, eps })
+        Ok(Self { weight: weight.to_dtype(DType::F32)?, bias, eps, dtype: weight.dtype() })
     }
 
-    /// `[M, width]` to the same, in f32.
+    /// The same with results in f32.
+    pub(crate) fn exact(self) -> Self {
+        Self { dtype: DType::F32, ..self }
+    }
+
+    /// `[M, width]` to the same.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match &self.bias {
-            Some(bias) => layer_norm(x, &self.weight, bias, self.eps),
-            None => rms_norm(x, &self.weight, self.eps),
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return ntl_cuda::norm(x, &self.weight, self.bias.as_ref(), self.eps, self.dtype);
         }
+        self.wide(x)?.to_dtype(self.dtype)
     }
 
     /// Each head of `[M, H * D]` by itself, in f32.
     pub(crate) fn by_head(&self, x: &Tensor) -> Result<Tensor> {
         let dim = self.weight.dim(0)?;
-        self.forward(&x.reshape((x.elem_count() / dim, dim))?)?.reshape(x.shape())
+        self.wide(&x.reshape((x.elem_count() / dim, dim))?)?.reshape(x.shape())
+    }
+
+    /// The scale f32 `[D]` and the epsilon of a normalisation by the root mean square.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn rms(&self) -> Result<(&Tensor, f64)> {
+        match self.bias {
+            None => Ok((&self.weight, self.eps)),
+            Some(_) => candle_core::bail!("heads are not normalised by mean and variance"),
+        }
+    }
+
+    /// In f32.
+    fn wide(&self, x: &Tensor) -> Result<Tensor> {
+        match &self.bias {
+            Some(bias) => layer_norm(x, &self.weight, bias, self.eps),
+            None => rms_norm(x, &self.weight, self.eps),
+        }
     }
 }
 
@@ -98,7 +123,8 @@ mod tests {
         let got = layer_norm(&x, &weight, &bias, 1e-9).unwrap().to_vec2::<f32>().unwrap();
         assert!((got[0][0] + 2.5).abs() < 1e-5 && got[0][1].abs() < 1e-5, "{got:?}");
         assert_eq!(got[1], [0.5, -1.0]);
-        let x = Tensor::randn(0f32, 3f32, (4, 2), &Device::Cpu).unwrap();
+        // Two numbers that are nearly equal would make their rounding errors large.
+        let x = Tensor::new(&[[3f32, -2.5], [0.4, 9.0], [-7.0, -1.2], [5.5, 2.0]], &Device::Cpu).unwrap();
         let want = composed::during(|| layer_norm(&x, &weight, &bias, 1e-5)).unwrap();
         assert_close(&layer_norm(&x, &weight, &bias, 1e-5).unwrap(), &want, 1e-5);
     }

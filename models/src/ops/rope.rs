@@ -2,33 +2,33 @@
 
 use std::cell::OnceCell;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::tensors::{to_vec, uses_kernels};
 
 /// Cosines and sines of the angles of a step's rows.
 pub(crate) struct RopeTables {
     values: ntl_kernels::RopeTables,
-    /// Cosines and sines on the model's device, for all layers of a step.
-    tensors: OnceCell<[Tensor; 2]>,
+    /// Cosines and sines on the model's device, for all layers of a step, f32 `[R, 2, P]`.
+    table: OnceCell<Tensor>,
 }
 
 impl RopeTables {
     pub(crate) fn new(positions: impl Iterator<Item = usize>, frequencies: &[f32], magnitude: f32) -> Self {
         let values = ntl_kernels::RopeTables::new(positions, frequencies, magnitude);
-        Self { values, tensors: OnceCell::new() }
+        Self { values, table: OnceCell::new() }
     }
 
-    /// Cosines and sines, each `[R, 1, P]`.
-    fn tensors(&self, like: &Tensor) -> Result<&[Tensor; 2]> {
-        if let Some(tensors) = self.tensors.get() {
-            return Ok(tensors);
+    /// f32 `[R, 2, P]`: cosines and sines of each row.
+    pub(crate) fn table(&self, device: &Device) -> Result<&Tensor> {
+        if let Some(table) = self.table.get() {
+            return Ok(table);
         }
-        let pairs = self.values.pairs;
-        let tensor =
-            |values: &[f32]| Tensor::from_slice(values, (values.len() / pairs, 1, pairs), like.device());
-        let tensors = [tensor(&self.values.cos)?, tensor(&self.values.sin)?];
-        Ok(self.tensors.get_or_init(|| tensors))
+        let ntl_kernels::RopeTables { cos, sin, pairs } = &self.values;
+        let rows = cos.chunks_exact(*pairs).zip(sin.chunks_exact(*pairs));
+        let both: Vec<f32> = rows.flat_map(|(cos, sin)| [cos, sin]).flatten().copied().collect();
+        let table = Tensor::from_vec(both, (cos.len() / pairs, 2, *pairs), device)?;
+        Ok(self.table.get_or_init(|| table))
     }
 }
 
@@ -51,14 +51,13 @@ pub(crate) fn apply_rope(x: &Tensor, tables: &RopeTables) -> Result<Tensor> {
 fn composed(x: &Tensor, tables: &RopeTables) -> Result<Tensor> {
     let ((rows, width), pairs) = (x.dims2()?, tables.values.pairs);
     let heads = x.to_dtype(DType::F32)?.reshape((rows, width / (2 * pairs), 1, 2 * pairs))?.contiguous()?;
-    let [cos, sin] = tables.tensors(x)?;
-    candle_nn::rotary_emb::rope(&heads, cos, sin)?.reshape((rows, width))
+    let table = tables.table(x.device())?;
+    let [cos, sin] = [table.narrow(1, 0, 1)?.contiguous()?, table.narrow(1, 1, 1)?.contiguous()?];
+    candle_nn::rotary_emb::rope(&heads, &cos, &sin)?.reshape((rows, width))
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
 
     #[test]

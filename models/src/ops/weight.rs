@@ -104,24 +104,40 @@ impl Weight {
         }
     }
 
-    /// The columns of `forward(x)` in parts: `[M, width]` for each of `widths`, which add up to `N`. Those that are `wide` are
-    /// sums in f32.
+    /// The same in f32: sums are not rounded to the element type of the weight.
+    pub(super) fn wide(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Whole(weight) => wide_product(&x.to_dtype(weight.dtype())?, weight),
+            Self::Packed(_) => self.forward(x),
+        }
+    }
+
+    /// The element type of the weight, which products take.
+    pub(super) fn dtype(&self) -> DType {
+        match self {
+            Self::Whole(weight) => weight.dtype(),
+            Self::Packed(_) => DType::F32,
+        }
+    }
+
+    /// The columns of `forward(x)` in parts: `[M, width]` for each of `widths`, which add up to `N`. Where they are `wide`, as sums in
+    /// f32.
     pub(crate) fn parts<const P: usize>(
         &self,
         x: &Tensor,
         widths: [usize; P],
-        wide: [bool; P],
+        wide: bool,
     ) -> Result<[Tensor; P]> {
         let parts = match self {
             // A product for each part: cutting one would copy every part.
             Self::Whole(weight) => {
                 let (x, mut from) = (x.to_dtype(weight.dtype())?, 0);
-                let part = |(width, wide)| {
+                let part = |width| {
                     from += width;
                     let weight = weight.narrow(0, from - width, width)?;
                     if wide { wide_product(&x, &weight) } else { matmul(&x, &weight.t()?) }
                 };
-                widths.into_iter().zip(wide).map(part).collect::<Result<Vec<_>>>()?
+                widths.into_iter().map(part).collect::<Result<Vec<_>>>()?
             }
             Self::Packed(matrix) => {
                 let parts = product_parts(matrix, x, widths)?.into_iter().zip(widths);

@@ -1,15 +1,14 @@
 //! The decoder: rows of any number of contexts in one pass, each of which attends to its path and its prompt.
 
 use candle_core::{Result, Tensor};
-use ntl_core::engine::ContextId;
 
 use super::bias::{Direction, load_bias};
 use super::encoder::split;
 use super::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
 use crate::checkpoint::LoadResult;
-use crate::kv_cache::{Context, KvCache, Positions, RowGroup, RowWrite, Slab, Slots};
+use crate::kv_cache::{Context, KvCache, Positions, RowGroup, Slab, Slots};
 use crate::ops::{
-    AttentionQuery, AttentionRow, Heads, KeyGroup, KeyValues, KvTensors, Norm, Plan, PlanOptions,
+    AttentionQuery, AttentionRow, Heads, KeyGroup, KeyValues, KeyView, Norm, PassKeys, Projections,
     RelativeBias, Visible, attend,
 };
 
@@ -45,7 +44,7 @@ impl Decoder {
         };
         Ok(Self {
             layers: (0..config.num_decoder_layers).map(layer).collect::<LoadResult<_>>()?,
-            norm: loader.norm("decoder.final_layer_norm")?,
+            norm: loader.norm("decoder.final_layer_norm")?.exact(),
             bias: load_bias(loader, "decoder", Direction::Causal)?,
             heads: Heads::unscaled(config.num_heads),
         })
@@ -87,10 +86,11 @@ impl Decoder {
     fn prompt_slots(&self, encoded: &Tensor, lengths: &[usize], slab: &mut Slab) -> Result<Vec<Slots>> {
         let prompts = slab.take_each(lengths)?;
         let slots: Vec<u32> = prompts.iter().flat_map(Slots::numbers).copied().collect();
-        let write = slab.plan_write(&slots)?;
+        let slots = Tensor::from_slice(&slots, slots.len(), slab.device())?;
         for (index, layer) in self.layers.iter().enumerate() {
-            let [keys, values] = layer.cross_attention.kv.parts(encoded)?;
-            slab.write(index, &write, &keys, &values)?;
+            let kv = layer.cross_attention.kv.together(encoded)?;
+            Projections { queries: 0, ..Projections::plain(&kv, self.heads) }
+                .store(slab.layer(index), &slots)?;
         }
         Ok(prompts)
     }
@@ -98,7 +98,6 @@ impl Decoder {
     /// Hidden states of a step's rows.
     ///
     /// * `x` `[R, d_model]`: embeddings of the rows' tokens  * `groups`: the rows by context, in order
-    /// * `kept`: what the step before left of its prompts
     ///
     /// Returns `[R, d_model]`, normalised. Writes the rows' keys and values to their contexts.
     pub(super) fn forward(
@@ -106,11 +105,10 @@ impl Decoder {
         mut x: Tensor,
         groups: &[RowGroup],
         kv_cache: &KvCache<PromptKv>,
-        kept: &mut KeptPrompts,
     ) -> Result<Tensor> {
         let groups: Vec<_> = groups.iter().map(|group| (group, kv_cache.context(group))).collect();
         let cached = match kv_cache.slab() {
-            Some(slab) => Cached::Slots(self.step_slots(&groups, slab, kept)?),
+            Some(slab) => Cached::Slots(self.step_slots(&groups, slab)?),
             None => Cached::Tensors(&groups),
         };
         for (index, layer) in self.layers.iter().enumerate() {
@@ -121,12 +119,7 @@ impl Decoder {
         self.norm.forward(&x)
     }
 
-    fn step_slots<'a>(
-        &self,
-        groups: &[StepGroup<'_>],
-        slab: &'a Slab,
-        kept: &'a mut KeptPrompts,
-    ) -> Result<StepSlots<'a>> {
+    fn step_slots<'a>(&'a self, groups: &[StepGroup<'a>], slab: &'a Slab) -> Result<StepSlots<'a>> {
         let slots: Vec<u32> =
             groups.iter().flat_map(|(group, context)| group.slots(context)).copied().collect();
         let paths = groups.iter().map(|(group, context)| {
@@ -135,19 +128,17 @@ impl Decoder {
             let queries = group.paths.iter().map(|path| query(path)).collect();
             KeyGroup::new(Vec::new(), context.nodes.kv.slots(), queries)
         });
-        let options = PlanOptions {
-            heads: self.heads,
-            bias: Some(&self.bias),
-            capacity: slab.capacity(),
-            keeps: false,
-        };
-        let paths = Plan::new(paths.collect(), options, slab.device())?;
-        Ok(StepSlots {
-            write: slab.plan_rows(&slots)?,
-            paths,
-            prompts: kept.plan(groups, self.heads, slab)?,
-            slab,
-        })
+        let prompts = groups.iter().map(|(group, context)| {
+            let PromptKv { kv, length } = &context.prompt;
+            let query = AttentionQuery { visible: Visible::First(*length), hidden: 0, position: 0 };
+            KeyGroup::packed(kv.slots().to_vec(), vec![query; group.paths.len()])
+        });
+        let views = vec![
+            KeyView { groups: paths.collect(), bias: Some(&self.bias) },
+            KeyView { groups: prompts.collect(), bias: None },
+        ];
+        let keys = PassKeys::new(&slots, views, self.heads, slab.capacity(), slab.device())?;
+        Ok(StepSlots { slab, keys })
     }
 
     /// Attention of each row to its path, the residual included.
@@ -161,9 +152,9 @@ impl Decoder {
         let normed = layer.norm.forward(&x)?;
         let attended = match cached {
             Cached::Slots(step) => {
-                let [q, kv] = layer.qkv.first_and_others(&normed)?;
-                step.slab.write_rows(index, &step.write, &kv)?;
-                step.paths.attend(&q, index, step.kv(index), self.heads)?
+                let (qkv, slab) = (layer.qkv.together(&normed)?, step.slab.layer(index));
+                let q = Projections::plain(&qkv, self.heads).store_and_query(slab, &step.keys.written)?;
+                step.keys.attentions[PATHS].attend(&q, slab, self.heads)?
             }
             Cached::Tensors(groups) => {
                 let [q, k, v] = layer.qkv.parts(&normed)?;
@@ -192,9 +183,11 @@ impl Decoder {
         x: Tensor,
         cached: &Cached<'_>,
     ) -> Result<Tensor> {
-        let q = layer.query.forward(&layer.norm.forward(&x)?)?;
+        let q = layer.query.together(&layer.norm.forward(&x)?)?;
         let attended = match cached {
-            Cached::Slots(step) => step.prompts.attend(&q, index, step.kv(index), self.heads)?,
+            Cached::Slots(step) => {
+                step.keys.attentions[PROMPTS].attend(&q, step.slab.layer(index), self.heads)?
+            }
             Cached::Tensors(groups) => {
                 let rows = groups.iter().flat_map(|(group, context)| {
                     let visible = Visible::First(context.prompt.length);
@@ -221,54 +214,10 @@ enum Cached<'a> {
 /// How a step reads and writes the slots of its contexts.
 struct StepSlots<'a> {
     slab: &'a Slab,
-    write: RowWrite,
-    paths: Plan,
-    prompts: &'a Plan,
+    /// Of [`PATHS`] and [`PROMPTS`].
+    keys: PassKeys<'a>,
 }
 
-impl StepSlots<'_> {
-    fn kv(&self, layer: usize) -> KvTensors<'_> {
-        KvTensors::Joined(self.slab.layer(layer))
-    }
-}
-
-/// The keys and values of the prompts of the latest step, as its cross-attention gathered them. They stay while steps are of the
-/// same contexts.
-#[derive(Default)]
-pub(super) struct KeptPrompts {
-    /// The contexts of the step and their numbers of rows.
-    members: Vec<(ContextId, usize)>,
-    plan: Option<Plan>,
-}
-
-impl KeptPrompts {
-    /// Frees them if a context that ends is one of theirs.
-    pub(super) fn close(&mut self, context: ContextId) {
-        if self.members.iter().any(|(member, _)| *member == context) {
-            *self = Self::default();
-        }
-    }
-
-    fn plan(&mut self, groups: &[StepGroup<'_>], heads: Heads, slab: &Slab) -> Result<&Plan> {
-        let members: Vec<_> = groups.iter().map(|(group, _)| (group.context, group.paths.len())).collect();
-        let plan = match self.plan.take() {
-            Some(plan) if self.members == members => plan,
-            earlier => {
-                let keys = groups.iter().map(|(group, context)| {
-                    let PromptKv { kv, length } = &context.prompt;
-                    let query = AttentionQuery { visible: Visible::First(*length), hidden: 0, position: 0 };
-                    let queries = vec![query; group.paths.len()];
-                    KeyGroup::new(Vec::new(), kv.slots(), queries).named(group.context.0)
-                });
-                let options = PlanOptions { heads, bias: None, capacity: slab.capacity(), keeps: true };
-                let mut plan = Plan::new(keys.collect(), options, slab.device())?;
-                if let Some(earlier) = earlier {
-                    plan.adopt(earlier);
-                }
-                self.members = members;
-                plan
-            }
-        };
-        Ok(self.plan.insert(plan))
-    }
-}
+/// The views of a step's keys: what rows attend to of their own paths, and of their prompts.
+const PATHS: usize = 0;
+const PROMPTS: usize = 1;

@@ -48,12 +48,10 @@ impl Encoder {
     /// Returns `[T, d_model]` in the same order.
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
         let plan = if uses_kernels(&x) { None } else { Some(self.plan(lengths, x.device())?) };
-        for (index, layer) in self.layers.iter().enumerate() {
+        for layer in &self.layers {
             let [q, k, v] = layer.attention.qkv.parts(&layer.attention.norm.forward(&x)?)?;
             let attended = match &plan {
-                Some(plan) => {
-                    plan.attend(&q, index, KvTensors::Apart { keys: &k, values: &v }, self.heads)?
-                }
+                Some(plan) => plan.attend(&q, KvTensors::Apart { keys: &k, values: &v }, self.heads)?,
                 None => self.attend(&q, &split(&k, &v, lengths)?, lengths)?,
             };
             x = layer.attention.output.added(&attended, x)?;
@@ -74,11 +72,10 @@ impl Encoder {
         let prompts = lengths.iter().map(|&length| {
             let visible = Visible::First(length);
             let queries = (0..length).map(|position| AttentionQuery { visible, hidden: 0, position });
-            let slots: Vec<u32> = (first..first + length as u32).collect();
             first += length as u32;
-            KeyGroup::new(Vec::new(), &slots, queries.collect())
+            KeyGroup::packed((first - length as u32..first).collect(), queries.collect())
         });
-        let options = PlanOptions { heads: self.heads, bias: Some(&self.bias), capacity: 0, keeps: false };
+        let options = PlanOptions { heads: self.heads, bias: Some(&self.bias), capacity: 0 };
         Plan::new(prompts.collect(), options, device)
     }
 }

@@ -7,7 +7,7 @@ use ntl_core::engine::{CacheCost, ContextId, ContextRequest, ModelError, OpenedC
 use rayon::prelude::*;
 
 use super::T5Config;
-use super::decoder::{Decoder, KeptPrompts, PromptKv};
+use super::decoder::{Decoder, PromptKv};
 use super::encoder::Encoder;
 use super::layers::Loader;
 use crate::checkpoint::LoadResult;
@@ -26,7 +26,6 @@ pub(super) struct Stacks {
     encoder: Encoder,
     decoder: Decoder,
     pub(super) kv_cache: KvCache<PromptKv>,
-    kept: KeptPrompts,
 }
 
 /// Encoder output.
@@ -48,7 +47,7 @@ impl Stacks {
             device: loader.place.device.clone(),
         };
         let kv_cache = KvCache::new(node, !loader.place.uses_kernels());
-        Ok(Self { config, embeddings, encoder, decoder, kv_cache, kept: KeptPrompts::default() })
+        Ok(Self { config, embeddings, encoder, decoder, kv_cache })
     }
 
     /// f32 `[n, d_model]`.
@@ -105,21 +104,18 @@ impl Stacks {
         Ok(prompts.into_iter().map(open).collect())
     }
 
-    /// A prompt keeps cross-attention keys and values, as wide as those of a node. On a device steps keep them gathered as well.
+    /// A prompt keeps cross-attention keys and values, as wide as those of a node.
     pub(super) fn cache_cost(&self) -> CacheCost {
-        let cost = self.kv_cache.cache_cost();
-        let copies = if self.kv_cache.slab().is_some() { 2 } else { 1 };
-        CacheCost { prompt_token: copies * cost.prompt_token, ..cost }
+        self.kv_cache.cache_cost()
     }
 
     pub(super) fn close(&mut self, context: ContextId) {
-        self.kept.close(context);
         self.kv_cache.close(context);
     }
 
     /// Hidden states `[R, d_model]` of embedded rows that have been appended.
     pub(super) fn decode(&mut self, x: Tensor, groups: &[RowGroup]) -> ModelResult<Tensor> {
-        self.decoder.forward(x, groups, &self.kv_cache, &mut self.kept).map_err(compute_error)
+        self.decoder.forward(x, groups, &self.kv_cache).map_err(compute_error)
     }
 }
 

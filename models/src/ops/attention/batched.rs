@@ -1,19 +1,15 @@
-//! Attention in candle's operations, for devices: many contexts in one product.
+//! Attention in candle's operations, for many queries over the same keys on devices: prompts that are opened, and long chains.
 //!
-//! The keys and values of all contexts are rows of one tensor. A group of queries names those that it attends to, and a mask says
-//! which of them each query sees: prefixes, chains and trees alike. Groups of similar sizes form a batch, in which the shorter
-//! ones are padded. A step reads the keys and values of a batch by one operation, and launches nothing group by group.
-
-use std::cell::RefCell;
+//! The keys and values of all contexts are rows of one tensor. A group of queries names those that it attends to, and each query sees
+//! a range of them, which a mask says. Groups of similar sizes form a batch, in which the shorter ones are padded. A pass reads the keys
+//! and values of a batch by one operation, and launches nothing group by group.
 
 use candle_core::{DType, Device, Result, Tensor};
-use ntl_kernels::{AttentionQuery, Heads, Visible};
+use ntl_kernels::{AttentionQuery, Heads};
 
+use super::groups::KeyGroup;
 use super::rows::RelativeBias;
 use crate::ops::tensors::{matmul, wide_product};
-
-/// Queries of a group in one batch; longer prompts are split, which bounds the memory of scores.
-const ROWS_MAX: usize = 512;
 
 /// Pairs of query and key in a batch, for each head; a batch of one group may have more.
 const PAIRS_MAX: usize = 1 << 22;
@@ -24,17 +20,6 @@ const PADDING: usize = 1 << 14;
 
 /// Added to the scores of keys that a query does not see, whose weights become 0.
 const UNSEEN: f64 = -1e30;
-
-/// Consecutive queries that attend to the same positions.
-pub(crate) struct KeyGroup<'a> {
-    /// Names the positions: a group of the same name and as many positions has the same ones. Used only where a plan keeps them.
-    pub(crate) name: u64,
-    /// The rows of all positions, in their order.
-    slots: Vec<u32>,
-    /// How many of the slots all queries may see; what each of them sees of the others is its `visible`.
-    before: usize,
-    queries: Vec<AttentionQuery<'a>>,
-}
 
 /// The tensors that slots are rows of.
 #[derive(Clone, Copy)]
@@ -59,8 +44,6 @@ pub(crate) struct PlanOptions<'a> {
     pub(crate) bias: Option<&'a RelativeBias>,
     /// Slots of the joined tensors, behind whose keys the values are.
     pub(crate) capacity: usize,
-    /// Whether later calls for the same layer attend to the same keys and values, which are then gathered once.
-    pub(crate) keeps: bool,
 }
 
 /// `C` groups with `M` queries and `N` keys each.
@@ -74,127 +57,16 @@ struct Batch {
     lane_ids: Tensor,
     /// Added to scores, f32 `[C, H or 1, M, N]`: biases, and [`UNSEEN`].
     mask: Option<Tensor>,
-    kept: Option<Kept>,
-}
-
-/// Keys and values that were gathered.
-struct Kept {
-    /// The names of the groups.
-    names: Vec<u64>,
-    /// For each layer.
-    layers: RefCell<Vec<Option<Lanes>>>,
 }
 
 /// Keys and values, each `[C * G, N, D]`.
-#[derive(Clone)]
 struct Lanes {
     keys: Tensor,
     values: Tensor,
 }
 
-impl<'a> KeyGroup<'a> {
-    /// Queries that see all positions `before`, and those of `own` that are visible to them.
-    pub(crate) fn new(before: Vec<u32>, own: &[u32], mut queries: Vec<AttentionQuery<'a>>) -> Self {
-        let mut slots = before;
-        let before = slots.len();
-        match longest_chain(&queries) {
-            // Each query sees the beginning of one path: no position needs to be hidden but by its place.
-            Some(chain) => {
-                slots.extend(chain.iter().map(|&node| own[node as usize]));
-                for query in &mut queries {
-                    query.visible = Visible::First(query.visible.count());
-                }
-            }
-            None => {
-                let end = queries.iter().map(|query| query.visible.end()).max().unwrap_or(0);
-                slots.extend_from_slice(&own[..end]);
-            }
-        }
-        Self { name: 0, slots, before, queries }
-    }
-
-    /// Gives the positions a name.
-    pub(crate) fn named(self, name: u64) -> Self {
-        Self { name, ..self }
-    }
-
-    /// Parts of at most [`ROWS_MAX`] queries, each with no more positions than these see.
-    fn split(self) -> Vec<Self> {
-        if self.queries.len() <= ROWS_MAX {
-            return vec![self];
-        }
-        let part = |queries: &[AttentionQuery<'a>]| {
-            let end = queries.iter().map(|query| query.visible.end()).max().unwrap_or(0);
-            let slots = self.slots[..self.before + end].to_vec();
-            Self { slots, queries: queries.to_vec(), ..self }
-        };
-        self.queries.chunks(ROWS_MAX).map(part).collect()
-    }
-
-    fn pairs(&self) -> usize {
-        self.queries.len() * self.slots.len()
-    }
-
-    /// `[rows, keys]`, see [`MaskCodes`].
-    fn codes(&self, keys: usize, codes: MaskCodes<'_>) -> Vec<u32> {
-        let mut all = vec![codes.unseen(); self.queries.len() * keys];
-        for (query, all) in self.queries.iter().zip(all.chunks_exact_mut(keys.max(1))) {
-            let own = (0..query.visible.count()).map(|index| self.before + query.visible.at(index));
-            for (place, key) in (0..self.before).chain(own).enumerate().skip(query.hidden) {
-                all[key] = codes.seen(place, query.position);
-            }
-        }
-        all
-    }
-
-    /// Which keys a query sees: from the first of these numbers up to the second.
-    fn range(&self, query: &AttentionQuery<'_>) -> [usize; 2] {
-        [query.hidden, self.before + query.visible.count()]
-    }
-}
-
-/// The longest path of some queries if every other one is a beginning of it.
-fn longest_chain<'a>(queries: &[AttentionQuery<'a>]) -> Option<&'a [u32]> {
-    let path = |query: &AttentionQuery<'a>| match query.visible {
-        Visible::Nodes(path) => Some(path),
-        Visible::First(_) => None,
-    };
-    let paths = queries.iter().map(path).collect::<Option<Vec<_>>>()?;
-    let longest = paths.iter().copied().max_by_key(|path| path.len())?;
-    paths.iter().all(|path| longest.starts_with(path)).then_some(longest)
-}
-
-/// Numbers for what the mask adds to a score: rows of the table of biases or, without biases, 0 for nothing and 1 for [`UNSEEN`].
-#[derive(Clone, Copy)]
-struct MaskCodes<'a>(Option<&'a RelativeBias>);
-
-impl MaskCodes<'_> {
-    fn seen(self, key: usize, query: usize) -> u32 {
-        self.0.map_or(0, |bias| bias.values.index(key, query) as u32)
-    }
-
-    fn unseen(self) -> u32 {
-        self.0.map_or(1, |bias| bias.distances() as u32)
-    }
-
-    /// f32 `[C, H or 1, M, N]`; `None` where there is nothing to add.
-    fn mask(self, codes: Vec<u32>, shape: [usize; 3], device: &Device) -> Result<Option<Tensor>> {
-        let [groups, rows, keys] = shape;
-        if let Some(bias) = self.0 {
-            let codes = Tensor::from_vec(codes, groups * rows * keys, device)?;
-            return bias.of_codes(&codes, shape).map(Some);
-        }
-        if codes.iter().all(|&code| code == 0) {
-            return Ok(None);
-        }
-        let value = |code| if code == 0 { 0.0 } else { UNSEEN as f32 };
-        let values: Vec<f32> = codes.into_iter().map(value).collect();
-        Tensor::from_vec(values, (groups, 1, rows, keys), device).map(Some)
-    }
-}
-
 impl Plan {
-    /// `groups`: all queries, in order.
+    /// `groups`: all queries, in order, each of which sees a range.
     pub(crate) fn new(groups: Vec<KeyGroup<'_>>, options: PlanOptions<'_>, device: &Device) -> Result<Self> {
         let groups: Vec<KeyGroup<'_>> = groups.into_iter().flat_map(KeyGroup::split).collect();
         let mut first = 0;
@@ -221,23 +93,10 @@ impl Plan {
         Ok(Self { batches, row_places })
     }
 
-    /// Takes over what an earlier plan has gathered of the same positions.
-    pub(crate) fn adopt(&mut self, mut earlier: Self) {
-        for batch in &mut self.batches {
-            let Some(kept) = &mut batch.kept else { continue };
-            let same = |other: &&mut Batch| {
-                other.keys == batch.keys && other.kept.as_ref().is_some_and(|other| other.names == kept.names)
-            };
-            if let Some(found) = earlier.batches.iter_mut().find(same).and_then(|other| other.kept.take()) {
-                *kept = found;
-            }
-        }
-    }
-
-    /// Softmax attention of `q` `[R, H * D]`, in the order of the groups, in one layer; returns `[R, H * D]`.
-    pub(crate) fn attend(&self, q: &Tensor, layer: usize, kv: KvTensors<'_>, heads: Heads) -> Result<Tensor> {
+    /// Softmax attention of `q` `[R, H * D]`, in the order of the groups; returns `[R, H * D]`.
+    pub(crate) fn attend(&self, q: &Tensor, kv: KvTensors<'_>, heads: Heads) -> Result<Tensor> {
         let q = q.to_dtype(kv.dtype())?;
-        let batch = |batch: &Batch| batch.attend(&q, &batch.lanes(layer, kv, heads)?, heads);
+        let batch = |batch: &Batch| batch.attend(&q, &batch.gather(kv, heads)?, heads);
         let parts = self.batches.iter().map(batch).collect::<Result<Vec<_>>>()?;
         let all = Tensor::cat(&parts, 0)?;
         match &self.row_places {
@@ -299,33 +158,17 @@ impl Batch {
         order.extend_from_slice(&query_ids);
         let query_ids =
             if in_order { None } else { Some(Tensor::from_vec(query_ids, groups.len() * rows, device)?) };
-        let names = groups.iter().map(|(_, group)| group.name).collect();
         Ok(Self {
             groups: groups.len(),
             rows,
             keys,
             query_ids,
             lane_ids: lane_ids(slots, [groups.len(), keys], options, device)?,
-            mask: mask(groups, [rows, keys], options.bias, device)?
-                .map(|mask| for_heads(mask, options.heads.queries))
-                .transpose()?,
-            kept: options.keeps.then(|| Kept { names, layers: RefCell::default() }),
+            mask: mask(groups, [rows, keys], options.bias, device)?,
         })
     }
 
     /// The keys and values of the batch.
-    fn lanes(&self, layer: usize, kv: KvTensors<'_>, heads: Heads) -> Result<Lanes> {
-        let Some(kept) = &self.kept else { return self.gather(kv, heads) };
-        let mut layers = kept.layers.borrow_mut();
-        if layers.len() <= layer {
-            layers.resize(layer + 1, None);
-        }
-        match &layers[layer] {
-            Some(lanes) => Ok(lanes.clone()),
-            None => Ok(layers[layer].insert(self.gather(kv, heads)?).clone()),
-        }
-    }
-
     fn gather(&self, kv: KvTensors<'_>, heads: Heads) -> Result<Lanes> {
         let (lanes, half) = (self.groups * heads.keys, self.groups * heads.keys * self.keys);
         let of = |all: &Tensor, ids: &Tensor| {
@@ -399,40 +242,8 @@ fn lane_ids(
     first.broadcast_add(&head)?.flatten_all()
 }
 
-/// The mask of a batch, see [`Batch::mask`]. For a few rows, and for trees, the host says of each pair what is added. For prompts
-/// the device computes it from the ranges that queries see.
+/// The mask of a batch, see [`Batch::mask`], which the device computes from the ranges that queries see.
 fn mask(
-    groups: &[(usize, &KeyGroup<'_>)],
-    [rows, keys]: [usize; 2],
-    bias: Option<&RelativeBias>,
-    device: &Device,
-) -> Result<Option<Tensor>> {
-    let is_range = |query: &AttentionQuery<'_>| matches!(query.visible, Visible::First(_));
-    if rows > 1 && groups.iter().all(|(_, group)| group.queries.iter().all(is_range)) {
-        return range_mask(groups, [rows, keys], bias, device);
-    }
-    let codes = MaskCodes(bias);
-    let mut all = Vec::with_capacity(groups.len() * rows * keys);
-    for (_, group) in groups {
-        let start = all.len();
-        all.extend(group.codes(keys, codes));
-        for _ in group.queries.len()..rows {
-            all.extend_from_within(start..start + keys);
-        }
-    }
-    codes.mask(all, [groups.len(), rows, keys], device)
-}
-
-/// A mask for each head of few queries: adding one that all heads share uploads its shape in every layer.
-fn for_heads(mask: Tensor, heads: usize) -> Result<Tensor> {
-    let (groups, had, rows, keys) = mask.dims4()?;
-    if had == heads || rows > 1 {
-        return Ok(mask);
-    }
-    mask.broadcast_as((groups, heads, rows, keys))?.contiguous()
-}
-
-fn range_mask(
     groups: &[(usize, &KeyGroup<'_>)],
     [rows, keys]: [usize; 2],
     bias: Option<&RelativeBias>,
@@ -440,7 +251,11 @@ fn range_mask(
 ) -> Result<Option<Tensor>> {
     let padded = groups.iter().flat_map(|(_, group)| {
         let fill = std::iter::repeat_n(&group.queries[0], rows - group.queries.len());
-        group.queries.iter().chain(fill).map(|query| (group.range(query), query.position))
+        group
+            .queries
+            .iter()
+            .chain(fill)
+            .map(|query: &AttentionQuery<'_>| (group.range(query), query.position))
     });
     let (ranges, positions): (Vec<_>, Vec<_>) = padded.unzip();
     let count = ranges.len();

@@ -4,7 +4,9 @@
 //! see anything but its own keys, and its result cannot depend on what else is in the step.
 
 mod batched;
+mod groups;
 mod rows;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -13,12 +15,14 @@ use std::sync::RwLockReadGuard;
 use candle_core::{Layout, Result, Storage, Tensor};
 use ntl_kernels::{AttentionGroup, Heads, KvSlices};
 
-pub(crate) use batched::{KeyGroup, KvTensors, Plan, PlanOptions};
+pub(crate) use batched::{KvTensors, Plan, PlanOptions};
+pub(crate) use groups::KeyGroup;
 pub(crate) use rows::{AttentionRow, KeyValues, RelativeBias};
+pub(crate) use slots::{KeyView, PassKeys};
 
 use super::tensors::slice;
 
-/// Softmax attention on the CPU; a [`Plan`] computes the same on devices.
+/// Softmax attention on the CPU; [`PassKeys`] and a [`Plan`] compute the same on devices.
 ///
 /// Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head.
 /// * `q` `[R, H * D]`, one row per entry of `rows`, whose keys and values are `[N, G * D]`; returns `[R, H * D]`

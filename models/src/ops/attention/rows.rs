@@ -54,35 +54,32 @@ impl RelativeBias {
     }
 
     /// How many values a head has.
-    pub(super) fn distances(&self) -> usize {
+    fn distances(&self) -> usize {
         self.values.values()[0].len()
     }
 
-    /// The biases f32 `[C, H, M, N]` of pairs by their codes u32 `[C * M * N]`: the numbers of distances, and behind them one for
-    /// minus infinity.
-    pub(super) fn of_codes(&self, codes: &Tensor, [groups, rows, keys]: [usize; 3]) -> Result<Tensor> {
-        let biases = self.table(codes.device())?.index_select(codes, 0)?;
+    /// The biases f32 `[C, H, M, N]` of distances from query to key, f32 `[C * M, N]`.
+    pub(super) fn of_distances(
+        &self,
+        distances: &Tensor,
+        [groups, rows, keys]: [usize; 3],
+    ) -> Result<Tensor> {
+        let reach = (self.distances() / 2) as f64;
+        let codes = (distances.clamp(-reach as f32, reach as f32)? + reach)?;
+        let biases =
+            self.table(codes.device())?.index_select(&codes.to_dtype(DType::U32)?.flatten_all()?, 0)?;
         biases.reshape((groups, rows, keys, ()))?.permute((0, 3, 1, 2))?.contiguous()
     }
 
-    /// The same of distances from query to key, f32 `[C * M, N]`.
-    pub(super) fn of_distances(&self, distances: &Tensor, shape: [usize; 3]) -> Result<Tensor> {
-        let reach = (self.distances() / 2) as f64;
-        let codes = (distances.clamp(-reach as f32, reach as f32)? + reach)?;
-        self.of_codes(&codes.to_dtype(DType::U32)?.flatten_all()?, shape)
-    }
-
-    /// The values of all heads, f32 `[distances + 1, H]`, the last row minus infinity. Stays on the first device that asks
-    /// for it, since a model has one device.
-    fn table(&self, device: &Device) -> Result<Tensor> {
+    /// The values of all heads, f32 `[distances, H]`. Stays on the first device that asks for it, since a model has one device.
+    pub(super) fn table(&self, device: &Device) -> Result<Tensor> {
         if let Some(table) = self.table.get() {
             return Ok(table.clone());
         }
         let (heads, distances) = (self.values.values(), self.distances());
-        let mut table: Vec<f32> =
+        let table: Vec<f32> =
             (0..distances).flat_map(|distance| heads.iter().map(move |values| values[distance])).collect();
-        table.extend(std::iter::repeat_n(f32::NEG_INFINITY, heads.len()));
-        let table = Tensor::from_vec(table, (distances + 1, heads.len()), device)?;
+        let table = Tensor::from_vec(table, (distances, heads.len()), device)?;
         Ok(self.table.get_or_init(|| table).clone())
     }
 }

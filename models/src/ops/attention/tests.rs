@@ -38,29 +38,30 @@ fn planned(q: &Tensor, rows: &[AttentionRow<'_>], heads: Heads, bias: Option<&Re
             (next - count..next).rev().collect()
         });
     }
-    let [keys, values] = [keys, values].map(|parts| Tensor::cat(&parts, 0).unwrap());
-    let joined = Tensor::cat(&[&keys, &values], 0).unwrap();
+    let [keys_of_all, values_of_all] = [keys, values].map(|parts| Tensor::cat(&parts, 0).unwrap());
+    let joined = Tensor::cat(&[&keys_of_all, &values_of_all], 0).unwrap();
     let slots = |kv: &KeyValues| places[&std::ptr::from_ref(kv)].clone();
-    let groups = || {
+    let groups = || -> Vec<KeyGroup<'_>> {
         let rows = rows.chunk_by(AttentionRow::shares_keys);
         rows.map(|rows| {
             let before = rows[0].before.iter().flat_map(|kv| slots(kv)).collect();
-            KeyGroup::new(before, &slots(rows[0].kv), rows.iter().map(|row| row.query).collect())
+            let own = &places[&std::ptr::from_ref(rows[0].kv)];
+            KeyGroup::new(before, own, rows.iter().map(|row| row.query).collect())
         })
         .collect()
     };
-    let plan = |keeps| {
-        let options = PlanOptions { heads, bias, capacity: next as usize, keeps };
-        Plan::new(groups(), options, &Device::Cpu).unwrap()
-    };
-    let (plan, kept) = (plan(false), plan(true));
-    let got = plan.attend(q, 3, KvTensors::Joined(&joined), heads).unwrap();
-    let apart = KvTensors::Apart { keys: &keys, values: &values };
-    assert_close(&plan.attend(q, 0, apart, heads).unwrap(), &got);
-    // What was gathered once is not read again.
-    let nothing = joined.zeros_like().unwrap();
-    assert_close(&kept.attend(q, 3, KvTensors::Joined(&joined), heads).unwrap(), &got);
-    assert_close(&kept.attend(q, 3, KvTensors::Joined(&nothing), heads).unwrap(), &got);
+    let views = vec![KeyView { groups: groups(), bias }, KeyView { groups: groups(), bias }];
+    let keys = PassKeys::new(&[7, 5], views, heads, next as usize, &Device::Cpu).unwrap();
+    assert_eq!(keys.written.to_vec1::<u32>().unwrap(), [7, 5]);
+    let [got, again] = [0, 1].map(|view| keys.attentions[view].attend(q, &joined, heads).unwrap());
+    assert_close(&again, &got);
+    if groups().iter().all(KeyGroup::has_ranges) {
+        let plan =
+            Plan::new(groups(), PlanOptions { heads, bias, capacity: next as usize }, &Device::Cpu).unwrap();
+        assert_close(&plan.attend(q, KvTensors::Joined(&joined), heads).unwrap(), &got);
+        let apart = KvTensors::Apart { keys: &keys_of_all, values: &values_of_all };
+        assert_close(&plan.attend(q, apart, heads).unwrap(), &got);
+    }
     got
 }
 
@@ -161,7 +162,7 @@ fn groups_share_a_batch_where_padding_costs_less_than_another_one() {
     let batches = |sizes: &[(usize, usize)]| {
         let group = |&(rows, keys): &(usize, usize)| {
             let query = ntl_kernels::AttentionQuery { visible: Visible::First(keys), hidden: 0, position: 0 };
-            KeyGroup::new(Vec::new(), &vec![0; keys], vec![query; rows])
+            KeyGroup::packed(vec![0; keys], vec![query; rows])
         };
         batched::batched(&sizes.iter().map(group).collect::<Vec<_>>())
     };
@@ -183,11 +184,11 @@ fn sixteen_bits_are_rounded_once_an_operation() {
     let q = random(50, 48);
     let want = attend(&q, &rows, heads, None).unwrap();
     let slots: Vec<u32> = (0..50).collect();
-    let group = KeyGroup::new(Vec::new(), &slots, rows.iter().map(|row| row.query).collect());
-    let options = PlanOptions { heads, bias: None, capacity: 0, keeps: false };
+    let group = KeyGroup::packed(slots, rows.iter().map(|row| row.query).collect());
+    let options = PlanOptions { heads, bias: None, capacity: 0 };
     let plan = Plan::new(vec![group], options, &Device::Cpu).unwrap();
     let [keys, values] = [&kv.keys, &kv.values].map(|part| part.to_dtype(DType::BF16).unwrap());
-    let got = plan.attend(&q, 0, KvTensors::Apart { keys: &keys, values: &values }, heads).unwrap();
+    let got = plan.attend(&q, KvTensors::Apart { keys: &keys, values: &values }, heads).unwrap();
     let difference = (got.to_dtype(DType::F32).unwrap() - want).unwrap().abs().unwrap();
     let worst: f32 = difference.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap();
     // Queries, keys, scores, weights, values and sums, each by at most 2^-9 of numbers up to about 4.
