@@ -228,8 +228,7 @@ fn load_t5(
 /// A model that has run each of its kernels once, where it is on a GPU.
 fn ready(mut model: impl BatchModel + 'static, place: &Placement) -> Result<Box<dyn BatchModel>, LoadError> {
     if !place.device.is_cpu() {
-        let failed = |error| LoadError::Device(format!("the model does not run: {error}"));
-        warm_up(&mut model).map_err(failed)?;
+        warm_up(&mut model).map_err(LoadError::DoesNotRun)?;
     }
     Ok(Box::new(model))
 }

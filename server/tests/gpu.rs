@@ -31,6 +31,12 @@ fn gpu() -> bool {
     opened.is_ok()
 }
 
+/// A small checkpoint as `--model` takes it, under the name `tiny`.
+fn tiny(checkpoint: &str) -> String {
+    let checkpoints = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/tiny");
+    format!("tiny={}", checkpoints.join(checkpoint).display())
+}
+
 /// A server of one small checkpoint called `tiny`. It ends with this value.
 struct Server {
     process: Child,
@@ -41,10 +47,8 @@ struct Server {
 impl Server {
     /// Returns once the server answers requests.
     fn start(checkpoint: &str, device: &str, environment: &[(&str, String)]) -> Self {
-        let checkpoints = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/tiny");
-        let model = format!("tiny={}", checkpoints.join(checkpoint).display());
         let mut command = Command::new(env!("CARGO_BIN_EXE_ntl-server"));
-        command.args(["--model", &model, "--device", device, "--dtype", "f32", "--port", "0"]);
+        command.args(["--model", &tiny(checkpoint), "--device", device, "--dtype", "f32", "--port", "0"]);
         command.args(["--log-format", "json", "--cache-bytes-max", "1000000000"]);
         let mut process = command.envs(environment.iter().cloned()).stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(process.stderr.take().unwrap());
@@ -177,6 +181,21 @@ fn a_gpu_that_is_not_there_ends_the_server_with_the_reason() {
 
 #[test]
 #[ignore = "needs a device whose memory a test can choose: scripts/fake-gpu-check"]
+fn memory_that_runs_out_while_a_model_loads_ends_the_server_with_the_reason() {
+    // Too little for the weights, then for the first steps.
+    for (memory, place) in [(1_000, "tensor `"), (100_000, "the model does not run on this device")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ntl-server"));
+        command.args(["--model", &tiny("t5-v11"), "--device", "cuda:0", "--port", "0"]);
+        let output = command.env("NTL_FAKE_CUDA_MEMORY", memory.to_string()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let log = String::from_utf8_lossy(&output.stderr);
+        let error = log.lines().find(|line| line.starts_with("ntl-server: ")).unwrap();
+        assert!(error.contains(place) && error.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+    }
+}
+
+#[test]
+#[ignore = "needs a device whose memory a test can choose: scripts/fake-gpu-check"]
 fn memory_that_runs_out_fails_the_requests_of_its_step_and_no_other() {
     let memory = [("NTL_FAKE_CUDA_MEMORY", MEMORY.to_string())];
     for checkpoint in ["t5-v11", "llama-ntl"] {
@@ -194,7 +213,7 @@ fn memory_that_runs_out_fails_the_requests_of_its_step_and_no_other() {
             let log = server.log_until("request ended");
             let error =
                 log.iter().find(|entry| entry["message"] == failed).unwrap_or_else(|| panic!("{log:?}"));
-            assert!(error["error"].as_str().unwrap().contains("an allocation of"), "{error}");
+            assert!(error["error"].as_str().unwrap().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
             assert_eq!(server.choice(&greedy(12)), want);
         }
         assert_eq!(server.exchange("GET /health/ready", "").0, 200);

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use ntl_core::engine::ModelError;
+
 /// Why a checkpoint does not load. Messages are one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -43,9 +45,12 @@ pub enum LoadError {
         flag = .choice.replace('_', "-")
     )]
     Undecided { place: String, choice: &'static str },
-    /// The device does not exist or cannot run the model.
+    /// The device does not exist or has no room for the model.
     #[error("device: {0}")]
     Device(String),
+    /// The first steps of the model failed, such as for lack of memory.
+    #[error("the model does not run on this device")]
+    DoesNotRun(#[source] ModelError),
 }
 
 pub type LoadResult<T> = Result<T, LoadError>;
