@@ -7,10 +7,14 @@ use ntl_core::engine::{
     BatchModel, ContextRequest, LogitsRequest, ModelError, NodeId, OpenedContext, PathRow, Prompt, Row,
 };
 
+/// Tokens of the longer prompt: long enough for attention by products on a GPU, which short prompts do not take (`ops::PassKeys`).
+const LONG: usize = 72;
+
 /// Opens prompts of two lengths, alone and together, and decodes rows, trees and every kind of logits. Leaves nothing open.
 pub(crate) fn warm_up(model: &mut dyn BatchModel) -> Result<(), ModelError> {
     let token = model.info().eos_ids.first().copied().unwrap_or(0);
-    let prompts: [Prompt; 2] = [vec![token; 3].into(), vec![token; 17].into()];
+    let long = LONG.min(model.info().prompt_tokens_max / 2).max(1);
+    let prompts: [Prompt; 2] = [vec![token; 3].into(), vec![token; long].into()];
     for prompts in [&prompts[..1], &prompts] {
         let opened = model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>())?;
         let stepped = steps(model, &opened);

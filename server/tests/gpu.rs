@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 const TOLERANCE: f64 = 1e-4;
 
 /// Bytes in which the small checkpoints answer one short request.
-const MEMORY: usize = 400_000;
+const MEMORY: usize = 800_000;
 
 /// Whether there is a GPU; says so where there is none. One that is there has to run kernels.
 fn gpu() -> bool {
