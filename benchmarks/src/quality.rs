@@ -12,7 +12,7 @@ use ntl_core::engine::{
 };
 use ntl_core::numbers::Softmax;
 use ntl_models::tokenizer::Tokenizer;
-use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
+use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 use serde::Deserialize;
 
 use crate::setup::{self, engine, events};
@@ -43,6 +43,9 @@ pub struct QualityArgs {
     /// Element types; the others are compared with the first
     #[arg(long, value_delimiter = ',', default_value = "f32,f16,bf16,q8_0,int8", value_parser = str::parse::<DtypeChoice>)]
     dtypes: Vec<DtypeChoice>,
+    /// Element types of keys and values: auto, bf16; each with every element type of weights
+    #[arg(long, value_delimiter = ',', default_value = "auto", value_parser = str::parse::<KvCacheDtype>)]
+    kv_cache_dtypes: Vec<KvCacheDtype>,
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
@@ -67,8 +70,9 @@ pub fn run(args: &QualityArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let file = args.data.clone().unwrap_or_else(|| setup::demo_folder().join("sums.jsonl"));
     let items = items(&file, &setup::read(&file)?, args.limit)?;
     let (mut first, mut rows) = (None, Vec::new());
-    for &dtype in &args.dtypes {
-        let found = measure(args, &items, dtype)?;
+    let kinds = args.dtypes.iter().flat_map(|&dtype| args.kv_cache_dtypes.iter().map(move |&kv| (dtype, kv)));
+    for (dtype, kv) in kinds {
+        let found = measure(args, &items, dtype, kv)?;
         let first = first.get_or_insert_with(|| found.probabilities.clone());
         rows.push(row(&found, first, items.len()));
     }
@@ -113,9 +117,15 @@ fn number(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-fn measure(args: &QualityArgs, items: &[Item], dtype: DtypeChoice) -> anyhow::Result<Quality> {
+fn measure(
+    args: &QualityArgs,
+    items: &[Item],
+    dtype: DtypeChoice,
+    kv_cache_dtype: KvCacheDtype,
+) -> anyhow::Result<Quality> {
+    let device = DeviceChoice::Cpu;
     let options =
-        LoadOptions { device: DeviceChoice::Cpu, dtype, prefix_bytes_max: 0, ..LoadOptions::default() };
+        LoadOptions { device, dtype, kv_cache_dtype, prefix_bytes_max: 0, ..LoadOptions::default() };
     let mut loaded = setup::open(args.model.as_deref(), options)?;
     let info = loaded.model.info().clone();
     ensure!(info.has_token_distribution(), "a regression head has no probabilities of tokens");
@@ -145,7 +155,11 @@ fn measure(args: &QualityArgs, items: &[Item], dtype: DtypeChoice) -> anyhow::Re
             errors.extend(number(answer).zip(number(&item.answer)).map(|(got, want)| (got - want).abs()));
         }
     }
-    Ok(Quality { dtype: info.dtype.name().to_owned(), right, errors, perplexity, probabilities })
+    let dtype = match kv_cache_dtype {
+        KvCacheDtype::Auto => info.dtype.name().to_owned(),
+        KvCacheDtype::Bf16 => format!("{}, keys and values bf16", info.dtype.name()),
+    };
+    Ok(Quality { dtype, right, errors, perplexity, probabilities })
 }
 
 /// A question as ids, and the right answer behind it.
@@ -226,6 +240,7 @@ mod tests {
             prompt: "{}".to_owned(),
             limit: 40,
             dtypes: vec![DtypeChoice::F32, DtypeChoice::Int8],
+            kv_cache_dtypes: vec![KvCacheDtype::Auto],
         };
         let mut out = Vec::new();
         run(&args, &mut out).unwrap();

@@ -21,6 +21,7 @@ pub mod tokenizer;
 mod warm_up;
 
 pub use load::{
-    DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, architectures, load, load_adapted, vocabulary,
+    DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, LoadedModel, architectures, load, load_adapted,
+    vocabulary,
 };
 pub use ops::{Activation, Placement};

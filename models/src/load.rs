@@ -86,11 +86,42 @@ impl FromStr for DtypeChoice {
     }
 }
 
+/// Element type of the keys and values of running requests and of the prefix cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvCacheDtype {
+    /// That of products: f32 on the CPU, the type of the weights on a GPU.
+    #[default]
+    Auto,
+    /// Half of the memory of f32; computations on the CPU stay f32.
+    Bf16,
+}
+
+impl KvCacheDtype {
+    pub const ALL: [Self; 2] = [Self::Auto, Self::Bf16];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl FromStr for KvCacheDtype {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
+        found.ok_or_else(|| format!("`{name}` is none of auto, bf16"))
+    }
+}
+
 /// How to load a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadOptions {
     pub device: DeviceChoice,
     pub dtype: DtypeChoice,
+    pub kv_cache_dtype: KvCacheDtype,
     /// Facts that overrule the checkpoint's files.
     pub choices: Choices,
     /// Most bytes of the prefix cache; 0 turns it off.
@@ -102,6 +133,7 @@ impl Default for LoadOptions {
         Self {
             device: DeviceChoice::default(),
             dtype: DtypeChoice::default(),
+            kv_cache_dtype: KvCacheDtype::default(),
             choices: Choices::default(),
             prefix_bytes_max: PREFIX_BYTES_MAX,
         }
@@ -261,14 +293,19 @@ impl LoadOptions {
     /// The device and the type of weights on this machine.
     pub fn place(&self) -> Result<Placement, LoadError> {
         let device = self.device.open()?;
+        let kv = match self.kv_cache_dtype {
+            KvCacheDtype::Auto => None,
+            KvCacheDtype::Bf16 => Some(DType::BF16),
+        };
         if device.is_cpu() {
-            return Ok(Placement::cpu(match self.dtype {
+            let format = match self.dtype {
                 DtypeChoice::Auto | DtypeChoice::F32 => Format::F32,
                 DtypeChoice::Bf16 => Format::Bf16,
                 DtypeChoice::F16 => Format::F16,
                 DtypeChoice::Int8 => Format::Int8,
                 DtypeChoice::Q8_0 => Format::Q8,
-            }));
+            };
+            return Ok(Placement { kv, ..Placement::cpu(format) });
         }
         let dtype = match self.dtype {
             DtypeChoice::F32 => DType::F32,
@@ -280,7 +317,11 @@ impl LoadOptions {
                 return Err(LoadError::Device(reason));
             }
         };
-        Ok(Placement { device, dtype, format: Format::F32 })
+        if kv.is_some_and(|kv| kv != dtype) {
+            let reason = "on a GPU keys and values have the type of the weights".to_owned();
+            return Err(LoadError::Device(reason));
+        }
+        Ok(Placement { device, dtype, kv, format: Format::F32 })
     }
 }
 

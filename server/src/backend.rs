@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ntl_models::checkpoint::{CheckpointFiles, LoadError, architecture};
-use ntl_models::{LoadOptions, LoadedModel};
+use ntl_models::{KvCacheDtype, LoadOptions, LoadedModel};
 
 /// Architectures that mistral.rs 0.8.1 loads, as `config.json` names them.
 const MISTRALRS_ARCHITECTURES: [&str; 21] = [
@@ -110,6 +110,9 @@ pub fn load(
         if options.isq.is_some() {
             return refuse("a GGUF file is quantised already; leave out --isq");
         }
+        if options.load.kv_cache_dtype != KvCacheDtype::Auto {
+            return refuse(KV_CACHE_DTYPE_IS_NATIVE);
+        }
         return load_gguf(&file, options.load);
     }
     let files = CheckpointFiles::folder(path)?;
@@ -149,6 +152,10 @@ fn locate(path: &Path) -> Result<ModelLocation, LoadError> {
     }
 }
 
+/// mistral.rs chooses the type of keys and values itself.
+const KV_CACHE_DTYPE_IS_NATIVE: &str =
+    "--kv-cache-dtype is for models that the native engine serves; leave it out";
+
 /// Chooses the implementation for an architecture; `is_quantised` says that the stored weights are.
 fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Backend, String> {
     let native_architectures = ntl_models::architectures();
@@ -162,6 +169,11 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
         }
         BackendChoice::Native => Ok(Backend::Native),
         BackendChoice::Auto if is_native && options.isq.is_none() && !is_quantised => Ok(Backend::Native),
+        BackendChoice::Auto | BackendChoice::Mistralrs
+            if is_mistralrs && options.load.kv_cache_dtype != KvCacheDtype::Auto =>
+        {
+            Err(KV_CACHE_DTYPE_IS_NATIVE.to_owned())
+        }
         BackendChoice::Auto | BackendChoice::Mistralrs if is_mistralrs => Ok(Backend::Mistralrs),
         BackendChoice::Mistralrs => {
             Err(format!("mistral.rs does not serve `{name}`; it serves {}", mistralrs()))
@@ -250,6 +262,20 @@ mod tests {
             let error = chosen(name, backend, isq).unwrap_err();
             assert!(error.contains(want), "{error}");
         }
+    }
+
+    #[test]
+    fn a_type_of_keys_and_values_is_for_the_native_engine() {
+        let load = LoadOptions { kv_cache_dtype: KvCacheDtype::Bf16, ..LoadOptions::default() };
+        let options = BackendOptions { load, ..BackendOptions::default() };
+        assert_eq!(choose("LlamaForCausalLM", false, &options), Ok(Backend::Native));
+        let error = choose("Phi3ForCausalLM", false, &options).unwrap_err();
+        assert!(error.contains("--kv-cache-dtype is for models that the native engine serves"), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("m.gguf");
+        std::fs::write(&file, b"").unwrap();
+        let Err(error) = super::load(&file, None, &options) else { panic!("it was loaded") };
+        assert!(error.to_string().contains("--kv-cache-dtype"), "{error}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
-use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
+use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -46,6 +46,9 @@ pub struct DecodeArgs {
     /// Element type of the weights in memory
     #[arg(long, default_value = "auto", value_parser = str::parse::<DtypeChoice>)]
     dtype: DtypeChoice,
+    /// Element type of keys and values: auto or bf16
+    #[arg(long, default_value = "auto", value_parser = str::parse::<KvCacheDtype>)]
+    kv_cache_dtype: KvCacheDtype,
     /// How often each batch is measured, in turn with the others, after one run that does not count
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -93,8 +96,13 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn open(args: &DecodeArgs) -> anyhow::Result<Decoder> {
-    let options =
-        LoadOptions { device: args.device, dtype: args.dtype, prefix_bytes_max: 0, ..LoadOptions::default() };
+    let options = LoadOptions {
+        device: args.device,
+        dtype: args.dtype,
+        kv_cache_dtype: args.kv_cache_dtype,
+        prefix_bytes_max: 0,
+        ..LoadOptions::default()
+    };
     let loaded = setup::open(Some(&args.model), options)?;
     let prompts = match &args.ids {
         None => random_prompts(loaded.model.info(), 64, args.prompt_tokens),
@@ -107,7 +115,7 @@ fn about(args: &DecodeArgs, decoder: &Decoder) -> Value {
     let info = decoder.engine.info();
     json!({
         "name": "ntl", "version": env!("CARGO_PKG_VERSION"), "model": args.model, "kind": info.kind.name(),
-        "dtype": info.dtype.name(), "parameters": info.parameters, "threads": rayon::current_num_threads(),
+        "dtype": info.dtype.name(), "kv_cache_dtype": args.kv_cache_dtype.name(), "parameters": info.parameters, "threads": rayon::current_num_threads(),
         "prompt_tokens": decoder.prompts.first().map(Vec::len), "new_tokens": args.new_tokens,
     })
 }

@@ -2,7 +2,8 @@
 //!
 //! Rows that share keys form an [`AttentionGroup`]. Many rows are computed head by head, with a head's keys and values
 //! gathered into the nearest cache. A few rows read keys and values about once, so they go through them in the order of
-//! memory: a few positions at a time, for all heads. A row's result is the same to the bit either way.
+//! memory: a few positions at a time, for all heads. A row's result is the same to the bit either way. Keys and values of 16 bits
+//! are widened where they are read; sums are f32.
 //!
 //! Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head, `N` positions.
 
@@ -11,6 +12,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use crate::matmul::Float;
 use crate::vector::{add_weighted, dot, softmax};
 
 /// Below this many multiplications a second thread costs more than it saves.
@@ -92,17 +94,17 @@ pub struct AttentionQuery<'a> {
 
 /// Keys and values, both `[N, G * D]`.
 #[derive(Debug, Clone, Copy)]
-pub struct KvSlices<'a> {
-    pub keys: &'a [f32],
-    pub values: &'a [f32],
+pub struct KvSlices<'a, E = f32> {
+    pub keys: &'a [E],
+    pub values: &'a [E],
 }
 
 /// Rows that share keys and values.
 #[derive(Debug)]
-pub struct AttentionGroup<'a> {
+pub struct AttentionGroup<'a, E = f32> {
     /// Positions before the group's own.
-    pub before: Vec<KvSlices<'a>>,
-    pub own: KvSlices<'a>,
+    pub before: Vec<KvSlices<'a, E>>,
+    pub own: KvSlices<'a, E>,
     pub queries: Vec<AttentionQuery<'a>>,
 }
 
@@ -142,9 +144,9 @@ impl RelativeBias {
 }
 
 /// Softmax attention of `q` `[R, H * D]`, the rows of all groups in order; returns `[R, H * D]`.
-pub fn attend(
+pub fn attend<E: Float>(
     q: &[f32],
-    groups: &[AttentionGroup<'_>],
+    groups: &[AttentionGroup<'_, E>],
     heads: Heads,
     bias: Option<&RelativeBias>,
 ) -> Vec<f32> {
@@ -171,11 +173,11 @@ pub fn attend(
 }
 
 /// All heads of some rows with the same keys.
-struct Task<'a> {
+struct Task<'a, E> {
     /// `[rows, width]`.
     q: &'a [f32],
-    before: &'a [KvSlices<'a>],
-    own: KvSlices<'a>,
+    before: &'a [KvSlices<'a, E>],
+    own: KvSlices<'a, E>,
     queries: &'a [AttentionQuery<'a>],
     /// `H * D`.
     width: usize,
@@ -185,7 +187,7 @@ struct Task<'a> {
     out: &'a mut [f32],
 }
 
-impl WithSimd for Task<'_> {
+impl<E: Float> WithSimd for Task<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -198,7 +200,7 @@ impl WithSimd for Task<'_> {
     }
 }
 
-impl<'a> Task<'a> {
+impl<'a, E: Float> Task<'a, E> {
     /// `D`.
     fn dim(&self) -> usize {
         self.width / self.heads.queries
@@ -223,7 +225,7 @@ impl<'a> Task<'a> {
     }
 
     /// Key and value of every position that a row sees or that is hidden from it, in order, each `[G * D]`.
-    fn listed(&self, visible: Visible<'_>) -> Vec<KvSlices<'a>> {
+    fn listed(&self, visible: Visible<'_>) -> Vec<KvSlices<'a, E>> {
         let width = self.key_width();
         let mut seen = Vec::with_capacity(self.seen_max());
         for before in self.before {
@@ -262,10 +264,10 @@ impl<'a> Task<'a> {
             Visible::First(_) => None,
             Visible::Nodes(_) => Some(self.listed(query.visible)),
         });
-        let own: Vec<Option<Vec<KvSlices<'_>>>> = own.collect();
+        let own: Vec<Option<Vec<KvSlices<'_, E>>>> = own.collect();
         let (dim, width, before) = (self.dim(), self.width, self.before_len());
         let mut weights = vec![0.0_f32; self.seen_max()];
-        let mut gathered = Vec::new();
+        let (mut gathered, mut wide) = (Vec::new(), vec![0.0_f32; E::SCRATCH * 2 * dim * self.seen_max()]);
         for head in 0..self.heads.queries {
             let (lane, key_lane) = self.lanes(head);
             gather(&shared, key_lane.clone(), &mut gathered);
@@ -274,8 +276,11 @@ impl<'a> Task<'a> {
             let shared: Vec<_> = shared.map(|(keys, values)| KvSlices { keys, values }).collect();
             for (index, (query, own)) in self.queries.iter().zip(&own).enumerate() {
                 let place = index * width + lane.start..index * width + lane.end;
-                let own: Option<Vec<_>> =
-                    own.as_ref().map(|own| own.iter().map(|kv| kv.lanes(key_lane.clone())).collect());
+                let own: Option<Vec<_>> = own.as_ref().map(|own| {
+                    let mut wide = wide.chunks_exact_mut(2 * dim);
+                    let lanes = own.iter().map(|kv| kv.lanes(key_lane.clone()));
+                    lanes.map(|kv| kv.widened(wide.next().unwrap_or_default())).collect()
+                });
                 let listed = own.as_ref().unwrap_or(&shared);
                 let seen = &listed[query.hidden..before + query.visible.count()];
                 let (q, weights) = (&self.q[place.clone()], &mut weights[..seen.len()]);
@@ -297,12 +302,14 @@ impl<'a> Task<'a> {
         let seen = &self.listed(query.visible)[query.hidden..];
         let q = &self.q[index * width..(index + 1) * width];
         let mut weights = vec![0.0_f32; self.heads.queries * seen.len()];
+        let mut wide = vec![0.0_f32; E::SCRATCH * POSITIONS * self.key_width()];
         for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
+            let keys = widened(seen_now.iter().map(|kv| kv.keys), &mut wide);
             for (head, weights) in weights.chunks_exact_mut(seen.len()).enumerate() {
                 let (lane, key_lane) = self.lanes(head);
                 let weights = weights[block * POSITIONS..].iter_mut();
-                for (weight, kv) in weights.zip(seen_now) {
-                    *weight = dot(simd, &q[lane.clone()], &kv.keys[key_lane.clone()]) * self.heads.scale;
+                for (weight, keys) in weights.zip(&keys[..seen_now.len()]) {
+                    *weight = dot(simd, &q[lane.clone()], &keys[key_lane.clone()]) * self.heads.scale;
                 }
             }
         }
@@ -310,11 +317,13 @@ impl<'a> Task<'a> {
             self.weigh(weights, head, query);
         }
         for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
+            let values = widened(seen_now.iter().map(|kv| kv.values), &mut wide);
             for (head, weights) in weights.chunks_exact(seen.len()).enumerate() {
                 let (lane, key_lane) = self.lanes(head);
                 let weights = weights[block * POSITIONS..].iter();
-                let weighted =
-                    weights.zip(seen_now).map(|(&weight, kv)| (weight, &kv.values[key_lane.clone()]));
+                let weighted = weights
+                    .zip(&values[..seen_now.len()])
+                    .map(|(&weight, values)| (weight, &values[key_lane.clone()]));
                 let out = &mut self.out[index * width + lane.start..index * width + lane.end];
                 add_weighted(simd, weighted, out);
             }
@@ -322,23 +331,49 @@ impl<'a> Task<'a> {
     }
 }
 
-impl<'a> KvSlices<'a> {
+impl<'a, E: Float> KvSlices<'a, E> {
     #[inline(always)]
-    fn lanes(self, lanes: Range<usize>) -> KvSlices<'a> {
+    fn lanes(self, lanes: Range<usize>) -> Self {
         KvSlices { keys: &self.keys[lanes.clone()], values: &self.values[lanes] }
     }
+
+    /// In f32: themselves, or converted into `wide`, which has room for both where that is needed.
+    #[inline(always)]
+    fn widened(self, wide: &'a mut [f32]) -> KvSlices<'a> {
+        let (keys, values) = wide.split_at_mut(wide.len() / 2);
+        KvSlices { keys: E::widen(self.keys, keys), values: E::widen(self.values, values) }
+    }
+}
+
+/// Up to [`POSITIONS`] rows of equal lengths in f32: themselves, or converted into `wide`, which has room for all where that is
+/// needed.
+#[inline(always)]
+fn widened<'a, E: Float>(rows: impl Iterator<Item = &'a [E]>, wide: &'a mut [f32]) -> [&'a [f32]; POSITIONS] {
+    let mut found = [&[][..]; POSITIONS];
+    let width = (wide.len() / POSITIONS).max(1);
+    let mut wide = wide.chunks_exact_mut(width);
+    for (found, row) in found.iter_mut().zip(rows) {
+        *found = E::widen(row, wide.next().unwrap_or_default());
+    }
+    found
 }
 
 /// Keys of one head, then its values, one behind the other: lanes of distant positions would evict each other from the
 /// nearest cache.
-fn gather(seen: &[KvSlices<'_>], lanes: Range<usize>, gathered: &mut Vec<f32>) {
+fn gather<E: Float>(seen: &[KvSlices<'_, E>], lanes: Range<usize>, gathered: &mut Vec<f32>) {
     gathered.clear();
-    seen.iter().for_each(|kv| gathered.extend_from_slice(&kv.keys[lanes.clone()]));
-    seen.iter().for_each(|kv| gathered.extend_from_slice(&kv.values[lanes.clone()]));
+    for kv in seen {
+        gathered.extend(kv.keys[lanes.clone()].iter().map(|key| key.to_f32()));
+    }
+    for kv in seen {
+        gathered.extend(kv.values[lanes.clone()].iter().map(|value| value.to_f32()));
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
 
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -415,6 +450,41 @@ mod tests {
                     assert!((f64::from(*got) - want).abs() < 1e-5, "row {row}: {got} instead of {want}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn keys_and_values_of_16_bits_give_what_their_numbers_give_in_f32_alone_and_together() {
+        let (heads, width) = (Heads { queries: 6, keys: 3, scale: 0.35 }, 24);
+        let narrow = |positions: usize, seed| -> Vec<bf16> {
+            numbers(positions * width, seed).into_iter().map(bf16::from_f32).collect()
+        };
+        let [own_keys, own_values] = [narrow(9, 1), narrow(9, 2)];
+        let [keys_before, values_before] = [narrow(4, 3), narrow(4, 4)];
+        let wide = |values: &[bf16]| -> Vec<f32> { values.iter().map(|value| value.to_f32()).collect() };
+        let wide = [&own_keys, &own_values, &keys_before, &values_before].map(|values| wide(values));
+        let queries = [
+            AttentionQuery { visible: Visible::First(9), hidden: 0, position: 4 },
+            AttentionQuery { visible: Visible::Nodes(&[0, 3, 7]), hidden: 0, position: 6 },
+            AttentionQuery { visible: Visible::First(2), hidden: 5, position: 5 },
+            AttentionQuery { visible: Visible::Nodes(&[8]), hidden: 4, position: 4 },
+        ];
+        let q = numbers(4 * 48, 5);
+        let want = AttentionGroup {
+            before: vec![KvSlices { keys: &wide[2][..], values: &wide[3] }],
+            own: KvSlices { keys: &wide[0][..], values: &wide[1] },
+            queries: queries.to_vec(),
+        };
+        let want = attend(&q, &[want], heads, Some(&bias()));
+        let group = |queries: &[AttentionQuery<'static>]| AttentionGroup {
+            before: vec![KvSlices { keys: &keys_before[..], values: &values_before }],
+            own: KvSlices { keys: &own_keys[..], values: &own_values },
+            queries: queries.to_vec(),
+        };
+        assert_eq!(attend(&q, &[group(&queries)], heads, Some(&bias())), want);
+        for (row, q) in q.chunks(48).enumerate() {
+            let alone = attend(q, &[group(&queries[row..=row])], heads, Some(&bias()));
+            assert_eq!(alone, want[row * 48..(row + 1) * 48], "row {row} depends on the others");
         }
     }
 

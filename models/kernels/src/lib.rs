@@ -15,7 +15,7 @@ mod vector;
 
 pub use activation::Activation;
 pub use attention::{AttentionGroup, AttentionQuery, Heads, KvSlices, RelativeBias, Visible, attend};
-pub use matmul::{Format, Matrix};
+pub use matmul::{Float, Format, Matrix};
 pub use norm::{layer_norm, rms_norm};
 pub use rope::{RopeTables, apply_rope};
 pub use vector::add;

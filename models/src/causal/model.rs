@@ -82,7 +82,7 @@ impl Causal {
         let node = NodeShape {
             layers: config.layers.len(),
             width: config.key_width(),
-            dtype: place.dtype,
+            dtype: place.kv_dtype(),
             device: place.device.clone(),
         };
         Ok(Self {

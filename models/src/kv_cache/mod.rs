@@ -121,11 +121,11 @@ impl NodeStore {
         &self.kv.slots()[first..][..count]
     }
 
-    /// Writes keys and values `[n, width]` of the nodes from `first` on to tensors.
+    /// Writes keys and values `[n, width]` of the nodes from `first` on to tensors, in their type.
     pub(crate) fn write_kv(&self, layer: usize, first: usize, keys: &Tensor, values: &Tensor) -> Result<()> {
         let kv = &self.kv.tensors()[layer];
-        kv.keys.slice_set(keys, 0, first)?;
-        kv.values.slice_set(values, 0, first)
+        kv.keys.slice_set(&keys.to_dtype(kv.keys.dtype())?, 0, first)?;
+        kv.values.slice_set(&values.to_dtype(kv.values.dtype())?, 0, first)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which tensors the CPU kernels take, and their elements as plain slices.
 
-use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, Tensor};
+use candle_core::{DType, Device, Layout, Result, Storage, Tensor, WithDType};
 use ntl_core::engine::ModelError;
 
 pub(crate) type ModelResult<T> = std::result::Result<T, ModelError>;
@@ -30,11 +30,15 @@ pub(crate) fn is_placeholder(tensor: &Tensor) -> bool {
 
 /// The elements of a contiguous f32 CPU tensor.
 pub(super) fn slice<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
-    let (Storage::Cpu(CpuStorage::F32(values)), Some((from, to))) = (storage, layout.contiguous_offsets())
-    else {
-        candle_core::bail!("expected a contiguous f32 tensor on the CPU")
+    slice_of(storage, layout)
+}
+
+/// The elements of a contiguous CPU tensor of this type.
+pub(super) fn slice_of<'a, E: WithDType>(storage: &'a Storage, layout: &Layout) -> Result<&'a [E]> {
+    let (Storage::Cpu(values), Some((from, to))) = (storage, layout.contiguous_offsets()) else {
+        candle_core::bail!("expected a contiguous tensor on the CPU")
     };
-    Ok(&values[from..to])
+    Ok(&E::cpu_storage_as_slice(values)?[from..to])
 }
 
 /// A copy of the elements of a contiguous f32 CPU tensor.

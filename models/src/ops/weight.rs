@@ -11,8 +11,10 @@ use super::tensors::{is_placeholder, kernels_compute, matmul, slice, uses_kernel
 #[derive(Debug, Clone)]
 pub struct Placement {
     pub(crate) device: Device,
-    /// Element type of weights, products, keys and values. The residual stream, normalisation, softmax and logits are f32.
+    /// Element type of weights and products. The residual stream, normalisation, softmax and logits are f32.
     pub(crate) dtype: DType,
+    /// Element type of the keys and values of contexts; that of products where none is chosen.
+    pub(crate) kv: Option<DType>,
     /// Format of packed weights on the CPU.
     pub(crate) format: Format,
 }
@@ -20,7 +22,7 @@ pub struct Placement {
 impl Placement {
     /// On the CPU everything is computed in f32.
     pub(crate) fn cpu(format: Format) -> Self {
-        Self { device: Device::Cpu, dtype: DType::F32, format }
+        Self { device: Device::Cpu, dtype: DType::F32, kv: None, format }
     }
 
     /// The same place for weights that are kept in f32, whatever the others are.
@@ -31,6 +33,11 @@ impl Placement {
     /// Whether the kernels of the CPU compute here; elsewhere everything is composed of candle's operations.
     pub(crate) fn uses_kernels(&self) -> bool {
         kernels_compute(&self.device, self.dtype)
+    }
+
+    /// Element type of the keys and values of contexts.
+    pub(crate) fn kv_dtype(&self) -> DType {
+        self.kv.unwrap_or(self.dtype)
     }
 
     /// Memory that `weights` packed weights take.

@@ -1,6 +1,6 @@
 //! The decoder: rows of any number of contexts in one pass, each of which attends to its path and its prompt.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::bias::{Direction, load_bias};
 use super::encoder::split;
@@ -63,15 +63,16 @@ impl Decoder {
             Some(slab) => {
                 self.prompt_slots(encoded, lengths, slab)?.into_iter().map(Positions::Slots).collect()
             }
-            None => self.prompt_tensors(encoded, lengths)?,
+            None => self.prompt_tensors(encoded, lengths, kv_cache.shape().dtype)?,
         };
         Ok(kv.into_iter().zip(lengths).map(|(kv, &length)| PromptKv { kv, length }).collect())
     }
 
-    fn prompt_tensors(&self, encoded: &Tensor, lengths: &[usize]) -> Result<Vec<Positions>> {
+    fn prompt_tensors(&self, encoded: &Tensor, lengths: &[usize], dtype: DType) -> Result<Vec<Positions>> {
         let mut prompts = vec![Vec::new(); lengths.len()];
         for layer in &self.layers {
             let [keys, values] = layer.cross_attention.kv.parts(encoded)?;
+            let (keys, values) = (keys.to_dtype(dtype)?, values.to_dtype(dtype)?);
             for (prompt, KeyValues { keys, values }) in
                 prompts.iter_mut().zip(split(&keys, &values, lengths)?)
             {

@@ -43,7 +43,7 @@ impl Stacks {
         let node = NodeShape {
             layers: config.num_decoder_layers,
             width: config.inner(),
-            dtype: loader.place.dtype,
+            dtype: loader.place.kv_dtype(),
             device: loader.place.device.clone(),
         };
         let kv_cache = KvCache::new(node, !loader.place.uses_kernels());

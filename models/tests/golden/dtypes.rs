@@ -1,9 +1,11 @@
-//! Every `--dtype` of the CPU on every kind of model: near what the original computes in f32, and each row the same alone and
-//! among others.
+//! Every `--dtype` and `--kv-cache-dtype` of the CPU on every kind of model: near what the original computes in f32, and each row
+//! the same alone and among others.
+
+use std::slice::from_ref;
 
 use ntl_core::engine::{BatchModel, Prompt, Token};
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
-use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, load};
+use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, load};
 use serde_json::Value;
 
 use crate::support::{Fixtures, flat, ids, over_fixtures, prompt, read_golden, score, target, tokens};
@@ -11,23 +13,33 @@ use crate::support::{Fixtures, flat, ids, over_fixtures, prompt, read_golden, sc
 over_fixtures! {
     logits_of_smaller_weights_are_near_the_originals,
     a_row_of_any_dtype_is_the_same_to_the_bit_alone_and_among_others,
+    keys_and_values_of_bf16_take_half_of_the_memory,
+    prompts_share_keys_and_values_of_bf16_to_the_bit,
 }
 
 const T5: [&str; 4] = ["t5-ce", "t5-ntl-was", "t5-rt", "t5-xval"];
 const CAUSAL: [&str; 4] = ["llama-ntl", "gpt2", "granite", "qwen3"];
 
-/// The dtypes, and the share of the spread of logits by which they may be off: root mean squares, largest for random weights.
-const DTYPES: [(DtypeChoice, f32); 5] = [
-    (DtypeChoice::F32, 1e-4),
-    (DtypeChoice::F16, 0.02),
-    (DtypeChoice::Bf16, 0.1),
-    (DtypeChoice::Q8_0, 0.15),
-    (DtypeChoice::Int8, 0.2),
+/// The dtypes of weights and of keys and values, and the share of the spread of logits by which they may be off: root mean squares, largest for random weights.
+const DTYPES: [(DtypeChoice, KvCacheDtype, f32); 7] = [
+    (DtypeChoice::F32, KvCacheDtype::Auto, 1e-4),
+    (DtypeChoice::F32, KvCacheDtype::Bf16, 0.02),
+    (DtypeChoice::F16, KvCacheDtype::Auto, 0.02),
+    (DtypeChoice::Bf16, KvCacheDtype::Auto, 0.1),
+    (DtypeChoice::Q8_0, KvCacheDtype::Auto, 0.15),
+    (DtypeChoice::Int8, KvCacheDtype::Auto, 0.2),
+    (DtypeChoice::Int8, KvCacheDtype::Bf16, 0.2),
 ];
 
-fn open(fixtures: Fixtures, name: &str, dtype: DtypeChoice) -> Box<dyn BatchModel> {
+fn open(
+    fixtures: Fixtures,
+    name: &str,
+    dtype: DtypeChoice,
+    kv_cache_dtype: KvCacheDtype,
+    prefix_bytes_max: usize,
+) -> Box<dyn BatchModel> {
     let choices = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
-    let options = LoadOptions { device: DeviceChoice::Cpu, dtype, choices, prefix_bytes_max: 0 };
+    let options = LoadOptions { device: DeviceChoice::Cpu, dtype, kv_cache_dtype, choices, prefix_bytes_max };
     let loaded = load(&CheckpointFiles::folder(&fixtures.folder(name)).unwrap(), options).unwrap();
     assert_eq!(loaded.model.info().dtype.name(), dtype.name());
     loaded.model
@@ -46,8 +58,8 @@ fn logits_of_smaller_weights_are_near_the_originals(fixtures: Fixtures) {
     let mut far = Vec::new();
     for name in T5.into_iter().chain(CAUSAL) {
         let (json, tensors) = read_golden(&fixtures.folder(name));
-        for (dtype, share) in DTYPES {
-            let (mut model, mut off, mut spread) = (open(fixtures, name, dtype), 0.0, 0.0);
+        for (dtype, kv, share) in DTYPES {
+            let (mut model, mut off, mut spread) = (open(fixtures, name, dtype, kv, 0), 0.0, 0.0);
             for case in json["cases"].as_array().unwrap() {
                 let (prompt, target) = rows(case);
                 let (logits, _) = score(model.as_mut(), &[prompt], &[target]);
@@ -60,9 +72,9 @@ fn logits_of_smaller_weights_are_near_the_originals(fixtures: Fixtures) {
                 }
             }
             let found = (off / spread).sqrt();
-            println!("{name}, {}: off by {found:.5} of the spread", dtype.name());
+            println!("{name}, {}, {}: off by {found:.5} of the spread", dtype.name(), kv.name());
             if found.is_nan() || found > share {
-                far.push((name, dtype, found));
+                far.push((name, dtype, kv, found));
             }
         }
     }
@@ -73,17 +85,45 @@ fn a_row_of_any_dtype_is_the_same_to_the_bit_alone_and_among_others(fixtures: Fi
     for name in T5.into_iter().chain(CAUSAL) {
         let (json, _) = read_golden(&fixtures.folder(name));
         let (prompts, targets): (Vec<_>, Vec<_>) = json["cases"].as_array().unwrap().iter().map(rows).unzip();
-        for (dtype, _) in DTYPES {
-            let mut model = open(fixtures, name, dtype);
+        for (dtype, kv, _) in DTYPES {
+            let mut model = open(fixtures, name, dtype, kv, 0);
             let (together, starts) = score(model.as_mut(), &prompts, &targets);
             for (case, start) in starts.into_iter().enumerate() {
                 let (alone, _) = score(model.as_mut(), &prompts[case..=case], &targets[case..=case]);
                 for row in 0..alone.rows() {
-                    let what = format!("{name}, {}, case {case}, row {row}", dtype.name());
+                    let what = format!("{name}, {}, {}, case {case}, row {row}", dtype.name(), kv.name());
                     assert_eq!(alone.row(row), together.row(start + row), "{what}");
                     assert_eq!(alone.head_value(row), together.head_value(start + row), "{what}");
                 }
             }
+        }
+    }
+}
+
+fn keys_and_values_of_bf16_take_half_of_the_memory(fixtures: Fixtures) {
+    for name in T5.into_iter().chain(CAUSAL) {
+        let cost = |kv| open(fixtures, name, DtypeChoice::F32, kv, 0).cache_cost();
+        let (wide, narrow) = (cost(KvCacheDtype::Auto), cost(KvCacheDtype::Bf16));
+        assert_eq!((2 * narrow.prompt_token, 2 * narrow.node), (wide.prompt_token, wide.node), "{name}");
+    }
+}
+
+fn prompts_share_keys_and_values_of_bf16_to_the_bit(fixtures: Fixtures) {
+    for name in CAUSAL {
+        let (json, _) = read_golden(&fixtures.folder(name));
+        let (prompt, target) = rows(&json["cases"][0]);
+        // Long enough for blocks that later prompts share.
+        let prompt: Vec<u32> = prompt.ids().collect::<Vec<_>>().repeat(70);
+        let prompt = Prompt::from(prompt[..70].to_vec());
+        let logits = |model: &mut dyn BatchModel| {
+            let (logits, _) = score(model, from_ref(&prompt), from_ref(&target));
+            (0..logits.rows()).map(|row| logits.row(row).to_vec()).collect::<Vec<_>>()
+        };
+        let open = |bytes| open(fixtures, name, DtypeChoice::F32, KvCacheDtype::Bf16, bytes);
+        let (mut alone, mut sharing) = (open(0), open(1 << 20));
+        let want = logits(alone.as_mut());
+        for round in 0..2 {
+            assert_eq!(logits(sharing.as_mut()), want, "{name}, round {round}");
         }
     }
 }

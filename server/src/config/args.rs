@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use ntl_manual::ManualArgs;
-use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
+use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 
 use crate::backend::{BackendChoice, Isq};
 use crate::inspect::{ChoiceArgs, InspectArgs};
@@ -83,6 +83,16 @@ pub(crate) struct ModelArgs {
     /// products of int8 weights, of q8_0 weights where it multiplies bytes and of bf16 weights where it has AMX; auto is f32
     #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto", value_parser = dtypes())]
     pub(crate) dtype: DtypeChoice,
+    /// Element type of keys and values, of running requests and of the prefix cache. bf16 halves their memory on the CPU and
+    /// is faster with many requests or long prompts, and less exact; auto is f32 on the CPU, the type of the weights on a GPU
+    #[arg(
+        long,
+        env = "NTL_KV_CACHE_DTYPE",
+        value_name = "DTYPE",
+        default_value = "auto",
+        value_parser = kv_cache_dtypes()
+    )]
+    pub(crate) kv_cache_dtype: KvCacheDtype,
     /// Compute threads of each model, at most four for each processor [default: one for each processor]
     #[arg(long, env = "NTL_THREADS", value_name = "COUNT")]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -232,6 +242,11 @@ pub(crate) struct LogArgs {
 fn dtypes() -> impl TypedValueParser<Value = DtypeChoice> {
     PossibleValuesParser::new(DtypeChoice::ALL.map(DtypeChoice::name))
         .try_map(|name| name.parse::<DtypeChoice>())
+}
+
+fn kv_cache_dtypes() -> impl TypedValueParser<Value = KvCacheDtype> {
+    PossibleValuesParser::new(KvCacheDtype::ALL.map(KvCacheDtype::name))
+        .try_map(|name| name.parse::<KvCacheDtype>())
 }
 
 /// The maximum exceeds what any machine can do.

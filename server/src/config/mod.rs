@@ -125,6 +125,7 @@ impl TryFrom<Args> for Config {
                 load: LoadOptions {
                     device: flags.device,
                     dtype: flags.dtype,
+                    kv_cache_dtype: flags.kv_cache_dtype,
                     choices: flags.choices.into(),
                     prefix_bytes_max: limits.prefix_cache_limit,
                 },

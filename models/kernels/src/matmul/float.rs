@@ -1,9 +1,12 @@
-//! Element types of floating-point weights, and how they become f32.
+//! Element types of floating-point weights, keys and values, and how they become f32.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-pub(super) trait Float: Pod + Send + Sync {
+pub trait Float: Pod + Send + Sync {
+    /// Room that a value takes in the scratch memory of [`Self::widen`].
+    const SCRATCH: usize = 1;
+
     fn to_f32(self) -> f32;
 
     /// The values as f32: themselves, or converted into `scratch`.
@@ -16,6 +19,8 @@ pub(super) trait Float: Pod + Send + Sync {
 }
 
 impl Float for f32 {
+    const SCRATCH: usize = 0;
+
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self

@@ -29,7 +29,7 @@ use half::{bf16, f16};
 use amx::Amx;
 use bf16_tiles::Bf16Tiles;
 use columns::Columns;
-use float::Float;
+pub use float::Float;
 use int8::Int8;
 use panels::Panels;
 use quantized::Quantized;

@@ -12,21 +12,36 @@ mod tests;
 
 use std::sync::RwLockReadGuard;
 
-use candle_core::{Layout, Result, Storage, Tensor};
-use ntl_kernels::{AttentionGroup, Heads, KvSlices};
+use candle_core::{DType, Layout, Result, Storage, Tensor, WithDType};
+use half::bf16;
+use ntl_kernels::{AttentionGroup, Float, Heads, KvSlices};
 
 pub(crate) use batched::{KvTensors, Plan, PlanOptions};
 pub(crate) use groups::KeyGroup;
 pub(crate) use rows::{AttentionRow, KeyValues, RelativeBias};
 pub(crate) use slots::{KeyView, PassKeys};
 
-use super::tensors::slice;
+use super::tensors::{slice, slice_of};
 
 /// Softmax attention on the CPU; [`PassKeys`] and a [`Plan`] compute the same on devices.
 ///
 /// Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head.
-/// * `q` `[R, H * D]`, one row per entry of `rows`, whose keys and values are `[N, G * D]`; returns `[R, H * D]`
+/// * `q` f32 `[R, H * D]`, one row per entry of `rows`, whose keys and values are `[N, G * D]`, all f32 or all bf16; returns f32
+///   `[R, H * D]`
 pub(crate) fn attend(
+    q: &Tensor,
+    rows: &[AttentionRow<'_>],
+    heads: Heads,
+    bias: Option<&RelativeBias>,
+) -> Result<Tensor> {
+    match rows.first().map(|row| row.kv.keys.dtype()) {
+        Some(DType::BF16) => attend_to::<bf16>(q, rows, heads, bias),
+        _ => attend_to::<f32>(q, rows, heads, bias),
+    }
+}
+
+/// The same with keys and values of this type.
+fn attend_to<E: Float + WithDType>(
     q: &Tensor,
     rows: &[AttentionRow<'_>],
     heads: Heads,
@@ -38,7 +53,7 @@ pub(crate) fn attend(
     let groups: Vec<&[AttentionRow<'_>]> = rows.chunk_by(AttentionRow::shares_keys).collect();
     let locked: Vec<_> = groups.iter().map(|rows| lock(&rows[0])).collect();
     let slices = groups.iter().zip(&locked).map(|(rows, (before, own))| {
-        Ok(AttentionGroup {
+        Ok(AttentionGroup::<E> {
             before: before.iter().map(Locked::slices).collect::<Result<_>>()?,
             own: own.slices()?,
             queries: rows.iter().map(|row| row.query).collect(),
@@ -65,10 +80,10 @@ impl<'a> Locked<'a> {
         Self { keys: kv.keys.storage_and_layout(), values: kv.values.storage_and_layout() }
     }
 
-    fn slices(&self) -> Result<KvSlices<'_>> {
+    fn slices<E: WithDType>(&self) -> Result<KvSlices<'_, E>> {
         Ok(KvSlices {
-            keys: slice(&self.keys.0, self.keys.1)?,
-            values: slice(&self.values.0, self.values.1)?,
+            keys: slice_of(&self.keys.0, self.keys.1)?,
+            values: slice_of(&self.values.0, self.values.1)?,
         })
     }
 }
