@@ -270,7 +270,7 @@ impl<'a, E: Float> Task<'a, E> {
         let (mut gathered, mut wide) = (Vec::new(), vec![0.0_f32; E::SCRATCH * 2 * dim * self.seen_max()]);
         for head in 0..self.heads.queries {
             let (lane, key_lane) = self.lanes(head);
-            gather(&shared, key_lane.clone(), &mut gathered);
+            gather(&shared, key_lane.clone(), &mut wide, &mut gathered);
             let (keys, values) = gathered.split_at(gathered.len() / 2);
             let shared = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
             let shared: Vec<_> = shared.map(|(keys, values)| KvSlices { keys, values }).collect();
@@ -359,15 +359,17 @@ fn widened<'a, E: Float>(rows: impl Iterator<Item = &'a [E]>, wide: &'a mut [f32
 }
 
 /// Keys of one head, then its values, one behind the other: lanes of distant positions would evict each other from the
-/// nearest cache.
-fn gather<E: Float>(seen: &[KvSlices<'_, E>], lanes: Range<usize>, gathered: &mut Vec<f32>) {
+/// nearest cache. `wide` has room for one of them where they have to be converted.
+fn gather<E: Float>(
+    seen: &[KvSlices<'_, E>],
+    lanes: Range<usize>,
+    wide: &mut [f32],
+    gathered: &mut Vec<f32>,
+) {
+    let wide = &mut wide[..E::SCRATCH * lanes.len()];
     gathered.clear();
-    for kv in seen {
-        gathered.extend(kv.keys[lanes.clone()].iter().map(|key| key.to_f32()));
-    }
-    for kv in seen {
-        gathered.extend(kv.values[lanes.clone()].iter().map(|value| value.to_f32()));
-    }
+    seen.iter().for_each(|kv| gathered.extend_from_slice(E::widen(&kv.keys[lanes.clone()], wide)));
+    seen.iter().for_each(|kv| gathered.extend_from_slice(E::widen(&kv.values[lanes.clone()], wide)));
 }
 
 #[cfg(test)]
