@@ -115,7 +115,8 @@ fn about(args: &DecodeArgs, decoder: &Decoder) -> Value {
     let info = decoder.engine.info();
     json!({
         "name": "ntl", "version": env!("CARGO_PKG_VERSION"), "model": args.model, "kind": info.kind.name(),
-        "dtype": info.dtype.name(), "kv_cache_dtype": args.kv_cache_dtype.name(), "parameters": info.parameters, "threads": rayon::current_num_threads(),
+        "dtype": info.dtype.name(), "kv_cache_dtype": args.kv_cache_dtype.name(), "parameters": info.parameters,
+        "threads": rayon::current_num_threads(),
         "prompt_tokens": decoder.prompts.first().map(Vec::len), "new_tokens": args.new_tokens,
     })
 }

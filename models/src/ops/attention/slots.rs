@@ -1,7 +1,9 @@
 //! Attention on a device: of few queries over the same keys by one launch that reads keys and values in their slots, of many by a
 //! [`Plan`].
 
-use candle_core::{Device, Result, Tensor};
+use std::ops::Range;
+
+use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::{AttentionGroup, AttentionQuery, Heads, KvSlices, Visible};
 
 use super::batched::{KvTensors, Plan, PlanOptions};
@@ -15,6 +17,8 @@ const QUERIES_PLANNED: usize = 64;
 
 /// As [`ntl_cuda::SlotAttention`] takes a row.
 const ROW_NUMBERS: usize = 6;
+#[cfg(feature = "cuda")]
+const _: () = assert!(ROW_NUMBERS == ntl_cuda::ROW_NUMBERS);
 
 /// All queries of a pass, in order, with what they attend to.
 pub(crate) struct KeyView<'a> {
@@ -55,25 +59,28 @@ impl<'a> PassKeys<'a> {
         device: &Device,
     ) -> Result<Self> {
         let mut numbers = written.to_vec();
-        let tables = views.iter().map(|view| {
-            let table = if is_planned(&view.groups) { Vec::new() } else { SlotRows::table(&view.groups) };
-            numbers.extend_from_slice(&table);
-            table.len()
-        });
-        let lengths: Vec<usize> = tables.collect();
+        let place = |view: &KeyView<'_>| {
+            if is_planned(&view.groups) {
+                return None;
+            }
+            let from = numbers.len();
+            numbers.extend(SlotRows::table(&view.groups));
+            Some(from..numbers.len())
+        };
+        let places: Vec<Option<Range<usize>>> = views.iter().map(place).collect();
         let count = numbers.len();
         let numbers = Tensor::from_vec(numbers, count, device)?;
-        let mut from = written.len();
-        let attention = |(KeyView { groups, bias }, length): (KeyView<'a>, usize)| {
-            if is_planned(&groups) {
+        let attention = |(KeyView { groups, bias }, place): (KeyView<'a>, Option<Range<usize>>)| match place {
+            None => {
                 let options = PlanOptions { heads, bias, capacity };
-                return Plan::new(groups, options, device).map(SlotAttention::Planned);
+                Plan::new(groups, options, device).map(SlotAttention::Planned)
             }
-            from += length;
-            let table = numbers.narrow(0, from - length, length)?;
-            Ok(SlotAttention::Rows(SlotRows::new(&groups, table, bias)))
+            Some(place) => {
+                let table = numbers.narrow(0, place.start, place.len())?;
+                Ok(SlotAttention::Rows(SlotRows::new(&groups, table, bias)))
+            }
         };
-        let attentions = views.into_iter().zip(lengths).map(attention).collect::<Result<_>>()?;
+        let attentions = views.into_iter().zip(places).map(attention).collect::<Result<_>>()?;
         Ok(Self { written: numbers.narrow(0, 0, written.len())?, attentions })
     }
 }
@@ -102,11 +109,7 @@ impl<'a> SlotRows<'a> {
                 to - from
             })
         });
-        let (mut rows, mut keys_max) = (0, 0);
-        for seen in seen {
-            (rows, keys_max) = (rows + 1, keys_max.max(seen));
-        }
-        Self { table, rows, keys_max, bias }
+        Self { table, rows: seen.clone().count(), keys_max: seen.max().unwrap_or(0), bias }
     }
 
     /// For each row where the slots begin that it shares with its group, how many these are, where its own begin, the first place of
@@ -157,10 +160,7 @@ impl<'a> SlotRows<'a> {
             let slot = |at: usize| if at < count { slots[shared + at] } else { slots[own + at - count] };
             let read = |offset: u32| {
                 let places = Tensor::from_iter((0..end).map(|at| slot(at) + offset), slab.device())?;
-                slab.index_select(&places, 0)?
-                    .to_dtype(candle_core::DType::F32)?
-                    .flatten_all()?
-                    .to_vec1::<f32>()
+                slab.index_select(&places, 0)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
             };
             let (keys, values) = (read(0)?, read(capacity)?);
             let own = KvSlices { keys: &keys, values: &values };
