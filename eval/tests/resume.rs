@@ -143,6 +143,24 @@ fn a_run_is_not_continued_with_another_checkpoint_of_the_same_name() {
     assert_eq!(run(&other, &["--resume"]).status.code(), Some(0));
 }
 
+#[test]
+fn a_run_is_not_continued_with_weights_of_another_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(&folder), folder.path().join("out"));
+    let serve = |model| Mock::start(&[model], |prompt, _| text(&answer(prompt).to_string()));
+    let run =
+        |mock: &Mock, more: &[&str]| ntl_eval(&args(mock, &data, &out, &[&["--limit", "4"], more].concat()));
+    let (first, other, unknown) = (serve("tiny@f32"), serve("tiny@int8"), serve("tiny"));
+    assert_eq!(run(&first, &[]).status.code(), Some(0));
+    assert!(report(&out).contains("\"model_dtype\": \"f32\""));
+    let refused = run(&other, &["--resume"]);
+    assert_eq!((refused.status.code(), other.bodies().len()), (Some(1), 0));
+    let message = err(&refused);
+    assert!(message.contains("other settings: model_dtype was \"f32\", is \"int8\""), "{message}");
+    // Servers that do not say it are not checked.
+    assert_eq!(run(&unknown, &["--resume"]).status.code(), Some(0));
+}
+
 /// Names and contents of all files of a run.
 fn files(out: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<(String, Vec<u8>)> = fs::read_dir(out)

@@ -23,6 +23,7 @@ fn compiler(tokenizer: &Tokenizer, encoder_decoder: bool) -> GuideCompiler {
         kind: "test".into(),
         backend: Backend::Native,
         dtype: Dtype::F32,
+        kv_cache_dtype: None,
         number_encoding: NumberEncoding::Text,
         parameters: 0,
         prompt_tokens_max: 512,

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
+use ntl_core::engine::Dtype;
 use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -115,7 +116,7 @@ fn about(args: &DecodeArgs, decoder: &Decoder) -> Value {
     let info = decoder.engine.info();
     json!({
         "name": "ntl", "version": env!("CARGO_PKG_VERSION"), "model": args.model, "kind": info.kind.name(),
-        "dtype": info.dtype.name(), "kv_cache_dtype": args.kv_cache_dtype.name(), "parameters": info.parameters,
+        "dtype": info.dtype.name(), "kv_cache_dtype": info.kv_cache_dtype.as_ref().map(Dtype::name), "parameters": info.parameters,
         "threads": rayon::current_num_threads(),
         "prompt_tokens": decoder.prompts.first().map(Vec::len), "new_tokens": args.new_tokens,
     })

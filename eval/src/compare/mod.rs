@@ -48,7 +48,7 @@ pub struct Comparison {
     pub a: Side,
     pub b: Side,
     pub counts: Counts,
-    /// How the requests of the two runs differ, where both have the same mode.
+    /// How the requests of the two runs differ, where both have the same mode, and how their models compute.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<SettingDifference>,
     /// Behind every interval.
@@ -91,23 +91,23 @@ pub struct SettingDifference {
     pub b: String,
 }
 
-/// The settings that decide what was requested. Where data lie, and how many requests were in flight, changes no answer.
+/// The settings that decide what was requested, and in which element types models compute, which servers may leave out. Where data
+/// lie, and how many requests were in flight, changes no answer.
 fn setting_differences(a: &Run, b: &Run) -> Vec<SettingDifference> {
-    if a.report.mode != b.report.mode {
-        return Vec::new();
-    }
+    let is_of_request =
+        |name: &str| name.starts_with("request.") || ["prompt_tokens", "template"].contains(&name);
+    let is_of_model = |name: &str| ["model_dtype", "model_kv_cache_dtype"].contains(&name);
+    let same_mode = a.report.mode == b.report.mode;
     let settings = |run: &Run| -> BTreeMap<String, String> {
         let all = flat_settings("", &run.report.settings).into_iter();
-        all.filter(|(name, _)| {
-            name.starts_with("request.") || ["prompt_tokens", "template"].contains(&name.as_str())
-        })
-        .collect()
+        all.filter(|(name, _)| same_mode && is_of_request(name) || is_of_model(name)).collect()
     };
     let (a, b) = (settings(a), settings(b));
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let of = |side: &BTreeMap<String, String>, name: &String| side.get(name).cloned().unwrap_or_default();
     let both = names.into_iter().map(|name| (name, of(&a, name), of(&b, name)));
-    both.filter(|(_, a, b)| a != b)
+    let is_known = |a: &str, b: &str| !a.is_empty() && !b.is_empty();
+    both.filter(|(name, a, b)| a != b && (!is_of_model(name) || is_known(a, b)))
         .map(|(name, a, b)| SettingDifference { name: name.clone(), a, b })
         .collect()
 }

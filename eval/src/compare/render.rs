@@ -147,7 +147,7 @@ fn settings(comparison: &Comparison) -> Option<String> {
         format!("{name} (A: {}, B: {})", shown(a), shown(b))
     };
     let all: Vec<String> = comparison.settings.iter().map(one).collect();
-    (!all.is_empty()).then(|| format!("The requests differ: {}.", all.join("; ")))
+    (!all.is_empty()).then(|| format!("The settings differ: {}.", all.join("; ")))
 }
 
 fn items(items: &[ItemDifference]) -> Table {

@@ -1,5 +1,7 @@
 //! Facts about comparisons.
 
+use serde_json::{Value, json};
+
 use super::*;
 use crate::report::markdown;
 use crate::store::saved::tests::run;
@@ -79,7 +81,7 @@ fn other_scores_of_samples_are_compared_by_their_means() {
     let scored = |strict: &dyn Fn(u64) -> f64| {
         let mut run = off_by(|_| Some(0.0));
         for sample in &mut run.samples {
-            let line = serde_json::json!({
+            let line = json!({
                 "doc_id": sample.doc_id, "doc": { "question": sample.doc.question }, "target": sample.target,
                 "metrics": ["strict", "novel"], "strict": strict(sample.doc_id), "novel": sample.doc_id,
             });
@@ -126,16 +128,29 @@ fn a_comparison_reads_as_sentences_and_tables() {
 #[test]
 fn requests_that_differ_are_named() {
     let (mut a, mut b) = (off_by(|_| Some(0.0)), off_by(|_| Some(1.0)));
-    let settings = |trim: serde_json::Value| {
-        let value =
-            serde_json::json!({ "data": trim, "request": { "number": { "support": 9, "trim": trim } } });
+    let settings = |trim: Value| {
+        let value = json!({ "data": trim, "request": { "number": { "support": 9, "trim": trim } } });
         value.as_object().unwrap().clone()
     };
-    (a.report.settings, b.report.settings) = (settings(0.1.into()), settings(serde_json::Value::Null));
+    (a.report.settings, b.report.settings) = (settings(0.1.into()), settings(Value::Null));
     let comparison = compare(&a, &b, BOOTSTRAP, 0).unwrap();
     let text = render::text(&comparison);
-    assert!(text.contains("The requests differ: request.number.trim (A: 0.1, B: not set)."), "{text}");
+    assert!(text.contains("The settings differ: request.number.trim (A: 0.1, B: not set)."), "{text}");
     // Another mode is another request throughout.
     b.report.mode = "regress".to_owned();
     assert!(compare(&a, &b, BOOTSTRAP, 0).unwrap().settings.is_empty());
+}
+
+#[test]
+fn element_types_of_models_that_differ_are_named_where_both_servers_say_them() {
+    let (mut a, mut b) = (off_by(|_| Some(0.0)), off_by(|_| Some(1.0)));
+    b.report.mode = "regress".to_owned();
+    let dtypes = |run: &mut Run, weights: Value, keys: Value| {
+        let value = json!({ "model_dtype": weights, "model_kv_cache_dtype": keys });
+        run.report.settings = value.as_object().unwrap().clone();
+    };
+    dtypes(&mut a, "f32".into(), Value::Null);
+    dtypes(&mut b, "int8".into(), "bf16".into());
+    let text = render::text(&compare(&a, &b, BOOTSTRAP, 0).unwrap());
+    assert!(text.contains("The settings differ: model_dtype (A: f32, B: int8)."), "{text}");
 }

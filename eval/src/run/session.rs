@@ -29,7 +29,7 @@ use crate::run::request::RequestTemplate;
 use crate::run::runner::Runner;
 use crate::run::samples::samples;
 use crate::run::score::{self, Record, rows};
-use crate::store::journal::{CHECKPOINT, Journal, JournalError, JournalFile, key};
+use crate::store::journal::{Journal, JournalError, JournalFile, MODEL_FIELDS, key};
 use crate::store::report::{Counts, Module, Report};
 use crate::store::saved::{self, REPORT, read_report};
 use crate::tasks::Suite;
@@ -220,12 +220,11 @@ impl Session<'_> {
             saved::remove_result(folder)?;
             journal.clear()?;
         }
-        let header = json!({
+        let mut header = json!({
             "ntl-eval": env!("CARGO_PKG_VERSION"),
             "task": suite.task,
             "split": suite.split,
             "model": self.model.id,
-            CHECKPOINT: self.model.others.get("fingerprint"),
             "mode": self.common.mode,
             "score": self.common.score,
             "seed": self.common.seed,
@@ -234,6 +233,9 @@ impl Session<'_> {
             "items": key(&suite.items),
             "request": template.settings(),
         });
+        for (name, value) in self.model_fields() {
+            header[name] = value;
+        }
         Ok(Journal::read(journal, &header)?)
     }
 
@@ -308,7 +310,6 @@ impl Session<'_> {
         let mut settings = data_settings(suite, self.common);
         for (name, value) in [
             ("template", json!(self.common.template().map(Template::source))),
-            (CHECKPOINT, json!(self.model.others.get("fingerprint"))),
             ("prompt_tokens", json!(self.common.prompt_tokens)),
             ("concurrency", json!(self.common.server.concurrency)),
             ("request", json!(template.settings())),
@@ -318,7 +319,13 @@ impl Session<'_> {
         ] {
             settings.insert(name.to_owned(), value);
         }
+        settings.extend(self.model_fields().map(|(name, value)| (name.to_owned(), value)));
         settings
+    }
+
+    /// What the server says of the model beyond its name.
+    fn model_fields(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        MODEL_FIELDS.into_iter().map(|(name, listed)| (name, json!(self.model.others.get(listed))))
     }
 
     /// Prints a report and the gates that it misses.

@@ -83,8 +83,13 @@ const SUM_DIGITS: usize = 16;
 /// The end of a line that has a checksum, up to it.
 const SUM_START: &str = ",\"sum\":\"";
 
-/// The field of a header that says which checkpoint answered. Servers and journals that have none are not checked.
-pub const CHECKPOINT: &str = "model_fingerprint";
+/// The field of a header that says which checkpoint answered.
+const CHECKPOINT: &str = "model_fingerprint";
+
+/// Fields of a header that say which model answered, and what `/v1/models` calls them. A field that the journal or the server lacks is
+/// not checked.
+pub const MODEL_FIELDS: [(&str, &str); 3] =
+    [(CHECKPOINT, "fingerprint"), ("model_dtype", "dtype"), ("model_kv_cache_dtype", "kv_cache_dtype")];
 
 /// An open file for a journal, which may be locked.
 #[derive(Debug)]
@@ -167,11 +172,13 @@ impl Journal {
         let found = Value::Object(found);
         let names: BTreeSet<&String> =
             [header, &found].into_iter().filter_map(Value::as_object).flat_map(Map::keys).collect();
+        let is_said = |value: Option<&Value>| value.is_some_and(|value| !value.is_null());
+        let is_of_model = |name: &str| MODEL_FIELDS.iter().any(|(field, _)| *field == name);
         let differences: Vec<String> = names
             .into_iter()
             .filter(|name| *name != CHECKPOINT)
             .map(|name| (name, found.get(name), header.get(name)))
-            .filter(|(_, was, is)| was != is)
+            .filter(|&(name, was, is)| was != is && (!is_of_model(name) || is_said(was) && is_said(is)))
             .map(|(name, was, is)| format!("{name} was {}, is {}", shown(was), shown(is)))
             .collect();
         if !differences.is_empty() {

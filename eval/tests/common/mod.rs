@@ -106,8 +106,9 @@ impl Mock {
 
 async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
     // As ours say it of themselves; the one of that name keeps numbers as values, as does one whose name is followed by that.
-    // `#` and a fingerprint may stand behind the name; `#` alone is a server that gives none.
+    // `#` and a fingerprint may stand behind the name; `#` alone is a server that gives none. `@` and a type of weights come last.
     let model = |listed: &&str| {
+        let (listed, dtype) = listed.split_once('@').unwrap_or((listed, ""));
         let (listed, fingerprint) = listed.split_once('#').unwrap_or((listed, "00ff"));
         let (id, encoding) =
             listed.split_once('=').unwrap_or((listed, if listed == "xval" { "xval" } else { "text" }));
@@ -115,6 +116,9 @@ async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
             json!({ "id": id, "object": "model", "number_encoding": encoding, "fingerprint": fingerprint });
         if fingerprint.is_empty() {
             model.as_object_mut().unwrap().remove("fingerprint");
+        }
+        if !dtype.is_empty() {
+            model["dtype"] = dtype.into();
         }
         model
     };

@@ -39,6 +39,7 @@ impl ScriptedModel {
             kind: ModelKind::Other("scripted".to_owned()),
             backend: Backend::Scripted,
             dtype: Dtype::F32,
+            kv_cache_dtype: Some(Dtype::F32),
             number_encoding: NumberEncoding::Text,
             parameters: 0,
             prompt_tokens_max: 512,

@@ -49,6 +49,7 @@ fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<
         kind: prepared.kind.as_str().into(),
         backend: Backend::MistralRs,
         dtype: prepared.dtype.as_str().into(),
+        kv_cache_dtype: None,
         number_encoding: tokenizer.number_encoding(),
         parameters: prepared.parameters,
         prompt_tokens_max: positions_max,

@@ -126,6 +126,7 @@ impl Served {
             kind: "fake".into(),
             backend: Backend::MistralRs,
             dtype: Dtype::F32,
+            kv_cache_dtype: None,
             number_encoding: NumberEncoding::Text,
             parameters: 0,
             prompt_tokens_max: POSITIONS,

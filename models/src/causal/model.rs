@@ -290,6 +290,7 @@ fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> Mode
         kind: config.family.kind(),
         backend: Backend::Native,
         dtype: options.place.name().into(),
+        kv_cache_dtype: Some(options.place.kv_name().into()),
         number_encoding: NumberEncoding::Text,
         parameters,
         prompt_tokens_max: config.positions_max,

@@ -62,6 +62,11 @@ impl Placement {
             _ => self.dtype.as_str(),
         }
     }
+
+    /// The element type of keys and values, named in the same way.
+    pub(crate) fn kv_name(&self) -> &'static str {
+        self.kv_dtype().as_str()
+    }
 }
 
 impl Default for Placement {

@@ -69,6 +69,7 @@ impl TokenizerFacts {
             kind,
             backend: Backend::Native,
             dtype: place.name().into(),
+            kv_cache_dtype: Some(place.kv_name().into()),
             number_encoding: self.number_encoding,
             parameters,
             prompt_tokens_max: self.prompt_tokens_max,

@@ -16,7 +16,7 @@ use ntl_core::numbers::{
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::tokenizer::Tokenizer;
-use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_models::{DtypeChoice, KvCacheDtype, LoadOptions, LoadedModel, load};
 use serde_json::Value;
 
 /// A checkpoint with a numeric golden.
@@ -50,19 +50,30 @@ impl Checkpoint {
     }
 }
 
-/// An engine on a checkpoint, whose vocabulary may be changed first, and its numeric golden.
-fn changed_engine(
+/// An engine on a checkpoint, whose vocabulary may be changed first.
+fn open(
     Checkpoint { name, .. }: Checkpoint,
+    options: LoadOptions,
+    change: impl FnOnce(&mut Vocabulary, &Tokenizer),
+) -> Engine {
+    let files = CheckpointFiles::folder(&shared(name)).unwrap();
+    let LoadedModel { model, mut vocabulary, tokenizer } = load(&files, options).unwrap();
+    change(&mut vocabulary, &tokenizer);
+    Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap().0
+}
+
+/// What was computed of a checkpoint by brute force.
+fn numeric_golden(Checkpoint { name, .. }: Checkpoint) -> Value {
+    let golden = std::fs::read(shared(name).join("golden/numeric.json")).unwrap();
+    serde_json::from_slice(&golden).unwrap()
+}
+
+/// As [`open`], in f32, and its numeric golden.
+fn changed_engine(
+    checkpoint: Checkpoint,
     change: impl FnOnce(&mut Vocabulary, &Tokenizer),
 ) -> (Engine, Value) {
-    let folder = shared(name);
-    let golden = std::fs::read(folder.join("golden/numeric.json")).unwrap();
-    let files = CheckpointFiles::folder(&folder).unwrap();
-    let LoadedModel { model, mut vocabulary, tokenizer } = load(&files, LoadOptions::default()).unwrap();
-    change(&mut vocabulary, &tokenizer);
-    let (engine, _) =
-        Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap();
-    (engine, serde_json::from_slice(&golden).unwrap())
+    (open(checkpoint, LoadOptions::default(), change), numeric_golden(checkpoint))
 }
 
 fn engine(checkpoint: Checkpoint) -> (Engine, Value) {
@@ -310,6 +321,46 @@ fn a_precision_of_nothing_settles_mode_and_median_within_few_nodes() {
             }
         }
     }
+}
+
+/// How far rounding of weights, or of keys and values, may move the probability of all numbers or of the most probable one.
+const CHANGES: [(DtypeChoice, KvCacheDtype, f64); 4] = [
+    (DtypeChoice::F32, KvCacheDtype::Bf16, 0.01),
+    (DtypeChoice::Bf16, KvCacheDtype::Auto, 0.01),
+    (DtypeChoice::Int8, KvCacheDtype::Auto, 0.1),
+    (DtypeChoice::Int8, KvCacheDtype::Bf16, 0.1),
+];
+
+#[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+fn trees_of_smaller_weights_and_keys_are_near_those_of_f32_and_the_same_to_the_bit_among_others() {
+    let mut far = Vec::new();
+    for checkpoint in CHECKPOINTS {
+        let golden = numeric_golden(checkpoint);
+        let prompts = golden["prompts"].as_array().unwrap();
+        for (dtype, kv_cache_dtype, bound) in CHANGES {
+            let options = LoadOptions { dtype, kv_cache_dtype, ..LoadOptions::default() };
+            let engine = open(checkpoint, options, |_, _| {});
+            let submit = |prompt| submit_job(&engine, prompt, checkpoint.job(1e-4));
+            let together: Vec<JobEvents> = prompts.iter().map(submit).collect();
+            for (prompt, together) in prompts.iter().zip(together) {
+                let (found, alone) = (outcome(together).distribution, outcome(submit(prompt)).distribution);
+                let text = prompt["text"].as_str().unwrap();
+                assert_eq!(found.leaves(), alone.leaves(), "{text}");
+                assert_eq!(found.mass(), alone.mass(), "{text}");
+                let want = prompt["covered_mass"].as_f64().unwrap();
+                let closed = (found.mass().closed - want).abs();
+                let mode = found.most_probable(1)[0].probability;
+                let mode = (mode - prompt["mode"]["probability"].as_f64().unwrap()).abs();
+                let change = closed.max(mode);
+                println!("{text}, {}, {}: {closed:.4} {mode:.4}", dtype.name(), kv_cache_dtype.name());
+                if change.is_nan() || change > bound {
+                    far.push((text.to_owned(), dtype, kv_cache_dtype, change));
+                }
+            }
+        }
+    }
+    assert!(far.is_empty(), "{far:?}");
 }
 
 #[test]

@@ -24,6 +24,9 @@ pub struct Model {
     pub max_model_len: u64,
     /// Element type of the weights in memory.
     pub dtype: String,
+    /// Element type of keys and values in memory, where the backend says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_dtype: Option<String>,
     /// Number of parameters.
     pub parameters: u64,
     /// `native`.

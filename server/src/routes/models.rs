@@ -52,6 +52,7 @@ fn describe(model: &ServedModel) -> Model {
         context_length: info.prompt_tokens_max as u64,
         max_model_len: info.prompt_tokens_max as u64,
         dtype: info.dtype.name().to_owned(),
+        kv_cache_dtype: info.kv_cache_dtype.as_ref().map(|dtype| dtype.name().to_owned()),
         parameters: info.parameters,
         backend: info.backend.name().to_owned(),
         chat: model.tokenizer.chat_template().is_some(),

@@ -154,6 +154,8 @@ pub struct ModelInfo {
     pub kind: ModelKind,
     pub backend: Backend,
     pub dtype: Dtype,
+    /// Element type of the keys and values of contexts, where the backend says it.
+    pub kv_cache_dtype: Option<Dtype>,
     pub number_encoding: NumberEncoding,
     /// Weights, counted once where they are shared.
     pub parameters: u64,

@@ -87,7 +87,7 @@ fn what_is_known_of_the_model_is_what_the_native_engine_knows() {
     let (_folder, both) = tiny();
     let (got, want) = (both.mistral.info(), both.native.info());
     let backend = got.backend;
-    assert_eq!(*got, ntl_core::engine::ModelInfo { backend, ..want.clone() });
+    assert_eq!(*got, ntl_core::engine::ModelInfo { backend, kv_cache_dtype: None, ..want.clone() });
     assert_eq!(got.context_tokens_max, Some(tiny::POSITIONS));
 }
 
