@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use ntl_bench::{decode, load, load_model, numbers, prefix, quality, random, setup};
-use ntl_models::{DeviceChoice, LoadOptions};
+use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
 /// As in the server.
 #[global_allocator]
@@ -29,6 +29,9 @@ enum Command {
         /// Device: auto, cpu, cuda or cuda:N
         #[arg(long, default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
         device: DeviceChoice,
+        /// Element type of the weights in memory
+        #[arg(long, default_value = "auto", value_parser = str::parse::<DtypeChoice>)]
+        dtype: DtypeChoice,
         /// Numbers of requests in flight at once
         #[arg(long, value_delimiter = ',', default_value = "1,16", value_parser = clap::value_parser!(u16).range(1..))]
         concurrency: Vec<u16>,
@@ -65,8 +68,8 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match Cli::parse().command {
-        Command::Numbers { model, device, concurrency, rounds } => {
-            let options = LoadOptions { device, ..LoadOptions::default() };
+        Command::Numbers { model, device, dtype, concurrency, rounds } => {
+            let options = LoadOptions { device, dtype, ..LoadOptions::default() };
             let concurrency: Vec<usize> = concurrency.into_iter().map(usize::from).collect();
             numbers::run(setup::open(model.as_deref(), options)?, &concurrency, rounds.max(1), &mut out)
         }
