@@ -1,4 +1,5 @@
 //! Runs one target, or all, for some minutes: `ntl-fuzz TARGET MINUTES [SEED]`. A finding is written to `fuzz/findings/TARGET`.
+//! `ntl-fuzz targets` prints the names of all.
 
 #![expect(clippy::print_stdout, reason = "its result")]
 
@@ -11,8 +12,13 @@ use ntl_fuzz::{TARGETS, Target, target};
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [name, minutes, seed @ ..] = arguments.as_slice() else {
-        bail!("usage: ntl-fuzz TARGET|all MINUTES [SEED]")
+    let (name, minutes, seed) = match arguments.as_slice() {
+        [list] if list == "targets" => {
+            TARGETS.iter().for_each(|target| println!("{}", target.name));
+            return Ok(());
+        }
+        [name, minutes, seed @ ..] => (name, minutes, seed),
+        _ => bail!("usage: ntl-fuzz TARGET|all MINUTES [SEED], or ntl-fuzz targets"),
     };
     let minutes: f64 = minutes.parse().context("MINUTES is a number")?;
     let time = Duration::try_from_secs_f64(60.0 * minutes).context("MINUTES is a time")?;
