@@ -2,6 +2,7 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=kernels");
     #[cfg(feature = "cuda")]
     cudaforge::KernelBuilder::new()
         .source_dir("kernels")

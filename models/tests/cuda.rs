@@ -96,6 +96,14 @@ fn logits_of_many_rows(model: &mut dyn BatchModel) -> Vec<f32> {
     all
 }
 
+/// Logits behind a prompt whose attention is computed in two parts.
+fn logits_behind_a_long_prompt(model: &mut dyn BatchModel) -> Vec<f32> {
+    let prompt: Prompt = (0..600u32).map(|id| 3 + id * 7 % 29).collect::<Vec<_>>().into();
+    let opened = model.open(&[(&prompt).into()]).unwrap()[0];
+    let logits = model.step(&[row(opened.context, None, opened.first_token)]).unwrap();
+    logits.row(0).to_vec()
+}
+
 /// Log-probabilities after each of some tokens behind a prompt.
 fn log_probabilities(model: &mut dyn BatchModel, tokens: &[u32]) -> Vec<f64> {
     let prompt: Prompt = vec![125, 19, 3, 55, 1].into();
@@ -127,6 +135,7 @@ fn a_t5_in_f32_gives_the_logits_of_the_cpu() {
     if gpu() {
         assert_close("t5", logits, t5);
         assert_close("t5", logits_of_many_rows, t5);
+        assert_close("t5", logits_behind_a_long_prompt, t5);
     }
 }
 

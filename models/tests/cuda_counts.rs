@@ -32,8 +32,8 @@ struct Budget(&'static str, [u64; 4]);
 const T5_BUDGETS: [Budget; 5] = [
     Budget("step, 1 context", [336, 10, 269, 1]),
     Budget("step, 32 contexts", [337, 12, 272, 1]),
-    Budget("opening of 32 prompts", [941, 302, 1_075, 0]),
-    Budget("opening of 4,096 tokens", [1_431, 510, 1_725, 0]),
+    Budget("opening of 32 prompts", [555, 4, 487, 0]),
+    Budget("opening of 4,096 tokens", [795, 4, 775, 0]),
     Budget("step behind 4,096 tokens", [360, 10, 293, 1]),
 ];
 
@@ -41,7 +41,7 @@ const LLAMA_BUDGETS: [Budget; 5] = [
     Budget("step, 1 context", [314, 11, 256, 1]),
     Budget("step, 32 contexts", [315, 13, 259, 1]),
     Budget("opening of 32 prompts", [413, 4, 259, 0]),
-    Budget("opening of 4,096 tokens", [2_143, 814, 2_675, 0]),
+    Budget("opening of 4,096 tokens", [1_157, 4, 1_127, 0]),
     Budget("step behind 4,096 tokens", [346, 11, 288, 1]),
 ];
 

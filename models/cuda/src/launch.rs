@@ -14,6 +14,8 @@ pub(crate) const ATTENTION: Source =
     Source { name: "ntl_attention", ptx: include_str!(concat!(env!("OUT_DIR"), "/attention.ptx")) };
 pub(crate) const LAYER: Source =
     Source { name: "ntl_layer", ptx: include_str!(concat!(env!("OUT_DIR"), "/layer.ptx")) };
+pub(crate) const PROMPT: Source =
+    Source { name: "ntl_prompt", ptx: include_str!(concat!(env!("OUT_DIR"), "/prompt.ptx")) };
 
 /// How many blocks there are, and how many threads each has.
 #[derive(Clone, Copy)]
@@ -58,7 +60,7 @@ impl<'a> Call<'a> {
     pub(crate) fn new(device: &'a CudaDevice, source: &Source, kernel: &str) -> Result<Self> {
         let function = device.get_or_load_custom_func(kernel, source.name, source.ptx)?;
         let function = function.into_cuda_function();
-        Ok(Self { device, function, arguments: Vec::with_capacity(16) })
+        Ok(Self { device, function, arguments: Vec::with_capacity(20) })
     }
 
     /// A contiguous tensor of this type with `count` elements.

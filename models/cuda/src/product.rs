@@ -11,7 +11,8 @@ use candle_core::{
 };
 use half::{bf16, f16};
 
-/// `a` `[.., M, K]` times the transpose of `b` `[.., N, K]`, of the same 16-bit type and contiguous: f32 `[.., M, N]`.
+/// `a` `[.., M, K]` times the transpose of `b` `[.., N, K]`, of the same 16-bit type and contiguous: f32 `[.., M, N]`. `b` may be the
+/// first rows of each of the matrices of a longer `[B, .., K]`.
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     a.apply_op2_no_bwd(b, &Gemm { alpha: 1.0, beta: 0.0 })
 }
@@ -34,6 +35,8 @@ struct Sizes {
     m: usize,
     n: usize,
     k: usize,
+    /// Elements from one matrix of `b` to the next.
+    stride_b: usize,
 }
 
 impl Sizes {
@@ -44,7 +47,20 @@ impl Sizes {
         if outer_a != outer_b || k != k_b {
             candle_core::bail!("{:?} and {:?} cannot be multiplied", a.dims(), b.dims());
         }
-        Ok(Self { batch: outer_a.iter().product(), m: *m, n: *n, k: *k })
+        let stride_b = match b.stride() {
+            [stride, row, 1] if row == k => *stride,
+            _ => n * k,
+        };
+        Ok(Self { batch: outer_a.iter().product(), m: *m, n: *n, k: *k, stride_b })
+    }
+
+    /// Where the elements of `b` are in its storage.
+    fn range_b(self, layout: &Layout) -> Result<std::ops::Range<usize>> {
+        if self.stride_b == self.n * self.k {
+            return range(layout);
+        }
+        let from = layout.start_offset();
+        Ok(from..from + self.batch.saturating_sub(1) * self.stride_b + self.n * self.k)
     }
 }
 
@@ -65,7 +81,8 @@ impl Gemm {
         [(a, a_layout), (b, b_layout)]: [(&CudaStorage, &Layout); 2],
         kind: sys::cudaDataType_t,
     ) -> Result<()> {
-        let Sizes { batch, m, n, k } = Sizes::of(a_layout, b_layout)?;
+        let sizes = Sizes::of(a_layout, b_layout)?;
+        let Sizes { batch, m, n, k, stride_b } = sizes;
         if batch * m * n == 0 {
             return Ok(());
         }
@@ -73,7 +90,7 @@ impl Gemm {
         let (stream, blas) = (device.cuda_stream(), device.cublas_handle());
         let (a, b) = (
             a.as_cuda_slice::<T>()?.slice(range(a_layout)?),
-            b.as_cuda_slice::<T>()?.slice(range(b_layout)?),
+            b.as_cuda_slice::<T>()?.slice(sizes.range_b(b_layout)?),
         );
         let mut c = c.as_cuda_slice_mut::<f32>()?.slice_mut(at..at + batch * m * n);
         let ((a, _a), (b, _b), (c, _c)) =
@@ -93,7 +110,7 @@ impl Gemm {
                 b as *const _,
                 kind,
                 k as i32,
-                (n * k) as i64,
+                stride_b as i64,
                 a as *const _,
                 kind,
                 k as i32,

@@ -8,7 +8,10 @@
 )]
 
 use candle_core::{DType, Device, Result, Tensor};
-use ntl_cuda::{Activation, Projections, ROW_NUMBERS, SlotAttention, activate, norm};
+use ntl_cuda::{
+    Activation, HeadBatch, HeadSource, NO_ROW, Projections, ROW_NUMBERS, SlotAttention, activate, norm,
+    product, unpack_heads,
+};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
@@ -397,4 +400,100 @@ fn activations_are_computed_in_f32_with_and_without_a_gate() {
     }
     let odd = Tensor::ones((2, 7), DType::F32, &device).unwrap();
     assert!(activate(&odd, Activation::Silu, true, DType::F32).unwrap_err().to_string().contains("halves"));
+}
+
+#[test]
+fn heads_are_brought_together_and_results_go_back_to_their_rows() {
+    let Some(device) = gpu() else { return };
+    // Heads of 5 and of 40 elements, six that share three, in two groups of which the second is padded.
+    for (dtype, dim) in DTYPES.into_iter().flat_map(|dtype| [(dtype, 5), (dtype, 40)]) {
+        let (heads, key_heads, rows, keys) = (6, 3, [3, 0, 2, 1, 4], [[5u32, 1, 9], [0, 7, 0]]);
+        let query = |row| [row, 0, 0, 0];
+        let queries = [3, 0, 2, 1, 4, NO_ROW].map(query).concat();
+        let batch =
+            HeadBatch { queries: &Tensor::new(queries, &device).unwrap(), groups: 2, heads, key_heads, dim };
+        let slots = Tensor::new(keys.concat(), &device).unwrap();
+        let width = (heads + 2 * key_heads) * dim;
+        let (qkv, beside) = random(&[10, width], DType::F32, 1, &device);
+        let (q, of_q) = random(&[5, heads * dim], DType::F32, 2, &device);
+        let (slab, cached) = random(&[20, key_heads * dim], dtype, 3, &device);
+        let together = HeadSource { q: &qkv, kv: &qkv, keys_at: heads * dim, values_at: 9 * dim, slots: 10 };
+        let in_slots =
+            HeadSource { q: &q, kv: &slab, keys_at: 0, values_at: 10 * key_heads * dim, slots: 10 };
+        for (source, q_values, kv_values) in [(together, &beside, &beside), (in_slots, &of_q, &cached)] {
+            let packed = batch.pack(source, Some(&slots), dtype).unwrap();
+            let (q_width, kv_width) = (source.q.dim(1).unwrap(), source.kv.dim(1).unwrap());
+            let mut want = Vec::new();
+            for (head, row) in (0..heads).flat_map(|head| rows[..3].iter().map(move |row| (head, row))) {
+                want.extend_from_slice(&q_values[row * q_width + head * dim..][..dim]);
+            }
+            // The second group has padding, of which nothing is said.
+            assert_close("queries", &packed.q.narrow(0, 0, key_heads).unwrap(), dtype, &want);
+            for (part, at) in packed.kv.unwrap().iter().zip([source.keys_at, source.values_at]) {
+                let mut want = Vec::new();
+                for group in keys {
+                    for (head, slot) in (0..key_heads).flat_map(|head| group.map(|slot| (head, slot))) {
+                        want.extend_from_slice(
+                            &kv_values[at + slot as usize * kv_width + head * dim..][..dim],
+                        );
+                    }
+                }
+                assert_close("keys and values", part, dtype, &want);
+            }
+            let again = batch.pack(source, None, dtype).unwrap();
+            assert!(again.kv.is_none());
+            let back = unpack_heads(&[(batch, again.q)], 5).unwrap();
+            let rows = q_values.chunks(q_width).take(5);
+            let want: Vec<f64> = rows.flat_map(|row| row[..heads * dim].to_vec()).collect();
+            assert_close("rows", &back, dtype, &want);
+        }
+    }
+}
+
+#[test]
+fn scores_become_the_weights_of_what_a_query_sees() {
+    let Some(device) = gpu() else { return };
+    for (dtype, keys) in DTYPES.into_iter().flat_map(|dtype| [(dtype, 7), (dtype, 300), (dtype, 1500)]) {
+        let (heads, reach) = (4, 3);
+        // First and last key, and position; the last query pads its group.
+        let seen =
+            [(0, keys, 0), (2, 5, 4), (keys - 1, keys, keys - 1), (0, keys - 1, 2), (1, 2, 9), (0, 0, 0)];
+        let queries: Vec<u32> = seen
+            .iter()
+            .flat_map(|&(first, end, position)| [0, first, end, position])
+            .map(|n| n as u32)
+            .collect();
+        let queries = Tensor::new(queries, &device).unwrap();
+        let batch = HeadBatch { queries: &queries, groups: 2, heads, key_heads: 2, dim: 8 };
+        let (scores, values) = random(&[4, 6, keys], DType::F32, 1, &device);
+        let (bias, biases) = random(&[2 * reach + 1, heads], DType::F32, 2, &device);
+        for bias in [None, Some(&bias)] {
+            let got = batch.weights(&scores, 2.5, bias, dtype).unwrap();
+            let mut want = Vec::new();
+            for (lane, scores) in values.chunks(keys).enumerate() {
+                let (group, head, row) = (lane / 3 / heads, lane / 3 % heads, lane % 3);
+                let (first, end, position) = seen[group * 3 + row];
+                let score = |key: usize| {
+                    let distance = (key as i64 - position as i64).clamp(-3, 3) + 3;
+                    2.5 * scores[key] + bias.map_or(0.0, |_| biases[distance as usize * heads + head])
+                };
+                let sum: f64 = (first..end).map(|key| score(key).exp()).sum();
+                let is_seen = |key: usize| (first..end).contains(&key);
+                want.extend((0..keys).map(|key| if is_seen(key) { score(key).exp() / sum } else { 0.0 }));
+            }
+            assert_close("weights", &got, dtype, &want);
+        }
+    }
+}
+
+#[test]
+fn a_product_reads_the_first_rows_of_longer_matrices() {
+    let Some(device) = gpu() else { return };
+    let ((a, _), (b, _)) =
+        (random(&[3, 2, 8], DType::BF16, 1, &device), random(&[3, 9, 8], DType::BF16, 2, &device));
+    for first in [0, 4] {
+        let part = b.narrow(1, first, 5).unwrap();
+        let want = values(&product(&a, &part.contiguous().unwrap()).unwrap());
+        assert_close("product", &product(&a, &part).unwrap(), DType::F32, &want);
+    }
 }

@@ -281,7 +281,7 @@ impl<'a> PassSlots<'a> {
             bias: None,
         };
         let views = windows.iter().map(view).collect();
-        let keys = PassKeys::new(&slots, views, layers[0].heads, slab.capacity(), slab.device())?;
+        let keys = PassKeys::new(&slots, views, slab.device())?;
         Ok(Self { slab, windows, keys })
     }
 }

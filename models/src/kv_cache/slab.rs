@@ -29,11 +29,6 @@ impl Slab {
         Self { shape, layers: Vec::new(), capacity: 0, pool: SlotPool::default() }
     }
 
-    /// Slots that there are; values are so many rows behind keys.
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
     pub(crate) fn device(&self) -> &Device {
         &self.shape.device
     }
@@ -113,7 +108,7 @@ mod tests {
 
     /// Writes a number to the key of a slot, and 50 more to its value.
     fn write(slab: &Slab, layer: usize, slot: usize, number: u32) {
-        for (from, number) in [(0, number), (slab.capacity(), number + 50)] {
+        for (from, number) in [(0, number), (slab.capacity, number + 50)] {
             let row = Tensor::full(number as f32, (1, 3), &Device::Cpu).unwrap();
             slab.layer(layer).slice_set(&row, 0, from + slot).unwrap();
         }
@@ -133,7 +128,7 @@ mod tests {
             }
             let check = |slab: &Slab| {
                 for (layer, slot) in [(0, 1), (0, 3), (1, 1), (1, 3)] {
-                    let got = [read(slab, layer, slot), read(slab, layer, slab.capacity() + slot)];
+                    let got = [read(slab, layer, slot), read(slab, layer, slab.capacity + slot)];
                     assert_eq!(
                         got.map(|got| got as usize),
                         [slot, slot + 50],
@@ -150,10 +145,10 @@ mod tests {
                 Tensor::zeros(&shape[..], DType::F32, &Device::Cpu)
             });
             assert!(grown.is_err());
-            assert_eq!(slab.capacity(), SLOTS_MIN);
+            assert_eq!(slab.capacity, SLOTS_MIN);
             check(&slab);
             let more = slab.take(1500).unwrap();
-            assert_eq!(slab.capacity(), 1504);
+            assert_eq!(slab.capacity, 1504);
             check(&slab);
             drop((taken, more));
         }
@@ -163,7 +158,7 @@ mod tests {
     fn what_is_in_slots_stays_when_the_tensors_grow() {
         let mut slab = slab();
         let mut taken = slab.take(12).unwrap();
-        assert_eq!(slab.capacity(), SLOTS_MIN);
+        assert_eq!(slab.capacity, SLOTS_MIN);
         let written = [(0, 0), (0, 2), (0, 9), (1, 1), (1, 5), (1, 11)];
         for (layer, slot) in written {
             write(&slab, layer, slot, (slot + 100 * layer) as u32);
@@ -172,18 +167,18 @@ mod tests {
             for (layer, slot) in written {
                 let want = (slot + 100 * layer) as f32;
                 assert_eq!(read(slab, layer, slot).to_bits(), want.to_bits());
-                assert_eq!(read(slab, layer, slab.capacity() + slot).to_bits(), (want + 50.0).to_bits());
+                assert_eq!(read(slab, layer, slab.capacity + slot).to_bits(), (want + 50.0).to_bits());
             }
         };
         check(&slab);
         taken.append(slab.take(2000).unwrap());
-        assert_eq!(slab.capacity(), 2012);
+        assert_eq!(slab.capacity, 2012);
         check(&slab);
         taken.append(slab.take(1).unwrap());
-        assert_eq!(slab.capacity(), 2012 + 503, "by a quarter at least");
+        assert_eq!(slab.capacity, 2012 + 503, "by a quarter at least");
         check(&slab);
         drop(taken);
         drop(slab.take(2515).unwrap());
-        assert_eq!(slab.capacity(), 2515, "what was given back is used again");
+        assert_eq!(slab.capacity, 2515, "what was given back is used again");
     }
 }

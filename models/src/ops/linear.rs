@@ -56,6 +56,11 @@ impl<const P: usize> Linear<P> {
         Ok(parts)
     }
 
+    /// The element type of the weight, which products take.
+    pub(crate) fn dtype(&self) -> DType {
+        self.weight.dtype()
+    }
+
     /// All parts beside each other by one product, in f32: `[M, in]` to `[M, sum of widths]`.
     pub(crate) fn together(&self, x: &Tensor) -> Result<Tensor> {
         let product = self.weight.wide(x)?;

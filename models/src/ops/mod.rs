@@ -13,7 +13,7 @@ mod weight;
 
 pub use activation::Activation;
 pub(crate) use attention::{
-    AttentionRow, KeyGroup, KeyValues, KeyView, KvTensors, PassKeys, Plan, PlanOptions, RelativeBias, attend,
+    AttentionRow, HeadSource, KeyGroup, KeyValues, KeyView, PassKeys, Plan, RelativeBias, attend,
 };
 pub(crate) use linear::{Linear, Mlp, MlpInput, StoredLinear};
 pub(crate) use norm::Norm;

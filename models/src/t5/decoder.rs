@@ -138,7 +138,7 @@ impl Decoder {
             KeyView { groups: paths.collect(), bias: Some(&self.bias) },
             KeyView { groups: prompts.collect(), bias: None },
         ];
-        let keys = PassKeys::new(&slots, views, self.heads, slab.capacity(), slab.device())?;
+        let keys = PassKeys::new(&slots, views, slab.device())?;
         Ok(StepSlots { slab, keys })
     }
 

@@ -6,8 +6,8 @@ use super::bias::{Direction, load_bias};
 use super::layers::{FeedForward, Loader, SelfAttention};
 use crate::checkpoint::LoadResult;
 use crate::ops::{
-    AttentionQuery, AttentionRow, Heads, KeyGroup, KeyValues, KvTensors, Norm, Plan, PlanOptions,
-    RelativeBias, Visible, attend, uses_kernels,
+    AttentionQuery, AttentionRow, HeadSource, Heads, KeyGroup, KeyValues, Norm, Plan, RelativeBias, Visible,
+    attend, uses_kernels,
 };
 
 pub(super) struct Encoder {
@@ -49,10 +49,16 @@ impl Encoder {
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
         let plan = if uses_kernels(&x) { None } else { Some(self.plan(lengths, x.device())?) };
         for layer in &self.layers {
-            let [q, k, v] = layer.attention.qkv.parts(&layer.attention.norm.forward(&x)?)?;
+            let (normed, qkv) = (layer.attention.norm.forward(&x)?, &layer.attention.qkv);
             let attended = match &plan {
-                Some(plan) => plan.attend(&q, KvTensors::Apart { keys: &k, values: &v }, self.heads)?,
-                None => self.attend(&q, &split(&k, &v, lengths)?, lengths)?,
+                Some(plan) => {
+                    let projections = qkv.together(&normed)?;
+                    plan.attend(HeadSource::rows(&projections, self.heads, qkv.dtype())?, self.heads)?
+                }
+                None => {
+                    let [q, k, v] = qkv.parts(&normed)?;
+                    self.attend(&q, &split(&k, &v, lengths)?, lengths)?
+                }
             };
             x = layer.attention.output.added(&attended, x)?;
             x = layer.feed_forward.forward(x)?;
@@ -67,7 +73,7 @@ impl Encoder {
         attend(q, &rows.collect::<Vec<_>>(), self.heads, Some(&self.bias))
     }
 
-    fn plan(&self, lengths: &[usize], device: &Device) -> Result<Plan> {
+    fn plan(&self, lengths: &[usize], device: &Device) -> Result<Plan<'_>> {
         let mut first = 0;
         let prompts = lengths.iter().map(|&length| {
             let visible = Visible::First(length);
@@ -75,8 +81,7 @@ impl Encoder {
             first += length as u32;
             KeyGroup::packed((first - length as u32..first).collect(), queries.collect())
         });
-        let options = PlanOptions { heads: self.heads, bias: Some(&self.bias), capacity: 0 };
-        Plan::new(prompts.collect(), options, device)
+        Plan::new(prompts.collect(), Some(&self.bias), device)
     }
 }
 

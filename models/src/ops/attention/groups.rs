@@ -87,6 +87,12 @@ impl<'a> KeyGroup<'a> {
         self.queries.chunks(ROWS_MAX).map(part).collect()
     }
 
+    /// The slots, and behind them the first one until there are `count`.
+    pub(super) fn padded_slots(&self, count: usize) -> impl Iterator<Item = u32> {
+        let padding = std::iter::repeat_n(self.slots[0], count - self.slots.len());
+        self.slots.iter().copied().chain(padding)
+    }
+
     pub(super) fn keys(&self) -> usize {
         self.slots.len()
     }

@@ -5,6 +5,7 @@
 
 mod batched;
 mod groups;
+mod heads;
 mod rows;
 mod slots;
 #[cfg(test)]
@@ -16,8 +17,9 @@ use candle_core::{DType, Layout, Result, Storage, Tensor, WithDType};
 use half::bf16;
 use ntl_kernels::{AttentionGroup, Float, Heads, KvSlices};
 
-pub(crate) use batched::{KvTensors, Plan, PlanOptions};
+pub(crate) use batched::Plan;
 pub(crate) use groups::KeyGroup;
+pub(crate) use heads::HeadSource;
 pub(crate) use rows::{AttentionRow, KeyValues, RelativeBias};
 pub(crate) use slots::{KeyView, PassKeys};
 

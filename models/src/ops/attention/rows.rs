@@ -1,8 +1,11 @@
 //! Rows of attention and their keys and values, as tensors.
 
+#[cfg(feature = "cuda")]
 use std::sync::OnceLock;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::Tensor;
+#[cfg(feature = "cuda")]
+use candle_core::{Device, Result};
 use ntl_kernels::{AttentionQuery, Visible};
 
 /// Keys and values of one stack layer for one context: both `[N, H * D]`, position-major.
@@ -44,39 +47,34 @@ impl<'a> AttentionRow<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct RelativeBias {
     pub(super) values: ntl_kernels::RelativeBias,
+    #[cfg(feature = "cuda")]
     table: OnceLock<Tensor>,
 }
 
 impl RelativeBias {
     /// `bias(head, key position - query position)` must be constant beyond `reach` on either side.
     pub(crate) fn new(heads: usize, reach: usize, bias: impl Fn(usize, i64) -> f32) -> Self {
-        Self { values: ntl_kernels::RelativeBias::new(heads, reach, bias), table: OnceLock::new() }
+        Self {
+            values: ntl_kernels::RelativeBias::new(heads, reach, bias),
+            #[cfg(feature = "cuda")]
+            table: OnceLock::new(),
+        }
     }
 
-    /// How many values a head has.
-    fn distances(&self) -> usize {
-        self.values.values()[0].len()
-    }
-
-    /// The biases f32 `[C, H, M, N]` of distances from query to key, f32 `[C * M, N]`.
-    pub(super) fn of_distances(
-        &self,
-        distances: &Tensor,
-        [groups, rows, keys]: [usize; 3],
-    ) -> Result<Tensor> {
-        let reach = (self.distances() / 2) as f64;
-        let codes = (distances.clamp(-reach as f32, reach as f32)? + reach)?;
-        let biases =
-            self.table(codes.device())?.index_select(&codes.to_dtype(DType::U32)?.flatten_all()?, 0)?;
-        biases.reshape((groups, rows, keys, ()))?.permute((0, 3, 1, 2))?.contiguous()
+    /// The bias of a distance from query to key.
+    pub(super) fn at(&self, head: usize, distance: i64) -> f32 {
+        let values = &self.values.values()[head];
+        let reach = values.len() as i64 / 2;
+        values[(distance.clamp(-reach, reach) + reach) as usize]
     }
 
     /// The values of all heads, f32 `[distances, H]`. Stays on the first device that asks for it, since a model has one device.
+    #[cfg(feature = "cuda")]
     pub(super) fn table(&self, device: &Device) -> Result<Tensor> {
         if let Some(table) = self.table.get() {
             return Ok(table.clone());
         }
-        let (heads, distances) = (self.values.values(), self.distances());
+        let (heads, distances) = (self.values.values(), self.values.values()[0].len());
         let table: Vec<f32> =
             (0..distances).flat_map(|distance| heads.iter().map(move |values| values[distance])).collect();
         let table = Tensor::from_vec(table, (distances, heads.len()), device)?;

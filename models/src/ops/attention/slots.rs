@@ -6,13 +6,14 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::{AttentionGroup, AttentionQuery, Heads, KvSlices, Visible};
 
-use super::batched::{KvTensors, Plan, PlanOptions};
+use super::batched::{Batches, Plan};
 use super::groups::KeyGroup;
+use super::heads::HeadSource;
 use super::rows::RelativeBias;
 
 /// How many queries keys have on average from which on a plan computes them. The kernel reads keys and values again for each query, from the
 /// GPU's cache: 64 queries over 350 keys of T5-3B read 180 MB a layer, for which an H200 takes about 40 µs. A plan gathers them
-/// once and multiplies by cuBLAS, in eight launches, for which the host takes about as long. (Reckoned, not measured.)
+/// once and multiplies by cuBLAS, in five launches a batch, for which the host takes about as long. (Reckoned, not measured.)
 const QUERIES_PLANNED: usize = 64;
 
 /// As [`ntl_cuda::SlotAttention`] takes a row.
@@ -26,8 +27,7 @@ pub(crate) struct KeyView<'a> {
     pub(crate) bias: Option<&'a RelativeBias>,
 }
 
-/// Where the keys and values of a pass's rows go and what its queries attend to, the same in every layer. Made by one upload, unless
-/// queries are planned.
+/// Where the keys and values of a pass's rows go and what its queries attend to, the same in every layer. Made by one upload.
 pub(crate) struct PassKeys<'a> {
     /// The slot of each row, u32 `[R]`.
     pub(crate) written: Tensor,
@@ -37,7 +37,7 @@ pub(crate) struct PassKeys<'a> {
 
 pub(crate) enum SlotAttention<'a> {
     Rows(SlotRows<'a>),
-    Planned(Plan),
+    Planned(Plan<'a>),
 }
 
 /// What rows attend to, as the kernel reads it.
@@ -51,37 +51,42 @@ pub(crate) struct SlotRows<'a> {
 }
 
 impl<'a> PassKeys<'a> {
-    pub(crate) fn new(
-        written: &[u32],
-        views: Vec<KeyView<'a>>,
-        heads: Heads,
-        capacity: usize,
-        device: &Device,
-    ) -> Result<Self> {
+    pub(crate) fn new(written: &[u32], views: Vec<KeyView<'a>>, device: &Device) -> Result<Self> {
         let mut numbers = written.to_vec();
-        let place = |view: &KeyView<'_>| {
-            if is_planned(&view.groups) {
-                return None;
-            }
-            let from = numbers.len();
-            numbers.extend(SlotRows::table(&view.groups));
-            Some(from..numbers.len())
-        };
-        let places: Vec<Option<Range<usize>>> = views.iter().map(place).collect();
+        let placed: Vec<_> = views.into_iter().map(|view| PlacedView::new(view, &mut numbers)).collect();
         let count = numbers.len();
         let numbers = Tensor::from_vec(numbers, count, device)?;
-        let attention = |(KeyView { groups, bias }, place): (KeyView<'a>, Option<Range<usize>>)| match place {
-            None => {
-                let options = PlanOptions { heads, bias, capacity };
-                Plan::new(groups, options, device).map(SlotAttention::Planned)
+        let attentions = placed.into_iter().map(|view| view.attention(&numbers)).collect::<Result<_>>()?;
+        Ok(Self { written: numbers.narrow(0, 0, written.len())?, attentions })
+    }
+}
+
+/// A view whose numbers are in the table of a pass, which is not on the device yet.
+enum PlacedView<'a> {
+    Rows { view: KeyView<'a>, table: Range<usize> },
+    Planned { batches: Batches, bias: Option<&'a RelativeBias> },
+}
+
+impl<'a> PlacedView<'a> {
+    fn new(view: KeyView<'a>, numbers: &mut Vec<u32>) -> Self {
+        if is_planned(&view.groups) {
+            return Self::Planned { batches: Batches::new(view.groups, numbers), bias: view.bias };
+        }
+        let from = numbers.len();
+        numbers.extend(SlotRows::table(&view.groups));
+        Self::Rows { view, table: from..numbers.len() }
+    }
+
+    fn attention(self, numbers: &Tensor) -> Result<SlotAttention<'a>> {
+        match self {
+            Self::Planned { batches, bias } => {
+                Ok(SlotAttention::Planned(batches.plan(numbers.clone(), bias)))
             }
-            Some(place) => {
-                let table = numbers.narrow(0, place.start, place.len())?;
+            Self::Rows { view: KeyView { groups, bias }, table } => {
+                let table = numbers.narrow(0, table.start, table.len())?;
                 Ok(SlotAttention::Rows(SlotRows::new(&groups, table, bias)))
             }
-        };
-        let attentions = views.into_iter().zip(places).map(attention).collect::<Result<_>>()?;
-        Ok(Self { written: numbers.narrow(0, 0, written.len())?, attentions })
+        }
     }
 }
 
@@ -96,7 +101,7 @@ impl SlotAttention<'_> {
     pub(crate) fn attend(&self, q: &Tensor, slab: &Tensor, heads: Heads) -> Result<Tensor> {
         match self {
             Self::Rows(rows) => rows.attend(q, slab, heads),
-            Self::Planned(plan) => plan.attend(q, KvTensors::Joined(slab), heads),
+            Self::Planned(plan) => plan.attend(HeadSource::cached(q, slab, heads)?, heads),
         }
     }
 }

@@ -51,16 +51,14 @@ fn planned(q: &Tensor, rows: &[AttentionRow<'_>], heads: Heads, bias: Option<&Re
         .collect()
     };
     let views = vec![KeyView { groups: groups(), bias }, KeyView { groups: groups(), bias }];
-    let keys = PassKeys::new(&[7, 5], views, heads, next as usize, &Device::Cpu).unwrap();
+    let keys = PassKeys::new(&[7, 5], views, &Device::Cpu).unwrap();
     assert_eq!(keys.written.to_vec1::<u32>().unwrap(), [7, 5]);
     let [got, again] = [0, 1].map(|view| keys.attentions[view].attend(q, &joined, heads).unwrap());
     assert_close(&again, &got);
     if groups().iter().all(KeyGroup::has_ranges) {
-        let plan =
-            Plan::new(groups(), PlanOptions { heads, bias, capacity: next as usize }, &Device::Cpu).unwrap();
-        assert_close(&plan.attend(q, KvTensors::Joined(&joined), heads).unwrap(), &got);
-        let apart = KvTensors::Apart { keys: &keys_of_all, values: &values_of_all };
-        assert_close(&plan.attend(q, apart, heads).unwrap(), &got);
+        let plan = Plan::new(groups(), bias, &Device::Cpu).unwrap();
+        let source = HeadSource::cached(q, &joined, heads).unwrap();
+        assert_close(&plan.attend(source, heads).unwrap(), &got);
     }
     got
 }
@@ -164,7 +162,8 @@ fn groups_share_a_batch_where_padding_costs_less_than_another_one() {
             let query = ntl_kernels::AttentionQuery { visible: Visible::First(keys), hidden: 0, position: 0 };
             KeyGroup::packed(vec![0; keys], vec![query; rows])
         };
-        batched::batched(&sizes.iter().map(group).collect::<Vec<_>>())
+        let groups: Vec<_> = sizes.iter().map(group).collect();
+        batched::batched(&groups.iter().collect::<Vec<_>>())
     };
     assert_eq!(batches(&[(1, 10), (1, 500), (1, 40)]), [vec![0, 1, 2]], "any lengths of single rows");
     assert_eq!(batches(&[(1, 4096); 32]).len(), 1, "no more batches for more contexts");
@@ -185,10 +184,9 @@ fn sixteen_bits_are_rounded_once_an_operation() {
     let want = attend(&q, &rows, heads, None).unwrap();
     let slots: Vec<u32> = (0..50).collect();
     let group = KeyGroup::packed(slots, rows.iter().map(|row| row.query).collect());
-    let options = PlanOptions { heads, bias: None, capacity: 0 };
-    let plan = Plan::new(vec![group], options, &Device::Cpu).unwrap();
-    let [keys, values] = [&kv.keys, &kv.values].map(|part| part.to_dtype(DType::BF16).unwrap());
-    let got = plan.attend(&q, KvTensors::Apart { keys: &keys, values: &values }, heads).unwrap();
+    let plan = Plan::new(vec![group], None, &Device::Cpu).unwrap();
+    let slab = Tensor::cat(&[&kv.keys, &kv.values], 0).unwrap().to_dtype(DType::BF16).unwrap();
+    let got = plan.attend(HeadSource::cached(&q, &slab, heads).unwrap(), heads).unwrap();
     let difference = (got.to_dtype(DType::F32).unwrap() - want).unwrap().abs().unwrap();
     let worst: f32 = difference.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap();
     // Queries, keys, scores, weights, values and sums, each by at most 2^-9 of numbers up to about 4.

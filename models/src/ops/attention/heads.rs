@@ -1,0 +1,201 @@
+//! What a [`Plan`](super::Plan) does around its products: heads of queries, keys and values are brought together, scores become
+//! weights, and results go back to their rows. By kernels on a GPU; by loops on the CPU, for tests.
+
+use candle_core::{DType, Device, Result, Tensor};
+use ntl_kernels::Heads;
+
+use super::rows::RelativeBias;
+
+#[cfg(feature = "cuda")]
+const _: () =
+    assert!(PaddedQuery::NUMBERS == ntl_cuda::QUERY_NUMBERS && PaddedQuery::NO_ROW == ntl_cuda::NO_ROW);
+
+/// A query in the table of a plan.
+#[derive(Clone, Copy)]
+pub(super) struct PaddedQuery([u32; Self::NUMBERS]);
+
+impl PaddedQuery {
+    pub(super) const NUMBERS: usize = 4;
+    const NO_ROW: u32 = u32::MAX;
+
+    /// Pads a group; it sees nothing.
+    pub(super) const PADDING: Self = Self([Self::NO_ROW, 0, 0, 0]);
+
+    /// A row that sees keys from one place up to another one, and its own place.
+    pub(super) fn new(row: usize, [first, end]: [usize; 2], position: usize) -> Self {
+        Self([row, first, end, position].map(|number| number as u32))
+    }
+
+    pub(super) fn push_to(self, table: &mut Vec<u32>) {
+        table.extend(self.0);
+    }
+}
+
+/// Queries, keys and values of a layer, and the type that attention computes products in.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadSource<'a> {
+    /// f32 `[R, width]`, of which queries are the first columns.
+    q: &'a Tensor,
+    /// `[.., width]`, in f32 or `dtype`.
+    kv: &'a Tensor,
+    /// Elements of `kv` at which keys and values of slot 0 begin, and how many rows from these on are slots.
+    keys_at: usize,
+    values_at: usize,
+    slots: usize,
+    dim: usize,
+    pub(super) dtype: DType,
+}
+
+impl<'a> HeadSource<'a> {
+    /// Projections f32 `[R, (H + 2 * G) * D]`: queries, keys and values of each row, which is the slot of its own number.
+    pub(crate) fn rows(qkv: &'a Tensor, heads: Heads, dtype: DType) -> Result<Self> {
+        let (slots, width) = qkv.dims2()?;
+        let dim = width / (heads.queries + 2 * heads.keys);
+        let (keys_at, values_at) = (heads.queries * dim, (heads.queries + heads.keys) * dim);
+        Ok(Self { q: qkv, kv: qkv, keys_at, values_at, slots, dim, dtype })
+    }
+
+    /// Queries f32 `[R, H * D]`, and the slots of `slab` `[2 * slots, G * D]`: keys of all, then their values.
+    pub(crate) fn cached(q: &'a Tensor, slab: &'a Tensor, heads: Heads) -> Result<Self> {
+        let (places, width) = slab.dims2()?;
+        let (slots, dim) = (places / 2, width / heads.keys);
+        Ok(Self { q, kv: slab, keys_at: 0, values_at: slots * width, slots, dim, dtype: slab.dtype() })
+    }
+}
+
+/// `C` groups with `M` queries each.
+pub(super) struct HeadBatch {
+    /// [`PaddedQuery`] `[C * M]`.
+    pub(super) queries: Tensor,
+    pub(super) groups: usize,
+    pub(super) heads: Heads,
+}
+
+/// Heads that were brought together.
+pub(super) struct PackedHeads {
+    /// `[C * G, H / G * M, D]`.
+    pub(super) q: Tensor,
+    /// Keys and values, each `[C * G, N, D]`, where slots are given.
+    pub(super) kv: Option<[Tensor; 2]>,
+}
+
+impl HeadBatch {
+    /// Brings heads together in the type of the source, those of keys and values of `slots` `[C * N]`.
+    pub(super) fn pack(&self, source: HeadSource<'_>, slots: Option<&Tensor>) -> Result<PackedHeads> {
+        #[cfg(feature = "cuda")]
+        if source.q.device().is_cuda() {
+            let HeadSource { q, kv, keys_at, values_at, slots: count, dim, dtype } = source;
+            let from = ntl_cuda::HeadSource { q, kv, keys_at, values_at, slots: count };
+            let ntl_cuda::PackedHeads { q, kv } = self.on_gpu(dim).pack(from, slots, dtype)?;
+            return Ok(PackedHeads { q, kv });
+        }
+        let (queries, dim, Heads { queries: heads, keys: key_heads, .. }) =
+            (self.queries()?, source.dim, self.heads);
+        let rows = queries.len() / self.groups;
+        let packed = |values: Vec<f32>, lanes: usize| {
+            Tensor::from_vec(values, (self.groups * key_heads, lanes, dim), &Device::Cpu)?
+                .to_dtype(source.dtype)
+        };
+        let (from, mut q) = (source.q.to_vec2::<f32>()?, Vec::new());
+        for group in queries.chunks(rows) {
+            for (head, [row, ..]) in (0..heads).flat_map(|head| group.iter().map(move |query| (head, *query)))
+            {
+                match from.get(row as usize) {
+                    Some(row) => q.extend_from_slice(&row[head * dim..][..dim]),
+                    // On a GPU nothing is written here.
+                    None => q.extend(std::iter::repeat_n(f32::NAN, dim)),
+                }
+            }
+        }
+        let q = packed(q, heads / key_heads * rows)?;
+        let Some(slots) = slots else { return Ok(PackedHeads { q, kv: None }) };
+        let (slots, width) = (slots.to_vec1::<u32>()?, source.kv.dim(1)?);
+        let from: Vec<f32> = source.kv.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        debug_assert!(slots.iter().all(|&slot| (slot as usize) < source.slots));
+        let keys = slots.len() / self.groups;
+        let lanes = |at: usize| {
+            let mut lanes = Vec::new();
+            for group in slots.chunks(keys) {
+                for head in 0..key_heads {
+                    let places = group.iter().map(|&slot| at + slot as usize * width + head * dim);
+                    places.for_each(|place| lanes.extend_from_slice(&from[place..][..dim]));
+                }
+            }
+            packed(lanes, keys)
+        };
+        Ok(PackedHeads { q, kv: Some([lanes(source.keys_at)?, lanes(source.values_at)?]) })
+    }
+
+    /// Softmax weights of scores f32 `[C * G, H / G * M, N]`, which are scaled and biased, in `dtype`; 0 for keys that a query does not
+    /// see.
+    pub(super) fn weights(
+        &self,
+        scores: &Tensor,
+        bias: Option<&RelativeBias>,
+        dtype: DType,
+    ) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if scores.device().is_cuda() {
+            let bias = bias.map(|bias| bias.table(scores.device())).transpose()?;
+            return self.on_gpu(0).weights(scores, self.heads.scale, bias.as_ref(), dtype);
+        }
+        let (queries, keys) = (self.queries()?, scores.dim(2)?);
+        let rows = queries.len() / self.groups;
+        let mut values: Vec<f32> = scores.flatten_all()?.to_vec1()?;
+        for (lane, scores) in values.chunks_mut(keys).enumerate() {
+            let (group, head) = (lane / rows / self.heads.queries, lane / rows % self.heads.queries);
+            let [_, first, end, position] = queries[group * rows + lane % rows].map(|number| number as usize);
+            let seen = first..end;
+            for (key, score) in scores.iter_mut().enumerate() {
+                let added = bias.map_or(0.0, |bias| bias.at(head, key as i64 - position as i64));
+                *score =
+                    if seen.contains(&key) { *score * self.heads.scale + added } else { f32::NEG_INFINITY };
+            }
+            let max = scores.iter().copied().fold(-1e30, f32::max);
+            let sum: f32 = scores.iter().map(|score| (score - max).exp()).sum();
+            scores
+                .iter_mut()
+                .for_each(|score| *score = if sum > 0.0 { (*score - max).exp() / sum } else { 0.0 });
+        }
+        Tensor::from_vec(values, scores.dims(), &Device::Cpu)?.to_dtype(dtype)
+    }
+
+    fn queries(&self) -> Result<Vec<[u32; PaddedQuery::NUMBERS]>> {
+        Ok(self.queries.to_vec1()?.as_chunks().0.to_vec())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, dim: usize) -> ntl_cuda::HeadBatch<'_> {
+        let Self { queries, groups, heads } = self;
+        let (heads, key_heads) = (heads.queries, heads.keys);
+        ntl_cuda::HeadBatch { queries, groups: *groups, heads, key_heads, dim }
+    }
+}
+
+/// The results of batches, each `[C * G, H / G * M, D]`, by row: `[R, H * D]`. Every row is that of one query.
+pub(super) fn unpack(batches: &[(HeadBatch, Tensor)], rows: usize) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if batches.iter().any(|(_, results)| results.device().is_cuda()) {
+        let batches = batches
+            .iter()
+            .map(|(batch, results)| Ok((batch.on_gpu(results.dim(2)?), results.clone())))
+            .collect::<Result<Vec<_>>>()?;
+        return ntl_cuda::unpack_heads(&batches, rows);
+    }
+    let (mut out, mut dtype) = (vec![Vec::new(); rows], DType::F32);
+    for (batch, results) in batches {
+        let (queries, (_, _, dim)) = (batch.queries()?, results.dims3()?);
+        let values: Vec<f32> = results.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        dtype = results.dtype();
+        let (count, lane) = (queries.len() / batch.groups, batch.heads.queries * dim);
+        for (index, [row, ..]) in queries.into_iter().enumerate() {
+            let (group, place) = (index / count, index % count);
+            if let Some(out) = out.get_mut(row as usize) {
+                let of = |head: usize| (group * batch.heads.queries + head) * count + place;
+                *out = (0..lane).map(|at| values[of(at / dim) * dim + at % dim]).collect();
+            }
+        }
+    }
+    let width = out.first().map_or(0, Vec::len);
+    Tensor::from_vec(out.concat(), (rows, width), &Device::Cpu)?.to_dtype(dtype)
+}
