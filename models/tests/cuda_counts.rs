@@ -30,19 +30,19 @@ const HIDDEN: usize = 16;
 struct Budget(&'static str, [u64; 4]);
 
 const T5_BUDGETS: [Budget; 5] = [
-    Budget("step, 1 context", [336, 10, 269, 1]),
-    Budget("step, 32 contexts", [337, 12, 272, 1]),
+    Budget("step, 1 context", [317, 3, 248, 1]),
+    Budget("step, 32 contexts", [317, 3, 248, 1]),
     Budget("opening of 32 prompts", [555, 4, 487, 0]),
     Budget("opening of 4,096 tokens", [795, 4, 775, 0]),
-    Budget("step behind 4,096 tokens", [360, 10, 293, 1]),
+    Budget("step behind 4,096 tokens", [341, 3, 272, 1]),
 ];
 
 const LLAMA_BUDGETS: [Budget; 5] = [
-    Budget("step, 1 context", [314, 11, 256, 1]),
-    Budget("step, 32 contexts", [315, 13, 259, 1]),
+    Budget("step, 1 context", [294, 4, 234, 1]),
+    Budget("step, 32 contexts", [294, 4, 234, 1]),
     Budget("opening of 32 prompts", [413, 4, 259, 0]),
     Budget("opening of 4,096 tokens", [1_157, 4, 1_127, 0]),
-    Budget("step behind 4,096 tokens", [346, 11, 288, 1]),
+    Budget("step behind 4,096 tokens", [326, 4, 266, 1]),
 ];
 
 /// Counts since the program started, in the order of the fake driver's file, and of each kernel.

@@ -14,6 +14,8 @@ pub(crate) const ATTENTION: Source =
     Source { name: "ntl_attention", ptx: include_str!(concat!(env!("OUT_DIR"), "/attention.ptx")) };
 pub(crate) const LAYER: Source =
     Source { name: "ntl_layer", ptx: include_str!(concat!(env!("OUT_DIR"), "/layer.ptx")) };
+pub(crate) const LOGITS: Source =
+    Source { name: "ntl_logits", ptx: include_str!(concat!(env!("OUT_DIR"), "/logits.ptx")) };
 pub(crate) const PROMPT: Source =
     Source { name: "ntl_prompt", ptx: include_str!(concat!(env!("OUT_DIR"), "/prompt.ptx")) };
 

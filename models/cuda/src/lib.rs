@@ -1,11 +1,12 @@
 //! What `ntl-server` asks of CUDA beyond candle: the order and the free memory of GPUs, settings of a GPU that is opened, products with
-//! sums in f32, and kernels of its own for decoding and for prompts (`kernels`). Empty without the feature `cuda`.
+//! sums in f32, and kernels of its own for decoding, prompts and logits (`kernels`). Empty without the feature `cuda`.
 #![cfg(feature = "cuda")]
 #![expect(unsafe_code, reason = "cudarc has no safe functions for these; every call says why it is sound")]
 
 mod attention;
 mod launch;
 mod layer;
+mod logits;
 mod product;
 mod prompt;
 
@@ -18,6 +19,7 @@ use candle_core::cuda::cudarc::driver::{CudaContext, DriverError};
 
 pub use attention::{ROW_NUMBERS, SlotAttention};
 pub use layer::{Activation, Projections, activate, norm};
+pub use logits::{SUMMARY, summarize};
 pub use product::{add_product, product};
 pub use prompt::{HeadBatch, HeadSource, NO_ROW, PackedHeads, QUERY_NUMBERS, unpack_heads};
 

@@ -9,8 +9,8 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_cuda::{
-    Activation, HeadBatch, HeadSource, NO_ROW, Projections, ROW_NUMBERS, SlotAttention, activate, norm,
-    product, unpack_heads,
+    Activation, HeadBatch, HeadSource, NO_ROW, Projections, ROW_NUMBERS, SUMMARY, SlotAttention, activate,
+    norm, product, summarize, unpack_heads,
 };
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -496,4 +496,48 @@ fn a_product_reads_the_first_rows_of_longer_matrices() {
         let want = values(&product(&a, &part.contiguous().unwrap()).unwrap());
         assert_close("product", &product(&a, &part).unwrap(), DType::F32, &want);
     }
+}
+
+#[test]
+fn a_summary_has_the_sums_and_the_first_of_the_largest() {
+    let Some(device) = gpu() else { return };
+    for dtype in DTYPES {
+        // Fewer ids than threads, as many, and more; with and without padding, and with equal logits.
+        for (vocab, tokens) in [(3, 3), (40, 31), (512, 512), (3000, 2990)] {
+            let (random, mut logits) = random(&[4, vocab], dtype, vocab as u64, &device);
+            let mut equal =
+                random.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap().to_vec2().unwrap();
+            for (row, firsts) in [(1, [tokens - 1, vocab / 2, vocab / 3]), (2, [tokens - 1, vocab - 1, 1])] {
+                for at in firsts {
+                    (equal[row][at], logits[row * vocab + at]) = (2.5, 2.5);
+                }
+            }
+            // All are equal.
+            equal[3].fill(-1.5f32);
+            logits[3 * vocab..].fill(-1.5);
+            let tensor = Tensor::new(equal, &device).unwrap().to_dtype(dtype).unwrap();
+            let got = summarize(&tensor, tokens).unwrap();
+            let mut want = Vec::new();
+            for logits in logits.chunks(vocab) {
+                let largest = |logits: &[f64]| logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let (max, best) = (largest(logits), largest(&logits[..tokens]));
+                let sum = |logits: &[f64]| logits.iter().map(|logit| (logit - max).exp()).sum::<f64>();
+                let first = logits.iter().position(|logit| *logit >= best).unwrap();
+                want.extend([max, sum(logits), sum(&logits[tokens..]), best, (tokens - first) as f64]);
+            }
+            assert_eq!(want.len(), 4 * SUMMARY);
+            assert_close("summary", &got, DType::F32, &want);
+        }
+    }
+}
+
+#[test]
+fn sums_of_what_is_no_distribution_are_nan() {
+    let Some(device) = gpu() else { return };
+    let (nan, infinite, nothing) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+    let rows =
+        [[nan, 1.0, 2.0], [1.0, nan, 2.0], [1.0, infinite, 2.0], [nothing; 3], [nothing, nothing, 0.0]];
+    let got = summarize(&Tensor::new(&rows, &device).unwrap(), 2).unwrap().to_vec2::<f32>().unwrap();
+    assert!(got[..4].iter().all(|summary| summary[1].is_nan()), "{got:?}");
+    assert_eq!(got[4], [0.0, 1.0, 1.0, nothing, 2.0], "known ids of no probability");
 }

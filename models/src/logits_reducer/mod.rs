@@ -17,16 +17,14 @@ use ntl_core::engine::{Logits, LogitsRequest, LogitsSummary, Row};
 
 use crate::ops::{ModelResult, Product, compute_error, uses_kernels};
 
-/// Columns that are added up in f32; the sums of such blocks are added up in f64. In a long f32 sum small addends are lost
-/// behind a large one.
-const BLOCK: usize = 32;
-
 /// Lists of ids that are kept on the device.
 const LISTS_MAX: usize = 32;
 
 /// Elements of a row's summary: the largest logit, the sums of `exp(logit - max)` of all ids and of padding, the largest
 /// logit of known ids, and how many ids there are from its first place on.
 const SUMMARY: usize = 5;
+#[cfg(feature = "cuda")]
+const _: () = assert!(SUMMARY == ntl_cuda::SUMMARY);
 
 /// Reduces the logits of one model.
 pub(crate) struct LogitsReducer {
@@ -34,8 +32,6 @@ pub(crate) struct LogitsReducer {
     tokens: usize,
     /// The most recently used first.
     lists: Vec<IdList>,
-    /// For each known id the number of ids from it on, f32 `[1, tokens]`.
-    ranks: Option<Tensor>,
 }
 
 /// A requested list of ids, with its columns on the device.
@@ -62,7 +58,7 @@ struct RowsOfList {
 
 impl LogitsReducer {
     pub(crate) fn new(tokens: usize) -> Self {
-        Self { tokens, lists: Vec::new(), ranks: None }
+        Self { tokens, lists: Vec::new() }
     }
 
     /// Reduces the logits `[R, vocab]` of `rows`, of any element type.
@@ -79,7 +75,7 @@ impl LogitsReducer {
         if uses_kernels(logits) || requested.reduced.is_empty() {
             return Ok(Logits::new(to_host(logits).map_err(compute_error)?, vocab)?);
         }
-        let parts = logits.to_dtype(DType::F32).and_then(|logits| self.parts(&logits, &requested));
+        let parts = self.parts(logits, &requested);
         let copied = parts.and_then(|parts| to_host(&Tensor::cat(&parts, 0)?));
         let mut copied = copied.map_err(compute_error)?;
         let mut summaries = requested.read(&mut copied, self.tokens.min(vocab), vocab).into_iter();
@@ -89,51 +85,33 @@ impl LogitsReducer {
         Ok(Logits::mixed(copied, vocab, rows.iter().map(summary))?)
     }
 
-    /// What has to be copied to the host of logits f32 `[R, vocab]`, flattened, in the order in which
-    /// [`RowsByRequest::read`] takes it: full rows, the summary of each reduced row, their logits list by list.
+    /// What has to be copied to the host of logits `[R, vocab]`, in f32 and flattened, in the order in which [`RowsByRequest::read`]
+    /// takes it: full rows, the summary of each reduced row, their logits list by list.
     fn parts(&mut self, logits: &Tensor, requested: &RowsByRequest) -> Result<Vec<Tensor>> {
         let reduced = select(logits, &requested.reduced)?;
         let mut parts = Vec::new();
         if !requested.full.is_empty() {
-            parts.push(select(logits, &requested.full)?.flatten_all()?);
+            parts.push(select(logits, &requested.full)?.flatten_all()?.to_dtype(DType::F32)?);
         }
         parts.push(self.summary(&reduced)?.flatten_all()?);
         for list in requested.lists.iter().filter(|list| !list.ids.is_empty()) {
             let columns = reduced.index_select(self.columns(&list.ids, logits)?, 1)?;
-            parts.push(select(&columns, &list.places)?.flatten_all()?);
+            parts.push(select(&columns, &list.places)?.flatten_all()?.to_dtype(DType::F32)?);
         }
         Ok(parts)
     }
 
-    /// `[R, SUMMARY]` of `[R, vocab]`. The sums are NaN where a logit is NaN or infinite, whatever the device takes for the
-    /// largest then, and where all are minus infinity.
-    fn summary(&mut self, logits: &Tensor) -> Result<Tensor> {
-        let (_, vocab) = logits.dims2()?;
+    /// f32 `[R, SUMMARY]` of `[R, vocab]`. The sums are NaN where a logit is NaN or infinite, and where all are minus infinity.
+    fn summary(&self, logits: &Tensor) -> Result<Tensor> {
+        let (rows, vocab) = logits.dims2()?;
         let tokens = self.tokens.min(vocab);
-        let max = logits.max_keepdim(1)?;
-        let weights = logits.broadcast_sub(&max)?.exp()?;
-        let padding = match vocab - tokens {
-            0 => max.zeros_like()?,
-            padding => row_sums(&weights.narrow(1, tokens, padding)?)?,
-        };
-        let known = logits.narrow(1, 0, tokens)?;
-        let best = if tokens == vocab { max.clone() } else { known.max_keepdim(1)? };
-        // The first of equals, as on the host: candle's argmax on a device may give any of them.
-        let is_best = known.broadcast_eq(&best)?.to_dtype(DType::F32)?;
-        let rank = is_best.broadcast_mul(self.ranks(tokens, logits.device())?)?.max_keepdim(1)?;
-        Tensor::cat(&[max, row_sums(&weights)?, padding, best, rank], 1)
-    }
-
-    fn ranks(&mut self, tokens: usize, device: &Device) -> Result<&Tensor> {
-        let ranks = match self.ranks.take() {
-            Some(ranks) => ranks,
-            // Exact below 2^24.
-            None => {
-                let falling: Vec<f32> = (1..=tokens).rev().map(|rank| rank as f32).collect();
-                Tensor::from_vec(falling, (1, tokens), device)?
-            }
-        };
-        Ok(self.ranks.insert(ranks))
+        #[cfg(feature = "cuda")]
+        if logits.device().is_cuda() {
+            return ntl_cuda::summarize(logits, tokens);
+        }
+        let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let summaries: Vec<f32> = logits.iter().flat_map(|logits| summary(logits, tokens)).collect();
+        Tensor::from_vec(summaries, (rows, SUMMARY), &Device::Cpu)
     }
 
     /// Ids as an index of the columns of `logits`. Ids beyond the last column become the last one; `read` ignores them.
@@ -226,18 +204,15 @@ fn select(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     x.index_select(&Tensor::from_slice(rows, rows.len(), x.device())?, 0)
 }
 
-/// Sums f32 `[R, 1]` of the rows of `[R, N]`.
-fn row_sums(x: &Tensor) -> Result<Tensor> {
-    let (rows, columns) = x.dims2()?;
-    let (blocks, rest) = (columns / BLOCK, columns % BLOCK);
-    let mut parts = Vec::new();
-    if blocks > 0 {
-        parts.push(x.narrow(1, 0, columns - rest)?.reshape((rows, blocks, BLOCK))?.sum(2)?);
-    }
-    if rest > 0 {
-        parts.push(x.narrow(1, columns - rest, rest)?.sum_keepdim(1)?);
-    }
-    Tensor::cat(&parts, 1)?.to_dtype(DType::F64)?.sum_keepdim(1)?.to_dtype(DType::F32)
+/// The summary of a row, as a GPU computes it.
+fn summary(logits: &[f32], tokens: usize) -> [f32; SUMMARY] {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum = |logits: &[f32]| logits.iter().map(|logit| f64::from((logit - max).exp())).sum::<f64>() as f32;
+    let (known, padding) = logits.split_at(tokens);
+    let best = known.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    // The first of equals.
+    let rank = known.iter().position(|&logit| logit >= best).map_or(0, |first| tokens - first);
+    [max, sum(logits), sum(padding), best, rank as f32]
 }
 
 /// Copies a tensor to the host. All logits go this way, so that tests can count them.
