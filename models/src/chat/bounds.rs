@@ -1,4 +1,4 @@
-//! Bounds of a chat template, which is a program from a file that nobody has read.
+//! Bounds of a chat template, which is a program from a file that is not trusted.
 //!
 //! In: a template's source. Out: its text, or an error, within [`FUEL`] instructions and [`BYTES_MAX`] bytes of values.
 //! Jinja's own fuel counts instructions, but one instruction may double a string. So the operators that make strings and

@@ -2,7 +2,7 @@
 //!
 //! Of a large file only samples are read, spread over all of it, so that a fingerprint costs milliseconds: training changes
 //! all parts of a file of weights. The hash is FNV-1a, which finds accidental differences; it is no protection against
-//! somebody who makes a file to match.
+//! a file that was made to match.
 
 use std::fs::File;
 use std::io;

@@ -136,7 +136,7 @@ pub(crate) struct NetworkArgs {
     /// PEM file with the private key of the certificate
     #[arg(long, env = "NTL_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Address and port of a second listener, which answers only health, metrics and documentation, by HTTP, and without a
+    /// Address and port of a second listener, which answers only health, load, metrics and documentation, by HTTP, and without a
     /// key; such as 127.0.0.1:9000. Clients cannot delay it
     #[arg(long, env = "NTL_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     pub(crate) admin_listen: Option<SocketAddr>,

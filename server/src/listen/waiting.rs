@@ -1,7 +1,7 @@
 //! Connections that are accepted and wait, unread, because their addresses hold their shares of the places.
 //!
-//! In order of arrival, as long as a place comes free within `evict_after`. Whoever has waited longer waits behind slow clients, and
-//! has probably given up: those come last, the newest of them first, and evict others one by one, so that there is
+//! In order of arrival, as long as a place comes free within `evict_after`. One that has waited longer waits behind slow clients, and
+//! its client has probably given up: those come last, the newest of them first, and evict others one by one, so that there is
 //! nearly always a connection that a newcomer may evict.
 
 use std::collections::{HashSet, VecDeque};
