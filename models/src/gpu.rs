@@ -74,6 +74,28 @@ fn opened(number: usize) -> Result<Device, String> {
     Device::new_cuda(number).map_err(|error| error.to_string())
 }
 
+/// Makes the context of a model's device that of the thread that drops the model, since the driver frees memory in a context only, and a thread
+/// that has computed nothing has none. The first field with tensors of a model, because fields are dropped in their order.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "the CPU has no contexts"))]
+pub(crate) struct ContextOnDrop(Device);
+
+impl ContextOnDrop {
+    pub(crate) fn new(device: &Device) -> Self {
+        Self(device.clone())
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for ContextOnDrop {
+    fn drop(&mut self) {
+        if let Device::Cuda(device) = &self.0
+            && let Err(error) = device.cuda_stream().context().bind_to_thread()
+        {
+            tracing::warn!(%error, "the memory of a model on a GPU cannot be freed");
+        }
+    }
+}
+
 /// Starts a kernel on a device and waits for it.
 fn run_kernel(device: &Device) -> candle_core::Result<()> {
     (Tensor::ones((), DType::F32, device)? + 1.0)?.to_scalar::<f32>().map(drop)

@@ -170,6 +170,22 @@ fn texts_and_numbers_and_what_is_counted_of_them_are_those_of_the_cpu() {
 }
 
 #[test]
+fn a_server_without_a_request_frees_its_models_without_an_error_of_the_driver() {
+    if !gpu() {
+        return;
+    }
+    for checkpoint in ["t5-v11", "llama-ntl"] {
+        let mut server = Server::start(checkpoint, "cuda:0", &[]);
+        let pid = server.process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        let mut log = String::new();
+        server.log.read_to_string(&mut log).unwrap();
+        assert!(server.process.wait().unwrap().success(), "{log}");
+        assert!(!log.contains("CUDA"), "{checkpoint}: {log}");
+    }
+}
+
+#[test]
 fn a_gpu_that_is_not_there_ends_the_server_with_the_reason() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_ntl-server")).args(["--device", "cuda:99", "--port", "0"]).output();

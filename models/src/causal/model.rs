@@ -16,6 +16,7 @@ use super::layers::{ContextRows, Layer, Loader, Pass, PassSlots};
 use super::prefix::SharedPrefixCache;
 use crate::adapter::Adapter;
 use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
+use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KvCache, NodeShape};
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{ModelResult, Norm, Placement, Product, RopeTables, Visible, Weight, compute_error};
@@ -31,6 +32,7 @@ pub struct CausalOptions {
 
 /// A decoder-only model with its open contexts.
 pub struct Causal {
+    _context: ContextOnDrop,
     info: ModelInfo,
     config: CausalConfig,
     embeddings: Weight,
@@ -86,6 +88,7 @@ impl Causal {
             device: place.device.clone(),
         };
         Ok(Self {
+            _context: ContextOnDrop::new(&place.device),
             info,
             config,
             embeddings,

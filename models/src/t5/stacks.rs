@@ -11,6 +11,7 @@ use super::decoder::{Decoder, PromptKv};
 use super::encoder::Encoder;
 use super::layers::Loader;
 use crate::checkpoint::LoadResult;
+use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KvCache, NodeShape, RowGroup, TOKENS_AT_ONCE_ON_DEVICES};
 use crate::ops::{ModelResult, Weight, compute_error, uses_kernels};
 
@@ -20,6 +21,7 @@ const TOKENS_AT_ONCE: usize = 256;
 
 /// Embeddings, encoder, decoder and contexts.
 pub(super) struct Stacks {
+    _context: ContextOnDrop,
     pub(super) config: T5Config,
     /// `[vocab, d_model]`.
     embeddings: Weight,
@@ -47,7 +49,14 @@ impl Stacks {
             device: loader.place.device.clone(),
         };
         let kv_cache = KvCache::new(node, !loader.place.uses_kernels());
-        Ok(Self { config, embeddings, encoder, decoder, kv_cache })
+        Ok(Self {
+            _context: ContextOnDrop::new(&loader.place.device),
+            config,
+            embeddings,
+            encoder,
+            decoder,
+            kv_cache,
+        })
     }
 
     /// f32 `[n, d_model]`.
