@@ -119,7 +119,8 @@ pub struct ScoreRequest {
     pub user: Option<String>,
 }
 
-/// A loss after its reduction. Null where it is infinite, because the target has no probability.
+/// A loss after its reduction. Null where it is infinite, because the target has no probability, and for a Number Token Loss of
+/// a model whose numbers are all one token (xVal).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Loss {

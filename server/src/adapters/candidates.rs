@@ -35,6 +35,8 @@ pub(super) struct CandidateOptions {
     pub(super) normalize_by_length: bool,
     /// Of DIST2.
     pub(super) tau: f64,
+    /// Whether different numbers are different tokens.
+    pub(super) has_number_tokens: bool,
 }
 
 impl CandidatesFormat {
@@ -58,6 +60,9 @@ impl CandidatesFormat {
         let grid = item.value.map(|truth| {
             let message = "must be a finite number";
             check(&param("value"), truth.is_finite(), message)?;
+            let message = "needs a model that writes different numbers with different tokens; this one (`number_encoding` \
+                           xval) writes all with one token, so that candidates do not differ in probability";
+            check(&param("value"), options.has_number_tokens, message)?;
             let number = |(place, text): (usize, &Option<String>)| {
                 let number = text.as_ref().and_then(|text| text.trim().parse::<f64>().ok());
                 let message = "must be the text of a number: the item has a `value`";

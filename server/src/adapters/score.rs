@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use ntl_api::{Loss, LossName, ReductionName, Score, ScoreRequest, ScoredItem, TextOrIds, Usage};
-use ntl_core::engine::{CandidatesJob, ModelInfo, Request, ScoreJob, ScoreOutcome, TokenScore};
+use ntl_core::engine::{
+    CandidatesJob, ModelInfo, NumberEncoding, Request, ScoreJob, ScoreOutcome, TokenScore,
+};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, reduce};
 use ntl_core::text::TextDecoder;
 
@@ -30,6 +32,8 @@ pub(crate) struct ScoreLosses {
     lambda: f64,
     reduction: ReductionName,
     reweigh: bool,
+    /// Whether numbers are tokens with values, so that the model has Number Token Losses.
+    has_number_tokens: bool,
     /// By item; `None` for those with a target.
     candidates: Vec<Option<CandidatesFormat>>,
 }
@@ -45,10 +49,15 @@ pub(crate) fn score_request(
     let count = items.len();
     let message = format!("must be a list of 1 to {ITEMS_MAX} items, not {count}");
     check("items", (1..=ITEMS_MAX).contains(&count), message)?;
+    let has_number_tokens = model.number_encoding != NumberEncoding::Xval;
     let add_eos = request.add_eos.unwrap_or(true);
     let tau = request.tau.unwrap_or(1.0);
     check("tau", tau > 0.0 && tau <= TAU_MAX, format!("must be above 0 and at most {TAU_MAX}"))?;
-    let options = CandidateOptions { normalize_by_length: request.normalize_by_length.unwrap_or(false), tau };
+    let options = CandidateOptions {
+        normalize_by_length: request.normalize_by_length.unwrap_or(false),
+        tau,
+        has_number_tokens,
+    };
     let count = items.iter().filter_map(|item| item.candidates.as_ref()).map(Vec::len).sum::<usize>();
     let message = format!("have {count} candidates; at most {CANDIDATES_MAX} in all items");
     check("items", count <= CANDIDATES_MAX, message)?;
@@ -88,7 +97,7 @@ pub(crate) fn score_request(
     let in_total = losses.iter().copied().find(|&name| name != LossName::Ce);
     let reduction = request.reduction.unwrap_or_default();
     let reweigh = request.reweigh.unwrap_or(false);
-    Ok((inputs, ScoreLosses { losses, in_total, lambda, reduction, reweigh, candidates }))
+    Ok((inputs, ScoreLosses { losses, in_total, lambda, reduction, reweigh, has_number_tokens, candidates }))
 }
 
 fn input(text: TextOrIds) -> PromptInput {
@@ -161,16 +170,30 @@ impl ScoreLosses {
             token_logprobs: tokens.iter().map(|token| finite_logprob(token.token.logprob)).collect(),
             number_values: number(|token| token.number.map(|number| number.value)),
             number_mass: number(|token| token.number.map(|number| number.mass)),
-            losses: self
-                .losses
-                .iter()
-                .map(|&name| (name, wire(self.reduced(name, tokens, self.reduction))))
-                .collect(),
-            total: wire(self.total(tokens)),
+            losses: self.losses.iter().map(|&name| (name, self.loss(name, tokens))).collect(),
+            total: match self.in_total {
+                Some(_) if !self.has_number_tokens => self.missing(tokens.len()),
+                _ => wire(self.total(tokens)),
+            },
             perplexity: match mean_ce {
                 ReducedLoss::All(mean) => plain(mean.exp()),
                 ReducedLoss::Each(_) => None,
             },
+        }
+    }
+
+    fn loss(&self, name: LossName, tokens: &[TokenScore]) -> Loss {
+        if kind(name).is_some() && !self.has_number_tokens {
+            return self.missing(tokens.len());
+        }
+        wire(self.reduced(name, tokens, self.reduction))
+    }
+
+    /// The nulls of a loss that the model does not have.
+    fn missing(&self, tokens: usize) -> Loss {
+        match self.reduction {
+            ReductionName::Mean | ReductionName::Sum => Loss::All(None),
+            ReductionName::None => Loss::Each(vec![None; tokens]),
         }
     }
 

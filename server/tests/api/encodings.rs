@@ -124,6 +124,40 @@ async fn what_a_number_head_cannot_do_is_refused_by_name() {
     );
 }
 
+/// The one token of all numbers has no value of its own: 5 and 5000 have the same tokens.
+#[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+async fn xval_has_a_cross_entropy_and_no_number_token_loss() {
+    let app = fixture("t5-xval", true);
+    let items =
+        json!([{"prompt": "What is 2 + 3?", "target": "5"}, {"prompt": "What is 2 + 3?", "target": "5000"}]);
+    for (reduction, missing) in [("mean", Value::Null), ("sum", Value::Null), ("none", json!([null, null]))] {
+        let body = post(&app, "/v1/score", json!({"items": items, "reduction": reduction})).await.json();
+        for score in body["data"].as_array().unwrap() {
+            assert_eq!(score["losses"].as_object().unwrap().len(), 6, "{score}");
+            for (name, loss) in score["losses"].as_object().unwrap() {
+                assert_eq!(*loss == missing, name != "ce", "{name} by {reduction}: {score}");
+            }
+            assert_eq!(score["total"], missing, "{reduction}: {score}");
+            assert!(score["perplexity"].is_f64(), "{score}");
+        }
+    }
+    let body = post(&app, "/v1/score", json!({"items": items, "losses": ["ce"]})).await.json();
+    assert!(body["data"][0]["total"].is_f64(), "{body}");
+}
+
+#[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+async fn xval_has_no_losses_over_candidates() {
+    let app = fixture("t5-xval", true);
+    let mut item = json!({"prompt": "What is 2 + 3?", "candidates": ["4", "5", "5000"], "value": 5});
+    let error = post(&app, "/v1/score", json!({"items": [item]})).await.error();
+    assert_eq!(error["param"], json!("items[0].value"));
+    assert!(error["message"].as_str().unwrap().contains("writes all with one token"), "{error}");
+    item.as_object_mut().unwrap().remove("value");
+    assert_eq!(post(&app, "/v1/score", json!({"items": [item]})).await.status, 200);
+}
+
 #[tokio::test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn a_regression_head_answers_with_one_number() {
