@@ -144,6 +144,7 @@ impl ServedModel {
         let answer_tokens_max = info.answer_tokens_max.unwrap_or(usize::MAX) as u64;
         ModelProfile {
             encoder_decoder: info.encoder_decoder,
+            writes_tokens: info.has_token_distribution(),
             spells_numbers: self.spells_numbers,
             number_head: self.number_head,
             calibrations: Arc::clone(&self.calibrations),

@@ -13,6 +13,8 @@ use crate::error::AppError;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelProfile {
     pub(crate) encoder_decoder: bool,
+    /// Whether texts are made of tokens; a regression head predicts a number, which the server prints.
+    pub(crate) writes_tokens: bool,
     /// Whether the vocabulary can write numbers.
     pub(crate) spells_numbers: bool,
     /// The only number method of a model with a number head.
@@ -79,6 +81,7 @@ impl ModelProfile {
     pub(crate) fn for_tests() -> Self {
         Self {
             encoder_decoder: true,
+            writes_tokens: true,
             spells_numbers: true,
             number_head: None,
             calibrations: Arc::default(),

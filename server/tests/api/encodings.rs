@@ -174,3 +174,45 @@ async fn a_regression_head_answers_with_one_number() {
         assert_eq!(refused(&app, json!({"prompt": "x", "number": number})).await, json!(field));
     }
 }
+
+#[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+async fn the_text_of_a_regression_head_has_no_tokens_to_steer_or_report() {
+    let app = fixture("t5-regression-head", false);
+    let with = |field: &str, value: Value| {
+        let mut body = json!({"prompt": "What is 336 - -20?"});
+        body[field] = value;
+        body
+    };
+    for (field, value) in [
+        ("guided_regex", json!("[a-z]+")),
+        ("guided_choice", json!(["yes", "no"])),
+        ("guided_json", json!({"type": "object"})),
+        ("response_format", json!({"type": "json_object"})),
+        ("logit_bias", json!({"5": 10})),
+        ("min_tokens", json!(3)),
+        ("ignore_eos", json!(true)),
+        ("stop_token_ids", json!([5])),
+        ("include_stop_str_in_output", json!(true)),
+        ("logprobs", json!(1)),
+    ] {
+        assert_eq!(refused(&app, with(field, value)).await, json!(field));
+    }
+    let whole = text(&app, "What is 336 - -20?").await;
+    for (field, value, want) in [
+        ("temperature", json!(0.7), whole.as_str()),
+        ("top_p", json!(0.9), &whole),
+        ("max_tokens", json!(1), &whole),
+        ("use_beam_search", json!(true), &whole),
+        ("response_format", json!({"type": "text"}), &whole),
+        ("max_tokens", json!(0), ""),
+        ("stop", json!(["."]), "354"),
+        ("n", json!(2), &whole),
+    ] {
+        let answer = complete(&app, with(field, value)).await;
+        assert_eq!(answer.status, 200, "{field}: {}", answer.text);
+        for choice in answer.json()["choices"].as_array().unwrap() {
+            assert_eq!(choice["text"], want, "{field}: {choice}");
+        }
+    }
+}

@@ -46,6 +46,9 @@ pub(super) fn generation_request(
         None | Some(NumberRequest::Switch(false)) => {
             let prompts = check_prompts(prompts, text.paths(), text.paths_field())?;
             text.check_size(prompts.len(), profile)?;
+            if !profile.writes_tokens {
+                text.check_for_printed_number()?;
+            }
             let decoding = match beams {
                 Some(job) => Decoding::Beams { job, report: text.decoding.report },
                 None => Decoding::Text(Box::new(text.decoding)),

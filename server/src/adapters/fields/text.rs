@@ -123,6 +123,14 @@ impl TextFields {
         self.refuse_sampling(true, message)
     }
 
+    /// Refuses fields that the printed number of a regression head does not have. Samples and beams pass: all of them are that
+    /// number.
+    pub(super) fn check_for_printed_number(&self) -> Result<(), AppError> {
+        self.refuse_token_fields(
+            "needs a model that writes tokens; this one is a regression head, which predicts one number",
+        )
+    }
+
     /// Refuses sampling where a number is decoded at once, without a text before it: its distribution is the model's own.
     pub(super) fn check_sampling_for_number(&self, options: &NumberOptions) -> Result<(), AppError> {
         if options.after.is_some() {
