@@ -115,13 +115,21 @@ pub fn load(
         }
         return load_gguf(&file, options.load);
     }
-    let files = CheckpointFiles::folder(path)?;
-    let name = architecture(&files)?;
-    let backend = choose(&name, is_quantised(&files)?, options)
+    load_files(&CheckpointFiles::folder(path)?, adapter, options)
+}
+
+/// Loads the files of a checkpoint, as [`load`] does.
+pub(crate) fn load_files(
+    files: &CheckpointFiles,
+    adapter: Option<&CheckpointFiles>,
+    options: &BackendOptions,
+) -> Result<LoadedModel, LoadError> {
+    let name = architecture(files)?;
+    let backend = choose(&name, is_quantised(files)?, options)
         .map_err(|reason| LoadError::field(files.name_of(CONFIG_FILE), "architectures", reason))?;
     match (backend, adapter) {
-        (Backend::Native, _) => ntl_models::load_adapted(&files, adapter, options.load),
-        (Backend::Mistralrs, None) => load_folder(&files, options),
+        (Backend::Native, _) => ntl_models::load_adapted(files, adapter, options.load),
+        (Backend::Mistralrs, None) => load_folder(files, options),
         (Backend::Mistralrs, Some(adapter)) => {
             let reason = "the native engine merges adapters, mistral.rs does not; merge it with PEFT first";
             Err(LoadError::malformed(adapter.place(), reason))
@@ -293,6 +301,20 @@ mod tests {
         let native = BackendOptions { backend: Native, ..BackendOptions::default() };
         let error = load(&file, None, &native).err().unwrap().to_string();
         assert!(error.contains("does not read GGUF files"), "{error}");
+    }
+
+    #[test]
+    fn the_demo_takes_no_option_of_mistralrs() {
+        let files = crate::demo::files().unwrap();
+        for (backend, isq, want) in [
+            (Mistralrs, None, "mistral.rs does not serve `T5ForConditionalGeneration`"),
+            (Auto, Some(Isq::Q4k), "but no quantised weights"),
+        ] {
+            let options = BackendOptions { backend, isq, ..BackendOptions::default() };
+            let error = load_files(&files, None, &options).err().unwrap().to_string();
+            assert!(error.contains(want), "{error}");
+        }
+        assert!(load_files(&files, None, &BackendOptions::default()).is_ok());
     }
 
     #[cfg(not(feature = "mistralrs"))]

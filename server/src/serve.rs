@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use axum::Router;
 use ntl_engine::{CacheBudget, EngineLimits};
+use ntl_models::LoadedModel;
 use ntl_models::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, file_fingerprint};
-use ntl_models::{LoadedModel, load_adapted};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -273,7 +273,7 @@ fn load_all(
 fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, LoadError> {
     let adapter = model.adapter.as_deref().map(CheckpointFiles::folder).transpose()?;
     match &model.source {
-        ModelSource::Demo => load_adapted(&demo::files()?, adapter.as_ref(), options.load),
+        ModelSource::Demo => backend::load_files(&demo::files()?, adapter.as_ref(), options),
         ModelSource::Path(path) => backend::load(path, adapter.as_ref(), options),
     }
 }
