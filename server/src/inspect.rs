@@ -24,11 +24,11 @@ pub struct InspectArgs {
     choices: ChoiceArgs,
 }
 
-/// Properties that the files of some checkpoints do not state.
+/// Properties that the files of some checkpoints do not state. A flag overrides the files.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ChoiceArgs {
-    /// Whether training took the logarithm of numbers (`rt`, `xval`, regression heads), where neither the trainer's
-    /// config.yaml nor an ntl.json states it
+    /// Whether training took the logarithm of numbers (`rt`, `xval`, regression heads). Overrides the ntl.json and the
+    /// trainer's config.yaml; needed where neither states it
     #[arg(long, env = "NTL_LOG_SCALE_EMBEDDINGS", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     log_scale_embeddings: Option<bool>,
     /// How training split text: auto (pieces as they are) or custom (each digit by itself)
