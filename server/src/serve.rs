@@ -134,8 +134,8 @@ pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result
     };
     start_lines::print(&start_lines);
     let ended = serving.await;
-    if !matches!(ended, Ended::CutOff(_)) {
-        join(threads).await;
+    if !matches!(ended, Ended::CutOff(_)) && !join(threads).await {
+        return Ok(Ended::EngineDied);
     }
     Ok(ended)
 }
@@ -181,7 +181,8 @@ pub async fn serve(
         () = wait(&mut signals) => {}
     }
     tracing::info!("ended");
-    ended
+    // Also one that died after a signal.
+    if dead_engines(&app).is_empty() { ended } else { Ended::EngineDied }
 }
 
 /// Refuses readiness and still accepts work for the drain delay. Whether a second signal ended that time.
@@ -204,8 +205,7 @@ async fn engine_dies(app: &AppState) {
     let mut tick = tokio::time::interval(SUPERVISION);
     loop {
         tick.tick().await;
-        let models = app.models.all().iter().filter(|model| !model.is_alive());
-        let dead: Vec<&str> = models.map(|model| &*model.name).collect();
+        let dead = dead_engines(app);
         if !dead.is_empty() {
             tracing::error!(
                 models = dead.join(","),
@@ -214,6 +214,11 @@ async fn engine_dies(app: &AppState) {
             return;
         }
     }
+}
+
+/// The models whose engines have died.
+fn dead_engines(app: &AppState) -> Vec<&str> {
+    app.models.all().iter().filter(|model| !model.is_alive()).map(|model| &*model.name).collect()
 }
 
 /// Waits for a signal, for ever where the sender is dropped.
@@ -305,10 +310,13 @@ fn examples(model: &ModelConfig) -> Result<Vec<String>, LoadError> {
     Ok(CheckpointFacts::open(&files, Choices::default())?.examples().to_vec())
 }
 
-/// Waits for the engine threads, which end when the last request and the router are dropped.
-async fn join(threads: Vec<JoinHandle<()>>) {
-    let all = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join())));
-    if tokio::time::timeout(CLOSE_TIME_MAX, all).await.is_err() {
+/// Waits for the engine threads, which end when the last request and the router are dropped. Whether none of them panicked.
+async fn join(threads: Vec<JoinHandle<()>>) -> bool {
+    let join_all = move || threads.into_iter().map(JoinHandle::join).filter(Result::is_err).count() == 0;
+    let all = tokio::task::spawn_blocking(join_all);
+    let Ok(joined) = tokio::time::timeout(CLOSE_TIME_MAX, all).await else {
         tracing::warn!("an engine did not end in time");
-    }
+        return true;
+    };
+    joined.unwrap_or(false)
 }

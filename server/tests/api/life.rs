@@ -247,6 +247,30 @@ async fn a_server_whose_engine_died_answers_what_others_have_accepted_and_ends()
 }
 
 #[tokio::test]
+async fn an_engine_that_dies_after_a_signal_is_still_a_dead_engine() {
+    for drain_delay in [Duration::from_secs(3600), Duration::ZERO] {
+        let ((mortal, mortal_gate), (other, other_gate)) = (gated(says("1")), gated(says("1")));
+        let settings = HttpSettings { drain_delay, ..crate::support::settings() };
+        let models = vec![("mortal", loaded(Box::new(Mortal(mortal)))), ("other", loaded(Box::new(other)))];
+        let state = state_of(models, settings, EngineLimits::default());
+        let (address, signal, ended) = start(&state, Duration::from_secs(60)).await;
+        let [last, running] =
+            ["mortal", "other"].map(|model| tokio::spawn(exchange(address, completion_of(model))));
+        let (mortal_gate, other_gate) =
+            (mortal_gate.step_has_begun().await, other_gate.step_has_begun().await);
+        signal.send(()).await.unwrap();
+        let app = app::router(state.clone());
+        becomes("not ready", async || get(&app, "/health/ready").await.status == 503).await;
+        drop(mortal_gate);
+        assert!(last.await.unwrap().starts_with("HTTP/1.1 200"));
+        metric_becomes(&app, "ntl_engine_up{model=\"mortal\"}", 0.0).await;
+        drop(other_gate);
+        assert!(running.await.unwrap().starts_with("HTTP/1.1 200"));
+        assert_eq!(ended.await.unwrap(), Ended::EngineDied, "{drain_delay:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_comes_up_loads_the_demo_and_ends() {
     let config = config(&["--port", "0"]);
     let listener = serve::listen(&config).await.unwrap();

@@ -314,9 +314,9 @@ impl BatchModel for Gated {
 }
 
 /// A model that takes its engine with it when its first request is over.
-pub(crate) struct Mortal(pub(crate) ScriptedModel);
+pub(crate) struct Mortal<M>(pub(crate) M);
 
-impl BatchModel for Mortal {
+impl<M: BatchModel> BatchModel for Mortal<M> {
     fn info(&self) -> &ModelInfo {
         self.0.info()
     }
