@@ -17,7 +17,9 @@ use crate::error::{AppError, check, in_range};
 use crate::request::{PromptInput, ScoreInput, ScoreTokens, TargetTokens};
 
 const ITEMS_MAX: usize = 1024;
+const LAMBDA: f64 = 0.3;
 const LAMBDA_MAX: f64 = 1e6;
+const TAU: f64 = 1.0;
 const TAU_MAX: f64 = 1e6;
 
 /// Most candidates of all items.
@@ -45,13 +47,14 @@ pub(crate) fn score_request(
 ) -> Result<(Vec<ScoreInput>, ScoreLosses), AppError> {
     let message = format!("is of kind {}, which has no distribution over tokens to score", model.kind);
     check("model", model.has_token_distribution(), message)?;
+    refuse_without_effect(&request)?;
     let items = request.items.ok_or_else(|| AppError::field("items", "is missing"))?;
     let count = items.len();
     let message = format!("must be a list of 1 to {ITEMS_MAX} items, not {count}");
     check("items", (1..=ITEMS_MAX).contains(&count), message)?;
     let has_number_tokens = model.number_encoding != NumberEncoding::Xval;
     let add_eos = request.add_eos.unwrap_or(true);
-    let tau = request.tau.unwrap_or(1.0);
+    let tau = request.tau.unwrap_or(TAU);
     check("tau", tau > 0.0 && tau <= TAU_MAX, format!("must be above 0 and at most {TAU_MAX}"))?;
     let options = CandidateOptions {
         normalize_by_length: request.normalize_by_length.unwrap_or(false),
@@ -87,7 +90,7 @@ pub(crate) fn score_request(
         inputs.push(ScoreInput { index, prompt, targets, are_candidates, add_eos });
         candidates.push(format);
     }
-    let lambda = in_range("lambda", request.lambda, 0.3, 0.0..=LAMBDA_MAX)?;
+    let lambda = in_range("lambda", request.lambda, LAMBDA, 0.0..=LAMBDA_MAX)?;
     let mut losses: Vec<LossName> = Vec::new();
     for name in request.losses.unwrap_or_else(|| LossName::ALL.to_vec()) {
         if !losses.contains(&name) {
@@ -98,6 +101,32 @@ pub(crate) fn score_request(
     let reduction = request.reduction.unwrap_or_default();
     let reweigh = request.reweigh.unwrap_or(false);
     Ok((inputs, ScoreLosses { losses, in_total, lambda, reduction, reweigh, has_number_tokens, candidates }))
+}
+
+/// Refuses options that no item of the request has an effect for: they would be ignored silently. Their defaults pass.
+fn refuse_without_effect(request: &ScoreRequest) -> Result<(), AppError> {
+    let items = request.items.as_deref().unwrap_or_default();
+    let differs = |value: Option<f64>, default: f64| value.is_some_and(|value| (value - default).abs() > 0.0);
+    let has_candidates = items.iter().any(|item| item.candidates.is_some());
+    let has_grid = items.iter().any(|item| item.candidates.is_some() && item.value.is_some());
+    // An item with neither is refused for that.
+    let has_target = items.iter().any(|item| item.candidates.is_none());
+    let (of_targets, of_candidates) =
+        ("is only allowed with a `target`", "is only allowed with `candidates`");
+    let of_grids = "is only allowed with `candidates` that have a `value`";
+    let has_losses = request.losses.as_ref().is_some_and(|losses| !losses.is_empty());
+    let has_reduction = request.reduction.is_some_and(|reduction| reduction != ReductionName::default());
+    for (param, asked, fits, message) in [
+        ("normalize_by_length", request.normalize_by_length == Some(true), has_candidates, of_candidates),
+        ("tau", differs(request.tau, TAU), has_grid, of_grids),
+        ("losses", has_losses, has_target, of_targets),
+        ("lambda", differs(request.lambda, LAMBDA), has_target, of_targets),
+        ("reduction", has_reduction, has_target, of_targets),
+        ("reweigh", request.reweigh == Some(true), has_target, of_targets),
+    ] {
+        check(param, !asked || fits || items.is_empty(), message)?;
+    }
+    Ok(())
 }
 
 fn input(text: TextOrIds) -> PromptInput {

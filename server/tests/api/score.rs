@@ -172,6 +172,7 @@ async fn scores_are_the_same_alone_and_in_any_batch() {
 async fn wrong_requests_are_refused_by_field() {
     let app = four_or_five();
     let many = vec![json!({"prompt": "x", "target": "4"}); 1025];
+    let candidates = json!([{"prompt": "x", "candidates": ["4"]}]);
     for (body, param, message) in [
         (json!({}), "items", "`items` is missing"),
         (json!({"items": null}), "items", "`items` is missing"),
@@ -198,6 +199,17 @@ async fn wrong_requests_are_refused_by_field() {
         (json!({"items": item("4"), "lambda": "x"}), "lambda", "expected f64"),
         (json!({"items": item("4"), "reduction": "max"}), "reduction", "unknown variant `max`"),
         (json!({"items": item("4"), "reweigh": 1}), "reweigh", "a boolean"),
+        (json!({"items": item("4"), "tau": 2}), "tau", "only allowed with `candidates`"),
+        (json!({"items": candidates, "tau": 2}), "tau", "that have a `value`"),
+        (
+            json!({"items": item("4"), "normalize_by_length": true}),
+            "normalize_by_length",
+            "with `candidates`",
+        ),
+        (json!({"items": candidates, "lambda": 1}), "lambda", "only allowed with a `target`"),
+        (json!({"items": candidates, "reduction": "sum"}), "reduction", "with a `target`"),
+        (json!({"items": candidates, "reweigh": true}), "reweigh", "with a `target`"),
+        (json!({"items": candidates, "losses": ["ce"]}), "losses", "with a `target`"),
     ] {
         let answer = score(&app, body.clone()).await;
         let shown = body.to_string();
@@ -358,6 +370,24 @@ async fn candidates_that_are_numbers_have_losses_over_them() {
     let share = first.exp() / (first.exp() + second.exp());
     let dist2 = near * (near / share).ln() + (1.0 - near) * ((1.0 - near) / (1.0 - share)).ln();
     assert!(close(&got["losses"]["dist2"], dist2), "{got}");
+}
+
+#[tokio::test]
+async fn options_without_effect_pass_with_their_defaults_and_where_any_item_has_them() {
+    let app = four_or_five();
+    let (target, candidates) =
+        (json!({"prompt": "x", "target": "4"}), json!({"prompt": "x", "candidates": ["4"], "value": 4}));
+    let all = json!({"lambda": 0.3, "reduction": "mean", "reweigh": false, "losses": [], "tau": 1, "normalize_by_length": false});
+    let other = json!({"lambda": 1, "reduction": "sum", "reweigh": true, "losses": ["ce"], "tau": 2,
+                       "normalize_by_length": true});
+    for (items, options) in
+        [(json!([target]), &all), (json!([candidates]), &all), (json!([target, candidates]), &other)]
+    {
+        let mut body = options.clone();
+        body["items"] = items;
+        let answer = score(&app, body.clone()).await;
+        assert_eq!(answer.status, 200, "{body}: {}", answer.text);
+    }
 }
 
 #[tokio::test]
