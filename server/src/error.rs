@@ -282,8 +282,8 @@ mod tests {
         for (message, want) in [
             ("`n` must be from 1 to 128", "`n` must be from 1 to 128"),
             (
-                "`n`: invalid type: string \"a \\\"secret\\\"\", expected u64 at line 1",
-                "`n`: invalid type: string \"…\", expected u64 at line 1",
+                "`n`: invalid type: string \"a \\\"secret\\\"\", expected a number at line 1",
+                "`n`: invalid type: string \"…\", expected a number at line 1",
             ),
         ] {
             assert_eq!(RefusalReason::new(message), RefusalReason(want.to_owned()));

@@ -71,7 +71,7 @@ pub(crate) fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, AppErro
 }
 
 fn wrong_value(param: Option<String>, error: &serde_json::Error) -> AppError {
-    let text = error.to_string();
+    let text = in_words_of_json(&error.to_string());
     // Serde lists the known names behind the unknown one.
     let mut names = text.split('`').skip(1).step_by(2);
     if let (true, Some(path), Some(name)) = (text.starts_with("unknown field `"), &param, names.next()) {
@@ -82,6 +82,32 @@ fn wrong_value(param: Option<String>, error: &serde_json::Error) -> AppError {
     }
     let field = param.as_deref().map(|path| format!("`{path}`: ")).unwrap_or_default();
     AppError::Invalid { message: format!("{field}{text}"), param }
+}
+
+/// Serde's message, without the names of this program's types.
+fn in_words_of_json(message: &str) -> String {
+    let found = [("sequence", "list"), ("map", "object"), ("floating point ", "number ")];
+    let found = found.map(|(from, to)| (format!("invalid type: {from}"), format!("invalid type: {to}")));
+    let message = match found.iter().find(|(from, _)| message.starts_with(from)) {
+        Some((from, to)) => message.replacen(from, to, 1),
+        None => message.to_owned(),
+    };
+    // What was found comes first and may quote the request.
+    let Some((found, expected)) = message.rsplit_once(", expected ") else { return message };
+    let (expected, place) = match expected.find(" at line ") {
+        Some(at) => expected.split_at(at),
+        None => (expected, ""),
+    };
+    let expected = match expected {
+        "u32" | "u64" => "a whole number of at least 0",
+        "i64" => "a whole number of at most 64 bits",
+        "f64" => "a number",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        name if name.starts_with("struct ") => "an object",
+        other => other,
+    };
+    format!("{found}, expected {expected}{place}")
 }
 
 /// The error of a field at `path` that the request does not have; `known` are the fields beside it.
@@ -132,11 +158,32 @@ mod tests {
             (b"{\"prompt\": \"\\ud800\"}", None, "not valid JSON"),
             (b"{\"temperature\": 1e400}", None, "not valid JSON"),
             (b"{\"temperature\": NaN}", None, "not valid JSON"),
-            (b"{\"n\": 1.5}", Some("n"), "expected u64"),
-            (b"{\"n\": -1}", Some("n"), "expected u64"),
-            (b"{\"n\": \"1\"}", Some("n"), "expected u64"),
+            (b"{\"n\": 1.5}", Some("n"), "expected a whole number of at least 0 at line 1"),
+            (b"{\"n\": -1}", Some("n"), "expected a whole number of at least 0 at line 1"),
+            (b"{\"n\": \"1\"}", Some("n"), "expected a whole number of at least 0 at line 1"),
             (b"{\"n\": 1, \"n\": 2}", None, "duplicate field `n`"),
-            (b"{\"seed\": 9223372036854775808}", Some("seed"), "expected i64"),
+            (
+                b"{\"seed\": 9223372036854775808}",
+                Some("seed"),
+                "expected a whole number of at most 64 bits at line 1",
+            ),
+            (
+                b"{\"temperature\": \", expected u64\"}",
+                Some("temperature"),
+                "\", expected a number at line 1",
+            ),
+            (
+                b"{\"temperature\": [1]}",
+                Some("temperature"),
+                "invalid type: list, expected a number at line 1",
+            ),
+            (b"{\"stream_options\": 1}", Some("stream_options"), "expected an object at line 1"),
+            (b"{\"stop_token_ids\": 1}", Some("stop_token_ids"), "expected a list at line 1"),
+            (
+                b"{\"stop_token_ids\": [4294967296]}",
+                Some("stop_token_ids[0]"),
+                "expected a whole number of at least 0",
+            ),
             (b"{\"prompt\": 5}", Some("prompt"), "a list of token ids"),
             (b"{\"prompt\": [-1]}", Some("prompt"), "a list of token ids"),
             (b"{\"prompt\": [1, \"a\"]}", Some("prompt"), "a list of token ids"),

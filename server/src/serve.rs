@@ -6,6 +6,7 @@
 //! Invariant: unless [`run`] returns [`Ended::CutOff`], no request was cut off and all engine threads are joined.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::pin;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -276,11 +277,18 @@ fn load_all(
 }
 
 fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, LoadError> {
-    let adapter = model.adapter.as_deref().map(CheckpointFiles::folder).transpose()?;
+    let adapter = model.adapter.as_deref().map(adapter_files).transpose()?;
     match &model.source {
         ModelSource::Demo => backend::load_files(&demo::files()?, adapter.as_ref(), options),
         ModelSource::Path(path) => backend::load(path, adapter.as_ref(), options),
     }
+}
+
+fn adapter_files(folder: &Path) -> Result<CheckpointFiles, LoadError> {
+    CheckpointFiles::folder(folder).map_err(|error| match error {
+        LoadError::NoFolder(folder) => LoadError::NoAdapterFolder(folder),
+        other => other,
+    })
 }
 
 fn read_calibrations(model: &ModelConfig) -> Result<Vec<CalibrationFile>, CalibrationFileError> {

@@ -10,6 +10,8 @@ use ntl_core::engine::ModelError;
 pub enum LoadError {
     #[error("checkpoint folder {} does not exist{}", .0.display(), hub_hint(.0))]
     NoFolder(PathBuf),
+    #[error("adapter folder {} does not exist{}", .0.display(), hub_hint(.0))]
+    NoAdapterFolder(PathBuf),
     #[error("{} is a file; give the checkpoint folder that holds it", .0.display())]
     NotAFolder(PathBuf),
     /// The small text that Git stores in place of a large file.

@@ -1,8 +1,9 @@
 //! The command line as it is typed; [`super::Config`] validates it.
 
 use std::net::SocketAddr;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{IntErrorKind, NonZeroU64, NonZeroUsize, ParseIntError};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
@@ -94,7 +95,7 @@ pub(crate) struct ModelArgs {
     )]
     pub(crate) kv_cache_dtype: KvCacheDtype,
     /// Compute threads of each model, at most four for each processor [default: one for each processor]
-    #[arg(long, env = "NTL_THREADS", value_name = "COUNT")]
+    #[arg(long, env = "NTL_THREADS", value_name = "COUNT", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) choices: ChoiceArgs,
@@ -173,7 +174,7 @@ pub(crate) struct LimitArgs {
     /// Most bytes of the KV caches and number trees of running requests and of the prefix caches, of all models together; a
     /// quarter is reserved for clients that have nothing running, and a text that may need more than the rest alone is
     /// answered 400 [default: half of the device's memory that is free once the models are loaded]
-    #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES")]
+    #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES", value_parser = at_least_one::<NonZeroU64>)]
     pub(crate) cache_bytes_max: Option<NonZeroU64>,
     /// Most texts and numbers that a model decodes at the same time; a quarter is reserved for clients that have nothing
     /// running
@@ -194,11 +195,13 @@ pub(crate) struct LimitArgs {
         value_parser = clap::value_parser!(i32).range(-1..=1_000_000))]
     pub(crate) logprobs_max: i32,
     /// Most bytes of a request body; a larger one is answered 413
-    #[arg(long, env = "NTL_BODY_LIMIT", value_name = "BYTES", default_value = "2097152")]
+    #[arg(long, env = "NTL_BODY_LIMIT", value_name = "BYTES", default_value = "2097152",
+        value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) body_limit: NonZeroUsize,
     /// Most bytes of all request bodies that are being read at the same time, beyond which the largest one is answered 503; and
     /// again of what they become once parsed, for which requests wait
-    #[arg(long, env = "NTL_BODIES_LIMIT", value_name = "BYTES", default_value = "134217728")]
+    #[arg(long, env = "NTL_BODIES_LIMIT", value_name = "BYTES", default_value = "134217728",
+        value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) bodies_limit: NonZeroUsize,
     /// Bytes of memory in use by the process beyond which new work is answered 503; 0 disables that [default: nine tenths of
     /// what the process may use, by its cgroup or of the machine]
@@ -254,6 +257,14 @@ fn count() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=1_000_000)
 }
 
+/// Reads a number that is not zero.
+fn at_least_one<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::Zero => "must be at least 1".to_owned(),
+        _ => error.to_string(),
+    })
+}
+
 /// Up to a week.
 fn seconds(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(least..=604_800)
@@ -278,6 +289,15 @@ mod tests {
             let env = format!("NTL_{}", long.to_uppercase().replace('-', "_"));
             assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(env.as_str()), "--{long}");
             assert!(argument.get_help().is_some(), "--{long} is not described");
+        }
+    }
+
+    #[test]
+    fn a_zero_is_answered_with_the_least_that_is_possible() {
+        for flag in ["--threads", "--cache-bytes-max", "--body-limit", "--bodies-limit"] {
+            let error = Args::try_parse_from(["ntl-server", flag, "0"]).unwrap_err().to_string();
+            assert!(error.contains("must be at least 1"), "{error}");
+            assert!(Args::try_parse_from(["ntl-server", flag, "1"]).is_ok());
         }
     }
 

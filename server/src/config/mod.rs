@@ -34,6 +34,8 @@ pub enum ConfigError {
     DuplicateModel(String),
     #[error("no name for the model in `{0}`; write --model NAME=DIR")]
     UnnamedModel(String),
+    #[error("no folder for the model in `{0}`; write --model NAME=DIR")]
+    ModelWithoutFolder(String),
     #[error("no model for the adapter `{0}`; write --adapter NAME=DIR with the name of a model")]
     AdapterOfNoModel(String),
     #[error("no model for the calibration `{0}`; write --calibration NAME=FILE with the name of a model")]

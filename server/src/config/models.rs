@@ -46,8 +46,11 @@ pub(super) fn model_configs(flags: &[String]) -> Result<Vec<ModelConfig>, Config
 
 fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
     let (name, folder) = split_name(text);
+    if folder.is_empty() {
+        return Err(ConfigError::ModelWithoutFolder(text.to_owned()));
+    }
     let name = name.map(str::to_owned).or_else(|| folder_name(Path::new(folder)));
-    let name = name.filter(|name| !name.is_empty() && !folder.is_empty());
+    let name = name.filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| ConfigError::UnnamedModel(text.to_owned()))?;
     Ok(ModelConfig {
         name,
@@ -180,8 +183,9 @@ mod tests {
                 "{text}"
             );
         }
-        for wrong in ["=/models/t5", "a=", ""] {
-            assert!(model_config(wrong).is_err(), "{wrong:?}");
+        for (wrong, missing) in [("=/models/t5", "name"), ("a=", "folder"), ("", "folder")] {
+            let error = model_config(wrong).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("no {missing} for the model")), "{wrong:?}: {error}");
         }
     }
 }

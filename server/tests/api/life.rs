@@ -292,10 +292,20 @@ async fn what_keeps_a_server_from_starting_is_said() {
     let port = taken.local_addr().unwrap().port().to_string();
     let error = serve::listen(&config(&["--port", &port])).await.err().unwrap();
     assert_eq!(error.to_string(), format!("cannot listen on 127.0.0.1:{port}"));
-    let config = config(&["--model", "gone=/no/such/folder", "--port", "0"]);
-    let listener = serve::listen(&config).await.unwrap();
-    let (_signal, signals) = mpsc::channel(2);
-    let error = serve::run(config, listener, signals).await.unwrap_err();
-    assert_eq!(error.to_string(), "cannot load model `gone`");
-    assert!(std::error::Error::source(&error).unwrap().to_string().contains("/no/such/folder"));
+    for (flags, name, cause) in [
+        (
+            &["--model", "gone=/no/such/folder"][..],
+            "gone",
+            "checkpoint folder /no/such/folder does not exist",
+        ),
+        (&["--adapter", "/no/such/folder"], "t5-ntl-was", "adapter folder /no/such/folder does not exist"),
+    ] {
+        let config = config(&[flags, &["--port", "0"]].concat());
+        let listener = serve::listen(&config).await.unwrap();
+        let (_signal, signals) = mpsc::channel(2);
+        let error = serve::run(config, listener, signals).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot load model `{name}`"));
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.starts_with(cause), "{source}");
+    }
 }
