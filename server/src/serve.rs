@@ -53,6 +53,12 @@ pub enum ServeError {
         #[source]
         source: LoadError,
     },
+    /// Every request would be refused.
+    #[error(
+        "the bound on caches of {bytes_max} bytes (--cache-bytes-max) leaves no room for one token of model `{name}`: it must be \
+         at least {needed}"
+    )]
+    NoCache { name: String, bytes_max: u64, needed: u64 },
     #[error("wrong calibration")]
     Calibration(#[from] CalibrationFileError),
     /// A mistake in the definition of the metrics.
@@ -261,6 +267,9 @@ fn load_all(
     // What is left beside the weights.
     let cache_bytes_max = cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
     let budget = CacheBudget::new(cache_bytes_max);
+    for (model, loaded) in models.iter().zip(&loaded) {
+        check_cache(&model.name, loaded, &budget)?;
+    }
     let (mut served, mut threads) = (Vec::new(), Vec::new());
     for ((model, loaded), calibrations) in models.iter().zip(loaded).zip(calibrations) {
         let named = |source| ServeError::Load { name: model.name.clone(), source };
@@ -274,6 +283,17 @@ fn load_all(
     app.models.publish(served);
     tracing::info!(models = models.len(), cache_bytes_max, "ready");
     Ok(threads)
+}
+
+/// Refuses a bound on caches that has no room for a prompt of one token and a row behind it.
+fn check_cache(name: &str, loaded: &LoadedModel, budget: &CacheBudget) -> Result<(), ServeError> {
+    let needs = loaded.model.cache_cost().bytes(1, 1);
+    if needs <= budget.job_bytes_max() {
+        return Ok(());
+    }
+    // One job gets three quarters.
+    let needed = needs.saturating_mul(4).div_ceil(3);
+    Err(ServeError::NoCache { name: name.to_owned(), bytes_max: budget.bytes_max(), needed })
 }
 
 fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, LoadError> {

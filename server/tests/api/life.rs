@@ -309,3 +309,24 @@ async fn what_keeps_a_server_from_starting_is_said() {
         assert!(source.starts_with(cause), "{source}");
     }
 }
+
+#[tokio::test]
+async fn a_bound_on_caches_that_refuses_every_request_keeps_a_server_from_starting() {
+    let start = async |bytes_max: &str| {
+        let config = config(&["--cache-bytes-max", bytes_max, "--port", "0"]);
+        let listener = serve::listen(&config).await.unwrap();
+        let (signal, signals) = mpsc::channel(2);
+        let address = listener.local_addr().unwrap();
+        (address, signal, tokio::spawn(serve::run(config, listener, signals)))
+    };
+    let (_, _signal, ended) = start("5").await;
+    let error = ended.await.unwrap().unwrap_err().to_string();
+    let (message, needed) = error.rsplit_once(" at least ").unwrap();
+    assert!(message.contains("5 bytes (--cache-bytes-max)") && message.contains("`t5-ntl-was`"), "{error}");
+    let (address, signal, ended) = start(needed).await;
+    let ready =
+        || exchange(address, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned());
+    becomes("200 from /health", async || ready().await.starts_with("HTTP/1.1 200")).await;
+    signal.send(()).await.unwrap();
+    assert_eq!(ended.await.unwrap().unwrap(), Ended::Drained);
+}
