@@ -278,6 +278,35 @@ fn prompts_are_cut_in_other_modes_when_asked_for() {
 }
 
 #[test]
+fn an_item_that_cannot_be_tokenized_fails_and_is_not_asked_for() {
+    let long = format!("HUGE {}", "x".repeat(600));
+    let (data_folder, _) = data("interpolate/words.txt", &format!("a\nHUGE label\nb\n5\n{long}\n5\n"));
+    let all = ["--split", "interpolate", "--json", "--quiet"];
+    for (flags, refused, asked) in [
+        (&["--mode", "paper"][..], vec!["label", "prompt"], vec!["b"]),
+        (&["--prompt-tokens", "4"], vec!["prompt"], vec!["a", "b"]),
+    ] {
+        let mock = Mock::with_tokens(&["tiny"], |_, _| beam("5", "stop"));
+        let out_folder = tempfile::tempdir().unwrap();
+        let args = ["mathematics", "--endpoint", &mock.url, "--data", data_folder.path().to_str().unwrap()];
+        let args = [&args, &all[..], flags, &["--out", out_folder.path().to_str().unwrap()]].concat();
+        let output = ntl_eval(&args);
+        let report: Value = serde_json::from_str(&out(&output)).unwrap();
+        assert_eq!(
+            (output.status.code(), &report["failed"], prompts(&mock)),
+            (Some(4), &json!(refused.len()), asked.into_iter().map(str::to_owned).collect()),
+            "{}",
+            err(&output)
+        );
+        let samples = fs::read_to_string(out_folder.path().join("samples.jsonl")).unwrap();
+        for what in refused {
+            let said = format!("its {what} could not be tokenized: ");
+            assert!(samples.contains(&said) && samples.contains("too large"), "{samples}");
+        }
+    }
+}
+
+#[test]
 fn true_answers_are_scored_when_asked_for() {
     let (_folder, file) = data("pairs.txt", "a\n12\nb\n13\n");
     let mock =

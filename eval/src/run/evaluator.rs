@@ -30,6 +30,9 @@ struct Phase {
     route: Route,
 }
 
+/// What an item's request changes in the template, or why that is not known: then the item's answer failed.
+type Prepared = Result<Overrides, String>;
+
 pub struct Evaluator<'a, 'r> {
     pub runner: Runner<'r>,
     pub template: &'r RequestTemplate,
@@ -52,19 +55,23 @@ impl<'a> Evaluator<'a, '_> {
     pub async fn run(mut self) -> Result<Vec<Reply<'a>>, RunError> {
         let (items, mode) = (self.items, self.template.mode);
         let mut labels = vec![None; items.len()];
-        let mut overrides = vec![Overrides::default(); items.len()];
+        let mut overrides = vec![Ok(Overrides::default()); items.len()];
         if mode == Mode::Paper {
             (labels, overrides) = self.prepare_paper().await?;
         } else if let Some(tokens_max) = self.prompt_tokens_max {
-            let special = self.special_tokens().await?;
-            overrides =
-                self.truncate_prompts(tokens_max, |ids| special.truncate_start(ids, tokens_max)).await?;
+            overrides = match self.special_tokens().await? {
+                Ok(special) => {
+                    let truncate = |ids| special.truncate_start(ids, tokens_max);
+                    self.truncate_prompts(tokens_max, truncate).await?
+                }
+                Err(reason) => vec![Err(reason); items.len()],
+            };
         }
         let phase = Phase { title: "", id: "answer", route: self.template.route() };
-        let bodies = items.iter().zip(&overrides);
-        let bodies = bodies.map(|(item, overrides)| self.template.completion(item, overrides)).enumerate();
+        let bodies = items.iter().zip(overrides);
+        let bodies = bodies.map(|(item, overrides)| Ok(self.template.completion(item, &overrides?)));
         let read = |response: CompletionResponse| response.into_answer(mode);
-        let answers = self.phase(phase, bodies.collect(), read).await?;
+        let answers = self.phase_of_prepared(phase, bodies.collect(), read).await?;
         let (answers, orders) = self.judge_other_order(phase, answers).await?;
         let mut target_scores = vec![None; items.len()];
         if self.score {
@@ -112,53 +119,72 @@ impl<'a> Evaluator<'a, '_> {
         Ok((answers, orders))
     }
 
-    /// The labels as tokens, and the lengths that follow from them.
-    async fn prepare_paper(&mut self) -> Result<(Vec<Option<Label>>, Vec<Overrides>), RunError> {
+    /// The labels as tokens, and the lengths that follow from them. An item whose label or prompt could not be tokenized has the
+    /// reason in place of its overrides.
+    async fn prepare_paper(&mut self) -> Result<(Vec<Option<Label>>, Vec<Prepared>), RunError> {
         let items = self.items;
-        let special = self.special_tokens().await?;
+        let special = match self.special_tokens().await? {
+            Ok(special) => special,
+            Err(reason) => return Ok((vec![None; items.len()], vec![Err(reason); items.len()])),
+        };
         let phase = Phase { title: "labels", id: "label", route: Route::Tokenize };
         let bodies = items.iter().map(|item| self.template.tokenize(&item.answer, true)).enumerate();
         let tokens = self.phase(phase, bodies.collect(), Ok::<TokenizeResponse, _>).await?;
-        let ids: Vec<Vec<u32>> = tokens
-            .into_iter()
-            .map(|tokens| special.truncate(tokens.unwrap_or_default().tokens, paper::TOKENS_MAX))
-            .map(|ids| ids.get(special.before..).unwrap_or_default().to_vec())
-            .collect();
+        let own_ids = |tokens: TokenizeResponse| {
+            let ids = special.truncate(tokens.tokens, paper::TOKENS_MAX);
+            ids.get(special.before..).unwrap_or_default().to_vec()
+        };
+        let ids: Vec<Result<Vec<u32>, String>> =
+            tokens.into_iter().map(|tokens| tokens.map(own_ids).map_err(of_label)).collect();
         let phase = Phase { title: "labels", id: "text", route: Route::Detokenize };
-        let without_end = |ids: &'_ Vec<u32>| ids[..ids.len().saturating_sub(special.after.len())].to_vec();
-        let bodies = ids.iter().map(|ids| self.template.detokenize(&without_end(ids))).enumerate();
-        let texts = self.phase(phase, bodies.collect(), Ok::<DetokenizeResponse, _>).await?;
+        let without_end = |ids: &[u32]| ids[..ids.len().saturating_sub(special.after.len())].to_vec();
+        let body = |ids: &Result<Vec<u32>, String>| match ids {
+            Ok(ids) => Ok(self.template.detokenize(&without_end(ids))),
+            Err(reason) => Err(reason.clone()),
+        };
+        let bodies = ids.iter().map(body).collect();
+        let texts = self.phase_of_prepared(phase, bodies, Ok::<DetokenizeResponse, _>).await?;
         let truncate = |ids| special.truncate(ids, paper::TOKENS_MAX);
         let mut overrides = self.truncate_prompts(paper::TOKENS_MAX, truncate).await?;
+        // A label without tokens leaves its batch, and its item is not asked for.
+        let ids: Vec<Vec<u32>> = ids.into_iter().map(Result::unwrap_or_default).collect();
         for (overrides, max_tokens) in
             overrides.iter_mut().zip(paper::max_tokens(&ids, !special.after.is_empty()))
         {
-            overrides.max_tokens = Some(max_tokens);
+            if let Ok(overrides) = overrides {
+                overrides.max_tokens = Some(max_tokens);
+            }
         }
         let end = special.after.last().copied();
-        let labels = ids.into_iter().zip(texts).zip(items);
-        let labels = labels.map(|((ids, text), item)| {
-            text.ok().map(|text| paper::label(ids, end, text.prompt, &item.answer))
-        });
-        Ok((labels.collect(), overrides))
+        let mut labels = Vec::with_capacity(items.len());
+        for (((ids, text), item), overrides) in ids.into_iter().zip(texts).zip(items).zip(&mut overrides) {
+            labels.push(match text {
+                Ok(text) => Some(paper::label(ids, end, text.prompt, &item.answer)),
+                Err(reason) => {
+                    *overrides = Err(reason);
+                    None
+                }
+            });
+        }
+        Ok((labels, overrides))
     }
 
-    /// What the tokenizer adds to every text.
-    async fn special_tokens(&mut self) -> Result<SpecialTokens, RunError> {
+    /// What the tokenizer adds to every text, or why that is not known.
+    async fn special_tokens(&mut self) -> Result<Result<SpecialTokens, String>, RunError> {
         let phase = Phase { title: "tokenizer", id: "special", route: Route::Tokenize };
         let bodies = [true, false].map(|add_special_tokens| self.template.tokenize("1", add_special_tokens));
         let bodies = bodies.into_iter().enumerate().collect();
         let tokens = self.phase(phase, bodies, Ok::<TokenizeResponse, _>).await?;
-        let ids: Vec<Vec<u32>> = tokens.into_iter().map(|tokens| tokens.unwrap_or_default().tokens).collect();
-        Ok(SpecialTokens::of(&ids[0], &ids[1]))
+        let ids = tokens.into_iter().map(|tokens| Ok(tokens?.tokens)).collect::<Result<Vec<_>, String>>();
+        Ok(ids.map(|ids| SpecialTokens::of(&ids[0], &ids[1])))
     }
 
-    /// Token ids in place of the prompts that are longer than `tokens_max`.
+    /// Token ids in place of the prompts that are longer than `tokens_max`, or why a prompt's tokens could not be counted.
     async fn truncate_prompts(
         &mut self,
         tokens_max: usize,
         truncate: impl Fn(Vec<u32>) -> Vec<u32>,
-    ) -> Result<Vec<Overrides>, RunError> {
+    ) -> Result<Vec<Prepared>, RunError> {
         let items = self.items;
         // Tokenizers hardly ever make two tokens of one byte; shorter texts need not be counted.
         let long: Vec<usize> =
@@ -166,14 +192,41 @@ impl<'a> Evaluator<'a, '_> {
         let phase = Phase { title: "prompts", id: "prompt", route: Route::Tokenize };
         let body = |&index: &usize| (index, self.template.tokenize(items[index].prompt(), true));
         let tokens = self.phase(phase, long.iter().map(body).collect(), Ok::<TokenizeResponse, _>).await?;
-        let mut overrides = vec![Overrides::default(); items.len()];
+        let mut overrides = vec![Ok(Overrides::default()); items.len()];
         for (index, tokens) in long.into_iter().zip(tokens) {
-            let ids = tokens.unwrap_or_default().tokens;
-            if ids.len() > tokens_max {
-                overrides[index].prompt_ids = Some(truncate(ids));
-            }
+            let cut = |ids: Vec<u32>| (ids.len() > tokens_max).then(|| truncate(ids));
+            overrides[index] = match tokens {
+                Ok(tokens) => Ok(Overrides { prompt_ids: cut(tokens.tokens), ..Overrides::default() }),
+                Err(reason) => Err(format!("its prompt could not be tokenized: {reason}")),
+            };
         }
         Ok(overrides)
+    }
+
+    /// As `phase`, for all items: those that failed before keep the reason, and nothing is sent for them.
+    async fn phase_of_prepared<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
+        &mut self,
+        phase: Phase,
+        bodies: Vec<Result<Value, String>>,
+        read: impl Fn(W) -> Result<T, ClientError>,
+    ) -> Result<Vec<Result<T, String>>, RunError> {
+        let (mut ready, mut places) = (Vec::new(), Vec::new());
+        let mut answers = Vec::with_capacity(bodies.len());
+        for (index, body) in bodies.into_iter().enumerate() {
+            let reason = match body {
+                Ok(body) => {
+                    ready.push((index, body));
+                    places.push(index);
+                    String::new()
+                }
+                Err(reason) => reason,
+            };
+            answers.push(Err(reason));
+        }
+        for (index, answer) in places.into_iter().zip(self.phase(phase, ready, read).await?) {
+            answers[index] = answer;
+        }
+        Ok(answers)
     }
 
     /// `bodies`: with the indices of their items.
@@ -195,6 +248,10 @@ impl<'a> Evaluator<'a, '_> {
         progress.finish();
         answers
     }
+}
+
+fn of_label(reason: String) -> String {
+    format!("its label could not be tokenized: {reason}")
 }
 
 /// Replaces a refusal by an error that says what it means for this run.

@@ -162,8 +162,12 @@ pub(crate) fn ids(text: &str) -> Vec<u32> {
     text.chars().map(u32::from).chain([1]).collect()
 }
 
-async fn tokenize_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Json<Value> {
+/// Refuses texts that begin with `HUGE`.
+async fn tokenize_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let body = noted(&shared, "tokenize", &body);
+    if body["prompt"].as_str().unwrap().starts_with("HUGE") {
+        return (StatusCode::PAYLOAD_TOO_LARGE, error(413, "too large").2).into_response();
+    }
     let mut tokens = ids(body["prompt"].as_str().unwrap());
     // The model of that name begins texts with 2 and does not end them.
     let is_decoder = body["model"] == "decoder";
@@ -173,7 +177,7 @@ async fn tokenize_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Json<
     if is_decoder && body["add_special_tokens"] != false {
         tokens.insert(0, 2);
     }
-    Json(json!({ "count": tokens.len(), "tokens": tokens }))
+    Json(json!({ "count": tokens.len(), "tokens": tokens })).into_response()
 }
 
 async fn detokenize_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Json<Value> {
