@@ -79,6 +79,41 @@ fn answers_in_words_are_compared_as_texts_and_examples_are_other_items() {
 }
 
 #[test]
+fn answers_may_be_written_numbers_and_texts_among_numbers_are_counted() {
+    let lines =
+        "{\"question\": \"A?\", \"answer\": \"$1,000\"}\n{\"question\": \"B?\", \"answer\": \"none\"}\n";
+    let (_folder, file) = file("mixed.jsonl", lines);
+    let mock = Mock::start(&["tiny"], |_, _| text("1000"));
+    let output = run(&mock, &["custom", "--data", file.to_str().unwrap()]);
+    assert_eq!(report(&output)["metrics"]["mae"]["value"], json!(0.0));
+    assert_eq!(err(&output), "1 of 2 answers are no numbers: they are compared as text\n");
+}
+
+#[test]
+fn an_answer_that_is_neither_a_number_nor_a_text_is_refused_with_its_line() {
+    let mock = Mock::start(&["tiny"], |_, _| text("1"));
+    let refused = |name: &str, contents: &str| {
+        let (_folder, file) = file(name, contents);
+        let output = run(&mock, &["custom", "--data", file.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+        err(&output)
+    };
+    for (answer, said) in [
+        ("true", "the answer `true` is neither a number nor a text"),
+        ("[1]", "the answer `[1]` is neither a number nor a text"),
+        ("\" \"", "the answer is empty"),
+    ] {
+        let lines = format!(
+            "{{\"question\": \"A?\", \"answer\": 1}}\n{{\"question\": \"B?\", \"answer\": {answer}}}\n"
+        );
+        let message = refused("a.jsonl", &lines);
+        assert!(message.contains(&format!("a.jsonl line 2: {said}")), "{message}");
+    }
+    let message = refused("a.csv", "question,answer\nA?,1\nB?,\n");
+    assert!(message.contains("a.csv line 3: the answer is empty"), "{message}");
+}
+
+#[test]
 fn every_task_takes_a_template_a_system_message_and_a_marker() {
     let (_folder, file) = file("test.tsv", "1\tone\n");
     let mock = Mock::start(&["tiny"], |_, _| number(1.0, 1.0, 1.0));

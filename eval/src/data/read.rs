@@ -23,6 +23,8 @@ pub enum Truth {
     AfterHashes,
     /// A number, a fraction, or a text without a truth.
     Maybe,
+    /// As `Maybe`; numbers may be written as people do, `-$1,234.50`.
+    Written,
     Text,
 }
 
@@ -37,6 +39,9 @@ impl Truth {
                 finite(&last.replace([',', '$'], "")).map(Some)
             }
             Self::Maybe => Some(finite(answer).or_else(|| fraction(answer))),
+            Self::Written => {
+                Some(finite(answer).or_else(|| fraction(answer)).or_else(|| finite(&plain(answer)?)))
+            }
             Self::Text => Some(None),
         }
     }
@@ -51,6 +56,20 @@ pub fn fraction(text: &str) -> Option<f64> {
     }
     let value = above.parse::<f64>().ok()? / below.parse::<f64>().ok()?;
     value.is_finite().then_some(value)
+}
+
+/// A number without its dollar sign and the commas between groups of three digits; `None` where the text is anything else.
+fn plain(text: &str) -> Option<String> {
+    let text = text.trim();
+    let (sign, size) = text.strip_prefix('-').map_or(("", text), |size| ("-", size));
+    let size = size.strip_prefix('$').unwrap_or(size);
+    let (whole, fraction) = size.split_once('.').map_or((size, None), |(whole, part)| (whole, Some(part)));
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let mut groups = whole.split(',');
+    let first = groups.next()?;
+    let is_grouped = first.len() <= 3 && groups.clone().all(|group| group.len() == 3 && is_digits(group));
+    let is_whole = is_digits(first) && (is_grouped || groups.next().is_none());
+    (is_whole && fraction.is_none_or(is_digits)).then(|| format!("{sign}{}", size.replace(',', "")))
 }
 
 fn item(file: &Path, line: usize, question: &str, answer: &str, truth: Truth) -> Result<Item, DataError> {

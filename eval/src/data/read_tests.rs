@@ -42,6 +42,28 @@ fn an_answer_may_be_a_fraction_or_no_number_at_all_where_that_is_allowed() {
 }
 
 #[test]
+fn a_number_may_be_written_with_a_dollar_sign_and_groups_of_three_digits() {
+    for (text, value) in [
+        ("1,000", Some(1000.0)),
+        (" -$1,234,567.50 ", Some(-1_234_567.5)),
+        ("$5", Some(5.0)),
+        ("$12345", Some(12345.0)),
+        ("7/2", Some(3.5)),
+        ("1e3", Some(1000.0)),
+        ("1,00", None),
+        ("1234,567", None),
+        ("1,2", None),
+        ("$", None),
+        ("$5.", None),
+        ("5 $", None),
+        ("$inf", None),
+        ("true", None),
+    ] {
+        assert_eq!(Truth::Written.of(text), Some(value), "{text:?}");
+    }
+}
+
+#[test]
 fn gsm8k_answers_end_in_their_number() {
     let lines = br#####"{"question": "q", "answer": "so 1,5<<x>>\n#### 1,234"}
 {"question": "r", "answer": "#### -2"}"#####;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::DataError;
 use super::read::{lines, parse, text};
+use crate::format::shortened;
 
 /// One item of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +17,8 @@ pub struct Record {
     line: usize,
     /// Texts as they are; numbers, lists and objects of JSON as JSON. Null is no value.
     fields: IndexMap<String, String>,
+    /// The fields that are neither texts nor numbers.
+    others: Vec<String>,
 }
 
 impl Record {
@@ -27,6 +30,22 @@ impl Record {
     /// There is no such field; the error names those that there are.
     pub fn require(&self, name: &str) -> Result<&str, DataError> {
         self.get(name).ok_or_else(|| self.without(name))
+    }
+
+    /// As `require`.
+    ///
+    /// # Errors
+    /// The field is empty, or neither a text nor a number.
+    pub fn require_answer(&self, name: &str) -> Result<&str, DataError> {
+        let answer = self.require(name)?;
+        if self.others.iter().any(|other| other == name) {
+            let answer = shortened(answer, 60);
+            return Err(self.problem(format!("the answer `{answer}` is neither a number nor a text")));
+        }
+        if answer.trim().is_empty() {
+            return Err(self.problem("the answer is empty".to_owned()));
+        }
+        Ok(answer)
     }
 
     /// The error that it has no such field.
@@ -54,12 +73,15 @@ pub fn records(file: &Path) -> Result<Vec<Record>, DataError> {
 fn json_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
     let record = |(line, text)| {
         let object: Map<String, Value> = parse(file, line, text)?;
+        let is_other = |value: &Value| value.is_boolean() || value.is_array() || value.is_object();
+        let others =
+            object.iter().filter(|(_, value)| is_other(value)).map(|(name, _)| name.clone()).collect();
         let fields = object.into_iter().filter_map(|(name, value)| match value {
             Value::Null => None,
             Value::String(text) => Some((name, text)),
             other => Some((name, other.to_string())),
         });
-        Ok(Record { file: file.to_owned(), line, fields: fields.collect() })
+        Ok(Record { file: file.to_owned(), line, fields: fields.collect(), others })
     };
     lines(text).map(record).collect()
 }
@@ -83,7 +105,7 @@ fn csv_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
         let line = found.position().map_or(1, |position| position.line() as usize);
         let fields =
             header.iter().zip(&found).map(|(name, value)| (name.trim().to_owned(), value.to_owned()));
-        records.push(Record { file: file.to_owned(), line, fields: fields.collect() });
+        records.push(Record { file: file.to_owned(), line, fields: fields.collect(), others: Vec::new() });
     }
     Ok(records)
 }

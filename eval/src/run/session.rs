@@ -134,6 +134,9 @@ impl Session<'_> {
         Planned { suite, output, .. }: &Planned<'_>,
         console: &mut Console<'_>,
     ) -> anyhow::Result<Report> {
+        if let Some(notice) = suite.notice() {
+            writeln!(console.err, "{notice}").map_err(OutputError)?;
+        }
         let template = self.template(suite);
         let journal = output.as_ref().map(|output| self.journal(output, suite, &template)).transpose()?;
         let (started, clock) = (Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"), std::time::Instant::now());

@@ -54,20 +54,22 @@ pub fn suites(args: &CustomArgs) -> anyhow::Result<Vec<Suite>> {
             // Behind examples, a model goes on with the next one.
             stop: if args.shots > 0 { &["\n\n"] } else { &[] },
             texts: !has_numbers,
+            mixed: true,
             ..Traits::default()
         },
     }])
 }
 
 fn item(args: &CustomArgs, record: &Record) -> Result<Item, DataError> {
-    let (question, answer) = (record.require(&args.question_field)?, record.require(&args.answer_field)?);
+    let (question, answer) =
+        (record.require(&args.question_field)?, record.require_answer(&args.answer_field)?);
     let value = |name: &str| if name == "question" { Some(question) } else { record.get(name) };
     let worded = |UnknownField(name)| record.without(&name);
     let prompt = args.common.template().map(|template| template.render(value)).transpose();
     Ok(Item {
         question: question.to_owned(),
         answer: answer.to_owned(),
-        truth: Truth::Maybe.of(answer).flatten(),
+        truth: Truth::Written.of(answer).flatten(),
         prompt: prompt.map_err(worded)?,
         ..Item::default()
     })

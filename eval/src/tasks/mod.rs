@@ -71,6 +71,15 @@ pub struct Suite {
     pub traits: Traits,
 }
 
+impl Suite {
+    /// What a person may not know of the answers.
+    pub fn notice(&self) -> Option<String> {
+        let (n, texts) = (self.items.len(), self.items.iter().filter(|item| item.truth.is_none()).count());
+        (self.traits.mixed && 0 < texts && texts < n)
+            .then(|| format!("{texts} of {n} answers are no numbers: they are compared as text"))
+    }
+}
+
 /// How the items of a task are requested and scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
@@ -83,13 +92,23 @@ pub struct Traits {
     pub lm_eval: bool,
     /// Whether answers are compared as texts.
     pub texts: bool,
+    /// Whether a run says how many answers are no numbers where others are.
+    pub mixed: bool,
     /// Whether the numbers are judgements.
     pub judges: bool,
 }
 
 impl Default for Traits {
     fn default() -> Self {
-        Self { stop: &[], max_tokens: 32, after: None, lm_eval: false, texts: false, judges: false }
+        Self {
+            stop: &[],
+            max_tokens: 32,
+            after: None,
+            lm_eval: false,
+            texts: false,
+            mixed: false,
+            judges: false,
+        }
     }
 }
 
