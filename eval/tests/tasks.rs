@@ -333,6 +333,41 @@ fn a_number_is_scored_too_and_asked_for_without_tokens() {
 }
 
 #[test]
+fn true_answers_that_are_not_scored_are_counted_with_the_reason() {
+    let (data_folder, _) = data("interpolate/words.txt", "a\nHUGE label\nb\n5\n");
+    let mock = Mock::with_tokens(&["tiny"], |_, _| text("5"));
+    let out_folder = tempfile::tempdir().unwrap();
+    let args =
+        ["mathematics", "--endpoint", &mock.url, "--data", data_folder.path().to_str().unwrap(), "--score"];
+    let more = ["--split", "interpolate", "--quiet", "--out", out_folder.path().to_str().unwrap()];
+    let output = ntl_eval(&[&args[..], &more].concat());
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+    let said = out(&output);
+    assert!(said.contains("no likelihood of the true answer for 1 of 2 items, the first: "), "{said}");
+    let samples = fs::read_to_string(out_folder.path().join("samples.jsonl")).unwrap();
+    assert_eq!(samples.matches("\"score_error\"").count(), 1, "{samples}");
+    assert!(samples.contains("too large"), "{samples}");
+}
+
+#[test]
+fn a_true_answer_is_scored_behind_the_prompt_that_is_answered() {
+    let (_folder, file) = data("pairs.txt", "abcdef\n5\nabc\n6\n");
+    let flags = ["--score", "--prompt-tokens", "4", "--split", "interpolate", "--concurrency", "1"];
+    for (model, cut, lead_in) in
+        [("tiny", json!([100, 101, 102, 1]), ""), ("decoder", json!([2, 100, 101, 102]), " ")]
+    {
+        let mock = Mock::with_tokens(&[model], |_, _| text("5"));
+        run(&mock, "arithmetic", &file, &flags);
+        let scored = mock.others().into_iter().filter(|(route, _)| *route == "score");
+        let scored: Vec<Value> = scored.map(|(_, body)| body["items"][0].clone()).collect();
+        // A decoder-only model's answer is a word of its own.
+        let want = [(cut, format!("{lead_in}5")), (json!("abc"), format!("{lead_in}6"))];
+        let want = want.map(|(prompt, target)| json!({ "prompt": prompt, "target": target }));
+        assert_eq!(scored, want, "{model}");
+    }
+}
+
+#[test]
 fn a_route_that_the_server_lacks_is_one_clear_error() {
     let (_folder, file) = data("pairs.txt", "a\n12\nb\n13\n");
     let mock = Mock::start(&["tiny"], |_, _| text("12"));

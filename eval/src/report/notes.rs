@@ -2,7 +2,7 @@
 
 use crate::format::{count, interval, number};
 use crate::stats::Interval;
-use crate::store::report::{Report, Unbounded};
+use crate::store::report::{MissingScores, Report, Unbounded};
 
 /// Fragments without a full stop.
 pub(super) fn notes(report: &Report) -> Vec<String> {
@@ -15,6 +15,12 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
             count(n),
             count(n.saturating_sub(without_value)),
             count(without_value),
+        ));
+    }
+    if let Some(MissingScores { n, first }) = &report.missing_scores {
+        notes.push(format!(
+            "no likelihood of the true answer for {} of {all} items, the first: {first}",
+            count(*n)
         ));
     }
     for (method, items) in &report.intervals {

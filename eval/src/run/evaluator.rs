@@ -68,16 +68,15 @@ impl<'a> Evaluator<'a, '_> {
             };
         }
         let phase = Phase { title: "", id: "answer", route: self.template.route() };
-        let bodies = items.iter().zip(overrides);
-        let bodies = bodies.map(|(item, overrides)| Ok(self.template.completion(item, &overrides?)));
+        let bodies = self.bodies(&overrides, RequestTemplate::completion);
         let read = |response: CompletionResponse| response.into_answer(mode);
-        let answers = self.phase_of_prepared(phase, bodies.collect(), read).await?;
+        let answers = self.phase_of_prepared(phase, bodies, read).await?;
         let (answers, orders) = self.judge_other_order(phase, answers).await?;
         let mut target_scores = vec![None; items.len()];
         if self.score {
             let phase = Phase { title: "scoring", id: "score", route: Route::Score };
-            let bodies = items.iter().map(|item| self.template.score(item)).enumerate();
-            let scores = self.phase(phase, bodies.collect(), ScoreResponse::into_only).await?;
+            let bodies = self.bodies(&overrides, RequestTemplate::score);
+            let scores = self.phase_of_prepared(phase, bodies, ScoreResponse::into_only).await?;
             target_scores = scores.into_iter().map(Some).collect();
         }
         let replies = items.iter().zip(answers).zip(orders).zip(labels).zip(target_scores);
@@ -90,6 +89,19 @@ impl<'a> Evaluator<'a, '_> {
                 target_score,
             })
             .collect())
+    }
+
+    /// Of all items; one without overrides keeps the reason.
+    fn bodies(
+        &self,
+        overrides: &[Prepared],
+        body: impl Fn(&RequestTemplate, &Item, &Overrides) -> Value,
+    ) -> Vec<Result<Value, String>> {
+        let of = |(item, overrides): (&Item, &Prepared)| match overrides {
+            Ok(overrides) => Ok(body(self.template, item, overrides)),
+            Err(reason) => Err(reason.clone()),
+        };
+        self.items.iter().zip(overrides).map(of).collect()
     }
 
     /// Asks for each pair again with its answers in the other order, and puts both answers together. `phase`: of the first

@@ -35,6 +35,11 @@ impl Reply<'_> {
         self.answer.as_ref().ok()?.number.as_ref()
     }
 
+    /// Why the likelihood of the true answer is not known, where it was requested.
+    pub fn score_error(&self) -> Option<&str> {
+        self.target_score.as_ref()?.as_ref().err().map(String::as_str)
+    }
+
     /// The true answer as scoring compares texts with it: in paper mode through the tokenizer and back.
     pub fn reference(&self) -> &str {
         self.label.as_ref().map_or(&self.item.answer, |label| &label.text)

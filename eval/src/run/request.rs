@@ -37,6 +37,8 @@ pub struct RequestTemplate {
     pub number: NumberFlags,
     /// Of texts that are sampled.
     pub seed: u64,
+    /// Whether the answer is a text that goes on from the prompt, so that a space stands between the two where neither has one.
+    pub spaced_targets: bool,
 }
 
 /// What one item's request has in place of the template's.
@@ -118,10 +120,18 @@ impl RequestTemplate {
         to_object(&request)
     }
 
-    pub fn score(&self, item: &Item) -> Value {
+    /// For the likelihood of the true answer behind the prompt that is answered.
+    pub fn score(&self, item: &Item, overrides: &Overrides) -> Value {
+        let is_apart =
+            item.prompt().ends_with(char::is_whitespace) || item.answer.starts_with(char::is_whitespace);
+        let lead_in = if self.spaced_targets && !is_apart { " " } else { "" };
+        let prompt = match &overrides.prompt_ids {
+            Some(ids) => json!(ids),
+            None => json!(item.prompt()),
+        };
         json!({
             "model": self.model,
-            "items": [{ "prompt": item.prompt(), "target": item.answer }],
+            "items": [{ "prompt": prompt, "target": format!("{lead_in}{}", item.answer) }],
             "losses": LOSSES,
         })
     }
@@ -176,6 +186,7 @@ mod tests {
             number: NumberFlags::default(),
             beams: 4,
             seed: 7,
+            spaced_targets: false,
         }
     }
 
@@ -207,6 +218,19 @@ mod tests {
         ] {
             assert_eq!(Value::Object(template(mode).settings()), want);
         }
+    }
+
+    #[test]
+    fn a_spaced_target_has_one_space_in_front_of_it() {
+        let target = |question: &str, answer: &str| {
+            let item = Item { question: question.to_owned(), answer: answer.to_owned(), ..Item::default() };
+            let template = RequestTemplate { spaced_targets: true, ..template(Mode::Text) };
+            template.score(&item, &Overrides::default())["items"][0]["target"].clone()
+        };
+        assert_eq!(
+            (target("A:", "5"), target("A: ", "5"), target("A:", " 5")),
+            (json!(" 5"), json!("5"), json!(" 5"))
+        );
     }
 
     #[test]

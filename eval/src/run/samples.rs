@@ -131,6 +131,9 @@ fn more(record: &Record<'_>) -> Map<String, Value> {
         let losses = likelihood.losses.iter().map(|(name, value)| (name.clone(), json!(value)));
         add("losses", Value::Object(losses.collect()));
     }
+    if let Some(reason) = reply.score_error() {
+        add("score_error", json!(reason));
+    }
     columns
 }
 
@@ -202,6 +205,7 @@ mod tests {
             beams: 4,
             number: NumberFlags::default(),
             seed: 0,
+            spaced_targets: false,
         };
         samples(&template, records).map(|sample| serde_json::to_value(sample).unwrap()).collect()
     }

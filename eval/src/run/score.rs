@@ -14,7 +14,7 @@ use crate::run::answer_extraction::{self, INVALID, LmEvalFilter};
 use crate::run::reply::{PredictedNumber, Reply};
 use crate::stats::Interval;
 use crate::stats::weighted::mean_in_order;
-use crate::store::report::Unbounded;
+use crate::store::report::{MissingScores, Unbounded};
 use crate::tasks::Traits;
 
 /// An item, its reply and its score: what metrics and `samples.jsonl` are made of.
@@ -148,6 +148,13 @@ pub fn missing_numbers(records: &[Record<'_>]) -> BTreeMap<String, usize> {
         *counts.entry(reason).or_default() += 1;
     }
     counts
+}
+
+/// With `--score`: the true answers without a likelihood; none where all have one.
+pub fn missing_scores(records: &[Record<'_>]) -> Option<MissingScores> {
+    let mut reasons = records.iter().filter_map(|record| record.reply.score_error());
+    let first = reasons.next()?.to_owned();
+    Some(MissingScores { n: 1 + reasons.count(), first })
 }
 
 /// Where the server took the ends of its intervals from, and how many items have each.

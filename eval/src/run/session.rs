@@ -52,6 +52,10 @@ pub fn run(suites: &[Suite], common: &Common, console: &mut Console<'_>) -> anyh
         let message = "--mode paper asks for beams of plain completions: it has no --api chat";
         return Err(UsageError(message.to_owned()).into());
     }
+    if common.score && common.server.api == Api::Chat {
+        let message = "--score asks for the likelihood of texts behind plain prompts: it has no --api chat";
+        return Err(UsageError(message.to_owned()).into());
+    }
     if common.mode != Mode::Regress && common.number != NumberFlags::default() {
         let message = "--range, --scale, --interval, --trim, --digits-max, --tolerance and --rationales are about --mode regress";
         return Err(UsageError(message.to_owned()).into());
@@ -207,6 +211,7 @@ impl Session<'_> {
             },
             number: self.common.number.clone(),
             seed: self.common.seed,
+            spaced_targets: self.is_decoder_only(),
             beams: paper::beams(self.model.others.get("number_encoding").and_then(Value::as_str)),
         }
     }
@@ -288,6 +293,7 @@ impl Session<'_> {
             unbounded: score::unbounded(&records),
             intervals: score::intervals(&records),
             missing_numbers: score::missing_numbers(&records),
+            missing_scores: score::missing_scores(&records),
             versions: Map::from_iter([("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION")))]),
             ..Report::default()
         };
@@ -326,6 +332,12 @@ impl Session<'_> {
         settings
     }
 
+    /// As the kind of the model says; not where the server does not say it.
+    fn is_decoder_only(&self) -> bool {
+        let kind = self.model.others.get("kind").and_then(Value::as_str);
+        kind.is_some_and(|kind| !kind.starts_with("t5"))
+    }
+
     /// What the server says of the model beyond its name.
     fn model_fields(&self) -> impl Iterator<Item = (&'static str, Value)> {
         MODEL_FIELDS.into_iter().map(|(name, listed)| (name, json!(self.model.others.get(listed))))
@@ -344,7 +356,8 @@ impl Session<'_> {
         } else {
             console::write(report, console.out)?;
         }
-        let mut status = if report.failed > 0 { ExitStatus::ItemsFailed } else { ExitStatus::Success };
+        let is_incomplete = report.failed > 0 || report.missing_scores.is_some();
+        let mut status = if is_incomplete { ExitStatus::ItemsFailed } else { ExitStatus::Success };
         for miss in missed(&self.common.gates, planned.baseline.as_ref(), &report.metrics) {
             status = ExitStatus::GateMissed;
             writeln!(console.err, "gate missed on {} {}: {miss}", report.task, report.split)?;

@@ -72,6 +72,9 @@ pub struct Report {
     /// The server's reasons for numbers without a value, and how many items have each; in regress mode.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub missing_numbers: BTreeMap<String, usize>,
+    /// With `--score`, where true answers have no likelihood.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing_scores: Option<MissingScores>,
     /// Programs that took part.
     pub versions: Map<String, Value>,
     /// When the first question was sent, in UTC.
@@ -167,6 +170,14 @@ pub fn flat_settings(prefix: &str, values: &Map<String, Value>) -> Vec<(String, 
         other => vec![(format!("{prefix}{name}"), plain(other))],
     };
     values.iter().flat_map(one).collect()
+}
+
+/// True answers that the server did not score.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingScores {
+    pub n: usize,
+    /// Why the first of them has none.
+    pub first: String,
 }
 
 /// As a [`Report`] counts its items.

@@ -117,6 +117,9 @@ async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
         if fingerprint.is_empty() {
             model.as_object_mut().unwrap().remove("fingerprint");
         }
+        if id == "decoder" {
+            model["kind"] = "llama".into();
+        }
         if !dtype.is_empty() {
             model["dtype"] = dtype.into();
         }
@@ -188,14 +191,18 @@ async fn detokenize_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Jso
     Json(json!({ "prompt": text }))
 }
 
-async fn score_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Json<Value> {
+/// Refuses targets that begin with `HUGE`.
+async fn score_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let body = noted(&shared, "score", &body);
+    if body["items"][0]["target"].as_str().unwrap().starts_with("HUGE") {
+        return (StatusCode::PAYLOAD_TOO_LARGE, error(413, "too large").2).into_response();
+    }
     let tokens = ids(body["items"][0]["target"].as_str().unwrap());
     let item = json!({
         "index": 0, "token_ids": tokens, "token_logprobs": vec![-0.5; tokens.len()],
         "losses": { "ce": 0.5, "ntl-was": 0.25, "ntl-mse": null }, "total": 0.575, "perplexity": 1.6
     });
-    Json(json!({ "object": "list", "data": [item] }))
+    Json(json!({ "object": "list", "data": [item] })).into_response()
 }
 
 /// A completion with this text, in the least that the OpenAI API allows.
