@@ -73,11 +73,13 @@ fn plain(text: &str) -> Option<String> {
 }
 
 fn item(file: &Path, line: usize, question: &str, answer: &str, truth: Truth) -> Result<Item, DataError> {
-    let truth = truth.of(answer).ok_or_else(|| {
-        let problem = format!("the answer {:?} is not a number", shortened(answer, 60));
+    let value = truth.of(answer).ok_or_else(|| {
+        let lack =
+            if truth == Truth::AfterHashes { "has no number behind `#### `" } else { "is not a number" };
+        let problem = format!("the answer {:?} {lack}", shortened(answer, 60));
         DataError::Line { file: file.to_owned(), line, problem }
     })?;
-    Ok(Item { question: question.to_owned(), answer: answer.to_owned(), truth, ..Item::default() })
+    Ok(Item { question: question.to_owned(), answer: answer.to_owned(), truth: value, ..Item::default() })
 }
 
 /// Largest text that is read. The largest test set of the tasks takes 20 MB.

@@ -129,7 +129,7 @@ fn errors_name_the_file_and_the_line() {
             file,
             Truth::AfterHashes
         )),
-        Err("/a.jsonl line 1: the answer \"18\" is not a number".to_owned())
+        Err("/a.jsonl line 1: the answer \"18\" has no number behind `#### `".to_owned())
     );
     let error = numbers(Path::new("/nowhere/pairs.txt")).unwrap_err();
     assert_eq!(error.to_string(), "could not read /nowhere/pairs.txt");

@@ -124,7 +124,7 @@ impl Comparison<'_> {
     fn figures(&mut self, figures: &Figures, n: usize) {
         const READ: &str =
             "the last match of [+-]?\\s*\\d+(\\.\\d+)? is the number, so 1,234 is 234, 1e5 is 5 and 7/3 is 3";
-        const DROPPED: &str = "items without a number drop out and cost nothing; predictions are cut at 1e10";
+        const DROPPED: &str = "numbers are read as for `unparsed`; items without one drop out and cost nothing; predictions are cut at 1e10";
         let valid = n - figures.unparsed;
         let close = "numpy.isclose: within 1e-8 + 1e-5 of the label, so 1000009 is 1000000";
         self.set_share("accuracy", figures.accuracy, n, close);
