@@ -20,6 +20,7 @@ pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
     shown.retain(|name| runs.iter().any(|run| value(run, name).is_some()));
     let columns =
         [words(&["run", "task", "model", "mode"]), numbers(&["items", "with a number"]), numbers(&shown)];
+    let some_lack_numbers = runs.iter().any(|run| run.report.n_valid != run.report.n);
     let rows = runs.iter().map(|run| {
         let report = &run.report;
         let names = names(folder, run);
@@ -30,12 +31,12 @@ pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
             &report.model,
             &report.mode,
             count(report.n),
-            count(report.n_valid),
+            if some_lack_numbers { count(report.n_valid) } else { String::new() },
         ];
         row.extend(shown.iter().map(|name| Cell::from(figure(report, name))));
         row
     });
-    let table = Table::new(columns, rows);
+    let table = Table::new(columns, rows).without_empty_columns();
     Document {
         title: "Runs".to_owned(),
         subtitle: if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) },

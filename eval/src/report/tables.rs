@@ -107,10 +107,12 @@ pub(super) fn largest_errors(run: &Run) -> Table {
         run.samples.iter().filter_map(|sample| Some((error(sample)?, sample))).collect();
     wrong.retain(|&(error, _)| error > 0.0);
     wrong.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    // Absolute errors are those of medians.
+    let predicted = if run.report.mode == "regress" { "median" } else { "predicted" };
     let columns = [
         numbers(&["item"]),
         literal(&["question"]),
-        numbers(&["truth", "predicted", "error"]),
+        numbers(&["truth", predicted, "error"]),
         literal(&["answer"]),
         words(&["unbounded"]),
     ];
