@@ -353,16 +353,16 @@ fn true_answers_that_are_not_scored_are_counted_with_the_reason() {
 fn a_true_answer_is_scored_behind_the_prompt_that_is_answered() {
     let (_folder, file) = data("pairs.txt", "abcdef\n5\nabc\n6\n");
     let flags = ["--score", "--prompt-tokens", "4", "--split", "interpolate", "--concurrency", "1"];
-    for (model, cut, lead_in) in
-        [("tiny", json!([100, 101, 102, 1]), ""), ("decoder", json!([2, 100, 101, 102]), " ")]
-    {
+    let item = |prompt: Value, target: Value| json!({ "prompt": prompt, "target": target });
+    // A decoder-only model's answer is a word of its own, in the tokens that it has behind the whole prompt.
+    for (model, want) in [
+        ("tiny", [item(json!([100, 101, 102, 1]), json!("5")), item(json!("abc"), json!("6"))]),
+        ("decoder", [item(json!([2, 100, 101, 102]), json!([32, 53])), item(json!("abc"), json!(" 6"))]),
+    ] {
         let mock = Mock::with_tokens(&[model], |_, _| text("5"));
         run(&mock, "arithmetic", &file, &flags);
         let scored = mock.others().into_iter().filter(|(route, _)| *route == "score");
         let scored: Vec<Value> = scored.map(|(_, body)| body["items"][0].clone()).collect();
-        // A decoder-only model's answer is a word of its own.
-        let want = [(cut, format!("{lead_in}5")), (json!("abc"), format!("{lead_in}6"))];
-        let want = want.map(|(prompt, target)| json!({ "prompt": prompt, "target": target }));
         assert_eq!(scored, want, "{model}");
     }
 }

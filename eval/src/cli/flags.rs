@@ -68,7 +68,8 @@ pub struct Common {
     /// the number comes at once.
     #[arg(long, value_name = "MARKER", env = "NTL_EVAL_AFTER", value_parser = unescaped)]
     pub after: Option<String>,
-    /// Also request the likelihood of the true answers from `/v1/score`: token accuracy, perplexity, losses.
+    /// Also request the likelihood of the true answers from `/v1/score`: token accuracy, perplexity, losses. For decoder-only models
+    /// a space stands between prompt and answer where neither has one.
     #[arg(long, env = "NTL_EVAL_SCORE", value_parser = BoolishValueParser::new())]
     pub score: bool,
     /// Evaluate N items only: the first ones; of `multiplication` a random sample by `--seed`, with all pairs of lengths in

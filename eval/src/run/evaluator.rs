@@ -17,7 +17,7 @@ use crate::run::progress::{Progress, Style};
 use crate::run::reply::{
     Answer, CompletionResponse, DetokenizeResponse, Label, Reply, ScoreResponse, TokenizeResponse,
 };
-use crate::run::request::{Overrides, RequestTemplate};
+use crate::run::request::{Overrides, RequestTemplate, TruncatedPrompt};
 use crate::run::runner::{Request, RunError, Runner};
 
 /// The name under which progress and journal know a phase, and where its requests go.
@@ -54,19 +54,18 @@ impl<'a> Evaluator<'a, '_> {
     /// Every item would fail in the same way, an answer cannot be kept, or `err` cannot be written to.
     pub async fn run(mut self) -> Result<Vec<Reply<'a>>, RunError> {
         let (items, mode) = (self.items, self.template.mode);
-        let mut labels = vec![None; items.len()];
-        let mut overrides = vec![Ok(Overrides::default()); items.len()];
-        if mode == Mode::Paper {
-            (labels, overrides) = self.prepare_paper().await?;
-        } else if let Some(tokens_max) = self.prompt_tokens_max {
-            overrides = match self.special_tokens().await? {
-                Ok(special) => {
-                    let truncate = |ids| special.truncate_start(ids, tokens_max);
-                    self.truncate_prompts(tokens_max, truncate).await?
-                }
-                Err(reason) => vec![Err(reason); items.len()],
-            };
-        }
+        let counts_tokens = mode == Mode::Paper || self.prompt_tokens_max.is_some();
+        let special = if counts_tokens { self.special_tokens().await? } else { Ok(SpecialTokens::default()) };
+        let no_labels = vec![None; items.len()];
+        let (labels, overrides) = match (&special, self.prompt_tokens_max) {
+            (Err(reason), _) => (no_labels, vec![Err(reason.clone()); items.len()]),
+            (Ok(special), _) if mode == Mode::Paper => self.prepare_paper(special).await?,
+            (Ok(special), Some(tokens_max)) => {
+                let truncate = |ids| special.truncate_start(ids, tokens_max);
+                (no_labels, self.truncate_prompts(tokens_max, truncate).await?)
+            }
+            (Ok(_), None) => (no_labels, vec![Ok(Overrides::default()); items.len()]),
+        };
         let phase = Phase { title: "", id: "answer", route: self.template.route() };
         let bodies = self.bodies(&overrides, RequestTemplate::completion);
         let read = |response: CompletionResponse| response.into_answer(mode);
@@ -74,6 +73,12 @@ impl<'a> Evaluator<'a, '_> {
         let (answers, orders) = self.judge_other_order(phase, answers).await?;
         let mut target_scores = vec![None; items.len()];
         if self.score {
+            let overrides = match &special {
+                Ok(special) if self.template.targets_continue_prompts => {
+                    self.tokenize_targets(overrides, special).await?
+                }
+                _ => overrides,
+            };
             let phase = Phase { title: "scoring", id: "score", route: Route::Score };
             let bodies = self.bodies(&overrides, RequestTemplate::score);
             let scores = self.phase_of_prepared(phase, bodies, ScoreResponse::into_only).await?;
@@ -133,12 +138,11 @@ impl<'a> Evaluator<'a, '_> {
 
     /// The labels as tokens, and the lengths that follow from them. An item whose label or prompt could not be tokenized has the
     /// reason in place of its overrides.
-    async fn prepare_paper(&mut self) -> Result<(Vec<Option<Label>>, Vec<Prepared>), RunError> {
+    async fn prepare_paper(
+        &mut self,
+        special: &SpecialTokens,
+    ) -> Result<(Vec<Option<Label>>, Vec<Prepared>), RunError> {
         let items = self.items;
-        let special = match self.special_tokens().await? {
-            Ok(special) => special,
-            Err(reason) => return Ok((vec![None; items.len()], vec![Err(reason); items.len()])),
-        };
         let phase = Phase { title: "labels", id: "label", route: Route::Tokenize };
         let bodies = items.iter().map(|item| self.template.tokenize(&item.answer, true)).enumerate();
         let tokens = self.phase(phase, bodies.collect(), Ok::<TokenizeResponse, _>).await?;
@@ -149,9 +153,8 @@ impl<'a> Evaluator<'a, '_> {
         let ids: Vec<Result<Vec<u32>, String>> =
             tokens.into_iter().map(|tokens| tokens.map(own_ids).map_err(of_label)).collect();
         let phase = Phase { title: "labels", id: "text", route: Route::Detokenize };
-        let without_end = |ids: &[u32]| ids[..ids.len().saturating_sub(special.after.len())].to_vec();
         let body = |ids: &Result<Vec<u32>, String>| match ids {
-            Ok(ids) => Ok(self.template.detokenize(&without_end(ids))),
+            Ok(ids) => Ok(self.template.detokenize(special.without_end(ids))),
             Err(reason) => Err(reason.clone()),
         };
         let bodies = ids.iter().map(body).collect();
@@ -206,11 +209,44 @@ impl<'a> Evaluator<'a, '_> {
         let tokens = self.phase(phase, long.iter().map(body).collect(), Ok::<TokenizeResponse, _>).await?;
         let mut overrides = vec![Ok(Overrides::default()); items.len()];
         for (index, tokens) in long.into_iter().zip(tokens) {
-            let cut = |ids: Vec<u32>| (ids.len() > tokens_max).then(|| truncate(ids));
+            let cut = |whole: Vec<u32>| {
+                let kept = truncate(whole.clone());
+                (whole.len() > tokens_max).then_some(TruncatedPrompt { whole, kept })
+            };
             overrides[index] = match tokens {
-                Ok(tokens) => Ok(Overrides { prompt_ids: cut(tokens.tokens), ..Overrides::default() }),
+                Ok(tokens) => Ok(Overrides { prompt: cut(tokens.tokens), ..Overrides::default() }),
                 Err(reason) => Err(format!("its prompt could not be tokenized: {reason}")),
             };
+        }
+        Ok(overrides)
+    }
+
+    /// `overrides` with token ids for the true answers behind truncated prompts. Behind token ids the server tokenizes a text by
+    /// itself, and its first token may be another one than behind the prompt's text.
+    async fn tokenize_targets(
+        &mut self,
+        mut overrides: Vec<Prepared>,
+        special: &SpecialTokens,
+    ) -> Result<Vec<Prepared>, RunError> {
+        let (items, template) = (self.items, self.template);
+        let is_truncated = |prepared: &Prepared| prepared.as_ref().is_ok_and(|one| one.prompt.is_some());
+        let truncated: Vec<usize> =
+            (0..items.len()).filter(|&index| is_truncated(&overrides[index])).collect();
+        let phase = Phase { title: "targets", id: "target", route: Route::Tokenize };
+        let body = |&index: &usize| {
+            let item = &items[index];
+            (index, template.tokenize(&format!("{}{}", item.prompt(), template.target(item)), true))
+        };
+        let bodies = truncated.iter().map(body).collect();
+        let tokens = self.phase(phase, bodies, Ok::<TokenizeResponse, _>).await?;
+        for (index, joint) in truncated.into_iter().zip(tokens) {
+            match (&mut overrides[index], joint) {
+                (Ok(prepared), Ok(joint)) => set_target(prepared, &joint.tokens, special),
+                (Err(_), Ok(_)) => {}
+                (prepared, Err(reason)) => {
+                    *prepared = Err(format!("its true answer could not be tokenized: {reason}"));
+                }
+            }
         }
         Ok(overrides)
     }
@@ -262,6 +298,17 @@ impl<'a> Evaluator<'a, '_> {
     }
 }
 
+/// Sets the target of a truncated prompt. `joint`: the token ids of the whole prompt and its true answer as one text. Where no token
+/// boundary lies between the two, the target begins with the first token that differs from those of the prompt.
+fn set_target(prepared: &mut Overrides, joint: &[u32], special: &SpecialTokens) {
+    let Some(TruncatedPrompt { whole, kept }) = &mut prepared.prompt else { return };
+    let (whole, joint) = (special.without_end(whole), special.without_end(joint));
+    let common = whole.iter().zip(joint).take_while(|(a, b)| a == b).count();
+    let (prompt, target) = (special.without_end(kept), &joint[common..]);
+    *kept = prompt.strip_suffix(&whole[common..]).unwrap_or(prompt).to_vec();
+    prepared.target_ids = Some(target.to_vec());
+}
+
 fn of_label(reason: String) -> String {
     format!("its label could not be tokenized: {reason}")
 }
@@ -303,6 +350,21 @@ fn is_about_number(message: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_behind_a_truncated_prompt_has_the_tokens_of_the_whole_text() {
+        let target = |joint: &[u32], end: &[u32]| {
+            let (whole, kept) = ([&[2, 5, 6, 7], end].concat(), [&[2, 6, 7], end].concat());
+            let prompt = Some(TruncatedPrompt { whole, kept });
+            let mut prepared = Overrides { prompt, ..Overrides::default() };
+            set_target(&mut prepared, joint, &SpecialTokens { before: 1, after: end.to_vec() });
+            (prepared.prompt.unwrap().kept, prepared.target_ids.unwrap())
+        };
+        assert_eq!(target(&[2, 5, 6, 7, 8, 9], &[]), (vec![2, 6, 7], vec![8, 9]));
+        // The end of the prompt and the beginning of the answer are one token.
+        assert_eq!(target(&[2, 5, 6, 78, 9], &[]), (vec![2, 6], vec![78, 9]));
+        assert_eq!(target(&[2, 5, 6, 7, 8, 1], &[1]), (vec![2, 6, 7], vec![8]));
+    }
 
     #[test]
     fn a_refusal_of_the_field_is_told_from_one_of_its_contents() {

@@ -37,8 +37,8 @@ pub struct RequestTemplate {
     pub number: NumberFlags,
     /// Of texts that are sampled.
     pub seed: u64,
-    /// Whether the answer is a text that goes on from the prompt, so that a space stands between the two where neither has one.
-    pub spaced_targets: bool,
+    /// Whether prompt and answer are one text for the model, with a space between the two where neither has one.
+    pub targets_continue_prompts: bool,
 }
 
 /// What one item's request has in place of the template's.
@@ -46,7 +46,16 @@ pub struct RequestTemplate {
 pub struct Overrides {
     pub max_tokens: Option<u64>,
     /// In place of the prompt's text.
-    pub prompt_ids: Option<Vec<u32>>,
+    pub prompt: Option<TruncatedPrompt>,
+    /// In place of the text of the true answer.
+    pub target_ids: Option<Vec<u32>>,
+}
+
+/// The token ids of a prompt, and those of them that are sent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TruncatedPrompt {
+    pub whole: Vec<u32>,
+    pub kept: Vec<u32>,
 }
 
 impl RequestTemplate {
@@ -112,8 +121,8 @@ impl RequestTemplate {
                 system.chain([json!({ "role": "user", "content": content })]).collect();
             request.others.insert("messages".to_owned(), json!(messages));
         } else {
-            request.prompt = match &overrides.prompt_ids {
-                Some(ids) => Some(Prompt::Ids(ids.clone())),
+            request.prompt = match &overrides.prompt {
+                Some(prompt) => Some(Prompt::Ids(prompt.kept.clone())),
                 None => prompt.map(|text| Prompt::Text(text.to_owned())),
             };
         }
@@ -122,18 +131,23 @@ impl RequestTemplate {
 
     /// For the likelihood of the true answer behind the prompt that is answered.
     pub fn score(&self, item: &Item, overrides: &Overrides) -> Value {
-        let is_apart =
-            item.prompt().ends_with(char::is_whitespace) || item.answer.starts_with(char::is_whitespace);
-        let lead_in = if self.spaced_targets && !is_apart { " " } else { "" };
-        let prompt = match &overrides.prompt_ids {
-            Some(ids) => json!(ids),
+        let prompt = match &overrides.prompt {
+            Some(prompt) => json!(prompt.kept),
             None => json!(item.prompt()),
         };
-        json!({
-            "model": self.model,
-            "items": [{ "prompt": prompt, "target": format!("{lead_in}{}", item.answer) }],
-            "losses": LOSSES,
-        })
+        let target = match &overrides.target_ids {
+            Some(ids) => json!(ids),
+            None => json!(self.target(item)),
+        };
+        json!({ "model": self.model, "items": [{ "prompt": prompt, "target": target }], "losses": LOSSES })
+    }
+
+    /// The true answer as it goes on from the prompt.
+    pub fn target(&self, item: &Item) -> String {
+        let is_apart =
+            item.prompt().ends_with(char::is_whitespace) || item.answer.starts_with(char::is_whitespace);
+        let lead_in = if self.targets_continue_prompts && !is_apart { " " } else { "" };
+        format!("{lead_in}{}", item.answer)
     }
 
     pub fn tokenize(&self, text: &str, add_special_tokens: bool) -> Value {
@@ -186,7 +200,7 @@ mod tests {
             number: NumberFlags::default(),
             beams: 4,
             seed: 7,
-            spaced_targets: false,
+            targets_continue_prompts: false,
         }
     }
 
@@ -221,10 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn a_spaced_target_has_one_space_in_front_of_it() {
+    fn a_target_that_continues_its_prompt_has_one_space_in_front_of_it() {
         let target = |question: &str, answer: &str| {
             let item = Item { question: question.to_owned(), answer: answer.to_owned(), ..Item::default() };
-            let template = RequestTemplate { spaced_targets: true, ..template(Mode::Text) };
+            let template = RequestTemplate { targets_continue_prompts: true, ..template(Mode::Text) };
             template.score(&item, &Overrides::default())["items"][0]["target"].clone()
         };
         assert_eq!(

@@ -205,7 +205,7 @@ mod tests {
             beams: 4,
             number: NumberFlags::default(),
             seed: 0,
-            spaced_targets: false,
+            targets_continue_prompts: false,
         };
         samples(&template, records).map(|sample| serde_json::to_value(sample).unwrap()).collect()
     }

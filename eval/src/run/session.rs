@@ -211,7 +211,7 @@ impl Session<'_> {
             },
             number: self.common.number.clone(),
             seed: self.common.seed,
-            spaced_targets: self.is_decoder_only(),
+            targets_continue_prompts: self.is_decoder_only(),
             beams: paper::beams(self.model.others.get("number_encoding").and_then(Value::as_str)),
         }
     }

@@ -194,10 +194,14 @@ async fn detokenize_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Jso
 /// Refuses targets that begin with `HUGE`.
 async fn score_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let body = noted(&shared, "score", &body);
-    if body["items"][0]["target"].as_str().unwrap().starts_with("HUGE") {
+    let target = &body["items"][0]["target"];
+    if target.as_str().is_some_and(|text| text.starts_with("HUGE")) {
         return (StatusCode::PAYLOAD_TOO_LARGE, error(413, "too large").2).into_response();
     }
-    let tokens = ids(body["items"][0]["target"].as_str().unwrap());
+    let tokens = match target.as_str() {
+        Some(text) => ids(text),
+        None => serde_json::from_value(target.clone()).unwrap(),
+    };
     let item = json!({
         "index": 0, "token_ids": tokens, "token_logprobs": vec![-0.5; tokens.len()],
         "losses": { "ce": 0.5, "ntl-was": 0.25, "ntl-mse": null }, "total": 0.575, "perplexity": 1.6

@@ -56,6 +56,11 @@ impl SpecialTokens {
         Self { before, after }
     }
 
+    /// `ids` of a text without those that end every text.
+    pub fn without_end<'a>(&self, ids: &'a [u32]) -> &'a [u32] {
+        &ids[..ids.len().saturating_sub(self.after.len())]
+    }
+
     /// Keeps the first tokens and those that end the text, as the paper's tokenizers do.
     pub fn truncate(&self, mut ids: Vec<u32>, tokens_max: usize) -> Vec<u32> {
         if ids.len() > tokens_max {
