@@ -7,7 +7,11 @@ pub fn problem(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
     if error.classify() != Category::Data {
-        let place = format!("(line {}, column {})", error.line(), error.column());
+        let place = match error.line() {
+            // Often a line of a file, which the caller names.
+            1 => format!("(column {})", error.column()),
+            line => format!("(line {line}, column {})", error.column()),
+        };
         let is_number = text == "number out of range";
         return format!("{} {place}", if is_number { "a number is out of range" } else { "it is not JSON" });
     }
@@ -80,9 +84,10 @@ mod tests {
             ("{\"inner\": {\"ids\": {}}}", "found an object, expected a list"),
             ("{\"inner\": {\"ids\": [-1]}}", "found the number `-1`, expected a whole number"),
             ("{\"inner\": {\"ids\": true}}", "found `true`, expected a list"),
-            ("{\"inner\": ", "it is not JSON (line 1, column 10)"),
-            ("{\"inner\": {\"number\": 1e999}}", "a number is out of range (line 1, column 26)"),
-            ("{\"inner\": NaN}", "it is not JSON (line 1, column 11)"),
+            ("{\"inner\": ", "it is not JSON (column 10)"),
+            ("{\"inner\": {\"number\": 1e999}}", "a number is out of range (column 26)"),
+            ("{\"inner\": NaN}", "it is not JSON (column 11)"),
+            ("{\n\"inner\": NaN}", "it is not JSON (line 2, column 10)"),
         ] {
             let error = serde_json::from_str::<Outer>(text).unwrap_err();
             assert_eq!(problem(&error), want, "{text}");

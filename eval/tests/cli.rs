@@ -222,7 +222,7 @@ fn bad_usage_exits_with_2_before_anything_is_sent() {
         (vec!["arithmetic", "--endpoint", url, "--mode", "paper", "--api", "chat"], "no --api chat"),
         (vec!["data", "speed"], "no task `speed`"),
         (vec!["arithmetic", "--endpoint", url, "--fail-under", "speed=1"], "no metric `speed`"),
-        (vec!["arithmetic", "--endpoint", url, "--limit", "0"], "--limit"),
+        (vec!["arithmetic", "--endpoint", url, "--limit", "0"], "'--limit <N>': must be at least 1"),
         (vec!["nonsense"], "nonsense"),
         (vec![], "Usage"),
     ] {

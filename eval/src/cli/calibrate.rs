@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::flags::at_least_one;
+
 /// Makes a calibration file for `ntl-server --calibration` from the intervals and the true answers of a finished run.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -21,7 +23,7 @@ pub struct CalibrateArgs {
     pub out: PathBuf,
     /// Number of items to calibrate on, drawn by `--seed`. The others are held out: coverage and width are measured on
     /// them. Default: half of the items.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<NonZeroUsize>)]
     pub items: Option<NonZeroUsize>,
     /// Seed of the draw.
     #[arg(long, value_name = "N", default_value = "0")]

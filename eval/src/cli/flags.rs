@@ -1,8 +1,9 @@
 //! Flags that every task takes.
 
 use std::fs;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{IntErrorKind, NonZeroU64, NonZeroUsize, ParseIntError};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::BoolishValueParser;
 use ntl_api::NumberScale;
@@ -74,19 +75,19 @@ pub struct Common {
     pub score: bool,
     /// Evaluate N items only: the first ones; of `multiplication` a random sample by `--seed`, with all pairs of lengths in
     /// proportion; of `mathematics` a random sample of N items of each module.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_LIMIT")]
+    #[arg(long, value_name = "N", env = "NTL_EVAL_LIMIT", value_parser = at_least_one::<NonZeroUsize>)]
     pub limit: Option<NonZeroUsize>,
     /// Seed of generated items and of the bootstrap.
     #[arg(long, value_name = "N", env = "NTL_EVAL_SEED", default_value = "0")]
     pub seed: u64,
     /// Most tokens of a generated text. Paper mode ignores it. Default: 256 for gsm8k, 64 for multirc, 8 for rjokes, 512 for judge,
     /// else 32.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_MAX_TOKENS")]
+    #[arg(long, value_name = "N", env = "NTL_EVAL_MAX_TOKENS", value_parser = at_least_one::<NonZeroU64>)]
     pub max_tokens: Option<NonZeroU64>,
     /// Truncate longer prompts to N tokens, the end of sequence included. The beginning of the prompt is left out, since the
     /// question is at its end. The server's `/tokenize` counts the tokens. Default: no limit; paper mode always truncates to
     /// 512, and leaves out the end as the paper does.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_PROMPT_TOKENS")]
+    #[arg(long, value_name = "N", env = "NTL_EVAL_PROMPT_TOKENS", value_parser = at_least_one::<NonZeroUsize>)]
     pub prompt_tokens: Option<NonZeroUsize>,
     #[command(flatten)]
     pub number: NumberFlags,
@@ -177,6 +178,14 @@ fn number(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| format!("`{text}` is not a number"))
 }
 
+/// Reads a number that is not zero.
+pub fn at_least_one<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::Zero => "must be at least 1".to_owned(),
+        _ => error.to_string(),
+    })
+}
+
 fn template_file(file: &str) -> Result<Template, String> {
     let text = fs::read_to_string(file).map_err(|error| format!("could not read {file}: {error}"))?;
     Template::from_text(&text).map_err(|error| error.to_string())
@@ -244,13 +253,13 @@ pub struct ServerFlags {
     #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
     /// Requests in flight at once.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_CONCURRENCY", default_value = "16")]
+    #[arg(long, value_name = "N", env = "NTL_EVAL_CONCURRENCY", default_value = "16", value_parser = at_least_one::<NonZeroUsize>)]
     pub concurrency: NonZeroUsize,
     /// Seconds to wait for one response before a retry (at most 4).
-    #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_TIMEOUT", default_value = "120")]
+    #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_TIMEOUT", default_value = "120", value_parser = at_least_one::<NonZeroU64>)]
     pub timeout: NonZeroU64,
     /// Seconds for the whole run. Items without an answer by then have failed; `--resume` continues with them.
-    #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_DEADLINE")]
+    #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_DEADLINE", value_parser = at_least_one::<NonZeroU64>)]
     pub deadline: Option<NonZeroU64>,
 }
 

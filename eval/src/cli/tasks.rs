@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::flags::{Common, range};
+use super::flags::{Common, at_least_one, range};
 use crate::stats::Interval;
 
 #[derive(Debug, Subcommand)]
@@ -124,7 +124,7 @@ pub struct MultiplicationArgs {
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
     pub split: SplitChoice,
     /// Generated items for each pair of lengths, or all where there are fewer.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_CELL", default_value = "100")]
+    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_CELL", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
     pub per_cell: NonZeroUsize,
     #[command(flatten)]
     pub common: Common,

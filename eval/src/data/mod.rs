@@ -59,6 +59,8 @@ pub enum DataError {
     #[error("{} holds no questions", .file.display())]
     Empty { file: PathBuf },
     /// `lines` leaves out blank lines at the end.
+    #[error("{} holds JSON; this task reads questions and answers in turn, each on a line of its own", file.display())]
+    NotPairs { file: PathBuf },
     #[error("{} has {lines} lines; expected pairs of a question and its answer", .file.display())]
     OddLines { file: PathBuf, lines: usize },
     #[error("{} line {line}: {problem}", .file.display())]

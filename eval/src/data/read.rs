@@ -139,6 +139,9 @@ fn non_empty(file: &Path, items: Vec<Item>) -> Result<Vec<Item>, DataError> {
 /// A question and its answer on alternating lines, as DeepMind's mathematics dataset has them.
 pub fn pairs(file: &Path, truth: Truth) -> Result<Vec<Item>, DataError> {
     let text = text(file)?;
+    if text.starts_with("{\"") {
+        return Err(DataError::NotPairs { file: file.to_owned() });
+    }
     let lines: Vec<&str> = text.trim_end().lines().map(str::trim).collect();
     let (pairs, []) = lines.as_chunks::<2>() else {
         return Err(DataError::OddLines { file: file.to_owned(), lines: lines.len() });

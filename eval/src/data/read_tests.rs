@@ -112,6 +112,10 @@ fn errors_name_the_file_and_the_line() {
         ("", "/pairs.txt holds no questions"),
         ("\n \n", "/pairs.txt holds no questions"),
         ("a\n1\nb\n", "/pairs.txt has 3 lines; expected pairs of a question and its answer"),
+        (
+            "{\"question\": \"a\"}\n1\n",
+            "/pairs.txt holds JSON; this task reads questions and answers in turn, each on a line of its own",
+        ),
         ("a\n1\nb\ntwo\n", "/pairs.txt line 4: the answer \"two\" is not a number"),
         ("a\nNaN\n", "/pairs.txt line 2: the answer \"NaN\" is not a number"),
     ] {
@@ -170,7 +174,7 @@ fn what_is_no_data_file_is_named_for_what_it_is() {
     let message = read("pairs.txt", b"1 + 1\n2\n\xff\n3\n", numbers).unwrap_err();
     assert_eq!(message, "/pairs.txt line 3: it is not UTF-8 text");
     let message = read("test.jsonl", b"[\"a\", \"b\"]x\n", |file| questions(file, Truth::Text)).unwrap_err();
-    assert_eq!(message, "/test.jsonl line 1: it is not JSON (line 1, column 11)");
+    assert_eq!(message, "/test.jsonl line 1: it is not JSON (column 11)");
     let message = read("test.jsonl", b"7\n", |file| questions(file, Truth::Text)).unwrap_err();
     assert_eq!(message, "/test.jsonl line 1: found the number `7`, expected an object");
 }

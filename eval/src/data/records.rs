@@ -1,5 +1,6 @@
 //! Records with named fields: JSON lines and CSV. Files that end in `.gz` are unpacked on the way.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use csv::{ErrorKind, ReaderBuilder};
@@ -97,6 +98,10 @@ fn csv_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
         };
         DataError::Line { file: file.to_owned(), line, problem }
     };
+    if let Some(line) = unclosed_quote(text) {
+        let problem = "a quotation mark opens in this record and is never closed".to_owned();
+        return Err(DataError::Line { file: file.to_owned(), line, problem });
+    }
     let mut reader = ReaderBuilder::new().from_reader(text.as_bytes());
     let header = reader.headers().map_err(failed)?.clone();
     let mut records = Vec::new();
@@ -108,6 +113,16 @@ fn csv_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
         records.push(Record { file: file.to_owned(), line, fields: fields.collect(), others: Vec::new() });
     }
     Ok(records)
+}
+
+/// The line of the last record if its quotation marks do not match. The reader takes the rest of such a text for one field.
+fn unclosed_quote(text: &str) -> Option<usize> {
+    // A record behind the text is a record only where no quotation mark is open.
+    let marked = text.as_bytes().chain(b"\n_".as_slice());
+    let reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(marked);
+    let last = reader.into_byte_records().filter_map(Result::ok).last()?;
+    let line = last.position().map_or(1, |position| position.line() as usize);
+    (last != *["_"].as_slice()).then_some(line)
 }
 
 #[cfg(test)]
@@ -144,6 +159,11 @@ mod tests {
     fn what_cannot_be_read_is_refused_with_its_line() {
         for (name, contents, said) in [
             ("x.csv", "q,a\n1,2\n3\n", "/x.csv line 3: it has 1 fields, the header 2"),
+            (
+                "x.csv",
+                "q,a\n\"b, 1\n2,3\n",
+                "/x.csv line 2: a quotation mark opens in this record and is never closed",
+            ),
             ("x.csv", "q,a\n", "/x.csv holds no questions"),
             ("x.jsonl", "{\"q\": 1}\n[]\n", "/x.jsonl line 2: found a list, expected an object"),
         ] {

@@ -188,7 +188,7 @@ mod tests {
         let page = problem(b"\n<!DOCTYPE html><html><head><title>Welcome to\n nginx!</title>");
         assert!(page.starts_with("it is a web page \"Welcome to nginx!\" instead of JSON; "), "{page}");
         assert_eq!(problem(b""), "it is empty");
-        assert_eq!(problem(b"busy"), "it is not JSON (line 1, column 1): \"busy\"");
+        assert_eq!(problem(b"busy"), "it is not JSON (column 1): \"busy\"");
         assert_eq!(problem(b"{}"), "missing field `error`");
         assert_eq!(problem(b"[1]"), "found the number `1`, expected an object");
     }
