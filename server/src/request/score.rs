@@ -1,5 +1,7 @@
 //! One item to score: a prompt and a target or candidates, and their conversion to token ids.
 
+use std::collections::HashMap;
+
 use ntl_core::{Prompt, Token};
 use ntl_models::tokenizer::{EncodeError, Tokenizer};
 
@@ -60,6 +62,7 @@ impl ScoreInput {
             self.tokenize(target, &field, tokenizer, profile)
         };
         let all = self.targets.iter().enumerate().map(tokenize).collect::<Result<Vec<_>, _>>()?;
+        self.check_distinct(&all)?;
         // Each prompt is the beginning of the prompt alone, so that the shortest is in all of them.
         let shortest = all.iter().map(|one| &one.prompt).min_by_key(|prompt| prompt.len());
         let Some(shared) = shortest.cloned() else {
@@ -131,6 +134,23 @@ impl ScoreInput {
         }
         self.check_lengths(&tokens, target_field, profile)?;
         Ok(tokens)
+    }
+
+    /// Refuses candidates that differ in the values of numbers alone: the model has one probability for all of them.
+    fn check_distinct(&self, candidates: &[TokenizedTarget]) -> Result<(), AppError> {
+        let mut places = HashMap::new();
+        for (place, TokenizedTarget { prompt, target }) in candidates.iter().enumerate() {
+            let ids: Vec<u32> = prompt.tokens.iter().chain(target).map(|token| token.id).collect();
+            let &mut first = places.entry(ids).or_insert(place);
+            let earlier = &candidates[first];
+            if (&earlier.prompt, &earlier.target) != (prompt, target) {
+                let message = format!(
+                    "differs from `candidates[{first}]` in the value of a number alone, for which this model has no probability"
+                );
+                return Err(AppError::field(&self.param(&format!("candidates[{place}]")), message));
+            }
+        }
+        Ok(())
     }
 
     fn check_lengths(

@@ -148,13 +148,17 @@ async fn xval_has_a_cross_entropy_and_no_number_token_loss() {
 
 #[tokio::test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-async fn xval_has_no_losses_over_candidates() {
+async fn xval_tells_no_candidates_apart_by_their_numbers() {
     let app = fixture("t5-xval", true);
     let mut item = json!({"prompt": "What is 2 + 3?", "candidates": ["4", "5", "5000"], "value": 5});
     let error = post(&app, "/v1/score", json!({"items": [item]})).await.error();
     assert_eq!(error["param"], json!("items[0].value"));
     assert!(error["message"].as_str().unwrap().contains("writes all with one token"), "{error}");
     item.as_object_mut().unwrap().remove("value");
+    let error = post(&app, "/v1/score", json!({"items": [item]})).await.error();
+    assert_eq!(error["param"], json!("items[0].candidates[1]"));
+    assert!(error["message"].as_str().unwrap().contains("in the value of a number alone"), "{error}");
+    item["candidates"] = json!(["five", "5", "six"]);
     assert_eq!(post(&app, "/v1/score", json!({"items": [item]})).await.status, 200);
 }
 
