@@ -27,6 +27,21 @@ pub use file::ArgsError;
 pub use models::{ModelConfig, ModelSource};
 
 /// Flags that are invalid alone or together.
+/// Why a file cannot be attached to a model by `[NAME=]PATH`.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachmentError {
+    #[error("no model has the name `{name}`; {}", listed(.models))]
+    UnknownName { name: String, models: Vec<String> },
+    #[error("write NAME=PATH with the name of a model; {}", listed(.models))]
+    NoName { models: Vec<String> },
+    #[error("no path stands behind `=`")]
+    NoPath,
+}
+
+fn listed(names: &[String]) -> String {
+    format!("{} `{}`", if names.len() == 1 { "the model is" } else { "the models are" }, names.join("`, `"))
+}
+
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -36,10 +51,8 @@ pub enum ConfigError {
     UnnamedModel(String),
     #[error("no folder for the model in `{0}`; write --model NAME=DIR")]
     ModelWithoutFolder(String),
-    #[error("no model for the adapter `{0}`; write --adapter NAME=DIR with the name of a model")]
-    AdapterOfNoModel(String),
-    #[error("no model for the calibration `{0}`; write --calibration NAME=FILE with the name of a model")]
-    CalibrationOfNoModel(String),
+    #[error("{flag} {text}: {problem}")]
+    Unattached { flag: &'static str, text: String, problem: AttachmentError },
     #[error("model `{0}` has two adapters; only one can be merged")]
     TwoAdapters(String),
     #[error("--threads {asked} is too many: this machine has {processors} processors; at most {max}")]

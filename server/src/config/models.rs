@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::ConfigError;
+use super::{AttachmentError, ConfigError};
 use crate::demo;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,8 +81,7 @@ pub(super) fn with_adapters(
     adapters: &[String],
 ) -> Result<Vec<ModelConfig>, ConfigError> {
     for text in adapters {
-        let found = attached(&mut models, text);
-        let (model, folder) = found.ok_or_else(|| ConfigError::AdapterOfNoModel(text.clone()))?;
+        let (model, folder) = attached(&mut models, "--adapter", text)?;
         if model.adapter.replace(folder).is_some() {
             return Err(ConfigError::TwoAdapters(model.name.clone()));
         }
@@ -96,27 +95,33 @@ pub(super) fn with_calibrations(
     calibrations: &[String],
 ) -> Result<Vec<ModelConfig>, ConfigError> {
     for text in calibrations {
-        let found = attached(&mut models, text);
-        let (model, file) = found.ok_or_else(|| ConfigError::CalibrationOfNoModel(text.clone()))?;
+        let (model, file) = attached(&mut models, "--calibration", text)?;
         model.calibrations.push(file);
     }
     Ok(models)
 }
 
-/// The model and the path of `[NAME=]PATH`; `None` where either is missing.
-fn attached<'a>(models: &'a mut [ModelConfig], text: &str) -> Option<(&'a mut ModelConfig, PathBuf)> {
+/// The model and the path of `[NAME=]PATH`.
+fn attached<'a>(
+    models: &'a mut [ModelConfig],
+    flag: &'static str,
+    text: &str,
+) -> Result<(&'a mut ModelConfig, PathBuf), ConfigError> {
+    let failed = |problem| ConfigError::Unattached { flag, text: text.to_owned(), problem };
     let (name, path) = split_name(text);
-    let model = named(models, name)?;
-    (!path.is_empty()).then(|| (model, path.into()))
-}
-
-/// The model of this name; without a name the only one.
-fn named<'a>(models: &'a mut [ModelConfig], name: Option<&str>) -> Option<&'a mut ModelConfig> {
-    match (name, models) {
-        (None, [only]) => Some(only),
-        (None, _) => None,
-        (Some(name), all) => all.iter_mut().find(|model| model.name == name),
+    let names = models.iter().map(|model| model.name.clone()).collect();
+    let model = match (name, models) {
+        (None, [only]) => only,
+        (None, _) => return Err(failed(AttachmentError::NoName { models: names })),
+        (Some(name), all) => all
+            .iter_mut()
+            .find(|model| model.name == name)
+            .ok_or_else(|| failed(AttachmentError::UnknownName { name: name.to_owned(), models: names }))?,
+    };
+    if path.is_empty() {
+        return Err(failed(AttachmentError::NoPath));
     }
+    Ok((model, path.into()))
 }
 
 #[cfg(test)]
@@ -142,10 +147,16 @@ mod tests {
         assert_eq!(attach(&["a"], &["x/y"]), Ok(vec![some("x/y")]));
         assert_eq!(attach(&["a", "b"], &["b=/x=1"]), Ok(vec![None, some("/x=1")]));
         assert_eq!(attach(&["a"], &["/x=1"]), Ok(vec![some("/x=1")]));
-        for (models, adapters) in [(&["a", "b"], &["x"][..]), (&["a", "b"], &["c=x"]), (&["a", "b"], &["a="])]
-        {
-            let error = attach(models, adapters).unwrap_err();
-            assert!(error.contains("write --adapter NAME=DIR"), "{error}");
+        for (models, adapter, complaint) in [
+            (
+                &["a", "b"][..],
+                "x",
+                "--adapter x: write NAME=PATH with the name of a model; the models are `a`, `b`",
+            ),
+            (&["a"], "c=x", "--adapter c=x: no model has the name `c`; the model is `a`"),
+            (&["a", "b"], "a=", "--adapter a=: no path stands behind `=`"),
+        ] {
+            assert_eq!(attach(models, &[adapter]).unwrap_err(), complaint);
         }
         assert!(attach(&["a"], &["x", "y"]).unwrap_err().contains("two adapters"));
     }
@@ -157,10 +168,8 @@ mod tests {
         let calibrated = with_calibrations(models(), &flags(&["b=1.json", "b=2.json"])).unwrap();
         assert!(calibrated[0].calibrations.is_empty());
         assert_eq!(calibrated[1].calibrations, [PathBuf::from("1.json"), PathBuf::from("2.json")]);
-        for wrong in ["1.json", "c=1.json", "a="] {
-            let error = with_calibrations(models(), &flags(&[wrong])).unwrap_err().to_string();
-            assert!(error.contains("write --calibration NAME=FILE"), "{error}");
-        }
+        let error = with_calibrations(models(), &flags(&["c=1.json"])).unwrap_err().to_string();
+        assert_eq!(error, "--calibration c=1.json: no model has the name `c`; the models are `a`, `b`");
     }
 
     #[test]
