@@ -5,6 +5,7 @@
 //! lists longer are replaced by functions, and the filters and methods that do so are wrapped: they know the size of their
 //! result before they make it, and charge it to the budget of the rendering.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::io;
@@ -18,6 +19,7 @@ use minijinja::machinery::{
 use minijinja::value::{Object, Rest};
 use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, Expression, Output, State, Value, context, escape_formatter,
+    filters,
 };
 use minijinja_contrib::pycompat::unknown_method_callback;
 
@@ -166,6 +168,7 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
             Ok::<Value, Error>(result)
         });
     }
+    add_filters_of_elements(environment);
     environment.remove_global("debug");
     environment.set_unknown_method_callback(|state, value, method, arguments| {
         let all: Vec<Value> = std::iter::once(value.clone()).chain(arguments.iter().cloned()).collect();
@@ -182,6 +185,40 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
         escape_formatter(out, state, value)
     });
     environment.set_fuel(Some(FUEL));
+}
+
+/// Filters that make a list of as many elements as a list has, or a text characters. They may call other filters and tests of the
+/// environment, so that they get its state.
+fn add_filters_of_elements(environment: &mut Environment<'_>) {
+    environment.add_filter("map", |state: &State, value: Value, arguments: Rest<Value>| {
+        charge(state, elements_size(&value))?;
+        filters::map(state, value, arguments)
+    });
+    for (name, select) in [("select", true), ("reject", false)] {
+        let filter = move |state: &State, value: Value, test: Option<String>, arguments: Rest<Value>| {
+            charge(state, elements_size(&value))?;
+            let filter = if select { filters::select } else { filters::reject };
+            filter(state, value, test.map(Cow::from), arguments)
+        };
+        environment.add_filter(name, filter);
+    }
+    for (name, select) in [("selectattr", true), ("rejectattr", false)] {
+        let filter = move |state: &State,
+                           value: Value,
+                           attribute: String,
+                           test: Option<String>,
+                           arguments: Rest<Value>| {
+            charge(state, elements_size(&value))?;
+            let filter = if select { filters::selectattr } else { filters::rejectattr };
+            filter(state, value, attribute.into(), test.map(Cow::from), arguments)
+        };
+        environment.add_filter(name, filter);
+    }
+}
+
+/// Bytes of a list with as many elements as a list has, or a text characters.
+fn elements_size(value: &Value) -> usize {
+    value.len().unwrap_or(0).saturating_mul(ELEMENT_BYTES)
 }
 
 /// Charges the elements of a list as texts.
@@ -244,6 +281,16 @@ fn grown(name: &str, arguments: &[Value]) -> Result<usize, Error> {
         "indent" if number(1) > WIDTH_MAX => return refuse("an indentation"),
         "indent" => text(0).lines().count().saturating_mul(number(1)),
         "batch" | "slice" if number(1) > WIDTH_MAX => return refuse("a count"),
+        // Of a text these make a list of its characters.
+        "batch" | "list" | "slice" | "sort" | "unique" => arguments.first().map_or(0, elements_size),
+        "lines" | "splitlines" => text(0).lines().count().saturating_mul(ELEMENT_BYTES),
+        "split" => {
+            let parts = match text(1) {
+                "" => text(0).split_whitespace().count(),
+                separator => text(0).matches(separator).count() + 1,
+            };
+            parts.saturating_mul(ELEMENT_BYTES)
+        }
         "format" if has_large_number(text(0)) => return refuse("a width"),
         _ => 0,
     })
