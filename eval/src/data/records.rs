@@ -115,14 +115,14 @@ fn csv_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
     Ok(records)
 }
 
-/// The line of the last record if its quotation marks do not match. The reader takes the rest of such a text for one field.
+/// The line of the last record if a quotation mark in it is never closed: the CSV reader then takes the rest of the text for one field.
 fn unclosed_quote(text: &str) -> Option<usize> {
-    // A record behind the text is a record only where no quotation mark is open.
+    // The appended record is read as a record of its own only where no quotation mark is open.
     let marked = text.as_bytes().chain(b"\n_".as_slice());
     let reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(marked);
     let last = reader.into_byte_records().filter_map(Result::ok).last()?;
     let line = last.position().map_or(1, |position| position.line() as usize);
-    (last != *["_"].as_slice()).then_some(line)
+    (last != vec!["_"]).then_some(line)
 }
 
 #[cfg(test)]

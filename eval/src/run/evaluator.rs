@@ -210,8 +210,7 @@ impl<'a> Evaluator<'a, '_> {
         let mut overrides = vec![Ok(Overrides::default()); items.len()];
         for (index, tokens) in long.into_iter().zip(tokens) {
             let cut = |whole: Vec<u32>| {
-                let kept = truncate(whole.clone());
-                (whole.len() > tokens_max).then_some(TruncatedPrompt { whole, kept })
+                (whole.len() > tokens_max).then(|| TruncatedPrompt { kept: truncate(whole.clone()), whole })
             };
             overrides[index] = match tokens {
                 Ok(tokens) => Ok(Overrides { prompt: cut(tokens.tokens), ..Overrides::default() }),
@@ -221,8 +220,8 @@ impl<'a> Evaluator<'a, '_> {
         Ok(overrides)
     }
 
-    /// `overrides` with token ids for the true answers behind truncated prompts. Behind token ids the server tokenizes a text by
-    /// itself, and its first token may be another one than behind the prompt's text.
+    /// `overrides` with token ids for the true answers behind truncated prompts. The server tokenizes a target behind token ids
+    /// alone, and may begin it with another token than in the text of prompt and answer.
     async fn tokenize_targets(
         &mut self,
         mut overrides: Vec<Prepared>,
@@ -240,11 +239,14 @@ impl<'a> Evaluator<'a, '_> {
         let bodies = truncated.iter().map(body).collect();
         let tokens = self.phase(phase, bodies, Ok::<TokenizeResponse, _>).await?;
         for (index, joint) in truncated.into_iter().zip(tokens) {
-            match (&mut overrides[index], joint) {
-                (Ok(prepared), Ok(joint)) => set_target(prepared, &joint.tokens, special),
-                (Err(_), Ok(_)) => {}
-                (prepared, Err(reason)) => {
-                    *prepared = Err(format!("its true answer could not be tokenized: {reason}"));
+            match joint {
+                Ok(joint) => {
+                    if let Ok(prepared) = &mut overrides[index] {
+                        set_target(prepared, &joint.tokens, special);
+                    }
+                }
+                Err(reason) => {
+                    overrides[index] = Err(format!("its true answer could not be tokenized: {reason}"));
                 }
             }
         }

@@ -187,8 +187,8 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
     environment.set_fuel(Some(FUEL));
 }
 
-/// Filters that make a list of as many elements as a list has, or a text characters. They may call other filters and tests of the
-/// environment, so that they get its state.
+/// Wraps the filters that return a list of up to as many elements as their input has elements or characters. They call other filters and
+/// tests of the environment, so they run with its state and not in [`PLAIN`].
 fn add_filters_of_elements(environment: &mut Environment<'_>) {
     environment.add_filter("map", |state: &State, value: Value, arguments: Rest<Value>| {
         charge(state, elements_size(&value))?;
@@ -216,7 +216,7 @@ fn add_filters_of_elements(environment: &mut Environment<'_>) {
     }
 }
 
-/// Bytes of a list with as many elements as a list has, or a text characters.
+/// Bytes of a list with an element for each element of a list, or each character of a text.
 fn elements_size(value: &Value) -> usize {
     value.len().unwrap_or(0).saturating_mul(ELEMENT_BYTES)
 }
@@ -281,7 +281,7 @@ fn grown(name: &str, arguments: &[Value]) -> Result<usize, Error> {
         "indent" if number(1) > WIDTH_MAX => return refuse("an indentation"),
         "indent" => text(0).lines().count().saturating_mul(number(1)),
         "batch" | "slice" if number(1) > WIDTH_MAX => return refuse("a count"),
-        // Of a text these make a list of its characters.
+        // Given a text, these filters make a list of its characters.
         "batch" | "list" | "slice" | "sort" | "unique" => arguments.first().map_or(0, elements_size),
         "lines" | "splitlines" => text(0).lines().count().saturating_mul(ELEMENT_BYTES),
         "split" => {

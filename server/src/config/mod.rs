@@ -26,7 +26,6 @@ use args::{LimitArgs, LogArgs};
 pub use file::ArgsError;
 pub use models::{ModelConfig, ModelSource};
 
-/// Flags that are invalid alone or together.
 /// Why a file cannot be attached to a model by `[NAME=]PATH`.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachmentError {
@@ -34,7 +33,7 @@ pub enum AttachmentError {
     UnknownName { name: String, models: Vec<String> },
     #[error("write NAME=PATH with the name of a model; {}", listed(.models))]
     NoName { models: Vec<String> },
-    #[error("no path stands behind `=`")]
+    #[error("the path is missing behind `=`")]
     NoPath,
 }
 
@@ -42,6 +41,7 @@ fn listed(names: &[String]) -> String {
     format!("{} `{}`", if names.len() == 1 { "the model is" } else { "the models are" }, names.join("`, `"))
 }
 
+/// Flags that are invalid alone or together.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {

@@ -139,11 +139,10 @@ impl ScoreInput {
     /// Refuses candidates that differ in the values of numbers alone: the model has one probability for all of them.
     fn check_distinct(&self, candidates: &[TokenizedTarget]) -> Result<(), AppError> {
         let mut places = HashMap::new();
-        for (place, TokenizedTarget { prompt, target }) in candidates.iter().enumerate() {
-            let ids: Vec<u32> = prompt.tokens.iter().chain(target).map(|token| token.id).collect();
+        for (place, TokenizedTarget { target, .. }) in candidates.iter().enumerate() {
+            let ids: Vec<u32> = target.iter().map(|token| token.id).collect();
             let &mut first = places.entry(ids).or_insert(place);
-            let earlier = &candidates[first];
-            if (&earlier.prompt, &earlier.target) != (prompt, target) {
+            if candidates[first].target != *target {
                 let message = format!(
                     "differs from `candidates[{first}]` in the value of a number alone, for which this model has no probability"
                 );
