@@ -7,7 +7,10 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use super::bounds::ChargedBytes;
+use super::bounds::{ChargedBytes, shown};
+
+/// Most bytes of a format of a time.
+const FORMAT_BYTES_MAX: usize = 1_000;
 
 /// The message of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
@@ -20,12 +23,17 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", to_json);
 }
 
-fn raise_exception(message: String) -> Result<String, Error> {
+fn raise_exception(state: &State, message: &Value) -> Result<String, Error> {
+    let message = shown(state, message)?;
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 
 /// The local time, as Python's `strftime` writes it.
 fn strftime_now(format: &str) -> Result<String, Error> {
+    if format.len() > FORMAT_BYTES_MAX {
+        let reason = format!("a format of a time above {FORMAT_BYTES_MAX} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    }
     let unwritable = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
     jiff::fmt::strtime::format(format, &jiff::Zoned::now()).map_err(unwritable)
 }

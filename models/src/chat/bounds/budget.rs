@@ -1,0 +1,195 @@
+//! What a rendering may use: bytes of values, time, and the size and depth of a value.
+
+use std::fmt::{self, Write};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use minijinja::value::{DynObject, Object, ObjectRepr, ValueKind};
+use minijinja::{AutoEscape, Error, ErrorKind, Output, State, Value, escape_formatter};
+
+/// Most bytes of all values together that a rendering makes, the text included.
+const BYTES_MAX: usize = 128 << 20;
+
+/// Most time of a rendering; an instruction that has begun is finished.
+const TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Most lists and maps within each other: showing, comparing and dropping them recurs. JSON has at most 128.
+const DEPTH_MAX: usize = 200;
+
+/// Approximate size of a list's element.
+pub(super) const ELEMENT_BYTES: usize = 32;
+
+/// Most bytes that a byte of a text in a list becomes when the list is shown (`\u{1}`).
+const SHOWN_GROWTH: usize = 5;
+
+/// Most bytes that a byte of a text becomes when it is escaped.
+pub(super) const ESCAPED_GROWTH: usize = 6;
+
+/// What a rendering has used.
+#[derive(Debug)]
+struct Used {
+    bytes: AtomicUsize,
+    began: Instant,
+}
+
+impl Object for Used {}
+
+pub(super) fn refused(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, reason.into())
+}
+
+fn too_large() -> Error {
+    refused(format!("it makes more than {BYTES_MAX} bytes"))
+}
+
+/// Adds to the bytes that a rendering has made, and reads its clock.
+pub(super) fn charge(state: &State, bytes: usize) -> Result<(), Error> {
+    let begin = || Used { bytes: AtomicUsize::new(0), began: Instant::now() };
+    let used = state.get_or_set_temp_object("used", begin);
+    if used.began.elapsed() > TIME_MAX {
+        return Err(refused(format!("it takes more than {} s", TIME_MAX.as_secs())));
+    }
+    let made = used.bytes.fetch_add(bytes.min(BYTES_MAX), Ordering::Relaxed);
+    if made.saturating_add(bytes) > BYTES_MAX { Err(too_large()) } else { Ok(()) }
+}
+
+/// Bytes of a value, without those of its elements' own.
+pub(super) fn size(value: &Value) -> usize {
+    match value.as_str() {
+        Some(text) => text.len(),
+        None => value.len().unwrap_or(1).saturating_mul(ELEMENT_BYTES),
+    }
+}
+
+/// Bytes of a list with an element for each element of a list, or each character of a text.
+pub(super) fn elements_size(value: &Value) -> usize {
+    value.len().unwrap_or(0).saturating_mul(ELEMENT_BYTES)
+}
+
+/// Most bytes of a value that is shown, with what is in it more than once counted as often.
+pub(super) fn expanded_size(value: &Value) -> Result<usize, Error> {
+    let mut left = BYTES_MAX;
+    expand(value, 0, &mut left)?;
+    Ok(BYTES_MAX - left)
+}
+
+fn expand(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
+    let own = match (value.as_str(), value.as_bytes()) {
+        (Some(text), _) => text.len().saturating_mul(SHOWN_GROWTH),
+        (None, Some(bytes)) => bytes.len().saturating_mul(SHOWN_GROWTH),
+        (None, None) => 0,
+    };
+    *left = left.checked_sub(own.saturating_add(ELEMENT_BYTES)).ok_or_else(too_large)?;
+    let Some(object) = value.as_object() else { return Ok(()) };
+    if depth == DEPTH_MAX {
+        return Err(refused(format!("it nests lists and maps more than {DEPTH_MAX} deep")));
+    }
+    if depth > 0 && is_namespace(object) {
+        return Err(refused("a namespace cannot be part of another value"));
+    }
+    match object.repr() {
+        ObjectRepr::Map => {
+            for (key, value) in object.try_iter_pairs().into_iter().flatten() {
+                expand(&key, depth + 1, left)?;
+                expand(&value, depth + 1, left)?;
+            }
+        }
+        ObjectRepr::Seq | ObjectRepr::Iterable => {
+            for element in object.try_iter().into_iter().flatten() {
+                expand(&element, depth + 1, left)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether a template may assign to the attributes of an object, and so could put it into itself.
+pub(super) fn is_namespace(object: &DynObject) -> bool {
+    object.type_name().ends_with("::Namespace")
+}
+
+/// A value that an instruction has made, once its bytes are charged and it is small enough to be used. What would be
+/// computed at each use becomes a list.
+pub(super) fn settled(state: &State, value: Value) -> Result<Value, Error> {
+    let value = if value.kind() == ValueKind::Iterable {
+        let mut list = Vec::new();
+        for element in value.try_iter()? {
+            charge(state, ELEMENT_BYTES)?;
+            list.push(element);
+        }
+        Value::from(list)
+    } else {
+        charge(state, size(&value))?;
+        value
+    };
+    if value.as_object().is_some() {
+        expanded_size(&value)?;
+    }
+    Ok(value)
+}
+
+/// A text that grows within the budget.
+struct Charged<'a, 'b> {
+    state: &'a State<'b, 'b>,
+    text: String,
+}
+
+impl Write for Charged<'_, '_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        charge(self.state, part.len()).map_err(|_| fmt::Error)?;
+        self.text.push_str(part);
+        Ok(())
+    }
+}
+
+/// Bytes that grow within the budget.
+pub(in super::super) struct ChargedBytes<'a, 'b> {
+    state: &'a State<'b, 'b>,
+    bytes: Vec<u8>,
+}
+
+impl<'a, 'b> ChargedBytes<'a, 'b> {
+    pub(in super::super) fn new(state: &'a State<'b, 'b>) -> Self {
+        Self { state, bytes: Vec::new() }
+    }
+
+    pub(in super::super) fn into_vec(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+impl io::Write for ChargedBytes<'_, '_> {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        charge(self.state, part.len()).map_err(io::Error::other)?;
+        self.bytes.extend_from_slice(part);
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A value as `{{ }}` shows it.
+pub(in super::super) fn shown(state: &State, value: &Value) -> Result<String, Error> {
+    if let Some(text) = value.as_str() {
+        charge(state, text.len())?;
+        return Ok(text.to_owned());
+    }
+    let mut charged = Charged { state, text: String::new() };
+    write!(charged, "{value}").map_err(|_| too_large())?;
+    Ok(charged.text)
+}
+
+/// Writes a value to the text, or to what `{% set %}` or a macro captures.
+pub(super) fn format(out: &mut Output, state: &State, value: &Value) -> Result<(), Error> {
+    let bytes = match value.as_str() {
+        Some(text) => text.len(),
+        None => shown(state, value)?.len(),
+    };
+    let growth = if matches!(state.auto_escape(), AutoEscape::None) { 1 } else { ESCAPED_GROWTH };
+    charge(state, bytes.saturating_mul(growth))?;
+    escape_formatter(out, state, value)
+}

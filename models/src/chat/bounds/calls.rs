@@ -1,0 +1,347 @@
+//! Operators, functions, filters, tests and methods that stay within the budget.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use minijinja::value::{Kwargs, Rest};
+use minijinja::{Environment, Error, Expression, State, Value, context, filters};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+use super::budget::{
+    ELEMENT_BYTES, ESCAPED_GROWTH, charge, elements_size, expanded_size, is_namespace, refused, settled,
+    shown, size,
+};
+
+/// The function that checks a value.
+pub(super) const CHECKED: &str = "[checked]";
+
+/// The function that reads the clock.
+pub(super) const CLOCK: &str = "[clock]";
+
+/// The function that makes one list of the lists behind `*` in a call.
+pub(super) const JOINED: &str = "[joined]";
+
+/// Largest number in a format, a width of an indentation, or a count of batches.
+const WIDTH_MAX: usize = 10_000;
+
+/// Most bytes of a text that is searched for each character, or read for each element.
+const PATTERN_BYTES_MAX: usize = 32;
+
+/// Operators that are functions here, and what they compute.
+const OPERATORS: [(&str, &str); 4] = [("+", "a + b"), ("~", "a ~ b"), ("*", "a * b"), ("[:]", "a[b:c:d]")];
+
+const FUNCTIONS: [&str; 3] = ["dict", "namespace", "range"];
+
+/// Filters that read all of a value or make one.
+const FILTERS: [&str; 33] = [
+    "batch",
+    "capitalize",
+    "count",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "lines",
+    "list",
+    "lower",
+    "max",
+    "min",
+    "replace",
+    "reverse",
+    "safe",
+    "slice",
+    "sort",
+    "split",
+    "string",
+    "sum",
+    "title",
+    "trim",
+    "unique",
+    "upper",
+];
+
+/// Filters of minijinja, but not of Jinja (`pprint` aside), whose results have no bounds.
+const REMOVED: [&str; 3] = ["chain", "pprint", "zip"];
+
+/// Tests that read all of a value.
+const TESTS: [&str; 21] = [
+    "!=",
+    "<",
+    "<=",
+    "==",
+    ">",
+    ">=",
+    "endingwith",
+    "eq",
+    "equalto",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "ne",
+    "sameas",
+    "startingwith",
+    "upper",
+];
+
+/// Jinja without bounds, for what is known to be small enough.
+static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
+
+pub(super) fn add_to(environment: &mut Environment<'_>) {
+    for (name, expression) in OPERATORS {
+        environment.add_global(name, Value::from_function(operator(name, expression)));
+    }
+    environment.add_function(CHECKED, checked);
+    environment.add_function(CLOCK, |state: &State| charge(state, 0));
+    environment.add_function(JOINED, joined);
+    for name in FUNCTIONS {
+        environment.add_function(name, move |state: &State, arguments: Rest<Value>| {
+            let plain = PLAIN.empty_state();
+            let function = plain.lookup(name).unwrap_or_default();
+            settled(state, function.call(&plain, &arguments)?)
+        });
+    }
+    for name in FILTERS {
+        environment
+            .add_filter(name, move |state: &State, arguments: Rest<Value>| filter(state, name, arguments.0));
+    }
+    add_filters_of_elements(environment);
+    for name in TESTS {
+        environment.add_test(name, move |state: &State, arguments: Rest<Value>| {
+            charge(state, 0)?;
+            PLAIN.empty_state().perform_test(name, &arguments)
+        });
+    }
+    for name in REMOVED {
+        environment.remove_filter(name);
+    }
+    environment.remove_global("debug");
+    environment.set_unknown_method_callback(|state, value, method, arguments| {
+        let all: Vec<Value> = std::iter::once(value.clone()).chain(arguments.iter().cloned()).collect();
+        if method == "join" {
+            shown_elements(state, all.get(1))?;
+        }
+        charge(state, grown(method, &all)?)?;
+        settled(state, unknown_method_callback(state, value, method, arguments)?)
+    });
+}
+
+/// A list or map that is written in the template, or the new value of a namespace's attribute.
+fn checked(state: &State, value: Value) -> Result<Value, Error> {
+    if value.as_object().is_some_and(is_namespace) {
+        return Err(refused("a namespace cannot be part of another value"));
+    }
+    settled(state, value)
+}
+
+fn joined(state: &State, lists: Rest<Value>) -> Result<Value, Error> {
+    let mut all = Vec::new();
+    for list in lists.iter() {
+        charge(state, elements_size(list))?;
+        all.extend(list.try_iter()?);
+    }
+    Ok(Value::from(all))
+}
+
+/// An operator with the bounds that the virtual machine's own does not have.
+fn operator(
+    name: &'static str,
+    expression: &'static str,
+) -> impl Fn(&State, Rest<Value>) -> Result<Value, Error> + Send + Sync {
+    let compiled: LazyLock<Result<Expression<'static, 'static>, Error>, _> =
+        LazyLock::new(move || PLAIN.compile_expression(expression));
+    move |state: &State, operands: Rest<Value>| {
+        let of = |place: usize| operands.get(place).cloned().unwrap_or_default();
+        let (a, b, c, d) = (of(0), of(1), of(2), of(3));
+        match name {
+            "~" => {
+                let text = shown(state, &a)? + &shown(state, &b)?;
+                return Ok(Value::from(text));
+            }
+            "*" => {
+                let times = |value: &Value, count: &Value| {
+                    let count =
+                        count.as_usize().filter(|_| value.as_str().is_some() || value.len().is_some());
+                    count.map_or(0, |count| size(value).saturating_mul(count))
+                };
+                charge(state, times(&a, &b).max(times(&b, &a)))?;
+            }
+            _ => charge(state, [&a, &b].iter().filter_map(|value| value.as_str()).map(str::len).sum())?,
+        }
+        match &*compiled {
+            Ok(compiled) => settled(state, compiled.eval(context! { a, b, c, d })?),
+            Err(error) => Err(Error::new(error.kind(), error.to_string())),
+        }
+    }
+}
+
+fn filter(state: &State, name: &str, mut arguments: Vec<Value>) -> Result<Value, Error> {
+    match name {
+        "join" | "string" => shown_elements(state, arguments.first())?,
+        // It writes what it puts in for each place that it finds.
+        "replace" => {
+            for argument in arguments.iter_mut().filter(|argument| !argument.is_kwargs()) {
+                *argument = Value::from(shown(state, argument)?);
+            }
+        }
+        _ => {}
+    }
+    charge(state, grown(name, &arguments)?)?;
+    settled(state, PLAIN.empty_state().apply_filter(name, &arguments)?)
+}
+
+/// Wraps the filters that return a list of up to as many elements as their input has elements or characters. They call other filters and
+/// tests of the environment, so they run with its state and not in [`PLAIN`].
+fn add_filters_of_elements(environment: &mut Environment<'_>) {
+    environment.add_filter("map", |state: &State, value: Value, arguments: Rest<Value>| {
+        check_attribute(&arguments)?;
+        charge(state, elements_size(&value))?;
+        settled(state, filters::map(state, value, arguments)?.into())
+    });
+    for (name, select) in [("select", true), ("reject", false)] {
+        let filter = move |state: &State, value: Value, test: Option<String>, arguments: Rest<Value>| {
+            charge(state, elements_size(&value))?;
+            let filter = if select { filters::select } else { filters::reject };
+            settled(state, filter(state, value, test.map(Cow::from), arguments)?.into())
+        };
+        environment.add_filter(name, filter);
+    }
+    for (name, select) in [("selectattr", true), ("rejectattr", false)] {
+        let filter = move |state: &State,
+                           value: Value,
+                           attribute: String,
+                           test: Option<String>,
+                           arguments: Rest<Value>| {
+            check_pattern(&attribute)?;
+            charge(state, elements_size(&value))?;
+            let filter = if select { filters::selectattr } else { filters::rejectattr };
+            settled(state, filter(state, value, attribute.into(), test.map(Cow::from), arguments)?.into())
+        };
+        environment.add_filter(name, filter);
+    }
+}
+
+/// Charges the elements of a list as texts.
+fn shown_elements(state: &State, list: Option<&Value>) -> Result<(), Error> {
+    for element in list.and_then(|list| list.try_iter().ok()).into_iter().flatten() {
+        shown(state, &element)?;
+    }
+    Ok(())
+}
+
+fn check_pattern(text: &str) -> Result<(), Error> {
+    if text.len() > PATTERN_BYTES_MAX {
+        return Err(refused(format!(
+            "a set of characters or a path of attributes above {PATTERN_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a long path of attributes, which is followed for each element.
+fn check_attribute(arguments: &[Value]) -> Result<(), Error> {
+    let named = arguments.last().and_then(|last| named(last, "attribute"));
+    named.as_ref().and_then(Value::as_str).map_or(Ok(()), check_pattern)
+}
+
+/// An argument that is given by its name.
+fn named(arguments: &Value, name: &str) -> Option<Value> {
+    let arguments = Kwargs::try_from(arguments.clone()).ok()?;
+    arguments.peek(name).ok()
+}
+
+/// Bytes that a filter or a method may add to its arguments.
+fn grown(name: &str, arguments: &[Value]) -> Result<usize, Error> {
+    let text = |place: usize| arguments.get(place).and_then(Value::as_str).unwrap_or("");
+    let number = |place: usize, name: &str| {
+        let given = arguments.get(place).and_then(Value::as_usize);
+        given.or_else(|| named(arguments.last()?, name)?.as_usize()).unwrap_or(0)
+    };
+    let wide = |what: &str| refused(format!("{what} above {WIDTH_MAX}"));
+    Ok(match name {
+        "replace" => text(0).matches(text(1)).count().saturating_mul(text(2).len()),
+        // A filter has the list first, a method the separator.
+        "join" => {
+            let (list, separator) = if arguments.first().is_some_and(|first| first.as_str().is_some()) {
+                (arguments.get(1), text(0))
+            } else {
+                (arguments.first(), text(1))
+            };
+            list.and_then(Value::len).unwrap_or(0).saturating_mul(separator.len())
+        }
+        "indent" if number(1, "width") > WIDTH_MAX => return Err(wide("an indentation")),
+        "indent" => text(0).split('\n').count().saturating_mul(number(1, "width").max(4)),
+        "batch" | "slice" if number(1, "count") > WIDTH_MAX => return Err(wide("a count")),
+        // Given a text, these filters make a list of its characters.
+        "batch" | "first" | "items" | "last" | "list" | "reverse" | "slice" | "sum" => {
+            arguments.first().map_or(0, elements_size)
+        }
+        "dictsort" | "groupby" | "max" | "min" | "sort" | "unique" => {
+            check_attribute(arguments)?;
+            check_pattern(text(1))?;
+            let value = arguments.first().cloned().unwrap_or_default();
+            elements_size(&value).max(expanded_size(&value)?)
+        }
+        "capitalize" | "lower" | "title" | "upper" => text(0).len().saturating_mul(2),
+        "e" | "escape" => text(0).len().saturating_mul(ESCAPED_GROWTH),
+        "strip" | "lstrip" | "rstrip" | "trim" => {
+            check_pattern(text(1))?;
+            0
+        }
+        // The library counts it without end.
+        "count" if arguments.get(1).is_some_and(|counted| counted.as_str() == Some("")) => {
+            return Err(refused("an empty text is counted"));
+        }
+        "lines" | "splitlines" => text(0).lines().count().saturating_mul(ELEMENT_BYTES),
+        "split" => {
+            let parts = match text(1) {
+                "" => text(0).split_whitespace().count(),
+                separator => text(0).matches(separator).count() + 1,
+            };
+            parts.saturating_mul(ELEMENT_BYTES)
+        }
+        "format" if has_large_number(text(0)) => return Err(wide("a width")),
+        "format" => {
+            let places = text(0).matches(['%', '{']).count();
+            let mut longest = 0;
+            for argument in arguments.iter().skip(1) {
+                longest = longest.max(expanded_size(argument)?);
+            }
+            places.saturating_mul(longest)
+        }
+        _ => 0,
+    })
+}
+
+/// Whether a format has a width that is large or an argument.
+fn has_large_number(format: &str) -> bool {
+    let numbers = format.split(|character: char| !character.is_ascii_digit());
+    let is_small = |digits: &str| digits.parse().is_ok_and(|number: usize| number <= WIDTH_MAX);
+    let mut widths = numbers.filter(|digits| !digits.is_empty());
+    !widths.all(is_small) || format.contains('*') || has_nested_braces(format)
+}
+
+fn has_nested_braces(format: &str) -> bool {
+    let mut depth = 0_usize;
+    format.replace("{{", "").replace("}}", "").chars().any(|character| {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > 1
+    })
+}

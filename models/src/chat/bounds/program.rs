@@ -1,0 +1,121 @@
+//! A template's instructions, changed so that they stay within the budget.
+
+use std::collections::BTreeMap;
+
+use minijinja::machinery::{
+    CodeGenerator, Instruction, Instructions, Token, WhitespaceConfig, parse, tokenize,
+};
+use minijinja::value::ValueKind;
+use minijinja::{Error, Value};
+
+use super::budget::refused;
+use super::calls::{CHECKED, CLOCK, JOINED};
+use super::constants;
+
+/// Most tokens of an expression or a tag. The compiler recurs for each operator.
+const TOKENS_MAX: usize = 2_000;
+
+/// Most `elif` tags, which the compiler takes for conditions within each other.
+const ELIFS_MAX: usize = 500;
+
+type Blocks<'source> = BTreeMap<&'source str, Instructions<'source>>;
+
+/// The instructions of a template, with functions for its operators.
+pub(in super::super) fn compile(source: &str) -> Result<(Instructions<'_>, Blocks<'_>), Error> {
+    const NAME: &str = "chat";
+    let whitespace =
+        WhitespaceConfig { trim_blocks: true, lstrip_blocks: true, ..WhitespaceConfig::default() };
+    check_tokens(source, whitespace)?;
+    let parsed = parse(source, NAME, Default::default(), whitespace)?;
+    constants::check(std::slice::from_ref(&parsed))?;
+    let mut generator = CodeGenerator::new(NAME, source);
+    generator.compile_stmt(&parsed);
+    let (instructions, blocks) = generator.finish();
+    let blocks = blocks.into_iter().map(|(name, block)| (name, bounded(&block))).collect();
+    Ok((bounded(&instructions), blocks))
+}
+
+/// Refuses what would take more than the stack of a thread to compile.
+fn check_tokens(source: &str, whitespace: WhitespaceConfig) -> Result<(), Error> {
+    let (mut tokens, mut elifs) = (0, 0);
+    // Behind an error there may be the same error again without end; parsing meets the first one.
+    for (token, _) in tokenize(source, false, Default::default(), whitespace).map_while(Result::ok) {
+        match token {
+            Token::VariableStart | Token::BlockStart => tokens = 0,
+            Token::Ident("elif") => elifs += 1,
+            _ => {}
+        }
+        tokens += 1;
+        if tokens > TOKENS_MAX {
+            return Err(refused(format!("an expression of more than {TOKENS_MAX} words and signs")));
+        }
+        if elifs > ELIFS_MAX {
+            return Err(refused(format!("it has more than {ELIFS_MAX} `elif` tags")));
+        }
+    }
+    Ok(())
+}
+
+/// These instructions with a bound on each.
+fn bounded<'source>(instructions: &Instructions<'source>) -> Instructions<'source> {
+    let mut bounded = Instructions::new(instructions.name(), instructions.source());
+    let mut places = Vec::new();
+    for place in 0.. {
+        places.push(bounded.len() as u32);
+        let Some(instruction) = instructions.get(place) else { break };
+        for instruction in replacement(instruction) {
+            match instructions.get_line(place) {
+                Some(line) => bounded.add_with_line(instruction, u16::try_from(line).unwrap_or(u16::MAX)),
+                None => bounded.add(instruction),
+            };
+        }
+    }
+    for place in 0..bounded.len() as u32 {
+        if let Some(
+            Instruction::Iterate(target)
+            | Instruction::Jump(target)
+            | Instruction::JumpIfFalse(target)
+            | Instruction::JumpIfFalseOrPop(target)
+            | Instruction::JumpIfTrueOrPop(target)
+            | Instruction::BuildMacro(_, target, _),
+        ) = bounded.get_mut(place)
+        {
+            *target = places.get(*target as usize).copied().unwrap_or(*target);
+        }
+    }
+    bounded
+}
+
+/// What stands in place of an instruction.
+fn replacement<'source>(instruction: &Instruction<'source>) -> Vec<Instruction<'source>> {
+    let call = |name, operands| Instruction::CallFunction(name, Some(operands));
+    let own = || instruction.clone();
+    match instruction {
+        Instruction::Add => vec![call("+", 2)],
+        Instruction::StringConcat => vec![call("~", 2)],
+        Instruction::Mul => vec![call("*", 2)],
+        Instruction::Slice => vec![call("[:]", 4)],
+        Instruction::EmitRaw(text) => vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit],
+        Instruction::LoadConst(value) if value.kind() == ValueKind::Iterable => vec![own(), call(CHECKED, 1)],
+        Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![own(), call(CHECKED, 1)],
+        // The namespace lies on the value.
+        Instruction::SetAttr(_) => vec![Instruction::Swap, call(CHECKED, 1), Instruction::Swap, own()],
+        Instruction::UnpackLists(lists) => {
+            let lists = u16::try_from(*lists).unwrap_or(u16::MAX);
+            vec![call(JOINED, lists), Instruction::UnpackLists(1)]
+        }
+        Instruction::GetItem
+        | Instruction::UnpackList(_)
+        | Instruction::Eq
+        | Instruction::Ne
+        | Instruction::Gt
+        | Instruction::Gte
+        | Instruction::Lt
+        | Instruction::Lte
+        | Instruction::In
+        | Instruction::CompareAndPreserve(_)
+        | Instruction::Iterate(_)
+        | Instruction::CallMethod(..) => vec![call(CLOCK, 0), Instruction::DiscardTop, own()],
+        _ => vec![own()],
+    }
+}

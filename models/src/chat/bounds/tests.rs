@@ -1,0 +1,209 @@
+//! Templates that compute without end. The message of the conversation is `x`, so that `text * 8` is no constant.
+
+use crate::chat::ChatError;
+use crate::chat::tests::{say, template_in};
+
+fn render(source: &str) -> Result<String, ChatError> {
+    let source = format!("{{% set text = messages[0].content %}}{source}");
+    say(&template_in(&[("chat_template.jinja", source)]).unwrap().unwrap(), "x")
+}
+
+/// Asserts that each of these templates is refused for this reason.
+fn assert_refused(part: &str, sources: &[&str]) {
+    for source in sources {
+        let beginning: String = source.chars().take(200).collect();
+        let Err(ChatError::Unusable(reason)) = render(source) else { panic!("{beginning} is rendered") };
+        assert!(reason.contains(part), "{beginning}: {reason}");
+    }
+}
+
+/// A template that does something 60 times.
+fn sixty_times(given: &str, step: &str) -> String {
+    format!("{{% set ns = namespace({given}) %}}{{% for a in range(60) %}}{step}{{% endfor %}}")
+}
+
+#[test]
+fn loops_without_end_run_out_of_fuel() {
+    assert_refused(
+        "fuel",
+        &[
+            "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+            "{% macro twice(n) %}{% if n %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% endif %}{% endmacro %}{{ twice(60) }}",
+        ],
+    );
+}
+
+#[test]
+fn texts_that_double_run_out_of_bytes() {
+    assert_refused(
+        "bytes",
+        &[
+            &sixty_times("s='x'", "{% set ns.s = ns.s + ns.s %}"),
+            &sixty_times("s='x'", "{% set ns.s = ns.s ~ ns.s %}"),
+            &sixty_times("s='x'", "{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}"),
+            &sixty_times("s='\\\\'", "{% set ns.s = ns.s|tojson %}"),
+            "{% macro twice(s, n) %}{% if n %}{{ twice(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ twice(text * 8, 60) }}",
+            "{% set x = text * 1000000 %}{{ x|replace('x', x) }}",
+            "{% set x = text * 1000000 %}{{ x.replace('x', x) }}",
+            "{% set x = text * 10000000 %}{{ x|replace('x', 10000000000000000000000000000000) }}",
+            "{{ ((text ~ ',') * 100000).split(',')|join(text * 100000) }}",
+            "{{ (text * 100000).join(range(90000)) }}",
+            "{% set x = text * 8000000 %}{{ ('{0}' ~ text * 1000).format(x, x) }}{{ '{0}{0}{0}{0}{0}{0}'.format(x) }}",
+            "{% set x = text * 8000000 %}{{ '%s%s%s%s'|format(x, x, x, x) }}",
+            "{% set x = ('\\n' ~ text) * 8000000 %}{{ x|indent(width=9999) }}",
+            "{% set x = (text|replace('x', '&')) * 60000000 %}{{ x|e }}",
+            "{% set x = (text|replace('x', '&')) * 60000000 %}{% autoescape true %}{{ x }}{% endautoescape %}",
+            &format!("{{% for a in range(9999) %}}{}{{% endfor %}}", "y".repeat(60_000)),
+            &format!(
+                "{{% filter upper %}}{{% for a in range(9999) %}}{}{{% endfor %}}{{% endfilter %}}",
+                "y".repeat(60_000)
+            ),
+        ],
+    );
+}
+
+#[test]
+fn lists_that_grow_run_out_of_bytes() {
+    assert_refused(
+        "bytes",
+        &[
+            &sixty_times("l=[1]", "{% set ns.l = ns.l + ns.l %}"),
+            "{% set ns = namespace(l=[]) %}{% set x = text * 1000000 %}{% for a in range(90000) %}{% set ns.l = ns.l + [x[1:]] %}{% endfor %}",
+            "{% set x = text * 8000000 %}{{ x|batch(9)|length }}",
+            "{% set x = text * 8000000 %}{{ x|list|length }}",
+            "{% set x = text * 8000000 %}{{ x|groupby('a')|length }}",
+            "{% set x = text * 8000000 %}{{ x|map('upper')|length }}",
+            "{% set x = text * 8000000 %}{{ x|select|length }}",
+            "{% set x = text * 8000000 %}{{ x|rejectattr('a')|length }}",
+            "{% set x = text * 8000000 %}{{ x|split('x')|length }}",
+            "{% set x = (text ~ ' ') * 8000000 %}{{ x.split()|length }}",
+            "{% set x = (text ~ '\\n') * 8000000 %}{{ x|lines|length }}",
+            "{% set x = (text * 2000000)|list %}{{ dict(*x, *x, *x) }}",
+            "{{ [1, 2] * (9223372036854775807 * text|length) }}",
+        ],
+    );
+}
+
+#[test]
+fn a_list_that_holds_a_list_twice_counts_both() {
+    let shared = |use_of_it: &str| {
+        sixty_times("l=[1], m=[1]", "{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}") + use_of_it
+    };
+    assert_refused(
+        "bytes",
+        &[
+            &shared("{{ ns.l == ns.m }}"),
+            &shared("{{ ns.l }}"),
+            &shared("{{ ns.l|trim }}"),
+            &shared("{{ ns.l in 'x' }}"),
+            &shared("{{ {ns.l: 1} }}"),
+            &shared("{{ raise_exception(ns.l) }}"),
+            &sixty_times("l={}", "{% set ns.l = {'a': ns.l, 'b': ns.l} %}"),
+            &sixty_times("l=[1]", "{% set ns.l = dict(a=ns.l, b=ns.l)|items %}"),
+        ],
+    );
+}
+
+#[test]
+fn lists_and_maps_are_at_most_200_deep() {
+    let nested = |step: &str| {
+        format!(
+            "{{% set ns = namespace(x=[]) %}}{{% for a in range(100000) %}}{{% set ns.x = {step} %}}{{% endfor %}}"
+        )
+    };
+    assert_refused(
+        "deep",
+        &[
+            &nested("[ns.x]"),
+            &nested("{'a': ns.x}"),
+            &nested("{[ns.x]: 1}"),
+            &nested("dict(a=ns.x)"),
+            &nested("[loop, ns.x]"),
+            &nested("([ns.x] + [1])|batch(1)"),
+        ],
+    );
+}
+
+#[test]
+fn a_list_that_would_be_computed_at_each_use_is_a_list() {
+    for step in ["ns.x[:]", "ns.x * 1", "ns.x + []", "ns.x|reverse", "(ns.x|groupby('a'))[0].list"] {
+        let source = format!(
+            "{{% set ns = namespace(x=[1]) %}}{{% for a in range(50000) %}}{{% set ns.x = {step} %}}{{% endfor %}}{{{{ ns.x|list }}}}"
+        );
+        assert_eq!(render(&source).as_deref(), Ok("[1]"), "{step}");
+    }
+    assert_eq!(
+        render(&(sixty_times("l=[]", "{% set ns.l = ns.l + ns.l %}") + "{{ ns.l }}")).as_deref(),
+        Ok("[]")
+    );
+}
+
+#[test]
+fn a_namespace_holds_no_namespace() {
+    assert_refused(
+        "a namespace cannot be part of another value",
+        &[
+            "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
+            "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns|tojson }}",
+            "{% set ns = namespace() %}{% set ns.x = dict(a=ns) %}",
+            "{% set ns = namespace() %}{% set ns.x = nothing|default(ns) %}",
+            "{% set ns = namespace() %}{% for a in [1] %}{% set ns.x = loop.cycle(ns) %}{% endfor %}",
+            "{% set ns = namespace() %}{% set ns.x = namespace(a=ns) %}",
+        ],
+    );
+}
+
+#[test]
+fn numbers_and_patterns_have_a_size() {
+    assert_refused(
+        "above",
+        &[
+            "{{ '%9999999999d'|format(1) }}",
+            "{{ '{:>9999999999}'.format(1) }}",
+            "{% set w = 9999999999 %}{{ '{:>{w}}'.format(1, w=w) }}",
+            "{{ 'x'|indent(9999999999, true) }}",
+            "{{ [1]|batch(9999999999, 'x')|list }}",
+            "{% set x = text * 8000000 %}{{ x|trim(x ~ 'y') }}",
+            "{% set x = text * 8000000 %}{{ x.strip(x ~ 'y') }}",
+            "{% set x = (text * 100000)|list %}{{ x|sort(attribute=(text ~ ',') * 100000) }}",
+            "{{ strftime_now('%c' * 10000) }}",
+        ],
+    );
+    assert_refused("an empty text is counted", &["{{ 'x'.count('') }}"]);
+}
+
+#[test]
+fn a_template_is_compiled_within_a_stack_and_its_constants_are_small() {
+    assert_refused(
+        "words and signs",
+        &[
+            &format!("{{{{ {}1 }}}}", "not ".repeat(50_000)),
+            &format!("{{{{ a{} }}}}", "|upper".repeat(50_000)),
+            &format!("{{{{ a{} }}}}", ".a".repeat(50_000)),
+            &format!("{{{{ a{} }}}}", " ~ a".repeat(50_000)),
+            &format!("{{{{ {}1 }}}}", "1 if a else ".repeat(50_000)),
+        ],
+    );
+    assert_refused("`elif` tags", &[&format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(20_000))]);
+    assert_refused(
+        "a constant of more than 65536 bytes",
+        &[
+            "{{ 'x' * 99999999 }}",
+            "{{ ('x' * 10000) * 10000 }}",
+            "{{ 'x' * (9999999 + 9) }}",
+            "{{ [1, 2] * 9223372036854775807 }}",
+            "{% macro m(a='x' * 99999999) %}{% endmacro %}",
+            "{% for a in [text|default('x' * 99999999)] %}{% endfor %}",
+        ],
+    );
+    let small = "{{ '=' * 5 }} {{ 60 * 60 * 24 }} {{ ('ab' ~ 'c') * 2 }} {{ [1, 2] * 2 }}";
+    assert_eq!(render(small).as_deref(), Ok("===== 86400 abcabc [1, 2, 1, 2]"));
+}
+
+#[test]
+fn what_takes_long_is_ended_after_some_seconds() {
+    assert_refused(
+        "it takes more than 5 s",
+        &["{% set x = text * 16000000 %}{% for a in range(90000) %}{% if 'y' in x %}{% endif %}{% endfor %}"],
+    );
+}
