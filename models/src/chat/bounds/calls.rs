@@ -24,8 +24,14 @@ pub(super) const JOINED: &str = "[joined]";
 /// Largest number in a format, a width of an indentation, or a count of batches.
 const WIDTH_MAX: usize = 10_000;
 
-/// Most bytes of a text that is searched for each character, or read for each element.
-const PATTERN_BYTES_MAX: usize = 32;
+/// Most bytes of the characters that are stripped from a text, which are compared with each character.
+const STRIPPED_BYTES_MAX: usize = 32;
+
+/// Most bytes of a path of attributes, which is followed in each element.
+const PATH_BYTES_MAX: usize = 256;
+
+/// Most paths by which a list is sorted.
+const PATHS_MAX: usize = 4;
 
 /// Operators that are functions here, and what they compute.
 const OPERATORS: [(&str, &str); 4] = [("+", "a + b"), ("~", "a ~ b"), ("*", "a * b"), ("[:]", "a[b:c:d]")];
@@ -225,7 +231,7 @@ fn add_filters_of_elements(environment: &mut Environment<'_>) {
                            attribute: String,
                            test: Option<String>,
                            arguments: Rest<Value>| {
-            check_pattern(&attribute)?;
+            check_path(&attribute)?;
             charge(state, elements_size(&value))?;
             let filter = if select { filters::selectattr } else { filters::rejectattr };
             settled(state, filter(state, value, attribute.into(), test.map(Cow::from), arguments)?.into())
@@ -242,19 +248,20 @@ fn shown_elements(state: &State, list: Option<&Value>) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_pattern(text: &str) -> Result<(), Error> {
-    if text.len() > PATTERN_BYTES_MAX {
-        return Err(refused(format!(
-            "a set of characters or a path of attributes above {PATTERN_BYTES_MAX} bytes"
-        )));
+fn check_path(path: &str) -> Result<(), Error> {
+    if path.len() > PATH_BYTES_MAX {
+        return Err(refused(format!("a path of attributes above {PATH_BYTES_MAX} bytes")));
+    }
+    if path.split(',').count() > PATHS_MAX {
+        return Err(refused(format!("a list is sorted by attributes above {PATHS_MAX}")));
     }
     Ok(())
 }
 
-/// Refuses a long path of attributes, which is followed for each element.
+/// Checks the path of attributes that is given by its name.
 fn check_attribute(arguments: &[Value]) -> Result<(), Error> {
-    let named = arguments.last().and_then(|last| named(last, "attribute"));
-    named.as_ref().and_then(Value::as_str).map_or(Ok(()), check_pattern)
+    let path = arguments.last().and_then(|last| named(last, "attribute"));
+    path.as_ref().and_then(Value::as_str).map_or(Ok(()), check_path)
 }
 
 /// An argument that is given by its name.
@@ -291,15 +298,14 @@ fn grown(name: &str, arguments: &[Value]) -> Result<usize, Error> {
         }
         "dictsort" | "groupby" | "max" | "min" | "sort" | "unique" => {
             check_attribute(arguments)?;
-            check_pattern(text(1))?;
+            check_path(text(1))?;
             let value = arguments.first().cloned().unwrap_or_default();
             elements_size(&value).max(expanded_size(&value)?)
         }
         "capitalize" | "lower" | "title" | "upper" => text(0).len().saturating_mul(2),
         "e" | "escape" => text(0).len().saturating_mul(ESCAPED_GROWTH),
-        "strip" | "lstrip" | "rstrip" | "trim" => {
-            check_pattern(text(1))?;
-            0
+        "strip" | "lstrip" | "rstrip" | "trim" if text(1).len() > STRIPPED_BYTES_MAX => {
+            return Err(refused(format!("characters to strip above {STRIPPED_BYTES_MAX} bytes")));
         }
         // The library counts it without end.
         "count" if arguments.get(1).is_some_and(|counted| counted.as_str() == Some("")) => {

@@ -165,7 +165,10 @@ fn numbers_and_patterns_have_a_size() {
             "{{ [1]|batch(9999999999, 'x')|list }}",
             "{% set x = text * 8000000 %}{{ x|trim(x ~ 'y') }}",
             "{% set x = text * 8000000 %}{{ x.strip(x ~ 'y') }}",
-            "{% set x = (text * 100000)|list %}{{ x|sort(attribute=(text ~ ',') * 100000) }}",
+            "{% set x = (text * 1000)|list %}{{ x|sort(attribute=(text ~ ',') * 100000) }}",
+            "{% set x = (text * 1000)|list %}{{ x|sort(attribute='a,b,c,d,e') }}",
+            "{% set x = (text * 1000)|list %}{{ x|map(attribute=text * 1000)|list }}",
+            "{% set x = (text * 1000)|list %}{{ x|groupby(text * 1000)|list }}",
             "{{ strftime_now('%c' * 10000) }}",
         ],
     );
