@@ -100,6 +100,9 @@ impl ChatTemplate {
     }
 }
 
+/// Most bytes of an error, which a template may write and a client gets.
+const MESSAGE_BYTES_MAX: usize = 4 << 10;
+
 /// Sets up Jinja as Hugging Face does.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
@@ -111,11 +114,22 @@ fn environment() -> Environment<'static> {
 fn failure(error: &minijinja::Error) -> ChatError {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     let raised = causes.filter_map(|cause| cause.downcast_ref::<Raised>()).next();
-    raised.map_or_else(|| ChatError::Unusable(one_line(error)), |raised| ChatError::Refused(raised.0.clone()))
+    raised.map_or_else(
+        || ChatError::Unusable(one_line(error)),
+        |raised| ChatError::Refused(shortened(raised.0.clone())),
+    )
 }
 
 fn one_line(error: &minijinja::Error) -> String {
-    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+    shortened(error.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn shortened(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES_MAX {
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+        message.push('…');
+    }
+    message
 }
 
 #[cfg(test)]

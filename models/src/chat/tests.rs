@@ -115,6 +115,13 @@ fn a_broken_template_fails_when_it_is_used_and_says_why() {
 }
 
 #[test]
+fn a_long_message_of_a_template_is_shortened() {
+    let source = "{{ raise_exception(messages[0].content * 1000000) }}";
+    let template = template_in(&[("chat_template.jinja", source.to_owned())]).unwrap().unwrap();
+    assert_eq!(say(&template, "é"), Err(ChatError::Refused("é".repeat(2048) + "…")));
+}
+
+#[test]
 fn a_template_that_cannot_be_read_to_its_end_is_an_error() {
     for source in [
         "{% raw %} x",
