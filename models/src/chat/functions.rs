@@ -7,9 +7,9 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use super::bounds::{ChargedBytes, shown};
+use super::bounds::{ChargedBytes, display_text, limit_error};
 
-/// Most bytes of a format of a time.
+/// Most bytes of a strftime format.
 const FORMAT_BYTES_MAX: usize = 1_000;
 
 /// The message of `raise_exception`.
@@ -24,15 +24,14 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
 }
 
 fn raise_exception(state: &State, message: &Value) -> Result<String, Error> {
-    let message = shown(state, message)?;
+    let message = display_text(state, message)?;
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 
 /// The local time, as Python's `strftime` writes it.
 fn strftime_now(format: &str) -> Result<String, Error> {
     if format.len() > FORMAT_BYTES_MAX {
-        let reason = format!("a format of a time above {FORMAT_BYTES_MAX} bytes");
-        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+        return Err(limit_error(format!("a strftime format above {FORMAT_BYTES_MAX} bytes")));
     }
     let unwritable = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
     jiff::fmt::strtime::format(format, &jiff::Zoned::now()).map_err(unwritable)

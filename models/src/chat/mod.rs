@@ -70,8 +70,7 @@ impl ChatTemplate {
     ) -> Result<Option<Self>, LoadError> {
         let Some(source) = source::template(files)? else { return Ok(None) };
         let rewritten = source::without_generation_tags(&source);
-        let environment =
-            bounds::compile(&rewritten).map(|_| environment()).map_err(|error| one_line(&error));
+        let environment = bounds::check(&rewritten).map(|()| environment()).map_err(|error| one_line(&error));
         if let Err(reason) = &environment {
             tracing::warn!(checkpoint = files.place(), reason, "the chat template does not compile");
         }
@@ -100,7 +99,7 @@ impl ChatTemplate {
     }
 }
 
-/// Most bytes of an error, which a template may write and a client gets.
+/// Most bytes of an error message, whose text a template may choose.
 const MESSAGE_BYTES_MAX: usize = 4 << 10;
 
 /// Sets up Jinja as Hugging Face does.

@@ -1,4 +1,4 @@
-//! What a rendering may use: bytes of values, time, and the size and depth of a value.
+//! Limits of a rendering: bytes of all values, time, and the depth and expanded size of each value.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -11,44 +11,44 @@ use minijinja::{AutoEscape, Error, ErrorKind, Output, State, Value, escape_forma
 /// Most bytes of all values together that a rendering makes, the text included.
 const BYTES_MAX: usize = 128 << 20;
 
-/// Most time of a rendering; an instruction that has begun is finished.
+/// Longest time of a rendering. An instruction that has begun is finished.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Most lists and maps within each other: showing, comparing and dropping them recurs. JSON has at most 128.
+/// Deepest nesting of lists and maps, since display, comparison and drop recurse. JSON has at most 128.
 const DEPTH_MAX: usize = 200;
 
 /// Approximate size of a list's element.
 pub(super) const ELEMENT_BYTES: usize = 32;
 
-/// Most bytes that a byte of a text in a list becomes when the list is shown (`\u{1}`).
-const SHOWN_GROWTH: usize = 5;
+/// Most bytes that a byte of a text becomes when a list with the text is displayed (`\u{1}`).
+const DISPLAY_GROWTH: usize = 5;
 
 /// Most bytes that a byte of a text becomes when it is escaped.
 pub(super) const ESCAPED_GROWTH: usize = 6;
 
 /// What a rendering has used.
 #[derive(Debug)]
-struct Used {
+struct Usage {
     bytes: AtomicUsize,
     began: Instant,
 }
 
-impl Object for Used {}
+impl Object for Usage {}
 
-pub(super) fn refused(reason: impl Into<String>) -> Error {
+pub(in super::super) fn limit_error(reason: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason.into())
 }
 
 fn too_large() -> Error {
-    refused(format!("it makes more than {BYTES_MAX} bytes"))
+    limit_error(format!("it makes more than {BYTES_MAX} bytes"))
 }
 
 /// Adds to the bytes that a rendering has made, and reads its clock.
 pub(super) fn charge(state: &State, bytes: usize) -> Result<(), Error> {
-    let begin = || Used { bytes: AtomicUsize::new(0), began: Instant::now() };
+    let begin = || Usage { bytes: AtomicUsize::new(0), began: Instant::now() };
     let used = state.get_or_set_temp_object("used", begin);
     if used.began.elapsed() > TIME_MAX {
-        return Err(refused(format!("it takes more than {} s", TIME_MAX.as_secs())));
+        return Err(limit_error(format!("it takes more than {} s", TIME_MAX.as_secs())));
     }
     let made = used.bytes.fetch_add(bytes.min(BYTES_MAX), Ordering::Relaxed);
     if made.saturating_add(bytes) > BYTES_MAX { Err(too_large()) } else { Ok(()) }
@@ -67,7 +67,7 @@ pub(super) fn elements_size(value: &Value) -> usize {
     value.len().unwrap_or(0).saturating_mul(ELEMENT_BYTES)
 }
 
-/// Most bytes of a value that is shown, with what is in it more than once counted as often.
+/// Most bytes of a value once it is displayed. A part that it holds twice counts twice.
 pub(super) fn expanded_size(value: &Value) -> Result<usize, Error> {
     let mut left = BYTES_MAX;
     expand(value, 0, &mut left)?;
@@ -76,17 +76,17 @@ pub(super) fn expanded_size(value: &Value) -> Result<usize, Error> {
 
 fn expand(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
     let own = match (value.as_str(), value.as_bytes()) {
-        (Some(text), _) => text.len().saturating_mul(SHOWN_GROWTH),
-        (None, Some(bytes)) => bytes.len().saturating_mul(SHOWN_GROWTH),
+        (Some(text), _) => text.len().saturating_mul(DISPLAY_GROWTH),
+        (None, Some(bytes)) => bytes.len().saturating_mul(DISPLAY_GROWTH),
         (None, None) => 0,
     };
     *left = left.checked_sub(own.saturating_add(ELEMENT_BYTES)).ok_or_else(too_large)?;
     let Some(object) = value.as_object() else { return Ok(()) };
     if depth == DEPTH_MAX {
-        return Err(refused(format!("it nests lists and maps more than {DEPTH_MAX} deep")));
+        return Err(limit_error(format!("it nests lists and maps more than {DEPTH_MAX} deep")));
     }
-    if depth > 0 && is_namespace(object) {
-        return Err(refused("a namespace cannot be part of another value"));
+    if depth > 0 {
+        refuse_namespace(object)?;
     }
     match object.repr() {
         ObjectRepr::Map => {
@@ -105,14 +105,17 @@ fn expand(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a template may assign to the attributes of an object, and so could put it into itself.
-pub(super) fn is_namespace(object: &DynObject) -> bool {
-    object.type_name().ends_with("::Namespace")
+/// Refuses a namespace as part of another value: a template may assign to its attributes, and so could put it into itself.
+pub(super) fn refuse_namespace(object: &DynObject) -> Result<(), Error> {
+    // The type is private to minijinja.
+    if object.type_name().ends_with("::Namespace") {
+        return Err(limit_error("a namespace cannot be part of another value"));
+    }
+    Ok(())
 }
 
-/// A value that an instruction has made, once its bytes are charged and it is small enough to be used. What would be
-/// computed at each use becomes a list.
-pub(super) fn settled(state: &State, value: Value) -> Result<Value, Error> {
+/// Charges the result of an instruction and checks its depth and expanded size. A lazy iterable becomes a list.
+pub(super) fn materialized(state: &State, value: Value) -> Result<Value, Error> {
     let value = if value.kind() == ValueKind::Iterable {
         let mut list = Vec::new();
         for element in value.try_iter()? {
@@ -172,8 +175,8 @@ impl io::Write for ChargedBytes<'_, '_> {
     }
 }
 
-/// A value as `{{ }}` shows it.
-pub(in super::super) fn shown(state: &State, value: &Value) -> Result<String, Error> {
+/// A value as `{{ }}` displays it.
+pub(in super::super) fn display_text(state: &State, value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         charge(state, text.len())?;
         return Ok(text.to_owned());
@@ -187,7 +190,7 @@ pub(in super::super) fn shown(state: &State, value: &Value) -> Result<String, Er
 pub(super) fn format(out: &mut Output, state: &State, value: &Value) -> Result<(), Error> {
     let bytes = match value.as_str() {
         Some(text) => text.len(),
-        None => shown(state, value)?.len(),
+        None => display_text(state, value)?.len(),
     };
     let growth = if matches!(state.auto_escape(), AutoEscape::None) { 1 } else { ESCAPED_GROWTH };
     charge(state, bytes.saturating_mul(growth))?;

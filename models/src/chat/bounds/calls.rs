@@ -8,8 +8,8 @@ use minijinja::{Environment, Error, Expression, State, Value, context, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::budget::{
-    ELEMENT_BYTES, ESCAPED_GROWTH, charge, elements_size, expanded_size, is_namespace, refused, settled,
-    shown, size,
+    ELEMENT_BYTES, ESCAPED_GROWTH, charge, display_text, elements_size, expanded_size, limit_error,
+    materialized, refuse_namespace, size,
 };
 
 /// The function that checks a value.
@@ -18,19 +18,19 @@ pub(super) const CHECKED: &str = "[checked]";
 /// The function that reads the clock.
 pub(super) const CLOCK: &str = "[clock]";
 
-/// The function that makes one list of the lists behind `*` in a call.
-pub(super) const JOINED: &str = "[joined]";
+/// The function that concatenates the lists behind `*` in a call.
+pub(super) const CONCATENATED: &str = "[concatenated]";
 
 /// Largest number in a format, a width of an indentation, or a count of batches.
 const WIDTH_MAX: usize = 10_000;
 
-/// Most bytes of the characters that are stripped from a text, which are compared with each character.
+/// Most bytes of a set of characters to strip; each is compared with each character of the text.
 const STRIPPED_BYTES_MAX: usize = 32;
 
-/// Most bytes of a path of attributes, which is followed in each element.
+/// Most bytes of an attribute path, which is followed in each element.
 const PATH_BYTES_MAX: usize = 256;
 
-/// Most paths by which a list is sorted.
+/// Most attribute paths of a sort.
 const PATHS_MAX: usize = 4;
 
 /// Operators that are functions here, and what they compute.
@@ -38,7 +38,7 @@ const OPERATORS: [(&str, &str); 4] = [("+", "a + b"), ("~", "a ~ b"), ("*", "a *
 
 const FUNCTIONS: [&str; 3] = ["dict", "namespace", "range"];
 
-/// Filters that read all of a value or make one.
+/// Filters that read a whole value or make one.
 const FILTERS: [&str; 33] = [
     "batch",
     "capitalize",
@@ -75,10 +75,10 @@ const FILTERS: [&str; 33] = [
     "upper",
 ];
 
-/// Filters of minijinja, but not of Jinja (`pprint` aside), whose results have no bounds.
+/// Filters whose results have no bounds. Jinja has only `pprint` of them.
 const REMOVED: [&str; 3] = ["chain", "pprint", "zip"];
 
-/// Tests that read all of a value.
+/// Tests that read a whole value.
 const TESTS: [&str; 21] = [
     "!=",
     "<",
@@ -103,7 +103,7 @@ const TESTS: [&str; 21] = [
     "upper",
 ];
 
-/// Jinja without bounds, for what is known to be small enough.
+/// minijinja without bounds, for arguments that are charged.
 static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
 
 pub(super) fn add_to(environment: &mut Environment<'_>) {
@@ -112,12 +112,12 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
     }
     environment.add_function(CHECKED, checked);
     environment.add_function(CLOCK, |state: &State| charge(state, 0));
-    environment.add_function(JOINED, joined);
+    environment.add_function(CONCATENATED, concatenated);
     for name in FUNCTIONS {
         environment.add_function(name, move |state: &State, arguments: Rest<Value>| {
             let plain = PLAIN.empty_state();
             let function = plain.lookup(name).unwrap_or_default();
-            settled(state, function.call(&plain, &arguments)?)
+            materialized(state, function.call(&plain, &arguments)?)
         });
     }
     for name in FILTERS {
@@ -138,22 +138,20 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
     environment.set_unknown_method_callback(|state, value, method, arguments| {
         let all: Vec<Value> = std::iter::once(value.clone()).chain(arguments.iter().cloned()).collect();
         if method == "join" {
-            shown_elements(state, all.get(1))?;
+            charge_element_texts(state, all.get(1))?;
         }
-        charge(state, grown(method, &all)?)?;
-        settled(state, unknown_method_callback(state, value, method, arguments)?)
+        charge(state, growth_bytes(method, &all)?)?;
+        materialized(state, unknown_method_callback(state, value, method, arguments)?)
     });
 }
 
-/// A list or map that is written in the template, or the new value of a namespace's attribute.
+/// Checks a list or map literal, or the new value of a namespace's attribute.
 fn checked(state: &State, value: Value) -> Result<Value, Error> {
-    if value.as_object().is_some_and(is_namespace) {
-        return Err(refused("a namespace cannot be part of another value"));
-    }
-    settled(state, value)
+    value.as_object().map_or(Ok(()), refuse_namespace)?;
+    materialized(state, value)
 }
 
-fn joined(state: &State, lists: Rest<Value>) -> Result<Value, Error> {
+fn concatenated(state: &State, lists: Rest<Value>) -> Result<Value, Error> {
     let mut all = Vec::new();
     for list in lists.iter() {
         charge(state, elements_size(list))?;
@@ -174,7 +172,7 @@ fn operator(
         let (a, b, c, d) = (of(0), of(1), of(2), of(3));
         match name {
             "~" => {
-                let text = shown(state, &a)? + &shown(state, &b)?;
+                let text = display_text(state, &a)? + &display_text(state, &b)?;
                 return Ok(Value::from(text));
             }
             "*" => {
@@ -187,26 +185,27 @@ fn operator(
             }
             _ => charge(state, [&a, &b].iter().filter_map(|value| value.as_str()).map(str::len).sum())?,
         }
-        match &*compiled {
-            Ok(compiled) => settled(state, compiled.eval(context! { a, b, c, d })?),
-            Err(error) => Err(Error::new(error.kind(), error.to_string())),
-        }
+        let compiled = compiled.as_ref().map_err(|error| Error::new(error.kind(), error.to_string()))?;
+        let value = compiled.eval(context! { a, b, c, d })?;
+        // A text is charged above, from the operands.
+        if value.as_str().is_some() { Ok(value) } else { materialized(state, value) }
     }
 }
 
 fn filter(state: &State, name: &str, mut arguments: Vec<Value>) -> Result<Value, Error> {
     match name {
-        "join" | "string" => shown_elements(state, arguments.first())?,
-        // It writes what it puts in for each place that it finds.
+        "join" | "string" => charge_element_texts(state, arguments.first())?,
+        // `growth_bytes` needs the length of a replacement that is no text.
         "replace" => {
-            for argument in arguments.iter_mut().filter(|argument| !argument.is_kwargs()) {
-                *argument = Value::from(shown(state, argument)?);
+            let others = arguments.iter_mut().filter(|value| value.as_str().is_none() && !value.is_kwargs());
+            for argument in others {
+                *argument = Value::from(display_text(state, argument)?);
             }
         }
         _ => {}
     }
-    charge(state, grown(name, &arguments)?)?;
-    settled(state, PLAIN.empty_state().apply_filter(name, &arguments)?)
+    charge(state, growth_bytes(name, &arguments)?)?;
+    materialized(state, PLAIN.empty_state().apply_filter(name, &arguments)?)
 }
 
 /// Wraps the filters that return a list of up to as many elements as their input has elements or characters. They call other filters and
@@ -215,13 +214,13 @@ fn add_filters_of_elements(environment: &mut Environment<'_>) {
     environment.add_filter("map", |state: &State, value: Value, arguments: Rest<Value>| {
         check_attribute(&arguments)?;
         charge(state, elements_size(&value))?;
-        settled(state, filters::map(state, value, arguments)?.into())
+        materialized(state, filters::map(state, value, arguments)?.into())
     });
     for (name, select) in [("select", true), ("reject", false)] {
         let filter = move |state: &State, value: Value, test: Option<String>, arguments: Rest<Value>| {
             charge(state, elements_size(&value))?;
             let filter = if select { filters::select } else { filters::reject };
-            settled(state, filter(state, value, test.map(Cow::from), arguments)?.into())
+            materialized(state, filter(state, value, test.map(Cow::from), arguments)?.into())
         };
         environment.add_filter(name, filter);
     }
@@ -234,50 +233,53 @@ fn add_filters_of_elements(environment: &mut Environment<'_>) {
             check_path(&attribute)?;
             charge(state, elements_size(&value))?;
             let filter = if select { filters::selectattr } else { filters::rejectattr };
-            settled(state, filter(state, value, attribute.into(), test.map(Cow::from), arguments)?.into())
+            materialized(
+                state,
+                filter(state, value, attribute.into(), test.map(Cow::from), arguments)?.into(),
+            )
         };
         environment.add_filter(name, filter);
     }
 }
 
-/// Charges the elements of a list as texts.
-fn shown_elements(state: &State, list: Option<&Value>) -> Result<(), Error> {
+/// Charges the texts that the elements of a list are displayed as.
+fn charge_element_texts(state: &State, list: Option<&Value>) -> Result<(), Error> {
     for element in list.and_then(|list| list.try_iter().ok()).into_iter().flatten() {
-        shown(state, &element)?;
+        display_text(state, &element)?;
     }
     Ok(())
 }
 
 fn check_path(path: &str) -> Result<(), Error> {
     if path.len() > PATH_BYTES_MAX {
-        return Err(refused(format!("a path of attributes above {PATH_BYTES_MAX} bytes")));
+        return Err(limit_error(format!("an attribute path above {PATH_BYTES_MAX} bytes")));
     }
     if path.split(',').count() > PATHS_MAX {
-        return Err(refused(format!("a list is sorted by attributes above {PATHS_MAX}")));
+        return Err(limit_error(format!("a number of attribute paths above {PATHS_MAX}")));
     }
     Ok(())
 }
 
-/// Checks the path of attributes that is given by its name.
+/// Checks the keyword argument `attribute`.
 fn check_attribute(arguments: &[Value]) -> Result<(), Error> {
     let path = arguments.last().and_then(|last| named(last, "attribute"));
     path.as_ref().and_then(Value::as_str).map_or(Ok(()), check_path)
 }
 
-/// An argument that is given by its name.
+/// A keyword argument.
 fn named(arguments: &Value, name: &str) -> Option<Value> {
     let arguments = Kwargs::try_from(arguments.clone()).ok()?;
     arguments.peek(name).ok()
 }
 
 /// Bytes that a filter or a method may add to its arguments.
-fn grown(name: &str, arguments: &[Value]) -> Result<usize, Error> {
+fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
     let text = |place: usize| arguments.get(place).and_then(Value::as_str).unwrap_or("");
     let number = |place: usize, name: &str| {
         let given = arguments.get(place).and_then(Value::as_usize);
         given.or_else(|| named(arguments.last()?, name)?.as_usize()).unwrap_or(0)
     };
-    let wide = |what: &str| refused(format!("{what} above {WIDTH_MAX}"));
+    let wide = |what: &str| limit_error(format!("{what} above {WIDTH_MAX}"));
     Ok(match name {
         "replace" => text(0).matches(text(1)).count().saturating_mul(text(2).len()),
         // A filter has the list first, a method the separator.
@@ -299,17 +301,17 @@ fn grown(name: &str, arguments: &[Value]) -> Result<usize, Error> {
         "dictsort" | "groupby" | "max" | "min" | "sort" | "unique" => {
             check_attribute(arguments)?;
             check_path(text(1))?;
-            let value = arguments.first().cloned().unwrap_or_default();
-            elements_size(&value).max(expanded_size(&value)?)
+            let Some(value) = arguments.first() else { return Ok(0) };
+            elements_size(value).max(expanded_size(value)?)
         }
         "capitalize" | "lower" | "title" | "upper" => text(0).len().saturating_mul(2),
         "e" | "escape" => text(0).len().saturating_mul(ESCAPED_GROWTH),
         "strip" | "lstrip" | "rstrip" | "trim" if text(1).len() > STRIPPED_BYTES_MAX => {
-            return Err(refused(format!("characters to strip above {STRIPPED_BYTES_MAX} bytes")));
+            return Err(limit_error(format!("characters to strip above {STRIPPED_BYTES_MAX} bytes")));
         }
-        // The library counts it without end.
+        // minijinja-contrib counts it without end.
         "count" if arguments.get(1).is_some_and(|counted| counted.as_str() == Some("")) => {
-            return Err(refused("an empty text is counted"));
+            return Err(limit_error("an empty text is counted"));
         }
         "lines" | "splitlines" => text(0).lines().count().saturating_mul(ELEMENT_BYTES),
         "split" => {

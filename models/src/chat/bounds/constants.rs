@@ -1,18 +1,19 @@
-//! Constants of a template. Jinja computes them when it compiles, without fuel, and again for each operator around them.
+//! Bounds the constant expressions of a template. minijinja folds them when it compiles, without fuel, and again for each
+//! operator around them.
 
 use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, Expr, Stmt};
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-use super::budget::refused;
+use super::budget::limit_error;
 
-/// Most bytes of a text or list that is computed of constants.
+/// Most bytes of a folded text or list.
 const BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of any number.
 const NUMBER_BYTES: usize = 16;
 
-/// What Jinja computes of constants.
+/// Size of a folded constant.
 #[derive(Clone, Copy)]
 enum Constant {
     Number,
@@ -28,56 +29,52 @@ impl Constant {
         }
     }
 
-    fn with(self, other: Self) -> Self {
+    fn plus(self, other: Self) -> Self {
         Self::Bytes(self.bytes().saturating_add(other.bytes()))
     }
 }
 
-/// Refuses statements with a constant above [`BYTES_MAX`].
-pub(super) fn check(statements: &[Stmt<'_>]) -> Result<(), Error> {
-    statements.iter().try_for_each(check_statement)
-}
-
-fn check_statement(statement: &Stmt<'_>) -> Result<(), Error> {
+/// Refuses a statement with a constant above [`BYTES_MAX`].
+pub(super) fn check(statement: &Stmt<'_>) -> Result<(), Error> {
     match statement {
-        Stmt::Template(part) => check(&part.children),
+        Stmt::Template(part) => check_body(&part.children),
         Stmt::EmitExpr(part) => check_expressions([&part.expr]),
         Stmt::ForLoop(part) => {
             check_expressions([&part.iter].into_iter().chain(&part.filter_expr))?;
-            check(&part.body)?;
-            check(&part.else_body)
+            check_body(&part.body)?;
+            check_body(&part.else_body)
         }
         Stmt::IfCond(part) => {
             check_expressions([&part.expr])?;
-            check(&part.true_body)?;
-            check(&part.false_body)
+            check_body(&part.true_body)?;
+            check_body(&part.false_body)
         }
         Stmt::WithBlock(part) => {
             check_expressions(part.assignments.iter().map(|(_, value)| value))?;
-            check(&part.body)
+            check_body(&part.body)
         }
         Stmt::Set(part) => check_expressions([&part.target, &part.expr]),
         Stmt::SetBlock(part) => {
             check_expressions([&part.target].into_iter().chain(&part.filter))?;
-            check(&part.body)
+            check_body(&part.body)
         }
         Stmt::AutoEscape(part) => {
             check_expressions([&part.enabled])?;
-            check(&part.body)
+            check_body(&part.body)
         }
         Stmt::FilterBlock(part) => {
             check_expressions([&part.filter])?;
-            check(&part.body)
+            check_body(&part.body)
         }
-        Stmt::Block(part) => check(&part.body),
+        Stmt::Block(part) => check_body(&part.body),
         Stmt::Macro(part) => {
             check_expressions(&part.defaults)?;
-            check(&part.body)
+            check_body(&part.body)
         }
         Stmt::CallBlock(part) => {
             check_expressions([&part.call.expr].into_iter().chain(arguments(&part.call.args)))?;
             check_expressions(&part.macro_decl.defaults)?;
-            check(&part.macro_decl.body)
+            check_body(&part.macro_decl.body)
         }
         Stmt::Do(part) => check_expressions([&part.call.expr].into_iter().chain(arguments(&part.call.args))),
         Stmt::Import(part) => check_expressions([&part.expr]),
@@ -86,6 +83,10 @@ fn check_statement(statement: &Stmt<'_>) -> Result<(), Error> {
         Stmt::Include(part) => check_expressions([&part.name]),
         Stmt::EmitRaw(_) | Stmt::Continue(_) | Stmt::Break(_) => Ok(()),
     }
+}
+
+fn check_body(statements: &[Stmt<'_>]) -> Result<(), Error> {
+    statements.iter().try_for_each(check)
 }
 
 fn arguments<'a, 'source>(arguments: &'a [CallArg<'source>]) -> impl Iterator<Item = &'a Expr<'source>> {
@@ -103,14 +104,14 @@ fn check_expressions<'a, 'source: 'a>(
     expressions.into_iter().try_for_each(|expression| constant(expression).map(drop))
 }
 
-/// What an expression is if Jinja computes it when it compiles; `None` if it does not.
+/// The constant that an expression is folded to, if it is one.
 fn constant(expression: &Expr<'_>) -> Result<Option<Constant>, Error> {
     let parts: Vec<_> = match expression {
         Expr::Const(part) => return Ok(Some(literal(&part.value))),
         Expr::List(part) => return list(&part.items),
         Expr::Map(part) => {
             let (keys, values) = (list(&part.keys)?, list(&part.values)?);
-            return Ok(keys.zip(values).map(|(keys, values)| keys.with(values)));
+            return Ok(keys.zip(values).map(|(keys, values)| keys.plus(values)));
         }
         Expr::UnaryOp(part) => return constant(&part.expr),
         Expr::BinOp(part) => return computed(part),
@@ -148,7 +149,7 @@ fn list(elements: &[Expr<'_>]) -> Result<Option<Constant>, Error> {
     let mut list = Some(Constant::Bytes(0));
     for element in elements {
         let element = constant(element)?;
-        list = list.zip(element).map(|(list, element)| list.with(element).with(Constant::Number));
+        list = list.zip(element).map(|(list, element)| list.plus(element).plus(Constant::Number));
     }
     Ok(list)
 }
@@ -159,17 +160,17 @@ fn computed(operation: &BinOp<'_>) -> Result<Option<Constant>, Error> {
     let computed = match (operation.op, left, right) {
         (BinOpKind::Mul, Constant::Bytes(bytes), _) => repeated(bytes, &operation.right),
         (BinOpKind::Mul, _, Constant::Bytes(bytes)) => repeated(bytes, &operation.left),
-        (BinOpKind::Concat, ..) => left.with(right),
+        (BinOpKind::Concat, ..) => left.plus(right),
         (_, Constant::Number, Constant::Number) => Constant::Number,
-        _ => left.with(right),
+        _ => left.plus(right),
     };
     if computed.bytes() > BYTES_MAX {
-        return Err(refused(format!("it computes a constant of more than {BYTES_MAX} bytes")));
+        return Err(limit_error(format!("it computes a constant of more than {BYTES_MAX} bytes")));
     }
     Ok(Some(computed))
 }
 
-/// What is repeated a number of times, which has no bound unless it is written out.
+/// A repeated text or list. The count is known only if it is a literal.
 fn repeated(bytes: usize, times: &Expr<'_>) -> Constant {
     let times = match times {
         Expr::Const(part) => part.value.as_usize(),

@@ -1,12 +1,12 @@
 //! Bounds of a chat template, which is a program from a file that is not trusted.
 //!
-//! In: a template's source. Out: its text, or an error, within [`FUEL`] instructions and the memory and time of a
+//! In: a template's source. Out: its text, or an error, within [`FUEL`] instructions and the memory and time of the
 //! [`budget`].
 //!
-//! Jinja's own fuel counts instructions, but one instruction may double a text or compare two lists of millions. So
-//! [`program`] changes the instructions: what makes a value calls a function of [`calls`], and the clock is read before
-//! what may take long. The functions, filters, tests and methods there know the size of a result before they make it, and
-//! keep every value small enough to be shown, compared and dropped.
+//! minijinja's fuel counts instructions, but one instruction may double a text or compare two lists of millions. So
+//! [`program`] replaces instructions: those that make a value call a function of [`calls`], and the clock is read before
+//! those that may take long. The functions, filters, tests and methods of [`calls`] compute the size of a result before
+//! they make it. Every value stays small enough to be displayed, compared and dropped.
 
 mod budget;
 mod calls;
@@ -14,10 +14,10 @@ mod constants;
 mod program;
 
 use minijinja::machinery::{Vm, make_string_output};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+use minijinja::{AutoEscape, Environment, Error, Value};
 
-pub(super) use budget::{ChargedBytes, shown};
-pub(super) use program::compile;
+pub(super) use budget::{ChargedBytes, display_text, limit_error};
+pub(super) use program::check;
 
 /// Most instructions of a rendering, those that read the clock included: a conversation of a thousand messages takes some
 /// 100,000.
@@ -33,15 +33,14 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
     environment.set_fuel(Some(FUEL));
 }
 
-/// Compiles a template and renders it with these variables.
+/// Renders a template that [`check`] accepts with these variables.
 pub(super) fn render(environment: &Environment<'_>, source: &str, variables: Value) -> Result<String, Error> {
-    let (instructions, blocks) = compile(source)?;
+    let (instructions, blocks) = program::compile(source)?;
     let mut text = String::new();
     let mut out = make_string_output(&mut text);
     Vm::new(environment).eval(&instructions, variables, &blocks, &mut out, AutoEscape::None)?;
     if text.len() > OUTPUT_BYTES_MAX {
-        let reason = format!("its text has more than {OUTPUT_BYTES_MAX} bytes");
-        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+        return Err(limit_error(format!("its text has more than {OUTPUT_BYTES_MAX} bytes")));
     }
     Ok(text)
 }

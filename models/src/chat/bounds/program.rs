@@ -1,4 +1,4 @@
-//! A template's instructions, changed so that they stay within the budget.
+//! Compiles a template to instructions that stay within the budget.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,33 @@ use minijinja::machinery::{
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-use super::budget::refused;
-use super::calls::{CHECKED, CLOCK, JOINED};
+use super::budget::limit_error;
+use super::calls::{CHECKED, CLOCK, CONCATENATED};
 use super::constants;
 
-/// Most tokens of an expression or a tag. The compiler recurs for each operator.
+/// Most tokens of an expression or a tag. The compiler recurses for each operator.
 const TOKENS_MAX: usize = 2_000;
 
-/// Most `elif` tags, which the compiler takes for conditions within each other.
+/// Most `elif` tags, which the compiler nests in each other.
 const ELIFS_MAX: usize = 500;
 
 type Blocks<'source> = BTreeMap<&'source str, Instructions<'source>>;
 
-/// The instructions of a template, with functions for its operators.
-pub(in super::super) fn compile(source: &str) -> Result<(Instructions<'_>, Blocks<'_>), Error> {
-    const NAME: &str = "chat";
-    let whitespace =
-        WhitespaceConfig { trim_blocks: true, lstrip_blocks: true, ..WhitespaceConfig::default() };
-    check_tokens(source, whitespace)?;
-    let parsed = parse(source, NAME, Default::default(), whitespace)?;
-    constants::check(std::slice::from_ref(&parsed))?;
+const NAME: &str = "chat";
+
+/// As Hugging Face compiles chat templates.
+const WHITESPACE: WhitespaceConfig =
+    WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
+
+/// Refuses a template that does not parse, or that takes too much stack, memory or time to compile.
+pub(in super::super) fn check(source: &str) -> Result<(), Error> {
+    check_tokens(source)?;
+    constants::check(&parse(source, NAME, Default::default(), WHITESPACE)?)
+}
+
+/// The instructions of a template that [`check`] accepts, with functions for its operators.
+pub(super) fn compile(source: &str) -> Result<(Instructions<'_>, Blocks<'_>), Error> {
+    let parsed = parse(source, NAME, Default::default(), WHITESPACE)?;
     let mut generator = CodeGenerator::new(NAME, source);
     generator.compile_stmt(&parsed);
     let (instructions, blocks) = generator.finish();
@@ -35,11 +42,11 @@ pub(in super::super) fn compile(source: &str) -> Result<(Instructions<'_>, Block
     Ok((bounded(&instructions), blocks))
 }
 
-/// Refuses what would take more than the stack of a thread to compile.
-fn check_tokens(source: &str, whitespace: WhitespaceConfig) -> Result<(), Error> {
+/// Refuses a template whose compilation may overflow the stack of a thread.
+fn check_tokens(source: &str) -> Result<(), Error> {
     let (mut tokens, mut elifs) = (0, 0);
     // Behind an error there may be the same error again without end; parsing meets the first one.
-    for (token, _) in tokenize(source, false, Default::default(), whitespace).map_while(Result::ok) {
+    for (token, _) in tokenize(source, false, Default::default(), WHITESPACE).map_while(Result::ok) {
         match token {
             Token::VariableStart | Token::BlockStart => tokens = 0,
             Token::Ident("elif") => elifs += 1,
@@ -47,16 +54,16 @@ fn check_tokens(source: &str, whitespace: WhitespaceConfig) -> Result<(), Error>
         }
         tokens += 1;
         if tokens > TOKENS_MAX {
-            return Err(refused(format!("an expression of more than {TOKENS_MAX} words and signs")));
+            return Err(limit_error(format!("an expression of more than {TOKENS_MAX} Jinja tokens")));
         }
         if elifs > ELIFS_MAX {
-            return Err(refused(format!("it has more than {ELIFS_MAX} `elif` tags")));
+            return Err(limit_error(format!("it has more than {ELIFS_MAX} `elif` tags")));
         }
     }
     Ok(())
 }
 
-/// These instructions with a bound on each.
+/// Replaces each instruction that has no bounds of its own, and moves the targets of jumps.
 fn bounded<'source>(instructions: &Instructions<'source>) -> Instructions<'source> {
     let mut bounded = Instructions::new(instructions.name(), instructions.source());
     let mut places = Vec::new();
@@ -98,11 +105,11 @@ fn replacement<'source>(instruction: &Instruction<'source>) -> Vec<Instruction<'
         Instruction::EmitRaw(text) => vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit],
         Instruction::LoadConst(value) if value.kind() == ValueKind::Iterable => vec![own(), call(CHECKED, 1)],
         Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![own(), call(CHECKED, 1)],
-        // The namespace lies on the value.
+        // The top of the stack is the namespace; the value is below it.
         Instruction::SetAttr(_) => vec![Instruction::Swap, call(CHECKED, 1), Instruction::Swap, own()],
         Instruction::UnpackLists(lists) => {
             let lists = u16::try_from(*lists).unwrap_or(u16::MAX);
-            vec![call(JOINED, lists), Instruction::UnpackLists(1)]
+            vec![call(CONCATENATED, lists), Instruction::UnpackLists(1)]
         }
         Instruction::GetItem
         | Instruction::UnpackList(_)

@@ -41,7 +41,7 @@ fn texts_that_double_run_out_of_bytes() {
             &sixty_times("s='x'", "{% set ns.s = ns.s + ns.s %}"),
             &sixty_times("s='x'", "{% set ns.s = ns.s ~ ns.s %}"),
             &sixty_times("s='x'", "{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}"),
-            &sixty_times("s='\\\\'", "{% set ns.s = ns.s|tojson %}"),
+            "{% set x = text * 60000000 %}{% set x = text * 60000000 %}{{ (text|replace('x', '\\u0001') * 1000000)|tojson|tojson|tojson }}",
             "{% macro twice(s, n) %}{% if n %}{{ twice(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ twice(text * 8, 60) }}",
             "{% set x = text * 1000000 %}{{ x|replace('x', x) }}",
             "{% set x = text * 1000000 %}{{ x.replace('x', x) }}",
@@ -87,7 +87,10 @@ fn lists_that_grow_run_out_of_bytes() {
 #[test]
 fn a_list_that_holds_a_list_twice_counts_both() {
     let shared = |use_of_it: &str| {
-        sixty_times("l=[1], m=[1]", "{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}") + use_of_it
+        sixty_times(
+            "l=['y' * 1000], m=['y' * 1000]",
+            "{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}",
+        ) + use_of_it
     };
     assert_refused(
         "bytes",
@@ -98,8 +101,8 @@ fn a_list_that_holds_a_list_twice_counts_both() {
             &shared("{{ ns.l in 'x' }}"),
             &shared("{{ {ns.l: 1} }}"),
             &shared("{{ raise_exception(ns.l) }}"),
-            &sixty_times("l={}", "{% set ns.l = {'a': ns.l, 'b': ns.l} %}"),
-            &sixty_times("l=[1]", "{% set ns.l = dict(a=ns.l, b=ns.l)|items %}"),
+            &sixty_times("l={'a': 'y' * 1000}", "{% set ns.l = {'a': ns.l, 'b': ns.l} %}"),
+            &sixty_times("l=['y' * 1000]", "{% set ns.l = dict(a=ns.l, b=ns.l)|items %}"),
         ],
     );
 }
@@ -178,7 +181,7 @@ fn numbers_and_patterns_have_a_size() {
 #[test]
 fn a_template_is_compiled_within_a_stack_and_its_constants_are_small() {
     assert_refused(
-        "words and signs",
+        "an expression of more than 2000 Jinja tokens",
         &[
             &format!("{{{{ {}1 }}}}", "not ".repeat(50_000)),
             &format!("{{{{ a{} }}}}", "|upper".repeat(50_000)),
