@@ -11,6 +11,7 @@ use super::budget::{
     ELEMENT_BYTES, ESCAPED_GROWTH, charge, display_text, elements_size, expanded_size, limit_error,
     materialized, refuse_namespace, size,
 };
+use super::slice::backward_slice;
 
 /// The function that checks a value.
 pub(super) const CHECKED: &str = "[checked]";
@@ -182,6 +183,12 @@ fn operator(
                     count.map_or(0, |count| size(value).saturating_mul(count))
                 };
                 charge(state, times(&a, &b).max(times(&b, &a)))?;
+            }
+            "[:]" => {
+                if let Some(slice) = backward_slice(state, &a, [&b, &c, &d])? {
+                    return Ok(slice);
+                }
+                charge(state, a.as_str().map_or(0, str::len))?;
             }
             _ => charge(state, [&a, &b].iter().filter_map(|value| value.as_str()).map(str::len).sum())?,
         }

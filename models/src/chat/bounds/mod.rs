@@ -12,6 +12,7 @@ mod budget;
 mod calls;
 mod constants;
 mod program;
+mod slice;
 
 use minijinja::machinery::{Vm, make_string_output};
 use minijinja::{AutoEscape, Environment, Error, Value};

@@ -142,6 +142,25 @@ fn a_list_that_would_be_computed_at_each_use_is_a_list() {
 }
 
 #[test]
+fn slices_that_go_backwards_are_those_of_python() {
+    for (slice, list, text) in [
+        ("[::-1]", "[4, 3, 2, 1]", "dcba"),
+        ("[:0:-1]", "[4, 3, 2]", "dcb"),
+        ("[2:0:-1]", "[3, 2]", "cb"),
+        ("[0:2:-1]", "[]", ""),
+        ("[9:-9:-2]", "[4, 2]", "db"),
+        ("[-2::-1]", "[3, 2, 1]", "cba"),
+        ("[-9::-1]", "[]", ""),
+        ("[::-9223372036854775808]", "[4]", "d"),
+    ] {
+        let source = format!("{{{{ [1, 2, 3, 4]{slice} }}}} {{{{ 'abcd'{slice} }}}}");
+        assert_eq!(render(&source), Ok(format!("{list} {text}")), "{slice}");
+    }
+    assert_eq!(render("{{ [][::-1] }}{{ ''[::-1] }}").as_deref(), Ok("[]"));
+    assert_refused("cannot be sliced", &["{{ {'a': 1}[::-1] }}"]);
+}
+
+#[test]
 fn a_namespace_holds_no_namespace() {
     assert_refused(
         "a namespace cannot be part of another value",
