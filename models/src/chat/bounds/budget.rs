@@ -86,7 +86,7 @@ fn expand(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
         return Err(limit_error(format!("it nests lists and maps more than {DEPTH_MAX} deep")));
     }
     if depth > 0 {
-        refuse_namespace(object)?;
+        refuse_mutable(object)?;
     }
     match object.repr() {
         ObjectRepr::Map => {
@@ -105,11 +105,11 @@ fn expand(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a namespace as part of another value: a template may assign to its attributes, and so could put it into itself.
-pub(super) fn refuse_namespace(object: &DynObject) -> Result<(), Error> {
-    // The type is private to minijinja.
-    if object.type_name().ends_with("::Namespace") {
-        return Err(limit_error("a namespace cannot be part of another value"));
+/// Refuses a namespace or a loop as part of another value: they change, so that a template could put one into itself.
+pub(super) fn refuse_mutable(object: &DynObject) -> Result<(), Error> {
+    // The types are private to minijinja.
+    if ["::Namespace", "::Loop"].iter().any(|name| object.type_name().ends_with(name)) {
+        return Err(limit_error("a namespace or a loop cannot be part of another value"));
     }
     Ok(())
 }

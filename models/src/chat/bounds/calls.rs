@@ -9,7 +9,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::budget::{
     ELEMENT_BYTES, ESCAPED_GROWTH, charge, display_text, elements_size, expanded_size, limit_error,
-    materialized, refuse_namespace, size,
+    materialized, refuse_mutable, size,
 };
 use super::slice::backward_slice;
 
@@ -21,6 +21,9 @@ pub(super) const CLOCK: &str = "[clock]";
 
 /// The function that concatenates the lists behind `*` in a call.
 pub(super) const CONCATENATED: &str = "[concatenated]";
+
+/// The function that calls `changed` of a loop.
+pub(super) const CHANGED: &str = "[changed]";
 
 /// Largest number in a format, a width of an indentation, or a count of batches.
 const WIDTH_MAX: usize = 10_000;
@@ -114,6 +117,7 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
     environment.add_function(CHECKED, checked);
     environment.add_function(CLOCK, |state: &State| charge(state, 0));
     environment.add_function(CONCATENATED, concatenated);
+    environment.add_function(CHANGED, changed);
     for name in FUNCTIONS {
         environment.add_function(name, move |state: &State, arguments: Rest<Value>| {
             let plain = PLAIN.empty_state();
@@ -148,7 +152,7 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
 
 /// Checks a list or map literal, or the new value of a namespace's attribute.
 fn checked(state: &State, value: Value) -> Result<Value, Error> {
-    value.as_object().map_or(Ok(()), refuse_namespace)?;
+    value.as_object().map_or(Ok(()), refuse_mutable)?;
     materialized(state, value)
 }
 
@@ -159,6 +163,13 @@ fn concatenated(state: &State, lists: Rest<Value>) -> Result<Value, Error> {
         all.extend(list.try_iter()?);
     }
     Ok(Value::from(all))
+}
+
+/// Calls `changed` of a loop, which keeps the arguments until the next call: a loop among them would keep itself for ever.
+fn changed(state: &State, called: Value, arguments: Rest<Value>) -> Result<Value, Error> {
+    expanded_size(&Value::from(arguments.to_vec()))?;
+    charge(state, 0)?;
+    called.call_method(state, "changed", &arguments)
 }
 
 /// An operator with the bounds that the virtual machine's own does not have.

@@ -14,11 +14,12 @@ mod constants;
 mod program;
 mod slice;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use minijinja::machinery::{Vm, make_string_output};
 use minijinja::{AutoEscape, Environment, Error, Value};
 
 pub(super) use budget::{ChargedBytes, display_text, limit_error};
-pub(super) use program::check;
 
 /// Most instructions of a rendering, those that read the clock included: a conversation of a thousand messages takes some
 /// 100,000.
@@ -34,16 +35,30 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
     environment.set_fuel(Some(FUEL));
 }
 
+/// Refuses a template that does not parse, or that takes too much stack, memory or time to compile.
+pub(super) fn check(source: &str) -> Result<(), Error> {
+    guarded(|| program::check(source))
+}
+
 /// Renders a template that [`check`] accepts with these variables.
 pub(super) fn render(environment: &Environment<'_>, source: &str, variables: Value) -> Result<String, Error> {
-    let (instructions, blocks) = program::compile(source)?;
-    let mut text = String::new();
-    let mut out = make_string_output(&mut text);
-    Vm::new(environment).eval(&instructions, variables, &blocks, &mut out, AutoEscape::None)?;
+    let text = guarded(|| {
+        let (instructions, blocks) = program::compile(source)?;
+        let mut text = String::new();
+        let mut out = make_string_output(&mut text);
+        Vm::new(environment).eval(&instructions, variables, &blocks, &mut out, AutoEscape::None)?;
+        Ok(text)
+    })?;
     if text.len() > OUTPUT_BYTES_MAX {
         return Err(limit_error(format!("its text has more than {OUTPUT_BYTES_MAX} bytes")));
     }
     Ok(text)
+}
+
+/// The result of `call`, or an error where minijinja panics: it divides by the number of arguments of `loop.cycle()`, and
+/// cuts the key of `'%(é)s'|format({})` within a character.
+fn guarded<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(limit_error("minijinja panicked")))
 }
 
 #[cfg(test)]

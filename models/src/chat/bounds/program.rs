@@ -9,7 +9,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
 use super::budget::limit_error;
-use super::calls::{CHECKED, CLOCK, CONCATENATED};
+use super::calls::{CHANGED, CHECKED, CLOCK, CONCATENATED};
 use super::constants;
 
 /// Most tokens of an expression or a tag. The compiler recurses for each operator.
@@ -26,8 +26,7 @@ const NAME: &str = "chat";
 const WHITESPACE: WhitespaceConfig =
     WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
 
-/// Refuses a template that does not parse, or that takes too much stack, memory or time to compile.
-pub(in super::super) fn check(source: &str) -> Result<(), Error> {
+pub(super) fn check(source: &str) -> Result<(), Error> {
     check_tokens(source)?;
     constants::check(&parse(source, NAME, Default::default(), WHITESPACE)?)
 }
@@ -111,6 +110,7 @@ fn replacement<'source>(instruction: &Instruction<'source>) -> Vec<Instruction<'
             let lists = u16::try_from(*lists).unwrap_or(u16::MAX);
             vec![call(CONCATENATED, lists), Instruction::UnpackLists(1)]
         }
+        Instruction::CallMethod("changed", Some(operands)) => vec![call(CHANGED, *operands)],
         Instruction::GetItem
         | Instruction::UnpackList(_)
         | Instruction::Eq

@@ -121,7 +121,6 @@ fn lists_and_maps_are_at_most_200_deep() {
             &nested("{'a': ns.x}"),
             &nested("{[ns.x]: 1}"),
             &nested("dict(a=ns.x)"),
-            &nested("[loop, ns.x]"),
             &nested("([ns.x] + [1])|batch(1)"),
         ],
     );
@@ -161,9 +160,9 @@ fn slices_that_go_backwards_are_those_of_python() {
 }
 
 #[test]
-fn a_namespace_holds_no_namespace() {
+fn no_value_holds_a_namespace_or_a_loop() {
     assert_refused(
-        "a namespace cannot be part of another value",
+        "a namespace or a loop cannot be part of another value",
         &[
             "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
             "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns|tojson }}",
@@ -171,7 +170,21 @@ fn a_namespace_holds_no_namespace() {
             "{% set ns = namespace() %}{% set ns.x = nothing|default(ns) %}",
             "{% set ns = namespace() %}{% for a in [1] %}{% set ns.x = loop.cycle(ns) %}{% endfor %}",
             "{% set ns = namespace() %}{% set ns.x = namespace(a=ns) %}",
+            "{% for a in [1] %}{{ [loop] }}{% endfor %}",
+            "{% set ns = namespace() %}{% for a in [1] %}{% set ns.x = loop %}{% endfor %}",
+            "{% for a in [1] %}{{ loop.changed(loop) }}{% endfor %}",
+            "{% for a in [1] %}{{ loop.changed(loop, *[1]) }}{% endfor %}",
+            "{% for a in [1] %}{{ loop.changed(a=loop) }}{% endfor %}",
+            "{% for a in [1] %}{{ loop.changed(**{'a': loop}) }}{% endfor %}",
         ],
+    );
+}
+
+#[test]
+fn a_panic_of_the_library_is_an_error() {
+    assert_refused(
+        "minijinja panicked",
+        &["{% for a in [1] %}{{ loop.cycle() }}{% endfor %}", "{{ '%(é)s'|format({'é': 1}) }}"],
     );
 }
 
