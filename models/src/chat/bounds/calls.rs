@@ -146,7 +146,12 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
             charge_element_texts(state, all.get(1))?;
         }
         charge(state, growth_bytes(method, &all)?)?;
-        materialized(state, unknown_method_callback(state, value, method, arguments)?)
+        let result = unknown_method_callback(state, value, method, arguments)?;
+        // minijinja-contrib counts the bytes before what is found, Python the characters.
+        if let ("find" | "rfind", Some(text), Some(bytes)) = (method, value.as_str(), result.as_usize()) {
+            return Ok(Value::from(text.get(..bytes).unwrap_or(text).chars().count()));
+        }
+        materialized(state, result)
     });
 }
 

@@ -181,6 +181,15 @@ fn no_value_holds_a_namespace_or_a_loop() {
 }
 
 #[test]
+fn places_in_a_text_are_counted_in_characters() {
+    assert_eq!(
+        render("{{ 'größer'.find('e') }} {{ 'größer'.rfind('r') }} {{ 'größer'.find('x') }}"),
+        Ok("4 5 -1".into())
+    );
+    assert_eq!(render("{% set t = 'äöü: 5' %}{{ t[t.find(':') + 2:] }}"), Ok("5".into()));
+}
+
+#[test]
 fn a_panic_of_the_library_is_an_error() {
     assert_refused(
         "minijinja panicked",
