@@ -231,8 +231,8 @@ fn filter(state: &State, name: &str, mut arguments: Vec<Value>) -> Result<Value,
     materialized(state, PLAIN.empty_state().apply_filter(name, &arguments)?)
 }
 
-/// Wraps the filters that return a list of up to as many elements as their input has elements or characters. They call other filters and
-/// tests of the environment, so they run with its state and not in [`PLAIN`].
+/// Wraps the filters that return a list of up to as many elements as their input has elements or characters. They call
+/// other filters and tests of the environment, so they run with its state and not in [`PLAIN`].
 fn add_filters_of_elements(environment: &mut Environment<'_>) {
     environment.add_filter("map", |state: &State, value: Value, arguments: Rest<Value>| {
         check_attribute(&arguments)?;

@@ -7,6 +7,8 @@
 //! [`program`] replaces instructions: those that make a value call a function of [`calls`], and the clock is read before
 //! those that may take long. The functions, filters, tests and methods of [`calls`] compute the size of a result before
 //! they make it. Every value stays small enough to be displayed, compared and dropped.
+//!
+//! Where minijinja panics, the template is refused.
 
 mod budget;
 mod calls;
