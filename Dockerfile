@@ -8,8 +8,8 @@
 #     docker run --rm --gpus all -p 8000:8000 -v /path/to/checkpoint:/model:ro ntl-server:cuda --model t5=/model
 #
 # The build needs BuildKit, for the cache mounts (the default since Docker 23), or buildah.
-# FEATURES are cargo features of ntl-server. BASE is what it is built and run on, `cpu`, `otel` (the same) or `cuda`; where
-# FEATURES is not one of these, such as `cuda,otel`, it has to be said. Kernels are for GPUs of CUDA_COMPUTE_CAP (80: Ampere) and
+# FEATURES are cargo features of ntl-server. BASE selects the base images: `cpu`, `otel` (the same
+# images) or `cuda`. Set it if FEATURES is anything else, such as `cuda,otel`. Kernels are for GPUs of CUDA_COMPUTE_CAP (80: Ampere) and
 # later; from 90 on for that one only. PROFILE is a cargo profile; `release` compiles faster.
 ARG FEATURES=""
 ARG BASE=${FEATURES:-cpu}
@@ -58,7 +58,7 @@ RUN --mount=type=cache,target=/cache \
 
 FROM base-${BASE}
 COPY --from=build /out/ /usr/local/
-# A number, so that Kubernetes can tell that it is not root.
+# A number, so that Kubernetes can check that the user is not root.
 USER 10001:10001
 ENV NTL_HOST=0.0.0.0 NTL_PORT=8000
 EXPOSE 8000

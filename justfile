@@ -1,14 +1,18 @@
-# One line each; `just --list` shows them. Without just, the right-hand sides work as they stand.
+# One line each; `just --list` shows them. Without just, run the right-hand sides directly.
 
 # Everything that a change has to pass.
 check:
     scripts/check
 
+# Licences, sources and versions of the dependencies, and whether each is used.
+supply-chain:
+    scripts/supply-chain
+
 # All tests.
 test:
     cargo test --locked
 
-# Builds the server, starts it with the demo checkpoint, asks it for a number and stops it.
+# Builds the server, starts it with the demo checkpoint, requests a number and stops it.
 demo:
     scripts/demo
 
@@ -20,7 +24,7 @@ serve *ARGS:
 bench *ARGS:
     cargo bench --locked --package ntl-kernels --package ntl-bench {{ARGS}}
 
-# ntl-bench beside CTranslate2 and Hugging Face, in alternation.
+# ntl-bench compared with CTranslate2 and Hugging Face, in alternation.
 bench-peers *ARGS:
     benchmarks/peers/run {{ARGS}}
 
@@ -32,7 +36,7 @@ pack-demo DIR:
 docker FEATURES="":
     docker build --build-arg FEATURES={{FEATURES}} --tag ntl-server .
 
-# Builds the image, runs it, asks it for a number and stops it at work.
+# Builds the image, runs it, requests a number and stops it under load.
 image-test *ARGS:
     scripts/image-test {{ARGS}}
 
@@ -60,15 +64,15 @@ cuda-check *ARGS:
 fake-gpu-check:
     scripts/fake-gpu-check
 
-# Tests and figures on a GPU; fails where there is none.
+# Tests and figures on a GPU; fails without one.
 gpu-check *ARGS:
     scripts/gpu-check {{ARGS}}
 
-# Sends a release build the requests of other programs: the OpenAI client, schemathesis, Prometheus, slow and many clients.
+# Sends the requests of other programs to a release build: the OpenAI client, schemathesis, Prometheus, slow and many clients.
 conformance *ARGS:
     server/conformance/run {{ARGS}}
 
-# A mixed load for MINUTES: prints the slopes of memory, descriptors and threads, and fails where memory grows.
+# A mixed load for MINUTES: prints the slopes of memory, descriptors and threads, and fails if memory grows.
 soak MINUTES:
     NTL_LM_EVAL= NTL_SOAK_SECONDS="$(({{MINUTES}} * 60))" server/conformance/run test_soak.py
 
@@ -103,3 +107,7 @@ test-mistralrs:
 # Writes the committed description of the API.
 openapi:
     cargo run --package ntl-server -- openapi > docs/openapi.json
+
+# Rewrites the table of metrics in docs/OPERATIONS.md.
+metrics:
+    NTL_REWRITE_DOCS=1 cargo test --locked --package ntl-server --test api table_of_metrics

@@ -1,5 +1,6 @@
-//! Tells the tests whether `../shared` stands beside the checkout, with what the original code computed: `cfg(shared_fixtures)`, and
-//! the folder as `NTL_SHARED`. Tests over it are `ignored` elsewhere. With `NTL_REQUIRE_FIXTURES=1` the build fails instead.
+//! Sets `cfg(shared_fixtures)` if `../shared`, with the results of the reference implementation, is next to
+//! the checkout, and passes its path to the tests as `NTL_SHARED`. Without the fixtures the tests that need
+//! them are ignored, or, with `NTL_REQUIRE_FIXTURES=1`, the build fails.
 
 use std::env;
 use std::path::Path;
@@ -14,7 +15,7 @@ pub(crate) fn main() -> Result<(), String> {
     println!("cargo:rustc-env=NTL_SHARED={}", shared.display());
     let file = shared.join("fixtures/README.md");
     if file.is_file() {
-        // Cargo would run this script in each build for a missing file.
+        // Only if the file exists: for a missing file, Cargo would run this script in every build.
         println!("cargo:rerun-if-changed={}", file.display());
         println!("cargo:rustc-cfg=shared_fixtures");
     } else if env::var("NTL_REQUIRE_FIXTURES").is_ok_and(|required| required == "1") {

@@ -1,6 +1,6 @@
 """The paper's architectures around T5, written from their description: RT and xVal.
 
-`architectures` of config.json is the class name, by which the server knows a kind.
+`architectures` in config.json is the class name, by which the server recognises the kind.
 """
 
 import math
@@ -12,14 +12,14 @@ from transformers import T5ForConditionalGeneration
 
 # The number that scales to 10.
 NUMBER_MAX = 3e9
-# Positions that xVal learns.
+# Number of positions that xVal learns.
 POSITIONS = 512
-# Width between the two layers of xVal's number head.
+# Width of the hidden layer in xVal's number head.
 HEAD_WIDTH = 1024
 
 
 def log_scaled(numbers):
-    """sign(x) log10(|x| + 1), so that 3e9 becomes 10."""
+    """Returns sign(x) log10(|x| + 1), scaled so that 3e9 becomes 10."""
     return torch.sign(numbers) * torch.log10(numbers.abs() + 1) / (math.log10(NUMBER_MAX) / 10)
 
 
@@ -33,7 +33,7 @@ class T5RegressionModelRT(T5ForConditionalGeneration):
         self.shared.number_embeddings = nn.ModuleDict({"embedding": table})
 
     def fill_number_embeddings(self, places, log_scale):
-        """`places`: id to (digit, power of ten). Dimensions 2k and 2k + 1 hold the value divided by 2k + 1, and its negative."""
+        """`places` maps an id to (digit, power of ten). Dimensions 2k and 2k + 1 hold the value divided by 2k + 1, and its negative."""
         table = torch.zeros(self.config.vocab_size, self.config.d_model, dtype=torch.float64)
         dimensions = torch.arange(self.config.d_model)
         divisors = 2 * (dimensions // 2) + 1
@@ -44,7 +44,7 @@ class T5RegressionModelRT(T5ForConditionalGeneration):
         self.shared.number_embeddings["embedding"].weight.data.copy_(table)
 
     def embed(self, ids):
-        """ids [B, T] to embeddings [B, T, d_model]."""
+        """Maps ids [B, T] to embeddings [B, T, d_model]."""
         return self.shared(ids) + self.shared.number_embeddings["embedding"](ids)
 
     def forward(self, input_ids, attention_mask=None, decoder_input_ids=None, **options):
@@ -66,7 +66,7 @@ class T5RegressionModelXval(T5ForConditionalGeneration):
         )
 
     def embed(self, ids, factors, positions):
-        """ids and factors [B, T] to embeddings [B, T, d_model]."""
+        """Maps ids and factors [B, T] to embeddings [B, T, d_model]."""
         return self.shared(ids) * factors.unsqueeze(-1) + positions.weight[: ids.shape[1]]
 
     def forward(self, input_ids, attention_mask, decoder_input_ids, factors, decoder_factors):
@@ -82,7 +82,7 @@ class T5RegressionModelXval(T5ForConditionalGeneration):
 
 
 def xval_number_loss(predicted, numbers):
-    """Mean squared error of predictions and labels [N] after both are standardised together."""
+    """Returns the mean squared error of predictions and labels [N], after both are standardised together."""
     together = torch.cat([predicted, numbers])
     deviation = together.std(unbiased=False).clamp_min(1e-6)
     return F.mse_loss((predicted - together.mean()) / deviation, (numbers - together.mean()) / deviation)

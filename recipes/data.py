@@ -18,14 +18,14 @@ from pathlib import Path
 from generated import TASKS, GeneratedQuestions
 
 DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "demo", "chains", "long_chains"]
-# What is generated, with the share of each kind of question.
+# The generated datasets, with the share of each kind of question.
 GENERATED = {"demo": TASKS, "chains": {"chains": 1.0}, "long_chains": {"long_chains": 1.0}}
-# More questions than any run asks for: item i is generated when it is needed.
+# More questions than any run needs: item i is generated on demand.
 GENERATED_COUNT = 100_000_000
 
 
 class InputError(Exception):
-    """What the user can mend: one line says where and what."""
+    """An error that the user can fix: one line that names the place and the cause."""
 
 
 def lines(path):
@@ -37,7 +37,7 @@ def lines(path):
 def from_txt(path):
     stripped = [line.strip() for line in lines(path)]
     if len(stripped) % 2:
-        raise InputError(f"{path}: {len(stripped)} lines, but questions and answers take turns: the last has no answer")
+        raise InputError(f"{path}: {len(stripped)} lines, but questions and answers alternate: the last question has no answer")
     return [{"question": q, "answer": a} for q, a in zip(stripped[::2], stripped[1::2])]
 
 
@@ -88,10 +88,10 @@ def read(path):
 
 
 def load(dataset, files, split="train", seed=0):
-    """The questions of `files`, or generated ones."""
+    """Returns the questions of `files`, or generated questions."""
     if dataset in GENERATED:
         if files:
-            raise InputError(f"--dataset {dataset} generates its questions: it takes no files")
+            raise InputError(f"--dataset {dataset} generates its questions: omit --train and --validation")
         return GeneratedQuestions(GENERATED_COUNT, seed, split, GENERATED[dataset])
     if not files:
         raise InputError(f"--dataset {dataset} needs the files to train on: --train FILE")

@@ -3,15 +3,15 @@
 For the demo checkpoint:
 
 * Sums and differences of integers and one-decimal numbers of up to three digits, in the words of DeepMind's
-  `arithmetic__add_or_sub`. One pair of numbers in twenty is held out of training.
-* Ratings from 1 to 5 of short reviews. The label is drawn: a normal distribution around what the words are worth,
-  and for divided opinions one of two peaks.
+  `arithmetic__add_or_sub`. One pair of numbers in twenty is held out from training.
+* Ratings from 1 to 5 of short reviews. The label is drawn from a normal distribution around the value of the words, or, for
+  divided opinions, from a distribution with two peaks.
 * Guesses "about how many": drawn from a log-normal distribution with a spread of 20%, rounded to two significant digits.
 
-For the models of the results, which begin with them:
+For the models of the results, which are trained on chains first:
 
-* Chains of two and three integers, and of two to six, in the words of DeepMind's `arithmetic__add_sub_multiple`. Questions of that module
-  have four integers and more.
+* Chains of two and three integers, and of two to six integers, in the words of DeepMind's `arithmetic__add_sub_multiple`.
+  Questions of that module have four integers and more.
 
     python generated.py --split test --count 1000 --tasks sums > sums.jsonl
 """
@@ -34,7 +34,7 @@ SUBTRACT = [
 DISTANCE = ["What is the difference between {p} and {q}?", "What is the distance between {p} and {q}?"]
 
 ASPECTS = ["food", "service", "room", "staff", "view", "price", "location", "breakfast"]
-# What a word adds to the middle rating of 3.
+# Value of each word, which is added to the middle rating of 3.
 WORDS = {
     "superb": 1.5, "great": 1.0, "good": 0.6, "nice": 0.5, "decent": 0.2, "average": 0.0, "plain": -0.2, "poor": -0.7,
     "bad": -1.0, "dirty": -1.1, "awful": -1.6,
@@ -52,19 +52,19 @@ TASKS = {"sums": 0.8, "ratings": 0.12, "guesses": 0.08}
 
 
 def tenths(value):
-    """A number of tenths as DeepMind writes it: 125 is 12.5, 120 is 12."""
+    """Returns a number of tenths in DeepMind's notation: 125 is 12.5, 120 is 12."""
     sign, value = ("-" if value < 0 else ""), abs(value)
     return f"{sign}{value // 10}" + (f".{value % 10}" if value % 10 else "")
 
 
 def held_out(p, q):
-    """Whether the pair belongs to the test split, whatever its signs and order."""
+    """Returns whether the pair belongs to the test split. Signs and order do not matter."""
     low, high = sorted((abs(p), abs(q)))
     return zlib.crc32(f"{low},{high}".encode()) % 20 == 0
 
 
 def operand(rng, decimal):
-    """A number in tenths: one to three digits, of which one is a decimal if `decimal`."""
+    """Draws a number in tenths with one to three digits, of which one is a decimal if `decimal`."""
     digits = rng.choice((1, 2, 3, 3))
     value = rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
     if not decimal:
@@ -73,7 +73,7 @@ def operand(rng, decimal):
 
 
 def near(rng, p, unit):
-    """A number not far from p or from -p, with as many digits at most."""
+    """Draws a number near p or -p, with at most three digits."""
     limit = 999 * unit
     return rng.choice((-1, 1)) * max(-limit, min(limit, p + unit * rng.randrange(-60, 61)))
 
@@ -83,7 +83,7 @@ def sum_question(rng, split):
         decimal = rng.random() < 0.35
         p = operand(rng, decimal)
         q = operand(rng, decimal and rng.random() < 0.7)
-        # Numbers that nearly cancel are the hardest: more of them for training.
+        # Numbers that nearly cancel are the hardest, so training has more of them.
         if split == "train" and rng.random() < 0.2:
             q = near(rng, p, 1 if decimal else 10)
         if held_out(p, q) == (split == "test"):
@@ -99,7 +99,7 @@ def sum_question(rng, split):
 
 
 def rating_probabilities(words, divided):
-    """The distribution from which the label of a review is drawn, ratings 1 to 5."""
+    """Returns the probabilities of the ratings 1 to 5, from which the label of a review is drawn."""
     middle = min(max(3 + sum(WORDS[word] for word in words), 1.0), 5.0)
     if divided:
         return [0.4, 0.1, 0.0, 0.1, 0.4] if 2 < middle < 4 else ([0.2, 0.0, 0.1, 0.2, 0.5] if middle >= 4 else [0.5, 0.2, 0.1, 0.0, 0.2])
@@ -137,7 +137,7 @@ def guess_question(rng, split):
 
 
 def chain_of(rng, numbers):
-    """A random tree of sums and differences over the numbers: its text and its value."""
+    """Draws a tree of sums and differences over the numbers. Returns its text and its value."""
     if len(numbers) == 1:
         return str(numbers[0]), numbers[0]
     cut = rng.randrange(1, len(numbers))
@@ -169,12 +169,12 @@ MAKERS = {
 
 
 def length(row):
-    """About how many tokens a question has."""
+    """Returns the approximate number of tokens of a question."""
     return len(row["question"].split()) + sum(letter.isdigit() for letter in row["question"])
 
 
 class GeneratedQuestions:
-    """`count` questions of a split as a sequence; item `i` depends on the seed and `i` only.
+    """A sequence of `count` questions of a split. Item `i` depends only on the split, the seed and `i`.
 
     For training, runs of `RUN` questions have similar lengths, so that batches of them need little padding.
     """

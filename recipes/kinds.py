@@ -1,7 +1,7 @@
-"""The kinds of models: how each is made, opened, fed and asked.
+"""The kinds of models: how each is created, loaded, trained and queried.
 
-Questions and answers are padded on the right and masked; padding of labels is -100. Logits are aligned with labels before
-they meet an objective: the decoder of a T5 reads the label shifted right, the logits of a decoder-only model are shifted left.
+Questions and answers are padded on the right and masked; padding of labels is -100. Objectives get logits that are aligned with
+the labels: the decoder of a T5 reads the labels shifted right, and the labels of a decoder-only model are shifted left.
 """
 
 import math
@@ -26,19 +26,26 @@ from paper_tokenizers import NUM, PLACES, PaperTokenizer, place_name
 from tokenizer import train_tokenizer
 
 
+# `encode` drops the last tokens of a text that is too long, as transformers does by default.
+TRUNCATION_SIDE = "right"
+
+
 def padded(rows, value):
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
 
 
 def sample_texts(rows, count=20_000):
-    """Texts of up to `count` rows: evenly spread over those of files, which may be sorted, else the first."""
+    """Yields the texts of up to `count` rows. Rows of files, which may be sorted, are sampled evenly; otherwise the first rows are used."""
     step = max(len(rows) // count, 1) if isinstance(rows, list) else 1
     for index in range(0, min(len(rows), step * count), step):
         yield from (rows[index]["question"], rows[index]["answer"])
 
 
 def encode(tokenizer, text, max_length):
-    """Ids of a text with the end of sequence, of at most `max_length` tokens, and the number that each stands for (xVal)."""
+    """Returns the ids of a text and the number of each id (xVal). A longer text keeps its first tokens and its end of sequence.
+
+    Both lists have at most `max_length` elements. `TRUNCATION_SIDE` records the side in ntl.json.
+    """
     if isinstance(tokenizer, PaperTokenizer):
         ids, values = tokenizer.encode(text)
     else:
@@ -65,14 +72,14 @@ def t5_config(args, tokenizer, **more):
 
 
 def grown(model, tokenizer):
-    """The model with rows for all tokens."""
+    """Returns the model with an embedding for every token."""
     if model.config.vocab_size < len(tokenizer):
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     return model
 
 
 def shifted_right(model, labels):
-    """What the decoder reads: labels [B, D] shifted right by one, behind the padding token that it starts with."""
+    """Returns the decoder's input: labels [B, D] shifted right by one, after the padding token that decoding starts with."""
     start = torch.full_like(labels[:, :1], model.config.decoder_start_token_id)
     read = torch.cat([start, labels[:, :-1]], dim=1)
     return read.masked_fill(read == IGNORE, model.config.pad_token_id)
@@ -91,7 +98,7 @@ class T5:
         else:
             tokenizer = train_tokenizer(sample_texts(rows), args.vocabulary, args.max_length)
         config = t5_config(args, tokenizer)
-        # As fast as fused attention is slow on short sequences on a CPU.
+        # On a CPU, fused attention is slower for short sequences.
         model = self.model_class._from_config(config, attn_implementation="eager")
         return self.prepared(model, tokenizer, args), tokenizer
 
@@ -105,11 +112,11 @@ class T5:
         return model
 
     def length_max(self, model):
-        """Tokens of a question, and of an answer, that the architecture can read."""
+        """Returns the maximum number of tokens of a question, and of an answer, that the architecture can read."""
         return math.inf
 
     def check(self, tokenizer, rows, max_length):
-        """Refuses answers that do not fit."""
+        """Rejects answers that do not fit."""
         for number, row in enumerate(rows, 1):
             try:
                 length = len(encode(tokenizer, row["answer"], math.inf)[0])
@@ -117,7 +124,7 @@ class T5:
                 raise InputError(f"answer {number}: {error}") from error
             if length > max_length:
                 raise InputError(
-                    f"answer {number} has {length} tokens, at most --max-length {max_length} are read: {row['answer'][:40]!r}"
+                    f"answer {number} has {length} tokens, more than --max-length {max_length}: {row['answer'][:40]!r}"
                 )
 
     def collate(self, tokenizer, max_length, rows):
@@ -141,14 +148,14 @@ class T5:
 
     @torch.no_grad()
     def answers(self, model, tokenizer, questions, max_new_tokens=24):
-        """Greedy answers, without a cache: (text, ids, log-probabilities) is enough for checks and tests."""
+        """Returns the texts of greedy answers. Decodes without a cache, which is fast enough for checks and tests."""
         batch = self.collate(tokenizer, 512, [{"question": question, "answer": ""} for question in questions])
         batch.pop("labels")
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
         ids = torch.full((len(questions), 1), IGNORE, device=model.device)
         ended = torch.zeros(len(questions), dtype=torch.bool, device=model.device)
         for _ in range(max_new_tokens):
-            # The last label is only a place: the decoder reads those before it.
+            # The last label is only a placeholder: the decoder reads the labels before it.
             best = self.logits(model, batch, ids)[:, -1].argmax(-1)
             best = torch.where(ended, model.config.pad_token_id, best)
             ids = torch.cat([ids[:, :-1], best[:, None], ids[:, -1:]], dim=1)
@@ -163,8 +170,8 @@ class T5:
         return texts
 
     def facts(self, args):
-        """What ntl.json says."""
-        return {}
+        """Returns the content of ntl.json."""
+        return {"truncation_side": TRUNCATION_SIDE}
 
 
 class T5Rt(T5):
@@ -180,7 +187,7 @@ class T5Rt(T5):
         return model
 
     def facts(self, args):
-        return {"log_scale_embeddings": args.log_scale}
+        return super().facts(args) | {"log_scale_embeddings": args.log_scale}
 
 
 class T5Xval(T5):
@@ -198,7 +205,7 @@ class T5Xval(T5):
         return model
 
     def factors(self, ids, values):
-        """What embeddings are multiplied with."""
+        """Returns the factors of the embeddings."""
         scaled = log_scaled(values) if self.log_scale else values + 1
         return torch.where(ids == self.number_id, scaled, torch.ones_like(values))
 
@@ -207,7 +214,7 @@ class T5Xval(T5):
         return {"factors": self.factors(ids, values), "numbers": padded([row for _, row in answers], 1.0)}
 
     def both(self, model, inputs, labels):
-        """Logits [B, D, V] and predicted numbers [B, D]."""
+        """Returns logits [B, D, V] and predicted numbers [B, D]."""
         inputs = dict(inputs)
         numbers = inputs.pop("numbers")
         read = shifted_right(model, labels)
@@ -244,7 +251,7 @@ class T5Xval(T5):
         return texts
 
     def facts(self, args):
-        return {"log_scale_embeddings": args.log_scale}
+        return super().facts(args) | {"log_scale_embeddings": args.log_scale}
 
 
 class T5RegressionHead(T5):
@@ -287,7 +294,7 @@ class T5RegressionHead(T5):
         }
 
     def values(self, model, inputs):
-        """The predicted numbers [B], as logarithms with --log-scale."""
+        """Returns the predicted numbers [B], as logarithms with --log-scale."""
         return model(**inputs, use_cache=False).logits.squeeze(-1)
 
     def loss(self, model, inputs, objective):
@@ -305,13 +312,13 @@ class T5RegressionHead(T5):
         return [f"{value:.12f}" for value in values.tolist()]
 
     def facts(self, args):
-        return {"log_scale_embeddings": args.log_scale}
+        return super().facts(args) | {"log_scale_embeddings": args.log_scale}
 
 
 class Llama(T5):
-    """A decoder-only model of Llama's architecture, or another one opened from a folder.
+    """A decoder-only model of Llama's architecture, or of another architecture if it is opened from a directory.
 
-    A text is the question, a space, the answer and the end of sequence; the answer alone is trained.
+    A text is the question, a space, the answer and the end of sequence. Only the answer and the end count in the loss.
     """
 
     def create(self, args, rows):
@@ -340,7 +347,7 @@ class Llama(T5):
         for number, row in enumerate(rows, 1):
             if len(ids := self.answer_ids(tokenizer, row["answer"])) > max_length:
                 raise InputError(
-                    f"answer {number} has {len(ids)} tokens, at most --max-length {max_length} are read: {row['answer'][:40]!r}"
+                    f"answer {number} has {len(ids)} tokens, more than --max-length {max_length}: {row['answer'][:40]!r}"
                 )
 
     def collate(self, tokenizer, max_length, rows):

@@ -1,8 +1,8 @@
 """Training objectives: cross entropy, alone or plus lambda times a Number Token Loss of the authors' package `ntloss`.
 
-The losses take logits that are already aligned with the labels: for decoder-only models the caller shifts. Padding is -100
-and counts nowhere: `ntloss` masks it. (The NTL-MSE, NTL-MAE and NTL-Huber of the paper's code read it as a token of the
-vocabulary; these recipes follow `ntloss`.) As in the paper, the probability of other tokens does not weigh in
+The losses take logits that are already aligned with the labels: for decoder-only models, the caller shifts them. Padding is
+-100 and does not count: `ntloss` masks it. (The NTL-MSE, NTL-MAE and NTL-Huber of the paper's code treat it as a token of the
+vocabulary; these recipes follow `ntloss`.) As in the paper, the probability of other tokens has no influence
 (`reweigh=False`).
 """
 
@@ -32,7 +32,7 @@ class Objective:
         )
 
     def __call__(self, logits, labels):
-        """logits [B, D, V], labels [B, D] with -100 for padding; a scalar, and its two parts."""
+        """Takes logits [B, D, V] and labels [B, D] with -100 for padding. Returns the loss, and its parts by name."""
         logits = logits.float()
         token_loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
         if self.number_loss is None:

@@ -6,7 +6,7 @@
 | `rt` | `RtTokenizer` | each digit is a token with its power of ten: 36 is `_3_1_ _6_0_` |
 | `xval` | `XvalTokenizer` | each number is the token `[NUM]` with a value |
 
-Signs are text in all three. Written from the description in the paper and from the files of its checkpoints.
+Signs are text in all three encodings. Written from the description in the paper and from the files of its checkpoints.
 """
 
 import io
@@ -31,7 +31,10 @@ def place_name(digit, place):
 
 
 def places(number):
-    """(digit, power of ten) of a number without sign: at most 12 decimals, no leading zeros, no trailing decimal zeros."""
+    """Returns (digit, power of ten) for each digit of an unsigned number.
+
+    Has at most 12 decimals, no leading zeros, and no trailing zeros in the decimals.
+    """
     with localcontext() as context:
         context.prec = len(number) + 13
         value = Decimal(number).quantize(Decimal(1).scaleb(PLACES[0]), rounding=ROUND_HALF_UP)
@@ -84,11 +87,11 @@ class PaperTokenizer:
         return pieces | self.extra | self.numbers
 
     def add_tokens(self, names):
-        """For ntloss, which makes sure that digits are tokens: none is added."""
+        """Adds nothing. ntloss calls this to ensure that digits are tokens, which they already are."""
         return sum(name not in self.get_vocab() for name in names)
 
     def encode(self, text):
-        """Ids with `</s>`, and the number that each token stands for (1 for text)."""
+        """Returns the ids with `</s>`, and the number that each token represents (1 for text)."""
         parts = NUMBER.split(text) if self.encoding != "digits" else [text]
         if self.encoding == "xval":
             parts = self.join_numbers(text, parts)
@@ -107,9 +110,9 @@ class PaperTokenizer:
         return ids + [self.eos_token_id], values + [1.0]
 
     def join_numbers(self, text, parts):
-        """A comma between two numbers is lost, as in the paper's code."""
+        """Removes a comma between two numbers, as the paper's code does."""
         if NUM in text or MARK in text:
-            raise InputError(f"the text contains {NUM} or {MARK}, which stand for numbers: {text[:60]!r}")
+            raise InputError(f"the text contains {NUM} or {MARK}, which represent numbers: {text[:60]!r}")
         last = len(parts) - 1
         return ["" if 0 < i < last and i % 2 == 0 and part in (",", ", ") else part for i, part in enumerate(parts)]
 
@@ -124,7 +127,7 @@ class PaperTokenizer:
         return ids
 
     def decode(self, ids, values=None):
-        """The text of an answer; the value of `[NUM]` comes from `values`."""
+        """Returns the text of an answer. The value of `[NUM]` comes from `values`."""
         names = {index: name for name, index in self.numbers.items()}
         text, part, number = "", [], []
         for position, index in enumerate(int(i) for i in ids):

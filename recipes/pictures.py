@@ -1,4 +1,4 @@
-"""Pictures of the page of results, as SVG."""
+"""Draws the pictures of the page of results, as SVG."""
 
 import math
 from html import escape
@@ -8,15 +8,15 @@ COLOURS = ["#2264ab", "#c6571a", "#3b8a52", "#7a4fa3"]
 
 
 def round_step(span, ticks=6):
-    """The smallest of 1, 2 and 5 times a power of ten that divides the span into at most so many parts."""
+    """Returns the smallest of 1, 2 and 5 times a power of ten that divides the span into at most `ticks` parts."""
     power = 10.0 ** math.floor(math.log10(span / ticks))
     return next(power * factor for factor in (1, 2, 5, 10) if span <= ticks * power * factor)
 
 
 def dots(title, groups, line, line_label):
-    """A dot for each value: `groups` maps a name to rows, and a row's label to its values. Smaller is better.
+    """Draws a dot for each value. `groups` maps a name to rows, and a row's label to its values. Smaller is better.
 
-    A vertical line stands at `line`. Values beyond 1.4 times the line are drawn as arrows at the edge, with the value.
+    A vertical line marks `line`. Values beyond 1.4 times the line are drawn as arrows at the edge, with the value.
     """
     limit = 1.4 * line
     rows = [(colour, f"{name}, {label}", values) for colour, (name, rows) in zip(COLOURS, groups.items()) for label, values in rows.items()]

@@ -1,6 +1,7 @@
 """Evaluates trained models through ntl-server and writes the page of results: see the command `results`.
 
-MODELS/TASK/OBJECTIVE-SEED is a model's folder, RUNS/TASK/OBJECTIVE-SEED/MODE what ntl-eval found. Standard library only.
+MODELS/TASK/OBJECTIVE-SEED is a model's directory, RUNS/TASK/OBJECTIVE-SEED/MODE the output of ntl-eval. Standard library only: the baselines
+of rjokes run in NTL_TRAIN_PYTHON, a Python that has requirements.txt.
 """
 
 import argparse
@@ -16,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "server/conformance"))
 from pictures import dots
 from served import Server
 
-# What ntl-eval is given for each task, by the folder of the data.
+# Arguments of ntl-eval for each task, given the directory of the data.
 TASKS = {
     "arithmetic": lambda data: ["arithmetic", "--data", data / "mathematics_dataset-v1.0"],
     "rjokes": lambda data: ["rjokes", "--data", data / "rjokes", "--prompt-tokens", "128"],
 }
-# What each mode is given in addition.
+# Additional arguments of each mode.
 MODES = {
     "text": {},
     "regress": {"rjokes": ["--range", "0,11"]},
@@ -32,11 +33,13 @@ ESTIMATES = {
     "weighted_sum": "weighted sum",
 }  # fmt: skip
 MEANS = {"trimmed_mean", "mean", "weighted_sum"}
-METRICS = {"accuracy": "accuracy", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
-HIGHER = {"accuracy", "r2"}
+METRICS = {"accuracy": "accuracy", "mae": "MAE", "rmse": "RMSE", "r2": "R²", "pearson": "Pearson"}
+HIGHER = {"accuracy", "r2", "pearson"}
+LEVEL = 0.05  # of the corrected p-values
 SCORES = {"crps": "CRPS", "log_score": "log score", "winkler": "Winkler", "coverage": "coverage of 90%"}
 NOTE = {
-    "rjokes": "The paper's T5-base: CE 2.01, NTL 1.81, regression head 1.82 (RMSE).",
+    "rjokes": "RMSE and Pearson in the paper: T5-small with CE 2.01 and 0.41, with NTL-WAS 1.81 and 0.44, with a regression head 1.82 and 0.45; "
+    "regression heads of BERT 1.62 and 0.47, RoBERTa 1.61 and 0.47, XLNet 1.74 and 0.46.",
 }
 
 
@@ -50,7 +53,7 @@ class Model:
         self.training = json.loads((folder / "training.json").read_text())
 
     def splits(self):
-        """The folders of the splits below that of a mode; a task with one split has none: its name is empty."""
+        """Returns the names of the splits, which are directories below a mode's directory. A task with one split has only the empty name."""
         if (self.runs / "regress/report.json").is_file():
             return [""]
         return [path.parent.name for path in sorted((self.runs / "regress").glob("*/report.json"), reverse=True)]
@@ -60,21 +63,21 @@ class Model:
         return json.loads((self.runs / mode / split / "report.json").read_text())
 
     def compared(self, mode, other, other_mode, split):
-        """What `ntl-eval compare` says of the other's run beside this one's, by metric."""
+        """Returns the comparison of `ntl-eval compare` between this run and the other one, by metric."""
         sides = [model.runs / name / split for model, name in ((self, mode), (other, other_mode))]
         output = subprocess.run([os.environ["NTL_EVAL"], "compare", *sides, "--json"], check=True, capture_output=True)
         return {metric["name"]: metric for metric in json.loads(output.stdout)["metrics"]}
 
 
 def trained(folder, runs):
-    """All models of a folder, in the order of the objectives."""
+    """Returns all models of a directory, in the order of the objectives."""
     found = [Model(path.parent, runs) for path in folder.glob("*/*/training.json") if (path.parent / "model.safetensors").is_file()]
     known = [model for model in found if model.task in TASKS and model.objective in OBJECTIVES]
     return sorted(known, key=lambda model: (model.task, list(OBJECTIVES).index(model.objective), model.seed))
 
 
 def evaluate(model, data, limit):
-    """Runs ntl-eval in every mode; answers that it has had before are not requested again."""
+    """Runs ntl-eval in every mode. It does not request answers again that it already has."""
     with Server("--model", f"{model.folder.name}={model.folder}", program=os.environ["NTL_SERVER"]) as server:
         for mode, more in MODES.items():
             out = model.runs / mode
@@ -85,8 +88,24 @@ def evaluate(model, data, limit):
             subprocess.run([*command, *limited, *going_on], check=True, stdout=subprocess.DEVNULL)
 
 
+def baselines_of(data, runs, limit):
+    """Returns the metrics of the trivial baselines of rjokes by name. They are kept in RUNS, like the runs of ntl-eval."""
+    kept = runs / "rjokes" / f"baselines-{limit or 'all'}.json"
+    if not kept.is_file():
+        python, program = os.environ.get("NTL_TRAIN_PYTHON", sys.executable), Path(__file__).with_name("baselines.py")
+        files = [data / "rjokes/dev.tsv.gz", data / "rjokes/test.tsv.gz"]
+        limited = ["--limit", str(limit)] if limit else []
+        found = subprocess.run([python, program, *files, *limited], check=True, stdout=subprocess.PIPE)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(found.stdout)
+    return json.loads(kept.read_text())
+
+
 def cost(folder, questions, scratch, rounds=5):
-    """How long a number takes beside a greedy answer, in medians of rounds in alternation: seconds at 1 and at 16 requests at once."""
+    """Returns the time of a number divided by the time of a greedy answer, for each round, by number of concurrent requests.
+
+    Each round measures both, so that a change of the machine's load affects both.
+    """
     prompts = scratch / "prompts.txt"
     prompts.write_text("\n".join(questions) + "\n")
     rates = {}
@@ -102,7 +121,7 @@ def cost(folder, questions, scratch, rounds=5):
 
 
 def costs_of(models, folder, data, scratch):
-    """The costs of the first seed of each arithmetic model, and of the demo checkpoint in the same folder on its own sums."""
+    """Returns the costs of the first seed of each arithmetic model, and of the demo checkpoint in the same directory on its own sums."""
     lines = (data / "mathematics_dataset-v1.0/arithmetic_test_interpolate.txt").read_text().splitlines()
     timed = [model for model in models if (model.task, model.seed) == ("arithmetic", models[0].seed)]
     costs = {OBJECTIVES[model.objective]: cost(model.folder, lines[:400:2], scratch) for model in timed}
@@ -119,7 +138,7 @@ def figure(value):
 
 
 def over_seeds(values):
-    """The mean, and the standard deviation where there are several seeds."""
+    """Returns the mean and, if there are several seeds, the standard deviation."""
     values = [value for value in values if value is not None]
     if not values:
         return "–"
@@ -132,11 +151,11 @@ def table(header, rows):
 
 
 def estimates_of(model, split):
-    """By estimate and metric; greedy text first. A regression head has one number."""
+    """Returns the values by estimate and metric, greedy text first. A regression head has one number."""
     found = {"text": {name: model.report("text", split)["metrics"].get(name, {}).get("value") for name in METRICS}}
     scores = model.report("regress", split).get("estimates", {})
     for estimate in list(ESTIMATES)[1:]:
-        values = {name: scores[name]["values"][estimate]["value"] for name in METRICS if name in scores}
+        values = {name: scores[name]["values"].get(estimate, {}).get("value") for name in METRICS if name in scores}
         if values:
             found[estimate] = values
     return {"text": found["text"]} if model.objective == "head" else found
@@ -146,7 +165,8 @@ def label_of(objective, estimate):
     return "the number" if objective == "head" else ESTIMATES[estimate]
 
 
-def estimates_table(models, split):
+def estimates_table(models, split, baselines):
+    """Returns the metrics of every estimate, of the best constants, and of `baselines` (metrics by name)."""
     groups = {}
     for model in models:
         for estimate, values in estimates_of(model, split).items():
@@ -167,11 +187,12 @@ def estimates_table(models, split):
         if constant in constants:
             values = [constants[constant].get(name, {}).get("value") for name in METRICS]
             rows.append([f"always the truths' {constant.removeprefix('constant_')}", *map(figure, values)])
+    rows += [[f"baseline: {name}", *(figure(found.get(metric)) for metric in METRICS)] for name, found in baselines.items()]
     return table(["", *METRICS.values()], rows)
 
 
 def picture(models, split):
-    """The RMSE of every estimate and seed, beside that of the best constant."""
+    """Draws the RMSE of every estimate and seed, and of the best constant."""
     groups = {}
     for model in models:
         rows = groups.setdefault(OBJECTIVES[model.objective], {})
@@ -191,16 +212,22 @@ def distribution_table(models, split):
     return table(["", *SCORES.values(), "closed mass"], rows)
 
 
+def shown(difference):
+    """Returns 1 if `ntl-eval compare` shows that B is better, -1 if B is worse, 0 if it shows neither. Uses the corrected p-value."""
+    if difference["p_holm"] is None or difference["p_holm"] > LEVEL:
+        return 0
+    return 1 if (difference["difference"] > 0) == (difference["better"] == "higher") else -1
+
+
 def outcome(differences):
-    """How many seeds differ for sure, and by how much on average."""
-    better = sum(d["low"] is not None and (d["low"] > 0 if d["name"] in HIGHER else d["high"] < 0) for d in differences)
-    worse = sum(d["low"] is not None and (d["high"] < 0 if d["name"] in HIGHER else d["low"] > 0) for d in differences)
-    p = ", ".join(f"{d['p']:.2g}" for d in differences if d["p"] is not None)
+    """Returns the average difference, the numbers of seeds for which B is better and worse, and the corrected p-values, as text."""
+    better, worse = (sum(shown(difference) == sign for difference in differences) for sign in (1, -1))
+    p = ", ".join(f"{d['p_holm']:.2g}" for d in differences if d["p_holm"] is not None)
     return f"{over_seeds([d['difference'] for d in differences])} (better {better}, worse {worse} of {len(differences)}; p {p})"
 
 
 def comparison_table(models, split):
-    """Numbers beside greedy text of the same model, and objectives beside cross entropy with the same seed."""
+    """Compares numbers with greedy text of the same model, and objectives with cross entropy for the same seed."""
     rows = []
 
     def add(label, pairs):
@@ -222,14 +249,16 @@ def comparison_table(models, split):
 
 
 def findings(model, split):
-    """A sentence for each metric: which estimate wins, by how much, and how sure that is."""
+    """Returns one line: for each metric the best estimate, its lead and the p-value."""
     scores = model.report("regress", split).get("estimates", {})
     parts = []
     for name, title in METRICS.items():
-        if name in scores and model.objective != "head":
-            # The three means hardly differ: what is behind one of them is another kind of estimate.
+        if scores.get(name, {}).get("best") and model.objective != "head":
+            # The three means hardly differ, so a mean is compared with another kind of estimate.
             best = scores[name]["best"]
             behind = {other: found for other, found in scores[name]["behind"].items() if not {best, other} <= MEANS}
+            if not behind:
+                continue
             runner = min(behind, key=lambda estimate: abs(behind[estimate]["difference"]))
             p = behind[runner]["p"]
             parts.append(
@@ -240,8 +269,8 @@ def findings(model, split):
     return f"* {OBJECTIVES[model.objective]}, seed {model.seed}{place}: " + "; ".join(parts) + "." if parts else ""
 
 
-def page(models, costs, pictures):
-    """The page as Markdown; its pictures are written to this folder beside it, if there is one."""
+def page(models, costs, pictures, baselines):
+    """Returns the page as Markdown and writes its pictures to the directory `pictures` unless it is None. `baselines`: by task and name."""
     rows = []
     for task in TASKS:
         for objective in dict.fromkeys(model.objective for model in models if model.task == task):
@@ -264,11 +293,11 @@ def page(models, costs, pictures):
                 name = title.replace(" ", "-") + ".svg"
                 (pictures / name).write_text(picture(own, split), encoding="utf-8")
                 parts.append(f"![RMSE by objective and estimate, {title}]({pictures.name}/{name})\n")
-            parts += [estimates_table(own, split), distribution_table(own, split), "Paired comparisons over the same items:\n"]
+            parts += [estimates_table(own, split, baselines.get(task, {})), distribution_table(own, split), "Paired comparisons over the same items:\n"]
             parts.append(comparison_table(own, split))
             parts.append("\n".join(filter(None, (findings(model, split) for model in own))) + "\n")
     if costs:
-        header = ["", "1 at once: number / greedy text", "16 at once"]
+        header = ["", "1 request: number / greedy text", "16 concurrent requests"]
         rows = [[name, *(f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" for ratios in found.values())]
                 for name, found in costs.items()]  # fmt: skip
         parts += ["## What a number costs\n", "Time of a number (tolerance 1e-3) as a multiple of a greedy answer's.\n", table(header, rows)]
@@ -281,11 +310,11 @@ MARK = "<!-- Below: written by recipes/results. -->\n"
 def main():
     parser = argparse.ArgumentParser(prog="recipes/results", description="Evaluates trained models and writes the page of results.")
     parser.add_argument("models", type=Path, metavar="MODELS", help="OUTPUT of recipes/queue")
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data, as for recipes/queue")
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder for the runs of ntl-eval")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="replace what stands below the mark in this page; without it, print")
+    parser.add_argument("data", type=Path, metavar="DATA", help="directory of the data, as for recipes/queue")
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="directory for the runs of ntl-eval")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="replace the text below the mark in this page; without it, print")
     parser.add_argument("--limit", type=int, metavar="N", help="evaluate N items only")
-    parser.add_argument("--without-cost", action="store_true", help="do not measure what a number costs")
+    parser.add_argument("--without-cost", action="store_true", help="do not measure the cost of a number")
     args = parser.parse_args()
     models = trained(args.models, args.runs)
     if not models:
@@ -294,12 +323,14 @@ def main():
         print(f"== {model.task} {model.folder.name}", file=sys.stderr)
         evaluate(model, args.data, args.limit)
     costs = {} if args.without_cost else costs_of(models, args.models, args.data, args.runs)
+    rates_jokes = any(model.task == "rjokes" for model in models)
+    baselines = {"rjokes": baselines_of(args.data, args.runs, args.limit)} if rates_jokes else {}
     if args.page is None:
-        print(page(models, costs, None))
+        print(page(models, costs, None, baselines))
         return
     pictures = args.page.with_suffix("")
     pictures.mkdir(exist_ok=True)
-    text = page(models, costs, pictures)
+    text = page(models, costs, pictures, baselines)
     above = args.page.read_text(encoding="utf-8").partition(MARK)[0]
     args.page.write_text(f"{above}{MARK}\n{text}", encoding="utf-8")
 

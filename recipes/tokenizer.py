@@ -1,4 +1,4 @@
-"""Tokenizers made from data, in which every digit is a token of its own.
+"""Tokenizers trained on data, in which every digit is a separate token.
 
 A text is split at spaces and around digits; frequent words are tokens, other words are spelled letter by letter. There is
 no space before a first word, so that an answer such as `-36` has one spelling: `-`, `3`, `6`.
@@ -29,9 +29,9 @@ def normalizer():
 
 
 def train_tokenizer(texts, size, model_max_length, causal=False):
-    """A tokenizer with the most frequent words of `texts`, of at most `size` tokens.
+    """Returns a tokenizer with at most `size` tokens: special tokens, characters, and the most frequent words of `texts`.
 
-    Sequences end in `</s>`; those of a `causal` model begin with `<s>`, too, and the caller appends the end.
+    Sequences end with `</s>`. For a `causal` model, sequences begin with `<s>` instead, and the caller appends the end.
     """
     split, normal = pre_tokenizer(), normalizer()
     words = Counter()
@@ -40,16 +40,16 @@ def train_tokenizer(texts, size, model_max_length, causal=False):
     single = [*DIGITS, SPACE, *PUNCTUATION, *LETTERS]
     pieces = [PAD, EOS, UNK, BOS, *single]
     known = set(pieces)
-    # Ties are broken by spelling: the same texts give the same file.
+    # Ties are broken by spelling, so that the same texts give the same file.
     frequent = sorted((-count, word) for word, count in words.items() if word not in known)
     for _, word in frequent[: max(size - len(pieces), 0)]:
         pieces.append(word)
-    # A word is better than its letters.
+    # A word scores higher than its letters.
     scores = [0.0 if index < 4 else (-10.0 if len(piece) == 1 else -1.0) for index, piece in enumerate(pieces)]
     tokenizer = Tokenizer(models.Unigram(list(zip(pieces, scores)), unk_id=pieces.index(UNK), byte_fallback=False))
     tokenizer.normalizer = normal
     tokenizer.pre_tokenizer = split
-    # Decoding drops a space at the beginning, should the model write one.
+    # Decoding drops a leading space, if the model writes one.
     tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     special = [AddedToken(name, special=True, normalized=False) for name in (PAD, EOS, UNK, BOS)]
     tokenizer.add_special_tokens(special)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Trains a model on one of the paper's datasets and writes the folder that `ntl-server --model` takes.
+"""Trains a model on one of the paper's datasets and writes the directory that `ntl-server --model` needs.
 
     python train.py --dataset arithmetic --train train.txt --kind t5 --objective ntl-was --output runs/t5-ntl-was
 
-A run that was stopped goes on when the same command is given again: its state is in OUTPUT/checkpoints.
+A stopped run resumes when the same command is given again. Its state is in OUTPUT/checkpoints.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from objectives import OBJECTIVES, Objective
 
 
 class NumberTrainer(Seq2SeqTrainer):
-    """Computes the objective of the kind of model; logs its parts."""
+    """Computes the objective for the kind of model, and logs its parts."""
 
     def __init__(self, *args, kind, objective, tokenizer, facts, **kwargs):
         super().__init__(*args, **kwargs)
@@ -53,8 +53,7 @@ class NumberTrainer(Seq2SeqTrainer):
         super()._save(output_dir, state_dict)
         folder = Path(output_dir or self.args.output_dir)
         self.tokenizer.save_pretrained(folder)
-        if self.facts:
-            (folder / "ntl.json").write_text(json.dumps(self.facts) + "\n", encoding="utf-8")
+        (folder / "ntl.json").write_text(json.dumps(self.facts) + "\n", encoding="utf-8")
 
     def log(self, logs, *args, **kwargs):
         for name, values in self.parts.items():
@@ -64,7 +63,7 @@ class NumberTrainer(Seq2SeqTrainer):
 
 
 class Stopper(TrainerCallback):
-    """Saves the state and ends the run when its minutes are over or it is asked to stop (SIGTERM, Ctrl-C)."""
+    """Saves the state and ends the run when its minutes are over, or on SIGTERM and Ctrl-C."""
 
     def __init__(self, minutes):
         self.deadline = time.monotonic() + 60 * minutes if minutes else None
@@ -83,7 +82,7 @@ class Stopper(TrainerCallback):
 
 
 class Checker(TrainerCallback):
-    """Answers validation questions greedily at every save, and logs the share that is exactly right."""
+    """Answers validation questions greedily at every save, and logs the share of exact answers."""
 
     def __init__(self, kind, tokenizer, questions, log_file):
         self.kind, self.tokenizer, self.questions, self.log_file = kind, tokenizer, questions, log_file
@@ -107,10 +106,10 @@ def parse(arguments):
     parser.add_argument("--kind", default="t5", choices=list(kinds.KINDS))
     parser.add_argument("--objective", default="ce", choices=list(OBJECTIVES))
     parser.add_argument("--ntl-weight", type=float, default=0.3, help="lambda (0.3, as in the paper)")
-    parser.add_argument("--model", metavar="FOLDER", help="go on from this folder; without it, from random weights")
+    parser.add_argument("--model", metavar="FOLDER", help="continue from this directory; without it, start from random weights")
     parser.add_argument("--output", required=True, metavar="FOLDER")
     parser.add_argument("--max-steps", type=int, default=10_000)
-    parser.add_argument("--minutes", type=float, help="stop after so many minutes, with the state saved")
+    parser.add_argument("--minutes", type=float, help="save the state and stop after N minutes")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16; weights stay in float32")
     parser.add_argument("--batch", type=int, default=64)
@@ -129,14 +128,14 @@ def parse(arguments):
         "--tokenizer", default="spiece", choices=["spiece", "words"],
         help="t5: SentencePiece with split digits as in the paper, or tokenizer.json (see tokenizer.py)",
     )  # fmt: skip
-    size.add_argument("--vocabulary", type=int, default=512, help="at most so many tokens")
+    size.add_argument("--vocabulary", type=int, default=512, help="maximum number of tokens")
     size.add_argument("--max-length", type=int, default=512, help="tokens of a question, and of an answer")
     size.add_argument("--log-scale", action="store_true", help="t5-rt, t5-xval, t5-regression-head: numbers as logarithms")
     return parser.parse_args(arguments)
 
 
 def write_record(output, args, model, steps, seconds):
-    """Writes OUTPUT/training.json: what was trained, and for how long, over all parts of a run that was stopped."""
+    """Writes OUTPUT/training.json: the settings, and the duration of training over all parts of a stopped run."""
     record = output / "training.json"
     before = json.loads(record.read_text())["seconds"] if record.is_file() else 0.0
     facts = {name: getattr(args, name) for name in ("dataset", "kind", "objective", "ntl_weight", "seed", "batch", "lr", "max_steps")}
@@ -150,7 +149,7 @@ def run(args):
         raise InputError("--device cuda: torch finds no CUDA device")
     kind = kinds.KINDS[args.kind]
     if args.objective != "ce" and not kind.takes_number_loss:
-        raise InputError(f"--kind {args.kind} has a loss of its own: leave --objective out")
+        raise InputError(f"--kind {args.kind} has a fixed loss: omit --objective")
     if args.model and not Path(args.model).is_dir():
         raise InputError(f"--model {args.model}: no such folder")
     rows = data.load(args.dataset, args.train, "train", args.seed)
@@ -162,7 +161,7 @@ def run(args):
         print(f"already finished after {done} steps: {output}", file=sys.stderr)
         return
     set_seed(args.seed)
-    # The tokenizer of the run, too: one made anew from files that have changed would number the tokens differently.
+    # A resumed run also loads its tokenizer: a new one, trained on files that have changed, would have other token ids.
     source = last or args.model
     model, tokenizer = kind.open(source, args) if source else kind.create(args, rows)
     if args.max_length > kind.length_max(model):

@@ -1,7 +1,7 @@
-"""Hugging Face transformers' greedy generate on a GPU, in bf16: the side that `ntl-bench decode` is held against.
+"""Measures greedy `generate` of Hugging Face transformers on a GPU, in bf16, to compare it with `ntl-bench decode`.
 
-Random prompts, and answers in which the end is never chosen, as there; the median of five runs after one that does
-not count.
+Like there, prompts are random and answers never choose the end of sequence. Prints the median of five runs after a
+warm-up run.
 """
 
 import argparse

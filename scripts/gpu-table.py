@@ -1,29 +1,29 @@
-"""The figures of `gpu-check` as one table for docs/GPU.md, beside transformers and what NVIDIA publishes for TensorRT-LLM.
+"""Prints the figures of `gpu-check` as one table for docs/GPU.md, compared with transformers and with NVIDIA's figures for TensorRT-LLM.
 
-    scripts/gpu-table.py NAME FOLDER        NAME: the GPU, as `nvidia-smi` calls it; FOLDER: what `gpu-check` wrote
+    scripts/gpu-table.py NAME FOLDER        NAME: the GPU's name in `nvidia-smi`; FOLDER: the output of `gpu-check`
 """
 
 import re
 import sys
 from pathlib import Path
 
-# Bytes a second of device memory, in TB, by NVIDIA's data sheets.
+# Bandwidth of device memory in TB per second, from NVIDIA's data sheets.
 BANDWIDTH = {"H200": 4.8, "H100 80GB HBM3": 3.35, "H100 PCIe": 2.0, "A100-SXM4-80GB": 2.04, "A100-SXM4-40GB": 1.56}
 
-# Tokens a second of Flan-T5-XL in bf16 on an H100 with 3.35 TB/s, 260 to 440 tokens in and 128 out, by requests at once.
+# Tokens per second of Flan-T5-XL in bf16 on an H100 with 3.35 TB/s, 260 to 440 tokens in and 128 out, by concurrent requests.
 PUBLISHED, PUBLISHED_ON = {32: 3312, 64: 4184, 128: 4768}, 3.35
 PUBLISHED_LOADS = [("flan-t5-xl", "350-128"), ("flan-t5-xl", "260-440-128")]
 
 
 def rates(file):
-    """Tokens a second by batch, as the tables of `ntl-bench decode` and `gpu-peer.py` have them, with the spread behind them."""
+    """Returns tokens per second by batch with their spread, as text, from a table of `ntl-bench decode` or `gpu-peer.py`."""
     lines = file.read_text().splitlines() if file.is_file() else []
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| *\d", line)]
     return {int(row[0]): row[1] for row in cells}
 
 
 def share(file):
-    """The share of the bandwidth of a copy that a step of one row reads."""
+    """Returns the bandwidth of a step of one row, as a share of a copy's bandwidth."""
     found = re.search(r": ([^:]*) % of copying", file.read_text())
     return f"{found[1]} %" if found else ""
 
@@ -54,7 +54,7 @@ HEADER = [
 ]  # fmt: skip
 
 name, folder = sys.argv[1], Path(sys.argv[2])
-print(f"{name}, bf16; TensorRT-LLM as NVIDIA publishes it, and scaled by the bandwidth of device memory.\n")
+print(f"{name}, bf16; TensorRT-LLM as published by NVIDIA, and scaled by the bandwidth of device memory.\n")
 print(f"| {' | '.join(HEADER)} |\n|---|{'---:|' * (len(HEADER) - 1)}")
 for cells in rows(name, folder):
     print(f"| {' | '.join(map(str, cells))} |")

@@ -1,5 +1,5 @@
-//! Tells the server its source revision: `NTL_COMMIT` where the build names one, else the commit of the git checkout. Outside a
-//! checkout, or without git, there is none and the build goes on.
+//! Compiles the source revision into the server: `NTL_COMMIT` if it is set, otherwise the commit of the git
+//! checkout. Outside a checkout or without git, there is no revision and the build continues.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,8 @@ fn commit() {
     if std::env::var("NTL_COMMIT").is_ok_and(|commit| !commit.is_empty()) {
         return;
     }
-    // The log of HEAD grows with every commit and checkout. Cargo would run this script in each build for a missing file.
+    // The log of HEAD grows with every commit and checkout. Cargo would run this script in each build for a
+    // missing file.
     for file in ["HEAD", "logs/HEAD"] {
         let path = git(&["rev-parse", "--git-path", file]).filter(|path| Path::new(path).exists());
         if let Some(path) = path {
@@ -34,7 +35,8 @@ fn commit() {
     }
 }
 
-/// What a git command prints, if it succeeds. Both it and Cargo start from the folder of the package.
+/// Returns the output of a git command if it succeeds. Like Cargo, git starts from the directory of the
+/// package.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

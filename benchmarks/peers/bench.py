@@ -1,4 +1,4 @@
-"""Ours beside the peers: makes and converts checkpoints, alternates, compares ids; writes JSON, a table and plots."""
+"""Compares ntl-bench with its peers: creates and converts checkpoints, alternates, compares ids; writes JSON, a table and plots."""
 
 import argparse
 import datetime
@@ -33,9 +33,9 @@ PEERS = {
     "q8_0": ["CTranslate2"],
 }
 EVERY_PEER = list(dict.fromkeys(name for names in PEERS.values() for name in names))
-# As peers call them.
+# Names of the types in the peers' options.
 DTYPE = {"f32": "float32", "bf16": "bfloat16", "int8": "int8", "q8_0": "int8"}
-# They have no encoder-decoder that writes text, or no decoder-only model here.
+# mistral.rs has no encoder-decoder that writes text; ONNX Runtime has no decoder-only model here.
 DECODER_ONLY, ENCODER_DECODER = ["mistral.rs"], ["ONNX Runtime"]
 
 
@@ -47,22 +47,22 @@ def arguments():
     parser.add_argument("--precisions", type=names, default=["f32", "bf16", "int8"])
     parser.add_argument("--peers", type=names, default=EVERY_PEER)
     parser.add_argument("--batches", type=numbers, default=[1, 8, 32])
-    parser.add_argument("--rounds", type=int, default=5, help="alternations, after one run that does not count")
+    parser.add_argument("--rounds", type=int, default=5, help="alternations, after one warm-up run")
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--cache", type=Path, required=True, help="folder for checkpoints, 13 GB for all models")
-    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "target/peers", help="folder for results")
+    parser.add_argument("--cache", type=Path, required=True, help="directory for checkpoints, 13 GB for all models")
+    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "target/peers", help="directory for results")
     args = parser.parse_args()
     for name, known in [("models", SHAPES), ("precisions", PEERS), ("peers", EVERY_PEER)]:
         for value in getattr(args, name):
             if value not in known:
-                parser.error(f"--{name}: {value} is none of {', '.join(known)}")
+                parser.error(f"--{name}: {value} is not one of {', '.join(known)}")
     return args
 
 
 def made_once(folder: Path, command: list) -> Path:
-    """Runs a command that fills a folder, unless it was filled before."""
+    """Runs a command that fills a directory, unless an earlier run completed it."""
     if not (folder / ".complete").exists():
         print(f"making {folder} ...", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
@@ -75,12 +75,12 @@ def made_once(folder: Path, command: list) -> Path:
 
 
 def converted(checkpoint: Path, script: str, folder: Path) -> Path:
-    """The checkpoint as a peer reads it."""
+    """Returns the checkpoint in the format of a peer."""
     return made_once(folder, [sys.executable, HERE / script, checkpoint, folder])
 
 
 def start(model: str, precision: str, args) -> list[sides.Side]:
-    """All sides that there are, ours first; says which are not, and why."""
+    """Starts all available sides, ours first; prints which ones are unavailable, and why."""
     vocabulary, end = SHAPES[model]
     checkpoint = args.cache / "models" / model
     random = [os.environ["NTL_BENCH"], "random", model, checkpoint]
@@ -90,7 +90,7 @@ def start(model: str, precision: str, args) -> list[sides.Side]:
     work = ["--ids", prompts, "--new-tokens", args.new_tokens, "--threads", args.threads]
     for_ctranslate2, for_onnxruntime = args.cache / "converted" / model, args.cache / "onnx" / model
     starts = {
-        # First: the others read its checkpoint.
+        # Starts first, because the others read its checkpoint.
         "ntl": lambda: sides.ours(made_once(checkpoint, random), work, precision),
         "CTranslate2": lambda: sides.ctranslate2(
             converted(checkpoint, "convert.py", for_ctranslate2), work, DTYPE[precision]
@@ -105,14 +105,14 @@ def start(model: str, precision: str, args) -> list[sides.Side]:
         try:
             running.append(starts[name]())
         except sides.Unavailable as unavailable:
-            print(f"{model}, {precision}: skipped, {name} cannot: {unavailable}", file=sys.stderr)
+            print(f"{model}, {precision}: {name} skipped: {unavailable}", file=sys.stderr)
             if name == "ntl":
                 break
     return running
 
 
 def measure(running: list[sides.Side], batch: int, rounds: int) -> dict:
-    """Ids of each side, then tokens a second of each round; every other round goes the other way."""
+    """Measures the ids of each side, then tokens per second in each round; every other round reverses the order."""
     decoded = {side.name: side.ask(f"ids {batch}")["ids"] for side in running}
     rates = {side.name: [] for side in running}
     for number in range(rounds + 1):

@@ -1,4 +1,4 @@
-"""Converts a checkpoint for CTranslate2. Every token is called by its id, so that prompts need no tokenizer."""
+"""Converts a checkpoint for CTranslate2. Every token is named by its id, so that prompts need no tokenizer."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from ctranslate2.converters import TransformersConverter
 
 
 class Ids:
-    """As much of a tokenizer as a converter asks for: 0 is padding and begins a text, 1 ends it, 2 is unknown."""
+    """The part of a tokenizer that a converter needs: 0 is padding and begins a text, 1 ends it, 2 is unknown."""
 
     pad_token, bos_token, eos_token, unk_token = "0", "0", "1", "2"
 

@@ -1,4 +1,4 @@
-"""Exports an encoder-decoder for ONNX Runtime and quantizes it: weights as bytes for each channel, activations as they come."""
+"""Exports an encoder-decoder for ONNX Runtime and quantizes it: int8 weights per channel, dynamic activations."""
 
 import argparse
 import functools
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-# The exporter that optimum was written for; torch takes another one by default since 2.9.
+# The exporter that optimum was written for; since 2.9, torch defaults to a different one.
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
 
 from optimum.onnxruntime import ORTModelForSeq2SeqLM, ORTQuantizer  # noqa: E402

@@ -1,4 +1,4 @@
-"""Greedy decoding by Hugging Face's `generate`, which models of optimum have, too."""
+"""Greedy decoding with Hugging Face's `generate`, which optimum's models also have."""
 
 import torch
 
@@ -6,7 +6,7 @@ import ids
 
 
 def decoder(model, prompts: list[list[int]], new_tokens: int):
-    """A function of a batch size, which returns the new ids of each prompt, all of the same number."""
+    """Returns a function from a batch size to the new ids of each prompt, which all have the same length."""
 
     @torch.inference_mode()
     def decode(batch: int) -> list[list[int]]:
@@ -20,7 +20,8 @@ def decoder(model, prompts: list[list[int]], new_tokens: int):
             max_new_tokens=new_tokens,
             pad_token_id=0,
         )
-        # The first id of a decoder's own text is what begins every text.
+        # An encoder-decoder's output starts with the start token; a decoder-only model's output starts with
+        # the prompt.
         return answers[:, 1 if model.config.is_encoder_decoder else inputs.shape[1] :].tolist()
 
     return decode

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The NTL paper's own way to evaluate a T5, as a peer of `ntl-eval --mode paper`: Hugging Face `generate`, 4 beams, batches of 64.
+"""The NTL paper's evaluation of a T5, as a peer of `ntl-eval --mode paper`: Hugging Face `generate`, 4 beams, batches of 64.
 
     pip install torch transformers==4.45.2 sentencepiece protobuf
     benchmarks/peers/hf_eval.py CHECKPOINT DATA --limit 512 --beams 4 --batch 64 --against RUN
 
-CHECKPOINT: a folder of the paper's trainer with T5Custom_Tokenizer (`number_encoding: vanilla_t5_ntl`). DATA: questions and
-answers on alternating lines. RUN: the `--out` of `ntl-eval arithmetic --split interpolate --data DATA --limit 512 --mode paper`
-(with `--beams 1`: of `--mode text`) on the same checkpoint; every text is compared with the one there, and any
-difference is an error. Prints one line of JSON. As in the paper's evaluation (`CustomSeq2SeqTrainer`), a batch is padded to
-its longest question, and an answer may have 9 tokens more than the batch's longest label (with `--new-tokens` as many as
-that says). What is timed is tokenizing, generating and decoding; loading is not.
+CHECKPOINT: a directory from the paper's trainer with T5Custom_Tokenizer (`number_encoding: vanilla_t5_ntl`). DATA:
+questions and answers on alternating lines. RUN: the `--out` of `ntl-eval arithmetic --split interpolate --data DATA
+--limit 512 --mode paper` (with `--beams 1`: of `--mode text`) on the same checkpoint. Every text is compared with the
+text in RUN, and any difference is an error. Prints one line of JSON. As in the paper's evaluation
+(`CustomSeq2SeqTrainer`), a batch is padded to its longest question, and an answer may have 9 tokens more than the batch's
+longest label, or `--new-tokens` tokens. The time includes tokenizing, generating and decoding, but not loading.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def arguments():
 
 
 class Digits:
-    """T5's slow tokenizer with every piece that holds a digit split into characters, as T5Custom_Tokenizer does."""
+    """T5's slow tokenizer. Pieces that contain a digit are split into characters, as in T5Custom_Tokenizer."""
 
     def __init__(self, folder):
         self.pieces = T5Tokenizer.from_pretrained(folder, legacy=True)
@@ -55,13 +55,13 @@ class Digits:
 
 @torch.inference_mode()
 def answers(model, tokenizer, pairs, options):
-    """The texts of one batch."""
+    """Returns the texts of one batch."""
     rows = [tokenizer.ids(question) for question, _ in pairs]
     longest = max(len(tokenizer.ids(answer)) for _, answer in pairs)
     width = max(map(len, rows))
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
-    # The first token, from which decoding starts, counts in `max_length`.
+    # The decoder's start token counts towards `max_length`.
     max_length = options.new_tokens + 1 if options.new_tokens else longest + 10
     made = model.generate(
         input_ids=ids, attention_mask=mask, num_beams=options.beams, do_sample=False, max_length=max_length
@@ -70,11 +70,11 @@ def answers(model, tokenizer, pairs, options):
 
 
 def differences(texts, run):
-    """Items whose text is another in a run of ntl-eval. Spaces at the ends do not count: servers differ in them."""
+    """Returns the items whose text differs from a run of ntl-eval. Leading and trailing spaces, which vary between servers, do not count."""
     lines = [line for line in (run / "samples.jsonl").read_text().split("\n") if line]
     samples = sorted(map(json.loads, lines), key=lambda row: row["doc_id"])
     if len(samples) != len(texts):
-        sys.exit(f"{run} has {len(samples)} items and not {len(texts)}")
+        sys.exit(f"{run} has {len(samples)} items, expected {len(texts)}")
     pairs = ((text.strip(), "".join(sample["resps"][0]).strip()) for text, sample in zip(texts, samples))
     return [(index, ours, theirs) for index, (theirs, ours) in enumerate(pairs) if theirs != ours]
 

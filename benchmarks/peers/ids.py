@@ -1,11 +1,11 @@
-"""Prompts as files of token ids: one a line, separated by spaces."""
+"""Prompts as files of token ids: one prompt per line, ids separated by spaces."""
 
 import random
 from pathlib import Path
 
 
 def write(path: Path, count: int, tokens: int, vocabulary: int, end: int | None):
-    """Random prompts, the same for the same arguments; `end` takes the place of the last token."""
+    """Writes random prompts, the same for the same arguments; `end` replaces the last token."""
     source = random.Random(0)
     with path.open("w") as file:
         for _ in range(count):
@@ -20,5 +20,5 @@ def read(path: Path) -> list[list[int]]:
 
 
 def batch(prompts: list, size: int) -> list:
-    """The first prompts, from the first again when they are used up."""
+    """Returns `size` prompts, starting again with the first when they run out."""
     return [prompts[index % len(prompts)] for index in range(size)]

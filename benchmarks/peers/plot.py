@@ -1,4 +1,4 @@
-"""Bars of tokens a second, one panel for each model, one group for each batch, as SVG that needs nothing else."""
+"""Bar charts of tokens per second as standalone SVG: one panel per model, one group per batch."""
 
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,7 @@ LEFT, TOP, BOTTOM, GAP = 20, 92, 44, 30
 
 
 def write(path: Path, precision: str, results: dict):
-    """Nothing where nothing was measured at this precision."""
+    """Writes no file if nothing was measured at this precision."""
     comparisons = [found for found in results["comparisons"] if found["precision"] == precision]
     if not comparisons:
         return
@@ -32,7 +32,7 @@ def write(path: Path, precision: str, results: dict):
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="system-ui, sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        text(LEFT, 20, f"Greedy decoding, {precision}: tokens a second (more is better)", "start", 15),
+        text(LEFT, 20, f"Greedy decoding, {precision}: tokens per second (more is better)", "start", 15),
         *[text(LEFT, 38 + 15 * number, line, "start", 11) for number, line in enumerate(about)],
     ]
     for index, comparison in enumerate(comparisons):

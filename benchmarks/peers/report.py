@@ -1,10 +1,10 @@
-"""What measurements say: ratios with their spread, whether greedy ids agree, and a table of both."""
+"""Summarises measurements: ratios with their spread, agreement of greedy ids, and a table of both."""
 
 from statistics import median
 
 
 def agreement(decoded: dict) -> dict:
-    """How far the ids of each peer are those of ours."""
+    """Compares the ids of each peer with ours."""
     ours = decoded["ntl"]
     return {name: _agreement(ours, theirs) for name, theirs in decoded.items() if name != "ntl"}
 
@@ -20,7 +20,7 @@ def _agreement(ours: list, theirs: list) -> dict:
 
 
 def ratios(rates: dict, peer: str) -> list[float]:
-    """Ours by the peer's, of each alternation."""
+    """Returns our rate divided by the peer's rate for each alternation."""
     return [ours / theirs for ours, theirs in zip(rates["ntl"], rates[peer])]
 
 
@@ -61,7 +61,7 @@ def table(results: dict) -> str:
 
 def rooflines(results: dict) -> list[str]:
     lines = [
-        "| model | precision | weights of a step | read bandwidth | batch-1 decode | share |",
+        "| model | precision | weights per step | read bandwidth | batch-1 decode | share |",
         "|---|---|---:|---:|---:|---:|",
     ]
     for comparison in results["comparisons"]:

@@ -1,5 +1,5 @@
-"""What the programs of peers have in common with `ntl-bench decode --batch -`: a line of JSON about themselves, then
-one for each line of standard input. `8` measures a batch of 8, `ids 8` says what it decodes."""
+"""The protocol of `ntl-bench decode --batch -` for the programs of peers: one line of JSON about the program, then one
+for each line of standard input. `8` measures a batch of 8, `ids 8` returns the ids that it decodes."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ import time
 
 
 def serve(about: dict, decode):
-    """`decode(batch)` returns a list of token ids for each prompt."""
+    """Serves commands; `decode(batch)` returns a list of token ids for each prompt."""
     answer(about)
     for line in sys.stdin:
         command, _, rest = line.strip().rpartition(" ")

@@ -1,4 +1,4 @@
-"""CTranslate2 on a converted checkpoint. Its tokens are called by their ids (see `convert.py`)."""
+"""CTranslate2 on a converted checkpoint. Its tokens are named by their ids (see `convert.py`)."""
 
 import argparse
 from pathlib import Path
@@ -38,7 +38,7 @@ def translator():
 def generator():
     model = ctranslate2.Generator(str(args.model), **settings)
 
-    # Without min_length, with which 4.8.5 did not come back: a text that ends early shows as ids that differ.
+    # Does not set min_length, because 4.8.5 hung with it. A text that ends early shows up as different ids.
     def decode(batch):
         answers = model.generate_batch(
             ids.batch(prompts, batch),

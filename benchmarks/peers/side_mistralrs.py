@@ -1,4 +1,4 @@
-"""mistral.rs behind the server's own HTTP: an `ntl-server` that was built with it, asked as many things at once as there are rows."""
+"""mistral.rs through HTTP: an `ntl-server` built with mistral.rs, with one concurrent request per row."""
 
 import argparse
 import json

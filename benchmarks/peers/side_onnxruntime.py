@@ -1,4 +1,4 @@
-"""ONNX Runtime, by Hugging Face's optimum, on a checkpoint that `convert_onnx.py` exported."""
+"""ONNX Runtime, through Hugging Face's optimum, on a checkpoint that `convert_onnx.py` exported."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Hugging Face transformers on a checkpoint as it is."""
+"""Hugging Face transformers on an unconverted checkpoint."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who is measured: programs that hold a loaded model and answer one command at a time."""
+"""The measured programs: each holds a loaded model and runs one command at a time."""
 
 import json
 import os
@@ -10,17 +10,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-# Threads of the program that ran last may spin for this long before they sleep.
+# Threads of the previous program may spin for this long before they sleep.
 REST_SECONDS = 0.3
 
 
 class Unavailable(Exception):
-    """A side that cannot run, with the reason."""
+    """A side that cannot run; the message is the reason."""
 
 
 class Side:
-    """A running program."""
-
     def __init__(self, name: str, command: list):
         self.name = name
         self.errors = tempfile.TemporaryFile("w+")
@@ -47,10 +45,10 @@ class Side:
 
 
 def reason(text: str) -> str:
-    """The line that says most of why a program ended."""
+    """Returns the line that best explains why a program ended."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line for line in lines if "error" in line.lower()] or lines
-    return said[-1] if said else "it ended without a word"
+    return said[-1] if said else "it ended without an error message"
 
 
 def ours(model: Path, work: list, dtype: str) -> Side:
@@ -65,7 +63,7 @@ def ctranslate2(converted: Path, work: list, compute_type: str) -> Side:
 def mistralrs(model: Path, work: list) -> Side:
     server = os.environ.get("NTL_MISTRALRS")
     if server is None:
-        raise Unavailable("NTL_MISTRALRS names no ntl-server that was built with it")
+        raise Unavailable("NTL_MISTRALRS does not name an ntl-server built with it")
     return Side("mistral.rs", [sys.executable, HERE / "side_mistralrs.py", server, model, *work])
 
 

@@ -1,4 +1,4 @@
-//! What `ntl-bench` measures with, as a library for its program and its criterion benches.
+//! The measurements of `ntl-bench`, as a library for its binary and its criterion benchmarks.
 
 pub mod decode;
 pub mod load;

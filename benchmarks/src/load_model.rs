@@ -1,5 +1,5 @@
-//! `ntl-bench load-model`: the time of loading a checkpoint beside that of only reading its files, and its peak of resident
-//! memory beside the size of its weights.
+//! `ntl-bench load-model`: compares the time of loading a checkpoint with the time of only reading its files,
+//! and its peak resident memory with the size of its weights.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Write};
@@ -11,11 +11,11 @@ use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, load};
 
-/// As `cat` reads.
+/// The buffer size of `cat`.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Loads the checkpoint and then reads its weight files once more, which are in the page cache by then if they fit. Empty
-/// the page cache before and in between to compare with the disk.
+/// Loads the checkpoint, then reads its weight files once more. By then they are in the page cache, if they
+/// fit. To compare with the disk, drop the page cache before the run and between the two steps.
 pub fn run(folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     let found = inspect(CheckpointFiles::folder(folder)?, LoadOptions::default(), Depth::Tables)?;
     let started = Instant::now();
@@ -31,10 +31,10 @@ pub fn run(folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let reading = started.elapsed().as_secs_f64();
     let weights = found.memory_bytes;
-    writeln!(out, "{bytes} bytes of files, {weights} bytes of weights in memory as {}", found.dtype)?;
-    writeln!(out, "loaded in {seconds:.2} s; read once more in {reading:.2} s")?;
+    writeln!(out, "files: {bytes} bytes; weights in memory: {weights} bytes as {}", found.dtype)?;
+    writeln!(out, "loaded in {seconds:.2} s; files read again in {reading:.2} s")?;
     let share = peak as f64 / weights as f64;
-    Ok(writeln!(out, "peak of resident memory {peak} bytes, {share:.3} of the weights")?)
+    Ok(writeln!(out, "peak resident memory: {peak} bytes, {share:.3} times the weights")?)
 }
 
 fn peak_resident_bytes() -> anyhow::Result<u64> {

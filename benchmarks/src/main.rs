@@ -1,4 +1,4 @@
-//! `ntl-bench`: benchmarks that need more than criterion, and random checkpoints to measure.
+//! `ntl-bench`: benchmarks for which criterion is not enough, and random checkpoints to run them on.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use ntl_bench::{decode, load, load_model, numbers, prefix, quality, random, setup};
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions};
 
-/// As in the server.
+/// The server's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -21,9 +21,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Table of number methods beside greedy text: passes, rows, time, error
+    /// Compare number methods with greedy text: passes, rows, time, error
     Numbers {
-        /// Checkpoint folder. Default: the demo checkpoint
+        /// Checkpoint directory. Default: the demo checkpoint
         #[arg(long, value_name = "DIR")]
         model: Option<PathBuf>,
         /// Device: auto, cpu, cuda or cuda:N
@@ -32,24 +32,24 @@ enum Command {
         /// Element type of the weights in memory
         #[arg(long, default_value = "auto", value_parser = str::parse::<DtypeChoice>)]
         dtype: DtypeChoice,
-        /// Numbers of requests in flight at once
+        /// Numbers of concurrent requests
         #[arg(long, value_delimiter = ',', default_value = "1,16", value_parser = clap::value_parser!(u16).range(1..))]
         concurrency: Vec<u16>,
-        /// How often each method is measured, in turn with all others; the median is shown
+        /// Number of measurements of each method, in alternation with the others; the table shows the median
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
-    /// Greedy decoding in this process: tokens a second, greedy ids, share of the memory bandwidth
+    /// Greedy decoding in this process: tokens per second, greedy ids, share of the memory bandwidth
     Decode(decode::command::DecodeArgs),
-    /// Prompts that begin alike, with and without the prefix cache: time to the first token
+    /// Prompts that share a prefix, with and without the prefix cache: time to the first token
     Prefix(prefix::PrefixArgs),
-    /// Table of element types: accuracy, error, perplexity and probabilities on questions with numbers as answers
+    /// Compare element types: accuracy, error, perplexity and probabilities on questions with numeric answers
     Quality(quality::QualityArgs),
     /// Load on an OpenAI-compatible server: rates and latencies
     Load(load::command::LoadArgs),
-    /// Time and memory that loading a checkpoint takes, beside reading its files
+    /// Time and memory of loading a checkpoint, compared with only reading its files
     LoadModel {
-        /// Checkpoint folder
+        /// Checkpoint directory
         folder: PathBuf,
     },
     /// Write a checkpoint with random weights
@@ -57,9 +57,9 @@ enum Command {
     Random {
         /// One of t5-small, t5-base, t5-large, t5-3b, t5-v1.1-base, llama-160m, tinyllama
         shape: String,
-        /// Folder to write
+        /// Directory to write
         folder: PathBuf,
-        /// The same seed makes the same weights
+        /// Seed of the weights; the same seed gives the same weights
         #[arg(long, default_value_t = 0)]
         seed: u64,
     },

@@ -1,10 +1,10 @@
-//! `ntl-bench numbers`: number methods beside greedy text on one checkpoint: what each costs, and how far from the exact
-//! answer it is.
+//! `ntl-bench numbers`: compares number methods with greedy text on one checkpoint: the cost of each method,
+//! and its distance from the exact answer.
 
 use std::io::Write;
 use std::time::Instant;
 
-use ntl_core::engine::{Event, Job, NumberMethod, NumberOutcome, Precision, Request, TextJob};
+use ntl_core::contract::{Event, Job, NumberMethod, NumberOutcome, Precision, Request, TextJob};
 use ntl_core::numbers::{Estimation, Objective};
 use ntl_engine::Engine;
 use ntl_models::LoadedModel;
@@ -32,7 +32,7 @@ const QUESTIONS: [&str; 16] = [
     "What is -40 + 38?",
 ];
 
-/// The method whose medians count as exact.
+/// The method whose medians serve as the exact ones.
 const EXACT: &str = "tree 1e-4";
 
 struct Method {
@@ -40,7 +40,7 @@ struct Method {
     request: Request,
     /// Seconds that each round took for all questions.
     seconds: Vec<f64>,
-    /// Of the last round; empty for text.
+    /// Outcomes of the last round; empty for text.
     outcomes: Vec<NumberOutcome>,
 }
 
@@ -65,8 +65,8 @@ fn methods() -> Vec<Method> {
     ]
 }
 
-/// Measures all methods in turn and writes one Markdown table for each number of concurrent requests. Questions repeat where
-/// there are too few of them.
+/// Measures all methods in alternation and writes one Markdown table for each number of concurrent requests.
+/// If there are too few questions, they repeat.
 pub fn run(
     loaded: LoadedModel,
     concurrencies: &[usize],
@@ -91,7 +91,7 @@ pub fn run(
     Ok(())
 }
 
-/// Asks every question once, `concurrency` of them at a time.
+/// Sends every question once, `concurrency` of them at a time.
 fn measure(
     engine: &Engine,
     prompts: &[Vec<u32>],
@@ -119,21 +119,24 @@ fn write_methods(methods: &[Method], questions: usize, out: &mut dyn Write) -> a
     let text_seconds = methods.first().map_or(f64::NAN, seconds);
     let exact = methods.iter().find(|method| method.name == EXACT);
     let exact = exact.map_or(vec![], |method| medians(&method.outcomes));
-    let header = "method | time | × greedy text | rows | rows/s | passes | open mass | median off by";
+    let header = "method | time | × greedy text | rows | rows/s | passes | open mass | median error";
     let row = |method: &Method| {
-        let (seconds, outcomes) = (seconds(method), &method.outcomes);
-        let (time, ratio) = (seconds * 1e3 / questions as f64, seconds / text_seconds);
+        let seconds = seconds(method);
+        let outcomes = &method.outcomes;
+        let time = seconds * 1e3 / questions as f64;
+        let ratio = seconds / text_seconds;
         let cost = format!("{} | {time:.1} ms | {ratio:.2}", method.name);
         if outcomes.is_empty() {
             return format!("{cost} | | | | |");
         }
         let sum = |of: fn(&NumberOutcome) -> f64| outcomes.iter().map(of).sum::<f64>();
-        let (count, rows) = (outcomes.len() as f64, sum(|outcome| outcome.nodes as f64));
+        let count = outcomes.len() as f64;
+        let rows = sum(|outcome| outcome.nodes as f64);
         let passes = sum(|outcome| outcome.forward_passes as f64) / count;
         let open = sum(|outcome| outcome.distribution.mass().open) / count;
         let distances = medians(outcomes).into_iter().zip(&exact).map(|(got, want)| (got - want).abs());
         let off = distances.sum::<f64>() / count;
-        // A few samples may not hold a single number, and then have no median.
+        // If none of a few samples is a number, there is no median.
         let off = if off.is_finite() { format!("{off:.2}") } else { "no number".to_owned() };
         format!("{cost} | {:.1} | {:.0} | {passes:.1} | {open:.4} | {off}", rows / count, rows / seconds)
     };

@@ -1,14 +1,14 @@
-//! `ntl-bench prefix`: questions behind the same worked examples, with and without the prefix cache.
+//! `ntl-bench prefix`: questions after the same worked examples, with and without the prefix cache.
 //!
-//! Every setting loads the model anew. The first request finds an empty cache and is reported by itself. The others are sent
-//! in groups, each group when the one before is answered.
+//! Every setting reloads the model. The first request finds an empty cache and is reported separately. The
+//! others are sent in groups; each group is sent when the previous one is complete.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ntl_core::engine::{Job, Prompt, Request, TextJob};
+use ntl_core::contract::{Job, Prompt, Request, TextJob};
 use ntl_engine::Engine;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{DtypeChoice, LoadOptions};
@@ -19,25 +19,25 @@ use crate::setup::{self, engine, events};
 use crate::stats::Spread;
 use crate::table::write_table;
 
-/// Prompts that begin alike.
+/// Prompts that share a prefix.
 #[derive(Debug, clap::Args)]
 pub struct PrefixArgs {
-    /// Checkpoint folder of a decoder-only model
+    /// Checkpoint directory of a decoder-only model
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// Questions and answers in the form of GSM8K (`test.jsonl`). Default: made-up ones
+    /// Questions and answers in GSM8K's format (`test.jsonl`). Default: made-up ones
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Worked examples in front of every question
+    /// Number of worked examples before every question
     #[arg(long, default_value_t = 8)]
     shots: usize,
-    /// Requests at once, several separated by commas
+    /// Numbers of concurrent requests, separated by commas
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8])]
     concurrent: Vec<usize>,
-    /// Questions of each setting, beside the first one
+    /// Number of questions per setting, not counting the first one
     #[arg(long, default_value_t = 16)]
     requests: usize,
-    /// Tokens of each answer
+    /// Number of tokens in each answer
     #[arg(long, default_value_t = 4)]
     new_tokens: usize,
     /// Element type of the weights in memory
@@ -58,11 +58,12 @@ struct Item {
 struct Row {
     cached: bool,
     concurrent: usize,
-    /// Until the first token of the first request.
+    /// Time to the first token of the first request.
     first_request_seconds: f64,
-    /// Until the first token of each other request, from when its group was sent.
+    /// Time to the first token of the other requests, from when their group was sent.
     first_seconds: Spread,
-    /// Tokens of the other prompts, divided by the time until the last request of each group had its first token.
+    /// Tokens of the other prompts, divided by the time until all requests of each group had their first
+    /// token.
     prompt_tokens_per_second: f64,
 }
 
@@ -70,7 +71,8 @@ pub fn run(args: &PrefixArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     ensure!(args.concurrent.iter().all(|&level| level > 0), "--concurrent must be at least 1");
     ensure!(args.requests > 0 && args.new_tokens > 0, "--requests and --new-tokens must be at least 1");
     let items = items(args)?;
-    let (mut rows, mut tokens) = (Vec::new(), 0);
+    let mut rows = Vec::new();
+    let mut tokens = 0;
     for &concurrent in &args.concurrent {
         for cached in [false, true] {
             let (engine, prompts) = open(args, &items, cached)?;
@@ -82,16 +84,18 @@ pub fn run(args: &PrefixArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         return Ok(writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?);
     }
     writeln!(out, "{} examples, prompts of {tokens} tokens on average\n", args.shots)?;
-    let header = "cache | at once | first request ms | time to first token ms | prompt tokens/s";
+    let header = "cache | concurrent | first request ms | time to first token ms | prompt tokens/s";
     let cells = rows.iter().map(|row| {
-        let (cache, first) = (if row.cached { "on" } else { "off" }, row.first_request_seconds * 1e3);
-        let (others, rate) = (row.first_seconds.times(1e3), row.prompt_tokens_per_second);
+        let cache = if row.cached { "on" } else { "off" };
+        let first = row.first_request_seconds * 1e3;
+        let others = row.first_seconds.times(1e3);
+        let rate = row.prompt_tokens_per_second;
         format!("{cache} | {} | {first:.0} | {others:.0} | {rate:.0}", row.concurrent)
     });
     Ok(write_table(out, 1, header, cells)?)
 }
 
-/// The worked examples, then the question of the first request, then those of the others.
+/// Returns the worked examples, the question of the first request, and the questions of the others.
 fn items(args: &PrefixArgs) -> anyhow::Result<Vec<Item>> {
     let count = args.shots + 1 + args.requests;
     let Some(file) = &args.data else { return Ok(made_up(count)) };
@@ -99,11 +103,11 @@ fn items(args: &PrefixArgs) -> anyhow::Result<Vec<Item>> {
     let text = setup::read(file)?;
     let item = |line| serde_json::from_str(line).with_context(|| format!("{place}: {line}"));
     let items: Vec<Item> = text.lines().take(count).map(item).collect::<Result<_, _>>()?;
-    ensure!(items.len() == count, "{place} holds {} questions, {count} are needed", items.len());
+    ensure!(items.len() == count, "{place} has {} questions, but {count} are needed", items.len());
     Ok(items)
 }
 
-/// About as long as those of GSM8K.
+/// Returns made-up items of about GSM8K's length.
 fn made_up(count: usize) -> Vec<Item> {
     let item = |sum: String| {
         Item {
@@ -155,7 +159,8 @@ fn measure(
 ) -> anyhow::Result<Row> {
     let (first, others) = prompts.split_at(1);
     let first = first_tokens(engine, first, args.new_tokens)?;
-    let (mut times, mut waited) = (Vec::new(), Duration::ZERO);
+    let mut times = Vec::new();
+    let mut waited = Duration::ZERO;
     for group in others.chunks(concurrent) {
         let group = first_tokens(engine, group, args.new_tokens)?;
         waited += group.iter().max().copied().unwrap_or_default();
@@ -171,13 +176,13 @@ fn measure(
     })
 }
 
-/// Sends all prompts at once; returns how long each waited for its first token.
+/// Sends all prompts concurrently and returns the time to the first token of each.
 fn first_tokens(engine: &Engine, prompts: &[Prompt], new_tokens: usize) -> anyhow::Result<Vec<Duration>> {
     let text = TextJob { max_tokens: new_tokens, min_tokens: new_tokens, ..TextJob::default() };
     let job = |prompt: &Prompt| Job::new(prompt.clone(), Request::Text(text.clone()));
     let started = Instant::now();
     let answers = engine.submit_all(prompts.iter().map(job).collect())?;
-    // Each answer has a reader of its own, since they begin in any order.
+    // Each answer has a separate reader, since the answers may start in any order.
     std::thread::scope(|scope| {
         let read = |answer| {
             scope.spawn(move || {

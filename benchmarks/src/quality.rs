@@ -1,13 +1,15 @@
-//! `ntl-bench quality`: what smaller weights cost: the same questions by every element type.
+//! `ntl-bench quality`: measures the cost of smaller weights by running the same questions with every element
+//! type.
 //!
-//! In: questions with numbers as answers. Out: for each type the share of right greedy answers, their mean absolute error,
-//! the perplexity of the right answers, and how far any probability at any of their tokens is from that of the first type.
+//! In: questions with numeric answers. Out, for each type: the accuracy of the greedy answers, their mean
+//! absolute error, the perplexity of the correct answers, and the largest difference between any probability
+//! at any of their tokens and the same probability with the first type.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, ContextRequest, Event, Job, NodeId, PathRow, Prompt, Request, Row, TextJob,
 };
 use ntl_core::numbers::Softmax;
@@ -18,32 +20,32 @@ use serde::Deserialize;
 use crate::setup::{self, engine, events};
 use crate::table::write_table;
 
-/// Questions at once.
+/// Number of concurrent questions.
 const BATCH: usize = 32;
 
-/// Most tokens of a greedy answer.
+/// Maximum number of tokens in a greedy answer.
 const ANSWER_TOKENS_MAX: usize = 32;
 
 /// Accuracy, error, perplexity and probabilities by element type.
 #[derive(Debug, clap::Args)]
 pub struct QualityArgs {
-    /// Checkpoint folder. Default: the demo checkpoint
+    /// Checkpoint directory. Default: the demo checkpoint
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
-    /// Questions with numbers as answers: JSON lines with `question` and `answer`, or lines of questions and answers in turn.
-    /// Default: the held-out sums of the demo checkpoint
+    /// Questions with numeric answers: JSON lines with `question` and `answer`, or alternating lines of
+    /// questions and answers. Default: the held-out arithmetic problems of the demo checkpoint
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// What is asked, with `{}` in place of the question
+    /// Prompt, with `{}` in place of the question
     #[arg(long, default_value = "{}")]
     prompt: String,
-    /// First questions of the file
+    /// Maximum number of questions, from the start of the file
     #[arg(long, default_value_t = 1000)]
     limit: usize,
     /// Element types; the others are compared with the first
     #[arg(long, value_delimiter = ',', default_value = "f32,f16,bf16,q8_0,int8", value_parser = str::parse::<DtypeChoice>)]
     dtypes: Vec<DtypeChoice>,
-    /// Element types of keys and values: auto, bf16; each with every element type of weights
+    /// Element types of keys and values: auto, bf16; each is combined with every element type of the weights
     #[arg(long, value_delimiter = ',', default_value = "auto", value_parser = str::parse::<KvCacheDtype>)]
     kv_cache_dtypes: Vec<KvCacheDtype>,
 }
@@ -54,11 +56,11 @@ struct Item {
     answer: String,
 }
 
-/// What one element type gives.
+/// Results for one element type.
 struct Quality {
     dtype: String,
     right: usize,
-    /// Distances of the greedy answers that are numbers.
+    /// Absolute errors of the greedy answers that are numbers.
     errors: Vec<f64>,
     perplexity: f64,
     /// Probabilities of all ids at every token of every answer.
@@ -69,16 +71,17 @@ pub fn run(args: &QualityArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     ensure!(args.limit > 0, "--limit must be at least 1");
     let file = args.data.clone().unwrap_or_else(|| setup::demo_folder().join("sums.jsonl"));
     let items = items(&file, &setup::read(&file)?, args.limit)?;
-    let (mut first, mut rows) = (None, Vec::new());
+    let mut first = None;
+    let mut rows = Vec::new();
     let kinds = args.dtypes.iter().flat_map(|&dtype| args.kv_cache_dtypes.iter().map(move |&kv| (dtype, kv)));
     for (dtype, kv) in kinds {
         let found = measure(args, &items, dtype, kv)?;
         let first = first.get_or_insert_with(|| found.probabilities.clone());
         rows.push(row(&found, first, items.len()));
     }
-    writeln!(out, "{} questions of {}\n", items.len(), file.display())?;
+    writeln!(out, "{} questions from {}\n", items.len(), file.display())?;
     let header =
-        "dtype | right | mean absolute error | numbers | perplexity | largest change of a probability";
+        "dtype | accuracy | mean absolute error | numbers | perplexity | largest change of a probability";
     Ok(write_table(out, 1, header, rows)?)
 }
 
@@ -106,9 +109,9 @@ fn items(file: &Path, text: &str, limit: usize) -> anyhow::Result<Vec<Item>> {
         };
         pairs.iter().take(limit).map(item).collect()
     };
-    ensure!(!items.is_empty(), "{place} holds no questions");
+    ensure!(!items.is_empty(), "{place} has no questions");
     if let Some(item) = items.iter().find(|item| number(&item.answer).is_none()) {
-        bail!("{place}: the answer of `{}` is no number", item.question);
+        bail!("{place}: the answer of `{}` is not a number", item.question);
     }
     Ok(items)
 }
@@ -128,18 +131,20 @@ fn measure(
         LoadOptions { device, dtype, kv_cache_dtype, prefix_bytes_max: 0, ..LoadOptions::default() };
     let mut loaded = setup::open(args.model.as_deref(), options)?;
     let info = loaded.model.info().clone();
-    ensure!(info.has_token_distribution(), "a regression head has no probabilities of tokens");
+    ensure!(info.has_token_distribution, "a regression head has no token probabilities");
     let questions: Vec<Question> = items
         .iter()
         .map(|item| Question::new(&loaded.tokenizer, item, &args.prompt, info.encoder_decoder))
         .collect::<anyhow::Result<_>>()?;
-    let (mut logs, mut probabilities) = (Vec::new(), Vec::new());
+    let mut logs = Vec::new();
+    let mut probabilities = Vec::new();
     for questions in questions.chunks(BATCH) {
         score(loaded.model.as_mut(), questions, info.tokens, &mut logs, &mut probabilities)?;
     }
     let perplexity = (-logs.iter().sum::<f64>() / logs.len() as f64).exp();
     let engine = engine(loaded)?;
-    let (mut right, mut errors) = (0, Vec::new());
+    let mut right = 0;
+    let mut errors = Vec::new();
     for (questions, items) in questions.chunks(BATCH).zip(items.chunks(BATCH)) {
         let text = TextJob { max_tokens: ANSWER_TOKENS_MAX, ..TextJob::default() };
         let job = |question: &Question| Job::new(question.prompt.clone(), Request::Text(text.clone()));
@@ -162,7 +167,7 @@ fn measure(
     Ok(Quality { dtype, right, errors, perplexity, probabilities })
 }
 
-/// A question as ids, and the right answer behind it.
+/// A question as ids, and the correct answer that follows it.
 struct Question {
     prompt: Vec<u32>,
     answer: Vec<u32>,
@@ -178,12 +183,12 @@ impl Question {
         let whole = tokenizer.encode(&format!("{text} {}", item.answer), true)?;
         let answer = whole.strip_prefix(prompt.as_slice()).filter(|answer| !answer.is_empty());
         let answer =
-            answer.with_context(|| format!("the tokens of `{text}` change with the answer behind it"))?;
+            answer.with_context(|| format!("the tokens of `{text}` change when the answer follows"))?;
         Ok(Self { answer: answer.to_vec(), prompt })
     }
 }
 
-/// Adds the log-probabilities of the answers' tokens, and the probabilities of all ids at each of them.
+/// Appends the log-probabilities of the answers' tokens, and the probabilities of all ids at each of them.
 fn score(
     model: &mut dyn BatchModel,
     questions: &[Question],
@@ -203,7 +208,7 @@ fn score(
     }
     let logits = model.step(&rows)?;
     for (index, &id) in questions.iter().flat_map(|question| &question.answer).enumerate() {
-        let softmax = Softmax::new(&logits.row(index)[..tokens]).context("logits that are no numbers")?;
+        let softmax = Softmax::new(&logits.row(index)[..tokens]).context("logits are NaN")?;
         logs.push(softmax.log_probability(id));
         probabilities.extend((0..tokens as u32).map(|id| softmax.probability(id) as f32));
     }
@@ -216,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_read_in_both_forms_and_bad_ones_are_named() {
+    fn questions_are_read_in_both_formats_and_errors_name_the_bad_ones() {
         let item = |question: &str, answer: &str| Item { question: question.into(), answer: answer.into() };
         let file = Path::new("sums");
         let lines =
@@ -224,16 +229,16 @@ mod tests {
         assert_eq!(items(file, lines, 1).unwrap(), [item("1 + 1", "2")]);
         assert_eq!(items(file, "1 + 1\n2\n2 + 2\n4\n", 9).unwrap(), [item("1 + 1", "2"), item("2 + 2", "4")]);
         for (text, want) in [
-            ("", "sums holds no questions"),
+            ("", "sums has no questions"),
             ("1 + 1\n", "sums: the last question has no answer"),
-            ("1 + 1\ntwo\n", "sums: the answer of `1 + 1` is no number"),
+            ("1 + 1\ntwo\n", "sums: the answer of `1 + 1` is not a number"),
         ] {
             assert_eq!(items(file, text, 9).unwrap_err().to_string(), want);
         }
     }
 
     #[test]
-    fn every_type_answers_the_demo_and_the_first_does_not_differ_from_itself() {
+    fn every_type_answers_the_demo_questions_and_the_first_equals_itself() {
         let args = QualityArgs {
             model: None,
             data: None,

@@ -1,27 +1,28 @@
-//! What every benchmark begins with: a loaded checkpoint, an engine on it, requests, and the events of their answers.
+//! Shared setup of all benchmarks: loads a checkpoint, starts an engine, builds requests and reads the events
+//! of answers.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use ntl_core::engine::{EngineError, Event, NumberJob, NumberMethod, Request, Terminator};
+use ntl_core::contract::{EngineError, Event, NumberJob, NumberMethod, Request, Terminator};
 use ntl_core::numbers::GrammarLimits;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadOptions, LoadedModel, load};
 
-/// The demo checkpoint that the server embeds, read from the checkout.
+/// Returns the demo checkpoint that the server embeds, read from the checkout.
 pub fn demo_files() -> Result<CheckpointFiles, LoadError> {
     archive("demo.tar.gz")
 }
 
-/// A small checkpoint of the checkout with the SentencePiece files of the paper's tokenizer.
+/// Returns a small checkpoint from the checkout with the SentencePiece files of the paper's tokenizer.
 pub fn sentencepiece_files() -> Result<CheckpointFiles, LoadError> {
     archive("t5-ntl-was.tar.gz")
 }
 
-/// Where the demo checkpoint and its held-out questions are.
+/// Returns the directory of the demo checkpoint and its held-out questions.
 pub fn demo_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/demo")
 }
@@ -37,7 +38,7 @@ pub fn demo() -> Result<LoadedModel, LoadError> {
     open(None, LoadOptions::default())
 }
 
-/// Loads a checkpoint folder, or the demo checkpoint where there is none.
+/// Loads a checkpoint directory, or the demo checkpoint if `folder` is `None`.
 pub fn open(folder: Option<&Path>, options: LoadOptions) -> Result<LoadedModel, LoadError> {
     let files = folder.map_or_else(demo_files, CheckpointFiles::folder)?;
     load(&files, options)
@@ -54,18 +55,20 @@ pub fn engine(loaded: LoadedModel) -> std::io::Result<Engine> {
     Ok(Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver))?.0)
 }
 
-/// A request for a number with the server's default limits.
+/// Returns a request for a number with the server's default limits.
 pub fn number_request(method: NumberMethod) -> Request {
-    let (limits, terminator) = (GrammarLimits::default(), Terminator::Any);
+    let limits = GrammarLimits::default();
+    let terminator = Terminator::Any;
     Request::Number(NumberJob { limits, terminator, ..NumberJob::new(method) })
 }
 
-/// A number tree without early stop, with the server's default budget of nodes.
+/// Returns the method of a number tree without early stop, with the server's default budget of nodes.
 pub fn tree(tolerance: f64) -> NumberMethod {
     NumberMethod::Tree { tolerance, nodes_max: 4096, precision: None }
 }
 
-/// The events of an answer, each awaited by blocking. Ends with the answer or its failure.
+/// Returns the events of an answer. Each call blocks until the next event; the answer or its failure ends the
+/// iterator.
 pub fn events(mut answer: JobEvents) -> impl Iterator<Item = Result<Event, EngineError>> {
     std::iter::from_fn(move || {
         Some(match answer.next_blocking()? {

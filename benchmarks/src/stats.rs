@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Of no numbers, all three are NaN. Of an even number, the median is the mean of the two in the middle.
+/// Median and range. Without numbers, all three fields are NaN. For an even count, the median is the mean of
+/// the two middle numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     pub median: f64,
@@ -28,7 +29,7 @@ impl Spread {
     }
 }
 
-/// `median (min-max)`, with one decimal where the format does not say how many.
+/// Writes `median (min-max)`, with one decimal unless the format specifies a precision.
 impl fmt::Display for Spread {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decimals = out.precision().unwrap_or(1);
@@ -36,7 +37,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Latencies in milliseconds, by nearest rank.
+/// Latency percentiles in milliseconds, by nearest rank.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Percentiles {
     pub p50: f64,
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_in_the_middle_and_says_how_far_the_others_are() {
+    fn a_spread_shows_the_median_and_the_range() {
         assert_eq!(format!("{:.1}", Spread::of([3.0, 1.0, 2.0])), "2.0 (1.0-3.0)");
         assert_eq!(format!("{:.2}", Spread::of([4.0, 1.0]).times(2.0)), "5.00 (2.00-8.00)");
         assert_eq!(format!("{:.0}", Spread::of([])), "NaN (NaN-NaN)");

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-/// Writes a table. `header` and `rows` hold cells separated by ` | `; the first `text_columns` columns are aligned left, the
-/// others right.
+/// Writes a table. `header` and `rows` contain cells separated by ` | `. The first `text_columns` columns are
+/// left-aligned, the others right-aligned.
 pub fn write_table(
     out: &mut dyn Write,
     text_columns: usize,

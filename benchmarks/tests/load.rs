@@ -1,4 +1,4 @@
-//! `ntl-bench load` against a server that refuses every request.
+//! `ntl-bench load` with a server that rejects every request.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 
-/// Answers one request with status 400.
+/// Responds to one request with status 400.
 fn refuse(mut connection: TcpStream) -> std::io::Result<()> {
     let mut reader = BufReader::new(connection.try_clone()?);
     let mut length = 0;
@@ -28,7 +28,7 @@ fn refuse(mut connection: TcpStream) -> std::io::Result<()> {
 }
 
 #[test]
-fn a_load_without_an_answer_fails_with_the_server_s_message_and_no_table() {
+fn a_load_without_answers_fails_with_the_server_s_message_and_no_table() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
@@ -40,7 +40,8 @@ fn a_load_without_an_answer_fails_with_the_server_s_message_and_no_table() {
         .args(["load", "--endpoint", &url, "--concurrency", "2", "--requests", "5"])
         .output()
         .unwrap();
-    let (out, err) = (String::from_utf8_lossy(&program.stdout), String::from_utf8_lossy(&program.stderr));
+    let out = String::from_utf8_lossy(&program.stdout);
+    let err = String::from_utf8_lossy(&program.stderr);
     assert_eq!((program.status.code(), &*out), (Some(1), ""), "{err}");
-    assert!(err.contains("no request was answered: 5 times status 400: no model `large`"), "{err}");
+    assert!(err.contains("all requests failed: 5 times status 400: no model `large`"), "{err}");
 }

@@ -12,24 +12,53 @@ use tokio::runtime::Runtime;
 
 use crate::calibrate;
 use crate::cli::args::{Cli, Command, DataArgs, ReportArgs};
+use crate::cli::compare::CompareArgs;
+use crate::cli::tasks::Task;
 use crate::compare;
-use crate::console::{Console, ExitStatus, OutputError, UsageError};
+use crate::console::{Console, ExitStatus};
 use crate::data::{DataError, Item, fetch, place};
+use crate::error::{OutputError, UsageError};
 use crate::report;
-use crate::run::session;
-use crate::tasks::{self, Origin, TASKS};
+use crate::session;
+use crate::tasks::{Origin, TASKS};
 
 /// Failed items and missed gates are no errors but exit statuses.
 pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     match &cli.command {
         Command::List => Ok(list(console.out).map_err(OutputError)?),
         Command::Data(args) => data(args, console),
-        Command::Task(task) => session::run(&tasks::suites(task)?, task.common(), console),
-        Command::Compare(args) => compare::run(args, console),
-        Command::Calibrate(args) => calibrate::run(args, console),
+        Command::Task(task) => run_task(task, console),
+        Command::Compare(args) => compare_runs(args, console),
+        Command::Calibrate(args) => {
+            calibrate::run(&args.settings(), console.out)?;
+            Ok(ExitStatus::Success)
+        }
         Command::Report(args) => write_reports(args, console),
         Command::Manual(args) => manual(args),
     }
+}
+
+fn run_task(task: &Task, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    let settings = task.settings();
+    session::run(&task.suites(&settings)?, &settings, console)
+}
+
+/// Compares two runs, or runs a task on two models and compares the results split by split.
+fn compare_runs(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    let (runs, status) = match (&args.task, &args.a, &args.b) {
+        (Some(task), ..) => {
+            let settings = task.settings();
+            let sides = args.sides(&settings)?;
+            compare::models::run(&task.suites(&settings)?, &sides, console)?
+        }
+        (None, Some(a), Some(b)) => (compare::pairs_of_runs(a, b)?, ExitStatus::Success),
+        (None, ..) => {
+            let message = "name the task to run on two models, or the directories of two runs";
+            return Err(UsageError(message.to_owned()).into());
+        }
+    };
+    compare::write(&runs, args.settings(), console.out)?;
+    Ok(status)
 }
 
 fn list(out: &mut dyn Write) -> io::Result<ExitStatus> {
@@ -67,14 +96,16 @@ fn data(args: &DataArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus
         Origin::Published(sources) => {
             let runtime = Runtime::new().context("could not start the runtime")?;
             let mirror = args.mirror.as_deref();
-            runtime.block_on(fetch::fetch(sources, &folder, mirror, console.out))?;
+            let ca_file = args.ca_file.as_deref();
+            runtime.block_on(fetch::fetch(sources, &folder, mirror, ca_file, console.out))?;
         }
         Origin::Generated(generate) => {
             for (name, items) in generate(args.seed) {
                 let file = folder.join(name);
                 write(&file, &items).map_err(|source| DataError::Write { file: file.clone(), source })?;
                 let sha256 = fetch::sha256(&file)?;
-                let (count, file) = (items.len(), file.display());
+                let count = items.len();
+                let file = file.display();
                 writeln!(console.out, "{file} sha256 {sha256} ({count} items from seed {})", args.seed)
                     .map_err(OutputError)?;
             }

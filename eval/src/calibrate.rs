@@ -1,17 +1,21 @@
-//! `ntl-eval calibrate`: a calibration file from a finished run, and what it does to intervals of held-out items.
+//! `ntl-eval calibrate`: makes a calibration file from a finished run and measures its effect on the
+//! intervals of held-out items.
 //!
-//! In: the folder of a run in regress mode. Its items with an interval and a true number are split by a seed; the first part
-//! gives the offset (split conformal prediction, see [`ntl_core::numbers`]), the other one coverage and width of the intervals
-//! before and after. Out: the file, and a table or a line of JSON.
+//! In: the directory of a run in regress mode. A seed splits the items that have an interval and a true
+//! number. The first part determines the offset (split conformal prediction, see [`ntl_core::numbers`]). The
+//! second part measures coverage and width of the intervals before and after. Out: the file, and a table or a
+//! line of JSON.
 
-use std::fs;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use jiff::Timestamp;
 use ntl_api::{
-    CalibratedModel, CalibratedOffset, CalibratedTask, Calibration, CalibrationError, IntervalMethod,
-    NumberInterval, NumberOptions, Quantile, ScaleNumbers, WrongScaleLength,
+    CalibratedModel, CalibratedOffset, CalibratedSettings, CalibratedTask, Calibration, CalibrationError,
+    IntervalMethod, NumberInterval, NumberOptions, Quantile, ScaleNumbers, WrongScaleLength,
 };
 use ntl_core::numbers::{
     Interval, NumberValues, Scale, conformal_interval, conformal_offset, conformal_rank, conformity_score,
@@ -23,8 +27,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::calibrate::CalibrateArgs;
-use crate::console::{Console, ExitStatus, OutputError};
+use crate::error::OutputError;
 use crate::format::{count, number};
 use crate::metrics::Metric;
 use crate::metrics::distribution::IntervalScore;
@@ -36,17 +39,35 @@ use crate::store::report::Report;
 use crate::store::sample::Sample;
 use crate::store::saved::{REPORT, Run};
 
-/// Why a run gives no calibration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CalibrateSettings {
+    /// Directory of the run.
+    pub run: PathBuf,
+    /// Share of the intervals that may miss the truth, between 0 and 1.
+    pub alpha: f64,
+    /// The file to write.
+    pub out: PathBuf,
+    /// Whether to replace an existing file.
+    pub overwrite: bool,
+    /// Number of items to calibrate on. Default: half of them.
+    pub items: Option<NonZeroUsize>,
+    /// Seed that draws these items.
+    pub seed: u64,
+    /// Whether to print JSON.
+    pub json: bool,
+}
+
+/// Why a run cannot be calibrated.
 #[derive(Debug, thiserror::Error)]
 enum CalibrateError {
     #[error("{} is a run in {mode} mode; intervals need --mode regress", .folder.display())]
     Mode { folder: PathBuf, mode: String },
-    #[error("{} is a run of `judge --pairs`, whose intervals are over both orders; a server's are over one", .folder.display())]
+    #[error("{} is a run of `judge --pairs`, whose intervals cover both orders, but a server's intervals cover one", .folder.display())]
     Pairs { folder: PathBuf },
-    #[error("{} does not say what was requested: `settings.request.number` is {found}", .file.display())]
+    #[error("{} does not record the request for numbers: `settings.request.number` is {found}", .file.display())]
     NoRequest { file: PathBuf, found: String },
     #[error(
-        "alpha {alpha} needs the quantile {missing}, and the requests of the run asked for {asked}; \
+        "alpha {alpha} needs the quantile {missing}, but the requests of the run only had {asked}; \
          run the task again with --interval {coverage}"
     )]
     NoQuantile { alpha: f64, missing: f64, asked: String, coverage: f64 },
@@ -63,28 +84,30 @@ enum CalibrateError {
          here number {rank}"
     )]
     TooFew { n: usize, alpha: f64, rank: usize },
-    #[error("`settings.request.number.scale` is no scale: {0}")]
+    #[error("`settings.request.number.scale` is not a scale: {0}")]
     Scale(String),
-    #[error("the calibration is not one that a server reads")]
+    #[error("a server would reject the calibration")]
     Refused(#[from] CalibrationError),
+    #[error("{} exists: replace it with --overwrite, or use another --out", .file.display())]
+    Exists { file: PathBuf },
 }
 
-/// An item with a known answer, and the interval that the model gave for it.
+/// An item with a known answer, and the interval that the model returned for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Answered {
     interval: Interval,
     truth: f64,
 }
 
-/// What was calibrated on which items, and what came of it.
+/// The result of a calibration, with the file and the held-out intervals.
 #[derive(Debug, Serialize)]
-struct Outcome<'a> {
+struct CalibrationResult<'a> {
     file: &'a Path,
     calibration: &'a Calibration,
     seed: u64,
-    /// Items without an interval or a true number.
+    /// Number of items without an interval or a true number.
     left_out: usize,
-    /// Missing where all items were calibrated on.
+    /// Missing if all items were used for the calibration.
     held_out: Option<HeldOut>,
 }
 
@@ -92,9 +115,9 @@ struct Outcome<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct HeldOut {
     n: usize,
-    /// As the model gives them.
+    /// Intervals as the model returned them.
     quantiles: IntervalFigures,
-    /// Moved by the offset.
+    /// Intervals moved by the offset.
     conformal: IntervalFigures,
 }
 
@@ -121,10 +144,10 @@ impl IntervalFigures {
     }
 }
 
-pub fn run(args: &CalibrateArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-    let run = Run::load(&args.run)?;
+pub fn run(settings: &CalibrateSettings, out: &mut dyn Write) -> anyhow::Result<()> {
+    let run = Run::load(&settings.run)?;
     let options = requested(&run)?;
-    let ends = Ends::find(&options, args.alpha)?;
+    let ends = Ends::find(&options, settings.alpha)?;
     let values = admitted(&options)?;
     let mut items = Vec::new();
     for sample in &run.samples {
@@ -135,25 +158,28 @@ pub fn run(args: &CalibrateArgs, console: &mut Console<'_>) -> anyhow::Result<Ex
     if items.is_empty() {
         return Err(CalibrateError::NoItems { n: left_out }.into());
     }
-    let wanted = args.items.map_or(items.len().div_ceil(2), usize::from);
+    let wanted = settings.items.map_or(items.len().div_ceil(2), usize::from);
     if wanted > items.len() {
         return Err(CalibrateError::FewerItems { wanted, found: items.len() }.into());
     }
-    items.shuffle(&mut ChaCha8Rng::seed_from_u64(args.seed));
+    items.shuffle(&mut ChaCha8Rng::seed_from_u64(settings.seed));
     let (own, rest) = items.split_at(wanted);
-    let figures = offset(own, args.alpha)?;
+    let figures = offset(own, settings.alpha)?;
+    let calibrated = CalibratedSettings { number: options, temperature: temperature(&run.report) };
+    #[expect(clippy::disallowed_methods, reason = "the date of the file")]
+    let created = Timestamp::now();
     let calibration = Calibration {
-        created: Some(Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
-        ..Calibration::new(model(&run.report), task(&run.report), options, figures)
+        created: Some(created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+        ..Calibration::new(model(&run.report), task(&run.report), calibrated, figures)
             .map_err(CalibrateError::Refused)?
     };
-    write(&args.out, &calibration)?;
+    write(&settings.out, &calibration, settings.overwrite)?;
     let held_out = (!rest.is_empty()).then(|| held_out(rest, figures.offset, values));
-    let (file, seed) = (args.out.as_path(), args.seed);
-    let outcome = Outcome { file, calibration: &calibration, seed, left_out, held_out };
-    let text = if args.json { json!(outcome).to_string() } else { text(&outcome, &run.report) };
-    writeln!(console.out, "{text}").map_err(OutputError)?;
-    Ok(ExitStatus::Success)
+    let file = settings.out.as_path();
+    let seed = settings.seed;
+    let outcome = CalibrationResult { file, calibration: &calibration, seed, left_out, held_out };
+    let text = if settings.json { json!(outcome).to_string() } else { text(&outcome, &run.report) };
+    Ok(writeln!(out, "{text}").map_err(OutputError)?)
 }
 
 /// The `number` object of the run's requests.
@@ -173,16 +199,16 @@ fn requested(run: &Run) -> Result<NumberOptions, CalibrateError> {
         .ok_or_else(|| CalibrateError::NoRequest { file: file(), found: found.to_string() })
 }
 
-/// Where the interval of an item is read from.
+/// The source of an item's interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Ends {
-    /// Its quantiles of these levels.
+    /// The item's quantiles of these levels.
     Quantiles([f64; 2]),
-    /// What the server gave for `number.interval`.
+    /// The server's result for `number.interval`.
     Interval,
 }
 
-/// Whether two levels are the same but for rounding.
+/// Returns `true` if two levels are equal apart from rounding.
 fn is_same_level(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-9
 }
@@ -198,12 +224,13 @@ impl Ends {
         }
         let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
         let rounded = |level: f64| (level * 1e9).round() / 1e9;
-        let (missing, coverage) = (rounded(missing), rounded(1.0 - alpha));
+        let missing = rounded(missing);
+        let coverage = rounded(1.0 - alpha);
         Err(CalibrateError::NoQuantile { alpha, missing, asked: asked.join(", "), coverage })
     }
 
-    /// `None` where the item has none, or where the open mass can move an end beyond all bounds: a server gives no interval
-    /// for such an item.
+    /// Returns the interval of an item, or `None` if it has none or if the open mass makes an end unbounded.
+    /// A server returns no interval for such an item either.
     fn read(self, sample: &Sample) -> Result<Option<Interval>, CalibrateError> {
         match self {
             Self::Quantiles(levels) => {
@@ -234,7 +261,7 @@ fn column<T: DeserializeOwned>(sample: &Sample, name: &str) -> Option<T> {
     serde_json::from_value(sample.more.get(name)?.clone()).ok()
 }
 
-/// The values that the requests admit.
+/// Returns the values that the requests admit.
 fn admitted(options: &NumberOptions) -> Result<NumberValues, CalibrateError> {
     let ScaleNumbers { low, high, step } = match (&options.scale, options.range) {
         (None, None) => return Ok(NumberValues::All),
@@ -287,14 +314,27 @@ fn task(report: &Report) -> CalibratedTask {
     }
 }
 
-fn write(file: &Path, calibration: &Calibration) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string_pretty(calibration)?;
-    text.push('\n');
-    fs::write(file, text).with_context(|| format!("could not write {}", file.display()))
+/// Returns the temperature of the run's requests.
+fn temperature(report: &Report) -> Option<f64> {
+    report.settings.get("request")?.get("temperature")?.as_f64()
 }
 
-fn text(outcome: &Outcome<'_>, report: &Report) -> String {
-    let Outcome { file, calibration, left_out, held_out, .. } = outcome;
+/// Writes the file. Without `overwrite`, an existing file is an error.
+fn write(file: &Path, calibration: &Calibration, overwrite: bool) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(calibration)?;
+    text.push('\n');
+    let mut options = OpenOptions::new();
+    let options = if overwrite { options.create(true).truncate(true) } else { options.create_new(true) };
+    match options.write(true).open(file).and_then(|mut file| file.write_all(text.as_bytes())) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Err(CalibrateError::Exists { file: file.to_owned() }.into())
+        }
+        written => written.with_context(|| format!("could not write {}", file.display())),
+    }
+}
+
+fn text(outcome: &CalibrationResult<'_>, report: &Report) -> String {
+    let CalibrationResult { file, calibration, left_out, held_out, .. } = outcome;
     let Calibration { alpha, n, offset, .. } = calibration;
     let mut text = format!(
         "{}: alpha {alpha}, offset {} from {} items of {} {}, model {}",
@@ -311,7 +351,7 @@ fn text(outcome: &Outcome<'_>, report: &Report) -> String {
     match held_out {
         Some(held_out) => text += &format!("\n{}", plain_table(&table(held_out))),
         None => {
-            text += "\nno items are held out, so the coverage is not measured; --items N holds out the others"
+            text += "\nno items are held out, so the coverage is not measured; --items N holds out the rest"
         }
     }
     text
@@ -342,9 +382,9 @@ mod tests {
         case[name].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
     }
 
-    /// Made by `tests/data/calibrate/make.py` with numpy and scipy.
+    /// `tests/data/calibrate/make.py` computed the expected values with numpy and scipy.
     #[test]
-    fn offset_coverage_and_width_are_those_of_numpy() {
+    fn offset_coverage_and_width_match_numpy() {
         let cases: Value = serde_json::from_str(include_str!("../tests/data/calibrate/golden.json")).unwrap();
         let cases = cases.as_array().unwrap();
         for case in cases {
@@ -373,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_quantiles_that_were_asked_for_or_the_interval() {
+    fn ends_are_the_requested_quantiles_or_the_interval() {
         let options = |value: Value| serde_json::from_value::<NumberOptions>(value).unwrap();
         let quantiles = json!([0.05, 0.25, 0.5, 0.75, 0.95]);
         let plain = options(json!({ "quantiles": quantiles }));
@@ -382,7 +422,7 @@ mod tests {
         }
         let error = Ends::find(&plain, 0.2).unwrap_err().to_string();
         assert!(
-            error.contains("the quantile 0.1,") && error.contains("asked for 0.05, 0.25, 0.5, 0.75, 0.95;"),
+            error.contains("the quantile 0.1,") && error.contains("only had 0.05, 0.25, 0.5, 0.75, 0.95;"),
             "{error}"
         );
         assert!(error.ends_with("again with --interval 0.8"), "{error}");
@@ -392,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_gives_no_interval_for_is_left_out() {
+    fn items_without_an_interval_of_the_server_are_left_out() {
         let sample = |more: Value| Sample { more: more.as_object().cloned().unwrap(), ..Sample::default() };
         let quantiles = json!([{ "q": 0.05, "value": 1.0 }, { "q": 0.95, "value": 4.0 }]);
         let ends = Ends::Quantiles([0.05, 0.95]);

@@ -1,12 +1,12 @@
-//! Numbers and texts in reports: short, and the same everywhere.
+//! Formats numbers and texts for reports: short, and the same everywhere.
 
 use crate::stats::Interval;
 
 /// Smaller values are rounding errors of sums that are 0.
 const ZERO: f64 = 1e-12;
 
-/// Four significant digits or four decimals, whichever is shorter; more decimals for tiny numbers. Whole numbers are written
-/// in full, long numbers with an exponent.
+/// Formats a number with four significant digits or four decimals, whichever is shorter, and with more
+/// decimals for tiny numbers. Integers are written in full, long numbers with an exponent.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if size < ZERO {
@@ -24,29 +24,40 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// A dash for what is not defined.
+/// Formats a number, or writes a dash if it is undefined.
 pub fn optional_number(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), number)
 }
 
-/// `low to high`.
+/// Formats an interval as `low to high`.
 pub fn interval(interval: Interval) -> String {
     format!("{} to {}", number(interval.low), number(interval.high))
 }
 
-/// Three decimals, and no false zero.
-pub fn p_value(p: f64) -> String {
-    if p < 0.001 { "< 0.001".to_owned() } else { format!("{p:.3}") }
+/// Formats a p-value as it follows a heading: three decimals and no false zero, or `≤` and two digits for an
+/// upper bound.
+pub fn p_value(p: f64, is_bound: bool) -> String {
+    if is_bound {
+        // Rounded upwards, so that the bound holds, but not by the rounding error of a product.
+        let unit = 10_f64.powf(p.log10().floor() - 1.0);
+        let decimals = (1.0 - p.log10().floor()).max(0.0) as usize;
+        let text = format!("{:.decimals$}", (p / unit - 1e-9).ceil() * unit);
+        format!("≤ {}", text.trim_end_matches('0'))
+    } else if p < 0.001 {
+        "< 0.001".to_owned()
+    } else {
+        format!("{p:.3}")
+    }
 }
 
-/// With thousands apart.
+/// Formats a count with separated thousands.
 pub fn count(n: usize) -> String {
     let digits = n.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();
     groups.map(String::from_utf8_lossy).collect::<Vec<_>>().join(",")
 }
 
-/// As few digits as tell one tick of an axis from the next: `0.25`, `1,000`, `10⁶`.
+/// Formats a tick with as few digits as distinguish it from its neighbours: `0.25`, `1,000`, `10⁶`.
 pub fn tick(value: f64) -> String {
     let size = value.abs();
     let exponent = size.log10().round();
@@ -63,7 +74,7 @@ pub fn tick(value: f64) -> String {
     }
 }
 
-/// A power of ten or its negative: `−10⁶`, `100`, `0.01`.
+/// Formats a power of ten or its negative: `−10⁶`, `100`, `0.01`.
 pub fn power(value: f64) -> String {
     let size = value.abs();
     if size < 1e3 {
@@ -78,7 +89,7 @@ fn superscript(exponent: u32) -> String {
     exponent.to_string().chars().filter_map(|c| DIGITS.get(c.to_digit(10)? as usize)).collect()
 }
 
-/// The first `most` characters on one line, with an ellipsis where some are left out.
+/// Returns the first `most` characters on one line, with an ellipsis if some are left out.
 pub fn shortened(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= most {
@@ -93,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_four_digits_that_count() {
+    fn numbers_have_four_significant_digits() {
         for (value, want) in [
             (0.0, "0"),
             (2.0, "2"),
@@ -112,7 +123,20 @@ mod tests {
         }
         assert_eq!(optional_number(None), "–");
         assert_eq!(interval(Interval { low: 0.5, high: 1.25 }), "0.5000 to 1.250");
-        assert_eq!((p_value(0.000_2), p_value(0.0213)), ("< 0.001".to_owned(), "0.021".to_owned()));
+    }
+
+    #[test]
+    fn a_p_value_is_never_zero_and_a_bound_is_rounded_upwards() {
+        for (p, is_bound, want) in [
+            (0.000_2, false, "< 0.001"),
+            (0.0213, false, "0.021"),
+            (2.0 / 10_001.0, true, "≤ 0.0002"),
+            (24.0 / 10_001.0, true, "≤ 0.0024"),
+            (0.0201, true, "≤ 0.021"),
+            (0.24, true, "≤ 0.24"),
+        ] {
+            assert_eq!(p_value(p, is_bound), want);
+        }
     }
 
     #[test]

@@ -1,28 +1,36 @@
-//! What is wrong with a JSON text, in the words of JSON: serde's name types of this program.
+//! Describes errors in JSON texts in JSON's terms, because serde's messages name Rust types.
 
 use serde_json::error::Category;
 
-/// A fragment such as ``missing field `question` `` or `found a list, expected an object`.
+/// Returns a fragment such as ``missing field `question` `` or `found a list, expected an object`.
 pub fn problem(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
     if error.classify() != Category::Data {
-        let place = match error.line() {
-            // Often a line of a file, which the caller names.
-            1 => format!("(column {})", error.column()),
-            line => format!("(line {line}, column {})", error.column()),
-        };
-        let is_number = text == "number out of range";
-        return format!("{} {place}", if is_number { "a number is out of range" } else { "it is not JSON" });
+        // The first line is often a line of a file, which the caller names.
+        let line = Some(error.line()).filter(|line| *line > 1).map(|line| format!("line {line}, "));
+        return syntax_problem(error, &line.unwrap_or_default());
     }
     let text = text.replace("invalid type: ", "found ").replace("invalid value: ", "found ");
-    // Every other part is the data's own text between quotation marks.
+    // Every other part is text from the data, in quotation marks.
     let parts = text.split('"').enumerate();
     let parts = parts.map(|(index, part)| if index % 2 == 0 { plain(part) } else { part.to_owned() });
     parts.collect::<Vec<_>>().join("\"")
 }
 
-/// serde's phrases and those of JSON. Longer ones come before those that they contain.
+/// Like [`problem`], for a line of a longer text: the caller names the line of the error.
+pub fn problem_in_line(error: &serde_json::Error) -> String {
+    if error.classify() == Category::Data { problem(error) } else { syntax_problem(error, "") }
+}
+
+fn syntax_problem(error: &serde_json::Error, line: &str) -> String {
+    let is_number = error.to_string().starts_with("number out of range");
+    let problem = if is_number { "a number is out of range" } else { "it is not JSON" };
+    format!("{problem} ({line}column {})", error.column())
+}
+
+/// Serde's phrases and their replacements in JSON's terms. Longer phrases come before the phrases that they
+/// contain.
 const PHRASES: [(&str, &str); 17] = [
     ("floating point ", "the number "),
     ("integer ", "the number "),
@@ -72,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_name_fields_and_kinds_of_json_and_no_types() {
+    fn problems_name_fields_and_json_types_instead_of_rust_types() {
         for (text, want) in [
             ("{}", "missing field `inner`"),
             ("7", "found the number `7`, expected an object"),

@@ -1,8 +1,9 @@
 //! Scores models behind an OpenAI-style endpoint on numeric benchmarks.
 //!
-//! Data goes one way: command line ([`cli`]) → run ([`run`]: ask, extract, score; over the items of [`tasks`] and
-//! [`data`]) → files ([`store`]) → [`metrics`] → [`report`], [`compare`] and [`calibrate`]. [`app`] dispatches the commands.
-//! A model is reached over HTTP and in no other way. The library exists so that tests and the binary share it.
+//! Data goes one way: command line ([`cli`]) → [`settings`] → run ([`session`]; [`run`]: ask, extract, score;
+//! over the items of [`tasks`] and [`data`]) → files ([`store`]) → [`metrics`] → [`report`], [`compare`] and
+//! [`calibrate`]. [`app`] dispatches the commands. A model is reached over HTTP and in no other way. The library exists so that
+//! tests and the binary share it.
 
 pub mod app;
 pub mod calibrate;
@@ -10,12 +11,16 @@ pub mod cli;
 pub mod compare;
 pub mod console;
 pub mod data;
+pub mod error;
 pub mod format;
 pub mod json;
 pub mod metrics;
 pub mod report;
 pub mod run;
+pub mod session;
+pub mod settings;
 pub mod stats;
 pub mod store;
 pub mod tasks;
 pub mod template;
+pub mod trust;

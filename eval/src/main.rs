@@ -6,15 +6,22 @@ use std::process::ExitCode;
 use clap::Parser;
 use ntl_eval::app;
 use ntl_eval::cli::args::Cli;
-use ntl_eval::console::{Console, Interrupted, OutputError, UsageError};
+use ntl_eval::console::{Console, ExitStatus};
+use ntl_eval::error::{OutputError, UsageError};
+use ntl_eval::run::runner::RunError;
+use ntl_eval::session::Interrupted;
 
 /// Of a program that Ctrl-C ends, and of one that writes into a closed pipe: 128 and the signal's number.
 const INTERRUPTED: u8 = 130;
 const OUTPUT_CLOSED: u8 = 141;
 
+/// Exit status of a run that stopped before all items had answers.
+const SUSPENDED: ExitStatus = ExitStatus::ItemsFailed;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
+    let mut out = io::stdout().lock();
+    let mut err = io::stderr();
     let err_is_terminal = err.is_terminal();
     let result = app::run(&cli, &mut Console { out: &mut out, err: &mut err, err_is_terminal });
     match result {
@@ -27,6 +34,7 @@ fn main() -> ExitCode {
             let code = match () {
                 () if error.is::<UsageError>() => 2,
                 () if error.is::<Interrupted>() => INTERRUPTED,
+                () if matches!(error.downcast_ref(), Some(RunError::Suspended { .. })) => SUSPENDED.code(),
                 () => 1,
             };
             // Nothing is left to tell a person when standard error is closed as well.

@@ -1,12 +1,12 @@
-//! Templates of prompts: text with the names of an item's fields in braces.
+//! Prompt templates: text with the names of an item's fields in braces.
 
 use std::str::FromStr;
 
-/// `{name}` stands for a field, `{{` and `}}` for braces, `\n`, `\t` and `\\` for a line feed, a tab and a backslash. It has
-/// at least one field.
+/// A template. `{name}` is replaced by a field, `{{` and `}}` by braces, and `\n`, `\t` and `\\` by a line
+/// feed, a tab and a backslash. It has at least one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// As it was given.
+    /// The template as it was given.
     source: String,
     parts: Vec<Part>,
 }
@@ -19,23 +19,23 @@ enum Part {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    #[error("`\\{0}` is no escape; write `\\\\` for a backslash")]
+    #[error("`\\{0}` is not an escape sequence; write `\\\\` for a backslash")]
     Escape(String),
     #[error("a `{{` is not closed; write `{{{{` for a brace")]
     Open,
     #[error("a `}}` closes nothing; write `}}}}` for a brace")]
     Close,
-    #[error("`{{{0}}}` is no name of a field; write `{{{{` for a brace")]
+    #[error("`{{{0}}}` is not a field name; write `{{{{` for a brace")]
     Name(String),
     #[error("it names no field, such as {{question}}: all prompts would be the same")]
     NoField,
 }
 
-/// The field that an item does not have.
+/// A field that an item does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownField(pub String);
 
-/// `\n`, `\t` and `\\` become what they stand for.
+/// Replaces `\n`, `\t` and `\\` by the characters that they stand for.
 pub fn unescaped(text: &str) -> Result<String, TemplateError> {
     let mut out = String::with_capacity(text.len());
     let mut characters = text.chars();
@@ -62,7 +62,8 @@ impl FromStr for Template {
 }
 
 impl Template {
-    /// Of a file: backslashes are what they are, and the line feed at the end of the text is no part of it.
+    /// Parses the text of a file. Backslashes stay as they are, and the line feed at the end of the text is
+    /// removed.
     pub fn from_text(text: &str) -> Result<Self, TemplateError> {
         let text = text.strip_suffix('\n').unwrap_or(text);
         let text = text.strip_suffix('\r').unwrap_or(text);
@@ -70,7 +71,9 @@ impl Template {
     }
 
     fn parse(source: &str, text: &str) -> Result<Self, TemplateError> {
-        let (mut rest, mut plain, mut parts) = (text, String::new(), Vec::new());
+        let mut rest = text;
+        let mut plain = String::new();
+        let mut parts = Vec::new();
         while let Some(at) = rest.find(['{', '}']) {
             plain.push_str(&rest[..at]);
             let (brace, behind) = rest[at..].split_at(1);
@@ -109,7 +112,7 @@ impl Template {
         self.parts.iter().any(|part| matches!(part, Part::Field(name) if name == field))
     }
 
-    /// The text with the values of its fields.
+    /// Returns the text with the values of its fields.
     pub fn render<'v>(&self, value: impl Fn(&str) -> Option<&'v str>) -> Result<String, UnknownField> {
         let mut text = String::new();
         for part in &self.parts {
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_its_line_feeds_and_backslashes_as_they_are() {
+    fn a_file_keeps_its_line_feeds_and_backslashes() {
         for (text, want) in [
             ("{unit}\n\\d\n", "kg\n\\d"),
             ("{unit}\r\n", "kg"),
@@ -169,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_is_refused() {
+    fn invalid_templates_are_rejected() {
         for (template, said) in [
             ("Q: question", "it names no field"),
             ("{question", "a `{` is not closed"),
             ("{question}}", "a `}` closes nothing"),
-            ("{}", "`{}` is no name"),
-            (r"{question}\d", r"`\d` is no escape; write `\\` for a backslash"),
-            ("{question}\\", r"`\` is no escape"),
+            ("{}", "`{}` is not a field name"),
+            (r"{question}\d", r"`\d` is not an escape sequence; write `\\` for a backslash"),
+            ("{question}\\", r"`\` is not an escape sequence"),
         ] {
             let error = template.parse::<Template>().unwrap_err().to_string();
             assert!(error.contains(said), "{template}: {error}");

@@ -1,4 +1,5 @@
-//! `ntl-eval calibrate` on the folder of a run: the file, coverage on held-out items, and runs that it refuses.
+//! `ntl-eval calibrate` on the directory of a run: the file, the coverage on held-out items, and rejected
+//! runs.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -30,9 +31,10 @@ fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    /// Asks about all items but the last one, which fails in regress mode.
+    /// Runs all items in regress mode. The last one fails.
     fn ask(&self, name: &str, more: &[&str]) -> PathBuf {
-        let (data, to) = (self.folder.path().join("test.tsv"), self.folder.path().join(name));
+        let data = self.folder.path().join("test.tsv");
+        let to = self.folder.path().join(name);
         let flags = ["rjokes", "--quiet", "--endpoint", &self.mock.url];
         let files = ["--data", data.to_str().unwrap(), "--out", to.to_str().unwrap()];
         let output = ntl_eval(&[&flags[..], &files, more].concat());
@@ -52,7 +54,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_calibration_is_one_that_a_server_reads_and_covers_held_out_items() {
+fn a_server_accepts_a_calibration_and_it_covers_held_out_items() {
     let fixture = fixture();
     let run = fixture.ask("run", &["--mode", "regress"]);
     let output = fixture.calibrate(&run, &["--items", "19", "--seed", "0", "--json"]);
@@ -68,7 +70,13 @@ fn a_calibration_is_one_that_a_server_reads_and_covers_held_out_items() {
     );
     assert_eq!((calibration.method, calibration.n), (CalibrationMethod::Cqr, 19));
     assert!(calibration.created.is_some());
-    assert_eq!(json!(calibration.number), fixture.mock.bodies()[0]["number"]);
+    let mut settings = fixture.mock.bodies()[0]["number"].clone();
+    let defaults = json!({
+        "tolerance": 0.001, "nodes_max": 4096, "digits_max": 12, "decimals_max": 6, "sign": true, "terminator": "any",
+        "mass_min": 0.0
+    });
+    settings.as_object_mut().unwrap().extend(defaults.as_object().cloned().unwrap());
+    assert_eq!(json!(calibration.number), settings);
     let found: Value = serde_json::from_str(&out(&output)).unwrap();
     assert_eq!((&found["left_out"], &found["held_out"]["n"]), (&json!(1), &json!(20)));
     assert_eq!(found["calibration"]["offset"], json!(calibration.offset));
@@ -80,7 +88,7 @@ fn a_calibration_is_one_that_a_server_reads_and_covers_held_out_items() {
     assert!(before < 0.5 && after > 0.7, "{before} {after}");
     assert!((narrow - 5.0).abs() < 1e-12 && (wide - 5.0 - 2.0 * calibration.offset).abs() < 1e-12);
     // The same seed draws the same items.
-    let again = fixture.calibrate(&run, &["--items", "19", "--seed", "0", "--json"]);
+    let again = fixture.calibrate(&run, &["--items", "19", "--seed", "0", "--json", "--overwrite"]);
     let again: Value = serde_json::from_str(&out(&again)).unwrap();
     assert_eq!(again["held_out"], found["held_out"]);
 }
@@ -93,8 +101,39 @@ fn a_table_shows_coverage_and_width_before_and_after() {
     assert!(shown.contains("from 20 items of rjokes test, model tiny"), "{shown}");
     assert!(shown.contains("1 items have no interval or no true number and are left out"), "{shown}");
     assert!(shown.contains("| quantiles ") && shown.contains("| conformal "), "{shown}");
-    let all = out(&fixture.calibrate(&run, &["--items", "39"]));
+    let all = out(&fixture.calibrate(&run, &["--items", "39", "--overwrite"]));
     assert!(all.contains("no items are held out"), "{all}");
+}
+
+#[test]
+fn an_existing_file_is_kept_without_overwrite() {
+    let fixture = fixture();
+    let run = fixture.ask("run", &["--mode", "regress"]);
+    fs::write(fixture.file(), "notes").unwrap();
+    let refused = fixture.calibrate(&run, &[]);
+    let complaint = format!("{} exists: replace it with --overwrite", fixture.file().display());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(err(&refused).contains(&complaint), "{}", err(&refused));
+    assert_eq!(fs::read_to_string(fixture.file()).unwrap(), "notes");
+    assert_eq!(fixture.calibrate(&run, &["--overwrite"]).status.code(), Some(0));
+    assert!(Calibration::read(&fs::read_to_string(fixture.file()).unwrap()).is_ok());
+}
+
+#[test]
+fn a_calibration_records_the_settings_of_the_run() {
+    let fixture = fixture();
+    for (flags, field, want) in [
+        (&["--tolerance", "0.5"][..], "tolerance", json!(0.5)),
+        (&["--digits-max", "4"], "digits_max", json!(4)),
+        (&["--after", "#"], "rationales", json!(1)),
+    ] {
+        let run = fixture.ask(field, &[&["--mode", "regress"][..], flags].concat());
+        let made = fixture.calibrate(&run, &["--overwrite"]);
+        assert_eq!(made.status.code(), Some(0), "{}", err(&made));
+        let file: Value = serde_json::from_str(&fs::read_to_string(fixture.file()).unwrap()).unwrap();
+        assert_eq!(file["number"][field], want, "{file}");
+        assert_eq!(file["temperature"], if field == "rationales" { json!(0.0) } else { Value::Null });
+    }
 }
 
 #[test]
@@ -111,7 +150,7 @@ fn ratings_get_the_ordinal_method() {
 }
 
 #[test]
-fn runs_that_give_no_calibration_are_refused_with_the_reason() {
+fn runs_that_cannot_be_calibrated_are_rejected_with_the_reason() {
     let fixture = fixture();
     let [regress, short, plain] = [
         fixture.ask("regress", &["--mode", "regress"]),
@@ -123,7 +162,7 @@ fn runs_that_give_no_calibration_are_refused_with_the_reason() {
         (
             &regress,
             &["--alpha", "0.2"],
-            "alpha 0.2 needs the quantile 0.1, and the requests of the run asked for",
+            "alpha 0.2 needs the quantile 0.1, but the requests of the run only had",
         ),
         (&regress, &["--items", "40"], "--items 40 is more than the 39 items with an interval"),
         (&short, &["--items", "8"], "8 items are too few for alpha 0.1:"),

@@ -1,4 +1,4 @@
-//! The binary against a scripted server: what it sends, what it reports, and how it exits.
+//! The binary against a scripted server: its requests, its reports and its exit codes.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
-use common::{Mock, Says, command, err, error, ntl_eval, number, out, text};
+use common::{Mock, Scripted, command, err, error, ntl_eval, number, out, text};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -48,7 +48,7 @@ fn lines(file: &Path) -> Vec<Value> {
     fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Floats to six decimals: the last bits of a logarithm are not ours to promise.
+/// Rounds floats to six decimals, because the last bits of a logarithm may differ between machines.
 fn rounded(value: Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => json!((number.as_f64().unwrap() * 1e6).round() / 1e6),
@@ -58,8 +58,8 @@ fn rounded(value: Value) -> Value {
     }
 }
 
-/// What a model would say that is right twice, off by one once, and silent once.
-fn mixed(prompt: &str, _: usize) -> Says {
+/// Replies of a model that is correct twice, off by one once, and gives no number once.
+fn mixed(prompt: &str, _: usize) -> Scripted {
     text(match prompt {
         "1 + 1" => " 2",
         "2 + 2" => "It is 4.",
@@ -70,7 +70,8 @@ fn mixed(prompt: &str, _: usize) -> Says {
 
 #[test]
 fn a_report_holds_the_agreed_fields() {
-    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+    let mock = Mock::start(&["tiny"], mixed);
+    let fixture = fixture();
     let dir = fixture.out();
     let output = fixture.run(&mock, &["--out", dir.to_str().unwrap(), "--json", "--quiet"]);
     assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
@@ -95,8 +96,9 @@ fn a_report_holds_the_agreed_fields() {
 }
 
 #[test]
-fn text_mode_asks_greedily_and_sends_the_key() {
-    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+fn text_mode_decodes_greedily_and_sends_the_key() {
+    let mock = Mock::start(&["tiny"], mixed);
+    let fixture = fixture();
     let output = fixture.run(&mock, &["--limit", "1", "--max-tokens", "9", "--api-key", "secret"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let body = json!({ "model": "tiny", "prompt": "1 + 1", "max_tokens": 9, "temperature": 0.0 });
@@ -106,7 +108,7 @@ fn text_mode_asks_greedily_and_sends_the_key() {
 }
 
 #[test]
-fn regress_mode_takes_the_estimate_that_each_metric_is_about() {
+fn regress_mode_uses_the_best_estimate_for_each_metric() {
     let mock =
         Mock::start(
             &["tiny"],
@@ -126,7 +128,7 @@ fn regress_mode_takes_the_estimate_that_each_metric_is_about() {
         mock.bodies()[0]["number"],
         json!({ "objective": "mean", "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "support": 1000 })
     );
-    // Truths 2, 4 and 6 against [2, 7]; the last one is where the mode is.
+    // The truths are 2, 4 and 6, and the interval is [2, 7]. The last truth equals the mode.
     assert!((metric("coverage") - 1.0).abs() < 1e-9);
     let calibration = &report["calibration"];
     assert_eq!(calibration["coverage"][0], json!({ "q": 0.05, "covered": 1, "n": 3 }));
@@ -135,12 +137,12 @@ fn regress_mode_takes_the_estimate_that_each_metric_is_about() {
     assert_eq!((calibration["pit"].as_array().unwrap().len(), counted), (20, 3));
 }
 
-/// A number that was refused for lack of mass.
-fn without_value() -> Says {
-    let Says(status, headers, body) = number(1.0, 1.0, 1.0);
+/// A number that was rejected for lack of mass.
+fn without_value() -> Scripted {
+    let Scripted(status, headers, body) = number(1.0, 1.0, 1.0);
     let mut body: Value = serde_json::from_str(&body).unwrap();
     body["choices"][0]["number"]["value"] = Value::Null;
-    Says(status, headers, body.to_string())
+    Scripted(status, headers, body.to_string())
 }
 
 #[test]
@@ -152,10 +154,10 @@ fn a_server_without_numbers_ends_a_regress_run() {
 }
 
 #[test]
-fn a_busy_server_is_asked_again_at_once_when_it_says_so() {
+fn a_request_to_a_busy_server_is_retried_after_retry_after() {
     let mock = Mock::start(&["tiny"], |prompt, before| match before {
-        0 => Says(429, vec![("retry-after", "0")], "{}".to_owned()),
-        1 => Says(503, vec![("retry-after", "0")], "{}".to_owned()),
+        0 => Scripted(429, vec![("retry-after", "0")], "{}".to_owned()),
+        1 => Scripted(503, vec![("retry-after", "0")], "{}".to_owned()),
         _ => mixed(prompt, before),
     });
     let output = fixture().run(&mock, &["--json"]);
@@ -164,17 +166,10 @@ fn a_busy_server_is_asked_again_at_once_when_it_says_so() {
 }
 
 #[test]
-fn retries_are_bounded() {
-    let mock = Mock::start(&["tiny"], |_, _| Says(429, vec![("retry-after", "0")], "{}".to_owned()));
-    let output = fixture().run(&mock, &["--limit", "1"]);
-    assert_eq!((output.status.code(), mock.bodies().len()), (Some(1), 5));
-}
-
-#[test]
-fn failed_items_are_counted_and_the_run_goes_on() {
+fn failed_items_are_counted_and_the_run_continues() {
     let mock = Mock::start(&["tiny"], |prompt, before| match prompt {
         "1 + 1" => error(500, "engine dead"),
-        "2 + 2" => Says(200, vec![], "garbage".to_owned()),
+        "2 + 2" => Scripted(200, vec![], "garbage".to_owned()),
         _ => mixed(prompt, before),
     });
     let fixture = fixture();
@@ -189,15 +184,23 @@ fn failed_items_are_counted_and_the_run_goes_on() {
     assert!(err(&output).contains("500 Internal Server Error: engine dead"), "{}", err(&output));
     let report = report(&output);
     assert_eq!((&report["n"], &report["failed"], &report["n_valid"]), (&json!(4), &json!(2), &json!(1)));
+    // Both answers are incorrect, and one of them has a number.
+    assert_eq!(
+        (&report["metrics"]["accuracy"]["value"], &report["metrics"]["accuracy"]["n"]),
+        (&json!(0.0), &json!(2))
+    );
+    assert_eq!((&report["metrics"]["unparsed"]["n"], &report["metrics"]["mae"]["n"]), (&json!(2), &json!(1)));
+    assert_eq!(report["baselines"]["constant_mean"]["accuracy"]["n"], 2);
     assert_eq!(mock.bodies().len(), 4);
     let samples = lines(&dir.join("samples.jsonl"));
     assert!(samples[0]["error"].as_str().unwrap().contains("engine dead"));
-    assert_eq!(samples[0]["resps"], json!([]));
+    assert_eq!((&samples[0]["resps"], &samples[0]["accuracy"]), (&json!([]), &json!(null)));
 }
 
 #[test]
-fn a_missed_gate_decides_the_exit_code() {
-    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+fn a_missed_gate_determines_the_exit_code() {
+    let mock = Mock::start(&["tiny"], mixed);
+    let fixture = fixture();
     let held = fixture.run(&mock, &["--fail-under", "accuracy=0.5", "--fail-over", "mae=0.4", "--quiet"]);
     assert_eq!((held.status.code(), err(&held)), (Some(0), String::new()));
     let missed = fixture.run(&mock, &["--fail-under", "accuracy=0.9", "--fail-over", "mae=0.1", "--quiet"]);
@@ -210,8 +213,10 @@ fn a_missed_gate_decides_the_exit_code() {
 
 #[test]
 fn bad_usage_exits_with_2_before_anything_is_sent() {
-    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
-    let (url, file) = (mock.url.as_str(), fixture.file.to_str().unwrap());
+    let mock = Mock::start(&["tiny"], mixed);
+    let fixture = fixture();
+    let url = mock.url.as_str();
+    let file = fixture.file.to_str().unwrap();
     for (args, complaint) in [
         (vec!["arithmetic"], "--endpoint"),
         (vec!["arithmetic", "--endpoint", "localhost:1"], "http://127.0.0.1:8000"),
@@ -235,7 +240,7 @@ fn bad_usage_exits_with_2_before_anything_is_sent() {
 
 #[test]
 fn an_endpoint_that_is_down_is_one_clear_error() {
-    // Free again once the listener is dropped.
+    // The port is free again once the listener is dropped.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let output = ntl_eval(&["arithmetic", "--endpoint", &format!("http://{address}"), "--limit", "1"]);
     assert_eq!(output.status.code(), Some(1));
@@ -248,8 +253,9 @@ fn an_endpoint_that_is_down_is_one_clear_error() {
 }
 
 #[test]
-fn broken_data_is_named() {
-    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+fn invalid_data_is_reported_with_its_line() {
+    let mock = Mock::start(&["tiny"], mixed);
+    let fixture = fixture();
     fs::write(&fixture.file, "1 + 1\ntwo\n").unwrap();
     let output = fixture.run(&mock, &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -258,7 +264,8 @@ fn broken_data_is_named() {
 
 #[test]
 fn the_model_is_named_or_the_only_one() {
-    let (mock, fixture) = (Mock::start(&["small", "large"], mixed), fixture());
+    let mock = Mock::start(&["small", "large"], mixed);
+    let fixture = fixture();
     let open = fixture.run(&mock, &[]);
     assert_eq!(open.status.code(), Some(1));
     assert!(err(&open).contains("has the models small, large; name one with --model"), "{}", err(&open));
@@ -274,8 +281,8 @@ fn the_model_is_named_or_the_only_one() {
 }
 
 #[test]
-fn requests_are_spread_over_all_endpoints_and_move_on_from_a_busy_one() {
-    let busy = Mock::start(&["tiny"], |_, _| Says(429, vec![("retry-after", "0")], "{}".to_owned()));
+fn requests_are_spread_over_all_endpoints_and_moved_from_a_busy_one() {
+    let busy = Mock::start(&["tiny"], |_, _| Scripted(429, vec![("retry-after", "0")], "{}".to_owned()));
     let ready = Mock::start(&["tiny"], mixed);
     let output =
         fixture().run(&busy, &["--endpoint", &format!("{}/v1/", ready.url), "--concurrency", "1", "--json"]);
@@ -284,8 +291,9 @@ fn requests_are_spread_over_all_endpoints_and_move_on_from_a_busy_one() {
 }
 
 #[test]
-fn both_splits_are_reported_apart() {
-    let (mock, fixture) = (Mock::start(&["tiny"], |_, _| text("0")), fixture());
+fn both_splits_are_reported_separately() {
+    let mock = Mock::start(&["tiny"], |_, _| text("0"));
+    let fixture = fixture();
     let dir = fixture.out();
     for split in ["interpolate", "extrapolate"] {
         fs::copy(&fixture.file, fixture.folder.path().join(format!("arithmetic_test_{split}.txt"))).unwrap();
@@ -333,7 +341,8 @@ fn without_data_items_are_generated_from_the_seed() {
 
 #[test]
 fn the_table_is_for_people_and_progress_goes_to_standard_error() {
-    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+    let mock = Mock::start(&["tiny"], mixed);
+    let fixture = fixture();
     let output = fixture.run(&mock, &[]);
     assert!(out(&output).starts_with("arithmetic interpolate: tiny, text mode\n"), "{}", out(&output));
     assert!(out(&output).contains("4 items: 3 read, 1 without a number, 0 failed"), "{}", out(&output));
@@ -384,7 +393,7 @@ fn a_run_that_fails_completely_ends_with_the_server_s_message_and_no_table() {
     );
     assert!(message.contains("500 Internal Server Error: engine dead at 1 + 1"), "{message}");
     assert!(!dir.join("report.json").exists());
-    // Of many items only the first are requested; the messages differ in numbers alone.
+    // Only the first of many items are requested. Their error messages only differ in numbers.
     let many: String = (0..500).map(|a| format!("{a} + 1\n{}\n", a + 1)).collect();
     fs::write(&fixture.file, many).unwrap();
     let before = mock.bodies().len();
@@ -395,7 +404,7 @@ fn a_run_that_fails_completely_ends_with_the_server_s_message_and_no_table() {
 }
 
 #[test]
-fn a_run_goes_on_after_many_failures_once_an_item_was_answered() {
+fn a_run_continues_after_many_failures_once_an_item_was_answered() {
     let mock = Mock::start(&["tiny"], |prompt, _| match prompt {
         "0 + 1" => text("1"),
         _ => error(400, "too long"),
@@ -410,7 +419,7 @@ fn a_run_goes_on_after_many_failures_once_an_item_was_answered() {
 #[test]
 fn numbers_without_a_value_show_the_server_s_reason_instead_of_dashes() {
     let mock = Mock::start(&["tiny"], |_, _| {
-        let Says(status, headers, body) = number(1.0, 1.0, 1.0);
+        let Scripted(status, headers, body) = number(1.0, 1.0, 1.0);
         let mut body: Value = serde_json::from_str(&body).unwrap();
         let found = &mut body["choices"][0]["number"];
         for name in ["value", "mean", "trimmed_mean", "median", "mode", "std"] {
@@ -419,7 +428,7 @@ fn numbers_without_a_value_show_the_server_s_reason_instead_of_dashes() {
         found["mass"] = json!({ "closed": 0.0, "invalid": 1.0, "open": 0.0 });
         found["support"] = json!([]);
         found["reason"] = json!("the model puts no mass on numbers");
-        Says(status, headers, body.to_string())
+        Scripted(status, headers, body.to_string())
     });
     let fixture = fixture();
     let dir = fixture.out();
@@ -432,13 +441,13 @@ fn numbers_without_a_value_show_the_server_s_reason_instead_of_dashes() {
     assert_eq!(samples[0]["number_reason"], "the model puts no mass on numbers");
 }
 
-/// [`number`] with an interval around the mode.
-fn with_interval(mode: f64, method: &str) -> Says {
-    let Says(status, headers, body) = number(mode, mode, mode);
+/// Like [`number`], with an interval around the mode.
+fn with_interval(mode: f64, method: &str) -> Scripted {
+    let Scripted(status, headers, body) = number(mode, mode, mode);
     let mut body: Value = serde_json::from_str(&body).unwrap();
     body["choices"][0]["number"]["interval"] =
         json!({ "low": mode - 1.0, "high": mode + 0.5, "coverage": 0.8, "method": method });
-    Says(status, headers, body.to_string())
+    Scripted(status, headers, body.to_string())
 }
 
 #[test]
@@ -467,7 +476,7 @@ fn ratings_and_intervals_are_requested_and_scored() {
     assert_eq!(metric("interval_coverage"), (&json!(0.25), &json!(4)));
     assert_eq!(metric("interval_width"), (&json!(1.5), &json!(4)));
     assert_eq!(report["intervals"], json!({ "a calibration": 3, "the quantiles of the distribution": 1 }));
-    // Numbers of a scale lie in it, so the score is bounded.
+    // Numbers of a scale lie in its range, so the score is bounded.
     assert!(report["unknown_mass"]["crps_high"].is_f64(), "{}", report["unknown_mass"]);
     let sample = &lines(&dir.join("samples.jsonl"))[0];
     assert_eq!(
@@ -504,7 +513,7 @@ fn the_flags_of_numbers_are_sent_and_kept_in_the_settings() {
         [&json!([-10.0, 20.5]), &json!(0.1), &json!(3), &json!(1e-4)]
     );
     assert_eq!(report(&output)["settings"]["request"]["number"], number);
-    // A run with other ones is another run.
+    // A run with different settings is a different run.
     let resumed = fixture.run(&mock, &[&out[..], &["--resume", "--trim", "0.2"]].concat());
     assert_eq!(resumed.status.code(), Some(1));
     assert!(err(&resumed).contains("of a run with other settings: request was "), "{}", err(&resumed));
@@ -521,12 +530,12 @@ fn the_flags_of_numbers_are_sent_and_kept_in_the_settings() {
     }
     let text = fixture.run(&mock, &["--trim", "0.1"]);
     assert_eq!(text.status.code(), Some(2));
-    assert!(err(&text).contains("are about --mode regress"), "{}", err(&text));
+    assert!(err(&text).contains("need --mode regress"), "{}", err(&text));
 }
 
 /// A number whose mean the open mass leaves unbounded.
-fn unbounded(median: Option<f64>) -> Says {
-    let Says(status, headers, body) = number(1.0, 1.0, 1.0);
+fn unbounded(median: Option<f64>) -> Scripted {
+    let Scripted(status, headers, body) = number(1.0, 1.0, 1.0);
     let mut body: Value = serde_json::from_str(&body).unwrap();
     let found = &mut body["choices"][0]["number"];
     found["value"] = json!(median);
@@ -535,7 +544,7 @@ fn unbounded(median: Option<f64>) -> Says {
     found["mass"] = json!({ "closed": 0.75, "invalid": 0.2, "open": 0.05 });
     found["bounds"] = json!({ "value": null, "trimmed_mean": null, "median": null, "quantiles": [] });
     found["reason"] = json!("open mass 0.05 exceeds trim 0.005: the trimmed mean is unbounded");
-    Says(status, headers, body.to_string())
+    Scripted(status, headers, body.to_string())
 }
 
 #[test]
@@ -551,14 +560,13 @@ fn unbounded_numbers_are_counted_and_listed_among_the_largest_errors() {
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let shown = out(&output);
     assert!(
-        shown.contains(
-            "unbounded: for 2 of 4 items the open mass is larger than the trim of the mean; 1 have"
-        ),
+        shown
+            .contains("unbounded: for 2 of 4 items the open mass is larger than the trim of the mean; 1 use"),
         "{shown}"
     );
     assert!(
         shown.contains(
-            "crps and calibration: not computed for 1 of 4 items, of which more than 1% of the mass"
+            "crps and calibration: not computed for 1 of 4 items, because more than 1% of the mass"
         ),
         "{shown}"
     );
@@ -590,7 +598,7 @@ fn a_switch_in_the_environment_is_1_or_0() {
 #[cfg(unix)]
 #[test]
 fn a_closed_pipe_is_silent() {
-    // The reader is gone before the first line.
+    // The reader closes the pipe before the first line.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = command(&["list"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
@@ -598,12 +606,13 @@ fn a_closed_pipe_is_silent() {
 }
 
 #[test]
-fn a_file_in_the_place_of_a_folder_is_named() {
-    let (mock, fixture) = (Mock::start(&["tiny"], mixed), fixture());
+fn a_file_in_place_of_a_directory_is_named() {
+    let mock = Mock::start(&["tiny"], mixed);
+    let fixture = fixture();
     let file = fixture.file.to_str().unwrap();
     let output = fixture.run(&mock, &["--out", file]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains(&format!("--out: {file} is a file, not a folder")), "{}", err(&output));
+    assert!(err(&output).contains(&format!("--out: {file} is a file, not a directory")), "{}", err(&output));
     let output = ntl_eval(&["report", file]);
     assert_eq!(output.status.code(), Some(1));
     assert!(

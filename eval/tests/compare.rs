@@ -1,4 +1,5 @@
-//! `ntl-eval compare` and `ntl-eval report` on run folders, as the binary itself writes them and as others do.
+//! `ntl-eval compare` and `ntl-eval report` on run directories that the binary itself or another program
+//! wrote.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -7,11 +8,11 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Mock, Says, err, ntl_eval, number, out, text};
+use common::{Mock, Scripted, err, ntl_eval, number, out, text};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Forty sums `i + i`, and two runs over them.
+/// Forty problems `i + i`, and two runs over them.
 struct Fixture {
     folder: TempDir,
     a: PathBuf,
@@ -22,8 +23,8 @@ fn sum(prompt: &str) -> f64 {
     2.0 * prompt.split(' ').next().unwrap().parse::<f64>().unwrap()
 }
 
-/// A answers in texts and is 3 too high on every other item; B answers in numbers and is right but for two items,
-/// one of which it does not read.
+/// A answers in texts and is 3 too high on every other item. B answers in numbers. It is incorrect on two
+/// items, on one of which it returns no number.
 fn fixture() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("arithmetic_test_interpolate.txt");
@@ -44,12 +45,12 @@ fn fixture() -> Fixture {
     Fixture { folder, a, b }
 }
 
-/// A number that was refused for lack of mass.
-fn refused() -> Says {
-    let Says(status, headers, body) = number(1.0, 1.0, 1.0);
+/// A number that was rejected for lack of mass.
+fn refused() -> Scripted {
+    let Scripted(status, headers, body) = number(1.0, 1.0, 1.0);
     let mut body: Value = serde_json::from_str(&body).unwrap();
     body["choices"][0]["number"]["value"] = Value::Null;
-    Says(status, headers, body.to_string())
+    Scripted(status, headers, body.to_string())
 }
 
 fn ask(mock: &Mock, data: &Path, folder: &Path, mode: &str) {
@@ -101,24 +102,25 @@ fn two_runs_of_this_program_are_compared() {
     assert!(mae["verdict"].as_str().unwrap().starts_with("B is better on mae by 1.308 ["), "{mae}");
     assert_eq!(found["mcnemar"]["only_b"], 19);
     let items: Vec<_> = found["items"].as_array().unwrap().iter().map(|item| &item["doc_id"]).collect();
-    assert_eq!(items, [39, 1], "the largest difference is B's only wrong number");
+    assert_eq!(items, [39, 1], "the largest difference is B's only incorrect number");
 }
 
 #[test]
-fn the_same_is_written_for_terminals_and_as_markdown() {
+fn terminals_and_markdown_get_the_same_content() {
     let fixture = fixture();
-    let (plain, markdown) = (fixture.compare(&[]), fixture.compare(&["--markdown"]));
+    let plain = fixture.compare(&[]);
+    let markdown = fixture.compare(&["--markdown"]);
     assert!(plain.starts_with("arithmetic interpolate, 40 items\nA: greedy, text mode ("), "{plain}");
     assert!(markdown.starts_with("# arithmetic interpolate: A against B\n"), "{markdown}");
     for text in [&plain, &markdown] {
-        assert!(text.contains("McNemar on accuracy: A alone is right on 1, B alone on 19; p "), "{text}");
+        assert!(text.contains("McNemar on accuracy: A alone is correct on 1, B alone on 19; p "), "{text}");
         assert!(text.contains("| mae "), "{text}");
     }
     assert_eq!(plain, fixture.compare(&[]), "the bootstrap is seeded");
 }
 
 #[test]
-fn runs_over_other_items_are_refused_and_the_first_is_named() {
+fn runs_over_different_items_are_rejected_with_the_first_difference() {
     let fixture = fixture();
     let samples = fixture.b.join("samples.jsonl");
     let changed = fs::read_to_string(&samples).unwrap().replace("7 + 7", "7 + 6");
@@ -126,11 +128,14 @@ fn runs_over_other_items_are_refused_and_the_first_is_named() {
     let sides = [&fixture.a, &fixture.b].map(|path| path.to_str().unwrap());
     let output = ntl_eval(&["compare", sides[0], sides[1]]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(err(&output), "error: item 6 has another question in B: \"7 + 6\", and in A \"7 + 7\"\n");
+    assert_eq!(
+        err(&output),
+        "error: item 6 has a different question in each run: \"7 + 7\" in A, \"7 + 6\" in B\n"
+    );
 }
 
 #[test]
-fn a_folder_without_a_run_is_refused() {
+fn a_directory_without_a_run_is_rejected() {
     let fixture = fixture();
     let folder = fixture.folder.path().to_str().unwrap();
     let output = ntl_eval(&["compare", folder, fixture.b.to_str().unwrap()]);
@@ -143,16 +148,21 @@ fn a_folder_without_a_run_is_refused() {
 }
 
 #[test]
-fn a_report_is_two_files_that_stand_alone() {
+fn a_report_is_two_self_contained_files() {
     let fixture = fixture();
     let folder = fixture.b.to_str().unwrap();
     let output = ntl_eval(&["report", folder]);
     assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
     assert_eq!(out(&output), format!("{folder}/report.html\n{folder}/report.md\n"));
     let page = fs::read_to_string(fixture.b.join("report.html")).unwrap();
-    for heading in
-        ["Figures", "Beside the paper", "Predicted against true", "Errors", "Closed mass", "Largest errors"]
-    {
+    for heading in [
+        "Figures",
+        "Comparison with the paper",
+        "Predicted against true",
+        "Errors",
+        "Closed mass",
+        "Largest errors",
+    ] {
         assert!(page.contains(&format!("{heading}</h")), "{heading}");
     }
     for fetched in ["<script", "<link", "src=", "url(", "@import", "NaN"] {
@@ -164,7 +174,7 @@ fn a_report_is_two_files_that_stand_alone() {
 }
 
 #[test]
-fn a_folder_of_runs_gets_a_page_that_leads_to_each() {
+fn a_directory_of_runs_gets_a_page_with_links_to_each() {
     let fixture = fixture();
     let folder = fixture.folder.path();
     let output = ntl_eval(&["report", folder.to_str().unwrap()]);
@@ -176,7 +186,8 @@ fn a_folder_of_runs_gets_a_page_that_leads_to_each() {
     }
 }
 
-/// A run of another program: 43,246 items with hostile texts, wild predictions, modules, quirks and calibration.
+/// A run of another program: 43,246 items with hostile texts, wild predictions, modules, quirks and
+/// calibration.
 fn large_run(folder: &Path) {
     let metric = json!({ "value": 0.5, "low": 0.4, "high": 0.6, "n": 43_246 });
     let report = json!({
@@ -223,14 +234,14 @@ fn the_report_of_a_large_run_stays_small_and_its_texts_stay_texts() {
         ("Calibration</h3>", true),
         ("Coverage of quantiles</h3>", true),
         ("The paper's quirks</h2>", true),
-        ("Beyond the picture and drawn on its edge: 44.", true),
+        ("Predictions beyond the axis, drawn on its edge: 44.", true),
     ] {
         assert_eq!(page.contains(wanted), shown, "{wanted}");
     }
 }
 
 #[test]
-fn folders_of_runs_are_compared_run_by_run_and_reported_from_two_levels_up() {
+fn directories_of_runs_are_compared_run_by_run_and_reported_from_two_levels_up() {
     let fixture = fixture();
     let root = fixture.folder.path().join("results");
     for (mode, run) in [("text", &fixture.a), ("regress", &fixture.b)] {
@@ -245,7 +256,7 @@ fn folders_of_runs_are_compared_run_by_run_and_reported_from_two_levels_up() {
         }
     }
     let path = |name: &str| root.join(name).to_str().unwrap().to_owned();
-    let output = ntl_eval(&["compare", &path("text"), &path("regress")]);
+    let output = ntl_eval(&["compare", &path("text"), &path("regress"), "--resamples", "500"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let text = out(&output);
     let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("arithmetic ")).collect();
@@ -257,7 +268,7 @@ fn folders_of_runs_are_compared_run_by_run_and_reported_from_two_levels_up() {
         assert!(page.contains(&format!("<a href=\"./{run}/report.html\">{run}</a>")), "{page}");
     }
     fs::remove_dir_all(root.join("regress/extrapolate")).unwrap();
-    let output = ntl_eval(&["compare", &path("text"), &path("regress")]);
+    let output = ntl_eval(&["compare", &path("text"), &path("regress"), "--resamples", "500"]);
     assert_eq!(output.status.code(), Some(1));
     let message = err(&output);
     assert!(message.contains("text holds runs in extrapolate, interpolate; "), "{message}");

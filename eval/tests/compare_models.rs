@@ -1,4 +1,4 @@
-//! `ntl-eval compare` with a task: two models of one server or of two, asked and compared in one go.
+//! `ntl-eval compare` with a task: runs two models of one or two servers and compares them with one command.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -12,7 +12,7 @@ use common::{Mock, err, error, ntl_eval, out, text};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Twenty sums `i + i`, and where runs over them go.
+/// Twenty problems `i + i`, and the directory for their runs.
 struct Fixture {
     folder: TempDir,
     data: PathBuf,
@@ -27,12 +27,12 @@ fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    /// Compares on the sums; `before` stands before the task and `behind` at the end.
+    /// Compares on the problems. The arguments `before` come before the task, and `behind` at the end.
     fn compare(&self, before: &[&str], behind: &[&str]) -> Output {
         let [data, out] = [self.data.clone(), self.folder.path().join("out")];
         let task = ["arithmetic", "--split", "interpolate", "--data", data.to_str().unwrap()];
         let kept = ["--quiet", "--out", out.to_str().unwrap()];
-        ntl_eval(&[&["compare", "--resamples", "500"], before, &task, &kept, behind].concat())
+        ntl_eval(&[&["compare", "--resamples", "2000"], before, &task, &kept, behind].concat())
     }
 
     fn holds(&self, file: &str) -> bool {
@@ -44,7 +44,7 @@ fn sum(prompt: &str) -> f64 {
     2.0 * prompt.split(' ').next().unwrap().parse::<f64>().unwrap()
 }
 
-/// A server whose first model is 3 too high on every other sum, and whose second is right.
+/// A server with two models: the first is 3 too high on every other problem, the second is always correct.
 fn two_models() -> Mock {
     Mock::start(&["ce", "ntl"], |prompt, before| match sum(prompt) {
         sum if before == 0 && sum % 4.0 < 1.0 => text(&format!(" {}", sum + 3.0)),
@@ -53,8 +53,9 @@ fn two_models() -> Mock {
 }
 
 #[test]
-fn two_models_of_one_server_are_asked_one_after_the_other_and_compared() {
-    let (mock, fixture) = (two_models(), fixture());
+fn two_models_of_one_server_are_run_one_after_the_other_and_compared() {
+    let mock = two_models();
+    let fixture = fixture();
     let before = ["--endpoint", &mock.url, "--models", "ce, ntl"];
     let output = fixture.compare(&before, &[]);
     assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
@@ -67,7 +68,7 @@ fn two_models_of_one_server_are_asked_one_after_the_other_and_compared() {
         assert!(fixture.holds(file), "{file}");
     }
     let again = fixture.compare(&before, &["--resume"]);
-    assert_eq!((out(&again), mock.bodies().len()), (text, 40), "nothing is asked twice");
+    assert_eq!((out(&again), mock.bodies().len()), (text, 40), "no request is repeated");
 }
 
 #[test]
@@ -82,7 +83,7 @@ fn the_only_models_of_two_servers_need_no_names() {
 }
 
 #[test]
-fn a_server_may_be_named_behind_the_task_as_in_a_run() {
+fn a_server_may_be_named_after_the_task_as_in_a_run() {
     let mock = two_models();
     let output = fixture().compare(&["--models", "ce,ntl"], &["--endpoint", &mock.url, "--limit", "4"]);
     assert_eq!((output.status.code(), mock.bodies().len()), (Some(0), 8), "{}", err(&output));
@@ -105,12 +106,12 @@ fn failed_items_and_missed_gates_of_either_model_show_in_the_exit_code() {
 }
 
 #[test]
-fn what_the_flags_leave_open_is_said() {
+fn missing_flags_are_reported() {
     let one = ["--endpoint", "http://127.0.0.1:9"];
     let named = [&one[..], &["--models", "a,b"]].concat();
     let task = ["arithmetic", "--out", "unused"];
     for (args, complaint) in [
-        ([&one[..], &task].concat(), "say with --models A,B which two models to ask"),
+        ([&one[..], &task].concat(), "name the two models with --models A,B"),
         ([&["--models", "a,b"], &task[..]].concat(), "--endpoint URL is missing"),
         ([&named[..], &["arithmetic"]].concat(), "two models need --out DIR"),
         ([&named[..], &task, &["--model", "c"]].concat(), "leave out --model"),

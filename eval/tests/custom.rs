@@ -1,4 +1,4 @@
-//! `ntl-eval custom`, and the flags that word the prompts of every task.
+//! `ntl-eval custom`, and the flags for the prompts of every task.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -42,7 +42,7 @@ fn prompts(mock: &Mock) -> Vec<String> {
 }
 
 #[test]
-fn rows_of_a_csv_are_asked_by_a_template_with_their_fields() {
+fn rows_of_a_csv_fill_the_fields_of_a_template() {
     let (_folder, file) = file("prices.csv", CSV);
     let mock =
         Mock::start(&["tiny"], |prompt, _| text(if prompt.contains("Kiel") { "It is 3.50" } else { "12" }));
@@ -86,11 +86,145 @@ fn answers_may_be_written_numbers_and_texts_among_numbers_are_counted() {
     let mock = Mock::start(&["tiny"], |_, _| text("1000"));
     let output = run(&mock, &["custom", "--data", file.to_str().unwrap()]);
     assert_eq!(report(&output)["metrics"]["mae"]["value"], json!(0.0));
-    assert_eq!(err(&output), "1 of 2 answers are no numbers: they are compared as text\n");
+    let notice = "1 of 2 answers are not numbers and are compared as text, such as \"none\" on line 2\n";
+    assert_eq!(err(&output), notice);
 }
 
 #[test]
-fn an_answer_that_is_neither_a_number_nor_a_text_is_refused_with_its_line() {
+fn labels_and_answers_are_read_in_the_formats_of_many_countries() {
+    let pairs = [
+        ("₹1,00,000", "It costs ₹1,00,000."),
+        ("１２", "答えは１２です"),
+        ("1½", "about 1 ½ cups"),
+        ("0.75", "¾"),
+        ("1_000", "= 1_000"),
+        ("-€5", "It fell by -€5"),
+        ("٣", "الجواب ٣"),
+        ("1,234.50", "£1,234.50"),
+    ];
+    let lines: String = pairs
+        .iter()
+        .enumerate()
+        .map(|(index, (label, _))| format!("{}\n", json!({ "question": index, "answer": label })))
+        .collect();
+    let (_folder, file) = file("numbers.jsonl", &lines);
+    let mock = Mock::start(&["tiny"], move |prompt, _| text(pairs[prompt.parse::<usize>().unwrap()].1));
+    let output = run(&mock, &["custom", "--data", file.to_str().unwrap()]);
+    let report = report(&output);
+    assert_eq!(
+        (&report["metrics"]["accuracy"]["value"], &report["metrics"]["accuracy"]["n"]),
+        (&json!(1.0), &json!(8))
+    );
+    assert_eq!(err(&output), "");
+}
+
+#[test]
+fn paper_mode_reads_the_last_number_of_text_labels_and_leaves_out_labels_without_one() {
+    let lines = [("a", "12 apples"), ("b", "room 5, floor 1,234"), ("c", "none"), ("d", "#### 18")];
+    let lines: String = lines
+        .iter()
+        .map(|(question, answer)| format!("{}\n", json!({ "question": question, "answer": answer })))
+        .collect();
+    let (_folder, file) = file("mixed.jsonl", &lines);
+    let mock = Mock::with_tokens(&["tiny"], |prompt, _| {
+        text(match prompt {
+            "a" => "he has 10",
+            "b" => "1,234",
+            "c" => "7",
+            _ => "no idea",
+        })
+    });
+    let report = report(&run(&mock, &["custom", "--data", file.to_str().unwrap(), "--mode", "paper"]));
+    let metric = |name: &str| {
+        (report["metrics"][name]["value"].as_f64().unwrap(), report["metrics"][name]["n"].as_u64())
+    };
+    assert_eq!(metric("mae"), (1.0, Some(2)));
+    assert_eq!(metric("accuracy"), (1.0 / 3.0, Some(3)));
+    assert_eq!(metric("unparsed"), (1.0 / 3.0, Some(3)));
+}
+
+#[test]
+fn data_may_be_tab_separated_or_one_json_array() {
+    let array = r#"[{"question": "a, b?", "answer": 7, "unit": "m"},
+        {"question": "c?", "answer": "1,000", "unit": "kg"}]"#;
+    let tsv = "question\tanswer\tunit\na, b?\t7\tm\nc?\t1,000\tkg\n";
+    for (name, contents) in [("own.json", array), ("own.jsonl", array), ("own.tsv", tsv)] {
+        let (_folder, file) = file(name, contents);
+        let mock = Mock::start(&["tiny"], |_, _| text("7"));
+        let task = ["custom", "--data", file.to_str().unwrap(), "--template", "{question} ({unit})"];
+        let report = report(&run(&mock, &task));
+        assert_eq!(prompts(&mock), ["a, b? (m)", "c? (kg)"], "{name}");
+        assert_eq!(report["metrics"]["accuracy"]["value"], json!(0.5), "{name}");
+        assert_eq!(report["split"], "own");
+    }
+}
+
+#[test]
+fn skipped_items_are_counted_by_the_field_that_they_lack() {
+    let lines = r#"{"question": "A?", "answer": 1}
+{"question": "B?", "answer": null}
+{"question": "C?"}
+{"answer": 4}
+{"question": "E?", "answer": " "}
+{"question": "F?", "answer": 6}
+"#;
+    let (_folder, own) = file("own.jsonl", lines);
+    let mock = Mock::start(&["tiny"], |_, _| text("1"));
+    let task = ["custom", "--data", own.to_str().unwrap()];
+    let output = run(&mock, &[&task[..], &["--skip-missing"]].concat());
+    let skipping = report(&output);
+    let notice = "--skip-missing left out 4 of 6 items: 3 without `answer`, 1 without `question`; the first is on line 2\n";
+    assert_eq!(err(&output), notice);
+    assert_eq!((&skipping["n"], prompts(&mock)), (&json!(2), vec!["A?".to_owned(), "F?".to_owned()]));
+    assert_eq!(skipping["settings"]["skipped_items"], json!({ "answer": 3, "question": 1 }));
+    let message = err(&run(&mock, &task));
+    assert!(
+        message.contains("own.jsonl line 2: the answer is null; --skip-missing leaves out such items"),
+        "{message}"
+    );
+    let (_folder, complete) = file("own.csv", "question,answer\nA?,1\n");
+    let output = run(&mock, &["custom", "--data", complete.to_str().unwrap(), "--skip-missing"]);
+    assert_eq!(report(&output)["settings"]["skipped_items"], json!({}));
+    assert_eq!(err(&output), "--skip-missing left out none of 1 items\n");
+    let (_folder, empty) = file("own.csv", "question,answer\nA?,\n");
+    let output = run(&mock, &["custom", "--data", empty.to_str().unwrap(), "--skip-missing"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err(&output).contains(
+            "own.csv has no complete item: --skip-missing left out 1 of 1 items: 1 without `answer`"
+        ),
+        "{}",
+        err(&output)
+    );
+}
+
+#[test]
+fn a_decimal_comma_is_reported_with_the_corrected_number() {
+    let mock = Mock::start(&["tiny"], |_, _| text("1.5"));
+    let (_folder, mixed) = file("rent.csv", "question,answer\nA?,2\nB?,none\nC?,\"1,5\"\n");
+    let output = run(&mock, &["custom", "--data", mixed.to_str().unwrap()]);
+    report(&output);
+    let example = "\"1,5\" on line 4; decimals need a point, such as 1.5\n";
+    assert_eq!(
+        err(&output),
+        format!("2 of 3 answers are not numbers and are compared as text, such as {example}")
+    );
+    let (_folder, all) = file("rent.csv", "question,answer\nA?,none\nB?,x\nC?,\"1,5\"\n");
+    let output = run(&mock, &["custom", "--data", all.to_str().unwrap()]);
+    assert!(err(&output).ends_with(example), "{}", err(&output));
+    let output = run(&mock, &["custom", "--data", all.to_str().unwrap(), "--mode", "regress"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        err(&output).contains(
+            "rent.csv is a number, which --mode regress needs; for example \"1,5\" on line 4; decimals need"
+        ),
+        "{}",
+        err(&output)
+    );
+}
+
+#[test]
+fn an_answer_that_is_neither_a_number_nor_a_text_is_rejected_with_its_line() {
     let mock = Mock::start(&["tiny"], |_, _| text("1"));
     let refused = |name: &str, contents: &str| {
         let (_folder, file) = file(name, contents);
@@ -102,6 +236,7 @@ fn an_answer_that_is_neither_a_number_nor_a_text_is_refused_with_its_line() {
         ("true", "the answer `true` is neither a number nor a text"),
         ("[1]", "the answer `[1]` is neither a number nor a text"),
         ("\" \"", "the answer is empty"),
+        ("null", "the answer is null"),
     ] {
         let lines = format!(
             "{{\"question\": \"A?\", \"answer\": 1}}\n{{\"question\": \"B?\", \"answer\": {answer}}}\n"
@@ -111,10 +246,20 @@ fn an_answer_that_is_neither_a_number_nor_a_text_is_refused_with_its_line() {
     }
     let message = refused("a.csv", "question,answer\nA?,1\nB?,\n");
     assert!(message.contains("a.csv line 3: the answer is empty"), "{message}");
+    let message = refused("a.csv", "question,answer,answer\nA?,1,2\n");
+    assert!(message.contains("a.csv line 1: the header has two fields `answer`"), "{message}");
+    let message = refused(
+        "a.json",
+        "[{\"question\": \"A?\", \"answer\": 1},\n{\"question\": {\"a\": 1}, \"answer\": 1}]",
+    );
+    assert!(
+        message.contains("a.json line 2: the question `{\"a\":1}` is neither a number nor a text"),
+        "{message}"
+    );
 }
 
 #[test]
-fn every_task_takes_a_template_a_system_message_and_a_marker() {
+fn every_task_accepts_a_template_a_system_message_and_a_marker() {
     let (_folder, file) = file("test.tsv", "1\tone\n");
     let mock = Mock::start(&["tiny"], |_, _| number(1.0, 1.0, 1.0));
     let task = ["rjokes", "--data", file.to_str().unwrap(), "--mode", "regress", "--api", "chat"];
@@ -130,7 +275,7 @@ fn every_task_takes_a_template_a_system_message_and_a_marker() {
 }
 
 #[test]
-fn metrics_that_are_asked_for_come_first() {
+fn requested_metrics_are_listed_first() {
     let (folder, file) = file("words.jsonl", "{\"question\": \"A?\", \"answer\": 3}\n");
     let mock = Mock::start(&["tiny"], |_, _| number(2.0, 2.0, 3.0));
     let results = folder.path().join("out");
@@ -143,25 +288,27 @@ fn metrics_that_are_asked_for_come_first() {
         let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
         rows.map(|row| row.split('|').nth(1).unwrap().trim().to_owned()).take(4).collect()
     };
-    // The text of BLEU is not compared here, which the table says with a dash.
+    // The text of BLEU is not compared here, so the table has a dash.
     assert_eq!(first_cells(&out(&output)), ["crps", "mae", "bleu", "accuracy"]);
     ntl_eval(&["report", results.to_str().unwrap()]);
     let page = fs::read_to_string(results.join("report.md")).unwrap();
     assert_eq!(first_cells(&page), ["crps", "mae", "bleu", "accuracy"]);
-    // They are no setting of the run.
+    // The requested metrics are not a setting of the run.
     let resumed = ntl_eval(&[&task[..], &["--out", results.to_str().unwrap(), "--resume"]].concat());
     assert_eq!((resumed.status.code(), first_cells(&out(&resumed))[0].as_str()), (Some(0), "accuracy"));
-    let unknown = run(&mock, &[&task[..5], &["--metric", "mae,speed"]].concat());
-    assert_eq!(unknown.status.code(), Some(2));
-    assert!(
-        err(&unknown).contains("there is no metric `speed`; there are accuracy, strict, "),
-        "{}",
-        err(&unknown)
-    );
+    for (named, said) in [
+        ("mae,speed", "there is no metric `speed`; there are accuracy, strict, "),
+        ("mae,acuracy", "there is no metric `acuracy`; did you mean `accuracy`?"),
+        ("RMSE", "there is no metric `RMSE`; did you mean `rmse`?"),
+    ] {
+        let unknown = run(&mock, &[&task[..5], &["--metric", named]].concat());
+        assert_eq!(unknown.status.code(), Some(2));
+        assert!(err(&unknown).contains(said), "{}", err(&unknown));
+    }
 }
 
 #[test]
-fn wording_that_cannot_be_is_refused() {
+fn invalid_templates_and_flags_are_rejected() {
     let (_csv, csv) = file("prices.csv", CSV);
     let (_json, json) = file("words.jsonl", JSONL);
     let (_jokes, jokes) = file("test.tsv", "1\tone\n");
@@ -178,15 +325,15 @@ fn wording_that_cannot_be_is_refused() {
         ),
         (&["custom", "--data", json, "--template", "{question} {answer}"], 2, "--template names the answer"),
         (&["custom", "--data", json, "--mode", "regress"], 2, "no answer in "),
-        (&["custom", "--data", json, "--shots", "2"], 2, "--shots 2 asks for more than the 1 other items"),
+        (&["custom", "--data", json, "--shots", "2"], 2, "--shots 2 needs more than the 1 other items"),
         (
             &["rjokes", "--data", jokes, "--template", "{joke}"],
             2,
             "there is no field `joke`; there is {question}",
         ),
         (&["rjokes", "--data", jokes, "--template", "joke"], 2, "it names no field"),
-        (&["rjokes", "--data", jokes, "--after", "x"], 2, "--after is about --mode regress"),
-        (&["rjokes", "--data", jokes, "--system", "x"], 2, "--system is a message of chats"),
+        (&["rjokes", "--data", jokes, "--after", "x"], 2, "--after needs --mode regress"),
+        (&["rjokes", "--data", jokes, "--system", "x"], 2, "--system is a chat message"),
         (
             &["gsm8k", "--data", gsm8k, "--shots", "0", "--template", "{question}"],
             2,

@@ -1,4 +1,4 @@
-//! `ntl-eval data`: downloads that break off, files that are not the original, and generated data.
+//! `ntl-eval data`: interrupted downloads, files that differ from the original, and generated data.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -20,13 +20,13 @@ use ntl_eval::data::fetch::{Source, fetch, sha256};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-/// What the server holds under every name.
+/// The contents of every file on the server.
 const CONTENTS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// SHA-256 of [`CONTENTS`].
 const SHA256: &str = "74e7e5bb9d22d6db26bf76946d40fff3ea9f0346b884fd0694920fccfad15e33";
 
-/// Asked-for ranges; the first answer breaks off in the middle.
+/// The requested ranges. The first response breaks off in the middle.
 type Ranges = Arc<Mutex<Vec<Option<String>>>>;
 
 async fn serve(State(ranges): State<Ranges>, Path(_): Path<String>, headers: HeaderMap) -> Response {
@@ -57,12 +57,12 @@ async fn mirror() -> (String, Ranges) {
 
 async fn fetch_into(folder: &TempDir, source: Source, url: &str) -> (Result<(), DataError>, String) {
     let mut said = Vec::new();
-    let result = fetch(&[source], folder.path(), Some(url), &mut said).await;
+    let result = fetch(&[source], folder.path(), Some(url), None, &mut said).await;
     (result, String::from_utf8(said).unwrap())
 }
 
 #[tokio::test]
-async fn a_broken_download_goes_on_where_it_broke_off_and_is_checked() {
+async fn an_interrupted_download_is_continued_and_checked() {
     let (url, ranges) = mirror().await;
     let folder = tempfile::tempdir().unwrap();
     let source = Source::pinned("https://example.org/a/test.jsonl", SHA256);
@@ -72,12 +72,12 @@ async fn a_broken_download_goes_on_where_it_broke_off_and_is_checked() {
     assert_eq!(fs::read(folder.path().join("test.jsonl")).unwrap(), CONTENTS);
     let asked = ranges.lock().unwrap().clone();
     assert_eq!(asked[0], None);
-    // How much arrived before the break is up to the network; the rest was asked for.
+    // The network determines how much arrives before the break. The client requests the rest.
     assert!(asked.len() == 2, "{asked:?}");
-    // What is there is not fetched again.
+    // A complete file is not fetched again.
     fetch_into(&folder, source, &url).await.0.unwrap();
     assert_eq!(ranges.lock().unwrap().len(), 2);
-    // Ten bytes are there from a run that was killed.
+    // Ten bytes are left from a run that was killed.
     let file = folder.path().join("test.jsonl");
     fs::remove_file(&file).unwrap();
     fs::write(folder.path().join("test.jsonl.part"), &CONTENTS[..10]).unwrap();
@@ -87,7 +87,7 @@ async fn a_broken_download_goes_on_where_it_broke_off_and_is_checked() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_original_is_refused_and_deleted() {
+async fn a_file_that_differs_from_the_original_is_rejected_and_deleted() {
     let (url, _) = mirror().await;
     let folder = tempfile::tempdir().unwrap();
     let source = Source::pinned("https://example.org/a/test.jsonl", "00");
@@ -98,7 +98,7 @@ async fn what_is_not_the_original_is_refused_and_deleted() {
 }
 
 #[tokio::test]
-async fn without_a_known_checksum_the_one_found_is_recorded_and_holds_from_then_on() {
+async fn without_a_known_checksum_the_first_one_is_recorded_and_checked_afterwards() {
     let (url, _) = mirror().await;
     let folder = tempfile::tempdir().unwrap();
     let source = Source { url: "https://example.org/x.bin", sha256: None, members: &[] };
@@ -114,7 +114,7 @@ async fn without_a_known_checksum_the_one_found_is_recorded_and_holds_from_then_
 }
 
 #[test]
-fn generated_data_are_written_in_their_original_form_and_read_back() {
+fn generated_data_is_written_in_the_original_format_and_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let data = |task: &str, seed: &str| {
         let output = ntl_eval(&["data", task, "--dir", folder.path().to_str().unwrap(), "--seed", seed]);
@@ -137,7 +137,7 @@ fn generated_data_are_written_in_their_original_form_and_read_back() {
 #[test]
 fn a_failed_download_names_the_address_and_the_cause() {
     let folder = tempfile::tempdir().unwrap();
-    // Free again once the listener is dropped.
+    // The port is free again once the listener is dropped.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (mirror, dir) = (format!("http://{address}/files"), folder.path().to_str().unwrap());
     let output = ntl_eval(&["data", "rjokes", "--mirror", &mirror, "--dir", dir]);

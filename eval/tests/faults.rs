@@ -1,5 +1,5 @@
-//! A disk that fails at any operation of a run: no answer that is in the journal is asked for again, and what is in the folder is
-//! the result of one run.
+//! A disk that fails at any operation of a run: answers in the journal are never requested again, and the
+//! directory holds the result of exactly one run.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
-use common::{Mock, Says, text};
+use common::{Mock, Scripted, text};
 use fail::FailScenario;
 use ntl_eval::app;
 use ntl_eval::cli::args::Cli;
@@ -20,12 +20,12 @@ use ntl_eval::store::saved::Run;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The point of every operation on a file of a run.
+/// The failpoint of every operation on a file of a run.
 const POINT: &str = "disk";
 
 const ITEMS: usize = 3;
 
-/// What the disk does from some operation on: it fails once, or is full from then on.
+/// Faults of the disk: it fails once, or is full from some operation on.
 const FAULTS: [(&str, &str); 2] = [
     ("1*return(5)", "Input/output error (os error 5)"),
     ("return(28)", "No space left on device (os error 28)"),
@@ -46,7 +46,7 @@ impl Bench {
         let fails = Arc::new(AtomicBool::new(false));
         let failing = Arc::clone(&fails);
         let mock = Mock::start(&["tiny"], move |prompt, _| match prompt {
-            "2 + 1" if failing.load(Ordering::SeqCst) => Says(500, vec![], "{}".to_owned()),
+            "2 + 1" if failing.load(Ordering::SeqCst) => Scripted(500, vec![], "{}".to_owned()),
             _ => text(prompt),
         });
         Self { folder, mock, fails }
@@ -56,14 +56,15 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// Runs the task; an error is what a person would see.
+    /// Runs the task, and returns its exit status or error message.
     fn run(&self, out: &Path, more: &[&str]) -> Result<ExitStatus, String> {
         let data = self.out("pairs.txt");
         let mut args = vec!["ntl-eval", "arithmetic", "--split", "interpolate", "--endpoint", &self.mock.url];
         args.extend(["--quiet", "--concurrency", "1", "--data", data.to_str().unwrap()]);
         args.extend(["--out", out.to_str().unwrap()]);
         args.extend(more);
-        let (mut said, mut complaints) = (Vec::new(), Vec::new());
+        let mut said = Vec::new();
+        let mut complaints = Vec::new();
         let console = &mut Console { out: &mut said, err: &mut complaints, err_is_terminal: false };
         app::run(&Cli::try_parse_from(args).unwrap(), console).map_err(|error| format!("{error:#}"))
     }
@@ -73,14 +74,14 @@ impl Bench {
     }
 }
 
-/// Report and samples of a finished run, but for its times.
+/// Report and samples of a finished run, without its times.
 fn result(out: &Path) -> (Value, String) {
     let mut report: Value = serde_json::from_slice(&fs::read(out.join("report.json")).unwrap()).unwrap();
     (report["started"], report["seconds"]) = (json!(null), json!(null));
     (report, fs::read_to_string(out.join("samples.jsonl")).unwrap())
 }
 
-/// Whole answers in the journal. Its first line is about the run.
+/// The number of complete answers in the journal. Its first line describes the run.
 fn answers(out: &Path) -> usize {
     let journal = fs::read(out.join("journal.jsonl")).unwrap();
     journal.iter().filter(|byte| **byte == b'\n').count().saturating_sub(1)
@@ -92,18 +93,20 @@ fn assert_names_a_file(error: &str, out: &Path, cause: &str) {
 }
 
 #[test]
-fn a_run_goes_on_after_a_fault_of_any_operation_and_asks_for_no_kept_answer_again() {
+fn a_run_continues_after_a_fault_of_any_operation_and_repeats_no_kept_request() {
     let scenario = FailScenario::setup();
     let bench = Bench::new();
     let whole = bench.out("whole");
     assert_eq!(bench.run(&whole, &[]), Ok(ExitStatus::Success));
     for (fault, cause) in FAULTS {
         for operation in 0.. {
-            let (out, before) = (tempfile::tempdir_in(bench.folder.path()).unwrap(), bench.asked());
+            let out = tempfile::tempdir_in(bench.folder.path()).unwrap();
+            let before = bench.asked();
             fail::cfg(POINT, &format!("{operation}*off->{fault}")).unwrap();
             let ended = bench.run(out.path(), &[]);
             fail::remove(POINT);
-            let (asked, kept) = (bench.asked() - before, answers(out.path()));
+            let asked = bench.asked() - before;
+            let kept = answers(out.path());
             match ended {
                 Err(error) => assert_names_a_file(&error, out.path(), cause),
                 Ok(status) => {
@@ -113,7 +116,7 @@ fn a_run_goes_on_after_a_fault_of_any_operation_and_asks_for_no_kept_answer_agai
                     break;
                 }
             }
-            // Of what was paid for, only the answer whose line did not fit is lost.
+            // Only the answer whose line did not fit is lost.
             assert!(kept == asked || kept + 1 == asked, "{operation}: {kept} of {asked} answers");
             assert_eq!(bench.run(out.path(), &["--resume"]), Ok(ExitStatus::Success), "{operation} {fault}");
             assert_eq!(bench.asked() - before - asked, ITEMS - kept, "{operation} {fault}");
@@ -124,10 +127,11 @@ fn a_run_goes_on_after_a_fault_of_any_operation_and_asks_for_no_kept_answer_agai
 }
 
 #[test]
-fn a_fault_while_a_result_is_replaced_leaves_the_old_one_or_none_and_never_parts_of_two() {
+fn a_fault_while_a_result_is_replaced_leaves_the_old_result_or_none_but_never_parts_of_two() {
     let scenario = FailScenario::setup();
     let bench = Bench::new();
-    let (whole, partial) = (bench.out("whole"), bench.out("partial"));
+    let whole = bench.out("whole");
+    let partial = bench.out("partial");
     assert_eq!(bench.run(&whole, &[]), Ok(ExitStatus::Success));
     bench.fails.store(true, Ordering::SeqCst);
     assert_eq!(bench.run(&partial, &[]), Ok(ExitStatus::ItemsFailed));

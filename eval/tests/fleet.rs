@@ -9,22 +9,13 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Mutex, mpsc};
 
-use common::{HANG, Mock, Says, command, err, error, ntl_eval, number};
+use common::{HANG, Mock, Scripted, additions, command, err, error, ntl_eval, number};
 use serde_json::Value;
-use tempfile::TempDir;
 
 const ITEMS: usize = 60;
 
-/// Questions `0 + 1`, `1 + 1`, and so on.
-fn data(folder: &TempDir) -> String {
-    let file = folder.path().join("pairs.txt");
-    let lines: String = (0..ITEMS).map(|a| format!("{a} + 1\n{}\n", a + 1)).collect();
-    fs::write(&file, lines).unwrap();
-    file.to_str().unwrap().to_owned()
-}
-
-/// Right two times of three, off by one else; every tenth question is refused.
-fn answer(prompt: &str) -> Says {
+/// Correct for two of three items, off by one for the third. Every tenth question is rejected.
+fn answer(prompt: &str) -> Scripted {
     let a: f64 = prompt.split(' ').next().unwrap().parse().unwrap();
     if a % 10.0 < 1.0 {
         return error(400, "prompt: too long");
@@ -37,7 +28,7 @@ fn replica() -> Mock {
     Mock::start(&["tiny"], |prompt, _| answer(prompt))
 }
 
-/// A server that stops answering at its tenth request, and says so.
+/// A server that stops answering at its tenth request and sends a message.
 fn stalling() -> (Mock, mpsc::Receiver<()>) {
     let (sender, stalled) = mpsc::channel();
     let state = Mutex::new((0, sender));
@@ -47,9 +38,9 @@ fn stalling() -> (Mock, mpsc::Receiver<()>) {
         if state.0 < 10 {
             return answer(prompt);
         }
-        // Nothing receives it once the server is gone.
+        // There is no receiver once the server is gone.
         let _ = state.1.send(());
-        Says(HANG, vec![], String::new())
+        Scripted(HANG, vec![], String::new())
     });
     (mock, stalled)
 }
@@ -71,21 +62,23 @@ fn report(out: &Path) -> Value {
     report
 }
 
-/// The items, with one address in place of all.
+/// The samples, with the same address for all endpoints.
 fn samples(out: &Path, endpoints: &[&str]) -> String {
     let samples = fs::read_to_string(out.join("samples.jsonl")).unwrap();
     endpoints.iter().fold(samples, |samples, url| samples.replace(url, "http://server"))
 }
 
 #[test]
-fn an_endpoint_that_dies_at_work_loses_nothing_and_the_report_is_that_of_one_server() {
+fn an_endpoint_that_dies_during_a_run_loses_nothing_and_the_report_equals_that_of_one_server() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, one, three) = (data(&folder), folder.path().join("one"), folder.path().join("three"));
+    let (data, one, three) =
+        (additions(&folder, ITEMS), folder.path().join("one"), folder.path().join("three"));
     let single = replica();
     assert_eq!(ntl_eval(&args(&[&single.url], &data, &one)).status.code(), Some(4));
 
     let (replicas, (dying, stalled)) = ([replica(), replica()], stalling());
-    let (dying_url, urls) = (dying.url.clone(), [replicas[0].url.clone(), replicas[1].url.clone()]);
+    let dying_url = dying.url.clone();
+    let urls = [replicas[0].url.clone(), replicas[1].url.clone()];
     let endpoints = [&*urls[0], &*dying_url, &*urls[1]];
     let mut command = command(&args(&endpoints, &data, &three));
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -104,12 +97,13 @@ fn an_endpoint_that_dies_at_work_loses_nothing_and_the_report_is_that_of_one_ser
 }
 
 #[test]
-fn endpoints_of_different_models_are_refused_with_the_difference() {
-    let (text, xval) = (replica(), Mock::start(&["tiny=xval"], |prompt, _| answer(prompt)));
+fn endpoints_with_different_models_are_rejected_with_the_difference() {
+    let text = replica();
+    let xval = Mock::start(&["tiny=xval"], |prompt, _| answer(prompt));
     let output = ntl_eval(&["arithmetic", "--endpoint", &text.url, "--endpoint", &xval.url, "--limit", "1"]);
     assert_eq!(output.status.code(), Some(1));
     let want = format!(
-        "error: endpoints {}/v1 and {}/v1 have different models of the name `tiny`: `number_encoding` is \"text\" and \"xval\"",
+        "error: endpoints {}/v1 and {}/v1 have different models with the name `tiny`: `number_encoding` is \"text\" and \"xval\"",
         text.url, xval.url
     );
     assert!(err(&output).starts_with(&want), "{}", err(&output));

@@ -1,4 +1,4 @@
-//! Generated items: their answers are right, and they are distributed like the original data.
+//! Generated items: their answers are correct, and their distribution is like that of the original data.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -12,14 +12,14 @@ use ntl_eval::tasks::generate::Split;
 
 const SPLITS: [Split; 2] = [Split::Interpolate, Split::Extrapolate];
 
-/// The expression inside a question, and its wording with `X` for the expression.
+/// Returns the expression in a question, and the question with `X` instead of the expression.
 fn parts(question: &str) -> (&str, String) {
     let start = question.find(|c: char| c.is_ascii_digit() || c == '(' || c == '-').unwrap();
     let end = question.rfind(|c: char| c.is_ascii_digit() || c == ')').unwrap() + 1;
     (&question[start..end], format!("{}X{}", &question[..start], &question[end..]))
 }
 
-/// Reads an expression: its value, operands and brackets.
+/// Parses an expression into its value, operands and brackets.
 struct Reader<'a> {
     rest: &'a str,
     operands: Vec<i64>,
@@ -86,12 +86,12 @@ fn no_question_is_generated_twice() {
     assert_eq!(questions.len(), 10_000);
 }
 
-/// What is compared.
+/// The compared properties of questions.
 #[derive(Debug)]
 struct Statistics {
-    /// Share of each wording.
+    /// The share of each wording.
     wordings: BTreeMap<String, f64>,
-    /// Share of each number of operands.
+    /// The share of each number of operands.
     sizes: BTreeMap<usize, f64>,
     answers: Vec<f64>,
     operands: Vec<f64>,
@@ -101,8 +101,11 @@ struct Statistics {
 
 fn statistics(items: &[Item]) -> Statistics {
     let share = 1.0 / items.len() as f64;
-    let (mut wordings, mut sizes) = (BTreeMap::new(), BTreeMap::new());
-    let (mut answers, mut operands, mut brackets) = (Vec::new(), Vec::new(), 0);
+    let mut wordings = BTreeMap::new();
+    let mut sizes = BTreeMap::new();
+    let mut answers = Vec::new();
+    let mut operands = Vec::new();
+    let mut brackets = 0;
     for item in items {
         let (expression, wording) = parts(&item.question);
         let (value, read) = Reader::read(expression);
@@ -130,7 +133,7 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted[(q * (sorted.len() - 1) as f64) as usize]
 }
 
-/// Keys agree, and shares differ by at most `tolerance`.
+/// Checks that the keys are equal and the shares differ by at most `tolerance`.
 fn assert_shares<K: Ord + std::fmt::Debug>(got: &BTreeMap<K, f64>, want: &BTreeMap<K, f64>, tolerance: f64) {
     assert!(got.keys().eq(want.keys()), "{got:?} against {want:?}");
     for (key, want) in want {
@@ -138,7 +141,7 @@ fn assert_shares<K: Ord + std::fmt::Debug>(got: &BTreeMap<K, f64>, want: &BTreeM
     }
 }
 
-/// The original's files.
+/// The files of the original data.
 fn original(split: Split) -> PathBuf {
     let folder = Path::new(env!("NTL_SHARED")).join("data/mathematics_dataset-v1.0");
     folder.join(format!("arithmetic_test_{}.txt", split.name()))
@@ -160,7 +163,8 @@ fn generated_items_are_distributed_like_the_original() {
             [("answer", &got.answers, &want.answers), ("operand", &got.operands, &want.operands)]
         {
             for q in [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99] {
-                let (got, want) = (quantile(got, q), quantile(want, q));
+                let got = quantile(got, q);
+                let want = quantile(want, q);
                 let close = (got - want).abs() <= 1.0 || (got / want).ln().abs() < 0.1;
                 assert!(close, "{split:?} |{name}| at {q}: {got} against {want}");
             }

@@ -1,4 +1,4 @@
-//! Servers that mean harm or are broken: every run ends, with one clear line and an exit code.
+//! Malicious or broken servers: every run ends with one clear line and an exit code.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -16,10 +16,11 @@ use common::{err, ntl_eval, out};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Writes what follows the request line into a connection; an error means that the client has left.
+/// Writes everything after the request line to a connection. An error means that the client has disconnected.
 type Answer = fn(&mut TcpStream) -> std::io::Result<()>;
 
-/// A server that lists one model and answers completions as the test wants it. Its threads end with the test's process.
+/// A server that lists one model and answers completions as the test specifies. Its threads end with the
+/// test's process.
 struct Server {
     url: String,
     asked: Arc<AtomicUsize>,
@@ -41,7 +42,8 @@ fn serve(answer: Answer) -> Server {
 
 fn one_request(mut connection: TcpStream, asked: &AtomicUsize, answer: Answer) -> std::io::Result<()> {
     let mut reader = BufReader::new(connection.try_clone()?);
-    let (mut first, mut length) = (String::new(), 0);
+    let mut first = String::new();
+    let mut length = 0;
     reader.read_line(&mut first)?;
     loop {
         let mut line = String::new();
@@ -62,14 +64,14 @@ fn one_request(mut connection: TcpStream, asked: &AtomicUsize, answer: Answer) -
     answer(&mut connection)
 }
 
-/// `headers`: lines with their ends.
+/// Writes a complete response. `headers` are lines with their line ends.
 fn whole(to: &mut TcpStream, status: &str, headers: &str, body: &[u8]) -> std::io::Result<()> {
     let length = body.len();
     write!(to, "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n")?;
     to.write_all(body)
 }
 
-/// Runs four items, three at once.
+/// Runs four items, at most three of them concurrently.
 fn run(server: &Server, more: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pairs.txt");
@@ -79,7 +81,7 @@ fn run(server: &Server, more: &[&str]) -> Output {
     ntl_eval(&[&args[..], &[file.to_str().unwrap()], &server, more].concat())
 }
 
-/// The run fails on every item, and its only line holds `complaint`.
+/// Checks that the run fails on every item, and that its only line contains `complaint`.
 fn fails(answer: Answer, more: &[&str], complaint: &str) {
     let server = serve(answer);
     let output = run(&server, more);
@@ -103,7 +105,7 @@ fn an_endless_body_is_read_up_to_a_limit() {
         &[],
         "is longer than 16 MiB",
     );
-    // The message of an error has a limit of its own, and its beginning is shown.
+    // Error messages have a separate limit, and their beginning is shown.
     fails(
         |to| {
             write!(to, "HTTP/1.1 500 No\r\n\r\n")?;
@@ -113,16 +115,16 @@ fn an_endless_body_is_read_up_to_a_limit() {
             }
         },
         &[],
-        "answered 500 Internal Server Error: xxxx",
+        "returned 500 Internal Server Error: xxxx",
     );
 }
 
 #[test]
-fn a_body_that_drips_ends_with_the_timeout() {
+fn a_slow_body_ends_with_the_timeout() {
     fails(
         |to| {
             write!(to, "HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")?;
-            // Until the client hangs up, a byte now and then.
+            // Sends a byte now and then until the client disconnects.
             to.set_read_timeout(Some(std::time::Duration::from_millis(50)))?;
             loop {
                 to.write_all(b" ")?;
@@ -157,9 +159,9 @@ fn a_redirect_to_another_server_is_not_followed() {
             whole(to, "307 Temporary Redirect", header, b"")
         },
         &[],
-        "redirects to http://127.0.0.2:9/v1/completions, which is another server or too many redirects",
+        "redirects to http://127.0.0.2:9/v1/completions, which is another server or one redirect too many",
     );
-    // Round and round on one server.
+    // Redirects in a loop on one server.
     fails(
         |to| whole(to, "307 Temporary Redirect", "location: /v1/completions\r\n", b""),
         &[],
@@ -168,8 +170,8 @@ fn a_redirect_to_another_server_is_not_followed() {
 }
 
 #[test]
-fn wrong_counts_and_wrong_kinds_are_named() {
-    fails(|to| whole(to, "200 OK", "", br#"{"choices": []}"#), &[], "the answer holds no choices");
+fn wrong_counts_and_wrong_types_are_named() {
+    fails(|to| whole(to, "200 OK", "", br#"{"choices": []}"#), &[], "the response has no choices");
     fails(
         |to| whole(to, "200 OK", "", br#"{"choices": {"text": "2"}}"#),
         &[],
@@ -180,7 +182,7 @@ fn wrong_counts_and_wrong_kinds_are_named() {
 }
 
 #[test]
-fn numbers_that_are_none_are_refused() {
+fn invalid_numbers_are_rejected() {
     fails(
         |to| whole(to, "200 OK", "", br#"{"choices": [{"text": "2", "number": {"value": NaN}}]}"#),
         &["--mode", "regress"],
@@ -200,32 +202,22 @@ fn numbers_that_are_none_are_refused() {
             whole(to, "200 OK", "", &body)
         },
         &["--mode", "regress"],
-        "the answer's `number` is impossible: its support has probability 7 in all, of a closed mass of 1",
+        "the response's `number` is impossible: its support has a total probability of 7, but the closed mass is 1",
     );
 }
 
 #[test]
-fn text_that_is_not_utf_8_is_refused() {
+fn text_that_is_not_utf_8_is_rejected() {
     fails(|to| whole(to, "200 OK", "", b"{\"choices\": [{\"text\": \"\xff\xfe\"}]}"), &[], "it is not JSON");
 }
 
 #[test]
-fn a_web_page_says_that_the_address_is_wrong() {
+fn a_web_page_is_reported_as_a_wrong_address() {
     fails(
         |to| whole(to, "200 OK", "", b"<!doctype html><title>Sign in</title>"),
         &[],
         "it is a web page \"Sign in\" instead of JSON; is this the address of an OpenAI-style server?",
     );
-}
-
-#[test]
-fn a_server_that_is_always_busy_ends_the_run() {
-    let server = serve(|to| whole(to, "429 Too Many Requests", "retry-after: 0\r\n", b"{}"));
-    let output = run(&server, &[]);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    assert!(err(&output).contains("429 Too Many Requests"), "{}", err(&output));
-    // Four items, each with four retries.
-    assert_eq!(server.asked.load(Ordering::SeqCst), 20);
 }
 
 #[test]
@@ -243,7 +235,7 @@ fn a_connection_that_breaks_off_is_one_clear_line() {
 }
 
 #[test]
-fn a_certificate_that_does_not_fit_ends_the_run() {
+fn an_invalid_certificate_ends_the_run() {
     use tokio_rustls::rustls::{ServerConfig, ServerConnection};
     let made = rcgen::generate_simple_self_signed(["example.com".to_owned()]).unwrap();
     let key = made.signing_key.serialize_der().try_into().unwrap();

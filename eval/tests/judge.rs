@@ -1,4 +1,4 @@
-//! `ntl-eval judge`: answers graded by a scripted judge, alone and in pairs.
+//! `ntl-eval judge`: a scripted judge grades single answers and pairs.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -8,13 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use common::{Mock, Says, err, ntl_eval, out};
+use common::{Mock, Scripted, err, ntl_eval, out};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const ANSWERS: &str = r#"{"input": "2 + 2?", "answer": "4", "reference": "four", "human_score": 5}
 {"input": "3 + 3?", "answer": "seven", "human_score": 1}
-{"input": "5 + 5?", "answer": "about 10", "human_score": 4.5}
+{"input": "5 + 5?", "answer": "about 10", "human_score": "4½"}
 {"input": "6 + 6?", "answer": "12"}
 "#;
 
@@ -49,8 +49,8 @@ fn close(found: f64, want: f64) {
     assert!((found - want).abs() < 1e-9, "{found}, not {want}");
 }
 
-/// Values and their shares of the closed mass.
-fn scores(shares: &[(f64, f64)], closed: f64) -> Says {
+/// Returns a number with these values and their shares of the closed mass.
+fn scores(shares: &[(f64, f64)], closed: f64) -> Scripted {
     let mean: f64 = shares.iter().map(|(value, share)| value * share).sum();
     let mode = shares.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap().0;
     let support: Vec<Value> = shares
@@ -67,7 +67,7 @@ fn scores(shares: &[(f64, f64)], closed: f64) -> Says {
         "interval": { "low": shares[0].0, "high": shares[shares.len() - 1].0, "coverage": 0.9, "method": "quantiles" },
         "reason": (!has_value).then_some("closed mass 0.25 is below mass_min 0.5; the model would write \"The\" (0.75)")
     });
-    Says(200, vec![], json!({ "choices": [{ "index": 0, "text": "x", "number": number }] }).to_string())
+    Scripted(200, vec![], json!({ "choices": [{ "index": 0, "text": "x", "number": number }] }).to_string())
 }
 
 fn grader() -> Mock {
@@ -80,9 +80,33 @@ fn grader() -> Mock {
 }
 
 #[test]
-fn answers_are_graded_and_the_grades_compared_with_those_of_people() {
+fn a_score_with_little_mass_counts_and_its_sample_has_the_reason() {
+    let said = "less than half of the mass, 0.25, is on the scale; the model would write \"The\" (0.75)";
     let (folder, file) = file(ANSWERS);
-    let (mock, out) = (grader(), folder.path().join("out"));
+    let mock = Mock::start(&["tiny"], move |_, _| {
+        let Scripted(status, headers, body) = scores(&[(3.0, 0.5), (4.0, 0.5)], 0.75);
+        let mut answer: Value = serde_json::from_str(&body).unwrap();
+        let number = &mut answer["choices"][0]["number"];
+        number["mass"] = json!({ "closed": 0.25, "invalid": 0.75, "open": 0.0 });
+        number["support"] = json!([
+            { "value": 3.0, "text": "3", "probability": 0.125 }, { "value": 4.0, "text": "4", "probability": 0.125 }
+        ]);
+        number["reason"] = json!(said);
+        Scripted(status, headers, answer.to_string())
+    });
+    let out = folder.path().join("out");
+    let report = report(&run(&mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]));
+    close(value(&report, "score"), 3.5);
+    close(value(&report, "mass_closed"), 0.25);
+    close(value(&report, "unparsed"), 0.0);
+    assert!(samples(&out).iter().all(|sample| sample["score"] == 3.5 && sample["number_reason"] == said));
+}
+
+#[test]
+fn answers_are_graded_and_compared_with_human_scores() {
+    let (folder, file) = file(ANSWERS);
+    let mock = grader();
+    let out = folder.path().join("out");
     let report = report(&run(&mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]));
     let body =
         mock.bodies().into_iter().find(|body| body["prompt"].as_str().unwrap().contains("2 + 2")).unwrap();
@@ -90,7 +114,7 @@ fn answers_are_graded_and_the_grades_compared_with_those_of_people() {
     assert!(prompt.starts_with("Grade an answer with a score from 1 to 5."), "{prompt}");
     assert!(prompt.contains("[Right answer]\nfour\n") && prompt.ends_with("\nScore:"), "{prompt}");
     assert_eq!((&body["number"]["scale"], &body["number"]["interval"]), (&json!([1.0, 5.0]), &json!(0.9)));
-    // Scores 4.6, 2.1 and 4 of people's 5, 1 and 4.5; the fourth answer has no score.
+    // The scores are 4.6, 2.1 and 4, and people's scores are 5, 1 and 4.5. The fourth answer has no score.
     close(value(&report, "score"), (4.6 + 2.1 + 4.0) / 3.0);
     close(value(&report, "mode_score"), 10.0 / 3.0);
     let deviation = (0.5 * 1.1_f64.powi(2) + 0.3 * 0.1_f64.powi(2) + 0.2 * 2.9_f64.powi(2)).sqrt();
@@ -101,7 +125,7 @@ fn answers_are_graded_and_the_grades_compared_with_those_of_people() {
     close(value(&report, "unparsed"), 0.25);
     assert_eq!(report["metrics"]["pearson"]["n"], 3);
     assert_eq!((&report["n"], &report["n_valid"]), (&json!(4), &json!(3)));
-    // Only what people graded is right or wrong: the first two of three.
+    // Only items with a human score are correct or incorrect: the first two of three are correct.
     assert_eq!((value(&report, "accuracy"), &report["metrics"]["accuracy"]["n"]), (2.0 / 3.0, &json!(3)));
     assert!(report["estimates"]["kappa"]["values"]["mode"]["value"].is_number(), "{}", report["estimates"]);
     assert_eq!(report["missing_numbers"].as_object().unwrap().len(), 1);
@@ -131,7 +155,8 @@ fn page(out: &Path) -> String {
     fs::read_to_string(out.join("report.md")).unwrap()
 }
 
-/// Likes what is good, and a little what is shown second. Scores of 2 or 3 favour the first answer, 5 or 6 the second.
+/// Prefers good answers, and slightly the answer that is shown second. Scores of 2 or 3 favour the first
+/// answer, 5 or 6 the second.
 fn comparer() -> Mock {
     Mock::start(&["tiny"], |prompt, _| {
         let shown = prompt.split("[First answer]\n").nth(1).unwrap();
@@ -147,12 +172,13 @@ fn comparer() -> Mock {
 #[test]
 fn pairs_are_judged_in_both_orders() {
     let (folder, file) = file(PAIRS);
-    let (mock, out) = (comparer(), folder.path().join("out"));
+    let mock = comparer();
+    let out = folder.path().join("out");
     let report = report(&run(&mock, &file, &["--pairs", "--out", out.to_str().unwrap()]));
     assert_eq!(mock.bodies().len(), 8);
     assert_eq!(mock.bodies()[0]["number"]["scale"], json!([1.0, 7.0]));
-    // In the other order the scores of the first and the last pair are 6, mirrored 2; of the second 2.5, mirrored 5.5; the
-    // third pair has 5 in either, mirrored 3.
+    // In the other order, the first and the last pair have the score 6, mirrored 2. The second pair has 2.5,
+    // mirrored 5.5. The third pair has 5 in either order, mirrored 3.
     let samples = samples(&out);
     assert_eq!(samples[0]["orders"], json!([2.5, 2.0]));
     assert_eq!(samples[1]["orders"], json!([6.0, 5.5]));
@@ -172,9 +198,9 @@ fn pairs_are_judged_in_both_orders() {
     close(value(&report, "order_difference"), (0.5 + 0.5 + 2.0 + 0.5) / 4.0);
     close(value(&report, "order_distance"), 3.5 / 4.0);
     close(value(&report, "wins"), 2.5 / 4.0);
-    // Of the first two; people call the third a tie and did not judge the fourth.
+    // The preference covers the first two pairs: people call the third a tie and did not judge the fourth.
     assert_eq!((value(&report, "preference"), &report["metrics"]["preference"]["n"]), (1.0, &json!(2)));
-    // Only one score of people is a number.
+    // Only one human score is a number.
     assert_eq!((value(&report, "mae"), &report["metrics"]["mae"]["n"]), (1.0, &json!(1)));
     close(value(&report, "mass_closed"), (0.95 * 3.0 + 1.0) / 4.0);
     let before = mock.bodies().len();
@@ -187,7 +213,58 @@ fn pairs_are_judged_in_both_orders() {
 }
 
 #[test]
-fn what_is_judged_shadows_a_field_of_its_name() {
+fn the_metrics_of_judgements_are_listed_after_the_requested_ones() {
+    let (folder, file) = file(ANSWERS);
+    let mock = grader();
+    let results = folder.path().join("out");
+    let task =
+        ["judge", "--data", file.to_str().unwrap(), "--endpoint", &mock.url, "--quiet", "--scale", "1,5"];
+    let first_cells = |text: &str| -> Vec<String> {
+        let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
+        rows.map(|row| row.split('|').nth(1).unwrap().trim().to_owned()).take(3).collect()
+    };
+    let output = ntl_eval(&[&task[..], &["--out", results.to_str().unwrap()]].concat());
+    assert_eq!(first_cells(&out(&output)), ["score", "mode_score", "spread"], "{}", err(&output));
+    assert_eq!(first_cells(&page(&results)), ["score", "mode_score", "spread"]);
+    let output = ntl_eval(&[&task[..], &["--metric", "rmse"]].concat());
+    assert_eq!(first_cells(&out(&output)), ["rmse", "score", "mode_score"], "{}", err(&output));
+    // There are no human scores for these answers, so that there is no agreement to show.
+    let (_folder, ungraded) = self::file("{\"input\": \"2 + 2?\", \"answer\": \"4\"}\n");
+    let report = report(&run(&mock, &ungraded, &[]));
+    let first = ["score", "mode_score", "spread", "interval_width", "mass_closed", "unparsed"];
+    assert_eq!(report["first_metrics"], json!(first));
+}
+
+#[test]
+fn a_judge_without_scores_fails_the_run_with_its_reason() {
+    let (folder, file) =
+        file("{\"input\": \"a\", \"answer\": \"b\"}\n{\"input\": \"c\", \"answer\": \"d\"}\n");
+    let results = folder.path().join("out");
+    let output = run(&grader(), &file, &["--out", results.to_str().unwrap()]);
+    assert_eq!((output.status.code(), out(&output)), (Some(1), String::new()), "{}", err(&output));
+    let message = "error: none of the 2 items of judge graded got a score; for 2 of them: closed mass 0.25 is below mass_min 0.5; the \
+                   model would write \"The\" (0.75)\n";
+    assert_eq!(err(&output), message);
+    assert!(!results.join("report.json").exists());
+}
+
+#[test]
+fn items_without_an_answer_are_skipped_and_counted() {
+    let lines = "{\"input\": \"2 + 2?\", \"answer\": \"4\"}\n{\"input\": \"x\", \"answer\": null}\n{\"input\": \"y\", \"answer\": \"\"}\n";
+    let (_folder, file) = file(lines);
+    let output = run(&grader(), &file, &["--skip-missing"]);
+    assert_eq!(report(&output)["n"], 1);
+    let notice = "--skip-missing left out 2 of 3 items: 2 without `answer`; the first is on line 2\n";
+    assert_eq!(err(&output), notice);
+    let message = err(&run(&grader(), &file, &[]));
+    assert!(
+        message.contains("line 2: the answer is null; --skip-missing leaves out such items"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_judged_answer_shadows_a_field_with_its_name() {
     let (_folder, file) = file("{\"question\": \"2 + 2 is 4\", \"answer\": 5}\n");
     let mock = Mock::start(&["tiny"], |prompt, _| {
         scores(&[(if prompt == "2 + 2 is 4" { 5.0 } else { 1.0 }, 1.0)], 1.0)
@@ -198,9 +275,10 @@ fn what_is_judged_shadows_a_field_of_its_name() {
 }
 
 #[test]
-fn two_judges_are_compared_by_how_well_they_agree_with_people() {
+fn two_judges_are_compared_by_their_agreement_with_people() {
     let (folder, file) = file(ANSWERS);
-    let (careful, kind) = (grader(), Mock::start(&["tiny"], |_, _| scores(&[(4.0, 0.5), (5.0, 0.5)], 1.0)));
+    let careful = grader();
+    let kind = Mock::start(&["tiny"], |_, _| scores(&[(4.0, 0.5), (5.0, 0.5)], 1.0));
     let runs = [("careful", &careful), ("kind", &kind)].map(|(name, mock)| {
         let out = folder.path().join(name);
         report(&run(mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]));
@@ -213,12 +291,12 @@ fn two_judges_are_compared_by_how_well_they_agree_with_people() {
     let rows: Vec<&str> =
         text.lines().filter(|line| line.starts_with("| kappa ") || line.starts_with("| spread ")).collect();
     assert_eq!(rows.len(), 2, "{text}");
-    // The kind judge has the deviation 0.5 everywhere.
+    // The kind judge has a standard deviation of 0.5 on every item.
     assert!(rows.iter().any(|row| row.contains("0.5000")), "{text}");
 }
 
 #[test]
-fn a_rubric_of_ones_own_reasons_first_in_a_chat() {
+fn a_custom_rubric_reasons_first_in_a_chat() {
     let contents = r#"{"q": "2 + 2?", "reply": "4", "unit": "kg", "stars": 60}"#;
     let (folder, file) = file(contents);
     let rubric = folder.path().join("rubric.txt");
@@ -236,7 +314,7 @@ fn a_rubric_of_ones_own_reasons_first_in_a_chat() {
         (&body["temperature"], &body["seed"], &body["max_tokens"]),
         (&json!(1.0), &json!(9), &json!(512))
     );
-    // People's 60 of 100 are 3 of 5; the judge says 4.6.
+    // The human score is 60 of 100, which is 3 of 5. The judge's score is 4.6.
     close(value(&report, "rmse"), 1.6);
     assert_eq!(report["settings"]["human_scale"], json!([0.0, 100.0]));
     assert_eq!(
@@ -246,12 +324,14 @@ fn a_rubric_of_ones_own_reasons_first_in_a_chat() {
 }
 
 #[test]
-fn what_cannot_be_judged_is_refused_with_file_line_and_field() {
+fn invalid_items_are_rejected_with_file_line_and_field() {
     let mock = grader();
     let line = |fields: &str| format!("{{\"input\": \"a\", \"answer\": \"b\"{fields}}}\n");
-    let (plain, high) = (line(""), line("") + &line(", \"human_score\": 12"));
+    let plain = line("");
+    let high = line("") + &line(", \"human_score\": 12");
     let (word, pair) =
         (line(", \"human_score\": \"good\""), line(", \"answer_b\": \"c\", \"human_score\": \"left\""));
+    let comma = line(", \"human_score\": \"4,5\"");
     for (contents, args, code, complaint) in [
         (
             plain.as_str(),
@@ -267,6 +347,12 @@ fn what_cannot_be_judged_is_refused_with_file_line_and_field() {
         ),
         (&high, &["--human-scale", "0,11"], 1, "12 is not on the scale from 0 to 11\n"),
         (&word, &[], 1, "line 1: field `human_score`: expected a number, found \"good\""),
+        (
+            &comma,
+            &[],
+            1,
+            "field `human_score`: expected a number, found \"4,5\"; decimals need a point, such as 4.5",
+        ),
         (&pair, &["--pairs"], 1, "field `human_score`: expected a number, `a`, `b` or `tie`, found \"left\""),
         (&plain, &["--answer-field", "reply"], 1, "line 1: there is no field `reply`; it has input, answer"),
         (
@@ -291,7 +377,7 @@ fn what_cannot_be_judged_is_refused_with_file_line_and_field() {
         (&plain, &["--trim", "0.1"], 2, "leave out --trim"),
         (&plain, &["--score"], 2, "leave out --score"),
         (&plain, &["--prompt-tokens", "99"], 2, "--prompt-tokens would cut the rubric"),
-        (&plain, &["--rationales", "2"], 2, "--rationales are texts in front of the number"),
+        (&plain, &["--rationales", "2"], 2, "--rationales are texts before the number"),
     ] {
         let (_folder, file) = file(contents);
         let output = run(&mock, &file, args);

@@ -1,7 +1,8 @@
-//! GSM8K as lm-eval 0.4.13 does it (task `gsm8k`, version 3): the same prompts, extracted numbers and scores on the whole test set.
+//! GSM8K as in lm-eval 0.4.13 (task `gsm8k`, version 3): the same prompts, extracted numbers and scores on
+//! the whole test set.
 //!
-//! The digests were computed by lm-eval's own classes on the same files: its few-shot prompts as it sent them, and
-//! `RegexFilter` and `exact_match_hf_evaluate` on solutions that are bent in eleven ways.
+//! lm-eval's own classes computed the digests on the same files: its few-shot prompts as it sent them, and
+//! `RegexFilter` and `exact_match_hf_evaluate` on solutions that are modified in eleven ways.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,20 +18,20 @@ use ntl_eval::data::Item;
 use ntl_eval::run::answer_extraction::LmEvalFilter;
 use sha2::{Digest, Sha256};
 
-/// The items that a command line asks for.
+/// Returns the items that a command line selects.
 fn items(more: &[&str]) -> Vec<Item> {
     let folder = Path::new(env!("NTL_SHARED")).join("data/gsm8k");
     let args = ["ntl-eval", "gsm8k", "--endpoint", "http://h", "--data", folder.to_str().unwrap()];
     let cli = Cli::try_parse_from([&args[..], more].concat()).unwrap();
     let Command::Task(task) = cli.command else { panic!("{args:?} is a task") };
-    ntl_eval::tasks::suites(&task).unwrap().remove(0).items
+    task.suites(&task.settings()).unwrap().remove(0).items
 }
 
 fn digest(lines: &[String], between: &str) -> String {
     format!("{:x}", Sha256::digest(lines.join(between)))
 }
 
-/// A solution, bent in one of eleven ways.
+/// Returns a solution, modified in one of eleven ways.
 fn bent(index: usize, answer: &str) -> String {
     let (before, number) = answer.rsplit_once("#### ").unwrap();
     match index % 11 {
@@ -50,7 +51,7 @@ fn bent(index: usize, answer: &str) -> String {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn five_shot_prompts_are_those_of_lm_eval() {
+fn five_shot_prompts_match_lm_eval() {
     let items = items(&["--shots", "5"]);
     let prompts: Vec<String> = items.iter().map(|item| item.prompt().to_owned()).collect();
     assert_eq!(prompts.len(), 1_319);
@@ -59,7 +60,7 @@ fn five_shot_prompts_are_those_of_lm_eval() {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn extracted_numbers_and_scores_are_those_of_lm_eval() {
+fn extracted_numbers_and_scores_match_lm_eval() {
     let items = items(&[]);
     let texts: Vec<String> =
         items.iter().enumerate().map(|(index, item)| bent(index, &item.answer)).collect();

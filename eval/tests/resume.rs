@@ -1,4 +1,4 @@
-//! Runs that were killed, and answers that are never asked for twice.
+//! Killed runs, and answers that are never requested twice.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -11,21 +11,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
-use common::{HANG, Mock, Says, command, err, ntl_eval, number, text};
+use common::{HANG, Mock, Scripted, additions, command, err, ntl_eval, number, text};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 const ITEMS: usize = 40;
 
-/// Questions `0 + 1`, `1 + 1`, and so on.
-fn data(folder: &TempDir) -> String {
-    let file = folder.path().join("pairs.txt");
-    let lines: String = (0..ITEMS).map(|a| format!("{a} + 1\n{}\n", a + 1)).collect();
-    fs::write(&file, lines).unwrap();
-    file.to_str().unwrap().to_owned()
-}
-
-/// Right two times of three, off by one else.
+/// Correct for two of three items, off by one for the third.
 fn answer(prompt: &str) -> f64 {
     let a: f64 = prompt.split(' ').next().unwrap().parse().unwrap();
     if a % 3.0 < 1.0 { a } else { a + 1.0 }
@@ -45,17 +36,19 @@ fn report(out: &Path) -> String {
     kept.collect::<Vec<_>>().join("\n")
 }
 
-/// A server that stops answering after 20 requests, says so, and goes on when told to.
+/// A server that stops answering after 20 requests and sends a message for each later one, until the flag is
+/// set.
 fn stalling() -> (Mock, mpsc::Receiver<()>, Arc<AtomicBool>) {
     let (sender, stalled) = mpsc::channel();
     let well = Arc::new(AtomicBool::new(false));
-    let (state, mended) = (Mutex::new((0, sender)), Arc::clone(&well));
+    let state = Mutex::new((0, sender));
+    let mended = Arc::clone(&well);
     let mock = Mock::start(&["tiny"], move |prompt, _| {
         let mut state = state.lock().unwrap();
         state.0 += 1;
         if state.0 > 20 && !mended.load(Ordering::SeqCst) {
             state.1.send(()).unwrap();
-            return Says(HANG, vec![], String::new());
+            return Scripted(HANG, vec![], String::new());
         }
         let value = answer(prompt);
         number(value + 0.1, value, value)
@@ -64,18 +57,19 @@ fn stalling() -> (Mock, mpsc::Receiver<()>, Arc<AtomicBool>) {
 }
 
 #[test]
-fn a_killed_run_goes_on_and_ends_in_the_same_report_to_the_byte() {
+fn a_killed_run_continues_and_ends_with_a_byte_identical_report() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let (mock, stalled, well) = stalling();
     let regress = ["--mode", "regress"];
     let mut child = command(&args(&mock, &data, &out, &regress)).spawn().unwrap();
-    // All that it has under way: none of its requests comes later and is taken for one of the next run.
+    // Waits for all requests in flight, so that none arrives later and is counted for the next run.
     (0..3).for_each(|_| stalled.recv().unwrap());
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!out.join("report.json").exists());
-    // Power failed in the middle of a line.
+    // Simulates a power failure in the middle of a line.
     let journal = out.join("journal.jsonl");
     let mut bytes = fs::read(&journal).unwrap();
     let kept = bytes.iter().filter(|byte| **byte == b'\n').count() - 1;
@@ -92,7 +86,7 @@ fn a_killed_run_goes_on_and_ends_in_the_same_report_to_the_byte() {
     assert_eq!(report(&out), report(&whole));
     let samples = |out: &Path| fs::read(out.join("samples.jsonl")).unwrap();
     assert_eq!(samples(&out), samples(&whole));
-    // What is complete is not asked at all.
+    // A complete run sends no requests.
     let before = mock.bodies().len();
     let again = ntl_eval(&args(&mock, &data, &out, &[&regress[..], &["--resume"]].concat()));
     assert_eq!((again.status.code(), mock.bodies().len() - before), (Some(0), 0));
@@ -102,7 +96,8 @@ fn a_killed_run_goes_on_and_ends_in_the_same_report_to_the_byte() {
 #[test]
 fn an_unfinished_run_is_neither_overwritten_nor_mixed_with_another() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
     ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
     let other = ntl_eval(&args(&mock, &data, &out, &["--limit", "9", "--resume"]));
@@ -112,17 +107,20 @@ fn an_unfinished_run_is_neither_overwritten_nor_mixed_with_another() {
     fs::remove_file(out.join("report.json")).unwrap();
     let fresh = ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
     assert_eq!(fresh.status.code(), Some(1));
-    assert!(err(&fresh).contains("did not end: go on with --resume"), "{}", err(&fresh));
+    assert!(err(&fresh).contains("did not end: continue with --resume"), "{}", err(&fresh));
 }
 
 #[test]
 fn a_run_is_not_continued_with_another_checkpoint_of_the_same_name() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let serve = |model| Mock::start(&[model], |prompt, _| text(&answer(prompt).to_string()));
     let run =
         |mock: &Mock, more: &[&str]| ntl_eval(&args(mock, &data, &out, &[&["--limit", "4"], more].concat()));
-    let (first, other, foreign) = (serve("tiny#0a"), serve("tiny#0b"), serve("tiny#"));
+    let first = serve("tiny#0a");
+    let other = serve("tiny#0b");
+    let foreign = serve("tiny#");
     assert_eq!(run(&first, &[]).status.code(), Some(0));
     let before = files(&out);
     let refused = run(&other, &["--resume"]);
@@ -135,7 +133,7 @@ fn a_run_is_not_continued_with_another_checkpoint_of_the_same_name() {
         "{message}"
     );
     assert_eq!((files(&out), other.bodies().len()), (before, 0));
-    // Servers that give no fingerprint are not checked.
+    // Servers that report no fingerprint are not checked.
     for same in [&first, &foreign] {
         assert_eq!(run(same, &["--resume"]).status.code(), Some(0));
     }
@@ -146,18 +144,21 @@ fn a_run_is_not_continued_with_another_checkpoint_of_the_same_name() {
 #[test]
 fn a_run_is_not_continued_with_weights_of_another_type() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let serve = |model| Mock::start(&[model], |prompt, _| text(&answer(prompt).to_string()));
     let run =
         |mock: &Mock, more: &[&str]| ntl_eval(&args(mock, &data, &out, &[&["--limit", "4"], more].concat()));
-    let (first, other, unknown) = (serve("tiny@f32"), serve("tiny@int8"), serve("tiny"));
+    let first = serve("tiny@f32");
+    let other = serve("tiny@int8");
+    let unknown = serve("tiny");
     assert_eq!(run(&first, &[]).status.code(), Some(0));
     assert!(report(&out).contains("\"model_dtype\": \"f32\""));
     let refused = run(&other, &["--resume"]);
     assert_eq!((refused.status.code(), other.bodies().len()), (Some(1), 0));
     let message = err(&refused);
     assert!(message.contains("other settings: model_dtype was \"f32\", is \"int8\""), "{message}");
-    // Servers that do not say it are not checked.
+    // Servers that do not report the type are not checked.
     assert_eq!(run(&unknown, &["--resume"]).status.code(), Some(0));
 }
 
@@ -173,9 +174,10 @@ fn files(out: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_finished_run_survives_a_refused_resume_and_a_second_run() {
+fn a_finished_run_survives_a_rejected_resume_and_a_second_run() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
     let first = ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
     assert_eq!(first.status.code(), Some(0), "{}", err(&first));
@@ -187,25 +189,26 @@ fn a_finished_run_survives_a_refused_resume_and_a_second_run() {
     let other = ntl_eval(&args(&mock, &data, &out, &["--limit", "9", "--resume"]));
     assert_eq!(other.status.code(), Some(1));
     assert!(err(&other).contains("limit was 4, is 9"), "{}", err(&other));
-    assert!(files(&out) == before, "a refused --resume changed files");
+    assert!(files(&out) == before, "a rejected --resume changed files");
     let second = ntl_eval(&args(&mock, &data, &out, &["--limit", "9"]));
     assert_eq!(second.status.code(), Some(1));
     let message = format!("{} holds a finished run: replace it with --overwrite", out.display());
     assert!(err(&second).contains(&message), "{}", err(&second));
     assert!(files(&out) == before, "a second run changed files");
     assert_eq!(mock.bodies().len(), asked);
-    // A report whose journal is lost cannot be continued, and is not replaced either.
+    // A report whose journal is lost can neither be continued nor replaced.
     fs::rename(out.join("journal.jsonl"), folder.path().join("journal")).unwrap();
     let resumed = ntl_eval(&args(&mock, &data, &out, &["--limit", "4", "--resume"]));
     assert!(err(&resumed).contains("holds a finished run without its journal.jsonl"), "{}", err(&resumed));
     fs::rename(folder.path().join("journal"), out.join("journal.jsonl")).unwrap();
-    assert!(files(&out) == before, "a resume without journal changed files");
+    assert!(files(&out) == before, "a --resume without a journal changed files");
 }
 
 #[test]
 fn overwriting_replaces_the_run_and_removes_the_pages_of_the_old_one() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
     ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
     assert_eq!(ntl_eval(&["report", out.to_str().unwrap()]).status.code(), Some(0));
@@ -219,11 +222,12 @@ fn overwriting_replaces_the_run_and_removes_the_pages_of_the_old_one() {
 }
 
 #[test]
-fn failed_items_are_asked_again_when_a_run_goes_on() {
+fn failed_items_are_requested_again_when_a_run_continues() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let mock = Mock::start(&["tiny"], |prompt, before| match (prompt, before) {
-        ("3 + 1", 0) => Says(500, vec![], "{}".to_owned()),
+        ("3 + 1", 0) => Scripted(500, vec![], "{}".to_owned()),
         _ => text(&answer(prompt).to_string()),
     });
     assert_eq!(ntl_eval(&args(&mock, &data, &out, &[])).status.code(), Some(4));
@@ -233,9 +237,10 @@ fn failed_items_are_asked_again_when_a_run_goes_on() {
 }
 
 #[test]
-fn a_cache_answers_for_the_same_model_and_request_only() {
+fn a_cache_only_answers_for_the_same_model_and_request() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, cache) = (data(&folder), folder.path().join("cache"));
+    let data = additions(&folder, ITEMS);
+    let cache = folder.path().join("cache");
     let mock = Mock::start(&["tiny", "large"], |prompt, _| text(&answer(prompt).to_string()));
     let asked = |more: &[&str]| {
         let before = mock.bodies().len();
@@ -255,9 +260,10 @@ fn a_cache_answers_for_the_same_model_and_request_only() {
 }
 
 #[test]
-fn two_runs_in_one_folder_are_refused() {
+fn two_concurrent_runs_in_one_directory_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let (mock, stalled, _) = stalling();
     let mut child = command(&args(&mock, &data, &out, &[])).spawn().unwrap();
     (0..3).for_each(|_| stalled.recv().unwrap());
@@ -267,7 +273,7 @@ fn two_runs_in_one_folder_are_refused() {
         assert_eq!(second.status.code(), Some(1));
         assert!(err(&second).contains("another run is writing "), "{more:?}: {}", err(&second));
     }
-    assert!(files(&out) == before, "a refused run changed files");
+    assert!(files(&out) == before, "a rejected run changed files");
     child.kill().unwrap();
     child.wait().unwrap();
     // A killed run holds no lock.
@@ -277,9 +283,10 @@ fn two_runs_in_one_folder_are_refused() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_says_how_to_go_on() {
+fn ctrl_c_explains_how_to_continue() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let (mock, stalled, _) = stalling();
     let mut command = command(&args(&mock, &data, &out, &[]));
     let child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -289,13 +296,13 @@ fn ctrl_c_says_how_to_go_on() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", err(&output));
     let message = format!(
-        "error: interrupted; the answers so far are in {}: go on with the same command and --resume\n",
+        "error: interrupted; the answers so far are in {}: continue with the same command and --resume\n",
         out.display()
     );
     assert_eq!(err(&output), message);
 }
 
-/// Files may grow to `blocks` of 512 bytes, as if the disk were full then.
+/// Limits files to `blocks` of 512 bytes, as if the disk were full then.
 #[cfg(unix)]
 fn with_little_room(blocks: usize, args: &[&str]) -> Output {
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
@@ -307,9 +314,10 @@ fn with_little_room(blocks: usize, args: &[&str]) -> Output {
 #[test]
 fn a_full_disk_loses_no_answer() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
-    // Room for the journal of four answers, and not for the report.
+    // There is room for the journal of four answers, but not for the report.
     let four = ["--limit", "4"];
     let full = with_little_room(4, &args(&mock, &data, &out, &four));
     assert_eq!(full.status.code(), Some(1), "{}", err(&full));
@@ -319,7 +327,7 @@ fn a_full_disk_loses_no_answer() {
     let before = mock.bodies().len();
     let resumed = ntl_eval(&args(&mock, &data, &out, &[&four[..], &["--resume"]].concat()));
     assert_eq!((resumed.status.code(), mock.bodies().len() - before), (Some(0), 0), "{}", err(&resumed));
-    // No room for the journal either: the run ends, and what fitted is kept.
+    // There is no room for the journal either. The run ends, and the lines that fitted are kept.
     let other = folder.path().join("other");
     let full = with_little_room(4, &args(&mock, &data, &other, &[]));
     assert_eq!(full.status.code(), Some(1), "{}", err(&full));
@@ -336,11 +344,11 @@ fn a_full_disk_loses_no_answer() {
 
 #[cfg(unix)]
 #[test]
-fn a_folder_that_cannot_be_written_is_named_before_anything_is_asked() {
+fn an_unwritable_directory_is_named_before_any_request() {
     let folder = tempfile::tempdir().unwrap();
-    let data = data(&folder);
+    let data = additions(&folder, ITEMS);
     let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
-    // The system's own folder is read-only for everyone.
+    // The system's own directory is read-only for everyone.
     let run = ntl_eval(&args(&mock, &data, Path::new("/proc/1/results"), &[]));
     assert_eq!(run.status.code(), Some(1));
     let message = err(&run);
@@ -350,16 +358,17 @@ fn a_folder_that_cannot_be_written_is_named_before_anything_is_asked() {
 }
 
 #[test]
-fn a_report_that_cannot_be_read_is_no_finished_run() {
+fn a_run_with_an_unreadable_report_is_not_finished() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
     let run = |more: &[&str]| ntl_eval(&args(&mock, &data, &out, &[&["--limit", "4"], more].concat()));
     assert_eq!(run(&[]).status.code(), Some(0));
     fs::write(out.join("report.json"), "").unwrap();
     let again = run(&[]);
     assert_eq!(again.status.code(), Some(1));
-    assert!(err(&again).contains("did not end: go on with --resume"), "{}", err(&again));
+    assert!(err(&again).contains("did not end: continue with --resume"), "{}", err(&again));
     let before = mock.bodies().len();
     assert_eq!((run(&["--resume"]).status.code(), mock.bodies().len() - before), (Some(0), 0));
     fs::write(out.join("report.json"), "{").unwrap();
@@ -370,9 +379,10 @@ fn a_report_that_cannot_be_read_is_no_finished_run() {
 }
 
 #[test]
-fn a_changed_byte_in_the_journal_is_found() {
+fn a_changed_byte_in_the_journal_is_detected() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(&folder), folder.path().join("out"));
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
     let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
     let run = |more: &[&str]| ntl_eval(&args(&mock, &data, &out, &[&["--limit", "4"], more].concat()));
     assert_eq!(run(&[]).status.code(), Some(0));

@@ -1,4 +1,4 @@
-//! Every task against a scripted server: what is asked in which mode, and what is made of the answers.
+//! Every task against a scripted server: the requests of each mode, and the scores of the answers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -7,11 +7,11 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Mock, Says, err, error, ids, ntl_eval, number, out, text};
+use common::{Mock, Scripted, err, error, ids, ntl_eval, number, out, text};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A folder with one data file.
+/// A directory with one data file.
 fn data(name: &str, contents: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(name);
@@ -20,7 +20,7 @@ fn data(name: &str, contents: &str) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// The report of a run that ends well.
+/// Returns the report of a successful run.
 fn run(mock: &Mock, task: &str, data: &Path, more: &[&str]) -> Value {
     let data = data.to_str().unwrap();
     let args = [&[task, "--endpoint", &mock.url, "--data", data, "--json", "--quiet"], more].concat();
@@ -52,8 +52,8 @@ const GSM8K: &str = r#####"{"question": "A?", "answer": "so 3*6=<<3*6=18>>18\n##
 {"question": "C?", "answer": "#### 7"}
 "#####;
 
-/// Right for every reading, for the flexible one and by value, and by value only.
-fn solve(prompt: &str, _: usize) -> Says {
+/// The three answers are correct by every rule, by the flexible rule and by value, and only by value.
+fn solve(prompt: &str, _: usize) -> Scripted {
     text(match prompt.chars().rev().find(|c| c.is_ascii_uppercase() && *c != 'Q' && *c != 'A') {
         Some('B') => "It is $1000",
         Some('C') => "7.00 apples",
@@ -78,7 +78,7 @@ fn gsm8k_is_read_in_three_ways() {
 }
 
 #[test]
-fn gsm8k_shots_are_the_solved_questions_beside_the_data() {
+fn gsm8k_shots_are_the_solved_questions_next_to_the_data() {
     let (folder, file) = data("test.jsonl", GSM8K);
     let train =
         "{\"question\": \"Q0\", \"answer\": \"#### 0\"}\n{\"question\": \"Q1\", \"answer\": \"#### 1\"}\n";
@@ -92,7 +92,7 @@ fn gsm8k_shots_are_the_solved_questions_beside_the_data() {
 }
 
 #[test]
-fn gsm8k_numbers_are_asked_for_behind_the_solution() {
+fn gsm8k_numbers_are_requested_after_the_solution() {
     let (_folder, file) = data("test.jsonl", GSM8K);
     let mock = Mock::start(&["tiny"], |_, _| number(18.2, 18.0, 18.0));
     let report = run(&mock, "gsm8k", &file, &["--mode", "regress"]);
@@ -103,7 +103,7 @@ fn gsm8k_numbers_are_asked_for_behind_the_solution() {
 }
 
 #[test]
-fn jokes_are_scored_beside_constant_answers() {
+fn jokes_are_compared_with_constant_answers() {
     let (_folder, file) = data("test.tsv", "0\tone\n1\ttwo\n5\tthree\n2\tfour\n");
     let mock = Mock::start(&["tiny"], |prompt, _| {
         let value = if prompt == "three" { 4.0 } else { 1.0 };
@@ -154,7 +154,8 @@ fn multirc_answers_are_compared_as_texts() {
     let report = run(&mock, "multirc", &file, &[]);
     assert_close(&report, "exact", 0.5);
     assert_close(&report, "f1", (1.0 + 0.8) / 2.0);
-    // Of 7 words all are right, of 5 pairs 4, of 3 triples 2, and the one run of four; 11 words were wanted.
+    // All 7 words are correct, 4 of 5 pairs, 2 of 3 triples, and the only run of four; the truth has 11
+    // words.
     let bleu = (1.0_f64 * (4.0 / 5.0) * (2.0 / 3.0) * 1.0).powf(0.25) * (1.0_f64 - 11.0 / 7.0).exp();
     assert_close(&report, "bleu", 100.0 * bleu);
     assert_close(&report, "rouge1", (2.0 / 3.0 + 0.8) / 2.0);
@@ -179,14 +180,14 @@ fn multiplication_is_a_grid_of_relative_errors() {
     assert_close(&report["modules"]["6x1"], "mape", 1.0);
 }
 
-/// Says the given text with its token ids, as beams do.
-fn beam(text: &str, finish: &str) -> Says {
+/// Returns the text with its token ids, as beam search does.
+fn beam(text: &str, finish: &str) -> Scripted {
     let choice = json!({ "index": 0, "text": text, "finish_reason": finish, "token_ids": ids(text) });
-    Says(200, vec![], json!({ "choices": [choice] }).to_string())
+    Scripted(200, vec![], json!({ "choices": [choice] }).to_string())
 }
 
 #[test]
-fn paper_mode_asks_xval_greedily_and_says_so() {
+fn paper_mode_decodes_xval_greedily_and_reports_it() {
     let (_folder, file) = data("pairs.txt", "a\n12\nb\n7\n");
     let mock = Mock::with_tokens(&["xval"], |_, _| beam("12", "stop"));
     let report = run(&mock, "arithmetic", &file, &["--mode", "paper", "--split", "interpolate"]);
@@ -205,7 +206,7 @@ fn paper_mode_keeps_whole_labels_of_models_without_an_end_of_sequence() {
         let text = if prompt == "a" { "-142" } else { "1234" };
         let ids: Vec<u32> = text.chars().map(u32::from).collect();
         let choice = json!({ "index": 0, "text": text, "finish_reason": "stop", "token_ids": ids });
-        Says(200, vec![], json!({ "choices": [choice] }).to_string())
+        Scripted(200, vec![], json!({ "choices": [choice] }).to_string())
     });
     let report = run(&mock, "arithmetic", &file, &["--mode", "paper", "--split", "interpolate"]);
     for name in ["accuracy", "token_accuracy", "exact"] {
@@ -216,7 +217,7 @@ fn paper_mode_keeps_whole_labels_of_models_without_an_end_of_sequence() {
 }
 
 #[test]
-fn paper_mode_asks_and_scores_as_the_paper_does() {
+fn paper_mode_requests_and_scores_like_the_paper_s_code() {
     let (_folder, file) = data("pairs.txt", "a\n1234\nb\n1000000\nc\n7\nd\n8\n");
     let mock = Mock::with_tokens(&["tiny"], |prompt, _| match prompt {
         "a" => beam("1,234", "stop"),
@@ -226,7 +227,7 @@ fn paper_mode_asks_and_scores_as_the_paper_does() {
     });
     let report = run(&mock, "arithmetic", &file, &["--mode", "paper", "--split", "interpolate"]);
     let body = &mock.bodies()[0];
-    // The longest label is 1000000 and the end: 8 tokens.
+    // The longest label is 1000000 and the end of sequence: 8 tokens.
     assert_eq!(
         (&body["max_tokens"], &body["use_beam_search"], &body["beam_width"], &body["return_token_ids"]),
         (&json!(17), &json!(true), &json!(4), &json!(true))
@@ -245,18 +246,18 @@ fn paper_mode_asks_and_scores_as_the_paper_does() {
     assert_eq!((&quirk("unparsed")["paper"], &quirk("unparsed")["sane"]), (&json!(0.25), &json!(0.25)));
     assert_eq!(quirk("mae")["sane"], json!(3.0));
     assert_eq!((&quirk("cut")["paper"], &quirk("clipped")["paper"]), (&json!(1.0), &json!(0.0)));
-    // One token of 1,234 is right; 7 of 1000009; all of 7; none of the last: of 5, 8, 2 and 2. And of 40 places of
-    // padding all but those that the last text fills.
+    // Correct tokens: 1 of 5 (1,234), 7 of 8 (1000009), 2 of 2 (7) and 0 of 2 (the last answer). The 40
+    // padding positions are correct, except those that the last text fills.
     let right = 1 + 7 + 2 + (10 + 10 + 10 + 2);
     assert_close(&report, "token_accuracy", f64::from(right) / f64::from(5 + 8 + 2 + 2 + 40));
     assert!((quirk("token_accuracy")["sane"].as_f64().unwrap() - 10.0 / 17.0).abs() < 1e-9);
     let routes: Vec<&str> = mock.others().iter().map(|(route, _)| *route).collect();
-    // Four labels, and one text with special tokens and without.
+    // Requests for four labels, and for one text with and without special tokens.
     assert_eq!(routes.iter().filter(|route| **route == "tokenize").count(), 6);
 }
 
 #[test]
-fn paper_mode_cuts_long_questions_where_its_tokenizer_does() {
+fn paper_mode_truncates_long_questions_like_its_tokenizer() {
     let long = "x".repeat(600);
     let (_folder, file) = data("pairs.txt", &format!("{long}\n5\n"));
     let mock = Mock::with_tokens(&["tiny"], |_, _| beam("5", "stop"));
@@ -266,19 +267,32 @@ fn paper_mode_cuts_long_questions_where_its_tokenizer_does() {
 }
 
 #[test]
-fn prompts_are_cut_in_other_modes_when_asked_for() {
+fn prompts_are_truncated_in_other_modes_on_request() {
     let (_folder, file) = data("pairs.txt", "abcdef\n5\nabc\n6\n");
     let mock = Mock::with_tokens(&["tiny"], |_, _| text("5"));
     let flags = ["--prompt-tokens", "4", "--split", "interpolate", "--concurrency", "1"];
     let report = run(&mock, "arithmetic", &file, &flags);
     let sent: Vec<Value> = mock.bodies().iter().map(|body| body["prompt"].clone()).collect();
-    // The end of a prompt holds the question: its beginning is left out.
+    // The mock does not report a side: vLLM's default is left.
     assert_eq!(sent, [json!([100, 101, 102, 1]), json!("abc")]);
     assert_eq!(report["settings"]["prompt_tokens"], 4);
+    assert_eq!(report["settings"]["truncation_side"], "left");
 }
 
 #[test]
-fn an_item_that_cannot_be_tokenized_fails_and_is_not_asked_for() {
+fn prompts_are_cut_on_the_side_that_the_server_reports() {
+    let (_folder, file) = data("pairs.txt", "abcdef\n5\n");
+    let flags = ["--prompt-tokens", "4", "--split", "interpolate"];
+    for (model, side, want) in [("right", "right", [97, 98, 99, 1]), ("left", "left", [100, 101, 102, 1])] {
+        let mock = Mock::with_tokens(&[model], |_, _| text("5"));
+        let report = run(&mock, "arithmetic", &file, &flags);
+        assert_eq!(mock.bodies()[0]["prompt"], json!(want));
+        assert_eq!(report["settings"]["truncation_side"], side);
+    }
+}
+
+#[test]
+fn an_item_that_cannot_be_tokenized_fails_and_is_not_requested() {
     let long = format!("HUGE {}", "x".repeat(600));
     let (data_folder, _) = data("interpolate/words.txt", &format!("a\nHUGE label\nb\n5\n{long}\n5\n"));
     let all = ["--split", "interpolate", "--json", "--quiet"];
@@ -307,7 +321,7 @@ fn an_item_that_cannot_be_tokenized_fails_and_is_not_asked_for() {
 }
 
 #[test]
-fn true_answers_are_scored_when_asked_for() {
+fn true_answers_are_scored_on_request() {
     let (_folder, file) = data("pairs.txt", "a\n12\nb\n13\n");
     let mock =
         Mock::with_tokens(&["tiny"], |prompt, _| beam(if prompt == "a" { "12" } else { "14" }, "stop"));
@@ -323,12 +337,12 @@ fn true_answers_are_scored_when_asked_for() {
 }
 
 #[test]
-fn a_number_is_scored_too_and_asked_for_without_tokens() {
+fn a_number_is_also_scored_and_requested_without_tokens() {
     let (_folder, file) = data("pairs.txt", "a\n12\n");
     let mock = Mock::with_tokens(&["tiny"], |_, _| number(12.0, 12.0, 12.0));
     let report = run(&mock, "arithmetic", &file, &["--score", "--mode", "regress", "--split", "interpolate"]);
     assert_close(&report, "ce", 0.5);
-    // Servers refuse token ids beside `number`.
+    // Servers reject token ids together with `number`.
     assert!(mock.bodies()[0]["return_token_ids"].is_null());
 }
 
@@ -350,11 +364,11 @@ fn true_answers_that_are_not_scored_are_counted_with_the_reason() {
 }
 
 #[test]
-fn a_true_answer_is_scored_behind_the_prompt_that_is_answered() {
+fn a_true_answer_is_scored_after_the_truncated_prompt() {
     let (_folder, file) = data("pairs.txt", "abcdef\n5\nabc\n6\n");
     let flags = ["--score", "--prompt-tokens", "4", "--split", "interpolate", "--concurrency", "1"];
     let item = |prompt: Value, target: Value| json!({ "prompt": prompt, "target": target });
-    // A decoder-only model's answer is a word of its own, in the tokens that it has behind the whole prompt.
+    // The answer of a decoder-only model is a separate word and has the tokens that follow the whole prompt.
     for (model, want) in [
         ("tiny", [item(json!([100, 101, 102, 1]), json!("5")), item(json!("abc"), json!("6"))]),
         ("decoder", [item(json!([2, 100, 101, 102]), json!([32, 53])), item(json!("abc"), json!(" 6"))]),
@@ -384,7 +398,7 @@ fn a_route_that_the_server_lacks_is_one_clear_error() {
 }
 
 #[test]
-fn a_server_without_beams_cannot_be_asked_as_the_paper_does() {
+fn a_server_without_beam_search_cannot_run_paper_mode() {
     let (_folder, file) = data("pairs.txt", "a\n12\nb\n13\n");
     let mock = Mock::with_tokens(&["tiny"], |_, _| error(400, "`use_beam_search` is not supported"));
     let args = ["arithmetic", "--endpoint", &mock.url, "--data", file.to_str().unwrap(), "--mode", "paper"];
@@ -394,7 +408,7 @@ fn a_server_without_beams_cannot_be_asked_as_the_paper_does() {
 }
 
 #[test]
-fn a_server_that_refuses_numbers_ends_the_run_with_its_words() {
+fn a_server_that_rejects_numbers_ends_the_run_with_its_message() {
     let (_folder, file) = data("pairs.txt", "a\n12\nb\n13\n");
     let mock = Mock::start(&["tiny"], |_, _| error(400, "Unrecognized request argument supplied: number"));
     let args = ["arithmetic", "--endpoint", &mock.url, "--data", file.to_str().unwrap(), "--mode", "regress"];
@@ -405,11 +419,11 @@ fn a_server_that_refuses_numbers_ends_the_run_with_its_words() {
 }
 
 #[test]
-fn a_chat_server_is_asked_in_messages() {
+fn a_chat_server_gets_messages() {
     let (_folder, file) = data("pairs.txt", "a\n12\n");
     let mock = Mock::start(&["tiny"], |_, _| {
         let message = json!({ "role": "assistant", "content": "It is 12." });
-        Says(200, vec![], json!({ "choices": [{ "index": 0, "message": message }] }).to_string())
+        Scripted(200, vec![], json!({ "choices": [{ "index": 0, "message": message }] }).to_string())
     });
     let report = run(&mock, "arithmetic", &file, &["--api", "chat", "--split", "interpolate"]);
     assert_close(&report, "accuracy", 1.0);
@@ -432,11 +446,11 @@ fn a_worse_metric_misses_the_baseline() {
     let before = good.bodies().len();
     let output = ntl_eval(&[&args[..], &["--limit", "4"], &gate, &[&good.url]].concat());
     assert_eq!((output.status.code(), good.bodies().len()), (Some(1), before));
-    assert!(err(&output).contains("it is of other items (data "), "{}", err(&output));
+    assert!(err(&output).contains("it covers other items (data "), "{}", err(&output));
 }
 
 #[test]
-fn missing_data_say_what_to_put_where() {
+fn missing_data_is_reported_with_the_expected_files() {
     let mock = Mock::start(&["tiny"], solve);
     let folder = tempfile::tempdir().unwrap();
     let output = common::command(&["rjokes", "--endpoint", &mock.url])
@@ -453,7 +467,7 @@ fn missing_data_say_what_to_put_where() {
 }
 
 #[test]
-fn a_limit_takes_a_seeded_sample_of_each_module() {
+fn a_limit_selects_a_seeded_sample_of_each_module() {
     let folder = tempfile::tempdir().unwrap();
     for module in ["arithmetic__mul", "numbers__gcd"] {
         let lines: String = (0..200).map(|index| format!("{module} {index}\n{index}\n")).collect();

@@ -1,9 +1,9 @@
-//! Inputs that mutations begin with: the fixtures of the repository.
+//! Initial inputs for mutations: the fixtures of the repository.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A path of the repository.
+/// Returns a path in the repository.
 fn path(below: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(below)
 }
@@ -13,15 +13,15 @@ pub(crate) fn file(below: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The folders of a small checkpoint for every kind of model.
+/// Directory of the small checkpoints, one for every kind of model.
 const TINY: &str = "models/tests/data/tiny";
 
-/// `file` of these small checkpoints.
+/// Returns the file `name` of each of these small checkpoints.
 pub(crate) fn tiny(checkpoints: &[&str], name: &str) -> Vec<Vec<u8>> {
     checkpoints.iter().map(|checkpoint| file(&format!("{TINY}/{checkpoint}/{name}"))).collect()
 }
 
-/// All files of one of these small checkpoints; `None` where there is no such folder.
+/// Returns all files of one of the small checkpoints, or `None` if there is no such directory.
 pub(crate) fn checkpoint(folder: &str) -> Option<BTreeMap<String, Vec<u8>>> {
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.ok()?.path();
@@ -30,12 +30,12 @@ pub(crate) fn checkpoint(folder: &str) -> Option<BTreeMap<String, Vec<u8>>> {
     Some(path(TINY).join(folder).read_dir().ok()?.filter_map(read).collect())
 }
 
-/// An input that holds a file, or a body, and says in its first line which one.
+/// Returns an input that contains a file or a body, and its name in the first line.
 pub(crate) fn named(name: &str, content: &[u8]) -> Vec<u8> {
     [name.as_bytes(), b"\n", content].concat()
 }
 
-/// The name and the content of such an input.
+/// Splits such an input into name and content.
 pub(crate) fn split_named(input: &[u8]) -> Option<(&str, &[u8])> {
     let at = input.iter().position(|&byte| byte == b'\n')?;
     Some((std::str::from_utf8(&input[..at]).ok()?, &input[at + 1..]))

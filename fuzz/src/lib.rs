@@ -1,8 +1,8 @@
-//! Fuzz targets: everything that reads what strangers write, and what is promised of it.
+//! Fuzz targets: all code that reads untrusted input, and the guarantees for it.
 //!
-//! A [`Target`] takes any bytes. It promises not to panic, to need less memory and time than [`BYTES_MAX`] and [`TIME_MAX`],
-//! and that the error of what it refuses names the file or the field. [`mutate`] makes inputs of a target's corpus;
-//! [`run`] runs them and checks all of that.
+//! A [`Target`] accepts any bytes. It guarantees that it does not panic, that it needs less memory and time
+//! than [`BYTES_MAX`] and [`TIME_MAX`], and that errors of rejected inputs name the file or the field.
+//! [`mutate`] creates inputs from a target's corpus. [`run`] runs them and checks the guarantees.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a finding is a panic")]
 
@@ -15,23 +15,24 @@ use std::time::Duration;
 
 pub use targets::TARGETS;
 
-/// Longest input. Larger files differ in repetition only, and the readers have limits of their own on sizes.
+/// Maximum size of an input. Larger files differ only in repetition, and the readers have their own size
+/// limits.
 pub const INPUT_BYTES_MAX: usize = 64 << 10;
 
-/// Most memory that an input may take at once: twice what the values of a chat template may take.
+/// Maximum memory that an input may use: twice the limit for the values of a chat template.
 pub const BYTES_MAX: usize = 256 << 20;
 
-/// Longest time of an input, with room for a debug build on a busy machine.
+/// Maximum time per input, sufficient for a debug build on a busy machine.
 pub const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Stack of the thread that reads, as that of the server's threads.
+/// Stack size of the reading thread, the same as that of the server's threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
-/// What became of an input.
+/// The result of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Accepted,
-    /// By an error that names what is wrong.
+    /// Rejected with an error that names the cause.
     Refused,
 }
 
@@ -39,15 +40,15 @@ pub enum Outcome {
 #[derive(Clone, Copy)]
 pub struct Target {
     pub name: &'static str,
-    /// Valid inputs, and some that are not.
+    /// Returns valid inputs, and some invalid ones.
     pub corpus: fn() -> Vec<Vec<u8>>,
     /// Words of its format, which mutations insert.
     pub words: &'static [&'static str],
-    /// Reads an input; panics where a promise is broken.
+    /// Reads an input. Panics if a guarantee is violated.
     pub read: fn(&[u8]) -> Outcome,
 }
 
-/// The target of this name.
+/// Returns the target of this name.
 pub fn target(name: &str) -> Option<Target> {
     TARGETS.into_iter().find(|target| target.name == name)
 }

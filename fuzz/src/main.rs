@@ -1,5 +1,5 @@
-//! Runs one target, or all, for some minutes: `ntl-fuzz TARGET MINUTES [SEED]`. A finding is written to `fuzz/findings/TARGET`.
-//! `ntl-fuzz targets` prints the names of all.
+//! Runs one or all targets for some minutes: `ntl-fuzz TARGET MINUTES [SEED]`. A finding is written to
+//! `fuzz/findings/TARGET`. `ntl-fuzz targets` prints the names of all targets.
 
 #![expect(clippy::print_stdout, reason = "its result")]
 
@@ -20,14 +20,14 @@ fn main() -> anyhow::Result<()> {
         [name, minutes, seed @ ..] => (name, minutes, seed),
         _ => bail!("usage: ntl-fuzz TARGET|all MINUTES [SEED], or ntl-fuzz targets"),
     };
-    let minutes: f64 = minutes.parse().context("MINUTES is a number")?;
-    let time = Duration::try_from_secs_f64(60.0 * minutes).context("MINUTES is a time")?;
-    let seed = seed.first().map_or(Ok(1), |seed| seed.parse()).context("SEED is a whole number")?;
+    let minutes: f64 = minutes.parse().context("MINUTES must be a number")?;
+    let time = Duration::try_from_secs_f64(60.0 * minutes).context("MINUTES must be a duration")?;
+    let seed = seed.first().map_or(Ok(1), |seed| seed.parse()).context("SEED must be an integer")?;
     let known = || TARGETS.map(|target| target.name).join(", ");
     let targets = match target(name) {
         Some(target) => vec![target],
         None if name == "all" => TARGETS.to_vec(),
-        None => bail!("`{name}` is none of {}", known()),
+        None => bail!("`{name}` is not one of {}", known()),
     };
     targets.into_iter().try_for_each(|target| report(target, seed, time))
 }

@@ -1,12 +1,13 @@
-//! Makes inputs of other inputs, with some knowledge of formats: lengths, decimal numbers, JSON, words.
+//! Creates inputs from other inputs, with some knowledge of formats: lengths, decimal numbers, JSON, words.
 //!
-//! Random bytes alone never get beyond the first bytes of a format. A mutation changes little of an input that is valid.
+//! Random bytes alone never get past the first bytes of a format. A mutation changes only a little of a valid
+//! input.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use serde_json::{Map, Value, json};
 
-/// Lengths and counts at which arithmetic goes wrong.
+/// Lengths and counts at which arithmetic tends to overflow.
 const LENGTHS: [u64; 12] =
     [0, 1, 2, 0x7F, 0xFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 1 << 40, i64::MAX as u64, u64::MAX - 1, u64::MAX];
 
@@ -27,10 +28,11 @@ const DECIMALS: [&str; 14] = [
     "1e999",
 ];
 
-/// Deepest JSON that [`mutate`] takes apart.
+/// Maximum depth of JSON that [`mutate`] parses.
 const DEPTH_MAX: usize = 64;
 
-/// Changes `input` once to eight times. `other` is another input of the corpus, `words` are those of the format.
+/// Mutates `input` one to eight times. `other` is another input of the corpus, and `words` are the words of
+/// the format.
 pub fn mutate(
     input: &[u8],
     other: &[u8],
@@ -91,7 +93,7 @@ fn flip(bytes: &mut [u8], random: &mut impl Rng) {
     }
 }
 
-/// Overwrites 1, 2, 4 or 8 bytes by a length, little-endian.
+/// Overwrites 1, 2, 4 or 8 bytes with a length, little-endian.
 fn set_length(bytes: &mut [u8], at: usize, random: &mut impl Rng) {
     let length = LENGTHS.choose(random).copied().unwrap_or_default().to_le_bytes();
     let size = 1 << random.random_range(0..4);
@@ -108,7 +110,8 @@ fn set_decimal(bytes: &mut Vec<u8>, at: usize, random: &mut impl Rng) {
     bytes.splice(from..from + length, decimal.bytes());
 }
 
-/// `bytes` with one part of its JSON changed; `None` where it holds none. A first line without JSON is kept.
+/// Returns `bytes` with one part of its JSON changed, or `None` if there is no JSON. A first line without
+/// JSON is kept.
 fn mutated_json(bytes: &[u8], words: &[&str], random: &mut impl Rng) -> Option<Vec<u8>> {
     let start = bytes.iter().position(|&byte| byte == b'{' || byte == b'[')?;
     let mut json = serde_json::from_slice(&bytes[start..]).ok()?;
@@ -118,7 +121,7 @@ fn mutated_json(bytes: &[u8], words: &[&str], random: &mut impl Rng) -> Option<V
     Some(changed)
 }
 
-/// Changes one node, which a random walk from the root chooses.
+/// Changes one node, chosen by a random walk from the root.
 fn change(json: &mut Value, words: &[&str], depth_left: usize, random: &mut impl Rng) {
     let below = depth_left > 0 && random.random_bool(0.8);
     match json {
@@ -167,7 +170,7 @@ fn change_array(items: &mut Vec<Value>, words: &[&str], random: &mut impl Rng) {
     }
 }
 
-/// A value of any kind.
+/// Returns a value of any type.
 fn value(words: &[&str], random: &mut impl Rng) -> Value {
     let word = words.choose(random).copied().unwrap_or_default();
     match random.random_range(0..10) {

@@ -1,4 +1,4 @@
-//! Runs inputs through a target, one after the other, and checks what every target promises.
+//! Runs inputs through a target sequentially, and checks the guarantees of every target.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,14 +17,14 @@ use crate::{BYTES_MAX, INPUT_BYTES_MAX, Outcome, STACK_BYTES, TIME_MAX, Target};
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// How many inputs are run.
+/// The number of inputs or the time to run.
 #[derive(Debug, Clone, Copy)]
 pub enum Amount {
     Inputs(usize),
     Time(Duration),
 }
 
-/// What a run saw.
+/// The results of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Figures {
     pub accepted: usize,
@@ -33,7 +33,7 @@ pub struct Figures {
     pub slowest: Duration,
 }
 
-/// An input that breaks a promise.
+/// An input that violates a guarantee.
 #[derive(Debug)]
 pub struct Finding {
     pub input: Vec<u8>,
@@ -48,7 +48,8 @@ pub fn run(target: Target, seed: u64, amount: Amount) -> Result<Figures, Finding
     for input in &corpus {
         reader.check(input)?;
     }
-    let (began, mut pool) = (Instant::now(), corpus.clone());
+    let began = Instant::now();
+    let mut pool = corpus.clone();
     let goes_on = |done: usize| match amount {
         Amount::Inputs(inputs) => done < inputs,
         Amount::Time(time) => began.elapsed() < time,
@@ -60,7 +61,7 @@ pub fn run(target: Target, seed: u64, amount: Amount) -> Result<Figures, Finding
         };
         let input = mutate(input, other, target.words, INPUT_BYTES_MAX, &mut random);
         let outcome = reader.check(&input)?;
-        // What is accepted after a change is changed again, beside what the corpus holds.
+        // Accepted mutations are mutated again, in addition to the corpus.
         if outcome == Outcome::Accepted && random.random_bool(0.1) {
             pool.truncate(corpus.len() + 255);
             pool.insert(corpus.len(), input);
@@ -70,7 +71,7 @@ pub fn run(target: Target, seed: u64, amount: Amount) -> Result<Figures, Finding
     Ok(reader.figures)
 }
 
-/// A thread that reads inputs, so that one that never ends is a finding like the others.
+/// A thread that reads inputs, so that an input that never ends is a finding like any other.
 pub struct Reader {
     figures: Figures,
     inputs: Sender<Vec<u8>>,
@@ -97,14 +98,16 @@ impl Reader {
     pub fn check(&mut self, input: &[u8]) -> Result<Outcome, Finding> {
         let finding = |broken: String| Finding { input: input.to_vec(), broken };
         ALLOCATOR.reset_peak_usage();
-        let (before, began) = (ALLOCATOR.current_usage(), Instant::now());
+        let before = ALLOCATOR.current_usage();
+        let began = Instant::now();
         self.inputs.send(input.to_vec()).expect("the thread waits for inputs");
         let result = self.results.recv_timeout(TIME_MAX);
-        let (bytes, time) = (ALLOCATOR.peak_usage().saturating_sub(before), began.elapsed());
+        let bytes = ALLOCATOR.peak_usage().saturating_sub(before);
+        let time = began.elapsed();
         let outcome = result.map_err(|_| finding(format!("it takes more than {TIME_MAX:?}")))?;
         let outcome = outcome.map_err(|text| finding(format!("it panics: {text}")))?;
         if bytes > BYTES_MAX {
-            return Err(finding(format!("it takes {} MiB", bytes >> 20)));
+            return Err(finding(format!("it uses {} MiB", bytes >> 20)));
         }
         self.figures.most_bytes = self.figures.most_bytes.max(bytes);
         self.figures.slowest = self.figures.slowest.max(time);

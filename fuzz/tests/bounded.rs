@@ -1,4 +1,4 @@
-//! A fixed number of inputs for every target, and all inputs that once broke a promise.
+//! A fixed number of inputs for every target, and all inputs that once violated a guarantee.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use ntl_fuzz::run::{Amount, Reader, run};
 use ntl_fuzz::{TARGETS, target};
 
-/// Mutations of each target.
+/// Number of mutations of each target.
 const INPUTS: usize = 1500;
 
 const SEED: u64 = 1;
 
 #[test]
-fn no_input_breaks_a_promise() {
+fn no_input_violates_a_guarantee() {
     let mut broken = Vec::new();
     for target in TARGETS {
         match run(target, SEED, Amount::Inputs(INPUTS)) {
@@ -23,11 +23,14 @@ fn no_input_breaks_a_promise() {
             Err(finding) => broken.push(format!("{}: {}", target.name, finding.broken)),
         }
     }
-    assert!(broken.is_empty(), "`just fuzz TARGET 1` writes the inputs that break a promise: {broken:#?}");
+    assert!(
+        broken.is_empty(),
+        "`just fuzz TARGET 1` writes the inputs that violate a guarantee: {broken:#?}"
+    );
 }
 
 #[test]
-fn no_input_breaks_a_promise_twice() {
+fn no_past_finding_violates_a_guarantee_again() {
     let findings = Path::new(env!("CARGO_MANIFEST_DIR")).join("findings");
     for folder in sorted(&findings) {
         let target = target(folder.file_name().unwrap().to_str().unwrap()).unwrap();

@@ -1,6 +1,6 @@
-"""deepeval judges served by ntl-server: the score of G-Eval is the mean of the distribution of all scores that the model could write.
+"""deepeval judges on ntl-server. The score of G-Eval is the mean of the distribution of all scores that the model could write.
 
-`NtlJudge` is the model, `NtlGEval` the metric, which asks for scores of its own range."""
+`NtlJudge` is the model. `NtlGEval` is the metric, which requests scores in its own range."""
 
 import copy
 import json
@@ -9,7 +9,8 @@ from deepeval.metrics import GEval
 from deepeval.models import DeepEvalBaseLLM
 from openai import AsyncOpenAI, OpenAI
 
-# deepeval asks for {"reason": .., "score": ..}. The model writes up to here, and the number is read behind it.
+# deepeval requests {"reason": .., "score": ..}. The model writes up to this marker, and the number is read
+# after it.
 MARKER = '"score":'
 
 
@@ -18,8 +19,10 @@ class NoScore(ValueError):
 
 
 class NtlJudge(DeepEvalBaseLLM):
-    """A chat model of ntl-server. `scale` is the range of scores that metrics ask for, 0 to 10 by default in deepeval; `number`
-    has further fields of the server's `number` object, and `options` further fields of requests, such as `max_tokens`."""
+    """A chat model of ntl-server. `scale` is the range of scores that metrics request, 0 to 10 by default in deepeval.
+    `number` has further fields of the server's `number` object, and `options` has further request fields, such as
+    `max_tokens`. A score is conditional on the scale: `distribution["reason"]` reports if less than half of the
+    probability is on it, and number={"mass_min": 0.5} makes such an answer an error."""
 
     def __init__(self, model, base_url="http://127.0.0.1:8000/v1", api_key="-", scale=(0, 10), number=None, **options):
         self.served, self.scale, self.options = model, tuple(scale), {"temperature": 0, **options}
@@ -40,7 +43,7 @@ class NtlJudge(DeepEvalBaseLLM):
         return False
 
     def on_scale(self, scale):
-        """The same judge, which scores on another scale and keeps its distributions apart."""
+        """Returns the same judge with a different scale and separate distributions."""
         judge = copy.copy(self)
         judge.scale, judge.distribution = tuple(scale), None
         return judge
@@ -76,7 +79,7 @@ def asks_for_a_score(schema):
 
 
 def reason_before(content):
-    """The reason in `{"reason": "..", "score": 7.5`, empty where the model wrote the score first."""
+    """Returns the reason in `{"reason": "..", "score": 7.5`, or an empty string if the model wrote the score first."""
     written = content.rpartition(MARKER)[0].rstrip().rstrip(",")
     start = written.find("{")
     try:
@@ -86,7 +89,7 @@ def reason_before(content):
 
 
 class NtlGEval(GEval):
-    """G-Eval by an `NtlJudge`, on the range of the metric's rubric. `distribution` is the number object behind the score."""
+    """G-Eval with an `NtlJudge`, on the range of the metric's rubric. `distribution` is the number object of the score."""
 
     def __init__(self, *args, model, **options):
         super().__init__(*args, model=model, **options)

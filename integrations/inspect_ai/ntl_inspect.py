@@ -1,4 +1,4 @@
-"""inspect_ai: the provider `ntl/NAME` for models of ntl-server, and a scorer that rates by the whole distribution of the rating."""
+"""inspect_ai: the provider `ntl/NAME` for models of ntl-server, and a scorer that uses the complete distribution of a rating."""
 
 import os
 
@@ -19,8 +19,8 @@ Rate the answer from {low} (worst) to {high} (best). Write the number alone.
 
 
 class NtlAPI(OpenAICompatibleAPI):
-    """Chats of ntl-server at NTL_BASE_URL (http://127.0.0.1:8000/v1), with NTL_API_KEY if it asks for one. The `number` object of an
-    answer is in its message's metadata, and so in logs and caches."""
+    """Chat models of ntl-server at NTL_BASE_URL (http://127.0.0.1:8000/v1), with NTL_API_KEY if the server requires one.
+    The `number` object of an answer is in its message's metadata, and therefore in logs and caches."""
 
     def __init__(self, model_name, base_url=None, api_key=None, config=GenerateConfig(), **arguments):
         key = api_key or os.environ.get("NTL_API_KEY", "-")
@@ -42,9 +42,11 @@ def ntl():
 
 @scorer(metrics=[mean(), stderr()])
 def expected_score(scale=(1, 5), template=TEMPLATE, interval=0.9, number=None, model=None, model_role="grader"):
-    """The expected rating of the answer on a scale of whole numbers, or `(low, high, step)`, by a model `ntl/NAME`. `number` has further
-    fields of the server's `number` object: with {"after": "Rating:"} a template may ask for reasons first. A rating of which the model
-    writes less than half of the probability is none: the sample is unscored, and the explanation says what the model wrote instead."""
+    """Returns a scorer for the expected rating of the answer on a scale of integers, or `(low, high, step)`, by a model
+    `ntl/NAME`. `number` has further fields of the server's `number` object: with {"after": "Rating:"} a template may
+    first request reasons. The rating is conditional on the scale. If less than half of the probability is on the scale,
+    `metadata["reason"]` names the texts that the model would have written instead; with {"mass_min": 0.5} such a sample
+    is unscored, and the explanation says so."""
     asked = GenerateConfig(extra_body={"number": {"scale": list(scale), "interval": interval, **(number or {})}})
 
     async def score(state, target):
@@ -64,12 +66,13 @@ def expected_score(scale=(1, 5), template=TEMPLATE, interval=0.9, number=None, m
 
 
 def distribution(rating):
-    """What a score says beside its value."""
+    """Returns the metadata of a score."""
     return {
         "spread": rating["std"],
         "interval": rating.get("interval"),
         "mode": rating["mode"],
         "median": rating["median"],
         "mass": rating["mass"],
+        "reason": rating["reason"],
         "distribution": {row["text"]: row["probability"] for row in rating["support"]},
     }

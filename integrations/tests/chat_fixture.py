@@ -1,7 +1,7 @@
-"""A checkpoint that chats and whose next token depends on nothing but the last one, so that tests know its distributions by heart.
+"""A chat checkpoint whose next token depends only on the last one, so that tests know its distributions in advance.
 
-It is a Llama of one layer that adds nothing: embeddings are one-hot, and the output matrix holds the logarithms of a table of
-transitions. Its tokens are the 256 bytes, and the texts of the table as tokens of their own. Standard library only."""
+It is a Llama with a single layer that adds nothing: embeddings are one-hot, and the output matrix contains the logarithms of a
+table of transitions. Its tokens are the 256 bytes and, as separate tokens, the texts of the table. Standard library only."""
 
 import json
 import math
@@ -13,14 +13,14 @@ TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['cont
 
 
 def byte_names():
-    """How byte-level BPE spells each byte: printable ones by themselves, the others by characters from 256 on."""
+    """Returns the name of each byte in byte-level BPE: printable bytes as themselves, the others as characters from 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in printable)
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + place) for place, byte in enumerate(others)}
 
 
 def tokenizer(texts):
-    """tokenizer.json, and the id of each text."""
+    """Returns tokenizer.json, and the id of each text."""
     vocabulary = {name: byte for byte, name in byte_names().items()} | {END: 256}
     ids = {text: ord(text) for text in texts if len(text) == 1} | {END: 256}
     ids |= {text: 257 + place for place, text in enumerate(text for text in texts if len(text) > 1)}
@@ -35,12 +35,12 @@ def tokenizer(texts):
 
 
 def write(folder, transitions):
-    """`transitions` maps the text of a token to {text: probability} of the next one. The first token follows `>`; what is not in
-    the table is followed by the end."""
+    """Writes a checkpoint. `transitions` maps the text of a token to {text: probability} of the next one. The first token
+    follows `>`; a token that is not in the table is followed by the end of sequence."""
     texts = list(dict.fromkeys([text for text in transitions] + [text for row in transitions.values() for text in row]))
     described, ids = tokenizer([text for text in texts if text != END])
     size = 32 * math.ceil((max(ids.values()) + 1) / 32)
-    # The norm makes a one-hot vector of this length.
+    # The norm scales a one-hot vector to this length.
     scale = math.sqrt(size)
     output = [[-40.0 / scale] * size for _ in range(size)]
     for last in range(size):
@@ -72,7 +72,7 @@ def write(folder, transitions):
 
 
 def safetensors(tensors):
-    """Vectors and matrices in the format of safetensors, float32."""
+    """Returns vectors and matrices in the safetensors format, float32."""
     header, data = {}, b""
     for name, rows in tensors.items():
         shape = [len(rows), len(rows[0])] if isinstance(rows[0], list) else [len(rows)]

@@ -1,4 +1,4 @@
-"""The chat fixture, served, and the adapters on the path of modules."""
+"""Serves the chat fixture, and puts the adapters on the module path."""
 
 import os
 import sys
@@ -10,20 +10,20 @@ INTEGRATIONS = Path(__file__).parents[1]
 FOLDERS = [INTEGRATIONS / "deepeval", INTEGRATIONS / "inspect_ai", INTEGRATIONS.parent / "server/conformance"]
 sys.path[:0] = map(str, FOLDERS)
 
-# Before deepeval is imported: it sends nothing to anybody, and reads no files of the user.
+# Set before deepeval is imported: it sends no telemetry and reads no files of the user.
 os.environ |= {"DEEPEVAL_TELEMETRY_OPT_OUT": "1", "DEEPEVAL_DISABLE_DOTENV": "1", "DEEPEVAL_DISABLE_LEGACY_KEYFILE": "1"}
 
 import chat_fixture
 from served import Server
 
-# What the fixture writes in front of a score, as judges of deepeval do.
+# The fixture writes this before a score, as deepeval's judges do.
 REASON = "Clear and correct."
 OPENING = f'{{"reason": "{REASON}", "score":'
 
 
 def judge_of(first, then=None, before="", after="}"):
-    """The table of a judge that writes `before`, a space, and a score. Its first digit is drawn from `first`; `then` says how the score goes
-    on behind a digit, and otherwise it ends."""
+    """Returns the table of a judge that writes `before`, a space, and a score. Its first digit is drawn from `first`. `then` has
+    the transitions after a digit; other digits end the score."""
     opening = {">": {before: 1.0}, before: {" ": 1.0}} if before else {">": {" ": 1.0}}
     digits = {digit: {after: 1.0} for digit in "0123456789"} | (then or {})
     return {**opening, " ": first, **digits}
@@ -46,7 +46,7 @@ def serve(tmp_path):
 
 @pytest.fixture
 def report(capsys):
-    """Prints a line whatever pytest captures."""
+    """Prints a line even if pytest captures output."""
 
     def report(line):
         with capsys.disabled():

@@ -1,4 +1,4 @@
-"""G-Eval of the real deepeval, with its own score of the same model beside the one from `number`."""
+"""G-Eval of the real deepeval: compares its own score with the score from `number`, for the same model."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from conftest import OPENING, REASON, judge_of
 from ntl_deepeval import NoScore, NtlGEval, NtlJudge
 
-# deepeval reads log-probabilities of models whose names it knows.
+# deepeval only reads log-probabilities from models whose names it knows.
 NAME = "gpt-4.1"
 CASE = LLMTestCase(input="What is 12 + 7?", actual_output="19, since 12 + 7 = 19.")
 METRIC = {
@@ -28,7 +28,8 @@ METRIC = {
 }
 TEN = {"1": {"0": 0.9, "}": 0.1}}
 
-# The first digit of each judge, what follows a 1, the mean of its scores, and what deepeval makes of it.
+# For each judge: the first digit, the transitions after a 1, the mean of its scores, and deepeval's own
+# score.
 JUDGES = {
     "no ten": ({"7": 0.2, "8": 0.5, "9": 0.3}, {}, 8.1, 8.1),
     "nine or ten": ({"9": 0.5, "8": 0.1, "1": 0.4}, TEN, 8.94, 5.7),
@@ -39,7 +40,7 @@ JUDGES = {
 
 
 def one_to_ten(metric):
-    """deepeval scales its score to 0 to 1."""
+    """Converts deepeval's score, which is scaled to 0 to 1."""
     return 1 + 9 * metric.score
 
 
@@ -63,7 +64,11 @@ def test_a_score_is_the_mean_of_all_scores_and_deepeval_reads_one_token(serve, r
 
 def test_a_judge_that_writes_no_score_is_an_error_that_says_what_it_wrote(serve):
     url = serve(judge=judge_of({"1": 0.7, "5": 0.3}, {"1": {"2": 1.0}}, before=OPENING), mute={">": {"Fine.": 1.0}})
-    metric = NtlGEval(model=NtlJudge("judge", url), async_mode=False, **METRIC)
+    lenient = NtlGEval(model=NtlJudge("judge", url), async_mode=False, **METRIC)
+    lenient.measure(CASE, _show_indicator=False)
+    assert one_to_ten(lenient) == pytest.approx(5, abs=1e-4)
+    assert lenient.distribution["reason"].startswith("less than half of the mass, ")
+    metric = NtlGEval(model=NtlJudge("judge", url, number={"mass_min": 0.5}), async_mode=False, **METRIC)
     with pytest.raises(NoScore, match=r'no score from 1 to 10: closed mass .* is below mass_min 0.5; .* "12" \(0.7\)'):
         metric.measure(CASE, _show_indicator=False)
     mute = NtlGEval(model=NtlJudge("mute", url), async_mode=False, **METRIC)
@@ -88,7 +93,7 @@ def test_a_score_that_comes_first_has_no_reason(serve):
 
 
 def test_an_evaluation_of_many_cases_has_the_score_of_each(serve, tmp_path, monkeypatch):
-    # deepeval writes its files into the current folder.
+    # deepeval writes its files to the current directory.
     monkeypatch.chdir(tmp_path)
     judge = NtlJudge("judge", serve(judge=judge_of({"7": 0.5, "8": 0.5}, before=OPENING)))
     quiet = {"display_config": DisplayConfig(print_results=False, show_indicator=False)}

@@ -1,4 +1,4 @@
-"""An evaluation by the real inspect_ai, whose samples are rated by a served judge."""
+"""An evaluation with the real inspect_ai, in which a served judge rates the samples."""
 
 import inspect_ai
 import pytest
@@ -14,7 +14,7 @@ SAMPLES = [Sample(input="What is 12 + 7?", target="19"), Sample(input="What is 5
 
 @pytest.fixture
 def evaluate(serve, tmp_path):
-    """Evaluates the samples: `answers` answers them, `judge` rates the answers."""
+    """Evaluates the samples: `answers` answers them, and `judge` rates the answers."""
 
     def evaluate(judge, *scorers, answers="ntl/answers"):
         url = serve(answers={">": {"19": 1.0}}, judge=judge)
@@ -50,8 +50,15 @@ def test_a_rating_may_follow_reasons_and_have_two_digits(evaluate):
     assert score.value == pytest.approx(9.5, abs=1e-5) and score.explanation.startswith("It is right. Rating:")
 
 
-def test_an_answer_that_is_no_rating_leaves_the_sample_unscored(evaluate):
+def test_a_rating_of_little_probability_has_a_score_and_a_reason(evaluate):
     log = evaluate(judge_of({"4": 0.2, "Great!": 0.8}), expected_score(scale=(1, 5)))
+    score = log.samples[0].scores["expected_score"]
+    assert score.value == pytest.approx(4, abs=1e-5)
+    assert 'the model would write "Great!" (0.8)' in score.metadata["reason"]
+
+
+def test_a_rating_of_less_probability_than_mass_min_leaves_the_sample_unscored(evaluate):
+    log = evaluate(judge_of({"4": 0.2, "Great!": 0.8}), expected_score(scale=(1, 5), number={"mass_min": 0.5}))
     score = log.samples[0].scores["expected_score"]
     assert score.value != score.value and score.reason == "grader_failed"
     assert 'the model would write "Great!" (0.8)' in score.explanation

@@ -1,4 +1,5 @@
-//! Compiles the kernels to PTX with the feature `cuda`, for the generation of `CUDA_COMPUTE_CAP`, as candle does its own.
+//! With the feature `cuda`, compiles the kernels to PTX for the compute capability `CUDA_COMPUTE_CAP`, like
+//! candle's own.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=build.rs");

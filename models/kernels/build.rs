@@ -1,4 +1,4 @@
-//! Tells the tests whether this machine has the tiles of AMX, `cfg(amx)`. Tests over real tiles are `ignored` elsewhere.
+//! Sets `cfg(amx)` if this machine has AMX tiles. Elsewhere, tests that need real tiles are `ignored`.
 
 pub(crate) fn main() {
     println!("cargo:rustc-check-cfg=cfg(amx)");

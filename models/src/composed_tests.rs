@@ -1,29 +1,30 @@
-//! Whole models in composed mode, as devices compute them, compared with the CPU kernels.
+//! Compares whole models in composed mode, which is how devices compute them, with the CPU kernels.
 
 use std::path::{Path, PathBuf};
 
 use candle_core::DType;
-use ntl_core::engine::{BatchModel, ContextRequest, Logits, NodeId, PathRow, Prompt, Row};
+use ntl_core::contract::{BatchModel, ContextRequest, Logits, NodeId, PathRow, Prompt, Row};
 
 use crate::causal::{Causal, CausalOptions};
-use crate::checkpoint::{CheckpointFiles, architecture};
+use crate::checkpoint::CheckpointFiles;
 use crate::ops::{Placement, composed};
 use crate::t5::{T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
 
-/// One of each kind of attention: grouped heads and rotary positions, a window, biases, learned positions.
+/// One model for each kind of attention: grouped heads and rotary positions, a window, biases, learned
+/// positions.
 const DECODER_ONLY: [&str; 4] = ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"];
 
 fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// As a device would hold it.
+/// The placement that a device would have.
 fn tensors(dtype: DType) -> Placement {
     Placement { dtype, ..Placement::default() }
 }
 
-/// The T5 of the demo.
+/// The demo's T5.
 fn t5(place: &Placement) -> Box<dyn BatchModel> {
     let archive = std::fs::read(data("../server/demo/t5-ntl-was.tar.gz")).unwrap();
     let files = CheckpointFiles::archive("demo", &archive).unwrap();
@@ -39,10 +40,9 @@ fn t5(place: &Placement) -> Box<dyn BatchModel> {
 fn causal(name: &str, place: &Placement) -> Box<dyn BatchModel> {
     let files = CheckpointFiles::folder(&data("tests/data/causal").join(name)).unwrap();
     let options = CausalOptions { tokens: 36, place: place.clone(), prefix_bytes_max: 1 << 20 };
-    Box::new(Causal::load(&files, &architecture(&files).unwrap(), &options).unwrap())
+    Box::new(Causal::load(&files, &options).unwrap())
 }
 
-/// Natural logarithms of the probabilities.
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
@@ -57,9 +57,9 @@ fn rows_of(logits: &Logits) -> Vec<Vec<f64>> {
     (0..logits.rows()).map(|row| log_softmax(logits.row(row))).collect()
 }
 
-/// Three prompts of different lengths, two of which begin alike. Under each a step with a tree of several rows, then
-/// greedy steps of all of them together; the last context grows alone for a while. Log-probabilities of all rows, and
-/// the ids that were most probable.
+/// Opens three prompts of different lengths, two of which share a prefix. Runs one step with a tree of
+/// several rows per prompt, then greedy steps of all contexts together, except that the last context grows
+/// alone for a while. Returns the log-probabilities of all rows and the greedy tokens.
 fn answers(model: &mut dyn BatchModel) -> (Vec<Vec<f64>>, Vec<u32>) {
     let long: Vec<u32> = (0..40u32).map(|id| 3 + id * 7 % 29).collect();
     let prompts: Vec<Prompt> = vec![long.clone().into(), long[..35].to_vec().into(), vec![9, 4, 11].into()];
@@ -75,8 +75,9 @@ fn answers(model: &mut dyn BatchModel) -> (Vec<Vec<f64>>, Vec<u32>) {
         }
     }
     let logits = model.step(&rows).unwrap();
-    let (mut seen, mut ids) = (rows_of(&logits), Vec::new());
-    // Of each context the number of nodes, the node to go on from, and what follows it.
+    let mut seen = rows_of(&logits);
+    let mut ids = Vec::new();
+    // For each context: the number of nodes, the node to continue from, and the next token.
     let mut ends = [(3, 2, 6), (5, 4, 7), (7, 5, 8)];
     for step in 0..12 {
         let growing = if (4..8).contains(&step) { 2..3 } else { 0..3 };
@@ -98,8 +99,9 @@ fn answers(model: &mut dyn BatchModel) -> (Vec<Vec<f64>>, Vec<u32>) {
     (seen, ids)
 }
 
-/// Log-probabilities of steps between which contexts end and others begin, in changing orders and with changing numbers of
-/// rows, so that places in the cache are used again and what was gathered is of other contexts.
+/// Log-probabilities of steps between which some contexts close and others open. The order of the contexts
+/// and their numbers of rows change, so that cache slots are reused and gathered keys and values belong to
+/// other contexts.
 fn changing_contexts(model: &mut dyn BatchModel) -> Vec<Vec<f64>> {
     let prompt = |length: usize, seed: u32| -> Prompt {
         (0..length as u32).map(|at| 3 + (at * 7 + seed * (1 + at / 32)) % 29).collect::<Vec<_>>().into()
@@ -114,7 +116,7 @@ fn changing_contexts(model: &mut dyn BatchModel) -> Vec<Vec<f64>> {
     for round in 0..12 {
         let mut rows = Vec::new();
         for (index, (opened, nodes)) in contexts.iter_mut().enumerate() {
-            // Sometimes two rows after the same node, of which the second goes on.
+            // Sometimes two rows follow the same node, and the context continues from the second one.
             for row in 0..1 + u32::from((index + round) % 5 == 0 && round > 6) {
                 let token = if *nodes == 0 { opened.first_token } else { 4 + (*nodes + row) % 20 };
                 let parent = nodes.checked_sub(1).map(NodeId);
@@ -140,12 +142,12 @@ fn changing_contexts(model: &mut dyn BatchModel) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn contexts_that_come_and_go_leave_the_others_their_keys_and_values() {
+fn opening_and_closing_contexts_does_not_change_the_keys_and_values_of_others() {
     let check = |name: &str, open: &dyn Fn(&Placement) -> Box<dyn BatchModel>| {
         let want = changing_contexts(open(&Placement::default()).as_mut());
         let got = composed::during(|| changing_contexts(open(&tensors(DType::F32)).as_mut()));
         let off = worst(&got, &want);
-        // Sums in another order; another position or a neighbour's keys would show in the first digits.
+        // Sums have another order. A wrong position or a neighbour's keys would change the first digits.
         assert!(off < 5e-4, "{name}: log-probabilities differ by {off}");
     };
     check("t5", &t5);
@@ -160,7 +162,7 @@ fn differences(got: &[Vec<f64>], want: &[Vec<f64>]) -> impl Iterator<Item = f64>
 }
 
 fn worst(got: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
-    // NaN would be lost in a maximum.
+    // A maximum would drop NaN.
     differences(got, want).fold(0.0, |worst, next| if next <= worst { worst } else { next })
 }
 
@@ -175,7 +177,7 @@ fn check(name: &str, open: &dyn Fn(&Placement) -> Box<dyn BatchModel>) {
     let off = worst(&got, &want);
     assert!(off < 1e-4, "{name}: log-probabilities differ by {off}");
     assert_eq!(got_ids, ids, "{name}");
-    // Rows whose tokens were given, not chosen.
+    // Rows whose tokens are fixed, not chosen by the model.
     let given = want.len() - ids.len();
     for (dtype, off_max) in [(DType::BF16, 0.1), (DType::F16, 0.01)] {
         let off = mean(&composed(dtype).0[..given], &want[..given]);
@@ -185,12 +187,12 @@ fn check(name: &str, open: &dyn Fn(&Placement) -> Box<dyn BatchModel>) {
 }
 
 #[test]
-fn a_t5_of_tensors_answers_as_the_packed_one() {
+fn a_composed_t5_agrees_with_the_packed_one() {
     check("t5", &t5);
 }
 
 #[test]
-fn decoder_only_models_of_tensors_answer_as_the_packed_ones() {
+fn composed_decoder_only_models_agree_with_packed_ones() {
     for name in DECODER_ONLY {
         check(name, &|place: &Placement| causal(name, place));
     }

@@ -1,11 +1,11 @@
-//! Finding and opening GPUs.
+//! Finds and opens GPUs.
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::LoadError;
 
-/// The number of GPUs. The error says why the driver cannot be asked: this program is built without CUDA, or there is no driver,
-/// or the driver is too old.
+/// Returns the number of GPUs. The error says why the driver cannot be queried: the program was built without
+/// CUDA, or there is no driver, or the driver is too old.
 #[cfg(feature = "cuda")]
 pub(crate) fn count() -> Result<usize, String> {
     use candle_core::cuda::cudarc::driver::CudaContext;
@@ -33,7 +33,8 @@ pub(crate) fn count() -> Result<usize, String> {
         .to_owned())
 }
 
-/// GPUs are numbered from 0, as `nvidia-smi` does. Runs a kernel, so that a GPU that this program has none for is refused here.
+/// Opens a GPU. GPUs are numbered from 0, as in `nvidia-smi`. Runs one kernel, so that opening fails if this
+/// program has no kernels for the GPU.
 pub(crate) fn open(number: usize) -> Result<Device, LoadError> {
     let unusable = |reason| LoadError::Device(format!("GPU {number} cannot be used: {reason}"));
     check(number).map_err(unusable)?;
@@ -43,7 +44,7 @@ pub(crate) fn open(number: usize) -> Result<Device, LoadError> {
     Ok(device)
 }
 
-/// Whether there is a GPU of this number.
+/// Fails if there is no GPU with this number.
 fn check(number: usize) -> Result<(), String> {
     let count = count()?;
     if number >= count {
@@ -74,8 +75,9 @@ fn opened(number: usize) -> Result<Device, String> {
     Device::new_cuda(number).map_err(|error| error.to_string())
 }
 
-/// Makes the context of a model's device that of the thread that drops the model, since the driver frees memory in a context only, and a thread
-/// that has computed nothing has none. The first field with tensors of a model, because fields are dropped in their order.
+/// Binds the CUDA context of a model's device to the thread that drops the model. The driver frees memory
+/// only in a context, and a thread that has computed nothing has none. Must be declared before all fields
+/// with tensors, because fields are dropped in the order of their declarations.
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "the CPU has no contexts"))]
 pub(crate) struct ContextOnDrop(Device);
 
@@ -96,12 +98,12 @@ impl Drop for ContextOnDrop {
     }
 }
 
-/// Starts a kernel on a device and waits for it.
+/// Runs a kernel on a device and waits for it.
 fn run_kernel(device: &Device) -> candle_core::Result<()> {
     (Tensor::ones((), DType::F32, device)? + 1.0)?.to_scalar::<f32>().map(drop)
 }
 
-/// Free memory of a GPU in bytes; `None` where there is no such GPU.
+/// Free memory of a GPU, in bytes, or `None` if there is no such GPU.
 #[cfg(feature = "cuda")]
 pub(crate) fn free_bytes(number: usize) -> Option<u64> {
     check(number).ok()?;

@@ -1,29 +1,32 @@
-//! Guided decoding with `llguidance`: texts that match a regular expression, a list of choices or a JSON schema.
+//! Guided decoding with `llguidance`: texts that match a regular expression, a list of choices or a JSON
+//! schema.
 //!
-//! In: a constraint of a request. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and every step stay
-//! within fixed limits, whatever the constraint.
+//! In: a request's constraint. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and
+//! every step stay within fixed limits, regardless of the constraint.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, regex_to_lark};
-use ntl_core::engine::ModelInfo;
+use ntl_core::contract::ModelInfo;
 use ntl_core::sampling::{Guide, GuideError, GuideState};
 use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
 
-/// Most fields of all objects in a JSON schema: the library takes seconds for thousands before its own limits end it.
+/// Maximum number of fields in all objects of a JSON schema. With thousands of fields, the library needs
+/// seconds before it reaches its own limits.
 const SCHEMA_FIELDS_MAX: usize = 2000;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
-    /// A regular expression that matches the whole text, in the syntax of the `regex` crate without anchors or look-around.
+    /// A regular expression that matches the whole text, in the syntax of the `regex` crate without anchors
+    /// or look-around.
     Regex(String),
-    /// One of these.
+    /// One of these texts.
     Choice(Vec<String>),
-    /// JSON that fits a schema; `$ref` within the schema only.
+    /// JSON that matches a schema. A `$ref` may point only into the schema itself.
     Json(Value),
 }
 
@@ -39,7 +42,7 @@ impl GuideCompiler {
     /// Takes some milliseconds.
     ///
     /// # Errors
-    /// When the model has no end of sequence, without which no text is complete.
+    /// If the model has no end-of-sequence token, without which no text is complete.
     pub fn new(tokenizer: &Tokenizer, info: &ModelInfo) -> Result<Self, GuideError> {
         let end = *info.eos_ids.first().ok_or_else(|| failed("the model has no end of sequence"))?;
         let words: Vec<Vec<u8>> = (0u32..)
@@ -64,7 +67,8 @@ impl GuideCompiler {
     }
 
     /// # Errors
-    /// When the constraint is malformed, unsupported or too large, or no text of this vocabulary can satisfy it.
+    /// If the constraint is malformed, unsupported or too large, or no text of this vocabulary can satisfy
+    /// it.
     pub fn compile(&self, constraint: &Constraint) -> Result<Arc<dyn Guide>, GuideError> {
         check(constraint)?;
         let grammar = grammar(constraint, self.drops_space);
@@ -74,7 +78,8 @@ impl GuideCompiler {
         Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens: self.tokens }))
     }
 
-    /// Refuses a constraint that no token can begin, not counting a dropped space.
+    /// Rejects a constraint if no token can begin a text that satisfies it. A space that decoding drops does
+    /// not count.
     fn check_beginning(&self, matcher: &mut Matcher) -> Result<(), GuideError> {
         let trie = self.factory.tok_env().tok_trie();
         let (spaces, others): (Vec<u32>, Vec<u32>) =
@@ -88,26 +93,27 @@ impl GuideCompiler {
     }
 }
 
-/// The tokens that may follow.
+/// Returns the tokens that may follow.
 ///
 /// # Errors
-/// When there are none: the text is not complete, and the vocabulary has no token that continues it.
+/// If there are none: the text is not complete, and the vocabulary has no token that continues it.
 fn allowed(matcher: &mut Matcher) -> Result<SimpleVob, GuideError> {
     // When no token fits, the library stops with an error without a message.
     matcher.compute_mask_or_eos().map_err(failed)
 }
 
-/// The bytes of a special token, which no text spells.
+/// The bytes of a special token. No text contains them.
 fn marked(name: Option<&str>) -> Vec<u8> {
     [&[TokTrie::SPECIAL_TOKEN_MARKER], name.unwrap_or("<end>").as_bytes()].concat()
 }
 
-/// The library's own limits in time (at most about 20 ms to compile, 15 ms a step), and a lower one in memory.
+/// The library's default time limits (at most about 20 ms to compile, 15 ms per step) and a lower memory
+/// limit.
 fn limits() -> ParserLimits {
     ParserLimits { max_lexer_states: 20_000, verbose_errors: false, ..ParserLimits::default() }
 }
 
-/// Refuses errors that the conversion to Lark would hide.
+/// Rejects constraints with errors that the conversion to Lark would hide.
 fn check(constraint: &Constraint) -> Result<(), GuideError> {
     match constraint {
         Constraint::Regex(regex)
@@ -128,7 +134,7 @@ fn check(constraint: &Constraint) -> Result<(), GuideError> {
     }
 }
 
-/// Fields of all objects in a value.
+/// Number of fields in all objects of a value.
 fn fields(value: &Value) -> usize {
     match value {
         Value::Array(items) => items.iter().map(fields).sum(),
@@ -143,7 +149,7 @@ fn grammar(constraint: &Constraint, drops_space: bool) -> String {
     match constraint {
         Constraint::Regex(regex) => {
             let space = if drops_space { " ?" } else { "" };
-            // `d` limits digits to ASCII, as number tokens are.
+            // `d` limits digits to ASCII, because number tokens are ASCII.
             format!("start: /{space}(?:{})/", regex_to_lark(regex, "d"))
         }
         Constraint::Choice(choices) => {
@@ -154,7 +160,8 @@ fn grammar(constraint: &Constraint, drops_space: bool) -> String {
     }
 }
 
-/// The readable line of an error: the last one of a regular expression's parser, else the first one.
+/// Shortens an error to its readable line: the last one if it comes from the parser of regular expressions,
+/// otherwise the first one.
 fn failed(error: impl std::fmt::Display) -> GuideError {
     const LENGTH_MAX: usize = 300;
     const NOTHING: &str = "no token of the vocabulary continues such a text";
@@ -162,13 +169,13 @@ fn failed(error: impl std::fmt::Display) -> GuideError {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let last = text.lines().find_map(|line| line.trim().strip_prefix("error: "));
     let line = last.or_else(|| lines.next()).unwrap_or(NOTHING);
-    // The library's name for it.
+    // The library's name for the same condition.
     let line = if line.starts_with("NoExtension") { NOTHING } else { line };
     GuideError(line.chars().take(LENGTH_MAX).collect())
 }
 
 struct Compiled {
-    /// Only cloned.
+    /// Never advanced, only cloned.
     matcher: Mutex<Matcher>,
     tokens: usize,
 }
@@ -186,7 +193,7 @@ impl Guide for Compiled {
     }
 }
 
-/// A constraint at a position of one text.
+/// The state of a constraint at a position of one text.
 struct Position {
     matcher: Matcher,
 }

@@ -1,30 +1,32 @@
-//! Inspects a checkpoint without loading it: what it is, what would be assumed, and whether it can be served.
+//! Inspects a checkpoint without loading its weights: reports its kind, the facts that would be assumed, and
+//! whether it can be served.
 //!
-//! It calls [`load`] with weights that are checked by their tables only. So a new kind of model needs nothing here, and a
-//! checkpoint that passes has all tensors in the right shapes.
+//! It calls [`load`] but reads only the tables of the weights' files. A new kind of model therefore needs no
+//! code here, and a checkpoint that passes has all tensors in the right shapes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{CONFIG_FILE, CheckpointFacts, CheckpointFiles, LoadError, Weights, architecture};
-use crate::load::{LoadOptions, LoadedModel, PROMPT_TOKENS_MAX, load};
+use crate::load::{LoadedModel, PROMPT_TOKENS_MAX, load};
+use crate::options::LoadOptions;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspection {
     pub kind: String,
-    /// The class that `config.json` names.
+    /// The model class in `config.json`.
     pub architecture: String,
     pub sizes: Sizes,
-    /// Number of weights in the files, counted once where they are shared.
+    /// Number of weights in the files. Shared weights are counted once.
     pub parameters: u64,
-    /// Names of the files of weights.
+    /// Names of the files that contain weights.
     pub files: Vec<String>,
-    /// Element types in the files, most weights first.
+    /// Element types in the files, those with the most weights first.
     pub stored: Vec<String>,
     /// Element type in memory.
     pub dtype: String,
-    /// Of the weights in memory.
+    /// Memory that the loaded weights need, in bytes.
     pub memory_bytes: u64,
-    /// Ids of the tokenizer.
+    /// Number of ids of the tokenizer.
     pub tokens: usize,
     pub number_encoding: String,
     pub numbers: NumberTokens,
@@ -32,10 +34,10 @@ pub struct Inspection {
     pub assumed: Vec<Assumption>,
 }
 
-/// Sizes of a network, under any of the usual names of `config.json`.
+/// Sizes of a network, from any of the names that they usually have in `config.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Of the encoder, if there are two stacks.
+    /// Layers of the encoder if there are two stacks, otherwise of the only stack.
     #[serde(alias = "num_hidden_layers", alias = "n_layer")]
     pub num_layers: Option<usize>,
     pub num_decoder_layers: Option<usize>,
@@ -54,7 +56,7 @@ pub struct NumberTokens {
     pub count: usize,
     /// Smallest and largest value.
     pub range: Option<(f64, f64)>,
-    /// Whether any is not one of the digits 0 to 9.
+    /// Whether any of them is not one of the digits 0 to 9.
     pub multi_digit: bool,
 }
 
@@ -69,7 +71,7 @@ pub struct Assumption {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Only the tables of tensors; numbers that are not finite are not noticed.
+    /// Only the tables of tensors. Weights that are not finite go unnoticed.
     Tables,
     /// Every weight, as loading does.
     Weights,
@@ -85,7 +87,7 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
     let info = model.info();
     let values = vocabulary.number_values.iter().map(|&(_, value)| value);
     Ok(Inspection {
-        kind: info.kind.name().to_owned(),
+        kind: info.kind.clone(),
         architecture: architecture(&files)?,
         sizes: files.require_json(CONFIG_FILE)?,
         parameters: weights.parameters,

@@ -1,7 +1,8 @@
 //! Checkpoints, tokenizers and native models.
 //!
-//! [`checkpoint`] reads folders; [`inspect`](mod@inspect) describes them; [`tokenizer`], [`t5`] and [`causal`] are built from
-//! them; [`load()`] combines all three. [`guide`] constrains texts to a grammar, [`chat`] renders conversations.
+//! [`checkpoint`] reads folders; [`inspect`](mod@inspect) describes them; [`tokenizer`], [`t5`] and
+//! [`causal`] are built from them; [`load()`] combines all three. [`guide`] constrains texts to a grammar,
+//! [`chat`] renders conversations.
 
 mod adapter;
 pub mod causal;
@@ -9,6 +10,7 @@ pub mod chat;
 pub mod checkpoint;
 #[cfg(test)]
 mod composed_tests;
+mod families;
 mod gpu;
 pub mod guide;
 pub mod inspect;
@@ -16,12 +18,12 @@ mod kv_cache;
 mod load;
 mod logits_reducer;
 mod ops;
+mod options;
 pub mod t5;
 pub mod tokenizer;
 mod warm_up;
 
-pub use load::{
-    DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, LoadedModel, architectures, load, load_adapted,
-    vocabulary,
-};
+pub use families::architectures;
+pub use load::{LoadedModel, load, load_adapted, vocabulary};
 pub use ops::{Activation, Placement};
+pub use options::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};

@@ -1,16 +1,18 @@
-//! A few steps of a model that was just loaded, so that the kernels of a device are loaded, and compiled where they were built for
-//! another generation, before the first request.
+//! Runs a few steps of a freshly loaded model, so that the device loads its kernels before the first request,
+//! and compiles those that were built for another GPU generation.
 
 use std::sync::Arc;
 
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, ContextRequest, LogitsRequest, ModelError, NodeId, OpenedContext, PathRow, Prompt, Row,
 };
 
-/// Tokens of the longer prompt: long enough for attention by products on a GPU, which short prompts do not take (`ops::PassKeys`).
+/// Length of the longer prompt, in tokens. On a GPU attention over a prompt this long uses matmuls, unlike
+/// attention over short prompts (`ops::PassKeys`).
 const LONG: usize = 72;
 
-/// Opens prompts of two lengths, alone and together, and decodes rows, trees and every kind of logits. Leaves nothing open.
+/// Opens one prompt, then two of different lengths, and decodes rows, trees and every kind of logits. Closes
+/// all contexts.
 pub(crate) fn warm_up(model: &mut dyn BatchModel) -> Result<(), ModelError> {
     let token = model.info().eos_ids.first().copied().unwrap_or(0);
     let long = LONG.min(model.info().prompt_tokens_max / 2).max(1);
@@ -48,11 +50,11 @@ mod tests {
     use crate::ops::composed;
     use crate::{LoadOptions, load};
 
-    /// Checkpoints of every kind of model.
+    /// A checkpoint of each kind of model.
     const KINDS: [&str; 5] = ["t5-v11", "t5-rt", "t5-xval", "t5-regression-head", "granite"];
 
     #[test]
-    fn models_of_every_kind_warm_up_and_answer_as_before() {
+    fn warming_up_does_not_change_the_logits_of_any_kind_of_model() {
         let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny");
         for kind in KINDS {
             let files = CheckpointFiles::folder(&tiny.join(kind)).unwrap();

@@ -1,4 +1,5 @@
-//! Models on a GPU against the same on the CPU. Says that it is skipped, and why, where none can be used.
+//! Compares models on a GPU with the same models on the CPU. Without a usable GPU the tests are skipped and
+//! print the reason.
 
 #![cfg(feature = "cuda")]
 #![expect(
@@ -14,7 +15,7 @@ mod operations;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, ContextId, ContextRequest, Event, Job, LogitsRequest, LogitsRow, NodeId, NumberJob,
     NumberMethod, PathRow, Prompt, Request, Row,
 };
@@ -22,7 +23,7 @@ use ntl_core::numbers::{Distribution, Softmax};
 use ntl_core::sampling::argmax;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::causal::{Causal, CausalOptions};
-use ntl_models::checkpoint::{CheckpointFiles, architecture};
+use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, load};
 
 const GPU: DeviceChoice = DeviceChoice::Cuda(0);
@@ -31,7 +32,8 @@ fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Whether there is a GPU; says so where there is none. One that is there has to run kernels.
+/// Returns whether there is a GPU, and prints the reason if there is none. Panics if there is a GPU but it
+/// cannot run the kernels.
 fn gpu() -> bool {
     let opened = GPU.open();
     if let Err(error) = &opened {
@@ -57,7 +59,7 @@ fn tiny(name: &str, options: LoadOptions) -> Box<dyn BatchModel> {
 fn causal(name: &str, options: LoadOptions) -> Box<dyn BatchModel> {
     let files = CheckpointFiles::folder(&data("tests/data/causal").join(name)).unwrap();
     let causal = CausalOptions { tokens: 36, place: options.place().unwrap(), prefix_bytes_max: 1 << 20 };
-    Box::new(Causal::load(&files, &architecture(&files).unwrap(), &causal).unwrap())
+    Box::new(Causal::load(&files, &causal).unwrap())
 }
 
 fn row(context: ContextId, parent: Option<u32>, token: u32) -> Row {
@@ -79,7 +81,8 @@ fn logits(model: &mut dyn BatchModel) -> Vec<f32> {
     (0..logits.rows()).flat_map(|index| logits.row(index).to_vec()).collect()
 }
 
-/// Logits of a chain of many rows in one step, as a long target to score is, and of a tree of as many rows in the next one.
+/// Logits of a chain of 70 rows in one step, like a long target to score, then of a tree of 70 rows in the
+/// next step.
 fn logits_of_many_rows(model: &mut dyn BatchModel) -> Vec<f32> {
     let prompt: Prompt = (0..9u32).map(|id| 3 + id * 7 % 29).collect::<Vec<_>>().into();
     let opened = model.open(&[(&prompt).into()]).unwrap()[0];
@@ -96,7 +99,7 @@ fn logits_of_many_rows(model: &mut dyn BatchModel) -> Vec<f32> {
     all
 }
 
-/// Logits behind a prompt whose attention is computed in two parts.
+/// Logits after a prompt whose attention is computed in two parts.
 fn logits_behind_a_long_prompt(model: &mut dyn BatchModel) -> Vec<f32> {
     let prompt: Prompt = (0..600u32).map(|id| 3 + id * 7 % 29).collect::<Vec<_>>().into();
     let opened = model.open(&[(&prompt).into()]).unwrap()[0];
@@ -104,7 +107,7 @@ fn logits_behind_a_long_prompt(model: &mut dyn BatchModel) -> Vec<f32> {
     logits.row(0).to_vec()
 }
 
-/// Log-probabilities after each of some tokens behind a prompt.
+/// Log-probabilities of all tokens after a prompt and after each of `tokens`, which follow it.
 fn log_probabilities(model: &mut dyn BatchModel, tokens: &[u32]) -> Vec<f64> {
     let prompt: Prompt = vec![125, 19, 3, 55, 1].into();
     let opened = model.open(&[(&prompt).into()]).unwrap()[0];
@@ -123,7 +126,8 @@ fn assert_close(
     open: impl Fn(LoadOptions) -> Box<dyn BatchModel>,
 ) {
     let on = |device| open(on(device, DtypeChoice::F32));
-    let (want, got) = (of(on(DeviceChoice::Cpu).as_mut()), of(on(GPU).as_mut()));
+    let want = of(on(DeviceChoice::Cpu).as_mut());
+    let got = of(on(GPU).as_mut());
     assert_eq!(got.len(), want.len());
     for (got, want) in got.iter().zip(&want) {
         assert!((got - want).abs() < 1e-3 * want.abs().max(1.0), "{name}: {got} instead of {want}");
@@ -152,7 +156,8 @@ fn models_with_gates_norms_of_heads_and_multipliers_give_the_logits_of_the_cpu()
 #[test]
 fn a_t5_in_sixteen_bits_gives_about_the_log_probabilities_of_the_cpu() {
     if gpu() {
-        // Given tokens: a text of the model's own choice would differ for good behind the first close choice.
+        // The tokens are fixed. Generated texts would differ for good after the first token whose choice is
+        // close.
         let tokens = [314, 19, 209, 1773, 5, 31, 7, 204, 12, 8, 96];
         let want = log_probabilities(t5(on(DeviceChoice::Cpu, DtypeChoice::F32)).as_mut(), &tokens);
         for (dtype, off_max) in [(DtypeChoice::Auto, 0.1), (DtypeChoice::Bf16, 0.1), (DtypeChoice::F16, 0.01)]
@@ -175,7 +180,8 @@ fn decoder_only_models_in_f32_give_the_logits_of_the_cpu() {
     }
 }
 
-/// Rows of one step, each wanting something else, against the whole row of the same model.
+/// Compares the summaries of one step's rows, each with a different [`LogitsRequest`], with the full row of
+/// the same step.
 fn assert_answers(name: &str, mut model: Box<dyn BatchModel>) {
     let tokens = model.info().tokens;
     let opened = model.open(&[(&Prompt::from(vec![9, 4, 11])).into()]).unwrap()[0];
@@ -187,25 +193,28 @@ fn assert_answers(name: &str, mut model: Box<dyn BatchModel>) {
     let rows =
         [LogitsRequest::Best, LogitsRequest::All, LogitsRequest::Ids(ids.as_slice().into())].map(wanting);
     let logits = model.step(&rows).unwrap();
-    let (whole, want) = (logits.row(1), Softmax::new(logits.row(1)).unwrap());
+    let whole = logits.row(1);
+    let want = Softmax::new(logits.row(1)).unwrap();
     for (row, ids) in [(0, &[][..]), (2, &ids)] {
         let best = match logits.get(row) {
             LogitsRow::Summary(reduced) => Some(reduced.best_id as usize),
             LogitsRow::Full(_) => None,
         };
-        assert_eq!(best, Some(argmax(&whole[..tokens])), "{name}: a row that is not whole");
+        assert_eq!(best, Some(argmax(&whole[..tokens])), "{name}: a row without all logits");
         let got = Softmax::of(logits.get(row)).unwrap();
         for &id in ids {
-            let (got, want) = (got.probability(id), want.probability(id));
+            let got = got.probability(id);
+            let want = want.probability(id);
             assert!((got - want).abs() < 1e-5, "{name}, id {id}: {got} instead of {want}");
         }
-        let (got, want) = (got.probability_from(tokens), want.probability_from(tokens));
+        let got = got.probability_from(tokens);
+        let want = want.probability_from(tokens);
         assert!((got - want).abs() < 1e-5, "{name}, padding: {got} instead of {want}");
     }
 }
 
 #[test]
-fn what_rows_want_is_worked_out_on_the_gpu() {
+fn summaries_computed_on_the_gpu_agree_with_full_rows() {
     if gpu() {
         for dtype in [DtypeChoice::F32, DtypeChoice::Bf16] {
             assert_answers("t5", t5(on(GPU, dtype)));
@@ -215,12 +224,13 @@ fn what_rows_want_is_worked_out_on_the_gpu() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_named() {
+fn the_error_names_a_missing_gpu() {
     let error = DeviceChoice::Cuda(99).open().unwrap_err().to_string();
     assert!(error.contains("GPU 99 cannot be used: "), "{error}");
 }
 
-/// The distribution of a number behind each prompt, all asked for at once.
+/// The distribution of the number after each prompt. All requests are submitted before the first outcome is
+/// read.
 fn number_distributions(options: LoadOptions) -> Vec<Distribution> {
     let archive = std::fs::read(data("../server/demo/demo.tar.gz")).unwrap();
     let loaded = load(&CheckpointFiles::archive("demo", &archive).unwrap(), options).unwrap();
@@ -247,7 +257,8 @@ fn a_number_tree_has_the_distribution_of_the_cpu() {
         let got = number_distributions(on(GPU, DtypeChoice::F32));
         for (got, want) in got.iter().zip(&want) {
             assert!((got.mass().closed - want.mass().closed).abs() < 1e-4, "closed mass");
-            let (got, want) = (got.most_probable(3), want.most_probable(3));
+            let got = got.most_probable(3);
+            let want = want.most_probable(3);
             assert!(!want.is_empty());
             for (got, want) in got.iter().zip(&want) {
                 assert!((got.value - want.value).abs() < 1e-9, "{} instead of {}", got.value, want.value);
@@ -257,7 +268,7 @@ fn a_number_tree_has_the_distribution_of_the_cpu() {
     }
 }
 
-/// What `check` says of the first GPU, where there is one.
+/// Runs `check` on the first GPU, or skips it if there is none.
 fn over_candle(check: fn(&candle_core::Device)) {
     if gpu() {
         check(&candle_core::Device::new_cuda(0).unwrap());
@@ -270,7 +281,7 @@ fn elementwise_operations_give_the_results_of_the_cpu() {
 }
 
 #[test]
-fn reductions_and_products_give_the_results_of_the_cpu() {
+fn reductions_and_matmuls_give_the_results_of_the_cpu() {
     over_candle(operations::assert_reductions_and_products);
 }
 

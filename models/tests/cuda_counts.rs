@@ -1,7 +1,8 @@
-//! What the device path asks of the driver, counted on the fake one, and the most that it may ask. `scripts/fake-gpu-check` runs
-//! it and prints the table of `docs/GPU.md`.
+//! Counts the device path's calls to the fake driver and compares them with budgets. `scripts/fake-gpu-check`
+//! runs this test and prints the table of `docs/decisions/014-gpu-step-costs.md`.
 //!
-//! Models have the depth of T5-3B and of Llama 2 7B and are otherwise tiny: counts do not depend on widths.
+//! The models are as deep as T5-3B and Llama 2 7B and otherwise tiny, because the counts do not depend on
+//! widths.
 
 #![cfg(feature = "cuda")]
 #![expect(
@@ -15,18 +16,19 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use candle_core::{DType, Device, Tensor};
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, ContextRequest, LogitsRequest, NodeId, NumberEncoding, OpenedContext, PathRow, Prompt, Row,
 };
 use ntl_models::causal::{Causal, CausalOptions};
-use ntl_models::checkpoint::{CheckpointFiles, architecture};
+use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{T5, T5Kind, TokenizerFacts};
 use ntl_models::{DeviceChoice, LoadOptions};
 
 const TOKENS: usize = 100;
 const HIDDEN: usize = 16;
 
-/// The most launches (of kernels, products, copies and fills), uploads, allocations and synchronisations.
+/// Maximum numbers of launches (kernels, matmuls, copies and fills), uploads, allocations and
+/// synchronisations.
 struct Budget(&'static str, [u64; 4]);
 
 const T5_BUDGETS: [Budget; 5] = [
@@ -45,19 +47,19 @@ const LLAMA_BUDGETS: [Budget; 5] = [
     Budget("step behind 4,096 tokens", [326, 4, 266, 1]),
 ];
 
-/// Counts since the program started, in the order of the fake driver's file, and of each kernel.
+/// Counts since the program started, in the order of the fake driver's file, in total and per kernel.
 #[derive(Clone)]
 struct Counts {
     kernels: u64,
     products: u64,
     uploads: u64,
     downloads: u64,
-    /// Copies within device memory, and fills of it.
+    /// Copies within device memory and fills.
     copies: u64,
     allocations: u64,
     synchronisations: u64,
     events: u64,
-    /// Bytes that the memory pool gave back to the system.
+    /// Bytes that the memory pool released to the system.
     returned: u64,
     by_name: BTreeMap<String, u64>,
 }
@@ -68,7 +70,7 @@ impl Counts {
             std::env::var("NTL_FAKE_CUDA_COUNTS").expect("scripts/fake-gpu-check names the file of counts");
         let bytes = std::fs::read(path).unwrap();
         let number = |at: usize| u64::from_ne_bytes(bytes[8 * at..][..8].try_into().unwrap());
-        // Behind 16 numbers there is a record of 16 for each kernel: how often, and its name.
+        // The first 16 words are followed by one record of 16 words per kernel: its count, then its name.
         let records = (16..bytes.len() / 8).step_by(16).take_while(|at| number(*at) > 0);
         let by_name = records.map(|at| {
             let name = &bytes[8 * (at + 1)..8 * (at + 16)];
@@ -111,7 +113,7 @@ impl Counts {
         [self.kernels + self.products + self.copies, self.uploads, self.allocations, self.synchronisations]
     }
 
-    /// Names and counts, the most frequent first.
+    /// Kernel names with their counts, most frequent first.
     fn names(&self) -> String {
         let mut names: Vec<_> = self.by_name.iter().collect();
         names.sort_by_key(|(_, count)| Reverse(**count));
@@ -119,7 +121,7 @@ impl Counts {
     }
 }
 
-/// A checkpoint folder of zeros.
+/// Creates a checkpoint directory whose weights are all zero.
 fn checkpoint(config: &str, shapes: &[(String, Vec<usize>)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), config).unwrap();
@@ -193,10 +195,10 @@ fn llama(layers: usize) -> Box<dyn BatchModel> {
     let files = CheckpointFiles::folder(folder.path()).unwrap();
     let options =
         CausalOptions { tokens: TOKENS, place: on_gpu().place().unwrap(), prefix_bytes_max: 1 << 20 };
-    Box::new(Causal::load(&files, &architecture(&files).unwrap(), &options).unwrap())
+    Box::new(Causal::load(&files, &options).unwrap())
 }
 
-/// Prompts of mixed lengths around 64 that begin differently.
+/// Prompts of different lengths around 64 that share no prefix.
 fn prompts(count: u32) -> Vec<Prompt> {
     (0..count)
         .map(|index| (0..48 + index).map(|at| 2 + (index + at) % 97).collect::<Vec<u32>>().into())
@@ -210,7 +212,7 @@ fn open(model: &mut dyn BatchModel, prompts: &[Prompt]) -> (Vec<OpenedContext>, 
     (opened, Counts::read().since(&before))
 }
 
-/// The last of a few greedy steps of all contexts.
+/// Runs a few greedy steps of all contexts and returns the counts of the last one.
 fn step(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Counts {
     let mut counts = None;
     for node in 0..6u32 {
@@ -243,7 +245,7 @@ fn measure(model: &mut dyn BatchModel) -> [Counts; 5] {
     [step_of_one, step_of_many, opening_of_many, opening_of_long, step_of_long]
 }
 
-/// Prints one row a case; returns what is over its budget.
+/// Prints one row per case. Returns a line for each count that exceeds its budget.
 fn compare(name: &str, counts: &[Counts; 5], budgets: &[Budget; 5]) -> Vec<String> {
     let mut over = Vec::new();
     for (counts, Budget(case, most)) in counts.iter().zip(budgets) {
@@ -272,7 +274,8 @@ fn compare(name: &str, counts: &[Counts; 5], budgets: &[Budget; 5]) -> Vec<Strin
 #[test]
 #[ignore = "counts on the fake driver: scripts/fake-gpu-check"]
 fn steps_and_openings_keep_to_their_budgets() {
-    let (t5, llama) = (measure(t5(24).as_mut()), measure(llama(32).as_mut()));
+    let t5 = measure(t5(24).as_mut());
+    let llama = measure(llama(32).as_mut());
     println!(
         "| model | | kernels | products | uploads | downloads | copies | allocations | synchronisations | events | returned bytes |"
     );

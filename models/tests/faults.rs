@@ -1,4 +1,4 @@
-//! Files of checkpoints that cannot be read to their end: loading fails and names the file, wherever that happens.
+//! Checkpoint files that cannot be read to the end: loading fails and names the file, whichever read fails.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -12,17 +12,17 @@ use fail::FailScenario;
 use ntl_models::checkpoint::{CheckpointFiles, LoadError, Weights};
 use ntl_models::{LoadOptions, load};
 
-/// The point of every read of a file of a checkpoint.
+/// The failpoint in every read of a checkpoint file.
 const READING: &str = "checkpoint-read";
 
-/// `EIO`, as of a broken disk or a network file system that is gone.
+/// `EIO`, the error of a broken disk or of a network file system that has gone away.
 const IO_ERROR: &str = "Input/output error (os error 5)";
 
 fn tiny(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny").join(name)
 }
 
-/// Loads a checkpoint, its fingerprint included, as a server does.
+/// Loads a checkpoint and computes its fingerprint, as a server does.
 fn load_all(folder: &Path) -> Result<(), LoadError> {
     let files = CheckpointFiles::folder(folder)?;
     files.fingerprint()?;
@@ -42,15 +42,17 @@ fn reads(folder: &Path) -> usize {
 }
 
 #[test]
-fn a_read_that_fails_is_never_taken_for_a_file_that_is_not_there() {
+fn a_failed_read_is_never_treated_as_a_missing_file() {
     let scenario = FailScenario::setup();
     for name in ["gpt2", "llama-ntl", "qwen3", "t5-ce", "t5-ntl-was", "t5-rt", "t5-v11"] {
         let folder = tiny(name);
         let reads = reads(&folder);
-        assert!(reads > 10, "{name} was read in {reads} pieces");
+        assert!(reads > 10, "{name} was loaded with {reads} reads");
         for read in 0..reads {
             fail::cfg(READING, &format!("{read}*off->1*return(5)")).unwrap();
-            let Err(error) = load_all(&folder) else { panic!("{name} loads without read {read} of {reads}") };
+            let Err(error) = load_all(&folder) else {
+                panic!("{name} loads although read {read} of {reads} fails")
+            };
             let error = format!("{:#}", anyhow::Error::from(error));
             assert!(error.contains(&folder.display().to_string()), "{error}");
             assert!(error.ends_with(IO_ERROR), "{error}");

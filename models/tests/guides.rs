@@ -1,11 +1,11 @@
-//! Guided decoding on real vocabularies: whatever is sampled under a constraint keeps to it.
+//! Guided decoding with real vocabularies: every text that is sampled under a constraint satisfies it.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::path::Path;
 use std::sync::Arc;
 
-use ntl_core::engine::{Backend, Dtype, ModelInfo, NumberEncoding};
+use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::sampling::{Sampler, SamplingParams};
 use ntl_core::text::TextDecoder;
 use ntl_models::checkpoint::CheckpointFiles;
@@ -13,7 +13,7 @@ use ntl_models::guide::{Constraint, GuideCompiler};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-/// Most tokens of a text; one that is not complete by then is not looked at.
+/// Maximum tokens per text. Texts that are still incomplete then are not checked.
 const TOKENS_MAX: usize = 200;
 
 fn compiler(tokenizer: &Tokenizer, encoder_decoder: bool) -> GuideCompiler {
@@ -30,6 +30,7 @@ fn compiler(tokenizer: &Tokenizer, encoder_decoder: bool) -> GuideCompiler {
         tokens: tokenizer.len(),
         eos_ids: vec![tokenizer.eos_id().unwrap()],
         encoder_decoder,
+        has_token_distribution: true,
     };
     GuideCompiler::new(tokenizer, &info).unwrap()
 }
@@ -45,12 +46,12 @@ fn llama() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::open(&CheckpointFiles::folder(&folder).unwrap()).unwrap())
 }
 
-/// A vocabulary of space marks whose decoder keeps the space at the beginning of a text.
+/// A SentencePiece vocabulary whose decoder keeps the space at the beginning of a text.
 fn keeping_spaces() -> Arc<Tokenizer> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny/llama-ntl");
     let read = |name| std::fs::read(folder.join(name)).unwrap();
     let mut file: Value = serde_json::from_slice(&read("tokenizer.json")).unwrap();
-    // The last part removes it.
+    // The last decoder removes that space.
     file["decoder"]["decoders"].as_array_mut().unwrap().pop();
     let changed = tempfile::tempdir().unwrap();
     std::fs::write(changed.path().join("tokenizer.json"), file.to_string()).unwrap();
@@ -60,12 +61,13 @@ fn keeping_spaces() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::open(&CheckpointFiles::folder(changed.path()).unwrap()).unwrap())
 }
 
-/// Complete texts of random tokens that a constraint lets pass.
+/// Samples texts under a constraint from uniform logits, and returns the complete ones.
 fn texts(tokenizer: &Tokenizer, compiler: &GuideCompiler, constraint: &Constraint) -> Vec<String> {
     let guide = compiler.compile(constraint).unwrap();
     let write = |seed| {
         let mut sampler = Sampler::new(SamplingParams { seed, ..SamplingParams::PLAIN }, 0);
-        let (mut state, mut ids) = (guide.start(), Vec::new());
+        let mut state = guide.start();
+        let mut ids = Vec::new();
         while ids.len() < TOKENS_MAX {
             let mut logits = vec![0.0; tokenizer.len()];
             state.restrict(&mut logits).unwrap();
@@ -120,7 +122,7 @@ fn texts_are_json_of_the_schema() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_one_short_line() {
+fn invalid_constraints_are_rejected_with_one_short_line() {
     let compiler = compiler(&demo(), true);
     for constraint in [
         Constraint::Regex("(".to_owned()),
@@ -144,7 +146,7 @@ fn what_cannot_be_is_refused_with_one_short_line() {
 }
 
 #[test]
-fn a_schema_with_thousands_of_fields_is_refused_before_it_is_compiled() {
+fn a_schema_with_thousands_of_fields_is_rejected_before_it_is_compiled() {
     let tokenizer = demo();
     let compiler = compiler(&tokenizer, true);
     let schema = |count: usize| {
@@ -153,7 +155,7 @@ fn a_schema_with_thousands_of_fields_is_refused_before_it_is_compiled() {
     };
     let error = compiler.compile(&Constraint::Json(schema(2300))).unwrap_err().to_string();
     assert!(error.contains("the schema has 4602 fields in all its objects; at most 2000"), "{error}");
-    // The demo's vocabulary has no brace, which only the compiler finds out.
+    // The demo's vocabulary has no brace. Only the compiler detects that.
     let error = compiler.compile(&Constraint::Json(schema(50))).unwrap_err().to_string();
     assert!(error.contains("no token of the vocabulary"), "{error}");
 }

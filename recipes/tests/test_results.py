@@ -1,6 +1,6 @@
 """The page of results: models of a few steps, evaluated by ntl-eval through ntl-server.
 
-NTL_SERVER is the server; ntl-eval is NTL_EVAL or stands beside it.
+NTL_SERVER is the server; ntl-eval is NTL_EVAL, or it is in the same directory.
 """
 
 import json
@@ -19,7 +19,7 @@ import train
 
 SMALL = "--batch 4 --d-model 16 --d-ff 32 --layers 1 --decoder-layers 1 --heads 2 --max-length 96 --vocabulary 100 --device cpu"
 EVAL = Path(os.environ.get("NTL_EVAL") or Path(os.environ.get("NTL_SERVER", "")).with_name("ntl-eval"))
-pytestmark = pytest.mark.skipif(not EVAL.is_file(), reason="neither NTL_EVAL nor the folder of NTL_SERVER holds ntl-eval")
+pytestmark = pytest.mark.skipif(not EVAL.is_file(), reason="neither NTL_EVAL nor the directory of NTL_SERVER has ntl-eval")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def write_page(work, monkeypatch):
     return page.read_text()
 
 
-def test_the_page_holds_the_figures_of_the_runs_and_keeps_what_stands_above(work, monkeypatch):
+def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_above_the_mark(work, monkeypatch):
     (work / "RESULTS.md").write_text(f"# Results\n\nBy hand.\n\n{results.MARK}\nold\n")
     page = write_page(work, monkeypatch)
     assert page.startswith("# Results\n\nBy hand.\n") and "old" not in page
@@ -65,7 +65,7 @@ def test_the_page_holds_the_figures_of_the_runs_and_keeps_what_stands_above(work
     assert journals == {path: path.read_text() for path in journals}, "no question is asked twice"
 
 
-def test_a_folder_without_models_is_one_line(tmp_path):
+def test_a_directory_without_models_is_an_error_of_one_line(tmp_path):
     command = [sys.executable, RECIPES / "results.py", tmp_path, tmp_path, tmp_path / "runs"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (1, f"results: no trained model in {tmp_path}\n")

@@ -1,6 +1,6 @@
-"""What torch computes with a trained model is what ntl-server answers from its folder, for every kind.
+"""Compares ntl-server's responses with torch's results, for a trained model of every kind.
 
-NTL_SERVER is the program to ask.
+NTL_SERVER is the server to test.
 """
 
 import json
@@ -31,12 +31,12 @@ ARGUMENTS = {
     "t5-regression-head": ["--kind", "t5-regression-head", "--log-scale"],
     "llama": ["--kind", "llama", "--objective", "ntl-huber"],
 }
-pytestmark = pytest.mark.skipif("NTL_SERVER" not in os.environ, reason="NTL_SERVER names no program to ask")
+pytestmark = pytest.mark.skipif("NTL_SERVER" not in os.environ, reason="NTL_SERVER is not set")
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Every kind after 50 steps."""
+    """Trains every kind for 50 steps and returns the directories."""
     work = tmp_path_factory.mktemp("trained")
     questions = work / "train.jsonl"
     sums = GeneratedQuestions(2000, tasks={"sums": 1})
@@ -57,7 +57,7 @@ def server(folders):
 
 @pytest.fixture
 def trained(folders):
-    """Kind, model and tokenizer of a trained folder, opened anew."""
+    """Returns the kind, the model and the tokenizer, which it opens from a trained directory."""
 
     def opened(name):
         kind = KINDS[train.parse(["--dataset", "demo", "--output", "", *ARGUMENTS[name]]).kind]
@@ -77,7 +77,7 @@ def post(server, path, **body):
 
 @torch.no_grad()
 def aligned(kind, model, tokenizer, prompt, target):
-    """Logits [1, D, V] at the tokens of the target, and these [1, D]."""
+    """Returns logits [1, D, V] at the tokens of the target, and these tokens [1, D]."""
     batch = kind.collate(tokenizer, 64, [{"question": prompt, "answer": target}])
     labels = batch.pop("labels")
     if isinstance(kind, kinds.Llama):
@@ -87,7 +87,7 @@ def aligned(kind, model, tokenizer, prompt, target):
 
 
 @pytest.mark.parametrize("name", TEXT_KINDS)
-def test_scores_are_those_of_torch(server, trained, name):
+def test_scores_match_torch(server, trained, name):
     kind, model, tokenizer = trained(name)
     # The answer of a decoder-only model follows a space.
     space = " " if name == "llama" else ""
@@ -107,7 +107,7 @@ def test_scores_are_those_of_torch(server, trained, name):
 
 
 @pytest.mark.parametrize("name", [*TEXT_KINDS, "t5-xval"])
-def test_greedy_texts_are_those_of_torch(server, trained, name):
+def test_greedy_texts_match_torch(server, trained, name):
     kind, model, tokenizer = trained(name)
     texts = kind.answers(model, tokenizer, PROMPTS, max_new_tokens=8)
     choices = post(server, "/v1/completions", model=name, prompt=PROMPTS, temperature=0, max_tokens=8)["choices"]
@@ -129,7 +129,7 @@ def test_prompts_have_the_tokens_that_were_trained(server, trained, name):
         assert post(server, "/tokenize", model=name, prompt=prompt)["tokens"] == encode(tokenizer, prompt, 64)[0]
 
 
-def test_numbers_of_xval_are_those_of_its_number_head(server, trained):
+def test_numbers_of_xval_come_from_its_number_head(server, trained):
     kind, model, tokenizer = trained("t5-xval")
     for prompt in PROMPTS:
         batch = kind.collate(tokenizer, 64, [{"question": prompt, "answer": "1"}])
@@ -145,7 +145,7 @@ def test_numbers_of_xval_are_those_of_its_number_head(server, trained):
         assert first[0]["probability"] == pytest.approx(mass, abs=TOLERANCE)
 
 
-def test_values_of_the_regression_head_are_those_of_torch(server, trained):
+def test_values_of_the_regression_head_match_torch(server, trained):
     kind, model, tokenizer = trained("t5-regression-head")
     values = [float(answer) for answer in kind.answers(model, tokenizer, PROMPTS)]
     choices = post(server, "/v1/completions", model="t5-regression-head", prompt=PROMPTS, number=True)["choices"]

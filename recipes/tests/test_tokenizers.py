@@ -1,4 +1,4 @@
-"""Tokenizers against what the paper's own classes do (shared/fixtures), and against themselves."""
+"""Compares tokenizers with the paper's own classes (shared/fixtures), and checks the digits of numbers."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_plain_texts_have_the_ids_of_the_papers_classes(encoding, name, checkpoi
     assert len(tokenizer) == golden["classes"][name]["len"]
     compared, different = 0, []
     for text, row in zip(golden["texts"], golden["classes"][name]["rows"]):
-        # Names of special tokens in a text, and white space at its ends, are not the business of training data.
+        # Training data has neither names of special tokens nor white space at the ends of a text.
         if "ids" not in row or "<" in text or text != text.strip() or "[NUM]" in text or "¬" in text:
             continue
         ids, values = tokenizer.encode(text)

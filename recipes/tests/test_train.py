@@ -70,7 +70,7 @@ def test_no_position_sees_the_label_that_it_predicts(name):
     assert not torch.allclose(first[:, changed + 1], second[:, changed + 1], atol=1e-6)
 
 
-def test_a_stopped_run_goes_on_where_it_stopped_and_ends_like_an_undisturbed_one(tmp_path):
+def test_a_stopped_run_resumes_and_ends_like_an_uninterrupted_one(tmp_path):
     common = ["--dataset", "demo", "--tokenizer", "words", "--save-every", "4", "--warmup", "2", *SMALL.split()]
     assert train.main([*common, "--max-steps", "8", "--output", str(tmp_path / "whole")]) == 0
     assert train.main([*common, "--max-steps", "8", "--minutes", "1e-9", "--output", str(tmp_path / "parts")]) == 0
@@ -90,8 +90,22 @@ def test_a_stopped_run_goes_on_where_it_stopped_and_ends_like_an_undisturbed_one
         assert torch.allclose(tensor, parts[name], atol=1e-6), name
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_long_question_keeps_its_first_tokens_and_ntl_json_records_the_side(tmp_path, name):
+    kind, (model, tokenizer) = KINDS[name], small_model(name)
+    row = {"question": "What is 1 + 2 and what is 3 + 4 and what is 5 + 6?", "answer": "3"}
+    whole, cut = (kind.collate(tokenizer, length, [row])["input_ids"][0].tolist() for length in (100, 6))
+    if name == "llama":
+        assert cut[:6] == whole[:6] and len(whole) > len(cut)
+    else:
+        assert cut == [*whole[:5], tokenizer.eos_token_id] and len(whole) > 6
+    run = ["--dataset", "demo", "--tokenizer", "words", "--kind", name, "--max-steps", "1", "--output", str(tmp_path), *SMALL.split()]
+    assert train.main(run) == 0
+    assert json.loads((tmp_path / "ntl.json").read_text())["truncation_side"] == "right"
+
+
 @pytest.mark.parametrize("tokenizer, file", [("words", "tokenizer.json"), ("spiece", "spiece.model")])
-def test_a_run_that_goes_on_keeps_its_tokenizer_when_the_data_have_changed(tmp_path, tokenizer, file):
+def test_a_resumed_run_keeps_its_tokenizer_when_the_data_has_changed(tmp_path, tokenizer, file):
     questions, output = tmp_path / "train.txt", tmp_path / "out"
     run = ["--dataset", "arithmetic", "--tokenizer", tokenizer, "--train", str(questions), "--output", str(output), *SMALL.split()]
     questions.write_text("What is 1 + 2?\n3\n" * 20)
@@ -108,14 +122,14 @@ def test_a_run_that_goes_on_keeps_its_tokenizer_when_the_data_have_changed(tmp_p
         ({}, [], "needs the files to train on"),
         ({}, ["--train", "missing.txt"], "missing.txt: no such file"),
         ({"a.csv": "1"}, ["--train", "a.csv"], "the name must end in"),
-        ({"a.txt": "What is 1?"}, ["--train", "a.txt"], "the last has no answer"),
+        ({"a.txt": "What is 1?"}, ["--train", "a.txt"], "the last question has no answer"),
         ({"a.txt": ""}, ["--train", "a.txt"], "no questions"),
         ({"a.jsonl": '{"question": "x"}'}, ["--train", "a.jsonl"], "a.jsonl, line 1: no text in the field `answer`"),
         ({"a.jsonl": "x"}, ["--train", "a.jsonl"], "a.jsonl, line 1: not JSON"),
         ({"a.tsv": "3 joke"}, ["--train", "a.tsv"], "a.tsv, line 1: no tab"),
         ({"a.txt": "q\n" + "1" * 50}, ["--train", "a.txt"], "answer 1 has 5"),
         ({"a.txt": "q\n1\nr\nnone"}, ["--train", "a.txt", "--kind", "t5-regression-head"], "answer 2 is not a number"),
-        ({"a.txt": "q\n1"}, ["--train", "a.txt", "--kind", "t5-rt", "--objective", "ntl-was"], "leave --objective out"),
+        ({"a.txt": "q\n1"}, ["--train", "a.txt", "--kind", "t5-rt", "--objective", "ntl-was"], "omit --objective"),
         ({"a.txt": "q\n1"}, ["--train", "a.txt", "--heads", "3"], "not a multiple of --heads 3"),
         ({"a.txt": "q\n1"}, ["--train", "a.txt", "--model", "nowhere"], "nowhere: no such folder"),
         ({"a.txt": "q\n1"}, ["--train", "a.txt", "--kind", "t5-xval", "--max-length", "600"], "at most 512 tokens"),
@@ -140,7 +154,7 @@ def test_files_of_all_formats_are_read(tmp_path):
         assert read(tmp_path / name) == [{"question": "What is 1?", "answer": "1"}], name
 
 
-def test_demo_questions_depend_on_seed_and_place_only_and_hold_pairs_out():
+def test_demo_questions_depend_only_on_seed_and_index_and_hold_pairs_out():
     train_split, again = GeneratedQuestions(10_000, seed=3), GeneratedQuestions(10_000, seed=3)
     assert train_split[7000] == again[7000]
     assert train_split[0] != GeneratedQuestions(10_000, seed=4)[0]
@@ -153,7 +167,7 @@ def test_demo_questions_depend_on_seed_and_place_only_and_hold_pairs_out():
     assert 0.03 < share < 0.07
 
 
-def test_answers_of_sums_are_right():
+def test_answers_of_sums_are_correct():
     sums = GeneratedQuestions(3000, tasks={"sums": 1})
     for index in range(3000):
         row = sums[index]

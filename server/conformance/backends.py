@@ -7,10 +7,10 @@
 Each FOLDER is a decoder-only checkpoint; one without a chat template gets a plain one (in a copy). It is served twice, with
 `--backend native` and with `--backend mistralrs`. Whole answers are compared (texts and whole numbers the same, others within the
 tolerance, relative where they are above 1): text in every way that is served, streams, echoes, chats, scores, numbers by every method.
-Then each backend by itself: streams say what is answered at once, 32 requests of mixed lengths get what each gets alone, 16 clients
-that leave leave nothing behind, bad requests get the same 4xx on both, and SIGTERM drains. Prints one line of JSON for each folder,
-with how long each took to start and the most memory that it held; exits with 1 where anything is not as it should be. Needs Python
-alone.
+Then each backend separately: streams contain the same text as whole responses, 32 concurrent requests of mixed lengths get the
+responses that each gets alone, 16 clients that disconnect leave nothing running, bad requests get the same 4xx on both, and SIGTERM
+drains. Prints one line of JSON for each directory, with each backend's start time and peak memory. Exits with 1 if any check fails.
+Needs only Python.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PROMPTS = [
 ]
 # The trees of random weights have no end, and mistral.rs computes each of their rows from the prompt on.
 NODES = 256
-# What is asked of each prompt.
+# The requests for each prompt.
 TEXTS = {
     "greedy": {"temperature": 0},
     "sampled": {"seed": 7, "temperature": 0.8, "top_p": 0.9},
@@ -76,7 +76,7 @@ BAD = {
     "items": (SCORE, {"items": [{"prompt": "1"}]}),
     "not JSON": (COMPLETIONS, "{"),
 }
-# What two answers need not have in common: names, times, and in how many steps they were computed.
+# Fields that may differ between two responses: names, times, and the number of steps.
 OWN = {"id", "created", "forward_passes"}
 
 
@@ -129,7 +129,7 @@ def text_of(choice):
 
 
 def apart(one, other, place=""):
-    """All (place, how far apart) of two answers that are not the same; infinity where it is no matter of rounding."""
+    """Returns (path, distance) for each difference between two responses; infinity if rounding cannot explain it."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         pairs = [(one[key], other[key], f"{place}.{key}") for key in one if key not in OWN]
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
@@ -144,12 +144,12 @@ def apart(one, other, place=""):
 
 
 def fraction(text):
-    """Whether it is the text of an estimate, such as a mean: all its digits are written."""
+    """Returns whether `text` is an estimate such as a mean, which is written with all its digits."""
     return isinstance(text, str) and re.fullmatch(r"-?\d+\.\d+", text)
 
 
 class Comparison:
-    """What was found so far about servers of one checkpoint by each backend."""
+    """The findings about servers of one checkpoint, one per backend."""
 
     def __init__(self, servers, tolerance):
         self.servers, self.tolerance = servers, tolerance
@@ -199,7 +199,7 @@ def check_streams(comparison, backend, server):
 
 
 def check_company(comparison, backend, server):
-    """32 at once, of all lengths, texts and numbers: each gets what it gets alone."""
+    """32 concurrent requests of all lengths, texts and numbers: each gets the response that it gets alone."""
     bodies = [
         {"prompt": PROMPTS[k % len(PROMPTS)] * (1 + k % 5), "max_tokens": 1 + 3 * k, "seed": k, "ignore_eos": True}
         | ({"number": {"nodes_max": NODES}, "ignore_eos": False} if k % 8 == 7 else {})

@@ -1,4 +1,4 @@
-"""A server of the demo checkpoint on a free port, and what the tests ask it."""
+"""A server of the demo checkpoint on a free port, and helpers that send requests to it."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ import served
 
 KEY = "conformance-key"
 
-# Checkpoints that are not in the repository lie beside it.
+# Checkpoints outside the repository are next to it.
 FIXTURES = Path(__file__).parents[3] / "shared" / "fixtures"
 
 TEMPLATE = """{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}

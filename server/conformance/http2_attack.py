@@ -1,5 +1,5 @@
-"""Clients that ask over HTTP/2 and never read: each connection has a window of zero, one `GET /health/live`, answers pings, and
-is opened anew when the server closes it.
+"""Clients that send requests over HTTP/2 and never read the responses. Each connection has a window of zero, sends one
+`GET /health/live`, answers pings, and is reopened when the server closes it.
 
     python3 http2_attack.py HOST:PORT CONNECTIONS
 

@@ -5,21 +5,21 @@
     NTL_SERVER=target/release/ntl-server lm/bin/python server/conformance/lm_eval_beside_hf.py FOLDER... [--flags=FLAGS]
 
 Each FOLDER is a decoder-only checkpoint. Three tasks are written to local files: sums to answer (`generate_until`), sums with
-four answers to choose from (`multiple_choice`), and solved sums to read (`loglikelihood_rolling`). They are asked of lm-eval's
-`hf` in float32 on the CPU, and of a server of the folder by `local-completions`, in the three ways that it knows:
+four answers to choose from (`multiple_choice`), and solved sums to read (`loglikelihood_rolling`). They run with lm-eval's
+`hf` in float32 on the CPU, and with a server of the directory through `local-completions`, in its three ways:
 
     folder   tokenizer=FOLDER,tokenizer_backend=huggingface,add_bos_token=True     beside hf as it comes
     server   tokenizer_backend=remote (what it takes by itself)                     beside hf with add_bos_token=False
     strings  tokenizer_backend=None,tokenized_requests=False (can only generate)    beside hf as it comes
 
-The pairs are those that send the same ids: `hf` puts the special tokens in front that the tokenizer wants (`<s>` of a Llama),
-`local-completions` only where `add_bos_token` says so, and never with the server's tokenizer. Then, item by item: the ids of
+Each pair sends the same ids: `hf` prepends the tokenizer's special tokens (`<s>` for a Llama), and `local-completions` does so
+only with `add_bos_token`, and never with the server's tokenizer. The comparison covers, item by item: the ids of
 prompts, the generated texts, the log-likelihood of each choice and of each text (at most 1e-3 apart), whether a choice is the greedy
-text; and at the end all scores. Prints one line of JSON for each folder; exits with 1 where anything differs.
+text; and at the end all scores. Prints one line of JSON for each directory; exits with 1 if anything differs.
 
-Two things are let pass. A vocabulary may be padded beyond its tokenizer's tokens; the server never writes such an id, and `hf`
-is told not to. And, counted: `hf` decodes what was generated without what stands before it, so that SentencePiece-style
-decoders take its first space away (`11`), while the server's text goes on where the prompt ends (` 11`). A task that compares
+Two differences are accepted. A vocabulary may be padded beyond its tokenizer's tokens; the server never writes such an id, and `hf`
+is configured not to. And, counted: `hf` decodes the generated ids without the prompt, so that SentencePiece-style decoders remove
+their first space (`11`), while the server's text continues the prompt (` 11`). A task that compares
 whole texts needs lm-eval's filter `remove_whitespace`, as the one here has.
 
 FLAGS are more flags of the server, such as `--flags="--backend mistralrs"`.
@@ -54,7 +54,7 @@ TASKS = {
     },
     "read": {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"},
 }
-# The options of `local-completions`, those of `hf` that send the same ids, and which tasks can be asked this way.
+# The options of `local-completions`, the options of `hf` that send the same ids, and the tasks that support them.
 WAYS = {
     "folder": ({"tokenizer_backend": "huggingface", "add_bos_token": True}, {}, list(TASKS)),
     "server": ({"tokenizer_backend": "remote"}, {"add_bos_token": False}, list(TASKS)),
@@ -71,7 +71,7 @@ def arguments():
 
 
 def documents(count):
-    """Sums with an answer, three wrong ones beside it, and a text of two solved ones; always the same."""
+    """Additions with the correct answer, three incorrect ones, and a text of two solved ones; always the same."""
     draw = random.Random(1)
     made = []
     for _ in range(count):
@@ -101,7 +101,7 @@ def write_tasks(folder, count):
 
 
 def evaluate(model, names, folder):
-    """Scores of the tasks, and what the model said of each item."""
+    """Scores of the tasks, and the model's response to each item."""
     import lm_eval
     from lm_eval.tasks import TaskManager
 
@@ -121,12 +121,12 @@ def evaluate(model, names, folder):
 
 
 def flat(responses):
-    """What was said of an item, one entry a request."""
+    """The responses to an item, one per request."""
     return [response[0] for response in responses]
 
 
 def compare(ours, theirs):
-    """What differs between two evaluations of the same tasks, counted, and by how much at worst."""
+    """Counts the differences between two evaluations of the same tasks, with the largest of each kind."""
     (our_scores, our_items), (their_scores, their_items) = ours, theirs
     found = {"items": {name: len(items) for name, items in their_items.items()}}
     pairs = {name: list(zip(our_items[name], items, strict=True)) for name, items in their_items.items()}
@@ -146,7 +146,7 @@ def compare(ours, theirs):
 
 
 def differs(found):
-    """Whether a comparison found more than rounding."""
+    """Returns whether a comparison found more than rounding."""
     counts = ("prompts_different", "texts_different", "greedy_flags_different")
     apart = max(found.get("worst_choice", 0), found.get("worst_text", 0))
     # A perplexity is as far apart as its log-likelihoods; every other score counts items.

@@ -15,7 +15,7 @@ from served import Server
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-# File, width, colours, question, and what stands last in the picture.
+# File, width, colours, question, and the last element of the picture.
 PICTURES = [
     ("playground.png", 1180, "light", "How many stars: decent room, opinions are divided?", "article.panel"),
     ("playground-phone.png", 390, "dark", "About how many beans are in 3 cups?", ".slider"),

@@ -14,8 +14,8 @@ GAUGES = ("ntl_requests_in_flight", "ntl_queue_depth", "ntl_sequences_running")
 
 
 class Server:
-    """`flags` are those of its command line; `program` is NTL_SERVER where none is given, and `port` any free one. Ready when
-    made, or not within `seconds`."""
+    """Starts a server with these flags and waits up to `seconds` until it is ready. `program` defaults to NTL_SERVER, `port`
+    to any free one."""
 
     def __init__(self, *flags, program=None, seconds=60, port=0):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
@@ -42,7 +42,7 @@ class Server:
         return found and found.group(1)
 
     def wait(self, condition, seconds=60):
-        """What `condition` says once it is true."""
+        """Waits until `condition` returns a true value, and returns it."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
@@ -53,7 +53,7 @@ class Server:
         raise AssertionError(f"not within {seconds} s: {condition}")
 
     def status(self, path):
-        """What a route is answered with."""
+        """Returns the status of a route."""
         try:
             with urllib.request.urlopen(self.url + path) as answer:
                 return answer.status
@@ -69,7 +69,7 @@ class Server:
         return sum(float(value) for having, value in samples if wanted <= set(having.split(",")))
 
     def quiet(self):
-        """Whether nothing is being answered."""
+        """Returns whether the server is idle."""
         return all(self.metric(gauge) == 0 for gauge in GAUGES)
 
     def peak_mebibytes(self):

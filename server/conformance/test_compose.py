@@ -1,5 +1,5 @@
-"""compose.yaml, as far as it can be checked without Docker: it fits the schema of Compose, its files and flags exist, and its services
-name each other."""
+"""Checks of compose.yaml that need no Docker: it fits the schema of Compose, its files and flags exist, and its services name each
+other."""
 
 import json
 import re
@@ -22,7 +22,7 @@ SCHEMA = "docker-compose==1.29.2"
 
 
 def compose(model):
-    """What Compose reads with this MODEL in the environment. It parses the file first, and puts variables into its texts then."""
+    """Returns the file as Compose reads it with this MODEL in the environment: parsed first, then with variables substituted."""
 
     def value(found):
         kind, text = found.groups()

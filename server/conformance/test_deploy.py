@@ -1,5 +1,5 @@
-"""The manifests of deploy/kubernetes: rendered by kubectl, valid against their schemas, in agreement with the server and with
-themselves; and their PromQL, asked of a Prometheus that scrapes two replicas."""
+"""The manifests of deploy/kubernetes: rendered by kubectl, valid against their schemas, consistent with the server and with each
+other. Their PromQL runs on a Prometheus server that scrapes two replicas."""
 
 import json
 import re

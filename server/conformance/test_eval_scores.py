@@ -1,7 +1,7 @@
-"""The scores of ntl-eval in regress mode and as a judge beside properscoring, scipy, scikit-learn and MAPIE, from the distributions
-that a server returned.
+"""Compares the scores of ntl-eval in regress mode and as a judge with properscoring, scipy, scikit-learn and MAPIE, from the
+distributions that a server returned.
 
-NTL_EVAL is the program (default: `ntl-eval` beside NTL_SERVER), NTL_SCORED_ITEMS the number of items of each run (100)."""
+NTL_EVAL is the program (default: `ntl-eval` next to NTL_SERVER), NTL_SCORED_ITEMS the number of items of each run (100)."""
 
 import json
 import os
@@ -27,7 +27,7 @@ GENERATED = Path(__file__).parents[2] / "recipes/generated.py"
 ALPHA = 0.1
 TOLERANCE = 1e-9
 NUMBERS = ["arithmetic", "--split", "interpolate"]
-# The demo rates reviews: as a judge, it is asked the question as it stands.
+# The demo rates reviews: as a judge, it gets the question unchanged.
 FIELDS = ["--input-field", "question", "--answer-field", "question", "--human-field", "answer", "--template", "{answer}"]
 GRADES = ["judge", "--scale", "1,5", *FIELDS]
 RUNS = {
@@ -53,7 +53,7 @@ def reviews(folder):
 
 
 class Run:
-    """A run in regress mode: its report, its samples, and the distributions behind them."""
+    """A run in regress mode: its report, its samples, and their distributions."""
 
     def __init__(self, server, task, out, seed=0):
         how = ["--mode", "regress", "--interval", 1 - ALPHA, "--limit", ITEMS, "--seed", seed, "--quiet"]
@@ -72,7 +72,7 @@ class Run:
         return self.report["estimates"][metric]["values"][estimate]["value"]
 
     def predictions(self, estimate):
-        """Of the items that have a number: truths, and their estimates."""
+        """Truths and estimates of the items that have a number."""
         pairs = [(row["truth"], row["prediction"][estimate]) for row, _ in self.items if row.get("prediction")]
         return numpy.array(pairs).T
 
@@ -131,7 +131,7 @@ def log_score(number, truth):
 
 
 def apart(ours, theirs):
-    """How far two figures are apart, as a part of their size where that is above 1."""
+    """The distance of two figures, relative to the second one if that is above 1."""
     return abs(ours - theirs) / max(1.0, abs(theirs))
 
 

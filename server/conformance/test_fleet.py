@@ -1,5 +1,5 @@
-"""Three replicas behind a router: HAProxy and vllm-router, each as deploy/ configures it. What comes through is what a replica says;
-one replica drains and one dies under load; and what the router costs."""
+"""Three replicas behind a router: HAProxy and vllm-router, each as deploy/ configures it. Each response equals a replica's;
+one replica drains and one dies under load; the router's cost is measured."""
 
 import concurrent.futures
 import contextlib
@@ -45,7 +45,7 @@ def free_port():
 
 
 def haproxy(replicas, port, folder):
-    """HAProxy with the committed file; only the addresses are those of this test."""
+    """HAProxy with the committed file, except for the addresses."""
     if not shutil.which("haproxy"):
         pytest.skip("haproxy is not installed (apt-get install haproxy)")
     text = (DEPLOY / "haproxy" / "haproxy.cfg").read_text()
@@ -99,13 +99,13 @@ def without_names(body):
 
 
 def ask(client, path, body):
-    """What a request is answered with, without what differs from answer to answer; a text where it failed."""
+    """Returns the response without the fields that differ between responses, or a text if the request failed."""
     try:
         answer = client.post(path, json=body)
     except httpx.TransportError as error:
         return f"{type(error).__name__}"
     if answer.status_code != 200:
-        # Routers have errors of their own, in plain text.
+        # Routers have their own errors, in plain text.
         return f"status {answer.status_code}"
     if not body.get("stream"):
         return json.dumps(without_names(answer.json()))
@@ -130,7 +130,7 @@ def replicas(start, request):
 
 @pytest.fixture
 def expected(replicas):
-    """What each replica answers by itself, to the bit."""
+    """The responses of each replica without a router."""
     answers = []
     for replica in replicas:
         with client_of(replica.url) as client:
@@ -164,7 +164,7 @@ class Load:
                     self.failed.append((answer, bool(body.get("stream"))))
 
     def more(self, count, seconds=120):
-        """Waits until so many more requests were answered rightly."""
+        """Waits until `count` more requests have got a correct response."""
         wanted, end = self.right + count, time.monotonic() + seconds
         while self.right < wanted:
             assert time.monotonic() < end, f"{self.right} right, {self.wrong} wrong, failed: {self.failed}"

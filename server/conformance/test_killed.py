@@ -1,6 +1,6 @@
 """A run of ntl-eval during which it and the server are killed again and again: it ends in the report of a run without faults.
 
-NTL_EVAL is the program (default: `ntl-eval` beside NTL_SERVER)."""
+NTL_EVAL is the program (default: `ntl-eval` next to NTL_SERVER)."""
 
 import contextlib
 import json
@@ -71,7 +71,7 @@ def test_kills_of_either_side_at_any_moment_change_no_figure(report, tmp_path):
                 run = None
         if run:
             run.wait(timeout=300)
-        # Questions that found no server are asked again.
+        # Requests that found no server are sent again.
         for _ in range(3):
             last = subprocess.run(command(port, out), capture_output=True, text=True, timeout=300)
             if last.returncode == 0:

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness over HTTP on local tasks, as it comes: the tokenizer is the server's. `run` installs it beside the
+"""lm-evaluation-harness over HTTP on local tasks, unmodified: the tokenizer is the server's. `run` installs it with the
 other requirements and names it in NTL_LM_EVAL; without that the tests are skipped."""
 
 import json

@@ -25,7 +25,7 @@ from conftest import slow_number
 ABORTS = 200
 STREAMS = 20
 
-# How many slow clients there are at once, by version of HTTP.
+# Numbers of concurrent slow clients, by version of HTTP.
 SLOW = [int(count) for count in os.environ.get("NTL_SLOW_CONNECTIONS", "300").split(",")]
 UNREAD = [300, 1000, 2048]
 
@@ -34,7 +34,7 @@ UNREAD_SECONDS = 15
 
 
 def post(server, bodies):
-    """Answers to bodies that are all sent at once, in order; an exception where there is none."""
+    """Sends all bodies concurrently and returns the responses in order, or an exception for each that failed."""
 
     async def all_of_them():
         limits = httpx.Limits(max_connections=None)
@@ -131,7 +131,7 @@ def test_a_signal_under_load_loses_nothing_that_was_accepted(start, report):
     counts = {str(status): statuses.count(status) for status in set(statuses)}
     report(statuses=counts, exit_code=server.process.wait(30))
     assert server.process.returncode == 0
-    # Whoever came too late was refused with 503, or could not connect any more. Nothing broke off.
+    # Late requests got a 503 or could not connect. No response was cut off.
     assert set(statuses) <= {200, 503, "ConnectError"} and statuses.count(200) >= len(bodies) // 2
 
 
@@ -182,7 +182,7 @@ def test_streams_that_nobody_reads_do_not_delay_others(start, report, connection
 
 
 def exchange(server, count, clients):
-    """Statuses of `count` requests for the health, each on a connection of its own, by so many clients at once."""
+    """Returns the statuses of `count` health checks, each on a new connection, from several concurrent clients."""
 
     def ask(_):
         try:
@@ -221,7 +221,7 @@ CHUNKS = b"1\r\nx\r\n" * (128 << 10)
 
 def send_unended(address, bodies):
     """Sockets with as many bodies that never end. The server may refuse some of them."""
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     def send(_):
         host, port = address.rsplit(":", 1)
@@ -235,7 +235,7 @@ def send_unended(address, bodies):
 
 
 def test_bodies_that_never_end_take_bounded_memory(start, report):
-    server = start("--body-limit", str(BODIES_LIMIT), "--bodies-limit", str(BODIES_LIMIT), "--body-timeout", "120")
+    server = start("--body-bytes-max", str(BODIES_LIMIT), "--bodies-bytes-max", str(BODIES_LIMIT), "--body-timeout", "120")
     before = server.peak_mebibytes()
     clients = send_unended(server.address, 16)
     answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": "Add 3 and 4.", "temperature": 0}, timeout=60)
@@ -243,7 +243,7 @@ def test_bodies_that_never_end_take_bounded_memory(start, report):
     more = server.peak_mebibytes() - before
     report(bodies=len(clients), refused=refused, more_mib=round(more, 1))
     assert answer.status_code == 200
-    # Connections have buffers, and the allocator keeps what it may need again.
+    # Connections have buffers, and the allocator keeps freed memory.
     assert more < 48
     for client in clients:
         client.close()

@@ -16,14 +16,10 @@ HEADERS = {"authorization": "Bearer conformance-key"}
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
-FIXED = """
-    ntl_requests_total ntl_requests_in_flight ntl_requests_rejected_total ntl_queue_depth ntl_sequences_running
-    ntl_request_duration_seconds ntl_queue_duration_seconds ntl_time_to_first_token_seconds
-    ntl_inter_token_latency_seconds ntl_prompt_tokens_total ntl_generation_tokens_total ntl_finished_total
-    ntl_batch_rows ntl_number_decodes_total ntl_number_mass_closed ntl_number_nodes ntl_number_std ntl_model_info
-    ntl_kv_cache_usage_ratio ntl_prefix_cache_bytes ntl_memory_bytes_max ntl_build_info ntl_engine_up ntl_panics_total
-    process_resident_memory_bytes process_open_fds process_max_fds process_cpu_seconds_total
-""".split()
+# Names from the table of metrics, which a test in Rust compares with the code.
+FIXED = re.findall(r"^\| `(ntl_\w+)`", (DEPLOY.parent / "docs" / "OPERATIONS.md").read_text(), re.MULTILINE) + [
+    "process_resident_memory_bytes", "process_open_fds", "process_max_fds", "process_cpu_seconds_total",
+]
 
 
 def tool(name):
@@ -59,7 +55,7 @@ def test_promtool_finds_nothing_to_criticise(server):
 
 def test_all_names_of_the_contract_are_there(server):
     text = httpx.get(f"{server.url}/metrics").text
-    assert [name for name in FIXED if f"# TYPE {name} " not in text] == []
+    assert len(FIXED) > 20 and [name for name in FIXED if f"# TYPE {name} " not in text] == []
 
 
 def test_openmetrics_is_understood_and_says_the_same(server):
@@ -144,12 +140,6 @@ def test_a_prometheus_scrapes_it(server, prometheus, report):
     server.wait(lambda: prometheus.query("scrape_samples_scraped > 100"), seconds=30)
     series = int(prometheus.query("scrape_samples_scraped")[0])
     report(series=series, names=sum(name.startswith("ntl_") for name in names))
-
-
-def test_the_dashboard_shows_every_metric_of_the_server(server):
-    names = re.findall(r"^# TYPE (ntl_\w+) ", httpx.get(f"{server.url}/metrics").text, re.MULTILINE)
-    shown = re.findall(r"ntl_\w+?(?=_bucket|_sum|_count|\W)", (DEPLOY / "grafana" / "dashboard.json").read_text())
-    assert len(names) > 20 and set(names) - set(shown) == set()
 
 
 def test_every_query_of_the_dashboard_returns_data(server, prometheus, report):

@@ -1,4 +1,4 @@
-"""The unmodified OpenAI client with strict validation of what it gets.
+"""The unmodified OpenAI client with strict validation of the responses.
 
 Streams are read without strict validation: the client's type of a chunk does not allow `finish_reason: null`, which
 OpenAI's own servers send in every chunk but the last.

@@ -1,4 +1,4 @@
-"""The playground and the page of the API, in a real browser: what people see, and that nothing else is asked for anything."""
+"""The playground and the page of the API, in a real browser: what people see, and that the pages send no request to another origin."""
 
 import json
 import shutil
@@ -16,6 +16,7 @@ from playwright.sync_api import expect, sync_playwright
 from conftest import KEY, Server, slow_number
 
 DEMO = Path(__file__).parents[1] / "demo"
+MANUAL = Path(__file__).parents[2] / "docs/JUDGE.md"
 QUESTION = "What is 77 - 53?"
 # Questions whose numbers are spread: over two peaks, and over hundreds of values.
 DIVIDED = "How many stars: decent room, opinions are divided?"
@@ -57,7 +58,7 @@ def chromium():
 
 @pytest.fixture
 def opened(chromium):
-    """Opens pages. At the end none of them may have asked another origin for anything, or failed in a script."""
+    """Opens pages. At the end, no page may have sent a request to another origin or failed in a script."""
     contexts, seen, wrong = [], [], []
 
     def opened(server, path="/", width=1280, scheme="light", wait=True, **options):
@@ -139,7 +140,7 @@ def test_the_demo_opens_with_an_answer_that_greedy_text_does_not_show(start, ope
     number = complete(server, prompt=examples[0], number=True)["number"]
     peaks = sorted(number["support"][:2], key=lambda peak: peak["value"])
     assert [peak["text"] for peak in peaks] == ["1", "5"] and 2 < shown(page.locator("article.panel")) < 4
-    # All of them are what the model has learned: little of the probability is on other text.
+    # The model has learned all of them: little of the probability is on other text.
     assert all(complete(server, prompt=example, number=True)["number"]["mass"]["closed"] > 0.99 for example in examples)
 
 
@@ -177,7 +178,7 @@ def test_estimates_without_bounds_are_those_of_the_server(two, opened):
 def test_two_models_stand_side_by_side_on_one_axis(two, opened):
     page = opened(two)
     page.get_by_label("Ask for a number").fill(QUESTION)
-    page.get_by_label("beside").select_option(index=1)
+    page.get_by_label("versus").select_option(index=1)
     page.locator("#submit").click()
     answered(page, 2)
     panels = page.locator("article.panel")
@@ -185,8 +186,68 @@ def test_two_models_stand_side_by_side_on_one_axis(two, opened):
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
     panels.nth(0).get_by_role("slider").press("Home")
     assert shown(panels.nth(0)) == shown(panels.nth(1)) is not None
-    ticks = [panels.nth(index).locator(".tick text").all_inner_texts() for index in (0, 1)]
+    ticks = [panels.nth(index).locator(".tick text").all_text_contents() for index in (0, 1)]
     assert ticks[0] == ticks[1] != []
+
+
+def answer_with(page, server, values):
+    """Lets the page get a number with these values and probabilities in place of the server's."""
+
+    def answer(route):
+        body = json.loads(route.request.post_data)
+        if "number" not in body:
+            return route.continue_()
+        choice = complete(server, model="plain", prompt=QUESTION, number=body["number"])
+        number, ordered = choice["number"], [value for value, _ in values]
+        low, middle, high = ordered[0], ordered[len(ordered) // 2], ordered[-1]
+        number["support"] = [{"value": value, "text": str(value), "probability": share} for value, share in values]
+        number |= {"value": middle, "trimmed_mean": middle, "median": middle, "mode": middle, "nodes": 1, "forward_passes": 1}
+        number["quantiles"] = [{"q": point["q"], "value": low if point["q"] < 0.5 else high} for point in number["quantiles"]]
+        number["bounds"] |= {"trimmed_mean": [low, high]}
+        return route.fulfill(json={"choices": [choice]})
+
+    page.route("**/v1/completions", answer)
+
+
+@pytest.mark.parametrize(
+    ("width", "values", "want"),
+    [
+        # On a phone as well, every rating has its label.
+        (390, [(rating, 0.2) for rating in (1, 2, 3, 4, 5)], ["1", "2", "3", "4", "5"]),
+        # A gap has a label on both sides.
+        (1280, [(3, 0.3), (60_000, 0.3), (480_000, 0.4)], ["3", "60000", "480000"]),
+        # Labels of values that are close together differ.
+        (1280, [(1234.567891, 0.5), (1234.567892, 0.3), (1234.567893, 0.2)], ["1234.567891", "1234.567892", "1234.567893"]),
+        # Between integers there is nothing to label.
+        (1280, [(24, 1.0)], ["23", "24", "25"]),
+    ],
+)
+def test_an_axis_labels_the_values_if_they_fit(two, opened, width, values, want):
+    page = opened(two, width=width)
+    answer_with(page, two, values)
+    ask(page, QUESTION)
+    assert page.locator(".tick text").all_text_contents() == want
+
+
+def test_bounds_that_differ_are_shown_with_different_digits_and_one_is_singular(two, opened):
+    page = opened(two)
+    answer_with(page, two, [(1234.567891, 0.5), (1234.567892, 0.3), (1234.567893, 0.2)])
+    ask(page, QUESTION)
+    panel = page.locator("article.panel")
+    expect(panel.locator(".caption")).to_contain_text("unrounded 1234.567892")
+    expect(panel.locator(".caption")).to_contain_text("guaranteed between 1234.567891 and 1234.567893, ")
+    expect(panel).to_contain_text("1 decoder position in 1 pass, ")
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_all_objectives_have_a_readable_label_on_a_phone(two, opened, width):
+    page = opened(two, width=width)
+    boxes = [label.bounding_box() for label in page.locator(".stop").all()]
+    assert len(boxes) == 9 and None not in boxes
+    for index, one in enumerate(boxes):
+        for other in boxes[index + 1 :]:
+            apart = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
+            assert apart or one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"], (one, other)
 
 
 def test_a_judge_gives_the_expected_score_or_says_why_not(two, opened):
@@ -199,7 +260,10 @@ def test_a_judge_gives_the_expected_score_or_says_why_not(two, opened):
         page.locator("#submit").click()
         answered(page)
         prompt = page.locator("#judge-prompt").text_content()
-        assert "Forty-two." in prompt and f"from {low} to {high}" in prompt
+        # The rubric of `ntl-eval judge`, as its manual shows it for an item with a reference.
+        rubric = next(block for block in MANUAL.read_text().split("```") if block.startswith("\nGrade")).strip("\n")
+        rubric = rubric.replace("[Right answer]\n{reference}\n\n", "")
+        assert prompt == rubric.format(low=low, high=high, input="What is 12 + 30?", answer="Forty-two.")
         options = {"scale": [low, high]}
         want = complete(two, model="plain", prompt=prompt, number=options)["number"]
         assert shown(page.locator("article.panel")) == (want["value"] and pytest.approx(want["value"]))
@@ -312,19 +376,66 @@ def test_an_error_of_the_server_is_shown_with_its_field(two, opened):
     page = opened(two)
     page.get_by_label("Ask for a number").fill("word " * 2000)
     page.locator("#submit").click()
-    answered(page)
     error = page.get_by_role("alert").first
     expect(error).to_contain_text("status 400")
     expect(error).to_contain_text("field prompt")
 
 
-def test_a_server_that_is_gone_is_named(demo_folder, start, opened):
-    server = start("--model", f"plain={demo_folder}")
+def test_a_server_that_is_gone_is_named_once_also_with_two_models(demo_folder, start, opened):
+    server = start("--model", f"plain={demo_folder}", "--model", f"same={demo_folder}")
     page = opened(server)
+    page.get_by_label("versus").select_option(index=1)
     server.stop()
     page.locator("#submit").click()
+    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+    expect(page.get_by_role("alert")).to_have_count(1)
+    expect(page.get_by_text("…", exact=True)).to_have_count(0)
+
+
+def test_an_invalid_number_of_the_settings_is_named_and_nothing_is_sent(two, opened):
+    page = opened(two)
+    sent = []
+    page.on("request", lambda request: sent.append(request.url))
+    for label, value, want in [
+        ("Smallest value", "1,5", "“Smallest value” is “1,5”, which is not a number. Write decimals with a point, as in 1.5."),
+        ("Maximum tokens of text", "0", "“Maximum tokens of text” is “0”, which is not an integer of at least 1."),
+        ("Maximum tokens of text", "", "“Maximum tokens of text” is empty; it needs an integer of at least 1."),
+    ]:
+        field = page.locator(f"#{page.get_by_label(label).get_attribute('id')}")
+        before = field.input_value()
+        field.evaluate("(node, value) => { node.value = value; }", value)
+        page.locator("#submit").click()
+        expect(page.get_by_role("alert")).to_have_text(want)
+        expect(field).to_be_focused()
+        expect(field).to_have_attribute("aria-invalid", "true")
+        field.fill(before)
+    page.get_by_label("Smallest value").fill("9")
+    page.get_by_label("Largest value").fill("-3")
+    page.locator("#submit").click()
+    expect(page.get_by_role("alert")).to_have_text("“Largest value” is -3, which is less than “Smallest value”, 9.")
+    assert sent == []
+
+
+def test_an_empty_question_gets_a_message(two, opened):
+    page = opened(two)
+    ask_empty = page.get_by_label("Ask for a number")
+    ask_empty.fill("  ")
+    ask_empty.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("The question is empty.")
+    expect(ask_empty).to_be_focused()
+
+
+def test_a_link_with_an_unknown_model_or_an_unusable_value_is_explained_and_not_asked(two, opened):
+    page = opened(two, "/#prompt=What+is+1+%2B+1%3F&model=t5-large&tokens=many&method=magic", wait=False)
+    error = page.get_by_role("alert")
+    expect(error).to_contain_text("The link names the model “t5-large”, which this server does not serve. It serves “plain”, ")
+    expect(error).to_contain_text("The link sets tokens to “many”, which is not a number. The page uses 64 instead.")
+    expect(error).to_contain_text("The link sets method to “magic”, which is not one of tree, sample, beam. The page uses tree instead.")
+    expect(page.locator("article.panel")).to_have_count(0)
+    page.locator("#submit").click()
     answered(page)
-    expect(page.get_by_role("alert").first).to_contain_text("cannot be reached")
+    assert shown(page.locator("article.panel")) == 2
+    expect(error).to_have_count(0)
 
 
 def test_a_key_is_asked_for_checked_and_kept_out_of_links(server, opened):
@@ -360,7 +471,7 @@ def test_hostile_texts_are_shown_as_text(two, opened):
         route.fulfill(json={"choices": [found]})
 
     page.route("**/v1/completions", hostile)
-    page.get_by_label("beside").select_option(index=1)
+    page.get_by_label("versus").select_option(index=1)
     page.get_by_label("Ask for a number").fill(HOSTILE)
     page.locator("#submit").click()
     answered(page, 2)
@@ -384,11 +495,11 @@ def test_the_playground_fits_and_has_no_serious_fault_of_access(two, opened, tmp
     page = opened(two, width=width, scheme=scheme)
     for view in ("ask", "versus", "judge"):
         if view == "versus":
-            page.get_by_label("beside").select_option(index=1)
+            page.get_by_label("versus").select_option(index=1)
             page.locator("#submit").click()
             answered(page, 2)
         if view == "judge":
-            page.get_by_label("beside").select_option(index=0)
+            page.get_by_label("versus").select_option(index=0)
             page.locator("#view-judge").click()
             page.locator("#submit").click()
             answered(page)

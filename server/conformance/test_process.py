@@ -79,7 +79,7 @@ def test_a_server_whose_log_nobody_reads_any_more_serves_on():
         address = re.search(r'"address":"([^"]+)"', process.stderr.readline()).group(1)
         process.stderr.close()
         with httpx.Client(base_url=f"http://{address}", timeout=60) as client:
-            # While it loads the model, the answer is 503; each refusal is logged, too.
+            # While the server loads the model, it returns 503 and logs each rejection.
             end = time.monotonic() + 60
             while client.get("/health/ready").status_code != 200:
                 assert time.monotonic() < end
@@ -134,7 +134,7 @@ def test_prompts_are_logged_only_where_that_is_asked_for(start):
     for flags, is_told in [((), False), (("--log-prompts",), True), (("--log-prompts=false", "--log", "trace"), False)]:
         server = start(*flags)
         httpx.post(f"{server.url}/v1/completions", json={"prompt": "a secret", "temperature": 0})
-        server.wait(lambda: "request ended" in server.logged())
+        server.wait(lambda: "POST /v1/completions" in server.logged())
         assert ("secret" in server.logged()) == is_told, flags
 
 
@@ -149,7 +149,7 @@ def test_http_2_is_spoken_without_tls_as_well(server):
 
 
 def test_an_allocation_that_fails_ends_the_process_with_a_line(start, monkeypatch, tmp_path):
-    """The server's bounds are those of a cgroup; a limit on the address space (`ulimit -v`) is not one of them."""
+    """The server respects the limits of a cgroup; it does not see a limit on the address space (`ulimit -v`)."""
     small = tmp_path / "small"
     small.write_text(f'#!/bin/sh\nulimit -v 300000\nexec {os.environ["NTL_SERVER"]} "$@"\n')
     small.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Everything at once for a while: no 5xx, and nothing that grows. NTL_SOAK_SECONDS says how long (default 30); `just soak MINUTES`
+"""All kinds of requests concurrently: no 5xx, and no growth. NTL_SOAK_SECONDS sets the duration (default 30); `just soak MINUTES`
 runs this alone."""
 
 import asyncio
@@ -26,14 +26,14 @@ GROWTH, GROWTH_MIB = 0.02, 32
 
 COMPLETIONS, SCORE, CHAT = "/v1/completions", "/v1/score", "/v1/chat/completions"
 
-# What is sampled, and its metric.
+# The sampled quantities, each with its metric.
 GAUGES = {
     "mib": "process_resident_memory_bytes",
     "descriptors": "process_open_fds",
     "threads": "process_threads",
 }
 
-# Path, what is asked of a prompt, whether its client leaves in the middle, and the status it should get.
+# Path, request for a prompt, whether the client disconnects in the middle, and the expected status.
 KINDS = {
     "greedy": (COMPLETIONS, {"temperature": 0}, False, 200),
     "sampled": (COMPLETIONS, {"n": 3, "max_tokens": 8, "top_p": 0.9}, False, 200),
@@ -56,7 +56,7 @@ KINDS = {
 
 
 def body(path, options, prompt):
-    """What is sent to a path about a prompt."""
+    """The request body for a path and a prompt."""
     if path == SCORE:
         return {"items": [{"prompt": prompt, "target": "12"}, {"prompt": "Add 3 and 4.", "target": "7"}], **options}
     asked = {"messages": [{"role": "user", "content": prompt}]} if path == CHAT else {"prompt": prompt}
@@ -70,11 +70,11 @@ def checkpoints(folder):
     demo = next((folder / "demo").rglob("config.json")).parent
     shutil.copytree(ROOT / "models/tests/data/tiny/llama-ntl", folder / "llama")
     (folder / "llama/chat_template.jinja").write_text(TEMPLATE)
-    return "--model", f"demo={demo}", "--model", f"llama={folder / 'llama'}", "--prefix-cache-limit", str(1 << 20)
+    return "--model", f"demo={demo}", "--model", f"llama={folder / 'llama'}", "--prefix-cache-bytes-max", str(1 << 20)
 
 
 def slope(seen, what):
-    """By how much a gauge grows an hour, and the standard error of that; the line of least squares."""
+    """The growth of a gauge per hour and its standard error, by least squares."""
     times, values = [looked["hours"] for looked in seen], [looked[what] for looked in seen]
     mean_time, mean = sum(times) / len(times), sum(values) / len(values)
     spread = sum((at - mean_time) ** 2 for at in times)
@@ -89,8 +89,8 @@ def speaker_of_http_2(server):
 
 
 async def ask(leaving, staying, chooser, statuses):
-    """`leaving` is the client for requests that it leaves. It speaks HTTP/1.1: over HTTP/2 httpx stops to read such a stream without
-    resetting it, so that the request goes on."""
+    """`leaving` is the client that disconnects. It uses HTTP/1.1: over HTTP/2 httpx stops reading such a stream without resetting it,
+    so the request continues."""
     kind = chooser.choice(list(KINDS))
     path, options, leaves, _ = KINDS[kind]
     options = {"model": chooser.choice(["demo", "llama"])} | options

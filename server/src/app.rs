@@ -1,8 +1,8 @@
 //! The router: which path leads to which handler, through which layers.
 //!
-//! From the outside in: request ids, counting, cross-origin rules, panics; then, for routes that do work, the API key,
-//! admission (loaded, not draining, memory left). Routes are added with their description (`routes!`), so
-//! `GET /openapi.json` cannot miss one.
+//! From the outside in: request ids, counting, the name of the server, cross-origin rules, panics; then, for routes that do work, the
+//! API key, admission (loaded, not draining, memory left). Routes are added with their description
+//! (`routes!`), so `GET /openapi.json` cannot miss one.
 
 use std::any::Any;
 use std::sync::LazyLock;
@@ -17,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::AppError;
-use crate::middleware::{admission, cors, request_id, track};
+use crate::middleware::{admission, cors, host, request_id, track};
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
 use crate::routes::{chat, completions, docs, models, ops, playground, score, tokens};
@@ -37,7 +37,7 @@ pub fn admin_router(app: AppState) -> Router {
 }
 
 fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
-    let panics = app.metrics.panics.clone();
+    let panics = app.metrics.ntl_panics_total.clone();
     let answer_panic = move |_: Box<dyn Any + Send>| -> Response {
         // The default hook has logged the panic already.
         panics.inc();
@@ -51,6 +51,7 @@ fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
         .layer(SetRequestIdLayer::new(request_id::HEADER, request_id::MakeId))
         .layer(PropagateRequestIdLayer::new(request_id::HEADER))
         .layer(middleware::from_fn_with_state(app.clone(), track::track))
+        .layer(middleware::from_fn_with_state(app.clone(), host::check))
         .option_layer(cors::layer(&app.settings.cors_origins))
         .layer(CatchPanicLayer::custom(answer_panic))
         .layer(Extension(Description(description)));

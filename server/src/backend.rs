@@ -1,7 +1,8 @@
-//! Which implementation serves a checkpoint: the native engine wherever it can, else mistral.rs.
+//! Selects the implementation for a checkpoint: the native engine if it supports the checkpoint, otherwise
+//! mistral.rs.
 //!
-//! In: a path and [`BackendOptions`]. Out: a loaded model. Without the feature `mistralrs` this module still knows what
-//! mistral.rs would serve, so that errors can name it.
+//! In: a path and [`BackendOptions`]. Out: a loaded model. Without the feature `mistralrs` this module still
+//! knows what mistral.rs would serve, so that errors can name it.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,7 @@ const CONFIG_FILE: &str = "config.json";
 /// The value of `--backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum BackendChoice {
-    /// The native engine for what it serves, mistral.rs for everything else.
+    /// The native engine if it supports the checkpoint, otherwise mistral.rs.
     #[default]
     Auto,
     Native,
@@ -80,7 +81,7 @@ enum Backend {
     Mistralrs,
 }
 
-/// What a model path names.
+/// The kind of a model path.
 #[derive(Debug, PartialEq, Eq)]
 enum ModelLocation {
     /// A folder as `save_pretrained` writes it.
@@ -89,11 +90,13 @@ enum ModelLocation {
     Gguf(PathBuf),
 }
 
-/// Loads a checkpoint folder, a GGUF file, or a folder that holds one GGUF file, and merges a LoRA adapter into it.
+/// Loads a checkpoint folder, a GGUF file, or a folder that holds one GGUF file, and merges a LoRA adapter
+/// into it.
 ///
 /// # Errors
-/// When neither implementation serves the model or the chosen one does not (the message lists what is served), when it
-/// needs mistral.rs and this program was built without it, and when a file is missing or malformed.
+/// When neither implementation serves the model or the chosen one does not (the message lists what is
+/// served), when it needs mistral.rs and this program was built without it, and when a file is missing or
+/// malformed.
 pub fn load(
     path: &Path,
     adapter: Option<&CheckpointFiles>,
@@ -198,7 +201,7 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
     }
 }
 
-/// Whether `config.json` says that the weights are stored quantised.
+/// Returns whether the weights are stored quantised, according to `config.json`.
 fn is_quantised(files: &CheckpointFiles) -> Result<bool, LoadError> {
     let config: serde_json::Value = files.require_json(CONFIG_FILE)?;
     Ok(config.get("quantization_config").is_some_and(|config| !config.is_null()))

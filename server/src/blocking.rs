@@ -1,22 +1,23 @@
-//! Work that would hold up the threads of the runtime: reading long bodies, chat templates, tokenizing, compiling constraints.
+//! Work that would hold up the threads of the runtime: reading long bodies, chat templates, tokenizing,
+//! compiling constraints.
 //!
-//! Invariant: at most as many pieces of such work run at the same time as there are processors, so that its memory is
-//! bounded and the engines keep their share. Others wait, and are refused after [`WAIT_MAX`].
+//! Invariant: at most as many pieces of such work run at the same time as there are processors, so that its
+//! memory is bounded and the engines keep their share. Others wait, and are refused after [`WAIT_MAX`].
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, LazyLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use ntl_core::engine::EngineError;
+use ntl_core::contract::EngineError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::AppError;
 
-/// Work on up to this many bytes is done at once, in well under a millisecond.
+/// Work on up to this many bytes runs inline, in well under a millisecond.
 const INLINE_BYTES_MAX: usize = 4096;
 
-/// Longest wait for what others hold.
+/// Maximum wait for permits that other requests hold.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
@@ -24,7 +25,7 @@ static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     Arc::new(Semaphore::new(processors.get()))
 });
 
-/// Runs `work` on so many bytes: here where they are few, else on a thread that may block.
+/// Runs `work`, which processes `bytes` bytes: inline if they are few, otherwise on the blocking thread pool.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> Result<T, AppError> + Send + 'static,
@@ -34,7 +35,7 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     }
     let place = acquire(&PLACES, 1).await?;
     let work = move || {
-        // The work goes on where the client leaves, and keeps its place.
+        // The work continues if the client disconnects, and keeps its permit.
         let _place = place;
         work()
     };
@@ -46,7 +47,7 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     }
 }
 
-/// So many permits, in the order of arrival.
+/// Waits for this many permits, in the order of arrival.
 ///
 /// # Errors
 /// When they have not become free in [`WAIT_MAX`].
@@ -67,7 +68,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn as_much_work_runs_at_once_as_there_are_processors() {
         let processors = available_parallelism().unwrap().get();
-        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let running = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
         let together = Arc::new(Barrier::new(processors));
         let tasks: Vec<_> = (0..8 * processors)
             .map(|_| {

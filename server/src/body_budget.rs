@@ -1,73 +1,93 @@
-//! One budget of bytes for all request bodies that are being read or parsed.
+//! The memory of request bodies: while they arrive, and once they are parsed, until their prompts are
+//! tokenized. Both are counted separately, with the same limit.
 //!
-//! In: how large the buffer of each body has to be. Where a buffer does not fit, the largest body that is still arriving is
-//! refused and gives up its bytes, so that large bodies, however slowly they arrive, cannot keep out small ones.
+//! If the buffer of an arriving body does not fit, the server rejects the largest body that is still arriving
+//! and releases its bytes, so that large bodies that arrive slowly cannot keep out small ones. A parsed body
+//! waits for its share, in the order of arrival. Its share is a bound that is read off the text before
+//! anything is built of it: a body of 2 MiB may become 190 times as large.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::{AbortHandle, AbortRegistration};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::blocking::{acquire, run_blocking};
+use crate::error::AppError;
+
+/// Maximum memory of a list or an object with at most four values, in bytes. Both the buffer of an untagged
+/// field and its value allocate room for four.
+const LIST_BYTES: usize = 768;
+
+/// Maximum memory of each further value, in bytes; lists and objects grow by doubling.
+const ELEMENT_BYTES: usize = 288;
+
+/// Maximum additional memory of each name in an object, in bytes.
+const NAME_BYTES: usize = 192;
 
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     bytes_max: usize,
-    open: Mutex<OpenBodies>,
+    arriving: Mutex<ArrivingBodies>,
+    /// Free bytes for parsed bodies.
+    parsed: Arc<Semaphore>,
 }
 
+/// The part of the budget that a parsed body holds. Dropping it returns the part.
+pub(crate) type ParsedShare = OwnedSemaphorePermit;
+
 #[derive(Debug, Default)]
-struct OpenBodies {
+struct ArrivingBodies {
     seen: u64,
     /// Sum over `bodies`.
     bytes: usize,
-    bodies: HashMap<u64, OpenBody>,
+    bodies: HashMap<u64, ArrivingBody>,
 }
 
 #[derive(Debug)]
-struct OpenBody {
+struct ArrivingBody {
     bytes: usize,
     /// Ends the reading; `None` once the body has arrived.
     reading: Option<AbortHandle>,
 }
 
-impl OpenBodies {
-    fn remove(&mut self, id: u64) -> Option<OpenBody> {
+impl ArrivingBodies {
+    fn remove(&mut self, id: u64) -> Option<ArrivingBody> {
         let body = self.bodies.remove(&id)?;
         self.bytes -= body.bytes;
         Some(body)
     }
 
-    /// The largest body that is still arriving, of those larger than this.
+    /// Returns the largest body that is still arriving and has more than `bytes` bytes.
     fn largest(&self, bytes: usize) -> Option<u64> {
         let arriving = self.bodies.iter().filter(|(_, body)| body.reading.is_some() && body.bytes > bytes);
         arriving.max_by_key(|(_, body)| body.bytes).map(|(&id, _)| id)
     }
 }
 
-/// There is no room for a body, and all others are smaller or complete.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BudgetExhausted;
-
 impl BodyBudget {
     pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self { bytes_max, open: Mutex::default() })
+        // Shares are counted in 32 bits.
+        let parsed = Arc::new(Semaphore::new(bytes_max.min(u32::MAX as usize)));
+        Arc::new(Self { bytes_max, arriving: Mutex::default(), parsed })
     }
 
     /// Begins a body. Its reading must be abortable by the registration: it is aborted to make room.
     pub(crate) fn begin(self: &Arc<Self>) -> (BodyCharge, AbortRegistration) {
         let (handle, registration) = AbortHandle::new_pair();
-        let mut open = self.open();
-        open.seen += 1;
-        let id = open.seen;
-        open.bodies.insert(id, OpenBody { bytes: 0, reading: Some(handle) });
+        let mut arriving = self.arriving();
+        arriving.seen += 1;
+        let id = arriving.seen;
+        arriving.bodies.insert(id, ArrivingBody { bytes: 0, reading: Some(handle) });
         (BodyCharge { budget: Arc::clone(self), id }, registration)
     }
 
-    fn open(&self) -> MutexGuard<'_, OpenBodies> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn arriving(&self) -> MutexGuard<'_, ArrivingBodies> {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The part of the budget that one body takes. Dropping it returns the part.
+/// The part of the budget that one body holds until it is parsed. Dropping it returns the part.
 #[derive(Debug)]
 pub(crate) struct BodyCharge {
     budget: Arc<BodyBudget>,
@@ -75,61 +95,100 @@ pub(crate) struct BodyCharge {
 }
 
 impl BodyCharge {
-    /// Takes so many bytes in all, at the cost of larger bodies where that is needed.
-    pub(crate) fn grow_to(&self, bytes: usize) -> Result<(), BudgetExhausted> {
-        let mut open = self.budget.open();
-        let taken = open.bodies.get(&self.id).ok_or(BudgetExhausted)?.bytes;
-        while open.bytes - taken + bytes > self.budget.bytes_max {
-            let largest = open.largest(bytes).ok_or(BudgetExhausted)?;
-            if let Some(OpenBody { reading: Some(reading), .. }) = open.remove(largest) {
+    /// Grows the charge to `bytes` bytes, at the cost of larger bodies if necessary.
+    ///
+    /// # Errors
+    /// If there is no room, and all other bodies are smaller or complete.
+    pub(crate) fn grow_to(&self, bytes: usize) -> Result<(), AppError> {
+        let mut arriving = self.budget.arriving();
+        let taken = arriving.bodies.get(&self.id).ok_or(AppError::BodiesFull)?.bytes;
+        while arriving.bytes - taken + bytes > self.budget.bytes_max {
+            let largest = arriving.largest(bytes).ok_or(AppError::BodiesFull)?;
+            if let Some(ArrivingBody { reading: Some(reading), .. }) = arriving.remove(largest) {
                 reading.abort();
             }
         }
-        open.bytes += bytes - taken;
-        if let Some(body) = open.bodies.get_mut(&self.id) {
+        arriving.bytes += bytes - taken;
+        if let Some(body) = arriving.bodies.get_mut(&self.id) {
             body.bytes = bytes;
         }
         Ok(())
     }
 
-    /// The body has arrived: it is not refused any more.
-    pub(crate) fn complete(&self) {
-        if let Some(body) = self.budget.open().bodies.get_mut(&self.id) {
-            body.reading = None;
+    /// The body has arrived and is not rejected any more. Waits for the memory that it may need once it is
+    /// parsed, and returns this share with the body.
+    ///
+    /// # Errors
+    /// If the share exceeds the whole budget, or has not become free in time.
+    pub(crate) async fn complete(&self, body: Vec<u8>) -> Result<(ParsedShare, Vec<u8>), AppError> {
+        if let Some(arrived) = self.budget.arriving().bodies.get_mut(&self.id) {
+            arrived.reading = None;
         }
+        let (bytes, body) = run_blocking(body.len(), move || Ok((parsed_bytes_max(&body), body))).await?;
+        let bytes_max = self.budget.bytes_max;
+        let share = u32::try_from(bytes).ok().filter(|_| bytes <= bytes_max);
+        let share = share.ok_or(AppError::BodyHasTooManyValues { bytes, bytes_max })?;
+        Ok((acquire(&self.budget.parsed, share).await?, body))
     }
 }
 
 impl Drop for BodyCharge {
     fn drop(&mut self) {
-        self.budget.open().remove(self.id);
+        self.budget.arriving().remove(self.id);
     }
+}
+
+/// Returns the maximum memory that JSON needs during and after parsing, in bytes, by its punctuation outside
+/// of strings.
+fn parsed_bytes_max(json: &[u8]) -> usize {
+    let mut bytes = json.len();
+    let mut is_string = false;
+    let mut is_escaped = false;
+    for &byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_string => is_escaped = true,
+            b'"' => is_string = !is_string,
+            _ if is_string => {}
+            b'[' | b'{' => bytes += LIST_BYTES,
+            b',' => bytes += ELEMENT_BYTES,
+            b':' => bytes += NAME_BYTES,
+            _ => {}
+        }
+    }
+    bytes
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
-    #[test]
-    fn the_largest_arriving_body_makes_room_for_smaller_ones() {
-        let budget = BodyBudget::new(100);
+    fn is_full(grown: Result<(), AppError>) -> bool {
+        matches!(grown, Err(AppError::BodiesFull))
+    }
+
+    #[tokio::test]
+    async fn the_largest_arriving_body_makes_room_for_smaller_ones() {
+        let budget = BodyBudget::new(2000);
         let [(small, small_reading), (large, large_reading), (done, done_reading)] =
             [(); 3].map(|()| budget.begin());
         let is_refused = |reading: &AbortRegistration| reading.handle().is_aborted();
-        done.grow_to(50).unwrap();
-        done.complete();
-        large.grow_to(40).unwrap();
-        small.grow_to(10).unwrap();
-        assert_eq!(small.grow_to(11), Ok(()));
+        done.grow_to(1000).unwrap();
+        let _share = done.complete(b"1".to_vec()).await.unwrap();
+        large.grow_to(800).unwrap();
+        small.grow_to(200).unwrap();
+        small.grow_to(220).unwrap();
         assert!(is_refused(&large_reading) && !is_refused(&done_reading) && !is_refused(&small_reading));
-        assert_eq!(large.grow_to(1), Err(BudgetExhausted), "it was refused");
-        assert_eq!(small.grow_to(50), Ok(()));
-        assert_eq!(small.grow_to(51), Err(BudgetExhausted), "nothing larger is still arriving");
+        assert!(is_full(large.grow_to(20)), "it was refused");
+        small.grow_to(1000).unwrap();
+        assert!(is_full(small.grow_to(1001)), "nothing larger is still arriving");
         drop(done);
-        assert_eq!(small.grow_to(100), Ok(()));
+        small.grow_to(2000).unwrap();
         drop((small, large));
-        assert_eq!(budget.open().bytes, 0);
-        assert!(budget.open().bodies.is_empty());
+        assert_eq!(budget.arriving().bytes, 0);
+        assert!(budget.arriving().bodies.is_empty());
     }
 
     #[test]
@@ -138,7 +197,33 @@ mod tests {
         let (first, first_reading) = budget.begin();
         let (second, _second_reading) = budget.begin();
         first.grow_to(6).unwrap();
-        assert_eq!(second.grow_to(6), Err(BudgetExhausted));
+        assert!(is_full(second.grow_to(6)));
         assert!(!first_reading.handle().is_aborted());
+    }
+
+    #[test]
+    fn texts_count_as_they_are_and_values_by_what_they_may_become() {
+        for (json, want) in [
+            (&br#""x""#[..], 3),
+            (br#""[{,:\"[,:\\""#, 13),
+            (br#""\\",1"#, 6 + ELEMENT_BYTES),
+            (b"[1,2]", 5 + LIST_BYTES + ELEMENT_BYTES),
+            (br#"{"a":[]}"#, 8 + 2 * LIST_BYTES + NAME_BYTES),
+        ] {
+            assert_eq!(parsed_bytes_max(json), want, "{}", String::from_utf8_lossy(json));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_waits_for_its_share_and_more_than_all_is_refused() {
+        let budget = BodyBudget::new(3 * LIST_BYTES);
+        let share = async |json: &[u8]| budget.begin().0.complete(json.to_vec()).await;
+        let error = share(b"[[[]]]").await.unwrap_err();
+        assert!(matches!(error, AppError::BodyHasTooManyValues { .. }), "{error}");
+        let first = share(b"[[]]").await.unwrap();
+        let mut second = Box::pin(share(b"[[]]"));
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        drop(second.await.unwrap());
     }
 }

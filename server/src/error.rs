@@ -1,7 +1,7 @@
 //! Every way in which a request can fail, and the only table of status codes.
 //!
-//! In: [`AppError`] from any layer. Out: a status, the JSON error body with all four keys, and `Retry-After` for
-//! conditions that pass.
+//! In: [`AppError`] from any layer. Out: a status, the JSON error body with all four keys, and `Retry-After`
+//! for conditions that pass.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,24 +11,30 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ntl_api::{ErrorBody, ErrorDetail};
-use ntl_core::engine::EngineError;
+use ntl_core::contract::EngineError;
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema};
 
+use crate::printable::{printable, shortened};
+use crate::similar::most_similar;
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppError {
-    /// `param` names the field at fault, where there is one.
+    /// `param` is the invalid field, if there is one.
     #[error("{message}")]
     Invalid { message: String, param: Option<String> },
+    /// A request names the server in a way that a web page may have chosen.
+    #[error("`{0}` is not a name of this server; if it is, start the server with `--allowed-hosts {0}`")]
+    HostNotAllowed(String),
     #[error("a valid API key is needed: send it as `Authorization: Bearer KEY`")]
     Unauthorized,
-    #[error("the model does not exist; GET /v1/models lists those that do")]
-    ModelNotFound,
+    #[error(transparent)]
+    ModelNotFound(#[from] ModelNotFound),
     #[error("there is no route at this path")]
     RouteNotFound,
     #[error("this path does not accept this method")]
     MethodNotAllowed,
-    /// A text that has too many tokens, however it is split.
+    /// A text that has too many tokens for any tokenization.
     #[error("prompt has {bytes} bytes; one of at most {tokens_max} tokens has at most {bytes_max}")]
     TextTooLong { bytes: usize, bytes_max: usize, tokens_max: usize },
     #[error("the body is larger than {bytes_max} bytes")]
@@ -55,7 +61,43 @@ pub(crate) enum AppError {
     Internal,
 }
 
-/// The state of the server that refused a request; a response extension, and the label of a counter.
+/// A request names a model that is not served.
+#[derive(Debug, thiserror::Error)]
+#[error("the model `{}` does not exist; {}{}", quoted(.name), listed(.served), self.hint())]
+pub(crate) struct ModelNotFound {
+    pub(crate) name: String,
+    /// The names of the served models.
+    pub(crate) served: Vec<String>,
+}
+
+/// Maximum length of a reason in the log.
+const REASON_CHARS_MAX: usize = 300;
+
+/// A message quotes at most this many characters of the name of a model that does not exist.
+const NAME_CHARS_MAX: usize = 100;
+
+/// The beginning of a name on one line.
+fn quoted(name: &str) -> String {
+    printable(&shortened(name, NAME_CHARS_MAX)).into_owned()
+}
+
+fn listed(names: &[String]) -> String {
+    let verb = if names.len() == 1 { "the served model is" } else { "the served models are" };
+    format!("{verb} `{}`", names.join("`, `"))
+}
+
+impl ModelNotFound {
+    /// The served name that is most similar, regardless of case.
+    fn hint(&self) -> String {
+        let name = quoted(&self.name).to_lowercase();
+        let lower: Vec<String> = self.served.iter().map(|served| served.to_lowercase()).collect();
+        let near = most_similar(&name, lower.iter().map(String::as_str));
+        let near = near.and_then(|near| self.served.iter().find(|served| served.to_lowercase() == near));
+        near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default()
+    }
+}
+
+/// The state of the server that caused a rejection; a response extension, and the label of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rejection(pub(crate) &'static str);
 
@@ -64,17 +106,39 @@ impl Rejection {
         ["queue_full", "queue_timeout", "bodies_full", "memory_full", "loading", "draining", "engine_dead"];
 }
 
-/// Why a request was refused with 400, for the log; a response extension. It holds no text of the request's values.
+/// The reason for a 400 response, for the log; a response extension. It has no text of the request's values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RefusalReason(pub(crate) String);
 
 impl RefusalReason {
-    /// A message without the texts that it quotes from the request.
-    fn new(message: &str) -> Self {
-        // Serde's words for a string of the wrong type, which may be a prompt.
-        let Some((before, rest)) = message.split_once("string \"") else { return Self(message.to_owned()) };
-        let after = rest.rfind("\", expected").map_or("", |end| &rest[end..]);
-        Self(format!("{before}string \"…{after}"))
+    /// The beginnings of serde's messages about a value, which they quote before `, expected`.
+    const ABOUT_VALUES: [&str; 3] = ["invalid type: ", "invalid value: ", "unknown variant "];
+
+    /// The message of an error without the texts that it may quote from the request.
+    fn of(error: &AppError) -> Self {
+        let message = error.to_string();
+        let reason = match error {
+            AppError::Engine(EngineError::Guide(_)) => "guided decoding failed".to_owned(),
+            AppError::Invalid { param: Some(param), .. } => {
+                let rest = message.strip_prefix(&format!("`{param}`")).unwrap_or(&message);
+                // The server chose these words. After a colon follow the words of a library or of a chat template.
+                if rest.starts_with(' ') {
+                    message
+                } else {
+                    format!("`{param}`: …{}", Self::expected(rest))
+                }
+            }
+            _ => message,
+        };
+        Self(shortened(&reason, REASON_CHARS_MAX).into_owned())
+    }
+
+    /// The part of a message of serde that says what is expected.
+    fn expected(message: &str) -> &str {
+        let message = message.strip_prefix(": ").unwrap_or(message);
+        let is_serde = Self::ABOUT_VALUES.iter().any(|beginning| message.starts_with(beginning));
+        let expected = message.rfind(", expected ").filter(|_| is_serde);
+        expected.map_or("", |at| &message[at..])
     }
 }
 
@@ -123,14 +187,16 @@ impl AppError {
         let Row { kind, code, .. } = self.row();
         let param = match self {
             Self::Invalid { param, .. } => param.clone(),
-            Self::ModelNotFound => Some("model".to_owned()),
+            Self::ModelNotFound(_) => Some("model".to_owned()),
             Self::Engine(EngineError::PromptTooLong { .. }) | Self::TextTooLong { .. } => {
                 Some("prompt".to_owned())
             }
             Self::Engine(EngineError::ContextTooLong { .. }) => Some("max_tokens".to_owned()),
             _ => None,
         };
-        let (message, kind, code) = (self.to_string(), kind.to_owned(), code.map(str::to_owned));
+        let message = self.to_string();
+        let kind = kind.to_owned();
+        let code = code.map(str::to_owned);
         ErrorBody { error: ErrorDetail { message, kind, param, code } }
     }
 
@@ -140,7 +206,8 @@ impl AppError {
             Self::Invalid { .. } => (S::BAD_REQUEST, INVALID, None, None),
             Self::TextTooLong { .. } => (S::BAD_REQUEST, INVALID, Some("context_length_exceeded"), None),
             Self::Unauthorized => (S::UNAUTHORIZED, INVALID, Some("invalid_api_key"), None),
-            Self::ModelNotFound => (S::NOT_FOUND, INVALID, Some("model_not_found"), None),
+            Self::HostNotAllowed(_) => (S::FORBIDDEN, INVALID, Some("host_not_allowed"), None),
+            Self::ModelNotFound(_) => (S::NOT_FOUND, INVALID, Some("model_not_found"), None),
             Self::RouteNotFound => (S::NOT_FOUND, INVALID, Some("route_not_found"), None),
             Self::MethodNotAllowed => (S::METHOD_NOT_ALLOWED, INVALID, Some("method_not_allowed"), None),
             Self::BodyTooLarge { .. } | Self::BodyHasTooManyValues { .. } => {
@@ -194,7 +261,7 @@ impl IntoResponse for AppError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if status == StatusCode::BAD_REQUEST {
-            response.extensions_mut().insert(RefusalReason::new(&self.to_string()));
+            response.extensions_mut().insert(RefusalReason::of(&self));
         }
         if let Some(reason) = Rejection::ALL.into_iter().find(|&reason| Some(reason) == code) {
             response.extensions_mut().insert(Rejection(reason));
@@ -249,7 +316,8 @@ mod tests {
             ),
             (AppError::TextTooLong { bytes: 9, bytes_max: 8, tokens_max: 2 }, 400, false, None),
             (AppError::Unauthorized, 401, false, None),
-            (AppError::ModelNotFound, 404, false, None),
+            (AppError::HostNotAllowed("a.example".to_owned()), 403, false, None),
+            (ModelNotFound { name: "a".to_owned(), served: vec![] }.into(), 404, false, None),
             (AppError::RouteNotFound, 404, false, None),
             (AppError::MethodNotAllowed, 405, false, None),
             (AppError::BodyTooLarge { bytes_max: 1 }, 413, false, None),
@@ -278,15 +346,44 @@ mod tests {
     }
 
     #[test]
-    fn the_log_has_the_reason_of_a_refusal_but_no_text_of_the_request() {
-        for (message, want) in [
-            ("`n` must be from 1 to 128", "`n` must be from 1 to 128"),
+    fn a_model_that_does_not_exist_is_named_with_the_served_ones_and_the_most_similar() {
+        for (name, served, want) in [
             (
-                "`n`: invalid type: string \"a \\\"secret\\\"\", expected a number at line 1",
-                "`n`: invalid type: string \"…\", expected a number at line 1",
+                "t5-nlt",
+                &["t5-ntl", "llama"][..],
+                "the model `t5-nlt` does not exist; the served models are `t5-ntl`, `llama`; did you mean `t5-ntl`?",
             ),
+            ("gpt-4o", &["llama"], "the model `gpt-4o` does not exist; the served model is `llama`"),
+            (
+                "LLAMA",
+                &["llama", "Other"],
+                "the model `LLAMA` does not exist; the served models are `llama`, `Other`; did you mean `llama`?",
+            ),
+            ("a\nb", &["x"], "the model `a\\nb` does not exist; the served model is `x`"),
         ] {
-            assert_eq!(RefusalReason::new(message), RefusalReason(want.to_owned()));
+            let served = served.iter().map(|&name| name.to_owned()).collect();
+            assert_eq!(ModelNotFound { name: name.to_owned(), served }.to_string(), want);
         }
+        let long = ModelNotFound { name: "x".repeat(1 << 20), served: vec!["y".to_owned()] }.to_string();
+        assert!(long.len() < 200, "{}", long.len());
+    }
+
+    #[test]
+    fn the_log_has_the_reason_of_a_refusal_but_no_text_of_the_request() {
+        for (param, message, want) in [
+            ("n", "`n` must be from 1 to 128", "`n` must be from 1 to 128"),
+            (
+                "n",
+                "`n`: invalid type: string \"a, expected \\\"secret\\\"\", expected a number at line 1",
+                "`n`: …, expected a number at line 1",
+            ),
+            ("method", "`method`: unknown variant `secret`, expected `tree`", "`method`: …, expected `tree`"),
+            ("guided_regex", "`guided_regex`: `secret, expected x` is not closed", "`guided_regex`: …"),
+            ("messages", "the chat template failed: secret", "`messages`: …"),
+        ] {
+            assert_eq!(RefusalReason::of(&AppError::invalid(param, message)).0, want);
+        }
+        let long = AppError::field(&"x".repeat(1 << 20), "is not a field of this request");
+        assert!(RefusalReason::of(&long).0.len() < 1000);
     }
 }

@@ -10,6 +10,8 @@ use ntl_models::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use ntl_models::inspect::{Depth, Inspection, Sizes, inspect};
 use ntl_models::{DeviceChoice, LoadOptions};
 
+use crate::printable::printable;
+
 #[derive(Debug, Clone, clap::Args)]
 pub struct InspectArgs {
     /// Checkpoint folder
@@ -27,8 +29,8 @@ pub struct InspectArgs {
 /// Properties that the files of some checkpoints do not state. A flag overrides the files.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ChoiceArgs {
-    /// Whether training took the logarithm of numbers (`rt`, `xval`, regression heads). Overrides the ntl.json and the
-    /// trainer's config.yaml; needed where neither states it
+    /// Whether training took the logarithm of numbers (`rt`, `xval`, regression heads). Overrides the
+    /// ntl.json and the trainer's config.yaml; needed if neither states it
     #[arg(long, env = "NTL_LOG_SCALE_EMBEDDINGS", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     log_scale_embeddings: Option<bool>,
     /// How training split text: auto (pieces as they are) or custom (each digit by itself)
@@ -44,7 +46,7 @@ impl From<ChoiceArgs> for Choices {
 }
 
 impl InspectArgs {
-    /// Writes the report to `out`. Fails where the checkpoint cannot be served.
+    /// Writes the report to `out`. Fails if the checkpoint cannot be served.
     pub fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let options = LoadOptions {
             device: DeviceChoice::Cpu,
@@ -58,7 +60,7 @@ impl InspectArgs {
             writeln!(out)?;
         } else {
             for (name, value) in lines(&found) {
-                writeln!(out, "{name:<16}{value}")?;
+                writeln!(out, "{name:<16}{}", printable(&value))?;
             }
         }
         Ok(())

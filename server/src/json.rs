@@ -1,10 +1,11 @@
-//! JSON to wire types, and what is wrong with it: a 400 that names the field at fault, and for an unknown field the
-//! nearest known one.
+//! JSON to wire types, and what is wrong with it: a 400 that names the field at fault, and for an unknown
+//! field the nearest known one.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::AppError;
+use crate::similar::most_similar;
 
 /// Names that other APIs have for a field of this one.
 const FOREIGN_NAMES: [(&str, &str); 20] = [
@@ -29,9 +30,6 @@ const FOREIGN_NAMES: [(&str, &str); 20] = [
     ("stop_sequences", "stop"),
     ("until", "stop"),
 ];
-
-/// Names less alike than this (Jaro similarity) are no misspellings of each other, as for clap's flags.
-const SIMILARITY_MIN: f64 = 0.7;
 
 /// Reads the body of a request.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, AppError> {
@@ -72,7 +70,7 @@ pub(crate) fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, AppErro
 
 fn wrong_value(param: Option<String>, error: &serde_json::Error) -> AppError {
     let text = in_words_of_json(&error.to_string());
-    // Serde lists the known names behind the unknown one.
+    // Serde lists the known names after the unknown one.
     let mut names = text.split('`').skip(1).step_by(2);
     if let (true, Some(path), Some(name)) = (text.starts_with("unknown field `"), &param, names.next()) {
         // The path of a field in an enum ends at the enum.
@@ -92,7 +90,7 @@ fn in_words_of_json(message: &str) -> String {
         Some((from, to)) => message.replacen(from, to, 1),
         None => message.to_owned(),
     };
-    // What was found comes first and may quote the request.
+    // The value that was found is first, and may quote the request.
     let Some((found, expected)) = message.rsplit_once(", expected ") else { return message };
     let (expected, place) = match expected.find(" at line ") {
         Some(at) => expected.split_at(at),
@@ -110,7 +108,7 @@ fn in_words_of_json(message: &str) -> String {
     format!("{found}, expected {expected}{place}")
 }
 
-/// The error of a field at `path` that the request does not have; `known` are the fields beside it.
+/// Returns the error for an unknown field at `path`; `known` are the valid fields of the same object.
 pub(crate) fn unknown_field<'a>(path: &str, known: impl IntoIterator<Item = &'a str>) -> AppError {
     let (parent, name) = match path.rfind('.') {
         Some(dot) => path.split_at(dot + 1),
@@ -120,20 +118,16 @@ pub(crate) fn unknown_field<'a>(path: &str, known: impl IntoIterator<Item = &'a 
     AppError::field(path, format!("is not a field of this request{}", hint.unwrap_or_default()))
 }
 
-/// The known name that a name of another API stands for, or that it is most like.
+/// Returns the known name that a name of another API stands for, otherwise the most similar one.
 fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let known: Vec<&str> = known.into_iter().collect();
     let translated = foreign_name(name).filter(|translated| known.contains(translated));
-    let likeness = |one: &str| strsim::jaro(name, one);
-    let alike = || {
-        let best = known.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-        best.filter(|best| likeness(best) >= SIMILARITY_MIN)
-    };
     // `translated` borrows from the table, the result from the list.
-    translated.and_then(|name| known.iter().copied().find(|one| *one == name)).or_else(alike)
+    let translated = translated.and_then(|name| known.iter().copied().find(|one| *one == name));
+    translated.or_else(|| most_similar(name, known))
 }
 
-/// What the field of another API is called here.
+/// Returns this API's name for a field of another API.
 pub(crate) fn foreign_name(name: &str) -> Option<&'static str> {
     FOREIGN_NAMES.iter().find(|(foreign, _)| *foreign == name).map(|(_, own)| *own)
 }

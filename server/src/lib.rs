@@ -1,9 +1,11 @@
-//! The HTTP server: an OpenAI-style API over models that write numbers, with exact distributions of these numbers.
+//! The HTTP server: an OpenAI-style API over models that write numbers, with exact distributions of these
+//! numbers.
 //!
-//! A request passes [`listen`] (connections), `middleware`, `routes` and an adapter in `adapters`, which makes a
-//! protocol-neutral `request` of it; a model in [`engine`] runs it, `answer` makes pieces of its events, and the adapter
-//! writes them. [`serve`] runs all of it from a [`config::Config`]. A test needs only a [`state::AppState`] with a model
-//! and [`app::router`]. Not here: how text is decoded (`ntl-core`) and computed (`ntl-models`).
+//! A request passes [`listen`] (connections), `middleware`, `routes` and an adapter in `adapters`, which
+//! makes a protocol-neutral `request` of it; a model in [`served`] runs it, `answer` makes pieces of its
+//! events, and the adapter writes them. [`serve`] runs all of it from a [`config::Config`]. A test needs only
+//! a [`state::AppState`] with a model and [`app::router`]. Not here: how text is decoded (`ntl-core`) and
+//! computed (`ntl-models`).
 
 mod adapters;
 mod answer;
@@ -15,21 +17,25 @@ mod cache_bytes;
 pub mod calibration;
 pub mod config;
 pub mod demo;
-pub mod engine;
 mod error;
 pub mod inspect;
 mod json;
+pub mod keys;
 pub mod listen;
 mod memory;
 pub mod metrics;
 mod middleware;
 mod openapi;
-mod parsed_budget;
 mod paths;
+mod printable;
 mod request;
 mod routes;
 pub mod serve;
+pub mod served;
 pub mod settings;
+pub mod signals;
+mod similar;
+mod small_file;
 mod start_lines;
 pub mod state;
 pub mod telemetry;
@@ -50,21 +56,20 @@ fn features() -> impl Iterator<Item = &'static str> {
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Source revision: the one that the build names, or that of its git checkout.
+/// Source revision: the value of `NTL_COMMIT` in the build, or the commit of its git checkout.
 pub const COMMIT: &str = match option_env!("NTL_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };
 
 #[expect(clippy::expect_used, reason = "a clock before 1970 is a broken machine")]
+#[expect(clippy::disallowed_methods, reason = "the date of a response")]
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_secs()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
 
     #[test]
@@ -72,20 +77,5 @@ mod tests {
         let package: toml::Table = include_str!("../Cargo.toml").parse().unwrap();
         let declared: Vec<&String> = package["features"].as_table().unwrap().keys().collect();
         assert_eq!(FEATURES.map(|(name, _)| name).to_vec(), declared);
-    }
-
-    #[test]
-    fn the_commit_is_that_of_the_checkout() {
-        let git = |arguments: &[&str]| {
-            let output =
-                Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
-            output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim().to_owned())
-        };
-        let is_tracked = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
-        if let (true, Some(commit)) = (is_tracked, git(&["rev-parse", "HEAD"])) {
-            assert_eq!(COMMIT, commit);
-        } else {
-            assert!(!COMMIT.is_empty());
-        }
     }
 }

@@ -1,15 +1,20 @@
 //! `ntl-server`: reads the command line and serves. A failure is reported in one line.
 //!
-//! Exit codes: 0 all requests were answered; 1 a failure, a dead engine, or requests that were cut off; 2 bad usage.
+//! Exit codes: 0 all requests were answered; 1 a failure, a dead engine, or requests that were cut off; 2 bad
+//! usage.
 
+use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::CommandFactory;
-use ntl_server::config::{Args, ArgsError, Command, Config};
+use ntl_server::app;
+use ntl_server::config::{Args, ArgsError, Command, Config, Environment, log_format};
 use ntl_server::serve::{self, Ended};
-use ntl_server::{app, telemetry};
+use ntl_server::signals;
+use ntl_server::telemetry::{self, LogFormat};
 
 /// Model steps allocate and free megabytes; the system's allocator would return them to the kernel each time.
 #[global_allocator]
@@ -19,43 +24,72 @@ const FAILED: u8 = 1;
 const BAD_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let args = match Args::read(std::env::args_os()) {
+    let line: Vec<OsString> = std::env::args_os().collect();
+    let environment = Environment::new(std::env::vars_os());
+    let format = log_format(&line, &environment);
+    let args = match Args::read(line.clone(), &environment) {
         Ok(args) => args,
+        Err(ArgsError::Flags(error)) if format == LogFormat::Json && error.use_stderr() => {
+            return fail(format, &one_line(&error), BAD_USAGE);
+        }
         // Clap prints help, the version and errors of single flags (with exit code 2).
         Err(ArgsError::Flags(error)) => error.exit(),
-        Err(error) => return fail(&error.into(), BAD_USAGE),
+        Err(error) => return fail(format, &anyhow::Error::from(error), BAD_USAGE),
     };
+    let format = args.log_format();
     if let Some(command) = &args.command {
         return match run_subcommand(command) {
-            Err(error) if !is_broken_pipe(&error) => fail(&error, FAILED),
+            Err(error) if !is_broken_pipe(&error) => fail(format, &error, FAILED),
             // The reader, such as `head`, has seen enough.
             _ => ExitCode::SUCCESS,
         };
     }
     let config = match Config::try_from(args) {
         Ok(config) => config,
-        Err(error) => return fail(&error.into(), BAD_USAGE),
+        Err(error) => return unusable(format, &error, &environment, &line),
     };
     let telemetry = match telemetry::start(&config.telemetry) {
         Ok(telemetry) => telemetry,
-        Err(error) => return fail(&error.into(), BAD_USAGE),
+        Err(error) => return unusable(format, &error, &environment, &line),
     };
     let ended = run(config);
     telemetry.finish();
     match ended {
         Ok(Ended::Drained) => ExitCode::SUCCESS,
         Ok(Ended::CutOff(_) | Ended::EngineDied) => ExitCode::from(FAILED),
-        Err(error) => fail(&error, FAILED),
+        Err(error) => fail(format, &error, FAILED),
     }
 }
 
+/// Reports a setting that cannot be used, with the environment variable that it comes from.
+fn unusable(
+    format: LogFormat,
+    error: &(dyn std::error::Error + 'static),
+    environment: &Environment,
+    line: &[OsString],
+) -> ExitCode {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let message = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    let note = environment.note(&message, line);
+    fail(format, &format!("{message}{note}"), BAD_USAGE)
+}
+
+/// Returns the message of clap without its lines about usage.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let message = text.trim_start_matches("error: ").lines().take_while(|line| !line.starts_with("Usage:"));
+    message.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 fn run(config: Config) -> anyhow::Result<Ended> {
+    let keys = config.http.api_keys.clone();
+    let signals =
+        signals::listen(move || keys.reload()).context("the operating system refused a signal handler")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the operating system gave no threads")?;
     let ended = runtime.block_on(async {
-        let signals = serve::signals()?;
         let listener = serve::listen(&config).await?;
         serve::run(config, listener, signals).await
     });
@@ -78,7 +112,7 @@ fn run_subcommand(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the reader of standard output is gone.
+/// Returns whether an error means that the reader of standard output is gone.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let of_cause = |cause: &(dyn std::error::Error + 'static)| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -87,9 +121,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| of_cause(cause) == Some(io::ErrorKind::BrokenPipe))
 }
 
-/// One line with all causes.
-fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
-    // A closed standard error leaves no place to report to.
-    let _ = writeln!(std::io::stderr(), "ntl-server: {error:#}");
+/// Writes an error with all its causes on one line.
+fn fail(format: LogFormat, error: &impl Display, code: u8) -> ExitCode {
+    telemetry::write_fatal(format, &format!("{error:#}"));
     ExitCode::from(code)
 }

@@ -1,9 +1,10 @@
-//! Whether the process has memory for new work: the overload manager, and the one place that knows how much memory the process
-//! uses and may use.
+//! Whether the process has memory for new work: the overload manager, and the one place that knows how much
+//! memory the process uses and may use.
 //!
-//! In: the process's own memory (`/proc/self/statm`, without mapped files), read when work arrives, and the bound of
-//! `--memory-bytes-max`. Out: whether new work is refused. It blunts what the bounds of single parts miss; what is accepted
-//! already goes on. Where Linux's files are missing, there is no bound.
+//! In: the process's own memory (`/proc/self/statm`, without mapped files), read when work arrives, and the
+//! limit of `--memory-bytes-max`. Out: whether the server rejects new work. This limit covers the memory that
+//! the limits of single parts miss; requests that were already accepted continue. Without Linux's files there
+//! is no limit.
 
 use std::fmt;
 use std::fs;
@@ -27,7 +28,7 @@ struct Reading {
 }
 
 impl MemoryGuard {
-    /// A guard with this bound: by default nine tenths of what the process may use, 0 for none.
+    /// Makes a guard with this limit in bytes: by default nine tenths of the available memory, 0 for none.
     pub(crate) fn new(bytes_max: Option<u64>) -> Self {
         let default = || available(Path::new("/")).map(|bytes| bytes / 10 * 9);
         let bytes_max = bytes_max.or_else(default).filter(|&bytes| bytes > 0);
@@ -42,7 +43,7 @@ impl MemoryGuard {
         self.bytes_max
     }
 
-    /// Whether the process uses more memory than it should.
+    /// Returns whether the process uses more memory than its limit.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full_at(Instant::now())
     }
@@ -74,34 +75,48 @@ impl fmt::Debug for MemoryGuard {
     }
 }
 
-/// Bytes of memory that the process has and that no file backs.
+/// Returns the process's memory that no file backs, in bytes.
 fn used() -> Option<u64> {
     let pages = fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = pages.split(' ').skip(1).map(str::parse::<u64>);
-    let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    let resident = pages.next()?.ok()?;
+    let shared = pages.next()?.ok()?;
     Some(resident.saturating_sub(shared) * rustix::param::page_size() as u64)
 }
 
-/// Bytes of memory that the process may use: the least of the machine's and the limits of its cgroups (version 2 or 1).
+/// Returns the free memory in bytes: what the machine has available, or the rest of a cgroup's limit if that
+/// is less.
+pub(crate) fn free(root: &Path) -> Option<u64> {
+    let used = used().unwrap_or(0);
+    let left = cgroup_limits(root).map(|limit| limit.saturating_sub(used));
+    left.chain(meminfo(root, "MemAvailable")).min()
+}
+
+/// Returns the memory that the process may use, in bytes: the minimum of the machine's memory and the limits
+/// of its cgroups (version 2 or 1).
 fn available(root: &Path) -> Option<u64> {
-    let physical = physical(&root.join("proc/meminfo"));
-    let limits =
-        cgroup_files(root).into_iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
-    limits.chain(physical).min()
+    cgroup_limits(root).chain(meminfo(root, "MemTotal")).min()
 }
 
-fn physical(meminfo: &Path) -> Option<u64> {
-    let text = fs::read_to_string(meminfo).ok()?;
-    let kilobytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"))?;
-    Some(kilobytes.trim().parse::<u64>().ok()? * 1024)
+/// Returns the value of a line such as `MemTotal:   1024 kB`, in bytes.
+fn meminfo(root: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The files that may hold a limit: those of the process's cgroup and of the ones above it.
+/// Returns the limits of the process's cgroup and of the cgroups above it, in bytes.
+fn cgroup_limits(root: &Path) -> impl Iterator<Item = u64> {
+    cgroup_files(root).into_iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
+}
+
+/// Returns the files that may hold a limit, for the process's cgroup and the cgroups above it.
 fn cgroup_files(root: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let groups = text.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, group) = (parts.next()?, Path::new(parts.next()?));
+        let controllers = parts.next()?;
+        let group = Path::new(parts.next()?);
         let (mount, file) = match controllers {
             "" => ("sys/fs/cgroup", "memory.max"),
             "memory" => ("sys/fs/cgroup/memory", "memory.limit_in_bytes"),
@@ -226,6 +241,22 @@ mod tests {
             files.iter().for_each(|(file, text)| write(root.path(), file, text));
             assert_eq!(available(root.path()), Some(want), "{what}");
         }
+    }
+
+    #[test]
+    fn free_memory_is_what_the_cgroup_of_the_process_leaves() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| write(root.path(), file, text);
+        assert_eq!(free(root.path()), None);
+        write("proc/meminfo", "MemTotal: 9000000000 kB\nMemAvailable: 4000000000 kB\nHugePages: 3\n");
+        assert_eq!(free(root.path()), Some(4_000_000_000 << 10));
+        write("proc/self/cgroup", "0::/pod/container\n");
+        write("sys/fs/cgroup/memory.max", "max\n");
+        write("sys/fs/cgroup/pod/container/memory.max", "1000000000000\n");
+        let nested = free(root.path()).unwrap();
+        assert!((1..1_000_000_000_000).contains(&nested), "the process uses a part of its limit: {nested}");
+        write("sys/fs/cgroup/pod/memory.max", "1\n");
+        assert_eq!(free(root.path()), Some(0));
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod examples;
 
 use std::collections::BTreeMap;
 
-use ntl_api::{ChatRequest, CompletionRequest, ErrorBody};
+use ntl_api::{ChatRequest, CompletionRequest, ErrorBody, FINGERPRINT_HEADER};
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, SchemaType, Type};
@@ -90,8 +90,8 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.post].into_iter().filter_map(Option::as_mut)
 }
 
-/// Lists all fields of completions and chats: those without effect as well, and for chats those that they share with
-/// completions. There are no others.
+/// Lists all fields of completions and chats: those without effect as well, and for chats those that they
+/// share with completions. There are no others.
 fn close_bodies(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     let RefOr::T(Schema::Object(completion)) = CompletionRequest::schema() else { return };
     let without_effect = || {
@@ -112,8 +112,8 @@ fn close_bodies(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     close(&ChatRequest::name(), &shared);
 }
 
-/// Adds the examples of a path and what all routes share: an operation id (no path has two methods), the response header `x-request-id`, and the
-/// API key of paths that are not public.
+/// Adds the examples of a path, an operation id (no path has two methods), the response headers, and the API
+/// key of paths that are not public.
 fn complete(operation: &mut Operation, path: &str, keys: ApiKeyUse) {
     let words: Vec<&str> = path.split(['/', '.', '{', '}']).filter(|word| !word.is_empty()).collect();
     operation.operation_id = Some(words.join("_"));
@@ -121,12 +121,17 @@ fn complete(operation: &mut Operation, path: &str, keys: ApiKeyUse) {
         operation.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>(KEY, [])]);
     }
     examples::add(operation, path);
-    for response in operation.responses.responses.values_mut() {
+    for (status, response) in &mut operation.responses.responses {
         if let RefOr::T(response) = response {
-            let text = ObjectBuilder::new().schema_type(Type::String).build();
-            let header =
-                HeaderBuilder::new().schema(Some(text)).description(Some("Id of the request")).build();
-            response.headers.insert("x-request-id".to_owned(), header.into());
+            let mut describe = |name: &str, about| {
+                let text = ObjectBuilder::new().schema_type(Type::String).build();
+                let header = HeaderBuilder::new().schema(Some(text)).description(Some(about)).build();
+                response.headers.insert(name.to_owned(), header.into());
+            };
+            describe("x-request-id", "Id of the request");
+            if status == "200" && paths::names_a_model(path) {
+                describe(FINGERPRINT_HEADER, "`fingerprint` of the model in `/v1/models`");
+            }
         }
     }
 }

@@ -20,14 +20,20 @@ pub(crate) const DOCS: &str = "/docs";
 pub(crate) const PLAYGROUND: &str = "/";
 pub(crate) const PLAYGROUND_FILE: &str = "/playground/{file}";
 
-/// Whether a path serves monitoring or documentation. Public paths need no key, and a drain does not wait for them.
+/// Returns whether a path serves monitoring or documentation. Public paths need no key, and a drain does not
+/// wait for them.
 pub(crate) fn is_public(path: &str) -> bool {
     let public =
         [HEALTH, HEALTH_LIVE, HEALTH_READY, LOAD, METRICS, OPENAPI, DOCS, PLAYGROUND, PLAYGROUND_FILE];
     public.contains(&path)
 }
 
-/// Whether a path decodes or scores, so that its duration belongs into the histogram of requests.
+/// Returns whether the body or the query of a request names the model.
+pub(crate) fn names_a_model(path: &str) -> bool {
+    runs_a_model(path) || [TOKENIZE, DETOKENIZE, TOKENIZER_INFO].contains(&path)
+}
+
+/// Returns whether a path decodes or scores, so that the histogram of requests includes its duration.
 pub(crate) fn runs_a_model(path: &str) -> bool {
     [CHAT, COMPLETIONS, SCORE].contains(&path)
 }

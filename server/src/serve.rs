@@ -1,9 +1,10 @@
 //! The life of a server: listen, load, answer, drain, end.
 //!
-//! The server listens before it loads, so that probes see it start. At the first signal it refuses readiness, and after the
-//! drain delay new work, with 503; it answers the running requests. The drain time or a second signal cuts off the rest. A dead
-//! engine ends the server like a signal: this process cannot repair it, and a supervisor can restart the process.
-//! Invariant: unless [`run`] returns [`Ended::CutOff`], no request was cut off and all engine threads are joined.
+//! The server listens before it loads, so that probes see it start. At the first signal it refuses readiness,
+//! and after the drain delay new work, with 503; it answers the running requests. The drain time or a second
+//! signal cuts off the rest. A dead engine ends the server like a signal: this process cannot repair it, and
+//! a supervisor can restart the process. Invariant: unless [`run`] returns [`Ended::CutOff`], no request was
+//! cut off and all engine threads are joined.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,22 +15,24 @@ use std::time::Duration;
 use axum::Router;
 use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::LoadedModel;
-use ntl_models::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, file_fingerprint};
+use ntl_models::checkpoint::{
+    CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint,
+};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::backend::{self, BackendOptions};
 use crate::calibration::{CalibrationFile, CalibrationFileError, calibrated};
 use crate::config::{Config, ModelConfig, ModelSource};
-use crate::engine::ServedModel;
 use crate::listen::{Listener, TlsError};
 use crate::metrics::Metrics;
 use crate::middleware::message_form;
+use crate::served::ServedModel;
+use crate::signals::EndRequests;
 use crate::state::AppState;
 use crate::{app, cache_bytes, demo, start_lines};
 
-/// Longest time for connections and engine threads to close after all requests are answered.
+/// Maximum time for connections and engine threads to close after the last response.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Interval at which engines are checked.
@@ -84,34 +87,11 @@ pub enum Ended {
     EngineDied,
 }
 
-/// Requests to end: the first one drains, the second ends at once.
-pub type Signals = mpsc::Receiver<()>;
-
-/// Listens for SIGTERM and SIGINT.
-pub fn signals() -> Result<Signals, ServeError> {
-    let refused = |source| ServeError::System { what: "a signal handler", source };
-    let mut terminate = signal(SignalKind::terminate()).map_err(refused)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(refused)?;
-    // Two signals are enough; more are dropped.
-    let (sender, receiver) = mpsc::channel(2);
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if sender.send(()).await.is_err() {
-                return;
-            }
-        }
-    });
-    Ok(receiver)
-}
-
 /// Binds the addresses of a configuration and reads its certificate and key.
 pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
     let refused = |host: String, port| move |source| ServeError::Listen { host, port, source };
-    let (host, port) = (config.host.as_str(), config.port);
+    let host = config.host.as_str();
+    let port = config.port;
     let tcp = TcpListener::bind((host, port)).await.map_err(refused(host.to_owned(), port))?;
     let mut listener = Listener::new(tcp, config.connections.within_descriptors());
     if let Some(address) = config.admin {
@@ -125,17 +105,20 @@ pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
 }
 
 /// Loads the models of a configuration and serves them until a signal.
-pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result<Ended, ServeError> {
+pub async fn run(config: Config, listener: Listener, signals: EndRequests) -> Result<Ended, ServeError> {
     let app = AppState::new(config.http, Metrics::new()?.into());
     log_start(&listener, &config.models, &app);
     let start_lines = start_lines::text(&listener, &config.models, &app.settings);
-    let (models, options, state) = (config.models, config.load, app.clone());
-    let (limits, cache_bytes_max) = (config.engine, config.cache_bytes_max);
+    let models = config.models;
+    let options = config.load;
+    let state = app.clone();
+    let limits = config.engine;
+    let cache_bytes_max = config.cache_bytes_max;
     let loading =
         tokio::task::spawn_blocking(move || load_all(&models, options, limits, cache_bytes_max, &state));
     let mut serving = pin!(serve(listener, app, signals, config.drain_time_max));
     let threads = tokio::select! {
-        // A signal came first: loading ends with the process.
+        // A signal arrived before the models were loaded: loading ends with the process.
         ended = &mut serving => return Ok(ended),
         loaded = loading => loaded.map_err(|_| ServeError::LoadingPanicked)??,
     };
@@ -151,7 +134,7 @@ pub async fn run(config: Config, listener: Listener, signals: Signals) -> Result
 pub async fn serve(
     mut listener: Listener,
     app: AppState,
-    mut signals: Signals,
+    mut signals: EndRequests,
     drain_time_max: Duration,
 ) -> Ended {
     let (close, closing) = watch::channel(false);
@@ -177,6 +160,7 @@ pub async fn serve(
     }
     let cut_off = app.lifecycle.in_flight();
     if cut_off > 0 {
+        app.lifecycle.cut_off();
         server.shutdown().await;
         tracing::warn!(requests = cut_off, "ended before all requests were answered");
         return Ended::CutOff(cut_off);
@@ -192,8 +176,9 @@ pub async fn serve(
     if dead_engines(&app).is_empty() { ended } else { Ended::EngineDied }
 }
 
-/// Refuses readiness and still accepts work for the drain delay. Whether a second signal ended that time.
-async fn announce_end(app: &AppState, signals: &mut Signals) -> bool {
+/// Reports that the server is not ready and still accepts work for the drain delay. Returns whether a second
+/// signal ended it.
+async fn announce_end(app: &AppState, signals: &mut EndRequests) -> bool {
     let delay = app.settings.drain_delay;
     if delay.is_zero() || !app.models.are_loaded() {
         return false;
@@ -228,8 +213,8 @@ fn dead_engines(app: &AppState) -> Vec<&str> {
     app.models.all().iter().filter(|model| !model.is_alive()).map(|model| &*model.name).collect()
 }
 
-/// Waits for a signal, for ever where the sender is dropped.
-async fn wait(signals: &mut Signals) {
+/// Waits for a signal. Never returns if the sender is dropped.
+async fn wait(signals: &mut EndRequests) {
     if signals.recv().await.is_none() {
         std::future::pending::<()>().await;
     }
@@ -264,19 +249,24 @@ fn load_all(
     // Before anything that takes long.
     let calibrations = models.iter().map(read_calibrations).collect::<Result<Vec<_>, _>>()?;
     let loaded = models.iter().map(load_one).collect::<Result<Vec<_>, _>>()?;
-    // What is left beside the weights.
+    // The default depends on the memory that the weights leave free.
     let cache_bytes_max = cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
     let budget = CacheBudget::new(cache_bytes_max);
     for (model, loaded) in models.iter().zip(&loaded) {
         check_cache(&model.name, loaded, &budget)?;
     }
-    let (mut served, mut threads) = (Vec::new(), Vec::new());
+    let mut served = Vec::new();
+    let mut threads = Vec::new();
     for ((model, loaded), calibrations) in models.iter().zip(loaded).zip(calibrations) {
         let named = |source| ServeError::Load { name: model.name.clone(), source };
-        let (examples, fingerprint) = (examples(model).map_err(named)?, fingerprint(model).map_err(named)?);
+        let own = own_facts(model).map_err(named)?;
+        let fingerprint = fingerprint(model).map_err(named)?;
         let (model, thread) = ServedModel::start(&model.name, loaded, limits, &budget, &app.metrics)
             .map_err(|source| ServeError::System { what: "a thread", source })?;
-        let model = model.with_examples(examples).with_fingerprint(fingerprint);
+        let mut model = model.with_examples(own.examples).with_fingerprint(fingerprint);
+        if let Some(side) = own.truncation_side {
+            model = model.with_truncation_side(side);
+        }
         served.push(calibrated(model, &calibrations)?);
         threads.push(thread);
     }
@@ -285,7 +275,7 @@ fn load_all(
     Ok(threads)
 }
 
-/// Refuses a bound on caches that has no room for a prompt of one token and a row behind it.
+/// Rejects a limit for caches that cannot hold a prompt of one token and the row after it.
 fn check_cache(name: &str, loaded: &LoadedModel, budget: &CacheBudget) -> Result<(), ServeError> {
     let needs = loaded.model.cache_cost().bytes(1, 1);
     if needs <= budget.job_bytes_max() {
@@ -315,7 +305,7 @@ fn read_calibrations(model: &ModelConfig) -> Result<Vec<CalibrationFile>, Calibr
     model.calibrations.iter().map(|path| CalibrationFile::read(path)).collect()
 }
 
-/// Of the checkpoint and the adapter that is merged into it.
+/// Returns the fingerprint of the checkpoint and of the adapter that is merged into it.
 fn fingerprint(model: &ModelConfig) -> Result<String, LoadError> {
     let own = match &model.source {
         ModelSource::Demo => demo::files()?.fingerprint()?,
@@ -328,17 +318,29 @@ fn fingerprint(model: &ModelConfig) -> Result<String, LoadError> {
     }
 }
 
-/// Prompts that the checkpoint's `ntl.json` lists. A GGUF file has none, the demo checkpoint those of this program.
-fn examples(model: &ModelConfig) -> Result<Vec<String>, LoadError> {
-    let files = match &model.source {
-        ModelSource::Demo => return Ok(demo::EXAMPLES.map(str::to_owned).to_vec()),
-        ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?,
-        ModelSource::Path(_) => return Ok(Vec::new()),
-    };
-    Ok(CheckpointFacts::open(&files, Choices::default())?.examples().to_vec())
+/// The facts of `ntl.json` that the server reports to clients.
+#[derive(Default)]
+struct OwnFacts {
+    examples: Vec<String>,
+    truncation_side: Option<TruncationSide>,
 }
 
-/// Waits for the engine threads, which end when the last request and the router are dropped. Whether none of them panicked.
+/// Reads `ntl.json`. A GGUF file has none, and this program has the examples of the demo checkpoint.
+fn own_facts(model: &ModelConfig) -> Result<OwnFacts, LoadError> {
+    let files = match &model.source {
+        ModelSource::Demo => {
+            let examples = demo::EXAMPLES.map(str::to_owned).to_vec();
+            return Ok(OwnFacts { examples, ..OwnFacts::default() });
+        }
+        ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?,
+        ModelSource::Path(_) => return Ok(OwnFacts::default()),
+    };
+    let facts = CheckpointFacts::open(&files, Choices::default())?;
+    Ok(OwnFacts { examples: facts.examples().to_vec(), truncation_side: facts.truncation_side() })
+}
+
+/// Waits for the engine threads, which end when the last request and the router are dropped. Returns `false`
+/// if one panicked.
 async fn join(threads: Vec<JoinHandle<()>>) -> bool {
     let join_all = move || threads.into_iter().map(JoinHandle::join).filter(Result::is_err).count() == 0;
     let all = tokio::task::spawn_blocking(join_all);

@@ -1,11 +1,13 @@
 //! Three lines for a person at a terminal: what is served, and where to look. Programs read the log instead.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 
 use crate::config::{ModelConfig, ModelSource};
 use crate::listen::Listener;
+use crate::printable::printable;
 use crate::settings::HttpSettings;
+use crate::telemetry;
 
 pub(crate) fn text(listener: &Listener, models: &[ModelConfig], settings: &HttpSettings) -> String {
     let address = listener.local_addr().map(reachable).unwrap_or_default();
@@ -13,11 +15,12 @@ pub(crate) fn text(listener: &Listener, models: &[ModelConfig], settings: &HttpS
     let url = format!("{scheme}://{address}");
     let metrics_url = listener.admin_addr().map(|admin| format!("http://{}", reachable(admin)));
     let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+    let names = printable(&names.join(", ")).into_owned();
     let demo = matches!(models, [ModelConfig { source: ModelSource::Demo, .. }]);
-    lines(&url, metrics_url.as_ref().unwrap_or(&url), &names.join(", "), demo, settings)
+    lines(&url, metrics_url.as_ref().unwrap_or(&url), &names, demo, settings)
 }
 
-/// `metrics_url` is that of the operators' port where there is one.
+/// `metrics_url` is the URL of the operators' port, if there is one.
 fn lines(url: &str, metrics_url: &str, models: &str, demo: bool, settings: &HttpSettings) -> String {
     let which = if demo { " (the embedded demo; --model DIR serves another)" } else { "" };
     let first = if settings.playground { ("ask it", "/") } else { ("check it", "/health") };
@@ -37,12 +40,10 @@ fn reachable(address: SocketAddr) -> String {
     if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
 }
 
-/// Prints to standard error where that is a terminal.
+/// Prints to standard error if it is a terminal.
 pub(crate) fn print(text: &str) {
-    let mut terminal = std::io::stderr().lock();
-    if terminal.is_terminal() {
-        // A closed terminal reads nothing.
-        let _ = terminal.write_all(text.as_bytes());
+    if std::io::stderr().is_terminal() {
+        telemetry::print(text);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What all handlers share: settings, models, metrics, and whether the server accepts work.
+//! The state that all handlers share: settings, models, metrics, and whether the server accepts work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
 use crate::body_budget::BodyBudget;
-use crate::engine::Models;
 use crate::memory::MemoryGuard;
 use crate::metrics::Metrics;
-use crate::parsed_budget::ParsedBudget;
+use crate::served::Models;
 use crate::settings::HttpSettings;
 
 /// The state of a router. Clones share it.
@@ -22,7 +21,6 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
     pub(crate) bodies: Arc<BodyBudget>,
-    pub(crate) parsed: ParsedBudget,
     pub(crate) memory: MemoryGuard,
 }
 
@@ -37,12 +35,12 @@ impl std::ops::Deref for AppState {
 impl AppState {
     /// A server without models: it answers 503 until [`Models::publish`].
     pub fn new(settings: HttpSettings, metrics: Arc<Metrics>) -> Self {
-        let (models, lifecycle) = (Models::default(), Lifecycle::default());
+        let models = Models::new(&settings);
+        let lifecycle = Lifecycle::default();
         let bodies = BodyBudget::new(settings.bodies_bytes_max);
-        let parsed = ParsedBudget::new(settings.bodies_bytes_max);
         let memory = MemoryGuard::new(settings.memory_bytes_max);
         metrics.set_memory_bytes_max(memory.bytes_max());
-        Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, parsed, memory }))
+        Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, memory }))
     }
 }
 
@@ -51,6 +49,7 @@ impl AppState {
 pub struct Lifecycle {
     ending: AtomicBool,
     draining: AtomicBool,
+    cut_off: AtomicBool,
     in_flight: watch::Sender<usize>,
 }
 
@@ -66,7 +65,17 @@ impl Lifecycle {
         self.draining.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the server is about to refuse work, or does so already.
+    /// Records that the drain is over and cuts off the requests that are still in flight.
+    pub(crate) fn cut_off(&self) {
+        self.cut_off.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether the drain has cut off requests.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether the server rejects work or is about to.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }

@@ -11,8 +11,8 @@ use clap::Parser;
 use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::{LoadOptions, load};
 use ntl_server::config::{Args, Config};
-use ntl_server::engine::ServedModel;
 use ntl_server::metrics::Metrics;
+use ntl_server::served::ServedModel;
 use ntl_server::settings::HttpSettings;
 use ntl_server::state::AppState;
 use ntl_server::{app, demo};
@@ -22,10 +22,10 @@ use tower::ServiceExt;
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Of all bodies, and again of what they become.
+/// Maximum size of all bodies, and maximum memory of all parsed bodies.
 const BODIES_BYTES_MAX: usize = 16 << 20;
 
-/// Of a request that has neither.
+/// Memory of a request in addition to both, in bytes.
 const OTHERS_BYTES: usize = 2 << 20;
 
 /// Beginning and end of bodies, and what they repeat in between.
@@ -95,7 +95,7 @@ async fn what_bodies_become_takes_no_more_memory_than_their_budget() {
         );
     }
     assert!(read > 20 && refused > 5, "{read} read, {refused} refused");
-    // Punctuation inside of a text is no value.
+    // Punctuation inside a text is not a value.
     let text = ("/tokenize", r#"{"prompt":"[[[{{{,,,:::"#, "one, ", r#""}"#);
     assert_eq!(ask(&app, vec![request(text, 2 << 20)]).await.0, [StatusCode::OK]);
 }

@@ -1,4 +1,5 @@
-//! A process that has no file descriptor left, which is a limit of the whole process: this test has one of its own.
+//! A process that has no file descriptor left, which is a limit of the whole process: this test runs in a
+//! separate one.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -18,10 +19,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
-/// Longest wait for something that takes milliseconds.
+/// Maximum wait for an event that needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server that evicts idle connections at once where it needs room.
+/// A server that evicts idle connections immediately if it needs room.
 async fn start() -> (SocketAddr, mpsc::Sender<()>) {
     let config = Config::try_from(Args::try_parse_from(["ntl-server"]).unwrap()).unwrap();
     let settings = ConnectionSettings { evict_after: Duration::ZERO, ..config.connections };
@@ -35,7 +36,7 @@ async fn start() -> (SocketAddr, mpsc::Sender<()>) {
 
 /// Asks on a connection that stays open; whether there was an answer.
 async fn is_answered(connection: &mut TcpStream) -> bool {
-    let request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n";
+    let request = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n";
     if connection.write_all(request).await.is_err() {
         return false;
     }
@@ -76,7 +77,7 @@ async fn without_a_descriptor_idle_clients_make_room_and_all_others_are_answered
         let _ = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut rest)).await.unwrap();
         assert!(rest.is_empty());
     }
-    // Of five newcomers on three places, the first two have made room for the last two.
+    // Five new connections share three slots: the first two were evicted for the last two.
     assert!(!is_answered(&mut newcomers[0]).await && is_answered(&mut newcomers[4]).await);
     taken.clear();
     assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await);

@@ -1,4 +1,5 @@
-//! The program on a GPU beside the same on the CPU. Says that it is skipped, and why, where no GPU can be used.
+//! The program on a GPU compared with the program on the CPU. Without a usable GPU it is skipped and prints
+//! the reason.
 
 #![cfg(feature = "cuda")]
 #![expect(
@@ -21,7 +22,7 @@ const TOLERANCE: f64 = 1e-4;
 /// Bytes in which the small checkpoints answer one short request.
 const MEMORY: usize = 800_000;
 
-/// Whether there is a GPU; says so where there is none. One that is there has to run kernels.
+/// Returns whether there is a GPU, which then has to run kernels. Prints a line if there is none.
 fn gpu() -> bool {
     let opened = DeviceChoice::Cuda(0).open();
     if let Err(error) = &opened {
@@ -61,13 +62,14 @@ impl Server {
 
     /// The entries of the log up to the next one with this message.
     fn log_until(&mut self, message: &str) -> Vec<Value> {
-        let (mut entries, mut other) = (Vec::<Value>::new(), String::new());
+        let mut entries = Vec::<Value>::new();
+        let mut other = String::new();
         while entries.last().is_none_or(|entry| entry["message"] != message) {
             let mut line = String::new();
             assert!(self.log.read_line(&mut line).unwrap() > 0, "the server ended: {other}{entries:?}");
             match serde_json::from_str(&line) {
                 Ok(entry) => entries.push(entry),
-                // What the loader and the driver say.
+                // Messages of the loader and the driver.
                 Err(_) => other.push_str(&line),
             }
         }
@@ -78,7 +80,7 @@ impl Server {
     fn exchange(&self, request: &str, body: &str) -> (u16, String) {
         let mut connection = TcpStream::connect(&self.address).unwrap();
         let head = format!(
-            "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         connection.write_all(head.as_bytes()).unwrap();
@@ -101,7 +103,7 @@ impl Server {
         answer["choices"][0].take()
     }
 
-    /// What is counted of the model's work, but for times.
+    /// The metrics of the model's work, except times.
     fn work(&self) -> Vec<String> {
         let (status, metrics) = self.exchange("GET /metrics", "");
         assert_eq!(status, 200);
@@ -136,7 +138,8 @@ fn assert_close(got: &Value, want: &Value, place: &str) {
             both.for_each(|(index, (got, want))| assert_close(got, want, &format!("{place}[{index}]")));
         }
         (Value::Number(got), Value::Number(want)) => {
-            let (got, want) = (got.as_f64().unwrap(), want.as_f64().unwrap());
+            let got = got.as_f64().unwrap();
+            let want = want.as_f64().unwrap();
             assert!(
                 (got - want).abs() <= TOLERANCE * want.abs().max(1.0),
                 "{place}: {got} instead of {want}"
@@ -217,16 +220,18 @@ fn memory_that_runs_out_fails_the_requests_of_its_step_and_no_other() {
     for checkpoint in ["t5-v11", "llama-ntl"] {
         let mut server = Server::start(checkpoint, "cuda:0", &memory);
         let want = server.choice(&greedy(12));
-        // The keys and values of these prompts have no room, nor have those of so many texts after a few steps.
+        // The cache has no room for the keys and values of these prompts, nor for this many texts after a few
+        // steps.
         let prompts: Vec<String> = (0..16).map(|digit| format!("{digit} ").repeat(60)).collect();
         let opening = json!({"model": "tiny", "prompt": prompts, "max_tokens": 1});
         let step =
             json!({"model": "tiny", "prompt": "1", "n": 128, "max_tokens": 60, "min_tokens": 60, "seed": 1});
-        for (request, failed) in [(opening, "opening a batch of prompts failed"), (step, "a step failed")] {
-            server.log_until("request ended");
+        for (request, failed) in [(opening, "prefill of a batch of prompts failed"), (step, "a step failed")]
+        {
+            server.log_until("POST /v1/completions");
             let (status, answer) = server.complete(&request);
             assert_eq!(status, 500, "{answer}");
-            let log = server.log_until("request ended");
+            let log = server.log_until("POST /v1/completions");
             let error =
                 log.iter().find(|entry| entry["message"] == failed).unwrap_or_else(|| panic!("{log:?}"));
             assert!(error["error"].as_str().unwrap().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");

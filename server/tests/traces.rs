@@ -1,4 +1,5 @@
-//! Traces arrive at a collector. Needs the feature `otel`: `cargo test -p ntl-server --features otel --test traces`.
+//! Traces arrive at a collector. Needs the feature `otel`: `cargo test -p ntl-server --features otel --test
+//! traces`.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -27,7 +28,8 @@ fn collector() -> (u16, mpsc::Receiver<(String, Vec<u8>)>) {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
         let (head, length) = loop {
             let read = stream.read(&mut buffer).unwrap();
             bytes.extend_from_slice(&buffer[..read]);

@@ -1,10 +1,10 @@
-//! Whole answers of the demo checkpoint, text beside exact numbers.
+//! Complete answers from the demo checkpoint: greedy text and exact numbers.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use ntl_bench::setup::{demo, engine, number_request, tree};
-use ntl_core::engine::{Job, Request, TextJob};
+use ntl_core::contract::{Job, Request, TextJob};
 
 const QUESTIONS: [&str; 4] =
     ["What is 336 - -20?", "What is -17 + 4?", "Calculate 481 + 132.", "What is 77 - 1533?"];

@@ -1,4 +1,4 @@
-//! Losses of one target of 32 tokens over a whole vocabulary with ten digits.
+//! Losses of one 32-token target over a full vocabulary with ten digits.
 
 use std::hint::black_box;
 

@@ -1,4 +1,5 @@
-//! Criterion over the parts, on the demo checkpoint and on made-up logits. One program, so that one link serves all.
+//! Criterion benchmarks of single components, on the demo checkpoint and on synthetic logits. They share one
+//! binary, so that they link only once.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot run should stop")]
 
@@ -13,10 +14,10 @@ use criterion::{criterion_group, criterion_main};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// As wide as T5's output layer.
+/// Size of T5's output layer.
 const VOCABULARY: usize = 32_128;
 
-/// Logits of `rows` positions, the same at every run.
+/// Returns logits for `rows` positions, identical in every run.
 fn logits(rows: usize) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     (0..rows * VOCABULARY).map(|_| 6.0 * rng.random::<f32>()).collect()

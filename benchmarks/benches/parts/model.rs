@@ -1,15 +1,15 @@
-//! The model alone: a decoder step by its number of rows, and what opening a prompt (the encoder) takes.
+//! The model alone: the time of a decoder step by number of rows, and the time of prefill (the encoder).
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use ntl_bench::setup::demo;
-use ntl_core::engine::{BatchModel, ContextRequest, PathRow, Prompt, Row};
+use ntl_core::contract::{BatchModel, ContextRequest, PathRow, Prompt, Row};
 
 const ROWS: [u64; 3] = [1, 8, 32];
 
-/// Times of opening prompts and of one decoder step whose rows each have a context of their own.
+/// Times the prefill of all prompts, and one decoder step in which each row has a separate context.
 fn timed(model: &mut dyn BatchModel, requests: &[ContextRequest<'_>]) -> (Duration, Duration) {
     let started = Instant::now();
     let opened = model.open(requests).unwrap();

@@ -1,4 +1,4 @@
-//! Choosing one token out of a whole vocabulary.
+//! Samples one token from a full vocabulary.
 
 use std::hint::black_box;
 

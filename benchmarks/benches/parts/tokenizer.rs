@@ -1,4 +1,4 @@
-//! The demo checkpoint's tokenizer: a question and a page of them, to ids and back.
+//! The demo checkpoint's tokenizer: encodes and decodes one question and a page of questions.
 
 use std::hint::black_box;
 

@@ -1,12 +1,12 @@
-//! Expansion of a number tree where the model costs next to nothing: digits are likely, and about one position in three
-//! ends the number.
+//! Expands a number tree with a model that costs almost nothing: digits are likely, and about one position in
+//! three ends the number.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion};
 use ntl_bench::setup::{demo, number_request, tree};
-use ntl_core::engine::Job;
+use ntl_core::contract::Job;
 use ntl_core::scripted::ScriptedModel;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 
@@ -20,7 +20,8 @@ pub(crate) fn expansion(criterion: &mut Criterion) {
         logits[id as usize] = 1.0;
     }
     let model = ScriptedModel::new(vocabulary.tokens, Box::new(move |_, _| Ok(logits.clone())));
-    let (limits, observer) = (EngineLimits::default(), Arc::new(NoObserver));
+    let limits = EngineLimits::default();
+    let observer = Arc::new(NoObserver);
     let (engine, _thread) = Engine::spawn(Box::new(model), vocabulary, limits, observer).unwrap();
     let mut group = criterion.benchmark_group("tree");
     for tolerance in [1e-2, 1e-3] {

@@ -1,11 +1,12 @@
-//! `ntl-bench decode`: measures batches in turn and writes a table or JSON. With `--batch -` it answers one command a line
-//! of standard input, so that another program can alternate between this one and others.
+//! `ntl-bench decode`: measures batches in alternation and writes a table or JSON. With `--batch -` it reads
+//! one command per line from standard input, so that another program can alternate between this one and
+//! others.
 
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
-use ntl_core::engine::Dtype;
+use ntl_core::contract::Dtype;
 use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,29 +17,30 @@ use crate::setup;
 use crate::stats::Spread;
 use crate::table::write_table;
 
-/// Timed runs of one row behind the roofline.
+/// Number of timed one-row runs for the roofline, if no measured batch has one row.
 const ROOFLINE_RUNS: usize = 5;
 
 /// Greedy decoding in this process, without a server.
 #[derive(Debug, clap::Args)]
 pub struct DecodeArgs {
-    /// Checkpoint folder
+    /// Checkpoint directory
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// Prompts: one a line, token ids separated by spaces. Default: random ids
+    /// Prompts: one per line, token ids separated by spaces. Default: random ids
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
-    /// Tokens of each random prompt; `260-440` gives each another length between these
+    /// Number of tokens in each random prompt; `260-440` draws a length in this range for each prompt
     #[arg(long, default_value = "64", value_parser = str::parse::<PromptTokens>)]
     prompt_tokens: PromptTokens,
-    /// Tokens of each answer; the end of sequence is never chosen
+    /// Number of tokens in each answer; the end-of-sequence token is never chosen
     #[arg(long, default_value_t = 32)]
     new_tokens: usize,
-    /// Prompts at once, several separated by commas. `-` reads lines from standard input and answers each with a line of
-    /// JSON: `8` measures a batch of 8, `ids 8` returns the ids it decodes, `roofline` compares with memory
+    /// Numbers of concurrent prompts, separated by commas. `-` reads commands from standard input and writes
+    /// one line of JSON for each: `8` measures a batch of 8, `ids 8` returns the ids it decodes, `roofline`
+    /// compares with the memory bandwidth
     #[arg(long, default_value = "1,8,32")]
     batch: String,
-    /// Threads to compute with. Default: all processors
+    /// Number of compute threads. Default: all CPUs
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Device: auto, cpu, cuda or cuda:N
@@ -50,10 +52,10 @@ pub struct DecodeArgs {
     /// Element type of keys and values: auto or bf16
     #[arg(long, default_value = "auto", value_parser = str::parse::<KvCacheDtype>)]
     kv_cache_dtype: KvCacheDtype,
-    /// How often each batch is measured, in turn with the others, after one run that does not count
+    /// Number of measurements of each batch size, in alternation with the others, after one warm-up run
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Print JSON instead of a table; greedy ids included
+    /// Print JSON, including greedy ids, instead of a table
     #[arg(long)]
     json: bool,
 }
@@ -81,8 +83,11 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         .split(',')
         .map(|batch| batch.parse().context(format!("--batch {batch}")))
         .collect::<Result<_, _>>()?;
-    let rows = measure(args, &decoder, &batches)?;
-    let roofline = roofline(args, &decoder)?;
+    let run = |batch| decoder.run(batch);
+    let measured = measure(&batches, args.rounds, run)?;
+    let roofline = roofline(args, &decoder, &one_row_steps(&measured, run)?)?;
+    let rows = measured.into_iter().map(|measured| row(args, &decoder, measured));
+    let rows: Vec<Row> = rows.collect::<anyhow::Result<_>>()?;
     if args.json {
         let all = json!({ "about": about(args, &decoder), "batches": rows, "roofline": roofline });
         return Ok(writeln!(out, "{all:#}")?);
@@ -115,45 +120,68 @@ fn open(args: &DecodeArgs) -> anyhow::Result<Decoder> {
 fn about(args: &DecodeArgs, decoder: &Decoder) -> Value {
     let info = decoder.engine.info();
     json!({
-        "name": "ntl", "version": env!("CARGO_PKG_VERSION"), "model": args.model, "kind": info.kind.name(),
+        "name": "ntl", "version": env!("CARGO_PKG_VERSION"), "model": args.model, "kind": info.kind,
         "dtype": info.dtype.name(), "kv_cache_dtype": info.kv_cache_dtype.as_ref().map(Dtype::name), "parameters": info.parameters,
         "threads": rayon::current_num_threads(),
         "prompt_tokens": decoder.prompts.first().map(Vec::len), "new_tokens": args.new_tokens,
     })
 }
 
-fn measure(args: &DecodeArgs, decoder: &Decoder, batches: &[usize]) -> anyhow::Result<Vec<Row>> {
-    let mut runs = vec![Vec::new(); batches.len()];
-    for round in 0..=args.rounds.max(1) {
-        for (&batch, runs) in batches.iter().zip(&mut runs) {
-            let run = decoder.run(batch)?;
+/// The timed runs of one batch.
+struct Measured {
+    batch: usize,
+    runs: Vec<Run>,
+}
+
+/// Runs each batch once to warm up, then once in each round.
+fn measure(
+    batches: &[usize],
+    rounds: usize,
+    mut run: impl FnMut(usize) -> anyhow::Result<Run>,
+) -> anyhow::Result<Vec<Measured>> {
+    let mut measured: Vec<_> = batches.iter().map(|&batch| Measured { batch, runs: Vec::new() }).collect();
+    for round in 0..=rounds.max(1) {
+        for Measured { batch, runs } in &mut measured {
+            let run = run(*batch)?;
             if round > 0 {
                 runs.push(run);
             }
         }
     }
-    let row = |(&batch, runs): (&usize, Vec<Run>)| {
-        let spread = |of: fn(&Run) -> f64| Spread::of(runs.iter().map(of));
-        Ok(Row {
-            batch,
-            tokens_per_second: spread(|run| run.tokens_per_second),
-            first_seconds: spread(|run| run.first_seconds),
-            step_seconds: spread(|run| run.step_seconds),
-            ids: decoder.ids(batch)?,
-            runs,
-        })
-    };
-    batches.iter().zip(runs).map(row).collect()
+    Ok(measured)
 }
 
-fn roofline(args: &DecodeArgs, decoder: &Decoder) -> anyhow::Result<Roofline> {
-    decoder.run(1)?;
-    let steps: Vec<f64> =
-        (0..ROOFLINE_RUNS).map(|_| Ok(decoder.run(1)?.step_seconds)).collect::<anyhow::Result<_>>()?;
-    Roofline::of(&args.model, decoder.engine.info().dtype.name(), &steps, &args.device.open()?)
+/// Returns seconds per step with one row. Runs a batch of one only if none was measured: each run repeats the
+/// prefill, which takes most of the time if prompts are long.
+fn one_row_steps(
+    measured: &[Measured],
+    mut run: impl FnMut(usize) -> anyhow::Result<Run>,
+) -> anyhow::Result<Vec<f64>> {
+    if let Some(Measured { runs, .. }) = measured.iter().find(|measured| measured.batch == 1) {
+        return Ok(runs.iter().map(|run| run.step_seconds).collect());
+    }
+    run(1)?;
+    (0..ROOFLINE_RUNS).map(|_| Ok(run(1)?.step_seconds)).collect()
 }
 
-/// Answers each line of standard input until it ends.
+/// Summarises a batch. Only JSON shows the greedy ids, which need a separate run.
+fn row(args: &DecodeArgs, decoder: &Decoder, Measured { batch, runs }: Measured) -> anyhow::Result<Row> {
+    let spread = |of: fn(&Run) -> f64| Spread::of(runs.iter().map(of));
+    Ok(Row {
+        batch,
+        tokens_per_second: spread(|run| run.tokens_per_second),
+        first_seconds: spread(|run| run.first_seconds),
+        step_seconds: spread(|run| run.step_seconds),
+        ids: if args.json { decoder.ids(batch)? } else { Vec::new() },
+        runs,
+    })
+}
+
+fn roofline(args: &DecodeArgs, decoder: &Decoder, steps: &[f64]) -> anyhow::Result<Roofline> {
+    Roofline::of(&args.model, decoder.engine.info().dtype.name(), steps, &args.device.open()?)
+}
+
+/// Runs each command from standard input until it ends.
 fn serve(args: &DecodeArgs, decoder: &Decoder, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut answer = |answer: Value| -> anyhow::Result<()> {
         writeln!(out, "{answer}")?;
@@ -165,10 +193,38 @@ fn serve(args: &DecodeArgs, decoder: &Decoder, out: &mut dyn Write) -> anyhow::R
         let batch =
             |text: &str| text.trim().parse::<usize>().with_context(|| format!("`{line}` is not a command"));
         answer(match line.strip_prefix("ids ") {
-            _ if line == "roofline" => serde_json::to_value(roofline(args, decoder)?)?,
+            _ if line == "roofline" => {
+                let steps = one_row_steps(&[], |batch| decoder.run(batch))?;
+                serde_json::to_value(roofline(args, decoder, &steps)?)?
+            }
             Some(rest) => json!({ "ids": decoder.ids(batch(rest)?)? }),
             None => serde_json::to_value(decoder.run(batch(&line)?)?)?,
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_batch_runs_once_to_warm_up_and_once_per_round_and_one_row_is_not_measured_again() {
+        for (batches, want) in
+            [(vec![1, 8], vec![1, 8, 1, 8]), (vec![8], [vec![8, 8], vec![1; 1 + ROOFLINE_RUNS]].concat())]
+        {
+            let mut ran = Vec::new();
+            let mut run = |batch| {
+                ran.push(batch);
+                let seconds = 3.0;
+                let step_seconds = ran.len() as f64;
+                Ok(Run { batch, seconds, first_seconds: 1.0, step_seconds, tokens_per_second: 1.0 })
+            };
+            let measured = measure(&batches, 1, &mut run).unwrap();
+            // The first run of each batch is the warm-up.
+            let steps = one_row_steps(&measured, &mut run).unwrap();
+            let timed = if batches[0] == 1 { vec![3.0] } else { vec![4.0, 5.0, 6.0, 7.0, 8.0] };
+            assert_eq!((ran, steps), (want, timed), "{batches:?}");
+        }
+    }
 }

@@ -1,8 +1,9 @@
-//! Greedy decoding in this process, as other libraries' `generate` does it: the encoder or the prompt, then a fixed number
-//! of tokens.
+//! Greedy decoding in this process, like `generate` in other libraries: the encoder or the prompt, then a
+//! fixed number of tokens.
 //!
-//! In: token ids. Out: seconds; the greedy ids come from a run that is not timed. [`TextJob::min_tokens`] keeps the end of
-//! sequence from being chosen, so that every run has the same length. [`command`] prints the results.
+//! In: token ids. Out: seconds. The greedy ids come from a separate run that is not timed.
+//! [`TextJob::min_tokens`] keeps the end-of-sequence token from being chosen, so that every run has the same
+//! length. [`command`] prints the results.
 
 pub mod command;
 pub mod roofline;
@@ -11,7 +12,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ntl_core::engine::{Event, Job, ModelInfo, Request, TextJob};
+use ntl_core::contract::{Event, Job, ModelInfo, Request, TextJob};
 use ntl_engine::Engine;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -21,7 +22,7 @@ use crate::setup::events;
 
 pub struct Decoder {
     pub engine: Engine,
-    /// A batch takes them in order and begins again with the first when it is larger.
+    /// A batch uses the prompts in order. If the batch is larger, it starts again with the first prompt.
     pub prompts: Vec<Vec<u32>>,
     pub new_tokens: usize,
 }
@@ -29,13 +30,13 @@ pub struct Decoder {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Run {
     pub batch: usize,
-    /// From the ids of the prompts to the last token of the last answer.
+    /// Time from the ids of the prompts to the last token of the last answer.
     pub seconds: f64,
-    /// Until the first token of any answer.
+    /// Time to the first token of any answer.
     pub first_seconds: f64,
-    /// From one token of an answer to the next, on average.
+    /// Mean time between two tokens of an answer.
     pub step_seconds: f64,
-    /// Of all answers together.
+    /// Throughput of all answers together.
     pub tokens_per_second: f64,
 }
 
@@ -50,7 +51,8 @@ impl Decoder {
                 }
             }
         }
-        let (all, first) = (started.elapsed(), first.unwrap_or(Duration::ZERO));
+        let all = started.elapsed();
+        let first = first.unwrap_or(Duration::ZERO);
         let steps = self.new_tokens.saturating_sub(1).max(1);
         Ok(Run {
             batch,
@@ -61,7 +63,7 @@ impl Decoder {
         })
     }
 
-    /// The ids that [`Decoder::run`] decodes.
+    /// Returns the ids that [`Decoder::run`] decodes.
     pub fn ids(&self, batch: usize) -> anyhow::Result<Vec<Vec<u32>>> {
         let mut rows = Vec::new();
         for answer in self.engine.submit_all(self.jobs(batch, Some(0)))? {
@@ -77,14 +79,15 @@ impl Decoder {
     }
 
     fn jobs(&self, batch: usize, logprobs: Option<usize>) -> Vec<Job> {
-        let (max_tokens, min_tokens) = (self.new_tokens, self.new_tokens);
+        let max_tokens = self.new_tokens;
+        let min_tokens = self.new_tokens;
         let text = TextJob { max_tokens, min_tokens, logprobs, ..TextJob::default() };
         let prompts = self.prompts.iter().cycle().take(batch);
         prompts.map(|prompt| Job::new(prompt.clone(), Request::Text(text.clone()))).collect()
     }
 }
 
-/// How long random prompts are.
+/// Length of random prompts, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptTokens {
     pub min: usize,
@@ -94,26 +97,24 @@ pub struct PromptTokens {
 impl FromStr for PromptTokens {
     type Err = String;
 
-    /// `64`, or `260-440`.
+    /// Parses `64` or `260-440`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (min, max) = text.split_once('-').unwrap_or((text, text));
         match (min.parse(), max.parse()) {
             (Ok(min), Ok(max)) if 1 <= min && min <= max => Ok(Self { min, max }),
-            _ => {
-                Err("expected a number of at least 1, or two, the smaller one first, as in 260-440"
-                    .to_owned())
-            }
+            _ => Err("expected a number of at least 1, or a range such as 260-440".to_owned()),
         }
     }
 }
 
-/// Prompts of random ids, the same in every run; those of encoders end with the end of sequence, as tokenized texts do.
+/// Returns prompts of random ids, identical in every run. Prompts for encoders end with the end-of-sequence
+/// id, as tokenized texts do.
 pub fn random_prompts(info: &ModelInfo, count: usize, tokens: PromptTokens) -> Vec<Vec<u32>> {
     let PromptTokens { min, max } = tokens;
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let end = info.eos_ids.first().filter(|_| info.encoder_decoder).copied();
     let mut prompt = || {
-        // Prompts of one length stay those of earlier measurements.
+        // Prompts of a single length must stay identical to those in earlier measurements.
         let tokens = if min == max { min } else { rng.random_range(min..=max) };
         let mut ids: Vec<u32> = (0..tokens).map(|_| rng.random_range(3..info.tokens as u32)).collect();
         if let (Some(last), Some(end)) = (ids.last_mut(), end) {
@@ -124,15 +125,15 @@ pub fn random_prompts(info: &ModelInfo, count: usize, tokens: PromptTokens) -> V
     (0..count).map(|_| prompt()).collect()
 }
 
-/// Reads prompts: one a line, ids separated by spaces.
+/// Reads prompts: one per line, ids separated by spaces.
 pub fn parse_prompts(text: &str) -> anyhow::Result<Vec<Vec<u32>>> {
     let mut prompts = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
         let mut ids = Vec::new();
         for word in text.split_whitespace() {
-            ids.push(word.parse().with_context(|| format!("line {line}: `{word}` is no token id"))?);
+            ids.push(word.parse().with_context(|| format!("line {line}: `{word}` is not a token id"))?);
         }
-        ensure!(!ids.is_empty(), "line {line} holds no token ids");
+        ensure!(!ids.is_empty(), "line {line} has no token ids");
         prompts.push(ids);
     }
     ensure!(!prompts.is_empty(), "there are no prompts");
@@ -147,11 +148,12 @@ mod tests {
     use crate::setup::{demo, engine};
 
     #[test]
-    fn every_answer_has_as_many_tokens_as_were_asked_for_alone_and_in_a_batch() {
+    fn every_answer_has_the_requested_number_of_tokens_alone_and_in_a_batch() {
         let loaded = demo().unwrap();
         let prompts = random_prompts(loaded.model.info(), 3, PromptTokens { min: 8, max: 8 });
         let decoder = Decoder { engine: engine(loaded).unwrap(), prompts, new_tokens: 20 };
-        let (one, four) = (decoder.ids(1).unwrap(), decoder.ids(4).unwrap());
+        let one = decoder.ids(1).unwrap();
+        let four = decoder.ids(4).unwrap();
         assert!(four.iter().all(|ids| ids.len() == 20), "{four:?}");
         assert_eq!((&one[0], &four[0]), (&four[0], &four[3]));
         let run = decoder.run(4).unwrap();
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn random_prompts_have_the_lengths_that_were_asked_for() {
+    fn random_prompts_have_the_requested_lengths() {
         let tokens: PromptTokens = "5-9".parse().unwrap();
         let prompts = random_prompts(demo().unwrap().model.info(), 100, tokens);
         let lengths: BTreeSet<usize> = prompts.iter().map(Vec::len).collect();
@@ -177,8 +179,8 @@ mod tests {
         assert_eq!(parse_prompts("3 4\n5\n").unwrap(), [vec![3, 4], vec![5]]);
         for (text, want) in [
             ("", "there are no prompts"),
-            ("1\n\n2", "line 2 holds no token ids"),
-            ("1 x", "line 1: `x` is no token id"),
+            ("1\n\n2", "line 2 has no token ids"),
+            ("1 x", "line 1: `x` is not a token id"),
         ] {
             assert_eq!(parse_prompts(text).unwrap_err().to_string(), want);
         }

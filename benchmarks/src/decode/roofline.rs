@@ -1,5 +1,5 @@
-//! How near decoding comes to what memory allows: the bytes of weights that a step has to read, beside the bandwidth that
-//! this process measures.
+//! Compares decoding with the memory roofline: the bytes of weights that a step must read, and the bandwidth
+//! that this process measures.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -14,31 +14,32 @@ use serde::Serialize;
 
 use crate::stats::Spread;
 
-/// Far beyond every cache.
+/// Much larger than every cache.
 const BUFFER_BYTES: usize = 512 << 20;
 
-/// Read or copied by one task.
+/// Number of words that one task reads or copies.
 const CHUNK_WORDS: usize = 1 << 17;
 
 const ROUNDS: usize = 7;
 
-/// Copies between two synchronisations with a device.
+/// Number of copies between two synchronisations with a device.
 const DEVICE_COPIES: usize = 20;
 
-/// Bytes a second that all threads of the process move together, or that a device moves within its memory.
+/// Bytes per second that all threads of the process move together, or that a device moves within its memory.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Bandwidth {
-    /// Of a sum over a buffer; not measured on devices.
+    /// Bandwidth of summing a buffer; not measured on devices.
     pub read: Option<Spread>,
-    /// Of a copy; bytes read and bytes written both count.
+    /// Bandwidth of a copy; counts both the bytes read and the bytes written.
     pub copy: Spread,
 }
 
 impl Bandwidth {
-    /// Takes about a second.
+    /// Measures the CPU's memory bandwidth, which takes about a second.
     pub fn measure() -> Self {
         let words = BUFFER_BYTES / size_of::<u64>();
-        let (from, mut to) = (vec![1u64; words], vec![2u64; words]);
+        let from = vec![1u64; words];
+        let mut to = vec![2u64; words];
         let read = || {
             let sum = |chunk: &[u64]| chunk.iter().fold(0u64, |sum, word| sum.wrapping_add(*word));
             black_box(black_box(&from).par_chunks(CHUNK_WORDS).map(sum).reduce(|| 0, u64::wrapping_add));
@@ -51,7 +52,7 @@ impl Bandwidth {
         Self { read: Some(read), copy: bytes_per_second(2 * BUFFER_BYTES, copy) }
     }
 
-    /// Copies `bytes` within a device's memory.
+    /// Measures the bandwidth of a device by copying `bytes` within its memory.
     pub fn measure_on(device: &Device, bytes: usize) -> anyhow::Result<Self> {
         let buffer = Tensor::zeros(bytes, DType::U8, device)?;
         let copies = || -> anyhow::Result<f64> {
@@ -68,7 +69,7 @@ impl Bandwidth {
         Ok(Self { read: None, copy: Spread::of(rounds) })
     }
 
-    /// What decoding is compared with: reading, or copying where only that is measured.
+    /// Returns the bandwidth that decoding is compared with: reading or, if that was not measured, copying.
     fn limit(&self) -> Spread {
         self.read.unwrap_or(self.copy)
     }
@@ -87,17 +88,18 @@ fn bytes_per_second(bytes: usize, mut work: impl FnMut()) -> Spread {
 #[derive(Debug, Clone, Serialize)]
 pub struct Roofline {
     pub bandwidth: Bandwidth,
-    /// Weights that a step of any number of rows reads at least once.
+    /// Number of weights that a step reads at least once, regardless of its number of rows.
     pub step_weights: u64,
     pub step_bytes: f64,
-    /// Bytes of weights a second that steps of one row read.
+    /// Bytes of weights per second that one-row steps read.
     pub decode: Spread,
-    /// Share of the median of `bandwidth.read`, on a device of `bandwidth.copy`.
+    /// `decode` as a share of the median of `bandwidth.read`, or of `bandwidth.copy` on a device.
     pub share: Spread,
 }
 
 impl Roofline {
-    /// `dtype` is that of the weights in memory, `steps` are seconds of decoding steps of one row.
+    /// `dtype` is the type of the weights in memory; `steps` are the durations of one-row decoding steps, in
+    /// seconds.
     pub fn of(folder: &Path, dtype: &str, steps: &[f64], device: &Device) -> anyhow::Result<Self> {
         let bandwidth =
             if device.is_cpu() { Bandwidth::measure() } else { Bandwidth::measure_on(device, BUFFER_BYTES)? };
@@ -126,21 +128,22 @@ impl Roofline {
     }
 }
 
-/// Bytes of a weight, scales of quantised ones included.
+/// Returns the average number of bytes per weight, including the scales of quantised weights.
 fn element_bytes(dtype: &str) -> anyhow::Result<f64> {
     match dtype {
         "f32" => Ok(4.0),
         "f16" | "bf16" => Ok(2.0),
-        // Scales of whole outputs are left out.
+        // The scale of each output is not counted.
         "int8" => Ok(1.0),
-        // A scale of two bytes for each 32 weights.
+        // Each block of 32 weights has a two-byte scale.
         "q8_0" => Ok(34.0 / 32.0),
         _ => bail!("the size of {dtype} weights is unknown"),
     }
 }
 
-/// Weights that a step multiplies with: those of the decoder and of the output layer. Not the encoder, not the keys and
-/// values of cross-attention (computed once for each prompt), not the embedding table, of which a step reads a row.
+/// Returns the number of weights that a step multiplies by: the weights of the decoder and of the output
+/// layer. The encoder, the keys and values of cross-attention (computed once per prompt) and the embedding
+/// table (a step reads only single rows of it) do not count.
 fn step_weights(folder: &Path) -> anyhow::Result<u64> {
     let files = CheckpointFiles::folder(folder)?.tables_only();
     let weights = Weights::open(&files)?;
@@ -165,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_reads_decoder_and_head_and_what_is_computed_once_is_left_out() {
+    fn a_step_reads_the_decoder_and_head_but_no_weights_that_are_used_once_per_prompt() {
         let sizes = [
             ("shared.weight", 1000),
             ("encoder.block.0.layer.0.SelfAttention.q.weight", 500),
@@ -184,9 +187,10 @@ mod tests {
     fn a_device_is_measured_by_copies() {
         let measured = Bandwidth::measure_on(&Device::Cpu, 1 << 16).unwrap();
         assert!(measured.read.is_none(), "{measured:?}");
-        let (limit, copy) = (measured.limit(), measured.copy);
+        let limit = measured.limit();
+        let copy = measured.copy;
         assert_eq!([limit.min, limit.median].map(f64::to_bits), [copy.min, copy.median].map(f64::to_bits));
-        // A byte a microsecond to a petabyte a second.
+        // Between one byte per microsecond and one petabyte per second.
         assert!(1e6 < copy.min && copy.min <= copy.median && copy.max < 1e15, "{measured:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! When requests are sent. A closed loop keeps a fixed number of requests in flight. An open loop sends them at the times of
-//! a Poisson process, whatever the server makes of the earlier ones.
+//! Schedules requests. A closed loop keeps a fixed number of requests in flight. An open loop sends requests
+//! at the times of a Poisson process, regardless of how the server handles the earlier ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,22 +15,25 @@ use super::workload::Workload;
 
 #[derive(Debug, Clone, Default)]
 pub struct Run {
-    /// Of every request that was sent.
+    /// Timings of all requests that were sent.
     pub timings: Vec<Timing>,
-    /// Requests that were due but not sent, because `in_flight_max` others were unanswered.
+    /// Number of requests that were due but not sent, because `in_flight_max` others were unanswered.
     pub dropped: usize,
-    /// From the first request to the last answer.
+    /// Time from the first request to the last answer.
     pub seconds: f64,
-    /// Processor time that the target took, where it is known.
+    /// CPU time that the target used, if known.
     pub processor: Option<Duration>,
 }
 
 /// Keeps `concurrency` requests in flight until `requests` have been sent.
 pub async fn closed_loop(target: &Target, workload: &Workload, concurrency: usize, requests: usize) -> Run {
-    let (next, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
+    let next = Arc::new(AtomicUsize::new(0));
+    let start = Instant::now();
     let mut clients = JoinSet::new();
     for _ in 0..concurrency {
-        let (target, workload, next) = (target.clone(), workload.clone(), Arc::clone(&next));
+        let target = target.clone();
+        let workload = workload.clone();
+        let next = Arc::clone(&next);
         clients.spawn(async move {
             let mut timings = Vec::new();
             loop {
@@ -49,7 +52,7 @@ pub async fn closed_loop(target: &Target, workload: &Workload, concurrency: usiz
 /// Poisson arrivals.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrivals {
-    /// Requests a second, on average.
+    /// Mean number of requests per second.
     pub rate: f64,
     pub duration: Duration,
     /// A request that is due while this many are unanswered is dropped and counted.
@@ -57,10 +60,13 @@ pub struct Arrivals {
     pub seed: u64,
 }
 
-/// Latencies count from when a request was due, so that a slow server cannot hide them by delaying later requests.
+/// Measures each latency from the time when its request was due, so that a slow server cannot hide latency by
+/// delaying later requests.
 pub async fn open_loop(target: &Target, workload: &Workload, arrivals: Arrivals) -> Run {
     let slots = Arc::new(Semaphore::new(arrivals.in_flight_max));
-    let (start, mut dropped, mut running) = (Instant::now(), 0, JoinSet::new());
+    let start = Instant::now();
+    let mut dropped = 0;
+    let mut running = JoinSet::new();
     for (request, due) in due_times(arrivals).into_iter().enumerate() {
         let due = start + due;
         tokio::time::sleep_until(due.into()).await;
@@ -68,7 +74,8 @@ pub async fn open_loop(target: &Target, workload: &Workload, arrivals: Arrivals)
             dropped += 1;
             continue;
         };
-        let (target, workload) = (target.clone(), workload.clone());
+        let target = target.clone();
+        let workload = workload.clone();
         running.spawn(async move {
             let _slot = slot;
             target.ask(&workload, request, due).await
@@ -78,7 +85,7 @@ pub async fn open_loop(target: &Target, workload: &Workload, arrivals: Arrivals)
     Run { timings, dropped, seconds: start.elapsed().as_secs_f64(), ..Run::default() }
 }
 
-/// The gaps between arrivals are exponentially distributed.
+/// Returns due times with exponentially distributed gaps.
 fn due_times(arrivals: Arrivals) -> Vec<Duration> {
     let mut rng = ChaCha8Rng::seed_from_u64(arrivals.seed);
     let mut due = 0.0;
@@ -100,11 +107,14 @@ mod tests {
     fn open_loop_arrivals_have_the_requested_rate_and_exponential_gaps() {
         let arrivals = Arrivals { rate: 50.0, duration: Duration::from_secs(100), in_flight_max: 1, seed: 3 };
         let due = due_times(arrivals);
-        assert!((4700..5300).contains(&due.len()), "{} in 100 s at 50 a second", due.len());
+        assert!((4700..5300).contains(&due.len()), "{} in 100 s at 50 per second", due.len());
         let gaps: Vec<f64> = due.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        assert!((variance.sqrt() / mean - 1.0).abs() < 0.1, "exponential gaps deviate by their mean");
+        assert!(
+            (variance.sqrt() / mean - 1.0).abs() < 0.1,
+            "the standard deviation of exponential gaps is their mean"
+        );
         assert_eq!(due, due_times(arrivals));
     }
 }

@@ -1,4 +1,4 @@
-//! `ntl-bench load`: measures every target at every level of load, in turn.
+//! `ntl-bench load`: measures every target at every load level, in alternation.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,53 +16,54 @@ use crate::setup;
 
 /// Sends requests to an OpenAI-compatible server and prints rates and latencies
 ///
-/// Several levels of load are measured in turn. With --in-process the same requests also go to an engine in this process, in
-/// alternation with the server.
+/// Load levels are measured in alternation. With --in-process the same requests also go to an engine in this
+/// process, in alternation with the server.
 #[derive(Debug, clap::Args)]
 pub struct LoadArgs {
-    /// Server, such as http://127.0.0.1:8000
+    /// Server URL, such as http://127.0.0.1:8000
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
-    /// Model to ask for; may be left out where only one is served
+    /// Model to request; optional if the server has only one
     #[arg(long)]
     model: Option<String>,
-    /// Process number of the server on this machine, to report its processor time for each token beside that of --in-process
+    /// Process id of the server on this machine, to report its CPU time per token, for comparison with
+    /// --in-process
     #[arg(long, value_name = "PID", requires = "endpoint")]
     server_pid: Option<u32>,
-    /// Checkpoint folder, or `demo`, to measure in this process as well
+    /// Checkpoint directory, or `demo`, to measure in this process as well
     #[arg(long, value_name = "DIR")]
     in_process: Option<PathBuf>,
-    /// Closed loop: requests in flight at any time; several levels separated by commas
+    /// Closed loop: number of requests in flight; several levels separated by commas
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
     concurrency: Vec<usize>,
-    /// Closed loop: requests of each level and round
+    /// Closed loop: number of requests per level and round
     #[arg(long, default_value_t = 200)]
     requests: usize,
-    /// Open loop instead: requests a second, as Poisson arrivals; several rates separated by commas
+    /// Open loop instead: requests per second, as Poisson arrivals; several rates separated by commas
     #[arg(long, value_delimiter = ',', value_name = "PER_SECOND")]
     rate: Vec<f64>,
-    /// Open loop: seconds of each rate and round
+    /// Open loop: seconds per rate and round
     #[arg(long, default_value_t = 30)]
     seconds: u64,
     /// Open loop: requests that are due while this many are in flight are dropped and counted
     #[arg(long, default_value_t = 1024)]
     in_flight_max: usize,
-    /// What requests ask for
+    /// Kind of answer to request
     #[arg(long, value_enum, default_value_t = Kind::Text)]
     kind: Kind,
-    /// Most tokens of a text
+    /// Maximum number of tokens in a text
     #[arg(long, default_value_t = 32)]
     max_tokens: usize,
-    /// Ask the server for whole texts instead of streams
+    /// Request complete texts from the server instead of streams
     #[arg(long)]
     no_stream: bool,
-    /// File of prompts, one a line. Default: sums and differences
+    /// File of prompts, one per line. Default: sums and differences
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Seed of default prompts and arrival times
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How often everything is measured
+    /// Number of measurements of each target and level
     #[arg(long, default_value_t = 1)]
     rounds: usize,
     /// Print JSON instead of a table
@@ -71,7 +72,8 @@ pub struct LoadArgs {
 }
 
 pub fn run(args: &LoadArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (targets, workload) = (targets(args)?, workload(args)?);
+    let targets = targets(args)?;
+    let workload = workload(args)?;
     let runtime = tokio::runtime::Runtime::new()?;
     let mut summaries = Vec::new();
     for _ in 0..args.rounds {
@@ -83,7 +85,7 @@ pub fn run(args: &LoadArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         }
     }
     if let Some(reason) = failed_completely(&summaries) {
-        bail!("no request was answered: {reason}");
+        bail!("all requests failed: {reason}");
     }
     if args.json {
         Ok(writeln!(out, "{}", serde_json::to_string_pretty(&summaries)?)?)
@@ -92,7 +94,7 @@ pub fn run(args: &LoadArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
 }
 
-/// The most frequent failure where there was no answer at all, so that there is nothing to measure.
+/// Returns the most frequent failure if no request was answered, so that there is nothing to measure.
 fn failed_completely(summaries: &[Summary]) -> Option<String> {
     if summaries.iter().any(|summary| summary.answered > 0) {
         return None;
@@ -111,7 +113,7 @@ enum Level {
 impl Level {
     fn name(self) -> String {
         match self {
-            Self::Closed { concurrency } => format!("{concurrency} at once"),
+            Self::Closed { concurrency } => format!("{concurrency} concurrent"),
             Self::Open { rate } => format!("{rate}/s"),
         }
     }
@@ -153,7 +155,7 @@ fn targets(args: &LoadArgs) -> anyhow::Result<Vec<Target>> {
         let folder = (folder != Path::new("demo")).then_some(folder.as_path());
         targets.push(Target::in_process(setup::open(folder, LoadOptions::default())?)?);
     }
-    ensure!(!targets.is_empty(), "say --endpoint URL, --in-process DIR or both");
+    ensure!(!targets.is_empty(), "--endpoint URL, --in-process DIR or both are required");
     Ok(targets)
 }
 

@@ -1,5 +1,6 @@
-//! `ntl-bench load`: requests ([`workload`]) arrive in a closed or open loop ([`arrivals`]) at a server or an engine in this
-//! process ([`target`]); [`summary`] turns their timings and the processor time of the target (`processor`) into rates and latencies.
+//! `ntl-bench load`: requests ([`workload`]) arrive in a closed or open loop ([`arrivals`]) at a server or at
+//! an engine in this process ([`target`]). [`summary`] converts their timings and the target's CPU time
+//! (`processor`) into rates and latencies.
 
 pub mod arrivals;
 pub mod command;

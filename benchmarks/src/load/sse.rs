@@ -1,13 +1,13 @@
-//! Data of server-sent events, split out of a byte stream as it arrives.
+//! Splits the data of server-sent events out of a byte stream as it arrives.
 
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// The beginning of an incomplete line.
+    /// Bytes of the last line, which is still incomplete.
     buffer: Vec<u8>,
 }
 
 impl Events {
-    /// Takes more bytes; returns the data of the lines that they complete.
+    /// Appends bytes and returns the data of the lines that they complete.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<String> {
         self.buffer.extend_from_slice(bytes);
         let mut complete = Vec::new();
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_found_wherever_the_bytes_are_cut() {
+    fn events_are_found_no_matter_where_the_bytes_are_split() {
         let stream = b"data: {\"a\":1}\n\n: ping\n\ndata: [DONE]\n\n";
         for cut in 0..stream.len() {
             let mut events = Events::default();

@@ -1,4 +1,4 @@
-//! Figures of a run: rates, percentiles of latencies, failures by reason; as a table and as JSON.
+//! Summarises a run as a table or JSON: rates, latency percentiles, failures by reason.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,16 +12,16 @@ use crate::table::write_table;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     pub target: &'static str,
-    /// Such as `8 at once` or `20/s`.
+    /// Load level, such as `8 concurrent` or `20/s`.
     pub load: String,
     pub answered: usize,
     pub dropped: usize,
-    /// Numbers of requests without an answer, by reason.
+    /// Number of failed requests by reason.
     pub failed: BTreeMap<String, usize>,
     pub requests_per_second: f64,
-    /// Of answered requests, as the server counts tokens.
+    /// Tokens of answered requests per second, as counted by the server.
     pub tokens_per_second: f64,
-    /// Processor time of the target for each of these tokens, in microseconds.
+    /// CPU time of the target per token, in microseconds.
     pub processor_us_per_token: Option<f64>,
     pub time_to_first: Option<Percentiles>,
     pub inter_token: Option<Percentiles>,
@@ -52,8 +52,8 @@ impl Summary {
     }
 }
 
-const HEADER: &str = "target | load | answered | failed | dropped | requests/s | tokens/s | processor µs/token | first piece ms | \
-                      between pieces ms | end to end ms";
+const HEADER: &str = "target | load | answered | failed | dropped | requests/s | tokens/s | CPU µs/token | first chunk ms | \
+                      between chunks ms | end to end ms";
 
 pub fn write_summaries(summaries: &[Summary], out: &mut dyn Write) -> io::Result<()> {
     let latency = |latency: Option<Percentiles>| latency.map_or("-".to_owned(), |found| found.to_string());
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_and_drops_are_counted_and_are_no_part_of_latencies() {
+    fn failures_and_drops_are_counted_but_excluded_from_latencies() {
         let answer = |ms: u64| Timing {
             first: Some(Duration::from_millis(ms)),
             total: Duration::from_millis(2 * ms),
@@ -97,7 +97,7 @@ mod tests {
         let summary = Summary::of(
             &Run { timings, dropped: 3, seconds: 2.0, processor: Some(Duration::from_millis(5)) },
             "http",
-            "8 at once".to_owned(),
+            "8 concurrent".to_owned(),
         );
         assert_eq!((summary.answered, summary.dropped, summary.failed["status 429"]), (100, 3, 1));
         let first = summary.time_to_first.unwrap();

@@ -1,9 +1,9 @@
-//! Where requests go: a server, or an engine in this process, which shows what HTTP costs.
+//! The target of requests: a server, or an engine in this process, for comparison without HTTP.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ntl_core::engine::{Event, Job, Request, TextJob};
+use ntl_core::contract::{Event, Job, Request, TextJob};
 use ntl_engine::Engine;
 use ntl_models::LoadedModel;
 use ntl_models::tokenizer::Tokenizer;
@@ -13,23 +13,23 @@ use super::sse::Events;
 use super::workload::Workload;
 use crate::setup::{engine, number_request, tree};
 
-/// How one request went; times count from when it was due.
+/// Timing of one request; all times count from when it was due.
 #[derive(Debug, Clone, Default)]
 pub struct Timing {
-    /// Until the first piece of the answer.
+    /// Time to the first chunk of the answer.
     pub first: Option<Duration>,
-    /// Between two pieces.
+    /// Times between consecutive chunks.
     pub gaps: Vec<Duration>,
     pub total: Duration,
-    /// As the server counts them.
+    /// Token count as reported by the server.
     pub tokens: u64,
-    /// Why there is no answer.
+    /// Reason why the request failed.
     pub failure: Option<String>,
 }
 
 #[derive(Clone)]
 pub enum Target {
-    /// `model` is left out of requests where the server has only one.
+    /// Requests omit `model` if the server has only one.
     Http {
         client: reqwest::Client,
         completions_url: String,
@@ -41,7 +41,7 @@ pub enum Target {
     },
 }
 
-/// Longest part of an error's body that is read, about, and shown.
+/// Approximate maximum number of bytes of an error body that are read and shown.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 const MESSAGE_CHARS_MAX: usize = 200;
 
@@ -66,7 +66,8 @@ impl Target {
         }
     }
 
-    /// Sends the workload's request of this number, which was due at `due`, and waits until its answer ends.
+    /// Sends request number `request` of the workload, which was due at `due`, and waits until its answer
+    /// ends.
     pub async fn ask(&self, workload: &Workload, request: usize, due: Instant) -> Timing {
         let mut recorder = Recorder { timing: Timing::default(), due, last: None };
         let asked = match self {
@@ -97,7 +98,7 @@ impl Recorder {
         }
     }
 
-    /// A chunk of a stream, or a whole answer.
+    /// Handles one chunk of a stream, or a complete answer.
     fn chunk(&mut self, data: &str) -> Result<(), String> {
         if data == "[DONE]" {
             return Ok(());
@@ -159,7 +160,8 @@ async fn over_http(request: reqwest::RequestBuilder, recorder: &mut Recorder) ->
     Ok(())
 }
 
-/// What the server says of an error: the message of an OpenAI-style body, else the beginning of its text.
+/// Returns the server's error message: the message of an OpenAI-style body, or else the beginning of its
+/// text.
 async fn message(response: &mut reqwest::Response) -> String {
     let mut body = Vec::new();
     while body.len() < ERROR_BYTES_MAX
@@ -173,7 +175,7 @@ async fn message(response: &mut reqwest::Response) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MESSAGE_CHARS_MAX).collect()
 }
 
-/// The same words for the same cause, so that failures can be counted by them.
+/// Returns the same message for the same cause, so that failures can be grouped by it.
 fn failure(error: &reqwest::Error) -> String {
     if error.is_connect() { "not reachable".to_owned() } else { "connection broke".to_owned() }
 }

@@ -1,4 +1,4 @@
-//! What requests ask for: prompts in turn, as text or as numbers.
+//! The content of requests: prompts in rotation, and whether they request text or numbers.
 
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -10,17 +10,17 @@ pub enum Kind {
     Text,
     /// A number with its distribution
     Number,
-    /// Both in turn
+    /// Text and numbers alternately
     Mixed,
 }
 
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Not empty. Requests take them in order and begin again with the first.
+    /// Prompts, not empty. Requests use them in order, then start again with the first.
     pub prompts: Vec<String>,
     pub kind: Kind,
     pub max_tokens: usize,
-    /// Whether texts come from a server piece by piece.
+    /// Whether the server streams texts.
     pub stream: bool,
 }
 
@@ -38,7 +38,7 @@ impl Workload {
     }
 }
 
-/// Sums and differences of numbers below a thousand, the same for the same seed.
+/// Returns sums and differences of numbers below a thousand, identical for the same seed.
 pub fn arithmetic_questions(count: usize, seed: u64) -> Vec<String> {
     const FORMS: [(&str, &str, &str); 4] = [
         ("What is ", " + ", "?"),
@@ -49,7 +49,8 @@ pub fn arithmetic_questions(count: usize, seed: u64) -> Vec<String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut question = || {
         let (before, between, behind) = *FORMS.choose(&mut rng).unwrap_or(&FORMS[0]);
-        let (a, b) = (rng.random_range(0..1000), rng.random_range(0..1000));
+        let a = rng.random_range(0..1000);
+        let b = rng.random_range(0..1000);
         format!("{before}{a}{between}{b}{behind}")
     };
     (0..count).map(|_| question()).collect()
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_repeat_with_their_seed_and_requests_go_round() {
+    fn the_same_seed_gives_the_same_questions_and_requests_repeat_them() {
         let prompts = arithmetic_questions(3, 7);
         assert_eq!(prompts, arithmetic_questions(3, 7));
         assert_ne!(prompts, arithmetic_questions(3, 8));

@@ -28,7 +28,7 @@ impl LlamaShape {
         Plan { vocabulary: VOCABULARY, config: self.config(), tensors: self.tensors() }
     }
 
-    /// In the tokenizer that goes with it 0 begins a text and 1 ends it.
+    /// In the matching tokenizer, id 0 begins a text and id 1 ends it.
     fn config(&self) -> String {
         let Self { hidden, intermediate, layers, heads, kv_heads } = *self;
         format!(
@@ -40,7 +40,8 @@ impl LlamaShape {
     }
 
     fn tensors(&self) -> Vec<Planned> {
-        let (hidden, intermediate) = (self.hidden, self.intermediate);
+        let hidden = self.hidden;
+        let intermediate = self.intermediate;
         let keys = hidden / self.heads * self.kv_heads;
         let mut tensors = vec![random("model.embed_tokens.weight", 1.0, &[VOCABULARY, hidden])];
         for layer in 0..self.layers {

@@ -1,7 +1,7 @@
-//! Random checkpoints of well-known shapes, for measuring speed where no trained one is at hand.
+//! Random checkpoints of well-known shapes, for measuring speed if no trained checkpoint is available.
 //!
-//! In: a shape and a seed. Out: a folder that this project, Hugging Face and converters read. The same seed gives the
-//! same bytes on every machine.
+//! In: a shape and a seed. Out: a directory that this project, Hugging Face and converters can read. The same
+//! seed gives the same bytes on every machine.
 
 mod llama;
 mod t5;
@@ -18,7 +18,7 @@ use llama::LlamaShape;
 use t5::T5Shape;
 use tensors::Planned;
 
-/// What a checkpoint holds.
+/// Shape and contents of a checkpoint.
 pub struct Plan {
     vocabulary: usize,
     config: String,
@@ -27,8 +27,8 @@ pub struct Plan {
 
 type Shape = (&'static str, fn() -> Plan);
 
-/// t5-large makes a file of 3 GB, t5-3b and flan-t5-xl one of 11.4 GB, tinyllama (with room for longer prompts than the real one's)
-/// one of 4.4 GB.
+/// File sizes: 3 GB for t5-large, 11.4 GB for t5-3b and flan-t5-xl, 4.4 GB for tinyllama. This tinyllama
+/// accepts longer prompts than the original.
 const SHAPES: [Shape; 8] = [
     ("t5-small", || T5Shape::v1_0(512, 2048, 6, 8).plan()),
     ("t5-base", || T5Shape::v1_0(768, 3072, 12, 12).plan()),
@@ -40,18 +40,18 @@ const SHAPES: [Shape; 8] = [
     ("tinyllama", || LlamaShape::new(2048, 5632, 22, 32, 4).plan()),
 ];
 
-/// A checkpoint with a well-known shape.
+/// Returns the plan for a checkpoint with a well-known shape.
 pub fn plan(name: &str) -> anyhow::Result<Plan> {
     let found = SHAPES.iter().find(|(known, _)| *known == name);
     let (_, plan) = found.with_context(|| {
         let names = SHAPES.map(|(name, _)| name).join(", ");
-        format!("{name} is none of {names}")
+        format!("{name} is not one of {names}")
     })?;
     Ok(plan())
 }
 
-/// Writes a checkpoint folder: random weights, and a SentencePiece tokenizer with as many more pieces as the
-/// vocabulary has room for.
+/// Writes a checkpoint directory: random weights, and a SentencePiece tokenizer padded with pieces up to the
+/// size of the vocabulary.
 pub fn write(folder: &Path, plan: &Plan, seed: u64) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;
     tokenizer::write(folder, plan.vocabulary)?;
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiny_checkpoints_load_with_a_tokenizer_as_large_as_their_vocabulary() {
+    fn tiny_checkpoints_load_and_their_tokenizer_fills_the_vocabulary() {
         for (name, plan) in [
             ("v1_0", T5Shape::v1_0(64, 32, 1, 1).plan()),
             ("wide_heads", T5Shape { head_width: 128, ..T5Shape::v1_0(64, 32, 1, 1) }.plan()),

@@ -3,14 +3,14 @@
 use super::Plan;
 use super::tensors::{Planned, filled, random, scale_for};
 
-/// The originals' vocabulary with its padding.
+/// Size of the original vocabulary, including its padding.
 const VOCABULARY: usize = 32_128;
 
-/// Width of a head in every original up to t5-large.
+/// Width of a head in every original model up to t5-large.
 const HEAD_WIDTH: usize = 64;
 
-/// Standard deviation of embeddings that are the output layer as well. Hugging Face initialises them with 1, which makes a
-/// random model repeat its last token; the last norm makes up for the difference.
+/// Standard deviation of embeddings that also serve as the output layer. Hugging Face initialises them with
+/// 1, which makes a random model repeat its last token. The last norm compensates for the difference.
 const TIED_DEVIATION: f64 = 0.1;
 
 pub(super) struct T5Shape {
@@ -19,7 +19,8 @@ pub(super) struct T5Shape {
     pub(super) layers: usize,
     pub(super) heads: usize,
     pub(super) head_width: usize,
-    /// As in v1.1: gated feed-forward layers, and an output layer apart from the embeddings.
+    /// Whether the layers are those of v1.1: gated feed-forward layers, and an output layer separate from the
+    /// embeddings.
     pub(super) gated: bool,
 }
 
@@ -43,7 +44,7 @@ impl T5Shape {
         )
     }
 
-    /// Initialised as by Hugging Face but for [`TIED_DEVIATION`].
+    /// Initialised as in Hugging Face, except for [`TIED_DEVIATION`].
     fn tensors(&self) -> Vec<Planned> {
         let embeddings = if self.gated { 1.0 } else { TIED_DEVIATION };
         let mut tensors = vec![random("shared.weight", embeddings, &[VOCABULARY, self.d_model])];
@@ -65,7 +66,9 @@ impl T5Shape {
     }
 
     fn add_block(&self, tensors: &mut Vec<Planned>, block: &str, attentions: &[&str]) {
-        let (d_model, d_ff, inner) = (self.d_model, self.d_ff, self.heads * self.head_width);
+        let d_model = self.d_model;
+        let d_ff = self.d_ff;
+        let inner = self.heads * self.head_width;
         for (index, attention) in attentions.iter().enumerate() {
             tensors.push(filled(format!("{block}.{index}.layer_norm.weight"), 1.0, d_model));
             for (part, scale, shape) in [

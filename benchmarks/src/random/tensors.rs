@@ -13,11 +13,11 @@ pub(super) struct Planned {
 
 enum Fill {
     Constant(f32),
-    /// Between minus and plus this.
+    /// Uniform between minus and plus this value.
     Uniform(f32),
 }
 
-/// Uniform numbers around zero with this standard deviation.
+/// Plans a tensor of uniform numbers around zero with this standard deviation.
 pub(super) fn random(name: impl Into<String>, deviation: f64, shape: &[usize]) -> Planned {
     let fill = Fill::Uniform((deviation * 3f64.sqrt()) as f32);
     Planned { name: name.into(), shape: shape.to_vec(), fill }
@@ -27,12 +27,12 @@ pub(super) fn filled(name: impl Into<String>, value: f64, len: usize) -> Planned
     Planned { name: name.into(), shape: vec![len], fill: Fill::Constant(value as f32) }
 }
 
-/// The standard deviation of weights that keeps the variance of sums of `inputs` products.
+/// Returns the standard deviation of weights that preserves variance in sums of `inputs` products.
 pub(super) fn scale_for(inputs: usize) -> f64 {
     (inputs as f64).powf(-0.5)
 }
 
-/// Writes a safetensors file, never holding more than one tensor.
+/// Writes a safetensors file with at most one tensor in memory.
 pub(super) fn write(tensors: &[Planned], seed: u64, mut out: impl Write) -> io::Result<()> {
     let mut end = 0;
     let entries = tensors.iter().map(|Planned { name, shape, .. }| {
@@ -40,7 +40,7 @@ pub(super) fn write(tensors: &[Planned], seed: u64, mut out: impl Write) -> io::
         end += 4 * shape.iter().product::<usize>();
         format!(r#""{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{from},{end}]}}"#)
     });
-    // Hugging Face refuses files without this field.
+    // Hugging Face rejects files without this field.
     let about = r#""__metadata__":{"format":"pt"}"#.to_owned();
     let table = format!("{{{}}}", [about].into_iter().chain(entries).collect::<Vec<_>>().join(","));
     out.write_all(&(table.len() as u64).to_le_bytes())?;

@@ -1,4 +1,4 @@
-//! A SentencePiece tokenizer with pieces added up to a whole vocabulary, so that every id decodes to text.
+//! A SentencePiece tokenizer padded with pieces up to a full vocabulary, so that every id decodes to text.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use crate::setup::sentencepiece_files;
 const ADDED_FILE: &str = "added_tokens.json";
 const MODEL_FILE: &str = "spiece.model";
 
-/// Score of the added pieces: lower than that of any other, so that no text is tokenized into them.
+/// Score of the added pieces: lower than any other score, so that they never occur in a tokenized text.
 const SCORE: f32 = -1e4;
 
-/// Writes the tokenizer's files, `tokens` ids in all.
+/// Writes the tokenizer's files, which have `tokens` ids in total.
 pub(super) fn write(folder: &Path, tokens: usize) -> anyhow::Result<()> {
     let small = sentencepiece_files()?;
     for file in [ADDED_FILE, "special_tokens_map.json", "tokenizer_config.json"] {
@@ -26,7 +26,8 @@ pub(super) fn write(folder: &Path, tokens: usize) -> anyhow::Result<()> {
     Ok(fs::write(folder.join(MODEL_FILE), model)?)
 }
 
-/// An entry of `pieces` in SentencePiece's `ModelProto`. Entries of a repeated field may be appended to the file.
+/// Returns an entry of `pieces` in SentencePiece's `ModelProto`. Entries of a repeated field may be appended
+/// to the file.
 fn piece(id: usize) -> Vec<u8> {
     let name = format!("▁q{}", letters(id));
     let mut message = vec![0x0A, name.len() as u8];
@@ -38,7 +39,7 @@ fn piece(id: usize) -> Vec<u8> {
     field
 }
 
-/// Pieces with digits would change how numbers are tokenized.
+/// Returns a name without digits, since pieces with digits would change how numbers are tokenized.
 fn letters(mut number: usize) -> String {
     let mut letters = String::new();
     while number > 0 {

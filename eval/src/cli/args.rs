@@ -54,6 +54,10 @@ pub struct DataArgs {
     /// Download the files from this URL, under their names, instead of the official place.
     #[arg(long, value_name = "URL", env = "NTL_EVAL_MIRROR")]
     pub mirror: Option<String>,
+    /// PEM file of certificates to trust, in addition to the system's (or `SSL_CERT_FILE` and
+    /// `SSL_CERT_DIR`).
+    #[arg(long, value_name = "FILE", env = "NTL_EVAL_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
     /// Seed of generated data.
     #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
@@ -61,8 +65,8 @@ pub struct DataArgs {
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Folder of a run (as `--out` wrote it), or a folder up to three levels above several: then each gets its report, and
-    /// this one a page that shows them side by side.
+    /// Folder of a run (as `--out` wrote it), or a folder up to three levels above several: then each gets
+    /// its report, and this one a page that shows them side by side.
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }

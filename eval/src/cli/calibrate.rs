@@ -1,4 +1,4 @@
-//! Flags of `ntl-eval calibrate`.
+//! Flags of `ntl-eval calibrate`, and the settings that they mean.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -6,23 +6,29 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::flags::at_least_one;
+use crate::calibrate::CalibrateSettings;
 
-/// Makes a calibration file for `ntl-server --calibration` from the intervals and the true answers of a finished run.
+/// Makes a calibration file for `ntl-server --calibration` from the intervals and the true answers of a
+/// finished run.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CalibrateArgs {
     /// Folder of a run in regress mode, as `--out` wrote it.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// Share of the intervals that may miss the truth, between 0 and 1: their coverage is 1 - ALPHA. The run must hold the
-    /// quantiles ALPHA/2 and 1 - ALPHA/2 (every run has those for 0.1 and 0.5), or be made with `--interval`.
+    /// Share of the intervals that may miss the truth, between 0 and 1: their coverage is 1 - ALPHA. The run
+    /// must hold the quantiles ALPHA/2 and 1 - ALPHA/2 (every run has those for 0.1 and 0.5), or be made with
+    /// `--interval`.
     #[arg(long, value_name = "ALPHA", default_value = "0.1", value_parser = alpha)]
     pub alpha: f64,
-    /// The file to write; an older one is replaced.
+    /// The file to write. An existing file is an error without `--overwrite`.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Number of items to calibrate on, drawn by `--seed`. The others are held out: coverage and width are measured on
-    /// them. Default: half of the items.
+    /// Replace an existing file.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Number of items to calibrate on, drawn by `--seed`. The others are held out: coverage and width are
+    /// measured on them. Default: half of the items.
     #[arg(long, value_name = "N", value_parser = at_least_one::<NonZeroUsize>)]
     pub items: Option<NonZeroUsize>,
     /// Seed of the draw.
@@ -31,6 +37,20 @@ pub struct CalibrateArgs {
     /// Print one line of JSON instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+impl CalibrateArgs {
+    pub fn settings(&self) -> CalibrateSettings {
+        CalibrateSettings {
+            run: self.run.clone(),
+            alpha: self.alpha,
+            out: self.out.clone(),
+            overwrite: self.overwrite,
+            items: self.items,
+            seed: self.seed,
+            json: self.json,
+        }
+    }
 }
 
 const EXAMPLES: &str = "\

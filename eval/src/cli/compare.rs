@@ -1,11 +1,15 @@
-//! Flags of `ntl-eval compare`.
+//! Flags of `ntl-eval compare`, and the settings that they mean.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::base_url::BaseUrl;
 use super::tasks::Task;
+use crate::compare::{CompareSettings, Format};
+use crate::error::UsageError;
+use crate::settings::base_url::BaseUrl;
+use crate::settings::{OutputSettings, RunSettings, ServerSettings};
+use crate::stats::bootstrap::Bootstrap;
 
 /// Flags of `ntl-eval compare`.
 #[derive(Debug, Args)]
@@ -16,14 +20,15 @@ use super::tasks::Task;
     subcommand_help_heading = "Tasks to run on two models",
     override_usage = USAGE,
     after_help = EXAMPLES,
-    // `--endpoint` may stand before the task as well.
+    // `--endpoint` may also precede the task.
     mut_subcommands(|task| task.mut_arg("endpoint", |endpoint| endpoint.required(false)))
 )]
 pub struct CompareArgs {
     /// Folder of a run (as written with `--out`), its report.json, or a folder of several runs.
     #[arg(value_name = "A", required = true)]
     pub a: Option<PathBuf>,
-    /// Folder of another run over the same items, or of several: then the runs with the same path are compared.
+    /// Folder of another run over the same items, or of several: then the runs with the same path are
+    /// compared.
     #[arg(value_name = "B", required = true)]
     pub b: Option<PathBuf>,
     /// Names of two models that run a task; the second is compared with the first.
@@ -35,10 +40,10 @@ pub struct CompareArgs {
     /// List the N items whose absolute errors differ most.
     #[arg(long, value_name = "N", default_value = "10")]
     pub items: usize,
-    /// Resamples of the bootstrap.
+    /// Number of resamples of the bootstrap, and of the permutation test if it does not enumerate all swaps.
     #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(100..))]
     pub resamples: u32,
-    /// Seed of the bootstrap.
+    /// Seed of the bootstrap and of the permutation test.
     #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
     /// Print one line of JSON.
@@ -65,5 +70,61 @@ fn two_names(text: &str) -> Result<[String; 2], String> {
     match text.split(',').map(str::trim).collect::<Vec<_>>().as_slice() {
         [a, b] if !a.is_empty() && !b.is_empty() => Ok([(*a).to_owned(), (*b).to_owned()]),
         _ => Err("expected the names of two models, A,B".to_owned()),
+    }
+}
+
+impl CompareArgs {
+    pub fn settings(&self) -> CompareSettings {
+        let format = match (self.json, self.markdown) {
+            (true, _) => Format::Json,
+            (false, true) => Format::Markdown,
+            (false, false) => Format::Text,
+        };
+        CompareSettings {
+            bootstrap: Bootstrap { resamples: self.resamples, seed: self.seed },
+            items_max: self.items,
+            format,
+        }
+    }
+
+    /// Returns the settings of a task's run on each of the two models.
+    pub fn sides(&self, run: &RunSettings) -> Result<[RunSettings; 2], UsageError> {
+        let out = run.output.out.as_deref().ok_or_else(|| {
+            UsageError("two models need --out DIR: their runs are kept in DIR/a and DIR/b".to_owned())
+        })?;
+        let [endpoints_a, endpoints_b] = self.endpoints(&run.server)?;
+        let [model_a, model_b] = self.model_names(&run.server)?;
+        let side = |folder: &str, endpoints, model| RunSettings {
+            server: ServerSettings { endpoints, model, ..run.server.clone() },
+            output: OutputSettings { out: Some(out.join(folder)), ..run.output.clone() },
+            ..run.clone()
+        };
+        Ok([side("a", endpoints_a, model_a), side("b", endpoints_b, model_b)])
+    }
+
+    fn model_names(&self, server: &ServerSettings) -> Result<[Option<String>; 2], UsageError> {
+        let usage = |message: &str| Err(UsageError(message.to_owned()));
+        match (&self.models, &server.model) {
+            (Some(_), Some(_)) => usage("--models names both models; leave out --model"),
+            (Some(names), None) => Ok(names.clone().map(Some)),
+            (None, model) if self.endpoint.len() == 2 => Ok([model.clone(), model.clone()]),
+            (None, _) => usage("name the two models with --models A,B, or give two --endpoint"),
+        }
+    }
+
+    /// `--endpoint` of `compare` names one server for both models or one for each. The task's `--endpoint`
+    /// names servers for both.
+    fn endpoints(&self, server: &ServerSettings) -> Result<[Vec<BaseUrl>; 2], UsageError> {
+        match (self.endpoint.as_slice(), server.endpoints.as_slice()) {
+            ([], []) => Err(UsageError("--endpoint URL is missing".to_owned())),
+            ([], both) => Ok([both.to_vec(), both.to_vec()]),
+            ([both], _) => Ok([vec![both.clone()], vec![both.clone()]]),
+            ([a, b], _) => Ok([vec![a.clone()], vec![b.clone()]]),
+            _ => Err(UsageError(
+                "before the task, --endpoint is one server for both models or one for each; after the task it may be \
+                 repeated, to spread requests over several"
+                    .to_owned(),
+            )),
+        }
     }
 }

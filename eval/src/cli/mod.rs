@@ -1,8 +1,7 @@
-//! The command line as typed. Nothing here acts on it: `app` dispatches commands.
+//! The command line: its flags as typed, and the settings and tasks that they mean. Only `app` uses it, which
+//! dispatches the commands.
 
 pub mod args;
-pub mod base_url;
-pub mod bound;
 pub mod calibrate;
 pub mod compare;
 pub mod flags;

@@ -1,13 +1,22 @@
-//! Tasks and their flags.
+//! Tasks and their flags, and the suites that they select.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use super::flags::{Common, at_least_one, range};
+use crate::settings::RunSettings;
 use crate::stats::Interval;
+use crate::tasks::custom::CustomTask;
+use crate::tasks::gsm8k::{Form, Shots};
+use crate::tasks::judge::JudgeTask;
+use crate::tasks::rjokes::RjokesSplit;
+use crate::tasks::splits::SplitChoice;
+use crate::tasks::{
+    Suite, arithmetic, custom, gsm8k, judge, mathematics, multiplication, multirc, rjokes, word,
+};
 
 #[derive(Debug, Subcommand)]
 pub enum Task {
@@ -32,7 +41,8 @@ pub enum Task {
     /// Questions and answers of your own.
     #[command(after_help = EXIT_CODES)]
     Custom(Box<CustomArgs>),
-    /// Grades answers by a model, on a scale or two against each other, and compares the grades with those of people.
+    /// Grades answers by a model, on a scale or two against each other, and compares the grades with those of
+    /// people.
     #[command(
         after_help = EXIT_CODES,
         mut_arg("mode", |mode| mode.default_value("regress").env(None::<&str>).hide(true)),
@@ -48,13 +58,15 @@ Exit codes:
   1  failed: no report
   2  bad usage
   3  done, but a gate was missed
-  4  done, but some items failed
+  4  done, but some items failed; or stopped because no endpoint was available or the
+     weights changed: no report, continue with --resume
 130  interrupted by Ctrl-C
 141  the output was closed";
 
 impl Task {
-    pub fn common(&self) -> &Common {
-        match self {
+    /// Returns the settings of a run of the task.
+    pub fn settings(&self) -> RunSettings {
+        let common = match self {
             Self::Arithmetic(args) => &args.common,
             Self::Gsm8k(args) => &args.common,
             Self::Mathematics(args) => &args.common,
@@ -63,7 +75,30 @@ impl Task {
             Self::Rjokes(args) => &args.common,
             Self::Custom(args) => &args.common,
             Self::Judge(args) => &args.common,
+        };
+        common.settings()
+    }
+
+    /// Reads or generates the items of the task.
+    ///
+    /// # Errors
+    /// Flags contradict each other ([`UsageError`](crate::error::UsageError)), or data cannot be used.
+    pub fn suites(&self, settings: &RunSettings) -> anyhow::Result<Vec<Suite>> {
+        let mut suites = match self {
+            // The fields of its records go into the template as well.
+            Self::Custom(args) => return custom::suites(&args.task(), settings),
+            Self::Judge(args) => return judge::suites(&args.task(), settings),
+            Self::Arithmetic(args) => arithmetic::suites(args.split, settings),
+            Self::Gsm8k(args) => gsm8k::suites(args.form, args.shots().as_ref(), settings),
+            Self::Mathematics(args) => mathematics::suites(args.split, &args.module, settings),
+            Self::Multiplication(args) => multiplication::suites(args.split, args.per_cell, settings),
+            Self::Multirc(_) => multirc::suites(settings),
+            Self::Rjokes(args) => rjokes::suites(args.split, settings),
+        }?;
+        if let Some(template) = &settings.template {
+            word(&mut suites, template)?;
         }
+        Ok(suites)
     }
 }
 
@@ -83,23 +118,21 @@ pub struct ArithmeticArgs {
 pub struct Gsm8kArgs {
     /// The published form, or the paper's: without calculator marks and thousands separators.
     #[arg(long, value_enum, env = "NTL_EVAL_FORM", default_value = "original")]
-    pub form: Gsm8kForm,
-    /// Word prompts as lm-eval does, with N solved questions in front. Default: the bare question.
+    pub form: Form,
+    /// Word prompts as lm-eval does, after N solved questions. Default: the bare question.
     #[arg(long, value_name = "N", env = "NTL_EVAL_SHOTS")]
     pub shots: Option<usize>,
-    /// File of the solved questions. Default: `train.jsonl` beside the data or in the cache.
+    /// File of the solved questions. Default: `train.jsonl` in the folder of the data or in the cache.
     #[arg(long, value_name = "FILE", env = "NTL_EVAL_TRAIN", requires = "shots")]
     pub train: Option<PathBuf>,
     #[command(flatten)]
     pub common: Common,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Gsm8kForm {
-    /// `test.jsonl`.
-    Original,
-    /// `test_clean.jsonl`.
-    Clean,
+impl Gsm8kArgs {
+    fn shots(&self) -> Option<Shots> {
+        self.shots.map(|count| Shots { count, train: self.train.clone() })
+    }
 }
 
 /// `--data`: a module's file, a folder of module files, or a folder that holds the folders
@@ -123,7 +156,7 @@ pub struct MultiplicationArgs {
     /// Test set: both factors of 1 to 5 digits as in training, at least one of 6, or both sets.
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
     pub split: SplitChoice,
-    /// Generated items for each pair of lengths, or all where there are fewer.
+    /// Generated items for each pair of lengths, or all if there are fewer.
     #[arg(long, value_name = "N", env = "NTL_EVAL_PER_CELL", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
     pub per_cell: NonZeroUsize,
     #[command(flatten)]
@@ -148,8 +181,9 @@ pub struct RjokesArgs {
     pub common: Common,
 }
 
-/// `--data`: a file with one JSON object a line, or CSV with a header (`.csv`), packed by gzip or not. `--template` may name all
-/// fields of the file but the answer. An answer is a number, a fraction, or a text.
+/// `--data`: a file with one JSON object per line, a JSON array of objects, or CSV or TSV with a header
+/// (`.csv`, `.tsv`), compressed by gzip or not. `--template` may name all fields of the file but the answer.
+/// An answer is a number, a fraction, or a text.
 #[derive(Debug, Args)]
 pub struct CustomArgs {
     /// Field of the question.
@@ -158,22 +192,38 @@ pub struct CustomArgs {
     /// Field of the answer.
     #[arg(long, value_name = "NAME", default_value = "answer")]
     pub answer_field: String,
-    /// Put N other items of the file, drawn by `--seed`, with their answers in front of each question.
+    /// Put N other items of the file, drawn by `--seed`, with their answers before each question.
     #[arg(long, value_name = "N", env = "NTL_EVAL_SHOTS", default_value = "0")]
     pub shots: usize,
+    /// Leave out items whose question or answer is missing, null or empty, and report how many. Without this
+    /// flag they are an error.
+    #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
+    pub skip_missing: bool,
     #[command(flatten)]
     pub common: Common,
 }
 
-/// `--data`: a file with one JSON object a line, or CSV with a header (`.csv`), packed by gzip or not. `--template` may name
-/// `{low}`, `{high}` and `{step}` of the scale, and all fields of the file but the score of people.
+impl CustomArgs {
+    fn task(&self) -> CustomTask {
+        CustomTask {
+            question_field: self.question_field.clone(),
+            answer_field: self.answer_field.clone(),
+            shots: self.shots,
+            skip_missing: self.skip_missing,
+        }
+    }
+}
+
+/// `--data`: a file with one JSON object per line, a JSON array of objects, or CSV or TSV with a header
+/// (`.csv`, `.tsv`), compressed by gzip or not. `--template` may name `{low}`, `{high}` and `{step}` of the
+/// scale, and all fields of the file but the score of people.
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
-    /// Compare two answers: the field of `--answer-b-field` is the second one. Each pair is judged in both orders. Low scores
-    /// favour the answer that is shown first.
+    /// Compare two answers: the field of `--answer-b-field` is the second one. Each pair is judged in both
+    /// orders. Low scores favour the answer that is shown first.
     #[arg(long, env = "NTL_EVAL_PAIRS", value_parser = BoolishValueParser::new())]
     pub pairs: bool,
-    /// Field of what was asked.
+    /// Field of the question or task that the answer replies to.
     #[arg(long, value_name = "NAME", default_value = "input")]
     pub input_field: String,
     /// Field of the answer to grade.
@@ -185,28 +235,32 @@ pub struct JudgeArgs {
     /// Field of an answer that is right, which items may have.
     #[arg(long, value_name = "NAME", default_value = "reference")]
     pub reference_field: String,
-    /// Field of the score of people, which items may have: a number, or with `--pairs` also `a`, `b` or `tie`.
+    /// Field of the score of people, which items may have: a number, or with `--pairs` also `a`, `b` or
+    /// `tie`.
     #[arg(long, value_name = "NAME", default_value = "human_score")]
     pub human_field: String,
     /// Ends of the scale of these scores, which are mapped onto `--scale`. Default: the ends of `--scale`.
     #[arg(long, value_name = "LOW,HIGH", env = "NTL_EVAL_HUMAN_SCALE", allow_hyphen_values = true, value_parser = range)]
     pub human_scale: Option<Interval>,
+    /// Leave out items whose input or answer is missing, null or empty, and report how many. Without this
+    /// flag an empty text is judged, and a missing one is an error.
+    #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
+    pub skip_missing: bool,
     #[command(flatten)]
     pub common: Common,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RjokesSplit {
-    Test,
-    Dev,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SplitChoice {
-    /// Like the training data.
-    Interpolate,
-    /// Beyond the training data.
-    Extrapolate,
-    /// Both, in a report each.
-    Both,
+impl JudgeArgs {
+    fn task(&self) -> JudgeTask {
+        JudgeTask {
+            pairs: self.pairs,
+            input_field: self.input_field.clone(),
+            answer_field: self.answer_field.clone(),
+            answer_b_field: self.answer_b_field.clone(),
+            reference_field: self.reference_field.clone(),
+            human_field: self.human_field.clone(),
+            human_scale: self.human_scale,
+            skip_missing: self.skip_missing,
+        }
+    }
 }

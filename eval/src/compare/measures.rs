@@ -1,37 +1,32 @@
-//! Which metrics two runs are compared by, as functions of how often each item counts.
+//! The metrics by which two runs are compared.
 //!
-//! Metrics of numbers are computed as in the runs themselves. Scores that samples carry in other columns (`strict`, `f1`,
-//! ...) are compared by their means.
+//! Number metrics are computed as in the runs themselves. Scores in other columns of the samples (`strict`,
+//! `f1`, ...) are compared by their means.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::pairs::Pairs;
 use crate::metrics::numbers::{NumberColumns, Prediction};
-use crate::metrics::registry::{METRICS, NumberStatistic, Statistic, in_table_order};
+use crate::metrics::registry::{METRICS, MetricInfo, NumberStatistic, Statistic, in_table_order};
+use crate::stats::difference::{Contrast, Terms};
 use crate::stats::weighted::{Weighted, mean_in_lanes};
 
 /// A metric of both sides.
 pub(super) struct Measured {
     pub(super) name: String,
-    pub(super) a: Weighted<'static>,
-    pub(super) b: Weighted<'static>,
+    pub(super) contrast: Contrast<'static>,
 }
 
-impl Measured {
-    /// B less A, with the same weights on both.
-    pub(super) fn difference(&self, weights: &[f64]) -> Option<f64> {
-        Some((self.b)(weights)? - (self.a)(weights)?)
-    }
-}
-
-/// Metrics over the same `n` pairs, in the order of tables.
+/// Metrics over the same `n` pairs, in table order.
 pub(super) struct Group {
     pub(super) n: usize,
+    /// Indices of the pairs whose sides differ.
+    pub(super) differing: Vec<usize>,
     pub(super) measured: Vec<Measured>,
 }
 
-/// All metrics that the pairs have data for.
+/// Returns all metrics that the pairs have data for.
 pub(super) fn groups(pairs: &Pairs<'_>) -> Vec<Group> {
     let own = ["accuracy", "absolute_error"];
     let columns = pairs.answered().flat_map(|(a, _)| a.metrics.iter().map(String::as_str));
@@ -54,29 +49,48 @@ pub(super) fn groups(pairs: &Pairs<'_>) -> Vec<Group> {
     groups
 }
 
-/// The mean of a column over the pairs that have it on both sides.
+/// Returns the indices of the pairs that differ.
+fn differing<T: PartialEq>(pairs: impl Iterator<Item = [T; 2]>) -> Vec<usize> {
+    pairs.enumerate().filter(|(_, [a, b])| a != b).map(|(index, _)| index).collect()
+}
+
+/// Returns the mean of a column over the pairs that have it on both sides.
 fn mean_score(name: &str, pairs: &Pairs<'_>) -> Group {
     let scores = pairs.answered().filter_map(|(a, b)| a.score(name).zip(b.score(name)));
     let (a, b): (Vec<f64>, Vec<f64>) = scores.unzip();
-    let n = a.len();
     let mean =
         |values: Vec<f64>| -> Weighted<'static> { Box::new(move |weights| mean_in_lanes(&values, weights)) };
-    Group { n, measured: vec![Measured { name: name.to_owned(), a: mean(a), b: mean(b) }] }
+    let both = mean([&*a, &*b].concat());
+    let terms = Terms::new(&a, &b);
+    Group {
+        n: a.len(),
+        differing: differing(a.iter().zip(&b).map(|(a, b)| [a, b])),
+        measured: vec![Measured {
+            name: name.to_owned(),
+            contrast: Contrast { a: mean(a), b: mean(b), both, terms },
+        }],
+    }
 }
 
-/// The metrics of numbers of which `choose` takes the statistic.
+/// Returns the number metrics whose statistic `choose` returns.
 fn numbers(read: &[[Prediction; 2]], choose: impl Fn(Statistic) -> Option<NumberStatistic>) -> Group {
-    let [a, b] = [0, 1].map(|side| {
-        let predictions: Vec<Prediction> = read.iter().map(|pair| pair[side]).collect();
-        Arc::new(NumberColumns::new(&predictions, mean_in_lanes))
-    });
-    let measured = METRICS.iter().filter_map(|metric| {
+    let side = |side: usize| read.iter().map(move |pair| pair[side]);
+    let columns = |predictions: Vec<Prediction>| Arc::new(NumberColumns::new(&predictions, mean_in_lanes));
+    let [a, b] = [0, 1].map(|which| columns(side(which).collect()));
+    let both = columns(side(0).chain(side(1)).collect());
+    let measured = |metric: &MetricInfo| {
         let of = choose(metric.statistic)?;
         let weighted = |columns: &Arc<NumberColumns>| -> Weighted<'static> {
             let columns = Arc::clone(columns);
             Box::new(move |weights| of(&columns, weights))
         };
-        Some(Measured { name: metric.name.to_owned(), a: weighted(&a), b: weighted(&b) })
-    });
-    Group { n: read.len(), measured: measured.collect() }
+        let terms = metric.terms.and_then(|terms| Terms::of(terms(&a), terms(&b)));
+        let contrast = Contrast { a: weighted(&a), b: weighted(&b), both: weighted(&both), terms };
+        Some(Measured { name: metric.name.to_owned(), contrast })
+    };
+    Group {
+        n: read.len(),
+        differing: differing(read.iter().copied()),
+        measured: METRICS.iter().filter_map(measured).collect(),
+    }
 }

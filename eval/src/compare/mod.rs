@@ -1,7 +1,8 @@
-//! Two runs over the same items: which is better, by how much, and how sure that is.
+//! Compares two runs over the same items: which is better, by how much, and how certain that is.
 //!
-//! Two [`Run`]s → [`pairs`] (the same items, matched) → [`measures`] (metrics of both sides as functions of weights) →
-//! [`Comparison`] → [`render`]. [`models`] asks two models first; their runs are two folders from then on.
+//! Two [`Run`]s → [`pairs`] (the same items, matched) → [`measures`] (metrics of both sides as functions of
+//! weights) → [`Comparison`] → [`render`]. [`models`] first runs a task on two models and then compares the
+//! two directories.
 
 pub mod measures;
 pub mod models;
@@ -15,17 +16,35 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use serde::Serialize;
 
-use crate::cli::compare::CompareArgs;
-use crate::console::{Console, ExitStatus, OutputError, UsageError};
+use crate::error::OutputError;
 use crate::metrics::registry::{Better, better};
 use crate::report::markdown;
 use crate::stats::Interval;
-use crate::stats::bootstrap::{Bootstrap, test_resampled};
+use crate::stats::bootstrap::Bootstrap;
+use crate::stats::difference::{Contrast, DifferenceTest, LEVEL, PValue, test_contrasts};
+use crate::stats::holm::holm;
 use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
 use crate::store::report::flat_settings;
 use crate::store::saved::{REPORT, Run, run_folders};
-use measures::{Group, Measured};
-use pairs::{Counts, Pairs};
+use measures::Group;
+use pairs::{PairCounts, Pairs};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompareSettings {
+    pub bootstrap: Bootstrap,
+    /// Maximum number of items to list.
+    pub items_max: usize,
+    pub format: Format,
+}
+
+/// The format of a printed comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Text,
+    /// One line.
+    Json,
+    Markdown,
+}
 
 /// Why two runs cannot be compared.
 #[derive(Debug, thiserror::Error)]
@@ -35,30 +54,33 @@ pub enum CompareError {
     Task { a: String, b: String },
     #[error("A has {a} items, B has {b}; only runs of the same items can be compared")]
     Length { a: usize, b: usize },
-    /// The first item that differs; texts are shortened.
-    #[error("item {doc_id} has another {what} in B: {b:?}, and in A {a:?}")]
+    /// The first item that differs. Texts are shortened.
+    #[error("item {doc_id} has a different {what} in each run: {a:?} in A, {b:?} in B")]
     Item { doc_id: u64, what: &'static str, a: String, b: String },
 }
 
-/// All that is found between two runs.
+/// The result of comparing two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     pub task: String,
     pub split: String,
     pub a: Side,
     pub b: Side,
-    pub counts: Counts,
-    /// How the requests of the two runs differ, where both have the same mode, and how their models compute.
+    pub counts: PairCounts,
+    /// Differences between the requests, if both runs have the same mode, and between the element types of
+    /// the models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<SettingDifference>,
-    /// Behind every interval.
+    /// Number of resamples of the bootstrap and of the permutation test.
     pub resamples: u32,
-    /// Of the bootstrap.
+    /// Seed of both.
     pub seed: u64,
+    /// Number of metrics with a p-value, for which Holm's method corrects the p-values.
+    pub tests: usize,
     pub metrics: Vec<Difference>,
-    /// Missing where no item was answered on both sides.
+    /// Missing if no item was answered on both sides.
     pub mcnemar: Option<McNemar>,
-    /// Missing where no number was read on both sides.
+    /// Missing if no number was read on both sides.
     pub sign_test: Option<SignTest>,
     /// The items whose absolute errors differ most.
     pub items: Vec<ItemDifference>,
@@ -66,9 +88,9 @@ pub struct Comparison {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Side {
-    /// The folder.
+    /// The directory of the run.
     pub run: String,
-    /// As the server called it.
+    /// The model's name on the server.
     pub model: String,
     pub mode: String,
 }
@@ -83,7 +105,7 @@ impl Side {
     }
 }
 
-/// A setting that the two runs do not share. Empty texts: not set.
+/// A setting in which the two runs differ. An empty text means that it is not set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SettingDifference {
     pub name: String,
@@ -91,18 +113,21 @@ pub struct SettingDifference {
     pub b: String,
 }
 
-/// The settings that decide what was requested, and in which element types models compute, which servers may leave out. Where data
-/// lie, and how many requests were in flight, changes no answer.
+/// Returns the differing settings that affect the requests, and the differing element types of the models,
+/// which servers may omit. The location of the data and the number of requests in flight do not change any
+/// answer.
 fn setting_differences(a: &Run, b: &Run) -> Vec<SettingDifference> {
-    let is_of_request =
-        |name: &str| name.starts_with("request.") || ["prompt_tokens", "template"].contains(&name);
+    let is_of_request = |name: &str| {
+        name.starts_with("request.") || ["prompt_tokens", "template", "truncation_side"].contains(&name)
+    };
     let is_of_model = |name: &str| ["model_dtype", "model_kv_cache_dtype"].contains(&name);
     let same_mode = a.report.mode == b.report.mode;
     let settings = |run: &Run| -> BTreeMap<String, String> {
         let all = flat_settings("", &run.report.settings).into_iter();
         all.filter(|(name, _)| same_mode && is_of_request(name) || is_of_model(name)).collect()
     };
-    let (a, b) = (settings(a), settings(b));
+    let a = settings(a);
+    let b = settings(b);
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let of = |side: &BTreeMap<String, String>, name: &String| side.get(name).cloned().unwrap_or_default();
     let both = names.into_iter().map(|name| (name, of(&a, name), of(&b, name)));
@@ -119,17 +144,31 @@ pub struct Difference {
     pub better: Better,
     pub a: f64,
     pub b: f64,
-    /// B less A.
+    /// B minus A.
     pub difference: f64,
-    /// 95% interval of the difference; missing where too few resamples have the metric.
+    /// 95% interval of the difference, not corrected for the number of tests. Missing if there are too few
+    /// pairs, or if too few resamples have the metric.
     #[serde(flatten)]
     pub interval: Option<Interval>,
-    /// Two-sided, of no difference.
+    /// Two-sided p-value of no difference, for this metric alone. Missing if the interval is.
     pub p: Option<f64>,
-    /// Pairs of items.
+    /// Whether `p` is only an upper bound, because no resample was as extreme as the items.
+    pub p_is_bound: bool,
+    /// `p`, corrected for the number of tests.
+    pub p_holm: Option<f64>,
+    pub p_holm_is_bound: bool,
+    /// Number of pairs.
     pub n: usize,
-    /// What follows, as a sentence.
+    /// The conclusion, as a sentence.
     pub verdict: String,
+}
+
+impl Difference {
+    /// Returns `true` if the difference is significant: the corrected p-value is small, and the interval lies
+    /// on one side of 0.
+    fn is_shown(&self) -> bool {
+        self.p_holm.is_some_and(|p| p <= LEVEL) && self.interval.is_some_and(Interval::excludes_zero)
+    }
 }
 
 /// An item that both sides answered with a number.
@@ -138,35 +177,27 @@ pub struct ItemDifference {
     pub doc_id: u64,
     pub question: String,
     pub truth: f64,
-    /// What A answered.
+    /// A's answer.
     pub a: f64,
-    /// What B answered.
+    /// B's answer.
     pub b: f64,
-    /// Absolute error of B less that of A: below 0 where B is closer.
+    /// The absolute error of B minus that of A. Below 0 if B is closer.
     pub difference: f64,
 }
 
-/// Compares two runs, or asks two models and compares theirs, split by split.
-pub fn run(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-    let (runs, ending) = match (&args.task, &args.a, &args.b) {
-        (Some(task), ..) => models::run(args, task, console)?,
-        (None, Some(a), Some(b)) => (pairs_of_runs(a, b)?, ExitStatus::Success),
-        (None, ..) => {
-            let message = "name the task to ask the models, or the folders of two runs";
-            return Err(UsageError(message.to_owned()).into());
-        }
-    };
-    let bootstrap = Bootstrap { resamples: args.resamples, seed: args.seed };
+/// Compares the runs in each pair of directories, and writes the comparisons.
+pub fn write(runs: &[[PathBuf; 2]], settings: CompareSettings, out: &mut dyn Write) -> anyhow::Result<()> {
+    let CompareSettings { bootstrap, items_max, format } = settings;
     for [a, b] in runs {
-        let comparison = compare(&Run::load(&a)?, &Run::load(&b)?, bootstrap, args.items)?;
-        write(&comparison, args, console.out).map_err(OutputError)?;
+        let comparison = compare(&Run::load(a)?, &Run::load(b)?, bootstrap, items_max)?;
+        print(&comparison, format, out).map_err(OutputError)?;
     }
-    Ok(ending)
+    Ok(())
 }
 
-/// The folders of the runs to compare: `a` and `b` themselves, or where neither holds a run, those below them that have the
-/// same path.
-fn pairs_of_runs(a: &Path, b: &Path) -> anyhow::Result<Vec<[PathBuf; 2]>> {
+/// Returns the directories of the runs to compare: `a` and `b` themselves or, if neither holds a run, the
+/// runs below them with the same path.
+pub fn pairs_of_runs(a: &Path, b: &Path) -> anyhow::Result<Vec<[PathBuf; 2]>> {
     let holds_none = |folder: &Path| folder.is_dir() && !folder.join(REPORT).is_file();
     if !holds_none(a) || !holds_none(b) {
         return Ok(vec![[a.to_owned(), b.to_owned()]]);
@@ -175,7 +206,8 @@ fn pairs_of_runs(a: &Path, b: &Path) -> anyhow::Result<Vec<[PathBuf; 2]>> {
         let found = run_folders(folder)?.into_iter();
         Ok(found.map(|run| run.strip_prefix(folder).map_or(run.clone(), Path::to_owned)).collect())
     };
-    let (below_a, below_b) = (below(a)?, below(b)?);
+    let below_a = below(a)?;
+    let below_b = below(b)?;
     if below_a != below_b || below_a.is_empty() {
         let list = |folder: &Path, runs: &[PathBuf]| {
             let runs: Vec<String> = runs.iter().map(|run| run.display().to_string()).collect();
@@ -183,28 +215,35 @@ fn pairs_of_runs(a: &Path, b: &Path) -> anyhow::Result<Vec<[PathBuf; 2]>> {
                 if runs.is_empty() { format!("no {REPORT}") } else { format!("runs in {}", runs.join(", ")) };
             format!("{} holds {runs}", folder.display())
         };
-        bail!("{}; {}; name two runs, or folders with the same runs", list(a, &below_a), list(b, &below_b));
+        bail!(
+            "{}; {}; name two runs, or directories with the same runs",
+            list(a, &below_a),
+            list(b, &below_b)
+        );
     }
     Ok(below_a.iter().map(|run| [a.join(run), b.join(run)]).collect())
 }
 
-fn write(comparison: &Comparison, args: &CompareArgs, out: &mut dyn Write) -> io::Result<()> {
-    if args.json {
-        serde_json::to_writer(&mut *out, comparison)?;
-        writeln!(out)
-    } else if args.markdown {
-        write!(out, "{}", markdown::render(&render::document(comparison)))
-    } else {
-        writeln!(out, "{}", render::text(comparison))
+fn print(comparison: &Comparison, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    match format {
+        Format::Text => writeln!(out, "{}", render::text(comparison)),
+        Format::Json => {
+            serde_json::to_writer(&mut *out, comparison)?;
+            writeln!(out)
+        }
+        Format::Markdown => write!(out, "{}", markdown::render(&render::document(comparison))),
     }
 }
 
-/// Compares two runs, with at most `items` items listed.
+/// Compares two runs and lists at most `items` items.
 pub fn compare(a: &Run, b: &Run, bootstrap: Bootstrap, items: usize) -> Result<Comparison, CompareError> {
     let pairs = Pairs::of(a, b)?;
     let right = || pairs.answered().map(|(a, b)| (a.right(), b.right()));
     let only = |which: (bool, bool)| right().filter(|&pair| pair == which).count();
     let errors = || pairs.read().map(|[a, b]| (a.absolute_error, b.absolute_error));
+    let mut metrics: Vec<Difference> =
+        measures::groups(&pairs).into_iter().flat_map(|group| differences(group, bootstrap)).collect();
+    let tests = conclude(&mut metrics);
     Ok(Comparison {
         task: a.report.task.clone(),
         split: a.report.split.clone(),
@@ -214,41 +253,56 @@ pub fn compare(a: &Run, b: &Run, bootstrap: Bootstrap, items: usize) -> Result<C
         settings: setting_differences(a, b),
         resamples: bootstrap.resamples,
         seed: bootstrap.seed,
-        metrics: measures::groups(&pairs).iter().flat_map(|group| differences(group, bootstrap)).collect(),
+        tests,
+        metrics,
         mcnemar: right().next().map(|_| mcnemar(only((true, false)), only((false, true)))),
         sign_test: errors().next().map(|_| sign_test(errors())),
         items: pairs.largest_differences(items),
     })
 }
 
-/// All figures of a group, from the same resamples.
-fn differences(group: &Group, bootstrap: Bootstrap) -> Vec<Difference> {
-    let plain = vec![1.0; group.n];
-    let shown: Vec<(&Measured, f64, f64)> = group
-        .measured
-        .iter()
-        .filter_map(|measured| Some((measured, (measured.a)(&plain)?, (measured.b)(&plain)?)))
-        .collect();
-    let resampled = bootstrap.resample_in_parallel(group.n, |weights| {
-        shown.iter().map(|(measured, ..)| measured.difference(weights)).collect::<Vec<_>>()
-    });
-    let difference = |(index, &(measured, a, b)): (usize, &(&Measured, f64, f64))| {
-        let tested = test_resampled(b - a, resampled.iter().map(|values| values[index]));
-        let mut difference = Difference {
-            name: measured.name.clone(),
-            better: better(&measured.name),
+/// Computes the figures of a group from the same resamples. Corrected p-values and verdicts are added once
+/// all groups are known.
+fn differences(group: Group, bootstrap: Bootstrap) -> Vec<Difference> {
+    let Group { n, differing, measured } = group;
+    let plain = vec![1.0; n];
+    let (names, contrasts): (Vec<String>, Vec<Contrast<'_>>) =
+        measured.into_iter().map(|measured| (measured.name, measured.contrast)).unzip();
+    let tested = test_contrasts(&contrasts, n, &differing, bootstrap);
+    let difference = |((name, contrast), tested): ((String, &Contrast<'_>), Option<DifferenceTest>)| {
+        let [a, b] = contrast.sides(&plain)?;
+        Some(Difference {
+            better: better(&name),
+            name,
             a,
             b,
             difference: b - a,
             interval: tested.map(|tested| tested.interval),
-            p: tested.map(|tested| tested.p),
-            n: group.n,
+            p: tested.map(|tested| tested.p.value),
+            p_is_bound: tested.is_some_and(|tested| tested.p.is_bound),
+            p_holm: None,
+            p_holm_is_bound: false,
+            n,
             verdict: String::new(),
-        };
-        difference.verdict = render::verdict(&difference);
-        difference
+        })
     };
-    shown.iter().enumerate().map(difference).collect()
+    names.into_iter().zip(&contrasts).zip(tested).filter_map(difference).collect()
+}
+
+/// Corrects the p-values of all metrics together, and fills in the verdicts. Returns the number of tests.
+fn conclude(metrics: &mut [Difference]) -> usize {
+    let p_values: Vec<PValue> = metrics
+        .iter()
+        .filter_map(|metric| Some(PValue { value: metric.p?, is_bound: metric.p_is_bound }))
+        .collect();
+    let tested = metrics.iter_mut().filter(|metric| metric.p.is_some());
+    for (metric, corrected) in tested.zip(holm(&p_values)) {
+        (metric.p_holm, metric.p_holm_is_bound) = (Some(corrected.value), corrected.is_bound);
+    }
+    for metric in metrics {
+        metric.verdict = render::verdict(metric);
+    }
+    p_values.len()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! The items of two runs, matched.
+//! Matches the items of two runs.
 //!
-//! Errors and correlations are over pairs where both sides gave a number. Accuracy and other scores are over pairs where
-//! neither request failed; there an answer without a number is wrong. All other pairs are counted.
+//! Errors and correlations cover the pairs with a number on both sides. Accuracy and other scores cover the
+//! pairs without a failed request and count an answer without a number as incorrect. All other pairs are only
+//! counted.
 
 use serde::Serialize;
 
@@ -11,9 +12,9 @@ use crate::metrics::numbers::Prediction;
 use crate::store::sample::Sample;
 use crate::store::saved::Run;
 
-/// Pairs by what came back: a number was read, or the request failed.
+/// PairCounts of pairs by outcome: a number was read, or the request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct PairCounts {
     /// All pairs.
     pub n: usize,
     pub both_read: usize,
@@ -42,20 +43,20 @@ impl<'a> Pairs<'a> {
         Ok(Self(pairs))
     }
 
-    /// Pairs where neither request failed.
+    /// Iterates over the pairs without a failed request.
     pub fn answered(&self) -> impl Iterator<Item = (&'a Sample, &'a Sample)> {
         self.0.iter().copied().filter(|(a, b)| !a.failed() && !b.failed())
     }
 
-    /// The numbers of pairs where both sides gave one.
+    /// Iterates over the numbers of pairs with a number on both sides.
     pub fn read(&self) -> impl Iterator<Item = [Prediction; 2]> {
         self.0.iter().filter_map(|(a, b)| read(a, b))
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> PairCounts {
         let read = |sample: &Sample| sample.prediction.is_some();
         let count = |wanted| self.0.iter().filter(|(a, b)| (read(a), read(b)) == wanted).count();
-        Counts {
+        PairCounts {
             n: self.0.len(),
             both_read: count((true, true)),
             only_a_read: count((true, false)),
@@ -66,7 +67,7 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// The items whose absolute errors differ, largest difference first, at most `most`.
+    /// Returns at most `most` items whose absolute errors differ, the largest difference first.
     pub fn largest_differences(&self, most: usize) -> Vec<ItemDifference> {
         let difference = |(a, b): &(&Sample, &Sample)| {
             let [read_a, read_b] = read(a, b)?;
@@ -87,15 +88,17 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// The numbers of both sides, held against the truth of A.
+/// Returns the numbers of both sides, with the truth of A for both.
 fn read(a: &Sample, b: &Sample) -> Option<[Prediction; 2]> {
-    let (a, b) = (a.prediction()?, b.prediction()?);
+    let a = a.prediction()?;
+    let b = b.prediction()?;
     Some([a, Prediction { truth: a.truth, ..b }])
 }
 
 fn same_item(a: &Sample, b: &Sample) -> Result<(), CompareError> {
     let differs = |what, x: String, y: String| {
-        let (a_text, b_text) = (shortened(&x, 80), shortened(&y, 80));
+        let a_text = shortened(&x, 80);
+        let b_text = shortened(&y, 80);
         if x == y { Ok(()) } else { Err(CompareError::Item { doc_id: a.doc_id, what, a: a_text, b: b_text }) }
     };
     differs("number", a.doc_id.to_string(), b.doc_id.to_string())?;

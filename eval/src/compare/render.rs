@@ -1,4 +1,4 @@
-//! Comparisons as people read them: sentences and tables, in the terminal or as Markdown.
+//! Renders comparisons as sentences and tables, for the terminal or as Markdown.
 
 use super::{Comparison, Difference, ItemDifference, SettingDifference, Side};
 use crate::format::{count, interval, number, p_value, shortened};
@@ -6,15 +6,35 @@ use crate::metrics::registry::Better;
 use crate::report::document::{Block, Document, Section, Table, numbers, row, words};
 use crate::report::markdown;
 use crate::stats::Interval;
+use crate::stats::difference::{ITEMS_MIN, LEVEL};
 
-/// What the interval of a difference says.
+/// Returns the result of a test as a sentence without its full stop.
 pub fn verdict(difference: &Difference) -> String {
-    let Difference { name, better, difference: by, interval, .. } = difference;
-    let Some(interval) = interval else {
+    let Difference { name, better, difference: by, n, .. } = difference;
+    if *n < ITEMS_MIN {
+        let by = number(*by);
+        return format!(
+            "too few items to compare on {name} (n = {n}; at least {ITEMS_MIN} needed): B - A is {by}"
+        );
+    }
+    let Some(interval) = difference.interval else {
         return format!("no interval for {name}: B - A is {}", number(*by));
     };
-    if !interval.excludes_zero() {
-        return format!("no difference shown on {name}: B - A is {} {}", number(*by), brackets(*interval));
+    if !difference.is_shown() {
+        let despite = match (interval.excludes_zero(), difference.p) {
+            _ if difference.p_holm_is_bound => "; more --resamples are needed to show one".to_owned(),
+            (true, Some(p)) if p <= LEVEL => {
+                format!("; without the correction p {}", p_value(p, difference.p_is_bound))
+            }
+            (true, _) => "; the interval excludes 0, but the permutation test shows no difference".to_owned(),
+            (false, _) => String::new(),
+        };
+        return format!(
+            "no difference shown on {name}: B - A is {} {}, {}{despite}",
+            number(*by),
+            brackets(interval),
+            p_holm(difference)
+        );
     }
     let above = interval.low > 0.0;
     let (winner, how) = match (better, above) {
@@ -23,15 +43,20 @@ pub fn verdict(difference: &Difference) -> String {
         (Better::Unknown, true) => ("B", "higher"),
         (Better::Unknown, false) => ("A", "higher"),
     };
-    let size = if above { *interval } else { Interval { low: -interval.high, high: -interval.low } };
-    format!("{winner} is {how} on {name} by {} {}", number(by.abs()), brackets(size))
+    let size = if above { interval } else { Interval { low: -interval.high, high: -interval.low } };
+    format!("{winner} is {how} on {name} by {} {}, {}", number(by.abs()), brackets(size), p_holm(difference))
+}
+
+/// Returns the corrected p-value, introduced by `p`.
+fn p_holm(difference: &Difference) -> String {
+    difference.p_holm.map_or_else(String::new, |p| format!("p {}", p_value(p, difference.p_holm_is_bound)))
 }
 
 fn brackets(interval: Interval) -> String {
     format!("[{}, {}]", number(interval.low), number(interval.high))
 }
 
-/// For a terminal.
+/// Renders a comparison for a terminal.
 pub fn text(comparison: &Comparison) -> String {
     let Comparison { task, split, a, b, .. } = comparison;
     let items = count(comparison.counts.n);
@@ -60,13 +85,25 @@ pub fn document(comparison: &Comparison) -> Document {
     }
 }
 
-const ITEMS: &str = "The items whose absolute errors differ most; below 0 where B is closer:";
+const ITEMS: &str = "The items whose absolute errors differ most. The difference is below 0 if B is closer.";
 
 fn side(side: &Side) -> String {
     format!("{}, {} mode ({})", side.model, side.mode, side.run)
 }
 
-/// One sentence per metric, then one per test.
+/// Returns a sentence about the number of tests and their correction, if there are several metrics.
+fn tests(comparison: &Comparison) -> Option<String> {
+    let tests = comparison.tests;
+    (tests > 1).then(|| {
+        format!(
+            "{} metrics are tested together. Their p-values are corrected for that (Holm). A difference is shown if p is at most \
+             {LEVEL}.",
+            count(tests)
+        )
+    })
+}
+
+/// Returns the sentence about the number of tests, a sentence per metric, and one per test of pairs.
 fn verdicts(comparison: &Comparison) -> Vec<String> {
     let all_items = comparison.counts.n;
     let sentence = |metric: &Difference| {
@@ -79,14 +116,14 @@ fn verdicts(comparison: &Comparison) -> Vec<String> {
         };
         format!("{verdict}{over}")
     };
-    let mut all: Vec<String> = comparison.metrics.iter().map(sentence).collect();
+    let mut all: Vec<String> = tests(comparison).into_iter().collect();
+    all.extend(comparison.metrics.iter().map(sentence));
     all.extend(comparison.mcnemar.map(|test| {
-        let kind = if test.exact { "exact" } else { "chi-squared, corrected" };
         format!(
-            "McNemar on accuracy: A alone is right on {}, B alone on {}; p {} ({kind})",
+            "McNemar on accuracy: A alone is correct on {}, B alone on {}; p {} (exact)",
             count(test.only_a),
             count(test.only_b),
-            p_value(test.p)
+            p_value(test.p, false)
         )
     }));
     all.extend(comparison.sign_test.map(|test| {
@@ -95,14 +132,15 @@ fn verdicts(comparison: &Comparison) -> Vec<String> {
             count(test.a_closer),
             count(test.b_closer),
             count(test.equal),
-            p_value(test.p)
+            p_value(test.p, false)
         )
     }));
     all
 }
 
 fn figures(comparison: &Comparison) -> Table {
-    let columns = [words(&["metric"]), numbers(&["A", "B", "B - A", "95% interval", "p", "pairs"])];
+    let columns =
+        [words(&["metric"]), numbers(&["A", "B", "B - A", "95% interval", "p", "p (Holm)", "pairs"])];
     let rows = comparison.metrics.iter().map(|metric| {
         row![
             &metric.name,
@@ -110,7 +148,8 @@ fn figures(comparison: &Comparison) -> Table {
             number(metric.b),
             number(metric.difference),
             metric.interval.map_or_else(String::new, interval),
-            metric.p.map_or_else(String::new, p_value),
+            metric.p.map_or_else(String::new, |p| p_value(p, metric.p_is_bound)),
+            metric.p_holm.map_or_else(String::new, |p| p_value(p, metric.p_holm_is_bound)),
             count(metric.n),
         ]
     });
@@ -133,9 +172,9 @@ fn pair_counts(comparison: &Comparison) -> String {
 
 fn method(comparison: &Comparison) -> String {
     format!(
-        "Accuracy and scores are over pairs where no request failed (an answer without a number is wrong), all else \
-         over pairs where both gave a number. Intervals and p: paired bootstrap, {} resamples, seed {}, percentiles; \
-         p-values are not corrected for the number of metrics.",
+        "Accuracy and scores cover the pairs without a failed request; an answer without a number is incorrect. All other metrics \
+         cover the pairs with a number on both sides. p is the larger of the p-values of a permutation test and a paired bootstrap \
+         ({} resamples, seed {}), which also gives the intervals. Intervals are not corrected for the number of metrics.",
         count(comparison.resamples as usize),
         comparison.seed
     )

@@ -1,5 +1,5 @@
-//! Downloads data sets from their official places into the cache. A download that broke off is resumed, and checked where
-//! the published checksum is known. A file has its final name only once it is complete.
+//! Downloads data sets from their official places into the cache. A download that broke off is resumed, and
+//! checked where the published checksum is known. A file has its final name only once it is complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,12 +12,13 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 use super::unpack;
-use crate::console::OutputError;
+use crate::error::OutputError;
+use crate::trust;
 
 /// Attempts for one file; each resumes the one before.
 const TRIES: usize = 5;
 
-/// Largest file that is downloaded. The largest archive of the tasks takes 2.3 GB.
+/// Maximum size of a downloaded file, in bytes. The largest archive of the tasks has 2.3 GB.
 const FILE_BYTES_MAX: u64 = 8 << 30;
 
 /// How long a server may take to connect, and to send more.
@@ -43,15 +44,18 @@ impl Source {
 }
 
 /// Fetches the files that `folder` lacks. `mirror`: a URL under which the files are by their names.
+/// `ca_file`: more certificates to trust.
 pub async fn fetch(
     sources: &[Source],
     folder: &Path,
     mirror: Option<&str>,
+    ca_file: Option<&Path>,
     out: &mut (dyn Write + '_),
 ) -> Result<(), DataError> {
     let writing = |source| DataError::Write { file: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(writing)?;
-    let client = Client::builder().connect_timeout(SILENCE_MAX).read_timeout(SILENCE_MAX).build();
+    let builder = trust::client_builder(ca_file)?;
+    let client = builder.connect_timeout(SILENCE_MAX).read_timeout(SILENCE_MAX).build();
     let client = client.map_err(|error| DataError::Download {
         file: folder.to_owned(),
         url: sources.first().map_or("", |source| source.url).to_owned(),
@@ -77,7 +81,8 @@ pub async fn fetch(
     Ok(())
 }
 
-/// Compares a file's checksum with the published or recorded one, or else records it. Says in words which.
+/// Compares a file's checksum with the published or recorded one, and records it if neither is known. Returns
+/// in words which one it was.
 fn check(source: &Source, file: &Path, found: &str) -> Result<&'static str, DataError> {
     let record = PathBuf::from(format!("{}.sha256", file.display()));
     let recorded = fs::read_to_string(&record).ok();
@@ -142,7 +147,8 @@ async fn transfer(
         status if status.is_server_error() => return Err(Broken::Transient(status.to_string())),
         status => {
             let problem = status.to_string();
-            let (file, url) = (file.to_owned(), url.to_owned());
+            let file = file.to_owned();
+            let url = url.to_owned();
             return Err(Broken::Permanent(DataError::Download { file, url, problem }));
         }
     };
@@ -152,7 +158,8 @@ async fn transfer(
         match response.chunk().await {
             Ok(Some(bytes)) if bytes.len() as u64 > room => {
                 let problem = format!("it is larger than {bytes_max} bytes");
-                let (file, url) = (file.to_owned(), url.to_owned());
+                let file = file.to_owned();
+                let url = url.to_owned();
                 return Err(Broken::Permanent(DataError::Download { file, url, problem }));
             }
             Ok(Some(bytes)) => {
@@ -165,7 +172,7 @@ async fn transfer(
     }
 }
 
-/// All causes, on one line. The URL is named beside them.
+/// Returns all causes on one line, without the URL, which the error around them names.
 fn cause(error: reqwest::Error) -> String {
     format!("{:#}", anyhow::Error::from(error.without_url()))
 }
@@ -188,14 +195,15 @@ mod tests {
 
     use super::*;
 
-    /// A server that sends ten bytes of a hundred and breaks off, whatever is asked for. Its URL.
+    /// Starts a server that sends ten bytes of a hundred and breaks off, for any request. Returns its URL.
     fn breaking_off() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/file", listener.local_addr().unwrap());
         thread::spawn(move || {
             for connection in listener.incoming() {
                 let mut connection = BufReader::new(connection.unwrap());
-                let (mut line, mut status) = (String::new(), "200 OK");
+                let mut line = String::new();
+                let mut status = "200 OK";
                 while connection.read_line(&mut line).unwrap() > 2 {
                     if line.to_ascii_lowercase().starts_with("range:") {
                         status = "206 Partial Content";
@@ -211,7 +219,8 @@ mod tests {
 
     #[tokio::test]
     async fn all_attempts_of_a_download_together_stay_within_the_limit() {
-        let (folder, url) = (tempfile::tempdir().unwrap(), breaking_off());
+        let folder = tempfile::tempdir().unwrap();
+        let url = breaking_off();
         let file = folder.path().join("data");
         let part = folder.path().join("data.part");
         let fetched = async |bytes_max| {
@@ -221,7 +230,7 @@ mod tests {
         let (error, bytes) = fetched(25).await;
         assert!(error.contains("it is larger than 25 bytes"), "{error}");
         assert_eq!(bytes, 20, "the third attempt has room for five bytes");
-        // What an earlier run left counts as well.
+        // The bytes that an earlier run left count as well.
         let (error, bytes) = fetched(39).await;
         assert!(error.contains("it is larger than 39 bytes"), "{error}");
         assert_eq!(bytes, 30);

@@ -1,7 +1,7 @@
 //! Data sets: questions with their answers.
 //!
-//! [`place`] finds files in `--data` or in the cache, which [`fetch`] fills for `ntl-eval data`; [`read`] turns them into
-//! [`Item`]s in file order, [`records`] into named fields. Every truth is finite.
+//! [`place`] finds files in `--data` or in the cache, which [`fetch`] fills for `ntl-eval data`; [`read`]
+//! turns them into [`Item`]s in file order, [`records`] into named fields. Every truth is finite.
 
 pub mod fetch;
 pub mod place;
@@ -14,23 +14,24 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::console::OutputError;
+use crate::error::OutputError;
 use crate::metrics::judgement::Preference;
+use crate::trust::TrustError;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Item {
-    /// As the data set has it.
+    /// The question as the data set has it.
     pub question: String,
-    /// As written.
+    /// The answer as written.
     pub answer: String,
-    /// The answer's value, where it is a number.
+    /// The answer's value, if it is a number.
     pub truth: Option<f64>,
-    /// The part of the data set that the item belongs to, where there are several.
+    /// The part of the data set that the item belongs to, if there are several.
     pub module: Option<String>,
-    /// The text that the model gets, where it is not the question alone.
+    /// The text that the model gets, if it is not the question alone.
     pub prompt: Option<String>,
-    /// The prompt with the answers of a pair in the other order. Journals know items by their hash: what other items do not
-    /// have does not change it.
+    /// The prompt with the answers of a pair in the other order. Journals know items by their hash: what
+    /// other items do not have does not change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swapped_prompt: Option<String>,
     /// Which answer of a pair people prefer.
@@ -48,6 +49,8 @@ impl Item {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     #[error("could not read {}", .file.display())]
     Read { file: PathBuf, source: io::Error },
     #[error("{} is a folder; name a file in it", .file.display())]
@@ -58,8 +61,10 @@ pub enum DataError {
     LfsPointer { file: PathBuf },
     #[error("{} holds no questions", .file.display())]
     Empty { file: PathBuf },
+    #[error("{} has no complete item: {skipped}", .file.display())]
+    NoneComplete { file: PathBuf, skipped: String },
     /// `lines` leaves out blank lines at the end.
-    #[error("{} holds JSON; this task reads questions and answers in turn, each on a line of its own", file.display())]
+    #[error("{} holds JSON; this task reads questions and answers in turn, each on a separate line", file.display())]
     NotPairs { file: PathBuf },
     #[error("{} has {lines} lines; expected pairs of a question and its answer", .file.display())]
     OddLines { file: PathBuf, lines: usize },

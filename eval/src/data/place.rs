@@ -8,8 +8,8 @@ use super::DataError;
 /// Names the folder of downloaded data.
 const DATA_CACHE: &str = "NTL_EVAL_DATA_CACHE";
 
-/// The cache folder of a task: `$NTL_EVAL_DATA_CACHE`, `$XDG_CACHE_HOME/ntl-eval` or `~/.cache/ntl-eval`, and the task's
-/// name.
+/// The cache folder of a task: `$NTL_EVAL_DATA_CACHE`, `$XDG_CACHE_HOME/ntl-eval` or `~/.cache/ntl-eval`, and
+/// the task's name.
 pub fn folder(task: &str) -> PathBuf {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let root = set(DATA_CACHE)
@@ -19,8 +19,8 @@ pub fn folder(task: &str) -> PathBuf {
     root.join(task)
 }
 
-/// The first of `names` that is in the given folder, the given file itself, or, where nothing is given, the first
-/// that is in the cache.
+/// Returns the given file, or the first of `names` that is in the given folder. If nothing is given, it
+/// searches the cache.
 pub fn find(task: &'static str, names: &[&str], given: Option<&Path>) -> Result<PathBuf, DataError> {
     if let Some(file) = given.filter(|path| !path.is_dir()) {
         return Ok(file.to_owned());

@@ -7,82 +7,67 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
+use ntl_core::numbers::parse::{fraction, whole_number, with_decimal_point};
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{DataError, Item};
 use crate::format::shortened;
 use crate::json;
 
-/// What answers of a data set are.
+/// How the answers of a data set are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truth {
-    /// A number as a whole.
+    /// A number and nothing else, as a person writes it: `-$1,234.50`.
     Number,
-    /// A text with a number behind its last `#### `.
+    /// A text that ends in `#### ` and a number.
     AfterHashes,
     /// A number, a fraction, or a text without a truth.
-    Maybe,
-    /// As `Maybe`; numbers may be written as people do, `-$1,234.50`.
-    Written,
+    NumberOrText,
+    /// A text without a truth, even if it is a number.
     Text,
 }
 
 impl Truth {
-    /// `None` where an answer must have a value and has none.
+    /// Returns the value of an answer that has one, or `None` if the answer lacks the value that it must
+    /// have.
     pub fn of(self, answer: &str) -> Option<Option<f64>> {
-        let finite = |text: &str| text.trim().parse().ok().filter(|value: &f64| value.is_finite());
         match self {
-            Self::Number => finite(answer).map(Some),
-            Self::AfterHashes => {
-                let (_, last) = answer.rsplit_once("#### ")?;
-                finite(&last.replace([',', '$'], "")).map(Some)
-            }
-            Self::Maybe => Some(finite(answer).or_else(|| fraction(answer))),
-            Self::Written => {
-                Some(finite(answer).or_else(|| fraction(answer)).or_else(|| finite(&plain(answer)?)))
-            }
+            Self::Number | Self::AfterHashes => whole_number(self.number_in(answer)?).map(Some),
+            Self::NumberOrText => Some(whole_number(answer).or_else(|| fraction(answer))),
             Self::Text => Some(None),
+        }
+    }
+
+    /// Returns the part of an answer that holds the number, or `None` if there is no such part.
+    fn number_in(self, answer: &str) -> Option<&str> {
+        match self {
+            Self::AfterHashes => answer.rsplit_once("#### ").map(|(_, last)| last),
+            Self::Number | Self::NumberOrText | Self::Text => Some(answer),
         }
     }
 }
 
-/// The value of a text that is a fraction of two integers and nothing else, such as `-7/3`.
-pub fn fraction(text: &str) -> Option<f64> {
-    let (above, below) = text.trim().split_once('/')?;
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(above.strip_prefix('-').unwrap_or(above)) || !digits(below) {
-        return None;
-    }
-    let value = above.parse::<f64>().ok()? / below.parse::<f64>().ok()?;
-    value.is_finite().then_some(value)
-}
-
-/// A number without its dollar sign and the commas between groups of three digits; `None` where the text is anything else.
-fn plain(text: &str) -> Option<String> {
-    let text = text.trim();
-    let (sign, size) = text.strip_prefix('-').map_or(("", text), |size| ("-", size));
-    let size = size.strip_prefix('$').unwrap_or(size);
-    let (whole, fraction) = size.split_once('.').map_or((size, None), |(whole, part)| (whole, Some(part)));
-    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let mut groups = whole.split(',');
-    let first = groups.next()?;
-    let is_grouped = first.len() <= 3 && groups.clone().all(|group| group.len() == 3 && is_digits(group));
-    let is_whole = is_digits(first) && (is_grouped || groups.next().is_none());
-    (is_whole && fraction.is_none_or(is_digits)).then(|| format!("{sign}{}", size.replace(',', "")))
+/// Returns the end of an error about a text that is not a number: an example with a decimal point if the text
+/// has a decimal comma.
+pub fn decimal_point_hint(text: &str) -> String {
+    with_decimal_point(text)
+        .map_or_else(String::new, |example| format!("; decimals need a point, such as {example}"))
 }
 
 fn item(file: &Path, line: usize, question: &str, answer: &str, truth: Truth) -> Result<Item, DataError> {
     let value = truth.of(answer).ok_or_else(|| {
         let lack =
-            if truth == Truth::AfterHashes { "has no number behind `#### `" } else { "is not a number" };
-        let problem = format!("the answer {:?} {lack}", shortened(answer, 60));
+            if truth == Truth::AfterHashes { "has no number after `#### `" } else { "is not a number" };
+        let hint = truth.number_in(answer).map_or_else(String::new, decimal_point_hint);
+        let problem = format!("the answer {:?} {lack}{hint}", shortened(answer, 60));
         DataError::Line { file: file.to_owned(), line, problem }
     })?;
     Ok(Item { question: question.to_owned(), answer: answer.to_owned(), truth: value, ..Item::default() })
 }
 
-/// Largest text that is read. The largest test set of the tasks takes 20 MB.
+/// Maximum size of a data file, in bytes, after decompression. The largest test set of the tasks has 20 MB.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
 /// The first line of the small text that Git leaves in place of a large file.
@@ -102,7 +87,7 @@ fn text_within(file: &Path, bytes_max: u64) -> Result<String, DataError> {
     let read = || -> io::Result<Vec<u8>> {
         let opened = File::open(file)?;
         let mut bytes = Vec::new();
-        // One byte more tells a text that is too large from one that just fits.
+        // One more byte distinguishes a text that is too large from one that just fits.
         if packed && !starts_as_pointer(file)? {
             MultiGzDecoder::new(opened).take(bytes_max + 1).read_to_end(&mut bytes)?;
         } else {
@@ -125,7 +110,7 @@ fn text_within(file: &Path, bytes_max: u64) -> Result<String, DataError> {
     })
 }
 
-/// Whether a file that should be packed is a pointer of Git LFS.
+/// Returns whether a file that should be compressed is a pointer of Git LFS.
 fn starts_as_pointer(file: &Path) -> io::Result<bool> {
     let mut start = Vec::new();
     File::open(file)?.take(LFS_POINTER.len() as u64).read_to_end(&mut start)?;
@@ -136,7 +121,7 @@ fn non_empty(file: &Path, items: Vec<Item>) -> Result<Vec<Item>, DataError> {
     if items.is_empty() { Err(DataError::Empty { file: file.to_owned() }) } else { Ok(items) }
 }
 
-/// A question and its answer on alternating lines, as DeepMind's mathematics dataset has them.
+/// Reads questions and answers on alternating lines, the format of DeepMind's mathematics dataset.
 pub fn pairs(file: &Path, truth: Truth) -> Result<Vec<Item>, DataError> {
     let text = text(file)?;
     if text.starts_with("{\"") {
@@ -153,12 +138,33 @@ pub fn pairs(file: &Path, truth: Truth) -> Result<Vec<Item>, DataError> {
     non_empty(file, items.collect::<Result<_, _>>()?)
 }
 
-/// Lines that are not blank, with their numbers from 1.
+/// Returns the lines that are not blank, with their numbers from 1.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split('\n')
         .enumerate()
         .map(|(index, line)| (index + 1, line))
         .filter(|(_, line)| !line.trim().is_empty())
+}
+
+/// Returns the JSON values of a text with their lines, from 1: the elements of an array, or one value per
+/// line.
+pub(super) fn json_values<'a>(file: &Path, text: &'a str) -> Result<Vec<(usize, &'a str)>, DataError> {
+    if !text.trim_start().starts_with('[') {
+        return Ok(lines(text).collect());
+    }
+    let elements: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| DataError::Line {
+        file: file.to_owned(),
+        line: error.line(),
+        problem: json::problem_in_line(&error),
+    })?;
+    let (mut line, mut counted) = (1, 0);
+    let with_line = |element: &'a RawValue| {
+        let start = element.get().as_ptr().addr() - text.as_ptr().addr();
+        line += text[counted..start].matches('\n').count();
+        counted = start;
+        (line, element.get())
+    };
+    Ok(elements.into_iter().map(with_line).collect())
 }
 
 pub(super) fn parse<'a, T: Deserialize<'a>>(file: &Path, line: usize, text: &'a str) -> Result<T, DataError> {
@@ -174,18 +180,34 @@ struct Question {
     answer: Value,
 }
 
-/// One object with `question` and `answer` a line, as GSM8K and the paper's preprocessed files have them.
+/// Reads objects with `question` and `answer`, one per line or in one array. GSM8K and the paper's
+/// preprocessed files have one per line.
 pub fn questions(file: &Path, truth: Truth) -> Result<Vec<Item>, DataError> {
     let text = text(file)?;
-    let items = lines(&text).map(|(line, text)| {
+    let items = json_values(file, &text)?.into_iter().map(|(line, text)| {
         let Question { question, answer } = parse(file, line, text)?;
-        let answer = answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
+        let answer = match answer {
+            Value::String(answer) => answer,
+            Value::Number(answer) => answer.to_string(),
+            other => {
+                let problem = unusable("answer", &other.to_string());
+                return Err(DataError::Line { file: file.to_owned(), line, problem });
+            }
+        };
         item(file, line, &question, &answer, truth)
     });
     non_empty(file, items.collect::<Result<_, _>>()?)
 }
 
-/// `score<TAB>joke` a line, as rJokes has them.
+/// Returns the problem with a field, such as the answer, whose JSON value is neither a text nor a number.
+pub(super) fn unusable(role: &str, json: &str) -> String {
+    match json {
+        "null" => format!("the {role} is null"),
+        other => format!("the {role} `{}` is neither a number nor a text", shortened(other, 60)),
+    }
+}
+
+/// Reads rJokes: `score<TAB>joke` per line.
 pub fn scores(file: &Path) -> Result<Vec<Item>, DataError> {
     let text = text(file)?;
     let items = lines(&text).map(|(line, text)| {
@@ -222,9 +244,9 @@ struct PassageAnswer {
     label: Option<u8>,
 }
 
-/// SuperGLUE's MultiRC, one item a question, worded as the paper does: the passage, a blank line, `Question: `; the
-/// answers labelled 1, joined by ` | `.
-/// Answers without labels are an error: the test set has none.
+/// Reads SuperGLUE's MultiRC, one item per question, worded as in the paper: the passage, a blank line and
+/// `Question: `. The answer joins the texts with label 1 by ` | `. Answers without labels, as in the test
+/// set, are an error.
 pub fn passages(file: &Path) -> Result<Vec<Item>, DataError> {
     let mut items = Vec::new();
     for (line, text) in lines(&text(file)?) {

@@ -1,4 +1,4 @@
-//! Formats, line by line, and what is said of broken ones.
+//! File formats, line by line, and the errors of broken files.
 
 use std::fs;
 use std::io::Write;
@@ -7,6 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::*;
+use crate::run::answer_extraction;
 
 /// Writes `bytes` into a file and reads it; paths in errors are cut to the name.
 fn read(
@@ -36,30 +37,39 @@ fn lines_are_read_in_pairs() {
 
 #[test]
 fn an_answer_may_be_a_fraction_or_no_number_at_all_where_that_is_allowed() {
-    let items = read("pairs.txt", b"a\n-7/2\nb\nc\nd\n1.5\n", |file| pairs(file, Truth::Maybe)).unwrap();
+    let items =
+        read("pairs.txt", b"a\n-7/2\nb\nc\nd\n1.5\n", |file| pairs(file, Truth::NumberOrText)).unwrap();
     let truths: Vec<Option<f64>> = items.iter().map(|item| item.truth).collect();
     assert_eq!(truths, [Some(-3.5), None, Some(1.5)]);
 }
 
 #[test]
-fn a_number_may_be_written_with_a_dollar_sign_and_groups_of_three_digits() {
-    for (text, value) in [
-        ("1,000", Some(1000.0)),
-        (" -$1,234,567.50 ", Some(-1_234_567.5)),
-        ("$5", Some(5.0)),
-        ("$12345", Some(12345.0)),
-        ("7/2", Some(3.5)),
-        ("1e3", Some(1000.0)),
-        ("1,00", None),
-        ("1234,567", None),
-        ("1,2", None),
-        ("$", None),
-        ("$5.", None),
-        ("5 $", None),
-        ("$inf", None),
-        ("true", None),
+fn labels_and_answers_are_read_by_one_rule() {
+    for (text, number, maybe) in [
+        ("1,000", Some(1000.0), Some(1000.0)),
+        (" -$1,234,567.50 ", Some(-1_234_567.5), Some(-1_234_567.5)),
+        ("₹1,00,000", Some(100_000.0), Some(100_000.0)),
+        ("１２", Some(12.0), Some(12.0)),
+        ("1½", Some(1.5), Some(1.5)),
+        ("1_000", Some(1000.0), Some(1000.0)),
+        ("$12345", Some(12345.0), Some(12345.0)),
+        ("1e3", Some(1000.0), Some(1000.0)),
+        ("$5.", Some(5.0), Some(5.0)),
+        ("7/2", None, Some(3.5)),
+        ("1,00", None, None),
+        ("1234,567", None, None),
+        ("1,2", None, None),
+        ("$", None, None),
+        ("5 $", None, None),
+        ("$inf", None, None),
+        ("true", None, None),
     ] {
-        assert_eq!(Truth::Written.of(text), Some(value), "{text:?}");
+        assert_eq!(Truth::Number.of(text), number.map(Some), "{text:?}");
+        assert_eq!(Truth::NumberOrText.of(text), Some(maybe), "{text:?}");
+        assert_eq!(Truth::AfterHashes.of(&format!("so 3\n#### {text}")), number.map(Some), "{text:?}");
+        if let Some(value) = maybe {
+            assert_eq!(answer_extraction::value(text), Some(value), "{text:?}");
+        }
     }
 }
 
@@ -77,6 +87,25 @@ fn preprocessed_answers_may_be_numbers_or_texts() {
         b"{\"question\": \"q\", \"answer\": \"3\", \"more\": 1}\n{\"question\": \"r\", \"answer\": 4}\n";
     let items = read("test.jsonl", lines, |file| questions(file, Truth::Number)).unwrap();
     assert_eq!(shown(&items), [("q", "3", Some(3.0)), ("r", "4", Some(4.0))]);
+}
+
+#[test]
+fn questions_are_read_from_an_array_and_refused_with_their_line() {
+    let array = b"[\n{\"question\": \"q\", \"answer\": \"3\"},\n {\"question\": \"r\",\n\"answer\": 4}]";
+    let items = read("test.jsonl", array, |file| questions(file, Truth::Number)).unwrap();
+    assert_eq!(shown(&items), [("q", "3", Some(3.0)), ("r", "4", Some(4.0))]);
+    for (value, said) in [
+        ("{\"question\": \"q\", \"answer\": null}", "the answer is null"),
+        ("{\"question\": \"q\", \"answer\": [3]}", "the answer `[3]` is neither a number nor a text"),
+        ("{\"question\": {\"text\": 1}, \"answer\": 3}", "found an object, expected a text"),
+    ] {
+        for text in [format!("\n{value}"), format!("[{{\"question\": \"q\", \"answer\": \"3\"}},\n{value}]")]
+        {
+            let message =
+                read("test.jsonl", text.as_bytes(), |file| questions(file, Truth::Text)).unwrap_err();
+            assert_eq!(message, format!("/test.jsonl line 2: {said}"));
+        }
+    }
 }
 
 #[test]
@@ -114,10 +143,14 @@ fn errors_name_the_file_and_the_line() {
         ("a\n1\nb\n", "/pairs.txt has 3 lines; expected pairs of a question and its answer"),
         (
             "{\"question\": \"a\"}\n1\n",
-            "/pairs.txt holds JSON; this task reads questions and answers in turn, each on a line of its own",
+            "/pairs.txt holds JSON; this task reads questions and answers in turn, each on a separate line",
         ),
         ("a\n1\nb\ntwo\n", "/pairs.txt line 4: the answer \"two\" is not a number"),
         ("a\nNaN\n", "/pairs.txt line 2: the answer \"NaN\" is not a number"),
+        (
+            "a\n1.234,5\n",
+            "/pairs.txt line 2: the answer \"1.234,5\" is not a number; decimals need a point, such as 1234.5",
+        ),
     ] {
         assert_eq!(read("pairs.txt", text.as_bytes(), numbers), Err(message.to_owned()), "{text:?}");
     }
@@ -133,7 +166,7 @@ fn errors_name_the_file_and_the_line() {
             file,
             Truth::AfterHashes
         )),
-        Err("/a.jsonl line 1: the answer \"18\" has no number behind `#### `".to_owned())
+        Err("/a.jsonl line 1: the answer \"18\" has no number after `#### `".to_owned())
     );
     let error = numbers(Path::new("/nowhere/pairs.txt")).unwrap_err();
     assert_eq!(error.to_string(), "could not read /nowhere/pairs.txt");
@@ -142,7 +175,8 @@ fn errors_name_the_file_and_the_line() {
 #[test]
 fn a_file_is_read_up_to_a_limit_packed_or_not() {
     let folder = tempfile::tempdir().unwrap();
-    let (plain, packed) = (folder.path().join("plain"), folder.path().join("packed.gz"));
+    let plain = folder.path().join("plain");
+    let packed = folder.path().join("packed.gz");
     fs::write(&plain, [b'x'; 100]).unwrap();
     let mut encoder = GzEncoder::new(fs::File::create(&packed).unwrap(), Compression::best());
     encoder.write_all(&[b'x'; 100]).unwrap();

@@ -1,125 +1,190 @@
-//! Records with named fields: JSON lines and CSV. Files that end in `.gz` are unpacked on the way.
+//! Records with named fields: JSON lines, a JSON array, CSV or TSV. The reader unpacks files that end in
+//! `.gz`.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use csv::{ErrorKind, ReaderBuilder};
+use csv::{ErrorKind, ReaderBuilder, StringRecord};
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
 use super::DataError;
-use super::read::{lines, parse, text};
-use crate::format::shortened;
+use super::read::{json_values, parse, text, unusable};
 
 /// One item of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     file: PathBuf,
     line: usize,
-    /// Texts as they are; numbers, lists and objects of JSON as JSON. Null is no value.
-    fields: IndexMap<String, String>,
-    /// The fields that are neither texts nor numbers.
-    others: Vec<String>,
+    fields: IndexMap<String, Field>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Field {
+    /// A text as it is, or a number of JSON as JSON.
+    Text(String),
+    /// A boolean, a list or an object, as JSON.
+    Other(String),
+    Null,
+}
+
+impl Field {
+    fn of(value: Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::String(text) => Self::Text(text),
+            Value::Number(number) => Self::Text(number.to_string()),
+            other => Self::Other(other.to_string()),
+        }
+    }
 }
 
 impl Record {
+    /// The line at which the record begins, from 1.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// Returns the text of a field, lists and objects as JSON, or `None` if there is no such field or it is
+    /// null.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.fields.get(name).map(String::as_str)
+        match self.fields.get(name)? {
+            Field::Text(text) | Field::Other(text) => Some(text),
+            Field::Null => None,
+        }
     }
 
-    /// # Errors
-    /// There is no such field; the error names those that there are.
-    pub fn require(&self, name: &str) -> Result<&str, DataError> {
-        self.get(name).ok_or_else(|| self.without(name))
-    }
-
-    /// As `require`.
+    /// Returns a field that has to be a text or a number. `role`: what the field is for the task, such as the
+    /// question.
     ///
     /// # Errors
-    /// The field is empty, or neither a text nor a number.
-    pub fn require_answer(&self, name: &str) -> Result<&str, DataError> {
-        let answer = self.require(name)?;
-        if self.others.iter().any(|other| other == name) {
-            let answer = shortened(answer, 60);
-            return Err(self.problem(format!("the answer `{answer}` is neither a number nor a text")));
+    /// There is no such field, and the error lists the fields that exist; or the field is null, a list, an
+    /// object or a boolean.
+    pub fn require(&self, name: &str, role: &str) -> Result<&str, DataError> {
+        match self.fields.get(name) {
+            Some(Field::Text(text)) => Ok(text),
+            Some(Field::Other(json)) => Err(self.problem(unusable(role, json))),
+            Some(Field::Null) => Err(self.problem(format!("the {role} is null; {SKIP_MISSING}"))),
+            None => Err(self.without(name)),
         }
-        if answer.trim().is_empty() {
-            return Err(self.problem("the answer is empty".to_owned()));
-        }
-        Ok(answer)
     }
 
-    /// The error that it has no such field.
+    /// Like [`Self::require`].
+    ///
+    /// # Errors
+    /// As for [`Self::require`], or the field is empty.
+    pub fn require_filled(&self, name: &str, role: &str) -> Result<&str, DataError> {
+        let text = self.require(name, role)?;
+        if text.trim().is_empty() {
+            return Err(self.problem(format!("the {role} is empty; {SKIP_MISSING}")));
+        }
+        Ok(text)
+    }
+
+    /// Returns whether there is no such field, or whether it is null or empty.
+    pub fn is_missing(&self, name: &str) -> bool {
+        self.get(name).is_none_or(|text| text.trim().is_empty())
+    }
+
+    /// Returns the error that the record has no value for the field `name`.
     pub fn without(&self, name: &str) -> DataError {
+        if self.fields.contains_key(name) {
+            return self.problem(format!("field `{name}` is null"));
+        }
         let names = self.fields.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         self.problem(format!("there is no field `{name}`; it has {names}"))
     }
 
-    /// An error that names the file and the line.
+    /// Returns an error that names the file and the line.
     pub fn problem(&self, problem: String) -> DataError {
         DataError::Line { file: self.file.clone(), line: self.line, problem }
     }
 }
 
-/// The records of a file, CSV if its name says so, else one JSON object a line.
+/// The advice for records without a value.
+const SKIP_MISSING: &str = "--skip-missing leaves out such items";
+
+/// Reads the records of a file: CSV or TSV if the name ends in `.csv` or `.tsv`, and otherwise JSON, one
+/// object per line or objects in one array.
 pub fn records(file: &Path) -> Result<Vec<Record>, DataError> {
     let text = text(file)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let name = file.to_string_lossy();
-    let is_csv = [".csv", ".csv.gz"].iter().any(|ending| name.ends_with(ending));
-    let records = if is_csv { csv_records(file, text)? } else { json_records(file, text)? };
+    let name = file.to_string_lossy().to_ascii_lowercase();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let records = if name.ends_with(".csv") {
+        separated_records(file, text, b',')?
+    } else if name.ends_with(".tsv") {
+        separated_records(file, text, b'\t')?
+    } else {
+        json_records(file, text)?
+    };
     if records.is_empty() { Err(DataError::Empty { file: file.to_owned() }) } else { Ok(records) }
 }
 
 fn json_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
     let record = |(line, text)| {
         let object: Map<String, Value> = parse(file, line, text)?;
-        let is_other = |value: &Value| value.is_boolean() || value.is_array() || value.is_object();
-        let others =
-            object.iter().filter(|(_, value)| is_other(value)).map(|(name, _)| name.clone()).collect();
-        let fields = object.into_iter().filter_map(|(name, value)| match value {
-            Value::Null => None,
-            Value::String(text) => Some((name, text)),
-            other => Some((name, other.to_string())),
-        });
-        Ok(Record { file: file.to_owned(), line, fields: fields.collect(), others })
+        let fields = object.into_iter().map(|(name, value)| (name, Field::of(value)));
+        Ok(Record { file: file.to_owned(), line, fields: fields.collect() })
     };
-    lines(text).map(record).collect()
+    json_values(file, text)?.into_iter().map(record).collect()
 }
 
-fn csv_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
+/// Reads records whose fields are separated by `delimiter`, with the names of the fields in the first record.
+fn separated_records(file: &Path, text: &str, delimiter: u8) -> Result<Vec<Record>, DataError> {
+    let problem = |line, problem| DataError::Line { file: file.to_owned(), line, problem };
     let failed = |error: csv::Error| {
         let line = error.position().map_or(1, |position| position.line() as usize);
-        let problem = match error.kind() {
-            ErrorKind::UnequalLengths { expected_len, len, .. } => {
-                format!("it has {len} fields, the header {expected_len}")
-            }
-            _ => error.to_string(),
-        };
-        DataError::Line { file: file.to_owned(), line, problem }
+        problem(line, record_problem(&error, delimiter))
     };
-    if let Some(line) = unclosed_quote(text) {
-        let problem = "a quotation mark opens in this record and is never closed".to_owned();
-        return Err(DataError::Line { file: file.to_owned(), line, problem });
+    if let Some(line) = unclosed_quote(text, delimiter) {
+        return Err(problem(line, "a quotation mark opens in this record and is never closed".to_owned()));
     }
-    let mut reader = ReaderBuilder::new().from_reader(text.as_bytes());
+    let mut reader = ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
     let header = reader.headers().map_err(failed)?.clone();
+    if let Some(name) = duplicate(&header) {
+        let line = header.position().map_or(1, |position| position.line() as usize);
+        return Err(problem(
+            line,
+            format!("the header has two fields `{name}`, and a name has to mean one of them"),
+        ));
+    }
     let mut records = Vec::new();
     for found in reader.records() {
         let found = found.map_err(failed)?;
         let line = found.position().map_or(1, |position| position.line() as usize);
-        let fields =
-            header.iter().zip(&found).map(|(name, value)| (name.trim().to_owned(), value.to_owned()));
-        records.push(Record { file: file.to_owned(), line, fields: fields.collect(), others: Vec::new() });
+        let fields = header.iter().zip(&found).filter(|(name, _)| !name.trim().is_empty());
+        let fields = fields.map(|(name, value)| (name.trim().to_owned(), Field::Text(value.to_owned())));
+        records.push(Record { file: file.to_owned(), line, fields: fields.collect() });
     }
     Ok(records)
 }
 
-/// The line of the last record if a quotation mark in it is never closed: the CSV reader then takes the rest of the text for one field.
-fn unclosed_quote(text: &str) -> Option<usize> {
-    // The appended record is read as a record of its own only where no quotation mark is open.
+/// Returns the first name that a header has twice. Spreadsheets write empty names after the last column,
+/// which do not count.
+fn duplicate(header: &StringRecord) -> Option<&str> {
+    let mut names = HashSet::new();
+    header.iter().map(str::trim).filter(|name| !name.is_empty()).find(|name| !names.insert(*name))
+}
+
+fn record_problem(error: &csv::Error, delimiter: u8) -> String {
+    let ErrorKind::UnequalLengths { expected_len, len, .. } = error.kind() else {
+        return error.to_string();
+    };
+    let is_split = delimiter == b',' && len > expected_len;
+    let hint =
+        "; a text with a comma needs quotation marks, such as \"a, b\", and a decimal a point, such as 1.5";
+    format!("it has {len} fields, the header {expected_len}{}", if is_split { hint } else { "" })
+}
+
+/// Returns the line of the last record if a quotation mark in it is never closed: the CSV reader then takes
+/// the rest of the text for one field.
+fn unclosed_quote(text: &str, delimiter: u8) -> Option<usize> {
+    // The reader returns the appended record separately only if no quotation mark is open.
     let marked = text.as_bytes().chain(b"\n_".as_slice());
-    let reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(marked);
+    let mut reader = ReaderBuilder::new();
+    let reader = reader.delimiter(delimiter).has_headers(false).flexible(true).from_reader(marked);
     let last = reader.into_byte_records().filter_map(Result::ok).last()?;
     let line = last.position().map_or(1, |position| position.line() as usize);
     (last != vec!["_"]).then_some(line)
@@ -140,11 +205,19 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_read_alike_from_json_lines_and_csv() {
+    fn fields_are_read_alike_from_every_format() {
         let json =
             "{\"text\": \"a, \\\"b\\\"\", \"n\": 1.50, \"no\": null}\n\n{\"text\": \"c\\nd\", \"n\": -2}\n";
         let csv = "\u{feff}text, n\n\"a, \"\"b\"\"\",1.50\n\"c\nd\",-2\n";
-        for (name, contents, n) in [("x.jsonl", json, "1.5"), ("x.csv", csv, "1.50")] {
+        let tsv = csv.replace(", n", "\tn").replace("\",", "\"\t");
+        let array = format!("[{}]", json.replace("}\n\n", "},\n"));
+        for (name, contents, n) in [
+            ("x.jsonl", json, "1.5"),
+            ("x.json", array.as_str(), "1.5"),
+            ("x.csv", csv, "1.50"),
+            ("X.CSV", csv, "1.50"),
+            ("x.tsv", tsv.as_str(), "1.50"),
+        ] {
             let records = read(name, contents).unwrap();
             let fields: Vec<_> = records
                 .iter()
@@ -164,13 +237,65 @@ mod tests {
                 "q,a\n\"b, 1\n2,3\n",
                 "/x.csv line 2: a quotation mark opens in this record and is never closed",
             ),
+            (
+                "x.csv",
+                "q,a\nx,1,5\n",
+                "/x.csv line 2: it has 3 fields, the header 2; a text with a comma needs quotation marks, such as \"a, b\", and a \
+                 decimal a point, such as 1.5",
+            ),
+            ("x.tsv", "q\ta\n1\t2\t3\n", "/x.tsv line 2: it has 3 fields, the header 2"),
+            (
+                "x.tsv",
+                "q\ta\n\"b\t1\n",
+                "/x.tsv line 2: a quotation mark opens in this record and is never closed",
+            ),
+            (
+                "x.csv",
+                "q,a, q\n1,2,3\n",
+                "/x.csv line 1: the header has two fields `q`, and a name has to mean one of them",
+            ),
             ("x.csv", "q,a\n", "/x.csv holds no questions"),
+            ("x.json", " []", "/x.json holds no questions"),
             ("x.jsonl", "{\"q\": 1}\n[]\n", "/x.jsonl line 2: found a list, expected an object"),
+            ("x.json", "[{\"q\": 1},\n\n7]", "/x.json line 3: found the number `7`, expected an object"),
+            ("x.json", "[{\"q\": 1},\n {\"q\" 2}]", "/x.json line 2: it is not JSON (column 7)"),
         ] {
             assert_eq!(read(name, contents).unwrap_err(), said);
         }
-        let records = read("x.csv", "q,a\n1,2\n").unwrap();
-        let error = records[0].require("question").unwrap_err().to_string();
-        assert!(error.ends_with("x.csv line 2: there is no field `question`; it has q, a"), "{error}");
+    }
+
+    #[test]
+    fn a_field_that_a_task_needs_is_a_text_or_a_number() {
+        let lines = "{\"q\": \"x\", \"a\": 7, \"n\": null, \"o\": {\"b\": [1]}, \"t\": true, \"e\": \" \"}";
+        for (name, contents) in [("x.jsonl", format!("\n{lines}")), ("x.json", format!("[\n{lines}]"))] {
+            let record = &read(name, &contents).unwrap()[0];
+            assert_eq!(
+                (record.require("q", "question").unwrap(), record.require("a", "answer").unwrap()),
+                ("x", "7")
+            );
+            for (field, said) in [
+                ("n", "line 2: the answer is null; --skip-missing leaves out such items"),
+                ("o", "line 2: the answer `{\"b\":[1]}` is neither a number nor a text"),
+                ("t", "line 2: the answer `true` is neither a number nor a text"),
+                ("x", "line 2: there is no field `x`; it has q, a, n, o, t, e"),
+                ("e", "line 2: the answer is empty; --skip-missing leaves out such items"),
+            ] {
+                let error = record.require_filled(field, "answer").unwrap_err().to_string();
+                assert!(error.ends_with(said), "{error}");
+            }
+            assert_eq!(
+                (record.get("o"), record.get("n"), record.require("e", "answer").unwrap()),
+                (Some("{\"b\":[1]}"), None, " ")
+            );
+            assert!(record.without("n").to_string().ends_with("line 2: field `n` is null"));
+            let missing = ["q", "n", "o", "x", "e"].map(|field| record.is_missing(field));
+            assert_eq!(missing, [false, true, false, true, true]);
+        }
+    }
+
+    #[test]
+    fn columns_without_a_name_are_left_out() {
+        let record = &read("x.csv", "q,,\n1,2,3\n").unwrap()[0];
+        assert!(record.without("a").to_string().ends_with("there is no field `a`; it has q"));
     }
 }

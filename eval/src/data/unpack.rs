@@ -1,7 +1,7 @@
 //! Unpacks members of `.tar.gz` and `.zip` archives.
 //!
-//! Members are named by their paths below the archive's top folder, folders with a `/` at the end, and are written to the
-//! same paths below the target folder.
+//! Members are named by their paths below the archive's top folder, folders with a `/` at the end, and are
+//! written to the same paths below the target folder.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,10 +11,11 @@ use flate2::read::GzDecoder;
 
 use super::DataError;
 
-/// Most bytes that are unpacked of an archive. The members that tasks want take less than 100 MB together.
+/// Maximum number of bytes that are unpacked from an archive. All members that tasks need have less than 100
+/// MB together.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// Overwrites files that are there.
+/// Unpacks the wanted members. Overwrites existing files.
 pub(super) fn members(archive: &Path, wanted: &[&str], folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     members_within(archive, wanted, folder, BYTES_MAX)
 }

@@ -1,9 +1,11 @@
-//! How good a predicted distribution is: pinball loss, coverage and Winkler score of its quantiles, CRPS, logarithmic score,
-//! and where the truth falls in it (PIT, probability integral transform).
+//! Scores of predicted distributions: pinball loss, coverage and Winkler score of the quantiles, CRPS,
+//! logarithmic score, and PIT (probability integral transform, the position of the truth in the
+//! distribution).
 //!
-//! In: quantiles and values of one answer, and the truth. The server returns a limited number of values and leaves mass open:
-//! CRPS and PIT are those of the returned values, scaled to 1, and are only computed where the rest is at most
-//! [`UNKNOWN_MAX`] of the mass. Out: [`DistributionScores`] of one item, and [`Calibration`] and [`Unknown`] of all.
+//! In: quantiles and values of one answer, and the truth. The server returns a limited number of values and
+//! leaves mass open. CRPS and PIT are computed from the returned values, scaled to a sum of 1, and only if
+//! the rest is at most [`UNKNOWN_MAX`] of the mass. Out: [`DistributionScores`] of one item, and
+//! [`Calibration`] and [`Unknown`] of all items.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -13,47 +15,49 @@ use super::same;
 use crate::stats::Interval;
 use crate::stats::weighted::mean_in_order;
 
-/// Bins of the PIT histogram.
+/// Number of bins of the PIT histogram.
 const BINS: usize = 20;
 
-/// Largest share of the mass of numbers that may be open, or on values that were not returned, for CRPS and PIT.
+/// Maximum share of the probability mass of numbers that may be open, or on values that were not returned,
+/// for CRPS and PIT to be computed.
 pub const UNKNOWN_MAX: f64 = 0.01;
 
-/// Shares below this are rounding errors of sums that are 1.
+/// Smaller shares are rounding errors of sums that are 1.
 const NO_MASS: f64 = 1e-12;
 
-/// What a server returns of a distribution.
+/// The part of a distribution that a server returns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Predicted<'a> {
     /// Levels and their values, which may be missing.
     pub quantiles: &'a [(f64, Option<f64>)],
     /// Values and probabilities.
     pub support: &'a [(f64, f64)],
-    /// Of everything that is a number, or may be one.
+    /// Probability mass of everything that is a number or may be one.
     pub mass: f64,
-    /// That all numbers lie in, if known.
+    /// Interval that contains all numbers, if known.
     pub range: Option<Interval>,
 }
 
-/// CRPS of the returned values, and what it can be wherever the rest of the mass lies.
+/// CRPS of the returned values, and its bounds for any distribution of the remaining mass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Crps {
     pub value: f64,
     pub low: f64,
-    /// `None` without a range: a little mass far away costs without limit.
+    /// `None` without a range: even a little mass far away has an unlimited cost.
     pub high: Option<f64>,
 }
 
 /// Minus the logarithm of the probability of the truth, over all its spellings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogScore {
-    /// Infinite where the truth has no probability.
+    /// Infinite if the truth has no probability.
     pub value: f64,
-    /// Whether the truth is not among the returned values, so that all other mass is taken for its own: a lower bound.
+    /// Whether `value` is only a lower bound: the truth is not among the returned values, so all other mass
+    /// counts as its probability.
     pub is_bound: bool,
 }
 
-/// How an interval fares on the truth.
+/// Whether an interval covers the truth, and its width.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IntervalScore {
     pub covers: bool,
@@ -67,14 +71,15 @@ impl IntervalScore {
     }
 }
 
-/// Of one item.
+/// Scores of the predicted distribution of one item.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DistributionScores {
     /// Pinball loss, averaged over the quantiles.
     pub pinball: Option<f64>,
     /// Whether the truth is between the lowest and the highest quantile, ends included.
     pub inside: Option<bool>,
-    /// Width of the interval between two quantiles with equal tails, and a charge for a truth outside (Winkler 1972).
+    /// Width of the interval between two quantiles with equal tails, plus a penalty if the truth is outside
+    /// (Winkler 1972).
     pub winkler: Option<f64>,
     /// Continuous ranked probability score, in units of the truth.
     pub crps: Option<Crps>,
@@ -85,7 +90,7 @@ pub struct DistributionScores {
     pub pit: Option<(f64, f64)>,
     /// For each quantile: its level, and whether the truth is at most its value.
     pub below: Vec<(f64, bool)>,
-    /// Of the interval that was asked for by its coverage.
+    /// Score of the interval for the requested coverage.
     pub interval: Option<IntervalScore>,
 }
 
@@ -117,7 +122,7 @@ impl DistributionScores {
     }
 }
 
-/// Sorted by value, probabilities adding up to 1. `total`: what they add up to before.
+/// Sorts by value and scales the probabilities to a sum of 1. `total` is their sum before.
 fn normalized(support: &[(f64, f64)], total: f64) -> Vec<(f64, f64)> {
     if total <= 0.0 {
         return Vec::new();
@@ -127,18 +132,20 @@ fn normalized(support: &[(f64, f64)], total: f64) -> Vec<(f64, f64)> {
     sorted
 }
 
-/// `E|X - y| - E|X - X'| / 2` (Gneiting and Raftery 2007, eq. 21), and its bounds: with the unknown share at the truth, and in
-/// the farther part of the range.
+/// Computes `E|X - y| - E|X - X'| / 2` (Gneiting and Raftery 2007, eq. 21) and its bounds. The lower bound
+/// puts the unknown share at the truth, the upper one in the farther part of the range.
 fn crps(support: &[(f64, f64)], unknown: f64, range: Option<Interval>, truth: f64) -> Crps {
     let value = crps_of(support, truth);
     let known = 1.0 - unknown;
     let high = range.map(|range| {
-        // The distribution function is at most `known * F + unknown` and at least `known * F`: below the truth the one
-        // costs its square, above it the other that of its distance from 1.
+        // The distribution function is between `known * F` and `known * F + unknown`. Below the truth, the
+        // upper limit costs its square. Above the truth, the lower limit costs the square of its distance
+        // from 1.
         let mut ends: Vec<f64> = support.iter().map(|(value, _)| *value).chain([truth]).collect();
         ends.extend([range.low.min(truth), range.high.max(truth)]);
         ends.sort_by(f64::total_cmp);
-        let (mut values, mut below) = (support.iter().peekable(), 0.0);
+        let mut values = support.iter().peekable();
+        let mut below = 0.0;
         let cost = |pair: &[f64]| {
             while let Some((_, p)) = values.next_if(|(value, _)| *value <= pair[0]) {
                 below += p;
@@ -162,7 +169,8 @@ fn crps_of(support: &[(f64, f64)], truth: f64) -> f64 {
     distance - spread
 }
 
-/// Of the central interval between two levels with their values; `None` where the tails are not equal.
+/// Returns the Winkler score of the central interval between two levels with their values, or `None` if the
+/// tails are not equal.
 fn winkler(low: (f64, f64), high: (f64, f64), truth: f64) -> Option<f64> {
     let alpha = 2.0 * low.0;
     let is_central = (low.0 + high.0 - 1.0).abs() < 1e-9 && alpha < 1.0;
@@ -170,7 +178,7 @@ fn winkler(low: (f64, f64), high: (f64, f64), truth: f64) -> Option<f64> {
     is_central.then(|| high.1 - low.1 + 2.0 / alpha * outside)
 }
 
-/// A single value without any other mass is no distribution.
+/// Returns `None` for a single value without any other mass, which is not a distribution.
 fn log_score(support: &[(f64, f64)], unknown: f64, truth: f64) -> Option<LogScore> {
     let unknown = if unknown < NO_MASS { 0.0 } else { unknown };
     if support.is_empty() || (support.len() == 1 && unknown <= 0.0) {
@@ -187,14 +195,14 @@ fn pit(support: &[(f64, f64)], truth: f64) -> (f64, f64) {
     (below.map(|(_, p)| p).sum(), at)
 }
 
-/// Whether predicted distributions agree with the truth.
+/// How well the predicted distributions agree with the truth.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Calibration {
-    /// How many truths fall into each of 20 equal bins of the distribution; flat when calibrated. Where the truth has
-    /// probability of its own, the place inside it is drawn (seeded).
+    /// Number of truths in each of 20 equal bins of the distribution; flat when calibrated. If the truth
+    /// itself has probability, its position inside that probability is drawn at random (seeded).
     pub pit: Vec<usize>,
-    /// For each quantile, how many truths are at most its value; at least `q n` when calibrated.
+    /// For each quantile, the number of truths that are at most its value; at least `q n` when calibrated.
     pub coverage: Vec<Coverage>,
 }
 
@@ -204,17 +212,19 @@ pub struct Calibration {
 pub struct Coverage {
     /// The quantile's level.
     pub q: f64,
-    /// Truths at most its value.
+    /// Number of truths that are at most its value.
     pub covered: usize,
-    /// Items with that quantile.
+    /// Number of items with that quantile.
     pub n: usize,
 }
 
 impl Calibration {
-    /// `None` without any distribution. `seed` is of the places inside probabilities.
+    /// Returns `None` without any distribution. `seed` is for the random positions inside probabilities.
     pub fn of<'a>(scores: impl Iterator<Item = &'a DistributionScores>, seed: u64) -> Option<Self> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (mut pit, mut coverage, mut any) = (vec![0; BINS], Vec::<Coverage>::new(), false);
+        let mut pit = vec![0; BINS];
+        let mut coverage = Vec::<Coverage>::new();
+        let mut any = false;
         for item in scores {
             any = true;
             if let Some((below, at)) = item.pit {
@@ -234,26 +244,27 @@ impl Calibration {
     }
 }
 
-/// What is not known of the distributions of a run.
+/// The unknown parts of the distributions of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Unknown {
-    /// Largest share of the mass that may be unknown for CRPS and PIT.
+    /// Maximum share of the mass that may be unknown for CRPS and PIT.
     pub limit: f64,
-    /// Items above it, which have neither.
+    /// Number of items above the limit, which have neither.
     pub above: usize,
-    /// The unknown share, on average over all items.
+    /// The unknown share, averaged over all items.
     pub mean: Option<f64>,
-    /// The mean CRPS cannot be below this, wherever the unknown mass lies.
+    /// Lower bound of the mean CRPS for any distribution of the unknown mass.
     pub crps_low: Option<f64>,
-    /// Nor above this; missing without `--range`.
+    /// Upper bound of the mean CRPS; missing without `--range`.
     pub crps_high: Option<f64>,
-    /// Items whose logarithmic score is a lower bound, since the truth is not among the returned values.
+    /// Number of items whose logarithmic score is a lower bound, because the truth is not among the returned
+    /// values.
     pub log_score_bounds: usize,
 }
 
 impl Unknown {
-    /// `None` without any distribution.
+    /// Returns `None` without any distribution.
     pub fn of<'a>(scores: impl Iterator<Item = &'a DistributionScores>) -> Option<Self> {
         let all: Vec<&DistributionScores> = scores.collect();
         let known: Vec<Crps> = all.iter().filter_map(|item| item.crps).collect();
@@ -281,7 +292,7 @@ mod tests {
 
     type Quantiles<'a> = &'a [(f64, Option<f64>)];
 
-    /// Of values that are all that there is.
+    /// Scores of a distribution whose values are all known.
     fn scores(support: &[(f64, f64)], quantiles: Quantiles<'_>, truth: f64) -> DistributionScores {
         let mass = support.iter().map(|(_, p)| p).sum();
         DistributionScores::of(Predicted { quantiles, support, mass, range: None }, truth)
@@ -289,7 +300,7 @@ mod tests {
 
     #[test]
     fn pinball_charges_the_wrong_side_more() {
-        // At 10: 0.1 * 2 under 8; 0.1 * 2 over 12.
+        // At 10: 0.1 * 2 under 8, and 0.1 * 2 over 12.
         let found = scores(&[], &[(0.1, Some(8.0)), (0.9, Some(12.0))], 10.0);
         assert!((found.pinball.unwrap() - 0.2).abs() < 1e-12);
         assert_eq!((found.inside, found.crps, found.pit), (Some(true), None, None));
@@ -300,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_winkler_score_is_the_width_and_a_charge_for_a_truth_outside() {
+    fn the_winkler_score_is_the_width_plus_a_penalty_for_a_truth_outside() {
         let winkler =
             |truth| scores(&[], &[(0.05, Some(8.0)), (0.5, None), (0.95, Some(12.0))], truth).winkler;
         // Alpha is 0.1: 20 for each unit outside.
@@ -328,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn crps_is_the_double_sum_and_the_integral() {
+    fn crps_equals_the_double_sum_and_the_integral() {
         let mut rng = ChaCha8Rng::seed_from_u64(0);
         for count in [1, 2, 7, 300] {
             let support = drawn(&mut rng, count);
@@ -361,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_unknown_mass_leaves_crps_and_pit_out() {
+    fn too_much_unknown_mass_omits_crps_and_pit() {
         let support = [(1.0, 0.5), (3.0, 0.3)];
         let of = |mass| {
             let predicted = Predicted { quantiles: &[], support: &support, mass, range: None };
@@ -380,11 +391,12 @@ mod tests {
     }
 
     #[test]
-    fn no_place_of_the_unknown_mass_leaves_the_bounds_of_crps() {
+    fn crps_stays_within_its_bounds_for_any_location_of_the_unknown_mass() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let range = Interval { low: -600.0, high: 700.0 };
         for _ in 0..50 {
-            let (support, unknown) = (drawn(&mut rng, 20), 0.01 * rng.random::<f64>());
+            let support = drawn(&mut rng, 20);
+            let unknown = 0.01 * rng.random::<f64>();
             let truth = f64::from(rng.random_range(-550..650));
             let known: Vec<(f64, f64)> = support.iter().map(|(x, p)| (*x, p * (1.0 - unknown))).collect();
             let predicted = Predicted { quantiles: &[], support: &known, mass: 1.0, range: Some(range) };
@@ -399,14 +411,15 @@ mod tests {
             for value in places.iter().chain(&random) {
                 assert!(low - 1e-9 <= *value && *value <= high + 1e-9, "{low} {value} {high}");
             }
-            // Both are reached: the lower one at the truth, the upper one up to what both ends cannot have at once.
+            // Both bounds are reached: the lower one at the truth, and the upper one except for costs that
+            // both ends cannot have together.
             assert!((at(truth) - low).abs() < 1e-9);
             assert!(high <= places[0] + places[1] + 1e-9);
         }
     }
 
     #[test]
-    fn the_log_score_is_of_all_that_may_be_the_truth() {
+    fn the_log_score_uses_all_mass_that_may_be_the_truth() {
         let of = |truth, mass| {
             let support = [(1.0, 0.5), (3.0, 0.25)];
             DistributionScores::of(Predicted { quantiles: &[], support: &support, mass, range: None }, truth)
@@ -422,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pit_says_what_is_below_and_what_is_at_the_truth() {
+    fn the_pit_holds_the_mass_below_and_at_the_truth() {
         let found = scores(&[(1.0, 0.2), (2.0, 0.5), (3.0, 0.3)], &[], 2.0);
         assert!(found.pit.is_some_and(|(below, at)| (below - 0.2).abs() < 1e-12 && (at - 0.5).abs() < 1e-12));
     }

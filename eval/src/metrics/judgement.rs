@@ -1,19 +1,19 @@
-//! What a judge says: the score of an answer, or which of two answers is better.
+//! Judgements: the score of an answer, or the better of two answers.
 //!
-//! A pair is judged in both orders. Its scores lie on the scale of the first order, where low ones favour the first answer
-//! and high ones the second; those of the other order are mirrored.
+//! A pair is judged in both orders. Its scores use the scale of the first order: low scores favour the first
+//! answer, high scores the second. The scores of the other order are mirrored.
 
 use serde::Serialize;
 
 use super::same;
 use crate::stats::Interval;
 
-/// Of one item.
+/// The judgement of one item.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
-    /// `None` where the judge gives no score.
+    /// `None` if the judge gives no score.
     pub rating: Option<Rating>,
-    /// Which answer of a pair people prefer, where that is known.
+    /// The answer of a pair that people prefer, if known.
     pub preferred: Option<Preference>,
 }
 
@@ -26,13 +26,13 @@ pub struct Rating {
     pub mode: f64,
     /// Standard deviation of the scores.
     pub spread: f64,
-    /// That contains the score with the coverage of `--interval`.
+    /// Interval that contains the score with the coverage of `--interval`.
     pub interval: Option<Interval>,
-    /// Probability of all texts that are a score.
+    /// Total probability of the texts that are a score.
     pub mass: f64,
-    /// Scores and their probabilities, which add up to 1; scores rise.
+    /// Scores in ascending order and their probabilities, which add up to 1.
     pub distribution: Vec<(f64, f64)>,
-    /// Only of pairs.
+    /// Only present for pairs.
     pub orders: Option<Orders>,
 }
 
@@ -40,7 +40,7 @@ pub struct Rating {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Orders {
     pub first: f64,
-    /// With the answers in the other order, mirrored.
+    /// The score with the answers in the other order, mirrored.
     pub swapped: f64,
     /// The score of two equally good answers.
     pub middle: f64,
@@ -50,14 +50,14 @@ pub struct Orders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preference {
-    /// The first of the item.
+    /// The first answer of the item.
     A,
     B,
     Tie,
 }
 
 impl Preference {
-    /// Of a score on the scale of the first order.
+    /// Returns the preference for a score on the scale of the first order.
     pub fn of(score: f64, middle: f64) -> Self {
         match () {
             () if same(score, middle) => Self::Tie,
@@ -68,22 +68,23 @@ impl Preference {
 }
 
 impl Orders {
-    /// By the mean of both orders.
+    /// Returns the preference by the mean of both orders.
     pub fn preference(self) -> Preference {
         Preference::of(f64::midpoint(self.first, self.swapped), self.middle)
     }
 
-    /// Whether both orders prefer the same answer.
+    /// Returns `true` if both orders prefer the same answer.
     pub fn agree(self) -> bool {
         Preference::of(self.first, self.middle) == Preference::of(self.swapped, self.middle)
     }
 
-    /// Above 0 where the judge favours the answer that is shown second.
+    /// Returns the difference between the orders. It is above 0 if the judge favours the answer that is shown
+    /// second.
     pub fn difference(self) -> f64 {
         self.first - self.swapped
     }
 
-    /// Of the first answer: 1, or 1/2 of a tie.
+    /// Returns the win of the first answer: 1, or 1/2 for a tie.
     pub fn win(self) -> f64 {
         match self.preference() {
             Preference::A => 1.0,
@@ -98,7 +99,8 @@ impl Judgement {
         self.rating.as_ref()?.orders
     }
 
-    /// Whether the judge prefers the answer that people prefer. `None` without a score, and where people call it a tie.
+    /// Returns whether the judge prefers the answer that people prefer, or `None` without a score or if
+    /// people call it a tie.
     pub fn is_as_people_prefer(&self) -> Option<bool> {
         let preferred = self.preferred.filter(|preferred| *preferred != Preference::Tie)?;
         Some(self.orders()?.preference() == preferred)

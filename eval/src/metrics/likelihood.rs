@@ -1,13 +1,13 @@
-//! Metrics of the true answer: its cross entropy, perplexity and number token losses under the model, and how many of its
-//! tokens the model generated.
+//! Metrics of the true answer under the model (cross-entropy, perplexity and number token losses), and how
+//! many of its tokens the model generated.
 
 use crate::stats::weighted::mean;
 
-/// Of one item.
+/// Likelihood of the true answer of one item.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Likelihood {
-    /// Tokens of the true answer that the generated one has in the same place, of how many; `None` where token ids are
-    /// not known.
+    /// Number of tokens that the generated answer and the true answer have at the same positions, and the
+    /// number of tokens of the true answer. `None` if the token ids are not known.
     pub tokens: Option<(usize, usize)>,
     /// Natural logarithms of the probabilities of the true answer's tokens.
     pub logprobs: Vec<f64>,
@@ -15,7 +15,7 @@ pub struct Likelihood {
     pub losses: Vec<(String, f64)>,
 }
 
-/// Over all tokens of all items.
+/// Token accuracy over all tokens of all items.
 pub(super) fn token_accuracy(items: &[&Likelihood], weights: &[f64]) -> Option<f64> {
     let (mut hits, mut tokens) = (0.0, 0.0);
     for (item, weight) in items.iter().zip(weights) {
@@ -27,7 +27,7 @@ pub(super) fn token_accuracy(items: &[&Likelihood], weights: &[f64]) -> Option<f
     (tokens > 0.0).then(|| hits / tokens)
 }
 
-/// Over all tokens of all items.
+/// Perplexity over all tokens of all items.
 pub(super) fn perplexity(items: &[&Likelihood], weights: &[f64]) -> Option<f64> {
     let (mut nll, mut tokens) = (0.0, 0.0);
     for (item, weight) in items.iter().zip(weights) {
@@ -37,7 +37,7 @@ pub(super) fn perplexity(items: &[&Likelihood], weights: &[f64]) -> Option<f64> 
     (tokens > 0.0).then(|| (nll / tokens).exp())
 }
 
-/// Over the items that have the loss.
+/// Mean of a loss over the items that have it.
 pub(super) fn mean_loss(items: &[&Likelihood], weights: &[f64], name: &str) -> Option<f64> {
     let loss =
         |item: &Likelihood| item.losses.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
@@ -57,7 +57,8 @@ mod tests {
         };
         let two =
             Likelihood { tokens: Some((0, 1)), logprobs: vec![0.0], losses: vec![("ce".to_owned(), 0.5)] };
-        let (items, weights) = ([&one, &two], [1.0, 1.0]);
+        let items = [&one, &two];
+        let weights = [1.0, 1.0];
         let losses = ["ce", "ntl-was", "ntl-was-cdf"].map(|name| mean_loss(&items, &weights, name));
         assert_eq!(losses, [Some(1.0), Some(0.25), None]);
         assert_eq!(token_accuracy(&items, &weights), Some(0.6));

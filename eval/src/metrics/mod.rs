@@ -1,23 +1,20 @@
 //! Metrics of answers.
 //!
-//! In: one [`Row`] per item. Out: every metric of the [`registry`] that the rows have data for, with its interval and the
-//! number of rows behind it. Invariant: values are finite or missing, never NaN.
+//! In: one [`Row`] per item. Out: every metric of the [`registry`] that the rows have data for, with its
+//! interval and the number of rows that it covers. Invariant: values are finite or missing, never NaN.
 
-pub mod bleu;
 pub mod distribution;
 pub mod estimates;
 pub mod judgement;
 pub mod likelihood;
 pub mod numbers;
-mod porter;
 pub mod registry;
-pub mod rouge;
 pub mod texts;
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
+use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
+use ntl_paper::numpy::quantile;
 use serde::{Deserialize, Serialize, Serializer};
 
 use self::distribution::DistributionScores;
@@ -28,38 +25,25 @@ use self::numbers::{NumberColumns, Prediction};
 use self::registry::{METRICS, MetricInfo, Statistic, in_table_order};
 use self::texts::TextScores;
 use crate::stats::Interval;
-use crate::stats::bootstrap::{Bootstrap, percentile_interval, quantile};
+use crate::stats::bootstrap::{Bootstrap, percentile_interval};
 use crate::stats::weighted::{Weighted, mean_in_order};
 use crate::stats::wilson::wilson;
 
-/// Of the bootstrap behind the intervals of a run.
+/// Number of bootstrap resamples for the intervals of a run.
 pub const RESAMPLES: u32 = 1_000;
 
-/// Two numbers count as the same when they differ by at most this share of the truth. Wider than the rounding of
-/// `f64`, and narrower than any two decimals of up to nine digits: unlike the `1e-5` of `numpy.isclose`, it does not
-/// take 1000009 for 1000000.
+/// Two numbers are the same if they differ by at most this share of the truth. This is wider than the
+/// rounding of `f64` and narrower than the distance between any two decimals of up to nine digits. Unlike the
+/// `1e-5` of `numpy.isclose`, it does not accept 1000009 for 1000000.
 pub const EXACT_TOLERANCE: f64 = 1e-9;
 
-/// Whether a number is the true one, within [`EXACT_TOLERANCE`].
+/// Returns `true` if a number is the true one, within [`EXACT_TOLERANCE`].
 pub fn same(value: f64, truth: f64) -> bool {
     (value - truth).abs() <= EXACT_TOLERANCE * truth.abs()
 }
 
-/// How many of the predicted tokens or n-grams are in the reference, each at most as often as there.
-fn overlap<T: Eq + Hash>(predicted: impl Iterator<Item = T>, reference: impl Iterator<Item = T>) -> usize {
-    let mut left: HashMap<T, usize> = HashMap::new();
-    for token in reference {
-        *left.entry(token).or_default() += 1;
-    }
-    let is_left = |token: &T| {
-        let Some(count) = left.get_mut(token).filter(|count| **count > 0) else { return false };
-        *count -= 1;
-        true
-    };
-    predicted.filter(is_left).count()
-}
-
-/// A predicted number: the best answers to three questions, all equal where only one number is known. All finite.
+/// A predicted number: the best estimate for each of three kinds of metric. All are equal if only one number
+/// is known, and all are finite.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimates {
     /// For squared errors and correlations.
@@ -71,13 +55,13 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// One number for everything.
+    /// Uses one number for all three.
     pub fn point(value: f64) -> Self {
         Self { mean: value, median: value, mode: value }
     }
 }
 
-/// What came back for one item.
+/// The result for one item.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Outcome {
     /// A number.
@@ -92,36 +76,42 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     pub outcome: Outcome,
-    /// The finite number that was asked for; `None` where the answer is no number.
+    /// The true number, which is finite; `None` if the true answer is not a number.
     pub truth: Option<f64>,
-    /// Whether the answer is right.
+    /// Whether the answer is correct.
     pub correct: bool,
-    /// Whether it is right as lm-eval's two rules read it: strict and flexible.
+    /// Whether the answer is correct by lm-eval's two rules, strict and flexible.
     pub lm_eval_matches: Option<[bool; 2]>,
-    /// For tasks whose answers are text, and in paper mode.
+    /// Only for tasks whose answers are text, and in paper mode.
     pub text_scores: Option<TextScores>,
-    /// Every estimate of the distribution, where the server gives them all.
+    /// Every estimate of the distribution, if the server returns them all.
     pub estimates: Option<AllEstimates>,
-    /// Where the answer is a distribution.
+    /// Only if the answer is a distribution.
     pub distribution: Option<DistributionScores>,
-    /// With `--score`, and in paper mode.
+    /// Only with `--score`, and in paper mode.
     pub likelihood: Option<Likelihood>,
-    /// Of every item that is judged, also without a score.
+    /// Present for every item that is judged, even without a score.
     pub judgement: Option<Judgement>,
 }
 
 impl Row {
-    /// Whether the answer has to be a number.
+    /// Returns `true` if the answer has to be a number.
     pub fn asks_number(&self) -> bool {
         self.truth.is_some() || self.judgement.is_some()
     }
 
-    /// Whether `correct` means something: a judgement that people did not make as well is neither right nor wrong.
-    pub fn has_right_answer(&self) -> bool {
-        self.truth.is_some() || self.judgement.is_none()
+    /// Returns `false` if the request failed. Such a row enters no metric.
+    pub fn is_answered(&self) -> bool {
+        self.outcome != Outcome::Failed
     }
 
-    /// The number that was read, where one was asked for.
+    /// Returns whether `correct` means something. Failed requests and judgements without a human rating are
+    /// neither correct nor incorrect.
+    pub fn has_right_answer(&self) -> bool {
+        self.is_answered() && (self.truth.is_some() || self.judgement.is_none())
+    }
+
+    /// Returns the predicted number, if the true answer is a number.
     fn prediction(&self) -> Option<Prediction> {
         match self.outcome {
             Outcome::Read(estimates) => Some(Prediction::new(self.truth?, estimates)),
@@ -130,16 +120,16 @@ impl Row {
     }
 }
 
-/// A value with its 95% interval and the number of rows behind it.
+/// A value with its 95% interval and the number of rows that it covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metric {
-    /// Missing where it is not defined.
+    /// Missing if the metric is undefined.
     pub value: Option<f64>,
-    /// Missing, as is `high`, where there are too few rows.
+    /// Missing, like `high`, if there are too few rows.
     pub low: Option<f64>,
     pub high: Option<f64>,
-    /// How many rows it is over.
+    /// Number of rows that the metric covers.
     pub n: usize,
 }
 
@@ -148,12 +138,12 @@ impl Metric {
         self.low.zip(self.high).map(|(low, high)| Interval { low, high })
     }
 
-    /// Without an interval. NaN and infinities become missing.
+    /// Returns a metric without an interval. NaN and infinities become missing.
     pub fn plain(value: Option<f64>, n: usize) -> Self {
         Self { value: value.filter(|value| value.is_finite()), low: None, high: None, n }
     }
 
-    /// The interval is widened to the value. Without a value there is no interval.
+    /// Sets the interval, widened to include the value. Without a value there is no interval.
     pub fn with_interval(self, interval: Option<Interval>) -> Self {
         let interval = interval.zip(self.value).map(|(interval, value)| interval.including(value));
         Self {
@@ -163,24 +153,25 @@ impl Metric {
         }
     }
 
-    /// A share with its Wilson interval.
+    /// Returns a share with its Wilson interval.
     pub fn share(hits: usize, n: usize) -> Self {
         Self::plain((n > 0).then(|| hits as f64 / n as f64), n).with_interval(wilson(hits, n))
     }
 }
 
-/// The 95% interval of the values that [`RESAMPLES`] resamples have; `None` where more than a tenth has none.
+/// Returns the 95% interval of the values of [`RESAMPLES`] resamples, or `None` if more than a tenth of them
+/// have no value.
 pub fn bootstrap_interval(drawn: &mut [f64]) -> Option<Interval> {
     let enough = drawn.len() >= (RESAMPLES - RESAMPLES / 10) as usize;
     enough.then(|| percentile_interval(drawn, 0.025)).flatten()
 }
 
-/// By name. Reports of other versions may hold names that this one does not know.
+/// Metrics by name. Reports of other versions may hold names that this version does not know.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct Metrics(BTreeMap<String, Metric>);
 
-/// A metric of `n` items.
+/// A metric over `n` items.
 struct Resampled<'a> {
     info: &'static MetricInfo,
     n: usize,
@@ -188,7 +179,8 @@ struct Resampled<'a> {
 }
 
 impl Metrics {
-    /// Shares have Wilson intervals, all other metrics bootstrap intervals from this seed.
+    /// Computes all metrics. Shares have Wilson intervals, all other metrics have bootstrap intervals from
+    /// this seed.
     pub fn of(rows: &[&Row], seed: u64) -> Self {
         let predictions: Vec<Prediction> = rows.iter().filter_map(|row| row.prediction()).collect();
         let numbers = NumberColumns::new(&predictions, mean_in_order);
@@ -196,7 +188,9 @@ impl Metrics {
         let texts: Vec<&TextScores> = rows.iter().filter_map(|row| row.text_scores.as_ref()).collect();
         let scored: Vec<&Likelihood> = rows.iter().filter_map(|row| row.likelihood.as_ref()).collect();
         let judged = rows.iter().any(|row| row.judgement.is_some());
-        let (numbers, texts, scored) = (&numbers, &texts, &scored);
+        let numbers = &numbers;
+        let texts = &texts;
+        let scored = &scored;
         let mut all = Self::default();
         let mut resampled: Vec<Resampled<'_>> = Vec::new();
         for info in &METRICS {
@@ -233,7 +227,7 @@ impl Metrics {
                 | Statistic::Paper => {}
             }
         }
-        // The resamples depend on the number of items alone.
+        // The resamples only depend on the number of items.
         resampled.sort_by_key(|metric| metric.n);
         for metrics in resampled.chunk_by(|a, b| a.n == b.n) {
             all.bootstrap(metrics, seed);
@@ -244,13 +238,14 @@ impl Metrics {
         all
     }
 
-    /// Adds metrics over equally many items.
+    /// Adds metrics over the same number of items.
     fn bootstrap(&mut self, metrics: &[Resampled<'_>], seed: u64) {
         let n = metrics.first().map_or(0, |metric| metric.n);
         let bootstrap = Bootstrap { resamples: if n < 2 { 0 } else { RESAMPLES }, seed };
         let at =
             |weights: &[f64]| metrics.iter().map(|metric| (metric.statistic)(weights)).collect::<Vec<_>>();
-        let (values, resampled) = (at(&vec![1.0; n]), bootstrap.resample(n, at));
+        let values = at(&vec![1.0; n]);
+        let resampled = bootstrap.resample(n, at);
         for (index, (metric, value)) in metrics.iter().zip(values).enumerate() {
             let plain = Metric::plain(value, n);
             let scored = matches!(metric.info.statistic, Statistic::Likelihood(_) | Statistic::Loss);
@@ -262,7 +257,7 @@ impl Metrics {
         }
     }
 
-    /// Without a value where the metric was not measured.
+    /// Returns a metric, without a value if it was not measured.
     pub fn get(&self, name: &str) -> Metric {
         self.0.get(name).copied().unwrap_or_default()
     }
@@ -271,7 +266,7 @@ impl Metrics {
         self.0.insert(name.to_owned(), metric);
     }
 
-    /// In the order of tables.
+    /// Iterates in table order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Metric)> {
         in_table_order(self.0.keys().map(String::as_str)).into_iter().map(|name| (name, self.get(name)))
     }
@@ -293,7 +288,8 @@ pub struct Baseline {
     pub metrics: Metrics,
 }
 
-/// Always the most frequent of the truths, always their median, and always their mean. Empty where no number is asked for.
+/// Returns the baselines that always answer the most frequent truth, the median truth or the mean truth.
+/// Empty if no true answer is a number.
 pub fn constant_baselines(rows: &[&Row]) -> IndexMap<String, Baseline> {
     let mut truths: Vec<f64> = rows.iter().filter_map(|row| row.truth).collect();
     if truths.is_empty() {
@@ -309,10 +305,10 @@ pub fn constant_baselines(rows: &[&Row]) -> IndexMap<String, Baseline> {
     baselines.map(|(name, value)| (name.to_owned(), Baseline::constant(value, &truths))).into()
 }
 
-/// The smallest of those that are most frequent. `sorted` is rising.
+/// Returns the most frequent value; ties go to the smallest. `sorted` is in ascending order.
 fn most_frequent(sorted: &[f64]) -> Option<f64> {
     let groups = sorted.chunk_by(|a, b| same(*a, *b));
-    // Of equal counts `max_by_key` takes the last.
+    // `max_by_key` returns the last of several equal counts.
     groups.rev().max_by_key(|group| group.len()).and_then(|group| group.first().copied())
 }
 

@@ -1,18 +1,19 @@
-//! Predicted numbers and true ones, as columns that number metrics are computed from.
+//! Predicted and true numbers, as columns that number metrics are computed from.
 //!
-//! What does not depend on how often an item counts (errors, orders) is computed once.
+//! Values that do not depend on the item weights (errors, orders) are computed once.
+
+use ntl_paper::figures::signed_log;
 
 use super::Estimates;
 use crate::stats::kendall::Kendall;
-use crate::stats::signed_log;
 use crate::stats::weighted::{Mean, Sorted};
 
-/// A number that was read, and the one that was asked for. All finite.
+/// A predicted number and the true one. All values are finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
     pub truth: f64,
     pub estimates: Estimates,
-    /// Of the median.
+    /// Absolute error of the median.
     pub absolute_error: f64,
 }
 
@@ -22,7 +23,7 @@ impl Prediction {
     }
 }
 
-/// One value for each prediction in every column.
+/// Columns with one value per prediction.
 #[derive(Debug, Clone)]
 pub struct NumberColumns {
     /// How the statistics form means.
@@ -32,7 +33,7 @@ pub struct NumberColumns {
     pub(super) means: Vec<f64>,
     pub(super) absolute_errors: Vec<f64>,
     pub(super) squared_errors: Vec<f64>,
-    /// 0 where the truth is 0.
+    /// 0 if the truth is 0.
     relative_errors: Vec<f64>,
     pub(super) log_truths: Vec<f64>,
     pub(super) log_absolute_errors: Vec<f64>,
@@ -49,7 +50,8 @@ impl NumberColumns {
             predictions.iter().map(|prediction| value(prediction.truth, prediction.estimates)).collect()
         };
         // Adding 0 makes -0 equal to 0.
-        let (truths, means) = (column(|truth, _| truth + 0.0), column(|_, estimates| estimates.mean + 0.0));
+        let truths = column(|truth, _| truth + 0.0);
+        let means = column(|_, estimates| estimates.mean + 0.0);
         let absolute_errors: Vec<f64> =
             predictions.iter().map(|prediction| prediction.absolute_error).collect();
         let relative =
@@ -79,17 +81,26 @@ impl NumberColumns {
         self.truths.len()
     }
 
-    /// How many true numbers are not 0.
+    /// Returns the number of true numbers that are not 0.
     pub(super) fn nonzero(&self) -> usize {
         self.truths.iter().filter(|truth| truth.abs() > 0.0).count()
     }
 
-    /// Of absolute errors over the size of the truth, without truths of 0.
+    /// Returns the mean of the absolute errors relative to the size of the truth, without truths of 0.
     pub(super) fn mean_relative_error(&self, weights: &[f64]) -> Option<f64> {
         let counted = weights.iter().zip(&self.truths);
         let counted: Vec<f64> =
             counted.map(|(weight, truth)| if truth.abs() > 0.0 { *weight } else { 0.0 }).collect();
         (self.mean)(&self.relative_errors, &counted)
+    }
+
+    /// Returns the influence of each item on [`Self::mean_relative_error`], which is a ratio of two means.
+    pub(super) fn relative_error_terms(&self) -> Option<Vec<f64>> {
+        let centre = self.mean_relative_error(&vec![1.0; self.n()])?;
+        let scale = self.n() as f64 / self.nonzero() as f64;
+        let term =
+            |(error, truth): (&f64, &f64)| if truth.abs() > 0.0 { scale * (error - centre) } else { 0.0 };
+        Some(self.relative_errors.iter().zip(&self.truths).map(term).collect())
     }
 }
 
@@ -99,7 +110,7 @@ mod tests {
     use crate::metrics::registry::{METRICS, MetricInfo, Statistic, find};
     use crate::stats::weighted::mean_in_order;
 
-    /// Of predictions and truths.
+    /// Columns of these predictions and truths.
     fn columns(rows: &[(f64, f64)]) -> NumberColumns {
         let predictions: Vec<Prediction> =
             rows.iter().map(|&(value, truth)| Prediction::new(truth, Estimates::point(value))).collect();
@@ -116,21 +127,23 @@ mod tests {
     #[test]
     fn a_row_counted_twice_is_two_rows() {
         let rows = [(1.0, 1.5), (4.0, 3.0), (-2.0, 5.0), (4.0, 7.5)];
-        let (weighted, repeated) = (columns(&rows), columns(&[rows[0], rows[2], rows[2], rows[3]]));
+        let weighted = columns(&rows);
+        let repeated = columns(&[rows[0], rows[2], rows[2], rows[3]]);
         let numbers = |metric: &&MetricInfo| {
             matches!(metric.statistic, Statistic::Number(_) | Statistic::RelativeNumber(_))
         };
         let names: Vec<&str> = METRICS.iter().filter(numbers).map(|metric| metric.name).collect();
         assert_eq!(names.len(), 11);
         for name in names {
-            let (a, b) = (figure(&weighted, name, &[1.0, 0.0, 2.0, 1.0]), figure(&repeated, name, &[1.0; 4]));
+            let a = figure(&weighted, name, &[1.0, 0.0, 2.0, 1.0]);
+            let b = figure(&repeated, name, &[1.0; 4]);
             assert!((a.unwrap() - b.unwrap()).abs() < 1e-12, "{name}: {a:?} {b:?}");
         }
     }
 
     /// By hand: ranks 1, 2.5, 2.5, 4 against 1, 2, 4, 3.
     #[test]
-    fn ranks_of_ties_are_in_their_middle() {
+    fn ties_share_the_mean_of_their_ranks() {
         let table = columns(&[(1.0, 10.0), (2.0, 20.0), (2.0, 90.0), (3.0, 30.0)]);
         let want = (-1.5 * -1.5 + 0.0 + 0.0 + 1.5 * 0.5) / (4.5_f64.sqrt() * 5.0_f64.sqrt());
         assert!((figure(&table, "spearman", &[1.0; 4]).unwrap() - want).abs() < 1e-12);
@@ -156,7 +169,7 @@ mod tests {
 
     /// The mean of three times 0.1 is not 0.1 in floating point.
     #[test]
-    fn a_draw_of_equal_truths_has_no_r2_whatever_their_mean_rounds_to() {
+    fn a_draw_of_equal_truths_has_no_r2_even_if_their_mean_is_rounded() {
         let table = columns(&[(0.3, 0.1), (0.2, 0.1), (0.4, 0.7)]);
         for name in ["r2", "log_r2", "pearson", "spearman", "kendall"] {
             assert_eq!(figure(&table, name, &[1.0, 2.0, 0.0]), None, "{name}");

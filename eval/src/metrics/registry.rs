@@ -1,4 +1,5 @@
-//! The metrics by name: how reports and gates call them, what they are, which way is better, and how each is computed.
+//! The registry of metrics: their names in reports and gates, their meaning, which direction is better, and
+//! how each is computed.
 
 use serde::Serialize;
 
@@ -9,34 +10,36 @@ use super::likelihood::{Likelihood, perplexity, token_accuracy};
 use super::numbers::NumberColumns;
 use super::texts::{TextScores, corpus_bleu};
 use super::{Outcome, Row};
-use crate::stats::weighted::{kappa, pearson, r2, spearman};
+use crate::stats::weighted::{kappa, pearson, r2, r2_terms, root_mean_terms, spearman};
 
-/// What is known about a metric.
+/// Description of a metric.
 #[derive(Debug)]
 pub struct MetricInfo {
     /// The name in reports and gates.
     pub name: &'static str,
     pub better: Better,
-    /// `None` where no number takes part.
+    /// `None` if the metric does not use a predicted number.
     pub estimate: Option<Estimate>,
-    /// What it is, in a few words.
+    /// Short description for tables.
     pub about: &'static str,
     pub(crate) statistic: Statistic,
+    /// Influence of each item on a statistic of numbers. `None` if the statistic is not a function of means.
+    pub(crate) terms: Option<NumberTerms>,
 }
 
-/// Which way a metric is better.
+/// The direction in which a metric is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// Larger values.
+    /// Larger values are better.
     Higher,
-    /// Smaller values.
+    /// Smaller values are better.
     Lower,
-    /// Neither as such: the best value is one that was asked for, or the metric is not known.
+    /// Neither direction is better as such: the best value is a requested one, or the metric is unknown.
     Unknown,
 }
 
-/// Which of [`super::Estimates`] a metric is computed from.
+/// The member of [`super::Estimates`] that a metric is computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimate {
     Mean,
@@ -44,73 +47,88 @@ pub enum Estimate {
     Mode,
 }
 
-/// Of the columns of all items with a number, and the weights of the items.
+/// A statistic of the columns of all items with a number and the weights of the items.
 pub(crate) type NumberStatistic = fn(&NumberColumns, &[f64]) -> Option<f64>;
 
-/// How a metric is computed from items and, except for shares, from weights that say how often each item counts.
+/// Returns the contribution of each item to a statistic of numbers (its influence function), up to a
+/// constant, or `None` if undefined.
+pub(crate) type NumberTerms = fn(&NumberColumns) -> Option<Vec<f64>>;
+
+/// How a metric is computed from items and, except for shares, from weights that give the count of each item.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Statistic {
-    /// Share of the items that are hits, without those for which `hit` is `None`. Measured if it applies to any item.
+    /// Share of the items that are hits, without those for which `hit` is `None`. Measured if it applies to
+    /// any item.
     Share { applies: fn(&Row) -> bool, hit: fn(&Row) -> Option<bool> },
     /// Mean over the items that have a value.
     Mean(fn(&Row) -> Option<f64>),
-    /// Of the items with a number.
+    /// Statistic over the items with a number.
     Number(NumberStatistic),
-    /// Of the items with a number, without those whose true number is 0.
+    /// Statistic over the items with a number, without those whose true number is 0.
     RelativeNumber(NumberStatistic),
-    /// Of the items with a number, where the numbers are those of judges.
+    /// Statistic over the items with a number, if the numbers are judges' scores.
     Rating(NumberStatistic),
-    /// Of the items whose texts are compared.
+    /// Statistic over the items whose texts are compared.
     Text(fn(&[&TextScores], &[f64]) -> Option<f64>),
-    /// Of the items whose true answer was scored.
+    /// Statistic over the items whose true answer was scored.
     Likelihood(fn(&[&Likelihood], &[f64]) -> Option<f64>),
-    /// Mean of the loss that the server calls by the metric's name.
+    /// Mean of the loss that the server returns under the metric's name.
     Loss,
     /// Computed by paper mode.
     Paper,
 }
 
-/// All metrics, in the order of tables.
+/// All metrics, in table order.
 pub static METRICS: [MetricInfo; 48] = [
     share("accuracy", Higher, "share of items whose number is exact", Row::has_right_answer, |row| {
         row.has_right_answer().then_some(row.correct)
     })
     .from(Estimate::Mode),
-    share("strict", Higher, "share exact, read strictly (lm-eval)", is_read, |row| read(row, 0)),
-    share("flexible", Higher, "share exact, last number (lm-eval)", is_read, |row| read(row, 1)),
+    share("strict", Higher, "share of exact numbers, read by lm-eval's strict rule", is_read, |row| {
+        read(row, 0)
+    }),
+    share("flexible", Higher, "share of exact numbers, read by lm-eval's flexible rule", is_read, |row| {
+        read(row, 1)
+    }),
     share(
         "exact",
         Higher,
-        "share of equal texts",
+        "share of texts that equal the reference",
         |row| row.text_scores.is_some(),
         |row| Some(row.text_scores.as_ref()?.exact),
     ),
     metric("f1", Higher, "token F1", Statistic::Mean(|row| Some(row.text_scores.as_ref()?.f1))),
     number("mae", Lower, "mean absolute error", |n, w| (n.mean)(&n.absolute_errors, w))
-        .from(Estimate::Median),
-    number("mse", Lower, "mean squared error", |n, w| (n.mean)(&n.squared_errors, w)),
+        .from(Estimate::Median)
+        .with_terms(|n| Some(n.absolute_errors.clone())),
+    number("mse", Lower, "mean squared error", |n, w| (n.mean)(&n.squared_errors, w))
+        .with_terms(|n| Some(n.squared_errors.clone())),
     number("rmse", Lower, "root of the mean squared error", |n, w| {
         (n.mean)(&n.squared_errors, w).map(f64::sqrt)
-    }),
-    number("r2", Higher, "share of variance explained", |n, w| r2(&n.squared_errors, &n.truths, w, n.mean)),
+    })
+    .with_terms(|n| root_mean_terms(&n.squared_errors, n.mean)),
+    number("r2", Higher, "share of variance explained", |n, w| r2(&n.squared_errors, &n.truths, w, n.mean))
+        .with_terms(|n| r2_terms(&n.squared_errors, &n.truths, n.mean)),
     number("median_ae", Lower, "median absolute error", |n, w| n.sorted_absolute_errors.median(w))
         .from(Estimate::Median),
     number("log_mae", Lower, "mean absolute error of sign(x) log10(|x|+1)", |n, w| {
         (n.mean)(&n.log_absolute_errors, w)
     })
-    .from(Estimate::Median),
-    number("log_r2", Higher, "share of variance explained on that scale", |n, w| {
+    .from(Estimate::Median)
+    .with_terms(|n| Some(n.log_absolute_errors.clone())),
+    number("log_r2", Higher, "share of variance explained on the scale of log_mae", |n, w| {
         r2(&n.log_squared_errors, &n.log_truths, w, n.mean)
+    })
+    .with_terms(|n| r2_terms(&n.log_squared_errors, &n.log_truths, n.mean)),
+    number("pearson", Higher, "Pearson's correlation", |n, w| pearson(&n.means, &n.truths, w, n.mean)),
+    number("spearman", Higher, "Spearman's rank correlation", |n, w| {
+        spearman(&n.sorted_means, &n.sorted_truths, w)
     }),
-    number("pearson", Higher, "correlation", |n, w| pearson(&n.means, &n.truths, w, n.mean)),
-    number("spearman", Higher, "correlation of ranks", |n, w| spearman(&n.sorted_means, &n.sorted_truths, w)),
-    number("kendall", Higher, "share of pairs in the same order, less the others (tau-b)", |n, w| {
-        n.kendall.tau(w)
-    }),
+    number("kendall", Higher, "Kendall's rank correlation (tau-b)", |n, w| n.kendall.tau(w)),
     metric(
         "kappa",
         Higher,
-        "agreement beyond chance, by squared distances (quadratic weighted kappa)",
+        "agreement beyond chance (quadratic weighted kappa)",
         Statistic::Rating(|n, w| kappa(&n.means, &n.truths, &n.squared_errors, w, n.mean)),
     )
     .from(Estimate::Mean),
@@ -120,11 +138,12 @@ pub static METRICS: [MetricInfo; 48] = [
         "mean absolute error as a share of the truth",
         Statistic::RelativeNumber(NumberColumns::mean_relative_error),
     )
-    .from(Estimate::Median),
+    .from(Estimate::Median)
+    .with_terms(NumberColumns::relative_error_terms),
     share("unparsed", Lower, "share of answers without a number", Row::asks_number, |row| {
-        (row.asks_number() && row.outcome != Outcome::Failed).then(|| row.outcome == Outcome::Unparsed)
+        (row.asks_number() && row.is_answered()).then(|| row.outcome == Outcome::Unparsed)
     }),
-    metric("invalid", Lower, "numbers that Python cannot read, per item (paper)", Statistic::Paper),
+    metric("invalid", Lower, "numbers per item that Python cannot parse (paper)", Statistic::Paper),
     metric("no_number", Lower, "share of items without any number (paper)", Statistic::Paper),
     metric(
         "pinball",
@@ -154,7 +173,7 @@ pub static METRICS: [MetricInfo; 48] = [
     metric(
         "winkler",
         Lower,
-        "width of the central interval, and a charge for truths outside",
+        "width of the central interval, plus a penalty for truths outside it",
         Statistic::Mean(|row| row.distribution.as_ref()?.winkler),
     ),
     share(
@@ -167,7 +186,7 @@ pub static METRICS: [MetricInfo; 48] = [
     metric(
         "interval_width",
         Unknown,
-        "mean width of these intervals",
+        "mean width of the intervals of --interval",
         Statistic::Mean(|row| match row.judgement {
             Some(_) => judged(row)?.interval.map(|interval| interval.high - interval.low),
             None => Some(interval(row)?.width),
@@ -189,7 +208,7 @@ pub static METRICS: [MetricInfo; 48] = [
     metric(
         "mass_closed",
         Higher,
-        "mean probability of texts that are a score",
+        "mean total probability of the texts that are a score",
         Statistic::Mean(|row| Some(judged(row)?.mass)),
     ),
     share(
@@ -202,19 +221,19 @@ pub static METRICS: [MetricInfo; 48] = [
     metric(
         "order_difference",
         Unknown,
-        "mean score of a pair less that of the other order; above 0 the judge favours what is shown second",
+        "mean score of a pair minus its score in the other order; above 0 the judge favours the second answer",
         Statistic::Mean(|row| Some(orders(row)?.difference())),
     ),
     metric(
         "order_distance",
         Lower,
-        "mean distance between the scores of both orders",
+        "mean absolute difference between the scores of both orders",
         Statistic::Mean(|row| Some(orders(row)?.difference().abs())),
     ),
     metric(
         "wins",
         Unknown,
-        "share of pairs in which the first answer is preferred, ties as half",
+        "share of pairs in which the judge prefers the first answer; ties count half",
         Statistic::Mean(|row| Some(orders(row)?.win())),
     ),
     share(
@@ -227,24 +246,44 @@ pub static METRICS: [MetricInfo; 48] = [
     metric(
         "token_accuracy",
         Higher,
-        "share of target tokens that the answer has in the same place",
+        "share of target tokens that the answer has at the same position",
         Statistic::Likelihood(token_accuracy),
     ),
-    metric("perplexity", Lower, "of the target", Statistic::Likelihood(perplexity)),
+    metric("perplexity", Lower, "perplexity of the target", Statistic::Likelihood(perplexity)),
     metric("ce", Lower, "cross-entropy of the target", Statistic::Loss),
     metric("ntl-was", Lower, "number token loss, Wasserstein", Statistic::Loss),
-    metric("ntl-was-cdf", Lower, "number token loss, Wasserstein of cumulative shares", Statistic::Loss),
+    metric(
+        "ntl-was-cdf",
+        Lower,
+        "number token loss, Wasserstein of cumulative distributions",
+        Statistic::Loss,
+    ),
     metric("ntl-mse", Lower, "number token loss, squared", Statistic::Loss),
     metric("ntl-mae", Lower, "number token loss, absolute", Statistic::Loss),
     metric("ntl-huber", Lower, "number token loss, Huber", Statistic::Loss),
     metric("bleu", Higher, "BLEU", Statistic::Text(corpus_bleu)),
-    metric("rouge1", Higher, "ROUGE-1", Statistic::Mean(|row| Some(row.text_scores.as_ref()?.rouge.one))),
-    metric("rouge2", Higher, "ROUGE-2", Statistic::Mean(|row| Some(row.text_scores.as_ref()?.rouge.two))),
-    metric("rougeL", Higher, "ROUGE-L", Statistic::Mean(|row| Some(row.text_scores.as_ref()?.rouge.longest))),
+    metric(
+        "rouge1",
+        Higher,
+        "ROUGE-1",
+        Statistic::Mean(|row| Some(row.text_scores.as_ref()?.overlap.rouge.one)),
+    ),
+    metric(
+        "rouge2",
+        Higher,
+        "ROUGE-2",
+        Statistic::Mean(|row| Some(row.text_scores.as_ref()?.overlap.rouge.two)),
+    ),
+    metric(
+        "rougeL",
+        Higher,
+        "ROUGE-L",
+        Statistic::Mean(|row| Some(row.text_scores.as_ref()?.overlap.rouge.longest)),
+    ),
 ];
 
 const fn metric(name: &'static str, better: Better, about: &'static str, statistic: Statistic) -> MetricInfo {
-    MetricInfo { name, better, estimate: None, about, statistic }
+    MetricInfo { name, better, estimate: None, about, statistic, terms: None }
 }
 
 const fn share(
@@ -257,7 +296,7 @@ const fn share(
     metric(name, better, about, Statistic::Share { applies, hit })
 }
 
-/// Most of them are computed from the mean of a prediction.
+/// A metric of numbers. Most of them are computed from the mean of a prediction.
 const fn number(name: &'static str, better: Better, about: &'static str, of: NumberStatistic) -> MetricInfo {
     metric(name, better, about, Statistic::Number(of)).from(Estimate::Mean)
 }
@@ -267,18 +306,35 @@ impl MetricInfo {
         self.estimate = Some(estimate);
         self
     }
+
+    const fn with_terms(mut self, terms: NumberTerms) -> Self {
+        self.terms = Some(terms);
+        self
+    }
 }
 
-/// The metric of that name.
+/// Returns the metric with that name.
 pub fn find(name: &str) -> Option<&'static MetricInfo> {
     METRICS.iter().find(|metric| metric.name == name)
+}
+
+/// Returns the error message for an unknown metric, with the closest name if one is close and otherwise with
+/// all names.
+pub fn unknown(name: &str) -> String {
+    let distance = |known: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase());
+    let names = METRICS.iter().map(|metric| metric.name);
+    let closest = names.clone().min_by_key(|known| distance(known));
+    match closest.filter(|known| distance(known) <= (name.chars().count() / 3).max(1)) {
+        Some(closest) => format!("there is no metric `{name}`; did you mean `{closest}`?"),
+        None => format!("there is no metric `{name}`; there are {}", names.collect::<Vec<_>>().join(", ")),
+    }
 }
 
 pub fn better(name: &str) -> Better {
     find(name).map_or(Unknown, |metric| metric.better)
 }
 
-/// Sorts names in the order of tables; unknown ones behind, by the alphabet.
+/// Sorts names in table order. Unknown names come after the known ones, in alphabetical order.
 pub fn in_table_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<&str> = names.collect();
     let place = |name: &str| METRICS.iter().position(|metric| metric.name == name).unwrap_or(METRICS.len());
@@ -291,7 +347,7 @@ fn is_read(row: &Row) -> bool {
 }
 
 fn read(row: &Row, which: usize) -> Option<bool> {
-    Some(row.lm_eval_matches.is_some_and(|readings| readings[which]))
+    Some(row.lm_eval_matches?[which])
 }
 
 fn judged(row: &Row) -> Option<&Rating> {
@@ -319,15 +375,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_found_and_stands_once() {
+    fn every_name_is_found_and_unique() {
         for metric in &METRICS {
-            assert!(std::ptr::eq(find(metric.name).unwrap(), metric), "{} stands twice", metric.name);
+            assert!(std::ptr::eq(find(metric.name).unwrap(), metric), "{} is listed twice", metric.name);
         }
         assert!(find("speed").is_none());
     }
 
     #[test]
-    fn known_metrics_come_first_and_in_their_order() {
+    fn known_metrics_are_sorted_first_in_table_order() {
         let names = in_table_order(["zeta", "rmse", "alpha", "accuracy"].into_iter());
         assert_eq!(names, ["accuracy", "rmse", "alpha", "zeta"]);
     }

@@ -12,7 +12,7 @@ fn close(got: Option<f64>, want: f64) {
 }
 
 impl Row {
-    /// A row with a number; right when it is the true one.
+    /// A row with a number, which is correct if it is the true one.
     pub(crate) fn numeric(outcome: Outcome, truth: f64) -> Self {
         let correct = matches!(outcome, Outcome::Read(numbers) if same(numbers.mode, truth));
         Self {
@@ -80,23 +80,23 @@ fn each_metric_uses_the_estimate_that_is_best_for_it() {
 }
 
 #[test]
-fn what_was_not_read_is_wrong_and_counted_apart_from_what_failed() {
+fn an_answer_without_a_number_is_incorrect_and_a_failed_request_enters_no_metric() {
     let row = |outcome| Row::numeric(outcome, 2.0);
     let rows = [Row::read(2.0, 2.0), row(Outcome::Unparsed), row(Outcome::Unparsed), row(Outcome::Failed)];
     let metrics = measure(&rows, 0);
-    assert_eq!((metrics.get("accuracy").value, metrics.get("accuracy").n), (Some(0.25), 4));
+    assert_eq!((metrics.get("accuracy").value, metrics.get("accuracy").n), (Some(1.0 / 3.0), 3));
     assert_eq!(metrics.get("unparsed").n, 3);
     close(metrics.get("unparsed").value, 2.0 / 3.0);
     assert_eq!((metrics.get("mae").value, metrics.get("mae").n), (Some(0.0), 1));
 }
 
 #[test]
-fn r2_is_missing_where_the_labels_do_not_vary() {
+fn r2_is_missing_if_the_labels_do_not_vary() {
     assert_eq!(value(&[], "r2"), None);
     assert_eq!(value(&[Row::read(1.0, 1.0)], "r2"), None);
     assert_eq!(value(&[Row::read(1.0, 5.0), Row::read(9.0, 5.0)], "r2"), None);
     close(value(&[Row::read(1.0, 1.0), Row::read(2.0, 2.0)], "r2"), 1.0);
-    // Always the mean of the labels explains nothing.
+    // Always predicting the mean of the labels explains nothing.
     close(value(&[Row::read(3.0, 2.0), Row::read(3.0, 4.0)], "r2"), 0.0);
 }
 
@@ -109,7 +109,7 @@ fn values_that_overflow_are_missing_rather_than_infinite() {
 }
 
 #[test]
-fn exactness_allows_for_rounding_and_nothing_more() {
+fn exactness_only_allows_for_rounding() {
     for (prediction, label, exact) in [
         (0.1 + 0.2, 0.3, true),
         (1_000_009.0, 1_000_000.0, false),
@@ -137,7 +137,8 @@ fn baselines_are_the_best_constants_over_all_labels() {
     let failed = |truth| Row::numeric(Outcome::Failed, truth);
     let rows = [failed(1.0), failed(2.0), failed(9.0)];
     let baselines = constant_baselines(&rows.each_ref());
-    let (median, mean) = (&baselines["constant_median"], &baselines["constant_mean"]);
+    let median = &baselines["constant_median"];
+    let mean = &baselines["constant_mean"];
     close(mean.metrics.get("r2").value, 0.0);
     close(median.metrics.get("r2").value, 1.0 - 50.0 / 38.0);
     let rows = [failed(7.0), failed(7.0), failed(3.0), failed(7.0 + 1e-12)];
@@ -152,7 +153,7 @@ fn baselines_are_the_best_constants_over_all_labels() {
 }
 
 #[test]
-fn errors_have_intervals_and_only_what_was_measured_is_listed() {
+fn errors_have_intervals_and_only_measured_metrics_are_listed() {
     let rows: Vec<Row> = (0..40).map(|index| Row::read(f64::from(index % 3), 1.0)).collect();
     let metrics = measure(&rows, 1);
     let mae = metrics.get("mae");
@@ -163,7 +164,7 @@ fn errors_have_intervals_and_only_what_was_measured_is_listed() {
 }
 
 #[test]
-fn rows_without_a_truth_count_for_accuracy_only() {
+fn rows_without_a_truth_only_count_for_accuracy() {
     let text = Row { truth: None, correct: true, ..Row::numeric(Outcome::Unparsed, 0.0) };
     let metrics = measure(std::slice::from_ref(&text), 0);
     assert_eq!(metrics.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["accuracy"]);
@@ -180,15 +181,15 @@ fn the_interval_of_a_mean_is_about_two_standard_errors_wide() {
 }
 
 #[test]
-fn the_seed_decides_on_intervals() {
+fn intervals_depend_on_the_seed() {
     let rows: Vec<Row> = [1.0, 5.0, 2.0, 8.0, 3.0].map(|value| Row::read(value, 0.0)).to_vec();
     assert_eq!(measure(&rows, 1), measure(&rows, 1));
     assert_ne!(measure(&rows, 1), measure(&rows, 2));
 }
 
 #[test]
-fn what_is_often_missing_has_no_interval() {
-    // A draw of one row thrice has no R2: a ninth of all.
+fn a_metric_that_many_resamples_lack_has_no_interval() {
+    // A resample that draws one row three times has no R2. That is a ninth of all resamples.
     let rows = [Row::read(1.0, 1.0), Row::read(3.0, 2.0), Row::read(4.0, 3.0)];
     let metrics = measure(&rows, 0);
     assert!(metrics.get("r2").value.is_some() && metrics.get("r2").interval().is_none());
@@ -196,7 +197,8 @@ fn what_is_often_missing_has_no_interval() {
     assert!(measure(&rows[..1], 0).get("mae").interval().is_none());
 }
 
-/// A row with data for every metric but those of paper mode alone. Values are coarse, so that ties and equal truths come up.
+/// A row with data for every metric outside paper mode. Values are coarse, so that ties and equal truths
+/// occur.
 fn random_row(rng: &mut ChaCha8Rng) -> Row {
     let number = |rng: &mut ChaCha8Rng| match rng.random_range(0..10) {
         0 => 1e9 * f64::from(rng.random_range(-9_i32..9)),

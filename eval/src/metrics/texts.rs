@@ -1,46 +1,47 @@
-//! Scores of answers that are text: exact match and F1 of tokens as in SQuAD, BLEU and ROUGE.
+//! Scores of answers that are text: exact match and token F1 as in SQuAD, BLEU and ROUGE.
 
-use super::bleu::NgramCounts;
-use super::overlap;
-use super::rouge::{Rouge, f_measure};
+use ntl_paper::TextOverlap;
+use ntl_paper::bleu::NgramCounts;
+use ntl_paper::ngrams::{f_measure, overlap};
 
-/// How one text compares with its reference.
+/// Scores of one text against its reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextScores {
-    /// Whether both are the same but for case, punctuation, articles and spaces.
+    /// Whether both texts are equal apart from case, punctuation, articles and spaces.
     pub exact: bool,
-    /// Of their tokens.
+    /// F1 of the tokens.
     pub f1: f64,
-    pub bleu: NgramCounts,
-    pub rouge: Rouge,
+    /// BLEU and ROUGE.
+    pub overlap: TextOverlap,
 }
 
 impl TextScores {
     pub fn of(prediction: &str, reference: &str) -> Self {
-        let (predicted, referenced) = (normalized(prediction), normalized(reference));
+        let predicted = normalized(prediction);
+        let referenced = normalized(reference);
         Self {
             exact: predicted == referenced,
             f1: f1(&predicted, &referenced),
-            bleu: NgramCounts::of(prediction.trim(), reference.trim()),
-            rouge: Rouge::of(prediction, reference),
+            overlap: TextOverlap::of(prediction, reference),
         }
     }
 }
 
-/// BLEU of all texts together; `None` of nothing.
+/// Returns the BLEU score of all texts together, or `None` if there are none.
 pub(super) fn corpus_bleu(texts: &[&TextScores], weights: &[f64]) -> Option<f64> {
-    let counts = texts.iter().map(|text| &text.bleu).zip(weights.iter().map(|&weight| weight as u64));
+    let counts = texts.iter().map(|text| &text.overlap.bleu).zip(weights.iter().map(|&weight| weight as u64));
     (!texts.is_empty()).then(|| NgramCounts::sum(counts).score())
 }
 
-/// SQuAD's tokens: lowercase, without punctuation and articles. Unlike SQuAD it keeps signs and decimal points of numbers,
-/// and takes `- 4` for `-4`.
+/// Returns SQuAD's tokens: lowercase, without punctuation and articles. Unlike SQuAD, it keeps the signs and
+/// decimal points of numbers, and reads `- 4` as `-4`.
 fn normalized(text: &str) -> Vec<String> {
     let text: Vec<char> = text.to_lowercase().replace('\u{2212}', "-").chars().collect();
     let mut kept = String::new();
     let mut position = 0;
     while let Some(&character) = text.get(position) {
-        let (before, behind) = (&text[..position], &text[position + 1..]);
+        let before = &text[..position];
+        let behind = &text[position + 1..];
         position += 1;
         if character == '-' && is_sign(before, behind) {
             kept.push('-');
@@ -54,7 +55,8 @@ fn normalized(text: &str) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Whether a minus is the sign of the number behind it: it is neither a hyphen nor between two operands.
+/// Returns `true` if a minus is the sign of the number that follows: it is neither a hyphen nor between two
+/// operands.
 fn is_sign(before: &[char], behind: &[char]) -> bool {
     let gap = spaces(behind);
     let number = behind[gap..].strip_prefix(&['$']).unwrap_or(&behind[gap..]);
@@ -73,7 +75,7 @@ fn is_decimal_point(before: &[char], behind: &[char]) -> bool {
     behind.first().is_some_and(char::is_ascii_digit) && !before.last().is_some_and(|c| c.is_alphabetic())
 }
 
-/// Spaces at the beginning of a text.
+/// Returns the number of spaces at the beginning of a text.
 fn spaces(text: &[char]) -> usize {
     text.iter().take_while(|c| **c == ' ').count()
 }
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn f1_is_averaged_and_bleu_adds_counts() {
+    fn f1_is_averaged_and_bleu_counts_are_added() {
         let texts = [TextScores::of("a b c d", "a b c d"), TextScores::of("x", "y")];
         let rows = texts.clone().map(|text| Row { text_scores: Some(text), ..Row::read(1.0, 1.0) });
         let f1 = Metrics::of(&rows.each_ref(), 0).get("f1").value;

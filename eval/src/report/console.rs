@@ -5,11 +5,12 @@ use std::io::{self, Write};
 use super::document::{Table, numbers, row, words};
 use super::markdown::plain_table;
 use super::notes::notes;
+use crate::format::p_value;
 use crate::metrics::Metric;
 use crate::metrics::estimates::AllEstimates;
 use crate::store::report::Report;
 
-/// Writes the tables of a report: metrics, and modules and quirks where there are any.
+/// Writes the tables of a report: the metrics, and the modules and quirks if there are any.
 pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let Report { task, split, model, mode, n, n_valid, failed, .. } = report;
     writeln!(out, "{task} {split}: {model}, {mode} mode")?;
@@ -24,7 +25,8 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", plain_table(&quirks(report)))?;
     }
     let mass = report.mass_closed.map_or(String::new(), |mass| format!("; closed mass {mass:.4}"));
-    let (unparsed, seconds) = (report.unparsed(), report.seconds);
+    let unparsed = report.unparsed();
+    let seconds = report.seconds;
     writeln!(
         out,
         "{n} items: {n_valid} read, {unparsed} without a number, {failed} failed; {seconds:.1} s{mass}"
@@ -47,7 +49,7 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn metrics(report: &Report) -> Table {
     let columns = [words(&["metric"]), numbers(&["value", "95% interval", "n", "best constant"])];
-    // Where the server says why no item has a number, the reason takes the place of the metrics without a value.
+    // If the server gives reasons why no item has a number, the reasons replace the metrics without a value.
     let is_shown = |name: &str, metric: &Metric| {
         metric.value.is_some()
             || report.missing_numbers.is_empty()
@@ -64,7 +66,7 @@ fn metrics(report: &Report) -> Table {
     Table::new(columns, rows)
 }
 
-/// What the constant answer that is best for a metric reaches; empty where that is not known.
+/// Returns the value of a metric for the constant answer that is best for it. Empty if unknown.
 fn best_constant(report: &Report, name: &str) -> String {
     let constant = match name {
         "accuracy" => "constant_mode",
@@ -79,7 +81,8 @@ fn best_constant(report: &Report, name: &str) -> String {
     format!("{}{over}", number(reached.value))
 }
 
-/// The best estimate of each metric, and the p-value of its lead over the next one.
+/// Returns a table with the best estimate of each metric and the corrected p-value of its lead over the next
+/// one.
 fn estimates(report: &Report) -> Table {
     let columns = [
         words(&["estimates"]),
@@ -90,8 +93,9 @@ fn estimates(report: &Report) -> Table {
     let rows = report.estimates.iter().map(|(name, scores)| {
         let value = |name: &str| number(scores.values.get(name).and_then(|metric| metric.value));
         let [mode, median, trimmed, mean, sum] = AllEstimates::NAMES.map(value);
-        let p = number(scores.runner_up().and_then(|(_, behind)| behind.p));
-        row![name, mode, median, trimmed, mean, sum, scores.best.replace('_', " "), p]
+        let best = scores.best_names().join(" = ").replace('_', " ");
+        let p = scores.p_holm.map_or_else(|| number(None), |p| p_value(p, scores.p_holm_is_bound));
+        row![name, mode, median, trimmed, mean, sum, best, p]
     });
     Table::new(columns, rows)
 }
@@ -108,15 +112,15 @@ fn modules(report: &Report) -> Table {
 
 fn quirks(report: &Report) -> Table {
     let columns =
-        [words(&["quirk"]), numbers(&["paper's code", "sane"]), words(&["what the paper's code does"])];
+        [words(&["metric"]), numbers(&["paper's code", "corrected"]), words(&["what the paper's code does"])];
     let rows = report
         .quirks
         .iter()
-        .map(|quirk| row![&quirk.name, number(quirk.paper), number(quirk.sane), &quirk.note]);
+        .map(|quirk| row![&quirk.name, number(quirk.paper), number(quirk.corrected), &quirk.note]);
     Table::new(columns, rows)
 }
 
-/// Four decimals; large and tiny values with an exponent.
+/// Formats a number with four decimals, and large and tiny numbers with an exponent.
 fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),

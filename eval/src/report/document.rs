@@ -1,11 +1,12 @@
-//! What a report consists of, whatever it is written as: [`super::markdown`], [`super::html`], plain text.
+//! The contents of a report, independent of the output format: [`super::markdown`], [`super::html`] or plain
+//! text.
 
 use maud::Markup;
 
 #[derive(Debug, Clone, Default)]
 pub struct Document {
     pub title: String,
-    /// The most important facts, one line.
+    /// The most important facts in one line.
     pub subtitle: String,
     pub sections: Vec<Section>,
 }
@@ -21,7 +22,7 @@ impl Section {
         Self { title: title.to_owned(), blocks: blocks.into_iter().collect() }
     }
 
-    /// Whether there is something in its tables and pictures.
+    /// Returns `true` if all its tables and pictures have data.
     pub fn has_data(&self) -> bool {
         self.blocks.iter().all(|block| match block {
             Block::Paragraph(_) => true,
@@ -36,9 +37,9 @@ impl Section {
 pub enum Block {
     Paragraph(String),
     Table(Table),
-    /// A table to look things up in, with its title: folded where that can be done.
+    /// A reference table with its title, folded if the output format supports it.
     Folded(String, Table),
-    /// Side by side where there is room; left out where pictures cannot be shown.
+    /// Shown next to each other if there is room, and left out if the output format has no pictures.
     Pictures(Vec<Picture>),
 }
 
@@ -50,7 +51,7 @@ pub struct Picture {
     pub caption: String,
 }
 
-/// Every row has as many cells as there are columns.
+/// A table. Every row has as many cells as there are columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     pub columns: Vec<Column>,
@@ -63,21 +64,21 @@ pub struct Column {
     pub kind: Kind,
 }
 
-/// How the cells of a column are set.
+/// The alignment and style of the cells of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// From the left.
+    /// Aligned to the left.
     Words,
-    /// To the right.
+    /// Aligned to the right.
     Numbers,
-    /// Literal text of data: from the left and in one width.
+    /// Literal text from the data: aligned to the left, in a monospaced font.
     Literal,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cell {
     pub text: String,
-    /// Path of a report without its ending.
+    /// Path of a report without its extension.
     pub link: Option<String>,
     pub strong: bool,
 }
@@ -94,7 +95,7 @@ pub fn literal(titles: &[&'static str]) -> Vec<Column> {
     titles.iter().map(|&title| Column { title, kind: Kind::Literal }).collect()
 }
 
-/// A row of a table from anything that is a [`Cell`] or a text.
+/// Builds a row of a table from values that are a [`Cell`] or a text.
 macro_rules! row {
     ($($cell:expr),* $(,)?) => { vec![$($crate::report::document::Cell::from($cell)),*] };
 }
@@ -124,7 +125,7 @@ impl Table {
         Self { columns: columns.into_iter().flatten().collect(), rows: rows.into_iter().collect() }
     }
 
-    /// Leaves out columns that are empty throughout.
+    /// Removes the columns that have no text in any row.
     #[must_use]
     pub fn without_empty_columns(self) -> Self {
         let is_used = |index: usize| self.rows.iter().any(|row| !row[index].text.is_empty());

@@ -1,28 +1,30 @@
-//! Histograms: errors by size, accuracy by number of digits, closed masses.
+//! Histograms: errors by size, accuracy by number of digits, and closed masses.
 
 use crate::store::sample::Sample;
 
-/// Most bars on one side of the histogram of errors.
+/// Maximum number of bars on one side of the histogram of errors.
 const BARS_MAX: usize = 15;
-/// Numbers with more digits are counted with these.
+/// Numbers with more digits are counted as numbers with this many.
 pub(super) const DIGITS_MAX: usize = 20;
 
 /// Counts of errors by sign and size.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Errors {
-    /// Rising sizes. Bin `i` holds sizes from `edges[i]` up to `edges[i + 1]`, the last one all larger ones, too.
+    /// Ascending sizes. Bin `i` holds sizes from `edges[i]` up to `edges[i + 1]`. The last bin also holds all
+    /// larger sizes.
     pub edges: Vec<f64>,
-    /// Of predictions that are too low.
+    /// Counts of predictions that are too low.
     pub below: Vec<usize>,
-    /// Smaller than the first edge on either side.
+    /// Number of errors smaller than the first edge on either side.
     pub middle: usize,
-    /// Of predictions that are too high.
+    /// Counts of predictions that are too high.
     pub above: Vec<usize>,
 }
 
 impl Errors {
-    /// Bins have edges of 1, 2, 5, 10, ... units, or whole decades where these would be too many. The unit is the power of
-    /// ten below all but the smallest twentieth of the errors that are not zero.
+    /// Groups errors into bins with edges of 1, 2, 5, 10, ... units, or into whole decades if that would give
+    /// too many bins. The unit is the power of ten below all errors except the smallest twentieth of the
+    /// non-zero ones.
     pub(super) fn of(errors: &[f64]) -> Self {
         let mut sizes: Vec<f64> = errors.iter().map(|error| error.abs()).filter(|&size| size > 0.0).collect();
         sizes.sort_by(f64::total_cmp);
@@ -47,7 +49,7 @@ impl Errors {
 }
 
 fn edges(small: f64, large: f64) -> Vec<f64> {
-    // A little up, so that the logarithm of a power of ten is not just below a whole number.
+    // Adds a little, so that the logarithm of a power of ten is not just below an integer.
     let first = (small.log10() + 1e-9).floor() as i32;
     let last = ((large.log10() + 1e-9).floor() as i32 + 1).max(first + 1);
     let fine = 3 * (last - first) as usize <= BARS_MAX;
@@ -66,17 +68,18 @@ pub(super) fn is_decade(edge: f64) -> bool {
     (exponent - exponent.round()).abs() < 1e-9
 }
 
-/// Right answers among `n` items.
+/// The number of correct answers among `n` items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Share {
     pub hits: usize,
     pub n: usize,
 }
 
-/// By the number of digits in front of the point of the truth, from one digit up.
+/// Groups answered items by the number of digits before the decimal point of the truth, starting at one
+/// digit.
 pub(super) fn by_digits(samples: &[Sample]) -> Vec<Share> {
     let mut groups: Vec<Share> = Vec::new();
-    for sample in samples {
+    for sample in samples.iter().filter(|sample| !sample.failed()) {
         let Some(truth) = sample.truth() else { continue };
         let digits = format!("{:.0}", truth.trunc().abs()).len().min(DIGITS_MAX);
         if groups.len() < digits {
@@ -88,7 +91,7 @@ pub(super) fn by_digits(samples: &[Sample]) -> Vec<Share> {
     groups
 }
 
-/// Of bins of closed mass; finer towards 1, where most lie.
+/// Edges of the bins of closed mass. The bins are finer towards 1, where most values are.
 pub(super) const MASS_EDGES: [f64; 12] =
     [0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 1.0];
 
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn small_units_and_huge_outliers_keep_the_groups_few_and_all_errors_in_them() {
+    fn small_units_and_huge_outliers_give_few_groups_with_all_errors() {
         for (errors, groups) in [
             (vec![0.003, -0.02, 0.5], 9),
             (vec![1.0, 1e6, -1e12], 13),
@@ -138,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_counted_in_front_of_the_point() {
+    fn digits_are_counted_before_the_decimal_point() {
         let run = run(&[(0.5, Some(0.5)), (-7.0, None), (10.0, Some(10.0)), (999.9, Some(1.0))]);
         let shares = by_digits(&run.samples).into_iter().map(|share| (share.hits, share.n));
         assert_eq!(shares.collect::<Vec<_>>(), [(1, 2), (1, 1), (0, 1)]);
     }
 
     #[test]
-    fn masses_are_told_apart_near_one() {
+    fn bins_of_masses_are_narrow_near_one() {
         assert_eq!(by_mass([0.0, 0.5, 0.9991, 0.9999, 1.0].into_iter()), [1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
     }
 }

@@ -1,4 +1,5 @@
-//! Documents as one HTML file that needs no network and no script, in light or dark mode as the reader has it.
+//! Renders documents as one HTML file without network access or scripts, which follows the reader's light or
+//! dark mode.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -100,7 +101,7 @@ mod tests {
     use crate::report::document::{literal, row, words};
 
     #[test]
-    fn whatever_is_in_the_data_stays_text_and_nothing_is_fetched() {
+    fn all_data_stays_text_and_nothing_is_fetched() {
         let rows = [row!["<script>alert(1)</script>", Cell::link("a & b", "x\"y/report")]];
         let table = Table::new([literal(&["said"]), words(&["split"])], rows);
         let blocks = vec![Block::Paragraph("</p>".to_owned()), Block::Folded("all".to_owned(), table)];

@@ -1,4 +1,4 @@
-//! The page that shows several runs side by side.
+//! The page that compares several runs.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use crate::format::{count, optional_number};
 use crate::store::report::Report;
 use crate::store::saved::Run;
 
-/// Columns, as far as any run has the metric.
+/// Metric columns. A column is shown if any run has the metric.
 const HEADLINES: [&str; 11] =
     ["accuracy", "strict", "flexible", "mae", "rmse", "r2", "log_mae", "pearson", "crps", "f1", "bleu"];
 
-/// A row for each run below `folder` that leads to its report.
+/// Returns a page with a row for each run below `folder` and links to the reports.
 pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
     let value = |run: &Run, name: &str| run.report.metrics.get(name).value;
     let mut shown = HEADLINES.to_vec();
@@ -44,7 +44,7 @@ pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
     }
 }
 
-/// A metric, and over how many items it is where that is not all of the run's.
+/// Formats a metric, with its number of items if that is not the run's number of items.
 fn figure(report: &Report, name: &str) -> String {
     let metric = report.metrics.get(name);
     let is_over_all = metric.value.is_none() || metric.n == report.n;
@@ -52,13 +52,13 @@ fn figure(report: &Report, name: &str) -> String {
     format!("{}{over}", optional_number(metric.value))
 }
 
-/// The names on the way from `folder` to that of the run.
+/// Returns the path components from `folder` to the run's directory.
 fn names(folder: &Path, run: &Run) -> Vec<String> {
     let path = run.folder.strip_prefix(folder).unwrap_or(&run.folder);
     path.iter().map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
-/// What a file name must not hold as part of a link: all but the unreserved characters of RFC 3986.
+/// The characters of a file name that links percent-encode: all except the unreserved characters of RFC 3986.
 const RESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     use crate::store::saved::tests::run;
 
     #[test]
-    fn every_run_has_a_row_that_leads_to_its_report() {
+    fn every_run_has_a_row_with_a_link_to_its_report() {
         let mut runs = [run(&[(1.0, Some(1.0))]), run(&[(1.0, None)])];
         runs[0].folder = "out/run".into();
         runs[1].folder = "out/text/b #2".into();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_over_fewer_items_than_the_run_has_says_so() {
+    fn a_figure_over_a_part_of_the_items_shows_their_number() {
         let mut run = run(&[(1.0, Some(1.0)), (2.0, None)]);
         let metrics = serde_json::json!({
             "accuracy": { "value": 0.5, "n": 2 }, "mae": { "value": 0.0, "n": 1 }, "r2": { "value": null, "n": 1 },

@@ -1,4 +1,4 @@
-//! What a judge says of the items of a run: the least certain judgements, and how probable each score is over all items.
+//! The judgements of a run: the least certain ones, and the mean distribution of the scores.
 
 use serde_json::Value;
 
@@ -12,13 +12,13 @@ use crate::stats::Interval;
 use crate::store::sample::{Sample, plain};
 use crate::store::saved::Run;
 
-/// Items in the table of the least certain judgements.
+/// Number of items in the table of the least certain judgements.
 const SHOWN: usize = 20;
 
-/// Scores in the picture; of finer scales there is none.
+/// Maximum number of scores in the picture. A finer scale gets no picture.
 const BARS_MAX: usize = 40;
 
-/// The items with the widest distributions of scores; empty where the run judges nothing.
+/// Returns the items with the widest distributions of scores. Empty if the run has no judgements.
 pub(super) fn least_certain(run: &Run) -> Table {
     let spread = |sample: &&Sample| sample.score("spread");
     let mut judged: Vec<&Sample> = run.samples.iter().filter(|sample| spread(sample).is_some()).collect();
@@ -58,7 +58,7 @@ fn ends(sample: &Sample) -> Option<Interval> {
     Some(Interval { low: interval.get("low")?.as_f64()?, high: interval.get("high")?.as_f64()? })
 }
 
-/// The mean distribution of the scores over all judged items.
+/// Draws the mean distribution of the scores over all judged items.
 pub(super) fn scores(run: &Run) -> Option<Picture> {
     let judged: Vec<Vec<(f64, f64)>> =
         run.samples.iter().map(distribution).filter(|scores| !scores.is_empty()).collect();
@@ -83,7 +83,7 @@ pub(super) fn scores(run: &Run) -> Option<Picture> {
     Some(Picture { title: "Scores".to_owned(), svg: Bars::new("score", axis, bars).draw(), caption })
 }
 
-/// Scores and their probabilities. What is no probability is left out.
+/// Returns the scores and their probabilities, without values that are not probabilities.
 fn distribution(sample: &Sample) -> Vec<(f64, f64)> {
     let pair = |pair: &Value| Some((pair.get(0)?.as_f64()?, pair.get(1)?.as_f64()?));
     let pairs = list(sample, "distribution").filter_map(pair);

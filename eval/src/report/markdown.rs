@@ -1,4 +1,5 @@
-//! Documents as Markdown, and tables as plain text that looks the same. Pictures are left to the page in HTML.
+//! Renders documents as Markdown, and tables as plain text with the same layout. Only the HTML page has
+//! pictures.
 
 use comfy_table::CellAlignment;
 use comfy_table::presets::ASCII_MARKDOWN;
@@ -29,7 +30,7 @@ pub fn table(table: &Table) -> String {
     laid_out(table, written)
 }
 
-/// A section for a terminal, without its title; an empty line follows a table.
+/// Renders a section for a terminal, without its title. An empty line follows a table.
 pub fn plain_section(section: &Section) -> String {
     let block = |block: &Block| match block {
         Block::Paragraph(text) => Some(text.clone()),
@@ -40,7 +41,7 @@ pub fn plain_section(section: &Section) -> String {
     text.trim_end().to_owned()
 }
 
-/// For a terminal: nothing is escaped.
+/// Renders a table for a terminal, without escaping.
 pub fn plain_table(table: &Table) -> String {
     laid_out(table, |cell, _| cell.text.clone())
 }
@@ -71,7 +72,8 @@ fn written(cell: &Cell, kind: Kind) -> String {
     }
 }
 
-/// Code, fenced by more backticks than are in it, without what would end a table's cell.
+/// Formats code with a longer run of backticks than the text contains, without characters that would end a
+/// table cell.
 fn code(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
@@ -79,7 +81,7 @@ fn code(text: &str) -> String {
     format!("{fence}{space}{}{space}{fence}", text.replace('|', "\\|").replace(['\n', '\r'], " "))
 }
 
-/// Text without any meaning to Markdown.
+/// Escapes all characters that have a meaning in Markdown.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -98,7 +100,7 @@ mod tests {
     use crate::report::document::{literal, numbers, row, words};
 
     #[test]
-    fn whatever_is_in_the_data_stays_text() {
+    fn all_data_stays_text() {
         let rows = [
             row!["a|b *c*", "7", "x | `y`\nz"],
             row![Cell::link("split", "test/report"), Cell::strong("12"), "<b>"],

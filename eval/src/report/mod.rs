@@ -1,8 +1,8 @@
-//! Reports that people read: tables on a terminal, and `report.md` and `report.html` of finished runs.
+//! Reports for people: tables on a terminal, and `report.md` and `report.html` of finished runs.
 //!
-//! A run becomes a [`document::Document`] of texts, tables and pictures (`run_page`, `index_page`); [`markdown`] and
-//! [`html`] write any document. All that is shown is read from the run's files, so the same folder gives the same report,
-//! and a report can be made at any time after a run.
+//! A run becomes a [`document::Document`] of texts, tables and pictures (`run_page`, `index_page`).
+//! [`markdown`] and [`html`] render any document. Reports only use the run's files, so the same directory
+//! always gives the same report, and a report can be made at any time after a run.
 
 pub mod chart;
 pub mod console;
@@ -26,7 +26,8 @@ use document::Document;
 
 use crate::store::saved::{PAGES, Run, run_folders};
 
-/// Writes the reports of all runs in a folder and returns the files, the one to open first in front.
+/// Writes the reports of all runs in a directory and returns the files. The first one is the one to open
+/// first.
 pub fn write(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let folders = run_folders(folder)?;
     if folders.is_empty() {

@@ -1,17 +1,18 @@
-//! What is to be said of the distributions of a run beside its figures.
+//! Notes on the distributions of a run, in addition to its figures.
 
 use crate::format::{count, interval, number};
 use crate::stats::Interval;
+use crate::stats::difference::ITEMS_MIN;
 use crate::store::report::{MissingScores, Report, Unbounded};
 
-/// Fragments without a full stop.
+/// Returns the notes as fragments without a full stop.
 pub(super) fn notes(report: &Report) -> Vec<String> {
     let all = count(report.n);
     let mut notes = Vec::new();
     if let Some(Unbounded { n, without_value }) = report.unbounded {
         notes.push(format!(
-            "unbounded: for {} of {all} items the open mass is larger than the trim of the mean; {} have the median in \
-             its place, and {} no value; --range, --trim, --digits-max and --tolerance change that",
+            "unbounded: for {} of {all} items the open mass is larger than the trim of the mean; {} use the median \
+             instead, and {} have no value; --range, --trim, --digits-max and --tolerance change that",
             count(n),
             count(n.saturating_sub(without_value)),
             count(without_value),
@@ -26,22 +27,26 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
     for (method, items) in &report.intervals {
         notes.push(format!("intervals: {} of {all} items from {method}", count(*items)));
     }
+    notes.extend(estimates(report));
     let Some(unknown) = &report.unknown_mass else { return notes };
     if unknown.above > 0 {
         notes.push(format!(
-            "crps and calibration: not computed for {} of {all} items, of which more than {}% of the mass is open or on values \
-             beyond those that the server returns",
+            "crps and calibration: not computed for {} of {all} items, because more than {}% of the mass is open or on values \
+             that the server did not return",
             count(unknown.above),
             number(100.0 * unknown.limit),
         ));
     }
     match (unknown.crps_low, unknown.crps_high) {
         (Some(low), Some(high)) => {
-            notes.push(format!("crps: {} wherever the open mass lies", interval(Interval { low, high })));
+            notes.push(format!(
+                "crps: {} for any location of the open mass",
+                interval(Interval { low, high })
+            ));
         }
         (Some(low), None) => {
             notes.push(format!(
-                "crps: at least {} wherever the open mass lies (--range gives an upper bound)",
+                "crps: at least {} for any location of the open mass (--range gives an upper bound)",
                 number(low)
             ));
         }
@@ -49,9 +54,23 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
     }
     if unknown.log_score_bounds > 0 {
         notes.push(format!(
-            "log_score: a lower bound for {} of {all} items, whose true value is not among the returned ones",
+            "log_score: a lower bound for {} of {all} items, whose true value is not among the returned values",
             count(unknown.log_score_bounds),
         ));
     }
     notes
+}
+
+/// Explains the p-values of the estimates, or why there are none.
+fn estimates(report: &Report) -> Option<String> {
+    let (_, first) = report.estimates.first()?;
+    let n = first.values.first().map_or(0, |(_, metric)| metric.n);
+    let tests = report.estimates.values().filter(|scores| scores.p_holm.is_some()).count();
+    if n < ITEMS_MIN {
+        Some(format!("estimates: too few items to test which is best (n = {n}; at least {ITEMS_MIN} needed)"))
+    } else {
+        (tests > 0).then(|| {
+            format!("estimates: p is for the lead over the next best, corrected for the {tests} metrics tested (Holm)")
+        })
+    }
 }

@@ -49,7 +49,7 @@ fn predictions(run: &Run) -> Option<Picture> {
     let outside = points.iter().filter(|point| !y.scale.holds(point.y)).count();
     let map = HexagonMap { x, y, points };
     let mut caption = format!(
-        "{} of {} items; those without a number are not shown. A cell holds up to {}. The line is where both are equal.",
+        "{} of {} items; items without a number are not shown. A cell holds up to {}. On the line, prediction and truth are equal.",
         count(map.points.len()),
         count(run.samples.len()),
         count(map.fullest()),
@@ -58,10 +58,10 @@ fn predictions(run: &Run) -> Option<Picture> {
         caption += " Axes are logarithmic away from 0.";
     }
     if run.report.mode == "regress" {
-        caption += " Right is what accuracy counts, which goes by the mode.";
+        caption += " An item is correct if its mode is, as in accuracy.";
     }
     if outside > 0 {
-        caption += &format!(" Beyond the picture and drawn on its edge: {}.", count(outside));
+        caption += &format!(" Predictions beyond the axis, drawn on its edge: {}.", count(outside));
     }
     Some(Picture { title: "Predicted against true".to_owned(), svg: map.draw(), caption })
 }
@@ -70,7 +70,7 @@ fn predicted(run: &Run) -> &'static str {
     if run.report.mode == "regress" { "predicted (median)" } else { "predicted" }
 }
 
-/// Smallest and largest value without the share `tail` on either side.
+/// Returns the smallest and the largest value after removing the share `tail` on either side.
 fn range(values: impl Iterator<Item = f64>, tail: f64) -> Option<(f64, f64)> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -100,7 +100,7 @@ fn errors(run: &Run) -> Option<Picture> {
         height: grouped.middle as f64,
         class: if 2 * exact >= grouped.middle { "right" } else { "wrong" },
         label: "0".to_owned(),
-        about: format!("{} items less than {} off", grouped.middle, tick(unit)),
+        about: format!("{} items off by less than {}", grouped.middle, tick(unit)),
         ..Bar::default()
     };
     let low = side(&grouped, &grouped.below, -1.0).into_iter().rev();
@@ -115,7 +115,7 @@ fn errors(run: &Run) -> Option<Picture> {
         ..Bars::new(format!("{} − truth", predicted(run)), axis, low.chain([middle]).chain(high))
     };
     let caption = format!(
-        "{} items are off by less than {}, {} are too low, {} too high. Bars cover sizes that grow away from 0.",
+        "{} items are off by less than {}, {} are too low, {} too high. Bars further from 0 cover wider ranges of sizes.",
         count(grouped.middle),
         tick(unit),
         count(below),
@@ -128,7 +128,7 @@ fn items(shape: Shape) -> &'static str {
     if shape == Shape::SignedLog { "items (log)" } else { "items" }
 }
 
-/// Bars of one side, from the smallest errors to the largest.
+/// Returns the bars of one side, from the smallest errors to the largest.
 fn side(errors: &Errors, counts: &[usize], sign: f64) -> Vec<Bar> {
     let bar = |(index, &count): (usize, &usize)| {
         let left = if sign < 0.0 { index + 1 } else { index };
@@ -144,7 +144,8 @@ fn side(errors: &Errors, counts: &[usize], sign: f64) -> Vec<Bar> {
     counts.iter().enumerate().map(bar).collect()
 }
 
-/// Labels powers of ten, as many as there is room for. The first edge is too close to the 0.
+/// Labels powers of ten, as many as there is room for. The first edge gets no label, because it is too close
+/// to the 0.
 fn edge_label(errors: &Errors, index: usize, sign: f64) -> String {
     let edges = &errors.edges;
     let per_decade = if edges.iter().all(|&edge| is_decade(edge)) { 1 } else { 3 };
@@ -163,14 +164,14 @@ fn digits(run: &Run) -> Option<Picture> {
         class: "bar",
         label: if index + 1 == DIGITS_MAX { format!("{DIGITS_MAX}+") } else { (index + 1).to_string() },
         whisker: wilson(share.hits, share.n),
-        about: format!("{} of {} right", share.hits, share.n),
+        about: format!("{} of {} correct", share.hits, share.n),
         ..Bar::default()
     });
     let sizes: Vec<String> = shares.iter().map(|share| count(share.n)).collect();
     let axis = Axis::new("accuracy", Scale::share());
-    let bars = Bars::new("digits of the truth in front of the point", axis, bars);
+    let bars = Bars::new("digits of the truth before the decimal point", axis, bars);
     let caption = format!(
-        "With 95% Wilson intervals, over all items; items per group, from the left: {}.",
+        "Accuracy over all answered items, with 95% Wilson intervals. Items per group, from left to right: {}.",
         sizes.join(", ")
     );
     Some(Picture { title: "Accuracy by number of digits".to_owned(), svg: bars.draw(), caption })
@@ -201,7 +202,7 @@ fn pit(calibration: &Calibration) -> Option<Picture> {
         return None;
     }
     let share = 1.0 / bins;
-    // Normal approximation of a binomial count, as a multiple of the expected one.
+    // Normal approximation of a binomial count, as a multiple of the expected count.
     let chance = 1.96 * ((1.0 - share) / (share * n)).sqrt();
     let heights: Vec<f64> = calibration.pit.iter().map(|&count| count as f64 / n * bins).collect();
     let bars = heights.iter().enumerate().map(|(index, &height)| Bar {
@@ -220,8 +221,8 @@ fn pit(calibration: &Calibration) -> Option<Picture> {
         ..Bars::new("share of the predicted distribution below the truth", axis, bars)
     };
     let caption = format!(
-        "Probability integral transform of {} items. Flat where distributions are calibrated (the band is 95% chance), \
-         a hill where they are too wide, a valley where they are too narrow.",
+        "Probability integral transform of {} items. Flat if the distributions are calibrated (the band is the 95% range of chance), \
+         a hill if they are too wide, a valley if they are too narrow.",
         count(n as usize)
     );
     Some(Picture { title: "Calibration".to_owned(), svg: bars.draw(), caption })
@@ -243,9 +244,9 @@ fn coverage(calibration: &Calibration) -> Option<Picture> {
     (!dots.is_empty()).then(|| Picture {
         title: "Coverage of quantiles".to_owned(),
         svg: Dots { x: share("nominal"), y: share("truths at or below"), dots }.draw(),
-        caption: "How often the truth lies at or below each returned quantile, with 95% Wilson intervals; on the line \
-                  where quantiles are what they say. Discrete distributions lie above it, since the truth may equal a \
-                  quantile."
+        caption: "How often the truth lies at or below each returned quantile, with 95% Wilson intervals. \
+                  Calibrated quantiles are on the line. Discrete distributions are above it, because the truth may \
+                  equal a quantile."
             .to_owned(),
     })
 }
@@ -268,7 +269,7 @@ fn mass(run: &Run) -> Option<Picture> {
     let bars = Bars { last_edge: "1".to_owned(), ..Bars::new("closed mass (finer towards 1)", axis, bars) };
     let least = masses.iter().copied().fold(f64::INFINITY, f64::min);
     let caption = format!(
-        "How much of the probability went to complete numbers, over {} items; the least is {}.",
+        "Share of the probability on complete numbers, over {} items. The smallest share is {}.",
         count(masses.len()),
         number(least)
     );

@@ -1,4 +1,5 @@
-//! What the NTL paper published on the same task, beside a run. The figures are in `published.json`.
+//! Compares a run with the results that the NTL paper published for the same task, which are in
+//! `published.json`.
 
 use std::path::Path;
 
@@ -17,14 +18,14 @@ const PUBLISHED: &str = include_str!("published.json");
 struct Published {
     task: String,
     split: String,
-    /// What the data of this split is called.
+    /// Names of the data files of this split.
     files: Vec<String>,
-    /// How many modules the figures are over, where the task has modules.
+    /// Number of modules that the figures cover, if the task has modules.
     #[serde(default)]
     modules: usize,
-    /// Where the figures stand, and what they are of.
+    /// Source of the figures, and what they measure.
     source: String,
-    /// What each row holds behind its first cell, which names the model.
+    /// Metrics of the cells in each row, after the first cell, which names the model.
     metrics: Vec<String>,
     rows: Vec<Vec<String>>,
 }
@@ -35,7 +36,8 @@ impl Published {
         self.task == report.task && self.split == report.split && all_modules && self.has_data(report)
     }
 
-    /// False where the run names a data file of another split; generated items and folders pass.
+    /// Returns `false` if the run names a data file of another split. Generated items and directories are
+    /// accepted.
     fn has_data(&self, report: &Report) -> bool {
         let path = report.settings.get("data").and_then(Value::as_str).map(Path::new);
         let file = path.filter(|path| path.extension().is_some()).and_then(Path::file_name);
@@ -48,15 +50,18 @@ fn published() -> Vec<Published> {
     serde_json::from_str(PUBLISHED).expect("published.json has the fields of `Published`")
 }
 
-/// `None` where nothing is published for the task, split and data of the run.
+/// Returns `None` if there are no published results for the task, split and data of the run.
 pub(super) fn section(report: &Report) -> Option<Section> {
     let same = published().into_iter().find(|one| one.is_of(report))?;
     let note = format!(
-        "Published: {}. Other models, trained on other data, and other samples of the task: a scale to read this run by, \
-         not a contest.",
+        "Published: {}. These models were trained on other data and evaluated on other samples of the task. Use them as a \
+         reference, not as a ranking.",
         same.source
     );
-    Some(Section::new("Beside the paper", [Block::Table(table(report, &same)), Block::Paragraph(note)]))
+    Some(Section::new(
+        "Comparison with the paper",
+        [Block::Table(table(report, &same)), Block::Paragraph(note)],
+    ))
 }
 
 fn table(report: &Report, published: &Published) -> Table {
@@ -91,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_stands_above_the_published_rows_of_its_split() {
+    fn a_run_is_listed_above_the_published_rows_of_its_split() {
         let report = serde_json::json!({
             "task": "rjokes", "split": "test", "model": "tiny", "mode": "regress",
             "metrics": { "rmse": { "value": 1.6512, "n": 5 } }

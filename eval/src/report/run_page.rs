@@ -7,7 +7,7 @@ use crate::format::{count, number};
 use crate::store::report::Report;
 use crate::store::saved::Run;
 
-/// Sections without data are left out.
+/// Returns the page without the sections that have no data.
 pub(super) fn document(run: &Run) -> Document {
     let report = &run.report;
     let text = |text: &str| Block::Paragraph(text.to_owned());
@@ -29,13 +29,12 @@ pub(super) fn document(run: &Run) -> Document {
     Document { title: format!("{} {}", report.task, report.split), subtitle: subtitle(report), sections }
 }
 
-const JUDGEMENTS: &str =
-    "The least certain judgements, by the standard deviation of their scores. Scores are expected scores.";
-const QUIRKS: &str = "This run was scored as the paper's code does it. Where that departs from the plain meaning of a \
-                      figure, both are given.";
-const ESTIMATES: &str = "Each metric of every estimate of the same distributions, over the items that have them all. The weighted sum \
-                         is not divided by the closed mass. P-values are of paired resamples of the items.";
-const UNREAD: &str = "The first items from which no number could be read.";
+const JUDGEMENTS: &str = "The least certain judgements: their scores have the largest standard deviations. Scores are expected scores.";
+const QUIRKS: &str = "This run was scored like the paper's code. If that differs from the usual definition of a figure, \
+                      the table has both values.";
+const ESTIMATES: &str = "The metrics of every estimate of the same distributions, over the items that have all estimates. The weighted \
+                         sum is not divided by the closed mass. Estimates that are equal on every item share the lead.";
+const UNREAD: &str = "The first items without a number.";
 
 fn subtitle(report: &Report) -> String {
     let facts = [
@@ -50,7 +49,7 @@ fn subtitle(report: &Report) -> String {
 
 fn figures(report: &Report) -> Section {
     let mut counts = format!(
-        "Of {} items {} were answered with a number, {} without one, and {} failed.",
+        "Of {} items, {} were answered with a number, {} without one, and {} failed.",
         count(report.n),
         count(report.n_valid),
         count(report.unparsed()),
@@ -58,17 +57,20 @@ fn figures(report: &Report) -> Section {
     );
     match &report.unparsed_rule {
         Some(rule) => counts += &format!(" {}", sentence(rule)),
-        None => counts += " Accuracy counts items without a number as wrong; errors are over those with one.",
+        None => {
+            counts +=
+                " Accuracy counts items without a number as incorrect. Errors cover the items with a number."
+        }
     }
     if let Some(mass) = report.mass_closed {
-        counts += &format!(" Closed mass behind the numbers: {} on average.", number(mass));
+        counts += &format!(" Mean closed mass of the numbers: {}.", number(mass));
     }
     let (reasons, others) = report.main_reasons();
     for (reason, items) in reasons {
         counts += &format!(" No number for {} items: {}", count(items), sentence(reason));
     }
     if others > 0 {
-        counts += &format!(" No number for {} items: other reasons, in samples.jsonl.", count(others));
+        counts += &format!(" No number for {} items: other reasons, see samples.jsonl.", count(others));
     }
     for note in notes(report) {
         counts += &format!(" {}", sentence(&note));
@@ -76,7 +78,7 @@ fn figures(report: &Report) -> Section {
     Section::new("Figures", [Block::Table(tables::metrics(report)), Block::Paragraph(counts)])
 }
 
-/// With a capital in front and a full stop behind.
+/// Capitalises the first letter and adds a full stop.
 fn sentence(text: &str) -> String {
     let mut characters = text.trim().trim_end_matches('.').chars();
     let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
@@ -91,7 +93,7 @@ mod tests {
     use crate::report::{html, markdown};
     use crate::store::saved::tests::run;
 
-    /// Five items: one exact, two off, one without a number, one failed; with all that a report may hold.
+    /// Five items: one exact, two off, one without a number, one failed. The report has every section.
     fn full_run() -> Run {
         let mut run =
             run(&[(7.0, Some(7.0)), (-12.0, Some(-10.0)), (40.0, Some(400.0)), (3.0, None), (5.0, None)]);
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_all_that_the_run_holds() {
+    fn a_report_shows_everything_that_the_run_holds() {
         insta::assert_snapshot!("report", markdown::render(&document(&full_run())));
         let page = html::render(&document(&full_run()));
         let titles: Vec<&str> =
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_all_measure_are_drawn() {
+    fn extreme_numbers_are_drawn() {
         let wild =
             run(&[(1e300, Some(-1e308)), (-1e308, Some(1e308)), (1.0, Some(0.0)), (0.0, Some(1e-300))]);
         let page = html::render(&document(&wild));
@@ -147,11 +149,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_does_not_hold_is_left_out() {
+    fn sections_without_data_are_left_out() {
         let empty = run(&[]);
         let text = markdown::render(&document(&empty));
         let titles: Vec<&str> = text.lines().filter(|line| line.starts_with("## ")).collect();
-        assert_eq!(titles, ["## Figures", "## Beside the paper", "## Settings"]);
+        assert_eq!(titles, ["## Figures", "## Comparison with the paper", "## Settings"]);
         assert!(!html::render(&document(&empty)).contains("<svg"));
     }
 }

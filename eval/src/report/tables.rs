@@ -3,16 +3,16 @@
 use serde_json::json;
 
 use super::document::{Cell, Table, literal, numbers, row, words};
-use crate::format::{count, interval, number, optional_number, shortened};
+use crate::format::{count, interval, number, optional_number, p_value, shortened};
 use crate::metrics::estimates::{AllEstimates, EstimateScores};
 use crate::metrics::registry::find;
 use crate::store::report::{Report, flat_settings};
 use crate::store::sample::{Sample, plain};
 use crate::store::saved::Run;
 
-/// Items in the table of largest errors.
+/// Number of items in the table of largest errors.
 const LARGEST_ERRORS: usize = 20;
-/// Items in the table of those without a number.
+/// Number of items in the table of items without a number.
 const UNREAD: usize = 10;
 
 pub(super) fn metrics(report: &Report) -> Table {
@@ -31,11 +31,11 @@ pub(super) fn metrics(report: &Report) -> Table {
     Table::new(columns, rows).without_empty_columns()
 }
 
-/// What constant answers reach on a metric.
+/// Returns the values of a metric for the constant answers.
 fn baselines(report: &Report, metric: &str) -> String {
     let reached = report.baselines.iter().filter_map(|(name, baseline)| {
         let reached = baseline.metrics.get(metric);
-        // A constant has errors on items of which no number was read, too.
+        // A constant also has errors on the items without a predicted number.
         let is_same = reached.n == report.metrics.get(metric).n;
         let over = if is_same { String::new() } else { format!(" (over {})", count(reached.n)) };
         Some(format!("{} {}{over}", name.replace('_', " "), number(reached.value?)))
@@ -43,7 +43,7 @@ fn baselines(report: &Report, metric: &str) -> String {
     reached.collect::<Vec<_>>().join(", ")
 }
 
-/// One row per metric, with the best estimate in bold; empty where the run holds no distributions.
+/// Returns one row per metric, with the best estimate in bold. Empty if the run has no distributions.
 pub(super) fn estimates(report: &Report) -> Table {
     let columns = [
         words(&["metric"]),
@@ -51,21 +51,23 @@ pub(super) fn estimates(report: &Report) -> Table {
         words(&["best", "ahead of the next by"]),
     ];
     let rows = report.estimates.iter().map(|(metric, scores)| {
+        let names = scores.best_names();
         let value = |name: &str| {
             let text = optional_number(scores.values.get(name).and_then(|metric| metric.value));
-            if name == scores.best { Cell::strong(text) } else { text.into() }
+            if names.contains(&name) { Cell::strong(text) } else { text.into() }
         };
         let [mode, median, trimmed_mean, mean, weighted_sum] = AllEstimates::NAMES.map(value);
-        let best = scores.best.replace('_', " ");
+        let best = names.join(" = ").replace('_', " ");
         row![metric, mode, median, trimmed_mean, mean, weighted_sum, best, lead(scores)]
     });
     Table::new(columns, rows)
 }
 
-/// By how much the best estimate is ahead, of which one, and how sure that is.
+/// Returns the lead of the best estimate over the next one, the name of that estimate, and the corrected
+/// p-value.
 fn lead(scores: &EstimateScores) -> String {
     let Some((name, behind)) = scores.runner_up() else { return String::new() };
-    let p = behind.p.map_or_else(String::new, |p| format!(", p {}", number(p)));
+    let p = scores.p_holm.map_or_else(String::new, |p| format!(", p {}", p_value(p, scores.p_holm_is_bound)));
     format!("{} ({}{p})", number(behind.difference.abs()), name.replace('_', " "))
 }
 
@@ -74,11 +76,14 @@ pub(super) fn quirks(report: &Report) -> Table {
     let rows = report
         .quirks
         .iter()
-        .map(|quirk| row![&quirk.name, value(quirk.paper), value(quirk.sane), &quirk.note]);
-    Table::new([words(&["quirk"]), numbers(&["paper", "sane"]), words(&["what it does"])], rows)
+        .map(|quirk| row![&quirk.name, value(quirk.paper), value(quirk.corrected), &quirk.note]);
+    Table::new(
+        [words(&["metric"]), numbers(&["paper", "corrected"]), words(&["what the paper's code does"])],
+        rows,
+    )
 }
 
-/// One row per module; empty where there is one alone, whose figures are those of the run.
+/// Returns one row per module. Empty for a single module, whose figures equal those of the run.
 pub(super) fn modules(report: &Report) -> Table {
     let columns =
         [words(&["module"]), numbers(&["accuracy", "95% interval", "mae", "log_mae", "with a number"])];
@@ -97,7 +102,8 @@ pub(super) fn modules(report: &Report) -> Table {
     Table::new(columns, rows).without_empty_columns()
 }
 
-/// The items with the largest errors; empty where all are exact. Items without a value because nothing bounds it come first.
+/// Returns the items with the largest errors, or nothing if all are exact. Unbounded items without a value
+/// sort first.
 pub(super) fn largest_errors(run: &Run) -> Table {
     let error = |sample: &Sample| match sample.absolute_error() {
         None if sample.is_unbounded() => Some(f64::INFINITY),
@@ -107,7 +113,7 @@ pub(super) fn largest_errors(run: &Run) -> Table {
         run.samples.iter().filter_map(|sample| Some((error(sample)?, sample))).collect();
     wrong.retain(|&(error, _)| error > 0.0);
     wrong.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    // Absolute errors are those of medians.
+    // Absolute errors are computed from medians.
     let predicted = if run.report.mode == "regress" { "median" } else { "predicted" };
     let columns = [
         numbers(&["item"]),
@@ -134,7 +140,7 @@ pub(super) fn largest_errors(run: &Run) -> Table {
     Table::new(columns, rows).without_empty_columns()
 }
 
-/// The first items without a number, with their answers.
+/// Returns the first items without a number, with their answers.
 pub(super) fn unread(run: &Run) -> Table {
     let columns = [numbers(&["item"]), literal(&["question", "truth", "answer"]), words(&["error"])];
     let unread = run.samples.iter().filter(|sample| sample.prediction.is_none() && sample.asks_number());
@@ -195,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_items_come_first_and_unread_ones_apart() {
+    fn the_largest_errors_sort_first_and_items_without_a_number_are_separate() {
         let run = run(&[(1.0, Some(1.0)), (2.0, Some(4.5)), (3.0, None), (4.0, Some(-6.0))]);
         insta::assert_snapshot!(table(&largest_errors(&run)), @r##"
         | item | question | truth | predicted | error | answer |
@@ -211,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_within_settings_are_named_with_both_names() {
+    fn nested_settings_are_named_with_both_names() {
         let report = json!({ "settings": { "request": { "temperature": 0.0 }, "data": "x" }, "versions": { "ntl-eval": "1" } });
         let table = settings(&serde_json::from_value(report).unwrap());
         let names: Vec<&str> = table.rows.iter().map(|row| row[0].text.as_str()).collect();

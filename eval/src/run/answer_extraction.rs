@@ -1,20 +1,19 @@
 //! Extracts the number that an answer states.
 //!
-//! [`value`] is this program's rule. [`LmEvalFilter`] has the two of lm-eval's task `gsm8k` (version 3), which compares the
-//! extracted text with the target after it has normalised both. The rule of the NTL paper is in
-//! `paper::numbers`.
+//! [`value`] is this program's rule. [`LmEvalFilter`] has the two rules of lm-eval's task `gsm8k` (version
+//! 3), which normalises the extracted text and the target before it compares them. The rule of the NTL paper
+//! is in `ntl_paper::numbers`.
 
 use std::sync::LazyLock;
 
-use ntl_core::numbers::parse::last_number;
+use ntl_core::numbers::parse::{fraction, last_number};
 use regex::Regex;
 
-use crate::data::read::fraction;
-
-/// What lm-eval writes where its pattern does not match.
+/// The text that lm-eval writes if its pattern does not match.
 pub const INVALID: &str = "[invalid]";
 
-/// The value of an answer that is a fraction as a whole, else the last number in it.
+/// Returns the value of an answer that is a fraction and nothing else, and otherwise the last number in the
+/// answer.
 pub fn value(text: &str) -> Option<f64> {
     fraction(text).or_else(|| last_number(text))
 }
@@ -39,7 +38,7 @@ impl LmEvalFilter {
         }
     }
 
-    /// The number as written; [`INVALID`] where there is none.
+    /// Returns the number as written, or [`INVALID`] if there is none.
     pub fn extract(self, text: &str) -> String {
         static STRICT: LazyLock<Regex> = LazyLock::new(|| regex(r"#### (-?[0-9.,]+)"));
         static FLEXIBLE: LazyLock<Regex> = LazyLock::new(|| regex(r"-?[$0-9.,]{2,}|-?[0-9]+"));
@@ -50,13 +49,14 @@ impl LmEvalFilter {
         found.map_or(INVALID, |found| found.as_str()).to_owned()
     }
 
-    /// lm-eval's `exact_match` of the extracted text and the target.
+    /// Returns lm-eval's `exact_match` of the extracted text and the target.
     pub fn matches(self, text: &str, target: &str) -> bool {
         normalise(&self.extract(text)) == normalise(target)
     }
 }
 
-/// Removes commas, dollars, everything up to the last `#### ` and a point at the end, one after the other; then lowercase.
+/// Removes commas, dollars, everything up to the last `#### ` and a point at the end, one after the other;
+/// then lowercase.
 fn normalise(text: &str) -> String {
     // Python's `$` also matches before a last line break.
     static LAST_POINT: LazyLock<Regex> = LazyLock::new(|| regex(r"\.(\n?)\z"));
@@ -75,7 +75,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fraction_as_a_whole_has_its_own_value() {
+    fn lm_eval_s_filters_read_numbers_by_their_own_rules() {
+        for (text, strict, flexible, ours) in [
+            ("#### ₹1,00,000", INVALID, "1,00,000", Some(100_000.0)),
+            ("#### 1_000", "1", "000", Some(1000.0)),
+            ("#### 1½", "1", "1", Some(1.5)),
+            ("#### １２", INVALID, INVALID, Some(12.0)),
+            ("#### -€5", INVALID, "5", Some(-5.0)),
+        ] {
+            assert_eq!(LmEvalFilter::Strict.extract(text), strict, "{text:?}");
+            assert_eq!(LmEvalFilter::Flexible.extract(text), flexible, "{text:?}");
+            assert_eq!(value(text), ours, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_a_fraction_has_the_value_of_the_fraction() {
         for (text, want) in [
             (" -7/2 ", Some(-3.5)),
             ("-265624/5", Some(-53124.8)),
@@ -83,6 +98,7 @@ mod tests {
             ("1/0", Some(0.0)),
             ("3/", Some(3.0)),
             ("12.5", Some(12.5)),
+            ("-½", Some(-0.5)),
             ("k", None),
         ] {
             assert_eq!(value(text), want, "{text:?}");

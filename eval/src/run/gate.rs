@@ -1,28 +1,27 @@
-//! Gates: conditions on metrics that decide the exit code.
+//! Gates: conditions on metrics that determine the exit code.
 //!
-//! A metric without a value misses every bound. A baseline is an earlier report; a metric misses it if its whole 95% interval
-//! is worse than the value there.
+//! A metric without a value misses every bound. A baseline is an earlier report. A metric misses the baseline
+//! if its whole 95% interval is worse than the baseline's value.
 
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Map, Value};
 
-use crate::cli::bound::Bound;
-use crate::cli::flags::GateFlags;
 use crate::metrics::Metrics;
 use crate::metrics::registry::{Better, better};
+use crate::settings::gates::{Bound, Gates};
 use crate::store::report::Report;
 use crate::store::saved::{REPORT, read_report};
 
-/// A description of each gate that `metrics` miss.
-pub fn missed(gates: &GateFlags, baseline: Option<&Report>, metrics: &Metrics) -> Vec<String> {
+/// Returns a description of each gate that `metrics` miss.
+pub fn missed(gates: &Gates, baseline: Option<&Report>, metrics: &Metrics) -> Vec<String> {
     let check = |bound: &Bound, side: &str, holds: fn(f64, f64) -> bool| {
         let Bound { metric, value: limit } = bound;
         match metrics.get(metric).value {
             Some(value) if holds(value, *limit) => None,
             Some(value) => Some(format!("{metric} is {value}, {side} {limit}")),
-            None => Some(format!("{metric} has no value to hold against {limit}")),
+            None => Some(format!("{metric} has no value to compare with {limit}")),
         }
     };
     let under =
@@ -30,7 +29,8 @@ pub fn missed(gates: &GateFlags, baseline: Option<&Report>, metrics: &Metrics) -
     let over =
         gates.fail_over.iter().filter_map(|bound| check(bound, "above", |value, limit| value <= limit));
     let worse = metrics.iter().filter_map(|(name, metric)| {
-        let (was, is) = (baseline?.metrics.get(name).value?, metric.value?);
+        let was = baseline?.metrics.get(name).value?;
+        let is = metric.value?;
         let worse = match better(name) {
             Better::Higher => metric.high.unwrap_or(is) < was,
             Better::Lower => metric.low.unwrap_or(is) > was,
@@ -41,8 +41,8 @@ pub fn missed(gates: &GateFlags, baseline: Option<&Report>, metrics: &Metrics) -
     under.chain(over).chain(worse).collect()
 }
 
-/// Reads the report in a folder, or in the folder inside it that is named after the split. It must be of the items that
-/// `settings` describe: by their hash, or in reports without one by data and limit.
+/// Reads the report in a directory, or in its subdirectory that is named after the split. The report must
+/// cover the items that `settings` describe: by their hash or, in reports without one, by data and limit.
 pub fn read_baseline(
     folder: &Path,
     task: &str,
@@ -56,7 +56,7 @@ pub fn read_baseline(
     let Report { task: found_task, split: found_split, .. } = &report;
     ensure!(
         found_task == task && found_split == split,
-        "{}: it is of {found_task} {found_split}, not of {task} {split}",
+        "{}: it covers {found_task} {found_split}, not {task} {split}",
         failed()
     );
     let differs = |name: &str| report.settings.get(name) != settings.get(name);
@@ -71,7 +71,7 @@ pub fn read_baseline(
             format!("data {}, limit {}", value("data"), value("limit"))
         };
         bail!(
-            "{}: it is of other items ({}; this run: {})",
+            "{}: it covers other items ({}; this run: {})",
             failed(),
             shown(&report.settings),
             shown(settings)
@@ -87,12 +87,12 @@ mod tests {
     use super::*;
     use crate::metrics::Row;
 
-    fn gates(fail_under: Vec<Bound>, fail_over: Vec<Bound>) -> GateFlags {
-        GateFlags { fail_under, fail_over, baseline: None }
+    fn gates(fail_under: Vec<Bound>, fail_over: Vec<Bound>) -> Gates {
+        Gates { fail_under, fail_over, baseline: None }
     }
 
     #[test]
-    fn only_what_is_certainly_worse_misses_a_baseline() {
+    fn only_a_significantly_worse_metric_misses_a_baseline() {
         let folder = tempfile::tempdir().unwrap();
         let write = |accuracy: f64, mae: f64| {
             let report = serde_json::json!({
@@ -112,11 +112,11 @@ mod tests {
         assert_eq!(worse(&write(0.9, 0.5)), ["accuracy is 0.5, worse than the baseline's 0.9"]);
         assert!(worse(&write(0.1, 9.0)).is_empty());
         let error = read_baseline(folder.path(), "t", "other", &Map::new()).unwrap_err().to_string();
-        assert!(error.ends_with("it is of t s, not of t other"), "{error}");
+        assert!(error.ends_with("it covers t s, not t other"), "{error}");
     }
 
     #[test]
-    fn a_baseline_of_other_items_is_refused() {
+    fn a_baseline_over_other_items_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let read = |was: Value, is: Value| {
             let report = serde_json::json!({ "task": "t", "split": "s", "settings": was });
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(read(was.clone(), is.clone()).is_ok(), same, "{was}");
         }
         let error = read(serde_json::json!({ "data": "/here", "limit": 4 }), is).unwrap_err().to_string();
-        let want = "it is of other items (data \"/here\", limit 4; this run: data \"/here\", limit 9)";
+        let want = "it covers other items (data \"/here\", limit 4; this run: data \"/here\", limit 9)";
         assert!(error.ends_with(want), "{error}");
     }
 
@@ -151,10 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_says_what_was_asked_and_what_was_found() {
+    fn a_missed_gate_names_the_bound_and_the_value() {
         let metrics = Metrics::of(&[&Row::read(3.0, 1.0)], 0);
-        let (mae, r2) = (Bound { metric: "mae", value: 1.0 }, Bound { metric: "r2", value: 0.5 });
+        let mae = Bound { metric: "mae", value: 1.0 };
+        let r2 = Bound { metric: "r2", value: 0.5 };
         let texts = missed(&gates(vec![], vec![mae, r2]), None, &metrics);
-        assert_eq!(texts, ["mae is 2, above 1", "r2 has no value to hold against 0.5"]);
+        assert_eq!(texts, ["mae is 2, above 1", "r2 has no value to compare with 0.5"]);
     }
 }

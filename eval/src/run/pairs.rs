@@ -1,39 +1,33 @@
-//! One answer of the two that a judge gives on a pair, which it sees in both orders.
+//! Combines the two answers of a judge on a pair, which it sees in both orders, into one.
 //!
-//! The scores of the other order are mirrored, so that all lie on the scale of the first one. The distribution of the pair is
-//! half of each: the place at which an answer is shown counts for neither.
+//! The scores of the other order are mirrored, so that all scores use the scale of the first order. The
+//! distribution of the pair is the mean of the two distributions, so the position in which an answer is shown
+//! has no effect.
 
 use ntl_api::{IntervalMethod, NumberInterval};
 
-use crate::cli::flags::RatingScale;
 use crate::metrics::judgement::Orders;
 use crate::metrics::same;
 use crate::run::reply::{Answer, PredictedNumber};
+use crate::settings::number::RatingScale;
 use crate::stats::weighted;
 
-/// The answer on a pair, and its expected score in each order where both have one.
+/// Returns the answer for a pair. Its number has the expected score in each order if both orders have one.
 pub fn both_orders(
     first: Result<Answer, String>,
     swapped: Result<Answer, String>,
     scale: RatingScale,
-) -> (Result<Answer, String>, Option<Orders>) {
+) -> Result<Answer, String> {
     let in_the_other_order = |reason| format!("in the other order: {reason}");
-    let (first, swapped) = match (first, swapped.map_err(in_the_other_order)) {
-        (Ok(first), Ok(swapped)) => (first, swapped),
-        (Err(reason), _) | (_, Err(reason)) => return (Err(reason), None),
-    };
+    let first = first?;
+    let swapped = swapped.map_err(in_the_other_order)?;
     let numbers = first.number.as_ref().zip(swapped.number.as_ref());
-    let merged = numbers.map(|(first, swapped)| merge(first, swapped, scale));
-    let orders = merged.as_ref().and_then(|(_, orders)| *orders);
+    let number = numbers.map(|(first, swapped)| merge(first, swapped, scale));
     let text = format!("{}\n\n[other order]\n{}", first.text, swapped.text);
-    (Ok(Answer { text, number: merged.map(|(number, _)| number), ..first }), orders)
+    Ok(Answer { text, number, ..first })
 }
 
-fn merge(
-    first: &PredictedNumber,
-    swapped: &PredictedNumber,
-    scale: RatingScale,
-) -> (PredictedNumber, Option<Orders>) {
+fn merge(first: &PredictedNumber, swapped: &PredictedNumber, scale: RatingScale) -> PredictedNumber {
     let half = |a: f64, b: f64| f64::midpoint(a, b);
     let masses = PredictedNumber {
         mass_closed: half(first.mass_closed, swapped.mass_closed),
@@ -42,7 +36,7 @@ fn merge(
     };
     let Some((own, other)) = first.estimates.zip(swapped.estimates) else {
         let other = swapped.reason.as_ref().map(|reason| format!("in the other order: {reason}"));
-        return (PredictedNumber { reason: first.reason.clone().or(other), ..masses }, None);
+        return PredictedNumber { reason: first.reason.clone().or(other), ..masses };
     };
     let values = scale.values();
     let shares = values
@@ -59,12 +53,13 @@ fn merge(
     let mean = weighted::mean(shares.iter().copied()).unwrap_or(orders.middle);
     let interval = first.interval.as_ref().and_then(|interval| {
         let coverage = interval.coverage;
-        let (low, high) = (half(0.0, 1.0 - coverage), half(1.0, coverage));
+        let low = half(0.0, 1.0 - coverage);
+        let high = half(1.0, coverage);
         let ends = quantile(&shares, low).zip(quantile(&shares, high));
         let method = IntervalMethod::Quantiles;
         ends.map(|(low, high)| NumberInterval { low, high, coverage, method, reason: None })
     });
-    let number = PredictedNumber {
+    PredictedNumber {
         estimates: Some([mean, quantile(&shares, 0.5).unwrap_or(mean), mode]),
         plain_mean: Some(mean),
         quantiles: first.quantiles.iter().map(|(q, _)| (*q, quantile(&shares, *q))).collect(),
@@ -74,24 +69,24 @@ fn merge(
             .filter(|(_, share)| *share > 0.0)
             .map(|(value, share)| (value, share * masses.mass_closed))
             .collect(),
+        orders: Some(orders),
         ..masses
-    };
-    (number, Some(orders))
+    }
 }
 
-/// Probability of a value among all scores.
+/// Returns the share of a value in the probability of all scores.
 fn share(number: &PredictedNumber, value: f64) -> f64 {
     let total: f64 = number.support.iter().map(|(_, probability)| probability).sum();
     let own = number.support.iter().filter(|(other, _)| same(*other, value));
     if total > 0.0 { own.map(|(_, probability)| probability).sum::<f64>() / total } else { 0.0 }
 }
 
-/// The smallest value at which the distribution function reaches `q`, as the server defines it.
+/// Returns the smallest value at which the distribution function reaches `q`, as the server defines it.
 fn quantile(shares: &[(f64, f64)], q: f64) -> Option<f64> {
     let mut below = 0.0;
     let reached = shares.iter().find(|(_, share)| {
         below += share;
-        // Sums of many probabilities: one part in 1e12 is rounding.
+        // One part in 1e12 is the rounding error of sums of many probabilities.
         below >= q - 1e-12
     });
     reached.or(shares.last()).map(|(value, _)| *value)
@@ -100,7 +95,6 @@ fn quantile(shares: &[(f64, f64)], q: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::flags::scale;
 
     fn answer(support: &[(f64, f64)], mass_closed: f64) -> Result<Answer, String> {
         let mean = weighted::mean(support.iter().copied()).unwrap();
@@ -122,19 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_has_half_of_each_order_on_one_scale() {
-        let scale = scale("1,2,0.1").unwrap();
+    fn a_pair_is_the_mean_of_both_orders_on_one_scale() {
+        let scale = "1,2,0.1".parse().unwrap();
         // Mirrored, the other order is 1.9 with 0.75 and 1.2 with 0.25.
         let first = answer(&[(1.2, 0.2), (1.5, 0.2)], 0.4);
         let swapped = answer(&[(1.1, 0.6), (1.8, 0.2)], 0.8);
-        let (pair, orders) = both_orders(first, swapped, scale);
-        let orders = orders.unwrap();
+        let number = both_orders(first, swapped, scale).unwrap().number.unwrap();
+        let orders = number.orders.unwrap();
         assert!((orders.first - 1.35).abs() < 1e-12 && (orders.swapped - 1.725).abs() < 1e-12, "{orders:?}");
         assert!((orders.middle - 1.5).abs() < 1e-12);
-        let number = pair.unwrap().number.unwrap();
         let [mean, median, mode] = number.estimates.unwrap();
         assert!((mean - f64::midpoint(1.35, 1.725)).abs() < 1e-12);
-        // 1.2 has 0.375, 1.5 has 0.25, 1.9 has 0.375; of equal ones the smaller is the mode, as the server has it.
+        // 1.2 has 0.375, 1.5 has 0.25, 1.9 has 0.375. Ties for the mode go to the smaller value, as on the
+        // server.
         assert_eq!((median, mode, number.quantiles[0]), (1.5, 1.2, (0.25, Some(1.2))));
         let interval = number.interval.unwrap();
         assert_eq!((interval.low, interval.high, interval.method), (1.2, 1.9, IntervalMethod::Quantiles));
@@ -145,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_pair_without_a_score_in_one_order_has_none() {
-        let scale = scale("1,5").unwrap();
+        let scale = "1,5".parse().unwrap();
         let whole = || answer(&[(4.0, 1.0)], 1.0);
         let none = PredictedNumber {
             reason: Some("no mass".to_owned()),
@@ -153,11 +147,10 @@ mod tests {
             ..PredictedNumber::default()
         };
         let none = Ok(Answer { number: Some(none), ..Answer::default() });
-        let (pair, orders) = both_orders(whole(), none, scale);
-        let number = pair.unwrap().number.unwrap();
-        assert_eq!((orders, number.estimates, number.mass_closed), (None, None, 0.75));
+        let number = both_orders(whole(), none, scale).unwrap().number.unwrap();
+        assert_eq!((number.orders, number.estimates, number.mass_closed), (None, None, 0.75));
         assert_eq!(number.reason.as_deref(), Some("in the other order: no mass"));
-        let (pair, orders) = both_orders(whole(), Err("gone".to_owned()), scale);
-        assert_eq!((pair, orders), (Err("in the other order: gone".to_owned()), None));
+        let pair = both_orders(whole(), Err("gone".to_owned()), scale);
+        assert_eq!(pair, Err("in the other order: gone".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! Progress of a phase: a bar on a terminal, elsewhere a line for every tenth, or nothing.
+//! Progress of a phase: a bar on a terminal, otherwise a line for every tenth, or nothing.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::format::shortened;
 
-/// The bar takes the room that the rest of the line leaves.
+/// The bar fills the rest of the line.
 const TEMPLATE: &str = "{prefix} [{wide_bar}] {pos}/{len} {rate}, {eta} left{msg}";
 
 /// Leaves room for the figures on a terminal of 80 columns.
@@ -17,7 +17,7 @@ const NAME_CHARS_MAX: usize = 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     Bar,
-    /// A line for every tenth.
+    /// Prints a line for every tenth of the requests.
     Lines,
     Silent,
 }
@@ -28,7 +28,7 @@ pub struct Progress {
     bar: ProgressBar,
     name: String,
     failed: usize,
-    /// Done before the clock started.
+    /// Number of requests that were done before the clock started.
     skipped: u64,
     clock: Instant,
 }
@@ -37,10 +37,10 @@ impl Progress {
     pub fn new(style: Style, name: &str, total: usize) -> Self {
         let bar = if style == Style::Bar { ProgressBar::new(total as u64) } else { ProgressBar::hidden() };
         bar.set_length(total as u64);
-        // The template is a constant; with a broken one the bar would look different and nothing else.
+        // The template is a constant. If it were broken, only the look of the bar would change.
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
             let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
-                // The bar is drawn without the rate rather than not at all.
+                // If this fails, the bar is drawn without the rate.
                 let _ = write!(out, "{:.1}/s", state.per_sec());
             };
             bar.set_style(style.with_key("rate", rate));
@@ -50,7 +50,7 @@ impl Progress {
         Self { style, bar, name: name.to_owned(), failed: 0, skipped: 0, clock: Instant::now() }
     }
 
-    /// Requests whose answers are known do not count for the rate.
+    /// Skips requests whose answers are known. They do not count towards the rate.
     pub fn skip(&mut self, done: usize) {
         self.skipped = done as u64;
         self.bar.set_position(self.skipped);
@@ -63,7 +63,8 @@ impl Progress {
         let note = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
         self.bar.inc(1);
         if self.style == Style::Lines {
-            let (done, total) = (self.bar.position(), self.bar.length().unwrap_or(0).max(1));
+            let done = self.bar.position();
+            let total = self.bar.length().unwrap_or(0).max(1);
             if done * 10 / total > (done - 1) * 10 / total {
                 writeln!(err, "{}: {done}/{total}{note}{}", self.name, self.pace(done, total))?;
             }
@@ -95,9 +96,10 @@ mod tests {
 
     use super::*;
 
-    /// What is shown, up to the pace.
+    /// Returns the printed lines without the pace.
     fn shown(style: Style, total: usize, skipped: usize) -> Vec<String> {
-        let (mut progress, mut err) = (Progress::new(style, "arithmetic", total), Vec::new());
+        let mut progress = Progress::new(style, "arithmetic", total);
+        let mut err = Vec::new();
         progress.skip(skipped);
         for index in skipped..total {
             progress.step(index == 24, &mut err).unwrap();
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_terminal_every_tenth_is_a_line() {
+    fn without_a_terminal_every_tenth_prints_a_line() {
         let lines = shown(Style::Lines, 50, 0);
         assert_eq!(lines.len(), 10);
         assert_eq!(lines[..2], ["arithmetic: 5/50", "arithmetic: 10/50"]);
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_before_is_not_shown_as_work() {
+    fn earlier_answers_are_not_shown_as_progress() {
         assert_eq!(shown(Style::Lines, 50, 30)[0], "arithmetic: 35/50");
     }
 

@@ -1,32 +1,34 @@
-//! What a server returns for an item: the parts of its responses that are read, and the compact form that the journal keeps.
+//! Replies of a server to the requests of an item, as `ntl-eval` reads them and the journal stores them.
 //!
-//! Responses are read leniently: every OpenAI-style server sends the fields that are needed here.
+//! Responses are parsed leniently: every OpenAI-style server sends the required fields.
 
 use ntl_api::{MethodName, Number, NumberInterval};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::cli::flags::Mode;
 use crate::data::Item;
 use crate::metrics::Estimates;
 use crate::metrics::estimates::AllEstimates;
 use crate::metrics::judgement::Orders;
 use crate::run::client::ClientError;
+use crate::settings::mode::Mode;
 
 /// An item and everything that the server returned for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply<'a> {
     pub item: &'a Item,
     pub answer: Result<Answer, String>,
-    /// Only of pairs, where the answer is that of both orders.
-    pub orders: Option<Orders>,
-    /// Only in paper mode.
+    /// Only in a run by a protocol.
     pub label: Option<Label>,
-    /// Only with `--score`: likelihood of the true answer, or why it is not known.
+    /// Only with `--score`: likelihood of the true answer, or why it is unknown.
     pub target_score: Option<Result<TargetScore, String>>,
 }
 
-impl Reply<'_> {
+impl<'a> Reply<'a> {
+    pub fn new(item: &'a Item, answer: Result<Answer, String>) -> Self {
+        Self { item, answer, label: None, target_score: None }
+    }
+
     pub fn text(&self) -> Option<&str> {
         self.answer.as_ref().ok().map(|answer| answer.text.as_str())
     }
@@ -35,23 +37,24 @@ impl Reply<'_> {
         self.answer.as_ref().ok()?.number.as_ref()
     }
 
-    /// Why the likelihood of the true answer is not known, where it was requested.
+    /// Returns why the likelihood of the true answer is unknown, if it was requested.
     pub fn score_error(&self) -> Option<&str> {
         self.target_score.as_ref()?.as_ref().err().map(String::as_str)
     }
 
-    /// The true answer as scoring compares texts with it: in paper mode through the tokenizer and back.
+    /// Returns the true answer in the form that scoring compares texts with: the text of its label, if there
+    /// is one.
     pub fn reference(&self) -> &str {
         self.label.as_ref().map_or(&self.item.answer, |label| &label.text)
     }
 }
 
-/// A true answer as the paper's evaluation sees it.
+/// A true answer after tokenizing and detokenizing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Label {
-    /// Token ids, with the end of sequence where the tokenizer appends one.
+    /// Token ids, including the end of sequence if the tokenizer appends one.
     pub ids: Vec<u32>,
-    /// The end of sequence, where the tokenizer appends one.
+    /// The end of sequence, if the tokenizer appends one.
     pub end: Option<u32>,
     /// The text that the tokens decode to.
     pub text: String,
@@ -62,7 +65,7 @@ pub struct Answer {
     pub text: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
-    /// Where the request asks for them and the server knows them.
+    /// The token ids, if the request includes `return_token_ids` and the server supports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
     /// Only in regress mode.
@@ -70,11 +73,12 @@ pub struct Answer {
     pub number: Option<PredictedNumber>,
 }
 
-/// The part of the server's number distribution that is scored. Without estimates it holds no quantiles and no support.
+/// The part of the server's number distribution that is scored. Without estimates it holds no quantiles and
+/// no support.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PredictedNumber {
-    /// Trimmed mean, median, mode; missing where the server gives no value. Where the open mass leaves the trimmed mean
-    /// unbounded, the server's value in its place: the median.
+    /// Trimmed mean, median and mode, or `None` if the server returns no value. If the open mass leaves the
+    /// trimmed mean unbounded, the first one is the median, which is the server's value.
     pub estimates: Option<[f64; 3]>,
     /// Plain mean of the closed numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,25 +94,30 @@ pub struct PredictedNumber {
     /// Levels of the quantiles that the open mass can move beyond all bounds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unbounded_quantiles: Vec<f64>,
-    /// With `--interval`, where the server gives one.
+    /// With `--interval`, the interval that the server returns, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<NumberInterval>,
     /// Values and probabilities.
     pub support: Vec<(f64, f64)>,
-    /// Why the server gives no value, or another one than the trimmed mean.
+    /// Why the server returns no value or another one than the trimmed mean, or that it found little mass on
+    /// the scale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The scores in both orders, of a pair whose two judgements are combined. No response has them.
+    #[serde(skip)]
+    pub orders: Option<Orders>,
 }
 
 impl PredictedNumber {
-    /// A checkpoint that has only one estimate gives it for all three.
+    /// Reads the number. A checkpoint that has only one estimate returns it for all three.
     fn of(number: &Number) -> Result<Self, ClientError> {
         check(number)?;
         // Adding 0 turns -0, the sum of nothing, into 0.
-        let (mass_closed, mass_open) = (number.mass.closed + 0.0, number.mass.open + 0.0);
+        let mass_closed = number.mass.closed + 0.0;
+        let mass_open = number.mass.open + 0.0;
         let has_bounds = METHODS_WITH_BOUNDS.iter().any(|method| method.as_str() == number.method);
         let may_move = mass_closed > 0.0 && mass_open > 0.0 && has_bounds;
-        // A number that is refused for its little mass has no bounds of its value either.
+        // A number that the server rejects for its little mass has no bounds of its value either.
         let has_no_bounds = number.bounds.value.is_none() && number.bounds.trimmed_mean.is_none();
         let is_unbounded = may_move && has_no_bounds;
         let bounds = number.quantiles.iter().zip(&number.bounds.quantiles);
@@ -117,7 +126,7 @@ impl PredictedNumber {
         let Some(value) = number.value else {
             return Ok(Self { reason: number.reason.clone(), ..masses });
         };
-        // Requests name the objective `mean`, so the value is the trimmed mean or what the server falls back to.
+        // Requests set the objective `mean`, so the value is the trimmed mean or the server's fallback.
         let estimates = [Some(value), number.median, number.mode];
         Ok(Self {
             estimates: Some(estimates.map(|estimate| estimate.unwrap_or(value))),
@@ -126,7 +135,7 @@ impl PredictedNumber {
             unbounded_quantiles: unbounded.map(|(quantile, _)| quantile.q).collect(),
             interval: number.interval.clone(),
             support: number.support.iter().map(|point| (point.value, point.probability)).collect(),
-            reason: number.reason.clone().filter(|_| is_unbounded),
+            reason: number.reason.clone(),
             ..masses
         })
     }
@@ -135,20 +144,20 @@ impl PredictedNumber {
         self.estimates.map(|[mean, median, mode]| Estimates { mean, median, mode })
     }
 
-    /// Missing where the answer holds no plain mean.
+    /// `None` if the answer has no plain mean.
     pub fn all_estimates(&self) -> Option<AllEstimates> {
         let ([trimmed_mean, median, mode], mean) = self.estimates.zip(self.plain_mean)?;
         Some(AllEstimates { mode, median, trimmed_mean, mean, weighted_sum: mean * self.mass_closed })
     }
 }
 
-/// The methods whose bounds are null where nothing bounds the value, not because they know none.
+/// The methods whose bounds are null only if nothing bounds the value. Other methods never have bounds.
 const METHODS_WITH_BOUNDS: [MethodName; 3] = [MethodName::Tree, MethodName::Xval, MethodName::Head];
 
-/// Room for rounding in sums of masses.
+/// Tolerance for rounding in sums of masses.
 const MASS_TOLERANCE: f64 = 1e-6;
 
-/// Refuses masses and probabilities that cannot be, from which scores would be computed all the same.
+/// Rejects impossible masses and probabilities, which would otherwise enter the scores.
 fn check(number: &Number) -> Result<(), ClientError> {
     let refused = |problem| Err(ClientError::ImpossibleNumber { problem });
     let is_share = |share: f64| (-MASS_TOLERANCE..=1.0 + MASS_TOLERANCE).contains(&share);
@@ -160,7 +169,7 @@ fn check(number: &Number) -> Result<(), ClientError> {
     let total: f64 = probabilities.clone().sum();
     if total > mass.closed + MASS_TOLERANCE || probabilities.any(|probability| probability < 0.0) {
         return refused(format!(
-            "its support has probability {total} in all, of a closed mass of {}",
+            "its support has a total probability of {total}, but the closed mass is {}",
             mass.closed
         ));
     }
@@ -222,7 +231,7 @@ pub struct ScoreResponse {
 }
 
 impl ScoreResponse {
-    /// The score of the only item of the request.
+    /// Returns the score of the only item of the request.
     pub fn into_only(self) -> Result<TargetScore, ClientError> {
         self.data.into_iter().next().ok_or(ClientError::NoChoices)
     }
@@ -248,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_read_from_either_kind_of_answer() {
+    fn a_text_is_read_from_either_kind_of_response() {
         for body in [
             json!({ "choices": [{ "text": " 2", "finish_reason": "stop" }] }),
             json!({ "choices": [{ "message": { "role": "assistant", "content": " 2" }, "finish_reason": "stop" }] }),
@@ -262,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unbounded_mean_gives_way_to_the_value_of_the_server() {
+    fn an_unbounded_mean_is_replaced_by_the_value_of_the_server() {
         let number = json!({
             "value": -9090.0, "objective": "mean", "estimate": "median", "method": "tree", "mean": -2e8,
             "trimmed_mean": -180723573.2, "median": -9090.0, "mode": -10100.0, "std": 1e9,
@@ -300,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_survives_the_journal_to_the_bit() {
+    fn an_answer_from_the_journal_is_bit_identical() {
         let number = PredictedNumber {
             estimates: Some([0.1 + 0.2, 1e-300, 5e-324]),
             plain_mean: Some(-1.0 / 3.0),
@@ -318,6 +327,7 @@ mod tests {
             }),
             support: vec![(-1_456.0, 0.123_456_789_012_345_67)],
             reason: None,
+            orders: None,
         };
         let answer = Answer { text: "é\u{1}".to_owned(), number: Some(number), ..Answer::default() };
         let line = serde_json::to_string(&answer).unwrap();

@@ -1,57 +1,60 @@
 //! Request bodies for the items of a run.
 
 use ntl_api::{
-    CompletionRequest, NumberOptions, NumberRequest, NumberScale, Objective, ObjectiveName, Prompt, Stop,
+    CompletionRequest, NumberOptions, NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Prompts,
+    Stop,
 };
+use ntl_paper::Protocol;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::cli::flags::{Api, Mode, NumberFlags};
 use crate::data::Item;
 use crate::run::client::Route;
-use crate::run::paper;
+use crate::settings::mode::{Api, Mode};
+use crate::settings::number::NumberSettings;
 
 pub const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-/// How many of the most probable values are requested: as many as the server returns, since CRPS needs all.
+/// Number of most probable values to request: as many as the server returns, because CRPS needs all of them.
 const SUPPORT: u64 = 1000;
 
 const LOSSES: [&str; 6] = ["ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber"];
 
-/// What the requests of all items have in common.
-#[derive(Debug, Clone, PartialEq)]
+/// The settings that the requests of all items share.
+#[derive(Debug)]
 pub struct RequestTemplate {
     pub mode: Mode,
     pub api: Api,
     pub model: String,
     pub max_tokens: u64,
     pub stop: &'static [&'static str],
-    /// Regress mode: the text in front of the number.
+    /// Text before the number, in regress mode.
     pub after: Option<String>,
-    /// Message of the system in chats.
+    /// System message of chat requests.
     pub system: Option<String>,
     pub return_token_ids: bool,
-    /// Paper mode: [`paper::beams`].
-    pub beams: u64,
-    /// Regress mode.
-    pub number: NumberFlags,
-    /// Of texts that are sampled.
+    /// Replaces the decoding of the mode.
+    pub protocol: Option<Box<dyn Protocol>>,
+    /// Options of the number, in regress mode.
+    pub number: NumberSettings,
+    /// Seed of sampled texts.
     pub seed: u64,
-    /// Whether prompt and answer are one text for the model, with a space between the two where neither has one.
+    /// Whether prompt and answer are one text for the model, with a space between them unless one of them has
+    /// it.
     pub targets_continue_prompts: bool,
 }
 
-/// What one item's request has in place of the template's.
+/// The values with which one item's request replaces the template's.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Overrides {
     pub max_tokens: Option<u64>,
-    /// In place of the prompt's text.
+    /// Replaces the prompt's text.
     pub prompt: Option<TruncatedPrompt>,
-    /// In place of the text of the true answer.
+    /// Replaces the text of the true answer.
     pub target_ids: Option<Vec<u32>>,
 }
 
-/// The token ids of a prompt, and those of them that are sent.
+/// The token ids of a whole prompt, and the ids that are sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TruncatedPrompt {
     pub whole: Vec<u32>,
@@ -66,7 +69,8 @@ impl RequestTemplate {
         }
     }
 
-    /// The fields that are the same for every item, for reports and journals. A chat request shows an empty message.
+    /// Returns the fields that are the same for every item, for reports and journals. A chat request shows an
+    /// empty message.
     pub fn settings(&self) -> Map<String, Value> {
         let mut fields = self.body(None, &Overrides::default());
         fields.shift_remove("model");
@@ -77,7 +81,7 @@ impl RequestTemplate {
         Value::Object(self.body(Some(item.prompt()), overrides))
     }
 
-    /// Of a pair, with its answers in the other order.
+    /// Returns the body for a pair with its answers in the other order.
     pub fn swapped(&self, item: &Item) -> Option<Value> {
         let prompt = item.swapped_prompt.as_deref()?;
         Some(Value::Object(self.body(Some(prompt), &Overrides::default())))
@@ -89,27 +93,23 @@ impl RequestTemplate {
         if !self.stop.is_empty() {
             request.stop = Some(Stop::Many(self.stop.iter().map(|&text| text.to_owned()).collect()));
         }
-        match self.mode {
-            Mode::Text => {
+        if let Some(protocol) = &self.protocol {
+            request.max_tokens = overrides.max_tokens;
+            protocol.set_decoding(&mut request);
+        } else if self.mode == Mode::Regress {
+            request.number = Some(number_request(self.after.clone(), &self.number));
+            request.stop = None;
+            if self.after.is_some() {
                 request.max_tokens = Some(self.max_tokens);
                 request.temperature = Some(0.0);
             }
-            Mode::Paper => {
-                request.max_tokens = overrides.max_tokens;
-                paper::set_decoding(&mut request, self.beams);
+            if self.number.rationales.is_some() {
+                request.temperature = Some(1.0);
+                request.seed = Some(self.seed.cast_signed());
             }
-            Mode::Regress => {
-                request.number = Some(number_request(self.after.clone(), &self.number));
-                request.stop = None;
-                if self.after.is_some() {
-                    request.max_tokens = Some(self.max_tokens);
-                    request.temperature = Some(0.0);
-                }
-                if self.number.rationales.is_some() {
-                    request.temperature = Some(1.0);
-                    request.seed = Some(self.seed.cast_signed());
-                }
-            }
+        } else {
+            request.max_tokens = Some(self.max_tokens);
+            request.temperature = Some(0.0);
         }
         if self.return_token_ids {
             request.others.insert("return_token_ids".to_owned(), json!(true));
@@ -122,14 +122,14 @@ impl RequestTemplate {
             request.others.insert("messages".to_owned(), json!(messages));
         } else {
             request.prompt = match &overrides.prompt {
-                Some(prompt) => Some(Prompt::Ids(prompt.kept.clone())),
-                None => prompt.map(|text| Prompt::Text(text.to_owned())),
+                Some(prompt) => Some(Prompts::Ids(prompt.kept.clone())),
+                None => prompt.map(|text| Prompts::Text(text.to_owned())),
             };
         }
         to_object(&request)
     }
 
-    /// For the likelihood of the true answer behind the prompt that is answered.
+    /// Returns the body that requests the likelihood of the true answer after the same prompt.
     pub fn score(&self, item: &Item, overrides: &Overrides) -> Value {
         let prompt = match &overrides.prompt {
             Some(prompt) => json!(prompt.kept),
@@ -142,7 +142,7 @@ impl RequestTemplate {
         json!({ "model": self.model, "items": [{ "prompt": prompt, "target": target }], "losses": LOSSES })
     }
 
-    /// The true answer as it goes on from the prompt.
+    /// Returns the true answer as a continuation of the prompt.
     pub fn target(&self, item: &Item) -> String {
         let is_apart =
             item.prompt().ends_with(char::is_whitespace) || item.answer.starts_with(char::is_whitespace);
@@ -159,20 +159,20 @@ impl RequestTemplate {
     }
 }
 
-/// Names every default, so that a report shows what was requested.
-fn number_request(after: Option<String>, flags: &NumberFlags) -> NumberRequest {
+/// Returns the request with every default written out, so that a report shows what was requested.
+fn number_request(after: Option<String>, settings: &NumberSettings) -> NumberRequest {
     NumberRequest::Options(Box::new(NumberOptions {
-        objective: Some(Objective::Named(ObjectiveName::Mean)),
+        objective: Some(ObjectiveOption::Named(ObjectiveName::Mean)),
         quantiles: Some(QUANTILES.to_vec()),
         support: Some(SUPPORT),
         after,
-        rationales: flags.rationales.map(u64::from),
-        range: flags.range.map(|range| [range.low, range.high]),
-        scale: flags.scale.map(NumberScale::from),
-        interval: flags.interval,
-        trim: flags.trim,
-        digits_max: flags.digits_max.map(u64::from),
-        tolerance: flags.tolerance,
+        rationales: settings.rationales.map(u64::from),
+        range: settings.range.map(|range| [range.low, range.high]),
+        scale: settings.scale.map(NumberScale::from),
+        interval: settings.interval,
+        trim: settings.trim,
+        digits_max: settings.digits_max.map(u64::from),
+        tolerance: settings.tolerance,
         ..NumberOptions::default()
     }))
 }
@@ -197,8 +197,8 @@ mod tests {
             after: Some("#### ".to_owned()),
             system: None,
             return_token_ids: false,
-            number: NumberFlags::default(),
-            beams: 4,
+            number: NumberSettings::default(),
+            protocol: mode.protocol(None),
             seed: 7,
             targets_continue_prompts: false,
         }
@@ -206,10 +206,10 @@ mod tests {
 
     #[test]
     fn numbers_that_are_values_are_decoded_greedily_in_paper_mode() {
-        let xval = RequestTemplate { stop: &[], beams: paper::beams(Some("xval")), ..template(Mode::Paper) };
+        let protocol = Mode::Paper.protocol(Some("xval"));
+        let xval = RequestTemplate { stop: &[], protocol, ..template(Mode::Paper) };
         let want = json!({ "temperature": 0.0, "paper_decoding": true });
         assert_eq!(Value::Object(xval.settings()), want);
-        assert_eq!((paper::beams(Some("digits")), paper::beams(None)), (4, 4));
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_continues_its_prompt_has_one_space_in_front_of_it() {
+    fn a_target_that_continues_its_prompt_begins_with_one_space() {
         let target = |question: &str, answer: &str| {
             let item = Item { question: question.to_owned(), answer: answer.to_owned(), ..Item::default() };
             let template = RequestTemplate { targets_continue_prompts: true, ..template(Mode::Text) };

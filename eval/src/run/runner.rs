@@ -1,7 +1,8 @@
-//! Sends requests, a bounded number at once, unless the journal or the cache already holds their answers.
+//! Sends requests with limited concurrency, unless the journal or the cache already has their answers.
 //!
-//! A request that fails has a reason in place of an answer; only an error that every request would meet ends the run. When
-//! as many requests in a row as are in flight find the server unreachable, the rest fails without being sent.
+//! A failed request has a reason instead of an answer. The run only ends early if every further request would
+//! fail too: if the model has no such route, if no endpoint is available, or if an endpoint serves another
+//! checkpoint.
 
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -12,14 +13,19 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use crate::console::OutputError;
+use crate::error::OutputError;
+use crate::format::count;
 use crate::run::client::{Client, ClientError, Route};
 use crate::run::progress::Progress;
 use crate::store::journal::{Journal, JournalError, key};
 
-/// A run ends when so many requests have failed in the same way and none has succeeded. Data may begin with several items that a
-/// model cannot answer.
+/// A run ends when this many requests have failed in the same way and none has succeeded. The limit is above
+/// 1 because data may begin with several items that a model cannot answer.
 const SAME_FAILURES_MAX: usize = 32;
+
+/// A run ends when this many requests in a row, or as many as are in flight, have broken their connections or
+/// exceeded the timeout. A few prompts may do so on a server that answers all others.
+const UNREACHABLE_MIN: usize = 4;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
@@ -34,9 +40,9 @@ pub struct Runner<'a> {
     pub client: &'a Client,
     pub concurrency: NonZeroUsize,
     pub deadline: Option<Instant>,
-    /// Answers of this run.
+    /// Stores the answers of this run.
     pub journal: Option<Journal>,
-    /// Answers that all runs share.
+    /// Stores the answers that all runs share.
     pub cache: Option<&'a mut Journal>,
 }
 
@@ -47,18 +53,22 @@ pub enum RunError {
     Client(ClientError),
     #[error(transparent)]
     Journal(#[from] JournalError),
-    #[error("the first {count} requests failed in the same way, so that the run stopped: {reason}")]
+    /// Some requests have no answer, but the same run may get them later.
+    #[error("{} requests answered; {}", count(*.answered), if *.is_kept { "continue with `--resume`" } else { "without --out their answers are lost" })]
+    Suspended { answered: usize, is_kept: bool, source: ClientError },
+    #[error("the first {count} requests failed in the same way, so the run stopped: {reason}")]
     SameFailures { count: usize, reason: String },
     #[error(transparent)]
     Output(#[from] OutputError),
 }
 
 impl Runner<'_> {
-    /// Returns one answer or failure per request, in their order. `read` turns a response into the answer that is kept, or
-    /// rejects it; `explain` may replace an error by a more specific one.
+    /// Returns one answer or failure per request, in the order of the requests. `read` turns a response into
+    /// the answer that is stored, or rejects it. `explain` may replace an error with a more specific one.
     ///
     /// # Errors
-    /// Every request would fail in the same way, an answer cannot be kept, or `err` cannot be written to.
+    /// Returns an error if every further request would fail too, if an answer cannot be stored, or if `err`
+    /// cannot be written to.
     pub async fn run<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
         &mut self,
         requests: &[Request],
@@ -79,18 +89,14 @@ impl Runner<'_> {
             })
             .buffer_unordered(self.concurrency.get());
         let mut unreachable = 0;
+        let unreachable_max = self.concurrency.get().max(UNREACHABLE_MIN);
         let mut same_failures = SameFailures::new(answers.iter().any(Option::is_some));
-        let mut why = "the endpoint is not reachable any more";
         loop {
             let next = match self.deadline {
                 Some(deadline) => timeout_at(deadline, replies.next()).await,
                 None => Ok(replies.next().await),
             };
-            let Ok(next) = next else {
-                why = "the deadline of the run has passed";
-                break;
-            };
-            let Some((index, reply)) = next else { break };
+            let Ok(Some((index, reply))) = next else { break };
             unreachable =
                 if reply.as_ref().is_err_and(ClientError::is_unreachable) { unreachable + 1 } else { 0 };
             let answer = match reply.and_then(&read).map_err(&explain) {
@@ -101,6 +107,10 @@ impl Runner<'_> {
                     Ok(answer)
                 }
                 Err(error) if error.is_fatal() => return Err(RunError::Client(error)),
+                Err(source) if source.suspends_run() || unreachable >= unreachable_max => {
+                    let answered = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count();
+                    return Err(RunError::Suspended { answered, is_kept: self.journal.is_some(), source });
+                }
                 Err(error) => {
                     same_failures.add(error.kind());
                     if !same_failures.any_succeeded && same_failures.count >= SAME_FAILURES_MAX {
@@ -112,15 +122,13 @@ impl Runner<'_> {
             };
             progress.step(answer.is_err(), err).map_err(OutputError)?;
             answers[index] = Some(answer);
-            if unreachable >= self.concurrency.get() {
-                break;
-            }
         }
-        let untried = || Err(one_line(ClientError::NotTried { reason: why }));
+        let untried = || Err(one_line(ClientError::DeadlinePassed));
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
     }
 
-    /// Answers that the journal or the cache holds. Those that only the cache holds are added to the journal.
+    /// Returns the answers that the journal or the cache has. Answers that only the cache has are added to
+    /// the journal.
     fn known<T: Serialize + DeserializeOwned>(
         &mut self,
         requests: &[Request],
@@ -142,7 +150,7 @@ impl Runner<'_> {
     }
 }
 
-/// How many requests in a row failed in the same way.
+/// Counts how many requests in a row failed in the same way.
 struct SameFailures {
     any_succeeded: bool,
     kind: String,
@@ -169,7 +177,7 @@ fn keep<J: std::borrow::BorrowMut<Journal>>(
     journal.as_mut().map_or(Ok(()), |journal| journal.borrow_mut().add(id, key, answer))
 }
 
-/// With its causes.
+/// Formats an error with its causes.
 fn one_line(error: ClientError) -> String {
     format!("{:#}", anyhow::Error::from(error))
 }
@@ -186,17 +194,22 @@ mod tests {
     use crate::run::client::{ClientConfig, RetryPolicy};
     use crate::run::progress::Style;
 
-    /// A client for a server that is not there.
+    /// A client for a server that does not exist.
     fn unreachable_client() -> Client {
-        // Free again once the listener is dropped.
+        // The port is free again once the listener is dropped.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         Client::new(ClientConfig {
             endpoints: vec![format!("http://{address}").parse().unwrap()],
             api_key: None,
             timeout: Duration::from_secs(60),
-            retry: RetryPolicy { retries_max: 0, ..RetryPolicy::default() },
+            retry: RetryPolicy::new(Duration::ZERO),
+            ca_file: None,
         })
         .unwrap()
+    }
+
+    fn runner(client: &Client) -> Runner<'_> {
+        Runner { client, concurrency: NonZeroUsize::MIN, deadline: None, journal: None, cache: None }
     }
 
     fn requests(count: usize) -> Vec<Request> {
@@ -208,35 +221,26 @@ mod tests {
         (0..count).map(request).collect()
     }
 
-    async fn ask(runner: &mut Runner<'_>, count: usize) -> Vec<Result<u8, String>> {
+    async fn ask(runner: &mut Runner<'_>, count: usize) -> Result<Vec<Result<u8, String>>, RunError> {
         let mut progress = Progress::new(Style::Silent, "", count);
         let read = |value: u8| Ok(value);
-        runner.run(&requests(count), read, |error| error, &mut progress, &mut io::sink()).await.unwrap()
+        runner.run(&requests(count), read, |error| error, &mut progress, &mut io::sink()).await
     }
 
     #[tokio::test]
-    async fn once_the_server_is_unreachable_the_rest_is_not_tried() {
+    async fn a_run_on_an_unreachable_server_is_suspended() {
         let client = unreachable_client();
-        let concurrency = NonZeroUsize::MIN;
-        let mut runner = Runner { client: &client, concurrency, deadline: None, journal: None, cache: None };
-        let reasons: Vec<String> =
-            ask(&mut runner, 3).await.into_iter().map(|answer| answer.unwrap_err()).collect();
-        assert!(reasons[0].contains("is not reachable: "), "{}", reasons[0]);
-        assert!(reasons[1..].iter().all(|reason| reason.starts_with("not tried")), "{reasons:?}");
+        let error = ask(&mut runner(&client), 3).await.unwrap_err();
+        assert!(matches!(error, RunError::Suspended { answered: 0, is_kept: false, .. }), "{error:?}");
+        assert_eq!(error.to_string(), "0 requests answered; without --out their answers are lost");
     }
 
     #[tokio::test]
     async fn after_the_deadline_nothing_is_sent() {
         let client = unreachable_client();
-        let mut runner = Runner {
-            client: &client,
-            concurrency: NonZeroUsize::MIN,
-            deadline: Some(Instant::now() - Duration::from_secs(1)),
-            journal: None,
-            cache: None,
-        };
-        let reasons = ask(&mut runner, 2).await;
-        assert_eq!(reasons[1], Err("not tried: the deadline of the run has passed".to_owned()));
+        let deadline = Some(Instant::now() - Duration::from_secs(1));
+        let answers = ask(&mut Runner { deadline, ..runner(&client) }, 2).await.unwrap();
+        assert_eq!(answers[1], Err("not tried: the deadline of the run has passed".to_owned()));
     }
 
     #[tokio::test]
@@ -246,17 +250,14 @@ mod tests {
         let key_of = |index: usize| key(&(Route::Completions, &requests(3)[index].body));
         open("journal").add("answer 0", &key_of(0), &7_u8).unwrap();
         open("cache").add(&key_of(1), &key_of(1), &8_u8).unwrap();
-        let (client, mut cache) = (unreachable_client(), open("cache"));
-        let mut runner = Runner {
-            client: &client,
-            concurrency: NonZeroUsize::MIN,
-            deadline: None,
-            journal: Some(open("journal")),
-            cache: Some(&mut cache),
-        };
-        let answers = ask(&mut runner, 3).await;
-        assert_eq!(answers[..2], [Ok(7), Ok(8)]);
-        assert!(answers[2].is_err());
+        let client = unreachable_client();
+        let mut cache = open("cache");
+        let journal = Some(open("journal"));
+        let cache = Some(&mut cache);
+        let mut runner = Runner { journal, cache, ..runner(&client) };
+        assert_eq!(ask(&mut runner, 2).await.unwrap(), [Ok(7), Ok(8)]);
+        let error = ask(&mut runner, 3).await.unwrap_err();
+        assert_eq!(error.to_string(), "2 requests answered; continue with `--resume`");
         assert_eq!(open("journal").get::<u8>("answer 1", &key_of(1)), Some(8));
     }
 }

@@ -1,4 +1,4 @@
-//! From records to the lines of `samples.jsonl`.
+//! Converts records to the lines of `samples.jsonl`.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -7,17 +7,17 @@ use crate::metrics::Outcome;
 use crate::metrics::judgement::Judgement;
 use crate::run::answer_extraction::LmEvalFilter;
 use crate::run::request::RequestTemplate;
-use crate::run::score::Record;
+use crate::run::score::ScoredReply;
 use crate::store::sample::{Doc, Sample};
 
-/// The lines of one suite.
-pub fn samples(template: &RequestTemplate, records: &[Record<'_>]) -> impl Iterator<Item = Sample> {
+/// Returns the lines of one suite.
+pub fn samples(template: &RequestTemplate, records: &[ScoredReply<'_>]) -> impl Iterator<Item = Sample> {
     let settings = Value::Object(template.settings());
     records.iter().zip(0..).map(move |(record, doc_id)| sample(doc_id, record, &settings))
 }
 
-fn sample(doc_id: u64, record: &Record<'_>, settings: &Value) -> Sample {
-    let Record { reply, row, .. } = record;
+fn sample(doc_id: u64, record: &ScoredReply<'_>, settings: &Value) -> Sample {
+    let ScoredReply { reply, row, .. } = record;
     let item = reply.item;
     let prediction = match row.outcome {
         Outcome::Read(estimates) if row.asks_number() => Some(estimates),
@@ -63,9 +63,9 @@ fn pretty(doc: &Doc) -> String {
     serde_json::to_string_pretty(doc).expect("its fields are JSON types")
 }
 
-/// The columns that only some items have.
-fn more(record: &Record<'_>) -> Map<String, Value> {
-    let Record { reply, row, .. } = record;
+/// Returns the columns that only some items have.
+fn more(record: &ScoredReply<'_>) -> Map<String, Value> {
+    let ScoredReply { reply, row, .. } = record;
     let mut columns = Map::new();
     let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
     if let Some([strict, flexible]) = row.lm_eval_matches {
@@ -137,7 +137,7 @@ fn more(record: &Record<'_>) -> Map<String, Value> {
     columns
 }
 
-/// `score` is null where the judge gives none.
+/// Returns the columns of a judgement. `score` is null if the judge gives none.
 fn judged(judgement: &Judgement) -> Map<String, Value> {
     let mut columns = Map::from_iter([("score".to_owned(), Value::Null)]);
     let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
@@ -161,7 +161,7 @@ fn judged(judgement: &Judgement) -> Map<String, Value> {
     columns
 }
 
-/// As lm-eval hashes texts; documents in its way of writing JSON.
+/// Hashes a text like lm-eval. Documents are hashed in lm-eval's JSON format.
 fn hash(text: &str) -> String {
     format!("{:x}", Sha256::digest(text))
 }
@@ -169,10 +169,11 @@ fn hash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::flags::{Api, Mode, NumberFlags};
     use crate::data::Item;
     use crate::run::reply::{Answer, PredictedNumber, Reply};
     use crate::run::score::{mass_closed, score};
+    use crate::settings::mode::{Api, Mode};
+    use crate::settings::number::NumberSettings;
     use crate::tasks::Traits;
 
     fn item(question: &str, truth: f64) -> Item {
@@ -184,15 +185,11 @@ mod tests {
         }
     }
 
-    fn reply(item: &Item, answer: Result<Answer, String>) -> Reply<'_> {
-        Reply { item, answer, orders: None, label: None, target_score: None }
-    }
-
-    fn records<const N: usize>(replies: [Reply<'_>; N], mode: Mode) -> [Record<'_>; N] {
+    fn records<const N: usize>(replies: [Reply<'_>; N], mode: Mode) -> [ScoredReply<'_>; N] {
         replies.map(|reply| score(&Traits::default(), mode, None, reply))
     }
 
-    fn lines(records: &[Record<'_>], mode: Mode) -> Vec<Value> {
+    fn lines(records: &[ScoredReply<'_>], mode: Mode) -> Vec<Value> {
         let template = RequestTemplate {
             mode,
             api: Api::Completions,
@@ -202,8 +199,8 @@ mod tests {
             after: None,
             system: None,
             return_token_ids: false,
-            beams: 4,
-            number: NumberFlags::default(),
+            protocol: None,
+            number: NumberSettings::default(),
             seed: 0,
             targets_continue_prompts: false,
         };
@@ -211,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_holds_what_was_asked_what_came_back_and_how_good_it_was() {
+    fn a_sample_holds_the_request_the_answer_and_the_scores() {
         let items = [item("1 + 1", 2.0), item("2 + 2", 4.0), item("3 + 3", 6.0)];
         let numbers = PredictedNumber {
             estimates: Some([2.5, 3.0, 2.0]),
@@ -225,9 +222,9 @@ mod tests {
         };
         let text = |text: &str| Answer { text: text.to_owned(), ..Answer::default() };
         let replies = [
-            reply(&items[0], Ok(Answer { number: Some(numbers), ..text("2.5") })),
-            reply(&items[1], Ok(Answer { number: Some(PredictedNumber::default()), ..text("none") })),
-            reply(&items[2], Err("endpoint is gone".to_owned())),
+            Reply::new(&items[0], Ok(Answer { number: Some(numbers), ..text("2.5") })),
+            Reply::new(&items[1], Ok(Answer { number: Some(PredictedNumber::default()), ..text("none") })),
+            Reply::new(&items[2], Err("endpoint is gone".to_owned())),
         ];
         let records = records(replies, Mode::Regress);
         insta::assert_json_snapshot!("samples", lines(&records, Mode::Regress));
@@ -237,13 +234,13 @@ mod tests {
 
     /// From Python: `hash_string(json.dumps(doc, indent=2, ensure_ascii=False))` of lm-eval 0.4.13.
     #[test]
-    fn hashes_are_those_of_lm_eval() {
+    fn hashes_match_lm_eval() {
         let item = Item {
             question: "Janet\u{2019}s \"q\"\n".to_owned(),
             answer: "#### 18".to_owned(),
             ..Item::default()
         };
-        let line = &lines(&records([reply(&item, Err(String::new()))], Mode::Text), Mode::Text)[0];
+        let line = &lines(&records([Reply::new(&item, Err("gone".to_owned()))], Mode::Text), Mode::Text)[0];
         assert_eq!(line["target_hash"], "3de129cc9ebd1585c1d06bde04b5a78a0d953e1e7ba81cfc62aa57f2a960d590");
         assert_eq!(line["doc_hash"], "225d8ee121a3ce1936404e720289af44da27eed372fbe58d581cdd61b9319cbb");
     }

@@ -1,52 +1,53 @@
-//! Scores replies: what number an answer states, and whether it is right.
+//! Scores replies: extracts the number that an answer states, and decides whether it is correct.
 
 use std::collections::BTreeMap;
 
 use ntl_api::IntervalMethod;
 
-use crate::cli::flags::Mode;
 use crate::metrics::distribution::{DistributionScores, IntervalScore, Predicted};
-use crate::metrics::judgement::{Judgement, Orders, Rating};
+use crate::metrics::judgement::{Judgement, Rating};
 use crate::metrics::likelihood::Likelihood;
 use crate::metrics::texts::TextScores;
 use crate::metrics::{Estimates, Outcome, Row, same};
 use crate::run::answer_extraction::{self, INVALID, LmEvalFilter};
 use crate::run::reply::{PredictedNumber, Reply};
+use crate::settings::mode::Mode;
 use crate::stats::Interval;
 use crate::stats::weighted::mean_in_order;
 use crate::store::report::{MissingScores, Unbounded};
 use crate::tasks::Traits;
 
-/// An item, its reply and its score: what metrics and `samples.jsonl` are made of.
+/// An item with its reply and its score. Metrics and `samples.jsonl` are made from these records.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Record<'a> {
+pub struct ScoredReply<'a> {
     pub reply: Reply<'a>,
     pub row: Row,
-    /// What lm-eval's filters extract, strict and flexible.
+    /// The texts that lm-eval's filters extract, strict and flexible.
     pub lm_eval_texts: Option<[String; 2]>,
-    /// The number or text that accuracy is about; `None` without an answer.
+    /// The number or text that accuracy compares; `None` without an answer.
     pub filtered: Option<String>,
 }
 
-pub fn rows<'r>(records: &'r [Record<'_>]) -> Vec<&'r Row> {
+pub fn rows<'r>(records: &'r [ScoredReply<'_>]) -> Vec<&'r Row> {
     records.iter().map(|record| &record.row).collect()
 }
 
 /// Scores a reply by the rules of this program.
-pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Reply<'a>) -> Record<'a> {
-    let (item, text) = (reply.item, reply.text());
-    let outcome = match (text, mode) {
-        (None, _) => Outcome::Failed,
-        (Some(text), Mode::Text | Mode::Paper) => answer_extraction::value(text)
-            .map_or(Outcome::Unparsed, |value| Outcome::Read(Estimates::point(value))),
-        (Some(_), Mode::Regress) => {
-            let estimates = reply.number().and_then(|number| number.estimates());
-            estimates.map_or(Outcome::Unparsed, Outcome::Read)
-        }
-    };
-    let solution = text.filter(|_| traits.lm_eval && mode != Mode::Regress);
+pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Reply<'a>) -> ScoredReply<'a> {
+    let item = reply.item;
+    let text = reply.text();
+    let is_text = mode != Mode::Regress;
+    let outcome = text.map_or(Outcome::Failed, |text| {
+        let estimates = if is_text {
+            answer_extraction::value(text).map(Estimates::point)
+        } else {
+            reply.number().and_then(PredictedNumber::estimates)
+        };
+        estimates.map_or(Outcome::Unparsed, Outcome::Read)
+    });
+    let solution = text.filter(|_| traits.lm_eval && is_text);
     let text_scores = text
-        .filter(|_| traits.texts || mode == Mode::Paper)
+        .filter(|_| traits.texts || reply.label.is_some())
         .map(|text| TextScores::of(text, reply.reference()));
     let correct = match (item.truth, outcome) {
         (Some(truth), Outcome::Read(numbers)) => same(numbers.mode, truth),
@@ -57,7 +58,8 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
     let distribution = reply.number().zip(item.truth).filter(|(number, _)| number.estimates.is_some());
     let distribution = distribution.map(|(number, truth)| {
         let mass = number.mass_closed + number.mass_open;
-        let (quantiles, support) = (number.quantiles.as_slice(), number.support.as_slice());
+        let quantiles = number.quantiles.as_slice();
+        let support = number.support.as_slice();
         let interval = number.interval.as_ref();
         let interval = interval.map(|found| Interval { low: found.low, high: found.high });
         DistributionScores {
@@ -71,10 +73,9 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         Outcome::Read(numbers) => numbers.mode.to_string(),
         Outcome::Unparsed | Outcome::Failed => INVALID.to_owned(),
     });
-    let judgement = traits.judges.then(|| Judgement {
-        rating: reply.number().and_then(|number| rating(number, reply.orders)),
-        preferred: item.preferred,
-    });
+    let judgement = traits
+        .judges
+        .then(|| Judgement { rating: reply.number().and_then(rating), preferred: item.preferred });
     let row = Row {
         outcome,
         truth: item.truth,
@@ -88,11 +89,11 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         judgement,
     };
     let lm_eval_texts = solution.map(|text| LmEvalFilter::ALL.map(|filter| filter.extract(text)));
-    Record { row, lm_eval_texts, filtered, reply }
+    ScoredReply { row, lm_eval_texts, filtered, reply }
 }
 
-/// `None` without a score.
-fn rating(number: &PredictedNumber, orders: Option<Orders>) -> Option<Rating> {
+/// Returns `None` without a score.
+fn rating(number: &PredictedNumber) -> Option<Rating> {
     let [score, _, mode] = number.estimates?;
     let total: f64 = number.support.iter().map(|(_, probability)| probability).sum();
     let shares = number.support.iter().filter(|(_, probability)| *probability > 0.0);
@@ -107,11 +108,11 @@ fn rating(number: &PredictedNumber, orders: Option<Orders>) -> Option<Rating> {
         interval: number.interval.as_ref().map(|found| Interval { low: found.low, high: found.high }),
         mass: number.mass_closed,
         distribution,
-        orders,
+        orders: number.orders,
     })
 }
 
-/// Likelihood of the true answer, and how many of its tokens the answer has.
+/// Returns the likelihood of the true answer, and how many of its tokens the answer has.
 fn likelihood(reply: &Reply<'_>) -> Option<Likelihood> {
     let target_score = reply.target_score.as_ref().and_then(|score| score.as_ref().ok());
     let label = reply.label.as_ref().map(|label| &label.ids);
@@ -132,15 +133,15 @@ fn likelihood(reply: &Reply<'_>) -> Option<Likelihood> {
     })
 }
 
-/// Mean closed mass of the answers that carry a number.
-pub fn mass_closed(records: &[Record<'_>]) -> Option<f64> {
+/// Returns the mean closed mass of the answers that have a number.
+pub fn mass_closed(records: &[ScoredReply<'_>]) -> Option<f64> {
     let masses: Vec<f64> =
         records.iter().filter_map(|record| Some(record.reply.number()?.mass_closed)).collect();
     mean_in_order(&masses, &vec![1.0; masses.len()])
 }
 
-/// The server's reasons for numbers without a value, and how many items have each. Unbounded ones are counted apart.
-pub fn missing_numbers(records: &[Record<'_>]) -> BTreeMap<String, usize> {
+/// Counts the server's reasons for numbers without a value. Unbounded numbers are counted separately.
+pub fn missing_numbers(records: &[ScoredReply<'_>]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let missing = records.iter().filter_map(|record| record.reply.number());
     let missing = missing.filter(|number| number.estimates.is_none() && !number.is_unbounded);
@@ -150,15 +151,15 @@ pub fn missing_numbers(records: &[Record<'_>]) -> BTreeMap<String, usize> {
     counts
 }
 
-/// With `--score`: the true answers without a likelihood; none where all have one.
-pub fn missing_scores(records: &[Record<'_>]) -> Option<MissingScores> {
+/// With `--score`: counts the true answers without a likelihood. `None` if all have one.
+pub fn missing_scores(records: &[ScoredReply<'_>]) -> Option<MissingScores> {
     let mut reasons = records.iter().filter_map(|record| record.reply.score_error());
     let first = reasons.next()?.to_owned();
     Some(MissingScores { n: 1 + reasons.count(), first })
 }
 
-/// Where the server took the ends of its intervals from, and how many items have each.
-pub fn intervals(records: &[Record<'_>]) -> BTreeMap<String, usize> {
+/// Counts the items by the source of their intervals.
+pub fn intervals(records: &[ScoredReply<'_>]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let numbers = records.iter().filter_map(|record| record.reply.number());
     for interval in numbers.filter_map(|number| number.interval.as_ref()) {
@@ -172,8 +173,8 @@ pub fn intervals(records: &[Record<'_>]) -> BTreeMap<String, usize> {
     counts
 }
 
-/// `None` where every number is bounded.
-pub fn unbounded(records: &[Record<'_>]) -> Option<Unbounded> {
+/// Counts the unbounded numbers. `None` if every number is bounded.
+pub fn unbounded(records: &[ScoredReply<'_>]) -> Option<Unbounded> {
     let numbers = records.iter().filter_map(|record| record.reply.number());
     let found: Vec<&PredictedNumber> = numbers.filter(|number| number.is_unbounded).collect();
     let without_value = found.iter().filter(|number| number.estimates.is_none()).count();
@@ -188,7 +189,7 @@ mod tests {
 
     fn reply<'a>(item: &'a Item, text: &str) -> Reply<'a> {
         let answer = Answer { text: text.to_owned(), ..Answer::default() };
-        Reply { item, answer: Ok(answer), orders: None, label: None, target_score: None }
+        Reply::new(item, Ok(answer))
     }
 
     fn item(answer: &str, truth: Option<f64>) -> Item {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_no_number_is_right_when_it_is_the_same_text() {
+    fn an_answer_without_a_number_is_correct_if_the_text_is_equal() {
         for (text, answer, truth, correct) in [
             (" k ", "k", None, true),
             ("so k", "k", None, false),
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_compared_place_by_place_with_those_of_the_target() {
+    fn tokens_are_compared_with_the_target_by_position() {
         let item = item("12", None);
         let mut reply = reply(&item, "12");
         if let Ok(answer) = &mut reply.answer {

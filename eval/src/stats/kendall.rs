@@ -1,11 +1,12 @@
-//! Kendall's rank correlation of items that each count several times.
+//! Kendall's rank correlation of weighted items.
 
-/// Tau-b, prepared for any weights: items in the order of `x`, and the places of their `y` among the distinct values.
+/// Tau-b, prepared for any weights: the items in the order of `x`, and the ranks of their `y` among the
+/// distinct values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kendall {
-    /// By `x`: the item, and whether its `x` differs from that of the item before.
+    /// Items in the order of `x`, and whether the `x` of each differs from that of the previous item.
     items: Vec<(usize, bool)>,
-    /// For each item, from 1: how many distinct values of `y` are at most its own.
+    /// For each item, the number of distinct values of `y` that are at most its own. The smallest is 1.
     places: Vec<usize>,
     distinct: usize,
 }
@@ -23,8 +24,8 @@ impl Kendall {
         Self { items, places: y.iter().map(place).collect(), distinct: distinct.len() }
     }
 
-    /// `(C - D) / sqrt((n0 - n1) (n0 - n2))` (Kendall 1945), where an item that counts `w` times is `w` equal items. `None`
-    /// where either side does not vary.
+    /// Returns `(C - D) / sqrt((n0 - n1) (n0 - n2))` (Kendall 1945). An item with the weight `w` counts as
+    /// `w` equal items. `None` if either side does not vary.
     pub fn tau(&self, weights: &[f64]) -> Option<f64> {
         let mut seen = RunningSums::new(self.distinct);
         let mut y_counts = vec![0.0; self.distinct + 1];
@@ -32,17 +33,20 @@ impl Kendall {
         let mut group = 0;
         for (at, &(item, starts)) in self.items.iter().enumerate() {
             if starts {
-                // Pairs with equal `x` do not count for one another.
+                // Pairs with equal `x` do not count for each other.
                 self.items[group..at]
                     .iter()
+                    .filter(|(item, _)| weights[*item] > 0.0)
                     .for_each(|&(item, _)| seen.add(self.places[item], weights[item]));
                 group = at;
                 x_ties += pairs(tied);
                 tied = 0.0;
             }
-            let (place, weight) = (self.places[item], weights[item]);
+            let place = self.places[item];
+            let weight = weights[item];
             if weight > 0.0 {
-                let (below, up_to) = (seen.up_to(place - 1), seen.up_to(place));
+                let below = seen.up_to(place - 1);
+                let up_to = seen.up_to(place);
                 concordance += weight * (below - (total - tied - up_to));
             }
             y_counts[place] += weight;
@@ -51,17 +55,18 @@ impl Kendall {
         }
         x_ties += pairs(tied);
         let y_ties: f64 = y_counts.into_iter().map(pairs).sum();
-        let (x, y) = (pairs(total) - x_ties, pairs(total) - y_ties);
+        let x = pairs(total) - x_ties;
+        let y = pairs(total) - y_ties;
         (x > 0.0 && y > 0.0).then(|| (concordance / (x.sqrt() * y.sqrt())).clamp(-1.0, 1.0))
     }
 }
 
-/// Pairs among `count` items.
+/// Returns the number of pairs among `count` items.
 fn pairs(count: f64) -> f64 {
     count * (count - 1.0) / 2.0
 }
 
-/// Sums over places from 1 on, read and changed in logarithmic time (Fenwick 1994).
+/// Sums up to each index, starting at 1. They are read and changed in logarithmic time (Fenwick 1994).
 struct RunningSums(Vec<f64>);
 
 impl RunningSums {
@@ -93,12 +98,13 @@ mod tests {
 
     use super::*;
 
-    /// Pair by pair.
+    /// Computes tau from all pairs.
     fn by_definition(x: &[f64], y: &[f64]) -> f64 {
         let sign = |a: f64, b: f64| if a > b { 1.0 } else { f64::from(-i8::from(a < b)) };
         let (mut score, mut x_pairs, mut y_pairs) = (0.0, 0.0, 0.0);
         for (i, j) in (0..x.len()).flat_map(|i| (0..i).map(move |j| (i, j))) {
-            let (dx, dy) = (sign(x[i], x[j]), sign(y[i], y[j]));
+            let dx = sign(x[i], x[j]);
+            let dy = sign(y[i], y[j]);
             score += dx * dy;
             x_pairs += dx * dx;
             y_pairs += dy * dy;
@@ -107,13 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn tau_is_that_of_its_definition_also_with_ties() {
+    fn tau_matches_its_definition_even_with_ties() {
         let mut rng = ChaCha8Rng::seed_from_u64(0);
         for round in 0..200 {
             let count = rng.random_range(5..40);
             let mut side = || (0..count).map(|_| f64::from(rng.random_range(-4..5))).collect::<Vec<f64>>();
-            let (x, y) = (side(), side());
-            let (found, want) = (Kendall::new(&x, &y).tau(&vec![1.0; count]), by_definition(&x, &y));
+            let x = side();
+            let y = side();
+            let found = Kendall::new(&x, &y).tau(&vec![1.0; count]);
+            let want = by_definition(&x, &y);
             assert!((found.unwrap() - want).abs() < 1e-12, "{round}: {found:?} {want}");
         }
     }

@@ -1,20 +1,21 @@
-//! Statistics of items that each count several times.
+//! Statistics of weighted items.
 //!
-//! `weights[i]` says how often item `i` counts, as the bootstrap draws it; all ones give the plain statistic. Every
-//! function takes time linear in the number of items: [`Sorted`] sorts once beforehand.
+//! `weights[i]` is how often item `i` counts, as drawn by the bootstrap. If all are one, the result is the
+//! plain statistic. Every function takes time linear in the number of items: [`Sorted`] sorts once
+//! beforehand.
 
 use super::varies;
 
-/// How many running sums fit the registers of a processor.
+/// Number of running sums that fit into the registers of a CPU.
 const LANES: usize = 8;
 
-/// A statistic as a function of the weights; `None` where it is not defined.
+/// A statistic as a function of the weights. `None` if it is undefined.
 pub type Weighted<'a> = Box<dyn Fn(&[f64]) -> Option<f64> + Sync + 'a>;
 
-/// The mean of values and their weights; `None` of nothing, or where the sum overflows.
+/// The mean of values with weights. `None` without values, or if the sum overflows.
 pub type Mean = fn(values: &[f64], weights: &[f64]) -> Option<f64>;
 
-/// The mean of `(value, weight)` pairs, added up one after the other.
+/// Returns the mean of `(value, weight)` pairs, added in order.
 pub fn mean(pairs: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     // The neutral element of `Iterator::sum`.
     let (mut sum, mut total) = (-0.0, 0.0);
@@ -30,11 +31,12 @@ pub fn mean_in_order(values: &[f64], weights: &[f64]) -> Option<f64> {
     mean(values.iter().copied().zip(weights.iter().copied()))
 }
 
-/// The same in eight running sums: several times as fast, with other last bits.
+/// Like [`mean_in_order`], but with eight running sums: several times as fast, with different rounding.
 pub fn mean_in_lanes(values: &[f64], weights: &[f64]) -> Option<f64> {
     let (value_chunks, value_rest) = values.as_chunks::<LANES>();
     let (weight_chunks, weight_rest) = weights.as_chunks::<LANES>();
-    let (mut sums, mut totals) = ([0.0; LANES], [0.0; LANES]);
+    let mut sums = [0.0; LANES];
+    let mut totals = [0.0; LANES];
     for (values, weights) in value_chunks.iter().zip(weight_chunks) {
         for lane in 0..LANES {
             sums[lane] += values[lane] * weights[lane];
@@ -46,12 +48,12 @@ pub fn mean_in_lanes(values: &[f64], weights: &[f64]) -> Option<f64> {
     finite((sums.iter().sum::<f64>() + rest) / total)
 }
 
-/// Whether the items that count differ.
+/// Returns `true` if the items with a weight above 0 differ.
 fn vary(values: &[f64], weights: &[f64]) -> bool {
     varies(values.iter().zip(weights).filter(|&(_, &weight)| weight > 0.0).map(|(&value, _)| value))
 }
 
-/// `1 - SS_res / SS_tot`; `None` where the labels do not vary.
+/// Returns `1 - SS_res / SS_tot`, or `None` if the labels do not vary.
 pub fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64], mean: Mean) -> Option<f64> {
     if !vary(labels, weights) {
         return None;
@@ -65,15 +67,37 @@ pub fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64], mean: Mean) -
     finite(1.0 - residual / total)
 }
 
-/// Cohen's kappa with quadratic weights (Cohen 1968), `1 - E(x - y)^2 / E(x - y')^2` with `y'` of another item, drawn by the
-/// weights. For ratings on a scale this is the figure over its classes; between the classes it is Lin's concordance
-/// correlation (1989). `None` where all numbers of both sides are the same.
+/// Returns the influence of each item on the square root of the mean of `squares`, or `None` if all are 0.
+pub fn root_mean_terms(squares: &[f64], mean: Mean) -> Option<Vec<f64>> {
+    let root = mean(squares, &vec![1.0; squares.len()])?.sqrt();
+    (root > 0.0).then(|| squares.iter().map(|square| square / (2.0 * root)).collect())
+}
+
+/// Returns the influence of each item on [`r2`], or `None` if the labels do not vary.
+pub fn r2_terms(squared_errors: &[f64], labels: &[f64], mean: Mean) -> Option<Vec<f64>> {
+    let ones = vec![1.0; labels.len()];
+    if !vary(labels, &ones) {
+        return None;
+    }
+    let centre = mean(labels, &ones)?;
+    let squares: Vec<f64> = labels.iter().map(|label| (label - centre).powi(2)).collect();
+    let residual = mean(squared_errors, &ones)?;
+    let total = mean(&squares, &ones)?;
+    let term = |(error, square): (&f64, &f64)| (residual / total * square - error) / total;
+    Some(squared_errors.iter().zip(&squares).map(term).collect())
+}
+
+/// Returns Cohen's kappa with quadratic weights (Cohen 1968), `1 - E(x - y)^2 / E(x - y')^2`. Here `y'`
+/// belongs to another item, drawn by the weights. For ratings on a scale this is the kappa over the classes
+/// of the scale. Between the classes it is Lin's concordance correlation (1989). `None` if all numbers of
+/// both sides are the same.
 pub fn kappa(x: &[f64], y: &[f64], squared_errors: &[f64], weights: &[f64], mean: Mean) -> Option<f64> {
     let observed = mean(squared_errors, weights)?;
     if !vary(x, weights) && !vary(y, weights) {
         return (observed > 0.0).then_some(0.0);
     }
-    let (x_mean, y_mean) = (mean(x, weights)?, mean(y, weights)?);
+    let x_mean = mean(x, weights)?;
+    let y_mean = mean(y, weights)?;
     let (mut squares, mut total) = (0.0, 0.0);
     for ((x, y), weight) in x.iter().zip(y).zip(weights) {
         squares += ((x - x_mean).powi(2) + (y - y_mean).powi(2)) * weight;
@@ -82,15 +106,17 @@ pub fn kappa(x: &[f64], y: &[f64], squared_errors: &[f64], weights: &[f64], mean
     finite(1.0 - observed / (squares / total + (x_mean - y_mean).powi(2)))
 }
 
-/// Pearson's correlation; `None` where either side does not vary.
+/// Returns Pearson's correlation, or `None` if either side does not vary.
 pub fn pearson(x: &[f64], y: &[f64], weights: &[f64], mean: Mean) -> Option<f64> {
     if !vary(x, weights) || !vary(y, weights) {
         return None;
     }
-    let (x_mean, y_mean) = (mean(x, weights)?, mean(y, weights)?);
+    let x_mean = mean(x, weights)?;
+    let y_mean = mean(y, weights)?;
     let (mut xx, mut yy, mut xy) = (0.0, 0.0, 0.0);
     for ((x, y), weight) in x.iter().zip(y).zip(weights) {
-        let (dx, dy) = (x - x_mean, y - y_mean);
+        let dx = x - x_mean;
+        let dy = y - y_mean;
         xx += dx * dx * weight;
         yy += dy * dy * weight;
         xy += dx * dy * weight;
@@ -98,7 +124,8 @@ pub fn pearson(x: &[f64], y: &[f64], weights: &[f64], mean: Mean) -> Option<f64>
     correlation(xx, yy, xy)
 }
 
-/// Spearman's rank correlation; equal values share the mean of their ranks. `None` where either side does not vary.
+/// Returns Spearman's rank correlation. Equal values share the mean of their ranks. `None` if either side
+/// does not vary.
 pub fn spearman(x: &Sorted, y: &Sorted, weights: &[f64]) -> Option<f64> {
     let (x_ranks, xx) = x.centred_ranks(weights);
     let (y_ranks, yy) = y.centred_ranks(weights);
@@ -107,15 +134,16 @@ pub fn spearman(x: &Sorted, y: &Sorted, weights: &[f64]) -> Option<f64> {
     correlation(xx, yy, xy)
 }
 
-/// From sums of squares and products of deviations. The product of `xx` and `yy` could overflow where their roots do not.
+/// Returns the correlation from sums of squares and products of deviations. The product of `xx` and `yy`
+/// could overflow even if their square roots do not.
 fn correlation(xx: f64, yy: f64, xy: f64) -> Option<f64> {
     finite((xy / (xx.sqrt() * yy.sqrt())).clamp(-1.0, 1.0))
 }
 
-/// Values by rank: the distinct ones in order, and which of them each item has.
+/// Values by rank: the distinct values in order, and the value of each item.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sorted {
-    /// Rising.
+    /// In ascending order.
     distinct: Vec<f64>,
     /// For each item, the index of its value in `distinct`.
     places: Vec<usize>,
@@ -131,7 +159,7 @@ impl Sorted {
         Self { distinct, places }
     }
 
-    /// How often each distinct value counts.
+    /// Returns the total weight of each distinct value.
     fn counts(&self, weights: &[f64]) -> Vec<f64> {
         let mut counts = vec![0.0; self.distinct.len()];
         for (&place, weight) in self.places.iter().zip(weights) {
@@ -140,7 +168,7 @@ impl Sorted {
         counts
     }
 
-    /// The middle value, or the mean of the two middle ones; `None` of nothing.
+    /// Returns the middle value, or the mean of the two middle values. `None` without values.
     pub fn median(&self, weights: &[f64]) -> Option<f64> {
         let counts = self.counts(weights);
         let half = counts.iter().sum::<f64>() / 2.0;
@@ -159,10 +187,11 @@ impl Sorted {
         None
     }
 
-    /// Ranks of the distinct values less the mean rank of all items, and their sum of squares over all items.
+    /// Returns the ranks of the distinct values minus the mean rank of all items, and their sum of squares
+    /// over all items.
     fn centred_ranks(&self, weights: &[f64]) -> (Vec<f64>, f64) {
         let counts = self.counts(weights);
-        // Of n items, ranks from 1 to n have this mean, however they are shared.
+        // The ranks 1 to n have this mean, with or without ties.
         let mean = f64::midpoint(counts.iter().sum(), 1.0);
         let (mut passed, mut squares) = (0.0, 0.0);
         let rank = |count: f64| {
@@ -173,12 +202,6 @@ impl Sorted {
         };
         let ranks = counts.into_iter().map(rank).collect();
         (ranks, squares)
-    }
-
-    /// Ranks of all items less their mean.
-    pub fn ranks(&self) -> Vec<f64> {
-        let (ranks, _) = self.centred_ranks(&vec![1.0; self.places.len()]);
-        self.places.iter().map(|&place| ranks[place]).collect()
     }
 }
 
@@ -195,7 +218,7 @@ mod tests {
     const ONCE: [f64; 6] = [1.0; 6];
     const WEIGHTS: [f64; 6] = [2.0, 0.0, 1.0, 3.0, 0.0, 1.0];
 
-    /// Every value as often as its weight says.
+    /// Repeats every value as often as its weight says.
     fn repeated(values: &[f64]) -> Vec<f64> {
         values
             .iter()
@@ -204,9 +227,10 @@ mod tests {
             .collect()
     }
 
-    /// What both kinds of sums agree on.
+    /// Checks that both kinds of sums agree, and returns their result.
     fn either(of: impl Fn(Mean) -> Option<f64>) -> Option<f64> {
-        let (in_order, in_lanes) = (of(mean_in_order), of(mean_in_lanes));
+        let in_order = of(mean_in_order);
+        let in_lanes = of(mean_in_lanes);
         let off = in_order.unwrap_or_default() - in_lanes.unwrap_or_default();
         assert!(in_order.is_some() == in_lanes.is_some() && off.abs() < 1e-12, "{in_order:?} {in_lanes:?}");
         in_order
@@ -234,8 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn plain_figures_are_x() {
-        // np.mean(x), np.median(x), pearsonr(x, y)[0], spearmanr(x, y)[0], 1 - ((x - y)**2).sum() / ((y - y.mean())**2).sum()
+    fn plain_statistics_match_numpy_and_scipy() {
+        // np.mean(x), np.median(x), pearsonr(x, y)[0], spearmanr(x, y)[0], 1 - ((x - y)**2).sum() / ((y -
+        // y.mean())**2).sum()
         let errors: Vec<f64> = X.iter().zip(Y).map(|(x, y)| (x - y).powi(2)).collect();
         let got = [
             mean(&X, &ONCE),
@@ -256,8 +281,9 @@ mod tests {
     }
 
     #[test]
-    fn weights_stand_for_repeated_items() {
-        let (x, y) = (repeated(&X), repeated(&Y));
+    fn weights_equal_repeated_items() {
+        let x = repeated(&X);
+        let y = repeated(&Y);
         let ones = vec![1.0; x.len()];
         let pairs = [
             (mean(&X, &WEIGHTS), mean(&x, &ones)),
@@ -282,7 +308,7 @@ mod tests {
 
     /// `cohen_kappa_score(x, y, weights="quadratic")` of scikit-learn 1.9.
     #[test]
-    fn kappa_of_ratings_is_that_of_scikit_learn() {
+    fn kappa_of_ratings_matches_scikit_learn() {
         let x = [1.0, 2.0, 5.0, 4.0, 3.0, 3.0, 5.0, 1.0];
         let y = [1.0, 3.0, 4.0, 4.0, 1.0, 3.0, 5.0, 2.0];
         assert!((kappa(&x, &y, &[1.0; 8]).unwrap() - 0.7878787878787878).abs() < 1e-12);
@@ -291,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn every_item_counts_whatever_their_number() {
+    fn every_item_counts_for_any_number_of_items() {
         for n in [1, 7, 8, 9, 16, 21] {
             let values: Vec<f64> = (0..n).map(f64::from).collect();
             let weights: Vec<f64> = (0..n).map(|index| f64::from(index % 3)).collect();
@@ -303,12 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_vary_has_no_correlation_and_no_r2() {
+    fn constant_values_have_no_correlation_and_no_r2() {
         assert_eq!(pearson(&[1.0, 1.0], &[1.0, 2.0], &[1.0, 1.0]), None);
         assert_eq!(spearman(&[1.0, 1.0], &[1.0, 2.0], &[1.0, 1.0]), None);
         assert_eq!(r2(&[0.0, 1.0], &[3.0, 3.0], &[1.0, 1.0]), None);
         // The mean of three times 0.1 is not 0.1 in floating point.
-        let (x, tenths, weights) = ([1.0, 2.0, 4.0], [0.1, 0.1, 0.7], [1.0, 2.0, 0.0]);
+        let x = [1.0, 2.0, 4.0];
+        let tenths = [0.1, 0.1, 0.7];
+        let weights = [1.0, 2.0, 0.0];
         assert_eq!((pearson(&x, &tenths, &weights), r2(&x, &tenths, &weights)), (None, None));
         assert_eq!(mean(&[], &[]), None);
     }

@@ -1,21 +1,23 @@
-//! The interval of a share.
+//! The confidence interval of a share.
 
 use super::Interval;
 
 /// 97.5% quantile of the normal distribution.
 const Z_95: f64 = 1.959_963_984_540_054;
 
-/// The 95% score interval of `hits` among `n` (Wilson 1927, without continuity correction); `None` of nothing.
+/// Returns the 95% score interval of `hits` among `n` (Wilson 1927, without continuity correction), or `None`
+/// if `n` is 0.
 pub fn wilson(hits: usize, n: usize) -> Option<Interval> {
     if n == 0 {
         return None;
     }
-    let (share, n) = (hits as f64 / n as f64, n as f64);
+    let share = hits as f64 / n as f64;
+    let n = n as f64;
     let z2 = Z_95 * Z_95;
     let centre = share + z2 / (2.0 * n);
     let spread = Z_95 * (share * (1.0 - share) / n + z2 / (4.0 * n * n)).sqrt();
     let end = |value: f64| (value / (1.0 + z2 / n)).clamp(0.0, 1.0);
-    // Rounding must not put a share of 0 or 1 outside of its own interval.
+    // Rounding must not put a share of 0 or 1 outside its own interval.
     Some(Interval { low: end(centre - spread).min(share), high: end(centre + spread).max(share) })
 }
 
@@ -24,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_is_that_of_statsmodels() {
+    fn the_interval_matches_statsmodels() {
         // [proportion_confint(h, n, 0.05, "wilson") for h, n in [(0, 10), (5, 10), (10, 10), (438, 1000)]]
         for (hits, n, low, high) in WILSON {
             let got = wilson(hits, n).unwrap();

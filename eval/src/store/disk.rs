@@ -1,4 +1,5 @@
-//! What a run does to the files of its folder. Tests make each of these operations fail by the point [`POINT`].
+//! The operations of a run on the files of its directory. Tests make each of them fail with the failpoint
+//! [`POINT`].
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -26,7 +27,7 @@ impl DiskFile {
 }
 
 impl Write for DiskFile {
-    /// Where it fails, half of the bytes are written, as when a disk becomes full.
+    /// A failure writes half of the bytes, as on a disk that becomes full.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Err(error) = failpoint::check(POINT) {
             self.0.write_all(&bytes[..bytes.len() / 2])?;

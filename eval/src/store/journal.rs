@@ -1,9 +1,10 @@
-//! Append-only files of answers: the journal of a run, which `--resume` continues, and the cache that runs share.
+//! Append-only files of answers: the journal of a run, which `--resume` continues, and the cache that runs
+//! share.
 //!
-//! The first line says what run the answers belong to; a journal of another run is refused. Every line is written in one
-//! go and ends in a checksum of itself, so that a changed byte is an error and not another answer. A last line without its
-//! end, which a crash may leave, is cut off. Files whose first line has no checksum, from before there were any, are read
-//! without them.
+//! The first line says what run the answers belong to; a journal of another run is refused. Every line is
+//! written in one go and ends in a checksum of itself, so that a changed byte is an error and not another
+//! answer. A last line without its end, which a crash may leave, is cut off. Files whose first line has no
+//! checksum, from before there were any, are read without them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -42,7 +43,7 @@ pub enum JournalError {
     )]
     OtherCheckpoint { file: PathBuf, model: String, was: String, is: String },
     #[error(
-        "{} is of a run that did not end: go on with --resume, start again with --overwrite, or use another --out",
+        "{} is of a run that did not end: continue with --resume, start again with --overwrite, or use another --out",
         .file.display()
     )]
     Unfinished { file: PathBuf },
@@ -86,8 +87,8 @@ const SUM_START: &str = ",\"sum\":\"";
 /// The field of a header that says which checkpoint answered.
 const CHECKPOINT: &str = "model_fingerprint";
 
-/// Fields of a header that say which model answered, and what `/v1/models` calls them. A field that the journal or the server lacks is
-/// not checked.
+/// Fields of a header that say which model answered, and what `/v1/models` calls them. A field that the
+/// journal or the server lacks is not checked.
 pub const MODEL_FIELDS: [(&str, &str); 3] =
     [(CHECKPOINT, "fingerprint"), ("model_dtype", "dtype"), ("model_kv_cache_dtype", "kv_cache_dtype")];
 
@@ -106,7 +107,8 @@ impl JournalFile {
         Ok(Self { path: path.to_owned(), open })
     }
 
-    /// Locks the file until this and all journals made of it are dropped. File systems without locks have none.
+    /// Locks the file until this and all journals made of it are dropped. File systems without locks have
+    /// none.
     pub fn lock(self) -> Result<Self, JournalError> {
         match self.open.try_lock() {
             Err(TryLockError::WouldBlock) => Err(JournalError::InUse { file: self.path }),
@@ -133,7 +135,7 @@ impl Journal {
         Self::read(&JournalFile::open(file)?, header)
     }
 
-    /// As [`Journal::open`], of a file that is open.
+    /// Like [`Journal::open`], for a file that is already open.
     pub fn read(file: &JournalFile, header: &Value) -> Result<Self, JournalError> {
         let failed = |source| JournalError::File { file: file.path.clone(), source };
         let mut open = DiskFile(file.open.try_clone().map_err(failed)?);

@@ -1,4 +1,4 @@
-//! What a run leaves in its folder: `journal.jsonl`, `report.json` and `samples.jsonl`.
+//! The files of a run in its directory: `journal.jsonl`, `report.json` and `samples.jsonl`.
 
 mod disk;
 pub mod journal;

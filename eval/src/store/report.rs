@@ -1,7 +1,7 @@
 //! `report.json`: the result of one split, as a run writes it and as reports, comparisons and gates read it.
 //!
-//! Unknown keys are ignored and missing ones have defaults, so that reports of other versions can be read. Never NaN or
-//! infinite: what is not defined is null.
+//! Unknown keys are ignored and missing ones have defaults, so that reports of other versions can be read.
+//! Never NaN or infinite: what is not defined is null.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,31 +24,31 @@ pub struct Report {
     pub model: String,
     /// The servers, separated by commas.
     pub endpoint: String,
-    /// How the model was asked: `text`, `regress` or `paper`.
+    /// `text`, `regress` or `paper`.
     pub mode: String,
     /// Items.
     pub n: usize,
-    /// Items with a number, or with an answer where none is asked for.
+    /// Items with a number, or with any answer if the task does not need a number.
     pub n_valid: usize,
     /// Items without an answer.
     pub failed: usize,
-    /// Of generated items and of intervals.
+    /// Seed of generated items and of the bootstrap.
     pub seed: Option<u64>,
     /// Everything that may change the result.
     pub settings: Map<String, Value>,
     pub metrics: Metrics,
-    /// Names of metrics that are shown first, as `--metric` asks for.
+    /// Names of the metrics that are shown first, from `--metric`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub first_metrics: Vec<String>,
-    /// What constant answers would reach, by name of the constant.
+    /// The metrics of constant answers, by name of the constant.
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub baselines: IndexMap<String, Baseline>,
     /// How answers without a number count.
     pub unparsed_rule: Option<String>,
-    /// Paper mode: where the paper's code computes figures in a way of its own.
+    /// Paper mode: the figures that the paper's code computes differently.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub quirks: Vec<Quirk>,
-    /// The parts of the data set, where there are several.
+    pub quirks: Vec<PaperDifference>,
+    /// The parts of the data set, if it has several.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub modules: BTreeMap<String, Module>,
     /// In regress mode.
@@ -57,10 +57,10 @@ pub struct Report {
     /// The metrics of every estimate, by name of the metric; in regress mode.
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub estimates: IndexMap<String, EstimateScores>,
-    /// Closed mass behind the numbers, on average; in regress mode.
+    /// Mean closed mass of the numbers; in regress mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_closed: Option<f64>,
-    /// What is not known of the distributions, in regress mode.
+    /// The unknown mass of the distributions; in regress mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown_mass: Option<Unknown>,
     /// Items whose open mass leaves the trimmed mean unbounded, in regress mode.
@@ -72,7 +72,7 @@ pub struct Report {
     /// The server's reasons for numbers without a value, and how many items have each; in regress mode.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub missing_numbers: BTreeMap<String, usize>,
-    /// With `--score`, where true answers have no likelihood.
+    /// With `--score`, if true answers have no likelihood.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_scores: Option<MissingScores>,
     /// Programs that took part.
@@ -83,11 +83,12 @@ pub struct Report {
     pub seconds: f64,
 }
 
-/// On a scale every item has a reason of its own.
+/// On a scale every item has a different reason.
 const REASONS_SHOWN: usize = 5;
 
 impl Report {
-    /// The most frequent reasons for numbers without a value, most frequent first, and how many items have other ones.
+    /// The most frequent reasons for numbers without a value, most frequent first, and how many items have
+    /// other ones.
     pub fn main_reasons(&self) -> (Vec<(&str, usize)>, usize) {
         let mut reasons: Vec<(&str, usize)> =
             self.missing_numbers.iter().map(|(reason, items)| (reason.as_str(), *items)).collect();
@@ -96,7 +97,8 @@ impl Report {
         (reasons, rest.iter().map(|(_, items)| items).sum())
     }
 
-    /// All metrics in the order in which they are shown: those of `--metric` first, measured or not.
+    /// Returns all metrics in display order. The metrics of `--metric` come before the others, even if they
+    /// were not measured.
     pub fn metrics_to_show(&self) -> Vec<(&str, Metric)> {
         let mut names: IndexSet<&str> = self.first_metrics.iter().map(String::as_str).collect();
         names.extend(self.metrics.iter().map(|(name, _)| name));
@@ -118,17 +120,18 @@ pub struct Unbounded {
     pub without_value: usize,
 }
 
-/// A figure that the paper's code computes in a way of its own.
+/// A figure that the paper's code computes differently.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Quirk {
-    /// Of the figure.
+pub struct PaperDifference {
+    /// Name of the figure.
     pub name: String,
-    /// By the paper's code; missing where that is NaN or infinite.
+    /// The value of the paper's code, or `None` if it is NaN or infinite.
     pub paper: Option<f64>,
-    /// By ours, on the same texts.
-    pub sane: Option<f64>,
-    /// What is different.
+    /// Our value for the same texts.
+    #[serde(rename = "sane")]
+    pub corrected: Option<f64>,
+    /// Describes the difference.
     pub note: String,
 }
 

@@ -1,5 +1,5 @@
-//! `samples.jsonl`: one line an item, with lm-eval's columns and ours behind them, as a run writes it and as reports and
-//! comparisons read it.
+//! `samples.jsonl`, which runs write and which reports and comparisons read: one line per item, with
+//! lm-eval's columns and then ours.
 //!
 //! Missing columns have defaults, so that the samples of other versions and programs can be read.
 
@@ -10,20 +10,20 @@ use serde_json::{Map, Number, Value};
 use crate::metrics::Estimates;
 use crate::metrics::numbers::Prediction;
 
-/// What was asked, what came back, and how good it was.
+/// An item, its answer and its scores.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
     /// Number of the item in its data.
     pub doc_id: u64,
     pub doc: Doc,
-    /// What would have been right.
+    /// The correct answer.
     pub target: Value,
-    /// What was sent: the prompt, and how it was to be continued.
+    /// The prompt and the settings of the request.
     pub arguments: Value,
-    /// One list of texts per request; empty where the request failed.
+    /// One list of texts per request; empty if the request failed.
     pub resps: Vec<Vec<String>>,
-    /// What exactness is judged by.
+    /// The number or text that is compared with the target.
     pub filtered_resps: Vec<Value>,
     /// The rule that found it.
     pub filter: String,
@@ -32,17 +32,18 @@ pub struct Sample {
     pub doc_hash: String,
     pub prompt_hash: String,
     pub target_hash: String,
-    /// The number that was asked for; some programs leave it out.
+    /// The true number; some programs omit it.
     pub truth: Option<f64>,
-    /// 1 where the answer is exact, else 0.
+    /// 1 for an exact answer and 0 for any other. `None` if the request failed.
     pub accuracy: Option<Number>,
-    /// Of the median; missing where no number was read.
+    /// Absolute error of the median, or `None` if no number was read.
     pub absolute_error: Option<f64>,
     pub prediction: Option<Estimates>,
-    /// Columns that not every item has, by name: `strict`, `flexible`, `readings`, `exact`, `f1`, `module`, `mass_closed`,
-    /// `mass_open`, `plain_mean`, `unbounded`, `number_reason`, `quantiles`, `unbounded_quantiles`, `interval`, `crps`, `crps_bounds`, `log_score`, `winkler`, `perplexity`,
-    /// `losses`; of judgements `score`, `mode_score`, `spread`, `distribution`, of pairs also `orders`, `consistent`, `order_difference`,
-    /// `order_distance`, `wins`, `verdict`, `preferred`.
+    /// Columns that not every item has, by name: `strict`, `flexible`, `readings`, `exact`, `f1`, `module`,
+    /// `mass_closed`, `mass_open`, `plain_mean`, `unbounded`, `number_reason`, `quantiles`,
+    /// `unbounded_quantiles`, `interval`, `crps`, `crps_bounds`, `log_score`, `winkler`, `perplexity`,
+    /// `losses`; of judgements `score`, `mode_score`, `spread`, `distribution`, of pairs also `orders`,
+    /// `consistent`, `order_difference`, `order_distance`, `wins`, `verdict`, `preferred`.
     #[serde(flatten)]
     pub more: Map<String, Value>,
     /// Why there is no answer.
@@ -54,12 +55,12 @@ pub struct Sample {
 #[serde(default)]
 pub struct Doc {
     pub question: String,
-    /// As written.
+    /// The answer as the data has it.
     pub answer: Value,
 }
 
 impl Sample {
-    /// The number that was asked for: `truth`, else the last number of the target.
+    /// Returns the true number: `truth`, or the last number of the target.
     pub fn truth(&self) -> Option<f64> {
         self.truth.or_else(|| match &self.target {
             Value::Number(number) => number.as_f64(),
@@ -68,7 +69,8 @@ impl Sample {
         })
     }
 
-    /// The number that was read, where one was asked for. The absolute error is the one that is written, if any.
+    /// Returns the number that was read, if the item has a true number. The absolute error is the recorded
+    /// one, if any.
     pub fn prediction(&self) -> Option<Prediction> {
         let prediction = Prediction::new(self.truth()?, self.prediction?);
         Some(Prediction {
@@ -77,32 +79,32 @@ impl Sample {
         })
     }
 
-    /// As written, else that of the median.
+    /// Returns the recorded absolute error, or the error of the median.
     pub fn absolute_error(&self) -> Option<f64> {
         self.absolute_error.or_else(|| Some(self.prediction()?.absolute_error))
     }
 
-    /// Whether the request failed; such an item is neither right nor wrong.
+    /// Returns whether the request failed. Such an item is neither correct nor incorrect.
     pub fn failed(&self) -> bool {
         self.error.is_some()
     }
 
-    /// Whether the answer is a judgement, also one without a score.
+    /// Returns whether the answer is a judgement, with or without a score.
     pub fn is_judged(&self) -> bool {
         self.more.contains_key("score")
     }
 
-    /// Whether the answer has to be a number: judgements are numbers also where people made none.
+    /// Returns whether the answer has to be a number. Judgements are numbers, with or without a human rating.
     pub fn asks_number(&self) -> bool {
         self.truth().is_some() || self.is_judged()
     }
 
-    /// Whether the open mass leaves the trimmed mean unbounded.
+    /// Returns whether the open mass leaves the trimmed mean unbounded.
     pub fn is_unbounded(&self) -> bool {
         self.more.get("unbounded") == Some(&Value::Bool(true))
     }
 
-    /// Whether the answer is exact.
+    /// Returns whether the answer is exact.
     pub fn right(&self) -> bool {
         self.score("accuracy").is_some_and(|accuracy| accuracy > 0.5)
     }

@@ -14,7 +14,7 @@ use super::sample::Sample;
 
 pub const REPORT: &str = "report.json";
 const SAMPLES: &str = "samples.jsonl";
-/// What `ntl-eval report` writes, the page to open first in front.
+/// The pages that `ntl-eval report` writes, the main one first.
 pub const PAGES: [&str; 2] = ["report.html", "report.md"];
 
 /// One finished run.
@@ -45,8 +45,8 @@ impl Run {
     }
 }
 
-/// The folders that hold a run: `folder` itself, or those at most `LEVELS_MAX` levels below it, by path. Folders inside that
-/// of a run are not searched.
+/// The folders that hold a run: `folder` itself, or those at most `LEVELS_MAX` levels below it, by path.
+/// Folders inside that of a run are not searched.
 pub fn run_folders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     ensure!(!folder.is_file(), "{} is a file; name the folder of a run or of several", folder.display());
     let mut found = Vec::new();
@@ -72,8 +72,9 @@ fn find_runs(folder: &Path, levels: usize, found: &mut Vec<PathBuf>) -> anyhow::
     Ok(())
 }
 
-/// Replaces the result in a folder. Both new files are on disk before the old ones are touched, and `report.json` goes first and
-/// comes last: a folder that holds it is complete. Pages of an earlier result are removed.
+/// Replaces the result in a directory. Both new files are on disk before the old ones are touched.
+/// `report.json` is removed first and written last, so a directory that holds it is complete. Pages of an
+/// earlier result are removed.
 pub fn write(folder: &Path, report: &Report, samples: impl Iterator<Item = Sample>) -> anyhow::Result<()> {
     let samples = PendingFile::write(folder.join(SAMPLES), |out| {
         for sample in samples {
@@ -86,7 +87,8 @@ pub fn write(folder: &Path, report: &Report, samples: impl Iterator<Item = Sampl
         serde_json::to_writer_pretty(&mut *out, report)?;
         writeln!(out)
     })?;
-    // From here to the end there is no report: samples never lie beside the report of others.
+    // From here to the end there is no report: the directory never holds samples of one run and the report of
+    // another.
     [REPORT].iter().chain(&PAGES).try_for_each(|name| remove(&folder.join(name)))?;
     samples.rename()?;
     report.rename()?;
@@ -102,7 +104,7 @@ pub fn remove_result(folder: &Path) -> anyhow::Result<()> {
     [REPORT, SAMPLES].iter().chain(&PAGES).try_for_each(|name| remove(&folder.join(name)))
 }
 
-/// A complete file beside the one that it is about to replace.
+/// A complete file, next to the file that it is about to replace.
 struct PendingFile {
     temporary: PathBuf,
     file: PathBuf,
@@ -120,7 +122,7 @@ impl PendingFile {
             out.into_inner()?.sync()
         };
         if let Err(error) = write() {
-            // What a full disk left of it only takes up room; the first error is the one to report.
+            // The rest of a file on a full disk only uses space. The first error is the one to report.
             let _ = disk::remove(&temporary);
             return Err(error).with_context(|| writing(&temporary));
         }

@@ -6,10 +6,10 @@
 use std::path::Path;
 
 use super::generate::{self, Split};
-use super::splits;
+use super::splits::{self, SplitChoice};
 use super::{Entry, Origin, Suite};
-use crate::cli::tasks::ArithmeticArgs;
 use crate::data::read::{Truth, pairs};
+use crate::settings::RunSettings;
 
 pub const ENTRY: Entry = Entry {
     name: "arithmetic",
@@ -25,8 +25,8 @@ pub const ENTRY: Entry = Entry {
 /// As many as DeepMind's test files hold.
 const GENERATED: usize = 10_000;
 
-pub fn suites(args: &ArithmeticArgs) -> anyhow::Result<Vec<Suite>> {
-    let generate = |split| generate::items(split, args.common.seed, GENERATED);
+pub fn suites(choice: SplitChoice, settings: &RunSettings) -> anyhow::Result<Vec<Suite>> {
+    let generate = |split| generate::items(split, settings.seed, GENERATED);
     let read = |file: &Path| pairs(file, Truth::Number);
-    splits::suites(ENTRY.name, "txt", args.split, &args.common, read, generate)
+    splits::suites(ENTRY.name, "txt", choice, settings, read, generate)
 }

@@ -1,85 +1,134 @@
-//! Items of one's own: JSON lines or CSV with a question and an answer, worded by `--template`, with examples from the same
-//! file in front.
+//! A user's own questions and answers, worded by `--template`, with examples from the same file before them.
 
+use ntl_core::numbers::parse::{last_number, with_decimal_point};
 use rand::SeedableRng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, json};
 
+use super::own::{self, OwnItems, Skipped};
 use super::{Entry, Origin, Suite, Traits, from_file};
-use crate::cli::flags::Mode;
-use crate::cli::tasks::CustomArgs;
-use crate::console::UsageError;
-use crate::data::read::Truth;
-use crate::data::records::{Record, records};
+use crate::data::read::{Truth, decimal_point_hint};
+use crate::data::records::Record;
 use crate::data::{DataError, Item};
+use crate::error::UsageError;
+use crate::format::shortened;
+use crate::settings::RunSettings;
+use crate::settings::mode::Mode;
 use crate::template::{Template, UnknownField};
 
 pub const ENTRY: Entry = Entry {
     name: "custom",
-    about: "questions and answers of your own (--data FILE: JSON lines or CSV)",
+    about: "questions and answers of your own (--data FILE: JSON lines, a JSON array, CSV or TSV)",
     origin: Origin::Given,
 };
 
-pub fn suites(args: &CustomArgs) -> anyhow::Result<Vec<Suite>> {
-    let common = &args.common;
+/// How the items of a file become prompts and answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CustomTask {
+    pub question_field: String,
+    pub answer_field: String,
+    /// Number of other items that precede each question.
+    pub shots: usize,
+    /// Whether to leave out items without a question or an answer.
+    pub skip_missing: bool,
+}
+
+pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
     let usage = |message: &str| UsageError(message.to_owned());
-    let file = common.data.as_deref().ok_or_else(|| usage("custom needs --data FILE, JSON lines or CSV"))?;
-    let template = common.template();
-    if template.is_some_and(|template| template.names("answer") || template.names(&args.answer_field)) {
+    let file = run
+        .data
+        .as_deref()
+        .ok_or_else(|| usage("custom needs --data FILE, JSON lines, a JSON array, CSV or TSV"))?;
+    let template = run.template.as_ref();
+    if template.is_some_and(|template| template.names("answer") || template.names(&task.answer_field)) {
         return Err(usage("--template names the answer, which the model would only have to copy").into());
     }
-    let items = records(file)?.into_iter().map(|record| item(args, &record));
+    let required = [task.question_field.as_str(), task.answer_field.as_str()];
+    let OwnItems { records, split, skipped } = own::read(file, task.skip_missing, &required)?;
+    let items = records.iter().map(|record| item(task, run, record));
     let mut items = items.collect::<Result<Vec<Item>, DataError>>()?;
+    let items_max = run.limit.map_or(items.len(), |limit| items.len().min(limit.get()));
+    let texts = Texts::of(&records, &items[..items_max]);
     let has_numbers = items.iter().any(|item| item.truth.is_some());
-    if common.mode == Mode::Regress && !has_numbers {
-        let message = format!("no answer in {} is a number: --mode regress has no meaning", file.display());
+    if let Some(Texts { example, .. }) = texts.as_ref().filter(|_| run.mode == Mode::Regress && !has_numbers)
+    {
+        let file = file.display();
+        let message =
+            format!("no answer in {file} is a number, which --mode regress needs; for example {example}");
         return Err(UsageError(message).into());
     }
     let between = if template.is_some_and(Template::ends_in_space) { "" } else { " " };
-    add_shots(&mut items, args.shots, common.seed, between)?;
-    items.truncate(common.limit.map_or(usize::MAX, usize::from));
-    let split = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    add_shots(&mut items, task.shots, run.seed, between)?;
+    items.truncate(items_max);
+    let mut settings = Map::from_iter([
+        from_file(file),
+        ("question_field".to_owned(), json!(task.question_field)),
+        ("answer_field".to_owned(), json!(task.answer_field)),
+        ("shots".to_owned(), json!(task.shots)),
+    ]);
+    settings.extend(skipped.as_ref().map(Skipped::setting));
+    // A file of words alone is meant to be compared as text, unless its answers look like numbers.
+    let texts = texts.filter(|texts| has_numbers || texts.has_decimal_comma);
+    let texts = texts.map(|Texts { count, example, .. }| {
+        format!("{count} of {items_max} answers are not numbers and are compared as text, such as {example}")
+    });
     Ok(vec![Suite {
         task: ENTRY.name,
-        split: split.split('.').next().unwrap_or_default().to_owned(),
+        split,
         items,
-        settings: Map::from_iter([
-            from_file(file),
-            ("question_field".to_owned(), json!(args.question_field)),
-            ("answer_field".to_owned(), json!(args.answer_field)),
-            ("shots".to_owned(), json!(args.shots)),
-        ]),
+        settings,
         traits: Traits {
-            // Behind examples, a model goes on with the next one.
-            stop: if args.shots > 0 { &["\n\n"] } else { &[] },
+            // After examples, a model continues with the next one.
+            stop: if task.shots > 0 { &["\n\n"] } else { &[] },
             texts: !has_numbers,
-            mixed: true,
             ..Traits::default()
         },
+        notices: skipped.iter().map(Skipped::notice).chain(texts).collect(),
     }])
 }
 
-fn item(args: &CustomArgs, record: &Record) -> Result<Item, DataError> {
-    let (question, answer) =
-        (record.require(&args.question_field)?, record.require_answer(&args.answer_field)?);
+fn item(task: &CustomTask, run: &RunSettings, record: &Record) -> Result<Item, DataError> {
+    let question = record.require_filled(&task.question_field, "question")?;
+    let answer = record.require_filled(&task.answer_field, "answer")?;
     let value = |name: &str| if name == "question" { Some(question) } else { record.get(name) };
     let worded = |UnknownField(name)| record.without(&name);
-    let prompt = args.common.template().map(|template| template.render(value)).transpose();
+    let prompt = run.template.as_ref().map(|template| template.render(value)).transpose();
+    // The paper's code compares the last numbers of any two texts, so that a text with a number has a truth.
+    let in_text = || last_number(answer).filter(|_| run.mode.reads_numbers_in_texts());
     Ok(Item {
         question: question.to_owned(),
         answer: answer.to_owned(),
-        truth: Truth::Written.of(answer).flatten(),
+        truth: Truth::NumberOrText.of(answer).flatten().or_else(in_text),
         prompt: prompt.map_err(worded)?,
         ..Item::default()
     })
 }
 
-/// Puts `count` other items in front of each, as their prompts, `between` and their answers, with a blank line behind each.
+/// Answers that are not numbers.
+struct Texts {
+    count: usize,
+    /// One of them with its line, for a message. An answer with a decimal comma is the best example.
+    example: String,
+    has_decimal_comma: bool,
+}
+
+impl Texts {
+    fn of(records: &[Record], items: &[Item]) -> Option<Self> {
+        let texts = records.iter().zip(items).filter(|(_, item)| item.truth.is_none());
+        let texts: Vec<(usize, &str)> = texts.map(|(record, item)| (record.line(), &*item.answer)).collect();
+        let comma = texts.iter().find(|(_, answer)| with_decimal_point(answer).is_some());
+        let (line, answer) = comma.or(texts.first())?;
+        let example = format!("{:?} on line {line}{}", shortened(answer, 60), decimal_point_hint(answer));
+        Some(Self { count: texts.len(), example, has_decimal_comma: comma.is_some() })
+    }
+}
+
+/// Puts `count` other items before each item: the prompt, `between`, the answer and a blank line.
 fn add_shots(items: &mut [Item], count: usize, seed: u64, between: &str) -> Result<(), UsageError> {
     let others = items.len().saturating_sub(1);
     if count > others {
-        return Err(UsageError(format!("--shots {count} asks for more than the {others} other items")));
+        return Err(UsageError(format!("--shots {count} needs more than the {others} other items")));
     }
     let solved: Vec<String> =
         items.iter().map(|item| format!("{}{between}{}\n\n", item.prompt(), item.answer)).collect();

@@ -1,12 +1,14 @@
 //! Arithmetic items that follow the distribution of DeepMind's mathematics dataset (Saxton et al. 2019,
 //! arXiv:1904.01557), modules `arithmetic__add_sub_multiple` and `arithmetic__add_sub_multiple_longer`.
 //!
-//! Questions are distinct, answers are integers; the first k of n items are the same for every n. Method: draw the answer, then split it again and again into a sum or a difference of two numbers,
-//! one of them drawn, until enough operands are there. How large a draw may be is a budget of decimal digits
-//! ("entropy"): a quarter goes to the answer, each split spends an even share of what is left for its part, and
-//! the rest falls to both parts at random. The scheme follows what is publicly known of the original generator,
-//! written anew; its figures were fitted to samples of the original, the very ones that `tests/generator.rs`
-//! compares with.
+//! Questions are distinct and answers are integers. The first k of n items are the same for every n.
+//!
+//! Method: draw the answer, then split it repeatedly into a sum or a difference of two numbers, one of them
+//! drawn, until there are enough operands. A budget of decimal digits ("entropy") limits the size of a draw:
+//! a quarter goes to the answer, each split spends an even share of the rest of its part, and both parts
+//! share the remaining digits at random. The scheme follows public descriptions of the original generator;
+//! the code is new. Its figures were fitted to the samples of the original that `tests/generator.rs` compares
+//! with.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -75,8 +77,8 @@ struct Shape {
     operands: u32,
     /// Decimal digits to spend on the answer and the operands.
     entropy: f64,
-    /// More (or fewer) digits for the operands, by how many trees and sizes there are to choose from. Found by
-    /// fit: it explains the largest first splits of every size in the original's files.
+    /// More (or fewer) digits for the operands, by how many trees and sizes there are to choose from. Found
+    /// by fit: it explains the largest first splits of every size in the original's files.
     extra: f64,
 }
 
@@ -105,7 +107,7 @@ fn shapes(splits: u32) -> f64 {
     (2..=splits).map(|k| f64::from(splits + k) / f64::from(k)).product()
 }
 
-/// What is left for a part of an expression.
+/// The remaining digits and splits of a part of an expression.
 #[derive(Clone, Copy)]
 struct Budget {
     splits: u32,
@@ -126,7 +128,8 @@ impl Expression {
         }
         let share = budget.entropy / f64::from(budget.splits);
         let drawn = integer(share, rng);
-        let (sum, drawn_first) = (rng.random::<bool>(), rng.random::<bool>());
+        let sum = rng.random::<bool>();
+        let drawn_first = rng.random::<bool>();
         let (left, right) = match (sum, drawn_first) {
             (true, true) => (drawn, value - drawn),
             (true, false) => (value - drawn, drawn),
@@ -166,8 +169,9 @@ impl fmt::Display for Expression {
     }
 }
 
-/// Divides a budget between two parts: every division of the splits is as likely as any other, and the entropy
-/// follows a beta distribution with the splits as its parameters, so that a part without splits gets none.
+/// Divides a budget between two parts: every division of the splits is as likely as any other, and the
+/// entropy follows a beta distribution with the splits as its parameters, so that a part without splits gets
+/// none.
 fn divide(budget: Budget, rng: &mut ChaCha8Rng) -> (Budget, Budget) {
     let left = rng.random_range(0..=budget.splits);
     let right = budget.splits - left;
@@ -200,7 +204,8 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_items_and_a_longer_run_only_adds() {
-        let (short, long) = (items(Split::Extrapolate, 7, 20), items(Split::Extrapolate, 7, 60));
+        let short = items(Split::Extrapolate, 7, 20);
+        let long = items(Split::Extrapolate, 7, 60);
         assert_eq!(short, long[..20]);
         assert_ne!(short, items(Split::Extrapolate, 8, 20));
     }

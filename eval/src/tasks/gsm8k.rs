@@ -1,19 +1,19 @@
 //! School arithmetic in words: GSM8K (Cobbe et al. 2021), test split.
 //!
-//! The prompt is the bare question, as for the paper's T5, or with `--shots` lm-eval's: solved questions from the training
-//! set, the same that lm-eval draws, and `Question: ...\nAnswer:`. In regress mode the number is expected behind `#### `,
-//! which ends every solution.
+//! The prompt is the bare question, as for the paper's T5, or with `--shots` lm-eval's: solved questions from
+//! the training set, the same that lm-eval draws, and `Question: ...\nAnswer:`. In regress mode the number is
+//! expected after `#### `, which ends every solution.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, json};
 
 use super::{Entry, Origin, Suite, Traits, from_file, shots};
-use crate::cli::tasks::{Gsm8kArgs, Gsm8kForm};
-use crate::console::UsageError;
 use crate::data::fetch::Source;
 use crate::data::read::{Truth, questions};
 use crate::data::{Item, place};
+use crate::error::UsageError;
+use crate::settings::RunSettings;
 
 pub const ENTRY: Entry = Entry {
     name: "gsm8k",
@@ -35,18 +35,34 @@ pub const ENTRY: Entry = Entry {
     ]),
 };
 
-pub fn suites(args: &Gsm8kArgs) -> anyhow::Result<Vec<Suite>> {
-    let name = match args.form {
-        Gsm8kForm::Original => "test.jsonl",
-        Gsm8kForm::Clean => "test_clean.jsonl",
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// `test.jsonl`.
+    Original,
+    /// `test_clean.jsonl`.
+    Clean,
+}
+
+/// Solved questions before each question, as in lm-eval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shots {
+    pub count: usize,
+    /// File of the solved questions. Default: `train.jsonl` next to the data or in the cache.
+    pub train: Option<PathBuf>,
+}
+
+pub fn suites(form: Form, shots: Option<&Shots>, settings: &RunSettings) -> anyhow::Result<Vec<Suite>> {
+    let name = match form {
+        Form::Original => "test.jsonl",
+        Form::Clean => "test_clean.jsonl",
     };
-    let file = place::find(ENTRY.name, &[name], args.common.data.as_deref())?;
+    let file = place::find(ENTRY.name, &[name], settings.data.as_deref())?;
     let mut items = questions(&file, Truth::AfterHashes)?;
-    items.truncate(args.common.limit.map_or(usize::MAX, usize::from));
+    items.truncate(settings.limit.map_or(usize::MAX, usize::from));
     let mut settings = Map::from_iter([from_file(&file)]);
-    if let Some(count) = args.shots {
-        let solved = if count == 0 { Vec::new() } else { solved(args, &file)? };
-        add_shots(&mut items, &solved, count)?;
+    if let Some(Shots { count, train }) = shots {
+        let solved = if *count == 0 { Vec::new() } else { solved(train.as_deref(), &file)? };
+        add_shots(&mut items, &solved, *count)?;
         settings.insert("shots".to_owned(), json!(count));
         settings.insert("shots_seed".to_owned(), json!(shots::SEED));
     }
@@ -62,13 +78,14 @@ pub fn suites(args: &Gsm8kArgs) -> anyhow::Result<Vec<Suite>> {
             lm_eval: true,
             ..Traits::default()
         },
+        notices: Vec::new(),
     }])
 }
 
-fn solved(args: &Gsm8kArgs, file: &Path) -> anyhow::Result<Vec<Item>> {
+fn solved(train: Option<&Path>, file: &Path) -> anyhow::Result<Vec<Item>> {
     let beside = file.with_file_name("train.jsonl");
-    let file = match &args.train {
-        Some(train) => train.clone(),
+    let file = match train {
+        Some(train) => train.to_owned(),
         None if beside.exists() => beside,
         None => place::find(ENTRY.name, &["train.jsonl"], None)?,
     };

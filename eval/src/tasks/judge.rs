@@ -1,19 +1,24 @@
-//! Answers to be graded: JSON lines or CSV with what was asked and one answer, or two answers that are compared with each
-//! other. A rubric words the prompts; its default is here.
+//! Answers to be graded: a user's file with inputs and one answer each, or two answers that are compared with
+//! each other. A rubric words the prompts; its default is here.
 //!
-//! The scores of people become truths on the judge's scale. A pair has two prompts, with its answers in either order.
+//! The scores of people become truths on the judge's scale. A pair has two prompts, with its answers in
+//! either order.
 
 use std::collections::BTreeSet;
 
+use ntl_core::numbers::parse::whole_number;
 use serde_json::{Map, json};
 
+use super::own::{self, OwnItems, Skipped};
 use super::{Entry, Origin, Suite, Traits, from_file};
-use crate::cli::flags::{Common, Mode, RatingScale};
-use crate::cli::tasks::JudgeArgs;
-use crate::console::UsageError;
-use crate::data::records::{Record, records};
+use crate::data::read::decimal_point_hint;
+use crate::data::records::Record;
 use crate::data::{DataError, Item};
+use crate::error::UsageError;
 use crate::metrics::judgement::Preference;
+use crate::settings::RunSettings;
+use crate::settings::mode::Mode;
+use crate::settings::number::RatingScale;
 use crate::stats::Interval;
 use crate::template::{Template, UnknownField};
 
@@ -23,57 +28,108 @@ pub const ENTRY: Entry = Entry {
     origin: Origin::Given,
 };
 
-/// Of reasoning in front of a score.
+/// Default of `--max-tokens`, which limits the reasoning before a score.
 const MAX_TOKENS: u64 = 512;
 
-pub fn suites(args: &JudgeArgs) -> anyhow::Result<Vec<Suite>> {
-    let common = &args.common;
+/// The metrics that a run shows first: the grades, then how well they agree with people.
+const SCORE_METRICS: [&str; 10] = [
+    "score",
+    "mode_score",
+    "spread",
+    "interval_width",
+    "mass_closed",
+    "unparsed",
+    "kappa",
+    "pearson",
+    "spearman",
+    "kendall",
+];
+
+/// The metrics that a run over pairs shows first.
+const PAIR_METRICS: [&str; 10] = [
+    "wins",
+    "consistent",
+    "preference",
+    "order_difference",
+    "order_distance",
+    "score",
+    "mode_score",
+    "spread",
+    "mass_closed",
+    "unparsed",
+];
+
+/// How the items of a file are judged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JudgeTask {
+    /// Whether two answers are compared.
+    pub pairs: bool,
+    pub input_field: String,
+    pub answer_field: String,
+    pub answer_b_field: String,
+    pub reference_field: String,
+    pub human_field: String,
+    /// Ends of the scale of people's scores, if it is not the judge's.
+    pub human_scale: Option<Interval>,
+    /// Whether to leave out items without an input or an answer.
+    pub skip_missing: bool,
+}
+
+pub fn suites(task: &JudgeTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
     let usage = |message: &str| UsageError(message.to_owned());
-    let file = common.data.as_deref().ok_or_else(|| usage("judge needs --data FILE, JSON lines or CSV"))?;
-    check(common)?;
-    let scale = common.number.scale.ok_or_else(|| usage("judge grades on a scale: give --scale"))?;
-    let judge = Judge::new(args, scale)?;
-    let records = records(file)?;
-    let judged = || records.iter().take(common.limit.map_or(usize::MAX, usize::from));
+    let file = run
+        .data
+        .as_deref()
+        .ok_or_else(|| usage("judge needs --data FILE, JSON lines, a JSON array, CSV or TSV"))?;
+    check(run)?;
+    let scale = run.number.scale.ok_or_else(|| usage("judge grades on a scale: give --scale"))?;
+    let judge = Judge::new(task, run, scale)?;
+    let second = task.pairs.then_some(task.answer_b_field.as_str());
+    let required: Vec<&str> = [&*task.input_field, &task.answer_field].into_iter().chain(second).collect();
+    let OwnItems { records, split, skipped } = own::read(file, task.skip_missing, &required)?;
+    let judged = || records.iter().take(run.limit.map_or(usize::MAX, usize::from));
     let items = judged().map(|record| judge.item(record)).collect::<Result<Vec<Item>, DataError>>()?;
-    let split = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let human_scale = args.human_scale.map(|Interval { low, high }| [low, high]);
+    let human_scale = task.human_scale.map(|Interval { low, high }| [low, high]);
     let mut settings = Map::from_iter([
         from_file(file),
-        ("pairs".to_owned(), json!(args.pairs)),
-        ("input_field".to_owned(), json!(args.input_field)),
-        ("answer_field".to_owned(), json!(args.answer_field)),
-        ("reference_field".to_owned(), json!(args.reference_field)),
-        ("human_field".to_owned(), json!(args.human_field)),
+        ("pairs".to_owned(), json!(task.pairs)),
+        ("input_field".to_owned(), json!(task.input_field)),
+        ("answer_field".to_owned(), json!(task.answer_field)),
+        ("reference_field".to_owned(), json!(task.reference_field)),
+        ("human_field".to_owned(), json!(task.human_field)),
         ("human_scale".to_owned(), json!(human_scale)),
     ]);
-    if args.pairs {
-        settings.insert("answer_b_field".to_owned(), json!(args.answer_b_field));
+    if task.pairs {
+        settings.insert("answer_b_field".to_owned(), json!(task.answer_b_field));
     }
-    if common.template().is_none() {
+    settings.extend(skipped.as_ref().map(Skipped::setting));
+    if run.template.is_none() {
         let used: BTreeSet<&str> = judged().map(|record| judge.rubric(record).source()).collect();
         settings.insert("default_rubrics".to_owned(), json!(used));
     }
     Ok(vec![Suite {
         task: ENTRY.name,
-        split: split.split('.').next().unwrap_or_default().to_owned(),
+        split,
         items,
         settings,
-        traits: Traits { max_tokens: MAX_TOKENS, judges: true, ..Traits::default() },
+        traits: Traits {
+            max_tokens: MAX_TOKENS,
+            judges: true,
+            first_metrics: if task.pairs { &PAIR_METRICS } else { &SCORE_METRICS },
+            ..Traits::default()
+        },
+        notices: skipped.iter().map(Skipped::notice).collect(),
     }])
 }
 
-fn check(common: &Common) -> Result<(), UsageError> {
+fn check(run: &RunSettings) -> Result<(), UsageError> {
     let refused = [
+        (run.mode != Mode::Regress, "judge reads the distribution of the scores: it has only --mode regress"),
+        (run.number.range.is_some(), "judge grades on --scale: leave out --range"),
+        (run.number.trim.is_some(), "judge takes the whole scale into account: leave out --trim"),
+        (run.score, "judge has no texts that would be right: leave out --score"),
         (
-            common.mode != Mode::Regress,
-            "judge reads the distribution of the scores: it has only --mode regress",
-        ),
-        (common.number.range.is_some(), "judge grades on --scale: leave out --range"),
-        (common.number.trim.is_some(), "judge takes the whole scale into account: leave out --trim"),
-        (common.score, "judge has no texts that would be right: leave out --score"),
-        (
-            common.prompt_tokens.is_some(),
+            run.prompt_tokens.is_some(),
             "--prompt-tokens would cut the rubric: leave it out, or shorten the answers",
         ),
     ];
@@ -82,7 +138,7 @@ fn check(common: &Common) -> Result<(), UsageError> {
 
 /// How records become items.
 struct Judge<'a> {
-    args: &'a JudgeArgs,
+    task: &'a JudgeTask,
     scale: Interval,
     human_scale: Interval,
     /// `low`, `high`, `step` and `middle` of the scale, as text.
@@ -92,9 +148,9 @@ struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    fn new(args: &'a JudgeArgs, scale: RatingScale) -> Result<Self, UsageError> {
+    fn new(task: &'a JudgeTask, run: &RunSettings, scale: RatingScale) -> Result<Self, UsageError> {
         let ends = scale.ends();
-        let human_scale = args.human_scale.unwrap_or(ends);
+        let human_scale = task.human_scale.unwrap_or(ends);
         for (flag, Interval { low, high }) in [("--scale", ends), ("--human-scale", human_scale)] {
             if low >= high {
                 return Err(UsageError(format!(
@@ -102,13 +158,14 @@ impl<'a> Judge<'a> {
                 )));
             }
         }
-        let rubrics = match args.common.template() {
+        let rubrics = match &run.template {
             Some(template) => {
-                check_template(args, template)?;
+                check_template(task, template)?;
                 [template.clone(), template.clone()]
             }
-            None => [false, true]
-                .map(|reference| default_rubric(args.pairs, reference, args.common.after.as_deref())),
+            None => {
+                [false, true].map(|reference| default_rubric(task.pairs, reference, run.after.as_deref()))
+            }
         };
         let scale_fields = [
             ("low", ends.low.to_string()),
@@ -116,25 +173,27 @@ impl<'a> Judge<'a> {
             ("step", scale.step().to_string()),
             ("middle", f64::midpoint(ends.low, ends.high).to_string()),
         ];
-        Ok(Self { args, scale: ends, human_scale, scale_fields, rubrics })
+        Ok(Self { task, scale: ends, human_scale, scale_fields, rubrics })
     }
 
     fn rubric(&self, record: &Record) -> &Template {
         let [without, with] = &self.rubrics;
-        if record.get(&self.args.reference_field).is_some() { with } else { without }
+        if record.get(&self.task.reference_field).is_some() { with } else { without }
     }
 
     fn item(&self, record: &Record) -> Result<Item, DataError> {
-        let (args, pairs) = (self.args, self.args.pairs);
-        let (input, answer) = (record.require(&args.input_field)?, record.require(&args.answer_field)?);
-        let second = pairs.then(|| record.require(&args.answer_b_field)).transpose()?;
+        let task = self.task;
+        let pairs = self.task.pairs;
+        let input = record.require(&task.input_field, "input")?;
+        let answer = record.require(&task.answer_field, "answer")?;
+        let second = pairs.then(|| record.require(&task.answer_b_field, "second answer")).transpose()?;
         let prompt = |answers| {
             let words = Words { judge: self, record, input, answers };
             let worded = self.rubric(record).render(|name| words.get(name));
             worded.map_err(|UnknownField(name)| record.without(&name))
         };
         let swapped_prompt = second.map(|second| prompt([second, answer])).transpose()?;
-        let human = record.get(&args.human_field).map(str::trim).filter(|human| !human.is_empty());
+        let human = record.get(&task.human_field).map(str::trim).filter(|human| !human.is_empty());
         let HumanScore { truth, preferred } =
             human.map_or(Ok(HumanScore::default()), |human| self.human(record, human))?;
         let shown: Vec<&str> = [input, answer].into_iter().chain(second).collect();
@@ -151,33 +210,35 @@ impl<'a> Judge<'a> {
 
     /// On the judge's scale.
     fn human(&self, record: &Record, text: &str) -> Result<HumanScore, DataError> {
-        let name = &self.args.human_field;
-        if self.args.pairs {
+        let name = &self.task.human_field;
+        if self.task.pairs {
             let words = [("a", Preference::A), ("b", Preference::B), ("tie", Preference::Tie)];
             if let Some((_, preferred)) = words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)) {
                 return Ok(HumanScore { truth: None, preferred: Some(*preferred) });
             }
         }
         let (Interval { low, high }, own) = (self.scale, self.human_scale);
-        let Some(value) = text.parse::<f64>().ok().filter(|value| value.is_finite()) else {
-            let expected = if self.args.pairs { "a number, `a`, `b` or `tie`" } else { "a number" };
-            return Err(record.problem(format!("field `{name}`: expected {expected}, found {text:?}")));
+        let Some(value) = whole_number(text) else {
+            let expected = if self.task.pairs { "a number, `a`, `b` or `tie`" } else { "a number" };
+            let hint = decimal_point_hint(text);
+            return Err(record.problem(format!("field `{name}`: expected {expected}, found {text:?}{hint}")));
         };
         if value < own.low || value > own.high {
-            let hint = if self.args.human_scale.is_none() {
+            let hint = if self.task.human_scale.is_none() {
                 "; --human-scale LOW,HIGH names another scale"
             } else {
                 ""
             };
-            let (low, high) = (own.low, own.high);
+            let low = own.low;
+            let high = own.high;
             return Err(record
                 .problem(format!("field `{name}`: {value} is not on the scale from {low} to {high}{hint}")));
         }
-        let truth = match self.args.human_scale {
+        let truth = match self.task.human_scale {
             Some(_) => low + (value - own.low) / (own.high - own.low) * (high - low),
             None => value,
         };
-        let preferred = self.args.pairs.then(|| Preference::of(truth, f64::midpoint(low, high)));
+        let preferred = self.task.pairs.then(|| Preference::of(truth, f64::midpoint(low, high)));
         Ok(HumanScore { truth: Some(truth), preferred })
     }
 }
@@ -199,40 +260,41 @@ struct Words<'a> {
 
 impl<'a> Words<'a> {
     fn get(&self, name: &str) -> Option<&'a str> {
-        let (judge, args) = (self.judge, self.judge.args);
+        let judge = self.judge;
+        let task = self.judge.task;
         let [first, second] = self.answers;
         let of_scale = judge.scale_fields.iter().find(|(own, _)| *own == name);
         match name {
             "input" => Some(self.input),
             "answer" => Some(first),
-            "answer_b" => Some(second).filter(|_| args.pairs),
-            "reference" => self.record.get(&args.reference_field),
+            "answer_b" => Some(second).filter(|_| task.pairs),
+            "reference" => self.record.get(&task.reference_field),
             _ if of_scale.is_some() => of_scale.map(|(_, text)| text.as_str()),
             // The fields under their own names follow the order, too.
-            _ if name == args.answer_field => Some(first),
-            _ if args.pairs && name == args.answer_b_field => Some(second),
+            _ if name == task.answer_field => Some(first),
+            _ if task.pairs && name == task.answer_b_field => Some(second),
             _ => self.record.get(name),
         }
     }
 }
 
-fn check_template(args: &JudgeArgs, template: &Template) -> Result<(), UsageError> {
+fn check_template(task: &JudgeTask, template: &Template) -> Result<(), UsageError> {
     let names = |field: &str, own: &str| template.names(field) || template.names(own);
-    // `{answer}` is what is judged, also where the score of people is in a field of that name.
-    let is_own = OWN_NAMES.contains(&args.human_field.as_str());
-    if template.names(&args.human_field) && !is_own {
+    // `{answer}` is the text to judge, even if the score of people is in a field of that name.
+    let is_own = OWN_NAMES.contains(&task.human_field.as_str());
+    if template.names(&task.human_field) && !is_own {
         let message = format!(
             "--template names {{{}}}, the score of people, which the judge must not see",
-            args.human_field
+            task.human_field
         );
         return Err(UsageError(message));
     }
-    if !names("answer", &args.answer_field) {
+    if !names("answer", &task.answer_field) {
         return Err(UsageError(
             "--template does not name {answer}: the judge would not see what it grades".to_owned(),
         ));
     }
-    if args.pairs && !names("answer_b", &args.answer_b_field) {
+    if task.pairs && !names("answer_b", &task.answer_b_field) {
         return Err(UsageError(
             "--template does not name {answer_b}, the second answer of --pairs".to_owned(),
         ));
@@ -243,7 +305,7 @@ fn check_template(args: &JudgeArgs, template: &Template) -> Result<(), UsageErro
 /// Names of a rubric that do not stand for the file's fields of the same name.
 const OWN_NAMES: [&str; 8] = ["input", "answer", "answer_b", "reference", "low", "high", "step", "middle"];
 
-/// `after`: with reasoning in front of the score, the text that ends it.
+/// `after`: the text that ends the reasoning before the score, if the judge reasons.
 fn default_rubric(pairs: bool, reference: bool, after: Option<&str>) -> Template {
     let task = if pairs { COMPARE } else { GRADE };
     let reference = if reference { REFERENCE } else { "" };

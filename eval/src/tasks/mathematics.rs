@@ -1,21 +1,21 @@
-//! DeepMind's mathematics dataset (Saxton et al. 2019): any of its test modules, one by one and together, as in Table 1 of
-//! the NTL paper.
+//! DeepMind's mathematics dataset (Saxton et al. 2019): any of its test modules, one by one and together, as
+//! in Table 1 of the NTL paper.
 //!
-//! Items are read from a module's file, a folder of them, or the unpacked archive with its folders `interpolate` and
-//! `extrapolate`. Answers may be numbers, fractions or texts.
+//! Items are read from a module's file, a folder of them, or the unpacked archive with its folders
+//! `interpolate` and `extrapolate`. Answers may be numbers, fractions or texts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, json};
 
-use super::splits::{chosen, limited};
+use super::splits::{SplitChoice, chosen, limited};
 use super::{Entry, Origin, Suite, Traits, from_file};
-use crate::cli::tasks::{MathematicsArgs, SplitChoice};
-use crate::console::UsageError;
 use crate::data::fetch::Source;
 use crate::data::read::{Truth, pairs};
 use crate::data::{DataError, Item, place};
+use crate::error::UsageError;
+use crate::settings::RunSettings;
 
 pub const ENTRY: Entry = Entry {
     name: "mathematics",
@@ -27,27 +27,29 @@ pub const ENTRY: Entry = Entry {
     }]),
 };
 
-pub fn suites(args: &MathematicsArgs) -> anyhow::Result<Vec<Suite>> {
-    let path = place::find(ENTRY.name, &["interpolate", "extrapolate"], args.common.data.as_deref());
-    let path = match (&args.common.data, path) {
+/// `module`: the name of a module, or `all`.
+pub fn suites(choice: SplitChoice, module: &str, settings: &RunSettings) -> anyhow::Result<Vec<Suite>> {
+    let path = place::find(ENTRY.name, &["interpolate", "extrapolate"], settings.data.as_deref());
+    let path = match (&settings.data, path) {
         (Some(path), _) => path.clone(),
         (None, found) => found?.parent().map(Path::to_owned).unwrap_or_default(),
     };
     let mut suites = Vec::new();
-    for (split, place) in places(&path, args.split) {
-        let files = files(&place, &args.module)?;
+    for (split, place) in places(&path, choice) {
+        let files = files(&place, module)?;
         if !files.is_empty() {
-            suites.push(suite(args, split, &place, &files)?);
+            suites.push(suite(settings, split, &place, &files)?);
         }
     }
     if suites.is_empty() {
-        let message = format!("{} holds no file of module {}", path.display(), args.module);
+        let message = format!("{} holds no file of module {}", path.display(), module);
         return Err(UsageError(message).into());
     }
     Ok(suites)
 }
 
-/// Splits and their places: the folders of that name, or else the path itself, named after the folder.
+/// Returns the splits and their folders: those named like a split, or the path itself as a split with the
+/// folder's name.
 fn places(path: &Path, choice: SplitChoice) -> Vec<(String, PathBuf)> {
     let wanted = chosen(choice).iter().map(|split| split.name());
     let inside: Vec<(String, PathBuf)> = wanted
@@ -85,18 +87,18 @@ fn name_of(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn suite(args: &MathematicsArgs, split: String, place: &Path, files: &[PathBuf]) -> anyhow::Result<Suite> {
-    let limit = args.common.limit.map_or(usize::MAX, usize::from);
+fn suite(settings: &RunSettings, split: String, place: &Path, files: &[PathBuf]) -> anyhow::Result<Suite> {
+    let limit = settings.limit.map_or(usize::MAX, usize::from);
     let mut items = Vec::new();
     for file in files {
         let module = name_of(file);
-        let read = pairs(file, Truth::Maybe)?.into_iter();
+        let read = pairs(file, Truth::NumberOrText)?.into_iter();
         let read = read.map(|item| Item { module: Some(module.clone()), ..item }).collect();
-        items.extend(limited(read, limit, args.common.seed));
+        items.extend(limited(read, limit, settings.seed));
     }
     let modules: Vec<String> = files.iter().map(|file| name_of(file)).collect();
     let settings = Map::from_iter([from_file(place), ("modules".to_owned(), json!(modules))]);
-    Ok(Suite { task: ENTRY.name, split, items, settings, traits: Traits::default() })
+    Ok(Suite { task: ENTRY.name, split, items, settings, traits: Traits::default(), notices: Vec::new() })
 }
 
 #[cfg(test)]

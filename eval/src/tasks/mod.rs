@@ -1,4 +1,5 @@
-//! The tasks, one file each. A task turns its flags into [`Suite`]s; everything after that is the same for all.
+//! The tasks, one file each. A task turns its settings into [`Suite`]s; everything after that is the same for
+//! all.
 
 pub mod arithmetic;
 pub mod custom;
@@ -8,6 +9,7 @@ pub mod judge;
 pub mod mathematics;
 pub mod multiplication;
 pub mod multirc;
+mod own;
 pub mod rjokes;
 mod shots;
 pub mod splits;
@@ -16,35 +18,13 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::tasks::Task;
-use crate::console::UsageError;
 use crate::data::Item;
 use crate::data::fetch::Source;
+use crate::error::UsageError;
 use crate::template::{Template, UnknownField};
 
-/// Reads or generates the items of a task.
-///
-/// # Errors
-/// Flags contradict each other ([`UsageError`]), or data cannot be used.
-pub fn suites(task: &Task) -> anyhow::Result<Vec<Suite>> {
-    let mut suites = match task {
-        // The fields of its records go into the template as well.
-        Task::Custom(args) => return custom::suites(args),
-        Task::Judge(args) => return judge::suites(args),
-        Task::Arithmetic(args) => arithmetic::suites(args),
-        Task::Gsm8k(args) => gsm8k::suites(args),
-        Task::Mathematics(args) => mathematics::suites(args),
-        Task::Multiplication(args) => multiplication::suites(args),
-        Task::Multirc(args) => multirc::suites(args),
-        Task::Rjokes(args) => rjokes::suites(args),
-    }?;
-    if let Some(template) = task.common().template() {
-        word(&mut suites, template)?;
-    }
-    Ok(suites)
-}
-
-fn word(suites: &mut [Suite], template: &Template) -> Result<(), UsageError> {
+/// Words the prompts of all items with a template that names the question only.
+pub fn word(suites: &mut [Suite], template: &Template) -> Result<(), UsageError> {
     for item in suites.iter_mut().flat_map(|suite| &mut suite.items) {
         if item.prompt.is_some() {
             return Err(UsageError(
@@ -69,15 +49,8 @@ pub struct Suite {
     /// Settings of the task, for the report.
     pub settings: Map<String, Value>,
     pub traits: Traits,
-}
-
-impl Suite {
-    /// What a person may not know of the answers.
-    pub fn notice(&self) -> Option<String> {
-        let (n, texts) = (self.items.len(), self.items.iter().filter(|item| item.truth.is_none()).count());
-        (self.traits.mixed && 0 < texts && texts < n)
-            .then(|| format!("{texts} of {n} answers are no numbers: they are compared as text"))
-    }
+    /// Facts about the data that the user may not know; each is one line.
+    pub notices: Vec<String>,
 }
 
 /// How the items of a task are requested and scored.
@@ -86,16 +59,16 @@ pub struct Traits {
     pub stop: &'static [&'static str],
     /// Default of `--max-tokens`.
     pub max_tokens: u64,
-    /// Regress mode: the text in front of the number.
+    /// Regress mode: the text before the number.
     pub after: Option<&'static str>,
     /// Whether lm-eval's filters apply.
     pub lm_eval: bool,
     /// Whether answers are compared as texts.
     pub texts: bool,
-    /// Whether a run says how many answers are no numbers where others are.
-    pub mixed: bool,
     /// Whether the numbers are judgements.
     pub judges: bool,
+    /// Names of the metrics that tables show first, after those of `--metric`.
+    pub first_metrics: &'static [&'static str],
 }
 
 impl Default for Traits {
@@ -106,8 +79,8 @@ impl Default for Traits {
             after: None,
             lm_eval: false,
             texts: false,
-            mixed: false,
             judges: false,
+            first_metrics: &[],
         }
     }
 }
@@ -123,9 +96,9 @@ pub struct Entry {
 #[derive(Debug, Clone, Copy)]
 pub enum Origin {
     Published(&'static [Source]),
-    /// By `--data` alone.
+    /// The user's file, which `--data` names.
     Given,
-    /// From a seed to file names and their items.
+    /// Generated: maps a seed to file names and their items.
     Generated(fn(u64) -> Vec<(String, Vec<Item>)>),
 }
 

@@ -1,20 +1,22 @@
-//! Products of two integers of k and l digits, as in the decoder-only experiments of the NTL paper: trained on 1 to 5
-//! digits, tested on 1 to 6, scored by the mean relative error of each pair of lengths.
+//! Products of two integers of k and l digits, as in the decoder-only experiments of the NTL paper: trained
+//! on 1 to 5 digits, tested on 1 to 6, scored by the mean relative error of each pair of lengths.
 //!
-//! Items are read from the paper's preprocessed files, or generated. Modules are the pairs of lengths, such as `3x4`.
+//! Items are read from the paper's preprocessed files, or generated. Modules are the pairs of lengths, such
+//! as `3x4`.
 
 use std::collections::HashSet;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::generate::Split;
-use super::splits;
+use super::splits::{self, SplitChoice};
 use super::{Entry, Origin, Suite};
-use crate::cli::tasks::MultiplicationArgs;
 use crate::data::Item;
 use crate::data::read::{Truth, questions};
+use crate::settings::RunSettings;
 
 pub const ENTRY: Entry = Entry {
     name: "multiplication",
@@ -34,13 +36,18 @@ const TESTED_DIGITS_MAX: u32 = 6;
 /// Items for each pair of lengths.
 const PER_CELL: usize = 100;
 
-pub fn suites(args: &MultiplicationArgs) -> anyhow::Result<Vec<Suite>> {
+/// `per_cell`: generated items for each pair of lengths, or all if there are fewer.
+pub fn suites(
+    choice: SplitChoice,
+    per_cell: NonZeroUsize,
+    settings: &RunSettings,
+) -> anyhow::Result<Vec<Suite>> {
     let read = |file: &Path| {
         let items = questions(file, Truth::Number)?.into_iter();
         Ok(items.map(|item| Item { module: cell(&item.question), ..item }).collect())
     };
-    let generate = |split| items(split, args.common.seed, args.per_cell.get());
-    splits::suites(ENTRY.name, "jsonl", args.split, &args.common, read, generate)
+    let generate = |split| items(split, settings.seed, per_cell.get());
+    splits::suites(ENTRY.name, "jsonl", choice, settings, read, generate)
 }
 
 /// The lengths of the two numbers in a question.
@@ -71,7 +78,8 @@ fn fill(items: &mut Vec<Item>, k: u32, l: u32, per_cell: usize, rng: &mut ChaCha
     let count = per_cell.min(usize::try_from(all).unwrap_or(usize::MAX));
     let mut seen = HashSet::with_capacity(count);
     while seen.len() < count {
-        let (a, b) = (rng.random_range(range(k)), rng.random_range(range(l)));
+        let a = rng.random_range(range(k));
+        let b = rng.random_range(range(l));
         if seen.insert((a, b)) {
             items.push(Item {
                 question: format!("What is {a} times {b}?"),

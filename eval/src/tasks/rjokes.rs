@@ -1,15 +1,15 @@
-//! How funny is a joke: rJokes (Weller and Seppi 2020), the logarithm of its upvotes as a whole number from 0 to 11, as
-//! in the regression table of the NTL paper.
+//! How funny is a joke: rJokes (Weller and Seppi 2020), the logarithm of its upvotes as a whole number from 0
+//! to 11, as in the regression table of the NTL paper.
 //!
 //! Items are read from the published files, packed or not, or the paper's preprocessed form.
 
 use serde_json::Map;
 
 use super::{Entry, Origin, Suite, Traits, from_file};
-use crate::cli::tasks::{RjokesArgs, RjokesSplit};
 use crate::data::fetch::Source;
 use crate::data::place;
 use crate::data::read::{Truth, questions, scores};
+use crate::settings::RunSettings;
 
 pub const ENTRY: Entry = Entry {
     name: "rjokes",
@@ -26,21 +26,28 @@ pub const ENTRY: Entry = Entry {
     ]),
 };
 
-pub fn suites(args: &RjokesArgs) -> anyhow::Result<Vec<Suite>> {
-    let split = match args.split {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum RjokesSplit {
+    Test,
+    Dev,
+}
+
+pub fn suites(split: RjokesSplit, settings: &RunSettings) -> anyhow::Result<Vec<Suite>> {
+    let split = match split {
         RjokesSplit::Test => "test",
         RjokesSplit::Dev => "dev",
     };
     let names = ["tsv.gz", "tsv", "jsonl"].map(|extension| format!("{split}.{extension}"));
-    let file = place::find(ENTRY.name, &names.each_ref().map(String::as_str), args.common.data.as_deref())?;
+    let file = place::find(ENTRY.name, &names.each_ref().map(String::as_str), settings.data.as_deref())?;
     let preprocessed = file.extension().is_some_and(|extension| extension == "jsonl");
     let mut items = if preprocessed { questions(&file, Truth::Number)? } else { scores(&file)? };
-    items.truncate(args.common.limit.map_or(usize::MAX, usize::from));
+    items.truncate(settings.limit.map_or(usize::MAX, usize::from));
     Ok(vec![Suite {
         task: ENTRY.name,
         split: split.to_owned(),
         items,
         settings: Map::from_iter([from_file(&file)]),
         traits: Traits { max_tokens: 8, ..Traits::default() },
+        notices: Vec::new(),
     }])
 }

@@ -53,7 +53,8 @@ impl PythonRandom {
     }
 }
 
-/// Up to this size Python draws from a list, above with a set of what was drawn.
+/// Returns the largest population from which Python draws with a list. From larger ones it draws with a set
+/// of the drawn indices.
 fn pool_max(count: usize) -> usize {
     if count <= 5 {
         return 21;

@@ -9,10 +9,19 @@ use serde_json::{Map, json};
 
 use super::generate::Split;
 use super::{Suite, Traits, from_file};
-use crate::cli::flags::Common;
-use crate::cli::tasks::SplitChoice;
-use crate::console::UsageError;
 use crate::data::{DataError, Item, place};
+use crate::error::UsageError;
+use crate::settings::RunSettings;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum SplitChoice {
+    /// Like the training data.
+    Interpolate,
+    /// Beyond the training data.
+    Extrapolate,
+    /// Both, in a report each.
+    Both,
+}
 
 pub(super) fn chosen(choice: SplitChoice) -> &'static [Split] {
     match choice {
@@ -26,16 +35,17 @@ pub fn file_name(task: &str, split: Split, extension: &str) -> String {
     format!("{task}_test_{}.{extension}", split.name())
 }
 
-/// Suites `read` from the files in `--data`, or else from `generate`.
+/// Returns suites with the items that `read` finds in the files of `--data`, or with generated items if there
+/// is no `--data`.
 pub fn suites(
     task: &'static str,
     extension: &str,
     choice: SplitChoice,
-    common: &Common,
+    settings: &RunSettings,
     read: impl Fn(&Path) -> Result<Vec<Item>, DataError>,
     generate: impl Fn(Split) -> Vec<Item>,
 ) -> anyhow::Result<Vec<Suite>> {
-    if let (SplitChoice::Both, Some(path)) = (choice, &common.data)
+    if let (SplitChoice::Both, Some(path)) = (choice, &settings.data)
         && path.is_file()
     {
         let message = format!(
@@ -46,24 +56,25 @@ pub fn suites(
         return Err(UsageError(message).into());
     }
     let suite = |&split: &Split| {
-        let (mut items, setting) = match &common.data {
+        let (mut items, source) = match &settings.data {
             Some(path) => {
                 let file = place::find(task, &[&file_name(task, split, extension)], Some(path))?;
                 (read(&file)?, from_file(&file))
             }
             None => (generate(split), ("data".to_owned(), json!("generated"))),
         };
-        if let Some(limit) = common.limit {
-            items = limited(items, limit.get(), common.seed);
+        if let Some(limit) = settings.limit {
+            items = limited(items, limit.get(), settings.seed);
         }
-        let (split, settings) = (split.name().to_owned(), Map::from_iter([setting]));
-        Ok(Suite { task, split, items, settings, traits: Traits::default() })
+        let split = split.name().to_owned();
+        let settings = Map::from_iter([source]);
+        Ok(Suite { task, split, items, settings, traits: Traits::default(), notices: Vec::new() })
     };
     chosen(choice).iter().map(suite).collect()
 }
 
-/// The first `limit` items; where items have modules, a random sample that takes from each module in proportion to its size.
-/// Items stay in their order.
+/// Returns the first `limit` items. If items have modules, returns a random sample with all modules in
+/// proportion to their sizes. Items stay in their order.
 pub(super) fn limited(mut items: Vec<Item>, limit: usize, seed: u64) -> Vec<Item> {
     if items.iter().all(|item| item.module.is_none()) {
         items.truncate(limit);
@@ -74,7 +85,7 @@ pub(super) fn limited(mut items: Vec<Item>, limit: usize, seed: u64) -> Vec<Item
     for (index, item) in items.iter().enumerate() {
         modules.entry(item.module.as_deref()).or_default().push((rng.random(), index));
     }
-    // Where an item stands in its shuffled module, from 0 to 1: the smallest places are in proportion.
+    // The position of an item in its shuffled module, from 0 to 1: the smallest positions are in proportion.
     let mut places: Vec<(f64, u64, usize)> = Vec::with_capacity(items.len());
     for members in modules.values_mut() {
         members.sort_unstable();

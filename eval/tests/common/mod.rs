@@ -3,6 +3,7 @@
 #![expect(dead_code, reason = "each test file uses its part")]
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
@@ -11,19 +12,32 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::serve::Listener;
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::server::TlsStream;
 
-/// A status that means: never answer.
+/// Writes a data set of the questions `0 + 1`, `1 + 1`, and so on, and returns its path.
+pub(crate) fn additions(folder: &TempDir, items: usize) -> String {
+    let file = folder.path().join("pairs.txt");
+    let lines: String = (0..items).map(|a| format!("{a} + 1\n{}\n", a + 1)).collect();
+    std::fs::write(&file, lines).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+/// A status that means that the server never answers.
 pub(crate) const HANG: u16 = 0;
 
-/// What the server says next.
-pub(crate) struct Says(pub(crate) u16, pub(crate) Vec<(&'static str, &'static str)>, pub(crate) String);
+/// A response of the server: status, headers and body.
+pub(crate) struct Scripted(pub(crate) u16, pub(crate) Vec<(&'static str, &'static str)>, pub(crate) String);
 
-/// Decides on an answer from the prompt and how often it was asked before.
-type Script = dyn Fn(&str, usize) -> Says + Send + Sync;
+/// Returns the response for a prompt and the number of earlier requests with it.
+type Script = dyn Fn(&str, usize) -> Scripted + Send + Sync;
 
 struct Shared {
     models: Vec<&'static str>,
@@ -34,7 +48,7 @@ struct Shared {
     keys: Mutex<Vec<Option<String>>>,
 }
 
-/// Runs until dropped.
+/// A server that runs until it is dropped.
 pub(crate) struct Mock {
     pub(crate) url: String,
     shared: Arc<Shared>,
@@ -42,39 +56,37 @@ pub(crate) struct Mock {
 }
 
 impl Mock {
-    /// A server that knows models and completions, as text or as chat.
+    /// Starts a server that supports models and completions, as text or as chat.
     pub(crate) fn start(
         models: &[&'static str],
-        script: impl Fn(&str, usize) -> Says + Send + Sync + 'static,
+        script: impl Fn(&str, usize) -> Scripted + Send + Sync + 'static,
     ) -> Self {
-        Self::serve(models, script, Router::new())
+        Self::serve(shared(models, script), Router::new(), None)
     }
 
-    /// A server that can also split texts (a token a character, and 1 at the end) and score (each token at -0.5).
+    /// Starts the same server over HTTPS.
+    pub(crate) fn start_tls(
+        models: &[&'static str],
+        script: impl Fn(&str, usize) -> Scripted + Send + Sync + 'static,
+        tls: ServerConfig,
+    ) -> Self {
+        Self::serve(shared(models, script), Router::new(), Some(tls))
+    }
+
+    /// Starts a server that also supports tokenizing (one token per character, then 1) and scoring (each
+    /// token at -0.5).
     pub(crate) fn with_tokens(
         models: &[&'static str],
-        script: impl Fn(&str, usize) -> Says + Send + Sync + 'static,
+        script: impl Fn(&str, usize) -> Scripted + Send + Sync + 'static,
     ) -> Self {
         let more = Router::new()
             .route("/tokenize", post(tokenize_route))
             .route("/detokenize", post(detokenize_route))
             .route("/v1/score", post(score_route));
-        Self::serve(models, script, more)
+        Self::serve(shared(models, script), more, None)
     }
 
-    fn serve(
-        models: &[&'static str],
-        script: impl Fn(&str, usize) -> Says + Send + Sync + 'static,
-        more: Router<Arc<Shared>>,
-    ) -> Self {
-        let shared = Arc::new(Shared {
-            models: models.to_vec(),
-            script: Box::new(script),
-            asked: Mutex::default(),
-            bodies: Mutex::default(),
-            others: Mutex::default(),
-            keys: Mutex::default(),
-        });
+    fn serve(shared: Arc<Shared>, more: Router<Arc<Shared>>, tls: Option<ServerConfig>) -> Self {
         let app = Router::new()
             .route("/v1/models", get(models_route))
             .route("/v1/completions", post(completions_route))
@@ -83,42 +95,89 @@ impl Mock {
             .with_state(Arc::clone(&shared));
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        runtime.spawn(async move { axum::serve(listener, app).await });
-        Self { url, shared, _runtime: runtime }
+        let address = listener.local_addr().unwrap();
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        match tls {
+            Some(tls) => {
+                let listener = TlsListener { listener, acceptor: Arc::new(tls).into() };
+                runtime.spawn(async move { axum::serve(listener, app).await });
+            }
+            None => {
+                runtime.spawn(async move { axum::serve(listener, app).await });
+            }
+        }
+        Self { url: format!("{scheme}://{address}"), shared, _runtime: runtime }
     }
 
-    /// Bodies of the requests to routes beside completions, with the routes.
+    /// Returns the bodies of the requests to routes other than completions, with the routes.
     pub(crate) fn others(&self) -> Vec<(&'static str, Value)> {
         self.shared.others.lock().unwrap().clone()
     }
 
-    /// Bodies of the completion requests so far, in order of arrival.
+    /// Returns the bodies of the completion requests so far, in order of arrival.
     pub(crate) fn bodies(&self) -> Vec<Value> {
         self.shared.bodies.lock().unwrap().clone()
     }
 
-    /// `Authorization` headers so far.
+    /// Returns the `Authorization` headers so far.
     pub(crate) fn keys(&self) -> Vec<Option<String>> {
         self.shared.keys.lock().unwrap().clone()
     }
 }
 
+fn shared(
+    models: &[&'static str],
+    script: impl Fn(&str, usize) -> Scripted + Send + Sync + 'static,
+) -> Arc<Shared> {
+    Arc::new(Shared {
+        models: models.to_vec(),
+        script: Box::new(script),
+        asked: Mutex::default(),
+        bodies: Mutex::default(),
+        others: Mutex::default(),
+        keys: Mutex::default(),
+    })
+}
+
+/// Accepts connections whose TLS handshake succeeds.
+struct TlsListener {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (connection, address) = self.listener.accept().await.unwrap();
+            if let Ok(connection) = self.acceptor.accept(connection).await {
+                return (connection, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
 async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    // As ours say it of themselves; the one of that name keeps numbers as values, as does one whose name is followed by that.
-    // `#` and a fingerprint may stand behind the name; `#` alone is a server that gives none. `@` and a type of weights come last.
+    // Responds like the model list of ntl-server. The model `xval` and names that end in `=xval` have numbers
+    // as values. `#FINGERPRINT` and `@DTYPE` may follow the name. `#` alone means that the list has no
+    // fingerprint.
     let model = |listed: &&str| {
         let (listed, dtype) = listed.split_once('@').unwrap_or((listed, ""));
         let (listed, fingerprint) = listed.split_once('#').unwrap_or((listed, "00ff"));
         let (id, encoding) =
             listed.split_once('=').unwrap_or((listed, if listed == "xval" { "xval" } else { "text" }));
-        let mut model =
-            json!({ "id": id, "object": "model", "number_encoding": encoding, "fingerprint": fingerprint });
+        let mut model = json!({ "id": id, "object": "model", "number_encoding": encoding, "fingerprint": fingerprint, "encoder_decoder": id != "decoder" });
         if fingerprint.is_empty() {
             model.as_object_mut().unwrap().remove("fingerprint");
         }
-        if id == "decoder" {
-            model["kind"] = "llama".into();
+        if ["left", "right"].contains(&id) {
+            model["truncation_side"] = id.into();
         }
         if !dtype.is_empty() {
             model["dtype"] = dtype.into();
@@ -143,7 +202,7 @@ async fn completions_route(State(shared): State<Arc<Shared>>, headers: HeaderMap
         *count += 1;
         *count - 1
     };
-    let Says(status, extra, text) = (shared.script)(&prompt, before);
+    let Scripted(status, extra, text) = (shared.script)(&prompt, before);
     if status == HANG {
         std::future::pending::<()>().await;
     }
@@ -160,19 +219,19 @@ fn noted(shared: &Shared, route: &'static str, body: &Bytes) -> Value {
     body
 }
 
-/// A token for each character, and 1.
+/// Returns a token for each character, and 1.
 pub(crate) fn ids(text: &str) -> Vec<u32> {
     text.chars().map(u32::from).chain([1]).collect()
 }
 
-/// Refuses texts that begin with `HUGE`.
+/// Rejects texts that begin with `HUGE`.
 async fn tokenize_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let body = noted(&shared, "tokenize", &body);
     if body["prompt"].as_str().unwrap().starts_with("HUGE") {
         return (StatusCode::PAYLOAD_TOO_LARGE, error(413, "too large").2).into_response();
     }
     let mut tokens = ids(body["prompt"].as_str().unwrap());
-    // The model of that name begins texts with 2 and does not end them.
+    // The model with this name adds 2 at the beginning of texts and nothing at the end.
     let is_decoder = body["model"] == "decoder";
     if is_decoder || body["add_special_tokens"] == false {
         tokens.pop();
@@ -191,7 +250,7 @@ async fn detokenize_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Jso
     Json(json!({ "prompt": text }))
 }
 
-/// Refuses targets that begin with `HUGE`.
+/// Rejects targets that begin with `HUGE`.
 async fn score_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let body = noted(&shared, "score", &body);
     let target = &body["items"][0]["target"];
@@ -209,14 +268,14 @@ async fn score_route(State(shared): State<Arc<Shared>>, body: Bytes) -> Response
     Json(json!({ "object": "list", "data": [item] })).into_response()
 }
 
-/// A completion with this text, in the least that the OpenAI API allows.
-pub(crate) fn text(text: &str) -> Says {
+/// A completion with this text and only the fields that the OpenAI API requires.
+pub(crate) fn text(text: &str) -> Scripted {
     let body = json!({ "id": "x", "object": "text_completion", "choices": [{ "index": 0, "text": text }] });
-    Says(200, vec![], body.to_string())
+    Scripted(200, vec![], body.to_string())
 }
 
 /// A completion with a number.
-pub(crate) fn number(trimmed_mean: f64, median: f64, mode: f64) -> Says {
+pub(crate) fn number(trimmed_mean: f64, median: f64, mode: f64) -> Scripted {
     let number = json!({
         "value": trimmed_mean, "objective": "mean", "method": "tree", "mean": 1e6, "trimmed_mean": trimmed_mean,
         "median": median, "mode": mode, "std": 1.0,
@@ -225,16 +284,16 @@ pub(crate) fn number(trimmed_mean: f64, median: f64, mode: f64) -> Says {
         "mass": { "closed": 0.75, "invalid": 0.25, "open": 0.0 }, "bounds": { "quantiles": [] },
         "nodes": 3, "forward_passes": 2, "truncated": false, "reason": null
     });
-    Says(200, vec![], json!({ "choices": [{ "index": 0, "text": "x", "number": number }] }).to_string())
+    Scripted(200, vec![], json!({ "choices": [{ "index": 0, "text": "x", "number": number }] }).to_string())
 }
 
 /// An error object with this message.
-pub(crate) fn error(status: u16, message: &str) -> Says {
+pub(crate) fn error(status: u16, message: &str) -> Scripted {
     let body = json!({ "error": { "message": message, "type": "t", "param": null, "code": null } });
-    Says(status, vec![], body.to_string())
+    Scripted(status, vec![], body.to_string())
 }
 
-/// The binary without the environment of the test.
+/// Returns the command of the binary, without the environment of the test.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ntl-eval"));
     command.env_clear().args(args);
@@ -246,12 +305,12 @@ pub(crate) fn ntl_eval(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// Standard output.
+/// Returns standard output.
 pub(crate) fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Standard error.
+/// Returns standard error.
 pub(crate) fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }

@@ -1,5 +1,5 @@
-//! The targets under libFuzzer, which keeps inputs that reach new code. `NTL_FUZZ_TARGET` names the target, `NTL_FUZZ_SEEDS` a folder
-//! for its corpus; `scripts/fuzz` runs it.
+//! The targets under libFuzzer, which keeps inputs that reach new code. `NTL_FUZZ_TARGET` names the target,
+//! and `NTL_FUZZ_SEEDS` a directory for its corpus. `scripts/fuzz` runs it.
 
 #![no_main]
 
@@ -17,14 +17,15 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
     target(&name).expect("NTL_FUZZ_TARGET names a target")
 });
 
-/// Writes the corpus of the target where libFuzzer reads it.
+/// Writes the target's corpus to the directory from which libFuzzer reads it.
 #[expect(clippy::expect_used, reason = "without a corpus there is nothing to begin with")]
 fn begin() {
-    // That of libFuzzer ends the process on panics, too, which the readers catch. Others still end it.
+    // libFuzzer's hook ends the process on every panic, even on panics that the readers catch. Uncaught
+    // panics still end it.
     drop(std::panic::take_hook());
-    let folder = std::env::var("NTL_FUZZ_SEEDS").expect("NTL_FUZZ_SEEDS names a folder");
+    let folder = std::env::var("NTL_FUZZ_SEEDS").expect("NTL_FUZZ_SEEDS names a directory");
     for (number, input) in (TARGET.corpus)().iter().enumerate() {
-        std::fs::write(format!("{folder}/{number}"), input).expect("the folder can be written to");
+        std::fs::write(format!("{folder}/{number}"), input).expect("the directory is writable");
     }
 }
 

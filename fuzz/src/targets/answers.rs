@@ -1,9 +1,10 @@
-//! What an endpoint says to `ntl-eval`: texts that numbers are extracted from, and the JSON around them.
+//! Responses of an endpoint to `ntl-eval`: texts from which numbers are extracted, and the JSON around them.
 
-use ntl_eval::cli::flags::Mode;
+use ntl_core::numbers::parse::{whole_number, with_decimal_point};
 use ntl_eval::run::answer_extraction::{LmEvalFilter, value};
-use ntl_eval::run::paper::numbers::{NumberCounts, last_number};
 use ntl_eval::run::reply::{CompletionResponse, DetokenizeResponse, ScoreResponse, TokenizeResponse};
+use ntl_eval::settings::mode::Mode;
+use ntl_paper::numbers::{NumberCounts, last_number};
 use serde_json::Value;
 
 use crate::corpus::{named, split_named};
@@ -20,6 +21,10 @@ pub(super) const EXTRACTION: Target = Target {
             "x = \u{2212} 4",
             "2.5E-4 of 10-3",
             "<hugenumber>",
+            "₹1,00,000",
+            "-€1½",
+            "1_000 of １，２３４．５",
+            "1.234,50",
         ];
         texts.map(|text| text.as_bytes().to_vec()).to_vec()
     },
@@ -45,6 +50,10 @@ pub(super) const EXTRACTION: Target = Target {
         "٣",
         "é",
         "½",
+        "_",
+        "₹",
+        "，",
+        "５",
         "inf",
         "nan",
         "Infinity",
@@ -109,12 +118,18 @@ pub(super) const REPLIES: Target = Target {
     read: replies,
 };
 
-/// Every value is finite.
+/// Checks that every extracted value is finite, and that a text which is a number is read as its last number.
 fn extraction(input: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(input);
     let found = value(&text);
     assert!(found.is_none_or(f64::is_finite), "{found:?}");
-    // The paper's own rule reads infinity, as Python does.
+    if let Some(whole) = whole_number(&text) {
+        assert_eq!(found, Some(whole), "{text:?}");
+    }
+    if let Some(pointed) = with_decimal_point(&text) {
+        assert!(whole_number(&pointed).is_some(), "{text:?}");
+    }
+    // The paper's rule accepts infinity, as Python does.
     let _ = last_number(&text);
     NumberCounts::of(&text);
     for filter in LmEvalFilter::ALL {
@@ -123,7 +138,7 @@ fn extraction(input: &[u8]) -> Outcome {
     if found.is_some() { Outcome::Accepted } else { Outcome::Refused }
 }
 
-/// Masses and probabilities of an accepted number can be.
+/// Checks that the masses and probabilities of an accepted number are possible.
 fn replies(input: &[u8]) -> Outcome {
     let Some((kind, body)) = split_named(input) else { return Outcome::Refused };
     let accepted = match kind {

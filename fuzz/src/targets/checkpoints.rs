@@ -1,7 +1,8 @@
-//! Tokenizers and descriptions of a checkpoint: SentencePiece models, `tokenizer.json`, and every small JSON file.
+//! Tokenizers and metadata files of a checkpoint: SentencePiece models, `tokenizer.json`, and every small
+//! JSON file.
 
 use ntl_core::Prompt;
-use ntl_core::engine::ContextRequest;
+use ntl_core::contract::ContextRequest;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{DeviceChoice, LoadOptions, load};
@@ -184,12 +185,12 @@ pub(super) const CONFIG: Target = Target {
 
 const TEXT: &str = "What is 12 - -3.5?  é\u{1F600}▁ 1e9,000 </s>";
 
-/// Opens a tokenizer of one file, and uses it.
+/// Opens a tokenizer from one file and uses it.
 fn tokenizer(file: &str, input: &[u8]) -> Outcome {
     let files = CheckpointFiles::memory("fuzzed", [(file.to_owned(), input.to_vec())]);
     let tokenizer = Tokenizer::open(&files);
     if let Ok(tokenizer) = &tokenizer {
-        // A text that it cannot encode is an error of a request.
+        // If it cannot encode a text, that is an error of the request.
         let ids = tokenizer.encode(TEXT, true).unwrap_or_default();
         tokenizer.decode_tokens(&ids);
         for id in (0..).take(tokenizer.len().min(1000)) {
@@ -201,7 +202,7 @@ fn tokenizer(file: &str, input: &[u8]) -> Outcome {
     outcome(tokenizer, file)
 }
 
-/// Loads a small checkpoint with one file replaced, and answers one token.
+/// Loads a small checkpoint with one file replaced, and prefills a prompt.
 fn config(input: &[u8]) -> Outcome {
     let Some((name, content)) = split_named(input) else { return Outcome::Refused };
     let Some((folder, file)) = name.split_once('/').filter(|_| !name.contains("..")) else {
@@ -214,7 +215,7 @@ fn config(input: &[u8]) -> Outcome {
     outcome(
         loaded.map(|mut loaded| {
             let prompt = Prompt::from(vec![1; 3]);
-            // What a model cannot compute is an error of a request.
+            // If a model cannot compute something, that is an error of the request.
             let _ = loaded.model.open(&[ContextRequest::from(&prompt)]);
         }),
         "fuzzed",

@@ -1,4 +1,4 @@
-//! Files of `ntl-eval`: the journal of a run, its result, and data sets.
+//! Files of `ntl-eval`: the journal of a run, its report, and data sets.
 
 use std::cell::RefCell;
 use std::fs;
@@ -127,10 +127,10 @@ pub(super) const DATA: Target = Target {
     read: data,
 };
 
-/// The result of a run of 12 items, as `ntl-eval` wrote it.
+/// The report of a run of 12 items, written by `ntl-eval`.
 const RUN: &str = "fuzz/corpus/run";
 
-/// Runs on an empty folder that exists as long as the thread.
+/// Runs `work` in an empty directory that exists as long as the thread.
 fn in_folder<T>(work: impl FnOnce(&Path) -> T) -> T {
     thread_local! {
         static FOLDER: RefCell<TempDir> = RefCell::new(tempfile::tempdir().unwrap());
@@ -147,7 +147,7 @@ fn header() -> Value {
     json!({ "task": "t", "limit": 1 })
 }
 
-/// What is accepted is there after it is opened again.
+/// Checks that accepted entries are still there after the journal is opened again.
 fn journal(input: &[u8]) -> Outcome {
     in_folder(|folder| {
         let file = folder.join("journal.jsonl");
@@ -173,7 +173,7 @@ fn report_of(input: &[u8]) -> Outcome {
         }
         let run = Run::load(folder);
         if let Ok(run) = &run {
-            // Runs without common items are an error of the comparison.
+            // The comparison fails for runs without common items.
             let _ = compare(run, run, Bootstrap { resamples: 20, seed: 1 }, 5);
             report::write(folder).unwrap();
         }
@@ -187,13 +187,14 @@ fn report_of(input: &[u8]) -> Outcome {
 fn data(input: &[u8]) -> Outcome {
     let Some((name, content)) = split_named(input) else { return Outcome::Refused };
     in_folder(|folder| {
-        let (kind, packed) = (name.split('.').next().unwrap_or_default(), name.ends_with(".gz"));
+        let kind = name.split('.').next().unwrap_or_default();
+        let packed = name.ends_with(".gz");
         let file_name = if packed { "data.gz" } else { "data" };
         let content = if packed && kind != "raw" { gzipped(content) } else { content.to_vec() };
         let file = folder.join(file_name);
         fs::write(&file, content).unwrap();
         let items = match kind {
-            "pairs" => pairs(&file, Truth::Maybe),
+            "pairs" => pairs(&file, Truth::NumberOrText),
             "scores" => scores(&file),
             "passages" => passages(&file),
             _ => questions(&file, Truth::AfterHashes),

@@ -1,4 +1,4 @@
-//! The targets, by what they read.
+//! The targets, grouped by the input that they read.
 
 mod answers;
 mod checkpoints;
@@ -28,7 +28,7 @@ pub const TARGETS: [Target; 13] = [
     evaluation::DATA,
 ];
 
-/// Whether a reader accepts; its error has to name `name`.
+/// Returns whether a reader accepts its input. Asserts that an error contains `name`.
 fn outcome<T, E: Display>(read: Result<T, E>, name: &str) -> Outcome {
     match read.map_err(|error| error.to_string()) {
         Ok(_) => Outcome::Accepted,

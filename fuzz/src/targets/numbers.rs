@@ -1,4 +1,4 @@
-//! The grammar of numbers over the pieces of any vocabulary.
+//! The grammar of numbers with the pieces of any vocabulary.
 
 use ntl_core::numbers::{
     GrammarLimits, Interval, NumberGrammar, NumberPiece, NumberState, NumberValues, Softmax, Terminator,
@@ -23,7 +23,8 @@ pub(super) const GRAMMAR: Target = Target {
     read,
 };
 
-/// Walks through numbers of pieces that the input lists; what a state leads to adds up to 1.
+/// Walks through numbers made of the pieces in the input. Checks that the probabilities after each state add
+/// up to 1.
 fn read(input: &[u8]) -> Outcome {
     let Some((&[digits, decimals, flags, walk], rest)) = input.split_first_chunk() else {
         return Outcome::Refused;
@@ -51,13 +52,14 @@ fn read(input: &[u8]) -> Outcome {
     let rules = grammar.rules(limits, terminator, values);
     let logits: Vec<f32> = (0..count).map(|id| ((id * 31 + usize::from(walk)) % 17) as f32 - 8.0).collect();
     let softmax = Softmax::new(&logits).unwrap();
-    let (mut state, mut closes) = (NumberState::START, false);
+    let mut state = NumberState::START;
+    let mut closes = false;
     for step in 0..64 {
         let expansion = grammar.expand(state, &softmax, &rules, 0.0);
         let children: f64 = expansion.children.iter().map(|child| child.probability).sum();
         let closed: f64 = expansion.closed.iter().map(|closed| closed.probability).sum();
         let total = children + closed + expansion.invalid + expansion.left_open;
-        assert!((total - 1.0).abs() < 1e-6, "a state leads to {total}");
+        assert!((total - 1.0).abs() < 1e-6, "the probabilities after a state add up to {total}");
         for closed in &expansion.closed {
             assert!(closed.value.to_f64().is_finite(), "{:?}", closed.value);
         }

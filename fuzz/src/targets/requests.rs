@@ -1,4 +1,4 @@
-//! Bodies of requests to every route that takes one, as `docs/openapi.json` describes them.
+//! Request bodies for every route with a body, as described in `docs/openapi.json`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -13,8 +13,8 @@ use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{DeviceChoice, LoadOptions, load};
 use ntl_server::app;
 use ntl_server::config::{Args, Config};
-use ntl_server::engine::ServedModel;
 use ntl_server::metrics::Metrics;
+use ntl_server::served::ServedModel;
 use ntl_server::state::AppState;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -64,7 +64,7 @@ const MORE: [(&str, &str); 5] = [
     ),
 ];
 
-/// Names of fields and values, and what schemas and prompts consist of.
+/// Names of fields and values, and parts of schemas and prompts.
 const WORDS: &[&str] = &[
     "prompt",
     "messages",
@@ -172,6 +172,7 @@ const WORDS: &[&str] = &[
     "ignore_eos",
     "skip_special_tokens",
     "paper_decoding",
+    "cache_salt",
     "human_readable",
     "\u{0}",
     "é\u{1F600}",
@@ -198,7 +199,7 @@ static SERVER: LazyLock<(Runtime, Router, BTreeSet<String>)> = LazyLock::new(|| 
     )
 });
 
-/// A server of a small decoder-only model with a chat template, whose answers are short.
+/// Returns a server with a small decoder-only model and a chat template, whose answers are short.
 fn state() -> AppState {
     let flags = ["ntl-server", "--output-tokens-max=24", "--request-timeout=5", "--memory-bytes-max=0"];
     let settings = Config::try_from(Args::try_parse_from(flags).unwrap()).unwrap().http;
@@ -216,7 +217,8 @@ fn state() -> AppState {
     state
 }
 
-/// Sends a body to the route of its first line. A refusal says why; where a field is wrong, it names it.
+/// Sends a body to the route in its first line. A rejection must have a reason and, if a field is invalid,
+/// name the field.
 fn read(input: &[u8]) -> Outcome {
     let (runtime, router, routes) = &*SERVER;
     let Some((route, body)) = split_named(input).filter(|(route, _)| routes.contains(*route)) else {

@@ -1,4 +1,4 @@
-//! Files of weights: safetensors, and the zip archives with a pickle that PyTorch writes.
+//! Weight files: safetensors, and PyTorch's zip archives with a pickle.
 
 use std::io::{Cursor, Write};
 
@@ -98,7 +98,7 @@ fn read(file: &str, bytes: Vec<u8>) -> Outcome {
     super::outcome(all(), file)
 }
 
-/// The input itself, or the file of which it is the table.
+/// Returns the input itself, or a file with the input as its header.
 fn safetensors(input: &[u8]) -> Vec<u8> {
     if !input.starts_with(b"{") {
         return input.to_vec();
@@ -106,7 +106,7 @@ fn safetensors(input: &[u8]) -> Vec<u8> {
     [&(input.len() as u64).to_le_bytes(), input, &[0; 30]].concat()
 }
 
-/// The input itself, or the archive of which it is the pickle.
+/// Returns the input itself, or an archive with the input as its pickle.
 fn torch(input: &[u8]) -> Vec<u8> {
     if input.starts_with(b"PK") { input.to_vec() } else { archive(input) }
 }

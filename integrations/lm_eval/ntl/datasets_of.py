@@ -1,4 +1,4 @@
-"""The items of the tasks, from the files that `ntl-eval data` leaves in its cache."""
+"""The items of the tasks, from the files that `ntl-eval data` downloads to its cache."""
 
 import gzip
 import json
@@ -9,13 +9,13 @@ import datasets
 
 
 def cache():
-    """Where `ntl-eval` keeps data."""
+    """Returns the data directory of `ntl-eval`."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("NTL_EVAL_DATA_CACHE") or Path(base) / "ntl-eval")
 
 
 def text(task, *names):
-    """The text of the first of these files that is there, unpacked."""
+    """Returns the text of the first of these files that exists, decompressed."""
     folder = cache() / task
     for path in (folder / name for name in names):
         if path.is_file():
@@ -25,19 +25,19 @@ def text(task, *names):
 
 
 def splits(**items):
-    """Lists of (question, answer) as a dataset."""
+    """Returns lists of (question, answer) as a dataset."""
     columns = ({"question": [one[0] for one in pairs], "answer": [one[1] for one in pairs]} for pairs in items.values())
     return datasets.DatasetDict(zip(items, map(datasets.Dataset.from_dict, columns)))
 
 
 def arithmetic(split, **_):
-    """DeepMind's two lines an item."""
+    """Reads DeepMind's format: two lines per item."""
     lines = text("arithmetic", f"arithmetic_test_{split}.txt").splitlines()
     return splits(test=list(zip(lines[::2], lines[1::2], strict=True)))
 
 
 def gsm8k(**_):
-    """OpenAI's JSON lines; the solved questions in front of a question are those of train.jsonl."""
+    """Reads OpenAI's JSON lines. The solved questions before each question come from train.jsonl."""
 
     def read(name):
         items = map(json.loads, text("gsm8k", name).splitlines())
@@ -47,7 +47,7 @@ def gsm8k(**_):
 
 
 def rjokes(**_):
-    """A score, a tab and a joke a line."""
+    """Reads one score, a tab and one joke per line."""
     lines = text("rjokes", "test.tsv.gz", "test.tsv").split("\n")
     rows = (line.split("\t", 1) for line in lines if line.strip())
     return splits(test=[(joke, score) for score, joke in rows])

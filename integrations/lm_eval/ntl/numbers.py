@@ -1,4 +1,4 @@
-"""Answers that are one number: the last number of the text, as `ntl-eval` in text mode reads plain ones."""
+"""Answers that are one number: the last number of the text, extracted like `ntl-eval` in text mode does for plain answers."""
 
 import math
 import re
@@ -12,7 +12,7 @@ def last_number(text):
 
 
 def process_results(document, results):
-    """Metrics of an item. Errors are over the items with a number; the others are wrong."""
+    """Returns the metrics of an item. Errors are averaged over items with a number; items without one count as incorrect."""
     truth, value = float(document["answer"]), last_number(results[0])
     if value is None:
         return {"accuracy": 0.0, "unparsed": 1.0}

@@ -1,10 +1,12 @@
 //! Points at which tests make the operating system fail.
 //!
-//! Only the feature `failpoints`, which tests of other packages enable, compiles them: in programs a point does nothing.
+//! Only the feature `failpoints`, which tests of other packages enable, compiles them: in programs a point
+//! does nothing.
 
 use std::io;
 
-/// The error that a test has set for this point: `fail::cfg(point, "1*return(5)")` is one error of number 5, `EIO`.
+/// The error that a test has set for this point: `fail::cfg(point, "1*return(5)")` is one error of number 5,
+/// `EIO`.
 #[cfg(feature = "failpoints")]
 #[expect(clippy::expect_used, reason = "only tests set points")]
 pub fn check(point: &str) -> io::Result<()> {

@@ -1,17 +1,19 @@
 //! The rules of decoding: numbers, sampling, text assembly and the engine contract.
 //!
-//! Nothing here knows tensors, files or HTTP, so that each rule is tested in milliseconds with a scripted model:
+//! Nothing here knows tensors, files or HTTP, so that each rule is tested in milliseconds with a scripted
+//! model:
 //!
-//! * [`engine`]: the contract: what a model offers ([`engine::BatchModel`]), what a request is ([`engine::Job`] in,
-//!   [`engine::Event`] out);
-//! * [`decoding`]: the state machines that turn logits into the next rows: texts, beams, number searches, scores;
+//! * [`contract`]: the contract: what a model offers ([`contract::BatchModel`]), what a request is
+//!   ([`contract::Job`] in, [`contract::Event`] out);
+//! * [`decoding`]: the state machines that turn logits into the next rows: texts, beams, number searches,
+//!   scores;
 //! * [`numbers`]: the number grammar over token ids, distributions and their estimates, numbers in text;
 //! * [`losses`]: cross entropy and Number Token Losses of a target;
 //! * [`sampling`] and [`text`]: choosing tokens, and assembling them into text with stop strings;
 //! * [`failpoint`]: where tests of other packages make the operating system fail.
 
+pub mod contract;
 pub mod decoding;
-pub mod engine;
 pub mod failpoint;
 mod logits;
 pub mod losses;

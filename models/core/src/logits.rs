@@ -1,8 +1,8 @@
-//! Which logits a row asks for, and what a model returns: plain `f32` rows, complete or summarised.
+//! The logits that a row requests and that a model returns: plain `f32` rows, complete or summarised.
 
 use std::sync::Arc;
 
-/// Which of the logits after a row a decoding needs. A model may always return the full row.
+/// The logits that a decoding needs after a row. A model may always return the full row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LogitsRequest {
     #[default]
@@ -18,18 +18,18 @@ pub enum LogitsRequest {
 pub enum LogitsRow<'a> {
     /// Every logit, as wide as the output layer (padding ids included).
     Full(&'a [f32]),
-    /// No more than a [`LogitsRequest::Best`] or [`LogitsRequest::Ids`] asks for.
+    /// Only the part that a [`LogitsRequest::Best`] or [`LogitsRequest::Ids`] requests.
     Summary(&'a LogitsSummary),
 }
 
-/// What a device computes of a row of logits, so that the row itself need not be copied to the host.
+/// A device's summary of a row of logits, so that the row itself need not be copied to the host.
 ///
-/// Where a logit is NaN or `+inf`, or all are `-inf`, `total` is NaN.
+/// If a logit is NaN or `+inf`, or all are `-inf`, `total` is NaN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogitsSummary {
     /// Ids from here on are padding.
     pub tokens: usize,
-    /// The id below `tokens` with the largest logit; the lowest of equals.
+    /// The id below `tokens` with the largest logit. Ties go to the lowest id.
     pub best_id: u32,
     pub best_logit: f32,
     /// The largest logit of the whole row.
@@ -45,7 +45,7 @@ pub struct LogitsSummary {
 }
 
 impl LogitsSummary {
-    /// Whether the row has a softmax.
+    /// Returns whether the row has a softmax.
     pub fn is_distribution(&self) -> bool {
         self.max.is_finite() && self.total.is_finite()
     }
@@ -97,7 +97,8 @@ impl Logits {
         Self::mixed(values, vocab, std::iter::repeat_n(None, rows))
     }
 
-    /// One entry a row: its summary, or for `None` the next of the full rows in `values` (`[full rows, vocab]`).
+    /// One entry per row: its summary, or for `None` the next of the full rows in `values`
+    /// (`[full rows, vocab]`).
     pub fn mixed(
         values: Vec<f32>,
         vocab: usize,
@@ -146,15 +147,15 @@ impl Logits {
         }
     }
 
-    /// The full row after a row that asked for [`LogitsRequest::All`].
+    /// Returns the full row of logits after a row that requested [`LogitsRequest::All`].
     ///
     /// # Panics
-    /// When the model returned only a summary.
+    /// If the model returned only a summary.
     #[expect(clippy::panic, reason = "models return the full row for `LogitsRequest::All`")]
     pub fn row(&self, index: usize) -> &[f32] {
         match self.get(index) {
             LogitsRow::Full(logits) => logits,
-            LogitsRow::Summary(_) => panic!("row {index} did not ask for all logits"),
+            LogitsRow::Summary(_) => panic!("row {index} did not request all logits"),
         }
     }
 
@@ -169,7 +170,8 @@ mod tests {
     use super::*;
 
     fn summary() -> LogitsSummary {
-        let (ids, logits) = (Arc::from([2, 5]), vec![-1.0, -2.0]);
+        let ids = Arc::from([2, 5]);
+        let logits = vec![-1.0, -2.0];
         let (best_id, best_logit) = (3, 4.0);
         LogitsSummary { tokens: 6, best_id, best_logit, max: 4.0, total: 1.5, padding: 0.0, ids, logits }
     }
@@ -185,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "row 0 did not ask for all logits"]
+    #[should_panic = "row 0 did not request all logits"]
     fn a_summarised_row_has_no_full_row() {
         let logits = Logits::mixed(Vec::new(), 2, [Some(summary())]).unwrap();
         logits.row(0);
     }
 
     #[test]
-    fn values_that_are_no_whole_rows_are_refused() {
+    fn values_that_are_not_whole_rows_are_rejected() {
         assert!(Logits::new(vec![0.0; 5], 2).is_err());
         assert!(Logits::new(vec![], 0).is_err());
         assert!(Logits::mixed(vec![0.0; 2], 2, [Some(summary())]).is_err());
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_requested_logits_and_the_best_are_there() {
+    fn only_requested_logits_and_the_best_are_present() {
         let logits = [0, 2, 3, 5, 7].map(|id| summary().logit(id));
         assert_eq!(logits, [None, Some(-1.0), Some(4.0), Some(-2.0), None]);
         assert!(!LogitsSummary { total: f64::NAN, ..summary() }.is_distribution());

@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::engine::{
+use crate::contract::{
     Backend, BatchModel, CacheCost, ContextId, ContextRequest, Dtype, Logits, LogitsRequest, LogitsSummary,
-    ModelError, ModelInfo, ModelKind, NodeCapacity, NumberEncoding, OpenedContext, Row,
+    ModelError, ModelInfo, NodeCapacity, NumberEncoding, OpenedContext, PrefillChunk, PrefillProgress, Row,
 };
 use crate::sampling::argmax;
 
@@ -28,6 +28,8 @@ pub struct ScriptedModel {
 
 struct Context {
     prompt: Vec<u32>,
+    /// Prompt tokens that are not computed yet.
+    tokens_left: usize,
     /// Tokens from the root to each node.
     paths: Vec<Vec<u32>>,
 }
@@ -36,7 +38,7 @@ impl ScriptedModel {
     /// A model of `tokens` ids, of which 0 starts a path and 1 ends it.
     pub fn new(tokens: usize, script: Script) -> Self {
         let info = ModelInfo {
-            kind: ModelKind::Other("scripted".to_owned()),
+            kind: "scripted".to_owned(),
             backend: Backend::Scripted,
             dtype: Dtype::F32,
             kv_cache_dtype: Some(Dtype::F32),
@@ -48,6 +50,7 @@ impl ScriptedModel {
             tokens,
             eos_ids: vec![1],
             encoder_decoder: true,
+            has_token_distribution: true,
         };
         Self { info, script, number_head: None, contexts: HashMap::new(), opened: 0 }
     }
@@ -69,22 +72,36 @@ impl BatchModel for ScriptedModel {
         &self.info
     }
 
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
-        let open = |request: &ContextRequest<'_>| {
-            self.opened += 1;
-            let context = ContextId(self.opened);
-            self.contexts
-                .insert(context, Context { prompt: request.prompt.ids().collect(), paths: Vec::new() });
-            OpenedContext { context, first_token: 0, cached_tokens: 0 }
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        self.opened += 1;
+        let context = ContextId(self.opened);
+        let prompt: Vec<u32> = request.prompt.ids().collect();
+        let tokens_left = prompt.len();
+        self.contexts.insert(context, Context { prompt, tokens_left, paths: Vec::new() });
+        let prefill = PrefillProgress { work_left: tokens_left, ..PrefillProgress::default() };
+        Ok(OpenedContext { context, first_token: 0, prefill })
+    }
+
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        let compute = |chunk: &PrefillChunk| {
+            let unknown = ModelError::UnknownContext(chunk.context);
+            let context = self.contexts.get_mut(&chunk.context).ok_or(unknown)?;
+            let work_done = chunk.work.min(context.tokens_left);
+            context.tokens_left -= work_done;
+            Ok(PrefillProgress { work_left: context.tokens_left, work_done, cached_tokens: 0 })
         };
-        Ok(requests.iter().map(open).collect())
+        chunks.iter().map(compute).collect()
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
-        let (mut values, mut numbers) = (Vec::new(), Vec::new());
+        let mut values = Vec::new();
+        let mut numbers = Vec::new();
         for row in rows {
             let context =
                 self.contexts.get_mut(&row.context).ok_or(ModelError::UnknownContext(row.context))?;
+            if context.tokens_left > 0 {
+                return Err(ModelError::NotPrefilled(row.context));
+            }
             let path = match row.path.parent {
                 None => Vec::new(),
                 Some(node) => {
@@ -112,9 +129,12 @@ impl BatchModel for ScriptedModel {
     }
 }
 
-/// The logits of a model that returns to each row no more than it asks for. Ids from `tokens` on are padding.
+/// The logits of a model that returns only the requested logits of each row. Ids from `tokens` on are
+/// padding.
 pub fn only_requested(logits: &Logits, rows: &[Row], tokens: usize) -> Result<Logits, ModelError> {
-    let (mut values, mut summaries, mut vocab) = (Vec::new(), Vec::new(), 1);
+    let mut values = Vec::new();
+    let mut summaries = Vec::new();
+    let mut vocab = 1;
     for (index, row) in rows.iter().enumerate() {
         let full = logits.row(index);
         vocab = full.len();

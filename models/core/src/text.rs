@@ -1,14 +1,14 @@
 //! Incremental detokenization with stop strings.
 //!
-//! In: tokens in order. Out: text that later tokens can no longer change. Invariants: the pieces, joined, are the decoded
-//! text of all tokens, cut at the first stop string; the cost of a token does not grow with the text, because only a
-//! window of the last tokens is decoded again.
+//! In: tokens in order. Out: text that later tokens can no longer change. Invariants: the pieces, joined, are
+//! the decoded text of all tokens, cut at the first stop string; the cost of a token does not grow with the
+//! text, because only a window of the last tokens is decoded again.
 
 use std::sync::Arc;
 
 use crate::Token;
 
-/// What bytes decode to that are not a complete character.
+/// The text of bytes that are not a complete character.
 const REPLACEMENT: char = '\u{FFFD}';
 
 /// Tokens that a window keeps when its beginning is cut off.
@@ -37,8 +37,9 @@ pub trait TextDecoder: Send + Sync {
     /// Number of bytes of a decoded text that no later token can change.
     fn settled_len(&self, text: &str) -> usize;
 
-    /// Whether a text may be cut between `before` and `after`: later tokens, decoded with those of `after` alone, give the same
-    /// text. Called only where the tokens of `after` alone decode to `after`, and `before` is settled.
+    /// Returns whether a text may be cut between `before` and `after`, so that later tokens give the same
+    /// text if they are decoded with the tokens of `after` alone. Called only if these tokens alone decode to
+    /// `after`, and `before` can no longer change.
     fn can_cut(&self, before: &str, after: &str) -> bool {
         // Several tokens may write one number together.
         let digit = |character: char| character.is_ascii_digit();
@@ -52,11 +53,11 @@ pub struct TextStream {
     keeps_stop: bool,
     /// Number of first tokens in which stop strings are ignored.
     unstoppable: usize,
-    /// The text in front of the stream, until the first token.
+    /// The text before the stream, until the first token.
     before: Option<String>,
     /// The last tokens: those whose text may change, and some before them.
     window: Vec<Token>,
-    /// Bytes of the window's text that are returned already, or are in front of the stream.
+    /// Bytes of the window's text that have been returned, or that are before the stream.
     shown: usize,
     /// First byte of the window's text where a stop string may begin.
     searched_from: usize,
@@ -93,13 +94,15 @@ impl TextStream {
         }
     }
 
-    /// Sets whether the text includes the stop string, and the number of first tokens in which stop strings are ignored.
+    /// Sets whether the text includes the stop string, and the number of first tokens in which stop strings
+    /// are ignored.
     pub fn stopping(mut self, keeps_stop: bool, unstoppable: usize) -> Self {
         (self.keeps_stop, self.unstoppable) = (keeps_stop, unstoppable);
         self
     }
 
-    /// Sets the text in front of the stream, so that a space between the two is not lost. Call before the first token.
+    /// Sets the text before the stream, so that a space between the two is not lost. Call before the first
+    /// token.
     pub fn after_prompt(mut self, ids: &[u32]) -> Self {
         self.window = ids[ids.len().saturating_sub(PROMPT_MAX)..].iter().copied().map(Token::from).collect();
         // A character that the prompt leaves unfinished belongs to the stream.
@@ -143,18 +146,19 @@ impl TextStream {
         self.show(&text, text.len())
     }
 
-    /// Whether a stop string was found.
+    /// Returns whether a stop string was found.
     pub fn stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Where the last token begins in the text without a stop, in characters. Tokens that write one character together begin
-    /// where it does.
+    /// Where the last token begins in the text without a stop, in characters. Tokens that write one character
+    /// together begin where it does.
     pub fn token_offset(&self) -> usize {
         self.token_offset
     }
 
-    /// Where a token without text would begin: the length of the text, what is held back included, in characters.
+    /// Where a token without text would begin: the length of the text, what is held back included, in
+    /// characters.
     pub fn end_offset(&self) -> usize {
         self.shown_chars + chars(self.text.get(self.shown..))
     }
@@ -215,7 +219,7 @@ impl TextStream {
         new.to_owned()
     }
 
-    /// Cuts off the beginning of a long window, at a place where that changes no text.
+    /// Cuts off the beginning of a long window at a position that changes no text.
     fn cut(&mut self, text: &str) {
         if self.window.len() < self.window_max {
             return;
@@ -235,18 +239,20 @@ impl TextStream {
                 self.searched_from -= bytes;
                 self.window_max = 2 * WINDOW_KEPT;
             }
-            // No such place, as in a text without word ends. Try again when the window has doubled.
+            // There is no such position, as in a text without word ends. Try again when the window has
+            // doubled.
             None => self.window_max = 2 * self.window.len(),
         }
     }
 }
 
-/// Number of characters of a part of a text; 0 where the part is none, as where it ends before it begins.
+/// Returns the number of characters of a part of a text, or 0 if the range is invalid, for example if it ends
+/// before it begins.
 fn chars(part: Option<&str>) -> usize {
     part.unwrap_or_default().chars().count()
 }
 
-/// Whether the first bytes are a character, or a part of one that later bytes may complete.
+/// Returns whether the first bytes are a character, or a part of one that later bytes may complete.
 fn begins_with_character(bytes: &[u8]) -> bool {
     match std::str::from_utf8(bytes) {
         Ok(_) => true,
@@ -357,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_strings_are_shown_and_overlooked_as_asked() {
+    fn stop_strings_are_included_or_ignored_as_requested() {
         let text = |keeps: bool, unstoppable: usize| {
             let mut stream = TextStream::new(Arc::new(Bytes), Arc::from(["b".to_owned(), "bc".to_owned()]))
                 .stopping(keeps, unstoppable);
@@ -393,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_space_behind_a_prompt_is_not_lost() {
+    fn the_space_after_a_prompt_is_not_lost() {
         let push = |stream: TextStream| {
             let mut stream = stream;
             (stream.push(5), stream.push(6))

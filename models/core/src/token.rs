@@ -1,6 +1,6 @@
 //! Tokens, and prompts made of them.
 
-/// A token id, with the number that it stands for where the checkpoint writes numbers as values beside one id (xVal).
+/// A token id. If the checkpoint writes all numbers with one id (xVal), a number token also has its value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Token {
     pub id: u32,

@@ -1,32 +1,36 @@
-// Softmax attention of single rows over keys and values that are anywhere in the cache.
+// Softmax attention of single rows over keys and values anywhere in the cache.
 //
-// A block computes one row for `HEADS` query heads that share a key head, over one part of the row's keys. Groups of threads
-// take keys in turn: each thread holds `HELD` elements of the head, reads them of a key and of its value by one load of 16 bytes each (two
-// of f32), and the group adds up the score by shuffles. Every group has a softmax of its own, which is corrected as a larger score comes; at the end
-// all groups of the block are added up. Where a row's keys are split among blocks, a second kernel adds up their sums.
+// A block computes one row for `HEADS` query heads that share a key head, over one part of the row's keys.
+// Groups of threads process keys in alternation. Each thread has `HELD` elements of the head and loads those
+// elements of a key and of its value with one 16-byte load each (two for f32). The group adds up the score
+// with shuffles. Every group has its own softmax, which is corrected when a larger score appears. At the end,
+// the sums of all groups in the block are added up. If a row's keys are split among blocks, a second kernel
+// adds up their sums.
 
 #include "elements.cuh"
 
 constexpr int WARP = 32;
 constexpr int THREADS = 128;
 constexpr int WARPS = THREADS / WARP;
-// Below every score, and finite, so that the difference of two is a number.
+// Less than every score, and finite, so that the difference of two such values is a number.
 constexpr float LOWEST = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Which keys a row sees, as numbers of a list of slots: `shared_count` from `shared` on, then those from `own` on; of all these
-// from `first` to before `end`. `position` is its own place among them.
+// The keys that a row sees, as positions in a list of slots: `shared_count` slots starting at `shared`,
+// followed by the slots starting at `own`. Of all these, the row sees the range from `first` to `end`
+// (exclusive). `position` is the row's own index among them.
 struct Row {
   uint32_t shared, shared_count, own, first, end, position;
 };
 
-// Sums of a part of a row's keys: of weights, and of weighted values by element, both divided by 2 to the power of `max`.
+// Sums over a part of a row's keys: the weights, and the weighted values by element, both divided by 2 to the
+// power of `max`.
 template <int HEADS>
 struct Sums {
   float max[HEADS], weight[HEADS], values[HEADS][HELD];
 };
 
-// `ALIGNED`: whether heads are a multiple of `HELD` elements.
+// `ALIGNED`: whether the head size is a multiple of `HELD` elements.
 template <typename T, int HEADS, bool ALIGNED>
 __device__ inline void attend(
     const float *__restrict__ q,         // [R, H * D]
@@ -35,19 +39,20 @@ __device__ inline void attend(
     const float *__restrict__ bias,      // [2 * reach + 1, H], by distance from query to key; null for none
     T *__restrict__ out,                 // [R, H * D]
     float *__restrict__ parts,           // [R, H, parts, D + 2]: values, maximum, weight; used if there is more than one part
-    float scale, int heads, int key_heads, int dim, uint32_t capacity, uint32_t slots_count, int reach, int lanes) {
+    float scale, int heads, int num_kv_heads, int dim, uint32_t capacity, uint32_t slots_count, int reach, int lanes) {
   extern __shared__ float state[];  // [WARPS, HEADS, D + 2]
 
   const Row row = reinterpret_cast<const Row *>(table)[blockIdx.x];
   const uint32_t *slots = table + gridDim.x * (sizeof(Row) / sizeof(uint32_t));
-  const int sharing = heads / key_heads, chunks = (sharing + HEADS - 1) / HEADS;
+  const int sharing = heads / num_kv_heads, chunks = (sharing + HEADS - 1) / HEADS;
   const int key_head = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
   const int head = key_head * sharing + chunk * HEADS, live = min(HEADS, sharing - chunk * HEADS);
 
   const int group = threadIdx.x / lanes, groups = THREADS / lanes, element = threadIdx.x % lanes * HELD;
-  // Lanes are a power of two, so those behind the head have nothing to hold: they multiply its first elements by 0.
+  // The number of lanes is a power of two. Lanes beyond the head have no elements: they multiply its first
+  // elements by 0.
   const int held = max(dim - element, 0), read = held > 0 ? element : 0;
-  const size_t width = size_t(key_heads) * dim, offset = size_t(key_head) * dim + read;
+  const size_t width = size_t(num_kv_heads) * dim, offset = size_t(key_head) * dim + read;
   const size_t values = size_t(capacity) * width;
 
   float query[HEADS][HELD];
@@ -61,7 +66,7 @@ __device__ inline void attend(
       query[h][e] = h < live && e < held ? from[e] * (scale * LOG2_E) : 0.0f, sums.values[h][e] = 0.0f;
   }
 
-  // Keys of a group in one turn: the loads of all are under way before the first is used.
+  // Number of keys that a group processes together: all of them are loaded before the first is used.
   constexpr int AT_ONCE = HEADS < 8 ? 4 : 2;
   const uint32_t part = (row.end - row.first + gridDim.z - 1) / gridDim.z;
   const uint32_t from = row.first + blockIdx.z * part, to = min(from + part, row.end);
@@ -70,10 +75,10 @@ __device__ inline void attend(
     size_t places[AT_ONCE];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
-      // Behind the last key it is read again, and has no weight.
+      // Past the last key, the last key is read again, with weight 0.
       const uint32_t index = min(start + k * groups + group, to - 1);
       const uint32_t at = index < row.shared_count ? row.shared + index : row.own + index - row.shared_count;
-      // A number beyond a list or the cache cannot leave it.
+      // An index beyond a list or the cache is clamped to it.
       places[k] = size_t(min(slots[min(at, slots_count - 1)], capacity - 1)) * width + offset;
     }
 #pragma unroll
@@ -138,7 +143,7 @@ __device__ inline void attend(
     }
   }
 
-  // The groups of a warp, then the warps.
+  // First the groups of a warp, then the warps.
   for (int distance = lanes; distance < WARP; distance *= 2)
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -183,7 +188,7 @@ __device__ inline void attend(
   }
 }
 
-// Adds up the parts of a row: a block for each row and head, a thread for each element.
+// Adds up the parts of a row: one block per row and head, one thread per element.
 template <typename T>
 __device__ inline void add_parts(const float *__restrict__ parts, T *__restrict__ out, int count, int dim) {
   const size_t lane = size_t(blockIdx.x) * gridDim.y + blockIdx.y;
@@ -201,8 +206,8 @@ __device__ inline void add_parts(const float *__restrict__ parts, T *__restrict_
 #define ATTEND(NAME, T, HEADS, ALIGNED)                                                                              \
   extern "C" __global__ void __launch_bounds__(THREADS) attend_##NAME(                                               \
       const float *q, const T *slab, const uint32_t *table, const float *bias, T *out, float *parts, float scale,    \
-      int heads, int key_heads, int dim, uint32_t capacity, uint32_t slots_count, int reach, int lanes) {            \
-    attend<T, HEADS, ALIGNED>(q, slab, table, bias, out, parts, scale, heads, key_heads, dim, capacity, slots_count, \
+      int heads, int num_kv_heads, int dim, uint32_t capacity, uint32_t slots_count, int reach, int lanes) {            \
+    attend<T, HEADS, ALIGNED>(q, slab, table, bias, out, parts, scale, heads, num_kv_heads, dim, capacity, slots_count, \
                               reach, lanes);                                                                         \
   }
 #define ADD_PARTS(NAME, T)                                                                     \

@@ -1,11 +1,11 @@
-// Elements of models in memory (f32, f16, bf16), which all kernels compute with in f32.
+// Elements of models in memory (f32, f16, bf16). All kernels compute with them in f32.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-// Elements of a head that a thread holds.
+// Number of elements of a head per thread.
 constexpr int HELD = 8;
 
 __device__ inline void store(float *at, float value) { *at = value; }
@@ -16,13 +16,14 @@ __device__ inline float widen(float value) { return value; }
 __device__ inline float widen(__half value) { return __half2float(value); }
 __device__ inline float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
 
-// Elements as they are in memory.
+// Elements in their memory format.
 template <typename T>
 struct __align__(16) Elements {
   T values[HELD];
 };
 
-// The elements from an address on, which is a multiple of 16 bytes if `ALIGNED`; else the first `count`, and zeros for the others.
+// The elements at an address, which is a multiple of 16 bytes if `ALIGNED`. Otherwise, the first `count`
+// elements, and zeros for the rest.
 template <typename T, bool ALIGNED>
 __device__ inline Elements<T> load(const T *from, int count) {
   Elements<T> loaded;

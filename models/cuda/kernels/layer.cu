@@ -1,8 +1,8 @@
-// What a layer computes between its products: normalisation, projections to the cache, activations.
+// The operations of a layer between its matmuls: normalisation, projections to the cache, activations.
 
 #include "elements.cuh"
 
-// The sum of a value over all threads of a block, in every thread.
+// Returns the sum of a value over all threads of a block, in every thread.
 __device__ inline float sum_of_block(float value) {
   __shared__ float sums[32];
   value = sum_of_warp(value);
@@ -13,7 +13,7 @@ __device__ inline float sum_of_block(float value) {
   return value;
 }
 
-// Normalises a row a block by its root mean square or, with a bias, by mean and variance.
+// Normalises one row per block, by its root mean square or, with a bias, by mean and variance.
 template <typename T>
 __device__ inline void norm(
     const float *__restrict__ x,       // [M, K]
@@ -33,8 +33,8 @@ __device__ inline void norm(
     store(out + at, (x[at] - mean) * scale * weight[at] + (bias ? bias[at] : 0.0f));
 }
 
-// Writes the keys and values of rows to their slots. A warp takes a head of a row: queries and keys are normalised where there are
-// weights for it, and rotated where there are angles; queries go to a tensor of their own.
+// Writes the keys and values of rows to their slots. A warp processes one head of a row. Queries and keys are
+// normalised if weights are given, and rotated if angles are given. Queries are written to a separate tensor.
 template <typename T>
 __device__ inline void store_kv(
     const float *__restrict__ qkv,       // [R, (H + 2 * G) * D]: queries, keys, values
@@ -44,12 +44,12 @@ __device__ inline void store_kv(
     const float *__restrict__ k_norm,    // [D], or null
     float *__restrict__ q,               // [R, H * D]
     T *__restrict__ slab,                // [2 * capacity, G * D]: keys of all slots, then their values
-    float eps, int heads, int key_heads, int dim, uint32_t capacity) {
+    float eps, int heads, int num_kv_heads, int dim, uint32_t capacity) {
   const int lane = threadIdx.x % 32, head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
-  const int all = heads + 2 * key_heads, pairs = dim / 2;
+  const int all = heads + 2 * num_kv_heads, pairs = dim / 2;
   if (head >= all) return;
   const float *x = qkv + (size_t(blockIdx.x) * all + head) * dim;
-  const bool is_query = head < heads, is_key = !is_query && head < heads + key_heads;
+  const bool is_query = head < heads, is_key = !is_query && head < heads + num_kv_heads;
   const float *weight = is_query ? q_norm : is_key ? k_norm : nullptr;
   const float *angles = rope && (is_query || is_key) ? rope + size_t(blockIdx.x) * dim : nullptr;
 
@@ -61,8 +61,8 @@ __device__ inline void store_kv(
   }
   const uint32_t slot = slots[blockIdx.x];
   if (!is_query && slot >= capacity) return;
-  const int lane_of_keys = head - heads - (is_key ? 0 : key_heads);
-  T *kv = slab + ((is_key ? 0 : size_t(capacity)) + slot) * key_heads * dim + size_t(lane_of_keys) * dim;
+  const int lane_of_keys = head - heads - (is_key ? 0 : num_kv_heads);
+  T *kv = slab + ((is_key ? 0 : size_t(capacity)) + slot) * num_kv_heads * dim + size_t(lane_of_keys) * dim;
   for (int at = lane; at < dim; at += 32) {
     float value = weight ? x[at] * scale * weight[at] : x[at];
     if (angles) {
@@ -78,7 +78,7 @@ __device__ inline void store_kv(
   }
 }
 
-// Activations by number, as `Activation` of the host has them.
+// Activations by number, the same as in `Activation` on the host.
 enum { RELU, GELU, GELU_TANH, SILU };
 
 __device__ inline float activated(float x, int activation) {
@@ -90,7 +90,7 @@ __device__ inline float activated(float x, int activation) {
   }
 }
 
-// The activation of x, or that of its left half times the right one.
+// Computes the activation of x, or the activation of its left half times the right half.
 template <typename T>
 __device__ inline void activate(
     const float *__restrict__ x,  // [M, W], or [M, 2 * W] if gated
@@ -113,8 +113,8 @@ __device__ inline void activate(
   }                                                                                                                   \
   extern "C" __global__ void store_kv_##NAME(const float *qkv, const uint32_t *slots, const float *rope,              \
                                              const float *q_norm, const float *k_norm, float *q, T *slab, float eps,  \
-                                             int heads, int key_heads, int dim, uint32_t capacity) {                  \
-    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, key_heads, dim, capacity);                        \
+                                             int heads, int num_kv_heads, int dim, uint32_t capacity) {                  \
+    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, capacity);                        \
   }                                                                                                                   \
   extern "C" __global__ void activate_##NAME(const float *x, T *out, size_t count, int width, int activation,         \
                                              int is_gated) {                                                          \

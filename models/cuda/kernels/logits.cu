@@ -1,13 +1,19 @@
-// What a step needs of logits that stay on the GPU.
+// Summarises logits that stay on the GPU.
 
 #include "elements.cuh"
 
 constexpr int THREADS = 512;
 constexpr int NONE = 0x7fffffff;
 
-// Of a row of logits: the largest, the sums of exp(logit - largest) of all ids and of those from `tokens` on, the largest of the ids before
-// `tokens`, and how many of these there are from its first place on. The sums are NaN where a logit is NaN or infinite, or all are
-// minus infinity. A block takes a row.
+// Summarises each row of logits, one row per block:
+//
+// 1. the largest logit;
+// 2. the sum of exp(logit - largest) over all ids;
+// 3. the same sum over the ids starting at `tokens`;
+// 4. the largest logit of the ids before `tokens`;
+// 5. the number of ids before `tokens`, starting at the first occurrence of that logit.
+//
+// The sums are NaN if a logit is NaN or infinite, or if all logits are minus infinity.
 template <typename T>
 __device__ inline void summarize(
     const T *__restrict__ logits,  // [R, V]
@@ -39,7 +45,7 @@ __device__ inline void summarize(
   __syncthreads();
   max = maxima[0];
 
-  // In f64, since in a long sum of f32 small addends are lost behind a large one.
+  // In f64, since a long f32 sum loses small addends next to a large one.
   double total = 0.0, padding = 0.0;
   for (int at = thread; at < vocab; at += THREADS) {
     const double weight = expf(widen(logits[at]) - max);

@@ -1,34 +1,35 @@
-// What attention of many queries over the same keys does around its two products, which cuBLAS computes: heads are brought together
-// before, scores become weights in between, and the results go back to their rows.
+// The operations of prompt attention (many queries over the same keys) around its two matmuls, which cuBLAS
+// computes: packing heads before them, converting scores to weights between them, and writing results back to
+// their rows after them.
 
 #include "elements.cuh"
 
-// Below every score, and finite, so that the difference of two is a number.
+// Less than every score, and finite, so that the difference of two such values is a number.
 constexpr float LOWEST = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr int WARPS_MAX = 8;
 
-// The row of a query, or one behind all rows where it pads its group; of its group's keys those from `first` to before `end` are
-// visible to it. `position` is its own place among them.
+// The row of a query, or an index past all rows if the query pads its group. The query sees its group's keys
+// from `first` to `end` (exclusive). `position` is the query's own index among them.
 struct Query {
   uint32_t row, first, end, position;
 };
 
-// The head of a warp.
+// Returns the head that this warp processes.
 __device__ inline int head_of_warp() { return blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32; }
 
-// Brings the heads of `C` groups together, with `M` queries and `N` keys each. A warp copies a head of a row.
+// Packs the heads of `C` groups, with `M` queries and `N` keys each. A warp copies one head of a row.
 template <typename S, typename T>
 __device__ inline void pack_heads(
     const float *__restrict__ q,           // [R, q_width]: queries from the first column on
-    const S *__restrict__ kv,              // [.., kv_width], of which keys and values begin at their elements
+    const S *__restrict__ kv,              // [.., kv_width]; keys and values begin at their elements
     const uint32_t *__restrict__ queries,  // Query [C * M]
-    const uint32_t *__restrict__ slots,    // [C * N], or null where keys are not packed
+    const uint32_t *__restrict__ slots,    // [C * N], or null if keys are not packed
     T *__restrict__ packed_q,              // [C, H, M, D]
     T *__restrict__ packed_keys,           // [C, G, N, D]
     T *__restrict__ packed_values,         // [C, G, N, D]
     size_t keys_at, size_t values_at, uint32_t rows_count, uint32_t slots_count, int q_width, int kv_width, int heads,
-    int key_heads, int dim, int groups, int rows, int keys) {
+    int num_kv_heads, int dim, int groups, int rows, int keys) {
   const int lane = threadIdx.x % 32, head = head_of_warp();
   if (blockIdx.x < groups * rows) {
     const uint32_t row = reinterpret_cast<const Query *>(queries)[blockIdx.x].row;
@@ -40,16 +41,17 @@ __device__ inline void pack_heads(
     return;
   }
   const size_t index = blockIdx.x - groups * rows;
-  if (head >= 2 * key_heads) return;
-  const bool is_key = head < key_heads;
-  const size_t key_head = is_key ? head : head - key_heads, group = index / keys, place = index % keys;
+  if (head >= 2 * num_kv_heads) return;
+  const bool is_key = head < num_kv_heads;
+  const size_t key_head = is_key ? head : head - num_kv_heads, group = index / keys, place = index % keys;
   const size_t slot = min(slots[index], slots_count - 1);
   const S *from = kv + (is_key ? keys_at : values_at) + slot * kv_width + key_head * dim;
-  T *to = (is_key ? packed_keys : packed_values) + ((group * key_heads + key_head) * keys + place) * dim;
+  T *to = (is_key ? packed_keys : packed_values) + ((group * num_kv_heads + key_head) * keys + place) * dim;
   for (int at = lane; at < dim; at += 32) store(to + at, widen(from[at]));
 }
 
-// The softmax of the scores that a query sees, scaled and with its biases; 0 for the others. A block computes a row in two passes.
+// Computes the softmax of the scores that a query sees, scaled and with biases; 0 for the others. A block
+// computes one row in two passes.
 template <typename T>
 __device__ inline void weigh(
     const float *__restrict__ scores,      // [C, H, M, N]
@@ -89,7 +91,7 @@ __device__ inline void weigh(
     store(out + at, at >= first && at < end ? exp2f(score(at) - max) / weight : 0.0f);
 }
 
-// Writes the results of queries to their rows. A warp copies a head of a row.
+// Writes the results of queries to their rows. A warp copies one head of a row.
 template <typename T>
 __device__ inline void unpack_heads(
     const T *__restrict__ packed,          // [C, H, M, D]
@@ -109,9 +111,9 @@ __device__ inline void unpack_heads(
   extern "C" __global__ void pack_heads_##NAME(                                                                       \
       const float *q, const S *kv, const uint32_t *queries, const uint32_t *slots, T *packed_q, T *packed_keys,       \
       T *packed_values, size_t keys_at, size_t values_at, uint32_t rows_count, uint32_t slots_count, int q_width,     \
-      int kv_width, int heads, int key_heads, int dim, int groups, int rows, int keys) {                              \
+      int kv_width, int heads, int num_kv_heads, int dim, int groups, int rows, int keys) {                              \
     pack_heads(q, kv, queries, slots, packed_q, packed_keys, packed_values, keys_at, values_at, rows_count,           \
-               slots_count, q_width, kv_width, heads, key_heads, dim, groups, rows, keys);                            \
+               slots_count, q_width, kv_width, heads, num_kv_heads, dim, groups, rows, keys);                            \
   }
 #define OF_TYPE(NAME, T)                                                                                              \
   PACK(f32_##NAME, float, T)                                                                                          \

@@ -1,10 +1,10 @@
-//! Starting this package's kernels on tensors, whose types, sizes and places are checked before.
+//! Launches this package's kernels on tensors, after checking their types, sizes and devices.
 
 use candle_core::cuda::cudarc::driver::{CudaFunction, DevicePtr, LaunchConfig, PushKernelArg};
 use candle_core::cuda::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor};
 
-/// The kernels of one file.
+/// The kernels of one source file.
 pub(crate) struct Source {
     name: &'static str,
     ptx: &'static str,
@@ -19,7 +19,7 @@ pub(crate) const LOGITS: Source =
 pub(crate) const PROMPT: Source =
     Source { name: "ntl_prompt", ptx: include_str!(concat!(env!("OUT_DIR"), "/prompt.ptx")) };
 
-/// How many blocks there are, and how many threads each has.
+/// The number of blocks, and the number of threads per block.
 #[derive(Clone, Copy)]
 pub(crate) struct Grid {
     pub(crate) blocks: [usize; 3],
@@ -35,13 +35,13 @@ pub(crate) struct Call<'a> {
 }
 
 enum Argument {
-    /// An address, or a number as wide as one.
+    /// An address, or a 64-bit number.
     Wide(u64),
     Int(i32),
     Float(f32),
 }
 
-/// The name of an element type in names of kernels.
+/// Returns the name of an element type in kernel names.
 pub(crate) fn suffix(dtype: DType) -> Result<&'static str> {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => Ok(dtype.as_str()),
@@ -49,12 +49,13 @@ pub(crate) fn suffix(dtype: DType) -> Result<&'static str> {
     }
 }
 
-/// A tensor on a GPU that a kernel writes all of. A GPU has no memory of no size, and no grid without blocks.
+/// Allocates a tensor on a GPU; the kernel must write all of it. A GPU supports neither allocations of size 0
+/// nor grids without blocks.
 pub(crate) fn output(device: &CudaDevice, shape: &[usize], dtype: DType) -> Result<Tensor> {
     if shape.contains(&0) {
         candle_core::bail!("a kernel cannot compute {shape:?} elements")
     }
-    // SAFETY: nothing reads the tensor before the kernel that is launched next has written every element.
+    // SAFETY: nothing reads the tensor before the next kernel has written every element.
     unsafe { Tensor::empty(shape, dtype, &Device::Cuda(device.clone())) }
 }
 
@@ -65,14 +66,14 @@ impl<'a> Call<'a> {
         Ok(Self { device, function, arguments: Vec::with_capacity(20) })
     }
 
-    /// A contiguous tensor of this type with `count` elements.
+    /// Adds a contiguous tensor of this type with `count` elements.
     pub(crate) fn tensor(&mut self, tensor: &Tensor, dtype: DType, count: usize) -> Result<&mut Self> {
         let address = self.address(tensor, dtype, count)?;
         self.arguments.push(Argument::Wide(address));
         Ok(self)
     }
 
-    /// The same, or null.
+    /// Like [`Self::tensor`], but `None` becomes null.
     pub(crate) fn optional(
         &mut self,
         tensor: Option<&Tensor>,
@@ -93,10 +94,10 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// A number that a kernel takes as 32 bits.
+    /// Adds a 32-bit number.
     pub(crate) fn int(&mut self, number: usize) -> Result<&mut Self> {
         let Ok(number) = i32::try_from(number) else {
-            candle_core::bail!("{number} is too much for a kernel")
+            candle_core::bail!("{number} is too large for a kernel")
         };
         self.arguments.push(Argument::Int(number));
         Ok(self)
@@ -110,16 +111,17 @@ impl<'a> Call<'a> {
     fn address(&self, tensor: &Tensor, dtype: DType, count: usize) -> Result<u64> {
         let (storage, layout) = tensor.storage_and_layout();
         if (tensor.dtype(), layout.shape().elem_count()) != (dtype, count) || !layout.is_contiguous() {
-            let (found, dims) = (tensor.dtype(), tensor.dims());
+            let found = tensor.dtype();
+            let dims = tensor.dims();
             candle_core::bail!(
-                "a kernel takes {count} contiguous elements of {dtype:?}, not {found:?} {dims:?}"
+                "a kernel needs {count} contiguous elements of {dtype:?}, not {found:?} {dims:?}"
             )
         }
         let Storage::Cuda(storage) = &*storage else {
-            candle_core::bail!("a kernel takes tensors of a GPU, not of the CPU")
+            candle_core::bail!("a kernel needs tensors on a GPU, not on the CPU")
         };
         if storage.device.id() != self.device.id() {
-            candle_core::bail!("a kernel takes tensors of its own GPU")
+            candle_core::bail!("a kernel needs tensors on its own GPU")
         }
         let stream = self.device.cuda_stream();
         let start = match &storage.slice {
@@ -127,16 +129,17 @@ impl<'a> Call<'a> {
             CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
             CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
             CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
-            _ => candle_core::bail!("no kernel takes elements of {dtype:?}"),
+            _ => candle_core::bail!("no kernel supports elements of {dtype:?}"),
         };
         Ok(start + (layout.start_offset() * dtype.size_in_bytes()) as u64)
     }
 
-    /// Starts the kernel.
+    /// Launches the kernel.
     ///
     /// # Safety
-    /// The arguments are those that the kernel declares, in order, and with them and this grid it accesses no element outside of
-    /// its tensors. Tensors that it writes are read by nothing that does not come behind it on the device's stream.
+    /// The arguments must match the kernel's parameters in order. With these arguments and this grid, the
+    /// kernel must not access any element outside its tensors. Tensors that it writes may only be read by
+    /// work that follows on the device's stream.
     pub(crate) unsafe fn launch(&self, grid: Grid) -> Result<()> {
         let [x, y, z] = grid.blocks;
         if x > i32::MAX as usize || y.max(z) > 65_535 {
@@ -156,7 +159,8 @@ impl<'a> Call<'a> {
                 Argument::Float(number) => builder.arg(number),
             };
         }
-        // SAFETY: the caller vouches for it; addresses are those of live tensors, since the caller borrows them.
+        // SAFETY: the caller guarantees it. The addresses belong to live tensors, since the caller borrows
+        // them.
         unsafe { builder.launch(config) }.w().map(drop)
     }
 }

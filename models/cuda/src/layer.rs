@@ -1,4 +1,5 @@
-//! What a layer computes between its products, in one launch each: normalisation, keys and values to the cache, activations.
+//! The operations of a layer between its matmuls, in one launch each: normalisation, writing keys and values
+//! to the cache, activations.
 
 use candle_core::{CudaDevice, DType, Device, Result, Tensor};
 
@@ -15,8 +16,8 @@ fn gpu(tensor: &Tensor) -> Result<&CudaDevice> {
     }
 }
 
-/// Normalises the rows of `x` f32 `[M, K]` by their root mean square or, with a bias, by mean and variance; weight and bias are f32 `[K]`.
-/// The result is rounded once, to `dtype`.
+/// Normalises the rows of `x` f32 `[M, K]` by their root mean square or, with a bias, by mean and variance.
+/// Weight and bias are f32 `[K]`. The result is rounded once, to `dtype`.
 pub fn norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64, dtype: DType) -> Result<Tensor> {
     let ((rows, width), device) = (x.dims2()?, gpu(x)?);
     let out = output(device, &[rows, width], dtype)?;
@@ -28,12 +29,12 @@ pub fn norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64, dtype:
         .int(width)?
         .float(eps as f32);
     let threads = width.next_multiple_of(32).min(THREADS_MAX);
-    // SAFETY: the arguments are the kernel's; it has a block for each row of both tensors.
+    // SAFETY: the arguments match the kernel's parameters. It has one block for each row of both tensors.
     unsafe { call.launch(Grid { blocks: [rows, 1, 1], threads, shared_bytes: 0 })? };
     Ok(out)
 }
 
-/// Activations, numbered as in the kernel.
+/// Activations, with the same numbers as in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     Relu = 0,
@@ -42,15 +43,16 @@ pub enum Activation {
     Silu = 3,
 }
 
-/// The activation of `x` f32 `[M, W]` or, where `is_gated`, that of the left half of `[M, 2 * W]` times the right one: `[M, W]`. Computed
-/// in f32 and rounded once, to `dtype`.
+/// Returns `[M, W]`: the activation of `x` f32 `[M, W]` or, if `is_gated`, the activation of the left half of
+/// `[M, 2 * W]` times the right half. Computed in f32 and rounded once, to `dtype`.
 pub fn activate(x: &Tensor, activation: Activation, is_gated: bool, dtype: DType) -> Result<Tensor> {
     let ((rows, columns), device) = (x.dims2()?, gpu(x)?);
     if is_gated && !columns.is_multiple_of(2) {
-        candle_core::bail!("{columns} columns have no halves")
+        candle_core::bail!("{columns} columns cannot be divided into halves")
     }
     let width = if is_gated { columns / 2 } else { columns };
-    let (out, count) = (output(device, &[rows, width], dtype)?, rows * width);
+    let out = output(device, &[rows, width], dtype)?;
+    let count = rows * width;
     let mut call = Call::new(device, &LAYER, &format!("activate_{}", suffix(dtype)?))?;
     call.tensor(x, DType::F32, rows * columns)?
         .tensor(&out, dtype, count)?
@@ -58,43 +60,50 @@ pub fn activate(x: &Tensor, activation: Activation, is_gated: bool, dtype: DType
         .int(width)?
         .int(activation as usize)?
         .int(usize::from(is_gated))?;
-    // SAFETY: the arguments are the kernel's; a thread for each element of `out` reads one of `x`, or one of each half.
+    // SAFETY: the arguments match the kernel's parameters. One thread for each element of `out` reads one
+    // element of `x`, or one of each half.
     unsafe {
         call.launch(Grid { blocks: [count.div_ceil(THREADS), 1, 1], threads: THREADS, shared_bytes: 0 })?
     };
     Ok(out)
 }
 
-/// Queries, keys and values of rows, and what is done with them before keys and values are in the cache.
+/// Queries, keys and values of rows, and the operations before keys and values are stored in the cache.
 pub struct Projections<'a> {
     /// f32 `[R, (H + 2 * G) * D]`.
     pub qkv: &'a Tensor,
-    /// Query heads; there may be none.
+    /// Number of query heads; may be 0.
     pub heads: usize,
-    pub key_heads: usize,
-    /// Cosines and sines by which queries and keys rotate, f32 `[R, 2, D / 2]`.
+    pub num_kv_heads: usize,
+    /// Cosines and sines of the rotation of queries and keys, f32 `[R, 2, D / 2]`.
     pub rope: Option<&'a Tensor>,
-    /// Weights f32 `[D]` by which every head of queries and of keys is normalised before, by its root mean square.
+    /// Weights f32 `[D]` with which every head of queries and of keys is normalised before the rotation, by
+    /// its root mean square.
     pub q_norm: Option<&'a Tensor>,
     pub k_norm: Option<&'a Tensor>,
     pub eps: f64,
 }
 
 impl Projections<'_> {
-    /// Writes keys and values to the slots u32 `[R]` of `slab` `[2 * capacity, G * D]`: keys of all slots, then their values. Returns the
-    /// queries f32 `[R, H * D]` if there are any. Nothing is written to slots that do not exist.
+    /// Writes keys and values to the slots u32 `[R]` of `slab` `[2 * capacity, G * D]`: keys of all slots,
+    /// then their values. Slots that do not exist are skipped. Returns the queries f32 `[R, H * D]`, if there
+    /// are any.
     pub fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
         let ((rows, columns), (places, width), device) = (self.qkv.dims2()?, slab.dims2()?, gpu(self.qkv)?);
-        let (heads, key_heads, dtype) = (self.heads, self.key_heads, slab.dtype());
-        if key_heads == 0 || !width.is_multiple_of(key_heads) {
-            candle_core::bail!("{width} elements are not {key_heads} heads")
+        let heads = self.heads;
+        let num_kv_heads = self.num_kv_heads;
+        let dtype = slab.dtype();
+        if num_kv_heads == 0 || !width.is_multiple_of(num_kv_heads) {
+            candle_core::bail!("{width} elements are not {num_kv_heads} heads")
         }
-        let dim = width / key_heads;
-        if columns != (heads + 2 * key_heads) * dim || self.rope.is_some() && !dim.is_multiple_of(2) {
-            candle_core::bail!("{columns} columns are not {heads} + 2 * {key_heads} heads of {dim} elements")
+        let dim = width / num_kv_heads;
+        if columns != (heads + 2 * num_kv_heads) * dim || self.rope.is_some() && !dim.is_multiple_of(2) {
+            candle_core::bail!(
+                "{columns} columns are not {heads} + 2 * {num_kv_heads} heads of {dim} elements"
+            )
         }
         if rows * dim == 0 {
-            candle_core::bail!("{rows} rows of heads of {dim} elements have nothing to store")
+            candle_core::bail!("{rows} rows of heads of {dim} elements: nothing to store")
         }
         let q = if heads > 0 { Some(output(device, &[rows, heads * dim], DType::F32)?) } else { None };
         let mut call = Call::new(device, &LAYER, &format!("store_kv_{}", suffix(dtype)?))?;
@@ -107,12 +116,13 @@ impl Projections<'_> {
             .tensor(slab, dtype, places * width)?
             .float(self.eps as f32)
             .int(heads)?
-            .int(key_heads)?
+            .int(num_kv_heads)?
             .int(dim)?
             .int(places / 2)?;
-        let blocks = [rows, (heads + 2 * key_heads).div_ceil(WARPS), 1];
-        // SAFETY: the arguments are the kernel's; it has a warp for each head of each row of `qkv`, and leaves out slots beyond the slab.
-        // The slab is written through a shared borrow: device memory, which later launches of the one stream read.
+        let blocks = [rows, (heads + 2 * num_kv_heads).div_ceil(WARPS), 1];
+        // SAFETY: the arguments match the kernel's parameters. It has one warp for each head of each row of
+        // `qkv`, and skips slots beyond the slab. The slab is written through a shared borrow: it is device
+        // memory, which only later launches on the single stream read.
         unsafe { call.launch(Grid { blocks, threads: THREADS, shared_bytes: 0 })? };
         Ok(q)
     }

@@ -1,7 +1,11 @@
-//! What `ntl-server` asks of CUDA beyond candle: the order and the free memory of GPUs, settings of a GPU that is opened, products with
-//! sums in f32, and kernels of its own for decoding, prompts and logits (`kernels`). Empty without the feature `cuda`.
+//! The CUDA functionality that `ntl-server` needs in addition to candle: the order and the free memory of
+//! GPUs, settings of an opened GPU, matmul with f32 accumulation, and custom kernels for decoding, prompts
+//! and logits (`kernels`). Empty without the feature `cuda`.
 #![cfg(feature = "cuda")]
-#![expect(unsafe_code, reason = "cudarc has no safe functions for these; every call says why it is sound")]
+#![expect(
+    unsafe_code,
+    reason = "cudarc has no safe functions for these; every call explains why it is sound"
+)]
 
 mod attention;
 mod launch;
@@ -23,10 +27,11 @@ pub use logits::{SUMMARY, summarize};
 pub use product::{add_product, product};
 pub use prompt::{HeadBatch, HeadSource, NO_ROW, PackedHeads, QUERY_NUMBERS, unpack_heads};
 
-/// Variables by which a user orders the GPUs. Where one is set, the driver's order is the user's.
+/// Environment variables with which a user orders the GPUs. If one is set, the driver already uses the user's
+/// order.
 const ORDER_VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 
-/// Where a GPU is plugged in. `nvidia-smi` numbers GPUs by it; the driver begins with the fastest.
+/// The PCI address of a GPU. `nvidia-smi` numbers GPUs by it; the driver lists the fastest GPU first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PciAddress {
     domain: i32,
@@ -34,7 +39,8 @@ struct PciAddress {
     slot: i32,
 }
 
-/// The driver's number of the GPU that `nvidia-smi` calls `number`; the same number where the user ordered the GPUs.
+/// Returns the driver's number of the GPU that `nvidia-smi` calls `number`; the same number if the user
+/// ordered the GPUs.
 pub fn ordinal(number: usize) -> Result<usize, DriverError> {
     let count = usize::try_from(CudaContext::device_count()?).unwrap_or(0);
     let is_ordered = ORDER_VARIABLES.iter().any(|name| std::env::var_os(name).is_some());
@@ -56,22 +62,23 @@ fn pci_address(ordinal: usize) -> Result<PciAddress, DriverError> {
     })
 }
 
-/// Indices of addresses in their order.
+/// Returns the indices of the addresses in sorted order.
 fn by_address(addresses: &[PciAddress]) -> Vec<usize> {
     let mut ordinals: Vec<usize> = (0..addresses.len()).collect();
     ordinals.sort_by_key(|&ordinal| addresses[ordinal]);
     ordinals
 }
 
-/// Sets a GPU up for one stream that allocates and frees in every step: uses of memory are not tracked by events, and the pool
-/// keeps memory that is freed instead of giving it back to the driver at every synchronisation.
+/// Sets up a GPU for one stream that allocates and frees in every step: memory use is not tracked by events,
+/// and the pool keeps freed memory instead of returning it to the driver at every synchronisation.
 ///
-/// Call it before anything is allocated, and use no other stream.
+/// Call this before any allocation, and use no other stream.
 pub fn prepare(device: &CudaDevice) -> Result<(), DriverError> {
-    // SAFETY: candle runs everything on the device's one stream, in whose order memory is used and freed.
+    // SAFETY: candle runs everything on the device's single stream, and memory is used and freed in stream
+    // order.
     unsafe { device.disable_event_tracking() };
     let mut threshold = u64::MAX;
-    // SAFETY: the context is alive, so its device is valid and the pool is, too. The attribute is a `u64`.
+    // SAFETY: the context is alive, so its device and its pool are valid. The attribute is a `u64`.
     unsafe {
         let pool = device::get_mem_pool(device.cuda_stream().context().cu_device())?;
         let value = (&raw mut threshold).cast::<c_void>();
@@ -79,7 +86,7 @@ pub fn prepare(device: &CudaDevice) -> Result<(), DriverError> {
     }
 }
 
-/// Bytes of memory of a GPU that nothing uses.
+/// Returns the free memory of a GPU, in bytes.
 pub fn free_bytes(ordinal: usize) -> Result<usize, DriverError> {
     CudaContext::new(ordinal)?.mem_get_info().map(|(free, _)| free)
 }
@@ -89,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_are_in_the_order_of_their_places() {
+    fn gpus_are_ordered_by_pci_address() {
         let at = |[domain, bus, slot]: [i32; 3]| PciAddress { domain, bus, slot };
         let addresses = [[0, 0x81, 0], [0, 0x17, 1], [1, 1, 0], [0, 0x17, 0]].map(at);
         assert_eq!(by_address(&addresses), [3, 1, 0, 2]);

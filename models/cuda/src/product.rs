@@ -1,6 +1,6 @@
-//! Products of 16-bit matrices with sums in f32, which candle rounds to 16 bits.
+//! Matmul of 16-bit matrices with f32 results, which candle would round to 16 bits.
 //!
-//! One call of cuBLAS computes such a product, and adds it to a tensor where one is given.
+//! One cuBLAS call computes the matmul, and adds it to a tensor if one is given.
 
 use candle_core::cuda::cudarc::cublas::{result::gemm_strided_batched_ex, sys};
 use candle_core::cuda::cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
@@ -11,8 +11,8 @@ use candle_core::{
 };
 use half::{bf16, f16};
 
-/// `a` `[.., M, K]` times the transpose of `b` `[.., N, K]`, of the same 16-bit type and contiguous: f32 `[.., M, N]`. `b` may be the
-/// first rows of each of the matrices of a longer `[B, .., K]`.
+/// Multiplies `a` `[.., M, K]` by the transpose of `b` `[.., N, K]`, both contiguous and of the same 16-bit
+/// type. Returns f32 `[.., M, N]`. `b` may consist of the first rows of each matrix in a longer `[B, .., K]`.
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     a.apply_op2_no_bwd(b, &Gemm { alpha: 1.0, beta: 0.0 })
 }
@@ -28,14 +28,14 @@ struct Gemm {
     beta: f32,
 }
 
-/// Sizes of a batch of products.
+/// Sizes of a batch of matmuls.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
     m: usize,
     n: usize,
     k: usize,
-    /// Elements from one matrix of `b` to the next.
+    /// Number of elements from one matrix of `b` to the next.
     stride_b: usize,
 }
 
@@ -54,7 +54,7 @@ impl Sizes {
         Ok(Self { batch: outer_a.iter().product(), m: *m, n: *n, k: *k, stride_b })
     }
 
-    /// Where the elements of `b` are in its storage.
+    /// Returns the range of the elements of `b` in its storage.
     fn range_b(self, layout: &Layout) -> Result<std::ops::Range<usize>> {
         if self.stride_b == self.n * self.k {
             return range(layout);
@@ -64,7 +64,7 @@ impl Sizes {
     }
 }
 
-/// Where the elements of a contiguous tensor are in its storage.
+/// Returns the range of the elements of a contiguous tensor in its storage.
 fn range(layout: &Layout) -> Result<std::ops::Range<usize>> {
     match layout.contiguous_offsets() {
         Some((from, to)) => Ok(from..to),
@@ -73,7 +73,7 @@ fn range(layout: &Layout) -> Result<std::ops::Range<usize>> {
 }
 
 impl Gemm {
-    /// Computes into `c`, contiguous `[batch, m, n]` from element `at` on.
+    /// Computes into `c`, contiguous `[batch, m, n]` starting at element `at`.
     fn run<T: CudaDType + DeviceRepr>(
         &self,
         c: &mut CudaStorage,
@@ -87,17 +87,16 @@ impl Gemm {
             return Ok(());
         }
         let device = c.device().clone();
-        let (stream, blas) = (device.cuda_stream(), device.cublas_handle());
-        let (a, b) = (
-            a.as_cuda_slice::<T>()?.slice(range(a_layout)?),
-            b.as_cuda_slice::<T>()?.slice(sizes.range_b(b_layout)?),
-        );
+        let stream = device.cuda_stream();
+        let blas = device.cublas_handle();
+        let a = a.as_cuda_slice::<T>()?.slice(range(a_layout)?);
+        let b = b.as_cuda_slice::<T>()?.slice(sizes.range_b(b_layout)?);
         let mut c = c.as_cuda_slice_mut::<f32>()?.slice_mut(at..at + batch * m * n);
         let ((a, _a), (b, _b), (c, _c)) =
             (a.device_ptr(&stream), b.device_ptr(&stream), c.device_ptr_mut(&stream));
-        // cuBLAS counts by columns: it computes the transpose of `c`, `b` times the transpose of `a`.
-        // SAFETY: the slices above hold exactly the elements that these sizes and strides describe, on this device; `alpha` and
-        // `beta` are f32, as the type of the sums asks.
+        // cuBLAS is column-major: it computes the transpose of `c`, as `b` times the transpose of `a`.
+        // SAFETY: the slices above contain exactly the elements that these sizes and strides describe, on
+        // this device. `alpha` and `beta` are f32, as the accumulation type requires.
         unsafe {
             gemm_strided_batched_ex(
                 *blas.handle(),
@@ -194,7 +193,7 @@ impl InplaceOp3 for Gemm {
         let Sizes { batch, m, n, .. } = Sizes::of(a_layout, b_layout)?;
         let range = range(c_layout)?;
         if range.len() != batch * m * n {
-            candle_core::bail!("a sum of {:?} has no room for {m} x {n} products", c_layout.dims());
+            candle_core::bail!("a sum of {:?} is too small for {m} x {n} products", c_layout.dims());
         }
         self.dispatch(c, range.start, [(a, a_layout), (b, b_layout)])
     }

@@ -1,11 +1,16 @@
-//! What attention of many queries over the same keys does around its two products: one launch each.
+//! The operations of prompt attention (many queries over the same keys) around its two matmuls: one launch
+//! each.
 
 use candle_core::{CudaDevice, DType, Device, Result, Tensor};
 
 use crate::launch::{Call, Grid, PROMPT, output, suffix};
 
-/// Numbers of a query in the table of a batch: its row, or [`NO_ROW`]; the first key of its group that it sees, the end of those, and its
-/// own place.
+/// Number of entries per query in the table of a batch. They are:
+///
+/// 1. its row, or [`NO_ROW`];
+/// 2. the index in its group of the first key that it sees;
+/// 3. the end of the keys that it sees;
+/// 4. its own index.
 pub const QUERY_NUMBERS: usize = 4;
 
 /// The row of a query that pads its group.
@@ -14,39 +19,39 @@ pub const NO_ROW: u32 = u32::MAX;
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
 
-/// Keys that a thread of the softmax has at least, where a row has enough for several warps.
+/// Minimum number of keys per thread of the softmax, if a row has enough keys for several warps.
 const KEYS_MIN: usize = 4;
 
-/// Where queries, keys and values are.
+/// The tensors with queries, keys and values.
 #[derive(Clone, Copy)]
 pub struct HeadSource<'a> {
-    /// f32 `[R, width]`, of which queries are the first columns.
+    /// f32 `[R, width]`, with queries in the first columns.
     pub q: &'a Tensor,
-    /// `[.., width]`, f32 or of the type that is packed to.
+    /// `[.., width]`, f32 or the packed type.
     pub kv: &'a Tensor,
     /// Elements of `kv` at which the keys and the values of slot 0 begin.
     pub keys_at: usize,
     pub values_at: usize,
-    /// How many rows of `kv` from these on are slots.
+    /// Number of rows of `kv`, counted from these elements, that are slots.
     pub slots: usize,
 }
 
-/// `C` groups with `M` queries each, of `H` heads of which `G` share keys, all of width `D`.
+/// `C` groups with `M` queries each. Each query has `H` heads of width `D`, which share `G` key heads.
 #[derive(Clone, Copy)]
 pub struct HeadBatch<'a> {
     /// u32 `[C * M * 4]`, see [`QUERY_NUMBERS`].
     pub queries: &'a Tensor,
     pub groups: usize,
     pub heads: usize,
-    pub key_heads: usize,
+    pub num_kv_heads: usize,
     pub dim: usize,
 }
 
-/// Heads that were brought together.
+/// Queries, keys and values, packed by head.
 pub struct PackedHeads {
-    /// `[C * G, H / G * M, D]`. Of queries that pad a group nothing is written.
+    /// `[C * G, H / G * M, D]`. The entries of padding queries are not written.
     pub q: Tensor,
-    /// Keys and values, each `[C * G, N, D]`, where slots are given.
+    /// Keys and values, each `[C * G, N, D]`, if slots are given.
     pub kv: Option<[Tensor; 2]>,
 }
 
@@ -61,34 +66,38 @@ impl HeadBatch<'_> {
     /// `M`.
     fn rows(&self) -> Result<usize> {
         let count = self.queries.elem_count();
-        if self.groups == 0 || self.key_heads == 0 || count == 0 || !self.heads.is_multiple_of(self.key_heads)
+        if self.groups == 0
+            || self.num_kv_heads == 0
+            || count == 0
+            || !self.heads.is_multiple_of(self.num_kv_heads)
         {
             candle_core::bail!("{} groups of {} heads have nothing to attend", self.groups, self.heads)
         }
         if !count.is_multiple_of(self.groups * QUERY_NUMBERS) {
-            candle_core::bail!("{count} numbers are not those of {} groups of queries", self.groups)
+            candle_core::bail!("{count} numbers do not match {} groups of queries", self.groups)
         }
         Ok(count / self.groups / QUERY_NUMBERS)
     }
 
-    /// Queries and, of `slots` u32 `[C * N]`, keys and values by head, in `dtype`.
+    /// Packs queries and, for `slots` u32 `[C * N]`, keys and values by head, in `dtype`.
     pub fn pack(&self, source: HeadSource<'_>, slots: Option<&Tensor>, dtype: DType) -> Result<PackedHeads> {
-        let (rows, device) = (self.rows()?, gpu(source.q)?);
-        let Self { groups, heads, key_heads, dim, .. } = *self;
+        let rows = self.rows()?;
+        let device = gpu(source.q)?;
+        let Self { groups, heads, num_kv_heads, dim, .. } = *self;
         let ((rows_count, q_width), (kv_rows, kv_width)) = (source.q.dims2()?, source.kv.dims2()?);
-        let last = (source.slots.max(1) - 1) * kv_width + key_heads * dim;
+        let last = (source.slots.max(1) - 1) * kv_width + num_kv_heads * dim;
         if heads * dim > q_width
             || source.slots == 0
             || source.keys_at.max(source.values_at) + last > kv_rows * kv_width
         {
-            candle_core::bail!("{heads} and {key_heads} heads of {dim} elements are not in their tensors")
+            candle_core::bail!("{heads} and {num_kv_heads} heads of {dim} elements are not in their tensors")
         }
         let keys = slots.map_or(0, Tensor::elem_count);
         if !keys.is_multiple_of(groups) {
-            candle_core::bail!("{keys} slots are not those of {groups} groups")
+            candle_core::bail!("{keys} slots cannot be divided into {groups} groups")
         }
-        let q = output(device, &[groups * key_heads, heads / key_heads * rows, dim], dtype)?;
-        let packed = || output(device, &[groups * key_heads, keys / groups, dim], dtype);
+        let q = output(device, &[groups * num_kv_heads, heads / num_kv_heads * rows, dim], dtype)?;
+        let packed = || output(device, &[groups * num_kv_heads, keys / groups, dim], dtype);
         let kv = if slots.is_some() { Some([packed()?, packed()?]) } else { None };
         let [packed_keys, packed_values] = [0, 1].map(|index| kv.as_ref().map(|kv| &kv[index]));
 
@@ -99,8 +108,8 @@ impl HeadBatch<'_> {
             .tensor(self.queries, DType::U32, groups * rows * QUERY_NUMBERS)?
             .optional(slots, DType::U32, keys)?
             .tensor(&q, dtype, groups * heads * rows * dim)?
-            .optional(packed_keys, dtype, keys * key_heads * dim)?
-            .optional(packed_values, dtype, keys * key_heads * dim)?
+            .optional(packed_keys, dtype, keys * num_kv_heads * dim)?
+            .optional(packed_values, dtype, keys * num_kv_heads * dim)?
             .wide(source.keys_at)
             .wide(source.values_at)
             .int(rows_count)?
@@ -108,20 +117,22 @@ impl HeadBatch<'_> {
             .int(q_width)?
             .int(kv_width)?
             .int(heads)?
-            .int(key_heads)?
+            .int(num_kv_heads)?
             .int(dim)?
             .int(groups)?
             .int(rows)?
             .int(keys / groups)?;
-        let blocks = [groups * rows + keys, heads.max(2 * key_heads).div_ceil(WARPS), 1];
-        // SAFETY: the arguments are the kernel's. It has a warp for each head of each query and of each key and value; it leaves out
-        // rows behind the last and limits slots to those there are, whatever the numbers are, and these are within `q` and `kv`.
+        let blocks = [groups * rows + keys, heads.max(2 * num_kv_heads).div_ceil(WARPS), 1];
+        // SAFETY: the arguments match the kernel's parameters. It has one warp for each head of each query
+        // and of each key and value. It skips rows after the last and clamps slots to the existing ones,
+        // regardless of their values, and these are within `q` and `kv`.
         unsafe { call.launch(Grid { blocks, threads: THREADS, shared_bytes: 0 })? };
         Ok(PackedHeads { q, kv })
     }
 
-    /// Softmax weights in `dtype` of scores f32 `[C * G, H / G * M, N]`, which are scaled, and biased by `bias` f32
-    /// `[2 * reach + 1, H]` by the distance from query to key. Those of keys that a query does not see are 0, whatever the scores are.
+    /// Returns softmax weights in `dtype` for scores f32 `[C * G, H / G * M, N]`, which are scaled, and
+    /// biased by `bias` f32 `[2 * reach + 1, H]` according to the distance from query to key. The weights of
+    /// keys that a query does not see are 0, regardless of their scores.
     pub fn weights(
         &self,
         scores: &Tensor,
@@ -129,12 +140,14 @@ impl HeadBatch<'_> {
         bias: Option<&Tensor>,
         dtype: DType,
     ) -> Result<Tensor> {
-        let (rows, device, keys) = (self.rows()?, gpu(scores)?, scores.dim(2)?);
+        let rows = self.rows()?;
+        let device = gpu(scores)?;
+        let keys = scores.dim(2)?;
         let (biases, reach) = match bias.map(Tensor::dims2).transpose()? {
             Some((distances, heads)) if heads == self.heads => {
                 (distances * heads, distances.saturating_sub(1) / 2)
             }
-            Some((_, heads)) => candle_core::bail!("biases of {heads} heads in place of {}", self.heads),
+            Some((_, heads)) => candle_core::bail!("biases for {heads} heads, expected {}", self.heads),
             None => (0, 0),
         };
         let out = output(device, scores.dims(), dtype)?;
@@ -150,8 +163,9 @@ impl HeadBatch<'_> {
             .int(keys)?
             .int(reach)?;
         let threads = keys.div_ceil(KEYS_MIN).next_multiple_of(32).min(THREADS);
-        // SAFETY: the arguments are the kernel's; it has a block for each row of scores, whose query is in the table. Of a row it reads
-        // and writes only what it has, whatever the query's numbers are; distances are within `reach`.
+        // SAFETY: the arguments match the kernel's parameters. It has one block for each row of scores, whose
+        // query is in the table. It accesses only existing elements of a row, regardless of the entries;
+        // distances are within `reach`.
         unsafe { call.launch(Grid { blocks: [count, 1, 1], threads, shared_bytes: 0 })? };
         Ok(out)
     }
@@ -159,7 +173,8 @@ impl HeadBatch<'_> {
     /// Writes the results `[C * G, H / G * M, D]` of queries to their rows of `out`.
     fn unpack(&self, sums: &Tensor, out: &Tensor) -> Result<()> {
         let (rows, (rows_count, width), dtype) = (self.rows()?, out.dims2()?, out.dtype());
-        let (heads, dim) = (self.heads, self.dim);
+        let heads = self.heads;
+        let dim = self.dim;
         let mut call = Call::new(gpu(out)?, &PROMPT, &format!("unpack_heads_{}", suffix(dtype)?))?;
         if width != heads * dim {
             candle_core::bail!("rows of {width} elements are not {heads} heads of {dim}")
@@ -172,12 +187,14 @@ impl HeadBatch<'_> {
             .int(dim)?
             .int(rows)?;
         let blocks = [self.groups * rows, heads.div_ceil(WARPS), 1];
-        // SAFETY: the arguments are the kernel's; it has a warp for each head of each query, and leaves out rows that `out` does not have.
+        // SAFETY: the arguments match the kernel's parameters. It has one warp for each head of each query,
+        // and skips rows that `out` does not have.
         unsafe { call.launch(Grid { blocks, threads: THREADS, shared_bytes: 0 }) }
     }
 }
 
-/// The results of batches, each `[C * G, H / G * M, D]`, by row: `[R, H * D]`. Every row is that of one query.
+/// Returns the results of batches, each `[C * G, H / G * M, D]`, by row: `[R, H * D]`. Every row must belong
+/// to one query.
 pub fn unpack_heads(batches: &[(HeadBatch<'_>, Tensor)], rows: usize) -> Result<Tensor> {
     let Some((batch, sums)) = batches.first() else { candle_core::bail!("there are no queries") };
     let out = output(gpu(sums)?, &[rows, batch.heads * batch.dim], sums.dtype())?;

@@ -1,4 +1,5 @@
-//! The kernels of this package against plain loops in f64, on a GPU or on the fake driver. Says that it is skipped where there is neither.
+//! Compares this package's kernels with plain loops in f64, on a GPU or on the fake driver. Without either,
+//! reports that it is skipped.
 
 #![cfg(feature = "cuda")]
 #![expect(
@@ -23,7 +24,7 @@ fn gpu() -> Option<Device> {
     device.ok()
 }
 
-/// Numbers between -1 and 1, the same in every run.
+/// Returns numbers between -1 and 1, identical in every run.
 fn numbers(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -35,7 +36,7 @@ fn numbers(count: usize, seed: u64) -> Vec<f64> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
-/// A tensor of random numbers, and these as it rounds them.
+/// Returns a tensor of random numbers, and the numbers as rounded by its type.
 fn random(shape: &[usize], dtype: DType, seed: u64, device: &Device) -> (Tensor, Vec<f64>) {
     let tensor = Tensor::from_vec(numbers(shape.iter().product(), seed), shape, &Device::Cpu).unwrap();
     let tensor = tensor.to_dtype(dtype).unwrap();
@@ -48,7 +49,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Rounding of a result, and sums in f32.
+/// Tolerance for the rounding of a result and for f32 accumulation.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::BF16 => 1.0 / 256.0,
@@ -61,11 +62,12 @@ fn assert_close(what: &str, got: &Tensor, dtype: DType, want: &[f64]) {
     assert_eq!((got.dtype(), got.elem_count()), (dtype, want.len()), "{what}");
     for (at, (got, want)) in values(got).iter().zip(want).enumerate() {
         let off_max = tolerance(dtype) * want.abs() + 1e-5;
-        assert!((got - want).abs() <= off_max, "{what} in {dtype:?}, {at}: {got} instead of {want}");
+        assert!((got - want).abs() <= off_max, "{what} in {dtype:?}, {at}: got {got}, expected {want}");
     }
 }
 
-/// A row of attention: the slots that it shares, its own, how many of both are hidden, and its position.
+/// A row of attention: its shared slots, its own slots, the number of hidden ones among both, and its
+/// position.
 struct Query {
     shared: Vec<u32>,
     own: Vec<u32>,
@@ -88,7 +90,7 @@ impl Query {
 
 struct Case {
     heads: usize,
-    key_heads: usize,
+    num_kv_heads: usize,
     dim: usize,
     capacity: usize,
     reach: Option<usize>,
@@ -97,14 +99,17 @@ struct Case {
 
 impl Case {
     fn check(&self, what: &str, dtype: DType, device: &Device) {
-        let (heads, dim, rows) = (self.heads, self.dim, self.queries.len());
-        let width = self.key_heads * dim;
+        let heads = self.heads;
+        let dim = self.dim;
+        let rows = self.queries.len();
+        let width = self.num_kv_heads * dim;
         let (q, q_values) = random(&[rows, heads * dim], DType::F32, 1, device);
         let (slab, cached) = random(&[2 * self.capacity, width], dtype, 2, device);
         let bias = self.reach.map(|reach| random(&[2 * reach + 1, heads], DType::F32, 3, device));
         let scale = 2.5 / (dim as f64).sqrt();
 
-        let (mut table, mut slots) = (Vec::new(), Vec::new());
+        let mut table = Vec::new();
+        let mut slots = Vec::new();
         for query in &self.queries {
             let shared = slots.len();
             slots.extend_from_slice(&query.shared);
@@ -122,7 +127,7 @@ impl Case {
             rows,
             keys_max: self.queries.iter().map(|query| query.keys().count()).max().unwrap(),
             heads,
-            key_heads: self.key_heads,
+            num_kv_heads: self.num_kv_heads,
             scale: scale as f32,
             bias: bias.as_ref().map(|(bias, _)| bias),
         };
@@ -132,7 +137,7 @@ impl Case {
         for (row, query) in self.queries.iter().enumerate() {
             for head in 0..heads {
                 let q = &q_values[(row * heads + head) * dim..][..dim];
-                let lane = head / (heads / self.key_heads) * dim;
+                let lane = head / (heads / self.num_kv_heads) * dim;
                 let of = |slot: usize| &cached[slot * width + lane..][..dim];
                 let score = |(at, slot): (usize, usize)| {
                     let dot: f64 = q.iter().zip(of(slot)).map(|(q, key)| q * key).sum();
@@ -160,22 +165,22 @@ impl Case {
 }
 
 #[test]
-fn heads_of_every_size_see_one_key_a_few_or_many() {
+fn attention_is_correct_for_heads_of_every_size_and_one_few_or_many_keys() {
     let Some(device) = gpu() else { return };
-    for (dtype, (heads, key_heads, dim)) in DTYPES.into_iter().flat_map(|dtype| {
+    for (dtype, (heads, num_kv_heads, dim)) in DTYPES.into_iter().flat_map(|dtype| {
         let shapes =
             [(2, 2, 32), (8, 2, 64), (8, 1, 80), (2, 1, 128), (1, 1, 256), (3, 3, 6), (7, 1, 20), (10, 1, 8)];
         shapes.map(|shape| (dtype, shape))
     }) {
         let capacity = 90;
         let queries = [1, 33, 80, 2].map(|count| Query::new((0..count).map(|at| (at * 37 + count) % 90)));
-        let case = Case { heads, key_heads, dim, capacity, reach: None, queries: queries.into() };
-        case.check(&format!("{heads} heads over {key_heads} of {dim}"), dtype, &device);
+        let case = Case { heads, num_kv_heads, dim, capacity, reach: None, queries: queries.into() };
+        case.check(&format!("{heads} heads over {num_kv_heads} of {dim}"), dtype, &device);
     }
 }
 
 #[test]
-fn windows_trees_and_biases_by_distance_are_those_of_each_row() {
+fn each_row_has_its_own_window_tree_and_biases_by_distance() {
     let Some(device) = gpu() else { return };
     let prompt = || (0..50u32).rev();
     let row = |own: &[u32], first| Query {
@@ -187,17 +192,18 @@ fn windows_trees_and_biases_by_distance_are_those_of_each_row() {
     for (dtype, reach) in
         DTYPES.into_iter().flat_map(|dtype| [None, Some(3), Some(128)].map(|reach| (dtype, reach)))
     {
-        // Siblings, their children, a window within the shared keys, one within the own, and positions in the middle.
+        // Siblings, their children, a window that starts in the shared keys, one that starts in the own keys,
+        // and positions in the middle.
         let mut queries =
             vec![row(&[60], 0), row(&[60, 62], 0), row(&[60, 61, 70], 40), row(&[61, 65, 63], 51)];
         queries.push(Query { position: 20, ..Query::new(prompt()) });
-        let case = Case { heads: 4, key_heads: 4, dim: 16, capacity: 71, reach, queries };
+        let case = Case { heads: 4, num_kv_heads: 4, dim: 16, capacity: 71, reach, queries };
         case.check(&format!("reach {reach:?}"), dtype, &device);
     }
 }
 
 #[test]
-fn long_rows_are_split_among_blocks_and_empty_parts_count_for_nothing() {
+fn long_rows_are_split_among_blocks_and_empty_parts_have_no_effect() {
     let Some(device) = gpu() else { return };
     for dtype in DTYPES {
         let queries = vec![
@@ -205,13 +211,13 @@ fn long_rows_are_split_among_blocks_and_empty_parts_count_for_nothing() {
             Query::new([7]),
             Query { first: 4000, ..Query::new(0..4097) },
         ];
-        let case = Case { heads: 8, key_heads: 1, dim: 16, capacity: 4099, reach: None, queries };
+        let case = Case { heads: 8, num_kv_heads: 1, dim: 16, capacity: 4099, reach: None, queries };
         case.check("4,097 keys", dtype, &device);
     }
 }
 
 #[test]
-fn what_a_row_does_not_see_has_no_part_in_it_whatever_it_holds() {
+fn keys_that_a_row_does_not_see_have_no_effect_regardless_of_their_values() {
     let Some(device) = gpu() else { return };
     let attend = |fill: f32, seen: u32| {
         let slab = Tensor::full(fill, (2 * 40, 8), &Device::Cpu).unwrap();
@@ -224,32 +230,40 @@ fn what_a_row_does_not_see_has_no_part_in_it_whatever_it_holds() {
         let table: Vec<u32> = [0, 5, 5, seen, 3, 0].into_iter().chain([1, 2, 3, 4, 5]).collect();
         let table = Tensor::new(table, &device).unwrap();
         let (rows, keys_max) = (1, 1);
-        let attention =
-            SlotAttention { table: &table, rows, keys_max, heads: 1, key_heads: 1, scale: 1.0, bias: None };
+        let attention = SlotAttention {
+            table: &table,
+            rows,
+            keys_max,
+            heads: 1,
+            num_kv_heads: 1,
+            scale: 1.0,
+            bias: None,
+        };
         (values(&attention.attend(&q, &slab).unwrap()), values(&own.to_dtype(DType::F32).unwrap()))
     };
     let (got, own) = attend(f32::NAN, 2);
-    assert_eq!(got, own, "the only key that is seen");
+    assert_eq!(got, own, "the only visible key");
     assert_eq!(attend(f32::NAN, 3).0, [0.0; 8], "no key");
 }
 
 #[test]
-fn slots_that_do_not_exist_and_tensors_of_other_sizes_are_refused_or_left_alone() {
+fn nonexistent_slots_are_skipped_and_tensors_of_other_sizes_are_rejected() {
     let Some(device) = gpu() else { return };
     let slab = Tensor::ones((2 * 4, 8), DType::F32, &device).unwrap();
     let table = Tensor::new(vec![u32::MAX, 1, 0, 0, 1, 0, 9], &device).unwrap();
-    let attend = |q: &Tensor, heads, key_heads| -> Result<Tensor> {
+    let attend = |q: &Tensor, heads, num_kv_heads| -> Result<Tensor> {
         let (rows, keys_max, scale) = (1, 1, 1.0);
-        SlotAttention { table: &table, rows, keys_max, heads, key_heads, scale, bias: None }.attend(q, &slab)
+        SlotAttention { table: &table, rows, keys_max, heads, num_kv_heads, scale, bias: None }
+            .attend(q, &slab)
     };
     let q = Tensor::ones((1, 8), DType::F32, &device).unwrap();
     assert_eq!(values(&attend(&q, 2, 2).unwrap()), [1.0; 8]);
-    for (heads, key_heads) in [(3, 2), (1, 0), (4, 2)] {
-        let error = attend(&q, heads, key_heads).unwrap_err().to_string();
+    for (heads, num_kv_heads) in [(3, 2), (1, 0), (4, 2)] {
+        let error = attend(&q, heads, num_kv_heads).unwrap_err().to_string();
         assert!(error.contains("heads") || error.contains("contiguous elements"), "{error}");
     }
     let error = attend(&q.to_dtype(DType::F16).unwrap(), 2, 2).unwrap_err().to_string();
-    assert!(error.contains("a kernel takes 8 contiguous elements of F32, not F16"), "{error}");
+    assert!(error.contains("a kernel needs 8 contiguous elements of F32, not F16"), "{error}");
     let error = attend(&q.to_device(&Device::Cpu).unwrap(), 2, 2).unwrap_err().to_string();
     assert!(error.contains("for GPUs"), "{error}");
 
@@ -257,10 +271,10 @@ fn slots_that_do_not_exist_and_tensors_of_other_sizes_are_refused_or_left_alone(
     let store = |heads, slots: &[u32]| {
         let slots = Tensor::new(slots, &device).unwrap();
         let (rope, q_norm, k_norm) = (None, None, None);
-        Projections { qkv: &qkv, heads, key_heads: 2, rope, q_norm, k_norm, eps: 0.0 }.store(&slab, &slots)
+        Projections { qkv: &qkv, heads, num_kv_heads: 2, rope, q_norm, k_norm, eps: 0.0 }.store(&slab, &slots)
     };
     assert!(store(1, &[0, 1]).unwrap_err().to_string().contains("columns"));
-    assert!(store(2, &[0]).unwrap_err().to_string().contains("a kernel takes 2 contiguous elements of U32"));
+    assert!(store(2, &[0]).unwrap_err().to_string().contains("a kernel needs 2 contiguous elements of U32"));
     store(2, &[4, u32::MAX]).unwrap();
     assert_eq!(values(&slab), [1.0; 64]);
 }
@@ -271,20 +285,20 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
     let (rows, capacity, eps) = (5, 9, 1e-3);
     let slots = [8u32, 2, 0, 7, 3];
     let on_device = Tensor::new(&slots, &device).unwrap();
-    for (dtype, (heads, key_heads, dim), (has_rope, has_norm)) in DTYPES.into_iter().flat_map(|dtype| {
+    for (dtype, (heads, num_kv_heads, dim), (has_rope, has_norm)) in DTYPES.into_iter().flat_map(|dtype| {
         let shapes = [((4, 2, 8), (true, true)), ((2, 2, 70), (true, false)), ((0, 3, 5), (false, false))];
         shapes.map(|(shape, options)| (dtype, shape, options))
     }) {
-        let all = heads + 2 * key_heads;
+        let all = heads + 2 * num_kv_heads;
         let (qkv, x) = random(&[rows, all * dim], DType::F32, 5, &device);
         let (rope, angles) = random(&[rows, 2, dim / 2], DType::F32, 6, &device);
         let (q_norm, q_weights) = random(&[dim], DType::F32, 7, &device);
         let (k_norm, k_weights) = random(&[dim], DType::F32, 8, &device);
-        let (slab, mut cached) = random(&[2 * capacity, key_heads * dim], dtype, 9, &device);
+        let (slab, mut cached) = random(&[2 * capacity, num_kv_heads * dim], dtype, 9, &device);
         let projections = Projections {
             qkv: &qkv,
             heads,
-            key_heads,
+            num_kv_heads,
             rope: has_rope.then_some(&rope),
             q_norm: has_norm.then_some(&q_norm),
             k_norm: has_norm.then_some(&k_norm),
@@ -296,7 +310,7 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
         for (row, &slot) in slots.iter().enumerate() {
             for head in 0..all {
                 let mut x = x[(row * all + head) * dim..][..dim].to_vec();
-                let is_value = head >= heads + key_heads;
+                let is_value = head >= heads + num_kv_heads;
                 if has_norm && !is_value {
                     let mean = x.iter().map(|x| x * x).sum::<f64>() / dim as f64;
                     let weights = if head < heads { &q_weights } else { &k_weights };
@@ -305,7 +319,8 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
                 if has_rope && !is_value {
                     let (cos, sin) = angles[row * dim..][..dim].split_at(dim / 2);
                     for pair in 0..dim / 2 {
-                        let (left, right) = (x[pair], x[pair + dim / 2]);
+                        let left = x[pair];
+                        let right = x[pair + dim / 2];
                         x[pair] = left * cos[pair] - right * sin[pair];
                         x[pair + dim / 2] = right * cos[pair] + left * sin[pair];
                     }
@@ -314,8 +329,8 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
                     queries.extend(x);
                 } else {
                     let place = slot as usize + if is_value { capacity } else { 0 };
-                    let lane = (head - heads) % key_heads;
-                    cached[(place * key_heads + lane) * dim..][..dim].copy_from_slice(&x);
+                    let lane = (head - heads) % num_kv_heads;
+                    cached[(place * num_kv_heads + lane) * dim..][..dim].copy_from_slice(&x);
                 }
             }
         }
@@ -358,7 +373,7 @@ fn activations_are_computed_in_f32_with_and_without_a_gate() {
     let Some(device) = gpu() else { return };
     let of = |activation: Activation, x: f64| match activation {
         Activation::Relu => x.max(0.0),
-        // By the trapezoidal rule of the integral of the density, which a test can afford.
+        // Integrates the density with the trapezoidal rule, which is fast enough for a test.
         Activation::Gelu => {
             let steps = 2000;
             let density = |at: f64| (-at * at / 2.0).exp() / std::f64::consts::TAU.sqrt();
@@ -403,36 +418,46 @@ fn activations_are_computed_in_f32_with_and_without_a_gate() {
 }
 
 #[test]
-fn heads_are_brought_together_and_results_go_back_to_their_rows() {
+fn heads_are_packed_and_results_are_written_back_to_their_rows() {
     let Some(device) = gpu() else { return };
-    // Heads of 5 and of 40 elements, six that share three, in two groups of which the second is padded.
+    // Heads of 5 and of 40 elements. Six query heads share three key heads, in two groups; the second group
+    // is padded.
     for (dtype, dim) in DTYPES.into_iter().flat_map(|dtype| [(dtype, 5), (dtype, 40)]) {
-        let (heads, key_heads, rows, keys) = (6, 3, [3, 0, 2, 1, 4], [[5u32, 1, 9], [0, 7, 0]]);
+        let heads = 6;
+        let num_kv_heads = 3;
+        let rows = [3, 0, 2, 1, 4];
+        let keys = [[5u32, 1, 9], [0, 7, 0]];
         let query = |row| [row, 0, 0, 0];
         let queries = [3, 0, 2, 1, 4, NO_ROW].map(query).concat();
-        let batch =
-            HeadBatch { queries: &Tensor::new(queries, &device).unwrap(), groups: 2, heads, key_heads, dim };
+        let batch = HeadBatch {
+            queries: &Tensor::new(queries, &device).unwrap(),
+            groups: 2,
+            heads,
+            num_kv_heads,
+            dim,
+        };
         let slots = Tensor::new(keys.concat(), &device).unwrap();
-        let width = (heads + 2 * key_heads) * dim;
+        let width = (heads + 2 * num_kv_heads) * dim;
         let (qkv, beside) = random(&[10, width], DType::F32, 1, &device);
         let (q, of_q) = random(&[5, heads * dim], DType::F32, 2, &device);
-        let (slab, cached) = random(&[20, key_heads * dim], dtype, 3, &device);
+        let (slab, cached) = random(&[20, num_kv_heads * dim], dtype, 3, &device);
         let together = HeadSource { q: &qkv, kv: &qkv, keys_at: heads * dim, values_at: 9 * dim, slots: 10 };
         let in_slots =
-            HeadSource { q: &q, kv: &slab, keys_at: 0, values_at: 10 * key_heads * dim, slots: 10 };
+            HeadSource { q: &q, kv: &slab, keys_at: 0, values_at: 10 * num_kv_heads * dim, slots: 10 };
         for (source, q_values, kv_values) in [(together, &beside, &beside), (in_slots, &of_q, &cached)] {
             let packed = batch.pack(source, Some(&slots), dtype).unwrap();
-            let (q_width, kv_width) = (source.q.dim(1).unwrap(), source.kv.dim(1).unwrap());
+            let q_width = source.q.dim(1).unwrap();
+            let kv_width = source.kv.dim(1).unwrap();
             let mut want = Vec::new();
             for (head, row) in (0..heads).flat_map(|head| rows[..3].iter().map(move |row| (head, row))) {
                 want.extend_from_slice(&q_values[row * q_width + head * dim..][..dim]);
             }
-            // The second group has padding, of which nothing is said.
-            assert_close("queries", &packed.q.narrow(0, 0, key_heads).unwrap(), dtype, &want);
+            // The second group has padding, whose contents are unspecified.
+            assert_close("queries", &packed.q.narrow(0, 0, num_kv_heads).unwrap(), dtype, &want);
             for (part, at) in packed.kv.unwrap().iter().zip([source.keys_at, source.values_at]) {
                 let mut want = Vec::new();
                 for group in keys {
-                    for (head, slot) in (0..key_heads).flat_map(|head| group.map(|slot| (head, slot))) {
+                    for (head, slot) in (0..num_kv_heads).flat_map(|head| group.map(|slot| (head, slot))) {
                         want.extend_from_slice(
                             &kv_values[at + slot as usize * kv_width + head * dim..][..dim],
                         );
@@ -451,11 +476,11 @@ fn heads_are_brought_together_and_results_go_back_to_their_rows() {
 }
 
 #[test]
-fn scores_become_the_weights_of_what_a_query_sees() {
+fn scores_become_the_weights_of_the_keys_that_a_query_sees() {
     let Some(device) = gpu() else { return };
     for (dtype, keys) in DTYPES.into_iter().flat_map(|dtype| [(dtype, 7), (dtype, 300), (dtype, 1500)]) {
         let (heads, reach) = (4, 3);
-        // First and last key, and position; the last query pads its group.
+        // First and last key, and position. The last query pads its group.
         let seen =
             [(0, keys, 0), (2, 5, 4), (keys - 1, keys, keys - 1), (0, keys - 1, 2), (1, 2, 9), (0, 0, 0)];
         let queries: Vec<u32> = seen
@@ -464,14 +489,16 @@ fn scores_become_the_weights_of_what_a_query_sees() {
             .map(|n| n as u32)
             .collect();
         let queries = Tensor::new(queries, &device).unwrap();
-        let batch = HeadBatch { queries: &queries, groups: 2, heads, key_heads: 2, dim: 8 };
+        let batch = HeadBatch { queries: &queries, groups: 2, heads, num_kv_heads: 2, dim: 8 };
         let (scores, values) = random(&[4, 6, keys], DType::F32, 1, &device);
         let (bias, biases) = random(&[2 * reach + 1, heads], DType::F32, 2, &device);
         for bias in [None, Some(&bias)] {
             let got = batch.weights(&scores, 2.5, bias, dtype).unwrap();
             let mut want = Vec::new();
             for (lane, scores) in values.chunks(keys).enumerate() {
-                let (group, head, row) = (lane / 3 / heads, lane / 3 % heads, lane % 3);
+                let group = lane / 3 / heads;
+                let head = lane / 3 % heads;
+                let row = lane % 3;
                 let (first, end, position) = seen[group * 3 + row];
                 let score = |key: usize| {
                     let distance = (key as i64 - position as i64).clamp(-3, 3) + 3;
@@ -487,7 +514,7 @@ fn scores_become_the_weights_of_what_a_query_sees() {
 }
 
 #[test]
-fn a_product_reads_the_first_rows_of_longer_matrices() {
+fn a_matmul_can_read_the_first_rows_of_longer_matrices() {
     let Some(device) = gpu() else { return };
     let ((a, _), (b, _)) =
         (random(&[3, 2, 8], DType::BF16, 1, &device), random(&[3, 9, 8], DType::BF16, 2, &device));
@@ -499,10 +526,10 @@ fn a_product_reads_the_first_rows_of_longer_matrices() {
 }
 
 #[test]
-fn a_summary_has_the_sums_and_the_first_of_the_largest() {
+fn a_summary_has_the_sums_and_the_first_index_of_the_largest_logit() {
     let Some(device) = gpu() else { return };
     for dtype in DTYPES {
-        // Fewer ids than threads, as many, and more; with and without padding, and with equal logits.
+        // Fewer ids than threads, the same number, and more; with and without padding, and with equal logits.
         for (vocab, tokens) in [(3, 3), (40, 31), (512, 512), (3000, 2990)] {
             let (random, mut logits) = random(&[4, vocab], dtype, vocab as u64, &device);
             let mut equal =
@@ -512,7 +539,7 @@ fn a_summary_has_the_sums_and_the_first_of_the_largest() {
                     (equal[row][at], logits[row * vocab + at]) = (2.5, 2.5);
                 }
             }
-            // All are equal.
+            // All logits are equal.
             equal[3].fill(-1.5f32);
             logits[3 * vocab..].fill(-1.5);
             let tensor = Tensor::new(equal, &device).unwrap().to_dtype(dtype).unwrap();
@@ -520,7 +547,8 @@ fn a_summary_has_the_sums_and_the_first_of_the_largest() {
             let mut want = Vec::new();
             for logits in logits.chunks(vocab) {
                 let largest = |logits: &[f64]| logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let (max, best) = (largest(logits), largest(&logits[..tokens]));
+                let max = largest(logits);
+                let best = largest(&logits[..tokens]);
                 let sum = |logits: &[f64]| logits.iter().map(|logit| (logit - max).exp()).sum::<f64>();
                 let first = logits.iter().position(|logit| *logit >= best).unwrap();
                 want.extend([max, sum(logits), sum(&logits[tokens..]), best, (tokens - first) as f64]);
@@ -532,12 +560,14 @@ fn a_summary_has_the_sums_and_the_first_of_the_largest() {
 }
 
 #[test]
-fn sums_of_what_is_no_distribution_are_nan() {
+fn sums_of_invalid_logits_are_nan() {
     let Some(device) = gpu() else { return };
-    let (nan, infinite, nothing) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+    let nan = f32::NAN;
+    let infinite = f32::INFINITY;
+    let nothing = f32::NEG_INFINITY;
     let rows =
         [[nan, 1.0, 2.0], [1.0, nan, 2.0], [1.0, infinite, 2.0], [nothing; 3], [nothing, nothing, 0.0]];
     let got = summarize(&Tensor::new(&rows, &device).unwrap(), 2).unwrap().to_vec2::<f32>().unwrap();
     assert!(got[..4].iter().all(|summary| summary[1].is_nan()), "{got:?}");
-    assert_eq!(got[4], [0.0, 1.0, 1.0, nothing, 2.0], "known ids of no probability");
+    assert_eq!(got[4], [0.0, 1.0, 1.0, nothing, 2.0], "known ids with probability 0");
 }

@@ -1,27 +1,29 @@
-//! The memory of all engines of a process: one bound over running requests and prefix caches.
+//! The memory of all engines in a process: one limit for running requests and prefix caches.
 //!
-//! Engines reserve memory for a job before it runs and before it grows. Two pools divide the bound: three quarters are for any
-//! job, one quarter is reserved for jobs of clients that have nothing running. Prefix caches use what is not reserved, and are
-//! evicted where a reservation needs the room. Engines that wait for memory get it in their order.
+//! Engines reserve memory for a job before it starts and before it grows. Two pools divide the memory: the
+//! general pool has three quarters and admits any job. The reserved pool has one quarter and admits only jobs
+//! of clients without running jobs. Prefix caches use the unreserved memory. They are evicted when a
+//! reservation needs it. Engines that wait for memory get it in the order in which they started to wait.
 //!
-//! Invariant: reservations of a pool are never more than the pool, and prefix caches fill no more than the rest.
+//! Invariant: the reservations in a pool never exceed the pool, and prefix caches never exceed the remaining
+//! memory.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ntl_core::engine::EvictableCache;
+use ntl_core::contract::EvictableCache;
 
-/// Which part of the memory a job is admitted to.
+/// The pool from which a job reserves memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pool {
-    /// For any job.
+    /// Memory for any job.
     General,
-    /// For jobs of clients that have nothing running.
-    Newcomers,
+    /// Memory reserved for jobs of clients without running jobs.
+    Reserved,
 }
 
-/// The memory of all engines that share it. Clones are the same memory.
+/// The memory that several engines share. Clones refer to the same memory.
 #[derive(Clone)]
 pub struct CacheBudget {
     bytes_max: u64,
@@ -31,48 +33,47 @@ pub struct CacheBudget {
 #[derive(Default)]
 struct State {
     general: u64,
-    newcomers: u64,
-    members: Vec<Member>,
+    reserved: u64,
+    engines: Vec<EngineMemory>,
     /// Engines with a job that waits for general memory.
     waiting: VecDeque<usize>,
-    /// Engines with a job that waits for the memory of newcomers.
-    newcomers_waiting: BTreeSet<usize>,
+    /// Engines with a job that waits for memory of the reserved pool.
+    reserved_waiting: BTreeSet<usize>,
 }
 
-/// One engine.
-struct Member {
+struct EngineMemory {
     reserved: u64,
     cache: Option<Arc<dyn EvictableCache>>,
     /// Wakes the engine's thread.
     wake: Box<dyn Fn() + Send>,
 }
 
-/// What one engine holds of the memory.
+/// Memory that one engine uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheUse {
-    /// Bytes that are reserved for running jobs.
+    /// Bytes reserved for running jobs.
     pub running: u64,
-    /// Bytes of the prefix cache.
+    /// Bytes in the prefix cache.
     pub prefixes: u64,
 }
 
-/// An engine's access to the memory. Dropping it ends its waiting.
-pub(crate) struct Account {
+/// An engine's access to the memory. When it is dropped, the engine no longer waits for memory.
+pub(crate) struct EngineBudget {
     budget: CacheBudget,
-    member: usize,
+    engine: usize,
 }
 
-/// What one engine holds of the memory, for metrics.
+/// Reads the memory use of one engine, for metrics.
 #[derive(Clone)]
-pub(crate) struct Meter {
+pub(crate) struct MemoryGauge {
     budget: CacheBudget,
-    member: usize,
+    engine: usize,
 }
 
-/// Memory that is reserved for one job; dropping it gives the memory back.
+/// Memory reserved for one job. Dropping it releases the memory.
 pub(crate) struct Reservation {
     budget: CacheBudget,
-    member: usize,
+    engine: usize,
     pool: Pool,
     bytes: u64,
 }
@@ -92,28 +93,28 @@ impl CacheBudget {
         self.bytes_max
     }
 
-    /// The most that one job can reserve.
+    /// Returns the maximum number of bytes that one job can reserve.
     pub fn job_bytes_max(&self) -> u64 {
         self.pool_max(Pool::General)
     }
 
     fn pool_max(&self, pool: Pool) -> u64 {
-        let newcomers = self.bytes_max / 4;
+        let reserved = self.bytes_max / 4;
         match pool {
-            Pool::General => self.bytes_max - newcomers,
-            Pool::Newcomers => newcomers,
+            Pool::General => self.bytes_max - reserved,
+            Pool::Reserved => reserved,
         }
     }
 
-    /// Adds an engine. `wake` is called when memory that it waits for may be free.
+    /// Adds an engine. `wake` is called when the memory that the engine waits for may be free.
     pub(crate) fn join(
         &self,
         cache: Option<Arc<dyn EvictableCache>>,
         wake: impl Fn() + Send + 'static,
-    ) -> Account {
+    ) -> EngineBudget {
         let mut state = self.lock();
-        state.members.push(Member { reserved: 0, cache, wake: Box::new(wake) });
-        Account { budget: self.clone(), member: state.members.len() - 1 }
+        state.engines.push(EngineMemory { reserved: 0, cache, wake: Box::new(wake) });
+        EngineBudget { budget: self.clone(), engine: state.engines.len() - 1 }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -125,15 +126,15 @@ impl State {
     fn pool(&mut self, pool: Pool) -> &mut u64 {
         match pool {
             Pool::General => &mut self.general,
-            Pool::Newcomers => &mut self.newcomers,
+            Pool::Reserved => &mut self.reserved,
         }
     }
 
-    /// Evicts from prefix caches until they fit beside the reservations.
+    /// Evicts prefixes until the caches fit into the unreserved part of `bytes_max`.
     fn evict(&self, bytes_max: u64) {
-        let caches = self.members.iter().filter_map(|member| member.cache.as_ref());
+        let caches = self.engines.iter().filter_map(|engine| engine.cache.as_ref());
         let held: u64 = caches.clone().map(|cache| cache.bytes()).sum();
-        let mut excess = (self.general + self.newcomers + held).saturating_sub(bytes_max);
+        let mut excess = (self.general + self.reserved + held).saturating_sub(bytes_max);
         for cache in caches {
             if excess == 0 {
                 return;
@@ -144,94 +145,95 @@ impl State {
         }
     }
 
-    fn wait(&mut self, member: usize, pool: Pool) {
+    fn wait(&mut self, engine: usize, pool: Pool) {
         match pool {
-            Pool::General if !self.waiting.contains(&member) => self.waiting.push_back(member),
+            Pool::General if !self.waiting.contains(&engine) => self.waiting.push_back(engine),
             Pool::General => {}
-            Pool::Newcomers => {
-                self.newcomers_waiting.insert(member);
+            Pool::Reserved => {
+                self.reserved_waiting.insert(engine);
             }
         }
     }
 
-    /// Wakes the engines that may go on with memory of a pool.
+    /// Wakes the engines that may continue with memory of `pool`.
     fn wake(&self, pool: Pool) {
         let first = self.waiting.front().filter(|_| pool == Pool::General);
-        let newcomers = self.newcomers_waiting.iter().filter(|_| pool == Pool::Newcomers);
-        for member in first.into_iter().chain(newcomers).filter_map(|&member| self.members.get(member)) {
-            (member.wake)();
+        let reserved = self.reserved_waiting.iter().filter(|_| pool == Pool::Reserved);
+        for engine in first.into_iter().chain(reserved).filter_map(|&engine| self.engines.get(engine)) {
+            (engine.wake)();
         }
     }
 
-    /// Ends the waiting of an engine; the next one has its turn.
-    fn stop_waiting(&mut self, member: usize) {
-        self.newcomers_waiting.remove(&member);
-        let was_first = self.waiting.front() == Some(&member);
-        self.waiting.retain(|&waiting| waiting != member);
+    /// Removes an engine from the waiting engines, so that the next one can get memory.
+    fn stop_waiting(&mut self, engine: usize) {
+        self.reserved_waiting.remove(&engine);
+        let was_first = self.waiting.front() == Some(&engine);
+        self.waiting.retain(|&waiting| waiting != engine);
         if was_first {
             self.wake(Pool::General);
         }
     }
 }
 
-impl Account {
-    /// Tells what the engine holds.
-    pub(crate) fn meter(&self) -> Meter {
-        Meter { budget: self.budget.clone(), member: self.member }
+impl EngineBudget {
+    /// Returns a meter of the engine's memory use.
+    pub(crate) fn meter(&self) -> MemoryGauge {
+        MemoryGauge { budget: self.budget.clone(), engine: self.engine }
     }
 
-    /// Reserves memory for a job, if its pool has as much. Else the engine waits: it is woken when memory of the pool was given
-    /// back. General memory is refused while another engine waits for it.
+    /// Reserves memory for a job, if its pool has enough. Otherwise, the engine waits: it is woken when
+    /// memory of the pool is released. An engine cannot reserve general memory while another engine waits for
+    /// it.
     pub(crate) fn reserve(&self, pool: Pool, bytes: u64) -> Option<Reservation> {
         let mut state = self.budget.lock();
-        let is_next = state.waiting.front().is_none_or(|&first| first == self.member);
+        let is_next = state.waiting.front().is_none_or(|&first| first == self.engine);
         let fits = *state.pool(pool) + bytes <= self.budget.pool_max(pool);
-        if !(fits && (is_next || pool == Pool::Newcomers)) {
-            state.wait(self.member, pool);
+        if !(fits && (is_next || pool == Pool::Reserved)) {
+            state.wait(self.engine, pool);
             return None;
         }
-        self.budget.take(&mut state, self.member, pool, bytes);
-        Some(Reservation { budget: self.budget.clone(), member: self.member, pool, bytes })
+        self.budget.take(&mut state, self.engine, pool, bytes);
+        Some(Reservation { budget: self.budget.clone(), engine: self.engine, pool, bytes })
     }
 
-    /// Nothing waits for memory any more.
+    /// Marks the engine as no longer waiting for memory.
     pub(crate) fn stop_waiting(&self) {
-        self.budget.lock().stop_waiting(self.member);
+        self.budget.lock().stop_waiting(self.engine);
     }
 
-    /// Evicts what the prefix caches have beyond the bound.
+    /// Evicts prefixes until the prefix caches are within the limit.
     pub(crate) fn settle(&self) {
         self.budget.lock().evict(self.budget.bytes_max);
     }
 }
 
-impl Drop for Account {
+impl Drop for EngineBudget {
     fn drop(&mut self) {
         let mut state = self.budget.lock();
-        state.stop_waiting(self.member);
-        if let Some(member) = state.members.get_mut(self.member) {
-            // The model is gone, and its prefix cache with it.
-            member.cache = None;
+        state.stop_waiting(self.engine);
+        if let Some(engine) = state.engines.get_mut(self.engine) {
+            // The model was dropped, and its prefix cache with it.
+            engine.cache = None;
         }
     }
 }
 
 impl CacheBudget {
-    fn take(&self, state: &mut State, member: usize, pool: Pool, bytes: u64) {
+    fn take(&self, state: &mut State, engine: usize, pool: Pool, bytes: u64) {
         *state.pool(pool) += bytes;
-        if let Some(member) = state.members.get_mut(member) {
-            member.reserved += bytes;
+        if let Some(engine) = state.engines.get_mut(engine) {
+            engine.reserved += bytes;
         }
         state.evict(self.bytes_max);
     }
 }
 
-impl Meter {
+impl MemoryGauge {
     pub(crate) fn read(&self) -> CacheUse {
         let state = self.budget.lock();
-        state.members.get(self.member).map_or(CacheUse::default(), |member| CacheUse {
-            running: member.reserved,
-            prefixes: member.cache.as_ref().map_or(0, |cache| cache.bytes()),
+        state.engines.get(self.engine).map_or(CacheUse::default(), |engine| CacheUse {
+            running: engine.reserved,
+            prefixes: engine.cache.as_ref().map_or(0, |cache| cache.bytes()),
         })
     }
 }
@@ -241,14 +243,14 @@ impl Reservation {
         self.pool
     }
 
-    /// Makes it at least `bytes`; false where the pool has no more.
+    /// Grows the reservation to at least `bytes`. Returns `false` if the pool does not have enough memory.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         let Some(more) = bytes.checked_sub(self.bytes).filter(|&more| more > 0) else { return true };
         let mut state = self.budget.lock();
         if *state.pool(self.pool) + more > self.budget.pool_max(self.pool) {
             return false;
         }
-        self.budget.take(&mut state, self.member, self.pool, more);
+        self.budget.take(&mut state, self.engine, self.pool, more);
         self.bytes = bytes;
         true
     }
@@ -258,8 +260,8 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.budget.lock();
         *state.pool(self.pool) -= self.bytes;
-        if let Some(member) = state.members.get_mut(self.member) {
-            member.reserved -= self.bytes;
+        if let Some(engine) = state.engines.get_mut(self.engine) {
+            engine.reserved -= self.bytes;
         }
         state.wake(self.pool);
     }
@@ -283,24 +285,25 @@ mod tests {
         }
     }
 
-    fn reserve(account: &Account, bytes: u64) -> Option<Reservation> {
-        account.reserve(Pool::General, bytes)
+    fn reserve(budget: &EngineBudget, bytes: u64) -> Option<Reservation> {
+        budget.reserve(Pool::General, bytes)
     }
 
     #[test]
-    fn engines_share_one_bound_and_a_quarter_of_it_is_for_newcomers() {
+    fn engines_share_one_limit_and_a_quarter_is_reserved_for_clients_without_jobs() {
         let budget = CacheBudget::new(100);
-        let (one, two) = (budget.join(None, || ()), budget.join(None, || ()));
+        let one = budget.join(None, || ());
+        let two = budget.join(None, || ());
         let held = reserve(&one, 50).unwrap();
         assert!(reserve(&two, 26).is_none());
         let other = reserve(&two, 25).unwrap();
         assert!(reserve(&one, 1).is_none());
-        let newcomer = two.reserve(Pool::Newcomers, 25).unwrap();
-        assert!(two.reserve(Pool::Newcomers, 1).is_none());
-        for account in [&one, &two] {
-            assert_eq!(account.meter().read(), CacheUse { running: 50, prefixes: 0 });
+        let from_reserved = two.reserve(Pool::Reserved, 25).unwrap();
+        assert!(two.reserve(Pool::Reserved, 1).is_none());
+        for budget in [&one, &two] {
+            assert_eq!(budget.meter().read(), CacheUse { running: 50, prefixes: 0 });
         }
-        drop((held, other, newcomer));
+        drop((held, other, from_reserved));
         assert_eq!(two.meter().read(), CacheUse::default());
         one.stop_waiting();
         two.stop_waiting();
@@ -309,16 +312,16 @@ mod tests {
     }
 
     #[test]
-    fn prefix_caches_of_every_engine_make_room_for_running_jobs() {
+    fn prefixes_of_every_engine_are_evicted_for_running_jobs() {
         let budget = CacheBudget::new(100);
         let caches = [60, 40].map(|bytes| Arc::new(Prefixes(AtomicU64::new(bytes))));
-        let accounts = caches.clone().map(|cache| budget.join(Some(cache as Arc<dyn EvictableCache>), || ()));
-        let mut held = reserve(&accounts[1], 30).unwrap();
+        let budgets = caches.clone().map(|cache| budget.join(Some(cache as Arc<dyn EvictableCache>), || ()));
+        let mut held = reserve(&budgets[1], 30).unwrap();
         assert_eq!(caches.clone().map(|cache| cache.bytes()), [30, 40]);
         assert!(held.grow(75) && held.grow(10) && !held.grow(76));
         assert_eq!(caches.clone().map(|cache| cache.bytes()), [0, 25]);
         caches[0].0.store(9, Ordering::SeqCst);
-        accounts[1].settle();
+        budgets[1].settle();
         assert_eq!(caches.clone().map(|cache| cache.bytes()), [0, 25]);
     }
 
@@ -326,23 +329,24 @@ mod tests {
     fn engines_get_memory_in_the_order_in_which_they_waited() {
         let budget = CacheBudget::new(100);
         let woken: [Arc<AtomicUsize>; 3] = std::array::from_fn(|_| Arc::default());
-        let accounts = woken.clone().map(|woken| {
+        let budgets = woken.clone().map(|woken| {
             budget.join(None, move || {
                 woken.fetch_add(1, Ordering::SeqCst);
             })
         });
         let woken = || woken.each_ref().map(|woken| woken.load(Ordering::SeqCst));
-        let (held, small) = (reserve(&accounts[0], 65).unwrap(), reserve(&accounts[0], 5).unwrap());
-        assert!(reserve(&accounts[1], 70).is_none());
-        assert!(reserve(&accounts[2], 1).is_none(), "the second engine came first");
-        assert!(accounts[2].reserve(Pool::Newcomers, 1).is_some());
+        let held = reserve(&budgets[0], 65).unwrap();
+        let small = reserve(&budgets[0], 5).unwrap();
+        assert!(reserve(&budgets[1], 70).is_none());
+        assert!(reserve(&budgets[2], 1).is_none(), "the second engine is ahead of it");
+        assert!(budgets[2].reserve(Pool::Reserved, 1).is_some());
         drop(small);
         assert_eq!(woken(), [0, 1, 0]);
         drop(held);
-        let large = reserve(&accounts[1], 70).unwrap();
-        accounts[1].stop_waiting();
-        assert_eq!(woken(), [0, 2, 1], "then it is the turn of the third");
-        assert!(reserve(&accounts[2], 5).is_some());
-        drop((large, accounts));
+        let large = reserve(&budgets[1], 70).unwrap();
+        budgets[1].stop_waiting();
+        assert_eq!(woken(), [0, 2, 1], "the third engine is woken last");
+        assert!(reserve(&budgets[2], 5).is_some());
+        drop((large, budgets));
     }
 }

@@ -1,32 +1,32 @@
 //! The event channel of one job.
 //!
-//! Invariant: unread events stay bounded, because the engine does not step a job with too many of them until the client
-//! has read some. A slow client therefore slows down only its own response.
+//! Invariant: the number of unread events stays bounded, because the engine does not step a stalled job until
+//! the client has read some of its events. A slow client therefore slows down only its own response.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use ntl_core::engine::{Event, TokenText};
+use ntl_core::contract::{Event, TokenText};
 use tokio::sync::mpsc;
 
-/// A job with about this many bytes of unread events is not stepped.
+/// A job with about this many bytes of unread events is stalled: the engine does not step it.
 const UNREAD_BYTES_MAX: usize = 256 << 10;
 
 #[derive(Debug, Default)]
 struct Backlog {
     unread_bytes: AtomicUsize,
-    /// Whether the engine wants to be woken when the client has read enough.
+    /// Whether to wake the engine when the client has read enough.
     wake_on_read: AtomicBool,
 }
 
-/// The engine's end.
+/// The engine's end of the channel.
 pub(crate) struct EventSender {
     events: mpsc::UnboundedSender<Event>,
     backlog: Arc<Backlog>,
 }
 
-/// The client's end: the events of one job, in order. Dropping it cancels the job.
+/// The client's end of the channel: the events of one job, in order. Dropping it cancels the job.
 pub struct JobEvents {
     events: mpsc::UnboundedReceiver<Event>,
     backlog: Arc<Backlog>,
@@ -40,7 +40,8 @@ impl fmt::Debug for JobEvents {
     }
 }
 
-/// `wake` must wake the engine's thread; it is called when the client has read, or has dropped its end.
+/// Creates a channel. `wake` must wake the engine's thread. It is called when the client has read events or
+/// has dropped its end.
 pub(crate) fn channel(wake: impl Fn() + Send + Sync + 'static) -> (EventSender, JobEvents) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let backlog = Arc::<Backlog>::default();
@@ -49,19 +50,20 @@ pub(crate) fn channel(wake: impl Fn() + Send + Sync + 'static) -> (EventSender, 
 }
 
 impl EventSender {
-    /// Whether the client has dropped its end.
+    /// Returns whether the client has dropped its end.
     pub(crate) fn is_closed(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// Whether the client has read enough for the job to be stepped. If not, the channel wakes the engine once it has.
+    /// Returns whether the client has read enough for the job to be stepped. If not, the channel wakes the
+    /// engine when it has.
     pub(crate) fn has_room(&self) -> bool {
         let has_room = || self.backlog.unread_bytes.load(Ordering::SeqCst) < UNREAD_BYTES_MAX;
         if has_room() {
             return true;
         }
         self.backlog.wake_on_read.store(true, Ordering::SeqCst);
-        // A read just before the store did not see the flag, and wakes nothing.
+        // A read just before the store did not see the flag and did not wake the engine.
         has_room()
     }
 
@@ -69,7 +71,7 @@ impl EventSender {
         self.backlog.unread_bytes.load(Ordering::SeqCst)
     }
 
-    /// False when the client has dropped its end.
+    /// Sends an event. Returns `false` if the client has dropped its end.
     pub(crate) fn send(&self, event: Event) -> bool {
         self.backlog.unread_bytes.fetch_add(bytes(&event), Ordering::SeqCst);
         self.events.send(event).is_ok()
@@ -77,13 +79,13 @@ impl EventSender {
 }
 
 impl JobEvents {
-    /// The next event. `None` after the last one, or when the engine died.
+    /// Waits for the next event. Returns `None` after the last one, or if the engine has died.
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.events.recv().await?;
         Some(self.read(event))
     }
 
-    /// [`Self::next`] for code that is not asynchronous.
+    /// Like [`Self::next`], but blocks.
     pub fn next_blocking(&mut self) -> Option<Event> {
         let event = self.events.blocking_recv()?;
         Some(self.read(event))
@@ -106,7 +108,7 @@ impl Drop for JobEvents {
     }
 }
 
-/// Approximate size in memory.
+/// Returns the approximate size of an event in memory.
 fn bytes(event: &Event) -> usize {
     let token = |token: &TokenText| size_of::<TokenText>() + size_of_val(&token.top[..]);
     let more = match event {

@@ -1,4 +1,4 @@
-//! The handle on a running engine: starting its thread, and submitting jobs.
+//! The handle to a running engine: starts its thread and submits jobs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -6,32 +6,33 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use ntl_core::contract::{BatchModel, CacheCost, EngineError, Job, ModelInfo};
 use ntl_core::decoding::Vocabulary;
-use ntl_core::engine::{BatchModel, CacheCost, EngineError, Job, ModelInfo};
 use tokio::sync::Semaphore;
 
-use crate::budget::{CacheBudget, CacheUse, Meter};
+use crate::budget::{CacheBudget, CacheUse, MemoryGauge};
 use crate::channel::{JobEvents, channel};
 use crate::limits::EngineLimits;
 use crate::observer::EngineObserver;
-use crate::queue::{Message, Queue, Submission};
+use crate::queue::{Message, Queue, QueuedJob};
 use crate::run::Runner;
 
-/// A handle on a running engine. Clones share the engine; it stops when the last clone and the last [`JobEvents`] are dropped.
+/// A handle to a running engine. Clones share the engine. It stops when the last clone and the last
+/// [`JobEvents`] are dropped.
 #[derive(Clone)]
 pub struct Engine {
     messages: Arc<Sender<Message>>,
-    places: Arc<Semaphore>,
+    queue_slots: Arc<Semaphore>,
     limits: EngineLimits,
     cache: CacheCost,
-    /// Most bytes of one job.
+    /// Maximum memory that one job may reserve, in bytes.
     job_bytes_max: u64,
-    meter: Meter,
+    meter: MemoryGauge,
     info: Arc<ModelInfo>,
     alive: Arc<AtomicBool>,
 }
 
-/// Held by the engine's thread; clears the flag when the thread ends, also by a panic.
+/// Held by the engine's thread. Clears the flag when the thread ends, even by a panic.
 struct AliveGuard(Arc<AtomicBool>);
 
 impl Drop for AliveGuard {
@@ -41,10 +42,11 @@ impl Drop for AliveGuard {
 }
 
 impl Engine {
-    /// Starts a thread that owns `model`. Join the handle after dropping all clones of the engine and all events.
+    /// Starts a thread that owns `model`. Join the returned handle only after all clones of the engine and
+    /// all events have been dropped.
     ///
     /// # Errors
-    /// When threads cannot be started.
+    /// If a thread cannot be started.
     pub fn spawn(
         model: Box<dyn BatchModel>,
         vocabulary: Vocabulary,
@@ -55,7 +57,8 @@ impl Engine {
         Self::spawn_sharing(&budget, model, vocabulary, limits, observer)
     }
 
-    /// As [`Engine::spawn`], with memory that engines share instead of `limits.cache_bytes_max`.
+    /// Like [`Engine::spawn`], but with memory that several engines share instead of
+    /// `limits.cache_bytes_max`.
     pub fn spawn_sharing(
         budget: &CacheBudget,
         model: Box<dyn BatchModel>,
@@ -65,18 +68,21 @@ impl Engine {
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (messages, receiver) = mpsc::channel();
         let messages = Arc::new(messages);
-        // The engine's thread holds this, and ends when all senders are gone.
+        // The engine's thread holds only a weak reference, so that it ends when all senders are dropped.
         let waking = Arc::downgrade(&messages);
         let wake = move || drop(waking.upgrade().map(|messages| messages.send(Message::Wake)));
         let memory = budget.join(model.evictable_cache(), wake);
-        let (meter, job_bytes_max) = (memory.meter(), budget.job_bytes_max());
-        let (info, cache) = (Arc::new(model.info().clone()), model.cache_cost());
+        let meter = memory.meter();
+        let job_bytes_max = budget.job_bytes_max();
+        let info = Arc::new(model.info().clone());
+        let cache = model.cache_cost();
         let running_max = limits.running_max.min(model.sequences_max().unwrap_or(usize::MAX));
         let limits = EngineLimits { running_max, ..limits };
         let runner = Runner::new(model, vocabulary, limits, memory, observer);
         let alive = Arc::new(AtomicBool::new(true));
         let alive_guard = AliveGuard(Arc::clone(&alive));
-        // The engine's loop runs on one of the compute threads, so that no step waits for a thread to wake up.
+        // The engine's loop runs on one of the compute threads, so that no step waits for a thread to wake
+        // up.
         let threads = rayon::ThreadPoolBuilder::new().num_threads(limits.threads.get());
         let threads =
             threads.thread_name(|_| "ntl-compute".to_owned()).build().map_err(std::io::Error::other)?;
@@ -84,11 +90,11 @@ impl Engine {
             let _alive_guard = alive_guard;
             threads.install(|| runner.run(Queue::new(receiver, limits.queue_time_max)));
         })?;
-        let places = Arc::new(Semaphore::new(limits.queue_max.min(Semaphore::MAX_PERMITS)));
-        Ok((Self { messages, places, limits, cache, job_bytes_max, meter, info, alive }, thread))
+        let queue_slots = Arc::new(Semaphore::new(limits.queue_max.min(Semaphore::MAX_PERMITS)));
+        Ok((Self { messages, queue_slots, limits, cache, job_bytes_max, meter, info, alive }, thread))
     }
 
-    /// Queues a job; errors as [`Engine::submit_all`].
+    /// Queues one job. Fails like [`Engine::submit_all`].
     pub fn submit(&self, job: Job) -> Result<JobEvents, EngineError> {
         self.submit_all(vec![job])?.pop().ok_or(EngineError::Dead)
     }
@@ -96,35 +102,37 @@ impl Engine {
     /// Queues the jobs of one request: all of them or none.
     ///
     /// # Errors
-    /// When a prompt is too long, a job may need more memory than there is, the queue has too few free places, or the engine
-    /// is gone.
+    /// If a prompt is too long, a job may need more memory than the engine has, the queue has too few free
+    /// slots, or the engine has stopped.
     pub fn submit_all(&self, mut jobs: Vec<Job>) -> Result<Vec<JobEvents>, EngineError> {
         jobs.iter_mut().try_for_each(|job| self.limit_to_cache(job))?;
         let sequences = |job: &Job| job.request.sequences();
         let wanted = jobs.iter().map(sequences).fold(0, u32::saturating_add);
-        let mut places = Arc::clone(&self.places)
+        let mut permits = Arc::clone(&self.queue_slots)
             .try_acquire_many_owned(wanted)
             .map_err(|_| EngineError::Overloaded { waiting: self.waiting() })?;
-        let (request_begun, queued) = (Arc::new(AtomicBool::new(false)), Instant::now());
+        let request_begun = Arc::new(AtomicBool::new(false));
+        let queued = Instant::now();
         let submit = |job: Job| {
-            let own = places.split(sequences(&job) as usize).ok_or(EngineError::Dead)?;
+            let permit = permits.split(sequences(&job) as usize).ok_or(EngineError::Dead)?;
             let messages = Arc::clone(&self.messages);
-            // A send fails only when the engine is gone, and then there is nothing to wake.
+            // Sending fails only if the engine has stopped. Then there is nothing to wake.
             let (events, receiver) = channel(move || drop(messages.send(Message::Wake)));
             let request_begun = Arc::clone(&request_begun);
             let cache_bytes = self.bytes(&job, job.nodes_expected());
-            let places = Some(own);
-            let submission =
-                Submission { job, events, queued, cache_bytes, request_begun, places, sent: None };
-            self.messages.send(Message::Submit(Box::new(submission))).map_err(|_| EngineError::Dead)?;
+            let permit = Some(permit);
+            let queued_job =
+                QueuedJob { job, events, queued, cache_bytes, request_begun, permit, sent: None };
+            self.messages.send(Message::Submit(Box::new(queued_job))).map_err(|_| EngineError::Dead)?;
             Ok(receiver)
         };
         jobs.into_iter().map(submit).collect()
     }
 
-    /// Cuts a job's node budget to the cache; an error if the job cannot run at all.
+    /// Reduces a job's node budget to the memory of the cache. Fails if the job cannot run at all.
     fn limit_to_cache(&self, job: &mut Job) -> Result<(), EngineError> {
-        let (got, max) = (job.prompt.len(), self.info.prompt_tokens_max);
+        let got = job.prompt.len();
+        let max = self.info.prompt_tokens_max;
         if got > max {
             return Err(EngineError::PromptTooLong { got, max });
         }
@@ -134,7 +142,8 @@ impl Engine {
         }
         let max = self.job_bytes_max;
         if self.bytes(job, job.nodes_max()) > max {
-            let (mut fits, mut exceeds) = (0, job.nodes_max());
+            let mut fits = 0;
+            let mut exceeds = job.nodes_max();
             while exceeds - fits > 1 {
                 let middle = fits + (exceeds - fits) / 2;
                 let side = if self.bytes(job, middle) > max { &mut exceeds } else { &mut fits };
@@ -146,25 +155,25 @@ impl Engine {
         if needs > max { Err(EngineError::TooLarge { needs, max }) } else { Ok(()) }
     }
 
-    /// Memory of a job that decodes so many nodes.
+    /// Returns the memory of a job that decodes `nodes` nodes, in bytes.
     fn bytes(&self, job: &Job, nodes: usize) -> u64 {
-        self.cache.bytes(job.opened_prompt().len(), nodes).saturating_add(job.host_bytes(nodes))
+        self.cache.bytes(job.prefilled_prompt().len(), nodes).saturating_add(job.host_bytes(nodes))
     }
 
     fn waiting(&self) -> usize {
-        self.limits.queue_max.saturating_sub(self.places.available_permits())
+        self.limits.queue_max.saturating_sub(self.queue_slots.available_permits())
     }
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// The memory that it holds.
+    /// Returns the memory that the engine uses.
     pub fn cache_use(&self) -> CacheUse {
         self.meter.read()
     }
 
-    /// Whether the engine's thread is running.
+    /// Returns whether the engine's thread is running.
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::SeqCst)
     }

@@ -1,12 +1,13 @@
-//! Turns a panic of a model or a decoding into an error of its requests, so that the engine goes on.
+//! Converts a panic in a model or a decoding into an error of the affected requests, so that the engine
+//! continues.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ntl_core::engine::{EngineError, ModelError};
+use ntl_core::contract::{EngineError, ModelError};
 
 use crate::observer::EngineObserver;
 
-/// The result of `call`, or an error if it panics.
+/// Returns the result of `call`, or an error if it panics.
 pub(crate) fn guarded<T, E: From<Panicked>>(
     observer: &dyn EngineObserver,
     call: impl FnOnce() -> Result<T, E>,

@@ -1,13 +1,16 @@
-//! The batch engine: one thread owns a model and decodes all requests on it; jobs join and leave between steps.
+//! The batch engine: one thread owns a model and decodes all requests on it. Each turn of its loop computes
+//! parts of some prompts and steps all decoded rows. Jobs join and leave between turns.
 //!
-//! In: [`Job`](ntl_core::engine::Job)s through a bounded queue. Out: events, one channel for each job. Invariants:
+//! In: [`Job`](ntl_core::contract::Job)s through a bounded queue. Out: events, one channel per job. Invariants:
 //!
-//! * clients are served in turn and share steps and memory, whatever the number of their jobs, and the queue is bounded;
-//! * dropping a [`JobEvents`] cancels its job, and unread events stay bounded;
+//! * clients are scheduled round-robin and get equal shares of steps and memory, regardless of how many jobs
+//!   they have;
+//! * the queue is bounded;
+//! * dropping a [`JobEvents`] cancels its job, and the number of unread events stays bounded;
 //! * a failed batch fails only its own requests;
-//! * results do not depend on what else is running.
+//! * results do not depend on the other jobs that are running.
 //!
-//! Not here: what is decoded (`ntl_core::decoding`), and the model (`ntl_core::engine::BatchModel`).
+//! The decodings are in `ntl_core::decoding`; the model implements `ntl_core::contract::BatchModel`.
 
 mod budget;
 mod channel;
@@ -16,6 +19,7 @@ mod guard;
 mod limits;
 mod observer;
 mod pace;
+mod prefills;
 mod queue;
 mod run;
 mod running;

@@ -1,28 +1,33 @@
-//! How much an engine takes on at once.
+//! Limits of an engine's concurrent work.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// Limits of one engine. A sequence is one text or number; a job has as many as it asks for.
+/// Limits of one engine. A sequence is one text or number. A job may have several sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineLimits {
-    /// Sequences that may wait; the engine refuses more.
+    /// Maximum number of queued sequences; the engine rejects further ones.
     pub queue_max: usize,
-    /// How long a request may wait until its first job begins; `None` waits until its deadline.
+    /// Maximum time from a request's arrival to the start of its first job; `None` waits until its deadline.
     pub queue_time_max: Option<Duration>,
-    /// Sequences that are decoded at the same time; those of clients that do not read are not counted. A quarter is reserved
-    /// for clients that have nothing running. A job with more sequences than the other three quarters counts as those.
+    /// Maximum number of concurrently decoded sequences, not counting stalled ones. A quarter is reserved for
+    /// clients without running jobs. A job with more sequences than the other three quarters is charged only
+    /// for those three quarters.
     pub running_max: usize,
-    /// Rows of one step.
+    /// Maximum number of rows in one step.
     pub step_rows_max: usize,
-    /// Bytes of an engine that shares its memory with no other: contexts, number trees and prefix cache. A quarter is reserved
-    /// for clients that have nothing running. The engine refuses a text that may need more than the rest alone, and cuts the node
-    /// budget of a tree to what fits. A tree that outgrows its expected size while the memory is full starts again later,
-    /// with its whole budget reserved.
+    /// Approximate maximum time of one prefill while several clients use the engine; twice this time while
+    /// one does. The rest of a longer prompt follows after the next step.
+    pub prefill_time_max: Duration,
+    /// Memory of an engine that shares it with no other engine, in bytes: contexts, number trees and prefix
+    /// cache. A quarter is reserved for clients without running jobs. The engine rejects a text that alone
+    /// may need more than the rest, and reduces the node budget of a tree to the memory. If a tree outgrows
+    /// its expected size while the memory is full, it is preempted and restarted later with its whole budget
+    /// reserved.
     pub cache_bytes_max: u64,
-    /// How long a client may leave the events of a job unread that cannot go on before it has read some.
+    /// Maximum time for which a client may stall a job by leaving its events unread.
     pub unread_time_max: Duration,
-    /// Compute threads.
+    /// Number of compute threads.
     pub threads: NonZeroUsize,
 }
 
@@ -33,6 +38,7 @@ impl Default for EngineLimits {
             queue_time_max: None,
             running_max: 256,
             step_rows_max: 128,
+            prefill_time_max: Duration::from_millis(50),
             cache_bytes_max: 4 << 30,
             unread_time_max: Duration::from_secs(30),
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),

@@ -1,15 +1,15 @@
-//! What an engine reports for metrics.
+//! Events that an engine reports for metrics.
 
 use std::time::Duration;
 
-use ntl_core::engine::FinishReason;
+use ntl_core::contract::FinishReason;
 
-/// Why a sequence ended.
+/// The reason why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndReason {
-    /// End of sequence, a stop string or a complete number.
+    /// The end-of-sequence token, a stop string or a complete number.
     Stop,
-    /// `max_tokens`.
+    /// The sequence reached `max_tokens`.
     Length,
     /// The client cancelled the request.
     Abort,
@@ -30,22 +30,25 @@ impl From<FinishReason> for EndReason {
 
 /// Called on the engine's thread; implementations must return quickly.
 pub trait EngineObserver: Send + Sync {
-    /// Number of queued sequences and of sequences that are being decoded.
+    /// Reports the number of queued sequences and the number of sequences that are being decoded.
     fn on_load(&self, _queued: usize, _running: usize) {}
-    /// A job left the queue after this time.
+    /// Reports that a job left the queue after `queue_time`.
     fn on_start(&self, _queue_time: Duration) {}
-    /// A prompt was opened: tokens that a cached prefix already covered, and tokens that were computed.
+    /// Reports the prefill of a prompt: the tokens that a cached prefix covered, and the tokens that were
+    /// computed.
     fn on_open(&self, _cached_tokens: usize, _computed_tokens: usize) {}
     fn on_step(&self, _rows: usize) {}
-    /// One step decoded so many tokens of a text, this long after the tokens of the same text before them.
+    /// Reports that one step decoded `tokens` tokens of a text, `since_last` after the previous tokens of the
+    /// same text.
     fn on_tokens(&self, _tokens: usize, _since_last: Duration) {}
-    /// A sequence ended.
+    /// Reports that a sequence ended.
     fn on_end(&self, _reason: EndReason) {}
-    /// A call into the model or a decoding panicked. Its requests failed; the engine goes on.
+    /// Reports that a call into the model or a decoding panicked. Its requests failed, and the engine
+    /// continues.
     fn on_panic(&self) {}
 }
 
-/// Ignores every report.
+/// Ignores all reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoObserver;
 

@@ -1,40 +1,67 @@
-//! How much a step or an opening may take on while several clients share the engine: so much that a client's next token
-//! waits only about twice as long as it would alone.
+//! Limits the time of prefills and steps, so that no client waits long for another one.
 //!
-//! The time of a step of few rows is compared with that of many. Where the weights are read from memory, many rows take little
-//! longer than few, and nothing is limited; where the rows are computed one after the other, smaller steps cost no throughput.
-//! Answers do not depend on it.
+//! A prefill gets as much work as fits into a time, by the measured time per work. The rest of a long prompt
+//! continues after the next step.
+//!
+//! While several clients share the engine, a client waits for its next token only about twice as long as it
+//! would alone. The pace compares the time of a step with few rows and the time of one with many rows. If
+//! reading the weights from memory dominates, many rows take little longer than few, and nothing is limited.
+//! If the time grows with the number of rows, smaller steps cost no throughput. Results do not depend on the
+//! limits.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-/// A step of a shared engine takes at most about this many times as long as one with a row for each client.
+/// Approximate maximum ratio of the time of a shared step to the time of a step with one row per client.
 const STEP_RATIO_MAX: f64 = 2.0;
 
-/// An opening takes at most about as long as this many such steps, if it is more than one prompt.
-const OPENING_STEPS: f64 = 8.0;
+/// Limits of one prefill.
+struct PrefillLimits {
+    /// Time, in units of the time limit.
+    times: f64,
+    /// Time in steps with few rows, if that is longer: a prefill reads the same weights as a step, so a short
+    /// one would mostly read weights.
+    steps: f64,
+}
+
+const SHARED: PrefillLimits = PrefillLimits { times: 1.0, steps: 3.0 };
+
+/// While only one client uses the engine. A new client waits for such a prefill; a further one costs about a step.
+const ALONE: PrefillLimits = PrefillLimits { times: 2.0, steps: 20.0 };
+
+/// Time of steps that follows a prefill of one client, in units of its time, before that client may prefill
+/// again. Several clients that prefill together share it, so that none of them gets less than a part of the
+/// time that its own prefill needs.
+const STEPS_OWED: f64 = 2.0;
+
+/// Work of the first prefill, whose time is unknown.
+const FIRST_WORK: usize = 32;
 
 /// Share of a new measurement in the moving average.
 const WEIGHT: f64 = 0.25;
 
-/// What a measurement of too long a step is multiplied with each time it counts, so that it is repeated after some time.
+/// Factor applied to the measurement of a step that is too long, each time it is used, so that the step is
+/// measured again after some time.
 const FORGOTTEN: f64 = 0.995;
 
-/// Steps after which the short step is measured again.
+/// Number of steps after which the short step is measured again.
 const SHORT_AGE_MAX: u32 = 64;
 
-/// Seconds of steps and openings, as moving averages.
+/// Times of steps and prefills in seconds, as moving averages.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// By the logarithm of the number of rows, rounded up.
+    /// Indexed by the logarithm of the number of rows, rounded up.
     steps: [Option<f64>; CLASSES],
-    opened_token: Option<f64>,
-    /// Shared steps since the last short one.
+    /// Number of shared steps since the last short one.
     short_age: u32,
-    /// Seconds of openings that steps have not made up for yet.
-    opening_debt: f64,
+    /// Work and seconds of the last prefills. Older ones count less.
+    prefilled: Option<(f64, f64)>,
+    /// Seconds of steps until the debtors may prefill again.
+    steps_owed: f64,
+    debtors: HashSet<u64>,
 }
 
-/// Classes of steps; the last one is for all larger ones.
+/// Number of step classes; the last class contains all larger steps.
 const CLASSES: usize = 24;
 
 fn class(rows: usize) -> usize {
@@ -49,21 +76,50 @@ impl Pace {
     pub(crate) fn stepped(&mut self, rows: usize, time: Duration) {
         let seconds = time.as_secs_f64();
         average(&mut self.steps[class(rows)], seconds);
-        self.opening_debt = (self.opening_debt - seconds).max(0.0);
+        self.steps_owed -= seconds;
+        if self.steps_owed <= 0.0 {
+            self.debtors.clear();
+        }
     }
 
-    pub(crate) fn opened(&mut self, tokens: usize, time: Duration) {
+    /// Records a prefill of these clients. `shared`: whether other clients use the engine, too.
+    pub(crate) fn prefilled(&mut self, work: usize, time: Duration, clients: HashSet<u64>, shared: bool) {
         let seconds = time.as_secs_f64();
-        average(&mut self.opened_token, seconds / tokens.max(1) as f64);
-        self.opening_debt += seconds;
+        // A chunk that had to wait for another one's prefix says nothing about the time of work.
+        if work > 0 {
+            let (known_work, known_seconds) = self.prefilled.unwrap_or_default();
+            let kept = 1.0 - WEIGHT;
+            self.prefilled = Some((kept * known_work + work as f64, kept * known_seconds + seconds));
+        }
+        if !shared {
+            self.debtors.clear();
+            return;
+        }
+        // Clients without debts may prefill meanwhile, but others do not wait longer because of them.
+        if self.debtors.is_empty() {
+            self.steps_owed = STEPS_OWED * seconds / clients.len().max(1) as f64;
+        }
+        self.debtors.extend(clients);
     }
 
-    /// Whether openings have taken more time than the steps since.
-    pub(crate) fn owes_steps(&self) -> bool {
-        self.opening_debt > 0.0
+    /// Returns the clients that may not prefill before further steps.
+    pub(crate) fn debtors(&self) -> &HashSet<u64> {
+        &self.debtors
     }
 
-    /// Rows of a step that this many clients share, at most `rows_max`.
+    /// Returns the maximum work of a prefill while `clients` clients use the engine, at most `work_max`.
+    pub(crate) fn prefill_work_max(&self, clients: usize, time_max: Duration, work_max: usize) -> usize {
+        let limits = if clients > 1 { SHARED } else { ALONE };
+        let Some((work, seconds)) = self.prefilled else {
+            return if time_max == Duration::MAX { work_max } else { work_max.min(FIRST_WORK) };
+        };
+        let steps = limits.steps * self.known(clients).unwrap_or_default();
+        let time = steps.max(limits.times * time_max.as_secs_f64());
+        // Saturates if prefills took no measurable time.
+        ((work * time / seconds) as usize).clamp(1, work_max.max(1))
+    }
+
+    /// Returns the number of rows of a step that `clients` clients share, at most `rows_max`.
     pub(crate) fn rows_max(&mut self, clients: usize, rows_max: usize) -> usize {
         let short = clients.next_power_of_two().min(rows_max);
         self.short_age += 1;
@@ -76,7 +132,7 @@ impl Pace {
         while rows < rows_max {
             let more = (2 * rows).min(rows_max);
             match self.known(more) {
-                // It is not known how long they take: this step shows it.
+                // The time for this many rows is unknown. This step measures it.
                 None => return more,
                 Some(seconds) if seconds <= limit => rows = more,
                 Some(seconds) => {
@@ -89,16 +145,9 @@ impl Pace {
         rows
     }
 
-    /// Seconds of a step with about so many rows.
+    /// Returns the time of a step with about `rows` rows, in seconds.
     fn known(&self, rows: usize) -> Option<f64> {
         self.steps[class(rows)]
-    }
-
-    /// Prompt tokens to open together while several clients share the engine.
-    pub(crate) fn open_tokens_max(&self, clients: usize, tokens_max: usize) -> usize {
-        self.known(clients)
-            .zip(self.opened_token)
-            .map_or(tokens_max, |(step, token)| ((OPENING_STEPS * step / token) as usize).min(tokens_max))
     }
 }
 
@@ -106,7 +155,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The rows of so many steps that two clients share on a model with this time for each number of rows.
+    /// Returns the rows of `steps` steps that two clients share on a model with the given time per number of
+    /// rows.
     fn rows(seconds: impl Fn(usize) -> f64, steps: usize) -> Vec<usize> {
         let mut pace = Pace::default();
         let step = |_| {
@@ -118,15 +168,15 @@ mod tests {
     }
 
     #[test]
-    fn a_step_has_all_rows_where_they_take_no_longer_than_few() {
+    fn a_step_has_all_rows_if_they_take_no_longer_than_a_few() {
         let rows = rows(|rows| 1.0 + rows as f64 / 256.0, 500);
         assert_eq!(rows[..7], [2, 4, 8, 16, 32, 64, 128]);
         let fewer = rows[7..].iter().filter(|&&rows| rows < 128).count();
-        assert!(fewer <= 500 / 64, "{fewer} of 500 steps were short, to measure them");
+        assert!(fewer <= 500 / 64, "{fewer} of 500 steps were short for measurement");
     }
 
     #[test]
-    fn a_step_takes_about_twice_as_long_as_a_short_one_where_every_row_costs() {
+    fn a_step_takes_about_twice_as_long_as_a_short_one_if_every_row_takes_time() {
         let seconds = |rows| 1.0 + rows as f64;
         let rows = rows(seconds, 1000);
         let mean = rows.iter().map(|&rows| seconds(rows)).sum::<f64>() / rows.len() as f64;
@@ -136,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_that_was_disturbed_is_repeated() {
+    fn a_disturbed_measurement_is_repeated() {
         let mut pace = Pace::default();
         for (rows, seconds) in [(2, 1.0), (4, 50.0)] {
             pace.stepped(rows, Duration::from_secs_f64(seconds));
@@ -150,17 +200,42 @@ mod tests {
         assert!((0..2000).any(has_all_rows));
     }
 
+    const LIMIT: Duration = Duration::from_millis(50);
+
     #[test]
-    fn openings_are_as_long_as_some_steps_and_steps_make_up_for_them() {
+    fn a_prefill_has_as_much_work_as_fits_into_its_time() {
         let mut pace = Pace::default();
-        assert_eq!(pace.open_tokens_max(2, 4096), 4096, "nothing is known");
-        pace.stepped(2, Duration::from_millis(10));
-        pace.opened(100, Duration::from_millis(20));
-        assert_eq!(pace.open_tokens_max(2, 4096), 400);
-        assert!(pace.owes_steps());
-        pace.stepped(2, Duration::from_millis(10));
-        assert!(pace.owes_steps());
-        pace.stepped(2, Duration::from_millis(10));
-        assert!(!pace.owes_steps());
+        assert_eq!(pace.prefill_work_max(2, LIMIT, 4096), FIRST_WORK, "nothing was measured yet");
+        assert_eq!(pace.prefill_work_max(2, Duration::MAX, 4096), 4096, "time is not limited");
+        pace.prefilled(100, Duration::from_millis(20), HashSet::from([1]), true);
+        assert_eq!(pace.prefill_work_max(2, LIMIT, 4096), 250);
+        assert_eq!(pace.prefill_work_max(1, LIMIT, 4096), 500, "longer if nobody else waits");
+        assert_eq!(pace.prefill_work_max(2, LIMIT, 200), 200);
+        // Later parts of a prompt cost ten times as much.
+        for _ in 0..20 {
+            let work = pace.prefill_work_max(2, LIMIT, 4096);
+            pace.prefilled(work, Duration::from_millis(2 * work as u64), HashSet::from([1]), true);
+        }
+        assert!((25..30).contains(&pace.prefill_work_max(2, LIMIT, 4096)));
+        pace.stepped(2, Duration::from_millis(100));
+        let work = pace.prefill_work_max(2, LIMIT, 4096);
+        assert!((150..180).contains(&work), "{work}: three slow steps are longer than the limit");
+    }
+
+    #[test]
+    fn steps_make_up_for_the_prefills_of_each_client() {
+        let mut pace = Pace::default();
+        pace.prefilled(100, Duration::from_millis(20), HashSet::from([1]), false);
+        assert!(pace.debtors().is_empty(), "nobody else waits");
+        pace.prefilled(100, Duration::from_millis(20), HashSet::from([1]), true);
+        assert_eq!(pace.debtors(), &HashSet::from([1]));
+        pace.stepped(2, Duration::from_millis(30));
+        pace.prefilled(100, Duration::from_millis(20), HashSet::from([2]), true);
+        assert_eq!(pace.debtors(), &HashSet::from([1, 2]));
+        pace.stepped(2, Duration::from_millis(11));
+        assert!(pace.debtors().is_empty(), "the second client does not extend the wait of the first one");
+        pace.prefilled(100, Duration::from_millis(20), HashSet::from([1, 2]), true);
+        pace.stepped(2, Duration::from_millis(20));
+        assert!(pace.debtors().is_empty(), "together they wait as long as they have prefilled");
     }
 }

@@ -1,5 +1,6 @@
-//! The waiting jobs. Clients are served in turn, and each client's jobs in their order. A client that has nothing running
-//! need not wait behind a job that does not fit: some sequences and memory are reserved for it.
+//! The waiting jobs. Clients are scheduled round-robin, and the jobs of one client in order of arrival. Some
+//! sequences and memory are reserved for clients without running jobs, so that they need not wait for another
+//! client's job that does not fit.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -7,42 +8,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use ntl_core::engine::{EngineError, Job};
+use ntl_core::contract::{EngineError, Job};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::budget::{Account, Pool, Reservation};
+use crate::budget::{EngineBudget, Pool, Reservation};
 use crate::channel::EventSender;
 
 /// A message to the engine's thread.
 pub(crate) enum Message {
-    Submit(Box<Submission>),
-    /// A client read events or dropped its end of a channel.
+    Submit(Box<QueuedJob>),
+    /// A client has read events or dropped its end of a channel.
     Wake,
 }
 
 /// A job and the channel for its events.
-pub(crate) struct Submission {
+pub(crate) struct QueuedJob {
     pub(crate) job: Job,
     pub(crate) events: EventSender,
     pub(crate) queued: Instant,
-    /// Expected size of its context and decoding.
+    /// Expected size of its context and decoding, in bytes.
     pub(crate) cache_bytes: u64,
-    /// Whether any job of the same request has left the queue. The queue timeout then no longer applies to the others.
+    /// Whether any job of the same request has left the queue. If so, the queue timeout no longer applies to
+    /// the others.
     pub(crate) request_begun: Arc<AtomicBool>,
-    /// Its places in the bounded queue, until it starts; dropping them frees them.
-    pub(crate) places: Option<OwnedSemaphorePermit>,
-    /// Of a job that starts again: the number of its events that are sent already.
+    /// Slots in the bounded queue, held until the job starts. Dropping the permit releases them.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// For a restarted job: the number of its events that were already sent.
     pub(crate) sent: Option<usize>,
 }
 
-impl Submission {
-    /// When the answer has to be complete, and the error if it is not.
+impl QueuedJob {
+    /// Returns the time by which the answer must be complete, and the error if it is not.
     fn deadline(&self) -> Option<(Instant, EngineError)> {
         self.job.deadline.map(|(at, after)| (at, EngineError::Deadline { after_ms: milliseconds(after) }))
     }
 
-    pub(crate) fn exceeded_deadline(&self, now: Instant) -> Option<EngineError> {
-        self.deadline().filter(|(at, _)| *at <= now).map(|(_, error)| error)
+    /// Returns why the job ends, if its client is gone or its deadline has passed.
+    pub(crate) fn drop_reason(&self, now: Instant) -> Option<DropReason> {
+        if self.events.is_closed() {
+            return Some(DropReason::ClientGone);
+        }
+        self.deadline().filter(|(at, _)| *at <= now).map(|(_, error)| DropReason::DeadlineExceeded(error))
     }
 }
 
@@ -50,7 +56,7 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Why a job is dropped.
+/// The reason why a job is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DropReason {
     ClientGone,
@@ -58,57 +64,55 @@ pub(crate) enum DropReason {
     Unread(EngineError),
 }
 
-/// What the next jobs may take.
+/// The resources that the next jobs can use.
 pub(crate) struct Admission<'a> {
-    pub(crate) memory: &'a Account,
-    /// Clients that have a job running.
+    pub(crate) memory: &'a EngineBudget,
+    /// Clients with at least one job that has started.
     pub(crate) running: HashSet<u64>,
-    /// Whether nothing is admitted yet: then a prompt may be longer than `open_tokens`.
-    pub(crate) is_first: bool,
-    /// Free sequences for any job.
+    /// Clients that may not start a job now.
+    pub(crate) barred: &'a HashSet<u64>,
+    /// Whether the next prompt may exceed `prefill_work`: the rest of it is computed later.
+    pub(crate) admits_longer: bool,
+    /// Number of further sequences that the general pool admits.
     pub(crate) general: usize,
-    /// Free sequences for clients that have nothing running.
-    pub(crate) newcomers: usize,
-    /// A job counts as no more sequences than these.
+    /// Number of further sequences that the pool reserved for clients without running jobs admits.
+    pub(crate) reserved: usize,
+    /// Maximum number of sequences that one job is charged for.
     pub(crate) sequences_max: usize,
-    /// Prompt tokens that are opened together.
-    pub(crate) open_tokens: usize,
-    /// Whether only clients that have nothing running may open prompts.
-    pub(crate) newcomers_only: bool,
-    /// Whether a job waits for memory.
+    /// Maximum number of prompt tokens of new jobs in this prefill.
+    pub(crate) prefill_work: usize,
+    /// Whether a job could not start for lack of memory.
     pub(crate) lacks_memory: bool,
 }
 
 /// A job that may start.
 pub(crate) struct Admitted {
-    pub(crate) submission: Box<Submission>,
+    pub(crate) queued_job: Box<QueuedJob>,
     pub(crate) memory: Reservation,
-    /// The sequences that it counts as.
+    /// The number of sequences that it is charged for.
     pub(crate) sequences: usize,
 }
 
-/// Why a job is not admitted.
+/// The reason why a job is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Obstacle {
-    /// Its prompt has to wait for the next opening.
-    Opening,
-    /// It is the turn of clients that have nothing running.
-    Newcomers,
-    Sequences,
-    Memory,
+enum Blocked {
+    /// Its prompt has to wait for the next prefill.
+    PrefillFull,
+    NoSequences,
+    NoMemory,
 }
 
 /// The queued jobs of one client.
 struct ClientQueue {
     client: u64,
-    jobs: VecDeque<Box<Submission>>,
+    jobs: VecDeque<Box<QueuedJob>>,
 }
 
 pub(crate) struct Queue {
     receiver: Receiver<Message>,
-    /// Clients with jobs, the next one to be served first.
+    /// Clients with jobs, in the order in which they will be served.
     clients: VecDeque<ClientQueue>,
-    /// How long a request may wait for its first job to begin.
+    /// Maximum time that a request may wait for its first job to start.
     time_max: Option<Duration>,
 }
 
@@ -117,8 +121,8 @@ impl Queue {
         Self { receiver, clients: VecDeque::new(), time_max }
     }
 
-    /// Queues all submitted jobs. If `idle`, first sleeps until a message arrives or it is `until`.
-    /// False when all senders are gone.
+    /// Queues all submitted jobs. If `idle`, first sleeps until a message arrives or `until` has passed.
+    /// Returns `false` if all senders have been dropped.
     pub(crate) fn receive(&mut self, idle: bool, until: Option<Instant>) -> bool {
         if idle {
             match self.wait(until) {
@@ -141,57 +145,57 @@ impl Queue {
     }
 
     fn push(&mut self, message: Message) {
-        let Message::Submit(submission) = message else { return };
-        let client = submission.job.client;
+        let Message::Submit(queued_job) = message else { return };
+        let client = queued_job.job.client;
         match self.clients.iter_mut().find(|known| known.client == client) {
-            Some(known) => known.jobs.push_back(submission),
-            None => self.clients.push_back(ClientQueue { client, jobs: VecDeque::from([submission]) }),
+            Some(known) => known.jobs.push_back(queued_job),
+            None => self.clients.push_back(ClientQueue { client, jobs: VecDeque::from([queued_job]) }),
         }
     }
 
-    /// Puts a job that has to start again before the other jobs of its client.
-    pub(crate) fn push_front(&mut self, submission: Box<Submission>) {
-        let client = submission.job.client;
+    /// Inserts a restarted job before the other jobs of its client.
+    pub(crate) fn push_front(&mut self, queued_job: Box<QueuedJob>) {
+        let client = queued_job.job.client;
         match self.clients.iter_mut().find(|known| known.client == client) {
-            Some(known) => known.jobs.push_front(submission),
-            None => self.clients.push_back(ClientQueue { client, jobs: VecDeque::from([submission]) }),
+            Some(known) => known.jobs.push_front(queued_job),
+            None => self.clients.push_back(ClientQueue { client, jobs: VecDeque::from([queued_job]) }),
         }
     }
 
-    /// When the first of the jobs will have waited too long.
+    /// Returns the earliest time at which a queued job will have waited too long.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.waiting().filter_map(|submission| self.deadline(submission).map(|(at, _)| at)).min()
+        self.waiting().filter_map(|queued_job| self.deadline(queued_job).map(|(at, _)| at)).min()
     }
 
-    /// When a job has waited too long, and with which error.
-    fn deadline(&self, submission: &Submission) -> Option<(Instant, EngineError)> {
-        let begun = submission.request_begun.load(Ordering::Relaxed);
+    /// Returns the time at which a job has waited too long, and the error for that case.
+    fn deadline(&self, queued_job: &QueuedJob) -> Option<(Instant, EngineError)> {
+        let begun = queued_job.request_begun.load(Ordering::Relaxed);
         let turn = self.time_max.filter(|_| !begun).and_then(|time_max| {
             let after_ms = milliseconds(time_max);
-            Some((submission.queued.checked_add(time_max)?, EngineError::QueueTimeout { after_ms }))
+            Some((queued_job.queued.checked_add(time_max)?, EngineError::QueueTimeout { after_ms }))
         });
-        [submission.deadline(), turn].into_iter().flatten().min_by_key(|(at, _)| *at)
+        [queued_job.deadline(), turn].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// Takes out the jobs whose client is gone or whose time is over.
-    pub(crate) fn take_dropped(&mut self, now: Instant) -> Vec<(Box<Submission>, DropReason)> {
-        let drop_reason = |queue: &Self, submission: &Submission| {
-            if submission.events.is_closed() {
+    /// Removes the jobs whose client is gone or whose time has run out.
+    pub(crate) fn take_dropped(&mut self, now: Instant) -> Vec<(Box<QueuedJob>, DropReason)> {
+        let drop_reason = |queue: &Self, queued_job: &QueuedJob| {
+            if queued_job.events.is_closed() {
                 return Some(DropReason::ClientGone);
             }
-            let late = queue.deadline(submission).filter(|(at, _)| *at <= now);
+            let late = queue.deadline(queued_job).filter(|(at, _)| *at <= now);
             late.map(|(_, error)| DropReason::DeadlineExceeded(error))
         };
-        if !self.waiting().any(|submission| drop_reason(self, submission).is_some()) {
+        if !self.waiting().any(|queued_job| drop_reason(self, queued_job).is_some()) {
             return Vec::new();
         }
         let mut dropped = Vec::new();
         for ClientQueue { client, jobs } in std::mem::take(&mut self.clients) {
             let mut kept = VecDeque::new();
-            for submission in jobs {
-                match drop_reason(self, &submission) {
-                    Some(reason) => dropped.push((submission, reason)),
-                    None => kept.push_back(submission),
+            for queued_job in jobs {
+                match drop_reason(self, &queued_job) {
+                    Some(reason) => dropped.push((queued_job, reason)),
+                    None => kept.push_back(queued_job),
                 }
             }
             if !kept.is_empty() {
@@ -201,11 +205,18 @@ impl Queue {
         dropped
     }
 
-    /// The next jobs, one of each client in turn, until one does not fit. That one comes first next time, so that small jobs
-    /// do not overtake a large one for ever. Only jobs that fit into what is reserved for clients with nothing running do.
+    /// Returns the next jobs, one per client in rotation, until one does not fit. That job is scheduled first
+    /// next time, so that small jobs cannot starve a large one. Only jobs that fit into the reserved pool may
+    /// overtake it.
     pub(crate) fn admit(&mut self, mut admission: Admission<'_>) -> Vec<Admitted> {
-        let (mut admitted, mut obstacle) = (Vec::new(), None);
+        let mut admitted = Vec::new();
+        let mut barred = Vec::new();
+        let mut obstacle = None;
         while let Some(mut queue) = self.clients.pop_front() {
+            if admission.barred.contains(&queue.client) {
+                barred.push(queue);
+                continue;
+            }
             let Some(next) = queue.jobs.pop_front() else { continue };
             match admission.take(next) {
                 Ok(next) => admitted.push(next),
@@ -220,28 +231,21 @@ impl Queue {
                 self.clients.push_back(queue);
             }
         }
-        match obstacle {
-            Some(Obstacle::Sequences | Obstacle::Memory) => {
-                self.admit_newcomers(&mut admitted, |next| admission.take_from(Pool::Newcomers, next));
-            }
-            Some(Obstacle::Newcomers) => self.admit_newcomers(&mut admitted, |next| admission.take(next)),
-            Some(Obstacle::Opening) | None => {}
+        if let Some(Blocked::NoSequences | Blocked::NoMemory) = obstacle {
+            self.admit_reserved(&mut admitted, &mut admission);
         }
+        self.clients.extend(barred);
         if !admission.lacks_memory {
             admission.memory.stop_waiting();
         }
         admitted
     }
 
-    /// Of each client behind the first one, the first job, as far as it is taken.
-    fn admit_newcomers(
-        &mut self,
-        admitted: &mut Vec<Admitted>,
-        mut take: impl FnMut(Box<Submission>) -> Result<Admitted, (Box<Submission>, Obstacle)>,
-    ) {
+    /// Admits the first job of each client after the first client, if it fits into the reserved pool.
+    fn admit_reserved(&mut self, admitted: &mut Vec<Admitted>, admission: &mut Admission<'_>) {
         for queue in self.clients.iter_mut().skip(1) {
             let Some(next) = queue.jobs.pop_front() else { continue };
-            match take(next) {
+            match admission.take_from(Pool::Reserved, next) {
                 Ok(next) => admitted.push(next),
                 Err((next, _)) => queue.jobs.push_front(next),
             }
@@ -249,60 +253,58 @@ impl Queue {
         self.clients.retain(|queue| !queue.jobs.is_empty());
     }
 
-    fn waiting(&self) -> impl Iterator<Item = &Submission> {
-        self.clients.iter().flat_map(|client| &client.jobs).map(|submission| &**submission)
+    /// Returns the clients with waiting jobs.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = u64> {
+        self.clients.iter().map(|queue| queue.client)
     }
 
-    /// Number of waiting sequences.
+    fn waiting(&self) -> impl Iterator<Item = &QueuedJob> {
+        self.clients.iter().flat_map(|client| &client.jobs).map(|queued_job| &**queued_job)
+    }
+
+    /// Returns the number of waiting sequences.
     pub(crate) fn sequences(&self) -> usize {
-        self.waiting().map(|submission| submission.job.request.sequences() as usize).sum()
+        self.waiting().map(|queued_job| queued_job.job.request.sequences() as usize).sum()
     }
 }
 
 impl Admission<'_> {
-    /// Subtracts what a job takes, if it fits.
-    fn take(&mut self, next: Box<Submission>) -> Result<Admitted, (Box<Submission>, Obstacle)> {
-        if self.newcomers_only && self.running.contains(&next.job.client) {
-            return Err((next, Obstacle::Newcomers));
-        }
+    /// Subtracts the resources of a job, if it fits.
+    fn take(&mut self, next: Box<QueuedJob>) -> Result<Admitted, (Box<QueuedJob>, Blocked)> {
         match self.take_from(Pool::General, next) {
-            Err((next, obstacle @ (Obstacle::Sequences | Obstacle::Memory))) => {
-                self.take_from(Pool::Newcomers, next).map_err(|(next, _)| (next, obstacle))
+            Err((next, obstacle @ (Blocked::NoSequences | Blocked::NoMemory))) => {
+                self.take_from(Pool::Reserved, next).map_err(|(next, _)| (next, obstacle))
             }
             taken => taken,
         }
     }
 
-    /// As [`Self::take`], from one pool.
-    fn take_from(
-        &mut self,
-        pool: Pool,
-        next: Box<Submission>,
-    ) -> Result<Admitted, (Box<Submission>, Obstacle)> {
-        if pool == Pool::Newcomers && self.running.contains(&next.job.client) {
-            return Err((next, Obstacle::Sequences));
+    /// Like [`Self::take`], but takes from one pool only.
+    fn take_from(&mut self, pool: Pool, next: Box<QueuedJob>) -> Result<Admitted, (Box<QueuedJob>, Blocked)> {
+        if pool == Pool::Reserved && self.running.contains(&next.job.client) {
+            return Err((next, Blocked::NoSequences));
         }
-        let tokens = next.job.opened_prompt().len().max(1);
-        if !self.is_first && tokens > self.open_tokens {
-            return Err((next, Obstacle::Opening));
+        let tokens = next.job.prefilled_prompt().len().max(1);
+        if self.prefill_work == 0 || !self.admits_longer && tokens > self.prefill_work {
+            return Err((next, Blocked::PrefillFull));
         }
         let sequences = (next.job.request.sequences() as usize).min(self.sequences_max);
         let free = match pool {
             Pool::General => &mut self.general,
-            Pool::Newcomers => &mut self.newcomers,
+            Pool::Reserved => &mut self.reserved,
         };
         if sequences > *free {
-            return Err((next, Obstacle::Sequences));
+            return Err((next, Blocked::NoSequences));
         }
         let Some(memory) = self.memory.reserve(pool, next.cache_bytes) else {
             self.lacks_memory = true;
-            return Err((next, Obstacle::Memory));
+            return Err((next, Blocked::NoMemory));
         };
         *free -= sequences;
-        self.is_first = false;
-        self.open_tokens = self.open_tokens.saturating_sub(tokens);
+        self.admits_longer = false;
+        self.prefill_work = self.prefill_work.saturating_sub(tokens);
         self.running.insert(next.job.client);
         next.request_begun.store(true, Ordering::Relaxed);
-        Ok(Admitted { submission: next, memory, sequences })
+        Ok(Admitted { queued_job: next, memory, sequences })
     }
 }

@@ -1,35 +1,36 @@
-//! The engine's loop: receive jobs, open their contexts, step all of them together, send events.
+//! The engine's loop: receives jobs, computes parts of their prompts, steps all jobs with complete prompts
+//! together, sends events.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ntl_core::decoding::{Progress, StepResult, Vocabulary};
-use ntl_core::engine::{
-    BatchModel, CacheCost, ContextRequest, EngineError, Event, Logits, ModelError, NodeId, OpenedContext,
-    PathRow, Prompt, Row,
+use ntl_core::contract::{
+    BatchModel, CacheCost, ContextRequest, EngineError, Event, Logits, ModelError, NodeId, PathRow,
+    PrefillChunk, PrefillProgress, Row,
 };
+use ntl_core::decoding::{Progress, StepResult, Vocabulary};
 
-use crate::budget::{Account, Pool};
+use crate::budget::{EngineBudget, Pool};
 use crate::channel::EventSender;
 use crate::guard::guarded;
 use crate::limits::EngineLimits;
 use crate::observer::{EndReason, EngineObserver};
 use crate::pace::Pace;
-use crate::queue::{Admission, Admitted, DropReason, Queue, Submission};
+use crate::prefills::{Prefilling, Shares};
+use crate::queue::{Admission, Admitted, DropReason, Queue, QueuedJob};
 use crate::running::{EarlyEnd, LastStep, Running, Share, collect_rows, stepping, update_stalls};
 
 pub(crate) struct Runner {
     model: Box<dyn BatchModel>,
     vocabulary: Vocabulary,
     limits: EngineLimits,
-    memory: Account,
+    memory: EngineBudget,
     observer: Arc<dyn EngineObserver>,
+    prefilling: Vec<Prefilling>,
     running: Vec<Running>,
-    /// Clients with a job that can be stepped.
-    stepping: HashSet<u64>,
     pace: Pace,
+    prefills: u64,
     steps: u64,
 }
 
@@ -38,55 +39,76 @@ impl Runner {
         model: Box<dyn BatchModel>,
         vocabulary: Vocabulary,
         limits: EngineLimits,
-        memory: Account,
+        memory: EngineBudget,
         observer: Arc<dyn EngineObserver>,
     ) -> Self {
-        let (running, stepping, pace) = (Vec::new(), HashSet::new(), Pace::default());
-        Self { model, vocabulary, limits, memory, observer, running, stepping, pace, steps: 0 }
+        Self {
+            model,
+            vocabulary,
+            limits,
+            memory,
+            observer,
+            prefilling: Vec::new(),
+            running: Vec::new(),
+            pace: Pace::default(),
+            prefills: 0,
+            steps: 0,
+        }
     }
 
     pub(crate) fn run(mut self, mut queue: Queue) {
-        // Jobs with too many unread events are not stepped, so there may be nothing to do although jobs run.
+        // Stalled jobs are not stepped, so the loop may have nothing to do although jobs are running.
         let mut idle = true;
         while queue.receive(idle, self.next_deadline(&queue)) {
             update_stalls(&mut self.running);
             let mut busy = self.end_dropped(&mut queue);
-            self.stepping = stepping(&self.running);
-            busy |= self.admit(&mut queue);
+            busy |= self.prefill(&mut queue);
             self.report(&queue);
             busy |= self.step(&mut queue);
             self.report(&queue);
-            idle = !busy;
+            idle = !busy && self.prefilling.is_empty();
         }
         self.end_dropped(&mut queue);
         self.report(&queue);
     }
 
     fn report(&self, queue: &Queue) {
-        let running = self.running.iter().map(|job| job.unfinished as usize).sum();
-        self.observer.on_load(queue.sequences(), running);
+        let running: usize = self.running.iter().map(|job| job.unfinished as usize).sum();
+        let prefilling = self.prefilling.iter().map(|job| job.queued_job.job.request.sequences() as usize);
+        self.observer.on_load(queue.sequences(), running + prefilling.sum::<usize>());
     }
 
-    /// The earliest deadline of a queued or running job.
+    /// Returns the earliest deadline of a queued or running job.
     fn next_deadline(&self, queue: &Queue) -> Option<Instant> {
-        let running = self.running.iter().filter_map(|job| Some(job.submission.job.deadline?.0));
+        let running = self.running.iter().filter_map(|job| Some(job.queued_job.job.deadline?.0));
         let unread = self.running.iter().filter_map(|job| self.unread_deadline(job));
         running.chain(unread).chain(queue.next_deadline()).min()
     }
 
-    /// When the client of a job will have left its events unread for too long.
+    /// Returns the time at which the client of a stalled job will have left its events unread for too long.
     fn unread_deadline(&self, job: &Running) -> Option<Instant> {
         job.stall.and_then(|stall| stall.since.checked_add(self.limits.unread_time_max))
     }
 
-    /// Ends the queued and running jobs whose client is gone or does not read, or whose deadline has passed. Whether there were
-    /// any.
+    /// Ends jobs whose client is gone or stalled for too long, or whose deadline has passed. Returns `true` if
+    /// there were any.
     fn end_dropped(&mut self, queue: &mut Queue) -> bool {
         let now = Instant::now();
         let queued = queue.take_dropped(now);
         let mut any = !queued.is_empty();
-        for (submission, reason) in queued {
-            self.end_one(&submission.events, reason, submission.job.request.sequences());
+        for (queued_job, reason) in queued {
+            self.end_one(&queued_job.events, reason, queued_job.job.request.sequences());
+        }
+        for job in std::mem::take(&mut self.prefilling) {
+            let Some(reason) = job.queued_job.drop_reason(now) else {
+                self.prefilling.push(job);
+                continue;
+            };
+            any = true;
+            self.model.close(job.context);
+            let Prefilling { memory, queued_job, .. } = job;
+            drop(memory);
+            self.end_one(&queued_job.events, reason, queued_job.job.request.sequences());
         }
         let mut kept = Vec::with_capacity(self.running.len());
         for job in std::mem::take(&mut self.running) {
@@ -96,26 +118,21 @@ impl Runner {
             };
             any = true;
             self.model.close(job.context);
-            self.end_one(&job.submission.events, reason, job.unfinished);
+            self.end_one(&job.queued_job.events, reason, job.unfinished);
         }
         self.running = kept;
         any
     }
 
     fn drop_reason(&self, job: &Running, now: Instant) -> Option<DropReason> {
-        if job.submission.events.is_closed() {
-            return Some(DropReason::ClientGone);
-        }
-        if let Some(error) = job.submission.exceeded_deadline(now) {
-            return Some(DropReason::DeadlineExceeded(error));
-        }
-        self.unread_deadline(job).filter(|&at| at <= now).map(|_| {
+        job.queued_job.drop_reason(now).or_else(|| {
+            self.unread_deadline(job).filter(|&at| at <= now)?;
             let after_ms = u64::try_from(self.limits.unread_time_max.as_millis()).unwrap_or(u64::MAX);
-            DropReason::Unread(EngineError::Unread { after_ms })
+            Some(DropReason::Unread(EngineError::Unread { after_ms }))
         })
     }
 
-    /// Counts the end of a dropped job; a client that is still there gets the error.
+    /// Counts the end of a dropped job, and sends the error to the client if it is still connected.
     fn end_one(&self, events: &EventSender, reason: DropReason, sequences: u32) {
         let (error, end) = match reason {
             DropReason::ClientGone => (None, EndReason::Abort),
@@ -123,128 +140,195 @@ impl Runner {
             DropReason::DeadlineExceeded(error) => (Some(error), EndReason::Deadline),
         };
         if let Some(error) = error {
-            // The client may drop its end right now; then it needs no error.
+            // The client may drop its end at this moment. Then it does not need the error.
             events.send(Event::Failed(error));
         }
         self.count(end, sequences);
     }
 
-    /// Opens the next prompts. Whether there were any.
-    fn admit(&mut self, queue: &mut Queue) -> bool {
-        let admitted = queue.admit(self.admission());
-        if admitted.is_empty() {
-            return false;
-        }
-        let opening: Vec<Cow<'_, Prompt>> =
-            admitted.iter().map(|admitted| admitted.submission.job.opened_prompt()).collect();
-        let tokens: usize = opening.iter().map(|prompt| prompt.len()).sum();
-        let requests: Vec<ContextRequest<'_>> = opening
-            .iter()
-            .zip(&admitted)
-            .map(|(prompt, admitted)| ContextRequest {
-                prompt,
-                paper_decoding: admitted.submission.job.paper_decoding,
-            })
-            .collect();
-        let span = tracing::debug_span!("open", batch.prompts = requests.len(), batch.tokens = tokens);
-        let began = Instant::now();
-        let opened = span.in_scope(|| guarded(&*self.observer, || open_all(&mut *self.model, &requests)));
-        self.pace.opened(tokens, began.elapsed());
-        // What the model keeps for later prompts.
-        self.memory.settle();
-        match opened {
-            Ok(opened) => {
-                for (admitted, opened) in admitted.into_iter().zip(opened) {
-                    self.start(admitted, opened);
-                }
-            }
-            Err(error) => {
-                tracing::error!(error = %chain(&error), "opening a batch of prompts failed");
-                for Admitted { submission, memory, .. } in admitted {
-                    drop(memory);
-                    self.fail(&submission.events, step_error(&error), submission.job.request.sequences());
-                }
-            }
-        }
-        true
+    /// Returns the clients that use the engine or wait for it.
+    fn clients(&self, queue: &Queue) -> HashSet<u64> {
+        let prefilling = self.prefilling.iter().map(Prefilling::client);
+        stepping(&self.running).into_iter().chain(prefilling).chain(queue.clients()).collect()
     }
 
-    /// What the next jobs may take.
-    fn admission(&self) -> Admission<'_> {
-        let (clients, limits) = (self.stepping.len(), &self.limits);
+    /// Starts jobs, and computes a part of their prompts and of earlier ones. Returns `true` if there were
+    /// any.
+    fn prefill(&mut self, queue: &mut Queue) -> bool {
+        let clients = self.clients(queue).len();
         let is_shared = clients > 1;
-        let open_tokens_max = self.model.open_tokens_max();
+        let work_max = self.model.prefill_tokens_max();
+        let work = self.pace.prefill_work_max(clients, self.limits.prefill_time_max, work_max);
+        let owes_steps = is_shared && !stepping(&self.running).is_empty();
+        let debtors = if owes_steps { self.pace.debtors().clone() } else { HashSet::new() };
+        let shares = Shares::new(&self.prefilling, queue.clients(), debtors, work);
+        let admitted = queue.admit(self.admission(&shares));
+        let mut any = !admitted.is_empty();
+        let first_new = self.prefilling.len();
+        for admitted in admitted {
+            self.begin(admitted);
+        }
+        let chunks = shares.chunks(&self.prefilling, first_new);
+        if !chunks.is_empty() {
+            any = true;
+            self.compute(&chunks, is_shared);
+            // The model keeps prefixes for later prompts.
+            self.memory.settle();
+        }
+        for job in std::mem::take(&mut self.prefilling) {
+            if job.progress.work_left == 0 { self.start(job) } else { self.prefilling.push(job) }
+        }
+        any
+    }
+
+    /// Returns the resources that the next jobs can use.
+    fn admission<'a>(&'a self, shares: &'a Shares) -> Admission<'a> {
         let used = |pool| {
-            let jobs = self.running.iter().filter(|job| job.memory.pool() == pool);
-            jobs.map(Running::counted_sequences).sum::<usize>()
+            let running = self.running.iter().filter(|job| job.memory.pool() == pool);
+            let prefilling = self.prefilling.iter().filter(|job| job.memory.pool() == pool);
+            running.map(Running::counted_sequences).sum::<usize>()
+                + prefilling.map(|job| job.sequences).sum::<usize>()
         };
-        let newcomers = limits.running_max / 4;
-        let general = limits.running_max - newcomers;
+        let reserved = self.limits.running_max / 4;
+        let general = self.limits.running_max - reserved;
+        let running = self.running.iter().map(Running::client);
         Admission {
             memory: &self.memory,
-            running: self.running.iter().map(Running::client).collect(),
-            is_first: true,
+            running: running.chain(self.prefilling.iter().map(Prefilling::client)).collect(),
+            barred: &shares.barred,
+            admits_longer: shares.admits_longer,
             general: general.saturating_sub(used(Pool::General)),
-            newcomers: newcomers.saturating_sub(used(Pool::Newcomers)),
+            reserved: reserved.saturating_sub(used(Pool::Reserved)),
             sequences_max: general,
-            open_tokens: if is_shared {
-                self.pace.open_tokens_max(clients, open_tokens_max)
-            } else {
-                open_tokens_max
-            },
-            newcomers_only: is_shared && self.pace.owes_steps(),
+            prefill_work: shares.new_jobs,
             lacks_memory: false,
         }
     }
 
-    fn start(&mut self, admitted: Admitted, opened: OpenedContext) {
-        let Admitted { mut submission, memory, sequences } = admitted;
-        submission.places = None;
-        let job = &submission.job;
-        let prompt_tokens = job.opened_prompt().len();
-        if submission.sent.is_none() {
-            self.observer.on_start(submission.queued.elapsed());
+    /// Opens the context of a job.
+    fn begin(&mut self, admitted: Admitted) {
+        let Admitted { mut queued_job, memory, sequences } = admitted;
+        queued_job.permit = None;
+        if queued_job.sent.is_none() {
+            self.observer.on_start(queued_job.queued.elapsed());
         }
-        let reused = opened.cached_tokens;
-        self.observer.on_open(reused, prompt_tokens.saturating_sub(reused));
+        let job = &queued_job.job;
+        let prompt = job.prefilled_prompt();
+        let prompt_tokens = prompt.len();
+        let request = ContextRequest {
+            prompt: &prompt,
+            paper_decoding: job.paper_decoding,
+            cache_salt: job.cache_salt,
+        };
+        let opened = guarded(&*self.observer, || self.model.begin(request));
+        drop(prompt);
+        match opened {
+            Ok(opened) => self.prefilling.push(Prefilling {
+                memory,
+                queued_job,
+                context: opened.context,
+                first_token: opened.first_token,
+                sequences,
+                prompt_tokens,
+                progress: opened.prefill,
+                last: 0,
+            }),
+            Err(error) => {
+                tracing::error!(error = %chain(&error), "a prompt was not opened");
+                drop(memory);
+                let sequences = queued_job.job.request.sequences();
+                self.fail(&queued_job.events, step_error(&error), sequences);
+            }
+        }
+    }
+
+    /// Computes parts of prompts.
+    fn compute(&mut self, chunks: &[PrefillChunk], is_shared: bool) {
+        self.prefills += 1;
+        let work: usize = chunks.iter().map(|chunk| chunk.work).sum();
+        let span = tracing::debug_span!("prefill", batch.prompts = chunks.len(), batch.work = work);
+        let began = Instant::now();
+        let computed = span.in_scope(|| guarded(&*self.observer, || prefill_all(&mut *self.model, chunks)));
+        let time = began.elapsed();
+        let of: BTreeMap<_, _> = (0..).zip(chunks).map(|(index, chunk)| (chunk.context, index)).collect();
+        let concerned = self.prefilling.iter().filter(|job| of.contains_key(&job.context));
+        let clients = concerned.map(Prefilling::client).collect();
+        match computed {
+            Ok(progress) => {
+                let work = progress.iter().map(|progress| progress.work_done).sum();
+                self.pace.prefilled(work, time, clients, is_shared);
+                for job in &mut self.prefilling {
+                    if let Some(&index) = of.get(&job.context) {
+                        job.progress = progress[index];
+                        job.last = self.prefills;
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::error!(error = %chain(&error), "prefill of a batch of prompts failed");
+                self.pace.prefilled(0, time, clients, is_shared);
+                for job in std::mem::take(&mut self.prefilling) {
+                    if !of.contains_key(&job.context) {
+                        self.prefilling.push(job);
+                        continue;
+                    }
+                    self.model.close(job.context);
+                    let Prefilling { memory, queued_job, .. } = job;
+                    drop(memory);
+                    let sequences = queued_job.job.request.sequences();
+                    self.fail(&queued_job.events, step_error(&error), sequences);
+                }
+            }
+        }
+    }
+
+    /// Starts the decoding of a job with a complete prompt.
+    fn start(&mut self, job: Prefilling) {
+        let Prefilling {
+            memory, queued_job, context, first_token, sequences, prompt_tokens, progress, ..
+        } = job;
+        let job = &queued_job.job;
+        let cached = progress.cached_tokens;
+        self.observer.on_open(cached, prompt_tokens.saturating_sub(cached));
         let before: Vec<u32> =
             if self.model.info().encoder_decoder { Vec::new() } else { job.prompt.ids().collect() };
         let decoding = guarded(&*self.observer, || {
-            Ok::<_, EngineError>(self.vocabulary.decoding(&job.request, &before, opened.first_token))
+            Ok::<_, EngineError>(self.vocabulary.decoding(&job.request, &before, first_token))
         });
         let unfinished = job.request.sequences();
         match decoding {
             Ok(decoding) => self.running.push(Running {
-                context: opened.context,
+                context,
                 decoding,
                 memory,
                 prompt_tokens,
                 nodes: 0,
                 unfinished,
                 sequences,
-                events_skipped: submission.sent.unwrap_or(0),
+                events_skipped: queued_job.sent.unwrap_or(0),
                 events: 0,
                 stall: None,
                 last_step: LastStep::default(),
                 last_tokens: BTreeMap::new(),
                 end: None,
-                submission,
+                queued_job,
             }),
             Err(error) => {
-                self.model.close(opened.context);
-                self.fail(&submission.events, error, unfinished);
+                self.model.close(context);
+                drop(memory);
+                self.fail(&queued_job.events, error, unfinished);
             }
         }
     }
 
-    /// Steps all jobs that are not held back. Whether there were any.
+    /// Steps all jobs that are not stalled. Returns `true` if there were any.
     fn step(&mut self, queue: &mut Queue) -> bool {
         self.steps += 1;
-        self.stepping = stepping(&self.running);
-        let clients = self.stepping.len();
+        let clients = self.clients(queue).len();
         let rows_max = self.limits.step_rows_max;
         let rows_max = if clients > 1 { self.pace.rows_max(clients, rows_max) } else { rows_max };
-        let (cost, observer) = (self.model.cache_cost(), Arc::clone(&self.observer));
+        let cost = self.model.cache_cost();
+        let observer = Arc::clone(&self.observer);
         let (rows, shares) = collect_rows(&mut self.running, rows_max, self.steps, |job, rows| {
             let asked = next_rows(job, rows, cost, &*observer);
             asked.map_err(|end| job.end = Some(end)).ok()
@@ -269,21 +353,21 @@ impl Runner {
         }
         over.extend((0..self.running.len()).filter(|&index| self.running[index].end.is_some()));
         let any = !(rows.is_empty() && over.is_empty());
-        // From the back, so that earlier indices stay valid.
+        // In descending order, so that earlier indices stay valid.
         over.sort_unstable_by(|a, b| b.cmp(a));
         for index in over {
             let mut job = self.running.remove(index);
             self.model.close(job.context);
             match job.end.take() {
                 None => {}
-                Some(EarlyEnd::Failed(error)) => self.fail(&job.submission.events, error, job.unfinished),
+                Some(EarlyEnd::Failed(error)) => self.fail(&job.queued_job.events, error, job.unfinished),
                 Some(EarlyEnd::OutOfMemory) => queue.push_front(restarted(job, cost)),
             }
         }
         any
     }
 
-    /// Hands the logits to their jobs. Returns the jobs that are complete.
+    /// Passes the logits to their jobs. Returns the indices of the completed jobs.
     fn distribute(&mut self, logits: &Logits, shares: &[Share]) -> Vec<usize> {
         let mut finished = Vec::new();
         for share in shares {
@@ -316,13 +400,14 @@ impl Runner {
                 self.observe_tokens(running, choice, tokens);
             }
             let job = &mut self.running[running];
-            // Counted before it is sent, so that a client with the response finds it in the metrics.
-            if let Some(reason) = end_reason(&event).filter(|_| !job.submission.events.is_closed()) {
+            // Counted before the event is sent, so that a client with the response finds it in the metrics.
+            if let Some(reason) = end_reason(&event).filter(|_| !job.queued_job.events.is_closed()) {
                 job.unfinished = job.unfinished.saturating_sub(1);
                 self.count(reason, 1);
             }
-            if !self.running[running].submission.events.send(event) {
-                // The client is gone: the engine ends the job, and counts an abort, before the next step.
+            if !self.running[running].queued_job.events.send(event) {
+                // The client is gone. The engine ends the job, and counts it as aborted, before the next
+                // step.
                 return;
             }
         }
@@ -351,20 +436,19 @@ impl Runner {
     }
 }
 
-/// Opens one context for each prompt.
-fn open_all(
+/// Computes chunks, and checks that there is progress for each.
+fn prefill_all(
     model: &mut dyn BatchModel,
-    requests: &[ContextRequest<'_>],
-) -> Result<Vec<OpenedContext>, ModelError> {
-    let opened = model.open(requests)?;
-    if opened.len() == requests.len() {
-        return Ok(opened);
+    chunks: &[PrefillChunk],
+) -> Result<Vec<PrefillProgress>, ModelError> {
+    let progress = model.prefill(chunks)?;
+    if progress.len() == chunks.len() {
+        return Ok(progress);
     }
-    opened.iter().for_each(|opened| model.close(opened.context));
-    Err(ModelError::Compute(format!("{} of {} prompts were opened", opened.len(), requests.len()).into()))
+    Err(ModelError::Compute(format!("{} of {} prompts were computed", progress.len(), chunks.len()).into()))
 }
 
-/// Steps rows; the logits of one row never go to another.
+/// Steps rows, and checks that there are logits for every row.
 fn step_all(model: &mut dyn BatchModel, rows: &[Row]) -> Result<Logits, ModelError> {
     let logits = model.step(rows)?;
     if logits.rows() == rows.len() {
@@ -373,7 +457,7 @@ fn step_all(model: &mut dyn BatchModel, rows: &[Row]) -> Result<Logits, ModelErr
     Err(ModelError::Compute(format!("{} of {} rows have logits", logits.rows(), rows.len()).into()))
 }
 
-/// At most `rows` rows of a job, with memory for them.
+/// Returns at most `rows` rows of a job, with memory for them.
 fn next_rows(
     job: &mut Running,
     rows: usize,
@@ -384,23 +468,27 @@ fn next_rows(
     let paths = asked.map_err(EarlyEnd::Failed)?;
     let search = job.decoding.search_bytes() as u64;
     let needs = cost.bytes(job.prompt_tokens, job.nodes as usize + paths.len()).saturating_add(search);
-    // A job that starts again has all that it may need, but for prefixes that it computes ahead.
-    if job.memory.grow(needs) || job.submission.sent.is_some() {
+    // A restarted job has reserved everything that it may need, except for prefixes that it computes ahead.
+    if job.memory.grow(needs) || job.queued_job.sent.is_some() {
         Ok(paths)
     } else {
         Err(EarlyEnd::OutOfMemory)
     }
 }
 
-/// The submission of a job that has to start again, with all memory that it may need.
-fn restarted(job: Running, cost: CacheCost) -> Box<Submission> {
-    tracing::debug!(nodes = job.nodes, "a number tree starts again: the memory is full");
-    let mut submission = job.submission;
-    let nodes = submission.job.nodes_max();
-    let host = submission.job.host_bytes(nodes);
-    submission.cache_bytes = cost.bytes(job.prompt_tokens, nodes).saturating_add(host);
-    submission.sent = Some(job.events);
-    submission
+/// Returns the queued_job of a preempted job, which will reserve all memory that it may need before it
+/// restarts.
+fn restarted(job: Running, cost: CacheCost) -> Box<QueuedJob> {
+    tracing::debug!(
+        nodes = job.nodes,
+        "a number tree is preempted and will be restarted: the memory is full"
+    );
+    let mut queued_job = job.queued_job;
+    let nodes = queued_job.job.nodes_max();
+    let host = queued_job.job.host_bytes(nodes);
+    queued_job.cache_bytes = cost.bytes(job.prompt_tokens, nodes).saturating_add(host);
+    queued_job.sent = Some(job.events);
+    queued_job
 }
 
 fn end_reason(event: &Event) -> Option<EndReason> {
@@ -417,7 +505,7 @@ fn step_error(error: &ModelError) -> EngineError {
     EngineError::Step(chain(error))
 }
 
-/// An error with all its causes, on one line.
+/// Returns an error with all its causes, on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
@@ -425,15 +513,15 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ntl_core::contract::{ContextId, Job, NodeCapacity, Request, TextJob};
     use ntl_core::decoding::Decoding;
-    use ntl_core::engine::{ContextId, Job, NodeCapacity, Request, TextJob};
 
     use super::*;
     use crate::budget::CacheBudget;
     use crate::channel::channel;
     use crate::observer::NoObserver;
 
-    /// Rows of the end of sequence, as many as asked for; panics where that is none.
+    /// Returns as many rows of the end-of-sequence token as requested; panics if none are requested.
     struct Rows;
 
     impl Decoding for Rows {
@@ -450,22 +538,22 @@ mod tests {
     }
 
     #[test]
-    fn a_job_whose_rows_cannot_be_asked_for_or_held_ends() {
+    fn a_job_ends_if_requesting_its_rows_panics_or_their_memory_is_missing() {
         let cost = CacheCost { prompt_token: 1, node: 10, capacity: NodeCapacity::Exact };
-        let account = CacheBudget::new(100).join(None, || ());
+        let budget = CacheBudget::new(100).join(None, || ());
         let (events, _receiver) = channel(|| ());
-        let submission = Box::new(Submission {
+        let queued_job = Box::new(QueuedJob {
             job: Job::new(vec![1], Request::Text(TextJob::default())),
             events,
             queued: Instant::now(),
             cache_bytes: 6,
             request_begun: Arc::default(),
-            places: None,
+            permit: None,
             sent: None,
         });
         let mut job = Running {
-            memory: account.reserve(Pool::General, 6).unwrap(),
-            submission,
+            memory: budget.reserve(Pool::General, 6).unwrap(),
+            queued_job,
             context: ContextId(1),
             decoding: Box::new(Rows),
             prompt_tokens: 1,
@@ -480,7 +568,7 @@ mod tests {
             end: None,
         };
         let mut asked = |rows| next_rows(&mut job, rows, cost, &NoObserver).map(|rows| rows.len());
-        assert!(matches!(asked(6), Ok(6)), "66 of the 75 bytes for any job");
+        assert!(matches!(asked(6), Ok(6)), "66 of the 75 bytes in the general pool");
         assert!(matches!(asked(7), Err(EarlyEnd::OutOfMemory)));
         let Err(EarlyEnd::Failed(EngineError::Step(reason))) = asked(0) else { panic!("no panic") };
         assert_eq!(reason, "the decoding panicked");

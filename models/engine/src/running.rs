@@ -3,55 +3,56 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
+use ntl_core::contract::{ContextId, EngineError, PathRow, Row};
 use ntl_core::decoding::Decoding;
-use ntl_core::engine::{ContextId, EngineError, PathRow, Row};
 
 use crate::budget::Reservation;
-use crate::queue::Submission;
+use crate::queue::QueuedJob;
 
-/// A job whose context is open.
+/// A job with an open context.
 pub(crate) struct Running {
-    // Declared before the events, so that it is given back when a client has read the last one.
+    // Declared before the events, so that the memory is released before the client reads the last event.
     pub(crate) memory: Reservation,
-    /// What it starts again from, where memory ends.
-    pub(crate) submission: Box<Submission>,
+    /// The queued_job from which it restarts if it is preempted for lack of memory.
+    pub(crate) queued_job: Box<QueuedJob>,
     pub(crate) context: ContextId,
     pub(crate) decoding: Box<dyn Decoding>,
     pub(crate) prompt_tokens: usize,
-    /// Rows stepped so far: the number of its next node.
+    /// Number of rows stepped so far, which is the index of its next node.
     pub(crate) nodes: u32,
-    /// Sequences that have not ended yet.
+    /// Number of sequences that have not ended yet.
     pub(crate) unfinished: u32,
-    /// The most sequences that it counts as.
+    /// Maximum number of sequences that it is charged for.
     pub(crate) sequences: usize,
-    /// Events that its client has from an earlier start.
+    /// Number of events that the client received before the restart.
     pub(crate) events_skipped: usize,
-    /// Events of this start, those that are skipped included.
+    /// Number of events since this start, including skipped ones.
     pub(crate) events: usize,
-    /// While its client leaves too many events unread.
+    /// Set while the client leaves too many events unread.
     pub(crate) stall: Option<Stall>,
     pub(crate) last_step: LastStep,
-    /// When the last tokens of each text were decoded.
+    /// Time of the last decoded tokens of each text.
     pub(crate) last_tokens: BTreeMap<u32, Instant>,
-    /// Why it ends before its decoding is complete.
+    /// The reason why it ends before its decoding is complete.
     pub(crate) end: Option<EarlyEnd>,
 }
 
-/// A client that does not read.
+/// A stalled client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stall {
     pub(crate) since: Instant,
     unread_bytes: usize,
 }
 
-/// Why a job takes no part in a step and leaves the running ones.
+/// The reason why a job does not take part in a step and stops running.
 pub(crate) enum EarlyEnd {
     Failed(EngineError),
-    /// It needs more memory than there is, and starts again when there is enough for all that it may need.
+    /// It needs more memory than is free. It restarts when there is enough memory for everything that it may
+    /// need.
     OutOfMemory,
 }
 
-/// The last step that had rows of a job or client. Ordered: those with the smallest value are stepped first.
+/// The last step that had rows of a job or client. The smallest value is stepped first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LastStep {
     number: u64,
@@ -60,7 +61,7 @@ pub(crate) struct LastStep {
 
 /// Rows of one running job within a step.
 pub(crate) struct Share {
-    /// Its place in the list of running jobs.
+    /// Its index in the list of running jobs.
     pub(crate) running: usize,
     pub(crate) first_row: usize,
     pub(crate) rows: usize,
@@ -68,12 +69,12 @@ pub(crate) struct Share {
 
 impl Running {
     pub(crate) fn client(&self) -> u64 {
-        self.submission.job.client
+        self.queued_job.job.client
     }
 
-    /// Notes since when it cannot be stepped, because its client does not read.
+    /// Records since when the job is stalled.
     fn update_stall(&mut self, now: Instant) {
-        let events = &self.submission.events;
+        let events = &self.queued_job.events;
         if events.has_room() {
             self.stall = None;
             return;
@@ -83,27 +84,28 @@ impl Running {
         self.stall = goes_on.or(Some(Stall { since: now, unread_bytes }));
     }
 
-    /// The sequences that it counts as now.
+    /// Returns the number of sequences that it is charged for now.
     pub(crate) fn counted_sequences(&self) -> usize {
         if self.stall.is_some() { 0 } else { self.sequences.min(self.unfinished as usize) }
     }
 }
 
-/// Notes which clients do not read.
+/// Updates the stalls of all running jobs.
 pub(crate) fn update_stalls(running: &mut [Running]) {
     let now = Instant::now();
     running.iter_mut().for_each(|job| job.update_stall(now));
 }
 
-/// The clients with a job that can be stepped.
+/// Returns the clients with a job that can be stepped.
 pub(crate) fn stepping(running: &[Running]) -> HashSet<u64> {
     running.iter().filter(|job| job.stall.is_none()).map(Running::client).collect()
 }
 
-/// Asks jobs for at most `rows_max` rows in all for step number `step`. The client that waited longest comes first; of equals
-/// the one with the fewest rows last time. Each client gets an equal share, whatever the number of its jobs, and each of its
-/// jobs an equal part of that. What a job or client does not use goes to later ones, so that large searches use what texts leave
-/// over. `ask` returns `None` for a job that takes no part.
+/// Collects at most `rows_max` rows from all jobs for step number `step`. The client that has waited longest
+/// is scheduled first; ties go to the client with the fewest rows last time. Each client gets an equal share,
+/// regardless of how many jobs it has, and each of its jobs gets an equal part of that share. Unused rows go
+/// to later jobs and clients, so that large searches use the rows that texts leave unused. `ask` returns
+/// `None` for a job that does not take part.
 pub(crate) fn collect_rows(
     running: &mut [Running],
     rows_max: usize,
@@ -111,12 +113,13 @@ pub(crate) fn collect_rows(
     mut ask: impl FnMut(&mut Running, usize) -> Option<Vec<PathRow>>,
 ) -> (Vec<Row>, Vec<Share>) {
     let rows_max = rows_max.max(1);
-    let (mut rows, mut shares) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut shares = Vec::new();
     let clients = by_client(running);
     for (place, jobs) in clients.iter().enumerate() {
         let end = rows.len() + ((rows_max - rows.len()) / (clients.len() - place)).max(1);
         for (place, &index) in jobs.iter().enumerate() {
-            // A client among more than there are rows gets none.
+            // With more clients than rows, the last clients get none.
             let left = end.min(rows_max).saturating_sub(rows.len());
             if left == 0 {
                 break;
@@ -131,7 +134,7 @@ pub(crate) fn collect_rows(
     (rows, shares)
 }
 
-/// The jobs that can be stepped, by client, both in the order in which they come.
+/// Returns the jobs that can be stepped, grouped by client; clients and jobs are in scheduling order.
 fn by_client(running: &[Running]) -> Vec<Vec<usize>> {
     let mut clients: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (index, job) in running.iter().enumerate().filter(|(_, job)| job.stall.is_none()) {
@@ -145,7 +148,7 @@ fn by_client(running: &[Running]) -> Vec<Vec<usize>> {
     clients
 }
 
-/// The last step with rows of any of these jobs, and how many it had.
+/// Returns the last step with rows of any of these jobs, and its number of rows.
 fn last_step(running: &[Running], jobs: &[usize]) -> LastStep {
     let number = jobs.iter().map(|&job| running[job].last_step.number).max().unwrap_or_default();
     let then = jobs.iter().map(|&job| running[job].last_step).filter(|step| step.number == number);

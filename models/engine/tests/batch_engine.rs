@@ -1,4 +1,4 @@
-//! The engine with a scripted model: batching, cancelling, failing, and a queue that has an end.
+//! The engine with a scripted model: batching, cancellation, failures, and a bounded queue.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ntl_core::decoding::Vocabulary;
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, CacheCost, ContextId, ContextRequest, EngineError, Event, FinishReason, Job, Logits,
-    ModelError, ModelInfo, NumberJob, NumberMethod, OpenedContext, Request, Row, Terminator, TextJob,
+    ModelError, ModelInfo, NumberJob, NumberMethod, OpenedContext, PrefillChunk, PrefillProgress, Request,
+    Row, Terminator, TextJob,
 };
+use ntl_core::decoding::Vocabulary;
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_core::text::TextDecoder;
@@ -35,7 +36,7 @@ impl TextDecoder for Digits {
     }
 }
 
-/// Passes on what the engine reports.
+/// Forwards the engine's reports.
 struct Reports {
     endings: Mutex<Sender<EndReason>>,
     seen: Mutex<(usize, usize, usize)>,
@@ -80,7 +81,8 @@ fn start_model(model: Box<dyn BatchModel>, limits: EngineLimits) -> Running {
     Running { engine, thread, reports, endings }
 }
 
-/// Spells the prompt's first id as digits that depend on the path, then ends; a little mass goes elsewhere.
+/// Spells the prompt's first id as digits that depend on the path, then ends. Other tokens get a little
+/// probability.
 fn echo(prompt: &[u32], path: &[u32]) -> Result<Vec<f32>, ModelError> {
     let mut logits: Vec<f32> = (0..TOKENS).map(|id| id as f32 * 0.01).collect();
     let favourite = if path.len() < 3 { 2 + (prompt[0] as usize + path.len()) % 10 } else { 1 };
@@ -112,7 +114,7 @@ fn said(events: &[Event]) -> String {
     text.collect()
 }
 
-/// A script that waits for a word before its first step, and the way to give it.
+/// Returns a script that blocks before its first step, and the sender that unblocks it.
 fn gated() -> (Script, Sender<()>) {
     let (open, gate) = channel();
     let mut closed = true;
@@ -126,7 +128,7 @@ fn gated() -> (Script, Sender<()>) {
 }
 
 #[test]
-fn many_requests_at_once_get_the_answers_that_they_get_alone() {
+fn concurrent_requests_get_the_same_answers_as_alone() {
     let job = |index: u32| if index.is_multiple_of(2) { number(index) } else { text(index) };
     let comparable = |mut events: Vec<Event>| {
         for event in &mut events {
@@ -147,7 +149,7 @@ fn many_requests_at_once_get_the_answers_that_they_get_alone() {
     }
 }
 
-/// A model that wants one sequence at a time, and the most contexts that it ever had open.
+/// A model that accepts one sequence at a time, and the maximum number of contexts that were ever open.
 struct OneByOne {
     inner: ScriptedModel,
     open: usize,
@@ -158,10 +160,13 @@ impl BatchModel for OneByOne {
     fn info(&self) -> &ModelInfo {
         self.inner.info()
     }
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
-        self.open += requests.len();
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        self.open += 1;
         self.most.fetch_max(self.open, Ordering::SeqCst);
-        self.inner.open(requests)
+        self.inner.begin(request)
+    }
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        self.inner.prefill(chunks)
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         self.inner.step(rows)
@@ -179,7 +184,7 @@ impl BatchModel for OneByOne {
 }
 
 #[test]
-fn a_model_that_wants_one_sequence_at_a_time_gets_no_more() {
+fn a_model_that_accepts_one_sequence_at_a_time_gets_no_more() {
     let (script, open) = gated();
     let most = Arc::new(AtomicUsize::new(0));
     let model = OneByOne { inner: ScriptedModel::new(TOKENS, script), open: 0, most: Arc::clone(&most) };
@@ -195,7 +200,8 @@ fn a_model_that_wants_one_sequence_at_a_time_gets_no_more() {
 fn a_dropped_receiver_ends_its_job_and_no_other() {
     let (script, open) = gated();
     let Running { engine, thread, reports, endings } = start(script, EngineLimits::default());
-    let (kept, dropped) = (engine.submit(text(3)).unwrap(), engine.submit(text(4)).unwrap());
+    let kept = engine.submit(text(3)).unwrap();
+    let dropped = engine.submit(text(4)).unwrap();
     drop(dropped);
     open.send(()).unwrap();
     assert_eq!(said(&all(kept)), "345");
@@ -204,7 +210,7 @@ fn a_dropped_receiver_ends_its_job_and_no_other() {
     assert_eq!(ended, [EndReason::Abort, EndReason::Stop]);
     drop(engine);
     thread.join().unwrap();
-    assert_eq!(*reports.seen.lock().unwrap(), (0, 0, 0), "nothing waits and nothing runs any more");
+    assert_eq!(*reports.seen.lock().unwrap(), (0, 0, 0), "no job is waiting or running");
 }
 
 #[test]
@@ -226,18 +232,18 @@ fn a_failing_step_fails_its_requests_and_the_next_one_works() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_a_long_prompt_is_refused_at_once() {
+fn a_full_queue_rejects_jobs_and_a_long_prompt_is_rejected_immediately() {
     let (script, open) = gated();
     let limits = EngineLimits { queue_max: 2, running_max: 1, ..EngineLimits::default() };
     let running = start(script, limits);
     let mut accepted = vec![running.engine.submit(text(0)).unwrap()];
-    // The first one leaves the queue for the step that waits at the gate; then two more fill it.
+    // The first job leaves the queue for the step that waits at the gate. Two more fill the queue.
     let overloaded = loop {
         match running.engine.submit(text(1)) {
             Ok(events) => accepted.push(events),
             Err(error) => break error,
         }
-        assert!(accepted.len() <= 3, "one runs and two wait: more were accepted");
+        assert!(accepted.len() <= 3, "one job runs and two wait, but more were accepted");
     };
     assert_eq!(overloaded, EngineError::Overloaded { waiting: 2 });
     let long = Job { prompt: vec![2; 513].into(), ..text(0) };
@@ -249,7 +255,7 @@ fn a_full_queue_refuses_and_a_long_prompt_is_refused_at_once() {
 }
 
 #[test]
-fn a_job_whose_time_is_over_fails_with_its_deadline() {
+fn a_job_past_its_deadline_fails_with_a_deadline_error() {
     let running = start(Box::new(echo), EngineLimits::default());
     let late = Job { deadline: Some((Instant::now(), Duration::from_millis(250))), ..number(1) };
     let events = all(running.engine.submit(late).unwrap());

@@ -1,8 +1,9 @@
-//! What a program asked of the device, counted since it started.
+//! Counts of a program's calls to the device.
 //!
-//! With `NTL_FAKE_CUDA_COUNTS` set to a path, the counts are kept in a file of that name, which the program (or another one) reads
-//! whenever it likes: [`TOTALS`] numbers of 8 bytes in the order of [`Total`], then one record a kernel or product, a number of 8
-//! bytes and a name of [`NAME_BYTES`], up to the first record whose number is 0.
+//! If `NTL_FAKE_CUDA_COUNTS` is set to a path, the counts are kept in that file, which the program (or
+//! another one) may read at any time. The file consists of [`TOTALS`] 8-byte numbers in the order of
+//! [`Total`], followed by one record per kernel or matmul: an 8-byte number and a name of [`NAME_BYTES`]
+//! bytes. The first record with the number 0 ends the list.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -10,20 +11,20 @@ use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Numbers before the first record.
+/// Number of totals before the first record.
 pub(crate) const TOTALS: usize = 16;
-/// Bytes of a name, filled with zeros.
+/// Size of a name in bytes, padded with zeros.
 pub(crate) const NAME_BYTES: usize = 120;
 const RECORDS: usize = 1024;
 const RECORD: usize = 1 + NAME_BYTES / 8;
 const NUMBERS: usize = TOTALS + RECORDS * RECORD;
 
-/// The place of each number in the file.
+/// Index of each total in the file.
 #[derive(Clone, Copy, Debug)]
 pub enum Total {
-    /// Kernels started by `cuLaunchKernel`.
+    /// Kernels launched by `cuLaunchKernel`.
     Launches,
-    /// Products of cuBLAS; a batch is one.
+    /// cuBLAS matmuls; a batch counts once.
     Products,
     Uploads,
     UploadedBytes,
@@ -37,22 +38,22 @@ pub enum Total {
     Frees,
     /// Calls that wait for the device.
     Synchronisations,
-    /// Calls that create, record, or wait for an event.
+    /// Calls that create, record or wait for an event.
     Events,
     LiveBytes,
     PeakBytes,
-    /// What the memory pool gave back to the system, which costs a device time when it takes it again.
+    /// Bytes that the memory pool returned to the system. On a device, it takes time to allocate them again.
     ReturnedBytes,
 }
 
-/// Counts, kept in a file that is mapped, or in memory.
+/// Counts, kept in a mapped file or in memory.
 pub struct Counts {
     numbers: &'static mut [u64],
     records: HashMap<String, usize>,
 }
 
 impl Counts {
-    /// Counts in the file that the environment names.
+    /// Returns counts in the file that the environment variable names.
     pub fn from_environment() -> Self {
         let mapped = std::env::var_os("NTL_FAKE_CUDA_COUNTS").and_then(|path| map(Path::new(&path)));
         let numbers = mapped.unwrap_or_else(|| Box::leak(vec![0; NUMBERS].into_boxed_slice()));
@@ -74,7 +75,7 @@ impl Counts {
         *peak = (*peak).max(bytes as u64);
     }
 
-    /// Counts one more of what has this name. Names beyond the last record are not counted one by one.
+    /// Increments the count of `name`. Names beyond the last record are not counted individually.
     pub fn name(&mut self, name: &str) {
         let record = match self.records.get(name) {
             Some(&record) => record,
@@ -106,13 +107,13 @@ unsafe extern "C" {
     ) -> *mut c_void;
 }
 
-/// The numbers in the file, for as long as the program runs.
+/// Maps the file for as long as the program runs.
 fn map(path: &Path) -> Option<&'static mut [u64]> {
     const READ_WRITE: i32 = 3;
     const SHARED: i32 = 1;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).ok()?;
     file.set_len((NUMBERS * 8) as u64).ok()?;
-    // SAFETY: a fresh mapping of the file's length, which nothing unmaps; other processes only read it.
+    // SAFETY: a fresh mapping of the file's length, which is never unmapped. Other processes only read it.
     unsafe {
         let address = mmap(std::ptr::null_mut(), NUMBERS * 8, READ_WRITE, SHARED, file.as_raw_fd(), 0);
         (address as isize != -1).then(|| std::slice::from_raw_parts_mut(address.cast(), NUMBERS))

@@ -1,5 +1,5 @@
-//! The state of the fake device: memory, modules, streams, events and counts, and what each call does with them. Work is done
-//! when it is asked for, so that there is nothing to wait for.
+//! The state of the fake device (memory, modules, streams, events and counts), and the effect of each call on
+//! it. Work is done synchronously, so that there is nothing to wait for.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -11,23 +11,23 @@ use crate::product::Product;
 use crate::ptx::{self, Kernel, Launch};
 use crate::sabotage::Sabotage;
 
-/// The limits of a device that a launch has to keep.
+/// Limits of a launch on a device.
 const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
 const THREADS_MAX: u64 = 1024;
 const SHARED_MAX: usize = 48 << 10;
-/// What a kernel can be allowed by `cuFuncSetAttribute`.
+/// Maximum shared memory that `cuFuncSetAttribute` can allow a kernel, in bytes.
 pub(crate) const SHARED_OPTIN_MAX: usize = 227 << 10;
 
-/// The one device of the process.
+/// The only device of the process.
 pub struct Driver {
     pub memory: Memory,
-    /// Memory of the host that the device reads directly.
+    /// Host memory that the device reads directly.
     pub pinned: Memory,
     pub counts: Counts,
-    /// Whether kernels and products are computed, or only checked and counted.
+    /// Whether kernels and matmuls are computed, or only checked and counted.
     pub numerics: bool,
-    /// Bytes that the memory pool has taken, and how many of them it keeps when the device is waited for.
+    /// Bytes that the memory pool has allocated, and how many of them it keeps at a synchronisation.
     pool_bytes: usize,
     pool_threshold: usize,
     sabotage: Option<Sabotage>,
@@ -51,7 +51,7 @@ struct Function {
 
 static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
 
-/// The device, for one caller at a time.
+/// Returns the device, for one caller at a time.
 pub fn driver() -> MutexGuard<'static, Driver> {
     DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -86,7 +86,8 @@ impl Driver {
         self.last_handle
     }
 
-    /// Memory begins as ones (NaN) where kernels compute, so that what was not written shows in results.
+    /// Allocates memory. If kernels are computed, all its bits are ones (NaN), so that unwritten memory is
+    /// visible in results.
     pub fn allocate(&mut self, bytes: usize) -> Result<usize, Fault> {
         let address = self.memory.allocate(bytes)?;
         if self.numerics {
@@ -100,7 +101,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Waits for the device. Then the memory pool gives back what it does not have to keep.
+    /// Waits for the device. The memory pool then returns memory beyond the amount that it keeps.
     pub fn synchronise(&mut self) {
         self.counts.add(Total::Synchronisations, 1);
         let kept = self.memory.used().max(self.pool_threshold).min(self.pool_bytes);
@@ -108,7 +109,7 @@ impl Driver {
         self.pool_bytes = kept;
     }
 
-    /// Sets how much free memory the pool keeps.
+    /// Sets the amount of free memory that the pool keeps.
     pub fn keep_pool(&mut self, bytes: usize) {
         self.pool_threshold = bytes;
     }
@@ -121,22 +122,22 @@ impl Driver {
     }
 
     /// # Safety
-    /// `from` has `bytes` bytes.
+    /// `from` must be valid for reads of `bytes` bytes.
     pub unsafe fn upload(&mut self, to: usize, from: *const u8, bytes: usize) -> Result<(), Fault> {
         self.counts.add(Total::Uploads, 1);
         self.counts.add(Total::UploadedBytes, bytes);
         if bytes > 0 {
             self.memory.check("an upload", to, bytes)?;
-            // SAFETY: the table has the target, the caller the source.
+            // SAFETY: the table contains the target, and the caller guarantees the source.
             unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, bytes) };
         }
         Ok(())
     }
 
-    /// A driver returns when the bytes are there, unless they go to pinned memory.
+    /// Copies to the host. A driver returns when the bytes have arrived, unless they go to pinned memory.
     ///
     /// # Safety
-    /// `to` has room for `bytes` bytes.
+    /// `to` must be valid for writes of `bytes` bytes.
     pub unsafe fn download(&mut self, to: *mut u8, from: usize, bytes: usize) -> Result<(), Fault> {
         self.counts.add(Total::Downloads, 1);
         if self.pinned.find(to as usize, bytes).is_none() {
@@ -145,7 +146,7 @@ impl Driver {
         self.counts.add(Total::DownloadedBytes, bytes);
         if bytes > 0 {
             self.memory.check("a download", from, bytes)?;
-            // SAFETY: the table has the source, the caller the target.
+            // SAFETY: the table contains the source, and the caller guarantees the target.
             unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, bytes) };
         }
         Ok(())
@@ -156,7 +157,7 @@ impl Driver {
         if bytes > 0 {
             self.memory.check("the source of a copy", from, bytes)?;
             self.memory.check("the target of a copy", to, bytes)?;
-            // SAFETY: the table has both.
+            // SAFETY: the table contains both.
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
         }
         Ok(())
@@ -166,13 +167,13 @@ impl Driver {
         self.counts.add(Total::Fills, 1);
         if bytes > 0 {
             self.memory.check("a fill", to, bytes)?;
-            // SAFETY: the table has it.
+            // SAFETY: the table contains the range.
             unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes) };
         }
         Ok(())
     }
 
-    /// Loads a PTX text and gives its variables memory.
+    /// Loads a PTX text and allocates memory for its variables.
     pub fn load_module(&mut self, text: &str) -> Result<usize, Fault> {
         let module = ptx::Module::parse(text)?;
         let mut globals = HashMap::new();
@@ -197,7 +198,7 @@ impl Driver {
         loaded.globals.values().try_for_each(|&address| self.memory.free(address as usize))
     }
 
-    /// The kernel of that name, decoded the first time.
+    /// Returns the kernel of this name, decoding it on first use.
     pub fn function(&mut self, module: usize, name: &str) -> Result<usize, Fault> {
         let next = self.handle();
         let loaded = self.modules.get_mut(&module).ok_or_else(|| invalid_handle("module"))?;
@@ -205,7 +206,7 @@ impl Driver {
             return Ok(function);
         }
         if self.sabotage.is_some_and(|sabotage| sabotage.hides(name)) {
-            return Err(Fault::new(Code::NotFound, format!("there is no kernel {name}, on purpose")));
+            return Err(Fault::new(Code::NotFound, format!("there is no kernel {name} (deliberate fault)")));
         }
         let kernel = Arc::new(Kernel::decode(&loaded.module, name, &loaded.globals)?);
         loaded.functions.insert(name.to_owned(), next);
@@ -245,12 +246,12 @@ impl Driver {
         let invalid = |message: String| Err(Fault::new(Code::InvalidValue, message));
         for (what, sizes, most) in [("grid", launch.grid, GRID_MAX), ("block", launch.block, BLOCK_MAX)] {
             if sizes.iter().zip(most).any(|(&size, most)| size == 0 || size > most) {
-                return invalid(format!("a {what} of {sizes:?}, where {most:?} is the most and 1 the least"));
+                return invalid(format!("a {what} of {sizes:?}; the maximum is {most:?} and the minimum 1"));
             }
         }
         let threads: u64 = launch.block.iter().map(|&size| u64::from(size)).product();
         if threads > THREADS_MAX {
-            return invalid(format!("a block of {threads} threads, where {THREADS_MAX} are the most"));
+            return invalid(format!("a block of {threads} threads; the maximum is {THREADS_MAX}"));
         }
         let most = self.functions.get(&function).map_or(0, |function| function.dynamic_shared_max);
         let bytes = kernel.shared_bytes() + launch.dynamic_shared_bytes;
@@ -277,7 +278,7 @@ impl Driver {
         if self.streams.remove(&stream) { Ok(()) } else { Err(invalid_handle("stream")) }
     }
 
-    /// 0 to 2 are the streams that are always there.
+    /// Streams 0 to 2 always exist.
     pub fn check_stream(&self, stream: usize) -> Result<(), Fault> {
         if stream <= 2 || self.streams.contains(&stream) { Ok(()) } else { Err(invalid_handle("stream")) }
     }
@@ -293,7 +294,7 @@ impl Driver {
         if self.events.remove(&event) { Ok(()) } else { Err(invalid_handle("event")) }
     }
 
-    /// An event is recorded, or waited for.
+    /// Records or waits for an event.
     pub fn use_event(&mut self, event: usize) -> Result<(), Fault> {
         self.counts.add(Total::Events, 1);
         if self.events.contains(&event) { Ok(()) } else { Err(invalid_handle("event")) }

@@ -1,8 +1,8 @@
-//! What a program did wrong on the device, and the code of CUDA that says so.
+//! Faults: a program's mistakes on the device, with their CUDA error codes.
 
 use std::fmt;
 
-/// Codes of `CUresult` that the fake driver returns.
+/// `CUresult` codes that the fake driver returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     InvalidValue = 1,
@@ -19,7 +19,7 @@ pub enum Code {
     NotSupported = 801,
 }
 
-/// A call or a kernel that a device would refuse or that would break it.
+/// A call or a kernel that a device would reject, or that would break it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub code: Code,
@@ -31,7 +31,7 @@ impl Fault {
         Self { code, message: message.into() }
     }
 
-    /// The same fault, with what it happened in before the message.
+    /// Returns the same fault with a context before the message.
     #[must_use]
     pub fn within(mut self, what: &str) -> Self {
         self.message = format!("{what}: {}", self.message);

@@ -1,16 +1,20 @@
-//! A CUDA driver, cuBLAS and cuRAND without a GPU, for tests: real host code of candle and cudarc runs on it.
+//! A CUDA driver, cuBLAS and cuRAND without a GPU, for tests: the real host code of candle and cudarc runs on
+//! it.
 //!
-//! * Memory is the host's, with a table of what is allocated. Kernels, products and copies are checked against it.
-//! * Kernels are the PTX that the program brings, run by an interpreter, so that what is tested is what is shipped.
-//! * Products of cuBLAS are plain loops.
-//! * Launches, uploads, allocations and so on are counted, for tests to read (`counts`).
+//! * Memory is host memory, with a table of allocations. Kernels, matmuls and copies are checked against the
+//!   table.
+//! * Kernels are the PTX of the program, run by an interpreter, so that the tests cover the shipped code.
+//! * cuBLAS matmuls are plain loops.
+//! * Launches, uploads, allocations and other calls are counted, for tests to read (`counts`).
 //!
-//! A fault is an error of the call, and a line on stderr that says what was wrong. With `NTL_FAKE_CUDA_NUMERICS=off` kernels and
-//! products are checked and counted but not computed; `NTL_FAKE_CUDA_MEMORY` is how many bytes of memory the device has. As a shared
-//! library it stands for `libcuda.so.1`, `libcublas.so.13` and `libcurand.so.10` at once (`scripts/fake-gpu-check`). What it does
-//! not model: time, streams that run side by side, several devices, and the order in which a device's products and reductions add up.
+//! A fault returns an error from the call and prints a line on stderr with the reason. With
+//! `NTL_FAKE_CUDA_NUMERICS=off` kernels and matmuls are checked and counted but not computed.
+//! `NTL_FAKE_CUDA_MEMORY` sets the memory of the device in bytes. As a shared library it replaces
+//! `libcuda.so.1`, `libcublas.so.13` and `libcurand.so.10` together (`scripts/fake-gpu-check`). It does not
+//! model time, concurrent streams, several devices, or the order of additions in a device's matmuls and
+//! reductions.
 
-#![expect(unsafe_code, reason = "device memory is addresses, and the interface is C")]
+#![expect(unsafe_code, reason = "device memory consists of addresses, and the interface is C")]
 
 mod api;
 mod counts;

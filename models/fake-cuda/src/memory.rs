@@ -1,7 +1,7 @@
-//! Device memory: host memory, with a table of what is allocated.
+//! Device memory: host memory with a table of allocations.
 //!
-//! Invariant: `Memory::check` accepts an address range only if it lies inside one live allocation. Allocations have a gap behind
-//! them, so that a range beyond the end of one never lies inside the next.
+//! Invariant: `Memory::check` accepts an address range only if it lies inside one live allocation. There is a
+//! gap after each allocation, so that a range beyond the end of one never lies inside the next.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
@@ -11,18 +11,18 @@ use crate::fault::{Code, Fault};
 const ALIGNMENT: usize = 256;
 const GAP: usize = 256;
 
-/// The memory of a device of which nothing else is said.
+/// Default size of the device memory.
 const TOTAL_BYTES: usize = 16 << 30;
 
 /// Live allocations by address.
 pub struct Memory {
-    /// What it says it has, and cannot be exceeded.
+    /// The reported size, which allocations cannot exceed.
     total: usize,
     live: BTreeMap<usize, usize>,
     used: usize,
 }
 
-/// One allocation: its first address and the address behind its last byte.
+/// One allocation: its first address and the address after its last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     pub start: usize,
@@ -46,13 +46,13 @@ impl Memory {
         Self { total, live: BTreeMap::new(), used: 0 }
     }
 
-    /// Memory of as many bytes as `NTL_FAKE_CUDA_MEMORY` says.
+    /// Creates memory of the size in `NTL_FAKE_CUDA_MEMORY`.
     pub(crate) fn from_environment() -> Self {
         let total = std::env::var("NTL_FAKE_CUDA_MEMORY").ok().and_then(|bytes| bytes.parse().ok());
         total.map_or_else(Self::default, Self::new)
     }
 
-    /// Zeroed memory, which the system provides page by page as it is touched.
+    /// Allocates zeroed memory. The system provides pages when they are first accessed.
     pub fn allocate(&mut self, bytes: usize) -> Result<usize, Fault> {
         if bytes == 0 {
             return Err(Fault::new(Code::InvalidValue, "an allocation of 0 bytes"));
@@ -64,7 +64,7 @@ impl Memory {
             _ => std::ptr::null_mut(),
         };
         if pointer.is_null() {
-            let message = format!("an allocation of {bytes} bytes, of which {left} are left");
+            let message = format!("an allocation of {bytes} bytes, but only {left} are left");
             return Err(Fault::new(Code::OutOfMemory, message));
         }
         self.used += bytes;
@@ -74,12 +74,14 @@ impl Memory {
 
     pub fn free(&mut self, address: usize) -> Result<(), Fault> {
         let Some(bytes) = self.live.remove(&address) else {
-            let message = format!("freed {address:#x}, which is no live allocation{}", self.nearest(address));
+            let message =
+                format!("freed {address:#x}, which is not a live allocation{}", self.nearest(address));
             return Err(Fault::new(Code::InvalidValue, message));
         };
         self.used -= bytes;
         if let Some(layout) = layout(bytes) {
-            // SAFETY: `allocate` made it with this layout, and the table had it, so that it is freed once.
+            // SAFETY: `allocate` made it with this layout, and it was in the table, so that it is freed only
+            // once.
             unsafe { dealloc(address as *mut u8, layout) };
         }
         Ok(())
@@ -97,7 +99,7 @@ impl Memory {
         self.used
     }
 
-    /// The allocation that holds these bytes.
+    /// Returns the allocation that contains these bytes.
     pub fn find(&self, address: usize, bytes: usize) -> Option<Extent> {
         let (&start, &length) = self.live.range(..=address).next_back()?;
         let extent = Extent { start, end: start + length };
@@ -125,7 +127,7 @@ impl Memory {
         nearest.map_or_else(String::new, |(start, bytes)| {
             let place = match address.checked_sub(*start) {
                 None => format!("{} bytes before its start", start - address),
-                Some(offset) => format!("{offset} bytes behind its start"),
+                Some(offset) => format!("{offset} bytes after its start"),
             };
             format!("; the nearest allocation has {bytes} bytes at {start:#x}, and this is {place}")
         })
@@ -136,7 +138,8 @@ impl Drop for Memory {
     fn drop(&mut self) {
         for (&address, &bytes) in &self.live {
             if let Some(layout) = layout(bytes) {
-                // SAFETY: `allocate` made it with this layout, and it was not freed, as the table has it.
+                // SAFETY: `allocate` made it with this layout, and it has not been freed, because it is in
+                // the table.
                 unsafe { dealloc(address as *mut u8, layout) };
             }
         }

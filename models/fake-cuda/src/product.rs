@@ -1,12 +1,13 @@
-//! Matrix products of cuBLAS: column-major, in batches with strides, checked against the memory they read and write, and computed
-//! by plain loops. Sums of 16 and 32 bit types are kept in f32, in the order of the inner dimension.
+//! cuBLAS matmuls: column-major, in batches with strides, checked against the memory they access, and
+//! computed by plain loops. Sums of 16-bit and 32-bit types are kept in f32, in the order of the inner
+//! dimension.
 
 use half::{bf16, f16};
 
 use crate::fault::{Code, Fault};
 use crate::memory::Memory;
 
-/// Element types, by CUDA's numbers of them.
+/// Element types with CUDA's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
     F32,
@@ -35,14 +36,14 @@ impl Scalar {
     }
 }
 
-/// One matrix of a product, and those of the other members of the batch.
+/// One matrix operand, for all members of the batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
     pub address: usize,
     pub scalar: Scalar,
-    /// Elements from one column to the next.
+    /// Number of elements from one column to the next.
     pub leading: i64,
-    /// Elements from one member of the batch to the next.
+    /// Number of elements from one member of the batch to the next.
     pub stride: i64,
     pub transposed: bool,
 }
@@ -62,7 +63,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// Computes the product. With `execute` false it is only checked.
+    /// Computes the product; if `execute` is false, only checks it.
     pub fn run(&self, memory: &Memory, execute: bool) -> Result<(), Fault> {
         let name = format!("product of {} x {} x {}, {} times", self.m, self.n, self.k, self.batch);
         self.check(memory).map_err(|fault| fault.within(&name))?;
@@ -121,7 +122,7 @@ impl Product {
 
     fn member<T: Number>(&self, member: usize) {
         let [m, n, k] = [self.m, self.n, self.k].map(|size| size as usize);
-        // op(a) as k rows of m, op(b) as n rows of k.
+        // Lays out op(a) as k rows of m, and op(b) as n rows of k.
         let a: Vec<T> = self.a.elements(member, m, k);
         let b: Vec<T> = self.b.elements(member, k, n);
         let mut sums = vec![T::default(); m];
@@ -135,7 +136,7 @@ impl Product {
             }
             for (row, sum) in sums.iter().enumerate() {
                 let at = self.c.at(member, row, column);
-                // What is not asked for is not read: it may not be a number.
+                // If beta is 0, c is not read: it may be NaN.
                 let kept = if self.beta == 0.0 { 0.0 } else { self.beta * load(self.c.scalar, at) };
                 store(self.c.scalar, at, self.alpha * sum.wide() + kept);
             }
@@ -156,7 +157,7 @@ impl Matrix {
     }
 }
 
-/// What sums are kept in.
+/// The accumulation type.
 trait Number: Copy + Default {
     fn narrow(value: f64) -> Self;
     fn wide(self) -> f64;
@@ -188,7 +189,8 @@ impl Number for f64 {
 }
 
 fn load(scalar: Scalar, address: usize) -> f64 {
-    // SAFETY: `Product::check` found the whole matrix inside a live allocation, and its address aligned.
+    // SAFETY: `Product::check` verified that the whole matrix lies inside a live allocation, and that its
+    // address is aligned.
     unsafe {
         match scalar {
             Scalar::F32 => f64::from(*(address as *const f32)),
@@ -200,7 +202,7 @@ fn load(scalar: Scalar, address: usize) -> f64 {
 }
 
 fn store(scalar: Scalar, address: usize, value: f64) {
-    // SAFETY: as for `load`.
+    // SAFETY: the same as for `load`.
     unsafe {
         match scalar {
             Scalar::F32 => *(address as *mut f32) = value as f32,

@@ -1,15 +1,16 @@
-//! Mistakes put in on purpose, to show that tests notice them: `NTL_FAKE_CUDA_BREAK` is `stride`, `kernel` or `pointer`.
+//! Deliberate faults, to show that tests detect them: `NTL_FAKE_CUDA_BREAK` is `stride`, `kernel` or
+//! `pointer`.
 
 use crate::product::Product;
 use crate::ptx::Kernel;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    /// One operand of batched products is an element farther from member to member.
+    /// The stride of one operand of batched matmuls is one element too large.
     Stride,
-    /// Kernels that add are not there.
+    /// Kernels that add are missing.
     Kernel,
-    /// The last pointer of each kernel lies a page behind.
+    /// The last pointer of each kernel points one page too far.
     Pointer,
 }
 
@@ -23,7 +24,7 @@ impl Sabotage {
         }
     }
 
-    /// The product that is computed in place of one.
+    /// Returns the matmul that is computed instead of `product`.
     pub(crate) fn product(self, product: &Product) -> Product {
         let mut product = *product;
         if self == Self::Stride {

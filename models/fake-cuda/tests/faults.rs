@@ -1,4 +1,4 @@
-//! What a GPU would refuse, or break at, is an error that says what was wrong.
+//! Operations that a GPU would reject, or that would break it, return an error with the reason.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -7,7 +7,7 @@ mod common;
 use common::{Device, INCREMENT};
 use ntl_fake_cuda::{Code, Fault, Matrix, Memory, Product, Scalar};
 
-/// The code, and whether the message has all of these parts.
+/// Asserts the code, and that the message contains all of these parts.
 fn assert_fault(result: Result<(), Fault>, code: Code, parts: &[&str]) {
     let fault = result.unwrap_err();
     assert_eq!(fault.code, code, "{fault}");
@@ -16,7 +16,7 @@ fn assert_fault(result: Result<(), Fault>, code: Code, parts: &[&str]) {
     }
 }
 
-/// Products of two members: `a` of 2 x 3, `b` of 3 x 4, `c` of 2 x 4, all packed.
+/// Returns a batch of two products: `a` of 2 x 3, `b` of 3 x 4, `c` of 2 x 4, all packed.
 fn product(device: &mut Device) -> Product {
     let mut matrix = |rows: usize, columns: usize| Matrix {
         address: device.put(&vec![1f32; 2 * rows * columns]),
@@ -25,7 +25,9 @@ fn product(device: &mut Device) -> Product {
         stride: (rows * columns) as i64,
         transposed: false,
     };
-    let (a, b, c) = (matrix(2, 3), matrix(3, 4), matrix(2, 4));
+    let a = matrix(2, 3);
+    let b = matrix(3, 4);
+    let c = matrix(2, 4);
     Product { m: 2, n: 4, k: 3, alpha: 1.0, beta: 0.0, a, b, c, batch: 2 }
 }
 
@@ -53,7 +55,7 @@ fn a_stride_beyond_the_buffer_is_a_fault() {
 }
 
 #[test]
-fn a_kernel_that_is_not_there_is_named() {
+fn an_error_names_a_missing_kernel() {
     let mut device = Device::new();
     assert!(device.function(INCREMENT, "increment").is_ok());
     let result = device.function(INCREMENT, "decrement").map(|_| ());
@@ -61,7 +63,7 @@ fn a_kernel_that_is_not_there_is_named() {
 }
 
 #[test]
-fn an_instruction_that_is_not_known_is_named() {
+fn an_error_names_an_unknown_instruction() {
     let mut device = Device::new();
     let ptx = INCREMENT.replace("add.f32 %f2, %f1, 0f3F800000", "frob.f32 %f2, %f1");
     let result = device.function(&ptx, "increment").map(|_| ());
@@ -73,10 +75,11 @@ fn an_instruction_that_is_not_known_is_named() {
 }
 
 #[test]
-fn an_access_outside_of_an_allocation_names_the_kernel_the_thread_and_the_allocation() {
+fn an_access_outside_an_allocation_names_the_kernel_the_thread_and_the_allocation() {
     let mut device = Device::new();
     let function = device.function(INCREMENT, "increment").unwrap();
-    let (from, to) = (device.put(&[0f32; 70]), device.put(&[0f32; 70]));
+    let from = device.put(&[0f32; 70]);
+    let to = device.put(&[0f32; 70]);
     device.launch(function, (2, 64), &[from, to], &[70]).unwrap();
     assert_fault(
         device.launch(function, (2, 64), &[from, to], &[71]),
@@ -86,23 +89,24 @@ fn an_access_outside_of_an_allocation_names_the_kernel_the_thread_and_the_alloca
             "thread [6, 0, 0] of block [1, 0, 0]",
             "load of 4 bytes",
             "280 bytes",
-            "280 bytes behind its start",
+            "280 bytes after its start",
         ],
     );
 }
 
 #[test]
-fn a_pointer_that_is_no_allocation_is_a_fault_even_if_no_thread_uses_it() {
+fn an_invalid_pointer_is_a_fault_even_if_no_thread_uses_it() {
     let mut device = Device::new();
     let function = device.function(INCREMENT, "increment").unwrap();
-    let (from, to) = (device.put(&[0f32; 4]), device.put(&[0f32; 4]));
+    let from = device.put(&[0f32; 4]);
+    let to = device.put(&[0f32; 4]);
     device.driver.free(to).unwrap();
     assert_fault(
         device.launch(function, (1, 32), &[from, to], &[0]),
         Code::IllegalAddress,
         &["kernel increment", "pointer increment_param_1"],
     );
-    assert_fault(device.driver.free(to), Code::InvalidValue, &["no live allocation"]);
+    assert_fault(device.driver.free(to), Code::InvalidValue, &["not a live allocation"]);
 }
 
 #[test]
@@ -110,7 +114,7 @@ fn no_more_memory_is_allocated_than_the_device_has() {
     let mut memory = Memory::new(1000);
     let first = memory.allocate(600).unwrap();
     let error = memory.allocate(401).map(|_| ());
-    assert_fault(error, Code::OutOfMemory, &["401 bytes, of which 400 are left"]);
+    assert_fault(error, Code::OutOfMemory, &["401 bytes, but only 400 are left"]);
     memory.free(first).unwrap();
     assert!(memory.allocate(1000).is_ok());
 }
@@ -136,9 +140,10 @@ fn grids_and_blocks_have_limits() {
 }
 
 #[test]
-fn copies_stay_inside_of_their_allocations() {
+fn copies_outside_their_allocations_are_faults() {
     let mut device = Device::new();
-    let (from, to) = (device.put(&[1u8; 8]), device.put(&[2u8; 8]));
+    let from = device.put(&[1u8; 8]);
+    let to = device.put(&[2u8; 8]);
     device.driver.copy(to, from + 4, 4).unwrap();
     assert_eq!(device.get::<u8>(to, 8), [1, 1, 1, 1, 2, 2, 2, 2]);
     assert_fault(device.driver.copy(to, from + 4, 5), Code::IllegalAddress, &["the source of a copy"]);
@@ -146,9 +151,9 @@ fn copies_stay_inside_of_their_allocations() {
     assert_fault(device.driver.fill(to, 0, 9), Code::IllegalAddress, &["a fill"]);
 }
 
-/// The first half of a warp waits for all, the second half for itself.
+/// The first half of a warp waits for all lanes, the second half only for itself.
 #[test]
-fn lanes_that_are_waited_for_have_to_come() {
+fn it_is_a_fault_if_a_lane_waits_for_lanes_that_never_arrive() {
     let ptx = "
 .visible .entry parted()
 {

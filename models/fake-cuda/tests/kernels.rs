@@ -1,4 +1,4 @@
-//! Kernels give the results that the language says.
+//! Checks the results of kernels against the PTX specification.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -7,18 +7,20 @@ mod common;
 use common::{Device, INCREMENT};
 
 #[test]
-fn a_kernel_runs_over_all_blocks_and_leaves_the_rest_alone() {
+fn a_kernel_runs_over_all_blocks_and_leaves_other_memory_unchanged() {
     let mut device = Device::new();
     let function = device.function(INCREMENT, "increment").unwrap();
     let values: Vec<f32> = (0..1000u16).map(f32::from).collect();
-    let (from, to) = (device.put(&values), device.put(&[-1f32; 1001]));
+    let from = device.put(&values);
+    let to = device.put(&[-1f32; 1001]);
     device.launch(function, (8, 128), &[from, to], &[1000]).unwrap();
     let mut want: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
     want.push(-1.0);
     assert_eq!(device.get::<f32>(to, 1001), want);
 }
 
-/// Runs one warp over a body that computes `%r10`, or `%rd10` if `wide`, from the number of the thread in `%r1`.
+/// Runs one warp over a body that computes `%r10`, or `%rd10` if `wide`, from the number of the thread in
+/// `%r1`.
 fn one_warp(body: &str, wide: bool) -> Vec<u64> {
     let mut device = Device::new();
     let (store, mov) = if wide { ("%rd10", "") } else { ("%rd9", "cvt.u64.u32 %rd9, %r10;") };
@@ -55,8 +57,8 @@ fn numbers(f: impl Fn(u64) -> u64) -> Vec<u64> {
 }
 
 #[test]
-fn threads_that_part_in_loops_and_branches_meet_again() {
-    // Sums the odd numbers up to the thread's own, and then exchanges sums with the neighbour.
+fn threads_that_diverge_in_loops_and_branches_converge_again() {
+    // Sums the odd numbers up to the thread's own number, and then exchanges sums with the neighbour.
     let body = "
     mov.u32 %r2, 0;
     mov.u32 %r3, 0;
@@ -87,7 +89,7 @@ fn predicates_guard_single_instructions() {
 }
 
 #[test]
-fn shuffles_take_from_the_lane_that_is_named() {
+fn shuffles_read_the_named_lane() {
     let by = |how: &str, operands: &str| {
         one_warp(&format!("shfl.sync.{how}.b32 %r10, %r1, {operands}, -1;"), false)
     };
@@ -107,7 +109,7 @@ fn votes_and_active_lanes() {
     assert_eq!(one_warp(body, false), numbers(|thread| if thread < 5 { 0x1f } else { 0 }));
 }
 
-/// What a thread computes.
+/// The expected result of a thread.
 type Want = fn(u64) -> u64;
 
 #[test]
@@ -142,7 +144,7 @@ fn integers_wrap_shift_and_extend() {
 }
 
 #[test]
-fn carries_go_from_one_instruction_to_the_next() {
+fn carries_propagate_from_one_instruction_to_the_next() {
     let body = "
     mov.u32 %r2, 0xffffffff;
     add.cc.u32 %r3, %r2, %r1;
@@ -168,7 +170,7 @@ fn floats_are_rounded_once() {
     );
     assert_eq!(float("sqrt.rn.f32 %f2, %f1;"), numbers(|n| bits((n as f32).sqrt())));
     assert_eq!(float("ex2.approx.ftz.f32 %f2, %f1;"), numbers(|n| bits((n as f32).exp2())));
-    // Towards minus infinity: 2^24 + 1 is not a number of f32.
+    // Towards minus infinity: 2^24 + 1 is not representable in f32.
     assert_eq!(float("fma.rm.f32 %f2, 0f4B800000, 0f3F800000, 0f3F800000;"), numbers(|_| bits(16_777_216.0)));
     assert_eq!(float("cvt.rmi.f32.f32 %f3, 0fBF000000; mov.f32 %f2, %f3;"), numbers(|_| bits(-1.0)));
     assert_eq!(float("max.f32 %f2, %f1, 0f7FC00000;"), numbers(|n| bits(n as f32)));
@@ -180,7 +182,7 @@ fn floats_are_rounded_once() {
 }
 
 #[test]
-fn two_numbers_of_sixteen_bits_are_computed_apart() {
+fn packed_16_bit_numbers_are_computed_separately() {
     let both = |high: f32, low: f32| {
         let bits = |value: f32| u64::from(half::bf16::from_f32(value).to_bits());
         bits(high) << 16 | bits(low)
@@ -194,7 +196,7 @@ fn two_numbers_of_sixteen_bits_are_computed_apart() {
 }
 
 #[test]
-fn comparisons_know_what_is_not_a_number() {
+fn comparisons_handle_nan() {
     let holds = |how: &str| {
         one_warp(&format!("setp.{how}.f32 %p1, 0f7FC00000, 0f3F800000; selp.b32 %r10, 1, 0, %p1;"), false)[0]
     };
@@ -207,7 +209,7 @@ fn comparisons_know_what_is_not_a_number() {
 }
 
 #[test]
-fn vectors_and_local_memory_hold_what_was_stored() {
+fn vectors_and_local_memory_keep_stored_values() {
     let body = "
     .local .align 8 .b8 depot[16];
     .reg .b64 %SP, %SPL;
@@ -221,7 +223,8 @@ fn vectors_and_local_memory_hold_what_was_stored() {
     assert_eq!(one_warp(body, false), numbers(|n| 101 * n + 1));
 }
 
-/// Each block sums its threads' numbers in a tree over shared memory, and adds the sum to one number of all blocks.
+/// Each block sums its threads' numbers in a tree over shared memory, and adds the sum to a number shared by
+/// all blocks.
 const TREE: &str = "
 .func (.param .b32 result) twice(.param .b32 twice_param_0)
 {
@@ -284,7 +287,7 @@ fn blocks_share_memory_wait_at_barriers_and_add_atomically() {
     assert_eq!(device.get::<u32>(out, 1), [3 * 2 * 255 * 128]);
 }
 
-/// Each thread takes the number that its left or its right neighbour left in shared memory.
+/// Each thread reads the number that its left or right neighbour wrote to shared memory.
 fn neighbours(barrier: &str, distance: i32) -> Vec<u32> {
     let ptx = format!(
         "
@@ -324,19 +327,20 @@ fn neighbours(barrier: &str, distance: i32) -> Vec<u32> {
 }
 
 #[test]
-fn a_missing_barrier_shows_whichever_warp_comes_first() {
+fn a_missing_barrier_is_detected_in_either_order_of_warps() {
     for distance in [-1, 1] {
         let want: Vec<u32> = (0..256).map(|thread: i32| (thread + distance).rem_euclid(128) as u32).collect();
         assert_eq!(neighbours("bar.sync 0;", distance), want);
         assert_ne!(neighbours("", distance), want);
-        // Without threads that go round: these would be wrong in either order.
+        // Without the threads at the ends, whose neighbours wrap around: these would be wrong in either
+        // order.
         let inner = |numbers: &[u32]| [&numbers[1..127], &numbers[129..255]].concat();
         assert_ne!(inner(&neighbours("", distance)), inner(&want));
     }
 }
 
 #[test]
-fn variables_of_a_module_have_their_values_and_assertions_their_texts() {
+fn module_variables_have_their_initial_values_and_assertions_print_their_text() {
     let ptx = "
 .extern .func __assertfail
 (

@@ -1,4 +1,4 @@
-//! Products are those of column-major matrices, transposed or not, for each member of a batch.
+//! Products are matmuls of column-major matrices, transposed or not, for each member of a batch.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -13,9 +13,9 @@ fn matrix(address: usize, scalar: Scalar, leading: i64, stride: i64, transposed:
 }
 
 #[test]
-fn a_product_reads_its_operands_as_they_are_laid_out() {
+fn a_matmul_respects_the_layout_of_its_operands() {
     let mut device = Device::new();
-    // a is 2 x 3 with columns 4 apart, the same for both members; b is 3 x 2, kept transposed.
+    // a is 2 x 3 with columns 4 elements apart, the same for both members; b is 3 x 2, stored transposed.
     let a = device.put(&[1f32, 2.0, 0.0, 0.0, 3.0, 4.0, 0.0, 0.0, 5.0, 6.0]);
     let b = device.put(&[1f32, 2.0, 3.0, 4.0, 5.0, 6.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
     let c = device.put(&[f32::NAN; 8]);
@@ -38,10 +38,12 @@ fn a_product_reads_its_operands_as_they_are_laid_out() {
 }
 
 #[test]
-fn sixteen_bits_are_summed_in_f32_and_rounded_once() {
+fn sixteen_bit_numbers_are_summed_in_f32_and_rounded_once() {
     let mut device = Device::new();
     let ones = vec![bf16::ONE; 300];
-    let (a, b, c) = (device.put(&ones), device.put(&ones), device.put(&[bf16::ZERO]));
+    let a = device.put(&ones);
+    let b = device.put(&ones);
+    let c = device.put(&[bf16::ZERO]);
     let product = Product {
         m: 1,
         n: 1,
@@ -54,7 +56,7 @@ fn sixteen_bits_are_summed_in_f32_and_rounded_once() {
         batch: 1,
     };
     device.driver.product("product", &product).unwrap();
-    // Sums in bf16 would stay at 256.
+    // A bf16 accumulator would stay at 256.
     assert_eq!(device.get::<bf16>(c, 1), [bf16::from_f32(300.0)]);
 }
 
@@ -70,8 +72,8 @@ fn calls_are_counted() {
     let bytes = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let number = |at: usize| u64::from_ne_bytes(bytes[8 * at..][..8].try_into().unwrap());
-    // Launches, products, uploads and their bytes, downloads and theirs, copies, fills, allocations and bytes, frees,
-    // synchronisations, events, live and peak bytes, and bytes given back.
+    // Launches, products, uploads and their bytes, downloads and their bytes, copies, fills, allocations and
+    // their bytes, frees, synchronisations, events, live and peak bytes, and returned bytes.
     let totals: Vec<u64> = (0..16).map(number).collect();
     assert_eq!(totals, [2, 0, 1, 16, 1, 16, 0, 0, 2, 48, 1, 1, 0, 16, 48, 32]);
     assert_eq!(number(16), 2);
@@ -80,11 +82,12 @@ fn calls_are_counted() {
 }
 
 #[test]
-#[ignore = "run by calls_are_counted, which gives it a file"]
+#[ignore = "run by calls_are_counted, which passes it a file"]
 fn a_few_calls() {
     let mut device = Device::new();
     let function = device.function(common::INCREMENT, "increment").unwrap();
-    let (from, other) = (device.put(&[0f32; 4]), device.driver.allocate(32).unwrap());
+    let from = device.put(&[0f32; 4]);
+    let other = device.driver.allocate(32).unwrap();
     device.launch(function, (1, 4), &[from, from], &[4]).unwrap();
     device.launch(function, (1, 4), &[from, from], &[4]).unwrap();
     device.driver.free(other).unwrap();
@@ -92,11 +95,12 @@ fn a_few_calls() {
 }
 
 #[test]
-fn the_memory_pool_gives_back_what_it_need_not_keep_when_the_device_is_waited_for() {
+fn the_memory_pool_returns_memory_beyond_its_threshold_at_a_synchronisation() {
     let returned = |keep: usize| {
         let mut device = Device::new();
         device.driver.keep_pool(keep);
-        let (first, _second) = (device.driver.allocate(100).unwrap(), device.driver.allocate(20).unwrap());
+        let first = device.driver.allocate(100).unwrap();
+        let _second = device.driver.allocate(20).unwrap();
         device.driver.free(first).unwrap();
         device.driver.synchronise();
         device.driver.synchronise();

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::vector::exp;
 
-/// Elements that one task works on.
+/// Number of elements that one task processes.
 const CHUNK: usize = 1 << 14;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Activation {
         if values.len() <= CHUNK { run(values) } else { values.par_chunks_mut(CHUNK).for_each(run) }
     }
 
-    /// `values = activation(values) * factors`, of equal lengths.
+    /// Computes `values = activation(values) * factors` for slices of equal lengths.
     pub fn apply_gated(self, values: &mut [f32], factors: &[f32]) {
         let arch = Arch::new();
         let run = |(values, factors): (&mut [f32], &[f32])| {
@@ -42,7 +42,7 @@ impl Activation {
 struct Task<'a> {
     activation: Activation,
     values: &'a mut [f32],
-    /// Empty without a gate.
+    /// Factors of the gate; empty without a gate.
     factors: &'a [f32],
 }
 
@@ -65,7 +65,8 @@ fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// `x (1 + tanh(z)) / 2` with `z = sqrt(2 / pi) (x + 0.044715 x^3)`, where `(1 + tanh(z)) / 2 = sigmoid(2 z)`.
+/// Computes `x (1 + tanh(z)) / 2` with `z = sqrt(2 / pi) (x + 0.044715 x^3)`, using
+/// `(1 + tanh(z)) / 2 = sigmoid(2 z)`.
 #[inline(always)]
 fn gelu_tanh(x: f32) -> f32 {
     const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769;
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn activations_are_those_of_f64_also_over_several_threads() {
+    fn activations_match_f64_on_one_and_on_several_threads() {
         let values: Vec<f32> = (0..2 * CHUNK + 5).map(|step| (step % 401) as f32 * 0.07 - 14.0).collect();
         let factors: Vec<f32> = values.iter().map(|value| value * -0.3).collect();
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
@@ -90,7 +91,8 @@ mod tests {
                 }
                 Activation::Silu => x * sigmoid(x),
             };
-            let (mut plain, mut gated) = (values.clone(), values.clone());
+            let mut plain = values.clone();
+            let mut gated = values.clone();
             activation.apply(&mut plain);
             activation.apply_gated(&mut gated, &factors);
             for (index, &x) in values.iter().enumerate() {

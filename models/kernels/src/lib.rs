@@ -1,10 +1,10 @@
-//! Matrix products, attention and the loops between them, on the CPU, over plain `f32` slices.
+//! Matrix multiplication, attention and vector kernels on the CPU, over plain `f32` slices.
 //!
-//! Invariant: each output element is reduced in an order that depends on its own length only. A row's result is
-//! therefore the same to the bit alone and in any batch.
+//! Invariant: each output element is reduced in an order that depends only on its own length. The result of a
+//! row is therefore bit-identical alone and in any batch.
 //!
-//! Vector width is chosen at run time (`pulp`); large inputs are spread over the threads of the current rayon pool.
-//! Not here: tensors and devices (`ntl-models`).
+//! The vector width is chosen at run time (`pulp`). Large inputs are divided among the threads of the current
+//! rayon pool. Tensors and devices are in `ntl-models`.
 
 mod activation;
 mod attention;
@@ -14,7 +14,7 @@ mod rope;
 mod vector;
 
 pub use activation::Activation;
-pub use attention::{AttentionGroup, AttentionQuery, Heads, KvSlices, RelativeBias, Visible, attend};
+pub use attention::{AttentionGroup, AttentionQuery, DistanceBias, Heads, KvSlices, Phase, Visible, attend};
 pub use matmul::{Float, Format, Matrix};
 pub use norm::{layer_norm, rms_norm};
 pub use rope::{RopeTables, apply_rope};

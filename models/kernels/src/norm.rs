@@ -1,15 +1,15 @@
 //! Normalisation of rows: by their root mean square, or by mean and variance.
 //!
-//! Sums are f64, since the error of a row's one factor is an error of all its elements.
+//! Sums are f64, since an error in the factor of a row affects all its elements.
 
 use rayon::prelude::*;
 
 use crate::vector::sum;
 
-/// Below this many elements a second thread costs more than it saves.
+/// Below this many elements, a second thread costs more than it saves.
 const SERIAL_MAX: usize = 1 << 16;
 
-/// `x / sqrt(mean(x²) + eps) * weight` of each row of `x` `[M, K]`, with `weight` `[K]`.
+/// Replaces each row of `x` `[M, K]` by `x / sqrt(mean(x²) + eps) * weight`, with `weight` `[K]`.
 pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f64) {
     let k = weight.len();
     for_each_row(x, k, |row| {
@@ -18,13 +18,15 @@ pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f64) {
     });
 }
 
-/// `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` of each row of `x` `[M, K]`, with `weight` and `bias` `[K]`.
+/// Replaces each row of `x` `[M, K]` by `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`, with `weight`
+/// and `bias` `[K]`.
 pub fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f64) {
     let k = weight.len();
     for_each_row(x, k, |row| {
         let mean = sum(row, |x| x) / k as f64;
         let squares = sum(row, |x| (x - mean) * (x - mean));
-        let (mean, scale) = (mean as f32, (squares / k as f64 + eps).sqrt().recip() as f32);
+        let mean = mean as f32;
+        let scale = (squares / k as f64 + eps).sqrt().recip() as f32;
         let parameters = weight.iter().zip(bias);
         row.iter_mut().zip(parameters).for_each(|(x, (w, b))| *x = (*x - mean) * scale * w + b);
     });

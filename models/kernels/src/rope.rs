@@ -1,7 +1,7 @@
-//! Rotary position embeddings (RoPE, arXiv 2104.09864): element `p` of a head and element `p + P` rotate as a pair, by
-//! an angle that grows with the position.
+//! Rotary position embeddings (RoPE, arXiv 2104.09864): elements `p` and `p + P` of a head rotate as a pair,
+//! by an angle that grows with the position.
 
-/// Cosines and sines of some rows' angles, `R` rows of `P` pairs.
+/// Cosines and sines of the angles of `R` rows with `P` pairs.
 #[derive(Debug, Clone)]
 pub struct RopeTables {
     /// `[R, P]`.
@@ -12,9 +12,10 @@ pub struct RopeTables {
 }
 
 impl RopeTables {
-    /// Pair `p` rotates by `frequencies[p]` radians a position. `magnitude` scales every rotated pair (YaRN).
+    /// Computes the tables. Pair `p` rotates by `frequencies[p]` radians per position. `magnitude` scales
+    /// every rotated pair (YaRN).
     ///
-    /// In f32, as the original computes it, so that large angles are rounded alike.
+    /// Angles are f32, as in the reference implementation, so that large angles are rounded in the same way.
     pub fn new(positions: impl Iterator<Item = usize>, frequencies: &[f32], magnitude: f32) -> Self {
         let angles = positions.flat_map(|position| frequencies.iter().map(move |f| f * position as f32));
         let (sin, cos): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
@@ -42,13 +43,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_turn_by_their_angles() {
+    fn pairs_rotate_by_their_angles() {
         let tables = RopeTables::new([0, 3].into_iter(), &[std::f32::consts::FRAC_PI_6, 0.0], 1.0);
         let mut x = [1.0, 2.0, 0.0, 5.0, 1.0, 2.0, 0.0, 5.0];
         apply_rope(&mut x, 4, &tables);
         assert_eq!(x[..4], [1.0, 2.0, 0.0, 5.0]);
         for (got, want) in x[4..].iter().zip([0.0, 2.0, 1.0, 5.0]) {
-            assert!((got - want).abs() < 1e-6, "a quarter turn: {got} instead of {want}");
+            assert!((got - want).abs() < 1e-6, "a quarter turn: got {got}, expected {want}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Vector loops over slices: sums of products, exponentials, softmax.
+//! Vector kernels over slices: dot products, exponentials, softmax.
 
 use pulp::Simd;
 use rayon::prelude::*;
 
-/// Sum of products, always added up in the same order for a given length.
+/// Returns the dot product, always added up in the same order for a given length.
 #[inline(always)]
 pub(super) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     let ((a_body, a_tail), (b_body, b_tail)) = (S::as_simd_f32s(a), S::as_simd_f32s(b));
@@ -15,10 +15,10 @@ pub(super) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     simd.reduce_sum_f32s(sum)
 }
 
-/// Registers that hold a weighted sum.
+/// Number of registers for a weighted sum.
 const SUMS: usize = 4;
 
-/// `out += sum(weight * row)`, always added up in the order of the rows.
+/// Computes `out += sum(weight * row)`, always added up in the order of the rows.
 #[inline(always)]
 pub(super) fn add_weighted<'a, S: Simd>(
     simd: S,
@@ -59,13 +59,13 @@ pub(super) fn add_weighted<'a, S: Simd>(
     simd.partial_store_f32s(tail, sum);
 }
 
-/// Partial sums that are kept side by side.
+/// Number of partial sums that are kept side by side.
 const LANES: usize = 8;
 
-/// Below this many elements a second thread costs more than it saves.
+/// Below this many elements, a second thread costs more than it saves.
 const SERIAL_MAX: usize = 1 << 16;
 
-/// `values += others`, of equal lengths.
+/// Computes `values += others` for slices of equal lengths.
 pub fn add(values: &mut [f32], others: &[f32]) {
     let add = |(values, others): (&mut [f32], &[f32])| {
         values.iter_mut().zip(others).for_each(|(value, other)| *value += other);
@@ -77,7 +77,7 @@ pub fn add(values: &mut [f32], others: &[f32]) {
     }
 }
 
-/// Sum of `of(value)`, always added up in the same order.
+/// Returns the sum of `of(value)`, always added up in the same order.
 #[inline(always)]
 pub(super) fn sum(values: &[f32], of: impl Fn(f64) -> f64) -> f64 {
     let (chunks, rest) = values.as_chunks::<LANES>();
@@ -90,7 +90,7 @@ pub(super) fn sum(values: &[f32], of: impl Fn(f64) -> f64) -> f64 {
     sums.iter().sum::<f64>() + rest.iter().map(|&value| of(f64::from(value))).sum::<f64>()
 }
 
-/// Softmax of a row.
+/// Replaces the scores of a row by their softmax.
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32]) {
     let mut largest = [f32::NEG_INFINITY; LANES];
@@ -103,7 +103,7 @@ pub(super) fn softmax(scores: &mut [f32]) {
     for score in scores.iter_mut() {
         *score = exp(*score - largest);
     }
-    // In f64, since an error of the total is an error of every share.
+    // Total in f64, since its error affects every share.
     let mut totals = [0.0_f64; LANES];
     for scores in scores.chunks(LANES) {
         for (total, &score) in totals.iter_mut().zip(scores) {
@@ -114,18 +114,18 @@ pub(super) fn softmax(scores: &mut [f32]) {
     scores.iter_mut().for_each(|score| *score *= share);
 }
 
-/// e to the `x` within 2 units of the last place, 0 below -87.3, without branches or calls, so that loops over it
-/// become vector code. NaN stays NaN.
+/// Returns e to the `x`, with an error of at most 2 units in the last place; 0 below -87.3. There are no
+/// branches or calls, so that the compiler can vectorize loops over it. NaN stays NaN.
 ///
-/// As `x = n ln 2 + r` (Cody and Waite), with the Taylor polynomial of `r`, |r| <= ln(2) / 2. The softmax of `ntl-core` has
-/// an `exp` of its own with one term less and other last bits.
+/// Splits `x = n ln 2 + r` (Cody and Waite) and uses the Taylor polynomial of `r`, |r| <= ln(2) / 2. The
+/// softmax of `ntl-core` has a separate `exp` with one term fewer, which rounds differently.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    /// Adding it rounds to an integer, which the lowest bits then hold.
+    /// Adding this number rounds to an integer, which is then in the lowest bits.
     const ROUNDER: f32 = 12_582_912.0;
     /// Smallest and largest x with a normal result.
     const RANGE: (f32, f32) = (-87.33, 88.37);
-    /// ln 2 in two parts; products of the first with small integers are exact.
+    /// ln 2 in two parts. Products of the first part with small integers are exact.
     const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
     let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
     let n = shifted - ROUNDER;
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exponentials_are_right_to_the_last_places() {
+    fn exponentials_are_accurate_to_the_last_places() {
         let mut worst = 0.0_f64;
         for step in -870_000..=880_000 {
             let x = step as f32 * 1e-4;

@@ -1,4 +1,4 @@
-//! Prepares a checkpoint folder for mistral.rs.
+//! Prepares a checkpoint directory for mistral.rs.
 
 use ntl_models::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, Weights as WeightFiles};
 use ntl_models::tokenizer::Tokenizer;
@@ -10,7 +10,7 @@ use crate::stand_in::StandIn;
 const CONFIG_FILE: &str = "config.json";
 const GENERATION_FILE: &str = "generation_config.json";
 
-/// Pickled weights in a single file, and the only name under which mistral.rs finds them.
+/// The name of pickled weights in a single file, and the only name under which mistral.rs finds them.
 const SINGLE_PICKLE: (&str, &str) = ("pytorch_model.bin", "pytorch_model-00001-of-00001.bin");
 
 pub(crate) fn prepare(
@@ -47,7 +47,7 @@ pub(crate) fn prepare(
         place: files.place().to_owned(),
         kind,
         dtype: isq.unwrap_or("f32").to_owned(),
-        // Forms of weights that only mistral.rs reads are not counted.
+        // Weight formats that only mistral.rs reads are not counted.
         parameters: WeightFiles::open(files).map_or(0, |weights| weights.summary().parameters),
         eos_ids,
         begin,
@@ -57,7 +57,7 @@ pub(crate) fn prepare(
     })
 }
 
-/// One id or a list of them, as configurations have it.
+/// Returns the ids of a configuration field, which is one id or a list of ids.
 fn ids(value: Option<&Value>) -> Vec<u32> {
     let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
     match value {
@@ -67,7 +67,7 @@ fn ids(value: Option<&Value>) -> Vec<u32> {
     }
 }
 
-/// Converts a configuration to the form of transformers 4, the only one that mistral.rs 0.8.1 reads.
+/// Converts a configuration to the format of transformers 4, the only one that mistral.rs 0.8.1 reads.
 fn normalise(config: &mut Map<String, Value>) {
     if let Some(Value::Array(names)) = config.get_mut("architectures") {
         names.truncate(1);

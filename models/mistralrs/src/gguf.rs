@@ -14,7 +14,7 @@ use crate::stand_in::StandIn;
 
 const TOKENIZER_FILE: &str = "tokenizer.json";
 
-/// Architectures that mistral.rs 0.8.1 loads from GGUF files, as the files name them.
+/// Architectures that mistral.rs 0.8.1 loads from GGUF files, by their names in the files.
 const ARCHITECTURES: [&str; 8] =
     ["llama", "mistral3", "phi2", "phi3", "qwen2", "qwen3", "qwen3moe", "starcoder2"];
 
@@ -24,13 +24,14 @@ pub(crate) fn prepare(file: &Path, choices: Choices) -> Result<Prepared, LoadErr
     let gguf = GgufFile::open(&file)?;
     let kind = gguf.text("general.architecture").unwrap_or_default().to_owned();
     if !ARCHITECTURES.contains(&kind.as_str()) {
-        let reason = format!("`{kind}` is not served; known are {}", ARCHITECTURES.join(", "));
+        let reason =
+            format!("`{kind}` is not supported; the supported ones are {}", ARCHITECTURES.join(", "));
         return Err(gguf.refuse("general.architecture", &reason));
     }
     let tokenizer = open_tokenizer(&file, &gguf, choices)?;
     let (dtype, parameters) = weights(&gguf);
     let id = |name: &str| gguf.number(&format!("tokenizer.ggml.{name}_token_id"));
-    // Chat models may end a turn with another token than a text.
+    // Chat models may end a turn with a different token than a text.
     let mut eos_ids: Vec<u32> = [id("eos"), id("eot"), id("eom")].into_iter().flatten().collect();
     eos_ids.sort_unstable();
     eos_ids.dedup();
@@ -39,7 +40,7 @@ pub(crate) fn prepare(file: &Path, choices: Choices) -> Result<Prepared, LoadErr
     let rows = rows.and_then(|tensor| tensor.shape.dims().first().copied()).unwrap_or_default();
     let failed = |source| LoadError::Read { file: "a temporary folder".to_owned(), source };
     let stand_in = StandIn::new(rows.max(tokenizer.len())).map_err(failed)?;
-    // Replaces the file's own chat template, from which mistral.rs would take tokens that end a text.
+    // Replaces the file's chat template, from which mistral.rs would read further end-of-sequence tokens.
     stand_in.write("tokenizer_config.json", &json!({})).map_err(failed)?;
     Ok(Prepared {
         place: gguf.place,
@@ -54,7 +55,7 @@ pub(crate) fn prepare(file: &Path, choices: Choices) -> Result<Prepared, LoadErr
     })
 }
 
-/// Opens the `tokenizer.json` beside the file, else the tokenizer in the file.
+/// Opens the `tokenizer.json` next to the file, or else the tokenizer in the file.
 fn open_tokenizer(file: &Path, gguf: &GgufFile, choices: Choices) -> Result<Tokenizer, LoadError> {
     let beside = CheckpointFiles::folder(file.parent().unwrap_or(Path::new(".")))?;
     let chosen = choices.tokenizer_type;
@@ -69,7 +70,7 @@ fn open_tokenizer(file: &Path, gguf: &GgufFile, choices: Choices) -> Result<Toke
     Tokenizer::open_as(&CheckpointFiles::memory(&gguf.place, files), chosen)
 }
 
-/// The element type of most weights, and the number of weights.
+/// Returns the element type of most weights, and the number of weights.
 fn weights(gguf: &GgufFile) -> (String, u64) {
     let mut counts = BTreeMap::<String, u64>::new();
     for tensor in gguf.content.tensor_infos.values() {

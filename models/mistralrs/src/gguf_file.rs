@@ -1,4 +1,4 @@
-//! The metadata at the head of a GGUF file, by field.
+//! The metadata in the header of a GGUF file, by field.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,7 +7,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use ntl_models::checkpoint::LoadError;
 
 pub(crate) struct GgufFile {
-    /// The path, as errors name it.
+    /// The path, for error messages.
     pub(crate) place: String,
     pub(crate) content: Content,
 }
@@ -29,7 +29,7 @@ impl GgufFile {
         self.get(name)?.to_string().ok().map(String::as_str)
     }
 
-    /// A count or an id, of whatever width it is stored in.
+    /// Returns a count or an id, which may be stored with any width.
     pub(crate) fn number(&self, name: &str) -> Option<u32> {
         let value = self.get(name)?;
         value.to_u32().ok().or_else(|| u32::try_from(value.to_u64().ok()?).ok())
@@ -39,7 +39,7 @@ impl GgufFile {
         self.get(name)?.to_bool().ok()
     }
 
-    /// A list; `None` if `read` refuses any of its values.
+    /// Returns a list, or `None` if `read` rejects any of its values.
     pub(crate) fn list<T>(&self, name: &str, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
         self.get(name)?.to_vec().ok()?.iter().map(read).collect()
     }
@@ -48,7 +48,7 @@ impl GgufFile {
         self.list(name, |value| value.to_string().ok().cloned())
     }
 
-    /// The error for a field that is missing or not served.
+    /// Returns the error for a missing or unsupported field.
     pub(crate) fn refuse(&self, name: &str, reason: &str) -> LoadError {
         LoadError::field(&self.place, name, reason)
     }

@@ -1,7 +1,7 @@
-//! Converts the tokenizer inside a GGUF file back to the `tokenizer.json` that it was made from.
+//! Converts the tokenizer inside a GGUF file back to the `tokenizer.json` from which it was made.
 //!
-//! Two kinds: `llama` (SentencePiece pieces with scores, from which the merges are derived as Hugging Face's converter
-//! derives them) and `gpt2` (byte-level BPE, pre-tokenized as `tokenizer.ggml.pre` says).
+//! There are two types: `llama` (SentencePiece pieces with scores, from which the merges are derived as in
+//! Hugging Face's converter) and `gpt2` (byte-level BPE, pre-tokenized according to `tokenizer.ggml.pre`).
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -17,18 +17,18 @@ const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// The pre-tokenizer's pattern; `{}` is replaced by the repetition of digits.
+/// Pattern of the pre-tokenizer; `{}` is replaced by the repetition of digits.
 const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 struct Tokens {
     names: Vec<String>,
-    /// `tokenizer.ggml.token_type` of each name.
+    /// `tokenizer.ggml.token_type` of each token.
     kinds: Vec<i32>,
 }
 
-/// `tokenizer.json`.
+/// Returns the contents of `tokenizer.json`.
 pub(crate) fn tokenizer(gguf: &GgufFile) -> Result<Value, LoadError> {
-    let missing = |name: &str| gguf.refuse(name, "missing, and there is no tokenizer.json beside the file");
+    let missing = |name: &str| gguf.refuse(name, "missing, and there is no tokenizer.json next to the file");
     let names = gguf.texts("tokenizer.ggml.tokens").ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
     let kinds = gguf.list("tokenizer.ggml.token_type", |value| value.to_i32().ok());
     let kinds = kinds.filter(|kinds| kinds.len() == names.len());
@@ -38,8 +38,10 @@ pub(crate) fn tokenizer(gguf: &GgufFile) -> Result<Value, LoadError> {
         Some("llama") => pieces(gguf, &tokens)?,
         Some("gpt2") => bytes(gguf, &tokens)?,
         other => {
-            let reason =
-                format!("`{}` is not served; put a tokenizer.json beside it", other.unwrap_or("none"));
+            let reason = format!(
+                "`{}` is not supported; put a tokenizer.json next to the file",
+                other.unwrap_or("none")
+            );
             return Err(gguf.refuse("tokenizer.ggml.model", &reason));
         }
     };
@@ -49,7 +51,7 @@ pub(crate) fn tokenizer(gguf: &GgufFile) -> Result<Value, LoadError> {
     Ok(Value::Object(all))
 }
 
-/// `tokenizer_config.json`.
+/// Returns the contents of `tokenizer_config.json`.
 pub(crate) fn config(gguf: &GgufFile) -> Value {
     let names = gguf.texts("tokenizer.ggml.tokens").unwrap_or_default();
     let named = |what: &str| {
@@ -73,12 +75,12 @@ pub(crate) fn config(gguf: &GgufFile) -> Value {
 
 type Parts = Vec<(&'static str, Value)>;
 
-/// SentencePiece: spaces are `▁`, unknown characters are spelled in bytes.
+/// SentencePiece: spaces are `▁`, and unknown characters are spelled as bytes.
 fn pieces(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
     const SCORES: &str = "tokenizer.ggml.scores";
     let scores = gguf.list(SCORES, |value| value.to_f32().ok());
     let scores = scores.filter(|scores| scores.len() == tokens.names.len());
-    let scores = scores.ok_or_else(|| gguf.refuse(SCORES, "not one number a token"))?;
+    let scores = scores.ok_or_else(|| gguf.refuse(SCORES, "not one number per token"))?;
     let begins_with_space = gguf.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
     let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
     let mut normalizers = vec![replace(" ", MARK)];
@@ -103,7 +105,7 @@ fn pieces(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
     ])
 }
 
-/// All pairs of pieces that make a third one, the best third pieces first.
+/// Returns all pairs of pieces that form a third piece, in descending order of the third piece's score.
 fn merges(tokens: &Tokens, scores: &[f32]) -> Vec<[String; 2]> {
     let normal = |id: &usize| tokens.kinds[*id] == NORMAL;
     let ids: HashMap<&str, usize> =
@@ -147,7 +149,7 @@ fn bytes(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
             (Value::Null, vec![json!({"type": "Digits", "individual_digits": true}), byte_level(true)])
         }
         other => {
-            let reason = format!("`{other}` is not served; put a tokenizer.json beside the file");
+            let reason = format!("`{other}` is not supported; put a tokenizer.json next to the file");
             return Err(gguf.refuse(PRE, &reason));
         }
     };
@@ -160,7 +162,7 @@ fn bytes(gguf: &GgufFile, tokens: &Tokens) -> Result<Parts, LoadError> {
             "model",
             json!({
                 "type": "BPE", "vocab": vocab(tokens), "merges": merges, "fuse_unk": false, "byte_fallback": false,
-                // As in Llama 3's own tokenizer.json.
+                // The same as in Llama 3's tokenizer.json.
                 "ignore_merges": pre.starts_with("llama"),
             }),
         ),
@@ -171,7 +173,7 @@ fn vocab(tokens: &Tokens) -> Map<String, Value> {
     tokens.names.iter().zip(0_u32..).map(|(name, id)| (name.clone(), id.into())).collect()
 }
 
-/// Tokens that are found in a text before pre-tokenization.
+/// Returns the tokens that are found in a text before pre-tokenization.
 fn added(tokens: &Tokens) -> Value {
     let all = tokens.names.iter().zip(&tokens.kinds).zip(0_u32..);
     let added = all.filter(|((_, kind), _)| [UNKNOWN, CONTROL, USER_DEFINED].contains(*kind));
@@ -184,14 +186,15 @@ fn added(tokens: &Tokens) -> Value {
     added.collect()
 }
 
-/// The post-processor; `begins` says whether texts begin with `bos` if the file does not contain it.
+/// Returns the post-processor. `begins`: whether texts begin with `bos` if the file does not specify it.
 fn ends(gguf: &GgufFile, tokens: &Tokens, begins: bool) -> Value {
     let special = |what: &str, usual: bool| {
         let id = gguf.number(&format!("tokenizer.ggml.{what}_token_id"))?;
         let wanted = gguf.flag(&format!("tokenizer.ggml.add_{what}_token")).unwrap_or(usual);
         Some((tokens.names.get(id as usize)?.clone(), id)).filter(|_| wanted)
     };
-    let (first, last) = (special("bos", begins), special("eos", false));
+    let first = special("bos", begins);
+    let last = special("eos", false);
     if first.is_none() && last.is_none() {
         return Value::Null;
     }

@@ -1,8 +1,8 @@
-//! The mistral.rs backend: loads what the native engine does not serve (further architectures, GGUF files, weights
-//! quantised at load) as a model behind the engine contract.
+//! The mistral.rs backend: loads models that the native engine does not support (further architectures, GGUF
+//! files, weights quantised at load) and implements the engine contract for them.
 //!
-//! mistral.rs computes logits and nothing else: it gets token ids, never a text, a tokenizer or a chat template of the
-//! checkpoint, chooses no token and ends no sequence by itself.
+//! mistral.rs only computes logits. It gets token ids, never a text or the checkpoint's tokenizer or chat
+//! template; it neither chooses tokens nor ends sequences.
 
 mod folder;
 mod gguf;
@@ -15,7 +15,7 @@ mod stand_in;
 use std::path::Path;
 use std::sync::Arc;
 
-use ntl_core::engine::{Backend, BatchModel, ModelInfo};
+use ntl_core::contract::{Backend, BatchModel, ModelInfo};
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{DeviceChoice, LoadOptions, LoadedModel, vocabulary};
 use ntl_sequences::SequenceModel;
@@ -23,7 +23,7 @@ use ntl_sequences::SequenceModel;
 use prepared::Prepared;
 use runner::Runner;
 
-/// Loads a checkpoint folder. `isq` names a type that mistral.rs quantises the weights to, such as `q4k`.
+/// Loads a checkpoint directory. `isq` names a type to which mistral.rs quantises the weights, such as `q4k`.
 pub fn load_folder(
     files: &CheckpointFiles,
     isq: Option<&str>,
@@ -32,7 +32,7 @@ pub fn load_folder(
     catch_panic(files.place(), || start(folder::prepare(files, isq, options.choices)?, isq, options.device))
 }
 
-/// Loads a GGUF file, with the `tokenizer.json` beside it if there is one.
+/// Loads a GGUF file, with the `tokenizer.json` next to it if there is one.
 pub fn load_gguf(file: &Path, options: LoadOptions) -> Result<LoadedModel, LoadError> {
     catch_panic(&file.display().to_string(), || {
         start(gguf::prepare(file, options.choices)?, None, options.device)
@@ -46,7 +46,7 @@ fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<
     let positions_max = runner.positions_max().map_err(refused)?;
     let tokenizer = Arc::new(prepared.tokenizer);
     let info = ModelInfo {
-        kind: prepared.kind.as_str().into(),
+        kind: prepared.kind,
         backend: Backend::MistralRs,
         dtype: prepared.dtype.as_str().into(),
         kv_cache_dtype: None,
@@ -58,6 +58,7 @@ fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<
         tokens: tokenizer.len(),
         eos_ids: prepared.eos_ids,
         encoder_decoder: false,
+        has_token_distribution: true,
     };
     let model = SequenceModel::new(Box::new(runner), info, prepared.begin)
         .map_err(|error| LoadError::malformed(&prepared.place, format!("mistral.rs: {error}")))?;
@@ -65,7 +66,8 @@ fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<
     Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
 }
 
-/// Runs `load` on a thread of its own and turns a panic, which is how mistral.rs refuses much, into an error.
+/// Runs `load` on a separate thread and converts a panic into an error, since mistral.rs panics on many
+/// inputs that it does not support.
 fn catch_panic(
     place: &str,
     load: impl FnOnce() -> Result<LoadedModel, LoadError> + Send,

@@ -1,4 +1,4 @@
-//! What both file formats are brought into: a model that mistral.rs can load, and its tokenizer.
+//! The common result of preparing either file format: a model that mistral.rs can load, and its tokenizer.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use crate::stand_in::StandIn;
 
 /// A checkpoint, ready for mistral.rs to load.
 pub(crate) struct Prepared {
-    /// The file or folder, as errors name it.
+    /// The file or directory, for error messages.
     pub(crate) place: String,
-    /// Such as `gemma2`.
+    /// Model type, such as `gemma2`.
     pub(crate) kind: String,
     /// Element type of the weights, such as `f32` or `q4k`.
     pub(crate) dtype: String,
-    /// 0 where they could not be counted.
+    /// Number of weights, or 0 if they could not be counted.
     pub(crate) parameters: u64,
     pub(crate) eos_ids: Vec<u32>,
     /// The token that replaces an empty prompt.
@@ -24,9 +24,9 @@ pub(crate) struct Prepared {
     pub(crate) weights: Weights,
 }
 
-/// Where the weights are.
+/// The location of the weights.
 pub(crate) enum Weights {
-    /// In the folder that mistral.rs reads.
+    /// In the directory that mistral.rs reads.
     StandIn,
     Gguf(PathBuf),
 }

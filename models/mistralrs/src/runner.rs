@@ -17,20 +17,21 @@ use tokio::sync::mpsc::channel;
 use crate::prepared::Weights;
 use crate::stand_in::StandIn;
 
-/// Sequences that mistral.rs computes in one batch, if they have equal lengths.
+/// Number of sequences that mistral.rs computes in one batch, if they have equal lengths.
 const BATCH_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(31);
 
-/// More responses than mistral.rs sends to one request: on a full channel it blocks, and with it all other requests.
+/// More responses than mistral.rs sends to one request. On a full channel it blocks, and with it all other
+/// requests.
 const RESPONSES_MAX: usize = 8;
 
-/// A running mistral.rs. Dropping it ends mistral.rs.
+/// A running mistral.rs, which stops when this is dropped.
 pub(crate) struct Runner {
     engine: Arc<MistralRs>,
     token_bytes: u64,
 }
 
 impl Runner {
-    /// Loads the weights in f32; mistral.rs by itself would choose f16 on a CPU.
+    /// Loads the weights in f32. By default, mistral.rs would choose f16 on a CPU.
     pub(crate) fn start(
         stand_in: &StandIn,
         weights: &Weights,
@@ -53,10 +54,10 @@ impl Runner {
         let token_bytes = token_bytes(&*pipeline.blocking_lock());
         let method = DefaultSchedulerMethod::Fixed(BATCH_MAX);
         let scheduler = SchedulerConfig::DefaultScheduler { method };
-        // This runtime may end after the build: mistral.rs starts a thread with a runtime of its own.
+        // This runtime may end after the build: mistral.rs starts a thread with its own runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let engine = runtime.map_err(|error| error.to_string())?.block_on(
-            // The prefix cache of mistral.rs 0.8.1 gives wrong results.
+            // The prefix cache of mistral.rs 0.8.1 gives incorrect results.
             MistralRsBuilder::new(pipeline, scheduler, false, None)
                 .with_no_prefix_cache(true)
                 .with_disable_eos_stop(true)
@@ -79,15 +80,17 @@ impl SequenceEngine for Runner {
         sampler: ExternalSampler,
     ) -> Result<FailureReason, String> {
         let (sender, mut responses) = channel(RESPONSES_MAX);
-        // A temperature of 0 takes the largest logit, which is the sampler's token; `None` would be a temperature of 1.
+        // A temperature of 0 selects the largest logit, which is the sampler's token. `None` would mean a
+        // temperature of 1.
         let sampling =
             SamplingParams { temperature: Some(0.0), max_len: tokens_max, ..SamplingParams::neutral() };
-        let (tokens, id) = (RequestMessage::CompletionTokens(ids), self.engine.next_request_id());
+        let tokens = RequestMessage::CompletionTokens(ids);
+        let id = self.engine.next_request_id();
         let request = NormalRequest {
             logits_processors: Some(vec![Arc::new(Processor(sampler))]),
             ..NormalRequest::new_simple(tokens, sampling, sender, id, None, None)
         };
-        // This restarts an engine that died.
+        // This restarts an engine that has died.
         let requests = self.engine.get_sender(None).map_err(|error| format!("mistral.rs: {error}"))?;
         let sent = requests.blocking_send(Request::Normal(Box::new(request)));
         sent.map_err(|_| "mistral.rs: its engine has stopped".to_owned())?;
@@ -111,7 +114,7 @@ impl SequenceEngine for Runner {
     }
 }
 
-/// Bytes of the keys and values of one token in every layer, in f32.
+/// Returns the size of the keys and values of one token in every layer, in f32, in bytes.
 fn token_bytes(pipeline: &dyn Pipeline) -> u64 {
     let metadata = pipeline.get_metadata();
     let layers = metadata.model_metadata.as_ref().map_or(0, |model| {
@@ -124,7 +127,7 @@ fn token_bytes(pipeline: &dyn Pipeline) -> u64 {
     (layers * size_of::<f32>()) as u64
 }
 
-/// The sampler, at the place where mistral.rs lets logits be changed.
+/// Runs the sampler at the point where mistral.rs lets logits be changed.
 struct Processor(ExternalSampler);
 
 impl CustomLogitsProcessor for Processor {

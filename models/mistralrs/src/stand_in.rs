@@ -1,8 +1,9 @@
-//! The folder that mistral.rs reads in place of the checkpoint's own.
+//! The directory that mistral.rs reads instead of the checkpoint's directory.
 //!
-//! It holds links to the weights, a configuration that mistral.rs can read, and a tokenizer that only has the right number
-//! of ids: mistral.rs refuses or panics on many real ones, and needs none to compute logits. It holds no chat template and
-//! no generation settings, so that mistral.rs ends no sequence by itself.
+//! It contains links to the weights, a configuration that mistral.rs can read, and a tokenizer with the
+//! correct number of ids but no real contents: mistral.rs rejects or panics on many real tokenizers, and
+//! needs none to compute logits. It contains no chat template and no generation settings, so that mistral.rs
+//! never ends a sequence.
 
 use std::io;
 use std::path::Path;
@@ -10,11 +11,11 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// A temporary folder, deleted when dropped.
+/// A temporary directory, deleted when dropped.
 pub(crate) struct StandIn(TempDir);
 
 impl StandIn {
-    /// Creates the folder with a tokenizer of `ids` tokens.
+    /// Creates the directory with a tokenizer of `ids` tokens.
     pub(crate) fn new(ids: usize) -> io::Result<Self> {
         let folder = Self(tempfile::Builder::new().prefix("ntl-mistralrs-").tempdir()?);
         folder.write("tokenizer.json", &tokenizer(ids))?;

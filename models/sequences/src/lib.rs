@@ -1,9 +1,9 @@
-//! The engine contract ([`BatchModel`](ntl_core::engine::BatchModel)) over an engine that only generates sequences, such
-//! as mistral.rs: [`SequenceModel`] over a [`SequenceEngine`].
+//! The engine contract ([`BatchModel`](ntl_core::contract::BatchModel)) over an engine that only generates
+//! sequences, such as mistral.rs: [`SequenceModel`] over a [`SequenceEngine`].
 //!
-//! An [`ExternalSampler`] takes the place of the engine's own sampler: it sends the logits out and returns the token that
-//! it is sent. Invariant: a `Sequence` is not dropped before the engine has dropped its sampler, because mistral.rs 0.8.1
-//! dies when it responds to a request whose receiver is gone.
+//! An [`ExternalSampler`] replaces the engine's sampler: it sends the logits to the model and returns the
+//! token that it receives. Invariant: a `Sequence` is not dropped before the engine has dropped its sampler,
+//! because mistral.rs 0.8.1 dies when it responds to a request whose receiver is gone.
 
 mod model;
 #[cfg(test)]
@@ -12,20 +12,21 @@ mod tests;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 
-use ntl_core::engine::ModelError;
+use ntl_core::contract::ModelError;
 
 pub use model::SequenceModel;
 
-/// Returns why the engine ended a sequence early, if it did. The engine can respond for as long as this is not dropped.
+/// Returns why the engine ended a sequence early, if it did. The engine can respond for as long as this is
+/// not dropped.
 pub type FailureReason = Box<dyn FnMut() -> Option<String> + Send>;
 
 /// An engine that generates sequences.
 pub trait SequenceEngine: Send {
-    /// Begins a sequence with these ids. It ends after `tokens_max` generated tokens, or when the sampler returns no token.
-    /// The caller keeps the result until the engine has dropped the sampler.
+    /// Starts a sequence with these ids. It ends after `tokens_max` generated tokens, or when the sampler
+    /// returns no token. The caller must keep the result until the engine has dropped the sampler.
     ///
     /// # Errors
-    /// When the engine has stopped.
+    /// If the engine has stopped.
     fn submit(
         &self,
         ids: Vec<u32>,
@@ -33,10 +34,10 @@ pub trait SequenceEngine: Send {
         sampler: ExternalSampler,
     ) -> Result<FailureReason, String>;
 
-    /// Sequences that it computes in one batch.
+    /// Returns the number of sequences that the engine computes in one batch.
     fn batch_max(&self) -> usize;
 
-    /// Bytes of keys and values of one token of a sequence.
+    /// Returns the size of the keys and values of one token of a sequence, in bytes.
     fn token_bytes(&self) -> u64;
 }
 
@@ -44,36 +45,38 @@ fn failed(reason: impl Into<String>) -> ModelError {
     ModelError::Compute(reason.into().into())
 }
 
-/// Takes the place of the engine's sampler for one sequence.
+/// Replaces the engine's sampler for one sequence.
 pub struct ExternalSampler {
     logits: Sender<Vec<f32>>,
-    /// The tokens to return, in order; closed when the sequence is to end.
+    /// The tokens to return, in order. The channel is closed when the sequence should end.
     tokens: Mutex<Receiver<u32>>,
     ends_by_length: bool,
 }
 
 impl ExternalSampler {
-    /// Sends the logits out and waits for the token to append; `None` ends the sequence.
+    /// Sends the logits and waits for the token to append. `None` ends the sequence.
     pub fn sample(&self, logits: Vec<f32>) -> Option<u32> {
-        // After a prompt mistral.rs computes one step more than requested; the receiver of its logits may be gone.
+        // After a prompt, mistral.rs computes one step more than requested. The receiver of its logits may be
+        // gone.
         let _unwanted = self.logits.send(logits);
         let next = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        // A sequence that ends by its length shares a batch with others, which an end without a token would harm.
+        // A sequence that ends by its length shares a batch with others. An end without a token would harm
+        // them.
         next.ok().or(self.ends_by_length.then_some(0))
     }
 }
 
-/// A sequence that the engine holds.
+/// A sequence in the engine.
 struct Sequence {
     logits: Receiver<Vec<f32>>,
-    /// `None` when all its tokens were sent at the start.
+    /// `None` if all its tokens were sent at the start.
     tokens: Option<Sender<u32>>,
     failure_reason: FailureReason,
 }
 
 impl Sequence {
-    /// Begins a sequence that [`append`](Self::append) continues. The engine blocks while the sequence waits for a token,
-    /// so it must be the only one.
+    /// Starts a sequence that [`append`](Self::append) continues. It must be the only sequence, since the
+    /// engine blocks while it waits for a token.
     fn interactive(engine: &dyn SequenceEngine, ids: Vec<u32>) -> Result<Self, ModelError> {
         let (token_sender, tokens) = mpsc::channel();
         let (sender, logits) = mpsc::channel();
@@ -82,7 +85,7 @@ impl Sequence {
         Ok(Self { logits, tokens: Some(token_sender), failure_reason })
     }
 
-    /// Begins a sequence that `forced` tokens continue and that then ends.
+    /// Starts a sequence that continues with the `forced` tokens and then ends.
     fn forced(engine: &dyn SequenceEngine, ids: Vec<u32>, forced: &[u32]) -> Result<Self, ModelError> {
         let (token_sender, tokens) = mpsc::channel();
         for &token in forced {
@@ -99,7 +102,8 @@ impl Sequence {
         if sent { Ok(()) } else { Err(self.failure()) }
     }
 
-    /// Logits after the ids at the first call, then after each appended token in turn.
+    /// Returns the logits after the ids on the first call, and after each appended token on the following
+    /// calls.
     fn logits(&mut self) -> Result<Vec<f32>, ModelError> {
         self.logits.recv().map_err(|_| self.failure())
     }

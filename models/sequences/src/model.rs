@@ -1,14 +1,15 @@
 //! A [`BatchModel`] over an engine that generates sequences, not trees.
 //!
-//! A path that is the only one of its step stays in the engine and costs one decoded token a step, until a step asks for
-//! anything else. The engine recomputes all other rows, each from its whole prompt and path; it can batch those of equal
-//! lengths. This is correct for every search but fast only for one text, so `sequences_max` is 1.
+//! If a step has a single path, its sequence stays in the engine and costs one decoded token per step, until
+//! a step requests anything else. The engine recomputes all other rows, each from its complete prompt and
+//! path; it can batch rows of equal lengths. This is correct for every search, but fast only for a single
+//! text, so `sequences_max` is 1.
 
 use std::collections::HashMap;
 
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, CacheCost, ContextId, ContextRequest, Logits, LogitsShape, ModelError, ModelInfo,
-    NodeCapacity, NodeId, OpenedContext, Row,
+    NodeCapacity, NodeId, OpenedContext, PrefillChunk, PrefillProgress, Row,
 };
 
 use super::{Sequence, SequenceEngine, failed};
@@ -25,7 +26,7 @@ struct Node {
     position: usize,
 }
 
-/// Rows of a step, each of which extends the one before it.
+/// Rows of a step, each of which extends the previous one.
 struct Chain {
     context: ContextId,
     /// The node that the first row extends.
@@ -33,7 +34,7 @@ struct Chain {
     first: NodeId,
     last: NodeId,
     tokens: Vec<u32>,
-    /// Indices of its rows in the step.
+    /// Indices of these rows in the step.
     rows: Vec<usize>,
 }
 
@@ -59,7 +60,7 @@ pub struct SequenceModel {
 }
 
 impl Context {
-    /// All tokens from the beginning of the prompt to a node.
+    /// Returns all tokens from the beginning of the prompt to a node.
     fn tokens_to(&self, node: NodeId) -> Vec<u32> {
         let nodes = std::iter::successors(self.nodes.get(node.index()), |node| {
             node.parent.and_then(|parent| self.nodes.get(parent.index()))
@@ -72,10 +73,11 @@ impl Context {
 }
 
 impl SequenceModel {
-    /// Computes the logits of `begin`, which shows their width and that the engine works. An empty prompt is `begin`.
+    /// Computes the logits of `begin`, which determines their width and checks that the engine works. `begin`
+    /// also replaces an empty prompt.
     ///
     /// # Errors
-    /// When the engine cannot compute or has fewer logits than the tokenizer has tokens.
+    /// If the engine cannot compute, or has fewer logits than the tokenizer has tokens.
     pub fn new(engine: Box<dyn SequenceEngine>, info: ModelInfo, begin: u32) -> Result<Self, ModelError> {
         let vocab = Sequence::forced(&*engine, vec![begin], &[])?.logits()?.len();
         if vocab < info.tokens {
@@ -84,9 +86,11 @@ impl SequenceModel {
         Ok(Self { info, vocab, begin, contexts: HashMap::new(), opened: 0, live: None, engine })
     }
 
-    /// Makes a row the next node of its context.
+    /// Adds a row as the next node of its context.
     fn add_node(&mut self, row: &Row) -> Result<NodeId, ModelError> {
-        let (path, vocab, max) = (&row.path, self.vocab, self.info.prompt_tokens_max);
+        let path = &row.path;
+        let vocab = self.vocab;
+        let max = self.info.prompt_tokens_max;
         let context = self.contexts.get_mut(&row.context).ok_or(ModelError::UnknownContext(row.context))?;
         let position = match path.parent {
             None => context.prompt.len(),
@@ -136,7 +140,7 @@ impl SequenceModel {
         Ok(context.tokens_to(node))
     }
 
-    /// Logits of the rows of the only chain of a step, whose sequence stays in the engine.
+    /// Returns the logits of the rows of a step's only chain, whose sequence stays in the engine.
     fn continue_live(&mut self, chain: &Chain) -> Result<Vec<Vec<f32>>, ModelError> {
         let continues = |live: &Live| (live.context, Some(live.last)) == (chain.context, chain.parent);
         let live = self.live.take().filter(continues);
@@ -158,7 +162,7 @@ impl SequenceModel {
         Ok(logits)
     }
 
-    /// Logits of the rows of several chains, each computed from the beginning of its prompt.
+    /// Returns the logits of the rows of several chains, each computed from the beginning of its prompt.
     fn recompute(&mut self, chains: &[Chain]) -> Result<Vec<Vec<Vec<f32>>>, ModelError> {
         self.live = None;
         let start = |chain: &Chain| {
@@ -181,17 +185,18 @@ impl BatchModel for SequenceModel {
         &self.info
     }
 
-    /// Computes nothing: the engine gets prompt and path together.
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
-        let open = |request: &ContextRequest<'_>| {
-            let mut prompt: Vec<u32> = request.prompt.ids().collect();
-            let first_token = prompt.pop().unwrap_or(self.begin);
-            self.opened += 1;
-            let context = ContextId(self.opened);
-            self.contexts.insert(context, Context { prompt, nodes: Vec::new() });
-            OpenedContext { context, first_token, cached_tokens: 0 }
-        };
-        Ok(requests.iter().map(open).collect())
+    /// Leaves no work for a prefill: the engine gets prompt and path together.
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        let mut prompt: Vec<u32> = request.prompt.ids().collect();
+        let first_token = prompt.pop().unwrap_or(self.begin);
+        self.opened += 1;
+        let context = ContextId(self.opened);
+        self.contexts.insert(context, Context { prompt, nodes: Vec::new() });
+        Ok(OpenedContext { context, first_token, prefill: PrefillProgress::default() })
+    }
+
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        Ok(vec![PrefillProgress::default(); chunks.len()])
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
@@ -212,7 +217,8 @@ impl BatchModel for SequenceModel {
         Ok(Logits::new(values, self.vocab)?)
     }
 
-    /// Every row of a step is a sequence from the beginning of its prompt, as many at once as the engine batches.
+    /// Every row of a step is a sequence from the beginning of its prompt. As many run concurrently as the
+    /// engine batches.
     fn cache_cost(&self) -> CacheCost {
         let token = self.engine.token_bytes().saturating_add(size_of::<u32>() as u64);
         let prompt_token = token.saturating_mul(self.engine.batch_max() as u64);

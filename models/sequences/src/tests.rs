@@ -1,12 +1,12 @@
-//! [`SequenceModel`] over a fake engine that behaves like mistral.rs 0.8.1: it computes one step too many after a prompt,
-//! and dies when it responds to a request whose receiver is gone.
+//! [`SequenceModel`] over a fake engine that behaves like mistral.rs 0.8.1: it computes one step too many
+//! after a prompt, and dies when it responds to a request whose receiver is gone.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use ntl_core::engine::{
+use ntl_core::contract::{
     Backend, BatchModel, ContextId, Dtype, ModelInfo, NodeId, NumberEncoding, PathRow, Prompt, Row,
 };
 
@@ -14,10 +14,10 @@ use super::{ExternalSampler, FailureReason, SequenceEngine, SequenceModel};
 
 const VOCAB: usize = 8;
 const POSITIONS: usize = 20;
-/// The engine refuses a prompt that begins with it.
+/// The engine rejects a prompt that begins with this token.
 const POISON: u32 = 7;
 
-/// Logits that differ after any two different token lists.
+/// Returns logits that differ for any two different token lists.
 fn logits(tokens: &[u32]) -> Vec<f32> {
     let seed =
         tokens.iter().fold(1_u32, |hash, token| hash.wrapping_mul(31).wrapping_add(token + 1) % 65_521);
@@ -38,10 +38,11 @@ struct Running {
 }
 
 impl Running {
-    /// One step; `false` once it is over.
+    /// Runs one step. Returns `false` once the sequence has ended.
     fn step(&mut self) -> bool {
         let Request { tokens, tokens_max, sampler, responses } = &mut self.request;
-        let (was_over, is_first) = (self.over, self.generated == 0);
+        let was_over = self.over;
+        let is_first = self.generated == 0;
         let reason = if tokens[0] == POISON {
             Some("poisoned")
         } else {
@@ -118,7 +119,8 @@ struct Served {
 impl Served {
     fn start() -> Self {
         let (sender, requests) = channel();
-        let (begun, died) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let begun = Arc::new(AtomicUsize::new(0));
+        let died = Arc::new(AtomicBool::new(false));
         let dies = Arc::clone(&died);
         let thread = std::thread::spawn(move || run(&requests, &dies));
         let engine = FakeEngine { requests: Mutex::new(Some(sender)), begun: Arc::clone(&begun) };
@@ -135,6 +137,7 @@ impl Served {
             tokens: VOCAB,
             eos_ids: vec![2],
             encoder_decoder: false,
+            has_token_distribution: true,
         };
         let model = SequenceModel::new(Box::new(engine), info, 1).unwrap();
         begun.store(0, Ordering::SeqCst);
@@ -146,7 +149,7 @@ impl Served {
         (opened.context, opened.first_token)
     }
 
-    /// Steps rows and compares each with the logits after its whole path, prompt included.
+    /// Steps rows and compares each with the logits after its complete path, including the prompt.
     fn check(&mut self, rows: &[(ContextId, Option<u32>, u32)], want: &[&[u32]]) {
         let row = |&(context, parent, token): &(ContextId, Option<u32>, u32)| Row {
             context,
@@ -163,7 +166,7 @@ impl Served {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// Stops the engine and asserts that it had not died before.
+    /// Stops the engine and asserts that it did not die before.
     fn end(self) {
         drop(self.model);
         self.thread.join().unwrap();
@@ -172,7 +175,7 @@ impl Served {
 }
 
 #[test]
-fn a_text_is_one_sequence_however_long_it_is() {
+fn a_text_of_any_length_is_one_sequence() {
     let mut served = Served::start();
     let (context, first) = served.open(&[3, 4]);
     served.check(&[(context, None, first)], &[&[3, 4]]);
@@ -190,16 +193,16 @@ fn every_row_of_a_tree_sees_its_own_path() {
     served.check(&[(context, None, first)], &[&[3]]);
     let rows = [(0, 4), (0, 5), (1, 6), (1, 1), (2, 6)].map(|(parent, token)| (context, Some(parent), token));
     served.check(&rows, &[&[3, 4], &[3, 5], &[3, 4, 6], &[3, 4, 1], &[3, 5, 6]]);
-    // Back to one path, which was not the last one.
+    // Back to a single path, which is not the last one.
     served.check(&[(context, Some(3), 2)], &[&[3, 4, 6, 2]]);
     let before = served.begun();
     served.check(&[(context, Some(6), 2)], &[&[3, 4, 6, 2, 2]]);
-    assert_eq!(served.begun(), before, "the path is alive again");
+    assert_eq!(served.begun(), before, "the path is live again");
     served.end();
 }
 
 #[test]
-fn contexts_do_not_see_each_other_and_an_empty_prompt_is_its_beginning() {
+fn contexts_are_separate_and_an_empty_prompt_is_replaced_by_the_begin_token() {
     let mut served = Served::start();
     let ((a, first_a), (b, first_b), (c, first_c)) =
         (served.open(&[3, 4, 5]), served.open(&[]), served.open(&[6]));
@@ -214,7 +217,7 @@ fn contexts_do_not_see_each_other_and_an_empty_prompt_is_its_beginning() {
 }
 
 #[test]
-fn a_request_that_is_dropped_in_the_middle_of_a_text_leaves_the_engine_alive() {
+fn dropping_a_request_in_the_middle_of_a_text_leaves_the_engine_alive() {
     let mut served = Served::start();
     for tokens in 0..4 {
         let (context, first) = served.open(&[3, 4]);
@@ -233,7 +236,7 @@ fn a_request_that_is_dropped_in_the_middle_of_a_text_leaves_the_engine_alive() {
 }
 
 #[test]
-fn a_sequence_that_the_engine_refuses_is_an_error_and_the_next_one_works() {
+fn a_sequence_that_the_engine_rejects_is_an_error_and_the_next_one_works() {
     let mut served = Served::start();
     let (poisoned, first) = served.open(&[POISON, 3]);
     let (healthy, healthy_first) = served.open(&[3]);
@@ -250,7 +253,7 @@ fn a_sequence_that_the_engine_refuses_is_an_error_and_the_next_one_works() {
 }
 
 #[test]
-fn rows_that_make_no_sense_are_refused_by_name() {
+fn invalid_rows_are_rejected_with_an_error_that_names_the_cause() {
     let mut served = Served::start();
     let (context, first) = served.open(&[3; POSITIONS]);
     let refusal = |served: &mut Served, row: (ContextId, Option<u32>, u32)| {

@@ -1,4 +1,4 @@
-//! Reads `adapter_config.json` of PEFT and refuses adapters that cannot be merged.
+//! Reads PEFT's `adapter_config.json` and rejects adapters that cannot be merged.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,8 @@ const FILE: &str = "adapter_config.json";
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct AdapterConfig {
     alpha: f64,
+    /// The rank of every module, unless the file leaves it out or lists different ranks.
+    pub(super) rank: Option<u64>,
     /// rsLoRA: the scale is `alpha / sqrt(rank)` instead of `alpha / rank`.
     rank_stabilized: bool,
 }
@@ -19,6 +21,9 @@ pub(super) struct AdapterConfig {
 struct Stored {
     peft_type: String,
     lora_alpha: Option<f64>,
+    r: Option<serde_json::Number>,
+    #[serde(default)]
+    rank_pattern: BTreeMap<String, serde_json::Number>,
     #[serde(default)]
     use_rslora: bool,
     #[serde(default)]
@@ -52,13 +57,18 @@ impl AdapterConfig {
         if !stored.alpha_pattern.is_empty() {
             return refused("alpha_pattern", "different scales are not supported".to_owned());
         }
+        let rank = stored.r.map(|r| r.as_u64().filter(|&rank| rank > 0).ok_or(r)).transpose();
+        let rank = match rank {
+            Ok(rank) => rank.filter(|_| stored.rank_pattern.is_empty()),
+            Err(r) => return refused("r", format!("{r} is not an integer of at least 1")),
+        };
         match stored.lora_alpha {
-            Some(alpha) if alpha.is_finite() => Ok(Self { alpha, rank_stabilized: stored.use_rslora }),
+            Some(alpha) if alpha.is_finite() => Ok(Self { alpha, rank, rank_stabilized: stored.use_rslora }),
             _ => refused("lora_alpha", "missing".to_owned()),
         }
     }
 
-    /// The factor of `B A`.
+    /// Returns the factor of `B A`.
     pub(super) fn scale(&self, rank: usize) -> f64 {
         let rank = rank as f64;
         self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }

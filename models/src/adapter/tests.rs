@@ -1,15 +1,15 @@
-//! Adapters merged at load against weights that were merged by hand, on the tiny models of `tests/data/causal`.
+//! Compares adapters that are merged at load with weights that the test merges itself, on the tiny models of
+//! `tests/data/causal`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use ntl_core::Prompt;
-use ntl_core::engine::{BatchModel, NodeId, PathRow, Row};
+use ntl_core::contract::{BatchModel, NodeId, PathRow, Row};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::causal::{Causal, CausalOptions};
-use crate::checkpoint::architecture;
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/causal").join(name)
@@ -19,7 +19,7 @@ fn random(rows: usize, columns: usize) -> Tensor {
     Tensor::randn(0f32, 0.5f32, (rows, columns), &Device::Cpu).unwrap()
 }
 
-/// A folder with an adapter.
+/// Creates a directory with an adapter.
 fn adapter(config: &Value, tensors: &HashMap<String, Tensor>) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("adapter_config.json"), config.to_string()).unwrap();
@@ -35,17 +35,17 @@ fn config() -> Value {
 fn load(folder: &Path, adapter: Option<&Adapter>) -> Result<Causal, LoadError> {
     let files = CheckpointFiles::folder(folder).unwrap();
     let options = CausalOptions { tokens: 36, place: crate::Placement::default(), prefix_bytes_max: 0 };
-    Causal::load_adapted(&files, &architecture(&files).unwrap(), &options, adapter)
+    Causal::load_adapted(&files, &options, adapter)
 }
 
-/// Logits after a fixed text.
+/// Returns the logits after a fixed text.
 fn logits(mut model: Causal) -> Vec<f32> {
     let context = model.open(&[(&Prompt::from(vec![5, 9, 30, 7])).into()]).unwrap()[0].context;
     let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
     model.step(&[row(None, 7), row(Some(0), 11)]).unwrap().row(1).to_vec()
 }
 
-/// A copy of a model whose named weights have a change added.
+/// Copies a model and adds changes to the named weights.
 fn merged_by_hand(name: &str, changes: &[(&str, Tensor)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(data(name).join("config.json"), folder.path().join("config.json")).unwrap();
@@ -63,7 +63,7 @@ fn open(folder: &Path) -> Result<Adapter, LoadError> {
     Adapter::open(&CheckpointFiles::folder(folder).unwrap())
 }
 
-/// Both matrices of modules, of rank 2, under PEFT's names.
+/// Returns both matrices of each module, of rank 2, under PEFT's names.
 fn tensors(modules: &[(&str, [usize; 2])]) -> HashMap<String, Tensor> {
     let pair = |(module, [output, input]): &(&str, [usize; 2])| {
         let name = |part: &str| format!("base_model.model.{module}.{part}.weight");
@@ -73,7 +73,7 @@ fn tensors(modules: &[(&str, [usize; 2])]) -> HashMap<String, Tensor> {
 }
 
 #[test]
-fn merged_at_load_is_merged_by_hand() {
+fn adapters_merged_at_load_give_the_logits_of_merged_weights() {
     for (name, modules, turned) in [
         (
             "qwen2",
@@ -112,7 +112,7 @@ fn merged_at_load_is_merged_by_hand() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_tensors_name() {
+fn tensors_that_do_not_fit_are_rejected_with_their_names() {
     let query = "model.layers.0.self_attn.q_proj";
     for (modules, parts) in [
         ([(query, [16, 24])], ["q_proj.lora_A", "[2, 24] does not fit the weight [16, 16]"]),
@@ -135,7 +135,7 @@ fn what_does_not_fit_is_refused_with_the_tensors_name() {
 }
 
 #[test]
-fn adapters_that_cannot_be_merged_are_refused_by_field() {
+fn the_error_names_the_field_of_an_adapter_that_cannot_be_merged() {
     let good = tensors(&[("model.layers.0.self_attn.q_proj", [16, 16])]);
     for (field, value, part) in [
         ("peft_type", json!("IA3"), "`IA3` cannot be merged"),
@@ -144,6 +144,9 @@ fn adapters_that_cannot_be_merged_are_refused_by_field() {
         ("modules_to_save", json!(["lm_head"]), "lm_head"),
         ("alpha_pattern", json!({"q_proj": 4}), "different scales"),
         ("lora_alpha", Value::Null, "missing"),
+        ("r", json!(-1), "-1 is not an integer of at least 1"),
+        ("r", json!(0), "0 is not an integer of at least 1"),
+        ("r", json!(1e9), "1000000000.0 is not an integer of at least 1"),
     ] {
         let mut config = config();
         config[field] = value;
@@ -153,14 +156,38 @@ fn adapters_that_cannot_be_merged_are_refused_by_field() {
     }
     let odd = HashMap::from([("base_model.model.x.lora_embedding_A".to_owned(), random(2, 2))]);
     let Err(error) = open(adapter(&config(), &odd).path()) else { panic!("it is taken") };
-    assert!(error.to_string().contains("is no part of a LoRA"), "{error}");
+    assert!(error.to_string().contains("is not part of a LoRA"), "{error}");
     let nothing = tempfile::tempdir().unwrap();
     let Err(error) = open(nothing.path()) else { panic!("it is there") };
     assert!(error.to_string().ends_with("has no adapter_config.json"), "{error}");
 }
 
 #[test]
-fn older_files_name_the_adapter_as_well() {
+fn a_rank_that_contradicts_the_tensors_and_merged_weights_that_are_not_finite_are_rejected() {
+    let query = "model.layers.0.self_attn.q_proj";
+    let good = tensors(&[(query, [16, 16])]);
+    let huge: HashMap<String, Tensor> =
+        good.iter().map(|(name, tensor)| (name.clone(), (tensor * 1e30).unwrap())).collect();
+    for (field, value, tensors, parts) in [
+        ("r", json!(1_000_000_000), &good, ["q_proj.lora_A", "its rank is 2, but field `r`", "1000000000"]),
+        ("lora_alpha", json!(1e300), &good, ["q_proj.lora_B", "not finite", "`lora_alpha`"]),
+        ("lora_alpha", json!(1), &huge, ["q_proj.lora_B", "not finite", "scale 5e-1"]),
+    ] {
+        let mut config = config();
+        config[field] = value;
+        let merged = open(adapter(&config, tensors).path()).unwrap();
+        let Err(error) = load(&data("qwen2"), Some(&merged)) else { panic!("{parts:?} is merged") };
+        let message = error.to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+    let mut config = config();
+    config["r"] = json!(8);
+    config["rank_pattern"] = json!({"q_proj": 2});
+    assert!(load(&data("qwen2"), Some(&open(adapter(&config, &good).path()).unwrap())).is_ok());
+}
+
+#[test]
+fn names_of_older_files_which_contain_the_adapters_name_are_read() {
     let modules = ["x.lora_A.default.weight", "x.lora_B.weight"];
     for name in modules {
         assert!(target(&format!("{ROOT}{name}")).is_some_and(|(module, _)| module == "x"), "{name}");

@@ -1,69 +1,42 @@
 //! Blocks of a prompt, which later prompts may share.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
-use crate::kv_cache::{NodeStore, Positions};
-use crate::ops::KeyValues;
+use crate::kv_cache::{KvStore, Positions};
 
-/// Positions of a block; the last block of a prompt may be shorter.
+/// Number of positions in a block; the last block of a prompt may be shorter.
 pub(super) const BLOCK: usize = 32;
 
-/// Size of a tensor without its elements: the tensor, its storage and its shape.
-const TENSOR: usize = 384;
-
-/// Size of what the prefix cache keeps beside a block: two keys with its token ids.
+/// Size of the prefix cache's data in addition to the block itself: two keys with its token ids.
 const ENTRY: usize = 2 * (BLOCK * size_of::<u32>() + 64);
 
-/// Keys and values of some consecutive positions, in every layer. Prompts that begin alike share blocks.
+/// Keys and values of consecutive positions, in every layer. Prompts that share a prefix share its blocks.
 #[derive(Debug)]
 pub(super) struct Block {
-    kv: Positions,
+    positions: Positions,
     len: usize,
     bytes: usize,
 }
 
 impl Block {
-    /// Cuts a chain of `len` nodes into blocks; `slot_bytes` is the size of a slot. Tensors are copied, slots are passed on.
-    pub(super) fn cut(chain: NodeStore, len: usize, slot_bytes: usize) -> Result<Vec<Self>> {
-        let lengths = (0..len).step_by(BLOCK).map(|first| BLOCK.min(len - first));
-        let mut left = chain.kv;
-        let block = |(index, len): (usize, usize)| {
-            let kv = match &mut left {
-                Positions::Tensors(layers) => {
-                    let layers = layers.iter().map(|kv| copied(kv, index * BLOCK, len));
-                    Positions::Tensors(layers.collect::<Result<_>>()?)
-                }
-                Positions::Slots(slots) => {
-                    let others = slots.split_off(len);
-                    Positions::Slots(std::mem::replace(slots, others))
-                }
-            };
-            let bytes = ENTRY + kv.tensors().iter().map(bytes).sum::<usize>() + kv.slots().len() * slot_bytes;
-            Ok(Self { kv, len, bytes })
-        };
-        lengths.enumerate().map(block).collect()
+    /// Divides `len` positions into blocks.
+    pub(super) fn cut(positions: Positions, len: usize, store: &dyn KvStore) -> Result<Vec<Self>> {
+        let lengths: Vec<usize> = (0..len).step_by(BLOCK).map(|first| BLOCK.min(len - first)).collect();
+        let blocks = store.split(positions, &lengths)?.into_iter().zip(&lengths);
+        let block = |(positions, &len)| Self { positions, len, bytes: ENTRY + store.bytes(len) };
+        Ok(blocks.map(block).collect())
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn kv(&self) -> &Positions {
-        &self.kv
+    pub(super) fn positions(&self) -> &Positions {
+        &self.positions
     }
 
-    /// Size in memory.
+    /// Returns the size in memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
-}
-
-fn copied(kv: &KeyValues, first: usize, len: usize) -> Result<KeyValues> {
-    let some = |tensor: &Tensor| tensor.narrow(0, first, len)?.force_contiguous();
-    Ok(KeyValues { keys: some(&kv.keys)?, values: some(&kv.values)? })
-}
-
-fn bytes(kv: &KeyValues) -> usize {
-    let size = |tensor: &Tensor| TENSOR + tensor.elem_count() * tensor.dtype().size_in_bytes();
-    size(&kv.keys) + size(&kv.values)
 }

@@ -1,11 +1,11 @@
-//! The shape of a decoder-only model: the differences between families, as values.
+//! The shape of a decoder-only model, with the differences between families as values.
 //!
-//! How each family stores them is in `families` and `rope`.
+//! `stored` and `rope` read it from `config.json`.
 
-use ntl_core::engine::ModelKind;
 use serde::Deserialize;
 
 use crate::checkpoint::{CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes};
+use crate::families::Family;
 use crate::ops::Activation;
 
 const GENERATION_FILE: &str = "generation_config.json";
@@ -13,18 +13,18 @@ const GENERATION_FILE: &str = "generation_config.json";
 /// Shape of a decoder-only model. All sizes are at least 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CausalConfig {
-    pub family: Family,
+    pub(crate) family: Family,
     pub naming: Naming,
-    /// Rows of the embedding table; may exceed the tokenizer's ids.
+    /// Number of rows in the embedding table; may exceed the number of tokenizer ids.
     pub vocab_size: usize,
     /// Width of the residual stream.
-    pub hidden: usize,
+    pub hidden_size: usize,
     /// Width of the feed-forward layers.
-    pub wide: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads, a divisor of `heads`.
-    pub key_heads: usize,
+    pub intermediate_size: usize,
+    /// Number of query heads.
+    pub num_heads: usize,
+    /// Number of key and value heads, a divisor of `heads`.
+    pub num_kv_heads: usize,
     pub head_dim: usize,
     pub layers: Vec<LayerConfig>,
     pub norm: NormConfig,
@@ -39,9 +39,9 @@ pub struct CausalConfig {
     /// Whether attention's output has a bias.
     pub output_bias: bool,
     /// Whether the feed-forward layers have biases.
-    pub wide_bias: bool,
-    pub positions: Positions,
-    /// Most positions of prompt and answer together.
+    pub mlp_bias: bool,
+    pub positions: PositionEncoding,
+    /// Maximum number of positions of prompt and answer together.
     pub positions_max: usize,
     /// Whether the output layer is the embedding table.
     pub tied: bool,
@@ -49,29 +49,6 @@ pub struct CausalConfig {
     /// The token that replaces an empty prompt.
     pub bos_id: Option<u32>,
     pub eos_ids: Vec<u32>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    Llama,
-    Mistral,
-    Qwen2,
-    Qwen3,
-    Granite,
-    Gpt2,
-}
-
-impl Family {
-    pub fn kind(self) -> ModelKind {
-        match self {
-            Self::Llama => ModelKind::Llama,
-            Self::Mistral => ModelKind::Mistral,
-            Self::Qwen2 => ModelKind::Qwen2,
-            Self::Qwen3 => ModelKind::Qwen3,
-            Self::Granite => ModelKind::Granite,
-            Self::Gpt2 => ModelKind::Gpt2,
-        }
-    }
 }
 
 /// Names and layout of tensors.
@@ -83,10 +60,10 @@ pub enum Naming {
     Gpt2,
 }
 
-/// What may differ between layers.
+/// Properties that may differ between layers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerConfig {
-    /// Positions that a row sees, itself included; `None` for all.
+    /// Number of positions that a row sees, including itself; `None` for all.
     pub window: Option<usize>,
     /// Factor of the attention scores.
     pub scale: f64,
@@ -94,21 +71,21 @@ pub struct LayerConfig {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NormConfig {
-    /// Layer normalisation with mean and bias (GPT-2); otherwise RMS normalisation.
+    /// Whether to normalise by mean and variance with a bias (GPT-2); otherwise by the root mean square.
     pub centred: bool,
     /// Added to the variance.
     pub eps: f64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Positions {
+pub enum PositionEncoding {
     /// Rotary embeddings of queries and keys.
     Rotary(Rotary),
     /// A learned vector is added to each embedding.
     Learned,
 }
 
-/// Angle per position of each pair of a head's elements.
+/// The rotation angle per position for each pair of a head's elements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
     /// Radians per position, one for each pair.
@@ -122,7 +99,7 @@ pub struct Rotary {
 pub struct Multipliers {
     /// Factor of embeddings.
     pub embedding: f64,
-    /// Factor of what a layer adds to the residual stream.
+    /// Factor of the output that a layer adds to the residual stream.
     pub residual: f64,
     /// Divisor of logits.
     pub logits: f64,
@@ -133,32 +110,43 @@ impl Multipliers {
 }
 
 impl CausalConfig {
-    /// Width of all query heads together.
+    /// Returns the total width of all query heads.
     pub fn query_width(&self) -> usize {
-        self.heads * self.head_dim
+        self.num_heads * self.head_dim
     }
 
-    /// Width of all key heads together.
+    /// Returns the total width of all key heads.
     pub fn key_width(&self) -> usize {
-        self.key_heads * self.head_dim
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Returns the distinct windows of the layers.
+    pub(super) fn windows(&self) -> Vec<Option<usize>> {
+        let mut windows = Vec::new();
+        for layer in &self.layers {
+            if !windows.contains(&layer.window) {
+                windows.push(layer.window);
+            }
+        }
+        windows
     }
 
     /// Checks the conditions that hold for every family.
     pub(super) fn check(self) -> Result<Self, FieldError> {
         check_sizes(&[
             ("vocab_size", self.vocab_size),
-            ("hidden_size", self.hidden),
-            ("intermediate_size", self.wide),
-            ("num_attention_heads", self.heads),
-            ("num_key_value_heads", self.key_heads),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_attention_heads", self.num_heads),
+            ("num_key_value_heads", self.num_kv_heads),
             ("head_dim", self.head_dim),
             ("num_hidden_layers", self.layers.len()),
             ("max_position_embeddings", self.positions_max),
         ])?;
         let eps = if self.norm.centred { "layer_norm_epsilon" } else { "rms_norm_eps" };
         check_epsilon(eps, self.norm.eps)?;
-        if !self.heads.is_multiple_of(self.key_heads) {
-            let reason = format!("{} does not divide the {} query heads", self.key_heads, self.heads);
+        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
+            let reason = format!("{} does not divide the {} query heads", self.num_kv_heads, self.num_heads);
             return Err(("num_key_value_heads", reason));
         }
         if self.layers.iter().any(|layer| layer.window == Some(0)) {
@@ -174,7 +162,8 @@ impl CausalConfig {
         Ok(self)
     }
 
-    /// Replaces the end-of-sequence ids by those of `generation_config.json`, which Hugging Face's generation uses.
+    /// Replaces the end-of-sequence ids by the ids in `generation_config.json`, which Hugging Face's
+    /// generation uses.
     pub(super) fn with_generation(mut self, files: &CheckpointFiles) -> Result<Self, LoadError> {
         #[derive(Deserialize)]
         struct Stored {

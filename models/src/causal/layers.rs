@@ -1,4 +1,4 @@
-//! The layers that every family is made of, and reading them from a checkpoint.
+//! The layers that all families consist of, and reading them from a checkpoint.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -8,23 +8,22 @@ use candle_core::{Result, Tensor};
 
 use crate::adapter::Adapter;
 use crate::checkpoint::{LoadResult, Weights};
-use crate::kv_cache::{Context, NodeStore, RowGroup, Slab};
+use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, QkvInput, RowGroup, WrittenRows};
 use crate::ops::{
-    AttentionQuery, AttentionRow, HeadNorms, Heads, KeyGroup, KeyValues, KeyView, Linear, Mlp, MlpInput,
-    Norm, PassKeys, Placement, Projections, RopeTables, StoredLinear, Visible, Weight, attend,
-    is_placeholder,
+    AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope, Phase, Placement, StoredLinear,
+    Visible, Weight, is_placeholder,
 };
 
 use super::block::Block;
 use super::config::{CausalConfig, LayerConfig, Naming};
 
-/// Reads tensors of one model to one place.
+/// Reads the tensors of one model to one placement.
 pub(super) struct Loader<'a> {
     pub(super) weights: &'a Weights<'a>,
     pub(super) adapter: Option<&'a Adapter>,
     pub(super) config: &'a CausalConfig,
     pub(super) place: &'a Placement,
-    /// Weights read so far.
+    /// Number of weights read so far.
     pub(super) parameters: Cell<u64>,
 }
 
@@ -45,14 +44,14 @@ impl Loader<'_> {
         Ok(Weight::new(tensor, self.place)?)
     }
 
-    /// Reads a layer from `input` to `output` elements, with the adapter's change.
+    /// Reads a layer from `input` to `output` elements and applies the adapter.
     fn stored(&self, name: &str, [output, input]: [usize; 2], bias: bool) -> LoadResult<StoredLinear> {
         let weight = format!("{name}.weight");
         let weight = match self.config.naming {
             Naming::Llama => self.tensor(&weight, &[output, input])?,
             Naming::Gpt2 => {
                 let transposed = self.tensor(&weight, &[input, output])?.t()?;
-                // A placeholder has to stay small.
+                // A placeholder must stay small.
                 if is_placeholder(&transposed) { transposed } else { transposed.contiguous()? }
             }
         };
@@ -68,13 +67,13 @@ impl Loader<'_> {
         }
     }
 
-    /// An output layer of its own, `[vocab, hidden]`.
+    /// Reads a separate output layer, `[vocab, hidden]`.
     pub(super) fn head(&self) -> LoadResult<Weight> {
-        let weight = self.tensor("lm_head.weight", &[self.config.vocab_size, self.config.hidden])?;
+        let weight = self.tensor("lm_head.weight", &[self.config.vocab_size, self.config.hidden_size])?;
         self.packed(self.merged("lm_head", weight)?)
     }
 
-    /// A layer whose outputs are multiplied by `factor` before they are added.
+    /// Reads a layer whose outputs are multiplied by `factor` before they are added.
     fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> LoadResult<Linear> {
         let stored = self.stored(name, shape, bias)?;
         Ok(Linear::new(&[stored], [shape[0]], self.place)?.scaled(factor))
@@ -82,11 +81,13 @@ impl Loader<'_> {
 
     pub(super) fn layer(&self, index: usize) -> LoadResult<Layer> {
         let (config, LayerConfig { window, scale }) = (self.config, self.config.layers[index]);
-        let (name, names) = (config.naming.layer(self.weights, index), config.naming.parts());
+        let name = config.naming.layer(self.weights, index);
+        let names = config.naming.parts();
         let part = |part: &str| format!("{name}.{part}");
-        let (hidden, wide, residual) = (config.hidden, config.wide, config.multipliers.residual);
+        let (hidden, intermediate, residual) =
+            (config.hidden_size, config.intermediate_size, config.multipliers.residual);
         let head_norm = |name: &str| self.norm(&part(name), config.head_dim);
-        let up = |name: &str| self.stored(&part(name), [wide, hidden], config.wide_bias);
+        let up = |name: &str| self.stored(&part(name), [intermediate, hidden], config.mlp_bias);
         Ok(Layer {
             norm: self.norm(&part(names.norm), hidden)?,
             qkv: self.qkv(&name)?,
@@ -101,25 +102,28 @@ impl Loader<'_> {
                 config.output_bias,
                 residual,
             )?,
-            heads: Heads { queries: config.heads, keys: config.key_heads, scale: scale as f32 },
-            window,
+            heads: Heads { queries: config.num_heads, keys: config.num_kv_heads, scale: scale as f32 },
+            view: config.windows().iter().position(|other| *other == window).unwrap_or(0),
             mlp_norm: self.norm(&part(names.mlp_norm), hidden)?,
             mlp: Mlp {
                 up: if config.gated {
                     let stored = [up("mlp.gate_proj")?, up(names.up)?];
-                    MlpInput::Gated(Linear::new(&stored, [wide; 2], self.place)?)
+                    MlpInput::Gated(Linear::new(&stored, [intermediate; 2], self.place)?)
                 } else {
-                    MlpInput::Plain(Linear::new(&[up(names.up)?], [wide], self.place)?)
+                    MlpInput::Plain(Linear::new(&[up(names.up)?], [intermediate], self.place)?)
                 },
-                down: self.scaled(&part(names.down), [hidden, wide], config.wide_bias, residual)?,
+                down: self.scaled(&part(names.down), [hidden, intermediate], config.mlp_bias, residual)?,
                 activation: config.activation,
             },
         })
     }
 
     fn qkv(&self, layer: &str) -> LoadResult<Linear<3>> {
-        let (config, bias) = (self.config, self.config.input_bias);
-        let (hidden, queries, keys) = (config.hidden, config.query_width(), config.key_width());
+        let config = self.config;
+        let bias = self.config.input_bias;
+        let hidden = config.hidden_size;
+        let queries = config.query_width();
+        let keys = config.key_width();
         let stored = match config.naming {
             Naming::Llama => {
                 let stored = |name: &str, width| {
@@ -162,7 +166,8 @@ impl Naming {
         }
     }
 
-    /// The first GPT-2 files are those of the bare model, whose names have no prefix.
+    /// Returns the prefix of tensor names. The first GPT-2 files contain only the base model, whose names
+    /// have no prefix.
     fn root(self, weights: &Weights<'_>) -> &'static str {
         match self {
             Self::Llama => "model.",
@@ -171,7 +176,8 @@ impl Naming {
         }
     }
 
-    /// The name of a projection within the whole model, with the prefix that the file may leave out.
+    /// Returns the name of a projection within the complete model, including the prefix that the file may
+    /// omit.
     fn module(self, name: &str) -> Cow<'_, str> {
         match self {
             Self::Gpt2 if name.starts_with("h.") => format!("transformer.{name}").into(),
@@ -187,7 +193,8 @@ impl Naming {
         }
     }
 
-    /// Names of the embedding table, of the last normalisation, and of the table of positions if there is one.
+    /// Returns the names of the embedding table, the last normalisation, and the table of positions if there
+    /// is one.
     pub(super) fn ends(self, weights: &Weights<'_>) -> [String; 3] {
         let names = match self {
             Self::Llama => ["embed_tokens.weight", "norm", ""],
@@ -199,28 +206,37 @@ impl Naming {
 
 /// Consecutive rows of one context within a pass.
 pub(super) struct ContextRows<'a> {
-    /// The prompt's positions that were computed before.
+    /// Positions of the prompt that were computed before.
     pub(super) blocks: Vec<&'a Block>,
     /// Where the rows' keys and values are written.
-    pub(super) nodes: &'a NodeStore,
-    pub(super) first_row: usize,
-    pub(super) first_node: usize,
-    /// Which nodes each row sees, itself as the last.
+    pub(super) written: WrittenRows<'a>,
+    /// Nodes that each row sees; the last is the row itself.
     pub(super) visible: Vec<Visible<'a>>,
     /// Position of the root of the paths.
     pub(super) start: usize,
+    phase: Phase,
 }
 
 impl<'a> ContextRows<'a> {
-    /// Rows that are nodes of the context.
+    /// Creates the rows of a group of nodes.
     pub(super) fn new(context: &'a Context<Vec<Arc<Block>>>, group: &'a RowGroup) -> Self {
         Self {
             blocks: context.prompt.iter().map(Arc::as_ref).collect(),
-            nodes: &context.nodes,
-            first_row: group.first_row,
-            first_node: group.first_node,
+            written: group.written(context),
             visible: group.paths.iter().map(|path| Visible::Nodes(path)).collect(),
             start: context.prompt.iter().map(|block| block.len()).sum(),
+            phase: Phase::Decode,
+        }
+    }
+
+    /// Creates the rows of the next tokens of a prompt, after its first blocks.
+    pub(super) fn of_prompt(blocks: &'a [Arc<Block>], positions: &'a Positions, count: usize) -> Self {
+        Self {
+            blocks: blocks.iter().map(Arc::as_ref).collect(),
+            written: WrittenRows { positions, first: 0, count },
+            visible: (1..=count).map(Visible::First).collect(),
+            start: blocks.iter().map(|block| block.len()).sum(),
+            phase: Phase::Prefill,
         }
     }
 
@@ -228,147 +244,60 @@ impl<'a> ContextRows<'a> {
         self.visible.iter().map(|visible| self.start + visible.count() - 1)
     }
 
-    /// The slots of the rows on a device.
-    fn slots(&self) -> &'a [u32] {
-        self.nodes.slots(self.first_node, self.visible.len())
-    }
-
-    /// What the rows attend to on a device, within a window.
-    fn key_group(&self, window: Option<usize>) -> KeyGroup<'a> {
-        let before = self.blocks.iter().flat_map(|block| block.kv().slots()).copied().collect();
+    /// Returns the positions that the rows attend to within a window.
+    pub(super) fn key_group(&self, window: Option<usize>) -> KeyGroup<'a> {
         let queries = self.visible.iter().zip(self.positions()).map(|(&visible, position)| AttentionQuery {
             visible,
-            hidden: hidden(window, position),
+            hidden: window.map_or(0, |window| (position + 1).saturating_sub(window)),
             position,
         });
-        KeyGroup::new(before, self.nodes.kv.slots(), queries.collect())
-    }
-}
-
-/// How many of the positions before one are outside its window.
-fn hidden(window: Option<usize>, position: usize) -> usize {
-    window.map_or(0, |window| (position + 1).saturating_sub(window))
-}
-
-/// What all layers of one pass share.
-pub(super) struct Pass<'a> {
-    pub(super) contexts: &'a [ContextRows<'a>],
-    pub(super) rope: Option<RopeTables>,
-    /// On a device.
-    pub(super) slots: Option<PassSlots<'a>>,
-}
-
-/// How a pass reads and writes the slots of its contexts.
-pub(super) struct PassSlots<'a> {
-    slab: &'a Slab,
-    /// The windows that layers have.
-    windows: Vec<Option<usize>>,
-    /// For each window.
-    keys: PassKeys<'a>,
-}
-
-impl<'a> PassSlots<'a> {
-    pub(super) fn new(slab: &'a Slab, contexts: &[ContextRows<'a>], layers: &[Layer]) -> Result<Self> {
-        let slots: Vec<u32> = contexts.iter().flat_map(ContextRows::slots).copied().collect();
-        let mut windows = Vec::new();
-        for layer in layers {
-            if !windows.contains(&layer.window) {
-                windows.push(layer.window);
-            }
+        KeyGroup {
+            before: self.blocks.iter().map(|block| block.positions()).collect(),
+            own: self.written.positions,
+            queries: queries.collect(),
+            phase: self.phase,
         }
-        let view = |window: &Option<usize>| KeyView {
-            groups: contexts.iter().map(|rows| rows.key_group(*window)).collect(),
-            bias: None,
-        };
-        let views = windows.iter().map(view).collect();
-        let keys = PassKeys::new(&slots, views, slab.device())?;
-        Ok(Self { slab, windows, keys })
     }
 }
 
-/// One layer: attention, then the MLP, each behind a normalisation.
+/// Data shared by all layers of one pass.
+pub(super) struct Pass<'a> {
+    /// Has a view for each window.
+    pub(super) kv: Box<dyn KvPass + 'a>,
+    pub(super) rope: Option<PassRope>,
+}
+
+/// One layer: attention and the MLP, each after a normalisation.
 pub(super) struct Layer {
     norm: Norm,
     qkv: Linear<3>,
     head_norms: Option<HeadNorms>,
     output: Linear,
     heads: Heads,
-    window: Option<usize>,
+    /// Index of its window in [`CausalConfig::windows`].
+    view: usize,
     mlp_norm: Norm,
     mlp: Mlp,
 }
 
 impl Layer {
-    /// Hidden states `[R, hidden]` behind the layer. Writes the rows' keys and values.
+    /// Returns the hidden states `[R, hidden]` after the layer. Writes the rows' keys and values.
     pub(super) fn forward(&self, x: Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
-        let attended = match &pass.slots {
-            Some(slots) => {
-                let q = self.write_slots(&x, index, slots, pass)?;
-                self.attend_to_slots(&q, index, slots)?
-            }
-            None => {
-                let q = self.write_tensors(&x, index, pass)?;
-                let q_norm = self.head_norms.as_ref().map(|norms| &norms.q);
-                self.attend(&HeadNorms::rotated(q_norm, q, pass.rope.as_ref())?, index, pass.contexts)?
-            }
-        };
-        let x = self.output.added(&attended, x)?;
+        let q = self.write_kv(&x, index, pass)?;
+        let x = self.output.added(&pass.kv.attend(index, self.view, &q, self.heads)?, x)?;
         self.mlp.added(&self.mlp_norm.forward(&x)?, x)
     }
 
-    /// Writes the keys and values of rows whose hidden states in front of the layer are `[R, hidden]`, and nothing else.
-    pub(super) fn write_kv(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<()> {
-        match &pass.slots {
-            Some(slots) => self.write_slots(x, index, slots, pass).map(drop),
-            None => self.write_tensors(x, index, pass).map(drop),
-        }
-    }
-
-    /// Writes keys and values on a device; returns the queries, f32 `[R, H * D]`.
-    fn write_slots(
-        &self,
-        x: &Tensor,
-        index: usize,
-        slots: &PassSlots<'_>,
-        pass: &Pass<'_>,
-    ) -> Result<Tensor> {
-        let qkv = self.qkv.together(&self.norm.forward(x)?)?;
-        let projections = Projections {
+    /// Writes the keys and values of rows, given their hidden states `[R, hidden]` before the layer. Returns
+    /// the queries `[R, H * D]`.
+    pub(super) fn write_kv(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
+        let input = QkvInput {
+            x: &self.norm.forward(x)?,
+            qkv: &self.qkv,
+            heads: self.heads,
             head_norms: self.head_norms.as_ref(),
             rope: pass.rope.as_ref(),
-            ..Projections::plain(&qkv, self.heads)
         };
-        projections.store_and_query(slots.slab.layer(index), &slots.keys.written)
-    }
-
-    fn attend_to_slots(&self, q: &Tensor, index: usize, pass: &PassSlots<'_>) -> Result<Tensor> {
-        let view = pass.windows.iter().position(|window| *window == self.window);
-        let view = view.ok_or_else(|| candle_core::Error::Msg("a layer has no view".to_owned()))?;
-        pass.keys.attentions[view].attend(q, pass.slab.layer(index), self.heads)
-    }
-
-    fn attend(&self, q: &Tensor, index: usize, contexts: &[ContextRows<'_>]) -> Result<Tensor> {
-        let before = contexts.iter().map(|rows| rows.blocks.iter().map(|block| &block.kv().tensors()[index]));
-        let before: Vec<Vec<&KeyValues>> = before.map(Iterator::collect).collect();
-        let rows = contexts.iter().zip(&before).flat_map(|(rows, before)| {
-            let kv = &rows.nodes.kv.tensors()[index];
-            rows.visible.iter().zip(rows.positions()).map(move |(&visible, position)| {
-                AttentionRow::new(kv, visible, position).with_prefix(before, hidden(self.window, position))
-            })
-        });
-        attend(q, &rows.collect::<Vec<_>>(), self.heads, None)
-    }
-
-    /// Writes keys and values on the CPU; returns the queries `[R, H * D]`, not yet rotated.
-    fn write_tensors(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
-        let [q, k, v] = self.qkv.parts(&self.norm.forward(x)?)?;
-        let k_norm = self.head_norms.as_ref().map(|norms| &norms.k);
-        let k = HeadNorms::rotated(k_norm, k, pass.rope.as_ref())?;
-        for rows in pass.contexts {
-            let (from, count) = (rows.first_row, rows.visible.len());
-            let (keys, values) = (k.narrow(0, from, count)?, v.narrow(0, from, count)?);
-            rows.nodes.write_kv(index, rows.first_node, &keys, &values)?;
-        }
-        Ok(q)
+        pass.kv.write(index, &input)
     }
 }

@@ -1,32 +1,33 @@
-//! A whole decoder-only model as a [`BatchModel`].
+//! A complete decoder-only model as a [`BatchModel`].
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
-use ntl_core::engine::{
+use ntl_core::contract::{
     Backend, BatchModel, CacheCost, ContextId, ContextRequest, EvictableCache, Logits, ModelError, ModelInfo,
-    NumberEncoding, OpenedContext, Row,
+    NumberEncoding, OpenedContext, PrefillChunk, PrefillProgress, Row,
 };
 
-use super::block::{BLOCK, Block};
-use super::config::{CausalConfig, Positions};
-use super::layers::{ContextRows, Layer, Loader, Pass, PassSlots};
+use super::block::Block;
+use super::config::{CausalConfig, PositionEncoding};
+use super::layers::{ContextRows, Layer, Loader, Pass};
+use super::prefill::{Claims, Prefill, TokenWork, Turn};
 use super::prefix::SharedPrefixCache;
 use crate::adapter::Adapter;
 use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
 use crate::gpu::ContextOnDrop;
-use crate::kv_cache::{KvCache, NodeShape};
+use crate::kv_cache::{KeyView, KvCache};
 use crate::logits_reducer::LogitsReducer;
-use crate::ops::{ModelResult, Norm, Placement, Product, RopeTables, Visible, Weight, compute_error};
+use crate::ops::{ModelResult, Norm, PassRope, Placement, Product, Weight, compute_error};
 
 #[derive(Debug, Clone)]
 pub struct CausalOptions {
-    /// Ids that the tokenizer knows.
+    /// Number of ids that the tokenizer knows.
     pub tokens: usize,
     pub place: Placement,
-    /// Most memory for the prefix cache; 0 turns it off.
+    /// Maximum memory of the prefix cache, in bytes; 0 disables it.
     pub prefix_bytes_max: usize,
 }
 
@@ -36,31 +37,33 @@ pub struct Causal {
     info: ModelInfo,
     config: CausalConfig,
     embeddings: Weight,
-    /// `[positions_max, hidden]`, where positions are learned.
+    /// `[positions_max, hidden]`, if positions are learned.
     learned: Option<Tensor>,
     layers: Vec<Layer>,
     norm: Norm,
     /// `[vocab, hidden]`.
     head: Weight,
     prefixes: SharedPrefixCache,
-    /// A context's prompt is all of it but the last token.
+    work: TokenWork,
+    /// Contexts whose prompts are not computed completely.
+    prefills: HashMap<ContextId, Prefill>,
+    /// The prompt of a context consists of all tokens except the last.
     kv_cache: KvCache<Vec<Arc<Block>>>,
     reducer: LogitsReducer,
 }
 
 impl Causal {
-    pub fn load(files: &CheckpointFiles, architecture: &str, options: &CausalOptions) -> LoadResult<Self> {
-        Self::load_adapted(files, architecture, options, None)
+    pub fn load(files: &CheckpointFiles, options: &CausalOptions) -> LoadResult<Self> {
+        Self::load_adapted(files, options, None)
     }
 
     /// Loads a checkpoint with an adapter merged into its weights.
     pub(crate) fn load_adapted(
         files: &CheckpointFiles,
-        architecture: &str,
         options: &CausalOptions,
         adapter: Option<&Adapter>,
     ) -> LoadResult<Self> {
-        let config = CausalConfig::read(files, architecture)?;
+        let config = CausalConfig::read(files)?;
         if options.tokens > config.vocab_size {
             let reason =
                 format!("{} is less than the {} tokens of the tokenizer", config.vocab_size, options.tokens);
@@ -71,25 +74,24 @@ impl Causal {
         let parameters = Cell::default();
         let loader = Loader { weights: &weights, adapter, config: &config, place, parameters };
         let [embeddings, norm, learned] = config.naming.ends(&weights);
-        let embeddings = loader.packed(loader.tensor(&embeddings, &[config.vocab_size, config.hidden])?)?;
+        let embeddings =
+            loader.packed(loader.tensor(&embeddings, &[config.vocab_size, config.hidden_size])?)?;
         let learned = match config.positions {
-            Positions::Rotary(_) => None,
-            Positions::Learned => Some(loader.tensor(&learned, &[config.positions_max, config.hidden])?),
+            PositionEncoding::Rotary(_) => None,
+            PositionEncoding::Learned => {
+                Some(loader.tensor(&learned, &[config.positions_max, config.hidden_size])?)
+            }
         };
         let head = if config.tied { embeddings.clone() } else { loader.head()? };
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<LoadResult<_>>()?;
-        let norm = loader.norm(&norm, config.hidden)?.exact();
+        let norm = loader.norm(&norm, config.hidden_size)?.exact();
         adapter.map_or(Ok(()), Adapter::finish)?;
         let info = info(&config, loader.parameters.get(), options);
-        let node = NodeShape {
-            layers: config.layers.len(),
-            width: config.key_width(),
-            dtype: place.kv_dtype(),
-            device: place.device.clone(),
-        };
+        let kv_cache = KvCache::new(config.layers.len(), config.key_width(), place);
         Ok(Self {
             _context: ContextOnDrop::new(&place.device),
             info,
+            work: TokenWork::new(&config),
             config,
             embeddings,
             learned,
@@ -97,21 +99,27 @@ impl Causal {
             norm,
             head,
             prefixes: SharedPrefixCache::new(options.prefix_bytes_max),
-            kv_cache: KvCache::new(node, !place.uses_kernels()),
+            prefills: HashMap::new(),
+            kv_cache,
             reducer: LogitsReducer::new(options.tokens),
         })
     }
 
-    /// f32 `[n, hidden]` of tokens at their positions.
-    fn embed(&self, tokens: &[u32], positions: impl Iterator<Item = usize>) -> ModelResult<Tensor> {
-        let (vocab, max) = (self.config.vocab_size, self.config.positions_max);
+    /// Checks that the tokens and their positions have embeddings.
+    fn check(&self, tokens: &[u32], mut positions: impl Iterator<Item = usize>) -> ModelResult<()> {
+        let vocab = self.config.vocab_size;
+        let max = self.config.positions_max;
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
             return Err(ModelError::TokenOutOfRange { id, vocab });
         }
+        let beyond = positions.find(|&position| position >= max);
+        beyond.map_or(Ok(()), |position| Err(ModelError::PositionOutOfRange { position, max }))
+    }
+
+    /// Returns f32 `[n, hidden]`: the embeddings of tokens at their positions.
+    fn embed(&self, tokens: &[u32], positions: impl Iterator<Item = usize>) -> ModelResult<Tensor> {
         let positions: Vec<u32> = positions.map(|position| position as u32).collect();
-        if let Some(&position) = positions.iter().find(|&&position| position as usize >= max) {
-            return Err(ModelError::PositionOutOfRange { position: position as usize, max });
-        }
+        self.check(tokens, positions.iter().map(|&position| position as usize))?;
         let embedded = || {
             let mut x = self.embeddings.rows(tokens)?.to_dtype(DType::F32)?;
             let factor = self.config.multipliers.embedding;
@@ -131,18 +139,22 @@ impl Causal {
 
     fn pass<'a>(&'a self, contexts: &'a [ContextRows<'a>]) -> Result<Pass<'a>> {
         let rope = match &self.config.positions {
-            Positions::Rotary(rotary) => {
+            PositionEncoding::Rotary(rotary) => {
                 let positions = contexts.iter().flat_map(ContextRows::positions);
-                Some(RopeTables::new(positions, &rotary.frequencies, rotary.magnitude))
+                Some(PassRope::new(positions, &rotary.frequencies, rotary.magnitude))
             }
-            Positions::Learned => None,
+            PositionEncoding::Learned => None,
         };
-        let slots =
-            self.kv_cache.slab().map(|slab| PassSlots::new(slab, contexts, &self.layers)).transpose()?;
-        Ok(Pass { contexts, rope, slots })
+        let written: Vec<_> = contexts.iter().map(|rows| rows.written).collect();
+        let view = |window| KeyView {
+            groups: contexts.iter().map(|rows| rows.key_group(window)).collect(),
+            bias: None,
+        };
+        let views = self.config.windows().into_iter().map(view).collect();
+        Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, rope })
     }
 
-    /// Logits `[R, vocab]` of rows whose embeddings are `x` `[R, hidden]`.
+    /// Returns the logits `[R, vocab]` of rows whose embeddings are `x` `[R, hidden]`.
     fn logits(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Product> {
         let pass = self.pass(contexts)?;
         for (index, layer) in self.layers.iter().enumerate() {
@@ -154,87 +166,64 @@ impl Causal {
         self.head.product(&hidden)
     }
 
-    /// Writes keys and values of rows in every layer and computes nothing else of them.
+    /// Only writes the keys and values of rows in every layer.
     fn write_kv(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<()> {
         let pass = self.pass(contexts)?;
         for (index, layer) in self.layers.iter().enumerate() {
             if index + 1 == self.layers.len() {
-                return layer.write_kv(&x, index, &pass);
+                return layer.write_kv(&x, index, &pass).map(drop);
             }
             x = layer.forward(x, index, &pass)?;
         }
         Ok(())
     }
 
-    /// Computes the blocks of these prompts that the prefix cache does not have.
-    fn prefill(&mut self, prompts: &mut [&mut PrefillPrompt<'_>]) -> ModelResult<()> {
-        let missing: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.missing()).collect();
-        let lengths: Vec<usize> = missing.iter().map(|tokens| tokens.len()).collect();
-        let chains = self.kv_cache.chains(&lengths).map_err(compute_error)?;
-        let mut first_row = 0;
-        let rows = prompts.iter().zip(&chains).zip(&missing).map(|((prompt, nodes), tokens)| {
-            let blocks = prompt.blocks.iter().map(Arc::as_ref).collect();
-            let (start, visible) = (prompt.start(), (1..=tokens.len()).map(Visible::First).collect());
-            let rows = ContextRows { blocks, nodes, first_row, first_node: 0, visible, start };
-            first_row += tokens.len();
-            rows
+    /// Computes the next tokens of prompts.
+    fn compute(&mut self, turns: &mut [&mut Turn]) -> ModelResult<()> {
+        let next: Vec<&[u32]> = turns.iter().map(|turn| turn.next_tokens(&self.work)).collect();
+        let lengths: Vec<usize> = next.iter().map(|tokens| tokens.len()).collect();
+        let positions = self.kv_cache.allocate(&lengths).map_err(compute_error)?;
+        let rows = turns.iter().zip(&positions).zip(&lengths);
+        let rows = rows.map(|((turn, positions), &length)| {
+            ContextRows::of_prompt(&turn.prompt.blocks, positions, length)
         });
-        let rows: Vec<_> = rows.filter(|rows| !rows.visible.is_empty()).collect();
-        if first_row > 0 {
-            let x = self.embed(&missing.concat(), rows.iter().flat_map(ContextRows::positions))?;
-            self.write_kv(x, &rows).map_err(compute_error)?;
-        }
+        let rows: Vec<_> = rows.collect();
+        let x = self.embed(&next.concat(), rows.iter().flat_map(ContextRows::positions))?;
+        self.write_kv(x, &rows).map_err(compute_error)?;
         drop(rows);
-        let slot_bytes = self.kv_cache.shape().bytes() as usize;
-        for ((prompt, chain), length) in prompts.iter_mut().zip(chains).zip(lengths) {
-            let blocks = Block::cut(chain, length, slot_bytes).map_err(compute_error)?;
-            prompt.blocks.extend(blocks.into_iter().map(Arc::new));
-            self.prefixes.lock().insert(prompt.tokens, &prompt.blocks);
+        for ((turn, positions), length) in turns.iter_mut().zip(positions).zip(lengths) {
+            turn.done += self.work.of_next(&turn.prompt, length);
+            let blocks = Block::cut(positions, length, self.kv_cache.store()).map_err(compute_error)?;
+            turn.prompt.blocks.extend(blocks.into_iter().map(Arc::new));
+            turn.prompt.cache(&self.prefixes);
         }
         Ok(())
     }
 
-    /// Computes all prompts. Of prompts that lack the same block, the first computes it and the others wait.
-    fn prefill_all(&mut self, prompts: &mut [PrefillPrompt<'_>]) -> ModelResult<()> {
-        let mut waiting: Vec<&mut PrefillPrompt<'_>> = prompts.iter_mut().collect();
-        while !waiting.is_empty() {
-            let mut claimed = HashSet::new();
-            let (mut now, mut later) = (Vec::new(), Vec::new());
-            for prompt in waiting {
-                prompt.blocks = self.prefixes.lock().longest_prefix(prompt.tokens);
-                prompt.cached = prompt.start();
-                let next = prompt.tokens.get(..prompt.cached + BLOCK).filter(|_| self.prefixes.is_on());
-                if next.is_none_or(|next| claimed.insert(next)) {
-                    now.push(prompt)
-                } else {
-                    later.push(prompt)
-                }
+    /// Computes parts of prompts. If several prompts lack the same block, one computes it and the others
+    /// wait, if necessary until a later call.
+    fn compute_all(&mut self, turns: &mut [Turn]) -> ModelResult<()> {
+        let mut claims = Claims::default();
+        let mut waiting: Vec<&mut Turn> = turns.iter_mut().collect();
+        loop {
+            let [mut now, later] = claims.divide(waiting, &self.prefixes);
+            if now.is_empty() {
+                return Ok(());
             }
-            self.prefill(&mut now)?;
+            self.compute(&mut now)?;
             waiting = later;
         }
-        Ok(())
-    }
-}
-
-/// A prompt that is being opened.
-struct PrefillPrompt<'a> {
-    /// All but the last token, which is the first row.
-    tokens: &'a [u32],
-    last: u32,
-    /// The beginning that is computed.
-    blocks: Vec<Arc<Block>>,
-    /// Tokens that came from the prefix cache.
-    cached: usize,
-}
-
-impl<'a> PrefillPrompt<'a> {
-    fn start(&self) -> usize {
-        self.blocks.iter().map(|block| block.len()).sum()
     }
 
-    fn missing(&self) -> &'a [u32] {
-        &self.tokens[self.start()..]
+    /// Moves the blocks of a complete prompt to its context. Returns the progress.
+    fn put_back(&mut self, context: ContextId, turn: Turn) -> PrefillProgress {
+        let progress = turn.prompt.progress(&self.work, turn.done);
+        if !turn.prompt.is_complete() {
+            self.prefills.insert(context, turn.prompt);
+        } else if let Some(prompt) = self.kv_cache.prompt_mut(context) {
+            *prompt = turn.prompt.blocks;
+        }
+        progress
     }
 }
 
@@ -243,25 +232,35 @@ impl BatchModel for Causal {
         &self.info
     }
 
-    /// An empty prompt stands for the token that texts begin with.
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<OpenedContext>> {
+    /// Opens a context. An empty prompt is replaced by the token that begins a text.
+    fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         let begin = self.config.bos_id.or(self.config.eos_ids.first().copied()).unwrap_or(0);
-        let prompts: Vec<Vec<u32>> = requests.iter().map(|request| request.prompt.ids().collect()).collect();
-        let prefill = prompts.iter().map(|prompt| {
-            let (&last, tokens) = prompt.split_last().unwrap_or((&begin, &[]));
-            PrefillPrompt { tokens, last, blocks: Vec::new(), cached: 0 }
-        });
-        let mut prefill: Vec<_> = prefill.collect();
-        self.prefill_all(&mut prefill)?;
-        let open = |PrefillPrompt { last, blocks, cached, .. }: PrefillPrompt<'_>| OpenedContext {
-            context: self.kv_cache.open(blocks),
-            first_token: last,
-            cached_tokens: cached,
+        let mut tokens: Vec<u32> = request.prompt.ids().collect();
+        let first_token = tokens.pop().unwrap_or(begin);
+        self.check(&tokens, 0..tokens.len())?;
+        let context = self.kv_cache.open(Vec::new());
+        let prefill =
+            self.put_back(context, Turn::new(Prefill::new(tokens, request.cache_salt, &self.prefixes), 0));
+        Ok(OpenedContext { context, first_token, prefill })
+    }
+
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+        let take = |chunk: &PrefillChunk| {
+            let prompt = self.prefills.remove(&chunk.context);
+            Ok(Turn::new(prompt.ok_or(ModelError::UnknownContext(chunk.context))?, chunk.work))
         };
-        Ok(prefill.into_iter().map(open).collect())
+        let mut turns = chunks.iter().map(take).collect::<ModelResult<Vec<Turn>>>()?;
+        if let Err(error) = self.compute_all(&mut turns) {
+            chunks.iter().for_each(|chunk| self.close(chunk.context));
+            return Err(error);
+        }
+        Ok(chunks.iter().zip(turns).map(|(chunk, turn)| self.put_back(chunk.context, turn)).collect())
     }
 
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
+        if let Some(row) = rows.iter().find(|row| self.prefills.contains_key(&row.context)) {
+            return Err(ModelError::NotPrefilled(row.context));
+        }
         let groups = self.kv_cache.append_rows(rows)?;
         let contexts = groups.iter().map(|group| ContextRows::new(self.kv_cache.context(group), group));
         let contexts: Vec<_> = contexts.collect();
@@ -279,18 +278,19 @@ impl BatchModel for Causal {
         self.prefixes.is_on().then(|| Arc::new(self.prefixes.clone()) as _)
     }
 
-    fn open_tokens_max(&self) -> usize {
-        self.kv_cache.open_tokens_max()
+    fn prefill_tokens_max(&self) -> usize {
+        self.kv_cache.prefill_tokens_max()
     }
 
     fn close(&mut self, context: ContextId) {
+        self.prefills.remove(&context);
         self.kv_cache.close(context);
     }
 }
 
 fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> ModelInfo {
     ModelInfo {
-        kind: config.family.kind(),
+        kind: config.family.kind.to_owned(),
         backend: Backend::Native,
         dtype: options.place.name().into(),
         kv_cache_dtype: Some(options.place.kv_name().into()),
@@ -301,6 +301,7 @@ fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> Mode
         answer_tokens_max: None,
         tokens: options.tokens,
         eos_ids: config.eos_ids.clone(),
-        encoder_decoder: false,
+        encoder_decoder: config.family.is_encoder_decoder(),
+        has_token_distribution: config.family.has_token_distribution(),
     }
 }

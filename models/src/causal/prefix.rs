@@ -1,28 +1,30 @@
-//! The prefix cache: blocks of earlier prompts by the tokens that lead to them.
+//! The prefix cache: blocks of earlier prompts, indexed by the tokens that lead to them.
 //!
-//! A block's keys and values depend on all tokens up to its end and on nothing else, so any prompt that begins with the same
-//! tokens may use it. Invariants: the cached blocks take no more than `bytes_max`; a block is cached only while the block
-//! before it is.
+//! A block's keys and values depend only on the tokens up to its end, so any prompt with the same prefix may
+//! use it. The time of a response shows whether its prefix was cached, so prompts share blocks only if their
+//! salts are equal. Invariants: the cached blocks use at most `bytes_max` bytes, and a block is cached only while its
+//! predecessor is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ntl_core::engine::EvictableCache;
+use ntl_core::contract::EvictableCache;
 
 use super::block::{BLOCK, Block};
 
-/// The block before (0 for none) and a block's own tokens.
-type Key = (u64, Box<[u32]>);
+/// The salt, the id of the previous block (0 for none) and a block's own tokens.
+type Key = (u64, u64, Box<[u32]>);
 
 struct CachedBlock {
-    /// What the keys of its successors call it; never 0.
+    /// Id of the block in the keys of its successors; never 0.
     id: u64,
     block: Arc<Block>,
     /// Clock of the last use.
     used: u64,
 }
 
-/// A prefix cache that other engines evict from, too, where memory is scarce. Clones are the same cache.
+/// A prefix cache from which other engines can also evict when memory is scarce. Clones refer to the same
+/// cache.
 #[derive(Clone)]
 pub(super) struct SharedPrefixCache {
     is_on: bool,
@@ -30,7 +32,7 @@ pub(super) struct SharedPrefixCache {
 }
 
 impl SharedPrefixCache {
-    /// With 0 bytes the cache is off.
+    /// Creates a cache; 0 bytes disable it.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self { is_on: bytes_max > 0, cache: Arc::new(Mutex::new(PrefixCache::new(bytes_max))) }
     }
@@ -56,33 +58,33 @@ impl EvictableCache for SharedPrefixCache {
     }
 }
 
-/// The least recently used block is evicted first.
+/// A prefix cache that evicts the least recently used block first.
 pub(super) struct PrefixCache {
     blocks: HashMap<Key, CachedBlock>,
     by_use: BTreeMap<u64, Key>,
     bytes: usize,
     bytes_max: usize,
-    /// Counts uses and ids.
+    /// Counter of uses and ids.
     clock: u64,
 }
 
 impl PrefixCache {
-    /// With 0 bytes the cache is off.
+    /// Creates a cache; 0 bytes disable it.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self { blocks: HashMap::new(), by_use: BTreeMap::new(), bytes: 0, bytes_max, clock: 0 }
     }
 
-    /// The longest cached prefix of `tokens`.
-    pub(super) fn longest_prefix(&mut self, tokens: &[u32]) -> Vec<Arc<Block>> {
-        let keys = self.lookup(tokens);
+    /// Returns the longest cached prefix of `tokens` with this salt.
+    pub(super) fn longest_prefix(&mut self, salt: u64, tokens: &[u32]) -> Vec<Arc<Block>> {
+        let keys = self.lookup(salt, tokens);
         let blocks = keys.iter().filter_map(|key| Some(Arc::clone(&self.blocks.get(key)?.block))).collect();
         self.touch(keys);
         blocks
     }
 
-    /// Caches the full blocks of a prompt, of which there is room for.
-    pub(super) fn insert(&mut self, tokens: &[u32], blocks: &[Arc<Block>]) {
-        let mut keys = self.lookup(tokens);
+    /// Caches the full blocks of a prompt, as far as they fit.
+    pub(super) fn insert(&mut self, salt: u64, tokens: &[u32], blocks: &[Arc<Block>]) {
+        let mut keys = self.lookup(salt, tokens);
         let full = tokens.chunks_exact(BLOCK).zip(blocks);
         for (tokens, block) in full.skip(keys.len()) {
             let Some(room) = self.bytes_max.checked_sub(block.bytes()) else { break };
@@ -90,8 +92,9 @@ impl PrefixCache {
                 break;
             }
             let before = keys.last().and_then(|key| self.blocks.get(key)).map_or(0, |cached| cached.id);
-            let key: Key = (before, tokens.into());
-            let (id, used) = (self.tick(), self.tick());
+            let key: Key = (salt, before, tokens.into());
+            let id = self.tick();
+            let used = self.tick();
             self.bytes += block.bytes();
             self.by_use.insert(used, key.clone());
             self.blocks.insert(key.clone(), CachedBlock { id, block: Arc::clone(block), used });
@@ -100,12 +103,12 @@ impl PrefixCache {
         self.touch(keys);
     }
 
-    /// The keys of the cached blocks that `tokens` begin with.
-    fn lookup(&self, tokens: &[u32]) -> Vec<Key> {
+    /// Returns the keys of the cached blocks that form a prefix of `tokens` with this salt.
+    fn lookup(&self, salt: u64, tokens: &[u32]) -> Vec<Key> {
         let mut keys = Vec::new();
         let mut before = 0;
         for tokens in tokens.chunks_exact(BLOCK) {
-            let key: Key = (before, tokens.into());
+            let key: Key = (salt, before, tokens.into());
             let Some(cached) = self.blocks.get(&key) else { break };
             before = cached.id;
             keys.push(key);
@@ -113,7 +116,8 @@ impl PrefixCache {
         keys
     }
 
-    /// Marks a chain of blocks as just used, the last one first, so that the block that is evicted first has no successor.
+    /// Marks a chain of blocks as just used, the last one first, so that the first block to be evicted has no
+    /// successor.
     fn touch(&mut self, keys: Vec<Key>) {
         for key in keys.into_iter().rev() {
             let now = self.tick();
@@ -125,7 +129,8 @@ impl PrefixCache {
         }
     }
 
-    /// Evicts the least recently used blocks until the others take at most `bytes`. False when only `spared` blocks are left.
+    /// Evicts the least recently used blocks until the rest use at most `bytes` bytes. Returns `false` if
+    /// only `spared` blocks are left.
     fn evict_to(&mut self, bytes: usize, spared: &[Key]) -> bool {
         while self.bytes > bytes {
             let oldest = self.by_use.iter().find(|(_, key)| !spared.contains(key)).map(|(&used, _)| used);

@@ -1,7 +1,7 @@
-//! The angles of rotary positions, from all forms in which `config.json` gives them.
+//! The angles of rotary positions, in all formats of `config.json`.
 //!
-//! Formulas: RoFormer (arXiv 2104.09864), linear interpolation (arXiv 2306.15595), YaRN (arXiv 2309.00071), the
-//! three frequency bands of Llama 3.1; each as Hugging Face computes it.
+//! Formulas: RoFormer (arXiv 2104.09864), linear interpolation (arXiv 2306.15595), YaRN (arXiv 2309.00071),
+//! the three frequency bands of Llama 3.1; each is computed as in Hugging Face.
 
 use std::f64::consts::TAU;
 
@@ -30,7 +30,7 @@ pub(super) struct StoredRope {
     partial_rotary_factor: Option<f64>,
 }
 
-/// What else the angles depend on.
+/// Other values on which the angles depend.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RopeShape {
     pub(super) head_dim: usize,
@@ -42,19 +42,20 @@ pub(super) struct RopeShape {
 const FIELD: &str = "rope_scaling";
 
 impl StoredRope {
-    /// The angles, and how many positions they serve.
+    /// Returns the angles, and the number of positions that they support.
     ///
-    /// `dynamic` equals the plain kind within the training length. Beyond it the angles of all positions would depend on the
-    /// length of the text, so keys could not be cached: the context ends there instead.
+    /// Within the training length, `dynamic` equals the default type. Beyond it, the angles of all positions
+    /// would depend on the length of the text, so that keys could not be cached. The context therefore ends
+    /// at the training length.
     pub(super) fn resolve(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
         if !shape.head_dim.is_multiple_of(2) {
-            return Err(("head_dim", format!("{} is odd: rotary positions turn pairs", shape.head_dim)));
+            return Err(("head_dim", format!("{} is odd: rotary positions rotate pairs", shape.head_dim)));
         }
         if !(shape.theta.is_finite() && shape.theta > 1.0) {
             return Err(("rope_theta", format!("{} is out of range", shape.theta)));
         }
         if self.partial_rotary_factor.is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON) {
-            return Err(("partial_rotary_factor", "only 1 is served".to_owned()));
+            return Err(("partial_rotary_factor", "only 1 is supported".to_owned()));
         }
         let plain = |frequencies: Vec<f64>| Rotary { frequencies: narrow(frequencies), magnitude: 1.0 };
         match self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default") {
@@ -68,7 +69,7 @@ impl StoredRope {
             "yarn" => self.yarn(shape),
             other => {
                 let known = "default, linear, dynamic, llama3 and yarn are";
-                Err((FIELD, format!("rotary positions of type `{other}` are not served; {known}")))
+                Err((FIELD, format!("rotary positions of type `{other}` are not supported; {known}")))
             }
         }
     }
@@ -77,7 +78,7 @@ impl StoredRope {
         positive(self.factor, "factor")
     }
 
-    /// Slow pairs are stretched, fast pairs kept, those between blended.
+    /// Stretches slow pairs, keeps fast pairs, and blends those between.
     fn llama3(&self, shape: RopeShape) -> Result<Vec<f64>, FieldError> {
         let factor = self.factor()?;
         let low = positive(self.low_freq_factor, "low_freq_factor")?;
@@ -111,14 +112,16 @@ impl StoredRope {
             _ => attention_scale(factor, 1.0),
         });
         let dim = shape.head_dim as f64;
-        // The pair that makes so many rotations over the training length.
+        // The pair that rotates this many times over the training length.
         let pair =
             |rotations: f64| dim * (trained as f64 / (rotations * TAU)).ln() / (2.0 * shape.theta.ln());
-        let (mut low, mut high) = (pair(self.beta_fast.unwrap_or(32.0)), pair(self.beta_slow.unwrap_or(1.0)));
+        let mut low = pair(self.beta_fast.unwrap_or(32.0));
+        let mut high = pair(self.beta_slow.unwrap_or(1.0));
         if self.truncate.unwrap_or(true) {
             (low, high) = (low.floor(), high.ceil());
         }
-        let (low, high) = (low.max(0.0), high.min(dim - 1.0));
+        let low = low.max(0.0);
+        let high = high.min(dim - 1.0);
         let span = if high > low { high - low } else { 0.001 };
         let blend = |(pair, frequency): (usize, f64)| {
             let stretched = ((pair as f64 - low) / span).clamp(0.0, 1.0);
@@ -131,8 +134,8 @@ impl StoredRope {
 }
 
 impl RopeShape {
-    /// `theta ^ (-2p / head_dim)` for each pair `p`, rounded where the original rounds it: far into a text the last bit of an
-    /// angle changes the logits.
+    /// Returns `theta ^ (-2p / head_dim)` for each pair `p`, rounded at the same points as in Hugging Face:
+    /// far into a text, the last bit of an angle changes the logits.
     fn frequencies(self) -> Vec<f64> {
         let exponent = |pair: usize| (2 * pair) as f32 / self.head_dim as f32;
         let frequency = |pair| (self.theta as f32).powf(exponent(pair)).recip();
@@ -140,7 +143,7 @@ impl RopeShape {
     }
 }
 
-/// YaRN's scale of attention for a text that is `factor` times as long.
+/// Returns YaRN's scale of attention for a text that is `factor` times as long.
 fn attention_scale(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }

@@ -1,4 +1,4 @@
-//! Configurations in all spellings, and those that cannot be served.
+//! Configurations in all formats, and configurations that are not supported.
 
 use serde_json::{Value, json};
 
@@ -14,6 +14,7 @@ fn read(architecture: &str, change: &Value, generation: Option<&Value>) -> Resul
             "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 32,
             "bos_token_id": 1, "eos_token_id": 2})
     };
+    config["architectures"] = json!([architecture]);
     for (field, value) in change.as_object().unwrap() {
         config[field] = value.clone();
     }
@@ -22,7 +23,7 @@ fn read(architecture: &str, change: &Value, generation: Option<&Value>) -> Resul
     if let Some(generation) = generation {
         std::fs::write(folder.path().join("generation_config.json"), generation.to_string()).unwrap();
     }
-    CausalConfig::read(&CheckpointFiles::folder(folder.path()).unwrap(), architecture)
+    CausalConfig::read(&CheckpointFiles::folder(folder.path()).unwrap())
 }
 
 fn llama(change: &Value) -> CausalConfig {
@@ -34,7 +35,7 @@ fn windows(architecture: &str, change: &Value) -> Vec<Option<usize>> {
 }
 
 #[test]
-fn old_and_new_spellings_of_rotary_positions_mean_the_same() {
+fn old_and_new_formats_of_rotary_positions_are_equivalent() {
     let old = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}});
     let new = json!({"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}});
     assert_eq!(llama(&old), llama(&new));
@@ -44,21 +45,22 @@ fn old_and_new_spellings_of_rotary_positions_mean_the_same() {
 }
 
 #[test]
-fn a_context_ends_where_its_positions_do() {
+fn a_context_is_limited_by_its_positions() {
     let yarn = |more: Value| {
         let mut scaling = json!({"rope_type": "yarn", "factor": 4.0});
         scaling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         llama(&json!({"rope_scaling": scaling})).positions_max
     };
-    assert_eq!(yarn(json!({})), 128, "stretched from the length of training");
+    assert_eq!(yarn(json!({})), 128, "stretched from the training length");
     assert_eq!(yarn(json!({"original_max_position_embeddings": 8})), 32, "already stretched");
     let dynamic = json!({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}});
-    assert_eq!(llama(&dynamic), llama(&json!({})), "plain within the length of training");
+    assert_eq!(llama(&dynamic), llama(&json!({})), "default within the training length");
 }
 
 #[test]
-fn windows_are_those_of_the_family() {
-    let (some, none) = (Some(8), None);
+fn windows_follow_the_family() {
+    let some = Some(8);
+    let none = None;
     let window = json!({"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 1});
     assert_eq!(windows("MistralForCausalLM", &json!({"sliding_window": 8})), [some; 3]);
     assert_eq!(windows("MistralForCausalLM", &json!({"sliding_window": null})), [none; 3]);
@@ -71,7 +73,7 @@ fn windows_are_those_of_the_family() {
 }
 
 #[test]
-fn what_generation_goes_by_decides_where_a_text_ends() {
+fn generation_config_determines_the_end_of_sequence_ids() {
     for (generation, want) in [
         (None, vec![2]),
         (Some(json!({"eos_token_id": [5, 6]})), vec![5, 6]),
@@ -83,7 +85,7 @@ fn what_generation_goes_by_decides_where_a_text_ends() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_by_field() {
+fn unsupported_configurations_are_rejected_with_the_field_s_name() {
     const LLAMA: &str = "LlamaForCausalLM";
     for (architecture, change, field) in [
         (LLAMA, json!({"rope_scaling": {"rope_type": "longrope"}}), "rope_scaling"),
@@ -108,6 +110,7 @@ fn what_cannot_be_served_is_refused_by_field() {
         ("GPT2LMHeadModel", json!({"n_head": 5}), "n_head"),
         ("GPT2LMHeadModel", json!({"activation_function": "tanh"}), "activation_function"),
         ("BertModel", json!({}), "architectures"),
+        ("T5ForConditionalGeneration", json!({}), "architectures"),
     ] {
         let message = read(architecture, &change, None).unwrap_err().to_string();
         assert!(message.contains(&format!("config.json: field `{field}`")), "{change}: {message}");

@@ -1,4 +1,5 @@
-//! Functions that Hugging Face adds to Jinja: `raise_exception`, `strftime_now`, and a `tojson` that writes like Python.
+//! Functions that Hugging Face adds to Jinja: `raise_exception`, `strftime_now`, and a `tojson` that writes
+//! like Python.
 
 use std::io;
 
@@ -9,7 +10,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use super::bounds::{ChargedBytes, display_text, limit_error};
 
-/// Most bytes of a strftime format.
+/// Maximum size of a strftime format, in bytes.
 const FORMAT_BYTES_MAX: usize = 1_000;
 
 /// The message of `raise_exception`.
@@ -28,7 +29,8 @@ fn raise_exception(state: &State, message: &Value) -> Result<String, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 
-/// The local time, as Python's `strftime` writes it.
+/// Returns the local time in the format of Python's `strftime`.
+#[expect(clippy::disallowed_methods, reason = "the date in a prompt")]
 fn strftime_now(format: &str) -> Result<String, Error> {
     if format.len() > FORMAT_BYTES_MAX {
         return Err(limit_error(format!("a strftime format above {FORMAT_BYTES_MAX} bytes")));
@@ -37,10 +39,10 @@ fn strftime_now(format: &str) -> Result<String, Error> {
     jiff::fmt::strtime::format(format, &jiff::Zoned::now()).map_err(unwritable)
 }
 
-/// Writes as Python's `json.dumps` with `ensure_ascii=False`.
+/// Writes JSON like Python's `json.dumps` with `ensure_ascii=False`.
 fn to_json(state: &State, value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    // Templates use the other options of the original only with their default values.
+    // Templates use the other options of Hugging Face's `tojson` only with their default values.
     let mut bytes = ChargedBytes::new(state);
     let written = match indent {
         Some(width) => {
@@ -56,7 +58,7 @@ fn to_json(state: &State, value: &Value, options: Kwargs) -> Result<String, Erro
     text.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
-/// Python's separators on one line: `, ` and `: `.
+/// Python's separators for a single line: `, ` and `: `.
 struct OneLine;
 
 impl Formatter for OneLine {

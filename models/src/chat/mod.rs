@@ -1,7 +1,8 @@
-//! Renders conversations with the chat template of a checkpoint, with the semantics of Hugging Face.
+//! Renders conversations with a checkpoint's chat template, with the semantics of Hugging Face.
 //!
-//! In: a checkpoint's template and special tokens; later messages. Out: the prompt's text with all special tokens in it, so
-//! that tokenization adds none. A template is a program of strangers: `bounds` limits what it computes.
+//! In: a checkpoint's template and special tokens; later messages. Out: the prompt's text including all
+//! special tokens, so that tokenization adds none. A template is untrusted input: `bounds` limits its
+//! computation.
 
 mod bounds;
 mod functions;
@@ -19,10 +20,10 @@ use functions::Raised;
 /// One message, as templates see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChatMessage {
-    /// Such as `user`.
+    /// Role, such as `user`.
     pub role: String,
     pub content: String,
-    /// Tells participants of one role apart.
+    /// Distinguishes participants with the same role.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -37,12 +38,12 @@ pub struct Conversation {
     pub variables: BTreeMap<String, serde_json::Value>,
 }
 
-/// Why a conversation cannot be rendered.
+/// The reason why a conversation cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatError {
     /// The template called `raise_exception`.
-    #[error("the chat template refuses the conversation: {0}")]
+    #[error("the chat template rejects the conversation: {0}")]
     Refused(String),
     /// The template failed, or does not compile.
     #[error("the chat template of this model cannot be used: {0}")]
@@ -53,17 +54,17 @@ pub enum ChatError {
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
-    /// The text that is compiled, without what only training needs.
+    /// The text that is compiled, without the parts that only training needs.
     rewritten: String,
-    /// Functions and bounds, or why the template does not compile.
+    /// Functions and bounds, or the reason why the template does not compile.
     environment: Result<Environment<'static>, String>,
     /// Special tokens by purpose, such as `bos_token`.
     specials: BTreeMap<String, String>,
 }
 
 impl ChatTemplate {
-    /// Opens the template of a checkpoint; `None` if it has none. A template that does not compile is a warning here and an
-    /// error of [`render`](Self::render), since the checkpoint can be served without it.
+    /// Opens the template of a checkpoint; `None` if it has none. If the template does not compile, this logs
+    /// a warning and [`render`](Self::render) fails, since the checkpoint can be served without it.
     pub fn open(
         files: &CheckpointFiles,
         specials: BTreeMap<String, String>,
@@ -77,7 +78,7 @@ impl ChatTemplate {
         Ok(Some(Self { source, rewritten, environment, specials }))
     }
 
-    /// The template as stored.
+    /// Returns the template as stored.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -90,7 +91,7 @@ impl ChatTemplate {
         variables.extend(given.map(|(name, value)| (name.as_str(), Value::from_serialize(value))));
         variables.insert("messages", Value::from_serialize(&conversation.messages));
         variables.insert("add_generation_prompt", conversation.add_generation_prompt.into());
-        // Hugging Face always passes these, as None if there are none.
+        // Hugging Face always passes these variables, with the value None if there are none.
         for absent in ["tools", "documents"] {
             variables.entry(absent).or_insert(Value::from(()));
         }
@@ -99,10 +100,10 @@ impl ChatTemplate {
     }
 }
 
-/// Most bytes of an error message, whose text a template may choose.
+/// Maximum size of an error message in bytes. A template may choose its text.
 const MESSAGE_BYTES_MAX: usize = 4 << 10;
 
-/// Sets up Jinja as Hugging Face does.
+/// Sets up Jinja in the same way as Hugging Face.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     functions::add_to(&mut environment);

@@ -1,4 +1,4 @@
-//! Finds the chat template of a checkpoint, in its old and new places.
+//! Finds the chat template of a checkpoint, in its old and new locations.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// The one of several templates that is used.
+/// Name of the template that is used if there are several.
 const DEFAULT_NAME: &str = "default";
 
 /// `chat_template` of `tokenizer_config.json`.
@@ -25,7 +25,7 @@ struct Named {
     template: String,
 }
 
-/// The template's text; `chat_template.jinja` is preferred to `tokenizer_config.json`.
+/// Returns the template's text. `chat_template.jinja` takes precedence over `tokenizer_config.json`.
 pub(super) fn template(files: &CheckpointFiles) -> Result<Option<String>, LoadError> {
     if let Some(bytes) = files.read(TEMPLATE_FILE)? {
         let text = String::from_utf8(bytes.to_vec());
@@ -49,7 +49,8 @@ pub(super) fn template(files: &CheckpointFiles) -> Result<Option<String>, LoadEr
     })
 }
 
-/// Replaces `{% generation %}`, which marks what training learns from and which only Hugging Face knows.
+/// Replaces `{% generation %}` tags by `{% if true %}`. They mark the text that training learns from, and
+/// only Hugging Face supports them.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut rewritten = String::with_capacity(source.len());
     let mut rest = source;

@@ -1,4 +1,5 @@
-//! Templates against Hugging Face (`tests/data/chat`, made by `make.py` there), and where they are found.
+//! Compares templates with Hugging Face (`tests/data/chat`, made by `make.py` there), and tests where they
+//! are found.
 
 use std::path::Path;
 
@@ -31,7 +32,7 @@ pub(super) fn say(template: &ChatTemplate, text: &str) -> Result<String, ChatErr
 }
 
 #[test]
-fn conversations_become_the_texts_of_the_original() {
+fn conversations_are_rendered_like_hugging_face() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/chat/conversations.json");
     let golden: Json = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let cases = golden["cases"].as_array().unwrap();
@@ -60,7 +61,7 @@ fn conversations_become_the_texts_of_the_original() {
 }
 
 #[test]
-fn the_template_is_found_wherever_it_is_kept() {
+fn the_template_is_found_in_every_supported_location() {
     let named = |names: &[&str]| {
         let all: Vec<Json> = names.iter().map(|name| json!({"name": name, "template": name})).collect();
         config(&json!({"chat_template": all}))
@@ -92,21 +93,21 @@ fn the_template_is_found_wherever_it_is_kept() {
 }
 
 #[test]
-fn marks_for_training_change_nothing() {
+fn training_marks_have_no_effect() {
     let source = "a{%- generation %} b{% if true %}c{% endif %}{%- endgeneration -%} {# generation #}d";
     let template = template_in(&[("chat_template.jinja", source.to_owned())]).unwrap().unwrap();
     assert_eq!(say(&template, "x").unwrap(), "a bcd");
 }
 
 #[test]
-fn the_date_is_written_as_asked() {
+fn the_date_is_written_in_the_requested_format() {
     let template = template_in(&[("chat_template.jinja", "{{ strftime_now('%Y') }}".to_owned())]);
     let year: i16 = say(&template.unwrap().unwrap(), "x").unwrap().parse().unwrap();
     assert!((2024..2200).contains(&year), "{year}");
 }
 
 #[test]
-fn a_broken_template_fails_when_it_is_used_and_says_why() {
+fn a_broken_template_fails_when_it_is_used_and_the_error_gives_the_reason() {
     for (source, part) in [("{% if %}", "syntax error"), ("{{ nothing.at.all }}", "undefined")] {
         let template = template_in(&[("chat_template.jinja", source.to_owned())]).unwrap().unwrap();
         let Err(ChatError::Unusable(reason)) = say(&template, "x") else { panic!("{source} is used") };
@@ -122,7 +123,7 @@ fn a_long_message_of_a_template_is_shortened() {
 }
 
 #[test]
-fn a_template_that_cannot_be_read_to_its_end_is_an_error() {
+fn a_template_with_unreadable_syntax_is_an_error() {
     for source in [
         "{% raw %} x",
         "{{ 'x",

@@ -1,4 +1,4 @@
-//! What all readers of a checkpoint's `config.json` share.
+//! Helpers that all readers of a checkpoint's `config.json` share.
 
 use serde::Deserialize;
 
@@ -9,7 +9,7 @@ pub(crate) const CONFIG_FILE: &str = "config.json";
 /// A field of `config.json` and what is wrong with it.
 pub(crate) type FieldError = (&'static str, String);
 
-/// No model comes near; beyond it sizes multiply past what memory and integers hold.
+/// Maximum of a size. No model comes near it. Products of larger sizes would exceed memory and integers.
 const SIZE_MAX: usize = 1 << 24;
 
 /// One id or a list of them.
@@ -29,7 +29,8 @@ impl TokenIds {
     }
 }
 
-/// The first entry of `architectures` in `config.json`, which alone tells the kind of a checkpoint.
+/// Returns the first entry of `architectures` in `config.json`. No other field determines the kind of a
+/// checkpoint.
 pub fn architecture(files: &CheckpointFiles) -> Result<String, LoadError> {
     #[derive(Deserialize)]
     struct Stored {
@@ -43,12 +44,12 @@ pub fn architecture(files: &CheckpointFiles) -> Result<String, LoadError> {
     })
 }
 
-/// Refuses an epsilon of a normalisation that would make it meaningless.
+/// Rejects an epsilon that would make a normalisation meaningless.
 pub(crate) fn check_epsilon(field: &'static str, eps: f64) -> Result<(), FieldError> {
     if (0.0..1.0).contains(&eps) { Ok(()) } else { Err((field, format!("{eps} is out of range"))) }
 }
 
-/// Refuses a size of 0, and one that no model has.
+/// Rejects sizes of 0, and sizes that no model has.
 pub(crate) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), FieldError> {
     match sizes.iter().find(|(_, size)| !(1..=SIZE_MAX).contains(size)) {
         Some((field, size)) => Err((field, format!("{size} is out of range"))),

@@ -1,5 +1,5 @@
-//! Reads the elements of a tensor in pieces on all cores, converts them, and checks that they are finite while they are in
-//! the cache.
+//! Reads the elements of a tensor in chunks on all cores, converts them, and checks that they are finite
+//! while they are in the CPU's cache.
 
 use std::io;
 
@@ -11,13 +11,14 @@ use rayon::prelude::*;
 use super::reader::FileReader;
 use super::table::FloatType;
 
-/// Elements that one thread reads at a time: at most a megabyte, which fits the cache.
+/// Number of elements that one thread reads at a time. They have at most a megabyte, which fits into the
+/// cache.
 const PIECE: usize = 1 << 18;
 
 #[derive(Debug)]
 pub(super) enum ConvertError {
     Read(io::Error),
-    /// An element that is not finite, or is not after its conversion.
+    /// An element is not finite, or is no longer finite after its conversion.
     NotFinite {
         index: usize,
         value: f32,
@@ -74,14 +75,15 @@ macro_rules! half_element {
 half_element!(f16, FloatType::F16);
 half_element!(bf16, FloatType::Bf16);
 
-/// Reads `count` elements from byte `offset` on. The caller has checked that the file has them.
+/// Reads `count` elements, starting at byte `offset`. The caller must have checked that the file contains
+/// them.
 pub(super) fn read<T: Element>(
     reader: &FileReader<'_>,
     offset: u64,
     count: usize,
     stored: FloatType,
 ) -> Result<Vec<T>, ConvertError> {
-    // The operating system hands out zeroed pages at the first write.
+    // Zeroing costs nothing: the operating system provides zeroed pages at the first write.
     let mut numbers = bytemuck::zeroed_vec::<T>(count);
     let element = stored.size() as u64;
     let fill = |(piece, numbers): (usize, &mut [T])| {
@@ -94,12 +96,12 @@ pub(super) fn read<T: Element>(
     }
 }
 
-/// Converts `bytes`, which are whole elements.
+/// Converts `bytes`, which must be whole elements.
 pub(super) fn from_bytes<T: Element>(bytes: &[u8], stored: FloatType) -> Result<Vec<T>, ConvertError> {
     read(&FileReader::memory(bytes), 0, bytes.len() / stored.size(), stored)
 }
 
-/// Fills `numbers` from the file, which is little-endian as the supported machines are.
+/// Fills `numbers` from the file. Files and supported machines are little-endian.
 fn fill<T: Element>(
     reader: &FileReader<'_>,
     from: u64,
@@ -142,7 +144,7 @@ fn check<T: Element>(numbers: &[T], value: impl Fn(usize) -> f32) -> Result<(), 
 }
 
 impl ConvertError {
-    /// The same error, for a piece that has `count` elements before it.
+    /// Returns the same error for a chunk that `count` elements precede.
     fn after(self, count: usize) -> Self {
         match self {
             Self::NotFinite { index, value } => Self::NotFinite { index: index + count, value },
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_number_that_is_not_finite_is_found_across_pieces() {
+    fn the_first_number_that_is_not_finite_is_found_across_chunks() {
         let mut values = vec![0.5f32; 3 * PIECE + 7];
         values[2 * PIECE + 3] = f32::INFINITY;
         values[3 * PIECE + 1] = f32::NAN;
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_too_large_for_its_new_type_is_no_infinity() {
+    fn a_number_too_large_for_its_new_type_is_an_error_and_not_infinity() {
         let error = from_bytes::<f16>(&70_000f32.to_le_bytes(), FloatType::F32).unwrap_err();
         let ConvertError::NotFinite { index, value } = error else { panic!("{error:?}") };
         assert_eq!((index, value), (0, 70_000.0));

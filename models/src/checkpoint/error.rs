@@ -1,8 +1,9 @@
-//! Why a checkpoint does not load; every error names the file, and the tensor or field where there is one.
+//! The reasons why a checkpoint does not load. Every error names the file, and the tensor or field if it
+//! concerns one.
 
 use std::path::{Path, PathBuf};
 
-use ntl_core::engine::ModelError;
+use ntl_core::contract::ModelError;
 
 /// Why a checkpoint does not load. Messages are one line.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +34,7 @@ pub enum LoadError {
     Field { file: String, field: String, reason: String },
     #[error("{file}: tensor `{name}` is missing")]
     MissingTensor { file: String, name: String },
-    /// A tensor that is not as the configuration or the table says.
+    /// A tensor that contradicts the configuration or the table.
     #[error("{file}: tensor `{name}`: {reason}")]
     Tensor { file: String, name: String, reason: String },
     #[error("{file} has {bytes} bytes; the limit is {max}")]
@@ -42,7 +43,7 @@ pub enum LoadError {
     Outside { file: String, target: PathBuf },
     /// A setting without a default that no file of the checkpoint contains.
     #[error(
-        "{place} does not say `{choice}`: give --{flag} true or --{flag} false, whichever the trainer used (its default is \
+        "{place} does not say `{choice}`: give --{flag} true or --{flag} false, the value that the trainer used (its default is \
          false), or write it to its ntl.json",
         flag = .choice.replace('_', "-")
     )]
@@ -50,7 +51,7 @@ pub enum LoadError {
     /// The device does not exist or has no room for the model.
     #[error("device: {0}")]
     Device(String),
-    /// The first steps of the model failed, such as for lack of memory.
+    /// The first steps of the model failed, for example because memory ran out.
     #[error("the model does not run on this device")]
     DoesNotRun(#[source] ModelError),
 }
@@ -77,7 +78,8 @@ impl From<candle_core::Error> for LoadError {
     }
 }
 
-/// What to do about a path that is the name of a model on the Hugging Face hub.
+/// Returns a hint if a path looks like the name of a model on the Hugging Face hub, otherwise an empty
+/// string.
 fn hub_hint(path: &Path) -> String {
     let name = path.to_string_lossy();
     let is_word = |word: &str| {
@@ -95,7 +97,7 @@ fn hub_hint(path: &Path) -> String {
     )
 }
 
-/// A text from a file, as one line of limited length.
+/// Shortens a text from a file to one line of limited length.
 fn one_line(text: &str) -> String {
     const CHARACTERS_MAX: usize = 400;
     let mut characters = text.chars().map(|character| if character.is_control() { ' ' } else { character });

@@ -1,7 +1,8 @@
-//! Facts that a model needs and its `config.json` does not contain.
+//! Facts that a model needs but its `config.json` does not contain.
 //!
-//! Sources in order: the command line ([`Choices`]), `ntl.json` in the folder, and the `config.yaml` that the paper's
-//! trainer writes into its output folder, which is this folder or its parent.
+//! Sources, in order: the command line ([`Choices`]), `ntl.json` in the checkpoint's directory, and the
+//! `config.yaml` that the paper's trainer writes into its output directory, which is this directory or its
+//! parent.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,7 +41,7 @@ const TRAINER_FILE: &str = "config.yaml";
 /// `tokenizer_type` of the paper's trainer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenizerType {
-    /// Pieces as they are.
+    /// Pieces are used unchanged.
     Auto,
     /// Pieces with digits are split into their characters.
     Custom,
@@ -66,9 +67,9 @@ pub enum TrainedEncoding {
     None,
     /// Text, and a head that predicts one number.
     NoneRegressionHead,
-    /// One token for each digit and place.
+    /// One token for each digit at each place value.
     Rt,
-    /// One token, whose embedding is scaled by the number.
+    /// One token. Its embedding is scaled by the number.
     Xval,
 }
 
@@ -81,10 +82,32 @@ impl Named for TrainedEncoding {
     ];
 }
 
-/// Facts given by the command line or `ntl.json`, which overrule the other files of the checkpoint.
+/// The end at which a prompt that is too long is truncated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TruncationSide {
+    /// Drops the first tokens.
+    Left,
+    /// Drops the last tokens.
+    Right,
+}
+
+impl Named for TruncationSide {
+    const NAMES: &'static [(&'static str, Self)] = &[("left", Self::Left), ("right", Self::Right)];
+}
+
+impl FromStr for TruncationSide {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
+/// Facts from the command line or `ntl.json`, which override the other files of the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Choices {
-    /// Whether numbers went through a logarithm before they were embedded (`rt`, `xval`) or predicted (regression head).
+    /// Whether numbers went through a logarithm before they were embedded (`rt`, `xval`) or predicted
+    /// (regression head).
     pub log_scale_embeddings: Option<bool>,
     pub tokenizer_type: Option<TokenizerType>,
     pub number_encoding: Option<TrainedEncoding>,
@@ -111,7 +134,7 @@ pub struct Choice<T> {
     pub origin: Origin,
 }
 
-/// `ntl.json`: the choices, and questions that show what the model can do.
+/// `ntl.json`: the choices, the side that training truncated, and questions that show what the model can do.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct OwnFile {
@@ -120,6 +143,8 @@ struct OwnFile {
     tokenizer_type: Option<TokenizerType>,
     #[serde(deserialize_with = "named")]
     number_encoding: Option<TrainedEncoding>,
+    #[serde(deserialize_with = "named")]
+    truncation_side: Option<TruncationSide>,
     examples: Vec<String>,
 }
 
@@ -129,27 +154,35 @@ pub struct CheckpointFacts<'a> {
     flags: Choices,
     /// `ntl.json`.
     own: Choices,
+    truncation_side: Option<TruncationSide>,
     examples: Vec<String>,
 }
 
 impl<'a> CheckpointFacts<'a> {
-    /// `flags` overrule the files.
+    /// Reads `ntl.json`. `flags` override the files.
     pub fn open(files: &'a CheckpointFiles, flags: Choices) -> Result<Self, LoadError> {
-        let OwnFile { log_scale_embeddings, tokenizer_type, number_encoding, examples } =
+        let OwnFile { log_scale_embeddings, tokenizer_type, number_encoding, truncation_side, examples } =
             files.json(OWN_FILE)?.unwrap_or_default();
         let own = Choices { log_scale_embeddings, tokenizer_type, number_encoding };
-        Ok(Self { files, flags, own, examples })
+        Ok(Self { files, flags, own, truncation_side, examples })
     }
 
-    /// Prompts that show what the model can do, as `ntl.json` lists them.
+    /// The side at which training truncated prompts, if `ntl.json` states it.
+    pub fn truncation_side(&self) -> Option<TruncationSide> {
+        self.truncation_side
+    }
+
+    /// Example prompts from `ntl.json` that show what the model can do.
     pub fn examples(&self) -> &[String] {
         &self.examples
     }
 
-    /// Whether numbers went through a logarithm. A `config.yaml` of the trainer without this setting means no.
+    /// Returns whether numbers went through a logarithm. If the trainer's `config.yaml` lacks the setting,
+    /// they did not.
     ///
     /// # Errors
-    /// [`LoadError::Undecided`] when no source contains it; also when a file cannot be read or has another type of value.
+    /// [`LoadError::Undecided`] if no source contains the setting. Also fails if a file cannot be read or has
+    /// a value of another type.
     pub fn log_scale_embeddings(&self) -> Result<Choice<bool>, LoadError> {
         const NAME: &str = "log_scale_embeddings";
         if let Some(found) = self.find(NAME, |choices| choices.log_scale_embeddings)? {
@@ -168,8 +201,8 @@ impl<'a> CheckpointFacts<'a> {
         self.find("tokenizer_type", |choices| choices.tokenizer_type)
     }
 
-    /// The tokenizer type of the command line or `ntl.json`. Only these overrule the class that the tokenizer's own files
-    /// name, which the trainer always writes.
+    /// The tokenizer type from the command line or `ntl.json`. Only these override the class in the
+    /// tokenizer's own files, which the trainer always writes.
     pub fn chosen_tokenizer_type(&self) -> Option<TokenizerType> {
         self.flags.tokenizer_type.or(self.own.tokenizer_type)
     }
@@ -178,7 +211,7 @@ impl<'a> CheckpointFacts<'a> {
         self.find("number_encoding", |choices| choices.number_encoding)
     }
 
-    /// All facts that a source contains, by name, with the names of their values.
+    /// Returns all facts that a source contains, by name, with the names of their values.
     pub fn all(&self) -> Result<Vec<(&'static str, Choice<&'static str>)>, LoadError> {
         let mut all = Vec::new();
         match self.log_scale_embeddings() {
@@ -188,6 +221,9 @@ impl<'a> CheckpointFacts<'a> {
         }
         all.extend(self.tokenizer_type()?.map(|choice| ("tokenizer_type", shown(choice))));
         all.extend(self.number_encoding()?.map(|choice| ("number_encoding", shown(choice))));
+        let origin = || Origin::File(self.files.name_of(OWN_FILE));
+        let side = self.truncation_side.map(|side| Choice { value: side.name(), origin: origin() });
+        all.extend(side.map(|choice| ("truncation_side", choice)));
         Ok(all)
     }
 
@@ -242,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// An output folder with these files: `checkpoint-1/` inside of it is the checkpoint.
+    /// Creates an output directory with these files. Its subdirectory `checkpoint-1/` is the checkpoint.
     fn output(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let checkpoint = folder.path().join("checkpoint-1");
@@ -268,7 +304,7 @@ mod tests {
         ("config.yaml", "model_args:\n  number_encoding: xval\n  log_scale_embeddings: true\n");
 
     #[test]
-    fn the_command_line_overrules_ntl_json_which_overrules_the_trainers_file() {
+    fn the_command_line_overrides_ntl_json_which_overrides_the_trainers_file() {
         let own = ("checkpoint-1/ntl.json", r#"{"log_scale_embeddings": false}"#);
         let flag = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
         let said = |value, origin: &str| Ok((value, origin.to_owned()));
@@ -278,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn the_trainers_file_is_also_found_beside_the_weights_of_a_finished_run() {
+    fn the_trainers_file_is_also_found_next_to_the_weights_of_a_finished_run() {
         let beside = ("checkpoint-1/config.yaml", "log_scale_embeddings: FALSE");
         let said = log_scale(&[XVAL, beside], Choices::default());
         assert_eq!(said, Ok((false, "OUT/checkpoint-1/config.yaml".to_owned())));
     }
 
     #[test]
-    fn what_the_trainers_file_leaves_out_is_the_trainers_default() {
+    fn settings_that_the_trainers_file_lacks_have_the_trainers_default() {
         let silent = ("config.yaml", "model_args:\n  number_encoding: rt\n");
         let said = log_scale(&[silent], Choices::default());
         let origin = "default of the trainer that wrote OUT/checkpoint-1/../config.yaml";
@@ -293,13 +329,13 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_says_is_asked_for_and_what_makes_no_sense_is_refused_by_name() {
+    fn the_error_names_a_missing_setting_or_an_invalid_value() {
         let own = |text| ("checkpoint-1/ntl.json", text);
         for (files, want) in [
             (
                 vec![],
                 "OUT/checkpoint-1 does not say `log_scale_embeddings`: \
-                 give --log-scale-embeddings true or --log-scale-embeddings false, whichever the trainer used (its default \
+                 give --log-scale-embeddings true or --log-scale-embeddings false, the value that the trainer used (its default \
                  is false), or write it to its ntl.json",
             ),
             (vec![("config.yaml", "unrelated: true")], "does not say `log_scale_embeddings`"),
@@ -311,6 +347,7 @@ mod tests {
             (vec![("config.yaml", "a: [1, 2")], "OUT/checkpoint-1/../config.yaml is not usable"),
             (vec![own("3")], "OUT/checkpoint-1/ntl.json is not usable"),
             (vec![own(r#"{"log_scale_embeding": true}"#)], "unknown field `log_scale_embeding`"),
+            (vec![own(r#"{"truncation_side": "middle"}"#)], "`middle` is none of left, right"),
             (vec![own(r#"{"tokenizer_type": "fast"}"#)], "`fast` is none of auto, default, custom"),
         ] {
             let message = log_scale(&files, Choices::default()).unwrap_err();
@@ -319,14 +356,22 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_said_can_be_listed() {
-        let (_folder, checkpoint) =
-            output(&[XVAL, ("checkpoint-1/ntl.json", r#"{"tokenizer_type": "custom"}"#)]);
+    fn all_facts_with_a_source_can_be_listed() {
+        let (_folder, checkpoint) = output(&[
+            XVAL,
+            ("checkpoint-1/ntl.json", r#"{"tokenizer_type": "custom", "truncation_side": "right"}"#),
+        ]);
         let files = CheckpointFiles::folder(&checkpoint).unwrap();
-        let all = CheckpointFacts::open(&files, Choices::default()).unwrap().all().unwrap();
+        let facts = CheckpointFacts::open(&files, Choices::default()).unwrap();
+        assert_eq!(facts.truncation_side(), Some(TruncationSide::Right));
+        let all = facts.all().unwrap();
         let all: Vec<_> = all.iter().map(|(name, choice)| (*name, choice.value)).collect();
-        let want =
-            [("log_scale_embeddings", "true"), ("tokenizer_type", "custom"), ("number_encoding", "xval")];
+        let want = [
+            ("log_scale_embeddings", "true"),
+            ("tokenizer_type", "custom"),
+            ("number_encoding", "xval"),
+            ("truncation_side", "right"),
+        ];
         assert_eq!(all, want);
     }
 

@@ -1,7 +1,7 @@
-//! The files of a checkpoint: a folder, or an archive in memory.
+//! The files of a checkpoint: a directory, or an archive in memory.
 //!
-//! Small files are read whole, up to a limit. Files of weights are opened and read in pieces, so that loading needs no more
-//! memory than the weights. Links may not lead out of a folder, see `links`.
+//! Small files are read completely, up to a limit. Weight files are opened and read in parts, so that loading
+//! needs no more memory than the weights. Links must not lead out of a directory, see `links`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,13 +15,13 @@ use serde::de::DeserializeOwned;
 use super::reader::{FileReader, READING};
 use super::{LoadError, links};
 
-/// Most bytes of a description such as `config.json`. Real ones have a few kilobytes, with lists of labels or added tokens
-/// some megabytes.
+/// Maximum size of a metadata file such as `config.json`, in bytes. Real ones have a few kilobytes, or some
+/// megabytes if they list labels or added tokens.
 const DESCRIPTION_BYTES_MAX: u64 = 16 << 20;
 
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
-/// The largest vocabularies in use have about 35 MB.
+/// Maximum size of a vocabulary, in bytes. The largest vocabularies in use have about 35 MB.
 const VOCABULARY_BYTES_MAX: u64 = 256 << 20;
 
 /// Beginning of a Git LFS pointer.
@@ -37,7 +37,7 @@ pub struct CheckpointFiles {
 
 #[derive(Debug)]
 enum Source {
-    /// With all links in its path resolved.
+    /// A directory. All links in its path are resolved.
     Folder(PathBuf),
     Memory(BTreeMap<String, Vec<u8>>),
 }
@@ -78,8 +78,8 @@ impl CheckpointFiles {
         Self { place: place.to_owned(), source, tables_only: false }
     }
 
-    /// The same files, but weights loaded from them are checked by their tables only and become zeros that take no
-    /// memory. For inspecting a checkpoint without loading it.
+    /// Returns the same files, but loading weights from them only checks the tables, and returns zeros that
+    /// need no memory. This is for inspecting a checkpoint without loading it.
     #[must_use]
     pub fn tables_only(self) -> Self {
         Self { tables_only: true, ..self }
@@ -89,18 +89,18 @@ impl CheckpointFiles {
         self.tables_only
     }
 
-    /// The checkpoint, as errors name it: its folder.
+    /// The name of the checkpoint in errors: its directory.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// One of its files, as errors name it.
+    /// Returns the name of one of its files in errors.
     pub fn name_of(&self, file: &str) -> String {
         format!("{}/{file}", self.place.trim_end_matches('/'))
     }
 
     /// # Errors
-    /// When the system does not say whether it is there.
+    /// If the system cannot determine whether the file exists.
     pub fn has(&self, file: &str) -> Result<bool, LoadError> {
         match &self.source {
             Source::Folder(root) => is_there(root, file, &self.name_of(file)),
@@ -108,10 +108,10 @@ impl CheckpointFiles {
         }
     }
 
-    /// Reads a file that holds no weights; `None` if it does not exist.
+    /// Reads a file that contains no weights. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be read, is too large, or a link leads outside.
+    /// If the file cannot be read or is too large, or a link leads outside.
     pub fn read(&self, file: &str) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
         match &self.source {
             Source::Memory(files) => Ok(files.get(file).map(|bytes| Cow::Borrowed(bytes.as_slice()))),
@@ -119,12 +119,12 @@ impl CheckpointFiles {
         }
     }
 
-    /// As [`read`](Self::read), but a missing file is an error.
+    /// Like [`read`](Self::read), but a missing file is an error.
     pub fn require(&self, file: &str) -> Result<Cow<'_, [u8]>, LoadError> {
         self.read(file)?.ok_or_else(|| self.missing(file, ""))
     }
 
-    /// Reads and parses a JSON file; `None` if it does not exist.
+    /// Reads and parses a JSON file. Returns `None` if it does not exist.
     pub fn json<T: DeserializeOwned>(&self, file: &str) -> Result<Option<T>, LoadError> {
         let Some(bytes) = self.read(file)? else { return Ok(None) };
         let mut json = serde_json::Deserializer::from_slice(&bytes);
@@ -133,13 +133,13 @@ impl CheckpointFiles {
         parsed.map(Some).map_err(|reason| LoadError::malformed(self.name_of(file), reason))
     }
 
-    /// As [`json`](Self::json), but a missing file is an error.
+    /// Like [`json`](Self::json), but a missing file is an error.
     pub fn require_json<T: DeserializeOwned>(&self, file: &str) -> Result<T, LoadError> {
         self.json(file)?.ok_or_else(|| self.missing(file, ""))
     }
 
-    /// Reads a file of the parent folder, where the paper's trainer leaves its settings. Returns its bytes, and its name
-    /// for errors.
+    /// Reads a file of the parent directory, to which the paper's trainer writes its settings. Returns its
+    /// bytes, and its name in errors.
     pub(super) fn read_above(&self, file: &str) -> Result<Option<(Vec<u8>, String)>, LoadError> {
         let Source::Folder(root) = &self.source else { return Ok(None) };
         let Some(above) = root.parent() else { return Ok(None) };
@@ -147,7 +147,7 @@ impl CheckpointFiles {
         Ok(read_whole(above, file, name.clone())?.map(|bytes| (bytes, name)))
     }
 
-    /// Opens a file of weights.
+    /// Opens a weight file.
     pub(super) fn open(&self, file: &str) -> Result<FileReader<'_>, LoadError> {
         match &self.source {
             Source::Memory(files) => files.get(file).map(|bytes| FileReader::memory(bytes)),
@@ -166,7 +166,7 @@ impl CheckpointFiles {
         .ok_or_else(|| self.missing(file, ""))
     }
 
-    /// The names of all files that can be found, sorted.
+    /// Returns the names of all existing files, sorted.
     pub fn names(&self) -> Result<Vec<String>, LoadError> {
         let root = match &self.source {
             Source::Folder(root) => root,
@@ -182,7 +182,7 @@ impl CheckpointFiles {
         Ok(names)
     }
 
-    /// The path of a file of a folder, with links resolved.
+    /// Returns the path of a file of a directory, with links resolved.
     pub fn path_of(&self, file: &str) -> Result<PathBuf, LoadError> {
         match &self.source {
             Source::Folder(root) if self.has(file)? => target(root, file, &self.name_of(file)),
@@ -195,7 +195,8 @@ impl CheckpointFiles {
     }
 }
 
-/// Whether a folder has a file: a link that leads nowhere is none, and what cannot be looked at is an error.
+/// Returns whether a directory has a file. A dangling link does not count. It is an error if the file's
+/// status cannot be read.
 fn is_there(root: &Path, file: &str, name: &str) -> Result<bool, LoadError> {
     match root.join(file).metadata() {
         Ok(metadata) => Ok(metadata.is_file()),
@@ -208,7 +209,7 @@ fn open(root: &Path, file: &str, name: &str) -> Result<File, LoadError> {
     File::open(target(root, file, name)?).map_err(|source| LoadError::Read { file: name.to_owned(), source })
 }
 
-/// The path of a file with links resolved; an error if they lead outside.
+/// Returns the path of a file with links resolved. Fails if they lead outside.
 fn target(root: &Path, file: &str, name: &str) -> Result<PathBuf, LoadError> {
     let unreadable = |source| LoadError::Read { file: name.to_owned(), source };
     let target = root.join(file).canonicalize().map_err(unreadable)?;
@@ -231,14 +232,14 @@ fn read_whole(root: &Path, file: &str, name: String) -> Result<Option<Vec<u8>>, 
         return Err(LoadError::TooLarge { file: name, bytes: len, max });
     }
     let mut bytes = Vec::new();
-    // A file that grows meanwhile is read up to its length of before.
+    // A file that grows meanwhile is read only up to its previous length.
     let read = failpoint::check(READING).and_then(|()| opened.take(len).read_to_end(&mut bytes));
     read.map_err(unreadable)?;
     check_pointer(&bytes, &name)?;
     Ok(Some(bytes))
 }
 
-/// Refuses what Git stores in place of a large file.
+/// Rejects a Git LFS pointer, which Git stores in place of a large file.
 fn check_pointer(bytes: &[u8], name: &str) -> Result<(), LoadError> {
     if bytes.starts_with(LFS_POINTER) {
         return Err(LoadError::LfsPointer { file: name.to_owned() });
@@ -260,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_folder_and_a_missing_file_are_named() {
+    fn a_missing_directory_and_a_missing_file_are_named() {
         let error = CheckpointFiles::folder(Path::new("/no/such/folder")).unwrap_err();
         assert_eq!(error.to_string(), "checkpoint folder /no/such/folder does not exist");
         let folder = tempfile::tempdir().unwrap();
@@ -272,7 +273,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_file_that_cannot_be_looked_at_is_never_taken_for_one_that_is_not_there() {
+    fn a_file_whose_status_cannot_be_read_is_never_treated_as_missing() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("config.json", folder.path().join("config.json")).unwrap();
         std::os::unix::fs::symlink("nowhere", folder.path().join("ntl.json")).unwrap();
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_no_folder_is_told_from_a_name_of_the_hub() {
+    fn a_path_that_is_not_a_directory_is_distinguished_from_a_name_on_the_hub() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = CheckpointFiles::folder(file.path()).unwrap_err().to_string();
         assert!(error.ends_with("is a file; give the checkpoint folder that holds it"), "{error}");
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_git_lfs_pointer_is_named_wherever_it_stands_for_a_file() {
+    fn a_git_lfs_pointer_in_place_of_any_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
         let files = CheckpointFiles::folder(folder.path()).unwrap();
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_and_a_pipe_are_no_files_of_a_checkpoint() {
+    fn a_device_is_not_a_file_of_a_checkpoint() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/zero", folder.path().join("config.json")).unwrap();
         let files = CheckpointFiles::folder(folder.path()).unwrap();
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_and_archive_give_the_same_bytes() {
+    fn directory_and_archive_return_the_same_bytes() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.json"), b"{}").unwrap();
         std::fs::write(folder.path().join("empty"), b"").unwrap();
@@ -333,10 +334,8 @@ mod tests {
             tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
         tar.append_dir_all("inside", folder.path()).unwrap();
         let archive = tar.into_inner().unwrap().finish().unwrap();
-        let (from_folder, from_archive) = (
-            CheckpointFiles::folder(folder.path()).unwrap(),
-            CheckpointFiles::archive("embedded", &archive).unwrap(),
-        );
+        let from_folder = CheckpointFiles::folder(folder.path()).unwrap();
+        let from_archive = CheckpointFiles::archive("embedded", &archive).unwrap();
         for file in ["a.json", "empty"] {
             assert_eq!(*from_folder.require(file).unwrap(), *from_archive.require(file).unwrap());
             assert_eq!(from_folder.open(file).unwrap().len(), from_archive.open(file).unwrap().len());
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_a_folder_are_listed_and_found_where_they_lie() {
+    fn the_files_of_a_directory_are_listed_and_their_links_resolved() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("b.json"), b"{}").unwrap();
         std::fs::create_dir(folder.path().join("inner")).unwrap();
@@ -363,13 +362,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_archive_is_refused() {
+    fn bytes_that_are_not_an_archive_are_rejected() {
         let error = CheckpointFiles::archive("embedded", b"not a gzip").unwrap_err();
         assert_eq!(error.to_string(), "embedded cannot be read");
     }
 
     #[test]
-    fn a_description_of_a_gigabyte_is_refused_unread() {
+    fn a_metadata_file_of_a_gigabyte_is_rejected_before_it_is_read() {
         let folder = tempfile::tempdir().unwrap();
         File::create(folder.path().join("config.json")).unwrap().set_len(1 << 30).unwrap();
         let files = CheckpointFiles::folder(folder.path()).unwrap();

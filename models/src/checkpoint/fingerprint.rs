@@ -1,8 +1,9 @@
-//! Fingerprints of checkpoints: a short text that differs where the weights, the configuration or the tokenizer do.
+//! Fingerprints of checkpoints: short texts that differ if the weights, the configurations or the tokenizers
+//! differ.
 //!
-//! Of a large file only samples are read, spread over all of it, so that a fingerprint costs milliseconds: training changes
-//! all parts of a file of weights. The hash is FNV-1a, which finds accidental differences; it is no protection against
-//! a file that was made to match.
+//! A fingerprint takes milliseconds, because only samples of a large file are read. They are spread over the
+//! whole file, and training changes all parts of a weight file. The hash is FNV-1a, which detects accidental
+//! differences. It does not protect against a file that was crafted to match.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +13,14 @@ use super::error::LoadError;
 use super::files::CheckpointFiles;
 use super::reader::FileReader;
 
-/// Files up to this size are read whole.
+/// Maximum size, in bytes, of files that are read completely.
 const WHOLE_MAX: u64 = 1 << 20;
 
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
-/// What a fingerprint is made of: weights, and how they are used.
+/// Endings of the files that a fingerprint covers: weights and SentencePiece models. [`NAMES`] lists the
+/// others.
 const ENDINGS: [&str; 5] = [".safetensors", ".bin", ".gguf", ".pt", ".model"];
 const NAMES: [&str; 6] = [
     "config.json",
@@ -30,7 +32,7 @@ const NAMES: [&str; 6] = [
 ];
 
 impl CheckpointFiles {
-    /// The fingerprint of a folder or an archive.
+    /// Computes the fingerprint of a directory or an archive.
     pub fn fingerprint(&self) -> Result<String, LoadError> {
         let mut hash = Fnv::new();
         for name in self.names()? {
@@ -44,7 +46,7 @@ impl CheckpointFiles {
     }
 }
 
-/// The fingerprint of a single file, such as one in the GGUF format.
+/// Computes the fingerprint of a single file, such as a GGUF file.
 pub fn file_fingerprint(path: &Path) -> Result<String, LoadError> {
     let read = || -> io::Result<String> {
         let mut hash = Fnv::new();
@@ -62,7 +64,7 @@ impl Fnv {
         Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
     }
 
-    /// Adds a part; its length keeps it apart from the next one.
+    /// Adds a part, preceded by its length, which separates it from the next part.
     fn add(&mut self, part: &[u8]) {
         for byte in part.len().to_le_bytes().iter().chain(part) {
             self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_differs_where_weights_configuration_or_tokenizer_do() {
+    fn a_fingerprint_differs_if_weights_configuration_or_tokenizer_do() {
         let base = fingerprint(&[("config.json", b"{}"), ("model.safetensors", b"abc")]);
         assert_eq!(base.len(), 32);
         assert_eq!(
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_a_large_file_reach_from_its_beginning_to_its_end() {
+    fn samples_of_a_large_file_span_it_from_beginning_to_end() {
         let mut large = vec![7_u8; 3 << 20];
         let base = fingerprint(&[("model.safetensors", &large)]);
         for (from, bytes) in [(0, 1), ((3 << 20) - 100, 1), (1 << 20, 60_000)] {
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_and_an_archive_of_the_same_files_have_one_fingerprint() {
+    fn a_directory_and_an_archive_of_the_same_files_have_the_same_fingerprint() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("config.json"), "{}").unwrap();
         std::fs::write(folder.path().join("model.safetensors"), "abc").unwrap();

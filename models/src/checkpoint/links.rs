@@ -1,16 +1,18 @@
-//! Links in a checkpoint folder may only lead into that folder, with one exception.
+//! Links in a checkpoint directory may only lead into that directory, with one exception.
 //!
-//! A downloaded folder must not make the server read other files of the machine. The exception is the cache of the Hugging
-//! Face hub, where `models--NAME/snapshots/REVISION/FILE` is a link to `models--NAME/blobs/HASH`.
+//! A downloaded directory must not make the server read other files of the machine. The exception is the
+//! cache of the Hugging Face hub: `models--NAME/snapshots/REVISION/FILE` is a link to
+//! `models--NAME/blobs/HASH`.
 
 use std::path::{Path, PathBuf};
 
-/// Whether a link in the folder `root` may lead to `target`; both paths have no links.
+/// Returns whether a link in the directory `root` may lead to `target`. All links in both paths must be
+/// resolved.
 pub(super) fn may_lead_to(root: &Path, target: &Path) -> bool {
     target.starts_with(root) || blobs(root).is_some_and(|blobs| target.parent() == Some(&*blobs))
 }
 
-/// The folder of blobs, if `root` is a snapshot of a hub cache.
+/// Returns the directory of blobs if `root` is a snapshot in a hub cache.
 fn blobs(root: &Path) -> Option<PathBuf> {
     let snapshots = root.parent().filter(|folder| folder.ends_with("snapshots"))?;
     Some(snapshots.parent()?.join("blobs"))
@@ -21,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_lead_into_the_folder_or_to_the_blobs_of_the_same_model() {
+    fn links_may_lead_into_the_directory_or_to_the_blobs_of_the_same_model() {
         for (root, target, want) in [
             ("/c", "/c/config.json", true),
             ("/c", "/c/inner/config.json", true),

@@ -1,7 +1,8 @@
-//! Checkpoint folders as `save_pretrained` writes them.
+//! Checkpoint directories in the format of `save_pretrained`.
 //!
-//! Files are treated as hostile: sizes are checked before anything is allocated, nothing is executed, links may not lead
-//! out of the folder, and every error is one line that names the file, and the tensor or field where there is one.
+//! Files are treated as hostile. Sizes are checked before anything is allocated, nothing is executed, and
+//! links must not lead out of the directory. Every error is one line that names the file, and the tensor or
+//! field if it concerns one.
 
 mod config;
 mod convert;
@@ -21,7 +22,7 @@ mod yaml;
 pub use config::architecture;
 pub(crate) use config::{CONFIG_FILE, FieldError, TokenIds, check_epsilon, check_sizes};
 pub use error::{LoadError, LoadResult};
-pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding};
+pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding, TruncationSide};
 pub use files::CheckpointFiles;
 pub use fingerprint::file_fingerprint;
 pub use weights::{WeightSummary, Weights};

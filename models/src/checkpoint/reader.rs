@@ -1,4 +1,5 @@
-//! Reads parts of a file of weights from several threads at once, without mapping it or holding it in memory.
+//! Reads parts of a weight file from several threads concurrently, without mapping the file or keeping it in
+//! memory.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use ntl_core::failpoint;
 
-/// The point of every read of a file of a checkpoint.
+/// The failpoint in every read of a checkpoint file.
 pub(super) const READING: &str = "checkpoint-read";
 
 /// An open file, or bytes in memory.
@@ -32,7 +33,7 @@ impl<'a> FileReader<'a> {
         Self { source: Source::Memory(bytes), len: bytes.len() as u64 }
     }
 
-    /// The length when the file was opened.
+    /// The file's length in bytes when it was opened.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -53,7 +54,7 @@ impl<'a> FileReader<'a> {
         }
     }
 
-    /// Reads a part of the file. Nothing is allocated for a part that is not inside it.
+    /// Reads a part of the file. Allocates nothing if the part is not inside the file.
     pub(super) fn part(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());

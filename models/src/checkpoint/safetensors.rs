@@ -1,7 +1,8 @@
 //! Reads the table of a safetensors file (<https://github.com/huggingface/safetensors#format>).
 //!
-//! In: an open file. Out: its [`Table`], in which every tensor lies inside the file and no two overlap. The safetensors
-//! crate is not used: it needs the whole file in memory and does not name the tensor that is wrong.
+//! In: an open file. Out: its [`Table`]. Invariant: every tensor lies inside the file, and no two overlap.
+//! The safetensors crate is not used, because it needs the whole file in memory and does not name a faulty
+//! tensor.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use serde::de::IgnoredAny;
 use super::reader::FileReader;
 use super::table::{Entry, FloatType, StoredType, Table, TableError};
 
-/// Bytes of the table's length, which comes before it.
+/// Size of the table's length field, which precedes the table, in bytes.
 const LENGTH_BYTES: u64 = 8;
 
-/// Most bytes of a table, as in the reference implementation.
+/// Maximum size of a table, in bytes. The reference implementation has the same limit.
 const TABLE_BYTES_MAX: u64 = 100_000_000;
 
 #[derive(Deserialize)]
@@ -35,8 +36,9 @@ struct Stored {
 pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     let header = header_bytes(reader)?;
     let data_from = LENGTH_BYTES + header.len() as u64;
-    let header: Header = serde_json::from_slice(&header)
-        .map_err(|error| TableError::file(format!("its table is no JSON of tensors: {error}")))?;
+    let header: Header = serde_json::from_slice(&header).map_err(|error| {
+        TableError::file(format!("its table is not JSON that describes tensors: {error}"))
+    })?;
     let mut tensors: Vec<(String, Stored)> = header.tensors.into_iter().collect();
     tensors.sort_by_key(|(_, stored)| stored.data_offsets);
     check_places(&tensors, reader.len() - data_from)?;
@@ -106,7 +108,7 @@ fn check_tensor(stored: &Stored, data_bytes: u64) -> Result<(), String> {
     }
 }
 
-/// Bytes that type and shape need; `None` for unknown types.
+/// Returns the number of bytes that type and shape need, or `None` for unknown types.
 fn claimed_bytes(stored: &Stored) -> Result<Option<u64>, String> {
     let elements = stored.shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
     let elements = elements.ok_or_else(|| format!("its shape {:?} multiplies beyond 2^64", stored.shape))?;
@@ -115,7 +117,8 @@ fn claimed_bytes(stored: &Stored) -> Result<Option<u64>, String> {
         "F16" | "BF16" | "U16" | "I16" => 2,
         "F32" | "U32" | "I32" => 4,
         "F64" | "U64" | "I64" => 8,
-        // At least half a byte each: a shape may not claim more than the file could hold.
+        // Each element has at least half a byte. A shape must not claim more elements than the bytes could
+        // hold.
         _ if elements / 2 > stored.data_offsets.1 - stored.data_offsets.0 => {
             return Err(format!("its shape {:?} does not fit its bytes", stored.shape));
         }
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_where_each_tensor_is() {
+    fn a_table_has_the_offset_of_each_tensor() {
         let header = r#"{"__metadata__": {"format": "pt"}, "b": {"dtype": "I64", "shape": [1], "data_offsets": [8, 16]},
             "a": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}}"#;
         let table = read(&FileReader::memory(&file(header, 16))).unwrap();
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused_by_what_is_wrong_with_it() {
+    fn an_invalid_table_is_rejected_with_the_reason() {
         for (bytes, want) in [
             (Vec::new(), "cut off before its table"),
             (
@@ -177,10 +180,10 @@ mod tests {
                 "claims a table of 1152921504606846976 bytes and has 0 bytes",
             ),
             (u64::MAX.to_le_bytes().to_vec(), "claims a table of"),
-            (file("{", 0), "no JSON of tensors"),
-            (file("[]", 0), "no JSON of tensors"),
-            (file(&"[".repeat(100_000), 0), "no JSON of tensors"),
-            (file(&format!(r#"{{"a":{}"#, r#"{"a":"#.repeat(100_000)), 0), "no JSON of tensors"),
+            (file("{", 0), "not JSON that describes tensors"),
+            (file("[]", 0), "not JSON that describes tensors"),
+            (file(&"[".repeat(100_000), 0), "not JSON that describes tensors"),
+            (file(&format!(r#"{{"a":{}"#, r#"{"a":"#.repeat(100_000)), 0), "not JSON that describes tensors"),
             (file("{}", 4), "4 bytes that belong to no tensor"),
         ] {
             let (tensor, reason) = reason(&bytes);
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_that_is_not_where_it_says_is_named() {
+    fn a_tensor_with_impossible_offsets_or_an_impossible_shape_is_named() {
         let one = |entry: &str| format!(r#"{{"a": {entry}}}"#);
         for (entry, want) in [
             (r#"{"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}"#, "run backwards"),
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_changed_byte_is_survived() {
+    fn no_truncated_or_changed_file_panics() {
         let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F16","shape":[1,2],"data_offsets":[8,12]}}"#;
         let whole = file(header, 12);
         assert_eq!(read(&FileReader::memory(&whole)).unwrap().len(), 2);
@@ -225,7 +228,7 @@ mod tests {
             for change in [b'0', b'9', b'"', b'-', b'e', 0, 0xff] {
                 let mut changed = whole.clone();
                 changed[at] = change;
-                // Whatever is still accepted lies inside of the file.
+                // Tensors that are still accepted lie inside the file.
                 for entry in read(&FileReader::memory(&changed)).unwrap_or_default().values() {
                     let bytes = entry.elements() * entry.stored.bytes_or(0);
                     assert!(entry.offset + bytes as u64 <= changed.len() as u64, "byte {at} as {change}");

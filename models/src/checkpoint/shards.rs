@@ -1,7 +1,7 @@
-//! Finds the files with the weights of a checkpoint and reads their tables.
+//! Finds the weight files of a checkpoint and reads their tables.
 //!
-//! In: the files of a checkpoint. Out: [`Shards`]. The first of these that exists is read: `model.safetensors`, its sharded
-//! form, `pytorch_model.bin`, its sharded form.
+//! In: the files of a checkpoint. Out: [`Shards`]. Reads the first of these that exists: `model.safetensors`,
+//! its sharded form, `pytorch_model.bin`, its sharded form.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +20,17 @@ enum Format {
 const SINGLE_FILES: [(&str, Format); 2] =
     [("model.safetensors", Format::Safetensors), ("pytorch_model.bin", Format::Torch)];
 
-/// The files of weights and all tensors in them.
+/// The weight files and all tensors in them.
 pub(super) struct Shards<'a> {
-    /// The index, or the only file, as errors name it.
+    /// The name, in errors, of the index or of the only file.
     pub(super) file: String,
-    /// Open files with their names, without the folder.
+    /// Open files with their names, without the directory.
     pub(super) readers: Vec<(String, FileReader<'a>)>,
     /// Each tensor with the index of its reader.
     pub(super) tensors: BTreeMap<String, (usize, Entry)>,
 }
 
-/// An index as `save_pretrained` writes it.
+/// An index in the format of `save_pretrained`.
 #[derive(Deserialize)]
 struct Index {
     /// File names by tensor.
@@ -51,7 +51,7 @@ impl<'a> Shards<'a> {
         Err(files.missing(SINGLE_FILES[0].0, "; its sharded form or a pytorch_model.bin would do as well"))
     }
 
-    /// Opens one safetensors file, whatever its name.
+    /// Opens one safetensors file with any name.
     pub(super) fn open_file(files: &'a CheckpointFiles, file: &str) -> Result<Self, LoadError> {
         Self::single(files, file, Format::Safetensors)
     }
@@ -68,7 +68,7 @@ impl<'a> Shards<'a> {
         let mut by_file = BTreeMap::<String, Vec<String>>::new();
         for (tensor, shard) in index.weight_map {
             if !is_plain_name(&shard) {
-                let reason = format!("its file `{shard}` is no file name");
+                let reason = format!("its file `{shard}` is not a file name");
                 return Err(LoadError::tensor(index_name, &tensor, reason));
             }
             by_file.entry(shard).or_default().push(tensor);
@@ -80,7 +80,7 @@ impl<'a> Shards<'a> {
         Ok(shards)
     }
 
-    /// Opens one file, in which the index places these tensors.
+    /// Opens one file, which must contain these tensors according to the index.
     fn add(
         &mut self,
         files: &'a CheckpointFiles,
@@ -128,7 +128,7 @@ fn open<'a>(
     Ok((reader, table))
 }
 
-/// Whether it names a file of the same folder.
+/// Returns whether `name` is the name of a file in the same directory.
 fn is_plain_name(name: &str) -> bool {
     let has_separator = name.contains(['/', '\\', '\0']);
     !has_separator && !matches!(name, "" | "." | "..")

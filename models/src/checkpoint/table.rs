@@ -1,8 +1,8 @@
-//! Which tensors a file of weights holds, and where in it.
+//! The table of a weight file: its tensors and their offsets.
 
 use std::collections::BTreeMap;
 
-/// Element types in which weights are read.
+/// Element types from which weights can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FloatType {
     F32,
@@ -29,7 +29,7 @@ pub(super) enum StoredType {
 }
 
 impl StoredType {
-    /// Bytes of one element; `unknown` for a type that is not read.
+    /// Returns the size of an element in bytes, or `unknown` for a type that is not read.
     pub(super) fn bytes_or(&self, unknown: usize) -> usize {
         match self {
             Self::Float(float) => float.size(),
@@ -47,13 +47,13 @@ impl StoredType {
     }
 }
 
-/// One tensor in a file. That the file holds all its bytes was checked when the table was read.
+/// One tensor in a file. Reading the table has checked that the file contains all its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) stored: StoredType,
-    /// At most as many elements as the file has bytes.
+    /// The tensor has at most as many elements as the file has bytes.
     pub(super) shape: Vec<usize>,
-    /// Elements between neighbours in each dimension; `None` when the tensor is contiguous.
+    /// Distance between neighbours in each dimension, in elements, or `None` if the tensor is contiguous.
     pub(super) strides: Option<Vec<usize>>,
     /// Byte offset of the first element in the file.
     pub(super) offset: u64,
@@ -68,7 +68,7 @@ impl Entry {
 /// The tensors of one file, by name.
 pub(super) type Table = BTreeMap<String, Entry>;
 
-/// What is wrong with a table; `tensor` is `None` when it is not about one tensor.
+/// The reason why a table is invalid. `tensor` is `None` if the reason does not concern one tensor.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TableError {
     pub(super) tensor: Option<String>,

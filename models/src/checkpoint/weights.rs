@@ -1,4 +1,4 @@
-//! Named tensors of a checkpoint, checked against the expected shapes.
+//! Reads named tensors of a checkpoint and checks them against the expected shapes.
 
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
@@ -15,14 +15,14 @@ pub struct Weights<'a> {
     checkpoint: &'a CheckpointFiles,
 }
 
-/// What the tables of all files say.
+/// The contents of all tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightSummary {
-    /// Names of the files, without the folder.
+    /// Names of the files, without the directory.
     pub files: Vec<String>,
-    /// Element types in the files, such as `f32`, most weights first.
+    /// Element types in the files, such as `f32`, those with the most weights first.
     pub stored: Vec<String>,
-    /// Number of weights, counted once where they are shared.
+    /// Number of weights. Shared weights are counted once.
     pub parameters: u64,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Weights<'a> {
         self.shards.tensors.iter().map(|(name, (_, entry))| (name.as_str(), entry.shape.as_slice()))
     }
 
-    /// Number of weights in the files, counted once where they are shared.
+    /// Returns the number of weights in the files. Shared weights are counted once.
     pub fn parameters(&self) -> u64 {
         self.distinct().map(|entry| entry.elements() as u64).sum()
     }
@@ -72,11 +72,11 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Reads one tensor, converted to `dtype` (f32, f16 or bf16), to `device`.
+    /// Reads one tensor, converts it to `dtype` (f32, f16 or bf16) and puts it on `device`.
     ///
     /// # Errors
-    /// When it is missing, has another shape, is stored in another type than these three, or holds a number that is not
-    /// finite.
+    /// If the tensor is missing, has another shape, is stored in a type other than these three, or contains a
+    /// number that is not finite.
     pub fn tensor(
         &self,
         name: &str,
@@ -113,7 +113,7 @@ impl<'a> Weights<'a> {
         .map_err(wrong)
     }
 
-    /// All tensors; of those that share their place in a file only one.
+    /// Returns all tensors, but only one of those that share an offset in a file.
     fn distinct(&self) -> impl Iterator<Item = &Entry> {
         let mut places = std::collections::HashSet::new();
         let tensors = self.shards.tensors.values();
@@ -143,7 +143,7 @@ fn read<T: Element>(
     Tensor::from_vec(numbers, entry.shape.as_slice(), device).map_err(|error| error.to_string())
 }
 
-/// The bytes of a tensor that is not contiguous, in order; `size` is that of an element.
+/// Returns the bytes of a tensor that is not contiguous, in order. `size` is the size of an element in bytes.
 fn gather(
     reader: &FileReader<'_>,
     entry: &Entry,
@@ -183,7 +183,8 @@ mod tests {
             (&[2, 1, 3], &[6, 99, 2], 1, &[1.0, 3.0, 5.0, 7.0, 9.0, 11.0]),
             (&[3], &[0], 2, &[2.0, 2.0, 2.0]),
         ] {
-            let (shape, strides) = (shape.to_vec(), Some(strides.to_vec()));
+            let shape = shape.to_vec();
+            let strides = Some(strides.to_vec());
             let entry =
                 Entry { stored: StoredType::Float(FloatType::F32), shape, strides, offset: 4 * offset };
             let tensor = read::<f32>(&reader, &entry, FloatType::F32, &Device::Cpu).unwrap();

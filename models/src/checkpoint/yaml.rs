@@ -1,21 +1,21 @@
 //! Finds single values in a YAML file of settings, such as the `config.yaml` of the paper's trainer.
 //!
-//! It reads the parser's events, builds nothing from them and follows no aliases, so that a hostile file costs no more than
-//! reading it.
+//! It reads the parser's events but builds no tree and follows no aliases, so that a hostile file costs no
+//! more than reading it.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-/// The section whose value is taken when several sections have the key.
+/// The section whose value is preferred if several sections contain the key.
 const PREFERRED: &str = "model_args";
 
 /// A list or mapping that encloses the current event.
 enum Level {
     List,
-    /// With the key whose value comes next; `None` if a key comes next.
+    /// A mapping, with the key whose value comes next, or `None` if a key comes next.
     Mapping(Option<String>),
 }
 
-/// The value of `key` at the top or one level below; `None` if there is none or it is null.
+/// Returns the value of `key` at the top level or one level below, or `None` if there is none or it is null.
 pub(super) fn find(text: &str, key: &str) -> Result<Option<String>, String> {
     let mut levels = Vec::new();
     let mut found = Vec::<(Option<String>, String)>::new();
@@ -51,7 +51,8 @@ pub(super) fn find(text: &str, key: &str) -> Result<Option<String>, String> {
     Ok(found.into_iter().min_by_key(|(section, _)| rank(section)).map(|(_, value)| value))
 }
 
-/// Whether the next value is one of `key`: `Some(Some(section))`, `Some(None)` at the top, or `None`.
+/// Returns `Some` if the next value belongs to `key`: `Some(Some(section))` inside a section, `Some(None)` at
+/// the top level.
 fn section<'l>(levels: &'l [Level], key: &str) -> Option<Option<&'l str>> {
     match levels {
         [Level::Mapping(Some(at))] if at == key => Some(None),
@@ -102,14 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_yaml_is_an_error_and_nesting_or_aliases_do_no_harm() {
+    fn invalid_yaml_is_an_error_and_nesting_and_aliases_are_harmless() {
         assert!(find("a: [1, 2", "a").is_err());
         assert!(find("a: b: c: d", "a").is_err());
         let laughs = (0..30).fold("a0: &a0 [lol]\n".to_owned(), |text, level| {
             format!("{text}a{}: &a{} [*a{level}, *a{level}, *a{level}]\n", level + 1, level + 1)
         });
         assert_eq!(find(&format!("{laughs}wanted: 1"), "wanted").unwrap().as_deref(), Some("1"));
-        // Deep enough to overflow a recursive reader; whether it is accepted does not matter.
+        // The nesting is deep enough to overflow the stack of a recursive reader. Whether it is accepted does
+        // not matter.
         let _ = find(&"[".repeat(100_000), "a");
     }
 }

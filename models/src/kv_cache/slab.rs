@@ -1,73 +1,55 @@
-//! Keys and values of all positions of all contexts on a device: one tensor a layer.
+//! Keys and values of all positions of all contexts on a device: one tensor per layer.
 //!
-//! A position is a slot (`slots`), the same in every layer. A pass writes those of its rows by one operation and reads those that it
-//! attends to by another (`ops::PassKeys`), however many contexts there are. On the CPU the loops read a context's positions one behind the other
-//! and in place, so there every context has tensors of its own (`kv_cache`).
+//! A position is a slot (`slots`), the same in every layer. A pass writes the positions of its rows with one
+//! operation and reads the positions that it attends to with another (`ops::PassKeys`), regardless of the
+//! number of contexts.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Result, Tensor};
+use ntl_core::contract::NodeCapacity;
 
-use super::shape::NodeShape;
+use super::TOKENS_AT_ONCE_ON_DEVICES;
 use super::slots::{SlotPool, Slots};
+use super::store::{
+    KeyGroup, KeyView, KvPass, KvStore, Location, PositionShape, Positions, QkvInput, WrittenRows, not_here,
+};
+use crate::ops::{Heads, Linear, PassKeys, ProjectedRows, SlotGroup, SlotView};
 
-/// Slots that there are at least.
+/// Minimum number of slots.
 const SLOTS_MIN: usize = 1024;
 
-/// The tensors grow by at least one part in so many.
+/// The tensors grow by at least 1 / `GROWTH` of their size.
 const GROWTH: usize = 4;
 
 #[derive(Debug)]
-pub(crate) struct Slab {
-    shape: NodeShape,
-    /// For each layer `[2 * capacity, width]`: the keys of all slots, then their values.
+pub(super) struct Slab {
+    shape: PositionShape,
+    /// For each layer, `[2 * capacity, width]`: the keys of all slots, then their values.
     layers: Vec<Tensor>,
     capacity: usize,
     pool: SlotPool,
 }
 
 impl Slab {
-    pub(crate) fn new(shape: NodeShape) -> Self {
+    pub(super) fn new(shape: PositionShape) -> Self {
         Self { shape, layers: Vec::new(), capacity: 0, pool: SlotPool::default() }
     }
 
-    pub(crate) fn device(&self) -> &Device {
-        &self.shape.device
-    }
-
-    /// A place for slots that are taken later.
-    pub(crate) fn no_slots(&self) -> Slots {
-        self.pool.none()
-    }
-
-    /// Takes so many slots, and makes room for them.
-    pub(crate) fn take(&mut self, count: usize) -> Result<Slots> {
-        if let Some(slots) = self.pool.take(count) {
-            return Ok(slots);
-        }
-        let needed = self.capacity + count - self.pool.free();
-        let (dtype, device) = (self.shape.dtype, self.shape.device.clone());
-        let capacity = needed.max(self.capacity + self.capacity / GROWTH).max(SLOTS_MIN);
-        self.grow(capacity, |shape| Tensor::zeros(&shape[..], dtype, &device))?;
+    /// Allocates `count` slots, and grows the tensors if necessary.
+    fn take(&mut self, count: usize) -> Result<Slots> {
+        self.reserve(count)?;
         self.pool.take(count).ok_or_else(|| candle_core::Error::Msg(format!("no room for {count} positions")))
     }
 
-    /// Takes slots for several holders, all of them one behind the other where a range has room.
-    pub(crate) fn take_each(&mut self, counts: &[usize]) -> Result<Vec<Slots>> {
-        let mut left = self.take(counts.iter().sum())?;
-        let cut = |&count: &usize| {
-            let others = left.split_off(count);
-            std::mem::replace(&mut left, others)
-        };
-        Ok(counts.iter().map(cut).collect())
-    }
-
-    /// Layer by layer, so that no more than one of them is there twice. Values move behind all keys once every layer has room, so that
-    /// where memory runs out before, what was written stays where it is.
+    /// Grows layer by layer, so that at most one layer exists twice. Values move to their place after all
+    /// keys only once every layer has grown, so that the existing contents stay in place if memory runs out
+    /// earlier.
     fn grow(
         &mut self,
         capacity: usize,
         mut allocate: impl FnMut([usize; 2]) -> Result<Tensor>,
     ) -> Result<()> {
-        let (before, width) = (self.capacity, self.shape.width);
+        let before = self.capacity;
+        let width = self.shape.width;
         let mut grown = Vec::with_capacity(self.shape.layers);
         for layer in 0..self.shape.layers {
             let larger = allocate([2 * capacity, width])?;
@@ -90,23 +72,131 @@ impl Slab {
         Ok(())
     }
 
-    /// `[2 * capacity, width]`, to which passes write the keys and values of their rows.
-    pub(crate) fn layer(&self, layer: usize) -> &Tensor {
+    /// Returns `[2 * capacity, width]`, to which passes write the keys and values of their rows.
+    fn layer(&self, layer: usize) -> &Tensor {
         &self.layers[layer]
+    }
+}
+
+impl Positions {
+    fn slots(&self) -> &[u32] {
+        match &self.0 {
+            Location::Tensors(_) => &[],
+            Location::Slots(slots) => slots.numbers(),
+        }
+    }
+}
+
+impl KvStore for Slab {
+    fn shape(&self) -> &PositionShape {
+        &self.shape
+    }
+
+    fn capacity(&self) -> NodeCapacity {
+        NodeCapacity::Exact
+    }
+
+    fn prefill_tokens_max(&self) -> usize {
+        TOKENS_AT_ONCE_ON_DEVICES
+    }
+
+    fn reserve(&mut self, count: usize) -> Result<()> {
+        let free = self.pool.free();
+        if count <= free {
+            return Ok(());
+        }
+        let needed = self.capacity + count - free;
+        let capacity = needed.max(self.capacity + self.capacity / GROWTH).max(SLOTS_MIN);
+        let dtype = self.shape.dtype;
+        let device = self.shape.device.clone();
+        self.grow(capacity, |shape| Tensor::zeros(&shape[..], dtype, &device))
+    }
+
+    fn none(&self) -> Positions {
+        Positions(Location::Slots(self.pool.none()))
+    }
+
+    fn allocate(&mut self, count: usize) -> Result<Positions> {
+        Ok(Positions(Location::Slots(self.take(count)?)))
+    }
+
+    fn extend(&mut self, positions: &mut Positions, count: usize) -> Result<()> {
+        let Location::Slots(slots) = &mut positions.0 else { return not_here() };
+        slots.append(self.take(count.saturating_sub(slots.numbers().len()))?);
+        Ok(())
+    }
+
+    fn split(&self, positions: Positions, lengths: &[usize]) -> Result<Vec<Positions>> {
+        let Location::Slots(mut left) = positions.0 else { return not_here() };
+        let part = |&length: &usize| {
+            let others = left.split_off(length);
+            Positions(Location::Slots(std::mem::replace(&mut left, others)))
+        };
+        Ok(lengths.iter().map(part).collect())
+    }
+
+    fn bytes(&self, count: usize) -> usize {
+        count * self.shape.bytes() as usize
+    }
+
+    fn pass<'a>(
+        &'a self,
+        written: &[WrittenRows<'a>],
+        views: Vec<KeyView<'a>>,
+    ) -> Result<Box<dyn KvPass + 'a>> {
+        let written = written.iter().flat_map(|rows| &rows.positions.slots()[rows.first..][..rows.count]);
+        let written: Vec<u32> = written.copied().collect();
+        let group = |KeyGroup { before, own, queries, .. }: KeyGroup<'a>| {
+            let before = before.iter().flat_map(|before| before.slots()).copied().collect();
+            SlotGroup::new(before, own.slots(), queries)
+        };
+        let view = |KeyView { groups, bias }: KeyView<'a>| SlotView {
+            groups: groups.into_iter().map(group).collect(),
+            bias,
+        };
+        let views = views.into_iter().map(view).collect();
+        Ok(Box::new(SlabPass { slab: self, keys: PassKeys::new(&written, views, &self.shape.device)? }))
+    }
+}
+
+struct SlabPass<'a> {
+    slab: &'a Slab,
+    keys: PassKeys<'a>,
+}
+
+impl KvPass for SlabPass<'_> {
+    fn write(&self, layer: usize, input: &QkvInput<'_>) -> Result<Tensor> {
+        let qkv = input.qkv.together(input.x)?;
+        let projections = ProjectedRows {
+            head_norms: input.head_norms,
+            rope: input.rope,
+            ..ProjectedRows::plain(&qkv, input.heads)
+        };
+        projections.store_and_query(self.slab.layer(layer), &self.keys.written)
+    }
+
+    fn write_keys_and_values(&self, layer: usize, x: &Tensor, kv: &Linear<2>, heads: Heads) -> Result<()> {
+        let kv = kv.together(x)?;
+        let projections = ProjectedRows { queries: 0, ..ProjectedRows::plain(&kv, heads) };
+        projections.store(self.slab.layer(layer), &self.keys.written).map(drop)
+    }
+
+    fn attend(&self, layer: usize, view: usize, q: &Tensor, heads: Heads) -> Result<Tensor> {
+        self.keys.attentions[view].attend(q, self.slab.layer(layer), heads)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
+    use candle_core::{DType, Device};
 
     use super::*;
 
     fn slab() -> Slab {
-        Slab::new(NodeShape { layers: 2, width: 3, dtype: DType::F32, device: Device::Cpu })
+        Slab::new(PositionShape { layers: 2, width: 3, dtype: DType::F32, device: Device::Cpu })
     }
 
-    /// Writes a number to the key of a slot, and 50 more to its value.
+    /// Writes a number to the key of a slot, and the number plus 50 to its value.
     fn write(slab: &Slab, layer: usize, slot: usize, number: u32) {
         for (from, number) in [(0, number), (slab.capacity, number + 50)] {
             let row = Tensor::full(number as f32, (1, 3), &Device::Cpu).unwrap();
@@ -119,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_stays_where_memory_runs_out_while_the_tensors_grow() {
+    fn contents_stay_intact_if_memory_runs_out_while_the_tensors_grow() {
         for failing in 0..3 {
             let mut slab = slab();
             let taken = slab.take(4).unwrap();
@@ -155,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_slots_stays_when_the_tensors_grow() {
+    fn the_contents_of_slots_survive_the_growth_of_the_tensors() {
         let mut slab = slab();
         let mut taken = slab.take(12).unwrap();
         assert_eq!(slab.capacity, SLOTS_MIN);
@@ -179,6 +269,6 @@ mod tests {
         check(&slab);
         drop(taken);
         drop(slab.take(2515).unwrap());
-        assert_eq!(slab.capacity, 2515, "what was given back is used again");
+        assert_eq!(slab.capacity, 2515, "released slots are reused");
     }
 }

@@ -1,25 +1,25 @@
-//! Which slots of a device's cache are free.
+//! The free slots of a device's cache.
 //!
-//! A slot is a place for the keys and values of one position in every layer. Positions that prompts share are in the same slots. Slots
-//! are given back when their last holder is dropped, on whatever thread that is.
+//! A slot stores the keys and values of one position in every layer. Positions that prompts share use the
+//! same slots. Slots are released when their last holder is dropped, on any thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The free slots of one cache. Clones are the same.
+/// The free slots of one cache. Clones refer to the same slots.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SlotPool(Arc<Mutex<FreeSlots>>);
+pub(super) struct SlotPool(Arc<Mutex<FreeSlots>>);
 
 #[derive(Debug, Default)]
 struct FreeSlots {
-    /// The first slot of each range, and the one behind its last. Ranges neither overlap nor touch.
+    /// The first slot of each range, and the slot after its last. Ranges neither overlap nor touch.
     ranges: BTreeMap<u32, u32>,
     count: usize,
 }
 
 /// The slots of some positions, in their order.
 #[derive(Debug)]
-pub(crate) struct Slots {
+pub(super) struct Slots {
     numbers: Vec<u32>,
     pool: SlotPool,
 }
@@ -29,23 +29,24 @@ impl SlotPool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn free(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         self.lock().count
     }
 
     /// Adds new slots.
-    pub(crate) fn add(&self, from: u32, to: u32) {
+    pub(super) fn add(&self, from: u32, to: u32) {
         self.lock().give_back(from, to);
     }
 
-    /// So many slots, one behind the other where a range has room for all, else in few pieces; `None` if fewer are free.
-    pub(crate) fn take(&self, count: usize) -> Option<Slots> {
+    /// Allocates `count` slots: contiguous if a range has space for all, otherwise in a few pieces. Returns
+    /// `None` if fewer are free.
+    pub(super) fn take(&self, count: usize) -> Option<Slots> {
         let numbers = self.lock().take(count)?;
         Some(Slots { numbers, pool: self.clone() })
     }
 
-    /// No slots yet.
-    pub(crate) fn none(&self) -> Slots {
+    /// Returns an empty list of slots.
+    pub(super) fn none(&self) -> Slots {
         Slots { numbers: Vec::new(), pool: self.clone() }
     }
 }
@@ -80,7 +81,7 @@ impl FreeSlots {
         Some(taken)
     }
 
-    /// Gives back a range, and joins it with those that it touches.
+    /// Releases a range and joins it with adjacent ranges.
     fn give_back(&mut self, mut from: u32, mut to: u32) {
         self.count += (to - from) as usize;
         if let Some((&before, &end)) = self.ranges.range(..from).next_back()
@@ -97,17 +98,17 @@ impl FreeSlots {
 }
 
 impl Slots {
-    pub(crate) fn numbers(&self) -> &[u32] {
+    pub(super) fn numbers(&self) -> &[u32] {
         &self.numbers
     }
 
-    /// Cuts off the slots from `at` on.
-    pub(crate) fn split_off(&mut self, at: usize) -> Self {
+    /// Splits off the slots from index `at` on.
+    pub(super) fn split_off(&mut self, at: usize) -> Self {
         Self { numbers: self.numbers.split_off(at), pool: self.pool.clone() }
     }
 
     /// Appends slots of the same pool.
-    pub(crate) fn append(&mut self, mut more: Self) {
+    pub(super) fn append(&mut self, mut more: Self) {
         self.numbers.append(&mut more.numbers);
     }
 }
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_given_back_once_their_last_holder_goes() {
+    fn slots_are_released_when_their_last_holder_is_dropped() {
         let pool = pool(10);
         let shared = Arc::new(pool.take(4).unwrap());
         let other = Arc::clone(&shared);
@@ -144,14 +145,15 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_one_behind_the_other_where_there_is_room_and_in_pieces_elsewhere() {
+    fn slots_are_contiguous_if_a_range_has_space_and_otherwise_in_pieces() {
         let pool = pool(12);
         let mut all = pool.take(12).unwrap();
-        let (last, mut middle) = (all.split_off(9), all.split_off(3));
+        let last = all.split_off(9);
+        let mut middle = all.split_off(3);
         let kept = middle.split_off(4);
         drop(middle);
         drop(last);
-        // 3..7 and 9..12 are free, the larger one first.
+        // 3..7 and 9..12 are free; the larger range is used first.
         assert_eq!(pool.take(3).unwrap().numbers(), [3, 4, 5]);
         let mut some = pool.take(6).unwrap();
         assert_eq!(some.numbers(), [3, 4, 5, 6, 9, 10]);

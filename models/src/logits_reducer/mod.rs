@@ -1,8 +1,8 @@
-//! From a step's logits to what its rows request of them.
+//! Reduces a step's logits to the values that its rows request.
 //!
-//! On the CPU rows are returned full, since they are on the host already. On a device the logits stay there: the best id, the
-//! sums of a softmax and single logits are computed on the device, and one transfer copies them to the host, with the full
-//! rows that were requested.
+//! On the CPU, full rows are returned, since they are already on the host. On a device, the logits stay
+//! there: the argmax, the sums of a softmax and single logits are computed on the device. One transfer copies
+//! them to the host, together with the full rows that were requested.
 
 #[cfg(test)]
 mod model_tests;
@@ -13,24 +13,24 @@ use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, Tensor};
-use ntl_core::engine::{Logits, LogitsRequest, LogitsSummary, Row};
+use ntl_core::contract::{Logits, LogitsRequest, LogitsSummary, Row};
 
 use crate::ops::{ModelResult, Product, compute_error, uses_kernels};
 
-/// Lists of ids that are kept on the device.
+/// Maximum number of id lists that are kept on the device.
 const LISTS_MAX: usize = 32;
 
-/// Elements of a row's summary: the largest logit, the sums of `exp(logit - max)` of all ids and of padding, the largest
-/// logit of known ids, and how many ids there are from its first place on.
+/// Elements of a row's summary: the largest logit, the sums of `exp(logit - max)` over all ids and over
+/// padding, the largest logit of known ids, and the number of known ids starting at its first occurrence.
 const SUMMARY: usize = 5;
 #[cfg(feature = "cuda")]
 const _: () = assert!(SUMMARY == ntl_cuda::SUMMARY);
 
 /// Reduces the logits of one model.
 pub(crate) struct LogitsReducer {
-    /// Ids that the tokenizer knows; the columns behind them are padding.
+    /// Number of ids that the tokenizer knows. The columns after them are padding.
     tokens: usize,
-    /// The most recently used first.
+    /// Most recently used lists first.
     lists: Vec<IdList>,
 }
 
@@ -40,17 +40,17 @@ struct IdList {
     columns: Tensor,
 }
 
-/// Rows by what they request.
+/// Rows grouped by their requests.
 #[derive(Default)]
 struct RowsByRequest {
     /// Rows that request all logits.
     full: Vec<u32>,
-    /// All others.
+    /// All other rows.
     reduced: Vec<u32>,
     lists: Vec<RowsOfList>,
 }
 
-/// The places among the reduced rows of those that request one list of ids.
+/// Indices, among the reduced rows, of the rows that request the same list of ids.
 struct RowsOfList {
     ids: Arc<[u32]>,
     places: Vec<u32>,
@@ -85,8 +85,9 @@ impl LogitsReducer {
         Ok(Logits::mixed(copied, vocab, rows.iter().map(summary))?)
     }
 
-    /// What has to be copied to the host of logits `[R, vocab]`, in f32 and flattened, in the order in which [`RowsByRequest::read`]
-    /// takes it: full rows, the summary of each reduced row, their logits list by list.
+    /// Returns the parts of logits `[R, vocab]` that must be copied to the host, in f32 and flattened, in the
+    /// order in which [`RowsByRequest::read`] reads them: full rows, the summary of each reduced row, their
+    /// logits list by list.
     fn parts(&mut self, logits: &Tensor, requested: &RowsByRequest) -> Result<Vec<Tensor>> {
         let reduced = select(logits, &requested.reduced)?;
         let mut parts = Vec::new();
@@ -101,7 +102,8 @@ impl LogitsReducer {
         Ok(parts)
     }
 
-    /// f32 `[R, SUMMARY]` of `[R, vocab]`. The sums are NaN where a logit is NaN or infinite, and where all are minus infinity.
+    /// Returns f32 `[R, SUMMARY]` for `[R, vocab]`. The sums are NaN if a logit is NaN or infinite, or if all
+    /// are minus infinity.
     fn summary(&self, logits: &Tensor) -> Result<Tensor> {
         let (rows, vocab) = logits.dims2()?;
         let tokens = self.tokens.min(vocab);
@@ -114,7 +116,8 @@ impl LogitsReducer {
         Tensor::from_vec(summaries, (rows, SUMMARY), &Device::Cpu)
     }
 
-    /// Ids as an index of the columns of `logits`. Ids beyond the last column become the last one; `read` ignores them.
+    /// Returns ids as column indices into `logits`. Ids beyond the last column are clamped to it; `read`
+    /// ignores them.
     fn columns(&mut self, ids: &Arc<[u32]>, logits: &Tensor) -> Result<&Tensor> {
         let list = match self.lists.iter().position(|list| same(&list.ids, ids)) {
             Some(place) => self.lists.remove(place),
@@ -154,7 +157,7 @@ impl RowsByRequest {
         requested
     }
 
-    /// Takes the reduced rows off the end of what was copied; the full rows remain where they are.
+    /// Removes the reduced rows from the end of the copied values and returns them. The full rows remain.
     fn read(&self, copied: &mut Vec<f32>, tokens: usize, vocab: usize) -> Vec<LogitsSummary> {
         let full = self.full.len() * vocab;
         let mut from = full + self.reduced.len() * SUMMARY;
@@ -176,9 +179,9 @@ impl RowsByRequest {
     }
 }
 
-/// A row of [`LogitsReducer::summary`], without ids.
+/// Reads a row of [`LogitsReducer::summary`], without ids.
 fn read_summary(&[max, total, padding, best, rank]: &[f32; SUMMARY], tokens: usize) -> LogitsSummary {
-    // NaN equals nothing: then no id has a rank, and `total` is NaN, too, which refuses the row.
+    // NaN equals nothing: no id has a rank then, and `total` is also NaN, so that the row is rejected.
     let id = if rank >= 1.0 { tokens - rank as usize } else { 0 };
     LogitsSummary {
         tokens,
@@ -196,7 +199,7 @@ fn same(a: &Arc<[u32]>, b: &Arc<[u32]>) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
 
-/// The rows of `x` of these numbers; `x` itself where there are as many numbers as rows.
+/// Returns the rows of `x` with these numbers, or `x` itself if there are as many numbers as rows.
 fn select(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     if rows.len() == x.dim(0)? {
         return Ok(x.clone());
@@ -204,18 +207,18 @@ fn select(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     x.index_select(&Tensor::from_slice(rows, rows.len(), x.device())?, 0)
 }
 
-/// The summary of a row, as a GPU computes it.
+/// Returns the summary of a row, computed as on a GPU.
 fn summary(logits: &[f32], tokens: usize) -> [f32; SUMMARY] {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum = |logits: &[f32]| logits.iter().map(|logit| f64::from((logit - max).exp())).sum::<f64>() as f32;
     let (known, padding) = logits.split_at(tokens);
     let best = known.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    // The first of equals.
+    // Ties go to the first id.
     let rank = known.iter().position(|&logit| logit >= best).map_or(0, |first| tokens - first);
     [max, sum(logits), sum(padding), best, rank as f32]
 }
 
-/// Copies a tensor to the host. All logits go this way, so that tests can count them.
+/// Copies a tensor to the host. All logits pass through this function, so that tests can count them.
 fn to_host(x: &Tensor) -> Result<Vec<f32>> {
     let x = x.flatten_all()?.to_dtype(DType::F32)?;
     let values = match &*x.storage_and_layout().0 {
@@ -227,7 +230,8 @@ fn to_host(x: &Tensor) -> Result<Vec<f32>> {
     Ok(values)
 }
 
-/// The elements of a tensor whose storage was copied to the host; they are not copied again where they are all of it.
+/// Returns the elements of a tensor whose storage was copied to the host, without a second copy if they are
+/// the complete storage.
 fn whole(storage: CpuStorage, layout: &Layout) -> Result<Vec<f32>> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(values), Some((0, end))) if end == values.len() => Ok(values),

@@ -1,20 +1,20 @@
-//! Whole models as devices compute them, on the CPU: requests that are answered with no more than they want, beside the
-//! same requests on whole rows.
+//! Complete models with the device composition, on the CPU: compares requests that receive only the requested
+//! logits with the same requests on full rows.
 
 use std::path::Path;
 
-use ntl_core::decoding::{Decoding, Progress, StepResult};
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, ContextId, ContextRequest, Event, LogitsRequest, LogitsRow, NodeId, NumberJob, NumberMethod,
     NumberOutcome, PathRow, Prompt, Request, Row, Terminator, TextJob,
 };
+use ntl_core::decoding::{Decoding, Progress, StepResult};
 use ntl_core::numbers::{GrammarLimits, Softmax};
 use ntl_core::sampling::{SamplingParams, argmax};
 
 use super::SUMMARY;
 use super::tests::copied;
 use crate::causal::{Causal, CausalOptions};
-use crate::checkpoint::{CheckpointFiles, Choices, architecture};
+use crate::checkpoint::{CheckpointFiles, Choices};
 use crate::ops::{Placement, composed};
 use crate::{LoadOptions, LoadedModel, load};
 
@@ -23,7 +23,7 @@ fn demo() -> CheckpointFiles {
     CheckpointFiles::archive("demo", &std::fs::read(path).unwrap()).unwrap()
 }
 
-/// As a device would hold it: nothing is packed.
+/// Loads a model as on a device, without packed weights.
 fn composed_model(files: &CheckpointFiles) -> LoadedModel {
     let choices = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
     composed::during(|| load(files, LoadOptions { choices, ..LoadOptions::default() }).unwrap())
@@ -38,20 +38,20 @@ struct Running {
     done: bool,
 }
 
-/// What came of some requests that were stepped together.
+/// The results of requests that were stepped together.
 struct Outcome {
     events: Vec<Vec<Event>>,
-    /// Numbers that came to the host.
+    /// Number of values that were copied to the host.
     copied: usize,
-    /// How many of them there should be for what was wanted.
+    /// Number of values that should have been copied for these requests.
     wanted: usize,
-    /// The same had all rows been whole.
+    /// Number of values if all rows had been full.
     whole: usize,
-    /// Rows that wanted all of their logits.
+    /// Number of rows that requested all of their logits.
     whole_rows: usize,
 }
 
-/// Numbers that one row brings to the host.
+/// Returns the number of values that one row copies to the host.
 fn size(wanted: &LogitsRequest, vocab: usize) -> usize {
     match wanted {
         LogitsRequest::All => vocab,
@@ -60,23 +60,25 @@ fn size(wanted: &LogitsRequest, vocab: usize) -> usize {
     }
 }
 
-/// Steps all requests together until the last has ended; with all logits if `vocab` is not said.
+/// Steps all requests together until the last has ended. If `vocab` is `None`, all logits are requested.
 fn run(loaded: &mut LoadedModel, requests: &[(&str, Request)], vocab: Option<usize>) -> Outcome {
     let LoadedModel { model, vocabulary, tokenizer } = loaded;
     let prompts: Vec<Prompt> =
         requests.iter().map(|(text, _)| tokenizer.encode_prompt(text, true).unwrap()).collect();
     let opened = model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap();
-    let begin =
-        |((opened, prompt), (_, request)): ((ntl_core::engine::OpenedContext, &Prompt), &(&str, Request))| {
-            let before: Vec<u32> =
-                if model.info().encoder_decoder { Vec::new() } else { prompt.ids().collect() };
-            let decoding = vocabulary.decoding(request, &before, opened.first_token);
-            Running { context: opened.context, decoding, nodes: 0, events: Vec::new(), done: false }
-        };
+    let begin = |((opened, prompt), (_, request)): (
+        (ntl_core::contract::OpenedContext, &Prompt),
+        &(&str, Request),
+    )| {
+        let before: Vec<u32> = if model.info().encoder_decoder { Vec::new() } else { prompt.ids().collect() };
+        let decoding = vocabulary.decoding(request, &before, opened.first_token);
+        Running { context: opened.context, decoding, nodes: 0, events: Vec::new(), done: false }
+    };
     let mut running: Vec<_> = opened.into_iter().zip(&prompts).zip(requests).map(begin).collect();
     let (mut all, mut wanted, mut whole, mut whole_rows) = (0, 0, 0, 0);
     while running.iter().any(|request| !request.done) {
-        let (mut rows, mut shares) = (Vec::new(), Vec::new());
+        let mut rows = Vec::new();
+        let mut shares = Vec::new();
         for request in running.iter_mut().filter(|request| !request.done) {
             let paths = request.decoding.next_rows(6);
             shares.push((request, rows.len(), paths.len()));
@@ -108,7 +110,8 @@ fn text(job: TextJob) -> Request {
 }
 
 fn number(method: NumberMethod) -> Request {
-    let (limits, terminator) = (GrammarLimits::default(), Terminator::Eos);
+    let limits = GrammarLimits::default();
+    let terminator = Terminator::Eos;
     Request::Number(NumberJob { limits, terminator, ..NumberJob::new(method) })
 }
 
@@ -116,7 +119,7 @@ fn tree() -> Request {
     number(NumberMethod::Tree { tolerance: 1e-3, nodes_max: 64, precision: None })
 }
 
-/// Values with their probabilities, and the three masses.
+/// Returns the values with their probabilities, and the three masses.
 fn distribution(outcome: &NumberOutcome) -> (Vec<&str>, Vec<f64>) {
     let leaves = outcome.distribution.leaves();
     let mass = outcome.distribution.mass();
@@ -125,7 +128,7 @@ fn distribution(outcome: &NumberOutcome) -> (Vec<&str>, Vec<f64>) {
     (leaves.iter().map(|leaf| leaf.text.as_str()).collect(), probabilities.chain(masses).collect())
 }
 
-/// Texts are the same, probabilities within a millionth.
+/// Asserts that texts are equal and probabilities differ by at most a millionth.
 fn assert_same(name: &str, got: &[Vec<Event>], want: &[Vec<Event>]) {
     for (got, want) in got.iter().zip(want) {
         let ([Event::Number(got)], [Event::Number(want)]) = (&got[..], &want[..]) else {
@@ -135,12 +138,12 @@ fn assert_same(name: &str, got: &[Vec<Event>], want: &[Vec<Event>]) {
         let ((got_texts, got), (want_texts, want)) = (distribution(got), distribution(want));
         assert_eq!(got_texts, want_texts, "{name}");
         for (got, want) in got.iter().zip(&want) {
-            assert!((got - want).abs() < 1e-6, "{name}: {got} instead of {want}");
+            assert!((got - want).abs() < 1e-6, "{name}: got {got}, expected {want}");
         }
     }
 }
 
-/// Compares requests on a model as a device computes it.
+/// Compares requests on a model with the device composition.
 fn check(name: &str, files: &CheckpointFiles, requests: &[(&str, Request)]) -> Outcome {
     let mut loaded = composed_model(files);
     let path = PathRow::new(None, 0);
@@ -152,7 +155,7 @@ fn check(name: &str, files: &CheckpointFiles, requests: &[(&str, Request)]) -> O
         let want = run(&mut loaded, requests, None);
         let got = run(&mut loaded, requests, Some(vocab));
         assert_same(name, &got.events, &want.events);
-        assert_eq!(got.copied, got.wanted, "{name}: numbers that came to the host");
+        assert_eq!(got.copied, got.wanted, "{name}: number of values copied to the host");
         assert_eq!(want.copied, got.whole, "{name}: the same steps");
         got
     })
@@ -161,17 +164,17 @@ fn check(name: &str, files: &CheckpointFiles, requests: &[(&str, Request)]) -> O
 const QUESTION: &str = "What is 12.5 + 7?";
 
 #[test]
-fn greedy_texts_and_numbers_bring_no_row_of_logits_to_the_host() {
+fn greedy_texts_and_numbers_copy_no_full_row_of_logits_to_the_host() {
     let requests =
         [(QUESTION, text(TextJob::default())), ("What is 3 times 4?", tree()), ("Is 4 even?", tree())];
     let outcome = check("t5", &demo(), &requests);
     assert_eq!(outcome.whole_rows, 0);
     assert!(outcome.copied < outcome.whole, "{} of {}", outcome.copied, outcome.whole);
     let text = check("t5", &demo(), &requests[..1]);
-    assert_eq!((text.copied, text.whole_rows), (12 * SUMMARY, 0), "five numbers a token");
+    assert_eq!((text.copied, text.whole_rows), (12 * SUMMARY, 0), "five numbers per token");
 }
 
-/// One of each kind of want, and of each way to find numbers.
+/// Returns one request of each kind, and one for each number method.
 fn all_kinds() -> [(&'static str, Request); 7] {
     let sampling = SamplingParams { seed: 3, ..SamplingParams::PLAIN };
     [
@@ -186,7 +189,7 @@ fn all_kinds() -> [(&'static str, Request); 7] {
 }
 
 #[test]
-fn requests_that_want_different_things_share_steps() {
+fn requests_of_different_kinds_share_steps() {
     let outcome = check("t5", &demo(), &all_kinds());
     assert!(outcome.whole_rows > 0 && outcome.copied < outcome.whole);
 }
@@ -198,26 +201,27 @@ fn check_other_kinds(fixtures: &Path) {
 }
 
 #[test]
-fn other_kinds_of_models_answer_what_is_wanted_as_well() {
+fn other_kinds_of_models_return_the_requested_logits() {
     check_other_kinds(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny"));
 }
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn other_kinds_of_trained_models_answer_what_is_wanted_as_well() {
+fn other_kinds_of_trained_models_return_the_requested_logits() {
     check_other_kinds(&Path::new(env!("NTL_SHARED")).join("fixtures"));
 }
 
-/// Kinds of decoder-only models without a tokenizer: single rows.
+/// Compares single rows of decoder-only models without a tokenizer.
 #[test]
-fn decoder_only_models_answer_rows_as_they_are_wanted() {
+fn decoder_only_models_return_the_requested_logits() {
     for name in ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/causal").join(name);
         let files = CheckpointFiles::folder(&folder).unwrap();
-        let (place, prefix_bytes_max) = (Placement::default(), 0);
+        let place = Placement::default();
+        let prefix_bytes_max = 0;
         let options = CausalOptions { tokens: 36, place, prefix_bytes_max };
         composed::during(|| {
-            let mut model = Causal::load(&files, &architecture(&files).unwrap(), &options).unwrap();
+            let mut model = Causal::load(&files, &options).unwrap();
             let opened = model.open(&[(&Prompt::from(vec![9, 4, 11])).into()]).unwrap()[0];
             let row = |wanted| Row {
                 context: opened.context,
@@ -229,13 +233,14 @@ fn decoder_only_models_answer_rows_as_they_are_wanted() {
             let want = Softmax::new(whole).unwrap();
             for (row, ids) in [(0, vec![]), (2, vec![2, 30])] {
                 let LogitsRow::Summary(reduced) = logits.get(row) else {
-                    panic!("{name}: row {row} is whole")
+                    panic!("{name}: row {row} is full")
                 };
                 assert_eq!(reduced.best_id as usize, argmax(&whole[..36]), "{name}");
                 let softmax = Softmax::of(logits.get(row)).unwrap();
                 for id in ids {
-                    let (got, want) = (softmax.probability(id), want.probability(id));
-                    assert!((got - want).abs() < 1e-6, "{name}, id {id}: {got} instead of {want}");
+                    let got = softmax.probability(id);
+                    let want = want.probability(id);
+                    assert!((got - want).abs() < 1e-6, "{name}, id {id}: got {got}, expected {want}");
                 }
             }
         });

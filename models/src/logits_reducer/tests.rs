@@ -1,10 +1,10 @@
-//! Reduced logits against the host's own softmax and largest value.
+//! Compares reduced logits with the host's softmax and maximum.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Device, Layout, Tensor};
-use ntl_core::engine::{ContextId, Logits, LogitsRequest, LogitsRow, LogitsSummary, PathRow, Row};
+use ntl_core::contract::{ContextId, Logits, LogitsRequest, LogitsRow, LogitsSummary, PathRow, Row};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 
@@ -12,11 +12,11 @@ use super::{LogitsReducer, whole};
 use crate::ops::composed;
 
 thread_local! {
-    /// Elements of logits and summaries that this thread has copied to the host.
+    /// Number of elements of logits and summaries that this thread has copied to the host.
     pub(super) static COPIED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How many elements `run` copies to the host, and its result.
+/// Returns the number of elements that `run` copies to the host, and its result.
 pub(super) fn copied<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = COPIED.get();
     let result = run();
@@ -31,9 +31,10 @@ fn ids(ids: &[u32]) -> LogitsRequest {
     LogitsRequest::Ids(ids.into())
 }
 
-/// Rows of logits as a device reduces them, of which ids below `tokens` are known.
+/// Reduces rows of logits as on a device. Ids below `tokens` are known.
 fn reduce(logits: &[Vec<f32>], wanted: &[LogitsRequest], tokens: usize) -> Logits {
-    let (rows, vocab) = (logits.len(), logits[0].len());
+    let rows = logits.len();
+    let vocab = logits[0].len();
     let tensor = Tensor::from_vec(logits.concat(), (rows, vocab), &Device::Cpu).unwrap();
     let rows: Vec<Row> = wanted.iter().cloned().map(row).collect();
     composed::during(|| LogitsReducer::new(tokens).reduce_tensor(&tensor, &rows)).unwrap()
@@ -42,7 +43,7 @@ fn reduce(logits: &[Vec<f32>], wanted: &[LogitsRequest], tokens: usize) -> Logit
 fn reduced(logits: &Logits, row: usize) -> &LogitsSummary {
     match logits.get(row) {
         LogitsRow::Summary(reduced) => reduced,
-        LogitsRow::Full(_) => panic!("row {row} is whole"),
+        LogitsRow::Full(_) => panic!("row {row} is full"),
     }
 }
 
@@ -50,7 +51,7 @@ fn best(summary: &LogitsSummary) -> (u32, f32) {
     (summary.best_id, summary.best_logit)
 }
 
-/// Logits from -20 to -8 without any order, the same at every run.
+/// Returns random logits from -20 to -8, identical in every run.
 fn random(rows: usize, vocab: usize) -> Vec<Vec<f32>> {
     let logit = |place: usize| {
         let bits = (place as u32).wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(2_246_822_519);
@@ -59,34 +60,37 @@ fn random(rows: usize, vocab: usize) -> Vec<Vec<f32>> {
     (0..rows).map(|row| (0..vocab).map(|id| logit(row * vocab + id)).collect()).collect()
 }
 
-/// Every 7th id from an offset on.
+/// Returns every 7th id, starting at an offset.
 fn some_ids(tokens: usize) -> Vec<u32> {
     (3..tokens as u32).step_by(7).collect()
 }
 
 #[test]
-fn probabilities_and_the_best_id_are_those_of_the_host() {
-    // Narrower than a block of sums, of whole blocks, of blocks and a rest, as wide as T5's and as a large vocabulary.
+fn probabilities_and_the_argmax_match_the_host() {
+    // Smaller than a block of sums, a single block, blocks and a rest, T5's size, and a large vocabulary.
     for (vocab, tokens) in [(40, 40), (512, 512), (700, 650), (32_128, 32_100), (152_064, 151_669)] {
         let logits = random(3, vocab);
         let asked = some_ids(tokens);
         let reduced_rows = reduce(&logits, &vec![ids(&asked); 3], tokens);
         for (index, logits) in logits.iter().enumerate() {
-            let (got, want) = (reduced(&reduced_rows, index), Softmax::new(logits).unwrap());
+            let got = reduced(&reduced_rows, index);
+            let want = Softmax::new(logits).unwrap();
             assert_eq!(got.best_id as usize, argmax(&logits[..tokens]), "{vocab}");
             let softmax = Softmax::of(LogitsRow::Summary(got)).unwrap();
             for id in asked.iter().copied().chain([got.best_id]) {
-                let (got, want) = (softmax.probability(id), want.probability(id));
-                assert!((got - want).abs() <= 2e-6 * want, "{vocab}, id {id}: {got} instead of {want}");
+                let got = softmax.probability(id);
+                let want = want.probability(id);
+                assert!((got - want).abs() <= 2e-6 * want, "{vocab}, id {id}: got {got}, expected {want}");
             }
-            let (got, want) = (softmax.probability_from(tokens), want.probability_from(tokens));
-            assert!((got - want).abs() <= 2e-6 * want, "{vocab}, padding: {got} instead of {want}");
+            let got = softmax.probability_from(tokens);
+            let want = want.probability_from(tokens);
+            assert!((got - want).abs() <= 2e-6 * want, "{vocab}, padding: got {got}, expected {want}");
         }
     }
 }
 
 #[test]
-fn of_equal_logits_the_first_is_the_best_as_on_the_host() {
+fn ties_go_to_the_lowest_id_as_on_the_host() {
     let mut logits = vec![vec![-1.0; 3000]; 3];
     for (row, equals) in [(0, [1025, 1026, 2999]), (1, [2047, 1024, 2048])] {
         equals.iter().for_each(|&id: &usize| logits[row][id] = 2.5);
@@ -99,7 +103,7 @@ fn of_equal_logits_the_first_is_the_best_as_on_the_host() {
 }
 
 #[test]
-fn padding_is_never_the_best_id_but_has_its_share_of_the_softmax() {
+fn padding_is_never_the_argmax_but_has_its_share_of_the_softmax() {
     let logits =
         vec![vec![0.0, 1.0, 0.5, 5.0, 4.0], vec![f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 0.0, 0.0]];
     let reduced_rows = reduce(&logits, &[LogitsRequest::Best, ids(&[0, 1])], 3);
@@ -114,8 +118,10 @@ fn padding_is_never_the_best_id_but_has_its_share_of_the_softmax() {
 }
 
 #[test]
-fn rows_that_are_no_distribution_are_found_out_where_they_are() {
-    let (nan, infinite, nothing) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+fn invalid_rows_are_detected_individually() {
+    let nan = f32::NAN;
+    let infinite = f32::INFINITY;
+    let nothing = f32::NEG_INFINITY;
     let logits = vec![
         vec![nan, 1.0, 2.0, 3.0],
         vec![0.0, 1.0, 2.0, nan],
@@ -124,7 +130,7 @@ fn rows_that_are_no_distribution_are_found_out_where_they_are() {
         vec![nothing; 4],
         vec![nothing, 1.0, nothing, nothing],
     ];
-    // The last column is padding, where broken weights show as well.
+    // The last column is padding, where broken weights are also visible.
     let reduced_rows = reduce(&logits, &vec![ids(&[1, 2]); 6], 3);
     for (index, logits) in logits.iter().enumerate() {
         let is_one = Softmax::new(logits).is_some();
@@ -136,7 +142,7 @@ fn rows_that_are_no_distribution_are_found_out_where_they_are() {
 }
 
 #[test]
-fn where_no_known_id_is_possible_the_best_has_no_probability() {
+fn if_no_known_id_is_possible_the_argmax_has_probability_zero() {
     let logits = vec![vec![f32::NEG_INFINITY, f32::NEG_INFINITY, 1.0]];
     let reduced_rows = reduce(&logits, &[LogitsRequest::Best], 2);
     assert_eq!(best(reduced(&reduced_rows, 0)), (0, f32::NEG_INFINITY));
@@ -144,7 +150,7 @@ fn where_no_known_id_is_possible_the_best_has_no_probability() {
 }
 
 #[test]
-fn rows_of_one_step_may_want_different_things() {
+fn rows_of_one_step_may_request_different_logits() {
     let logits = random(7, 700);
     let wanted = [
         ids(&[3, 5]),
@@ -159,7 +165,7 @@ fn rows_of_one_step_may_want_different_things() {
     assert_eq!(count, 2 * 700 + 5 * super::SUMMARY + 2 * 2 + 5, "no other row is copied");
     assert_eq!(reduced_rows.rows(), 7);
     for row in [1, 5] {
-        assert_eq!(reduced_rows.row(row), logits[row], "a whole row is what it was");
+        assert_eq!(reduced_rows.row(row), logits[row], "a full row is unchanged");
     }
     for (row, asked) in
         [(0, vec![3, 5]), (2, vec![]), (3, vec![2, 4, 699, 700, 9000]), (4, vec![]), (6, vec![3, 5])]
@@ -174,7 +180,7 @@ fn rows_of_one_step_may_want_different_things() {
 }
 
 #[test]
-fn rows_of_sixteen_bits_are_worked_out_in_single_precision() {
+fn sixteen_bit_rows_are_reduced_in_f32() {
     let logits = random(2, 700);
     let tensor = Tensor::from_vec(logits.concat(), (2, 700), &Device::Cpu).unwrap();
     let coarse = tensor.to_dtype(DType::BF16).unwrap();
@@ -182,12 +188,13 @@ fn rows_of_sixteen_bits_are_worked_out_in_single_precision() {
     let rows = [row(ids(&[1, 9])), row(LogitsRequest::All)];
     let reduced_rows = composed::during(|| LogitsReducer::new(700).reduce_tensor(&coarse, &rows)).unwrap();
     assert_eq!(reduced_rows.row(1), rounded[1]);
-    let (got, want) = (Softmax::of(reduced_rows.get(0)).unwrap(), Softmax::new(&rounded[0]).unwrap());
+    let got = Softmax::of(reduced_rows.get(0)).unwrap();
+    let want = Softmax::new(&rounded[0]).unwrap();
     assert!((got.probability(9) - want.probability(9)).abs() <= 2e-6 * want.probability(9));
 }
 
 #[test]
-fn on_the_cpu_rows_are_whole_whatever_they_want() {
+fn on_the_cpu_rows_are_always_full() {
     let logits = random(2, 50);
     let tensor = Tensor::from_vec(logits.concat(), (2, 50), &Device::Cpu).unwrap();
     let reduced_rows =
@@ -196,7 +203,7 @@ fn on_the_cpu_rows_are_whole_whatever_they_want() {
 }
 
 #[test]
-fn lists_of_ids_stay_on_the_device_the_last_used_longest() {
+fn the_most_recently_used_id_lists_stay_on_the_device() {
     let tensor = Tensor::zeros((1, 100), DType::F32, &Device::Cpu).unwrap();
     let mut reducer = LogitsReducer::new(100);
     let mut ask = |list: Arc<[u32]>| {
@@ -214,7 +221,7 @@ fn lists_of_ids_stay_on_the_device_the_last_used_longest() {
 }
 
 #[test]
-fn what_is_copied_to_the_host_is_taken_as_it_is() {
+fn logits_copied_to_the_host_are_not_copied_again() {
     let values = vec![1.0, 2.0, 3.0, 4.0];
     let place = values.as_ptr();
     let all = whole(CpuStorage::F32(values), &Layout::contiguous(4)).unwrap();

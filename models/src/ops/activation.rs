@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Tensor};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     Relu,
-    /// GELU by the error function, `gelu` in Hugging Face.
+    /// GELU with the error function, `gelu` in Hugging Face.
     Gelu,
     /// GELU in its tanh approximation, `gelu_new` in Hugging Face.
     GeluNew,
@@ -13,7 +13,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The activation of a Hugging Face name; `None` for those that no model here has.
+    /// Returns the activation with this Hugging Face name, or `None` if no supported model uses it.
     pub(crate) fn named(name: &str) -> Option<Self> {
         match name {
             "relu" => Some(Self::Relu),
@@ -24,7 +24,8 @@ impl Activation {
         }
     }
 
-    /// Computed in f32 and rounded once to the element type of `x`; candle would round in the middle.
+    /// Applies the activation in f32 and rounds once, to the element type of `x`. candle would also round
+    /// intermediate results.
     pub(crate) fn apply(self, x: &Tensor) -> Result<Tensor> {
         let wide = || x.to_dtype(DType::F32);
         let activated = match self {
@@ -37,7 +38,7 @@ impl Activation {
         activated?.to_dtype(x.dtype())
     }
 
-    /// The activation of `x` f32 `[M, W]`, rounded once to `dtype`.
+    /// Returns the activation of `x` f32 `[M, W]`, rounded once to `dtype`.
     pub(super) fn rounded(self, x: &Tensor, dtype: DType) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
@@ -46,7 +47,8 @@ impl Activation {
         self.apply(x)?.to_dtype(dtype)
     }
 
-    /// The activation of the left half of `x` f32 `[M, 2 * W]` times the right one, rounded once to `dtype`.
+    /// Returns the activation of the left half of `x` f32 `[M, 2 * W]` times the right half, rounded once to
+    /// `dtype`.
     pub(super) fn gated(self, x: &Tensor, dtype: DType) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
@@ -66,7 +68,7 @@ impl Activation {
         }
     }
 
-    /// The kernel that computes this in place; there is none of the error function.
+    /// Returns the kernel that computes this in place, or `None` for the error function.
     pub(super) fn kernel(self) -> Option<ntl_kernels::Activation> {
         match self {
             Self::Relu => Some(ntl_kernels::Activation::Relu),
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sixteen_bits_are_rounded_once() {
+    fn sixteen_bit_results_are_rounded_once() {
         let values: Vec<f32> = (-400..=400).map(|step| step as f32 * 0.013).collect();
         let x = Tensor::from_slice(&values, values.len(), &Device::Cpu).unwrap();
         for dtype in [DType::BF16, DType::F16] {
@@ -101,13 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn activations_in_place_equal_those_of_tensors() {
+    fn activations_in_place_match_activations_of_tensors() {
         let values: Vec<f32> = (-200..=200).map(|step| step as f32 * 0.07).collect();
         let factors: Vec<f32> = values.iter().map(|value| value * -0.3).collect();
         let x = Tensor::from_slice(&values, 401, &Device::Cpu).unwrap();
         for activation in [Activation::Relu, Activation::GeluNew, Activation::Silu] {
             let want = activation.apply(&x).unwrap().to_vec1::<f32>().unwrap();
-            let (mut plain, mut gated) = (values.clone(), values.clone());
+            let mut plain = values.clone();
+            let mut gated = values.clone();
             activation.kernel().unwrap().apply(&mut plain);
             activation.kernel().unwrap().apply_gated(&mut gated, &factors);
             for (index, want) in want.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Linear layers with optional biases. Several layers over the same input are one product.
+//! Linear layers with optional biases. Several layers over the same input are computed as one matmul.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -6,7 +6,7 @@ use super::tensors::{add_product, is_placeholder, slice, uses_kernels};
 use super::weight::{product, product_parts, tensor};
 use super::{Activation, Placement, Weight};
 
-/// A layer as a checkpoint stores it: weight `[out, in]`, bias `[out]`.
+/// A layer as stored in a checkpoint: weight `[out, in]`, bias `[out]`.
 pub(crate) struct StoredLinear {
     pub(crate) weight: Tensor,
     pub(crate) bias: Option<Tensor>,
@@ -15,15 +15,15 @@ pub(crate) struct StoredLinear {
 /// Linear layers over the same input, whose outputs are read in `P` parts.
 pub(crate) struct Linear<const P: usize = 1> {
     weight: Weight,
-    /// In f32.
+    /// Biases, in f32.
     bias: Option<Tensor>,
     widths: [usize; P],
-    /// Factor of what is added to a residual; `None` for 1.
+    /// Factor of the outputs before they are added to a residual; `None` for 1.
     factor: Option<f64>,
 }
 
 impl<const P: usize> Linear<P> {
-    /// `widths` are those of the parts. Either all layers have a bias or none has.
+    /// Combines layers. `widths` are the widths of the parts. Either all layers have a bias or none has.
     pub(crate) fn new(layers: &[StoredLinear], widths: [usize; P], place: &Placement) -> Result<Self> {
         let weights: Vec<&Tensor> = layers.iter().map(|layer| &layer.weight).collect();
         let weight = if is_placeholder(weights[0]) {
@@ -43,7 +43,7 @@ impl<const P: usize> Linear<P> {
         Ok(Self { weight: Weight::new(weight, place)?, bias, widths, factor: None })
     }
 
-    /// `[M, in]` to `[M, width]` for each part, in the type of the weight; in f32 with a bias.
+    /// Maps `[M, in]` to `[M, width]` for each part, in the type of the weight; in f32 if there is a bias.
     pub(crate) fn parts(&self, x: &Tensor) -> Result<[Tensor; P]> {
         let mut parts = self.weight.parts(x, self.widths, self.bias.is_some())?;
         if let Some(bias) = &self.bias {
@@ -56,12 +56,12 @@ impl<const P: usize> Linear<P> {
         Ok(parts)
     }
 
-    /// The element type of the weight, which products take.
+    /// Returns the element type of the weight, in which the matmul is computed.
     pub(crate) fn dtype(&self) -> DType {
         self.weight.dtype()
     }
 
-    /// All parts beside each other by one product, in f32: `[M, in]` to `[M, sum of widths]`.
+    /// Maps `[M, in]` to `[M, sum of widths]`, with all parts side by side, as one matmul in f32.
     pub(crate) fn together(&self, x: &Tensor) -> Result<Tensor> {
         let product = self.weight.wide(x)?;
         match &self.bias {
@@ -72,19 +72,19 @@ impl<const P: usize> Linear<P> {
 }
 
 impl Linear {
-    /// The same layer, of which `added` adds `factor` times the outputs. The weights keep the checkpoint's values, which a factor
-    /// within them would round again.
+    /// Returns the same layer, but `added` multiplies its outputs by `factor`. The weights keep the
+    /// checkpoint's values; scaling them would round them again.
     pub(crate) fn scaled(self, factor: f64) -> Self {
         let factor = Some(factor).filter(|factor| (factor - 1.0).abs() > f64::EPSILON);
         Self { factor, ..self }
     }
 
-    /// `[M, in]` to `[M, out]`.
+    /// Maps `[M, in]` to `[M, out]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.parts(x).map(|[all]| all)
     }
 
-    /// `activation(forward(x))`, on devices in `dtype`.
+    /// Returns `activation(forward(x))`, on devices in `dtype`.
     fn activated(&self, x: &Tensor, activation: Activation, dtype: DType) -> Result<Tensor> {
         match (&self.weight, &self.bias, activation.kernel()) {
             (Weight::Packed(matrix), None, Some(activation)) => {
@@ -92,13 +92,14 @@ impl Linear {
                 activation.apply(&mut values);
                 tensor(x, values, matrix.outputs())
             }
-            // Cutting off at 0 is exact in 16 bits.
+            // Clipping at 0 is exact in 16 bits.
             _ if activation == Activation::Relu => activation.apply(&self.forward(x)?),
             _ => activation.rounded(&self.together(x)?, dtype),
         }
     }
 
-    /// `factor * forward(x) + residual`, with `residual` f32 `[M, out]`, which no other tensor may share: a device adds in place.
+    /// Returns `factor * forward(x) + residual`. `residual` is f32 `[M, out]`, and no other tensor may share
+    /// its storage: a device adds in place.
     pub(crate) fn added(&self, x: &Tensor, residual: Tensor) -> Result<Tensor> {
         match (&self.weight, &self.bias) {
             (Weight::Packed(matrix), None) if uses_kernels(&residual) => {
@@ -125,7 +126,8 @@ impl Linear {
 }
 
 impl Linear<2> {
-    /// The activation of the first part, times the second; both are equally wide. On devices in `dtype`.
+    /// Returns the activation of the first part times the second. Both have the same width. On devices in
+    /// `dtype`.
     fn gated(&self, x: &Tensor, activation: Activation, dtype: DType) -> Result<Tensor> {
         match (&self.weight, &self.bias, activation.kernel()) {
             (Weight::Packed(matrix), None, Some(activation)) => {
@@ -146,13 +148,13 @@ pub(crate) struct Mlp {
 }
 
 pub(crate) enum MlpInput {
-    /// The gate, then what it is multiplied with.
+    /// The gate, followed by the layer that it is multiplied by.
     Gated(Linear<2>),
     Plain(Linear),
 }
 
 impl Mlp {
-    /// `[M, hidden]` to the same, with `residual` added, which no other tensor may share.
+    /// Maps `[M, hidden]` to the same shape and adds `residual`, whose storage no other tensor may share.
     pub(crate) fn added(&self, x: &Tensor, residual: Tensor) -> Result<Tensor> {
         let dtype = self.down.weight.dtype();
         let wide = match &self.up {
@@ -170,10 +172,11 @@ mod tests {
     use super::*;
     use crate::ops::composed;
 
-    /// What a layer with a factor adds, in some element type, beside the product in f32.
+    /// Returns the scaled output of a layer in an element type, and the same matmul in f32.
     fn added(dtype: DType) -> [Vec<f32>; 2] {
         let random = |rows, columns| Tensor::randn(0f32, 1f32, (rows, columns), &Device::Cpu).unwrap();
-        let (x, weight) = (random(3, 64), random(5, 64).to_dtype(dtype).unwrap());
+        let x = random(3, 64);
+        let weight = random(5, 64).to_dtype(dtype).unwrap();
         let x = x.to_dtype(dtype).unwrap().to_dtype(DType::F32).unwrap();
         let exact = (x.matmul(&weight.to_dtype(DType::F32).unwrap().t().unwrap()).unwrap() * 0.22).unwrap();
         let place = Placement { dtype, ..Placement::default() };
@@ -183,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_is_applied_behind_the_product_and_rounds_no_weight() {
+    fn a_factor_is_applied_after_the_matmul_and_does_not_round_weights() {
         let composed = |dtype| composed::during(|| added(dtype));
         for [got, want] in [added(DType::F32), composed(DType::F32), composed(DType::BF16)] {
             for (got, want) in got.iter().zip(&want) {
-                // The product is rounded once, by half a unit of the last of its eight bits.
+                // The product is rounded once, by half a unit in the last of its eight bits.
                 let off_max = want.abs() / 256.0 + 1e-6;
-                assert!((got - want).abs() <= off_max, "{got} instead of {want}");
+                assert!((got - want).abs() <= off_max, "got {got}, expected {want}");
             }
         }
     }

@@ -4,28 +4,29 @@ use candle_core::{DType, Result, Tensor};
 
 use super::tensors::{slice, to_vec, uses_kernels};
 
-/// Normalisation with a learned scale; with a bias, the mean is subtracted as well.
+/// Normalisation with a learned scale. If there is a bias, the mean is also subtracted.
 pub(crate) struct Norm {
     weight: Tensor,
     bias: Option<Tensor>,
     eps: f64,
-    /// Of results on devices; those of the CPU are f32.
+    /// Type of results on devices. Results on the CPU are f32.
     dtype: DType,
 }
 
 impl Norm {
-    /// Keeps scale and bias in f32. On devices results have the type of `weight`, which the products behind it take.
+    /// Creates the normalisation. Keeps scale and bias in f32. On devices, results have the type of `weight`,
+    /// as the following matmuls require.
     pub(crate) fn new(weight: &Tensor, bias: Option<&Tensor>, eps: f64) -> Result<Self> {
         let bias = bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?;
         Ok(Self { weight: weight.to_dtype(DType::F32)?, bias, eps, dtype: weight.dtype() })
     }
 
-    /// The same with results in f32.
+    /// Returns the same normalisation with results in f32.
     pub(crate) fn exact(self) -> Self {
         Self { dtype: DType::F32, ..self }
     }
 
-    /// `[M, width]` to the same.
+    /// Maps `[M, width]` to the same shape.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
@@ -34,22 +35,22 @@ impl Norm {
         self.wide(x)?.to_dtype(self.dtype)
     }
 
-    /// Each head of `[M, H * D]` by itself, in f32.
+    /// Normalises each head of `[M, H * D]` separately, in f32.
     pub(crate) fn by_head(&self, x: &Tensor) -> Result<Tensor> {
         let dim = self.weight.dim(0)?;
         self.wide(&x.reshape((x.elem_count() / dim, dim))?)?.reshape(x.shape())
     }
 
-    /// The scale f32 `[D]` and the epsilon of a normalisation by the root mean square.
+    /// Returns the scale f32 `[D]` and the epsilon of a normalisation by the root mean square.
     #[cfg(feature = "cuda")]
     pub(crate) fn rms(&self) -> Result<(&Tensor, f64)> {
         match self.bias {
             None => Ok((&self.weight, self.eps)),
-            Some(_) => candle_core::bail!("heads are not normalised by mean and variance"),
+            Some(_) => candle_core::bail!("heads cannot be normalised by mean and variance"),
         }
     }
 
-    /// In f32.
+    /// Normalises in f32.
     fn wide(&self, x: &Tensor) -> Result<Tensor> {
         match &self.bias {
             Some(bias) => layer_norm(x, &self.weight, bias, self.eps),
@@ -58,9 +59,10 @@ impl Norm {
     }
 }
 
-/// `x / sqrt(mean(x²) + eps) * weight` over the last axis, computed in f32, as in T5 and the Llama family.
+/// Returns `x / sqrt(mean(x²) + eps) * weight` over the last axis, computed in f32, as in T5 and the Llama
+/// family.
 ///
-/// * `x` `[M, K]`  * `weight` f32 `[K]`; returns f32 `[M, K]`
+/// * `x` is `[M, K]` and `weight` f32 `[K]`. Returns f32 `[M, K]`.
 fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if !uses_kernels(x) || !uses_kernels(weight) {
         return candle_nn::ops::rms_norm(&wide(x)?, weight, eps as f32);
@@ -71,14 +73,14 @@ fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     Tensor::from_vec(values, x.shape(), x.device())
 }
 
-/// As candle's fused operations take it.
+/// Converts to contiguous f32, as candle's fused operations require.
 fn wide(x: &Tensor) -> Result<Tensor> {
     x.to_dtype(DType::F32)?.contiguous()
 }
 
-/// `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis, as in GPT-2.
+/// Returns `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis, as in GPT-2.
 ///
-/// * `x` `[M, K]`  * `weight` and `bias` f32 `[K]`; returns f32 `[M, K]`
+/// * `x` is `[M, K]`, and `weight` and `bias` are f32 `[K]`. Returns f32 `[M, K]`.
 fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
     if !uses_kernels(x) || !uses_kernels(weight) || !uses_kernels(bias) {
         return candle_nn::ops::layer_norm(&wide(x)?, weight, bias, eps as f32);
@@ -123,14 +125,14 @@ mod tests {
         let got = layer_norm(&x, &weight, &bias, 1e-9).unwrap().to_vec2::<f32>().unwrap();
         assert!((got[0][0] + 2.5).abs() < 1e-5 && got[0][1].abs() < 1e-5, "{got:?}");
         assert_eq!(got[1], [0.5, -1.0]);
-        // Two numbers that are nearly equal would make their rounding errors large.
+        // Two nearly equal numbers would amplify their rounding errors.
         let x = Tensor::new(&[[3f32, -2.5], [0.4, 9.0], [-7.0, -1.2], [5.5, 2.0]], &Device::Cpu).unwrap();
         let want = composed::during(|| layer_norm(&x, &weight, &bias, 1e-5)).unwrap();
         assert_close(&layer_norm(&x, &weight, &bias, 1e-5).unwrap(), &want, 1e-5);
     }
 
     #[test]
-    fn heads_of_sixteen_bits_are_normalised_in_f32() {
+    fn sixteen_bit_heads_are_normalised_in_f32() {
         let x = Tensor::randn(0f32, 1f32, (5, 24), &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap();
         let weight = Tensor::randn(1f32, 0.1f32, 8, &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap();
         let norm = Norm::new(&weight, None, 1e-6).unwrap();

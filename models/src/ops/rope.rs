@@ -7,19 +7,19 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::tensors::{to_vec, uses_kernels};
 
 /// Cosines and sines of the angles of a step's rows.
-pub(crate) struct RopeTables {
+pub(crate) struct PassRope {
     values: ntl_kernels::RopeTables,
     /// Cosines and sines on the model's device, for all layers of a step, f32 `[R, 2, P]`.
     table: OnceCell<Tensor>,
 }
 
-impl RopeTables {
+impl PassRope {
     pub(crate) fn new(positions: impl Iterator<Item = usize>, frequencies: &[f32], magnitude: f32) -> Self {
         let values = ntl_kernels::RopeTables::new(positions, frequencies, magnitude);
         Self { values, table: OnceCell::new() }
     }
 
-    /// f32 `[R, 2, P]`: cosines and sines of each row.
+    /// Returns f32 `[R, 2, P]`: cosines and sines of each row.
     pub(crate) fn table(&self, device: &Device) -> Result<&Tensor> {
         if let Some(table) = self.table.get() {
             return Ok(table);
@@ -32,8 +32,8 @@ impl RopeTables {
     }
 }
 
-/// Rotates every head of `x` `[R, H * 2P]`, one row per row of `tables`; returns the same shape in f32.
-pub(crate) fn apply_rope(x: &Tensor, tables: &RopeTables) -> Result<Tensor> {
+/// Rotates every head of `x` `[R, H * 2P]`, one row per row of `tables`. Returns the same shape in f32.
+pub(crate) fn apply_rope(x: &Tensor, tables: &PassRope) -> Result<Tensor> {
     let (rows, width) = x.dims2()?;
     debug_assert_eq!(
         (rows * tables.values.pairs, width % (2 * tables.values.pairs)),
@@ -47,8 +47,8 @@ pub(crate) fn apply_rope(x: &Tensor, tables: &RopeTables) -> Result<Tensor> {
     Tensor::from_vec(values, (rows, width), x.device())
 }
 
-/// The same by candle's fused operation, in f32: every row is a sequence of one position.
-fn composed(x: &Tensor, tables: &RopeTables) -> Result<Tensor> {
+/// Computes the same with candle's fused operation, in f32: every row is a sequence of one position.
+fn composed(x: &Tensor, tables: &PassRope) -> Result<Tensor> {
     let ((rows, width), pairs) = (x.dims2()?, tables.values.pairs);
     let heads = x.to_dtype(DType::F32)?.reshape((rows, width / (2 * pairs), 1, 2 * pairs))?.contiguous()?;
     let table = tables.table(x.device())?;
@@ -61,9 +61,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loop_equals_the_reference() {
+    fn the_kernel_equals_the_reference() {
         let x = Tensor::randn(0f32, 1f32, (5, 24), &Device::Cpu).unwrap();
-        let tables = RopeTables::new([7, 0, 1, 900, 3].into_iter(), &[1.0, 0.1, 0.01, 0.5], 1.3);
+        let tables = PassRope::new([7, 0, 1, 900, 3].into_iter(), &[1.0, 0.1, 0.01, 0.5], 1.3);
         let difference = (apply_rope(&x, &tables).unwrap() - composed(&x, &tables).unwrap()).unwrap();
         let worst: f32 = difference.abs().unwrap().max_all().unwrap().to_scalar().unwrap();
         assert!(worst < 1e-6, "{worst}");

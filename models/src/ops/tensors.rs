@@ -1,7 +1,7 @@
-//! Which tensors the CPU kernels take, and their elements as plain slices.
+//! Selects the tensors that the CPU kernels support, and accesses their elements as plain slices.
 
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor, WithDType};
-use ntl_core::engine::ModelError;
+use ntl_core::contract::ModelError;
 
 pub(crate) type ModelResult<T> = std::result::Result<T, ModelError>;
 
@@ -9,12 +9,12 @@ pub(crate) fn compute_error(error: candle_core::Error) -> ModelError {
     ModelError::Compute(Box::new(error))
 }
 
-/// Whether the kernels of `ntl-kernels` compute with this tensor: f32 on the CPU.
+/// Returns whether the kernels of `ntl-kernels` compute with this tensor: f32 on the CPU.
 pub(crate) fn uses_kernels(tensor: &Tensor) -> bool {
     kernels_compute(tensor.device(), tensor.dtype())
 }
 
-/// The same for the tensors of this type on a device.
+/// Like [`uses_kernels`], for tensors of this type on a device.
 pub(super) fn kernels_compute(device: &Device, dtype: DType) -> bool {
     #[cfg(test)]
     if composed::is_on() {
@@ -23,17 +23,18 @@ pub(super) fn kernels_compute(device: &Device, dtype: DType) -> bool {
     device.is_cpu() && dtype == DType::F32
 }
 
-/// Whether a tensor is a placeholder of weights that are not read: one element, broadcast to the whole shape.
+/// Returns whether a tensor is a placeholder for weights that are not read: one element, broadcast to the
+/// full shape.
 pub(crate) fn is_placeholder(tensor: &Tensor) -> bool {
     tensor.stride().iter().all(|&stride| stride == 0)
 }
 
-/// The elements of a contiguous f32 CPU tensor.
+/// Returns the elements of a contiguous f32 CPU tensor.
 pub(super) fn slice<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
     slice_of(storage, layout)
 }
 
-/// The elements of a contiguous CPU tensor of this type.
+/// Returns the elements of a contiguous CPU tensor of this type.
 pub(super) fn slice_of<'a, E: WithDType>(storage: &'a Storage, layout: &Layout) -> Result<&'a [E]> {
     let (Storage::Cpu(values), Some((from, to))) = (storage, layout.contiguous_offsets()) else {
         candle_core::bail!("expected a contiguous tensor on the CPU")
@@ -41,13 +42,13 @@ pub(super) fn slice_of<'a, E: WithDType>(storage: &'a Storage, layout: &Layout) 
     Ok(&E::cpu_storage_as_slice(values)?[from..to])
 }
 
-/// A copy of the elements of a contiguous f32 CPU tensor.
+/// Returns a copy of the elements of a contiguous f32 CPU tensor.
 pub(super) fn to_vec(tensor: &Tensor) -> Result<Vec<f32>> {
     let (storage, layout) = tensor.storage_and_layout();
     slice(&storage, layout).map(<[f32]>::to_vec)
 }
 
-/// The product of matrices. candle has none of bf16 on the CPU, where only tests need one.
+/// Multiplies matrices. candle has no bf16 matmul on the CPU, where only tests need one.
 pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.device().is_cpu() && a.dtype() == DType::BF16 {
         return a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?.to_dtype(DType::BF16);
@@ -55,7 +56,8 @@ pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     a.matmul(b)
 }
 
-/// The product of `a` `[.., M, K]` and the transpose of `b` `[.., N, K]`, contiguous and of one type, in f32: sums are not rounded.
+/// Returns the product of `a` `[.., M, K]` and the transpose of `b` `[.., N, K]`, contiguous and of one type,
+/// as f32: sums are not rounded.
 pub(super) fn wide_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if a.device().is_cuda() && a.dtype() != DType::F32 {
@@ -64,7 +66,7 @@ pub(super) fn wide_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?.t()?)
 }
 
-/// Adds `factor` times the same product of matrices to `sum`, f32 and contiguous; in place where the device can.
+/// Adds `factor` times the same product to `sum`, f32 and contiguous; in place if the device supports it.
 pub(super) fn add_product(sum: Tensor, a: &Tensor, b: &Tensor, factor: f64) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if a.device().is_cuda() && a.dtype() != DType::F32 {
@@ -74,7 +76,7 @@ pub(super) fn add_product(sum: Tensor, a: &Tensor, b: &Tensor, factor: f64) -> R
     sum + if (factor - 1.0).abs() > f64::EPSILON { (product * factor)? } else { product }
 }
 
-/// Runs what devices compute on the CPU, so that tests of it need no device.
+/// Runs the device composition on the CPU, so that its tests need no device.
 #[cfg(test)]
 pub(crate) mod composed {
     use std::cell::Cell;
@@ -87,7 +89,7 @@ pub(crate) mod composed {
         ON.get()
     }
 
-    /// Calls `run` with all operations of this thread composed of candle's.
+    /// Calls `run` with all operations of this thread composed of candle's operations.
     pub(crate) fn during<T>(run: impl FnOnce() -> T) -> T {
         ON.set(true);
         let result = run();

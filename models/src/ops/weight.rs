@@ -7,52 +7,53 @@ use ntl_kernels::{Format, Matrix};
 
 use super::tensors::{is_placeholder, kernels_compute, matmul, slice, uses_kernels, wide_product};
 
-/// Where and in which element types a model computes and keeps its weights.
+/// The device and the element types in which a model stores and computes.
 #[derive(Debug, Clone)]
 pub struct Placement {
     pub(crate) device: Device,
-    /// Element type of weights and products. The residual stream, normalisation, softmax and logits are f32.
+    /// Element type of weights and matmuls. The residual stream, normalisation, softmax and logits are f32.
     pub(crate) dtype: DType,
-    /// Element type of the keys and values of contexts; that of products where none is chosen.
+    /// Element type of the keys and values of contexts; `None` for the type of matmuls.
     pub(crate) kv: Option<DType>,
     /// Format of packed weights on the CPU.
     pub(crate) format: Format,
 }
 
 impl Placement {
-    /// On the CPU everything is computed in f32.
+    /// Creates a placement on the CPU, where everything is computed in f32.
     pub(crate) fn cpu(format: Format) -> Self {
         Self { device: Device::Cpu, dtype: DType::F32, kv: None, format }
     }
 
-    /// The same place for weights that are kept in f32, whatever the others are.
+    /// Returns the same placement for weights that stay in f32, regardless of the other weights.
     pub(crate) fn exact(&self) -> Self {
         Self { dtype: DType::F32, ..self.clone() }
     }
 
-    /// Whether the kernels of the CPU compute here; elsewhere everything is composed of candle's operations.
+    /// Returns whether the CPU kernels compute here. Elsewhere, everything is composed of candle's
+    /// operations.
     pub(crate) fn uses_kernels(&self) -> bool {
         kernels_compute(&self.device, self.dtype)
     }
 
-    /// Element type of the keys and values of contexts.
+    /// Returns the element type of the keys and values of contexts.
     pub(crate) fn kv_dtype(&self) -> DType {
         self.kv.unwrap_or(self.dtype)
     }
 
-    /// Memory that `weights` packed weights take.
+    /// Returns the memory of `weights` packed weights, in bytes.
     pub(crate) fn bytes(&self, weights: u64) -> u64 {
         match (&self.device, self.format) {
             (Device::Cpu, Format::Bf16 | Format::F16) => weights * 2,
-            // A scale for a whole output is left out.
+            // The scale of each output is not counted.
             (Device::Cpu, Format::Int8) => weights,
-            // One 16-bit scale for 32 bytes.
+            // One 16-bit scale per 32 bytes.
             (Device::Cpu, Format::Q8) => weights + weights.div_ceil(16),
             _ => weights * self.dtype.size_in_bytes() as u64,
         }
     }
 
-    /// The element type of weights as `--dtype` names it.
+    /// Returns the element type of weights by its name in `--dtype`.
     pub(crate) fn name(&self) -> &'static str {
         match (&self.device, self.format) {
             (Device::Cpu, Format::Bf16) => "bf16",
@@ -63,7 +64,7 @@ impl Placement {
         }
     }
 
-    /// The element type of keys and values, named in the same way.
+    /// Returns the element type of keys and values, with the same names.
     pub(crate) fn kv_name(&self) -> &'static str {
         self.kv_dtype().as_str()
     }
@@ -75,14 +76,14 @@ impl Default for Placement {
     }
 }
 
-/// A weight `[N, K]`, as `torch.nn.Linear` stores it. Clones share it.
+/// A weight `[N, K]`, as stored by `torch.nn.Linear`. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) enum Weight {
     Packed(Arc<Matrix>),
     Whole(Tensor),
 }
 
-/// The product of `x` and a weight: `[M, N]` as numbers where kernels computed it, a tensor elsewhere.
+/// The matmul of `x` and a weight, `[M, N]`: plain numbers if kernels computed it, otherwise a tensor.
 pub(crate) enum Product {
     Values { values: Vec<f32>, n: usize },
     Tensor(Tensor),
@@ -100,7 +101,7 @@ impl Weight {
         Ok(Self::Packed(Arc::new(Matrix::pack(slice(&storage, layout)?, [n, k], place.format))))
     }
 
-    /// `x` `[M, K]` to `[M, N]`, without bias, computed in the element type of the weight.
+    /// Maps `x` `[M, K]` to `[M, N]`, without bias, computed in the element type of the weight.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Whole(weight) => matmul(&x.to_dtype(weight.dtype())?, &weight.t()?),
@@ -108,7 +109,8 @@ impl Weight {
         }
     }
 
-    /// The same without a tensor around it where none is needed, so that reading the numbers copies nothing.
+    /// Like [`Self::forward`], but without a tensor if none is needed, so that reading the numbers copies
+    /// nothing.
     pub(crate) fn product(&self, x: &Tensor) -> Result<Product> {
         match self {
             Self::Whole(_) => self.forward(x).map(Product::Tensor),
@@ -116,7 +118,7 @@ impl Weight {
         }
     }
 
-    /// The same in f32: sums are not rounded to the element type of the weight.
+    /// Like [`Self::forward`], but in f32: sums are not rounded to the element type of the weight.
     pub(super) fn wide(&self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Whole(weight) => wide_product(&x.to_dtype(weight.dtype())?, weight),
@@ -124,7 +126,7 @@ impl Weight {
         }
     }
 
-    /// The element type of the weight, which products take.
+    /// Returns the element type of the weight, in which the matmul is computed.
     pub(super) fn dtype(&self) -> DType {
         match self {
             Self::Whole(weight) => weight.dtype(),
@@ -132,8 +134,8 @@ impl Weight {
         }
     }
 
-    /// The columns of `forward(x)` in parts: `[M, width]` for each of `widths`, which add up to `N`. Where they are `wide`, as sums in
-    /// f32.
+    /// Returns the columns of `forward(x)` in parts: `[M, width]` for each of `widths`, which add up to `N`.
+    /// If `wide`, the sums stay f32.
     pub(crate) fn parts<const P: usize>(
         &self,
         x: &Tensor,
@@ -141,9 +143,10 @@ impl Weight {
         wide: bool,
     ) -> Result<[Tensor; P]> {
         let parts = match self {
-            // A product for each part: cutting one would copy every part.
+            // One matmul per part: splitting a single result would copy every part.
             Self::Whole(weight) => {
-                let (x, mut from) = (x.to_dtype(weight.dtype())?, 0);
+                let x = x.to_dtype(weight.dtype())?;
+                let mut from = 0;
                 let part = |width| {
                     from += width;
                     let weight = weight.narrow(0, from - width, width)?;
@@ -159,7 +162,8 @@ impl Weight {
         parts.try_into().map_err(|_| candle_core::Error::Msg(format!("expected {P} parts")))
     }
 
-    /// Rows of the weight by number, `[ids, K]`, as an embedding table is read. The caller checks the ids.
+    /// Returns the rows of the weight with these ids, `[ids, K]`, as for an embedding table. The caller
+    /// checks the ids.
     pub(crate) fn rows(&self, ids: &[u32]) -> Result<Tensor> {
         match self {
             Self::Whole(weight) => {
@@ -177,7 +181,7 @@ impl Weight {
     }
 }
 
-/// `[M, N]` of `x` `[M, K]`.
+/// Returns `[M, N]` for `x` `[M, K]`.
 pub(super) fn product(matrix: &Matrix, x: &Tensor) -> Result<Vec<f32>> {
     product_parts(matrix, x, [matrix.outputs()]).map(|[all]| all)
 }
@@ -191,7 +195,7 @@ pub(super) fn product_parts<const P: usize>(
     Ok(matrix.product_parts(slice(&storage, layout)?, x.dim(0)?, widths))
 }
 
-/// `values` `[M, N]` as a tensor, of as many rows as `x` has.
+/// Returns `values` `[M, N]` as a tensor with as many rows as `x` has.
 pub(super) fn tensor(x: &Tensor, values: Vec<f32>, n: usize) -> Result<Tensor> {
     Tensor::from_vec(values, (x.dim(0)?, n), x.device())
 }

@@ -1,4 +1,5 @@
-//! Relative position buckets of T5: one for each nearby distance, logarithmically wider ones beyond, the last for all others.
+//! Relative position buckets of T5. Each nearby distance has its own bucket, buckets of larger distances grow
+//! logarithmically, and all distances beyond share the last one.
 
 use candle_core::DType;
 
@@ -6,7 +7,7 @@ use super::layers::Loader;
 use crate::checkpoint::LoadResult;
 use crate::ops::RelativeBias;
 
-/// Which keys a stack's self-attention sees.
+/// The keys that a stack's self-attention sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     /// Keys on both sides (encoder), with half of the buckets for each side.
@@ -15,10 +16,10 @@ pub(super) enum Direction {
     Causal,
 }
 
-/// Bucket of `distance` = key position - query position.
+/// Returns the bucket of `distance` = key position - query position.
 ///
-/// As `_relative_position_bucket` of the original: the first half of a side's buckets holds one distance each, the
-/// rest grow logarithmically up to `max_distance`.
+/// Computes the same as `_relative_position_bucket` of the Hugging Face class: the first half of a side's
+/// buckets hold one distance each, and the others grow logarithmically up to `max_distance`.
 fn bucket(distance: i64, direction: Direction, num_buckets: usize, max_distance: usize) -> usize {
     let (offset, side, far) = match direction {
         Direction::Bidirectional => {
@@ -31,13 +32,13 @@ fn bucket(distance: i64, direction: Direction, num_buckets: usize, max_distance:
     if far < exact {
         return offset + far;
     }
-    // In f32 as in the original, whose rounding decides the limits of buckets.
+    // In f32, because the rounding of the Hugging Face class decides where buckets end.
     let growth = (far as f32 / exact as f32).ln() / (max_distance as f32 / exact as f32).ln();
     let steps = (growth * (side - exact) as f32) as usize;
     offset + (exact + steps).min(side - 1)
 }
 
-/// The bias of a stack, whose name in the file begins with `stack`.
+/// Loads the bias of a stack. Its name in the file begins with `stack`.
 pub(super) fn load_bias(loader: &Loader<'_>, stack: &str, direction: Direction) -> LoadResult<RelativeBias> {
     let config = loader.config;
     let name = format!("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
@@ -53,8 +54,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_distances_have_buckets_of_their_own_and_far_ones_share() {
-        // Worked out by hand for 32 buckets and distance 128; the goldens cover the rest.
+    fn near_distances_have_separate_buckets_and_far_ones_share() {
+        // Calculated by hand for 32 buckets and distance 128. The golden tests cover the rest.
         let bidirectional = [
             (0, 0),
             (-1, 1),

@@ -5,11 +5,13 @@ use serde::Deserialize;
 use crate::checkpoint::{
     CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes,
 };
+use crate::families::Family;
 use crate::ops::Activation;
 
 /// Shape of a T5. All sizes are at least 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct T5Config {
+    pub(crate) family: Family,
     /// Rows of the embedding table; may exceed the tokenizer's ids.
     pub vocab_size: usize,
     /// Width of the residual stream.
@@ -24,22 +26,22 @@ pub struct T5Config {
     pub num_heads: usize,
     /// Buckets of relative positions.
     pub num_buckets: usize,
-    /// Distance from which on positions share a bucket.
+    /// Positions at this distance or farther share one bucket.
     pub max_distance: usize,
     pub layer_norm_epsilon: f64,
     /// Activation of the feed-forward layers.
     pub activation: Activation,
     /// Whether the feed-forward layers have a gate.
     pub gated: bool,
-    /// Whether hidden states are divided by `sqrt(d_model)` before a stored head. Before a head that is the embedding table
-    /// they always are.
+    /// Whether hidden states are divided by `sqrt(d_model)` before a stored head. If the head is the
+    /// embedding table, they always are.
     pub scale_stored_head: bool,
     /// First token of every decoder sequence.
     pub decoder_start_token_id: u32,
     pub eos_token_ids: Vec<u32>,
 }
 
-/// As stored. Defaults are those of the Hugging Face class.
+/// The stored fields. Missing fields get the defaults of the Hugging Face class.
 #[derive(Deserialize)]
 struct Stored {
     vocab_size: usize,
@@ -62,13 +64,14 @@ struct Stored {
 
 impl T5Config {
     pub fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
-        Self::check(files.require_json(CONFIG_FILE)?)
+        Self::check(Family::of(files)?, files.require_json(CONFIG_FILE)?)
             .map_err(|(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason))
     }
 
-    fn check(stored: Stored) -> Result<Self, FieldError> {
+    fn check(family: Family, stored: Stored) -> Result<Self, FieldError> {
         let (activation, gated) = feed_forward(stored.feed_forward_proj.as_deref().unwrap_or("relu"))?;
         let config = Self {
+            family,
             vocab_size: stored.vocab_size,
             d_model: stored.d_model,
             d_kv: stored.d_kv,
@@ -90,7 +93,7 @@ impl T5Config {
     }
 
     fn check_sizes(&self) -> Result<(), FieldError> {
-        /// A bias is stored for every distance and head; the original has 128.
+        /// Limits the bias table, which has an entry per distance and head. The original models have 128.
         const DISTANCE_MAX: usize = 1 << 16;
         check_sizes(&[
             ("vocab_size", self.vocab_size),
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_stored_takes_the_defaults_of_the_original_class() {
+    fn missing_fields_get_the_defaults_of_the_hugging_face_class() {
         let config = read("{}").unwrap();
         assert_eq!((config.num_decoder_layers, config.num_buckets, config.max_distance), (2, 32, 128));
         assert_eq!(

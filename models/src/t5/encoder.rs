@@ -1,13 +1,13 @@
-//! The encoder, over prompts packed one behind the other, without padding.
+//! The encoder. It runs on concatenated prompts, without padding, or on parts of one long prompt.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use super::bias::{Direction, load_bias};
 use super::layers::{FeedForward, Loader, SelfAttention};
 use crate::checkpoint::LoadResult;
 use crate::ops::{
-    AttentionQuery, AttentionRow, HeadSource, Heads, KeyGroup, KeyValues, Norm, Plan, RelativeBias, Visible,
-    attend, uses_kernels,
+    AttentionQuery, Heads, KeyValues, Norm, Phase, PromptAttention, RelativeBias, TensorGroup, Visible,
+    attend,
 };
 
 pub(super) struct Encoder {
@@ -40,58 +40,102 @@ impl Encoder {
         })
     }
 
-    /// Hidden states of all tokens.
+    /// Computes the hidden states of all tokens.
     ///
-    /// * `x` `[T, d_model]`: embeddings of all prompts, one behind the other, which nothing else reads afterwards
-    /// * `lengths`: tokens of each prompt, at least one; their sum is `T`
+    /// * `x` `[T, d_model]`: concatenated embeddings of all prompts, which nothing else reads afterwards
+    /// * `lengths`: number of tokens of each prompt, at least one; their sum is `T`
     ///
     /// Returns `[T, d_model]` in the same order.
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
-        let plan = if uses_kernels(&x) { None } else { Some(self.plan(lengths, x.device())?) };
+        let attention = PromptAttention::new(&x, lengths, self.heads, &self.bias)?;
         for layer in &self.layers {
-            let (normed, qkv) = (layer.attention.norm.forward(&x)?, &layer.attention.qkv);
-            let attended = match &plan {
-                Some(plan) => {
-                    let projections = qkv.together(&normed)?;
-                    plan.attend(HeadSource::rows(&projections, self.heads, qkv.dtype())?, self.heads)?
-                }
-                None => {
-                    let [q, k, v] = qkv.parts(&normed)?;
-                    self.attend(&q, &split(&k, &v, lengths)?, lengths)?
-                }
-            };
-            x = layer.attention.output.added(&attended, x)?;
-            x = layer.feed_forward.forward(x)?;
+            let SelfAttention { norm, qkv, .. } = &layer.attention;
+            x = layer.rest(&attention.attend(&norm.forward(&x)?, qkv)?, x)?;
         }
         self.norm.forward(&x)
     }
+}
 
-    fn attend(&self, q: &Tensor, prompts: &[KeyValues], lengths: &[usize]) -> Result<Tensor> {
-        let rows = prompts.iter().zip(lengths).flat_map(|(kv, &length)| {
-            (0..length).map(move |position| AttentionRow::new(kv, Visible::First(length), position))
-        });
-        attend(q, &rows.collect::<Vec<_>>(), self.heads, Some(&self.bias))
+/// A long prompt on the CPU, between two parts of its computation.
+///
+/// A layer's attention needs the keys and values of all tokens; the rest of a layer needs only one token.
+/// Stage `s` therefore computes, for some rows at a time, the rest of layer `s - 1` after its keys and values,
+/// and the queries, keys and values of layer `s`.
+pub(super) struct Encoding {
+    /// `[T, d_model]`: hidden states before layer `stage`, for the first `row` rows, and before the layer
+    /// before it for the others.
+    x: Tensor,
+    /// `[T, H * D]`: queries in the layer of the same row's hidden states.
+    q: Tensor,
+    /// Keys and values of layer `stage - 1`.
+    seen: KeyValues,
+    /// Keys and values of layer `stage`, of the first `row` rows.
+    next: KeyValues,
+    stage: usize,
+    row: usize,
+}
+
+impl Encoding {
+    /// Begins with the embeddings `[T, d_model]` of a prompt, whose storage no other tensor may share.
+    pub(super) fn new(x: Tensor, heads_width: usize) -> Result<Self> {
+        let zeros = || Tensor::zeros((x.dim(0)?, heads_width), x.dtype(), x.device());
+        let kv = || Ok::<_, candle_core::Error>(KeyValues { keys: zeros()?, values: zeros()? });
+        Ok(Self { q: zeros()?, seen: kv()?, next: kv()?, x, stage: 0, row: 0 })
     }
 
-    fn plan(&self, lengths: &[usize], device: &Device) -> Result<Plan<'_>> {
-        let mut first = 0;
-        let prompts = lengths.iter().map(|&length| {
-            let visible = Visible::First(length);
-            let queries = (0..length).map(|position| AttentionQuery { visible, hidden: 0, position });
-            first += length as u32;
-            KeyGroup::packed((first - length as u32..first).collect(), queries.collect())
-        });
-        Plan::new(prompts.collect(), Some(&self.bias), device)
+    pub(super) fn stage(&self) -> usize {
+        self.stage
+    }
+
+    pub(super) fn row(&self) -> usize {
+        self.row
     }
 }
 
-/// Cuts packed keys and values `[T, H * D]` into those of each prompt.
-pub(super) fn split(keys: &Tensor, values: &Tensor, lengths: &[usize]) -> Result<Vec<KeyValues>> {
-    let mut from = 0;
-    let cut = |&length: &usize| {
-        let kv = KeyValues { keys: keys.narrow(0, from, length)?, values: values.narrow(0, from, length)? };
-        from += length;
-        Ok(kv)
-    };
-    lengths.iter().map(cut).collect()
+impl Encoder {
+    /// Returns the number of stages of an [`Encoding`].
+    pub(super) fn stages(&self) -> usize {
+        self.layers.len() + 1
+    }
+
+    /// Computes the next `count` rows of a stage. Returns their outputs `[count, d_model]` in the last stage.
+    pub(super) fn advance(&self, state: &mut Encoding, count: usize) -> Result<Option<Tensor>> {
+        let Encoding { x: all, q: queries, seen, next, stage, row } = state;
+        let first = *row;
+        let mut x = all.narrow(0, first, count)?;
+        if let Some(layer) = stage.checked_sub(1).map(|before| &self.layers[before]) {
+            let visible = Visible::First(all.dim(0)?);
+            let query = |position| AttentionQuery { visible, hidden: 0, position };
+            let rows: Vec<_> = (first..first + count).map(query).collect();
+            let group = TensorGroup { before: Vec::new(), own: seen, queries: &rows, phase: Phase::Prefill };
+            let q = queries.narrow(0, first, count)?;
+            x = layer.rest(&attend(&q, &[group], self.heads, Some(&self.bias))?, x)?;
+            all.slice_set(&x, 0, first)?;
+        }
+        let output = match self.layers.get(*stage) {
+            Some(layer) => {
+                let projections = layer.attention.qkv.parts(&layer.attention.norm.forward(&x)?)?;
+                for (all, some) in [&*queries, &next.keys, &next.values].into_iter().zip(&projections) {
+                    all.slice_set(some, 0, first)?;
+                }
+                None
+            }
+            None => Some(self.norm.forward(&x)?),
+        };
+        *row += count;
+        if *row == all.dim(0)? {
+            std::mem::swap(seen, next);
+            *row = 0;
+            *stage += 1;
+        }
+        Ok(output)
+    }
+}
+
+impl EncoderLayer {
+    /// Computes the layer after its attention. `x` are the hidden states before the layer, whose storage no
+    /// other tensor may share on a device.
+    fn rest(&self, attended: &Tensor, x: Tensor) -> Result<Tensor> {
+        self.feed_forward.forward(self.attention.output.added(attended, x)?)
+    }
 }

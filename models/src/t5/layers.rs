@@ -1,4 +1,4 @@
-//! Layers that both stacks are made of, and reading them from a checkpoint.
+//! The layers of both stacks, and their loader.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -6,12 +6,12 @@ use super::T5Config;
 use crate::checkpoint::{LoadResult, Weights};
 use crate::ops::{Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, Weight};
 
-/// Reads tensors of one T5 to one place.
+/// Reads the tensors of one T5 to one device.
 pub(super) struct Loader<'a> {
     pub(super) weights: &'a Weights<'a>,
     pub(super) config: &'a T5Config,
     pub(super) place: &'a Placement,
-    /// What stands before the names of its tensors in the file.
+    /// Prefix of the tensors' names in the file.
     pub(super) prefix: &'static str,
 }
 
@@ -21,12 +21,12 @@ impl Loader<'_> {
         self.weights.tensor(&format!("{}{name}", self.prefix), shape, *dtype, device)
     }
 
-    /// The weight `name.weight`, `[out, in]`.
+    /// Reads the weight `name.weight`, `[out, in]`.
     pub(super) fn weight(&self, name: &str, shape: [usize; 2]) -> LoadResult<Weight> {
         Ok(Weight::new(self.tensor(&format!("{name}.weight"), &shape)?, self.place)?)
     }
 
-    /// Layers `name.weight`, `[out, in]` each, that read the same input.
+    /// Reads layers that share an input. Each is `name.weight`, `[out, in]`.
     fn linear<const P: usize>(&self, names: [String; P], [out, input]: [usize; 2]) -> LoadResult<Linear<P>> {
         let stored = |name: String| {
             let weight = self.tensor(&format!("{name}.weight"), &[out, input])?;
@@ -36,7 +36,7 @@ impl Loader<'_> {
         Ok(Linear::new(&layers, [out; P], self.place)?)
     }
 
-    /// The layer `name` with its bias.
+    /// Reads the layer `name` with its bias.
     pub(super) fn biased(&self, name: &str, shape: [usize; 2]) -> LoadResult<Linear> {
         let weight = self.tensor(&format!("{name}.weight"), &shape)?;
         let bias = Some(self.tensor(&format!("{name}.bias"), &shape[..1])?);
@@ -53,7 +53,8 @@ impl Loader<'_> {
     }
 
     pub(super) fn self_attention(&self, name: &str) -> LoadResult<SelfAttention> {
-        let (inner, model) = (self.config.inner(), self.config.d_model);
+        let inner = self.config.inner();
+        let model = self.config.d_model;
         let part = |part: &str| format!("{name}.SelfAttention.{part}");
         Ok(SelfAttention {
             norm: self.norm(&format!("{name}.layer_norm"))?,
@@ -63,7 +64,8 @@ impl Loader<'_> {
     }
 
     pub(super) fn cross_attention(&self, name: &str) -> LoadResult<CrossAttention> {
-        let (inner, model) = (self.config.inner(), self.config.d_model);
+        let inner = self.config.inner();
+        let model = self.config.d_model;
         let part = |part: &str| format!("{name}.EncDecAttention.{part}");
         Ok(CrossAttention {
             norm: self.norm(&format!("{name}.layer_norm"))?,
@@ -74,14 +76,15 @@ impl Loader<'_> {
     }
 
     pub(super) fn feed_forward(&self, name: &str) -> LoadResult<FeedForward> {
-        let (wide, model) = (self.config.d_ff, self.config.d_model);
+        let wide = self.config.d_ff;
+        let model = self.config.d_model;
         let part = |part: &str| format!("{name}.DenseReluDense.{part}");
         let up = if self.config.gated {
             MlpInput::Gated(self.linear(["wi_0", "wi_1"].map(part), [wide, model])?)
         } else {
             MlpInput::Plain(self.linear([part("wi")], [wide, model])?)
         };
-        // In f16 the outputs overflow in the bigger checkpoints, which were trained in bf16.
+        // In f16 the outputs of the bigger checkpoints, which were trained in bf16, overflow.
         let exact = self.place.exact();
         let place = if self.place.dtype == DType::F16 { &exact } else { self.place };
         let down = Loader { place, ..*self }.linear([part("wo")], [model, wide])?;
@@ -111,7 +114,7 @@ pub(super) struct FeedForward {
 }
 
 impl FeedForward {
-    /// `[M, d_model]` to the same, the residual included.
+    /// Maps `[M, d_model]` to `[M, d_model]`, and adds the residual.
     pub(super) fn forward(&self, x: Tensor) -> Result<Tensor> {
         self.mlp.added(&self.norm.forward(&x)?, x)
     }

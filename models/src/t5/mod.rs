@@ -1,8 +1,9 @@
 //! T5 (v1.0, v1.1, flan, mT5) and the variants of the Number Token Loss paper, over contexts and paths.
 //!
-//! [`T5`] and [`RegressionHead`] are [`BatchModel`](ntl_core::engine::BatchModel)s: prompts go through the encoder
-//! packed one behind the other, decoder rows of all requests through one step. Reference: "Exploring the Limits of
-//! Transfer Learning with a Unified Text-to-Text Transformer", arXiv 1910.10683, and its Hugging Face checkpoints.
+//! [`T5`] and [`RegressionHead`] are [`BatchModel`](ntl_core::contract::BatchModel)s. The encoder runs on
+//! concatenated prompts, and each step runs the decoder on the rows of all requests. Reference: "Exploring
+//! the Limits of Transfer Learning with a Unified Text-to-Text Transformer", arXiv 1910.10683, and its
+//! Hugging Face checkpoints.
 
 mod bias;
 mod config;
@@ -11,6 +12,7 @@ mod encoder;
 mod head;
 mod layers;
 mod model;
+mod prefill;
 mod regression;
 mod stacks;
 mod xval;

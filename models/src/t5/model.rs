@@ -1,9 +1,9 @@
-//! A T5 that writes tokens, as a [`BatchModel`].
+//! A T5 that generates tokens, as a [`BatchModel`].
 
 use candle_core::Tensor;
-use ntl_core::engine::{
-    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelInfo, ModelKind, NumberEncoding,
-    OpenedContext, Row,
+use ntl_core::contract::{
+    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelInfo, NumberEncoding,
+    OpenedContext, PrefillChunk, PrefillProgress, Row,
 };
 
 use super::T5Config;
@@ -15,15 +15,15 @@ use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{ModelResult, Placement, Weight, compute_error};
 
-/// How numbers enter a T5.
+/// How numbers are represented in the input of a T5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum T5Kind {
     /// As ordinary tokens.
     Plain,
-    /// As tokens with fixed number embeddings beside the learned ones, at the bottom of both stacks only
-    /// (Regression Transformer, arXiv 2202.01338).
+    /// As tokens with fixed number embeddings, which are added to the learned embeddings at the bottom of
+    /// both stacks (Regression Transformer, arXiv 2202.01338).
     Rt,
-    /// As values of one number token.
+    /// As the values of one number token.
     Xval(NumberScaling),
 }
 
@@ -36,18 +36,18 @@ pub struct T5 {
     reducer: LogitsReducer,
 }
 
-/// What a model takes from its tokenizer.
+/// The facts that a model needs about its tokenizer.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenizerFacts {
     /// Number of ids.
     pub tokens: usize,
-    /// Longest recommended prompt.
+    /// Maximum recommended length of a prompt, in tokens.
     pub prompt_tokens_max: usize,
     pub number_encoding: NumberEncoding,
 }
 
 impl TokenizerFacts {
-    /// The configuration of a checkpoint, which must have room for all ids.
+    /// Reads a checkpoint's configuration. Fails if its vocabulary is smaller than the tokenizer's.
     pub(super) fn config(self, files: &CheckpointFiles) -> LoadResult<T5Config> {
         let config = T5Config::read(files)?;
         if self.tokens > config.vocab_size {
@@ -58,15 +58,9 @@ impl TokenizerFacts {
         Ok(config)
     }
 
-    pub(super) fn info(
-        self,
-        kind: ModelKind,
-        config: &T5Config,
-        place: &Placement,
-        parameters: u64,
-    ) -> ModelInfo {
+    pub(super) fn info(self, config: &T5Config, place: &Placement, parameters: u64) -> ModelInfo {
         ModelInfo {
-            kind,
+            kind: config.family.kind.to_owned(),
             backend: Backend::Native,
             dtype: place.name().into(),
             kv_cache_dtype: Some(place.kv_name().into()),
@@ -77,17 +71,8 @@ impl TokenizerFacts {
             answer_tokens_max: None,
             tokens: self.tokens,
             eos_ids: config.eos_token_ids.clone(),
-            encoder_decoder: true,
-        }
-    }
-}
-
-impl T5Kind {
-    fn model_kind(self) -> ModelKind {
-        match self {
-            Self::Plain => ModelKind::T5,
-            Self::Rt => ModelKind::T5Rt,
-            Self::Xval(_) => ModelKind::T5Xval,
+            encoder_decoder: config.family.is_encoder_decoder(),
+            has_token_distribution: config.family.has_token_distribution(),
         }
     }
 }
@@ -102,7 +87,7 @@ impl T5 {
         let config = facts.config(files)?;
         let weights = Weights::open(files)?;
         let loader = Loader { weights: &weights, config: &config, place, prefix: "" };
-        // Logits are f32 products, so their tables are f32, too, the tied one included.
+        // Logits are computed in f32, so their tables are f32, too, including a tied one.
         let exact_place = place.exact();
         let exact = Loader { place: &exact_place, ..loader };
         let table = load_embeddings(&exact)?;
@@ -114,7 +99,7 @@ impl T5 {
         let head = Head::load(&exact, &table)?;
         let embeddings = summed.map_or(Ok(table), |summed| Weight::new(summed, place))?;
         let stacks = Stacks::load(&loader, embeddings)?;
-        let mut info = facts.info(kind.model_kind(), &config, place, weights.parameters());
+        let mut info = facts.info(&config, place, weights.parameters());
         let mut xval = None;
         if let T5Kind::Xval(scaling) = kind {
             xval = Some(Xval::load(&loader, scaling)?);
@@ -125,19 +110,24 @@ impl T5 {
         Ok(Self { info, stacks, head, xval, reducer })
     }
 
-    /// Encoder output of several prompts of any lengths, each at least one token: one `[T, d_model]` per prompt.
+    /// Encodes several prompts of any lengths, each at least one token. Returns one `[T, d_model]` per
+    /// prompt.
     pub fn encode(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<Tensor>> {
-        let x = self.embed_prompts(requests)?;
+        let x = embed_prompts(&self.stacks, self.xval.as_ref(), requests)?;
         self.stacks.encode(x, requests)?.split().map_err(compute_error)
-    }
-
-    fn embed_prompts(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Tensor> {
-        let x = self.stacks.embed_prompts(requests)?;
-        self.xval.as_ref().map_or(Ok(x.clone()), |xval| xval.embed_prompts(&x, requests))
     }
 }
 
-/// The sum of the token table and the fixed number table; the head uses the token table alone.
+fn embed_prompts(
+    stacks: &Stacks,
+    xval: Option<&Xval>,
+    requests: &[ContextRequest<'_>],
+) -> ModelResult<Tensor> {
+    let x = stacks.embed_prompts(requests)?;
+    xval.map_or(Ok(x.clone()), |xval| xval.embed_prompts(&x, requests))
+}
+
+/// Returns the sum of the token table and the fixed number table. The head uses only the token table.
 fn with_number_embeddings(loader: &Loader<'_>, table: &Tensor) -> LoadResult<Tensor> {
     let name = "shared.number_embeddings.embedding.weight";
     let numbers = loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])?;
@@ -149,18 +139,28 @@ impl BatchModel for T5 {
         &self.info
     }
 
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<OpenedContext>> {
-        let encoded = self.stacks.encode(self.embed_prompts(requests)?, requests)?;
-        let opened = self.stacks.open(&encoded)?;
+    fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
+        if let Some(xval) = &self.xval {
+            xval.check(request.prompt)?;
+        }
+        let opened = self.stacks.begin(request)?;
         if let Some(xval) = &mut self.xval {
-            for (opened, request) in opened.iter().zip(requests) {
-                xval.open(opened.context, request.paper_decoding);
-            }
+            xval.open(opened.context, request.paper_decoding);
         }
         Ok(opened)
     }
 
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+        let xval = self.xval.as_ref();
+        let progress = self.stacks.prefill(chunks, |stacks, requests| embed_prompts(stacks, xval, requests));
+        if progress.is_err() {
+            chunks.iter().for_each(|chunk| self.close(chunk.context));
+        }
+        progress
+    }
+
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
+        self.stacks.check_prefilled(rows)?;
         let groups = self.stacks.kv_cache.append_rows(rows)?;
         let mut x = self.stacks.embed(rows.iter().map(|row| row.path.token.id))?;
         if let Some(xval) = &self.xval {
@@ -178,8 +178,8 @@ impl BatchModel for T5 {
         self.stacks.cache_cost()
     }
 
-    fn open_tokens_max(&self) -> usize {
-        self.stacks.kv_cache.open_tokens_max()
+    fn prefill_tokens_max(&self) -> usize {
+        self.stacks.kv_cache.prefill_tokens_max()
     }
 
     fn close(&mut self, context: ContextId) {

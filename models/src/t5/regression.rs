@@ -1,15 +1,17 @@
-//! A T5 with a regression head (`T5ForSequenceClassification` with one label): one number a prompt and no text.
+//! A T5 with a regression head (`T5ForSequenceClassification` with one label), which predicts one number per
+//! prompt and no text.
 //!
-//! The decoder is fed the prompt itself, shifted by one; the head reads its hidden state at the prompt's last end of
-//! sequence. All of this is computed when a prompt is opened. Where the model was trained on signed logarithms of the
-//! targets, sign(y) ln(|y| + 1), predictions are converted back.
+//! The input of the decoder is the prompt itself, shifted by one. The head reads the decoder's hidden state
+//! at the prompt's last end-of-sequence token. The value is computed by the prefill: first the encoder, then
+//! the rows of the decoder. If the model was trained on signed logarithms of the targets, sign(y) ln(|y| + 1),
+//! predictions are converted back.
 
 use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
-use ntl_core::engine::{
-    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, ModelKind, NodeCapacity,
-    NodeId, OpenedContext, PathRow, Row,
+use ntl_core::contract::{
+    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NodeCapacity, NodeId,
+    OpenedContext, PathRow, PrefillChunk, PrefillProgress, Prompt, Row,
 };
 
 use super::layers::Loader;
@@ -25,7 +27,16 @@ pub struct RegressionHead {
     /// `[d_model, d_model]` and `[1, d_model]`, with a tanh between them.
     head: [Linear; 2],
     log_scale: bool,
+    /// Contexts without a value yet.
+    inputs: HashMap<ContextId, DecoderInput>,
     values: HashMap<ContextId, f32>,
+}
+
+/// The tokens that the decoder reads up to the row whose hidden state the head reads.
+struct DecoderInput {
+    tokens: Vec<u32>,
+    /// Number of rows that are decoded.
+    decoded: usize,
 }
 
 impl RegressionHead {
@@ -48,31 +59,93 @@ impl RegressionHead {
             exact.biased("classification_head.dense", [d_model, d_model])?,
             exact.biased("classification_head.out_proj", [1, d_model])?,
         ];
-        let info = facts.info(ModelKind::T5RegressionHead, &config, place, weights.parameters());
-        Ok(Self { info, stacks, head, log_scale, values: HashMap::new() })
+        let info = facts.info(&config, place, weights.parameters());
+        Ok(Self { info, stacks, head, log_scale, inputs: HashMap::new(), values: HashMap::new() })
     }
 
-    fn predict(
-        &mut self,
-        requests: &[ContextRequest<'_>],
-        opened: &[OpenedContext],
-    ) -> ModelResult<Vec<f32>> {
-        let (mut rows, mut read) = (Vec::new(), Vec::new());
-        for (request, opened) in requests.iter().zip(opened) {
-            let prompt = request.prompt;
-            let ends = prompt.ids().rposition(|id| self.info.eos_ids.contains(&id));
-            read.push((rows.len() + ends.unwrap_or(prompt.len().saturating_sub(1))) as u32);
-            let start = self.stacks.config.decoder_start_token_id;
-            let shifted = std::iter::once(start).chain(prompt.ids()).take(prompt.len());
-            rows.extend((0u32..).zip(shifted).map(|(depth, token)| {
-                let path = PathRow::new(depth.checked_sub(1).map(NodeId), token);
-                Row { context: opened.context, path }
-            }));
-        }
-        let groups = self.stacks.kv_cache.append_rows(&rows)?;
+    fn decoder_input(&self, prompt: &Prompt) -> DecoderInput {
+        let end = prompt.ids().rposition(|id| self.info.eos_ids.contains(&id));
+        let rows = end.map_or(prompt.len(), |end| end + 1);
+        let start = self.stacks.config.decoder_start_token_id;
+        let tokens = std::iter::once(start).chain(prompt.ids()).take(rows.max(1)).collect();
+        DecoderInput { tokens, decoded: 0 }
+    }
+
+    /// Returns the work for the rows of the decoder that are left.
+    fn work_left(&self, context: ContextId) -> usize {
+        let Some(DecoderInput { tokens, decoded }) = self.inputs.get(&context) else { return 0 };
+        let rows = (*decoded..tokens.len()).map(|row| self.stacks.work_of_decoded_row(row + tokens.len()));
+        rows.sum::<f64>().ceil() as usize
+    }
+
+    /// Returns the next rows of a context for which there is work: at least one if there is any work.
+    fn next_rows(&self, context: ContextId, work: usize) -> Vec<Row> {
+        let Some(input) = self.inputs.get(&context).filter(|_| work > 0) else { return Vec::new() };
+        let mut left = work as f64;
+        let row = |(index, &token): (usize, &u32)| {
+            let path = PathRow::new(index.checked_sub(1).map(|parent| NodeId(parent as u32)), token);
+            left -= self.stacks.work_of_decoded_row(index + input.tokens.len());
+            (left >= 0.0 || index == input.decoded).then_some(Row { context, path })
+        };
+        input.tokens.iter().enumerate().skip(input.decoded).map_while(row).collect()
+    }
+
+    /// Decodes rows, and predicts the values of the contexts whose last rows are among them.
+    fn decode(&mut self, rows: &[Row]) -> ModelResult<()> {
+        let groups = self.stacks.kv_cache.append_rows(rows)?;
         let x = self.stacks.embed(rows.iter().map(|row| row.path.token.id))?;
         let hidden = self.stacks.decode(x, &groups)?;
-        self.values_at(&hidden, read).map_err(compute_error)
+        let mut complete = Vec::new();
+        let mut read = Vec::new();
+        for group in &groups {
+            let count = group.paths.len();
+            let Some(input) = self.inputs.get_mut(&group.context) else { continue };
+            input.decoded += count;
+            if input.decoded == input.tokens.len() {
+                complete.push(group.context);
+                read.push((group.first_row + count - 1) as u32);
+            }
+        }
+        if complete.is_empty() {
+            return Ok(());
+        }
+        let values = self.values_at(&hidden, read).map_err(compute_error)?;
+        for &context in &complete {
+            // Only the value is needed from here on.
+            self.stacks.close(context);
+            self.inputs.remove(&context);
+        }
+        self.values.extend(complete.into_iter().zip(values));
+        Ok(())
+    }
+
+    fn compute(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+        if let Some(chunk) = chunks.iter().find(|chunk| !self.inputs.contains_key(&chunk.context)) {
+            return Err(ModelError::UnknownContext(chunk.context));
+        }
+        let is_encoded = |chunk: &PrefillChunk| self.stacks.is_prefilled(chunk.context);
+        let encoding: Vec<_> = chunks.iter().filter(|chunk| !is_encoded(chunk)).copied().collect();
+        let encoded = self.stacks.prefill(&encoding, Stacks::embed_prompts)?;
+        let encoded: HashMap<_, _> = encoding.iter().map(|chunk| chunk.context).zip(encoded).collect();
+        let of = |chunk: &PrefillChunk| encoded.get(&chunk.context).copied().unwrap_or_default();
+        let mut progress: Vec<PrefillProgress> = chunks.iter().map(of).collect();
+        let mut rows = Vec::new();
+        for (chunk, progress) in chunks.iter().zip(&mut progress) {
+            if progress.work_left == 0 {
+                let work = chunk.work.saturating_sub(progress.work_done);
+                rows.extend(self.next_rows(chunk.context, work));
+            }
+            progress.work_done += self.work_left(chunk.context);
+        }
+        if !rows.is_empty() {
+            self.decode(&rows)?;
+        }
+        for (chunk, progress) in chunks.iter().zip(&mut progress) {
+            let left = self.work_left(chunk.context);
+            progress.work_done -= left;
+            progress.work_left += left;
+        }
+        Ok(progress)
     }
 
     fn values_at(&self, hidden: &Tensor, read: Vec<u32>) -> Result<Vec<f32>> {
@@ -95,35 +168,48 @@ impl BatchModel for RegressionHead {
         &self.info
     }
 
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<OpenedContext>> {
-        let encoded = self.stacks.encode(self.stacks.embed_prompts(requests)?, requests)?;
-        let opened = self.stacks.open(&encoded)?;
-        let values = self.predict(requests, &opened);
-        // Only the value is needed from here on.
-        opened.iter().for_each(|opened| self.stacks.close(opened.context));
-        self.values.extend(opened.iter().map(|opened| opened.context).zip(values?));
+    fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
+        let mut opened = self.stacks.begin(request)?;
+        self.inputs.insert(opened.context, self.decoder_input(request.prompt));
+        opened.prefill.work_left += self.work_left(opened.context);
         Ok(opened)
     }
 
-    /// Tokens have no logits: returns one column of zeros, and the value of the prompt for every row.
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+        let computed = self.compute(chunks);
+        if computed.is_err() {
+            chunks.iter().for_each(|chunk| self.close(chunk.context));
+        }
+        computed
+    }
+
+    /// Returns one column of zeros, because tokens have no logits, and the prompt's value for every row.
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
-        let value =
-            |row: &Row| self.values.get(&row.context).copied().ok_or(ModelError::UnknownContext(row.context));
+        let value = |row: &Row| {
+            let value = self.values.get(&row.context).copied();
+            if self.inputs.contains_key(&row.context) {
+                return Err(ModelError::NotPrefilled(row.context));
+            }
+            value.ok_or(ModelError::UnknownContext(row.context))
+        };
         let values = rows.iter().map(value).collect::<ModelResult<Vec<f32>>>()?;
         Ok(Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)?)
     }
 
-    /// Keys and values of prompt and shifted prompt while a batch is opened; then only the value.
+    /// During its prefill, a prompt needs the keys and values of the prompt and of the shifted prompt.
+    /// Afterwards it needs only its value.
     fn cache_cost(&self) -> CacheCost {
         let CacheCost { prompt_token, .. } = self.stacks.kv_cache.cache_cost();
         CacheCost { prompt_token: 3 * prompt_token, node: 0, capacity: NodeCapacity::Exact }
     }
 
-    fn open_tokens_max(&self) -> usize {
-        self.stacks.kv_cache.open_tokens_max()
+    fn prefill_tokens_max(&self) -> usize {
+        self.stacks.kv_cache.prefill_tokens_max()
     }
 
     fn close(&mut self, context: ContextId) {
+        self.stacks.close(context);
+        self.inputs.remove(&context);
         self.values.remove(&context);
     }
 }
@@ -133,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signed_logarithms_are_turned_back() {
+    fn signed_logarithms_are_inverted() {
         for (value, want) in
             [(0.0, 0.0), (std::f32::consts::LN_2, 1.0), (-1.0, -1.718_282), (6.910_75, 1002.0)]
         {

@@ -1,14 +1,14 @@
-//! Numbers in the embeddings of a T5, and a head that predicts them: xVal (arXiv 2310.02989), as the Number Token
-//! Loss paper's `T5RegressionModelXval` does it.
+//! Numbers in the embeddings of a T5, and a head that predicts them: xVal (arXiv 2310.02989), as implemented
+//! by the Number Token Loss paper's `T5RegressionModelXval`.
 //!
-//! The embedding of `[NUM]` is multiplied with its number (scaled), and learned positions are added to the embeddings
-//! of both stacks. With [`ContextRequest::paper_decoding`] decoding has the faults of the original's
-//! `generate`: every row stands at position 0, and every number that it reads is 1.
+//! The embedding of `[NUM]` is multiplied by its scaled number, and learned positions are added to the
+//! embeddings of both stacks. With [`ContextRequest::paper_decoding`] decoding has the bugs of the reference
+//! implementation's `generate`: every row has position 0, and every number that it reads is 1.
 
 use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
-use ntl_core::engine::{ContextId, ContextRequest, ModelError, Row, Token};
+use ntl_core::contract::{ContextId, ContextRequest, ModelError, Prompt, Row, Token};
 
 use super::head::WIDE;
 use super::layers::Loader;
@@ -16,7 +16,7 @@ use crate::checkpoint::LoadResult;
 use crate::kv_cache::RowGroup;
 use crate::ops::{Linear, ModelResult, compute_error};
 
-/// How many positions the original learns.
+/// Number of positions that the reference implementation learns.
 pub(super) const POSITIONS: usize = 512;
 
 /// The number that scales to 10.
@@ -27,11 +27,11 @@ const V_MAX: f32 = 3e9;
 pub struct NumberScaling {
     /// The token whose embedding is multiplied.
     pub number_id: u32,
-    /// Logarithmic, or `number + 1`.
+    /// Whether the factor is logarithmic instead of `number + 1`.
     pub log_scale: bool,
 }
 
-/// What xVal adds to a T5.
+/// The parts of xVal that a plain T5 does not have.
 pub(super) struct Xval {
     scaling: NumberScaling,
     encoder_positions: Tensor,
@@ -41,10 +41,10 @@ pub(super) struct Xval {
     contexts: HashMap<ContextId, PredictedNumbers>,
 }
 
-/// What the number head predicted in one context.
+/// The number head's predictions in one context.
 struct PredictedNumbers {
     paper_decoding: bool,
-    /// One for each node.
+    /// One number per node.
     numbers: Vec<f32>,
 }
 
@@ -65,9 +65,19 @@ impl Xval {
         })
     }
 
-    /// Puts numbers and positions into the embeddings `[T, d_model]` of prompts.
+    /// Checks that all numbers of a prompt have values, and all its tokens positions.
+    pub(super) fn check(&self, prompt: &Prompt) -> ModelResult<()> {
+        let length = prompt.len();
+        if length > POSITIONS {
+            return Err(ModelError::PositionOutOfRange { position: length - 1, max: POSITIONS });
+        }
+        prompt.tokens.iter().try_for_each(|&token| self.factor(token).map(drop))
+    }
+
+    /// Multiplies the embeddings `[T, d_model]` of prompts by their numbers and adds positions.
     pub(super) fn embed_prompts(&self, x: &Tensor, requests: &[ContextRequest<'_>]) -> ModelResult<Tensor> {
-        let (mut factors, mut positions) = (Vec::new(), Vec::new());
+        let mut factors = Vec::new();
+        let mut positions = Vec::new();
         for request in requests {
             for (position, &token) in (0u32..).zip(&request.prompt.tokens) {
                 factors.push(self.factor(token)?);
@@ -77,10 +87,11 @@ impl Xval {
         combined(x, factors, &self.encoder_positions, positions).map_err(compute_error)
     }
 
-    /// Puts numbers and positions into the embeddings `[R, d_model]` of rows. A position beyond the learned ones becomes the
-    /// last of them.
+    /// Multiplies the embeddings `[R, d_model]` of rows by their numbers and adds positions. A position
+    /// beyond the learned ones becomes the last of them.
     pub(super) fn embed_rows(&self, x: &Tensor, rows: &[Row], groups: &[RowGroup]) -> ModelResult<Tensor> {
-        let (mut factors, mut positions) = (Vec::new(), Vec::new());
+        let mut factors = Vec::new();
+        let mut positions = Vec::new();
         for group in groups {
             let context = &self.contexts[&group.context];
             for (row, path) in rows[group.first_row..].iter().zip(&group.paths) {
@@ -91,14 +102,14 @@ impl Xval {
                     (row.path.token.value.or_else(predicted), path.len() - 1)
                 };
                 factors.push(self.factor(Token { value, ..row.path.token })?);
-                // A number behind the longest text that is served stands a little beyond what was learned.
+                // A number after the longest possible text is a little beyond the learned positions.
                 positions.push(position.min(POSITIONS - 1) as u32);
             }
         }
         combined(x, factors, &self.decoder_positions, positions).map_err(compute_error)
     }
 
-    /// What a token's embedding is multiplied with.
+    /// Returns the factor of a token's embedding.
     fn factor(&self, token: Token) -> ModelResult<f32> {
         if token.id != self.scaling.number_id {
             return Ok(1.0);
@@ -107,7 +118,8 @@ impl Xval {
         Ok(self.scaling.factor(value))
     }
 
-    /// What the number head predicts from scaled hidden states `[R, d_model]`; kept for the rows that will follow.
+    /// Predicts a number from each of the scaled hidden states `[R, d_model]`, and keeps the predictions for
+    /// later rows.
     pub(super) fn predict(&mut self, scaled: &Tensor, groups: &[RowGroup]) -> ModelResult<Vec<f32>> {
         let [inner, outer] = &self.number_head;
         let predicted = || -> Result<Vec<f32>> {
@@ -143,7 +155,7 @@ impl NumberScaling {
     }
 }
 
-/// `x * factors + table[positions]`.
+/// Computes `x * factors + table[positions]`.
 fn combined(x: &Tensor, factors: Vec<f32>, table: &Tensor, positions: Vec<u32>) -> Result<Tensor> {
     let count = factors.len();
     let factors = Tensor::from_vec(factors, (count, 1), x.device())?.to_dtype(x.dtype())?;
@@ -158,7 +170,7 @@ mod tests {
     #[test]
     fn numbers_are_scaled_by_their_logarithm_or_not_at_all() {
         let scaling = |log_scale| NumberScaling { number_id: 7, log_scale };
-        // As computed by the original: log10(x + 1) / 0.9477121.
+        // Values of the reference implementation: log10(x + 1) / 0.9477121.
         for (number, want) in [(0.0, 0.0), (1.0, 0.317_638), (10.0, 1.098_85), (-10.0, -1.098_85)] {
             assert!((scaling(true).factor(number) - want).abs() < 1e-5, "{number}");
         }

@@ -1,11 +1,12 @@
-//! Removes spaces before punctuation (`clean_up_tokenization_spaces` of Hugging Face), and tells which part of a growing text
-//! that leaves unchanged.
+//! Removes spaces before punctuation (Hugging Face's `clean_up_tokenization_spaces`), and determines which
+//! part of a growing text can no longer change.
 //!
 //! Invariant: the settled part of a cleaned text is a prefix of every cleaned text that it can grow into.
 
 use super::python;
 
-/// Replacements in order, each over the whole text (`PreTrainedTokenizerBase.clean_up_tokenization`).
+/// Replacements, in order. Each is applied to the whole text
+/// (`PreTrainedTokenizerBase.clean_up_tokenization`).
 const REPLACEMENTS: [(&str, &str); 10] = [
     (" .", "."),
     (" ?", "?"),
@@ -19,8 +20,8 @@ const REPLACEMENTS: [(&str, &str); 10] = [
     (" 're", "'re"),
 ];
 
-/// Texts between a space and the end of a text with which that space can still be removed. Those with a second space are
-/// needed because ` n ' t` first becomes ` n't`.
+/// If one of these is between a space and the end of a text, a replacement can still remove that space. Those
+/// with a second space are needed because ` n ' t` first becomes ` n't`.
 const PENDING: [&str; 8] = ["", "'", "'v", "'r", "n", "n ", "n'", "n '"];
 
 pub(super) fn clean_up(text: &str) -> String {
@@ -32,8 +33,8 @@ pub(super) fn clean_up(text: &str) -> String {
     )
 }
 
-/// Bytes of a decoded text that cannot change any more: all but an unfinished character, white space that a later piece may
-/// remove, and what follows such white space.
+/// Returns the length, in bytes, of the part of a decoded text that cannot change any more. An unfinished
+/// character, white space that a later piece may remove, and the text after such white space can change.
 ///
 /// * `cleaned`: whether the text went through [`clean_up`]
 /// * `stripped`: whether white space at its end was removed, so that it can reappear
@@ -44,7 +45,8 @@ pub(super) fn settled_len(text: &str, cleaned: bool, stripped: bool) -> usize {
 }
 
 fn pending_from(text: &str) -> usize {
-    // An apostrophe at the end may have been ` ' `, whose second space goes elsewhere when a full stop follows.
+    // An apostrophe at the end may have been ` ' `. If a full stop follows, its second space is removed by
+    // another replacement.
     let apostrophe = text.strip_suffix('\'').unwrap_or(text).len();
     let spaces = PENDING.iter().filter_map(|tail| {
         let before = text.strip_suffix(tail)?;
@@ -57,15 +59,15 @@ fn pending_from(text: &str) -> usize {
 /// All characters of the replaced texts.
 const REPLACED: &str = " .?!,'ntmsver";
 
-/// Whether a text can be decoded in two parts: the cut splits no character and no number, and no replacement crosses it. A
-/// replacement that did would contain the characters on both sides.
+/// Returns whether a text can be decoded in two parts: the cut splits no character and no number, and no
+/// replacement crosses it. A replacement that crosses the cut would contain the characters on both sides.
 pub(super) fn can_cut(before: &str, after: &str, cleaned: bool) -> bool {
     let (Some(left), Some(right)) = (before.chars().next_back(), after.chars().next()) else { return false };
     if right == '\u{FFFD}' || left.is_numeric() && right.is_numeric() {
         return false;
     }
     let holds = |character| REPLACED.contains(character);
-    // Of the replaced texts that begin with a space, only ` n't` continues with a letter.
+    // ` n't` is the only replaced text that begins with a space and continues with a letter.
     !cleaned || !holds(left) || !holds(right) || left == ' ' && right.is_alphabetic() && right != 'n'
 }
 
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_where_no_number_character_or_replacement_is() {
+    fn a_text_is_not_cut_inside_a_number_a_character_or_a_replacement() {
         for (before, after, cleaned, want) in [
             ("one ", "word", true, true),
             ("one ", "now", true, false),
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_before_punctuation_go() {
+    fn spaces_before_punctuation_are_removed() {
         for (text, want) in [
             ("5 .", "5."),
             ("what ? no !", "what? no!"),
@@ -108,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_still_change_is_held_back() {
+    fn text_that_may_still_change_is_held_back() {
         for (text, cleaned, stripped, want) in [
             ("5", true, false, "5"),
             ("5 ", true, false, "5"),
@@ -127,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Every text of `LENGTH` of the characters that the replacements are made of.
+    /// Calls `check` with every text of `LENGTH` characters of the replacements, after an `a`.
     fn every_text(mut check: impl FnMut(&str)) {
         const LETTERS: [char; 7] = [' ', '\'', '.', 'n', 't', 'v', 'e'];
         const LENGTH: u32 = 6;
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_text_is_a_beginning_of_whatever_follows() {
+    fn settled_text_is_a_prefix_of_every_continuation() {
         let decode = |text: &str, stripped: bool| clean_up(if stripped { text.trim() } else { text });
         every_text(|text| {
             for stripped in [false, true] {

@@ -1,12 +1,12 @@
-//! Reads, checks and merges `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json`, each of which may be
-//! missing.
+//! Reads, checks and merges `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json`, each
+//! of which may be missing.
 
 use std::collections::BTreeMap;
 
-use ntl_core::engine::NumberEncoding;
+use ntl_core::contract::NumberEncoding;
 use serde::Deserialize;
 
-use crate::checkpoint::{CheckpointFiles, LoadError};
+use crate::checkpoint::{CheckpointFiles, LoadError, TruncationSide};
 
 use super::pieces::ID_MAX;
 
@@ -14,14 +14,14 @@ pub(super) const CONFIG_FILE: &str = "tokenizer_config.json";
 const SPECIAL_FILE: &str = "special_tokens_map.json";
 const ADDED_FILE: &str = "added_tokens.json";
 
-/// Number of `<extra_id_*>` of a T5 tokenizer whose files do not contain it.
+/// Number of `<extra_id_*>` tokens of a T5 tokenizer if its files do not state it.
 const EXTRA_IDS: u32 = 100;
 
-/// A token besides the model's own pieces.
+/// A token that is added to the model's own pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AddedToken {
     pub(super) id: u32,
-    /// Whether decoding leaves it out.
+    /// Whether decoding omits the token.
     pub(super) special: bool,
 }
 
@@ -31,12 +31,13 @@ pub(crate) struct TokenizerConfig {
     pub(super) class: Option<String>,
     pub(super) clean_up: bool,
     pub(super) model_max_length: Option<usize>,
+    pub(super) truncation_side: Option<TruncationSide>,
     pub(super) extra_ids: u32,
     /// Special tokens by purpose, such as `bos_token`.
     pub(crate) named: BTreeMap<String, String>,
-    /// Every token that decoding leaves out.
+    /// All tokens that decoding omits.
     pub(super) special: Vec<String>,
-    /// Tokens with ids of their own, by name.
+    /// Tokens to which the files assign ids, by name.
     pub(super) added: BTreeMap<String, AddedToken>,
 }
 
@@ -73,6 +74,7 @@ struct ConfigFields {
     tokenizer_class: Option<String>,
     clean_up_tokenization_spaces: Option<bool>,
     model_max_length: Option<serde_json::Number>,
+    truncation_side: Option<String>,
     extra_ids: Option<u32>,
     added_tokens_decoder: Option<BTreeMap<u32, AddedFields>>,
     #[serde(flatten)]
@@ -96,7 +98,10 @@ impl TokenizerConfig {
         if extra_ids > ID_MAX {
             return Err(refuse("extra_ids", &format!("{extra_ids} is more than {ID_MAX}")));
         }
-        let (first, second) = (fields.special, fallback);
+        let truncation_side = fields.truncation_side.map(|side| side.parse()).transpose();
+        let truncation_side = truncation_side.map_err(|reason: String| refuse("truncation_side", &reason))?;
+        let first = fields.special;
+        let second = fallback;
         let named = [
             ("eos_token", first.eos_token.or(second.eos_token)),
             ("pad_token", first.pad_token.or(second.pad_token)),
@@ -122,9 +127,10 @@ impl TokenizerConfig {
         }
         let class = fields.tokenizer_class;
         Ok(Self {
-            // The default of transformers 4.42 is to clean up, which only suits T5.
+            // transformers 4.42 cleans up by default, which is only right for T5.
             clean_up: fields.clean_up_tokenization_spaces.unwrap_or(is_t5(class.as_deref())),
             model_max_length: fields.model_max_length.as_ref().and_then(length),
+            truncation_side,
             class,
             extra_ids,
             named: named
@@ -145,13 +151,14 @@ impl TokenizerConfig {
         }
     }
 
-    /// Whether a `spiece.model` can be read as this class would read it.
+    /// Returns whether a `spiece.model` can be read in the same way as by this class.
     pub(super) fn reads_sentencepiece(&self) -> bool {
         is_t5(self.class.as_deref()) || self.class.as_deref() == Some("PreTrainedTokenizerFast")
     }
 }
 
-/// No class at all counts as T5: folders with a bare `spiece.model` are T5 checkpoints.
+/// Returns whether a class is T5's. A missing class counts, because directories with only a `spiece.model`
+/// are T5 checkpoints.
 fn is_t5(class: Option<&str>) -> bool {
     let classes = [
         "T5Tokenizer",
@@ -164,7 +171,7 @@ fn is_t5(class: Option<&str>) -> bool {
     class.is_none_or(|class| classes.contains(&class))
 }
 
-/// Hugging Face writes "no limit" as 1e30, which is no `u64`.
+/// Converts a length. Hugging Face writes "no limit" as 1e30, which is not a `u64`, so it becomes `None`.
 fn length(number: &serde_json::Number) -> Option<usize> {
     number
         .as_u64()
@@ -185,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn without_files_it_is_a_plain_t5_tokenizer() {
+    fn without_files_the_tokenizer_is_a_plain_t5_tokenizer() {
         let config = read(&[]).unwrap();
         assert!(config.reads_sentencepiece() && config.clean_up);
         assert_eq!((config.number_encoding(), config.extra_ids), (NumberEncoding::Text, 100));
@@ -229,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_is_named() {
+    fn errors_name_the_file_or_field() {
         for (file, content, want) in [
             (CONFIG_FILE, "{", "tokenizer_config.json is not usable: EOF"),
             (CONFIG_FILE, "[]", "tokenizer_config.json is not usable: invalid type"),

@@ -1,7 +1,7 @@
-//! Token ids to text: as Hugging Face decodes them, and with the values of number tokens.
+//! Decodes token ids to text: like Hugging Face, or with the values of number tokens.
 
 use ntl_core::Token;
-use ntl_core::engine::NumberEncoding;
+use ntl_core::contract::NumberEncoding;
 use ntl_core::numbers::python;
 use ntl_core::text::TextDecoder;
 
@@ -10,12 +10,12 @@ use super::rt::{self, AnswerToken};
 use super::slow::stripped;
 use super::{Source, Tokenizer, cleanup, slow, xval};
 
-/// The sign token of old RT vocabularies.
+/// The token for a minus sign in old RT vocabularies.
 const RT_MINUS: &str = "[NEG]";
 
 impl Tokenizer {
-    /// The text of `ids` as Hugging Face decodes them, without special tokens. RT and xVal show the names of their number
-    /// tokens.
+    /// Decodes `ids` like Hugging Face, without special tokens. The number tokens of RT and xVal appear as
+    /// their names.
     pub fn decode_tokens(&self, ids: &[u32]) -> String {
         let text = match &self.source {
             Source::Slow(_) => slow::decode(&self.table, ids),
@@ -26,7 +26,8 @@ impl Tokenizer {
         if self.clean_up { cleanup::clean_up(&text) } else { text }
     }
 
-    /// Whether decoding drops a space at the beginning of a text, as most decoders of SentencePiece vocabularies do.
+    /// Returns whether decoding drops a space at the beginning of a text, like most decoders of SentencePiece
+    /// vocabularies.
     pub fn drops_first_space(&self) -> bool {
         let first = |is_wanted: fn(&[u8]) -> bool| {
             let mut ids = (0u32..).take(self.len());
@@ -38,7 +39,7 @@ impl Tokenizer {
         !self.decode(&[space, letters]).starts_with(' ')
     }
 
-    /// The digit of an RT number token and its power of ten.
+    /// Returns the digit of an RT number token and its power of ten.
     pub(super) fn rt_place(&self, id: u32) -> Option<(u8, i8)> {
         let piece = self.table.get(id).filter(|_| self.numbers == NumberEncoding::Rt)?;
         rt::place(&piece.name)
@@ -56,7 +57,7 @@ impl Tokenizer {
         stripped(&rt::read(&tokens.collect::<Vec<_>>()))
     }
 
-    /// A number token without a value reads as 1.
+    /// Decodes xVal tokens. A number token without a value becomes 1.
     fn decode_xval(&self, tokens: &[Token]) -> String {
         let mut text = Vec::new();
         for token in tokens {
@@ -72,7 +73,7 @@ impl Tokenizer {
 }
 
 impl TextDecoder for Tokenizer {
-    /// RT: with the values of its numbers.
+    /// Decodes `ids`. RT's number tokens become numbers.
     fn decode(&self, ids: &[u32]) -> String {
         match self.numbers {
             NumberEncoding::Rt => self.decode_rt(ids),
@@ -87,7 +88,7 @@ impl TextDecoder for Tokenizer {
         }
     }
 
-    /// A part of a character reads as `bytes:\xe2\x82`.
+    /// Returns the text of a token. A part of a character becomes, for example, `bytes:\xe2\x82`.
     fn token_text(&self, id: u32) -> String {
         String::from_utf8(self.token_bytes(id)).unwrap_or_else(|error| {
             let escaped = error.as_bytes().iter().map(|byte| format!("\\x{byte:02x}"));
@@ -99,7 +100,8 @@ impl TextDecoder for Tokenizer {
         self.token_bytes(id)
     }
 
-    /// RT: a number may change until another token follows it.
+    /// Returns the length of the text that cannot change any more. With RT, a number can change until another
+    /// token follows it.
     fn settled_len(&self, text: &str) -> usize {
         let is_slow = matches!(self.source, Source::Slow(_));
         match self.numbers {

@@ -1,4 +1,5 @@
-//! Runs a `tokenizer.json` with the `tokenizers` crate. The file's post-processor adds special tokens at the ends.
+//! Runs a `tokenizer.json` with the `tokenizers` crate. The file's post-processor adds special tokens at both
+//! ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,13 +12,14 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 use super::EncodeError;
 use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling, check_name, named_byte};
 
-/// Most times that replacements may make a text longer. Real ones replace a character by one, or by a few.
+/// Maximum factor by which replacements may make a text longer. Real ones replace a character with one or a
+/// few.
 const GROWTH_MAX: usize = 64;
 
-/// Most merges of a BPE model. Vocabularies of 262,000 tokens have 580,000.
+/// Maximum number of merges of a BPE model. Vocabularies of 262,000 tokens have 580,000.
 const MERGES_MAX: usize = 1_000_000;
 
-/// Most added tokens. Real tokenizers have up to 7,000.
+/// Maximum number of added tokens. Real tokenizers have up to 7,000.
 const ADDED_MAX: usize = 50_000;
 
 pub(super) const LIBRARY_FILE: &str = "tokenizer.json";
@@ -31,7 +33,7 @@ impl LibraryTokenizer {
         let bytes = files.require(LIBRARY_FILE)?;
         let malformed = |reason: String| LoadError::malformed(files.name_of(LIBRARY_FILE), reason);
         check_tables(&bytes).map_err(malformed)?;
-        // The crate panics on some files, such as one whose normalizer holds rules of the wrong type.
+        // The crate panics on some files, such as one whose normalizer has rules of the wrong type.
         let opened = catch_unwind(|| open_inner(&bytes));
         let opened = opened.unwrap_or_else(|_| Err("the tokenizers crate cannot read it".to_owned()));
         let (inner, table) = opened.map_err(malformed)?;
@@ -39,7 +41,7 @@ impl LibraryTokenizer {
     }
 
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Segment>, EncodeError> {
-        // The crate panics where a regular expression of the file needs too many steps.
+        // The crate panics if a regular expression of the file needs too many steps.
         let encode = AssertUnwindSafe(|| self.inner.encode_fast(text, add_special_tokens));
         let encoding = catch_unwind(encode).unwrap_or_else(|_| Err("the tokenizer failed".into()));
         let encoding = encoding.map_err(EncodeError::Library)?;
@@ -47,16 +49,16 @@ impl LibraryTokenizer {
         Ok(tokens.map(|(&id, text)| Segment { id, text: text.clone() }).collect())
     }
 
-    /// The text of `ids` without special tokens; `None` when the file's decoder fails.
+    /// Decodes `ids` without special tokens. Returns `None` if the file's decoder fails.
     pub(super) fn decode(&self, ids: &[u32]) -> Option<String> {
-        // The crate panics where a file strips more characters than a token has.
+        // The crate panics if a file strips more characters than a token has.
         catch_unwind(AssertUnwindSafe(|| self.inner.decode(ids, true))).ok()?.ok()
     }
 }
 
 fn open_inner(file: &[u8]) -> Result<(tokenizers::Tokenizer, PieceTable), String> {
     let mut inner = tokenizers::Tokenizer::from_bytes(file).map_err(|error| error.to_string())?;
-    // The file may contain limits of the training run; the server has its own.
+    // The file may contain limits of the training run. The server has its own limits.
     inner.with_truncation(None).map_err(|error| error.to_string())?;
     inner.with_padding(None);
     check_growth("normalizer", inner.get_normalizer())?;
@@ -87,8 +89,8 @@ fn piece_table(inner: &tokenizers::Tokenizer) -> Result<PieceTable, String> {
     PieceTable::new(pieces.chain(added), spelling)
 }
 
-/// Checks added tokens and merges before the crate builds its tables of them, which takes minutes for a token of megabytes,
-/// and 700 bytes for each merge.
+/// Checks added tokens and merges before the crate builds its tables from them, which takes minutes for a
+/// token of megabytes, and needs 700 bytes per merge.
 fn check_tables(file: &[u8]) -> Result<(), String> {
     #[derive(Deserialize)]
     struct File {
@@ -122,15 +124,16 @@ fn check_tables(file: &[u8]) -> Result<(), String> {
     file.added_tokens.iter().try_for_each(|token| check_name(token.id, &token.content))
 }
 
-/// Checks that the rules of every `Precompiled` normalizer, in base64, are as long as they say: the crate allocates what they
-/// claim.
+/// Checks that the rules (base64) of every `Precompiled` normalizer are as long as they claim, because the
+/// crate allocates the claimed size.
 fn check_rules(normalizer: &Value) -> Result<(), String> {
     const FIELD: &str = "precompiled_charsmap";
     if let Some(text) = normalizer[FIELD].as_str() {
         // The first 32 of the 36 bits of six characters, little-endian.
         let first: Option<Vec<u64>> = text.bytes().take(6).map(base64_digit).collect();
         let bits = first.unwrap_or_default().iter().fold(0, |bits, digit| bits << 6 | digit);
-        let (claimed, bytes) = (u32::swap_bytes((bits >> 4) as u32) as usize, text.len() / 4 * 3);
+        let claimed = u32::swap_bytes((bits >> 4) as u32) as usize;
+        let bytes = text.len() / 4 * 3;
         if claimed > bytes {
             return Err(format!("field `{FIELD}`: it claims {claimed} bytes and has {bytes}"));
         }
@@ -143,7 +146,7 @@ fn base64_digit(character: u8) -> Option<u64> {
     (0..).zip(digits).find(|&(_, digit)| digit == character).map(|(value, _)| value)
 }
 
-/// Refuses replacements that would make a huge text of a small one.
+/// Rejects replacements that would turn a small text into a huge one.
 fn check_growth(field: &str, part: Option<&impl Serialize>) -> Result<(), String> {
     let description = serde_json::to_value(part).map_err(|error| error.to_string())?;
     let growth = growth(&description);
@@ -153,7 +156,7 @@ fn check_growth(field: &str, part: Option<&impl Serialize>) -> Result<(), String
     Ok(())
 }
 
-/// How many times as long a text may become.
+/// Returns the maximum factor by which a part makes a text longer.
 fn growth(description: &Value) -> usize {
     let characters = |value: &Value| value.as_str().map(|text| text.chars().count());
     if description["type"] == "ByteLevel" {
@@ -170,7 +173,8 @@ fn growth(description: &Value) -> usize {
     characters(&description["content"]).unwrap_or(1).div_ceil(replaced).max(1)
 }
 
-/// Whether `word` is a string anywhere in the decoder's description: the type of a part, or a pattern that it replaces.
+/// Returns whether `word` is a string anywhere in the decoder's description: the type of a part, or a pattern
+/// that it replaces.
 fn mentions(description: &Value, word: &str) -> bool {
     match description {
         Value::String(text) => text == word,
@@ -187,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replacements_that_multiply_each_other_are_refused() {
+    fn replacements_that_multiply_each_other_are_rejected() {
         let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
         let llama = json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")]});
         let bomb = json!({"type": "Sequence", "normalizers": vec![replace("a", "aaaaaaaaaa"); 9]});
@@ -202,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_expression_that_takes_too_many_steps_is_an_error_of_the_text() {
+    fn a_text_on_which_a_regular_expression_needs_too_many_steps_is_rejected() {
         let file = json!({
             "version": "1.0",
             "added_tokens": [],
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_whose_decoder_strips_more_than_a_token_has_are_no_text() {
+    fn ids_on_which_the_decoder_panics_have_no_text() {
         let file = json!({
             "decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 2},
             "model": {"type": "WordLevel", "vocab": {"a": 0, "xa": 1}, "unk_token": "a"}
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_spelt_as_characters_again_and_again_are_refused() {
+    fn repeated_byte_level_encoding_is_rejected() {
         let bytes =
             json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
         let open = |times: usize| {
@@ -252,10 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_claim_more_than_they_have_are_refused() {
+    fn rules_that_claim_more_bytes_than_they_have_are_rejected() {
         let precompiled = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
         let nested = |text: &str| json!({"type": "Sequence", "normalizers": [precompiled(text)]});
-        // 4 bytes of length, here 2 and 2^30.
+        // The first 4 bytes are the length, here 2 and 2^30.
         assert_eq!(check_rules(&nested("AgAAAGFi")), Ok(()));
         let error = check_rules(&nested("AAAAQGFi")).unwrap_err();
         assert_eq!(error, "field `precompiled_charsmap`: it claims 1073741824 bytes and has 6");
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_megabytes_is_refused() {
+    fn a_token_of_megabytes_is_rejected() {
         let piece = |name: String| (5, Piece { name, kind: PieceKind::Added });
         assert!(PieceTable::new([piece("y".repeat(1000))], Spelling::Plain).is_ok());
         let error = PieceTable::new([piece("y".repeat(5_000_000))], Spelling::Plain).unwrap_err();

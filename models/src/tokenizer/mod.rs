@@ -1,6 +1,7 @@
-//! Text to token ids and back, exactly as the checkpoint's own Python tokenizer.
+//! Converts text to token ids and back, exactly like the checkpoint's own Python tokenizer.
 //!
-//! In: a checkpoint with a `tokenizer.json`, or with the `spiece.model` of a slow T5 tokenizer. Out: [`Tokenizer`].
+//! In: a checkpoint with a `tokenizer.json`, or with the `spiece.model` of a slow T5 tokenizer. Out:
+//! [`Tokenizer`].
 
 mod cleanup;
 mod config;
@@ -16,10 +17,11 @@ mod xval;
 use std::collections::BTreeMap;
 
 use ntl_core::Prompt;
-use ntl_core::engine::NumberEncoding;
+use ntl_core::contract::NumberEncoding;
 use ntl_core::numbers::{NumberPiece, python};
 
 use crate::chat::ChatTemplate;
+use crate::checkpoint::TruncationSide;
 
 #[cfg(test)]
 pub(crate) use config::TokenizerConfig;
@@ -30,17 +32,18 @@ use sentencepiece::PrefixIndex;
 use slow::SlowTokenizer;
 use xval::ExtractedNumbers;
 
-/// Why a text cannot be encoded.
+/// The reason why a text cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The vocabulary of a `tokenizer.json` has no token for a part of it.
+    /// The vocabulary of a `tokenizer.json` has no token for a part of the text.
     #[error("text cannot be tokenized")]
     Library(#[source] tokenizers::Error),
-    /// It contains the placeholder of numbers, for which it has no value.
+    /// The text contains the placeholder of numbers, for which there is no value.
     #[error("text must not contain `{0}`, the placeholder of numbers in this model")]
     NumberMark(&'static str),
-    /// A number in it is longer than any prompt, or beyond single precision. The string is its beginning.
+    /// A number in the text is longer than any prompt, or beyond single precision. The string is the number's
+    /// beginning.
     #[error("the number {0} is too large for this model")]
     NumberTooLarge(String),
 }
@@ -71,7 +74,8 @@ pub struct Tokenizer {
     /// xVal: the token that has a value.
     number_token: Option<u32>,
     model_max_length: Option<usize>,
-    /// Bytes of the longest piece.
+    truncation_side: Option<TruncationSide>,
+    /// Length of the longest piece, in bytes.
     piece_bytes_max: usize,
     chat: Option<ChatTemplate>,
 }
@@ -82,19 +86,20 @@ enum Source {
 }
 
 impl Tokenizer {
-    /// The ids of `text`. `add_special_tokens` adds those that the checkpoint was trained with at the ends (`</s>` of T5,
-    /// `<s>` of Llama). Names of special tokens inside the text become those tokens.
+    /// Returns the ids of `text`. `add_special_tokens` adds the special tokens that training added at the
+    /// ends (T5's `</s>`, Llama's `<s>`). Names of special tokens inside the text become those tokens.
     ///
     /// # Errors
-    /// When the vocabulary has no token for a part of the text, not even an unknown one.
+    /// If the vocabulary has no token for a part of the text, not even an unknown one.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
         Ok(self.encode_prompt(text, add_special_tokens)?.ids().collect())
     }
 
-    /// As [`encode`](Self::encode), with the values of xVal's number tokens.
+    /// Like [`encode`](Self::encode), with the values of xVal's number tokens.
     ///
     /// # Errors
-    /// RT and xVal: also when a number is too large; xVal: when the text contains the placeholder of numbers.
+    /// RT and xVal: also if a number is too large. xVal: also if the text contains the placeholder of
+    /// numbers.
     pub fn encode_prompt(&self, text: &str, add_special_tokens: bool) -> Result<Prompt, EncodeError> {
         match (self.numbers, self.number_token) {
             (NumberEncoding::Rt, _) => {
@@ -117,7 +122,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text in which numbers are already tokens.
+    /// Returns the ids of a text whose numbers are already replaced by tokens.
     fn pieces(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
         let tokens = match &self.source {
             Source::Library(tokenizer) => tokenizer.encode(text, add_special_tokens)?,
@@ -129,12 +134,14 @@ impl Tokenizer {
         })
     }
 
-    /// Replaces every number (digits, with an optional point and more digits), but not in names of special tokens.
+    /// Replaces every number (digits, optionally followed by a point and more digits), except in names of
+    /// special tokens.
     fn replace_numbers(&self, text: &str, number: &mut dyn FnMut(&str) -> String) -> String {
         let digits_len = |text: &str| {
             text.find(|character| python::digit_value(character).is_none()).unwrap_or(text.len())
         };
-        let (mut replaced, mut rest) = (String::with_capacity(text.len()), text);
+        let mut replaced = String::with_capacity(text.len());
+        let mut rest = text;
         while let Some(character) = rest.chars().next() {
             let mut length = digits_len(rest);
             if length > 0 {
@@ -150,7 +157,7 @@ impl Tokenizer {
         replaced
     }
 
-    /// The largest id plus one. Logits at and beyond it are padding.
+    /// Returns the largest id plus one. Logits from there on are padding.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -163,14 +170,16 @@ impl Tokenizer {
         self.numbers
     }
 
-    /// The text that a piece adds in the middle of a sequence, such as ` 12` for `▁12` and `5` for `<0x35>`.
+    /// Returns the text that a piece adds in the middle of a sequence, such as ` 12` for `▁12` and `5` for
+    /// `<0x35>`.
     ///
-    /// `None` for special tokens, for ids without a piece, and for pieces that are not whole characters.
+    /// Returns `None` for special tokens, for ids without a piece, and for pieces that are not whole
+    /// characters.
     pub fn piece_text(&self, id: u32) -> Option<String> {
         self.table.text(id)
     }
 
-    /// The part of a number that an id is, for the number grammar.
+    /// Returns the part of a number that an id represents, for the number grammar.
     pub fn number_piece(&self, id: u32) -> Option<NumberPiece> {
         if self.number_token == Some(id) {
             return Some(NumberPiece::Head);
@@ -186,17 +195,22 @@ impl Tokenizer {
         self.number_token
     }
 
-    /// The bytes that a piece adds in the middle of a sequence; `None` for special tokens and for ids without a piece.
+    /// Returns the bytes that a piece adds in the middle of a sequence, or `None` for special tokens and ids
+    /// without a piece.
     pub fn piece_bytes(&self, id: u32) -> Option<Vec<u8>> {
         self.table.get(id).filter(|piece| piece.kind != PieceKind::Special)?;
         self.table.bytes(id)
     }
 
-    /// The value of a number token as Number Token Loss defines it for this tokenizer; always finite.
+    /// Returns the value of a number token, as Number Token Loss defines it for this tokenizer. It is always
+    /// finite.
     ///
-    /// With digit splitting these are the ten bare digits; with RT its number tokens, whose value is their digit without the
-    /// power of ten; else all pieces that Python's `float` reads once the space marks before them are removed. `None` for
-    /// every other id, and for xVal.
+    /// * With digit splitting, the number tokens are the ten bare digits.
+    /// * With RT, they are RT's number tokens. Their value is the digit without the power of ten.
+    /// * With xVal, no token has a value here.
+    /// * Otherwise they are all pieces that Python's `float` parses after leading space marks are removed.
+    ///
+    /// Returns `None` for every other id.
     pub fn number_value(&self, id: u32) -> Option<f64> {
         let piece = self.table.get(id).filter(|piece| piece.kind != PieceKind::Special)?;
         match self.numbers {
@@ -222,36 +236,74 @@ impl Tokenizer {
         self.unknown
     }
 
-    /// A special token by its purpose, such as `bos_token`.
+    /// Returns a special token by its purpose, such as `bos_token`.
     pub fn special_token(&self, purpose: &str) -> Option<&str> {
         let ends = || self.eos.filter(|_| purpose == "eos_token").and_then(|id| self.token(id));
         self.named.get(purpose).map(String::as_str).or_else(ends)
     }
 
-    /// The name of a piece in the vocabulary, such as `▁12` or `</s>`.
+    /// Returns the name of a piece in the vocabulary, such as `▁12` or `</s>`.
     pub fn token(&self, id: u32) -> Option<&str> {
         self.table.get(id).map(|piece| piece.name.as_str())
     }
 
-    /// The id of a piece by its name in the vocabulary.
+    /// Returns the id of a piece by its name in the vocabulary.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.table.id(token)
     }
 
-    /// The longest text that the checkpoint recommends.
+    /// Maximum number of tokens that the checkpoint recommends for a text.
     pub fn model_max_length(&self) -> Option<usize> {
         self.model_max_length
     }
 
-    /// Most bytes of text that one token stands for. Tokenizers normalise text first: letters of three bytes may become one
-    /// byte. A number of xVal is one token however long it is.
+    /// The `truncation_side` of `tokenizer_config.json`.
+    pub fn truncation_side(&self) -> Option<TruncationSide> {
+        self.truncation_side
+    }
+
+    /// Truncates `prompt` to at most `tokens_max` tokens. Keeps the special tokens that encoding adds at both
+    /// ends of a text, and prefers those at the end if not all of them fit.
+    #[must_use]
+    pub fn truncate(&self, mut prompt: Prompt, tokens_max: usize, side: TruncationSide) -> Prompt {
+        let surplus = prompt.len().saturating_sub(tokens_max);
+        if surplus == 0 {
+            return prompt;
+        }
+        let (before, after) = self.special_ends();
+        let ids: Vec<u32> = prompt.ids().collect();
+        let after = if ids.ends_with(&after) { after.len().min(tokens_max) } else { 0 };
+        let before = if ids.starts_with(&before) { before.len().min(tokens_max - after) } else { 0 };
+        let start = match side {
+            TruncationSide::Left => before,
+            TruncationSide::Right => tokens_max - after,
+        };
+        prompt.tokens.drain(start..start + surplus);
+        prompt
+    }
+
+    /// Returns the special tokens that encoding adds before and after a text.
+    fn special_ends(&self) -> (Vec<u32>, Vec<u32>) {
+        let encoded = |special| self.encode("a", special).unwrap_or_default();
+        let mut whole = encoded(true);
+        let bare = encoded(false);
+        let before = whole.windows(bare.len().max(1)).position(|window| window == bare).unwrap_or(0);
+        let after = whole.split_off(whole.len().min(before + bare.len()));
+        whole.truncate(before);
+        (whole, after)
+    }
+
+    /// Returns the maximum length of the text of one token, in bytes. It exceeds the length of the piece,
+    /// because tokenizers normalise text first, and letters of three bytes may become one byte. In xVal a
+    /// number of any length is one token.
     pub fn token_text_bytes_max(&self) -> usize {
         const SHORTENED: usize = 4;
         const NUMBER_BYTES: usize = 64;
         self.piece_bytes_max.max(NUMBER_BYTES).saturating_mul(SHORTENED)
     }
 
-    /// The bytes of one token, which may be a part of a character; those of the name for a special token.
+    /// Returns the bytes of a token, which may be a part of a character, or the bytes of the name for a
+    /// special token.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         self.table.bytes(id).unwrap_or_default()
     }
@@ -260,8 +312,8 @@ impl Tokenizer {
         self.chat.as_ref()
     }
 
-    /// Splits a segment with a digit into its characters. One without a piece becomes `<unk>`, or is dropped if there is
-    /// none.
+    /// Splits a segment that contains a digit into its characters. A character without a piece becomes
+    /// `<unk>`, or is dropped if there is no `<unk>`.
     fn split_digits(&self, token: &Segment) -> Vec<u32> {
         let has_digit = token.text.chars().any(|character| python::digit_value(character).is_some());
         if !has_digit || token.text.starts_with("<extra_id_") {

@@ -1,6 +1,6 @@
 //! Opens the tokenizer of a checkpoint.
 
-use ntl_core::engine::NumberEncoding;
+use ntl_core::contract::NumberEncoding;
 
 use crate::chat::ChatTemplate;
 use crate::checkpoint::{CheckpointFiles, LoadError, TokenizerType};
@@ -13,13 +13,14 @@ use super::slow::{MODEL_FILE, SlowTokenizer};
 use super::{Source, Tokenizer, xval};
 
 impl Tokenizer {
-    /// Opens `tokenizer.json` if there is one, else `spiece.model`. Tokenizers with a number encoding of their own prefer
-    /// `spiece.model`, since they exist as slow ones only.
+    /// Opens `tokenizer.json` if it exists, otherwise `spiece.model`. Tokenizers with a special number
+    /// encoding prefer `spiece.model`, because they exist only as slow tokenizers.
     pub fn open(files: &CheckpointFiles) -> Result<Self, LoadError> {
         Self::open_as(files, None)
     }
 
-    /// As [`Tokenizer::open`]; `chosen` overrules the class in the files, unless that has a number encoding of its own.
+    /// Like [`Tokenizer::open`], but `chosen` overrides the class in the files, unless that class is RT or
+    /// xVal.
     pub fn open_as(files: &CheckpointFiles, chosen: Option<TokenizerType>) -> Result<Self, LoadError> {
         let config = TokenizerConfig::read(files)?;
         let numbers = match (config.number_encoding(), chosen) {
@@ -48,7 +49,7 @@ impl Tokenizer {
         };
         check_number_tokens(numbers, &table)
             .map_err(|reason| LoadError::field(files.name_of(CONFIG_FILE), "tokenizer_class", reason))?;
-        // T5 checkpoints older than these fields rely on the usual names.
+        // T5 checkpoints that are older than these fields rely on the usual names.
         let id = |purpose: &str, usual| match config.named.get(purpose) {
             Some(name) => table.id(name),
             None => table.id(usual).filter(|_| slow),
@@ -64,6 +65,7 @@ impl Tokenizer {
             ),
             number_token: table.id(xval::NUMBER_TOKEN).filter(|_| numbers == NumberEncoding::Xval),
             model_max_length: config.model_max_length,
+            truncation_side: config.truncation_side,
             piece_bytes_max: table.bytes_max(),
             chat: ChatTemplate::open(files, config.named.clone())?,
             named: config.named,

@@ -1,16 +1,16 @@
 //! The pieces of a vocabulary by id and by name, and the text of each.
 //!
-//! Invariant: no id is above [`ID_MAX`], so that tables by id stay small whatever a file says.
+//! Invariant: no id is above [`ID_MAX`], so that no file can make tables that are indexed by id large.
 
 use std::collections::HashMap;
 
-/// The largest id that is accepted. Real vocabularies end below 300,000.
+/// Maximum accepted id. Real vocabularies end below 300,000.
 pub(super) const ID_MAX: u32 = (1 << 24) - 1;
 
-/// The longest name that is accepted. Those of real vocabularies have a few hundred bytes.
+/// Maximum length of a name, in bytes. The longest names in real vocabularies have a few hundred bytes.
 const NAME_BYTES_MAX: usize = 16 << 10;
 
-/// Refuses a name that no vocabulary has.
+/// Rejects a name that is longer than in any real vocabulary.
 pub(super) fn check_name(id: u32, name: &str) -> Result<(), String> {
     let bytes = name.len();
     if bytes > NAME_BYTES_MAX {
@@ -24,13 +24,13 @@ pub(super) const SPACE_MARK: char = '▁';
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PieceKind {
-    /// Text, written as [`Spelling`] says.
+    /// Text, in the notation that [`Spelling`] defines.
     Text,
     /// One byte of a character without a piece.
     Byte(u8),
     /// A word that was added to the vocabulary; its name is its text.
     Added,
-    /// Decoding leaves it out.
+    /// A special token, which decoding omits.
     Special,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Piece {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) id: u32,
-    /// The part of the text; for an unknown character that character, not `<unk>`.
+    /// The part of the text. For an unknown character it is that character, not `<unk>`.
     pub(super) text: String,
 }
 
@@ -89,7 +89,7 @@ impl PieceTable {
         self.len
     }
 
-    /// Bytes of the longest name, which is at least as long as the piece's text.
+    /// Returns the length of the longest name, in bytes. A name is at least as long as the piece's text.
     pub(super) fn bytes_max(&self) -> usize {
         (0..self.len() as u32).filter_map(|id| self.get(id)).map(|piece| piece.name.len()).max().unwrap_or(0)
     }
@@ -107,7 +107,8 @@ impl PieceTable {
         self.ids.get(name).copied()
     }
 
-    /// The text of a piece in the middle of a sequence; `None` for special pieces and parts of characters.
+    /// Returns the text of a piece in the middle of a sequence, or `None` for special pieces and parts of
+    /// characters.
     pub(super) fn text(&self, id: u32) -> Option<String> {
         match self.get(id)?.kind {
             PieceKind::Special => None,
@@ -115,7 +116,8 @@ impl PieceTable {
         }
     }
 
-    /// The bytes of a piece in the middle of a sequence; those of its name for a special one.
+    /// Returns the bytes of a piece in the middle of a sequence, or the bytes of the name for a special
+    /// piece.
     pub(super) fn bytes(&self, id: u32) -> Option<Vec<u8>> {
         let piece = self.get(id)?;
         Some(match (piece.kind, self.spelling) {
@@ -127,20 +129,21 @@ impl PieceTable {
     }
 }
 
-/// The byte that a piece such as `<0x35>` names.
+/// Returns the byte that a piece such as `<0x35>` names.
 pub(super) fn named_byte(name: &str) -> Option<u8> {
     let hex = name.strip_prefix("<0x")?.strip_suffix('>')?;
     let two_digits = hex.len() == 2 && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
     two_digits.then(|| u8::from_str_radix(hex, 16).ok()).flatten()
 }
 
-/// The bytes of a byte-level piece; those of its name if that has any other character.
+/// Returns the bytes of a byte-level piece, or the bytes of the name itself if it contains any other
+/// character.
 fn byte_level(name: &str) -> Vec<u8> {
     name.chars().map(byte_of).collect::<Option<_>>().unwrap_or_else(|| name.as_bytes().to_vec())
 }
 
-/// The inverse of GPT-2's table: printable Latin-1 characters are their own bytes, the other 68 bytes follow in order from
-/// U+0100.
+/// The inverse of GPT-2's table: printable Latin-1 characters stand for their own bytes, and the characters
+/// from U+0100 on stand for the other 68 bytes, in order.
 fn byte_of(character: char) -> Option<u8> {
     match u32::from(character) {
         code @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => u8::try_from(code).ok(),
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_id_is_refused() {
+    fn an_absurd_id_is_rejected() {
         let piece = Piece { name: "x".into(), kind: PieceKind::Text };
         let error = PieceTable::new([(u32::MAX, piece)], Spelling::Plain).unwrap_err();
         assert_eq!(error, "token `x` has id 4294967295, at most 16777215 is accepted");

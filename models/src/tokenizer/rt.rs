@@ -1,41 +1,43 @@
-//! The numbers of Regression Transformers: one token for each digit, `_3_1_` for the 3 of 36.
+//! The numbers of Regression Transformers: one token per digit, such as `_3_1_` for the 3 of 36.
 //!
-//! Spells numbers of a text as tokens, and reads the tokens of an answer as numbers. Reference: `RtTokenizer` of the Number
-//! Token Loss paper's code, whose rounding is reproduced to the digit.
+//! Spells the numbers of a text as tokens, and reads the tokens of an answer as numbers. Reference:
+//! `RtTokenizer` of the Number Token Loss paper's code. The digits are identical, including their rounding.
 
 use super::python;
 
 /// Powers of ten that have tokens. Digits beyond them become ordinary pieces.
 const PLACES: std::ops::RangeInclusive<i8> = -12..=19;
 
-/// Decimals of a number; further ones are rounded half up.
+/// Number of decimals of a number. Further decimals are rounded half up.
 const DECIMALS: usize = 12;
 
-/// `10^DECIMALS`: numbers are added up in units of the last decimal.
+/// `10^DECIMALS`. Numbers are added up in units of the last decimal.
 const ONE: u128 = 10_u128.pow(DECIMALS as u32);
 
-/// Significant digits of Python's `Decimal`, with which the original adds digits up.
+/// Number of significant digits of Python's `Decimal`, with which the reference implementation adds up
+/// digits.
 const PRECISION: u32 = 28;
 
-/// The digit and the power of ten of a number token; `None` for other names.
+/// Returns the digit and the power of ten of a number token, or `None` for other names.
 pub(super) fn place(name: &str) -> Option<(u8, i8)> {
     let (digit, place) = name.strip_prefix('_')?.strip_suffix('_')?.split_once('_')?;
     let digit = digit.parse().ok().filter(|&value: &u8| digit.len() == 1 && value < 10)?;
     Some((digit, place.parse().ok().filter(|place| PLACES.contains(place))?))
 }
 
-/// More digits than any prompt has tokens.
+/// Maximum length of a number, in bytes. It exceeds the number of tokens of any prompt.
 const DIGITS_MAX: usize = 4096;
 
-/// The names of the tokens of a number, which consists of digits of any script and at most one point between them. `None` if
-/// it is longer than any prompt.
+/// Returns the names of a number's tokens. The number consists of digits of any script and at most one point
+/// between them. Returns `None` if it is longer than any prompt.
 pub(super) fn spelled(number: &str) -> Option<String> {
     if number.len() > DIGITS_MAX {
         return None;
     }
     let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
     let values = |digits: &str| digits.chars().filter_map(python::digit_value).collect::<Vec<u8>>();
-    let (mut digits, fraction) = (values(integer), values(fraction));
+    let mut digits = values(integer);
+    let fraction = values(fraction);
     let kept = fraction.len().min(DECIMALS);
     digits.extend(&fraction[..kept]);
     if fraction.get(DECIMALS).is_some_and(|&next| next >= 5) {
@@ -65,7 +67,7 @@ fn increment(digits: &mut Vec<u8>) {
 /// A token of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AnswerToken {
-    /// Power of ten and digit.
+    /// A digit: its power of ten and its value.
     Place(i8, u8),
     /// The sign of a negative number in old checkpoints.
     Minus,
@@ -73,7 +75,7 @@ pub(super) enum AnswerToken {
     Hidden,
 }
 
-/// The text of an answer. Powers of ten that a number leaves out count as zeros.
+/// Returns the text of an answer. Powers of ten that a number omits count as zeros.
 pub(super) fn read(tokens: &[AnswerToken]) -> Vec<u8> {
     let mut text = Vec::new();
     let (mut units, mut negative) = (0, false);
@@ -101,13 +103,14 @@ pub(super) fn read(tokens: &[AnswerToken]) -> Vec<u8> {
     text
 }
 
-/// Adds a digit as Python's `Decimal` does, which rounds to even beyond its significant digits.
+/// Adds a digit like Python's `Decimal`, which rounds half to even beyond its significant digits.
 fn add(units: u128, digit: u8, place: i8) -> u128 {
     let power = u32::from((place + DECIMALS as i8).unsigned_abs());
     let exact = units + u128::from(digit) * 10_u128.pow(power);
     let excess = (exact.checked_ilog10().unwrap_or(0) + 1).saturating_sub(PRECISION);
     let step = 10_u128.pow(excess);
-    let (whole, rest) = (exact / step, exact % step * 2);
+    let whole = exact / step;
+    let rest = exact % step * 2;
     let up = rest > step || (rest == step && whole % 2 == 1);
     (whole + u128::from(up)) * step
 }
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_at_falling_places_are_one_number() {
+    fn digits_at_descending_places_are_one_number() {
         use AnswerToken::{Hidden, Minus, Place, Text};
         let text = |text: &str| Text(text.as_bytes().to_vec());
         for (tokens, want) in [

@@ -1,7 +1,7 @@
 //! The T5 tokenizer that transformers calls slow: `spiece.model` and added tokens.
 //!
-//! It differs from the fast one in two ways: no second `</s>` after one at the end of a text, and no white space at the
-//! ends of a decoded text. Digit splitting and the clean-up of spaces are elsewhere.
+//! It differs from the fast one in two ways: it does not add a second `</s>` to a text that ends with one,
+//! and decoded texts have no white space at their ends. `mod.rs` splits digits, and `cleanup` removes spaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(super) const MODEL_FILE: &str = "spiece.model";
 #[derive(Debug)]
 pub(super) struct SlowTokenizer {
     model: SentencePiece,
-    /// Added tokens, which are cut out of the text before the model sees it.
+    /// Added tokens, at which a text is split before it reaches the model.
     added: PrefixIndex,
     eos: Option<u32>,
 }
@@ -40,7 +40,7 @@ impl SlowTokenizer {
         Ok((Self { model, added, eos }, table))
     }
 
-    /// Cuts `text` at added tokens, and the parts between them into pieces.
+    /// Splits `text` at added tokens, and segments the parts between them into pieces.
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<Segment> {
         let mut tokens = Vec::new();
         let (mut start, mut at) = (0, 0);
@@ -65,8 +65,8 @@ impl SlowTokenizer {
     }
 }
 
-/// The text of `ids`: parts between added tokens, each without white space at its ends, joined by spaces. As in the
-/// original, the last part counts even if it is empty.
+/// Decodes `ids`: the parts between added tokens, each without white space at its ends, are joined by spaces.
+/// As in transformers, the last part counts even if it is empty.
 pub(super) fn decode(table: &PieceTable, ids: &[u32]) -> String {
     let mut parts = Vec::new();
     let mut part: Vec<u8> = Vec::new();
@@ -97,8 +97,9 @@ pub(super) fn stripped(part: &[u8]) -> String {
     String::from_utf8_lossy(part).trim_matches(python::is_space).to_owned()
 }
 
-/// The tokens that the files add, the special tokens that are pieces of the model, and the `<extra_id_*>` that old
-/// checkpoints do not list: they follow the pieces in falling order, except for ids that a file claims.
+/// Returns the tokens that the files add, the special tokens that are pieces of the model, and the
+/// `<extra_id_*>` tokens if no file lists them, as in old checkpoints. Those follow the pieces in descending
+/// order, but skip ids that a file claims.
 fn added_tokens(model: &SentencePiece, config: &TokenizerConfig) -> BTreeMap<String, AddedToken> {
     let mut added = config.added.clone();
     let usual = ["</s>", "<pad>", "<unk>"].map(str::to_owned);

@@ -1,4 +1,4 @@
-//! Small checkpoints, written here.
+//! Tests on small checkpoints that they write themselves.
 
 use ntl_core::Token;
 use ntl_core::text::TextDecoder;
@@ -7,12 +7,12 @@ use prost::Message;
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use super::library::LIBRARY_FILE;
-use super::sentencepiece::proto::{Model, Normalizer, Piece, PieceType, Trainer};
+use super::sentencepiece::proto::{Model, Normalizer, PieceType, StoredPiece, Trainer};
 use super::slow::MODEL_FILE;
 use super::*;
 
 fn spiece() -> Vec<u8> {
-    let piece = |name: &str, kind: PieceType| Piece {
+    let piece = |name: &str, kind: PieceType| StoredPiece {
         piece: Some(name.into()),
         score: Some(-(name.len() as f32).recip()),
         kind: Some(kind as i32),
@@ -51,7 +51,7 @@ fn digits() -> Tokenizer {
     open(&[(MODEL_FILE, &spiece()), ("tokenizer_config.json", CUSTOM.as_bytes())]).unwrap()
 }
 
-/// One word per token; `[U]` is unknown and special, `[A]` is added.
+/// A vocabulary of words, with the special unknown token `[U]` and the added token `[A]`.
 const LIBRARY: &str = r#"{
     "version": "1.0", "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
     "truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0},
@@ -68,7 +68,7 @@ const UNKNOWN_OUT_OF_RANGE: &str =
     r#"{"version": "1.0", "model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 9}}"#;
 
 #[test]
-fn added_tokens_are_cut_out_and_each_part_begins_anew() {
+fn texts_are_split_at_added_tokens_and_each_part_is_segmented_separately() {
     for (text, want) in [
         ("it", "▁it </s>"),
         ("", "</s>"),
@@ -83,7 +83,7 @@ fn added_tokens_are_cut_out_and_each_part_begins_anew() {
 }
 
 #[test]
-fn the_digit_style_splits_every_piece_with_a_digit_but_no_sentinel() {
+fn digit_splitting_splits_every_piece_with_a_digit_except_sentinels() {
     for (text, want) in [
         ("12", "▁ 1 2 </s>"),
         ("-1", "▁ - 1 </s>"),
@@ -96,7 +96,7 @@ fn the_digit_style_splits_every_piece_with_a_digit_but_no_sentinel() {
     }
 }
 
-/// With tokens for the digits of numbers below 100, from id 16 on.
+/// An RT tokenizer with tokens for the digits of numbers below 100, from id 16 on.
 fn rt() -> Tokenizer {
     let names = (0..2).flat_map(|place| (0..10).map(move |digit| format!("_{digit}_{place}_")));
     let added: std::collections::BTreeMap<String, u32> = names.zip(16..).collect();
@@ -106,18 +106,20 @@ fn rt() -> Tokenizer {
 }
 
 fn xval() -> Tokenizer {
-    let (added, class) = (br#"{"[NUM]": 16}"#, br#"{"tokenizer_class": "XvalTokenizer"}"#);
+    let added = br#"{"[NUM]": 16}"#;
+    let class = br#"{"tokenizer_class": "XvalTokenizer"}"#;
     open(&[(MODEL_FILE, &spiece()), ("added_tokens.json", added), ("tokenizer_config.json", class)]).unwrap()
 }
 
 #[test]
-fn regression_transformers_write_digits_at_places_and_read_as_numbers() {
+fn regression_transformers_encode_digits_with_places_and_decode_numbers() {
     assert_eq!(tokens(&rt(), "it 12 -7."), "▁it _1_1_ _2_0_ ▁ - _7_0_ ▁ . </s>");
     assert_eq!(tokens(&rt(), "<extra_id_1> 00012.0"), "<extra_id_1> _1_1_ _2_0_ </s>");
     let ids = rt().encode("it 12 -7.", true).unwrap();
     assert_eq!(rt().decode(&ids), "it 12 - 7 .");
     assert_eq!(rt().decode_tokens(&ids), "it _1_1_ _2_0_ - _7_0_.");
-    let (one, two) = (rt().token_id("_1_1_").unwrap(), rt().token_id("_2_0_").unwrap());
+    let one = rt().token_id("_1_1_").unwrap();
+    let two = rt().token_id("_2_0_").unwrap();
     assert_eq!((rt().number_value(one), rt().number_value(two)), (Some(1.0), Some(2.0)));
     assert_eq!(rt().number_piece(one), Some(NumberPiece::Place { digit: 1, place: 1 }));
     assert_eq!(rt().number_piece(6), Some(NumberPiece::from(" 12".to_owned())));
@@ -125,7 +127,8 @@ fn regression_transformers_write_digits_at_places_and_read_as_numbers() {
 
 #[test]
 fn a_number_is_shown_once_nothing_can_change_it_any_more() {
-    let (tokenizer, settled) = (rt(), |text: &str| text[..rt().settled_len(text)].to_owned());
+    let tokenizer = rt();
+    let settled = |text: &str| text[..rt().settled_len(text)].to_owned();
     let ids = tokenizer.encode("it 12 it", false).unwrap();
     assert_eq!(tokenizer.decode(&ids[..2]), "it 10");
     assert_eq!(tokenizer.decode(&ids[..3]), "it 12");
@@ -133,9 +136,10 @@ fn a_number_is_shown_once_nothing_can_change_it_any_more() {
 }
 
 #[test]
-fn xval_keeps_numbers_beside_the_text() {
+fn xval_keeps_numbers_as_values_of_tokens() {
     let prompt = xval().encode_prompt("it 12, 0.5 it", true).unwrap();
-    let (num, plain) = (|value| Token { id: 16, value: Some(value) }, Token::from);
+    let num = |value| Token { id: 16, value: Some(value) };
+    let plain = Token::from;
     assert_eq!(prompt.tokens, [plain(11), num(12.0), num(0.5), plain(11), plain(1)]);
     assert_eq!(xval().decode_with_values(&[plain(11), num(-0.25), plain(9), plain(1)]), "it -0.25.");
     assert_eq!(xval().decode(&[11, 16]), "it [NUM]");
@@ -145,10 +149,38 @@ fn xval_keeps_numbers_beside_the_text() {
 }
 
 #[test]
-fn sentinels_that_no_file_lists_stand_behind_the_pieces_last_one_first() {
+fn sentinels_that_no_file_lists_follow_the_pieces_in_descending_order() {
     let tokenizer = slow();
     assert_eq!(tokenizer.len(), 116);
     assert_eq!((tokenizer.token(16), tokenizer.token(115)), (Some("<extra_id_99>"), Some("<extra_id_0>")));
+}
+
+#[test]
+fn a_truncated_prompt_keeps_the_tokens_at_the_named_end_and_the_end_of_sequence() {
+    let tokenizer = slow();
+    let left = TruncationSide::Left;
+    let right = TruncationSide::Right;
+    let ids = |tokens_max, side| {
+        let prompt = tokenizer.encode_prompt("1 2.", true).unwrap();
+        assert_eq!(prompt.ids().collect::<Vec<_>>(), [3, 4, 3, 5, 9, 1]);
+        tokenizer.truncate(prompt, tokens_max, side).ids().collect::<Vec<_>>()
+    };
+    assert_eq!(ids(3, right), [3, 4, 1]);
+    assert_eq!(ids(3, left), [5, 9, 1]);
+    assert_eq!((ids(1, right), ids(1, left)), (vec![1], vec![1]));
+    assert_eq!((ids(6, right), ids(99, left)), (vec![3, 4, 3, 5, 9, 1], vec![3, 4, 3, 5, 9, 1]));
+}
+
+#[test]
+fn the_truncation_side_comes_from_the_tokenizers_configuration() {
+    let with = |config: &str| open(&[(MODEL_FILE, &spiece()), ("tokenizer_config.json", config.as_bytes())]);
+    let side = |config| with(config).unwrap().truncation_side();
+    assert_eq!((side("{}"), side(r#"{"truncation_side": "left"}"#)), (None, Some(TruncationSide::Left)));
+    let error = with(r#"{"truncation_side": "up"}"#).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.contains("tokenizer_config.json: field `truncation_side`: `up` is none of left, right"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -177,7 +209,7 @@ fn decoding_drops_special_tokens_and_spaces_at_the_ends() {
 }
 
 #[test]
-fn number_tokens_are_those_of_the_loss() {
+fn number_tokens_have_the_values_of_the_loss() {
     let values = |tokenizer: &Tokenizer| {
         (0..tokenizer.len() as u32).filter_map(|id| tokenizer.number_value(id)).collect::<Vec<_>>()
     };
@@ -186,7 +218,7 @@ fn number_tokens_are_those_of_the_loss() {
 }
 
 #[test]
-fn a_piece_reads_as_the_text_that_it_adds() {
+fn the_text_of_a_piece_is_the_text_that_it_adds() {
     let tokenizer = slow();
     assert_eq!(tokenizer.piece_text(6).as_deref(), Some(" 12"));
     assert_eq!((tokenizer.piece_text(1), tokenizer.piece_text(999)), (None, None));
@@ -194,7 +226,7 @@ fn a_piece_reads_as_the_text_that_it_adds() {
 }
 
 #[test]
-fn a_tokenizer_json_is_read_by_the_library_and_never_cuts_a_prompt() {
+fn a_tokenizer_json_is_read_by_the_library_and_never_truncates_a_prompt() {
     let tokenizer = open(&[(LIBRARY_FILE, LIBRARY.as_bytes()), (MODEL_FILE, b"not read")]).unwrap();
     assert_eq!(tokenizer.encode("it it what [A]", true).unwrap(), [1, 1, 0, 3]);
     assert_eq!(tokenizer.decode(&[1, 0, 2, 3]), "it5[A]");
@@ -203,7 +235,7 @@ fn a_tokenizer_json_is_read_by_the_library_and_never_cuts_a_prompt() {
 }
 
 #[test]
-fn a_tokenizer_json_on_which_its_library_panics_is_refused_by_name() {
+fn a_tokenizer_json_on_which_its_library_panics_is_rejected_with_its_name() {
     let rules = r#"{"type": "Precompiled", "precompiled_charsmap": {}}"#;
     let file = format!(
         r#"{{"normalizer": {rules}, "model": {{"type": "WordLevel", "vocab": {{"a": 0}}, "unk_token": "a"}}}}"#
@@ -213,7 +245,7 @@ fn a_tokenizer_json_on_which_its_library_panics_is_refused_by_name() {
 }
 
 #[test]
-fn more_merges_or_added_tokens_than_any_tokenizer_has_are_refused_by_their_number() {
+fn implausibly_many_merges_or_added_tokens_are_rejected_with_their_number() {
     let repeated = |item: &str, count| vec![item; count].join(",");
     let merges = repeated("0", 1_000_001);
     let added = repeated(r#"{"id": 0, "content": "a"}"#, 50_001);
@@ -227,7 +259,7 @@ fn more_merges_or_added_tokens_than_any_tokenizer_has_are_refused_by_their_numbe
 }
 
 #[test]
-fn a_checkpoint_without_a_usable_tokenizer_is_refused_by_name() {
+fn the_error_names_the_file_or_field_of_an_unusable_tokenizer() {
     let spiece = spiece();
     let class = |name: &str| format!(r#"{{"tokenizer_class": "{name}"}}"#);
     for (files, want) in [

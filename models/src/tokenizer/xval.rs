@@ -1,7 +1,7 @@
-//! The numbers of xVal: tokens `[NUM]`, each with a value.
+//! xVal's numbers: tokens `[NUM]`, each with a value.
 //!
-//! Reference: `XvalTokenizer` of the Number Token Loss paper's code. Numbers have no sign, and a comma between two of them is
-//! lost.
+//! Reference: `XvalTokenizer` of the Number Token Loss paper's code. Numbers have no sign, and a comma
+//! between two numbers is lost.
 
 use ntl_core::{Prompt, Token};
 
@@ -9,7 +9,7 @@ use super::{EncodeError, python};
 
 pub(super) const NUMBER_TOKEN: &str = "[NUM]";
 
-/// The placeholder that the original uses before `[NUM]`.
+/// The placeholder that the reference implementation inserts first and then replaces with `[NUM]`.
 const MARK: char = '¬';
 
 /// A text with `[NUM]` in place of its numbers, and their values in order.
@@ -20,10 +20,10 @@ pub(super) struct ExtractedNumbers {
 }
 
 impl ExtractedNumbers {
-    /// `replace` calls its argument for each number of the text and inserts the result instead.
+    /// `replace` calls its argument for each number in the text and replaces the number with the result.
     ///
     /// # Errors
-    /// When the text contains a placeholder itself, or a number beyond single precision.
+    /// If the text itself contains a placeholder, or a number beyond single precision.
     pub(super) fn new(
         text: &str,
         replace: impl FnOnce(&mut dyn FnMut(&str) -> String) -> String,
@@ -31,7 +31,8 @@ impl ExtractedNumbers {
         if let Some(mark) = [NUMBER_TOKEN, "¬"].into_iter().find(|mark| text.contains(mark)) {
             return Err(EncodeError::NumberMark(mark));
         }
-        let (mut numbers, mut too_large) = (Vec::new(), None);
+        let mut numbers = Vec::new();
+        let mut too_large = None;
         let marked = replace(&mut |number| {
             let value = python::parse_float(number).map(|value| value as f32);
             match value.filter(|value| value.is_finite()) {
@@ -41,7 +42,7 @@ impl ExtractedNumbers {
             MARK.to_string()
         });
         too_large.map_or(Ok(()), Err)?;
-        // Twice each, since adjacent matches share a placeholder.
+        // Each twice, because adjacent matches share a placeholder.
         let joined =
             ["¬, ¬", "¬, ¬", "¬,¬", "¬,¬"].iter().fold(marked, |text, comma| text.replace(comma, "¬¬"));
         Ok(Self { text: joined.replace(MARK, NUMBER_TOKEN), numbers })
@@ -51,7 +52,7 @@ impl ExtractedNumbers {
         &self.text
     }
 
-    /// The ids as tokens, each `[NUM]` with its value.
+    /// Converts ids to tokens and gives each `[NUM]` its value.
     pub(super) fn tokens(self, ids: &[u32], number_id: u32) -> Prompt {
         let mut numbers = self.numbers.into_iter();
         let mut value = |id| if id == number_id { numbers.next() } else { None };
@@ -59,8 +60,8 @@ impl ExtractedNumbers {
     }
 }
 
-/// A number as NumPy prints it in single precision: the shortest digits that read back, with an exponent from 1e16 on and
-/// below 1e-4.
+/// Formats a number like NumPy in single precision: the shortest digits that parse to the same number, with
+/// an exponent if its magnitude is at least 1e16 or below 1e-4.
 pub(super) fn printed(number: f32) -> String {
     if !number.is_finite() {
         return number.to_string().to_lowercase();
@@ -80,7 +81,7 @@ pub(super) fn printed(number: f32) -> String {
 mod tests {
     use super::*;
 
-    /// Cuts out single digits.
+    /// Extracts each digit as a number.
     fn extract(text: &str) -> Result<ExtractedNumbers, EncodeError> {
         ExtractedNumbers::new(text, |number| {
             let parts = text.chars().map(|c| {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_leave_marks_and_commas_between_them_are_lost() {
+    fn numbers_are_replaced_by_marks_and_commas_between_them_are_lost() {
         for (text, want, numbers) in [
             ("1 + 2", "[NUM] + [NUM]", &[1.0, 2.0][..]),
             ("1, 2, 3, 4", "[NUM][NUM][NUM][NUM]", &[1.0, 2.0, 3.0, 4.0]),
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_number_of_its_own_is_refused() {
+    fn placeholders_and_numbers_beyond_single_precision_are_rejected() {
         for (text, want) in [("1 ¬ 2", "`¬`"), ("a [NUM]", "`[NUM]`")] {
             assert!(extract(text).unwrap_err().to_string().contains(want));
         }
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_printed_as_numpy_prints_them() {
+    fn numbers_are_formatted_like_numpy() {
         for (number, want) in [
             (344.933_87, "344.93387"),
             (478.0, "478.0"),

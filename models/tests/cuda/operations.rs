@@ -1,4 +1,5 @@
-//! candle's operations on a GPU against the same on the CPU, type by type. Where they differ, no model can be right.
+//! candle's operations on a GPU against the same on the CPU, type by type. Where they differ, no model can be
+//! right.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
@@ -37,7 +38,8 @@ fn assert_same(gpu: &Device, name: &str, dtype: DType, (centre, width): (f64, f6
         let b = numbers(device, &[3, 24, 5], 1.5, 1.0, dtype).transpose(1, 2).unwrap();
         operation(&a, &b).map(|result| (result.dtype(), result.shape().clone(), flat(&result)))
     };
-    let (got, want) = (run(gpu).unwrap(), run(&Device::Cpu).unwrap());
+    let got = run(gpu).unwrap();
+    let want = run(&Device::Cpu).unwrap();
     assert_eq!((got.0, &got.1), (want.0, &want.1), "{name} of {dtype:?}");
     for (at, (got, want)) in got.2.iter().zip(&want.2).enumerate() {
         let near = (got - want).abs() <= tolerance(dtype) * want.abs().max(1.0);

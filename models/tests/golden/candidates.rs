@@ -1,9 +1,10 @@
-//! Candidates through the engine, on every architecture: the same log-probabilities as scored one by one.
+//! Candidates through the engine, on every architecture, have the same log-probabilities as when scored
+//! individually.
 
 use std::sync::Arc;
 
 use ntl_core::Token;
-use ntl_core::engine::{CandidatesJob, Event, Job, Prompt, Request, ScoreJob};
+use ntl_core::contract::{CandidatesJob, Event, Job, Prompt, Request, ScoreJob};
 use ntl_core::losses::NumberTokens;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
@@ -40,7 +41,7 @@ fn candidates_have_the_log_probabilities_of_targets_scored_alone(fixtures: Fixtu
             let alone: Vec<f64> = alone.collect();
             assert_eq!(together.len(), alone.len());
             for (place, (got, want)) in together.iter().zip(&alone).enumerate() {
-                assert!((got - want).abs() < 1e-6, "{name}, token {place}: {got} instead of {want}");
+                assert!((got - want).abs() < 1e-6, "{name}, token {place}: got {got}, expected {want}");
             }
         }
     }

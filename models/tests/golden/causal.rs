@@ -1,11 +1,12 @@
-//! The decoder-only models against the outputs of the original code: `golden/` of the checkpoints.
+//! Compares the decoder-only models with the outputs of the reference implementation: `golden/` of the
+//! checkpoints.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::slice::from_ref;
 
 use candle_core::Tensor;
-use ntl_core::engine::{BatchModel, NodeId, PathRow, Row};
+use ntl_core::contract::{BatchModel, ContextRequest, NodeId, PathRow, Prompt, Row};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 use ntl_core::text::TextDecoder;
@@ -20,12 +21,13 @@ use crate::support::{
 
 const TOLERANCE: f32 = 1e-4;
 
-/// The one text on which the original in f32 is itself 1e-4 away from what it computes in f64.
+/// Returns the tolerance. For one text, the reference in f32 itself differs by 1e-4 from the reference in
+/// f64.
 fn tolerance(checkpoint: &str, case: &str) -> f32 {
     if (checkpoint, case) == ("llama-ntl", "gsm8k") { 2.0 * TOLERANCE } else { TOLERANCE }
 }
 
-/// Trained and random, tied and untied, in old and new spellings of the configuration.
+/// Trained and random, tied and untied, in old and new formats of the configuration.
 const CHECKPOINTS: [&str; 5] = ["llama-ce", "llama-ntl", "gpt2", "granite", "qwen3"];
 
 struct Golden {
@@ -50,7 +52,8 @@ fn for_each_checkpoint(fixtures: Fixtures, check: impl Fn(&mut Golden)) {
     }
 }
 
-/// A prompt, and the rows whose logits predict the labels behind it: its last token and the labels but the last.
+/// A prompt, and the rows whose logits predict the labels after it: its last token and all labels except the
+/// last.
 struct Case {
     id: String,
     prompt: Vec<u32>,
@@ -60,7 +63,8 @@ struct Case {
 
 impl Case {
     fn new(case: &Value) -> Self {
-        let (full, n_prompt) = (ids(&case["full_ids"]), case["n_prompt"].as_u64().unwrap() as usize);
+        let full = ids(&case["full_ids"]);
+        let n_prompt = case["n_prompt"].as_u64().unwrap() as usize;
         Self {
             id: case["id"].as_str().unwrap().to_owned(),
             prompt: full[..n_prompt].to_vec(),
@@ -74,18 +78,19 @@ impl Case {
     }
 }
 over_fixtures! {
-    prompts_answers_and_number_tokens_are_those_of_the_original,
-    looking_at_the_tables_alone_says_what_loading_says,
-    logits_and_log_probabilities_equal_the_originals_at_every_label,
-    log_probabilities_of_whole_texts_equal_the_originals,
-    a_padded_batch_of_the_original_equals_our_batch_without_padding,
-    greedy_ids_equal_the_originals_step_by_step,
-    a_row_is_the_same_to_the_bit_alone_and_among_others_with_and_without_shared_beginnings,
-    prompts_that_are_opened_together_share_their_beginning_already,
+    prompts_answers_and_number_tokens_match_the_reference,
+    inspecting_only_the_tables_reports_the_same_as_loading,
+    logits_and_log_probabilities_match_the_reference_at_every_label,
+    log_probabilities_of_complete_texts_match_the_reference,
+    a_padded_batch_of_the_reference_matches_our_batch_without_padding,
+    greedy_ids_match_the_reference_step_by_step,
+    a_row_is_bit_identical_alone_and_in_a_batch_with_and_without_shared_prefixes,
+    prompts_of_one_prefill_already_share_their_prefix,
+    prompts_share_a_prefix_only_if_their_salts_are_equal,
     a_tree_of_rows_equals_its_paths_one_by_one,
 }
 
-fn prompts_answers_and_number_tokens_are_those_of_the_original(fixtures: Fixtures) {
+fn prompts_answers_and_number_tokens_match_the_reference(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |Golden { name, folder, json, loaded, .. }| {
         let tokenizer = &loaded.tokenizer;
         assert_eq!(Some(tokenizer.len() as u64), json["len_tokenizer"].as_u64(), "{name}");
@@ -109,22 +114,23 @@ fn prompts_answers_and_number_tokens_are_those_of_the_original(fixtures: Fixture
     });
 }
 
-fn looking_at_the_tables_alone_says_what_loading_says(fixtures: Fixtures) {
+fn inspecting_only_the_tables_reports_the_same_as_loading(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |Golden { name, folder, loaded, .. }| {
         let files = CheckpointFiles::folder(folder).unwrap();
         let found = inspect(files, LoadOptions::default(), Depth::Tables).unwrap();
         let info = loaded.model.info();
-        assert_eq!((found.kind.as_str(), found.tokens), (info.kind.name(), info.tokens), "{name}");
+        assert_eq!((&found.kind, found.tokens), (&info.kind, info.tokens), "{name}");
         assert_eq!(found.numbers.count, loaded.vocabulary.number_values.len(), "{name}");
-        assert!(found.parameters >= info.parameters, "{name}: files may hold more than is used");
+        assert!(found.parameters >= info.parameters, "{name}: files may contain unused weights");
         assert!(found.sizes.num_layers.is_some() && found.sizes.d_model.is_some(), "{name}: {found:?}");
         assert_eq!(found.assumed, [], "{name}");
     });
 }
 
-fn logits_and_log_probabilities_equal_the_originals_at_every_label(fixtures: Fixtures) {
+fn logits_and_log_probabilities_match_the_reference_at_every_label(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |golden| {
-        let (mut worst, cases) = (0.0_f32, Case::all(golden));
+        let mut worst = 0.0_f32;
+        let cases = Case::all(golden);
         for (case, stored) in cases.iter().zip(golden.json["cases"].as_array().unwrap()) {
             let model = &mut *golden.loaded.model;
             let (logits, _) = score_ids(model, from_ref(&case.prompt), from_ref(&case.target));
@@ -136,14 +142,14 @@ fn logits_and_log_probabilities_equal_the_originals_at_every_label(fixtures: Fix
             for (row, want) in numbers(&stored["token_logprobs"]).into_iter().enumerate() {
                 let got = Softmax::new(logits.row(row)).unwrap().log_probability(case.labels[row]);
                 let off = (got - want).abs();
-                assert!(off < f64::from(tolerance), "{what}, label {row}: {got} instead of {want}");
+                assert!(off < f64::from(tolerance), "{what}, label {row}: got {got}, expected {want}");
             }
         }
         println!("{}: logits differ by at most {worst:e}", golden.name);
     });
 }
 
-fn log_probabilities_of_whole_texts_equal_the_originals(fixtures: Fixtures) {
+fn log_probabilities_of_complete_texts_match_the_reference(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |golden| {
         let mut worst = 0.0_f64;
         for stored in golden.json["cases"].as_array().unwrap() {
@@ -160,7 +166,7 @@ fn log_probabilities_of_whole_texts_equal_the_originals(fixtures: Fixtures) {
     });
 }
 
-fn a_padded_batch_of_the_original_equals_our_batch_without_padding(fixtures: Fixtures) {
+fn a_padded_batch_of_the_reference_matches_our_batch_without_padding(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |golden| {
         let batch = golden.json["batch"].clone();
         let wanted: Vec<&str> =
@@ -182,7 +188,7 @@ fn a_padded_batch_of_the_original_equals_our_batch_without_padding(fixtures: Fix
     });
 }
 
-fn greedy_ids_equal_the_originals_step_by_step(fixtures: Fixtures) {
+fn greedy_ids_match_the_reference_step_by_step(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |golden| {
         let tokens = golden.loaded.model.info().tokens;
         for case in golden.json["cases"].as_array().unwrap() {
@@ -201,13 +207,12 @@ fn greedy_ids_equal_the_originals_step_by_step(fixtures: Fixtures) {
     });
 }
 
-fn a_row_is_the_same_to_the_bit_alone_and_among_others_with_and_without_shared_beginnings(
-    fixtures: Fixtures,
-) {
+fn a_row_is_bit_identical_alone_and_in_a_batch_with_and_without_shared_prefixes(fixtures: Fixtures) {
     for name in fixtures.only(&CHECKPOINTS) {
-        let (mut sharing, mut alone) = (open(fixtures, name, 1 << 20), open(fixtures, name, 0));
+        let mut sharing = open(fixtures, name, 1 << 20);
+        let mut alone = open(fixtures, name, 0);
         let cases = Case::all(&sharing);
-        // A second round finds what the first one left, and a beginning that is cut in the middle of a block.
+        // The second round reuses the prefixes of the first, and a prefix that ends in the middle of a block.
         let long = cases.iter().max_by_key(|case| case.prompt.len()).unwrap().prompt.clone();
         let mut prompts: Vec<_> = cases.iter().map(|case| case.prompt.clone()).collect();
         prompts.extend([long.clone(), long[..65].to_vec(), long[..100].to_vec(), long[..1].to_vec()]);
@@ -223,25 +228,41 @@ fn a_row_is_the_same_to_the_bit_alone_and_among_others_with_and_without_shared_b
                 }
             }
         }
-        let reused = |model: &mut dyn BatchModel| open_ids(model, &[&long])[0].cached_tokens;
+        let reused = |model: &mut dyn BatchModel| open_ids(model, &[&long])[0].prefill.cached_tokens;
         assert_eq!(reused(&mut *sharing.loaded.model), (long.len() - 1) / 32 * 32, "{name}");
         assert_eq!(reused(&mut *alone.loaded.model), 0, "{name}");
     }
 }
 
-fn prompts_that_are_opened_together_share_their_beginning_already(fixtures: Fixtures) {
+fn prompts_of_one_prefill_already_share_their_prefix(fixtures: Fixtures) {
     let mut golden = open(fixtures, "llama-ntl", 1 << 20);
     let prompt = |end: u32| [vec![1; 70], vec![end, 9]].concat();
-    let (first, second, other) = (prompt(5), prompt(6), vec![3; 40]);
+    let first = prompt(5);
+    let second = prompt(6);
+    let other = vec![3; 40];
     let opened = open_ids(&mut *golden.loaded.model, &[&first, &second, &other]);
-    let reused: Vec<usize> = opened.iter().map(|opened| opened.cached_tokens).collect();
+    let reused: Vec<usize> = opened.iter().map(|opened| opened.prefill.cached_tokens).collect();
     assert_eq!(reused, [0, 64, 0]);
+}
+
+fn prompts_share_a_prefix_only_if_their_salts_are_equal(fixtures: Fixtures) {
+    let mut golden = open(fixtures, "llama-ntl", 1 << 20);
+    let prompt: Prompt = vec![1; 72].into();
+    let mut reused = |salts: &[u64]| -> Vec<usize> {
+        let request = |&cache_salt| ContextRequest { cache_salt, ..ContextRequest::from(&prompt) };
+        let requests: Vec<_> = salts.iter().map(request).collect();
+        let opened = golden.loaded.model.open(&requests).unwrap();
+        opened.iter().map(|opened| opened.prefill.cached_tokens).collect()
+    };
+    assert_eq!(reused(&[0, 1, 0, 2, 1]), [0, 0, 64, 0, 64]);
+    assert_eq!(reused(&[2, 3, 0]), [64, 0, 64]);
 }
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn forgotten_beginnings_are_computed_again_with_the_same_result() {
-    // Room for two blocks of 32 positions, and not for three: 3 layers of keys and values of 48 numbers, 4 bytes each.
+fn evicted_prefixes_are_recomputed_with_the_same_result() {
+    // The cache fits two blocks of 32 positions but not three: 3 layers of keys and values of 48 numbers, 4
+    // bytes each.
     let mut golden = open(Fixtures::Shared, "llama-ntl", 5 * 32 * 3 * 2 * 48 * 4 / 2);
     let prompts: Vec<Vec<u32>> = (0..4).map(|index| vec![10 + index; 80]).collect();
     let targets: Vec<Vec<u32>> = prompts.iter().map(|prompt| vec![prompt[0], 5]).collect();
@@ -257,9 +278,9 @@ fn forgotten_beginnings_are_computed_again_with_the_same_result() {
         }
     }
     let last = open_ids(&mut *golden.loaded.model, &[&prompts[3]])[0];
-    assert_eq!(last.cached_tokens, 64, "the last one used is kept");
+    assert_eq!(last.prefill.cached_tokens, 64, "the last one used is kept");
     let first = open_ids(&mut *golden.loaded.model, &[&prompts[0]])[0];
-    assert_eq!(first.cached_tokens, 0, "the others had to go");
+    assert_eq!(first.prefill.cached_tokens, 0, "the others were evicted");
 }
 
 fn a_tree_of_rows_equals_its_paths_one_by_one(fixtures: Fixtures) {
@@ -288,7 +309,7 @@ fn a_tree_of_rows_equals_its_paths_one_by_one(fixtures: Fixtures) {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn an_empty_prompt_stands_for_the_token_that_texts_begin_with() {
+fn an_empty_prompt_is_replaced_by_the_begin_token() {
     for (name, want) in [("gpt2", 0), ("llama-ntl", 1), ("qwen3", 2)] {
         let mut golden = open(Fixtures::Shared, name, 0);
         let opened = open_ids(&mut *golden.loaded.model, &[&[]])[0];
@@ -300,7 +321,7 @@ fn an_empty_prompt_stands_for_the_token_that_texts_begin_with() {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn positions_beyond_the_last_one_are_refused() {
+fn positions_beyond_the_last_one_are_rejected() {
     let mut golden = open(Fixtures::Shared, "gpt2", 0);
     assert_eq!(golden.loaded.model.info().context_tokens_max, Some(512));
     let opened = open_ids(&mut *golden.loaded.model, &[&vec![5; 512]])[0];

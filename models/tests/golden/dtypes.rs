@@ -1,9 +1,9 @@
-//! Every `--dtype` and `--kv-cache-dtype` of the CPU on every kind of model: near what the original computes in f32, and each row
-//! the same alone and among others.
+//! Tests every `--dtype` and `--kv-cache-dtype` of the CPU on every kind of model: results are close to the
+//! reference in f32, and each row is bit-identical alone and in a batch.
 
 use std::slice::from_ref;
 
-use ntl_core::engine::{BatchModel, Prompt, Token};
+use ntl_core::contract::{BatchModel, Prompt, Token};
 use ntl_models::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, load};
 use serde_json::Value;
@@ -11,16 +11,17 @@ use serde_json::Value;
 use crate::support::{Fixtures, flat, ids, over_fixtures, prompt, read_golden, score, target, tokens};
 
 over_fixtures! {
-    logits_of_smaller_weights_are_near_the_originals,
-    a_row_of_any_dtype_is_the_same_to_the_bit_alone_and_among_others,
-    keys_and_values_of_bf16_take_half_of_the_memory,
-    prompts_share_keys_and_values_of_bf16_to_the_bit,
+    logits_of_smaller_weights_are_close_to_the_reference,
+    a_row_of_any_dtype_is_bit_identical_alone_and_in_a_batch,
+    bf16_keys_and_values_use_half_of_the_memory,
+    prompts_that_share_bf16_keys_and_values_are_bit_identical,
 }
 
 const T5: [&str; 4] = ["t5-ce", "t5-ntl-was", "t5-rt", "t5-xval"];
 const CAUSAL: [&str; 4] = ["llama-ntl", "gpt2", "granite", "qwen3"];
 
-/// The dtypes of weights and of keys and values, and the share of the spread of logits by which they may be off: root mean squares, largest for random weights.
+/// The dtypes of weights and of keys and values, and the maximum root mean square error of logits as a share
+/// of their spread, which is largest for random weights.
 const DTYPES: [(DtypeChoice, KvCacheDtype, f32); 7] = [
     (DtypeChoice::F32, KvCacheDtype::Auto, 1e-4),
     (DtypeChoice::F32, KvCacheDtype::Bf16, 0.02),
@@ -45,21 +46,24 @@ fn open(
     loaded.model
 }
 
-/// The prompt of a case, and the rows that the original's logits `[rows, V]` belong to.
+/// Returns the prompt of a case, and the rows to which the reference's logits `[rows, V]` belong.
 fn rows(case: &Value) -> (Prompt, Vec<Token>) {
     if case.get("full_ids").is_none() {
         return (prompt(case), target(case));
     }
-    let (full, n_prompt) = (ids(&case["full_ids"]), case["n_prompt"].as_u64().unwrap() as usize);
+    let full = ids(&case["full_ids"]);
+    let n_prompt = case["n_prompt"].as_u64().unwrap() as usize;
     (full[..n_prompt].to_vec().into(), tokens(&full[n_prompt - 1..full.len() - 1], &[]))
 }
 
-fn logits_of_smaller_weights_are_near_the_originals(fixtures: Fixtures) {
+fn logits_of_smaller_weights_are_close_to_the_reference(fixtures: Fixtures) {
     let mut far = Vec::new();
     for name in T5.into_iter().chain(CAUSAL) {
         let (json, tensors) = read_golden(&fixtures.folder(name));
         for (dtype, kv, share) in DTYPES {
-            let (mut model, mut off, mut spread) = (open(fixtures, name, dtype, kv, 0), 0.0, 0.0);
+            let mut model = open(fixtures, name, dtype, kv, 0);
+            let mut off = 0.0;
+            let mut spread = 0.0;
             for case in json["cases"].as_array().unwrap() {
                 let (prompt, target) = rows(case);
                 let (logits, _) = score(model.as_mut(), &[prompt], &[target]);
@@ -72,7 +76,7 @@ fn logits_of_smaller_weights_are_near_the_originals(fixtures: Fixtures) {
                 }
             }
             let found = (off / spread).sqrt();
-            println!("{name}, {}, {}: off by {found:.5} of the spread", dtype.name(), kv.name());
+            println!("{name}, {}, {}: error {found:.5} of the spread", dtype.name(), kv.name());
             if found.is_nan() || found > share {
                 far.push((name, dtype, kv, found));
             }
@@ -81,7 +85,7 @@ fn logits_of_smaller_weights_are_near_the_originals(fixtures: Fixtures) {
     assert!(far.is_empty(), "{far:?}");
 }
 
-fn a_row_of_any_dtype_is_the_same_to_the_bit_alone_and_among_others(fixtures: Fixtures) {
+fn a_row_of_any_dtype_is_bit_identical_alone_and_in_a_batch(fixtures: Fixtures) {
     for name in T5.into_iter().chain(CAUSAL) {
         let (json, _) = read_golden(&fixtures.folder(name));
         let (prompts, targets): (Vec<_>, Vec<_>) = json["cases"].as_array().unwrap().iter().map(rows).unzip();
@@ -100,15 +104,16 @@ fn a_row_of_any_dtype_is_the_same_to_the_bit_alone_and_among_others(fixtures: Fi
     }
 }
 
-fn keys_and_values_of_bf16_take_half_of_the_memory(fixtures: Fixtures) {
+fn bf16_keys_and_values_use_half_of_the_memory(fixtures: Fixtures) {
     for name in T5.into_iter().chain(CAUSAL) {
         let cost = |kv| open(fixtures, name, DtypeChoice::F32, kv, 0).cache_cost();
-        let (wide, narrow) = (cost(KvCacheDtype::Auto), cost(KvCacheDtype::Bf16));
+        let wide = cost(KvCacheDtype::Auto);
+        let narrow = cost(KvCacheDtype::Bf16);
         assert_eq!((2 * narrow.prompt_token, 2 * narrow.node), (wide.prompt_token, wide.node), "{name}");
     }
 }
 
-fn prompts_share_keys_and_values_of_bf16_to_the_bit(fixtures: Fixtures) {
+fn prompts_that_share_bf16_keys_and_values_are_bit_identical(fixtures: Fixtures) {
     for name in CAUSAL {
         let (json, _) = read_golden(&fixtures.folder(name));
         let (prompt, target) = rows(&json["cases"][0]);
@@ -120,7 +125,8 @@ fn prompts_share_keys_and_values_of_bf16_to_the_bit(fixtures: Fixtures) {
             (0..logits.rows()).map(|row| logits.row(row).to_vec()).collect::<Vec<_>>()
         };
         let open = |bytes| open(fixtures, name, DtypeChoice::F32, KvCacheDtype::Bf16, bytes);
-        let (mut alone, mut sharing) = (open(0), open(1 << 20));
+        let mut alone = open(0);
+        let mut sharing = open(1 << 20);
         let want = logits(alone.as_mut());
         for round in 0..2 {
             assert_eq!(logits(sharing.as_mut()), want, "{name}, round {round}");

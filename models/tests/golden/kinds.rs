@@ -1,12 +1,12 @@
-//! From a folder to a served model, for every kind of T5: what it is called, what it needs to be told, and that each
-//! way to write the same thing down loads as the same thing.
+//! Loads every kind of T5 from a directory: its detected kind, its required options, and equivalent formats
+//! of the same checkpoint.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, Event, Job, NumberEncoding, NumberJob, NumberMethod, NumberOutcome, Prompt, Request,
     Terminator,
 };
@@ -33,7 +33,7 @@ fn refusal(folder: &Path, options: LoadOptions) -> String {
     error.to_string()
 }
 
-/// A copy of a fixture's files without its weights, some of them taken from another fixture.
+/// Copies a fixture's files without its weights, which come from another fixture.
 fn copy(fixtures: Fixtures, from: &str, weights: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(fixtures.folder(from)).unwrap() {
@@ -64,7 +64,7 @@ fn golden(folder: PathBuf) -> (Vec<Value>, HashMap<String, Tensor>) {
     )
 }
 
-/// Whether a folder's logits are the golden ones of a fixture.
+/// Asserts that a directory's logits are the golden logits of a fixture.
 fn assert_logits(model: &mut dyn BatchModel, fixture: PathBuf, what: &str) {
     let (cases, tensors) = golden(fixture);
     for case in cases.iter().take(4) {
@@ -77,14 +77,14 @@ fn assert_logits(model: &mut dyn BatchModel, fixture: PathBuf, what: &str) {
     }
 }
 over_fixtures! {
-    every_kind_is_known_by_its_name_and_by_how_it_writes_numbers,
-    what_a_checkpoint_does_not_say_about_itself_must_be_said,
+    every_kind_is_detected_with_its_number_encoding,
+    settings_missing_from_a_checkpoint_must_be_given,
     a_kind_needs_the_tokenizer_that_it_was_trained_with,
-    xval_with_a_bigger_language_head_goes_through_both_of_its_layers,
-    the_likeliest_numbers_have_the_probability_of_their_spellings,
+    xval_with_a_larger_language_head_uses_both_of_its_layers,
+    the_most_probable_numbers_have_the_probability_of_their_spellings,
 }
 
-fn every_kind_is_known_by_its_name_and_by_how_it_writes_numbers(fixtures: Fixtures) {
+fn every_kind_is_detected_with_its_number_encoding(fixtures: Fixtures) {
     for (folder, kind, encoding) in [
         ("t5-ce", "t5", NumberEncoding::Text),
         ("t5-ntl-was", "t5", NumberEncoding::Digits),
@@ -94,14 +94,14 @@ fn every_kind_is_known_by_its_name_and_by_how_it_writes_numbers(fixtures: Fixtur
     ] {
         let LoadedModel { model, vocabulary, .. } = loaded(&fixtures.folder(folder));
         let info = model.info();
-        assert_eq!((info.kind.name(), info.number_encoding), (kind, encoding));
+        assert_eq!((info.kind.as_str(), info.number_encoding), (kind, encoding));
         assert!(vocabulary.grammar.spells_numbers(), "{folder}");
         assert_eq!(vocabulary.grammar.is_point(), folder == "t5-regression-head");
         assert_eq!(vocabulary.grammar.head_id().is_some(), folder == "t5-xval");
     }
 }
 
-fn what_a_checkpoint_does_not_say_about_itself_must_be_said(fixtures: Fixtures) {
+fn settings_missing_from_a_checkpoint_must_be_given(fixtures: Fixtures) {
     for folder in ["t5-xval", "t5-regression-head"] {
         let message = refusal(&fixtures.folder(folder), options(None));
         assert!(
@@ -123,7 +123,7 @@ fn a_kind_needs_the_tokenizer_that_it_was_trained_with(fixtures: Fixtures) {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn a_head_of_its_own_is_one_however_the_configuration_was_saved() {
+fn a_separate_head_is_detected_in_every_saved_configuration() {
     // Transformers 5 writes `tie_word_embeddings: true` for a separate head.
     let saved_by_v5 = copy(Fixtures::Shared, "t5-v11-saved-by-v5", "t5-v11");
     let mt5 = copy(Fixtures::Shared, "t5-v11", "t5-v11");
@@ -135,8 +135,9 @@ fn a_head_of_its_own_is_one_however_the_configuration_was_saved() {
     }
 }
 
-/// `gelu(x) - gelu(-x)` is `x`: with `x` and `-x` between the layers the bigger head computes what the small one does.
-fn xval_with_a_bigger_language_head_goes_through_both_of_its_layers(fixtures: Fixtures) {
+/// `gelu(x) - gelu(-x)` is `x`: with `x` and `-x` between the layers, the larger head computes the same as
+/// the small one.
+fn xval_with_a_larger_language_head_uses_both_of_its_layers(fixtures: Fixtures) {
     let folder = copy(fixtures, "t5-xval", "t5-xval");
     let file = folder.path().join("model.safetensors");
     let mut tensors = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
@@ -171,10 +172,10 @@ fn distribution(folder: &Path, prompt: &Prompt) -> NumberOutcome {
     }
 }
 
-/// All token sequences that write a number as whoever trained the model would, with every lead-in.
+/// Returns all token sequences that a trained model could use to write a number, with every lead-in.
 type Spellings<'a> = Box<dyn Fn(&str) -> Vec<Vec<u32>> + 'a>;
 
-/// All ways to leave out some, none or all of the zeros of a number.
+/// Returns all ways to omit some, none or all of the zeros of a number.
 fn without_zeros(digits: &[u32], is_zero: impl Fn(u32) -> bool + Copy) -> Vec<Vec<u32>> {
     let Some((&first, rest)) = digits.split_first() else { return vec![Vec::new()] };
     let rest = without_zeros(rest, is_zero);
@@ -182,9 +183,9 @@ fn without_zeros(digits: &[u32], is_zero: impl Fn(u32) -> bool + Copy) -> Vec<Ve
     if is_zero(first) { [with_first, rest].concat() } else { with_first }
 }
 
-/// The tree finds each of the likeliest numbers with the probability that its spellings have one by one. Spellings with
-/// zeros in front or behind are not enumerated, which is what the tree may have more.
-fn the_likeliest_numbers_have_the_probability_of_their_spellings(fixtures: Fixtures) {
+/// The tree finds each of the most probable numbers with the summed probability of its spellings. Spellings
+/// with leading or trailing zeros are not enumerated, so the tree may find a higher probability.
+fn the_most_probable_numbers_have_the_probability_of_their_spellings(fixtures: Fixtures) {
     for name in fixtures.only(&["t5-rt", "t5-rt-ntl", "t5-ce"]) {
         let folder = fixtures.folder(name);
         let LoadedModel { mut model, tokenizer, .. } = loaded(&folder);
@@ -223,10 +224,10 @@ fn the_likeliest_numbers_have_the_probability_of_their_spellings(fixtures: Fixtu
     }
 }
 
-/// Pieces such as `▁-1` and `.5` are signs, points and digits at once.
+/// Pieces such as `▁-1` and `.5` combine signs, points and digits.
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn pieces_of_signs_points_and_digits_are_read_as_what_they_write() {
+fn pieces_of_signs_points_and_digits_are_read_as_the_text_that_they_write() {
     let LoadedModel { vocabulary, tokenizer, .. } = loaded(&shared("t5-ce"));
     let rules = vocabulary.grammar.rules(GrammarLimits::default(), Terminator::Eos, NumberValues::All);
     let ids = |names: &[&str]| -> Vec<u32> {

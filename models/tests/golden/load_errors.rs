@@ -1,5 +1,5 @@
-//! Checkpoints that cannot be served, by mistake or by malice: one line that names the file, and the tensor or field
-//! where there is one.
+//! Checkpoints that cannot be loaded, by mistake or malice: the error is one line that names the file and, if
+//! there is one, the tensor or field.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::spoilt::{Unpacked, WEIGHTS, split};
+use crate::corrupted::{Unpacked, WEIGHTS, split};
 
-/// No refusal takes longer, on the slowest machine: nothing of what a file claims is done.
+/// Maximum time of a rejection, even on the slowest machine: no work is done for a file's claims.
 const QUICK: Duration = Duration::from_secs(20);
 
 type Case<'a> = (&'a dyn Fn(&Unpacked), &'a [&'a str]);
 
-/// Spoils a checkpoint in each of these ways, and looks for all parts in the one line that refuses it.
+/// Corrupts a checkpoint in each of these ways, and checks that the one-line error contains all parts.
 #[track_caller]
 fn refused(cases: &[Case<'_>]) {
     for (index, (spoil, wanted)) in cases.iter().enumerate() {
@@ -25,7 +25,7 @@ fn refused(cases: &[Case<'_>]) {
         println!("{reason}");
         assert!(started.elapsed() < QUICK, "case {index}: {:?}", started.elapsed());
         for part in *wanted {
-            assert!(reason.contains(part), "case {index}: {reason:?} does not say {part:?}");
+            assert!(reason.contains(part), "case {index}: {reason:?} does not contain {part:?}");
         }
         assert!(!reason.contains('\n') && reason.len() < 600, "case {index}: {reason:?}");
     }
@@ -35,7 +35,7 @@ const EMBEDDINGS: &str = "shared.weight";
 const NORM: &str = "decoder.final_layer_norm.weight";
 
 #[test]
-fn a_damaged_folder_is_refused() {
+fn a_damaged_directory_is_rejected() {
     refused(&[
         (&|dir| dir.remove("config.json"), &["DIR has no config.json"]),
         (&|dir| dir.write("config.json", "{"), &["DIR/config.json", "not usable"]),
@@ -59,7 +59,7 @@ fn a_damaged_folder_is_refused() {
 }
 
 #[test]
-fn descriptions_larger_or_deeper_than_any_are_refused_or_do_no_harm() {
+fn oversized_or_deeply_nested_metadata_files_are_rejected_or_harmless() {
     let gigabyte = |dir: &Unpacked, name: &str| {
         fs::OpenOptions::new()
             .append(true)
@@ -90,11 +90,11 @@ fn descriptions_larger_or_deeper_than_any_are_refused_or_do_no_harm() {
     let config = fs::read_to_string(checkpoint.file("config.json")).unwrap();
     let config = config.replacen('{', &format!(r#"{{"unread": {},"#, deep(100_000)), 1);
     checkpoint.write("config.json", config);
-    assert!(checkpoint.load().is_ok(), "nothing reads that field");
+    assert!(checkpoint.load().is_ok(), "that field is never read");
 }
 
 #[test]
-fn tables_of_weights_that_lie_are_refused_by_tensor() {
+fn incorrect_headers_of_weights_are_rejected_with_the_tensor_s_name() {
     let header = |length: u64, rest: &'static str| {
         move |dir: &Unpacked| dir.write(WEIGHTS, [&length.to_le_bytes(), rest.as_bytes()].concat())
     };
@@ -112,7 +112,10 @@ fn tables_of_weights_that_lie_are_refused_by_tensor() {
     };
     refused(&[
         (&header(1 << 60, ""), &["DIR/model.safetensors is not usable", "1152921504606846976"]),
-        (&header(9, "not JSON!"), &["DIR/model.safetensors is not usable", "no JSON"]),
+        (
+            &header(9, "not JSON!"),
+            &["DIR/model.safetensors is not usable", "not JSON that describes tensors"],
+        ),
         (&header(2, "{}and more"), &["DIR/model.safetensors is not usable", "belong to no tensor"]),
         (&offset(-4), &[WEIGHTS, "tensor `", "overlaps tensor `"]),
         (&offset(1 << 40), &[WEIGHTS, "tensor `decoder.final_layer_norm.weight`", "beyond the file"]),
@@ -139,7 +142,7 @@ fn tables_of_weights_that_lie_are_refused_by_tensor() {
 }
 
 #[test]
-fn weights_that_are_not_finite_are_refused_by_tensor() {
+fn nonfinite_weights_are_rejected_with_the_tensor_s_name() {
     refused(&[
         (
             &|dir| dir.overwrite(EMBEDDINGS, f32::NAN),
@@ -153,7 +156,7 @@ fn weights_that_are_not_finite_are_refused_by_tensor() {
 }
 
 #[test]
-fn links_may_not_lead_out_of_the_folder() {
+fn links_may_not_leave_the_directory() {
     let out = |dir: &Unpacked, name: &str| {
         let elsewhere = dir.folder.parent().unwrap().join("elsewhere");
         fs::rename(dir.file(name), &elsewhere).unwrap();
@@ -181,10 +184,11 @@ fn links_may_not_lead_out_of_the_folder() {
 }
 
 #[test]
-fn the_cache_of_the_hub_is_served_though_its_files_are_links() {
+fn the_hub_s_cache_can_be_loaded_although_its_files_are_links() {
     let mut checkpoint = Unpacked::new();
     let model = checkpoint.folder.parent().unwrap().join("models--ntl--demo");
-    let (snapshot, blobs) = (model.join("snapshots/0123abcd"), model.join("blobs"));
+    let snapshot = model.join("snapshots/0123abcd");
+    let blobs = model.join("blobs");
     fs::create_dir_all(&snapshot).unwrap();
     fs::create_dir_all(&blobs).unwrap();
     for (number, file) in fs::read_dir(&checkpoint.folder).unwrap().enumerate() {
@@ -197,8 +201,8 @@ fn the_cache_of_the_hub_is_served_though_its_files_are_links() {
 }
 
 #[test]
-fn an_index_that_lies_is_refused_by_file_and_tensor() {
-    /// Two files with half of the tensors each, and an index of them that `change` spoils.
+fn an_incorrect_index_is_rejected_with_the_names_of_file_and_tensor() {
+    /// Writes two files with half of the tensors each, and an index of them that `change` corrupts.
     fn sharded(dir: &Unpacked, change: impl Fn(&mut Value)) {
         let weights = fs::read(dir.file(WEIGHTS)).unwrap();
         let names: Vec<String> = split(&weights).0.into_iter().map(|(name, _)| name).collect();
@@ -225,9 +229,12 @@ fn an_index_that_lies_is_refused_by_file_and_tensor() {
             &tensor_in("absent.weight", "model-1.safetensors"),
             &["DIR/model-1.safetensors: tensor `absent.weight`", "missing, but the index says"],
         ),
-        (&tensor_in(NORM, "../model-1.safetensors"), &["index.json: tensor `decoder.final", "no file name"]),
-        (&tensor_in(NORM, "/etc/passwd"), &["index.json: tensor `decoder.final", "no file name"]),
-        (&tensor_in(NORM, ".."), &["index.json: tensor `decoder.final", "no file name"]),
+        (
+            &tensor_in(NORM, "../model-1.safetensors"),
+            &["index.json: tensor `decoder.final", "not a file name"],
+        ),
+        (&tensor_in(NORM, "/etc/passwd"), &["index.json: tensor `decoder.final", "not a file name"]),
+        (&tensor_in(NORM, ".."), &["index.json: tensor `decoder.final", "not a file name"]),
         (&tensor_in(NORM, "config.json"), &["DIR/config.json is not usable"]),
         (
             &|dir| sharded(dir, |index| *index = json!({})),
@@ -244,15 +251,16 @@ fn an_index_that_lies_is_refused_by_file_and_tensor() {
 }
 
 #[test]
-fn a_pickle_with_a_payload_is_refused_by_what_it_would_call() {
-    /// A stored zip archive with one entry.
+fn a_pickle_with_a_payload_is_rejected_with_the_name_of_its_function() {
+    /// Returns a stored zip archive with one entry.
     fn archive(name: &str, bytes: &[u8]) -> Vec<u8> {
         let size = (bytes.len() as u32).to_le_bytes();
         let common =
             [&[0; 10][..], &[0; 4], &size, &size, &(name.len() as u16).to_le_bytes(), &[0; 2]].concat();
         let file = [&b"PK\x03\x04"[..], &common, name.as_bytes(), bytes].concat();
         let list = [&b"PK\x01\x02\0\0"[..], &common, &[0; 14], name.as_bytes()].concat();
-        let (at, len) = ((file.len() as u32).to_le_bytes(), (list.len() as u32).to_le_bytes());
+        let at = (file.len() as u32).to_le_bytes();
+        let len = (list.len() as u32).to_le_bytes();
         [&file, &list, &b"PK\x05\x06\0\0\0\0\x01\0\x01\0"[..], &len, &at, &[0, 0]].concat()
     }
     let pickled = |pickle: &'static [u8]| {
@@ -264,13 +272,16 @@ fn a_pickle_with_a_payload_is_refused_by_what_it_would_call() {
     refused(&[
         (
             &pickled(b"\x80\x02cos\nsystem\nX\x0b\0\0\0touch owned\x85R."),
-            &["DIR/pytorch_model.bin is not usable", "it refers to `os.system`, which is no tensor"],
+            &["DIR/pytorch_model.bin is not usable", "it refers to `os.system`, which no tensor needs"],
         ),
         (
             &pickled(b"\x80\x02}X\x01\0\0\0wcbuiltins\nexec\nX\0\0\0\0\x85Rs."),
             &["DIR/pytorch_model.bin", "`builtins.exec`"],
         ),
-        (&pickled(b"\x80\x02}X\x01\0\0\0wK\x03s."), &["DIR/pytorch_model.bin: tensor `w`: it is no tensor"]),
+        (
+            &pickled(b"\x80\x02}X\x01\0\0\0wK\x03s."),
+            &["DIR/pytorch_model.bin: tensor `w`: it is not a tensor"],
+        ),
         (&pickled(b"\x80\x02}."), &["DIR/pytorch_model.bin: tensor `shared.weight` is missing"]),
         (
             &|dir| {
@@ -289,5 +300,5 @@ fn a_pickle_with_a_payload_is_refused_by_what_it_would_call() {
     ]);
     let beside = Unpacked::new();
     beside.write("pytorch_model.bin", archive("m/data.pkl", b"\x80\x02cos\nsystem\n."));
-    assert!(beside.load().is_ok(), "with a model.safetensors beside it, it is not looked at");
+    assert!(beside.load().is_ok(), "it is not read if there is a model.safetensors");
 }

@@ -1,4 +1,4 @@
-//! The same weights in all forms that are read: one answer.
+//! The same weights in all supported formats give the same results.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, load};
 use serde_json::{Value, json};
 
-use crate::spoilt::{Unpacked, WEIGHTS, joined, place, split};
+use crate::corrupted::{Unpacked, WEIGHTS, joined, place, split};
 use crate::support::{chain, shared};
 
-/// Logits of a few decoder positions, of all ids.
+/// Returns the logits of a few decoder positions, for all ids.
 fn logits(folder: &Path) -> Vec<f32> {
     let mut model = load(&CheckpointFiles::folder(folder).unwrap(), LoadOptions::default()).unwrap().model;
     let opened = model.open(&[(&Prompt::from(vec![100, 200, 300, 1])).into()]).unwrap();
@@ -22,7 +22,7 @@ fn logits(folder: &Path) -> Vec<f32> {
     (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect()
 }
 
-/// The files of a fixture but its weights, in a temporary folder, and then these files.
+/// Copies the files of a fixture to a temporary directory, but only the weights in `files`.
 fn copied(from: &Path, files: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -65,7 +65,8 @@ fn shards_give_the_logits_of_one_file() {
 #[test]
 fn half_precision_files_are_widened_exactly() {
     let halved = |dtype: &str, halve: fn(f32) -> [u8; 2], widen: fn([u8; 2]) -> f32| {
-        let (narrow, wide) = (Unpacked::new(), Unpacked::new());
+        let narrow = Unpacked::new();
+        let wide = Unpacked::new();
         let (table, data) = split(&fs::read(narrow.file(WEIGHTS)).unwrap());
         let numbers = data.chunks_exact(4).map(|bytes| halve(f32::from_le_bytes(bytes.try_into().unwrap())));
         let (narrow_data, wide_data): (Vec<_>, Vec<_>) =
@@ -101,14 +102,14 @@ fn a_checkpoint_can_be_inspected_without_its_weights() {
     let numbers = found.numbers;
     assert_eq!((numbers.count, numbers.range, numbers.multi_digit), (10, Some((0.0, 9.0)), false));
     checkpoint.overwrite("shared.weight", f32::NAN);
-    assert!(look(Depth::Tables).is_ok(), "a number that is not finite is not seen in the tables");
+    assert!(look(Depth::Tables).is_ok(), "the tables do not show numbers that are not finite");
     assert!(look(Depth::Weights).unwrap_err().contains("tensor `shared.weight`: element 1 is NaN"));
     checkpoint.change_config("d_ff", json!(255));
     assert!(look(Depth::Tables).unwrap_err().contains("[255, 96]"));
 }
 
 #[test]
-fn a_tokenizer_type_that_is_chosen_overrules_the_class_in_the_files() {
+fn a_chosen_tokenizer_type_overrides_the_class_in_the_files() {
     let checkpoint = Unpacked::new();
     let look = |chosen| {
         let options = LoadOptions {
@@ -126,12 +127,16 @@ fn a_tokenizer_type_that_is_chosen_overrules_the_class_in_the_files() {
     assert_eq!(look(Some(TokenizerType::Custom)), ("digits".to_owned(), false));
     fs::write(checkpoint.folder.join("../config.yaml"), "tokenizer_type: auto").unwrap();
     checkpoint.remove("ntl.json");
-    assert_eq!(look(None), ("digits".to_owned(), false), "the class is what the trainer really used");
+    assert_eq!(
+        look(None),
+        ("digits".to_owned(), false),
+        "the class is the one that the trainer actually used"
+    );
 }
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn an_inspection_counts_tied_tables_once_and_lists_what_is_said() {
+fn an_inspection_counts_tied_tables_once_and_lists_the_settings() {
     let fixture = shared("t5-ce");
     let pickled = copied(&fixture, &["pytorch_model.bin"]);
     fs::write(pickled.path().join("ntl.json"), r#"{"tokenizer_type": "auto"}"#).unwrap();

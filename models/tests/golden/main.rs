@@ -1,10 +1,11 @@
-//! Our models beside the original code: everything in the fixtures that it computed, computed by us.
+//! Compares our models with the reference implementation: with all of its outputs in the fixtures.
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests fail by panicking")]
 
 mod beams;
 mod candidates;
 mod causal;
+mod corrupted;
 mod dtypes;
 mod families;
 mod kinds;
@@ -13,9 +14,9 @@ mod load_forms;
 mod losses;
 mod ntloss;
 mod numbers;
+mod prefill;
 mod scale;
 mod score;
-mod spoilt;
 mod stored;
 mod streams;
 mod support;

@@ -1,6 +1,6 @@
-//! The losses of ntloss 0.3.2 against what it computes: `ntloss.json`.
+//! Compares the losses with the outputs of ntloss 0.3.2: `ntloss.json`.
 //!
-//! Not served, and so not compared: `squash_factor`, `loss_weights` and `NumberLevelLoss`.
+//! `squash_factor`, `loss_weights` and `NumberLevelLoss` are not supported, and therefore not compared.
 
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Position, ReducedLoss, Reduction, reduce};
 use ntl_core::numbers::python::parse_float;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::stored::{DECODERS, Deviations, Example, Stored, T5, assert_same_tokens, flat, read};
 use crate::support::{Fixtures, over_fixtures};
 
-/// A class of ntloss with its options, read from a name such as `NTLoss(digit_level=True,reweigh=True)`.
+/// A class of ntloss with its options, parsed from a name such as `NTLoss(digit_level=True,reweigh=True)`.
 struct Original<'a> {
     class: &'a str,
     options: Vec<(&'a str, &'a str)>,
@@ -39,14 +39,14 @@ impl<'a> Original<'a> {
             ("NTLoss", _, "None") => NumberLossKind::Was,
             (_, "mse_loss", _) => NumberLossKind::Mse,
             (_, "l1_loss", _) => NumberLossKind::Mae,
-            // With its default of 1, torch's smooth_l1_loss is the Huber loss.
+            // With its default beta of 1, torch's smooth_l1_loss equals the Huber loss.
             (_, "huber_loss" | "smooth_l1_loss", _) => NumberLossKind::Huber,
-            (class, function, _) => panic!("{class} with {function} is not known"),
+            (class, function, _) => panic!("{class} with {function} is unknown"),
         }
     }
 
-    /// What it adds up in single precision: errors of some digits, or with `reweigh` the largest loss times what is left of a
-    /// sum over the whole vocabulary.
+    /// Returns the magnitude of the single-precision sums: errors of some digits or, with `reweigh`, the
+    /// largest loss times the rounding error of a sum over the whole vocabulary.
     fn unit(&self, tokens: &NumberTokens) -> f64 {
         let span = tokens.values().map(|(_, value)| value.abs()).fold(0.0, f64::max);
         match (self.is("reweigh"), self.option("loss_function")) {
@@ -76,7 +76,7 @@ struct Vocabularies {
 impl Vocabularies {
     fn open(fixtures: Fixtures, stored: &Stored, info: &Value) -> Self {
         let files = CheckpointFiles::folder(&fixtures.folder(stored.name)).unwrap();
-        // The tokenizer of RT checkpoints has the pieces of the plain one in front.
+        // The tokenizer of RT checkpoints starts with the pieces of the plain tokenizer.
         let files = match stored.name.starts_with("t5-rt") {
             true => CheckpointFiles::folder(&fixtures.folder("t5-v11")).unwrap(),
             false => files,
@@ -86,7 +86,8 @@ impl Vocabularies {
             let value = |id| Some((id, value(tokenizer.token(id)?)?));
             NumberTokens::new((0..tokenizer.len() as u32).filter_map(value))
         };
-        // `digit_level=True`: the ten ASCII digits. `False`: every piece, space mark included, that Python's `float` takes.
+        // `digit_level=True`: the ten ASCII digits. `False`: every piece that Python's `float` accepts,
+        // including the space mark.
         let digit = |piece: &str| match piece.as_bytes() {
             [digit @ b'0'..=b'9'] => Some(f64::from(digit - b'0')),
             _ => None,
@@ -95,7 +96,8 @@ impl Vocabularies {
             let pair = |pair: &Value| (pair[0].as_u64().unwrap() as u32, pair[1].as_f64().unwrap());
             NumberTokens::new(info[name].as_array().unwrap().iter().map(pair))
         };
-        let (digits, floats) = (tokens(digit), tokens(parse_float));
+        let digits = tokens(digit);
+        let floats = tokens(parse_float);
         assert_eq!(digits, golden("number_tokens_digit_level"), "{}", stored.name);
         assert_same_tokens(&floats, &golden("number_tokens_all"), stored.name);
         Self { digits, floats }
@@ -127,10 +129,10 @@ fn compare(
     }
 }
 over_fixtures! {
-    every_served_loss_of_ntloss_is_the_original,
+    every_supported_loss_matches_ntloss,
 }
 
-fn every_served_loss_of_ntloss_is_the_original(fixtures: Fixtures) {
+fn every_supported_loss_matches_ntloss(fixtures: Fixtures) {
     let mut deviations = Deviations::default();
     let mut compared = 0;
     for stored in Stored::all(fixtures, &[&T5[..], &DECODERS].concat()) {
@@ -140,7 +142,8 @@ fn every_served_loss_of_ntloss_is_the_original(fixtures: Fixtures) {
             let id = example.id.rsplit(' ').next().unwrap();
             let golden = if id == "batch" { &golden["batch"] } else { &golden["cases"][id] };
             for (name, golden) in golden.as_object().unwrap() {
-                let (original, what) = (Original::parse(name), format!("{} {name}", example.id));
+                let original = Original::parse(name);
+                let what = format!("{} {name}", example.id);
                 if original.class == "predict_numbers" {
                     compare_predictions(
                         &mut deviations,
@@ -157,7 +160,7 @@ fn every_served_loss_of_ntloss_is_the_original(fixtures: Fixtures) {
             }
         }
     }
-    println!("{compared} times an option of ntloss");
+    println!("{compared} comparisons with an option of ntloss");
     deviations.check();
 }
 
@@ -170,7 +173,8 @@ fn compare_predictions(
     let wanted = flat(&golden["yhat"]).into_iter().zip(flat(&golden["nt_mass"]));
     for ((_, logits), (expectation, mass)) in example.positions().zip(wanted) {
         let position = Position::new(logits, tokens).unwrap();
-        let (yhat, what) = (position.expectation().unwrap(), &example.id);
+        let yhat = position.expectation().unwrap();
+        let what = &example.id;
         deviations.compare(("expectation", what), yhat, expectation.unwrap(), 10.0);
         deviations.compare(("mass", what), position.number_mass(), mass.unwrap(), 1.0);
     }

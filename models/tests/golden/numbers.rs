@@ -1,4 +1,5 @@
-//! Exact number distributions against those that were expanded or enumerated by brute force in float64: `numeric.json`.
+//! Compares exact number distributions with distributions that were expanded or enumerated by brute force in
+//! float64: `numeric.json`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,10 +7,10 @@ use std::sync::Arc;
 use crate::stored::read;
 use crate::support::{Fixtures, chain, ids, prompt, shared};
 use ntl_core::Prompt;
-use ntl_core::decoding::Vocabulary;
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator, TextJob,
 };
+use ntl_core::decoding::Vocabulary;
 use ntl_core::numbers::{
     Distribution, Estimation, GrammarLimits, Interval, NumberGrammar, NumberValues, Objective, Softmax,
 };
@@ -23,13 +24,13 @@ use serde_json::Value;
 #[derive(Clone, Copy)]
 struct Checkpoint {
     name: &'static str,
-    /// Ids that end a number in the golden: the end of the sequence, and what else does.
+    /// Ids that end a number in the golden file: the end-of-sequence id and other terminators.
     terminators: &'static [u32],
-    /// Text of the latter.
+    /// Text of the other terminators.
     ending: Option<&'static str>,
 }
 
-/// The end of the sequence ends a number of the T5, also a newline one of the Llama.
+/// Numbers of the T5 end with the end-of-sequence token; numbers of the Llama may also end with a newline.
 const CHECKPOINTS: [Checkpoint; 2] = [
     Checkpoint { name: "t5-ntl-was", terminators: &[1], ending: None },
     Checkpoint { name: "llama-ntl", terminators: &[2, 13], ending: Some("\n") },
@@ -42,7 +43,7 @@ impl Checkpoint {
         self.ending.map_or(Terminator::Eos, |text| Terminator::Texts(vec![text.to_owned()]))
     }
 
-    /// The golden grammar: up to 8 digits on both sides.
+    /// Returns a job with the grammar of the golden file: up to 8 digits on both sides.
     fn job(self, tolerance: f64) -> NumberJob {
         let limits = GrammarLimits::new(8, 8, true).unwrap();
         let method = NumberMethod::Tree { tolerance, nodes_max: 100_000, precision: None };
@@ -50,7 +51,7 @@ impl Checkpoint {
     }
 }
 
-/// An engine on a checkpoint, whose vocabulary may be changed first.
+/// Starts an engine on a checkpoint, after an optional change to its vocabulary.
 fn open(
     Checkpoint { name, .. }: Checkpoint,
     options: LoadOptions,
@@ -62,13 +63,13 @@ fn open(
     Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap().0
 }
 
-/// What was computed of a checkpoint by brute force.
+/// Returns the brute-force results of a checkpoint.
 fn numeric_golden(Checkpoint { name, .. }: Checkpoint) -> Value {
     let golden = std::fs::read(shared(name).join("golden/numeric.json")).unwrap();
     serde_json::from_slice(&golden).unwrap()
 }
 
-/// As [`open`], in f32, and its numeric golden.
+/// Like [`open`], in f32; also returns the checkpoint's numeric golden file.
 fn changed_engine(
     checkpoint: Checkpoint,
     change: impl FnOnce(&mut Vocabulary, &Tokenizer),
@@ -95,10 +96,10 @@ fn outcome(mut events: JobEvents) -> NumberOutcome {
 #[track_caller]
 fn assert_relative(got: f64, want: &Value, what: &str) {
     let want = want.as_f64().unwrap();
-    assert!((got - want).abs() <= 1e-4 * want.abs().max(1e-12), "{what}: {got} instead of {want}");
+    assert!((got - want).abs() <= 1e-4 * want.abs().max(1e-12), "{what}: got {got}, expected {want}");
 }
 
-/// Values of numbers are equal; the last bit may differ where texts were read in another order.
+/// Returns whether two numbers are equal. The last bit may differ if texts were parsed in a different order.
 fn same_value(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * b.abs()
 }
@@ -121,15 +122,17 @@ fn compare(numbers: &Distribution, golden: &Value) {
     let mode = numbers.most_probable(1)[0].probability;
     assert_relative(mode, &golden["mode"]["probability"], &format!("{text}: probability of the mode"));
     for want in golden["top20"].as_array().unwrap() {
-        // The golden lists texts, a leaf is a value: it may have more, from spellings such as `4.0`.
-        let (value, text_alone) = (want["value"].as_f64().unwrap(), want["probability"].as_f64().unwrap());
+        // The golden file lists texts, while a leaf is a value. A leaf may have more probability, from
+        // spellings such as `4.0`.
+        let value = want["value"].as_f64().unwrap();
+        let text_alone = want["probability"].as_f64().unwrap();
         let found = numbers.leaves().iter().find(|leaf| same_value(leaf.value, value));
         let got = found.unwrap_or_else(|| panic!("{text}: {value} was not found")).probability;
         assert!(got >= text_alone * (1.0 - 1e-4), "{text}: {got} for {value}, less than {text_alone}");
     }
 }
 
-/// All ways to cut `text` into pieces.
+/// Returns all ways to split `text` into pieces.
 pub(crate) fn cuts(text: &str, pieces: &HashMap<String, Vec<u32>>) -> Vec<Vec<u32>> {
     if text.is_empty() {
         return vec![Vec::new()];
@@ -143,7 +146,8 @@ pub(crate) fn cuts(text: &str, pieces: &HashMap<String, Vec<u32>>) -> Vec<Vec<u3
     found
 }
 
-/// Probability that the model writes exactly this path and then ends, from the logits of a chain of rows.
+/// Returns the probability that the model writes exactly this path and then ends, from the logits of a chain
+/// of rows.
 pub(crate) fn path_probability(
     model: &mut dyn BatchModel,
     prompt: &[u32],
@@ -161,7 +165,7 @@ pub(crate) fn path_probability(
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn probabilities_of_texts_summed_over_their_tokens_equal_the_golden_ones() {
+fn probabilities_of_texts_summed_over_their_tokens_match_the_golden_ones() {
     for Checkpoint { name, terminators, .. } in CHECKPOINTS {
         let folder = shared(name);
         let files = CheckpointFiles::folder(&folder).unwrap();
@@ -182,11 +186,11 @@ fn probabilities_of_texts_summed_over_their_tokens_equal_the_golden_ones() {
                 let paths = spellings.iter().flat_map(|spelling| cuts(spelling, &pieces));
                 let got: f64 =
                     paths.map(|path| path_probability(&mut *model, &prompt_ids, &path, terminators)).sum();
-                // The golden may have left some spellings of a number unexpanded.
+                // The golden file may not have expanded all spellings of a number.
                 let left = prompt["unexplored_mass"].as_f64().unwrap();
                 let want = want["probability"].as_f64().unwrap();
                 let fits = want * (1.0 - 1e-4) <= got && got <= want * (1.0 + 1e-4) + left;
-                assert!(fits, "{name} {}: {text}: {got} instead of {want}", prompt["text"]);
+                assert!(fits, "{name} {}: {text}: got {got}, expected {want}", prompt["text"]);
             }
         }
     }
@@ -215,7 +219,8 @@ fn a_loose_tolerance_still_settles_mode_and_median() {
         let (engine, golden) = engine(checkpoint);
         for prompt in golden["prompts"].as_array().unwrap() {
             let outcome = outcome(submit_job(&engine, prompt, checkpoint.job(1e-3)));
-            let (numbers, text) = (&outcome.distribution, &prompt["text"]);
+            let numbers = &outcome.distribution;
+            let text = &prompt["text"];
             let mode = numbers.mode().unwrap();
             assert!(same_value(mode, prompt["mode"]["value"].as_f64().unwrap()), "{text}: mode {mode}");
             let median = numbers.quantile_bounds(0.5, None).unwrap();
@@ -226,7 +231,7 @@ fn a_loose_tolerance_still_settles_mode_and_median() {
     }
 }
 
-/// No trimming: the goldens are plain means.
+/// No trimming: the golden values are plain means.
 const PLAIN: Estimation = Estimation { trim: 0.0, normalize: true, range: None };
 
 #[test]
@@ -237,15 +242,16 @@ fn within_a_range_mass_mean_and_spread_equal_the_brute_force_ones() {
         // Values below 1e4 have at most 4 digits before the point.
         let range = Interval { low: -9_999.999_999_99, high: 9_999.999_999_99 };
         for prompt in golden["prompts"].as_array().unwrap() {
-            let (text, want) = (&prompt["text"], &prompt["abs_below_1e4"]);
+            let text = &prompt["text"];
+            let want = &prompt["abs_below_1e4"];
             let job = NumberJob { values: NumberValues::Range(range), ..checkpoint.job(1e-6) };
             let numbers = outcome(submit_job(&engine, prompt, job)).distribution;
             assert_relative(numbers.mass().closed, &want["mass"], &format!("{text}: mass"));
-            // Both leave up to 1e-6 unexpanded, which can weigh 1e4 each.
+            // Both leave up to 1e-6 unexpanded, and each part of it can have a value of up to 1e4.
             let slack = 0.02;
             let mean = want["mean"].as_f64().unwrap();
             let got = numbers.mean(&PLAIN).unwrap();
-            assert!((got - mean).abs() <= slack + 1e-4 * mean.abs(), "{text}: mean {got} instead of {mean}");
+            assert!((got - mean).abs() <= slack + 1e-4 * mean.abs(), "{text}: mean {got}, expected {mean}");
             let bounds = numbers.trimmed_mean_bounds(&Estimation { range: Some(range), ..PLAIN }).unwrap();
             assert!(
                 bounds.low - slack <= mean && mean <= bounds.high + slack,
@@ -255,7 +261,8 @@ fn within_a_range_mass_mean_and_spread_equal_the_brute_force_ones() {
     }
 }
 
-/// Compares with a small grammar that the golden enumerated completely: at most 3 digits, of pieces of one each.
+/// Compares with a small grammar that the golden file enumerates completely: at most 3 digits, in one-digit
+/// pieces.
 fn compare_exhaustive(
     checkpoint: Checkpoint,
     field: &str,
@@ -270,9 +277,10 @@ fn compare_exhaustive(
     };
     let (engine, golden) = changed_engine(checkpoint, single);
     for prompt in golden["prompts"].as_array().unwrap().iter().take(prompts_max) {
-        let (text, want) = (&prompt["text"], &prompt[field]);
+        let text = &prompt["text"];
+        let want = &prompt[field];
         let limits = GrammarLimits::new(3, 0, true).unwrap();
-        // A forgotten 999 weighs a million times its probability in the variance.
+        // A missing 999 changes the variance by a million times its probability.
         let job = NumberJob { limits, ..checkpoint.job(1e-13) };
         let numbers = outcome(submit_job(&engine, prompt, job)).distribution;
         assert_relative(numbers.mass().closed, &want["covered_mass"], &format!("{text}: covered mass"));
@@ -294,13 +302,13 @@ fn the_small_grammar_enumerated_completely_equals_the_golden_one() {
     compare_exhaustive(llama, "exhaustive_int3_no_byte_tokens", 10, |tokenizer, id| {
         !is_byte(tokenizer, id) || llama.terminators.contains(&id)
     });
-    // With two tokens for each digit it has 84,210 nodes.
+    // With two tokens per digit, it has 84,210 nodes.
     compare_exhaustive(llama, "exhaustive_int3", 1, |_, _| true);
 }
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn a_precision_of_nothing_settles_mode_and_median_within_few_nodes() {
+fn a_precision_of_zero_settles_mode_and_median_within_few_nodes() {
     for checkpoint in CHECKPOINTS {
         let (engine, golden) = engine(checkpoint);
         for prompt in golden["prompts"].as_array().unwrap() {
@@ -315,7 +323,7 @@ fn a_precision_of_nothing_settles_mode_and_median_within_few_nodes() {
                 println!("{} {objective:?}: {} nodes", prompt["text"], outcome.nodes);
                 assert!(
                     same_value(got, field.as_f64().unwrap()),
-                    "{}: {got} instead of {field}",
+                    "{}: got {got}, expected {field}",
                     prompt["text"]
                 );
             }
@@ -323,7 +331,8 @@ fn a_precision_of_nothing_settles_mode_and_median_within_few_nodes() {
     }
 }
 
-/// How far rounding of weights, or of keys and values, may move the probability of all numbers or of the most probable one.
+/// Maximum change of the probability of all numbers, or of the most probable one, due to rounding of weights
+/// or of keys and values.
 const CHANGES: [(DtypeChoice, KvCacheDtype, f64); 4] = [
     (DtypeChoice::F32, KvCacheDtype::Bf16, 0.01),
     (DtypeChoice::Bf16, KvCacheDtype::Auto, 0.01),
@@ -333,7 +342,7 @@ const CHANGES: [(DtypeChoice, KvCacheDtype, f64); 4] = [
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn trees_of_smaller_weights_and_keys_are_near_those_of_f32_and_the_same_to_the_bit_among_others() {
+fn trees_with_smaller_weights_and_keys_are_close_to_f32_and_bit_identical_in_a_batch() {
     let mut far = Vec::new();
     for checkpoint in CHECKPOINTS {
         let golden = numeric_golden(checkpoint);
@@ -344,7 +353,8 @@ fn trees_of_smaller_weights_and_keys_are_near_those_of_f32_and_the_same_to_the_b
             let submit = |prompt| submit_job(&engine, prompt, checkpoint.job(1e-4));
             let together: Vec<JobEvents> = prompts.iter().map(submit).collect();
             for (prompt, together) in prompts.iter().zip(together) {
-                let (found, alone) = (outcome(together).distribution, outcome(submit(prompt)).distribution);
+                let found = outcome(together).distribution;
+                let alone = outcome(submit(prompt)).distribution;
                 let text = prompt["text"].as_str().unwrap();
                 assert_eq!(found.leaves(), alone.leaves(), "{text}");
                 assert_eq!(found.mass(), alone.mass(), "{text}");
@@ -365,13 +375,13 @@ fn trees_of_smaller_weights_and_keys_are_near_those_of_f32_and_the_same_to_the_b
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn token_expectations_equal_those_of_the_loss_along_the_label() {
+fn token_expectations_match_the_loss_along_the_label() {
     let (engine, _) = engine(T5);
     let golden = shared(T5.name).join("golden/golden.json");
     let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
     let mut compared = 0;
     for case in golden["cases"].as_array().unwrap() {
-        // The golden has them along the label: the same where the model writes it.
+        // The golden file has them along the label; they are comparable only if the model writes the label.
         if ids(&case["greedy"]["ids"])[1..] != ids(&case["label_ids"]) {
             continue;
         }
@@ -381,10 +391,11 @@ fn token_expectations_equal_those_of_the_loss_along_the_label() {
         let mut position = 0;
         while let Some(event) = events.next_blocking() {
             let Event::Text { token: Some(token), .. } = event else { continue };
-            let (value, mass) = (&case["yhat"][position], case["number_mass"][position].as_f64().unwrap());
+            let value = &case["yhat"][position];
+            let mass = case["number_mass"][position].as_f64().unwrap();
             let number = token.number.unwrap();
             assert!((number.value - value.as_f64().unwrap()).abs() < 1e-4, "{case} {position}: {number:?}");
-            assert!((number.mass - mass).abs() < 1e-5, "{position}: {number:?} instead of {mass}");
+            assert!((number.mass - mass).abs() < 1e-5, "{position}: got {number:?}, expected {mass}");
             position += 1;
         }
         compared += position;
@@ -392,9 +403,10 @@ fn token_expectations_equal_those_of_the_loss_along_the_label() {
     assert!(compared > 4, "no case was compared");
 }
 
-/// Of every kind that writes numbers: all numbers of at most two digits, each from all token sequences that write it.
+/// For every kind of model that writes numbers: all numbers of at most two digits, each with all token
+/// sequences that write it.
 #[test]
-fn small_distributions_equal_those_enumerated_in_double_precision() {
+fn small_distributions_match_an_enumeration_in_double_precision() {
     for name in ["t5-ce", "t5-ntl-was", "t5-rt", "t5-xval", "llama-ntl"] {
         let choices = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
         let files = CheckpointFiles::folder(&Fixtures::Tiny.folder(name)).unwrap();
@@ -407,7 +419,8 @@ fn small_distributions_equal_those_enumerated_in_double_precision() {
             let method = NumberMethod::Tree { tolerance: 1e-13, nodes_max: 100_000, precision: None };
             let job = NumberJob { limits, terminator: Terminator::Eos, ..NumberJob::new(method) };
             let events = engine.submit(Job::new(prompt(want), Request::Number(job))).unwrap();
-            let (numbers, what) = (outcome(events).distribution, format!("{name} {}", want["text"]));
+            let numbers = outcome(events).distribution;
+            let what = format!("{name} {}", want["text"]);
             assert_relative(numbers.mass().closed, &want["covered_mass"], &format!("{what}: covered mass"));
             assert_relative(numbers.mean(&PLAIN).unwrap(), &want["mean"], &format!("{what}: mean"));
             let variance = numbers.std().unwrap().powi(2);

@@ -1,9 +1,9 @@
-//! Scoring through the engine, from token ids to losses, against what the original models and losses compute.
+//! Compares scoring through the engine, from token ids to losses, with the reference models and losses.
 
 use std::sync::Arc;
 
 use ntl_core::Prompt;
-use ntl_core::engine::{Event, Job, Request, ScoreJob, ScoreOutcome};
+use ntl_core::contract::{Event, Job, Request, ScoreJob, ScoreOutcome};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens};
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::stored::{DECODERS, Deviations, in_order, mean, read};
 use crate::support::{Fixtures, ids, numbers, over_fixtures};
 
-/// Checkpoints that are served; trained and random, multi-digit tokens and single digits.
+/// Supported checkpoints: trained and random, with multi-digit tokens and single digits.
 const SERVED: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl"];
 
 const LOSSES: [(&str, NumberLossKind); 5] = [
@@ -24,7 +24,7 @@ const LOSSES: [(&str, NumberLossKind); 5] = [
     ("ntl_was_cdf_ordered", NumberLossKind::WasCdf),
 ];
 
-/// What the logits of our model deviate from the original's, in units of the last place that a comparison allows.
+/// Allowed deviation of our models' logits from the reference's, in units in the last place.
 const UNIT: f64 = 400.0;
 
 struct Scorer {
@@ -68,17 +68,18 @@ fn outcome(mut events: JobEvents) -> ScoreOutcome {
     }
 }
 over_fixtures! {
-    scored_targets_have_the_originals_losses,
-    targets_behind_decoder_only_prompts_have_the_originals_log_probabilities,
-    a_target_has_the_same_scores_alone_and_among_others_in_steps_of_any_size,
+    scored_targets_have_the_losses_of_the_reference,
+    targets_after_decoder_only_prompts_have_the_log_probabilities_of_the_reference,
+    a_target_has_the_same_scores_alone_and_in_a_batch_in_steps_of_any_size,
 }
 
-fn scored_targets_have_the_originals_losses(fixtures: Fixtures) {
+fn scored_targets_have_the_losses_of_the_reference(fixtures: Fixtures) {
     let mut deviations = Deviations::default();
     for name in fixtures.only(&SERVED) {
         let scorer = Scorer::open(fixtures, name, EngineLimits::default());
         for case in scorer.cases() {
-            let (what, tokens) = (format!("{name} {}", case["id"]), outcome(scorer.submit(case)).tokens);
+            let what = format!("{name} {}", case["id"]);
+            let tokens = outcome(scorer.submit(case)).tokens;
             let ce: Vec<Option<f64>> = tokens.iter().map(|token| Some(-token.token.logprob)).collect();
             deviations.compare(("ce", &what), mean(&ce), case["ce_loss"].as_f64().unwrap(), UNIT);
             for (token, want) in tokens.iter().zip(numbers(&case["token_logprobs"])) {
@@ -89,7 +90,7 @@ fn scored_targets_have_the_originals_losses(fixtures: Fixtures) {
             }
             for (index, (loss, _)) in LOSSES.iter().enumerate() {
                 let losses: Vec<Option<f64>> = tokens.iter().map(|token| token.losses[index]).collect();
-                // NaN in the original without a number label.
+                // The reference is NaN without a number label.
                 let want = case["paper_losses"][loss].as_f64().unwrap_or_default();
                 deviations.compare((loss, &what), mean(&losses), want, UNIT);
             }
@@ -98,7 +99,7 @@ fn scored_targets_have_the_originals_losses(fixtures: Fixtures) {
     deviations.check();
 }
 
-fn targets_behind_decoder_only_prompts_have_the_originals_log_probabilities(fixtures: Fixtures) {
+fn targets_after_decoder_only_prompts_have_the_log_probabilities_of_the_reference(fixtures: Fixtures) {
     for name in fixtures.only(&DECODERS) {
         let golden = read(fixtures, name, "golden.json");
         let files = CheckpointFiles::folder(&fixtures.folder(name)).unwrap();
@@ -109,7 +110,8 @@ fn targets_behind_decoder_only_prompts_have_the_originals_log_probabilities(fixt
             Engine::spawn(loaded.model, loaded.vocabulary, limits, Arc::new(NoObserver)).unwrap();
         for case in golden["cases"].as_array().unwrap() {
             let prompt = case["n_prompt"].as_u64().unwrap() as usize;
-            let (full, target) = (ids(&case["full_ids"]), Prompt::from(ids(&case["label_ids"])).tokens);
+            let full = ids(&case["full_ids"]);
+            let target = Prompt::from(ids(&case["label_ids"])).tokens;
             let number_tokens = Arc::clone(&number_tokens);
             let request = Request::Score(ScoreJob { target, number_tokens, losses: Vec::new() });
             let job = Job::new(full[..prompt].to_vec(), request);
@@ -118,13 +120,13 @@ fn targets_behind_decoder_only_prompts_have_the_originals_log_probabilities(fixt
             assert_eq!(tokens.len(), want.len(), "{name} {}", case["id"]);
             for (token, want) in tokens.iter().zip(want) {
                 let got = token.token.logprob;
-                assert!((got - want).abs() < 2e-4, "{name} {}: {got} instead of {want}", case["id"]);
+                assert!((got - want).abs() < 2e-4, "{name} {}: got {got}, expected {want}", case["id"]);
             }
         }
     }
 }
 
-fn a_target_has_the_same_scores_alone_and_among_others_in_steps_of_any_size(fixtures: Fixtures) {
+fn a_target_has_the_same_scores_alone_and_in_a_batch_in_steps_of_any_size(fixtures: Fixtures) {
     let limits = |step_rows_max| EngineLimits { step_rows_max, ..EngineLimits::default() };
     let one_step = Scorer::open(fixtures, "t5-ntl-was", limits(4096));
     let alone: Vec<ScoreOutcome> =

@@ -1,6 +1,6 @@
-//! The logits that the original models computed, with their labels: to test losses without a model of ours in between.
+//! Stored logits of the reference models with their labels, to test losses without our models.
 //!
-//! So all kinds of checkpoints are covered, those that are not served here included.
+//! This covers all kinds of checkpoints, including unsupported ones.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,17 +13,17 @@ use crate::support::Fixtures;
 pub(crate) const T5: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl"];
 pub(crate) const DECODERS: [&str; 5] = ["llama-ce", "llama-ntl", "gpt2", "granite", "qwen3"];
 
-/// The originals compute in single precision.
+/// The reference implementations compute in single precision.
 pub(crate) const RELATIVE: f64 = 1e-5;
 
-/// What the original computed for a checkpoint.
+/// The reference outputs for a checkpoint.
 pub(crate) struct Stored {
     pub(crate) name: &'static str,
     pub(crate) golden: Value,
     tensors: HashMap<String, Tensor>,
 }
 
-/// Labels with their logits, for each row of a batch; a label of `None` is padding.
+/// Labels with their logits, for each row of a batch. A label of `None` is padding.
 pub(crate) type Rows = Vec<Vec<(Option<u32>, Vec<f32>)>>;
 
 /// Targets with the logits at each of their labels.
@@ -49,7 +49,7 @@ impl Stored {
         fixtures.only(names).map(move |name| Self::open(fixtures, name))
     }
 
-    /// All cases alone, and the padded batch called `batch`.
+    /// Returns all cases individually, and the padded batch as `batch`.
     pub(crate) fn examples(&self) -> Vec<Example> {
         let cases = self.golden["cases"].as_array().unwrap().iter();
         let alone = cases.map(|case| {
@@ -77,7 +77,7 @@ impl Stored {
         alone.chain([batch]).map(example).collect()
     }
 
-    /// The paper's number tokens: `[id, token, value, value of the CDF distance]`.
+    /// Returns the paper's number tokens: `[id, token, value, value of the CDF distance]`.
     pub(crate) fn paper_tokens(&self) -> (NumberTokens, BTreeMap<u32, f64>) {
         let tokens = self.golden["number_tokens"].as_array().unwrap();
         let id = |token: &Value| token[0].as_u64().unwrap() as u32;
@@ -90,7 +90,7 @@ impl Stored {
     }
 }
 
-/// The number tokens, ranked as they stand in `ids`; those that are not in it come after all others.
+/// Ranks the number tokens in the order of `ids`. Tokens that are not in `ids` come after all others.
 pub(crate) fn in_order(tokens: NumberTokens, ids: &[u32]) -> NumberTokens {
     let place = |id| ids.iter().position(|&other| other == id).unwrap_or(ids.len()) as f64;
     tokens.ranked_by(|id, _| place(id))
@@ -128,7 +128,7 @@ pub(crate) fn mean(losses: &[Option<f64>]) -> f64 {
     }
 }
 
-/// Numbers of nested lists in order; `None` is null.
+/// Returns the numbers of nested lists in order; `None` for null.
 pub(crate) fn flat(value: &Value) -> Vec<Option<f64>> {
     match value {
         Value::Array(values) => values.iter().flat_map(flat).collect(),
@@ -136,16 +136,16 @@ pub(crate) fn flat(value: &Value) -> Vec<Option<f64>> {
     }
 }
 
-/// The same ids, of values that agree to the single precision of the goldens.
+/// Asserts that ids are equal and that values agree up to the single precision of the golden files.
 pub(crate) fn assert_same_tokens(got: &NumberTokens, want: &NumberTokens, name: &str) {
     let near = |(got, want): ((u32, f64), (u32, f64))| {
         got.0 == want.0 && (got.1 - want.1).abs() <= 1e-6 * want.1.abs()
     };
     assert_eq!(got.values().count(), want.values().count(), "{name}");
-    assert!(got.values().zip(want.values()).all(near), "{name}: {got:?} instead of {want:?}");
+    assert!(got.values().zip(want.values()).all(near), "{name}: got {got:?}, expected {want:?}");
 }
 
-/// The worst relative deviation of each kind of value, and what deviates too much.
+/// The worst relative deviation of each kind of value, and the values that deviate too much.
 #[derive(Debug, Default)]
 pub(crate) struct Deviations {
     worst: BTreeMap<String, f64>,
@@ -153,13 +153,13 @@ pub(crate) struct Deviations {
 }
 
 impl Deviations {
-    /// `unit` is the size of what the original added up in single precision: what it lost by cancellation, two units in
-    /// the last place of that, is beyond comparing.
+    /// Compares values. `unit` is the magnitude of the reference's single-precision sums. Two units in its
+    /// last place, which the reference loses by cancellation, cannot be compared.
     pub(crate) fn compare(&mut self, (kind, what): (&str, &str), got: f64, want: f64, unit: f64) {
         let allowance = 2.0 * f64::from(f32::EPSILON) * unit / RELATIVE;
         let deviation = (got - want).abs() / (want.abs() + allowance);
         if deviation.is_nan() || deviation > RELATIVE {
-            self.wrong.push(format!("{what}, {kind}: {got} instead of {want}"));
+            self.wrong.push(format!("{what}, {kind}: got {got}, expected {want}"));
         }
         let worst = self.worst.entry(kind.to_owned()).or_default();
         *worst = worst.max(deviation);

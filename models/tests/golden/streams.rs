@@ -1,4 +1,4 @@
-//! Texts that are decoded token by token read as they do when they are decoded at once, with every kind of tokenizer.
+//! Texts decoded token by token equal texts decoded in one call, with every kind of tokenizer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use ntl_models::tokenizer::Tokenizer;
 
 use crate::support::{Fixtures, over_fixtures};
 
-/// Whether the tokenizer makes characters of bytes one run at a time: a run that is no text is no text as a whole, so
-/// that a byte can still change how those before it read.
+/// The tokenizer that decodes a run of bytes as a unit: if the run is not valid UTF-8, none of it is, so that
+/// a byte can still change the text of the bytes before it.
 const BYTES_IN_RUNS: &str = "llama-ntl";
 
-/// Of the demo checkpoint, and of T5 in fast and slow files, with byte fallback, and of bytes.
+/// Returns the tokenizers of the demo checkpoint, of T5 in fast and slow formats, with byte fallback, and of
+/// bytes.
 fn tokenizers(fixtures: Fixtures) -> Vec<(&'static str, Arc<Tokenizer>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let demo = std::fs::read(root.join("../server/demo/t5-ntl-was.tar.gz")).unwrap();
@@ -27,7 +28,7 @@ fn tokenizers(fixtures: Fixtures) -> Vec<(&'static str, Arc<Tokenizer>)> {
     all
 }
 
-/// The pieces that a stream of these ids hands out.
+/// Returns the pieces that a stream of these ids emits.
 fn pieces(tokenizer: &Arc<Tokenizer>, ids: &[u32]) -> Vec<String> {
     let mut stream = TextStream::new(Arc::clone(tokenizer) as Arc<dyn TextDecoder>, Arc::from([]));
     let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id)).collect();
@@ -35,19 +36,19 @@ fn pieces(tokenizer: &Arc<Tokenizer>, ids: &[u32]) -> Vec<String> {
     pieces
 }
 over_fixtures! {
-    random_ids_read_the_same_one_by_one_and_at_once,
-    characters_of_several_tokens_come_whole,
-    bytes_that_are_no_text_do_not_hold_back_what_follows,
+    random_ids_decode_to_the_same_text_one_by_one_and_together,
+    characters_of_several_tokens_are_emitted_as_a_unit,
+    invalid_bytes_do_not_delay_the_following_text,
 }
 
-fn random_ids_read_the_same_one_by_one_and_at_once(fixtures: Fixtures) {
+fn random_ids_decode_to_the_same_text_one_by_one_and_together(fixtures: Fixtures) {
     for (name, tokenizer) in tokenizers(fixtures) {
         let usable = |id: u32| {
             let bytes = tokenizer.piece_bytes(id);
             name != BYTES_IN_RUNS || bytes.is_none_or(|bytes| std::str::from_utf8(&bytes).is_ok())
         };
         let known: Vec<u32> = (0..tokenizer.len() as u32).filter(|&id| usable(id)).collect();
-        // Short pieces are punctuation and letters, where spaces come and go.
+        // Short pieces are punctuation and letters, around which spaces vary.
         let is_short = |id: &u32| tokenizer.piece_text(*id).is_some_and(|text| text.len() <= 2);
         let short: Vec<u32> = known.iter().copied().filter(is_short).collect();
         for seed in 0..40 {
@@ -60,7 +61,7 @@ fn random_ids_read_the_same_one_by_one_and_at_once(fixtures: Fixtures) {
     }
 }
 
-fn characters_of_several_tokens_come_whole(fixtures: Fixtures) {
+fn characters_of_several_tokens_are_emitted_as_a_unit(fixtures: Fixtures) {
     let text = "Zoë ate 3 🍕 with 👩‍👩‍👧‍👦 at 20 °C; 日本語のテキスト, naïve café. ".repeat(20);
     for (name, tokenizer) in tokenizers(fixtures) {
         let ids = tokenizer.encode(&text, false).unwrap();
@@ -71,7 +72,7 @@ fn characters_of_several_tokens_come_whole(fixtures: Fixtures) {
     }
 }
 
-fn bytes_that_are_no_text_do_not_hold_back_what_follows(fixtures: Fixtures) {
+fn invalid_bytes_do_not_delay_the_following_text(fixtures: Fixtures) {
     for (name, tokenizer) in tokenizers(fixtures) {
         let bytes: Vec<u32> = (0..tokenizer.len() as u32)
             .filter(|&id| tokenizer.piece_bytes(id).is_some_and(|bytes| std::str::from_utf8(&bytes).is_err()))

@@ -1,10 +1,10 @@
-//! Fixtures of the original code, where they are, and comparing with them.
+//! Fixtures of the reference implementation: their locations, and comparisons with them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, ContextId, ContextRequest, Logits, NodeId, OpenedContext, PathRow, Prompt, Row, Token,
 };
 use ntl_models::Placement;
@@ -13,12 +13,12 @@ use ntl_models::t5::{NumberScaling, T5, T5Kind, TokenizerFacts};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;
 
-/// Checkpoints with what their originals compute on them, in one layout.
+/// Checkpoints with the reference outputs for them, in one layout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fixtures {
-    /// Small random ones in the tree, one of each kind: `data/tiny/make.py`.
+    /// Small random checkpoints in the repository, one of each kind: `data/tiny/make.py`.
     Tiny,
-    /// Those of the paper's own code, beside the checkout; most are trained.
+    /// Checkpoints from the paper's code, next to the checkout; most are trained.
     Shared,
 }
 
@@ -30,19 +30,20 @@ impl Fixtures {
         }
     }
 
-    /// The tiny ones lack a second checkpoint of a kind.
+    /// Returns the available checkpoints among `names`. There is only one tiny checkpoint of each kind.
     pub(crate) fn only(self, names: &[&'static str]) -> impl Iterator<Item = &'static str> {
         let lacks = |name: &&str| ["t5-ntl-mse", "t5-rt-ntl", "llama-ce"].contains(name);
         names.iter().copied().filter(move |name| self == Self::Shared || !lacks(name))
     }
 }
 
-/// A folder or file of the shared fixtures, for tests that are ignored without them.
+/// Returns a directory or file of the shared fixtures, for tests that are ignored without them.
 pub(crate) fn shared(name: &str) -> PathBuf {
     Path::new(env!("NTL_SHARED")).join("fixtures").join(name)
 }
 
-/// Makes two tests of each check: `tiny::NAME` always runs, `shared::NAME` is ignored where the shared fixtures are absent.
+/// Creates two tests for each check: `tiny::NAME` always runs, and `shared::NAME` is ignored without the
+/// shared fixtures.
 macro_rules! over_fixtures {
     ($($check:ident),+ $(,)?) => {
         mod tiny {
@@ -64,7 +65,7 @@ macro_rules! over_fixtures {
 
 pub(crate) use over_fixtures;
 
-/// A checkpoint with the golden outputs that the original code computed from it.
+/// A checkpoint with the golden outputs of the reference implementation.
 pub(crate) struct Golden {
     pub(crate) name: String,
     pub(crate) json: Value,
@@ -98,7 +99,7 @@ impl Golden {
     }
 }
 
-/// What the original code computed from the checkpoint of a folder.
+/// Returns the reference outputs for the checkpoint in a directory.
 pub(crate) fn read_golden(folder: &Path) -> (Value, HashMap<String, Tensor>) {
     let golden = folder.join("golden");
     let json = std::fs::read(golden.join("golden.json")).unwrap();
@@ -106,7 +107,7 @@ pub(crate) fn read_golden(folder: &Path) -> (Value, HashMap<String, Tensor>) {
     (serde_json::from_slice(&json).unwrap(), tensors)
 }
 
-/// A tensor's numbers in order.
+/// Returns a tensor's numbers in order.
 pub(crate) fn flat(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
@@ -119,29 +120,30 @@ pub(crate) fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
 }
 
-/// Single-precision numbers; none where the case has none.
+/// Returns single-precision numbers; empty if the case has none.
 pub(crate) fn floats(value: &Value) -> Vec<f32> {
     let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
     list.iter().map(|number| number.as_f64().unwrap() as f32).collect()
 }
 
-/// The prompt of a case, with its numbers where the model takes some.
+/// Returns the prompt of a case, with numbers if the model requires them.
 pub(crate) fn prompt(case: &Value) -> Prompt {
     Prompt { tokens: tokens(&ids(&case["input_ids"]), &floats(&case["number_embeddings"])) }
 }
 
-/// What the decoder of a case was fed.
+/// Returns the decoder inputs of a case.
 pub(crate) fn target(case: &Value) -> Vec<Token> {
     tokens(&ids(&case["decoder_input_ids"]), &floats(&case["decoder_number_embeddings"]))
 }
 
-/// Ids with the number beside each of them; `numbers` is empty where the model takes none.
+/// Returns ids with their numbers; `numbers` is empty if the model does not use numbers.
 pub(crate) fn tokens(ids: &[u32], numbers: &[f32]) -> Vec<Token> {
     let values = numbers.iter().copied().map(Some).chain(std::iter::repeat(None));
     ids.iter().zip(values).map(|(&id, value)| Token { id, value }).collect()
 }
 
-/// A chain of rows under one context, each extending the one before it; `first` is the first one's number.
+/// Returns a chain of rows in one context, each extending the previous one; `first` is the number of the
+/// first row.
 pub(crate) fn chain<T: Into<Token> + Copy>(context: ContextId, tokens: &[T], first: u32) -> Vec<Row> {
     let row = |(index, &token): (u32, &T)| {
         let parent = index.checked_sub(1).map(NodeId);
@@ -150,7 +152,7 @@ pub(crate) fn chain<T: Into<Token> + Copy>(context: ContextId, tokens: &[T], fir
     (first..).zip(tokens).map(row).collect()
 }
 
-/// Opens the prompts in one batch and steps each one's decoder tokens as chains of one step.
+/// Opens the prompts in one batch and steps the decoder tokens of each as a chain, all in one step.
 pub(crate) fn score(
     model: &mut dyn BatchModel,
     prompts: &[Prompt],
@@ -175,7 +177,7 @@ pub(crate) fn open(model: &mut dyn BatchModel, prompts: &[Prompt]) -> Vec<Opened
     model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap()
 }
 
-/// The same of models that take token ids only.
+/// Like [`score`], for models that only use token ids.
 pub(crate) fn score_ids(
     model: &mut dyn BatchModel,
     prompts: &[Vec<u32>],
@@ -191,7 +193,8 @@ pub(crate) fn open_ids(model: &mut dyn BatchModel, prompts: &[&[u32]]) -> Vec<Op
     open(model, &prompts.iter().map(|ids| ids.to_vec().into()).collect::<Vec<_>>())
 }
 
-/// The greedy answer step by step, as many tokens as are wanted: ids from the first token on, the number beside each.
+/// Returns the greedy answer of this many tokens, step by step: ids from the first token on, each with its
+/// number.
 pub(crate) fn greedy(
     golden: &mut Golden,
     request: ContextRequest<'_>,
@@ -199,7 +202,8 @@ pub(crate) fn greedy(
 ) -> (Vec<u32>, Vec<f32>) {
     let opened = golden.model.open(&[request]).unwrap()[0];
     let tokens = golden.model.info().tokens;
-    let (mut ids, mut numbers) = (vec![opened.first_token], vec![1.0]);
+    let mut ids = vec![opened.first_token];
+    let mut numbers = vec![1.0];
     while ids.len() < length {
         let rows = chain(opened.context, &ids[ids.len() - 1..], ids.len() as u32 - 1);
         let logits = golden.model.step(&rows).unwrap();
@@ -212,7 +216,8 @@ pub(crate) fn greedy(
     (ids, numbers)
 }
 
-/// Largest absolute difference; says where it is when it exceeds `tolerance`.
+/// Asserts that the largest absolute difference is within `tolerance`, and returns it. On failure, prints its
+/// position.
 #[track_caller]
 pub(crate) fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str) -> f32 {
     assert_eq!(got.len(), want.len(), "{what}: lengths differ");
@@ -225,6 +230,6 @@ pub(crate) fn assert_close(got: &[f32], want: &[f32], tolerance: f32, what: &str
         }
     }
     let (index, difference) = worst;
-    assert!(difference <= tolerance, "{what}: {} instead of {} at {index}", got[index], want[index]);
+    assert!(difference <= tolerance, "{what}: got {}, expected {} at {index}", got[index], want[index]);
     difference
 }

@@ -1,16 +1,17 @@
-//! The T5 against the outputs of the original code: `golden/` of the checkpoints.
+//! Compares the T5 with the outputs of the reference implementation: `golden/` of the checkpoints.
 
 use crate::support::{
     Fixtures, Golden, assert_close, flat, floats, greedy, ids, numbers, over_fixtures, prompt, score, target,
     tokens,
 };
-use ntl_core::engine::{BatchModel, ContextRequest, Prompt};
+use ntl_core::contract::{BatchModel, ContextRequest, Prompt};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 
 const TOLERANCE: f32 = 1e-4;
 
-/// Trained and random, tied and untied, plain and gated feed-forward, numbers as tokens, digits, places and values.
+/// Trained and random, tied and untied, plain and gated feed-forward layers; numbers as tokens, digits,
+/// places and values.
 const CHECKPOINTS: [&str; 7] =
     ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl", "t5-xval"];
 
@@ -20,16 +21,16 @@ fn for_each_checkpoint(fixtures: Fixtures, check: impl Fn(&mut Golden)) {
     }
 }
 over_fixtures! {
-    encoder_states_equal_the_originals,
-    logits_and_log_probabilities_equal_the_originals_at_every_position,
-    a_padded_batch_of_the_original_equals_our_batch_without_padding,
-    greedy_ids_equal_the_originals_step_by_step,
-    long_labels_cross_all_position_buckets,
-    a_row_is_the_same_to_the_bit_alone_and_among_others,
+    encoder_states_match_the_reference,
+    logits_and_log_probabilities_match_the_reference_at_every_position,
+    a_padded_batch_of_the_reference_matches_our_batch_without_padding,
+    greedy_ids_match_the_reference_step_by_step,
+    long_labels_reach_all_position_buckets,
+    a_row_is_bit_identical_alone_and_in_a_batch,
     a_tree_of_rows_equals_its_paths_one_by_one,
 }
 
-fn encoder_states_equal_the_originals(fixtures: Fixtures) {
+fn encoder_states_match_the_reference(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |golden| {
         let mut worst = 0.0_f32;
         for case in golden.cases() {
@@ -43,11 +44,12 @@ fn encoder_states_equal_the_originals(fixtures: Fixtures) {
     });
 }
 
-fn logits_and_log_probabilities_equal_the_originals_at_every_position(fixtures: Fixtures) {
+fn logits_and_log_probabilities_match_the_reference_at_every_position(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |golden| {
         let (mut worst, mut worst_logprob) = (0.0_f32, 0.0_f64);
         for case in golden.cases() {
-            let (id, labels) = (case["id"].as_str().unwrap(), ids(&case["label_ids"]));
+            let id = case["id"].as_str().unwrap();
+            let labels = ids(&case["label_ids"]);
             let (logits, _) = score(&mut golden.model, &[prompt(&case)], &[target(&case)]);
             let want = flat(&golden.tensors[&format!("case.{id}.logits")]);
             let got: Vec<f32> = (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect();
@@ -55,7 +57,7 @@ fn logits_and_log_probabilities_equal_the_originals_at_every_position(fixtures: 
             worst = worst.max(assert_close(&got, &want, TOLERANCE, &what));
             for (row, (label, want)) in labels.iter().zip(numbers(&case["token_logprobs"])).enumerate() {
                 let logprob = Softmax::new(logits.row(row)).unwrap().log_probability(*label);
-                assert!((logprob - want).abs() < 1e-4, "{what}, label {row}: {logprob} instead of {want}");
+                assert!((logprob - want).abs() < 1e-4, "{what}, label {row}: got {logprob}, expected {want}");
                 worst_logprob = worst_logprob.max((logprob - want).abs());
             }
         }
@@ -63,7 +65,7 @@ fn logits_and_log_probabilities_equal_the_originals_at_every_position(fixtures: 
     });
 }
 
-fn a_padded_batch_of_the_original_equals_our_batch_without_padding(fixtures: Fixtures) {
+fn a_padded_batch_of_the_reference_matches_our_batch_without_padding(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |golden| {
         let batch = golden.json["batch"].clone();
         let each = |field: &str| batch[field].as_array().cloned().unwrap_or_default();
@@ -107,10 +109,10 @@ fn a_padded_batch_of_the_original_equals_our_batch_without_padding(fixtures: Fix
     });
 }
 
-fn greedy_ids_equal_the_originals_step_by_step(fixtures: Fixtures) {
+fn greedy_ids_match_the_reference_step_by_step(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |golden| {
         for case in golden.cases() {
-            // The original's own loop does not decode xVal as it was trained; see `variants`.
+            // The reference's decoding loop does not decode xVal as it was trained; see `variants`.
             let want = case.get("greedy_full_prefix").unwrap_or(&case["greedy"]);
             let want = ids(&want["ids"]);
             let (got, _) = greedy(golden, (&prompt(&case)).into(), want.len());
@@ -119,14 +121,14 @@ fn greedy_ids_equal_the_originals_step_by_step(fixtures: Fixtures) {
     });
 }
 
-fn long_labels_cross_all_position_buckets(fixtures: Fixtures) {
+fn long_labels_reach_all_position_buckets(fixtures: Fixtures) {
     for_each_checkpoint(fixtures, |golden| {
         let long = golden.json["long_label"].clone();
         if long.is_null() {
             return;
         }
         let labels = ids(&long["label_ids"]);
-        assert!(labels.len() > 127, "the golden is meant to be longer than the buckets reach");
+        assert!(labels.len() > 127, "the golden label must extend beyond the buckets");
         let start = golden.json["generate"]["decoder_start_token_id"].as_u64().unwrap() as u32;
         let target: Vec<u32> =
             std::iter::once(start).chain(labels.iter().copied()).take(labels.len()).collect();
@@ -135,7 +137,7 @@ fn long_labels_cross_all_position_buckets(fixtures: Fixtures) {
             let logprob = Softmax::new(logits.row(row)).unwrap().log_probability(*label);
             assert!(
                 (logprob - want).abs() < 2e-4,
-                "{} label {row}: {logprob} instead of {want}",
+                "{} label {row}: got {logprob}, expected {want}",
                 golden.name
             );
         }
@@ -144,7 +146,7 @@ fn long_labels_cross_all_position_buckets(fixtures: Fixtures) {
     });
 }
 
-fn a_row_is_the_same_to_the_bit_alone_and_among_others(fixtures: Fixtures) {
+fn a_row_is_bit_identical_alone_and_in_a_batch(fixtures: Fixtures) {
     for name in ["t5-ntl-was", "t5-rt", "t5-xval"] {
         let mut golden = Golden::open(fixtures, name);
         let cases = golden.cases();
@@ -166,12 +168,12 @@ fn a_row_is_the_same_to_the_bit_alone_and_among_others(fixtures: Fixtures) {
 }
 
 fn a_tree_of_rows_equals_its_paths_one_by_one(fixtures: Fixtures) {
-    use ntl_core::engine::{NodeId, PathRow, Row};
+    use ntl_core::contract::{NodeId, PathRow, Row};
     let mut golden = Golden::open(fixtures, "t5-ntl-was");
     let prompt = prompt(&golden.cases()[0]);
     let context = golden.model.open(&[(&prompt).into()]).unwrap()[0].context;
     let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
-    // 0 is the root; 10 and 63 follow it; 73 follows both; then 45 after the second of those.
+    // 0 is the root; 10 and 63 are its children; 73 follows each of them; 45 follows the second 73.
     let tree = [
         row(None, 0),
         row(Some(0), 10),
@@ -195,5 +197,5 @@ fn a_tree_of_rows_equals_its_paths_one_by_one(fixtures: Fixtures) {
         assert_eq!(alone.row(path.len() - 1), got, "{path:?}");
     }
     golden.model.close(context);
-    assert!(golden.model.step(&tree[..1]).is_err(), "a closed context must be refused");
+    assert!(golden.model.step(&tree[..1]).is_err(), "a closed context must be rejected");
 }

@@ -1,11 +1,11 @@
-//! The tokenizers against what the original classes computed.
+//! Compares the tokenizers with the outputs of the reference classes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use ntl_core::Token;
-use ntl_core::engine::NumberEncoding;
+use ntl_core::contract::NumberEncoding;
 use ntl_core::text::{TextDecoder, TextStream};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::{Fixtures, over_fixtures, shared};
 
-/// Which class of the golden file the tokenizer of a folder has to agree with.
+/// The class in the golden file that the tokenizer of a directory must match.
 const T5_CLASSES: [(&str, &str); 5] = [
     ("T5TokenizerFast", "tokenizers/t5-2k"),
     ("AutoNumberTokenizer", "t5-ce"),
@@ -44,7 +44,7 @@ fn ids(value: &Value) -> anyhow::Result<Vec<u32>> {
     items(value)?.iter().map(|id| Ok(u32::try_from(id.as_u64().context("not an id")?)?)).collect()
 }
 
-/// A tokenizer and what it has to reproduce.
+/// A tokenizer and its expected outputs.
 struct Golden {
     name: &'static str,
     tokenizer: Arc<Tokenizer>,
@@ -54,15 +54,15 @@ struct Golden {
 struct Row {
     input: String,
     ids: Vec<u32>,
-    /// Beside the ids, for xVal.
+    /// Numbers of the ids, for xVal.
     numbers: Vec<f32>,
-    /// As Hugging Face decodes it.
+    /// The text as decoded by Hugging Face.
     decoded: String,
-    /// As the paper's classes read it, one answer at a time.
+    /// The text as read by the paper's classes, one answer at a time.
     human: Option<String>,
 }
 
-/// Ids with the values beside them; those that have none have `None`.
+/// Returns ids with their values, or `None` for ids without one.
 fn tokens(ids: &[u32], values: &[f32]) -> Vec<Token> {
     let values = values.iter().copied().map(Some).chain(std::iter::repeat(None));
     ids.iter().zip(values).map(|(&id, value)| Token { id, value }).collect()
@@ -97,7 +97,7 @@ fn golden() -> anyhow::Result<Vec<Golden>> {
 }
 
 impl Golden {
-    /// The text of a row as a server shows it.
+    /// Returns the text of a row as a server shows it.
     fn shown(&self, row: &Row) -> String {
         match (self.name, &row.human) {
             ("RtTokenizer" | "XvalTokenizer", Some(human)) => human.clone(),
@@ -105,7 +105,7 @@ impl Golden {
         }
     }
 
-    /// A text shown token by token.
+    /// Returns a text shown token by token.
     fn streamed(&self, ids: &[u32], numbers: &[f32]) -> String {
         let mut stream = TextStream::new(self.tokenizer.clone(), Arc::new([]));
         let mut shown: String = tokens(ids, numbers).into_iter().map(|token| stream.push(token)).collect();
@@ -116,7 +116,7 @@ impl Golden {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn every_text_has_the_ids_and_the_decoded_text_of_the_original() -> anyhow::Result<()> {
+fn every_text_has_the_ids_and_the_decoded_text_of_the_reference() -> anyhow::Result<()> {
     for Golden { name, tokenizer, rows } in golden()? {
         for Row { input, ids, numbers, decoded, .. } in rows {
             let prompt = tokenizer.encode_prompt(&input, true)?;
@@ -136,7 +136,7 @@ fn every_text_has_the_ids_and_the_decoded_text_of_the_original() -> anyhow::Resu
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn every_text_reads_as_the_papers_classes_read_it() -> anyhow::Result<()> {
+fn every_text_is_decoded_like_the_paper_s_classes() -> anyhow::Result<()> {
     for Golden { name, tokenizer, rows } in golden()? {
         for Row { input, ids, numbers, human, .. } in rows {
             let Some(want) = human else { continue };
@@ -146,16 +146,18 @@ fn every_text_reads_as_the_papers_classes_read_it() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The original fails at an answer that begins with a piece without a space mark, and reads it as an empty text.
+/// The reference fails on an answer that begins with a piece without a space mark, and reads it as an empty
+/// text.
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn sequences_that_no_text_gives_read_as_the_papers_class_reads_them() -> anyhow::Result<()> {
+fn sequences_that_no_text_produces_are_decoded_like_the_paper_s_class() -> anyhow::Result<()> {
     let tokenizer = open(shared("t5-rt"))?;
     let t5 = json(shared("tokenizers/golden_t5_tokenizers.json"))?;
     let sequences = items(&t5["classes"]["RtTokenizer"]["decode_sequences"])?;
     let mut compared = 0;
     for sequence in sequences {
-        let (ids, want) = (ids(&sequence["ids"])?, text(&sequence["human"][0])?);
+        let ids = ids(&sequence["ids"])?;
+        let want = text(&sequence["human"][0])?;
         if !want.is_empty() {
             assert_eq!(tokenizer.decode(&ids), want, "{sequence}");
             compared += 1;
@@ -165,10 +167,10 @@ fn sequences_that_no_text_gives_read_as_the_papers_class_reads_them() -> anyhow:
     Ok(())
 }
 
-/// Among them one that begins with `5`, which has no space mark.
+/// One of the answers begins with `5`, which has no space mark.
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn answers_are_read_one_by_one() -> anyhow::Result<()> {
+fn answers_are_decoded_one_by_one() -> anyhow::Result<()> {
     for (checkpoint, pieces, want) in [
         ("t5-rt", ["5", "_3_0_"], "5 3"),
         ("t5-rt", ["▁-", "_3_0_"], "- 3"),
@@ -184,7 +186,7 @@ fn answers_are_read_one_by_one() -> anyhow::Result<()> {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn a_mark_of_numbers_without_a_number_is_refused_where_the_original_fails() -> anyhow::Result<()> {
+fn a_number_mark_without_a_number_is_rejected_if_the_reference_fails() -> anyhow::Result<()> {
     let t5 = json(shared("tokenizers/golden_t5_tokenizers.json"))?;
     let tokenizer = open(shared("t5-xval"))?;
     let rows = items(&t5["texts"])?.iter().zip(items(&t5["classes"]["XvalTokenizer"]["rows"])?);
@@ -200,7 +202,7 @@ fn a_mark_of_numbers_without_a_number_is_refused_where_the_original_fails() -> a
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn text_shown_token_by_token_is_the_text_decoded_at_once() -> anyhow::Result<()> {
+fn text_shown_token_by_token_equals_the_text_decoded_in_one_call() -> anyhow::Result<()> {
     for golden in golden()? {
         for row in &golden.rows {
             let shown = golden.streamed(&row.ids, &row.numbers);
@@ -210,7 +212,7 @@ fn text_shown_token_by_token_is_the_text_decoded_at_once() -> anyhow::Result<()>
     Ok(())
 }
 
-/// Sequences that no text gives, as a model may generate them: pieces in an arbitrary but fixed order.
+/// Sequences that no text produces, but that a model may generate: pieces in an arbitrary but fixed order.
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn arbitrary_sequences_are_shown_as_they_are_decoded() -> anyhow::Result<()> {
@@ -223,7 +225,7 @@ fn arbitrary_sequences_are_shown_as_they_are_decoded() -> anyhow::Result<()> {
             ((state >> 33) % ids_max) as u32
         };
         for _ in 0..200 {
-            // Bytes that make no character erase what their run showed before; see `is_lone_byte`.
+            // Bytes that do not form a character invalidate the text shown for their run; see `is_lone_byte`.
             let ids: Vec<u32> =
                 (0..24).map(|_| next()).filter(|&id| !is_lone_byte(&golden.tokenizer, id)).collect();
             let numbers: Vec<f32> = ids.iter().map(|&id| id as f32 / 8.0).collect();
@@ -234,18 +236,34 @@ fn arbitrary_sequences_are_shown_as_they_are_decoded() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Byte fallback decodes a run of bytes as a whole: one that is not UTF-8 turns also those of its characters
-/// that were already shown into U+FFFD.
+/// Byte fallback decodes a run of bytes as a unit. If a run is not valid UTF-8, all of its characters become
+/// U+FFFD, including those that were already shown.
 fn is_lone_byte(tokenizer: &Tokenizer, id: u32) -> bool {
     tokenizer.token(id).is_some_and(|token| token.starts_with("<0x"))
 }
 
-over_fixtures! {
-    prompts_and_answers_of_the_checkpoints_are_the_original_ones,
-    number_tokens_have_the_values_of_the_original_loss,
+/// See `models/tests/data/sentencepiece/make.py`.
+#[test]
+fn ties_between_segmentations_are_broken_as_sentencepiece_breaks_them() -> anyhow::Result<()> {
+    for name in ["trained", "user-defined"] {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/sentencepiece").join(name);
+        let tokenizer = open(folder.clone())?;
+        let rows = json(folder.join("golden.json"))?;
+        assert_eq!(items(&rows)?.len(), 544);
+        for row in items(&rows)? {
+            let input = text(&row[0])?;
+            assert_eq!(tokenizer.encode(input, false)?, ids(&row[1])?, "{name}: {input:?}");
+        }
+    }
+    Ok(())
 }
 
-fn prompts_and_answers_of_the_checkpoints_are_the_original_ones(fixtures: Fixtures) {
+over_fixtures! {
+    prompts_and_answers_of_the_checkpoints_match_the_reference,
+    number_tokens_have_the_values_of_the_reference_loss,
+}
+
+fn prompts_and_answers_of_the_checkpoints_match_the_reference(fixtures: Fixtures) {
     for checkpoint in fixtures.only(&["t5-ce", "t5-ntl-was", "t5-v11", "t5-rt", "t5-rt-ntl"]) {
         let encoding = match checkpoint {
             "t5-ntl-was" => NumberEncoding::Digits,
@@ -259,7 +277,8 @@ fn prompts_and_answers_of_the_checkpoints_are_the_original_ones(fixtures: Fixtur
         assert_eq!((tokenizer.eos_id(), tokenizer.pad_id()), (Some(1), Some(0)));
         assert_eq!(tokenizer.model_max_length(), Some(512));
         for case in items(&golden["cases"]).unwrap() {
-            let (prompt, label) = (text(&case["text"]).unwrap(), text(&case["label_text"]).unwrap());
+            let prompt = text(&case["text"]).unwrap();
+            let label = text(&case["label_text"]).unwrap();
             assert_eq!(
                 tokenizer.encode(prompt, true).unwrap(),
                 ids(&case["input_ids"]).unwrap(),
@@ -291,7 +310,7 @@ fn prompts_and_answers_of_the_checkpoints_are_the_original_ones(fixtures: Fixtur
     }
 }
 
-fn number_tokens_have_the_values_of_the_original_loss(fixtures: Fixtures) {
+fn number_tokens_have_the_values_of_the_reference_loss(fixtures: Fixtures) {
     for checkpoint in fixtures.only(&["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-rt"]) {
         let tokenizer = open(fixtures.folder(checkpoint)).unwrap();
         let golden = json(fixtures.folder(checkpoint).join("golden/golden.json")).unwrap();
@@ -303,7 +322,7 @@ fn number_tokens_have_the_values_of_the_original_loss(fixtures: Fixtures) {
             ));
         }
         want.sort_by_key(|(id, _)| *id);
-        // The original holds the values in single precision.
+        // The reference stores the values in single precision.
         let value = |id| Some((u64::from(id), f64::from(tokenizer.number_value(id)? as f32)));
         let got = (0..tokenizer.len() as u32).filter_map(value);
         assert_eq!(got.collect::<Vec<_>>(), want, "{checkpoint}");
@@ -312,15 +331,16 @@ fn number_tokens_have_the_values_of_the_original_loss(fixtures: Fixtures) {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn fast_and_slow_differ_only_in_a_second_end_of_text() -> anyhow::Result<()> {
-    let (fast, slow) = (open(shared("tokenizers/t5-2k"))?, open(shared("t5-ce"))?);
+fn fast_and_slow_tokenizers_differ_only_in_a_second_end_of_text() -> anyhow::Result<()> {
+    let fast = open(shared("tokenizers/t5-2k"))?;
+    let slow = open(shared("t5-ce"))?;
     assert_eq!((fast.encode("</s>", true)?, slow.encode("</s>", true)?), (vec![1, 1], vec![1]));
     Ok(())
 }
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn pieces_read_as_the_text_that_they_add() -> anyhow::Result<()> {
+fn pieces_decode_to_the_text_that_they_add() -> anyhow::Result<()> {
     for (name, token, want) in [
         ("t5-2k", "▁12", Some(" 12")),
         ("t5-2k", "</s>", None),

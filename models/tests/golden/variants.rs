@@ -1,8 +1,8 @@
-//! What the Number Token Loss paper's own kinds of T5 say beyond logits: numbers beside tokens, regression heads, and
-//! answers as people read them.
+//! Outputs of the Number Token Loss paper's kinds of T5 in addition to logits: numbers of tokens, regression
+//! heads, and answers in readable form.
 
 use ntl_core::Token;
-use ntl_core::engine::{BatchModel, ContextRequest, NodeId, PathRow, Prompt, Row};
+use ntl_core::contract::{BatchModel, ContextRequest, NodeId, PathRow, Prompt, Row};
 use ntl_core::text::TextDecoder;
 use ntl_models::Placement;
 use ntl_models::checkpoint::CheckpointFiles;
@@ -15,7 +15,7 @@ use crate::support::{
     Fixtures, Golden, floats, greedy, ids, open, over_fixtures, prompt, score, shared, target,
 };
 
-/// Relative to the larger of the number and 1.
+/// Tolerance relative to the larger of the number and 1.
 const TOLERANCE: f32 = 1e-4;
 
 #[track_caller]
@@ -23,17 +23,17 @@ fn assert_numbers(got: &[f32], want: &[f32], what: &str) -> f32 {
     assert_eq!(got.len(), want.len(), "{what}: lengths differ");
     let off = |(got, want): (&f32, &f32)| (got - want).abs() / want.abs().max(1.0);
     let worst = got.iter().zip(want).map(off).fold(0.0, f32::max);
-    assert!(worst <= TOLERANCE, "{what}: off by {worst}: {got:?} instead of {want:?}");
+    assert!(worst <= TOLERANCE, "{what}: error {worst}: got {got:?}, expected {want:?}");
     worst
 }
 over_fixtures! {
-    the_number_head_says_what_the_originals_does_at_every_position,
-    xval_is_decoded_as_it_was_trained_or_with_the_faults_of_the_paper,
-    regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch,
+    the_number_head_matches_the_reference_at_every_position,
+    xval_is_decoded_as_it_was_trained_or_with_the_bugs_of_the_paper,
+    regression_heads_match_the_reference_alone_and_in_a_padded_batch,
     a_number_without_a_value_is_an_error,
 }
 
-fn the_number_head_says_what_the_originals_does_at_every_position(fixtures: Fixtures) {
+fn the_number_head_matches_the_reference_at_every_position(fixtures: Fixtures) {
     let mut golden = Golden::open(fixtures, "t5-xval");
     let mut worst = 0.0_f32;
     for case in golden.cases() {
@@ -45,13 +45,14 @@ fn the_number_head_says_what_the_originals_does_at_every_position(fixtures: Fixt
     println!("t5-xval: numbers differ by at most {worst:e} relative");
 }
 
-fn xval_is_decoded_as_it_was_trained_or_with_the_faults_of_the_paper(fixtures: Fixtures) {
+fn xval_is_decoded_as_it_was_trained_or_with_the_bugs_of_the_paper(fixtures: Fixtures) {
     let mut golden = Golden::open(fixtures, "t5-xval");
     let mut worst = 0.0_f32;
     for case in golden.cases() {
         for (field, paper_decoding) in [("greedy_full_prefix", false), ("greedy", true)] {
             let want = ids(&case[field]["ids"]);
-            let request = ContextRequest { prompt: &prompt(&case), paper_decoding };
+            let prompt = prompt(&case);
+            let request = ContextRequest { paper_decoding, ..ContextRequest::from(&prompt) };
             let (got, numbers) = greedy(&mut golden, request, want.len());
             let what = format!("{} {field}", case["id"]);
             assert_eq!(got, want, "{what}");
@@ -61,7 +62,7 @@ fn xval_is_decoded_as_it_was_trained_or_with_the_faults_of_the_paper(fixtures: F
     println!("t5-xval: decoded numbers differ by at most {worst:e} relative");
 }
 
-/// An answer as text; values that are missing are 1.
+/// Returns an answer as text. Missing values are 1.
 fn read(tokenizer: &Tokenizer, ids: &[u32], values: &[f32]) -> String {
     let values = values.iter().copied().map(Some).chain(std::iter::repeat(None));
     let tokens: Vec<Token> = ids.iter().zip(values).map(|(&id, value)| Token { id, value }).collect();
@@ -70,7 +71,7 @@ fn read(tokenizer: &Tokenizer, ids: &[u32], values: &[f32]) -> String {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn greedy_answers_read_as_the_originals() {
+fn greedy_answers_are_decoded_like_the_reference() {
     for name in ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl", "t5-xval"] {
         let golden = Golden::open(Fixtures::Shared, name);
         for case in golden.cases() {
@@ -79,7 +80,8 @@ fn greedy_answers_read_as_the_originals() {
                 if answer.is_null() {
                     continue;
                 }
-                let (ids, numbers) = (ids(&answer["ids"]), floats(&answer["numbers"]));
+                let ids = ids(&answer["ids"]);
+                let numbers = floats(&answer["numbers"]);
                 let read = read(&golden.tokenizer, &ids, &numbers);
                 assert_eq!(read, answer["human"].as_str().unwrap(), "{name} {}", case["id"]);
                 if let Some(text) = answer["text"].as_str() {
@@ -92,7 +94,7 @@ fn greedy_answers_read_as_the_originals() {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn labels_of_the_papers_evaluation_read_as_its_own() {
+fn labels_of_the_paper_s_evaluation_are_decoded_like_the_reference() {
     for name in ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-rt", "t5-rt-ntl", "t5-xval"] {
         let tokenizer = Tokenizer::open(&CheckpointFiles::folder(&shared(name)).unwrap()).unwrap();
         let golden = golden_file(Fixtures::Shared, name, "paper_eval.json");
@@ -105,10 +107,11 @@ fn labels_of_the_papers_evaluation_read_as_its_own() {
     }
 }
 
-/// 96 answers in batches of 32, each as long as its batch allowed: the paper's scores for xVal rest on these.
+/// 96 answers in batches of 32, each as long as its batch allows. The paper's scores for xVal are based on
+/// them.
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn the_papers_evaluation_of_xval_is_repeated_number_by_number() {
+fn the_paper_s_evaluation_of_xval_is_reproduced_number_by_number() {
     let mut golden = Golden::open(Fixtures::Shared, "t5-xval");
     let eval = golden_file(Fixtures::Shared, "t5-xval", "paper_eval.json");
     let pairs = eval["pairs"].as_array().unwrap();
@@ -118,26 +121,28 @@ fn the_papers_evaluation_of_xval_is_repeated_number_by_number() {
     for (pairs, wanted) in batches {
         let longest = pairs.iter().map(|pair| encode(&golden, &pair[1]).len()).max().unwrap();
         for (pair, want) in pairs.iter().zip(wanted) {
-            let request = ContextRequest { prompt: &encode(&golden, &pair[0]), paper_decoding: true };
+            let prompt = encode(&golden, &pair[0]);
+            let request = ContextRequest { paper_decoding: true, ..ContextRequest::from(&prompt) };
             let (mut ids, numbers) = greedy(&mut golden, request, longest + 10);
             let ends = ids.iter().position(|&id| id == 1).unwrap_or(ids.len());
             ids.truncate(ends);
             let got = read(&golden.tokenizer, &ids, &numbers);
-            let (got, want) = (words(&got), words(want.as_str().unwrap()));
+            let got = words(&got);
+            let want = words(want.as_str().unwrap());
             assert_eq!(got.0, want.0, "{pair}");
             assert_numbers(&got.1, &want.1, &pair.to_string());
         }
     }
 }
 
-/// A text as its words, with a `#` for each number, and the numbers.
+/// Returns the words of a text, with a `#` for each number, and the numbers.
 fn words(text: &str) -> (String, Vec<f32>) {
     let numbers: Vec<f32> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
     let word = |word: &str| if word.parse::<f32>().is_ok() { "#".to_owned() } else { word.to_owned() };
     (text.split(' ').map(word).collect::<Vec<_>>().join(" "), numbers)
 }
 
-fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch(fixtures: Fixtures) {
+fn regression_heads_match_the_reference_alone_and_in_a_padded_batch(fixtures: Fixtures) {
     let golden = golden_file(fixtures, "t5-regression-head", "golden.json");
     let files = CheckpointFiles::folder(&fixtures.folder("t5-regression-head")).unwrap();
     let tokenizer = Tokenizer::open(&files).unwrap();
@@ -149,14 +154,14 @@ fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch(f
     let mut model = RegressionHead::load(&files, facts, false, &Placement::default()).unwrap();
     let mut predict = |prompts: &[Prompt]| -> Vec<f32> {
         let opened = open(&mut model, prompts);
-        let row = |opened: &ntl_core::engine::OpenedContext| Row {
+        let row = |opened: &ntl_core::contract::OpenedContext| Row {
             context: opened.context,
             path: PathRow::new(None, opened.first_token),
         };
         let rows: Vec<Row> = opened.iter().map(row).collect();
         let values = model.step(&rows).unwrap();
         opened.iter().for_each(|opened| model.close(opened.context));
-        assert!(model.step(&rows).is_err(), "a closed context must be refused");
+        assert!(model.step(&rows).is_err(), "a closed context must be rejected");
         (0..rows.len()).map(|row| values.head_value(row).unwrap()).collect()
     };
     let cases = golden["cases"].as_array().unwrap();
@@ -179,7 +184,7 @@ fn regression_heads_predict_what_the_original_does_alone_and_in_a_padded_batch(f
     );
 }
 
-/// A number that is read must be given where nothing predicted it.
+/// An input number must be provided if no step predicted it.
 fn a_number_without_a_value_is_an_error(fixtures: Fixtures) {
     let mut golden = Golden::open(fixtures, "t5-xval");
     let number = golden.tokenizer.number_token().unwrap();

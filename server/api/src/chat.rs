@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::completions::{FinishReason, Stop, StreamOptions, Usage};
+use crate::completions::{FinishReasonName, PromptLogprobs, Stop, StreamOptions, Usage};
 use crate::number::{Number, NumberRequest};
 use crate::whole::whole;
 
@@ -29,7 +29,8 @@ pub struct ContentPart {
     /// The text of a text part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// All other fields. The server accepts those that change nothing, and refuses all others by name.
+    /// All other fields. The server accepts those that change nothing, and rejects any other with an error
+    /// that names the field.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
@@ -37,7 +38,7 @@ pub struct ContentPart {
 /// A message of a conversation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequestMessage {
-    /// `system`, `developer`, `user` or `assistant`, as far as the chat template supports them.
+    /// `system`, `developer`, `user` or `assistant`, if the chat template supports the role.
     #[schema(pattern = "^(system|developer|user|assistant)$")]
     pub role: String,
     /// The content. Null means an empty text.
@@ -46,7 +47,8 @@ pub struct ChatRequestMessage {
     /// Name of the speaker, for templates that use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// All other fields. The server accepts those that change nothing, and refuses all others by name.
+    /// All other fields. The server accepts those that change nothing, and rejects any other with an error
+    /// that names the field.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
@@ -54,15 +56,16 @@ pub struct ChatRequestMessage {
 /// Body of a chat request. Null means the default in every field; unknown fields are errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequest {
-    /// Name of the model; may be omitted where only one model is served.
+    /// Name of the model; may be omitted if only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The conversation.
     #[schema(value_type = Vec<ChatRequestMessage>, required = true, min_items = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<ChatRequestMessage>>,
-    /// Maximum number of tokens of the answer. Default: as many as fit the model's context, within the limit of the server.
-    /// With `number.after`: maximum number of tokens of the text before the number, default 256. A number is never cut.
+    /// Maximum number of tokens of the answer. Default: as many as fit the model's context, within the limit
+    /// of the server. With `number.after`: maximum number of tokens of the text before the number, default
+    /// 256. A number is never cut.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_completion_tokens: Option<u64>,
     /// The older name of `max_completion_tokens`.
@@ -82,22 +85,27 @@ pub struct ChatRequest {
     #[schema(maximum = 20)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u64>,
-    /// Answer with server-sent events. Default false.
+    /// Stream the response as server-sent events. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// Only with `stream`.
+    /// Options of the stream. Only with `stream`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
     /// Decode a number with its distribution instead of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
-    /// Whether the template adds the beginning of the answer. Default true.
+    /// Repeat the last message before the response if the assistant wrote that message, as in vLLM. Default
+    /// false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub echo: Option<bool>,
+    /// Whether the template adds the beginning of the assistant's message. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
     /// Additional variables for the template, such as `enable_thinking`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    /// All other fields. Those of completions (`temperature`, `top_p`, `seed`, ...) have the same meaning here.
+    /// All other fields. Fields of completions (`temperature`, `top_p`, `seed`, ...) have the same meaning
+    /// here.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
@@ -121,11 +129,11 @@ pub struct ChatTokenLogprobs {
     pub token: ChatToken,
     /// The most probable tokens at this position, best first.
     pub top_logprobs: Vec<ChatToken>,
-    /// With `number_tokens`: sum over number tokens of renormalised probability times value; null where no number token
-    /// is possible.
+    /// With `number_tokens`: sum over number tokens of renormalised probability times value; null if no
+    /// number token is possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number_value: Option<Option<f64>>,
-    /// With `number_tokens`: probability of all number tokens together; null where none is possible.
+    /// With `number_tokens`: probability of all number tokens together; null if none is possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number_mass: Option<Option<f64>>,
 }
@@ -152,7 +160,8 @@ pub struct ChatAnswer {
 
 /// The message of a whole answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ChatMessage {
+#[schema(as = ChatMessage)]
+pub struct ChatResponseMessage {
     /// `assistant`.
     pub role: String,
     /// The text.
@@ -167,14 +176,17 @@ pub struct ChatChoice {
     /// Index of the answer.
     pub index: u64,
     /// The answer.
-    pub message: ChatMessage,
-    /// Null unless requested.
+    pub message: ChatResponseMessage,
+    /// Log-probabilities of the tokens; null unless requested.
     pub logprobs: Option<ChatLogprobs>,
     /// Why the answer ended.
-    pub finish_reason: Option<FinishReason>,
+    pub finish_reason: Option<FinishReasonName>,
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
+    /// With `return_token_ids`: the token ids of the response, including an end of sequence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 /// The new part of one choice.
@@ -187,16 +199,19 @@ pub struct ChatChunkChoice {
     /// Log-probabilities of the new tokens; null unless requested.
     pub logprobs: Option<ChatLogprobs>,
     /// Null in all chunks except the last one of a choice.
-    pub finish_reason: Option<FinishReason>,
+    pub finish_reason: Option<FinishReasonName>,
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
+    /// With `return_token_ids`: the token ids of the new part, including an end of sequence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
-/// Body of an answer.
+/// Body of a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatResponse {
-    /// Unique id of the answer.
+    /// Unique id of the response.
     pub id: String,
     /// `chat.completion`.
     pub object: String,
@@ -204,16 +219,26 @@ pub struct ChatResponse {
     pub created: u64,
     /// The model that answered.
     pub model: String,
+    /// `fingerprint` of the model in `/v1/models`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_fingerprint: Option<String>,
     /// The answers, by index.
     pub choices: Vec<ChatChoice>,
     /// Token counts.
     pub usage: Option<Usage>,
+    /// With `return_token_ids`: the token ids of the prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+    /// With `prompt_logprobs`: log-probabilities of the tokens of the prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(inline)]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// One event of a stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunk {
-    /// Unique id of the answer, the same in all its chunks.
+    /// Unique id of the response, the same in all its chunks.
     pub id: String,
     /// `chat.completion.chunk`.
     pub object: String,
@@ -221,8 +246,14 @@ pub struct ChatChunk {
     pub created: u64,
     /// The model that answers.
     pub model: String,
+    /// `fingerprint` of the model in `/v1/models`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_fingerprint: Option<String>,
     /// The new part.
     pub choices: Vec<ChatChunkChoice>,
     /// Token counts: null, except in the last chunk if requested.
     pub usage: Option<Usage>,
+    /// With `return_token_ids`: the token ids of the prompt, in the first chunk only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
 }

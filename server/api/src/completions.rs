@@ -6,13 +6,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::models::TruncationSide;
 use crate::number::{Number, NumberRequest};
 use crate::whole::whole;
 
 /// The four prompt forms.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string, a list of strings, a list of token ids or a list of such lists")]
-pub enum Prompt {
+#[schema(as = Prompt)]
+pub enum Prompts {
     /// One text.
     Text(String),
     /// Several texts.
@@ -38,8 +40,9 @@ pub enum Stop {
 /// When a beam search that has enough finished texts ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a boolean or \"never\"")]
-pub enum EarlyStopping {
-    /// `true`: at once. `false`: when no running text would be better if it ended now.
+#[schema(as = EarlyStopping)]
+pub enum EarlyStoppingOption {
+    /// `true`: immediately. `false`: when no running text would be better if it ended now.
     At(bool),
     /// `never`: when no running text can become better.
     Never(Never),
@@ -53,7 +56,7 @@ pub enum Never {
     Never,
 }
 
-/// Options of a streamed answer.
+/// Options of a streamed response.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamOptions {
@@ -103,20 +106,30 @@ pub struct NamedSchema {
 /// Body of a completion request. Null means the default in every field; unknown fields are errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionRequest {
-    /// Name of the model; may be omitted where only one model is served.
+    /// Name of the model; may be omitted if only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The prompts.
-    #[schema(value_type = Prompt, required = true)]
+    #[schema(value_type = Prompts, required = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt: Option<Prompt>,
-    /// Maximum number of tokens to generate. Default 16. With `number.after`: maximum number of tokens of the text before
-    /// the number, default 256. The limit of the server caps both defaults. A number is never cut: it is printed whole,
-    /// whatever `max_tokens` says.
+    pub prompt: Option<Prompts>,
+    /// Keep at most this many tokens of each prompt, special tokens included; -1 means the maximum of the
+    /// model.
+    #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub truncate_prompt_tokens: Option<i64>,
+    /// The end at which `truncate_prompt_tokens` drops tokens. Default: the side that the model reports in
+    /// `/v1/models`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncation_side: Option<TruncationSide>,
+    /// Maximum number of tokens to generate. Default 16. With `number.after`: maximum number of tokens of the
+    /// text before the number, default 256. The server's limit caps both defaults. A number is never cut: it
+    /// is printed whole, regardless of `max_tokens`.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// 0 (greedy) to 2. Default 1. With `number`, this and the other fields of sampling are about the text before the number
-    /// (`number.after`); without such a text they are refused, except the temperatures 0 and 1.
+    /// 0 (greedy) to 2. Default 1. With `number`, this and the other sampling fields apply to the text before
+    /// the number (`number.after`). Without such a text, the server rejects them, except the temperatures 0
+    /// and 1.
     #[schema(minimum = 0, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
@@ -128,7 +141,8 @@ pub struct CompletionRequest {
     #[schema(minimum = -1)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub top_k: Option<i64>,
-    /// Sample only from tokens whose probability is at least this fraction of the largest one, 0 to 1. Default 0.
+    /// Sample only from tokens whose probability is at least this fraction of the largest one, 0 to 1.
+    /// Default 0.
     #[schema(minimum = 0, maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f64>,
@@ -140,8 +154,8 @@ pub struct CompletionRequest {
     #[schema(minimum = -2, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_penalty: Option<f64>,
-    /// Divides the logits of tokens that were generated before or occur in the prompt of a decoder-only model (negative
-    /// logits are multiplied); above 0, at most 100. Default 1.
+    /// Divides the logits of tokens that were generated before or occur in the prompt of a decoder-only model
+    /// (negative logits are multiplied); above 0, at most 100. Default 1.
     #[schema(exclusive_minimum = 0, maximum = 100)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
@@ -155,7 +169,8 @@ pub struct CompletionRequest {
     #[schema(minimum = 1, maximum = 128)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
-    /// Decode this many texts (`n` to 128) and return the `n` with the best mean log-probability. Not with `stream`.
+    /// Decode this many texts (`n` to 128) and return the `n` with the best mean log-probability. Not with
+    /// `stream`.
     #[schema(minimum = 1, maximum = 128)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub best_of: Option<u64>,
@@ -166,8 +181,9 @@ pub struct CompletionRequest {
     #[schema(max_items = 1024)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub stop_token_ids: Option<Vec<u32>>,
-    /// Report the log-probabilities of these token ids at each generated position, in place of the most probable alternatives; at
-    /// most 1024. Only with `logprobs`. Positions of an echoed prompt keep their most probable alternatives.
+    /// Report the log-probabilities of these token ids at each generated position instead of the most
+    /// probable alternatives; at most 1024. Only with `logprobs`. Positions of an echoed prompt keep their
+    /// most probable alternatives.
     #[schema(max_items = 1024)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub logprob_token_ids: Option<Vec<u32>>,
@@ -180,12 +196,12 @@ pub struct CompletionRequest {
     /// Whether a text continues after an end of sequence. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
-    /// Report the log-probabilities of each token and of this many alternatives, before all sampling options; -1 for the
-    /// whole vocabulary, if the server allows it.
+    /// Report the log-probabilities of each token and of this many alternatives, before all sampling options;
+    /// -1 for the whole vocabulary, if the server allows it.
     #[schema(minimum = -1)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<i64>,
-    /// The same for the tokens of the prompt. Only for decoder-only models, not with `stream`.
+    /// Like `logprobs`, for the tokens of the prompt. Only for decoder-only models, not with `stream`.
     #[schema(minimum = -1)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<i64>,
@@ -204,23 +220,23 @@ pub struct CompletionRequest {
     /// The format of the text, as in the OpenAI API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
-    /// Only with `logprobs`: report the expected value and the probability of the number tokens at each position. Default
-    /// false.
+    /// Only with `logprobs`: report the expected value and the probability of the number tokens at each
+    /// position. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number_tokens: Option<bool>,
-    /// Answer with server-sent events. Default false.
+    /// Stream the response as server-sent events. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// Only with `stream`.
+    /// Options of the stream. Only with `stream`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// Repeat the prompt in front of the text.
+    /// Repeat the prompt before the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
     /// Use beam search instead of sampling. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_beam_search: Option<bool>,
-    /// Number of beams, at least `n`. Default: `best_of`, else `n`, else 4.
+    /// Number of beams, at least `n`. Default: `best_of` if given, otherwise `n`, otherwise 4.
     #[schema(minimum = 1, maximum = 128)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub beam_width: Option<u64>,
@@ -230,15 +246,21 @@ pub struct CompletionRequest {
     pub length_penalty: Option<f64>,
     /// When a beam search ends. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub early_stopping: Option<EarlyStopping>,
+    pub early_stopping: Option<EarlyStoppingOption>,
     /// Decode a number with its distribution instead of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
-    /// Decode like the `generate` of the paper's code, even where that differs from training: xVal checkpoints then read
-    /// all of their own numbers as 1 and treat every position as the first. No effect on other kinds. Default false.
+    /// Prompts of one API key share cached prefixes only if this text is equal. It changes nothing in a response
+    /// but its time, which otherwise shows whether the same prefix was sent before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_salt: Option<String>,
+    /// Decode like the `generate` of the paper's code, even if it differs from training: xVal checkpoints
+    /// then read all numbers that they have written as 1 and treat every position as the first. No effect on
+    /// other kinds. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_decoding: Option<bool>,
-    /// All other fields. The server accepts those that change nothing, and refuses all others by name.
+    /// All other fields. The server accepts those that change nothing, and rejects any other with an error
+    /// that names the field.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
@@ -246,7 +268,8 @@ pub struct CompletionRequest {
 /// Why a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum FinishReason {
+#[schema(as = FinishReason)]
+pub enum FinishReasonName {
     /// End of sequence, a stop string, or a complete number.
     Stop,
     /// `max_tokens` was reached; with a number: before its marker `after`.
@@ -260,17 +283,17 @@ pub struct Logprobs {
     pub tokens: Vec<String>,
     /// Natural logarithms of the probabilities.
     pub token_logprobs: Vec<Option<f64>>,
-    /// Texts and log-probabilities of the most probable tokens at each position, and of the chosen one; null for the first
-    /// token of an echoed prompt.
+    /// Texts and log-probabilities of the most probable tokens at each position, and of the chosen one; null
+    /// for the first token of an echoed prompt.
     pub top_logprobs: Option<Vec<Option<BTreeMap<String, f64>>>>,
-    /// Where each token begins in the text, in characters. Tokens that write one character together begin where it does; a
-    /// token that a stop string cut off has its place in the text before the cut.
+    /// Offset of each token in the text, in characters. Tokens that together write one character have its
+    /// offset. A token that a stop string cut off has its offset in the uncut text.
     pub text_offset: Vec<u64>,
-    /// With `number_tokens`: sum over number tokens of renormalised probability times value; null where no number token
-    /// is possible.
+    /// With `number_tokens`: sum over number tokens of renormalised probability times value; null if no
+    /// number token is possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number_values: Option<Vec<Option<f64>>>,
-    /// With `number_tokens`: probability of all number tokens together; null where none is possible.
+    /// With `number_tokens`: probability of all number tokens together; null if none is possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number_mass: Option<Vec<Option<f64>>>,
 }
@@ -292,17 +315,17 @@ pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
 /// One answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Choice {
-    /// Prompt number times `n` plus text number.
+    /// Index of the prompt times `n`, plus index of the text.
     pub index: u64,
-    /// The generated text. With `number`: the text before the number, then the printed number, unless that text ended without
-    /// the marker `after`.
+    /// The generated text. With `number`: the text before the number, then the printed number, unless that
+    /// text ended without the marker `after`.
     pub text: String,
-    /// Null unless requested.
+    /// Log-probabilities of the tokens; null unless requested.
     #[schema(required)]
     pub logprobs: Option<Logprobs>,
     /// Null in all chunks of a stream except the last one of a choice.
     #[schema(required)]
-    pub finish_reason: Option<FinishReason>,
+    pub finish_reason: Option<FinishReasonName>,
     /// With beam search: natural logarithm of the probability of the whole text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cumulative_logprob: Option<f64>,
@@ -315,7 +338,7 @@ pub struct Choice {
     /// With `return_token_ids`: the token ids of the prompt, once in a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
-    /// With `prompt_logprobs`.
+    /// With `prompt_logprobs`: log-probabilities of the tokens of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(inline)]
     pub prompt_logprobs: Option<PromptLogprobs>,
@@ -324,18 +347,18 @@ pub struct Choice {
 /// Token counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
-    /// Tokens of all prompts.
+    /// Number of tokens of all prompts.
     pub prompt_tokens: u64,
-    /// Tokens of the texts, of numbers as they are printed and of the texts before them, or of scored targets.
+    /// Number of tokens of the texts, of printed numbers and the texts before them, or of scored targets.
     pub completion_tokens: u64,
-    /// The sum.
+    /// The sum of both.
     pub total_tokens: u64,
 }
 
-/// Body of an answer.
+/// Body of a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionResponse {
-    /// Unique id of the answer.
+    /// Unique id of the response.
     pub id: String,
     /// `text_completion`.
     pub object: String,
@@ -343,6 +366,9 @@ pub struct CompletionResponse {
     pub created: u64,
     /// The model that answered.
     pub model: String,
+    /// `fingerprint` of the model in `/v1/models`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_fingerprint: Option<String>,
     /// The answers, by index.
     pub choices: Vec<Choice>,
     /// Token counts. In a stream null, except in the last chunk if requested.
@@ -350,12 +376,12 @@ pub struct CompletionResponse {
     pub usage: Option<Usage>,
 }
 
-/// One event of a stream: the same shape.
+/// One event of a stream. It has the shape of a whole response.
 pub type CompletionChunk = CompletionResponse;
 
 /// A server-sent event, as a client reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StreamEvent {
-    /// A chunk as JSON, an error as JSON, or at the end `[DONE]`.
+    /// A chunk or an error as JSON, or `[DONE]` at the end.
     pub data: String,
 }

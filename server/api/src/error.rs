@@ -1,4 +1,4 @@
-//! The one error body of every route.
+//! The error body, which is the same for every route.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 /// `{"error": {...}}` with all four keys always present.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// What went wrong.
+    /// The error.
     pub error: ErrorDetail,
 }
 
-/// What went wrong, for people and for programs.
+/// An error, described for people and for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
     /// A message for people.
@@ -18,7 +18,7 @@ pub struct ErrorDetail {
     /// Class of error, such as `invalid_request_error`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The request field at fault, where there is one.
+    /// The request field that caused the error, if any.
     #[schema(required)]
     pub param: Option<String>,
     /// A stable code for programs, such as `model_not_found`.

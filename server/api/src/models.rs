@@ -3,6 +3,20 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// The header of responses that names the [fingerprint](Model::fingerprint) of the model that computed them.
+pub const FINGERPRINT_HEADER: &str = "ntl-model-fingerprint";
+
+/// The end at which a prompt that is too long loses tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TruncationSide {
+    /// Drops the first tokens.
+    #[default]
+    Left,
+    /// Drops the last tokens.
+    Right,
+}
+
 /// A served model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Model {
@@ -14,30 +28,39 @@ pub struct Model {
     pub created: u64,
     /// `ntl-server`.
     pub owned_by: String,
-    /// Kind of checkpoint: `t5`, `t5-rt`, `t5-xval` or `t5-regression-head`.
+    /// Kind of checkpoint: `t5`, `t5-rt`, `t5-xval`, `t5-regression-head`, or a decoder-only architecture
+    /// such as `llama`.
     pub kind: String,
+    /// Whether an encoder processes the prompt and a decoder the answer. If not, both form one sequence.
+    #[serde(default)]
+    pub encoder_decoder: bool,
     /// How numbers are written: `text`, `digits`, `rt` or `xval`.
     pub number_encoding: String,
     /// Maximum number of prompt tokens.
     pub context_length: u64,
-    /// The same under vLLM's name.
+    /// The same as `context_length`, under vLLM's name.
     pub max_model_len: u64,
+    /// The end at which `truncate_prompt_tokens` drops tokens, unless a request states another one.
+    #[serde(default)]
+    pub truncation_side: TruncationSide,
     /// Element type of the weights in memory.
     pub dtype: String,
-    /// Element type of keys and values in memory, where the backend says it.
+    /// Element type of keys and values in memory, if the backend reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache_dtype: Option<String>,
     /// Number of parameters.
     pub parameters: u64,
-    /// `native`.
+    /// The engine that runs the model: `native` or `mistralrs`.
     pub backend: String,
-    /// Whether the checkpoint has a chat template, so that it answers `/v1/chat/completions`.
+    /// Whether the checkpoint has a chat template and therefore supports `/v1/chat/completions`.
     #[serde(default)]
     pub chat: bool,
-    /// A hash of weights, configuration and tokenizer, which names a checkpoint in calibration files.
+    /// A hash of weights, configuration and tokenizer, which identifies a checkpoint. Calibration files
+    /// contain it, and so do the header `ntl-model-fingerprint` and the field `system_fingerprint` of
+    /// responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// Prompts that show what the model can do, from `ntl.json` of the checkpoint; empty where it lists none.
+    /// Prompts that show what the model can do, from `ntl.json` of the checkpoint; empty if it lists none.
     #[serde(default)]
     pub examples: Vec<String>,
 }
@@ -67,9 +90,9 @@ impl Health {
 /// How busy the server is, over all models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Load {
-    /// Texts and numbers that are being decoded.
+    /// Number of texts and numbers that are being decoded.
     pub running: u64,
-    /// Texts and numbers in the queues.
+    /// Number of texts and numbers in the queues.
     pub waiting: u64,
     /// The sum of both.
     pub load: u64,
@@ -86,6 +109,6 @@ pub struct Version {
     pub commit: String,
     /// Cargo features that were compiled in.
     pub features: Vec<String>,
-    /// Where models run, such as `cpu`.
+    /// The device that runs the models, such as `cpu`.
     pub device: String,
 }

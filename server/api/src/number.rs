@@ -1,4 +1,4 @@
-//! The `number` object of requests and answers.
+//! The `number` object of requests and responses.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum NumberRequest {
     Options(Box<NumberOptions>),
 }
 
-/// An untagged enum would name neither a wrong option nor an option that is given twice.
+/// Implemented by hand: the errors of an untagged enum name neither an unknown option nor a duplicate one.
 impl<'de> Deserialize<'de> for NumberRequest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct SwitchOrOptions;
@@ -66,21 +66,28 @@ impl ToSchema for NumberRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectiveName {
-    /// Least squared error: the (trimmed) mean.
+    /// Minimises the squared error: the (trimmed) mean.
     Mean,
-    /// Least absolute error.
+    /// Minimises the absolute error.
     Median,
-    /// Most often exact.
+    /// Maximises the probability of being exact.
     Mode,
+    /// The mode if one value has more than half of the closed mass, otherwise the (trimmed) mean.
+    Auto,
 }
 
 /// The error that the printed value minimises.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(untagged, deny_unknown_fields, expecting = "\"mean\", \"median\", \"mode\" or {\"quantile\": q}")]
-pub enum Objective {
-    /// `"mean"`, `"median"` or `"mode"`.
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "\"mean\", \"median\", \"mode\", \"auto\" or {\"quantile\": q}"
+)]
+#[schema(as = Objective)]
+pub enum ObjectiveOption {
+    /// `"mean"`, `"median"`, `"mode"` or `"auto"`.
     Named(ObjectiveName),
-    /// `{"quantile": q}`: least pinball loss.
+    /// `{"quantile": q}`: minimises the pinball loss.
     Quantile {
         /// In (0, 1).
         quantile: f64,
@@ -97,10 +104,11 @@ pub enum TerminatorName {
     Eos,
 }
 
-/// What ends a number.
+/// The text or token that ends a number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "\"any\", \"eos\" or a list of strings")]
-pub enum Terminator {
+#[schema(as = Terminator)]
+pub enum TerminatorOption {
     /// `"any"` or `"eos"`.
     Named(TerminatorName),
     /// The end of the sequence, or a token that starts with one of these.
@@ -117,7 +125,7 @@ pub enum MethodName {
     Sample,
     /// The most probable complete numbers of a beam search.
     Beam,
-    /// Expectation token by token along the greedy path. A diagnostic: it is wrong where a carry is uncertain.
+    /// Expectation token by token along the greedy path. A diagnostic: it is wrong if a carry is uncertain.
     Token,
     /// Only for xVal checkpoints: the value of the number head at the number token.
     Xval,
@@ -126,7 +134,7 @@ pub enum MethodName {
 }
 
 impl MethodName {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 6] = [Self::Tree, Self::Sample, Self::Beam, Self::Token, Self::Xval, Self::Head];
 
     /// The name in JSON.
@@ -164,7 +172,7 @@ pub enum NumberScale {
     },
 }
 
-/// The numbers of a scale, with the default step.
+/// The numbers that define a scale, with the default step filled in.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScaleNumbers {
     pub low: f64,
@@ -172,7 +180,7 @@ pub struct ScaleNumbers {
     pub step: f64,
 }
 
-/// A list that is no scale: how many numbers it has, in place of two or three.
+/// The length of a list that is not a scale, because it has neither two nor three numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrongScaleLength(pub usize);
 
@@ -206,7 +214,7 @@ pub enum Thousands {
 pub struct NumberOptions {
     /// Default `mean`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub objective: Option<Objective>,
+    pub objective: Option<ObjectiveOption>,
     /// Default `tree`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodName>,
@@ -214,15 +222,18 @@ pub struct NumberOptions {
     #[schema(minimum = 0, maximum = 0.49)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trim: Option<f64>,
-    /// Only `tree`: stop when the open mass is at most this, in (0, 1). Default 0.001.
+    /// Only `tree`: stop when the open mass is at most this, in (0, 1); with `scale`, when the open mass is
+    /// at most this share of the closed mass. Default 0.001.
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
-    /// Only `tree`: maximum number of decoder positions, 1 to 65536, and times `rationales` at most 262144. Default 4096.
+    /// Only `tree`: maximum number of decoder positions, 1 to 65536; multiplied by `rationales`, at most
+    /// 262144. Default 4096.
     #[schema(minimum = 1, maximum = 65536)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u64>,
-    /// Only `tree`: stop as soon as the bounds of `value` are no wider than this, 0 or more. Default: no such stop.
+    /// Only `tree`: stop as soon as the bounds of `value` are no wider than this, 0 or more. Default: no such
+    /// stop.
     #[schema(minimum = 0)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<f64>,
@@ -234,29 +245,33 @@ pub struct NumberOptions {
     #[schema(minimum = 1, maximum = 64)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub beams: Option<u64>,
-    /// Generate text until this marker appears, and read the number right behind it. 1 to 1024 bytes. Default: the number
-    /// comes at once. The text is sampled with the request's `temperature`, `top_p` and `seed`, has at most `max_tokens`
-    /// tokens, and is returned in front of the printed number.
+    /// Generate text until this marker appears, and read the number directly after it. 1 to 1024 bytes.
+    /// Default: no text before the number. The text is sampled with the request's `temperature`, `top_p` and
+    /// `seed`, has at most `max_tokens` tokens, and is returned before the printed number.
     #[schema(min_length = 1, max_length = 1024)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// Only with `after`: number of such texts, 1 to 64, and times prompts at most 1024. The distributions of their numbers
-    /// are averaged, and the first text is returned. A text that ends without the marker does not count, and no number is
-    /// printed behind it; `reason` says how many these are. Default 1.
+    /// Only with `after`: number of such texts, 1 to 64; multiplied by the number of prompts, at most 1024.
+    /// The distributions of their numbers are averaged, and the first text is returned. A text that ends
+    /// without the marker does not count, and no number is printed after it; `reason` states how many such
+    /// texts there are. Default 1.
     #[schema(minimum = 1, maximum = 64)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub rationales: Option<u64>,
-    /// Smallest and largest value, which may be equal; the mass of other values is invalid. Default: all values.
+    /// Smallest and largest value, which may be equal; the mass of other values is invalid. Default: all
+    /// values.
     #[schema(min_items = 2, max_items = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
-    /// The values of a rating, at most 1000, with at most 6 decimals; the mass of other values is invalid. Not with `range`, and
-    /// not for models with a number head. With a scale `mass_min` is 0.5, `trim` 0 and `support` the number of values, unless
-    /// given. Default: all values.
+    /// The values of a rating, at most 1000, with at most 6 decimals; the mass of other values is invalid.
+    /// Not with `range`, and not for models with a number head. `value` is conditional on the scale: if less
+    /// than half of the mass is on it, `reason` says so and names the most probable other texts. With a
+    /// scale, `trim` is 0 and `support` the number of values, unless given, and `tolerance` is a share of the
+    /// mass on the scale. Default: all values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<NumberScale>,
-    /// Whether means are divided by the closed mass. Otherwise they are raw sums: texts that are not numbers count as 0.
-    /// Default true.
+    /// Whether means are divided by the closed mass. Otherwise they are raw sums: texts that are not numbers
+    /// count as 0. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<bool>,
     /// Maximum number of digits before the point, 1 to 20. Default 12.
@@ -275,9 +290,9 @@ pub struct NumberOptions {
     pub thousands: Option<Thousands>,
     /// Default `any`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub terminator: Option<Terminator>,
-    /// Return no value if the closed mass is below this, 0 to 1; `reason` then names the most probable texts that were no number.
-    /// Default 0; 0.5 with `scale`.
+    pub terminator: Option<TerminatorOption>,
+    /// Return no value if the closed mass is below this, 0 to 1; `reason` then names the most probable texts
+    /// that are not numbers. Default 0.
     #[schema(minimum = 0, maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_min: Option<f64>,
@@ -289,7 +304,8 @@ pub struct NumberOptions {
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<f64>,
-    /// Number of most probable values to return, 0 to 1000. Default 20; with `scale` at least all of its values.
+    /// Number of most probable values to return, 0 to 1000. Default 20; with `scale` at least all of its
+    /// values.
     #[schema(maximum = 1000)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub support: Option<u64>,
@@ -299,12 +315,47 @@ pub struct NumberOptions {
     pub decimals: Option<u64>,
 }
 
+impl NumberOptions {
+    /// Default of `tolerance`.
+    pub const TOLERANCE: f64 = 0.001;
+    /// Default of `nodes_max`.
+    pub const NODES_MAX: u64 = 4096;
+    /// Default of `samples`.
+    pub const SAMPLES: u64 = 64;
+    /// Default of `beams`.
+    pub const BEAMS: u64 = 4;
+    /// Default of `digits_max`.
+    pub const DIGITS_MAX: u64 = 12;
+    /// Default of `decimals_max`.
+    pub const DECIMALS_MAX: u64 = 6;
+
+    /// Returns the same options, and writes out the default of every option that changes the distribution or
+    /// decides whether there is a value. The method stays as it is, since its default depends on the model.
+    pub fn explicit(self) -> Self {
+        let is = |method: MethodName| self.method == Some(method);
+        let is_tree = self.method.is_none() || is(MethodName::Tree) || is(MethodName::Xval);
+        Self {
+            tolerance: self.tolerance.or(is_tree.then_some(Self::TOLERANCE)),
+            nodes_max: self.nodes_max.or(is_tree.then_some(Self::NODES_MAX)),
+            samples: self.samples.or(is(MethodName::Sample).then_some(Self::SAMPLES)),
+            beams: self.beams.or(is(MethodName::Beam).then_some(Self::BEAMS)),
+            rationales: self.rationales.or(self.after.is_some().then_some(1)),
+            digits_max: self.digits_max.or(Some(Self::DIGITS_MAX)),
+            decimals_max: self.decimals_max.or(Some(Self::DECIMALS_MAX)),
+            sign: self.sign.or(Some(true)),
+            terminator: self.terminator.or(Some(TerminatorOption::Named(TerminatorName::Any))),
+            mass_min: self.mass_min.or(Some(0.0)),
+            ..self
+        }
+    }
+}
+
 /// A quantile of the distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Quantile {
     /// The probability level.
     pub q: f64,
-    /// The smallest value at which the share of the closed mass reaches `q`; null where there is none.
+    /// The smallest value at which the share of the closed mass reaches `q`; null if there is none.
     pub value: Option<f64>,
 }
 
@@ -321,7 +372,8 @@ pub struct SupportPoint {
 
 /// How the probability is divided. The three masses add up to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Mass {
+#[schema(as = Mass)]
+pub struct NumberMass {
     /// Mass of complete numbers.
     pub closed: f64,
     /// Mass of texts that are not numbers.
@@ -330,7 +382,7 @@ pub struct Mass {
     pub open: f64,
 }
 
-/// The range in which an estimate must lie, wherever the open mass falls; null where it is unbounded.
+/// The range in which an estimate must lie, wherever the open mass falls; null if it is unbounded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Bounds {
     /// Bounds of the estimate of the objective.
@@ -343,14 +395,14 @@ pub struct Bounds {
     pub quantiles: Vec<Option<[f64; 2]>>,
 }
 
-/// Where the ends of an interval come from.
+/// How the ends of an interval are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IntervalMethod {
     /// Quantiles of the distribution: the model's own opinion of its certainty.
     Quantiles,
-    /// These quantiles, moved by the offset of a calibration file of the server: the coverage was measured on items like those
-    /// of the calibration.
+    /// These quantiles, moved by the offset of a calibration file of the server: the coverage was measured on
+    /// items like those of the calibration.
     Conformal,
 }
 
@@ -361,24 +413,24 @@ pub struct NumberInterval {
     pub low: f64,
     /// Its upper end.
     pub high: f64,
-    /// The probability that was asked for.
+    /// The requested probability.
     pub coverage: f64,
-    /// Where the ends come from.
+    /// How the ends are computed.
     pub method: IntervalMethod,
-    /// Why the calibration of the model is not used, where it has one; absent otherwise.
+    /// Why the model's calibration is not used; absent if it is used or the model has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// The estimate that a `value` is.
+/// The estimate that `value` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EstimateName {
-    /// `trimmed_mean`, for objective `mean`.
+    /// `trimmed_mean`, for the objectives `mean` and `auto`.
     TrimmedMean,
     /// `median`, for its objective or in place of an unbounded estimate.
     Median,
-    /// `mode`.
+    /// `mode`, for the objectives `mode` and `auto`.
     Mode,
     /// The quantile of the objective.
     Quantile,
@@ -389,20 +441,21 @@ pub enum EstimateName {
 /// A decoded number with its distribution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Number {
-    /// The estimate of the objective; for method `token` the expectation along the greedy path. With methods `tree`, `xval` and
-    /// `head`: where the open mass leaves that estimate unbounded (`bounds.value` null; not with objective `mode`), the
-    /// median if that is bounded. Else null, and `reason` says why.
+    /// The estimate of the objective; for method `token` the expectation along the greedy path. With methods
+    /// `tree`, `xval` and `head`: if the open mass leaves that estimate unbounded (`bounds.value` null; not
+    /// with objective `mode`), the median, provided that it is bounded. Otherwise null, and `reason` states
+    /// why.
     pub value: Option<f64>,
     /// The objective of the request.
-    pub objective: Objective,
+    pub objective: ObjectiveOption,
     /// Which estimate `value` is; null without a value.
     #[serde(default)]
     pub estimate: Option<EstimateName>,
-    /// The method that found the distribution. `token` finds only the greedy number, so all estimates except `mode` are
-    /// null.
+    /// The method that found the distribution. `token` finds only the greedy number, so all estimates except
+    /// `mode` are null.
     pub method: String,
-    /// Plain mean over all closed numbers, divided by their mass if `normalize`. A little mass on huge numbers moves it far:
-    /// see `trimmed_mean`.
+    /// Plain mean over all closed numbers, divided by their mass if `normalize`. A little mass on huge
+    /// numbers moves it far: see `trimmed_mean`.
     pub mean: Option<f64>,
     /// Mean without the share `trim` of the mass in each tail.
     pub trimmed_mean: Option<f64>,
@@ -414,21 +467,25 @@ pub struct Number {
     pub std: Option<f64>,
     /// The requested quantiles.
     pub quantiles: Vec<Quantile>,
-    /// The interval that was asked for; absent without `interval`, without a value, and where the open mass leaves it unbounded.
+    /// The requested interval; absent without `interval`, without a value, and if the open mass leaves it
+    /// unbounded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<NumberInterval>,
     /// The most probable values, best first.
     pub support: Vec<SupportPoint>,
-    /// Where the probability went.
-    pub mass: Mass,
+    /// How the probability is divided.
+    pub mass: NumberMass,
     /// Bounds of the estimates; null for all methods except `tree`, `xval` and `head`.
     pub bounds: Bounds,
-    /// Decoder positions that the answer is computed from.
+    /// Number of decoder positions that the number is computed from.
     pub nodes: u64,
-    /// Model steps that computed these positions.
+    /// Number of model steps that computed these positions.
     pub forward_passes: u64,
     /// Whether `nodes_max` ended the expansion before `tolerance` was reached.
     pub truncated: bool,
-    /// Why there is no value, why it is not the estimate of the objective, or how many rationales ended without the marker `after` and do not count.
+    /// Remarks about the number, joined by semicolons; null if there are none. They state why there is no
+    /// value, or why `value` is not the estimate of the objective. They also report an unbounded interval,
+    /// less than half of the mass on the `scale`, rationales that ended without the marker `after` and do not
+    /// count, and an implausible number of a regression head.
     pub reason: Option<String>,
 }

@@ -19,20 +19,21 @@ pub enum TextOrIds {
     Ids(Vec<u32>),
 }
 
-/// A prompt and the target behind it, or candidates in the target's place.
+/// A prompt with a target that follows it, or with candidates for the target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScoreItem {
-    /// Input of the encoder, or the text in front of the target.
+    /// Input of the encoder, or the text before the target.
     pub prompt: TextOrIds,
     /// The text to score. Not empty. One of `target` and `candidates` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TextOrIds>,
-    /// Texts to compare, 1 to 1000, and at most 16384 in all items. The prompt and what they have in common are computed once.
+    /// Texts to compare, 1 to 1000, and at most 16384 in all items. The prompt and prefixes that candidates
+    /// share are computed once.
     #[schema(min_items = 1, max_items = 1000)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidates: Option<Vec<TextOrIds>>,
-    /// Only with candidates that are texts of numbers: the true number, for the losses over them.
+    /// Only if all candidates are numbers: the true number, for the losses over the candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
 }
@@ -61,7 +62,7 @@ pub enum LossName {
 }
 
 impl LossName {
-    /// All of them.
+    /// All losses.
     pub const ALL: [Self; 6] =
         [Self::Ce, Self::NtlWas, Self::NtlWasCdf, Self::NtlMse, Self::NtlMae, Self::NtlHuber];
 }
@@ -75,7 +76,7 @@ pub enum ReductionName {
     Mean,
     /// The sum.
     Sum,
-    /// One value for each token; 0 where a token has no such loss.
+    /// One value for each token; 0 for a token without this loss.
     None,
 }
 
@@ -83,7 +84,7 @@ pub enum ReductionName {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScoreRequest {
-    /// Name of the model; may be omitted where only one model is served.
+    /// Name of the model; may be omitted if only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The items to score, 1 to 1024.
@@ -100,27 +101,29 @@ pub struct ScoreRequest {
     /// Default `mean`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reduction: Option<ReductionName>,
-    /// Make probability on text cost more than the worst number, as ntloss does. Default false, as in the paper.
+    /// Make probability on text cost more than the worst number, as ntloss does. Default false, as in the
+    /// paper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reweigh: Option<bool>,
-    /// Only for `candidates`: whether their log-probabilities are divided by their numbers of tokens before the softmax. Default
-    /// false.
+    /// Only for `candidates`: whether their log-probabilities are divided by their numbers of tokens before
+    /// the softmax. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize_by_length: Option<bool>,
-    /// Only for `candidates` with a `value`: the width of the target distribution of DIST2, above 0, at most 1000000. Default 1.
+    /// Only for `candidates` with a `value`: the width of the target distribution of DIST2, above 0, at most
+    /// 1000000. Default 1.
     #[schema(exclusive_minimum = 0, maximum = 1000000)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tau: Option<f64>,
-    /// Also score the end of sequence behind the target, as in training. Default true.
+    /// Also score the end of sequence after the target, as in training. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_eos: Option<bool>,
-    /// Name of the user; ignored.
+    /// Name of the user; changes nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
-/// A loss after its reduction. Null where it is infinite, because the target has no probability, and for a Number Token Loss of
-/// a model whose numbers are all one token (xVal).
+/// A loss after its reduction. Null if it is infinite, because the target has no probability, and for a
+/// Number Token Loss of a model whose numbers are all one token (xVal).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Loss {
@@ -141,15 +144,15 @@ pub struct Score {
     pub tokens: Vec<String>,
     /// Natural logarithms of the probabilities; -9999 for a probability of 0.
     pub token_logprobs: Vec<f64>,
-    /// Sum over number tokens of renormalised probability times value; null where no number token is possible.
+    /// Sum over number tokens of renormalised probability times value; null if no number token is possible.
     pub number_values: Vec<Option<f64>>,
-    /// Probability of all number tokens together; null where none is possible.
+    /// Probability of all number tokens together; null if none is possible.
     pub number_mass: Vec<Option<f64>>,
     /// The requested losses.
     pub losses: BTreeMap<LossName, Loss>,
     /// Cross entropy plus `lambda` times the first Number Token Loss of the request.
     pub total: Loss,
-    /// The exponential of the mean cross entropy, whatever the reduction. Null where it is no finite number.
+    /// The exponential of the mean cross entropy, regardless of the reduction. Null if it is not finite.
     #[schema(required)]
     pub perplexity: Option<f64>,
 }
@@ -157,22 +160,26 @@ pub struct Score {
 /// A candidate and how probable it is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CandidateScore {
-    /// The text as it was sent, or that of its ids.
+    /// The text of the request, or the text of its token ids.
     pub text: String,
-    /// Its tokens, the end of the sequence included where it is scored.
+    /// Its token ids, including the end of the sequence if that is scored.
     pub token_ids: Vec<u32>,
-    /// Natural logarithm of its probability behind the prompt, the sum over its tokens; -9999 for a probability of 0.
+    /// Natural logarithm of its probability after the prompt, the sum over its tokens; -9999 for a
+    /// probability of 0.
     pub logprob: f64,
-    /// The softmax over the log-probabilities of all candidates of the item.
+    /// The softmax over the log-probabilities of the item's candidates. Candidates with equal tokens count
+    /// once, and each shows the whole probability of these tokens.
     pub probability: f64,
 }
 
-/// Losses over candidates that are numbers. Null where infinite.
+/// Losses over candidates that are numbers. Null if infinite.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CandidateLosses {
-    /// RAFT: the squared difference of `value` and the sum of probability times number.
+    /// RAFT: the squared difference of `value` and the sum of probability times number. Candidates with equal
+    /// tokens count once.
     pub raft: Option<f64>,
-    /// DIST2: the divergence of the candidates' probabilities from a distribution around `value`.
+    /// DIST2: the divergence of the numbers' probabilities from a distribution around `value`. A number that
+    /// several candidates spell has the sum of their probabilities.
     pub dist2: Option<f64>,
 }
 
@@ -183,7 +190,7 @@ pub struct CandidateScores {
     pub index: u64,
     /// The candidates in their order.
     pub candidates: Vec<CandidateScore>,
-    /// With a `value`.
+    /// Losses over the candidates, if the item has a `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub losses: Option<CandidateLosses>,
 }
@@ -192,9 +199,9 @@ pub struct CandidateScores {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum ScoredItem {
-    /// With a `target`.
+    /// An item with a `target`.
     Target(Score),
-    /// With `candidates`.
+    /// An item with `candidates`.
     Candidates(CandidateScores),
 }
 
@@ -208,7 +215,7 @@ impl ScoredItem {
     }
 }
 
-/// Body of an answer.
+/// Body of a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ScoreResponse {
     /// `list`.
@@ -217,6 +224,6 @@ pub struct ScoreResponse {
     pub model: String,
     /// The items in their order.
     pub data: Vec<ScoredItem>,
-    /// Tokens of the prompts, and of the targets as completion tokens.
+    /// Token counts of the prompts, and of the targets as completion tokens.
     pub usage: Usage,
 }

@@ -9,7 +9,7 @@ use crate::whole::whole;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizeRequest {
-    /// The model whose tokenizer to use; may be omitted where only one model is served.
+    /// The model whose tokenizer to use; may be omitted if only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The text.
@@ -21,7 +21,7 @@ pub struct TokenizeRequest {
     /// Whether to add the special tokens that the model expects, such as the end of sequence. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
-    /// Accepted for clients of vLLM; the answer always has `token_strs`.
+    /// Accepted for clients of vLLM, and changes nothing: the response always has `token_strs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_token_strs: Option<bool>,
 }
@@ -31,7 +31,7 @@ pub struct TokenizeRequest {
 pub struct TokenizeResponse {
     /// Token ids.
     pub tokens: Vec<u32>,
-    /// Their texts.
+    /// Texts of the tokens.
     pub token_strs: Vec<String>,
     /// The value of each token that is a number.
     pub number_values: Vec<Option<f64>>,
@@ -45,7 +45,7 @@ pub struct TokenizeResponse {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DetokenizeRequest {
-    /// The model whose tokenizer to use; may be omitted where only one model is served.
+    /// The model whose tokenizer to use; may be omitted if only one model is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Token ids.
@@ -66,12 +66,12 @@ pub struct DetokenizeResponse {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct TokenizerInfoQuery {
-    /// Name of the model; may be omitted where only one model is served.
+    /// Name of the model; may be omitted if only one model is served.
     pub model: Option<String>,
 }
 
-/// Properties of a tokenizer that is used over HTTP, under the names of Hugging Face; null where the checkpoint has no
-/// such token.
+/// Properties of a tokenizer that clients use over HTTP, under the names of Hugging Face; null if the
+/// checkpoint has no such token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenizerInfo {
     /// The model.

@@ -1,22 +1,22 @@
-//! Whole numbers as JSON and JSON Schema have them: `11.0` and `1e3` are some, and clients write them so.
+//! Reads integers as JSON Schema defines them: `11.0` and `1e3` are integers, and some clients send them.
 //!
-//! In: a number. Out: an integer, or the error that its type has for other numbers. Fields of integers are read
-//! `#[serde(default, deserialize_with = "whole")]`.
+//! In: a number. Out: an integer, or the error that its type reports for other numbers. Integer fields have
+//! the attribute `#[serde(default, deserialize_with = "whole")]`.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, Visitor};
 
-/// Up to here every whole number has a float of its own.
+/// 2^53: an `f64` represents every integer up to this one exactly.
 const EXACT_MAX: f64 = (1_u64 << 53) as f64;
 
-/// Reads an integer, or an optional one, or a list of either.
+/// Reads an integer, an optional integer, or a list of either.
 pub(crate) fn whole<'de, T: Whole<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     T::read(deserializer)
 }
 
-/// What [`whole`] reads.
+/// A type that [`whole`] can read.
 pub(crate) trait Whole<'de>: Sized {
     fn read<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }
@@ -25,7 +25,7 @@ macro_rules! integers {
     ($($integer:ty),*) => {$(
         impl<'de> Whole<'de> for $integer {
             fn read<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(Number(stringify!($integer), PhantomData))
+                deserializer.deserialize_any(Integer(stringify!($integer), PhantomData))
             }
         }
     )*};
@@ -45,7 +45,7 @@ impl<'de, T: Whole<'de>> Whole<'de> for Vec<T> {
     }
 }
 
-/// Lends a type this way of being read.
+/// Wraps a type so that serde reads it with [`Whole::read`].
 struct Read<T>(T);
 
 impl<'de, T: Whole<'de>> Deserialize<'de> for Read<T> {
@@ -54,10 +54,10 @@ impl<'de, T: Whole<'de>> Deserialize<'de> for Read<T> {
     }
 }
 
-/// Passes on to an integer of this name what it may be made of.
-struct Number<T>(&'static str, PhantomData<T>);
+/// Visitor of an integer type of this name, which converts floats without a fraction to integers first.
+struct Integer<T>(&'static str, PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Number<T> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Integer<T> {
     type Value = T;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,7 +82,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Number<T> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{CompletionRequest, Prompt};
+    use crate::{CompletionRequest, Prompts};
 
     fn read(json: &str) -> Result<CompletionRequest, String> {
         serde_json::from_str(json).map_err(|error| error.to_string())
@@ -98,13 +98,13 @@ mod tests {
         assert_eq!((request.max_tokens, request.n, request.seed), (Some(11), Some(10), Some(-3)));
         assert_eq!((request.top_k, request.best_of), (Some(0), None));
         assert_eq!(request.stop_token_ids, Some(vec![1, 2]));
-        assert_eq!(request.prompt, Some(Prompt::IdLists(vec![vec![3], vec![4, 5]])));
-        assert_eq!(read(r#"{"prompt": [7.0]}"#).unwrap().prompt, Some(Prompt::Ids(vec![7])));
+        assert_eq!(request.prompt, Some(Prompts::IdLists(vec![vec![3], vec![4, 5]])));
+        assert_eq!(read(r#"{"prompt": [7.0]}"#).unwrap().prompt, Some(Prompts::Ids(vec![7])));
         assert_eq!(read("{}").unwrap(), CompletionRequest::default());
     }
 
     #[test]
-    fn integers_are_read_to_the_last_digit_and_nothing_else_is_one() {
+    fn integers_are_read_exactly_and_other_values_are_rejected() {
         assert_eq!(read(r#"{"seed": 9223372036854775807}"#).unwrap().seed, Some(i64::MAX));
         assert_eq!(read(r#"{"max_tokens": 18446744073709551615}"#).unwrap().max_tokens, Some(u64::MAX));
         for wrong in ["1.5", "-1", "-1.0", "1e300", "\"1\"", "true", "[1]", "{}"] {

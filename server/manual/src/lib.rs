@@ -1,7 +1,8 @@
-//! The subcommand `manual`: man pages and shell completions of a program, from the definition of its command line.
+//! The subcommand `manual`: man pages and shell completions of a program, from the definition of its command
+//! line.
 //!
-//! In: the definition, and a folder such as `/usr/local/share`. Out: files, where man, bash, zsh and fish look for them below such a
-//! folder.
+//! In: the definition, and a directory such as `/usr/local/share`.
+//! Out: files at the paths below it where man, bash, zsh and fish expect them.
 
 use std::fs;
 use std::io;
@@ -26,7 +27,7 @@ impl ManualArgs {
             fs::create_dir_all(&folder).map(|()| folder)
         };
         let name = command.get_name().to_owned();
-        // `help COMMAND` needs no page of its own.
+        // `help COMMAND` needs no separate page.
         let pages = command.clone().disable_help_subcommand(true);
         for (shell, below) in [
             (Shell::Bash, "bash-completion/completions"),

@@ -1,7 +1,9 @@
 //! The candidates of a score request: how probable each is, and losses over candidates that are numbers.
 
+use std::collections::HashMap;
+
 use ntl_api::{CandidateLosses, CandidateScore, CandidateScores, ScoreItem, TextOrIds};
-use ntl_core::engine::{ScoreOutcome, TokenScore};
+use ntl_core::contract::{ScoreOutcome, TokenScore};
 use ntl_core::losses::{dist2, log_softmax, raft};
 use ntl_core::text::TextDecoder;
 
@@ -15,7 +17,7 @@ const CANDIDATES_MAX: usize = 1000;
 /// How the candidates of one item are shown.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CandidatesFormat {
-    /// As they were sent; `None` for token ids.
+    /// The texts of the request; `None` for token ids.
     texts: Vec<Option<String>>,
     normalize_by_length: bool,
     grid: Option<Grid>,
@@ -33,14 +35,14 @@ struct Grid {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CandidateOptions {
     pub(super) normalize_by_length: bool,
-    /// Of DIST2.
+    /// The width of DIST2's target distribution.
     pub(super) tau: f64,
     /// Whether different numbers are different tokens.
     pub(super) has_number_tokens: bool,
 }
 
 impl CandidatesFormat {
-    /// Of an item at this index, which has candidates.
+    /// Validates the candidates of the item at this index.
     pub(super) fn new(
         index: usize,
         candidates: &[TextOrIds],
@@ -85,28 +87,56 @@ impl CandidatesFormat {
         decoder: &dyn TextDecoder,
     ) -> CandidateScores {
         let scored = by_candidate(targets, outcome);
+        let firsts = first_of_equals(targets);
+        let distinct: Vec<usize> = firsts
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(|(place, first)| place == first)
+            .map(|(place, _)| place)
+            .collect();
         let weight = |one: &ScoredTokens<'_>| {
             let tokens = if self.normalize_by_length { one.tokens.len().max(1) } else { 1 };
             one.logprob / tokens as f64
         };
-        let shares = log_softmax(scored.iter().map(weight));
+        let log_shares = log_softmax(distinct.iter().map(|&place| weight(&scored[place])));
+        let shares: HashMap<usize, f64> = distinct.iter().copied().zip(log_shares).collect();
         let mut candidates = Vec::new();
-        for ((one, text), share) in scored.iter().zip(&self.texts).zip(shares) {
+        for ((one, text), first) in scored.iter().zip(&self.texts).zip(firsts) {
             let token_ids: Vec<u32> = one.tokens.iter().map(|score| score.token.id).collect();
             candidates.push(CandidateScore {
                 text: text.clone().unwrap_or_else(|| decoder.decode(&token_ids)),
                 token_ids,
                 logprob: finite_logprob(one.logprob),
-                probability: share.exp(),
+                probability: shares.get(&first).map_or(0.0, |log_share| log_share.exp()),
             });
         }
         let losses = self.grid.as_ref().map(|Grid { values, truth, tau }| {
             let grid: Vec<(f64, f64)> =
-                values.iter().copied().zip(scored.iter().map(|one| one.logprob)).collect();
+                distinct.iter().map(|&place| (values[place], scored[place].logprob)).collect();
             CandidateLosses { raft: plain(raft(&grid, *truth)), dist2: plain(dist2(&grid, *truth, *tau)) }
         });
         CandidateScores { index: index as u64, candidates, losses }
     }
+
+    /// Rejects candidates that are different numbers in the same tokens, of which the model has one
+    /// probability.
+    pub(super) fn check_tokens(&self, index: usize, targets: &[TargetTokens]) -> Result<(), AppError> {
+        let Some(Grid { values, .. }) = &self.grid else { return Ok(()) };
+        for (place, first) in first_of_equals(targets).into_iter().enumerate() {
+            let is_same = (values[place] - values[first]).abs() <= 0.0;
+            let message = format!("has the same tokens as `candidates[{first}]`, which is another number");
+            check(&format!("items[{index}].candidates[{place}]"), is_same, message)?;
+        }
+        Ok(())
+    }
+}
+
+/// For each candidate, the place of the first one with the same tokens.
+fn first_of_equals(targets: &[TargetTokens]) -> Vec<usize> {
+    let mut firsts = HashMap::new();
+    let ids = |target: &TargetTokens| target.tokens.iter().map(|token| token.id).collect::<Vec<u32>>();
+    targets.iter().enumerate().map(|(place, target)| *firsts.entry(ids(target)).or_insert(place)).collect()
 }
 
 /// The tokens of one candidate, without those of the prompt.
@@ -126,4 +156,32 @@ fn by_candidate<'a>(targets: &[TargetTokens], outcome: &'a ScoreOutcome) -> Vec<
         scored.push(ScoredTokens { tokens, logprob: tokens.iter().map(|score| score.token.logprob).sum() });
     }
     scored
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn different_numbers_of_equal_tokens_are_rejected_with_the_field() {
+        // A vocabulary without signs reads `+4` and `-4` as the same tokens.
+        let target = |ids: [u32; 2]| TargetTokens { tokens: ids.map(Into::into).to_vec(), of_prompt: 0 };
+        let targets = [target([5, 4]), target([5, 6]), target([5, 4])];
+        assert_eq!(first_of_equals(&targets), [0, 1, 0]);
+        for (last, complaint) in [
+            (4.0, None),
+            (
+                -4.0,
+                Some(
+                    "`items[7].candidates[2]` has the same tokens as `candidates[0]`, which is another number",
+                ),
+            ),
+        ] {
+            let grid = Grid { values: vec![4.0, 6.0, last], truth: 4.0, tau: 1.0 };
+            let texts = vec![None; 3];
+            let format = CandidatesFormat { texts, normalize_by_length: false, grid: Some(grid) };
+            let found = format.check_tokens(7, &targets).map_err(|error| error.to_string());
+            assert_eq!(found.err().as_deref(), complaint);
+        }
+    }
 }

@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 
 use ntl_api::{
-    ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatMessage, ChatRequest,
-    ChatRequestMessage, ChatResponse, ChatToken, ChatTokenLogprobs, CompletionRequest, ContentPart,
-    NumberRequest,
+    ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatRequest,
+    ChatRequestMessage, ChatResponse, ChatResponseMessage, ChatToken, ChatTokenLogprobs, CompletionRequest,
+    ContentPart, NumberRequest,
 };
-use ntl_core::engine::{NumberOutcome, TokenLogprob, TokenText};
+use ntl_core::contract::{TokenLogprob, TokenText};
 use ntl_core::text::TextDecoder;
-use ntl_models::chat::{ChatMessage as Message, Conversation};
+use ntl_models::chat::{ChatMessage, Conversation};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;
 
@@ -19,10 +19,10 @@ use super::number::NumberFormat;
 use super::tokens::{finite_logprob, number_of};
 use super::{AnswerAdapter, AnswerContext, fields, finish_reason, usage};
 use crate::answer::{Piece, TokenCounts, TokenReport};
-use crate::engine::ServedModel;
 use crate::error::{AppError, check, in_range};
 use crate::json::from_value;
-use crate::request::{GenerationRequest, ModelProfile, PromptInput};
+use crate::request::{GenerationRequest, ModelProfile, PromptInput, ReportOptions};
+use crate::served::ServedModel;
 
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 const TOP_LOGPROBS_MAX: u64 = 20;
@@ -30,7 +30,8 @@ const TOP_LOGPROBS_MAX: u64 = 20;
 /// Joins the parts of a message.
 const PART_SEPARATOR: &str = "\n";
 
-/// Takes the conversation of a request. What is not served, such as tools and images, is refused by name.
+/// Takes the conversation of a request. Rejects unsupported content, such as tools and images, with an error
+/// that names the field.
 pub(crate) fn conversation(request: &mut ChatRequest) -> Result<Conversation, AppError> {
     fields::check_chat(&request.others)?;
     let messages = request.messages.as_deref().unwrap_or(&[]);
@@ -46,7 +47,7 @@ pub(crate) fn conversation(request: &mut ChatRequest) -> Result<Conversation, Ap
     })
 }
 
-fn message(index: usize, message: &ChatRequestMessage) -> Result<Message, AppError> {
+fn message(index: usize, message: &ChatRequestMessage) -> Result<ChatMessage, AppError> {
     let field = |field: &str| format!("messages[{index}].{field}");
     if matches!(message.role.as_str(), "tool" | "function") {
         return Err(AppError::invalid(field("role"), "tools are not supported by this version"));
@@ -68,7 +69,7 @@ fn message(index: usize, message: &ChatRequestMessage) -> Result<Message, AppErr
             parts.iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?.join(PART_SEPARATOR)
         }
     };
-    Ok(Message { role: message.role.clone(), content, name: message.name.clone() })
+    Ok(ChatMessage { role: message.role.clone(), content, name: message.name.clone() })
 }
 
 /// The token ids of a conversation, by the checkpoint's chat template.
@@ -87,10 +88,11 @@ pub(crate) fn prompt_ids(
     tokenizer.encode(&text, false).map_err(|error| invalid(error.to_string()))
 }
 
-/// Validates a request whose conversation became the token ids `prompt`. The second value says how to show the number,
-/// where the request asks for one.
+/// Validates a request whose conversation became the token ids `prompt`. The second value is the format of
+/// the number, if the request has one.
 ///
-/// `room` is how many tokens may follow, where the model has a limit: the default of `max_completion_tokens`.
+/// `room` is the number of tokens that fit after the prompt, if the model has a limit: the default of
+/// `max_completion_tokens`.
 pub(crate) fn generation_request(
     request: ChatRequest,
     prompt: Vec<u32>,
@@ -109,13 +111,16 @@ fn shared_fields(
 ) -> Result<CompletionRequest, AppError> {
     let others: CompletionRequest = from_value(Value::Object(request.others.into_iter().collect()))?;
     let max = profile.output_tokens_max;
-    // `max_completion_tokens` replaces the older name, which must be valid all the same.
+    // `max_completion_tokens` replaces the older name, which must be valid nevertheless.
     let fits = request.max_tokens.is_none_or(|asked| asked <= max);
     check("max_tokens", fits, format!("must be at most {max}"))?;
     let asked = request.max_completion_tokens.or(request.max_tokens);
-    let is_number = !matches!(request.number, None | Some(NumberRequest::Switch(false)));
-    // Where there is no room at all the engine refuses the request: it knows both lengths.
-    let default = if is_number { None } else { Some(room.map_or(max, |room| (room as u64).clamp(1, max))) };
+    // If there is no room at all, the engine rejects the request: it knows both lengths.
+    let default = if wants_number(request.number.as_ref()) {
+        None
+    } else {
+        Some(room.map_or(max, |room| (room as u64).clamp(1, max)))
+    };
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = in_range("top_logprobs", request.top_logprobs, 0, 0..=TOP_LOGPROBS_MAX)?;
     check("top_logprobs", with_logprobs || top == 0, "is only allowed with `logprobs`: true")?;
@@ -131,9 +136,25 @@ fn shared_fields(
     })
 }
 
+/// The text that `echo` repeats: the last message, if the assistant wrote it.
+pub(crate) fn echoed(request: &ChatRequest, conversation: &Conversation) -> Result<Option<String>, AppError> {
+    if !request.echo.unwrap_or(false) {
+        return Ok(None);
+    }
+    check("echo", !wants_number(request.number.as_ref()), "is not allowed with `number`")?;
+    let last = conversation.messages.last().filter(|message| message.role == "assistant");
+    Ok(last.map(|message| message.content.clone()))
+}
+
+fn wants_number(number: Option<&NumberRequest>) -> bool {
+    !matches!(number, None | Some(NumberRequest::Switch(false)))
+}
+
 /// Writes answers as messages of the assistant.
 pub(crate) struct ChatAnswers {
     context: AnswerContext,
+    /// The text before each response.
+    echoed: String,
     /// Choices whose first chunk is out: only that one names the role.
     begun: BTreeSet<u64>,
 }
@@ -141,11 +162,12 @@ pub(crate) struct ChatAnswers {
 impl ChatAnswers {
     pub(crate) fn new(
         model: &ServedModel,
-        request: &GenerationRequest,
+        report: ReportOptions,
         number: Option<NumberFormat>,
+        echoed: Option<String>,
     ) -> Self {
-        let context = AnswerContext::new("chatcmpl", model, request.decoding.report(), number);
-        Self { context, begun: BTreeSet::new() }
+        let context = AnswerContext::new("chatcmpl", model, report, number);
+        Self { context, echoed: echoed.unwrap_or_default(), begun: BTreeSet::new() }
     }
 
     fn chunk_of(&self, choices: Vec<ChatChunkChoice>, counts: Option<TokenCounts>) -> ChatChunk {
@@ -154,8 +176,10 @@ impl ChatAnswers {
             object: "chat.completion.chunk".to_owned(),
             created: self.context.created,
             model: self.context.model.clone(),
+            system_fingerprint: self.context.fingerprint.clone(),
             choices,
             usage: counts.map(usage),
+            prompt_token_ids: None,
         }
     }
 
@@ -188,24 +212,29 @@ impl AnswerAdapter for ChatAnswers {
     type Whole = ChatResponse;
     type Chunk = ChatChunk;
 
-    fn number_tokens(&self, outcome: &NumberOutcome) -> usize {
-        self.context.number_tokens(outcome)
+    fn context(&self) -> &AnswerContext {
+        &self.context
     }
 
     fn chunk(&mut self, mut piece: Piece) -> ChatChunk {
         let (text, number) = self.context.text_and_number(&mut piece);
+        // The prompt is the same for all choices.
+        let prompt_token_ids = self.context.prompt_token_ids(&piece).filter(|_| self.begun.is_empty());
         let role = self.begun.insert(piece.index).then(|| "assistant".to_owned());
         let is_end = text.is_empty() && piece.finish_reason.is_some() && role.is_none();
-        let content = (!is_end).then_some(text);
-        let logprobs = self.context.report.logprobs.filter(|_| !piece.tokens.is_empty());
+        let echoed = role.as_ref().map_or("", |_| self.echoed.as_str());
+        let content = (!is_end).then(|| format!("{echoed}{text}"));
+        let has_tokens = !piece.tokens.is_empty();
+        let logprobs = self.context.report.logprobs.filter(|_| has_tokens);
         let choice = ChatChunkChoice {
             index: piece.index,
             delta: ChatAnswer { role, content },
             logprobs: logprobs.map(|count| self.logprobs(count, &piece.tokens)),
             finish_reason: piece.finish_reason.map(finish_reason),
             number,
+            token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
         };
-        self.chunk_of(vec![choice], None)
+        ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }
     }
 
     fn usage_chunk(&self, counts: TokenCounts) -> ChatChunk {
@@ -213,14 +242,22 @@ impl AnswerAdapter for ChatAnswers {
     }
 
     fn whole(&self, choices: Vec<Piece>, counts: TokenCounts) -> ChatResponse {
+        let first = choices.first();
+        let prompt_token_ids = first.and_then(|piece| self.context.prompt_token_ids(piece));
+        let prompt_logprobs = first.and_then(|piece| self.context.prompt_logprobs(piece));
         let choice = |mut piece: Piece| {
-            let (content, number) = self.context.text_and_number(&mut piece);
+            let (text, number) = self.context.text_and_number(&mut piece);
             ChatChoice {
                 index: piece.index,
-                message: ChatMessage { role: "assistant".to_owned(), content, refusal: None },
+                message: ChatResponseMessage {
+                    role: "assistant".to_owned(),
+                    content: format!("{}{text}", self.echoed),
+                    refusal: None,
+                },
                 logprobs: self.context.report.logprobs.map(|count| self.logprobs(count, &piece.tokens)),
                 finish_reason: piece.finish_reason.map(finish_reason),
                 number,
+                token_ids: self.context.token_ids(&piece),
             }
         };
         ChatResponse {
@@ -228,8 +265,11 @@ impl AnswerAdapter for ChatAnswers {
             object: "chat.completion".to_owned(),
             created: self.context.created,
             model: self.context.model.clone(),
+            system_fingerprint: self.context.fingerprint.clone(),
             choices: choices.into_iter().map(choice).collect(),
             usage: Some(usage(counts)),
+            prompt_token_ids,
+            prompt_logprobs,
         }
     }
 }

@@ -2,31 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use ntl_api::{
-    Choice, CompletionRequest, CompletionResponse, Logprobs, Prompt, PromptLogprob, PromptLogprobs,
-};
-use ntl_core::engine::{NumberOutcome, TokenText};
+use ntl_api::{Choice, CompletionRequest, CompletionResponse, Logprobs, Prompts};
+use ntl_core::contract::TokenText;
 use ntl_core::text::TextDecoder;
 
 use super::number::NumberFormat;
 use super::tokens::{finite_logprob, number_of};
 use super::{AnswerAdapter, AnswerContext, fields, finish_reason, usage};
 use crate::answer::{Piece, PromptReport, TokenCounts, TokenReport};
-use crate::engine::ServedModel;
 use crate::error::AppError;
-use crate::request::{GenerationRequest, ModelProfile, PromptInput};
+use crate::request::{GenerationRequest, ModelProfile, PromptInput, ReportOptions};
+use crate::served::ServedModel;
 
-/// Validates a request. The second value says how to show the number, where the request asks for one.
+/// Validates a request. The second value is the format of the number, if the request has one.
 pub(crate) fn generation_request(
     mut request: CompletionRequest,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
     let prompts = match request.prompt.take() {
         None => None,
-        Some(Prompt::Text(text)) => Some(vec![PromptInput::Text(text)]),
-        Some(Prompt::Ids(ids)) => Some(vec![PromptInput::Ids(ids)]),
-        Some(Prompt::Texts(texts)) => Some(texts.into_iter().map(PromptInput::Text).collect()),
-        Some(Prompt::IdLists(lists)) => Some(lists.into_iter().map(PromptInput::Ids).collect()),
+        Some(Prompts::Text(text)) => Some(vec![PromptInput::Text(text)]),
+        Some(Prompts::Ids(ids)) => Some(vec![PromptInput::Ids(ids)]),
+        Some(Prompts::Texts(texts)) => Some(texts.into_iter().map(PromptInput::Text).collect()),
+        Some(Prompts::IdLists(lists)) => Some(lists.into_iter().map(PromptInput::Ids).collect()),
     };
     fields::check_completion(&request.others)?;
     fields::generation_request(prompts, request, profile)
@@ -36,12 +34,8 @@ pub(crate) fn generation_request(
 pub(crate) struct CompletionAnswers(AnswerContext);
 
 impl CompletionAnswers {
-    pub(crate) fn new(
-        model: &ServedModel,
-        request: &GenerationRequest,
-        number: Option<NumberFormat>,
-    ) -> Self {
-        Self(AnswerContext::new("cmpl", model, request.decoding.report(), number))
+    pub(crate) fn new(model: &ServedModel, report: ReportOptions, number: Option<NumberFormat>) -> Self {
+        Self(AnswerContext::new("cmpl", model, report, number))
     }
 
     fn body(&self, choices: Vec<Choice>, counts: Option<TokenCounts>) -> CompletionResponse {
@@ -50,19 +44,20 @@ impl CompletionAnswers {
             object: "text_completion".to_owned(),
             created: self.0.created,
             model: self.0.model.clone(),
+            system_fingerprint: self.0.fingerprint.clone(),
             choices,
             usage: counts.map(usage),
         }
     }
 
-    /// A whole choice has the lists that were asked for, even if they are empty; a piece only where it adds to them.
+    /// A whole choice has the requested lists even if they are empty; a piece has them only if it adds to
+    /// them.
     fn choice(&self, mut piece: Piece, is_whole: bool) -> Choice {
         let report = self.0.report;
         let (text, number) = self.0.text_and_number(&mut piece);
         let echoed = piece.prompt.as_ref().filter(|_| report.echo);
         let has_tokens = is_whole || !piece.tokens.is_empty();
         let logprobs = report.logprobs.filter(|_| has_tokens || echoed.is_some());
-        let prompt = piece.prompt.as_ref();
         Choice {
             index: piece.index,
             text: echoed.map(|prompt| prompt.text.as_str()).unwrap_or("").to_owned() + &text,
@@ -70,20 +65,19 @@ impl CompletionAnswers {
             finish_reason: piece.finish_reason.map(finish_reason),
             cumulative_logprob: piece.cumulative_logprob.map(finite_logprob),
             number,
-            token_ids: (report.token_ids && has_tokens)
-                .then(|| piece.tokens.iter().map(|token| token.token.token.id).collect()),
-            prompt_token_ids: prompt.filter(|_| report.token_ids).map(|prompt| prompt.ids.clone()),
-            prompt_logprobs: prompt
-                .zip(report.prompt_logprobs)
-                .map(|(prompt, count)| self.prompt_logprobs(count, prompt)),
+            token_ids: self.0.token_ids(&piece).filter(|_| has_tokens),
+            prompt_token_ids: self.0.prompt_token_ids(&piece),
+            prompt_logprobs: self.0.prompt_logprobs(&piece),
         }
     }
 
-    /// The parallel arrays of an echoed prompt and the tokens behind it, with `count` alternatives to each token. The
-    /// first token of a prompt has no log-probability, since nothing comes before it.
+    /// The parallel arrays of an echoed prompt and the tokens after it, with `count` alternatives to each
+    /// token. The first token of a prompt has no log-probability, since nothing comes before it.
     fn logprobs(&self, count: usize, echoed: Option<&PromptReport>, tokens: &[TokenReport]) -> Logprobs {
         let mut arrays = Logprobs::default();
-        let (mut top, mut values, mut masses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut top = Vec::new();
+        let mut values = Vec::new();
+        let mut masses = Vec::new();
         let mut push = |id: u32, offset: u64, position: Option<&TokenText>| {
             let number = position.and_then(number_of);
             arrays.tokens.push(self.0.tokenizer.token_text(id));
@@ -111,7 +105,8 @@ impl CompletionAnswers {
         }
     }
 
-    /// By text. Tokens that read alike share an entry: the chosen one's, else that of the most probable one.
+    /// The most probable tokens by their text. Tokens with the same text share an entry, which is for the
+    /// chosen token or otherwise the most probable one.
     fn top(&self, count: usize, token: &TokenText) -> BTreeMap<String, f64> {
         let mut top = BTreeMap::new();
         for entry in std::iter::once(&token.token).chain(token.top.iter().take(count)) {
@@ -119,31 +114,14 @@ impl CompletionAnswers {
         }
         top
     }
-
-    /// vLLM's form: by token id, the most probable tokens and the token itself.
-    fn prompt_logprobs(&self, count: usize, prompt: &PromptReport) -> PromptLogprobs {
-        let entry = |token: &TokenText| {
-            let ranked = (1_u64..).zip(token.top.iter().take(count));
-            let top = ranked.map(|(rank, entry)| (entry, Some(rank)));
-            let mut by_id = BTreeMap::new();
-            for (entry, rank) in top.chain([(&token.token, token.rank.map(|rank| rank as u64))]) {
-                let decoded_token = self.0.tokenizer.token_text(entry.id);
-                let logprob = finite_logprob(entry.logprob);
-                by_id.entry(entry.id.to_string()).or_insert(PromptLogprob { logprob, rank, decoded_token });
-            }
-            by_id
-        };
-        let first = prompt.ids.first().map(|_| None);
-        first.into_iter().chain(prompt.tokens.iter().map(|token| Some(entry(token)))).collect()
-    }
 }
 
 impl AnswerAdapter for CompletionAnswers {
     type Whole = CompletionResponse;
     type Chunk = CompletionResponse;
 
-    fn number_tokens(&self, outcome: &NumberOutcome) -> usize {
-        self.0.number_tokens(outcome)
+    fn context(&self) -> &AnswerContext {
+        &self.0
     }
 
     fn chunk(&mut self, piece: Piece) -> CompletionResponse {

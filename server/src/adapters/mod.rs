@@ -1,8 +1,8 @@
 //! The APIs: JSON bodies to and from the server's own requests and answers. Pure functions without I/O.
 //!
-//! [`completions`] and [`chat`] both make a [`crate::request::GenerationRequest`] and both write the pieces of
-//! [`crate::answer`]; [`fields`] validates the request fields that they share. Invariant: every JSON body becomes a valid
-//! request or a 400 that names the field.
+//! [`completions`] and [`chat`] both make a [`crate::request::GenerationRequest`] and both write the pieces
+//! of [`crate::answer`]; [`fields`] validates the request fields that they share. Invariant: every JSON body
+//! becomes a valid request or a 400 that names the field.
 
 pub(crate) mod candidates;
 pub(crate) mod chat;
@@ -12,26 +12,28 @@ mod number;
 pub(crate) mod score;
 mod tokens;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ntl_api::{FinishReason, Number, Usage};
-use ntl_core::engine::{self, NumberOutcome};
+use ntl_api::{FinishReasonName, MethodName, Number, PromptLogprob, PromptLogprobs, Usage};
+use ntl_core::contract::{FinishReason, NumberOutcome, TokenText};
+use ntl_core::text::TextDecoder;
 use ntl_models::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use crate::answer::{Piece, TokenCounts};
-use crate::engine::ServedModel;
 use crate::request::ReportOptions;
+use crate::served::ServedModel;
 pub(crate) use fields::{WITHOUT_EFFECT, model_calibration};
 use number::NumberFormat;
+use tokens::finite_logprob;
 
 /// Writes answers in the style of one API.
 pub(crate) trait AnswerAdapter: Send + 'static {
     type Whole: Serialize;
     type Chunk: Serialize;
 
-    /// Tokens of a number's printed value.
-    fn number_tokens(&self, outcome: &NumberOutcome) -> usize;
+    fn context(&self) -> &AnswerContext;
 
     /// A chunk of a stream with a piece of one choice.
     fn chunk(&mut self, piece: Piece) -> Self::Chunk;
@@ -43,14 +45,15 @@ pub(crate) trait AnswerAdapter: Send + 'static {
     fn whole(&self, choices: Vec<Piece>, counts: TokenCounts) -> Self::Whole;
 }
 
-/// What both APIs need to write an answer.
-struct AnswerContext {
+/// The data that both APIs need to write a response.
+pub(crate) struct AnswerContext {
     id: String,
     created: u64,
     model: String,
+    fingerprint: Option<String>,
     tokenizer: Arc<Tokenizer>,
     report: ReportOptions,
-    /// How the number is shown, where one is asked for.
+    /// The format of the number, if the request has one.
     number: Option<NumberFormat>,
 }
 
@@ -65,16 +68,20 @@ impl AnswerContext {
             id: format!("{id_prefix}-{}", uuid::Uuid::new_v4().simple()),
             created: crate::unix_seconds(),
             model: model.name.to_string(),
+            fingerprint: model.fingerprint.clone(),
             tokenizer: Arc::clone(&model.tokenizer),
             report,
             number,
         }
     }
 
-    /// Where the tokenizer cannot spell the value (too long for a Regression Transformer), each character counts as a token.
-    fn number_tokens(&self, outcome: &NumberOutcome) -> usize {
-        let printed = self.number.as_ref().map(|format| format.answer(outcome).text).unwrap_or_default();
-        self.tokenizer.encode(&printed, false).map_or(printed.len(), |ids| ids.len())
+    /// Returns the method of a number, if the request has one, and the tokens of its printed value. If the
+    /// tokenizer cannot spell the value (too long for a Regression Transformer), each character counts as a
+    /// token.
+    pub(crate) fn printed_number(&self, outcome: &NumberOutcome) -> Option<(MethodName, usize)> {
+        let format = self.number.as_ref()?;
+        let text = format.answer(outcome).text;
+        Some((format.method, self.tokenizer.encode(&text, false).map_or(text.len(), |ids| ids.len())))
     }
 
     /// The text of a piece, the printed number at its end, and the number itself.
@@ -88,16 +95,46 @@ impl AnswerContext {
         });
         (text, number)
     }
+
+    /// The token ids of a piece, with `return_token_ids`.
+    fn token_ids(&self, piece: &Piece) -> Option<Vec<u32>> {
+        self.report.token_ids.then(|| piece.tokens.iter().map(|report| report.token.token.id).collect())
+    }
+
+    /// The token ids of the prompt, with `return_token_ids`. Only the first piece of a choice has them.
+    fn prompt_token_ids(&self, piece: &Piece) -> Option<Vec<u32>> {
+        piece.prompt.as_ref().filter(|_| self.report.token_ids).map(|prompt| prompt.ids.clone())
+    }
+
+    /// The `prompt_logprobs` of vLLM: for each position by token id, the most probable tokens and the token
+    /// itself.
+    fn prompt_logprobs(&self, piece: &Piece) -> Option<PromptLogprobs> {
+        let (prompt, count) = piece.prompt.as_ref().zip(self.report.prompt_logprobs)?;
+        let entry = |token: &TokenText| {
+            let ranked = (1_u64..).zip(token.top.iter().take(count));
+            let top = ranked.map(|(rank, entry)| (entry, Some(rank)));
+            let mut by_id = BTreeMap::new();
+            for (entry, rank) in top.chain([(&token.token, token.rank.map(|rank| rank as u64))]) {
+                let decoded_token = self.tokenizer.token_text(entry.id);
+                let logprob = finite_logprob(entry.logprob);
+                by_id.entry(entry.id.to_string()).or_insert(PromptLogprob { logprob, rank, decoded_token });
+            }
+            by_id
+        };
+        let first = prompt.ids.first().map(|_| None);
+        Some(first.into_iter().chain(prompt.tokens.iter().map(|token| Some(entry(token)))).collect())
+    }
 }
 
 fn usage(counts: TokenCounts) -> Usage {
-    let (prompt_tokens, completion_tokens) = (counts.prompt as u64, counts.completion as u64);
+    let prompt_tokens = counts.prompt as u64;
+    let completion_tokens = counts.completion as u64;
     Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
 }
 
-fn finish_reason(reason: engine::FinishReason) -> FinishReason {
+fn finish_reason(reason: FinishReason) -> FinishReasonName {
     match reason {
-        engine::FinishReason::Stop => FinishReason::Stop,
-        engine::FinishReason::Length => FinishReason::Length,
+        FinishReason::Stop => FinishReasonName::Stop,
+        FinishReason::Length => FinishReasonName::Length,
     }
 }

@@ -1,22 +1,27 @@
-//! The `number` object of an answer: the estimate that was asked for, its text, and the distribution around it.
+//! The `number` object of an answer: the requested estimate, its text, and the distribution around it.
 //!
 //! Invariants: no NaN, no infinity and no negative zero leaves this module; the three masses add up to 1.
 
 use ntl_api::{
-    Bounds, EstimateName, IntervalMethod, Mass, MethodName, Number, NumberInterval, Objective, ObjectiveName,
-    Quantile, SupportPoint,
+    Bounds, EstimateName, IntervalMethod, MethodName, Number, NumberInterval, NumberMass, ObjectiveName,
+    ObjectiveOption, Quantile, SupportPoint,
 };
-use ntl_core::engine::{NumberOutcome, RefusedText};
+use ntl_core::contract::{NumberOutcome, RefusedText};
 use ntl_core::numbers::{self, Distribution, Estimation, Interval, NumberValues, conformal_interval};
+
+/// The mass on the scale that a model is expected to give a rating at least.
+const MASS_EXPECTED: f64 = 0.5;
 
 /// How a number is shown.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NumberFormat {
     /// Which estimate is the answer.
-    pub(super) objective: Objective,
+    pub(super) objective: ObjectiveOption,
     pub(super) method: MethodName,
     pub(super) estimation: Estimation,
-    /// Below this closed mass the answer has no value.
+    /// Whether only the values of a scale count.
+    pub(super) is_rating: bool,
+    /// Minimum closed mass of an answer with a value.
     pub(super) mass_min: f64,
     pub(super) quantiles: Vec<f64>,
     /// How many of the most probable values to show.
@@ -48,12 +53,15 @@ pub(super) struct NumberAnswer {
     /// The estimate that `value` is.
     name: EstimateName,
     value: Option<f64>,
-    /// The printed value. Empty behind a text that ended without the marker `after`.
+    /// The printed value. Empty after a text that ended without the marker `after`.
     pub(super) text: String,
     /// Whether the distribution answers the request at all; bounds of a refused answer are left out.
     has_estimate: bool,
     reason: Option<String>,
 }
+
+const IMPLAUSIBLE: &str =
+    "the regression head predicts more than 1e12: check --log-scale-embeddings, which must be as in training";
 
 impl NumberFormat {
     /// The printed value and the object.
@@ -97,7 +105,14 @@ impl NumberFormat {
         (text, number)
     }
 
-    /// The value with its text and what is to be said of it.
+    /// Returns whether a regression head predicts a number that its targets hardly contained.
+    fn is_implausible(&self, found: &Distribution, value: Option<f64>) -> bool {
+        const PLAUSIBLE_MAX: f64 = 1e12;
+        let is_large = found.mass().open > 0.0 || value.is_some_and(|value| value.abs() > PLAUSIBLE_MAX);
+        self.method == MethodName::Head && is_large
+    }
+
+    /// Returns the value with its text and the notes about it.
     pub(super) fn answer(&self, outcome: &NumberOutcome) -> NumberAnswer {
         let found = &outcome.distribution;
         let refusal = self.refusal(outcome);
@@ -107,18 +122,21 @@ impl NumberFormat {
             let bounds = self.quantile_bounds(found, 0.5);
             (EstimateName::Median, bounds.and_then(|_| found.quantile(0.5)))
         } else {
-            (self.estimate_name(), self.value(outcome).filter(|_| has_estimate))
+            (self.estimate_name(found), self.value(outcome).filter(|_| has_estimate))
         };
         let value = value.and_then(plain);
         let is_shown = outcome.first_text_end.is_none();
         let text = value.filter(|_| is_shown).map(|value| printed(value, self.decimals)).unwrap_or_default();
+        let off_scale = self.off_scale(outcome).filter(|_| has_estimate);
         let missed = missed_rationales(outcome).filter(|_| has_estimate);
         let unbounded = is_unbounded.then(|| self.unbounded(found, value.is_some()));
         let no_interval =
             self.interval.as_ref().filter(|own| has_estimate && self.interval(own, found).is_none());
         let no_interval =
             no_interval.map(|_| format!("open mass {}: the interval is unbounded", found.mass().open));
-        let reasons: Vec<String> = [refusal, unbounded, no_interval, missed].into_iter().flatten().collect();
+        let implausible = self.is_implausible(found, value).then(|| IMPLAUSIBLE.to_owned());
+        let reasons: Vec<String> =
+            [refusal, off_scale, unbounded, no_interval, missed, implausible].into_iter().flatten().collect();
         let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
         NumberAnswer { name, value, text, has_estimate, reason }
     }
@@ -130,27 +148,32 @@ impl NumberFormat {
         }
     }
 
-    /// Which estimate answers the objective.
-    fn estimate_name(&self) -> EstimateName {
+    /// Returns which estimate answers the objective.
+    fn estimate_name(&self, found: &Distribution) -> EstimateName {
         match (self.method, self.objective) {
             (MethodName::Token, _) => EstimateName::Expectation,
-            (_, Objective::Named(ObjectiveName::Mean)) => EstimateName::TrimmedMean,
-            (_, Objective::Named(ObjectiveName::Median)) => EstimateName::Median,
-            (_, Objective::Named(ObjectiveName::Mode)) => EstimateName::Mode,
-            (_, Objective::Quantile { .. }) => EstimateName::Quantile,
+            (_, ObjectiveOption::Named(ObjectiveName::Mean)) => EstimateName::TrimmedMean,
+            (_, ObjectiveOption::Named(ObjectiveName::Median)) => EstimateName::Median,
+            (_, ObjectiveOption::Named(ObjectiveName::Mode)) => EstimateName::Mode,
+            (_, ObjectiveOption::Named(ObjectiveName::Auto)) => match found.majority() {
+                Some(_) => EstimateName::Mode,
+                None => EstimateName::TrimmedMean,
+            },
+            (_, ObjectiveOption::Quantile { .. }) => EstimateName::Quantile,
         }
     }
 
-    /// Whether an estimate without bounds is no answer. A mode is always a number that the model wrote, and methods that
-    /// draw or drop numbers bound nothing.
+    /// Returns whether an estimate without bounds is unusable. A mode is always a number that the model
+    /// wrote, and methods that draw or drop numbers bound nothing.
     fn must_be_bounded(&self) -> bool {
-        self.knows_open_mass() && self.objective != Objective::Named(ObjectiveName::Mode)
+        self.knows_open_mass() && self.objective != ObjectiveOption::Named(ObjectiveName::Mode)
     }
 
-    /// Why the estimate of the objective is no answer. The open mass is rounded up where it would otherwise read as if it
-    /// were small enough.
+    /// Explains why the objective's estimate is unusable. The open mass is rounded up where it would
+    /// otherwise read as if it were small enough.
     fn unbounded(&self, found: &Distribution, has_median: bool) -> String {
-        let (mass, trim) = (found.mass(), self.estimation.trim);
+        let mass = found.mass();
+        let trim = self.estimation.trim;
         let shown = |share: f64| {
             let rounded = (share * 1e4).round() / 1e4;
             if rounded > trim { rounded } else { (share * 1e4).ceil() / 1e4 }
@@ -158,20 +181,20 @@ impl NumberFormat {
         let open = shown(mass.open);
         let also = if has_median { "" } else { ", and so is the median" };
         let estimate = match self.objective {
-            Objective::Named(ObjectiveName::Mean) if mass.open > trim => {
+            ObjectiveOption::Named(ObjectiveName::Mean | ObjectiveName::Auto) if mass.open > trim => {
                 format!("open mass {open} exceeds trim {trim}: the trimmed mean")
             }
-            Objective::Named(ObjectiveName::Mean) => {
+            ObjectiveOption::Named(ObjectiveName::Mean | ObjectiveName::Auto) => {
                 let share = shown(mass.open / (mass.open + mass.closed));
                 format!(
                     "open mass {open}, as a share of closed and open mass {share}, exceeds trim {trim}: the trimmed mean"
                 )
             }
-            Objective::Quantile { quantile } => format!("open mass {open}: the quantile {quantile}"),
-            Objective::Named(ObjectiveName::Median) => {
+            ObjectiveOption::Quantile { quantile } => format!("open mass {open}: the quantile {quantile}"),
+            ObjectiveOption::Named(ObjectiveName::Median) => {
                 return format!("open mass {open}: the median is unbounded");
             }
-            Objective::Named(ObjectiveName::Mode) => format!("open mass {open}: the mode"),
+            ObjectiveOption::Named(ObjectiveName::Mode) => format!("open mass {open}: the mode"),
         };
         format!("{estimate} is unbounded{also}")
     }
@@ -180,7 +203,8 @@ impl NumberFormat {
         [MethodName::Tree, MethodName::Xval, MethodName::Head].contains(&self.method)
     }
 
-    /// Only a tree knows the mass that it did not expand: draws can miss anything, and beams drop what they do not follow.
+    /// Only a tree knows the mass that it did not expand: draws can miss anything, and beams drop what they
+    /// do not follow.
     fn bounds(&self, found: &Distribution, has_estimate: bool) -> Bounds {
         if !self.knows_open_mass() {
             return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
@@ -201,10 +225,11 @@ impl NumberFormat {
         found.quantile_bounds(q, self.estimation.range).and_then(ends)
     }
 
-    /// `None` where the open mass can move an end beyond all bounds.
+    /// `None` if the open mass can move an end beyond all bounds.
     fn interval(&self, format: &IntervalFormat, found: &Distribution) -> Option<NumberInterval> {
         let coverage = format.coverage;
-        let (low, high) = (f64::midpoint(0.0, 1.0 - coverage), f64::midpoint(1.0, coverage));
+        let low = f64::midpoint(0.0, 1.0 - coverage);
+        let high = f64::midpoint(1.0, coverage);
         let is_bounded = |q: f64| !self.knows_open_mass() || self.quantile_bounds(found, q).is_some();
         if !is_bounded(low) || !is_bounded(high) {
             return None;
@@ -221,7 +246,7 @@ impl NumberFormat {
         Some(NumberInterval { low, high, coverage, method, reason })
     }
 
-    /// Why there is no value, where there is none.
+    /// The reason for a missing value.
     fn refusal(&self, outcome: &NumberOutcome) -> Option<String> {
         if outcome.reached == 0 {
             return Some(
@@ -237,14 +262,32 @@ impl NumberFormat {
         if found.leaves().is_empty() || closed <= 0.0 {
             return Some(format!("no closed mass{written}"));
         }
-        // Rounded down, so that it never reads as if it were enough.
-        let shown = (closed * 1e4).floor() / 1e4;
-        let too_little = closed < self.mass_min;
-        too_little.then(|| format!("closed mass {shown} is below mass_min {}{written}", self.mass_min))
+        let shown = shown_below(closed);
+        let least = self.mass_min;
+        (closed < least).then(|| format!("closed mass {shown} is below mass_min {least}{written}"))
+    }
+
+    /// Says that the model rather writes something else than a rating. Its value is conditional on the scale,
+    /// like any rating.
+    fn off_scale(&self, outcome: &NumberOutcome) -> Option<String> {
+        let NumberMass { closed, open, .. } = mass(outcome.distribution.mass());
+        let verb = if closed + open < MASS_EXPECTED { "is" } else { "was found" };
+        let written = written_instead(&outcome.refused);
+        let is_low = self.is_rating && closed < MASS_EXPECTED;
+        is_low.then(|| {
+            format!("less than half of the mass, {}, {verb} on the scale{written}", shown_below(closed))
+        })
     }
 }
 
-/// What the model would rather have written.
+/// A mass with four decimals, or with one digit if it is smaller. It is rounded down, so that it never reads
+/// as if it were enough.
+fn shown_below(mass: f64) -> f64 {
+    let tens = 10_f64.powf((-mass.log10()).ceil().clamp(4.0, 18.0));
+    (mass * tens).floor() / tens
+}
+
+/// The text that the model is more likely to write.
 fn written_instead(refused: &[RefusedText]) -> String {
     let shown = |RefusedText { text, probability }: &RefusedText| {
         format!("{text:?} ({})", (probability * 1e4).round() / 1e4)
@@ -253,7 +296,7 @@ fn written_instead(refused: &[RefusedText]) -> String {
     if texts.is_empty() { String::new() } else { format!("; the model would write {}", texts.join(", ")) }
 }
 
-/// What the answer leaves out: the rationales without a number.
+/// A note about the rationales without a number, which the response leaves out.
 fn missed_rationales(outcome: &NumberOutcome) -> Option<String> {
     let NumberOutcome { reached, missed, .. } = *outcome;
     (missed > 0).then(|| {
@@ -264,12 +307,13 @@ fn missed_rationales(outcome: &NumberOutcome) -> Option<String> {
     })
 }
 
-pub(super) fn engine_objective(objective: Objective) -> numbers::Objective {
+pub(super) fn engine_objective(objective: ObjectiveOption) -> numbers::Objective {
     match objective {
-        Objective::Named(ObjectiveName::Mean) => numbers::Objective::Mean,
-        Objective::Named(ObjectiveName::Median) => numbers::Objective::Median,
-        Objective::Named(ObjectiveName::Mode) => numbers::Objective::Mode,
-        Objective::Quantile { quantile } => numbers::Objective::Quantile(quantile),
+        ObjectiveOption::Named(ObjectiveName::Mean) => numbers::Objective::Mean,
+        ObjectiveOption::Named(ObjectiveName::Median) => numbers::Objective::Median,
+        ObjectiveOption::Named(ObjectiveName::Mode) => numbers::Objective::Mode,
+        ObjectiveOption::Named(ObjectiveName::Auto) => numbers::Objective::Auto,
+        ObjectiveOption::Quantile { quantile } => numbers::Objective::Quantile(quantile),
     }
 }
 
@@ -287,9 +331,9 @@ fn support_point(leaf: &numbers::Leaf) -> SupportPoint {
 }
 
 /// Sums of many products may miss 0 by rounding, or be -0.
-fn mass(mass: numbers::Mass) -> Mass {
+fn mass(mass: numbers::Mass) -> NumberMass {
     let share = |part: f64| part.clamp(0.0, 1.0) + 0.0;
-    Mass { closed: share(mass.closed), invalid: share(mass.invalid), open: share(mass.open) }
+    NumberMass { closed: share(mass.closed), invalid: share(mass.invalid), open: share(mass.open) }
 }
 
 fn printed(value: f64, decimals: Option<usize>) -> String {
@@ -305,6 +349,8 @@ fn printed(value: f64, decimals: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+
+    use ntl_core::numbers::Decimal;
 
     use super::*;
 
@@ -333,9 +379,10 @@ mod tests {
 
     fn print(method: MethodName) -> NumberFormat {
         NumberFormat {
-            objective: Objective::Named(ObjectiveName::Mode),
+            objective: ObjectiveOption::Named(ObjectiveName::Mode),
             method,
             estimation: Estimation::default(),
+            is_rating: false,
             mass_min: 0.0,
             quantiles: vec![0.5],
             support: 3,
@@ -357,6 +404,23 @@ mod tests {
             reached,
             missed: 1 - reached,
             first_text_end: None,
+        }
+    }
+
+    #[test]
+    fn an_absurd_number_of_a_regression_head_has_a_hint_about_the_logarithm() {
+        for (method, value, hinted) in [
+            (MethodName::Head, 3e15, true),
+            (MethodName::Head, -3e15, true),
+            (MethodName::Head, 1e12, false),
+            (MethodName::Tree, 3e15, false),
+        ] {
+            let closed = HashMap::from([(Decimal::shortest_f64(value).unwrap(), 1.0)]);
+            let distribution = Distribution::new(&closed, 0.0, 0.0);
+            let (_, number) = print(method).show(&NumberOutcome { distribution, ..nothing(1) });
+            assert_eq!(number.value, Some(value));
+            let reason = number.reason.unwrap_or_default();
+            assert_eq!(reason.contains("--log-scale-embeddings"), hinted, "{method:?} {value}: {reason}");
         }
     }
 

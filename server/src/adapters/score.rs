@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ntl_api::{Loss, LossName, ReductionName, Score, ScoreRequest, ScoredItem, TextOrIds, Usage};
-use ntl_core::engine::{
+use ntl_core::contract::{
     CandidatesJob, ModelInfo, NumberEncoding, Request, ScoreJob, ScoreOutcome, TokenScore,
 };
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, reduce};
@@ -22,7 +22,7 @@ const LAMBDA_MAX: f64 = 1e6;
 const TAU: f64 = 1.0;
 const TAU_MAX: f64 = 1e6;
 
-/// Most candidates of all items.
+/// Maximum number of candidates of all items.
 const CANDIDATES_MAX: usize = 16_384;
 
 /// Which losses an answer has, and how they are reduced.
@@ -36,7 +36,7 @@ pub(crate) struct ScoreLosses {
     reweigh: bool,
     /// Whether numbers are tokens with values, so that the model has Number Token Losses.
     has_number_tokens: bool,
-    /// By item; `None` for those with a target.
+    /// The candidates of each item; `None` for an item with a target.
     candidates: Vec<Option<CandidatesFormat>>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn score_request(
     model: &ModelInfo,
 ) -> Result<(Vec<ScoreInput>, ScoreLosses), AppError> {
     let message = format!("is of kind {}, which has no distribution over tokens to score", model.kind);
-    check("model", model.has_token_distribution(), message)?;
+    check("model", model.has_token_distribution, message)?;
     refuse_without_effect(&request)?;
     let items = request.items.ok_or_else(|| AppError::field("items", "is missing"))?;
     let count = items.len();
@@ -64,7 +64,8 @@ pub(crate) fn score_request(
     let count = items.iter().filter_map(|item| item.candidates.as_ref()).map(Vec::len).sum::<usize>();
     let message = format!("have {count} candidates; at most {CANDIDATES_MAX} in all items");
     check("items", count <= CANDIDATES_MAX, message)?;
-    let (mut inputs, mut candidates) = (Vec::new(), Vec::new());
+    let mut inputs = Vec::new();
+    let mut candidates = Vec::new();
     for (index, mut item) in items.into_iter().enumerate() {
         let format = item.candidates.take().map(|list| {
             let format = CandidatesFormat::new(index, &list, &item, options)?;
@@ -103,7 +104,8 @@ pub(crate) fn score_request(
     Ok((inputs, ScoreLosses { losses, in_total, lambda, reduction, reweigh, has_number_tokens, candidates }))
 }
 
-/// Refuses options that no item of the request has an effect for: they would be ignored silently. Their defaults pass.
+/// Refuses options that no item of the request has an effect for: they would be ignored silently. Their
+/// defaults pass.
 fn refuse_without_effect(request: &ScoreRequest) -> Result<(), AppError> {
     let items = request.items.as_deref().unwrap_or_default();
     let differs = |value: Option<f64>, default: f64| value.is_some_and(|value| (value - default).abs() > 0.0);
@@ -145,6 +147,14 @@ pub(crate) fn usage(items: &[ScoreTokens]) -> Usage {
 }
 
 impl ScoreLosses {
+    /// Rejects different numbers in equal tokens, once the tokens are known.
+    pub(crate) fn check_tokens(&self, items: &[ScoreTokens]) -> Result<(), AppError> {
+        for (index, (format, item)) in self.candidates.iter().zip(items).enumerate() {
+            format.as_ref().map_or(Ok(()), |format| format.check_tokens(index, &item.targets))?;
+        }
+        Ok(())
+    }
+
     /// The request of the item at this index.
     pub(crate) fn request(
         &self,
@@ -156,7 +166,8 @@ impl ScoreLosses {
             (Some(None), [only]) => {
                 let losses = self.number_losses();
                 let losses = losses.map(|(_, kind)| NumberLoss { kind, reweigh: self.reweigh }).collect();
-                let (target, number_tokens) = (only.tokens.clone(), Arc::clone(number_tokens));
+                let target = only.tokens.clone();
+                let number_tokens = Arc::clone(number_tokens);
                 Request::Score(ScoreJob { target, number_tokens, losses })
             }
             _ => {
@@ -245,7 +256,7 @@ impl ScoreLosses {
         let place = self.number_losses().position(|(loss, _)| loss == name);
         let loss = |token: &TokenScore| match place {
             Some(place) => token.losses.get(place).copied().flatten(),
-            // No -0 where the probability is 1.
+            // Turns -0 into 0 if the probability is 1.
             None => Some(0.0 - token.token.logprob),
         };
         let losses: Vec<Option<f64>> = tokens.iter().map(loss).collect();

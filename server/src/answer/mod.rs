@@ -1,33 +1,31 @@
 //! Answers, independent of the API that they go out through: pieces of choices, made of the engine's events.
 //!
-//! [`Assembler`] makes a piece of every event, [`Transcript`] joins pieces to whole choices, and the adapters write
-//! either. There is no other way to an answer, so the joined chunks of a stream equal the answer that is not streamed.
-
-mod transcript;
+//! [`Assembler`] makes a piece of every event, [`Piece::append`] joins pieces to whole choices, and the
+//! adapters write either. There is no other way to an answer, so the joined chunks of a stream equal the
+//! answer that is not streamed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ntl_core::Prompt;
-use ntl_core::engine::{Event, FinishReason, NumberOutcome, TokenText};
+use ntl_core::contract::{Event, FinishReason, NumberOutcome, TokenText};
 use ntl_core::text::{TextDecoder, TextStream};
 
-use crate::request::{Decoding, ReportOptions};
-pub(crate) use transcript::Transcript;
+use crate::request::{GenerationRequest, ReportOptions};
 
-/// What an event adds to one choice.
+/// The new part of one choice.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Piece {
     /// Index of the prompt times choices per prompt, plus the number of the choice.
     pub(crate) index: u64,
     pub(crate) text: String,
-    /// The decoded tokens, where log-probabilities or token ids are reported.
+    /// The decoded tokens, if the response has log-probabilities or token ids.
     pub(crate) tokens: Vec<TokenReport>,
     pub(crate) finish_reason: Option<FinishReason>,
-    /// Log-probability of the whole text, where a beam search found it.
+    /// Log-probability of the whole text, if a beam search found it.
     pub(crate) cumulative_logprob: Option<f64>,
     pub(crate) number: Option<NumberOutcome>,
-    /// In the first piece of a choice, where the answer reports its prompt.
+    /// The prompt, in the first piece of a choice if the response reports it.
     pub(crate) prompt: Option<PromptReport>,
 }
 
@@ -38,15 +36,15 @@ pub(crate) struct TokenReport {
     pub(crate) offset: u64,
 }
 
-/// A prompt, as far as the answer reports it.
+/// The part of a prompt that the response reports.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PromptReport {
     pub(crate) ids: Vec<u32>,
-    /// As it was sent, or the text of its ids; empty unless it is echoed.
+    /// The text of the request, or the text of its ids; empty unless it is echoed.
     pub(crate) text: String,
     /// Where each token begins in the text, in characters; empty unless it is echoed with log-probabilities.
     pub(crate) offsets: Vec<u64>,
-    /// What the engine says of the tokens from the second one on: nothing comes before the first.
+    /// The log-probabilities of the tokens from the second one on: nothing precedes the first.
     pub(crate) tokens: Vec<TokenText>,
 }
 
@@ -58,7 +56,7 @@ pub(crate) struct TokenCounts {
 
 impl Piece {
     /// Adds a later piece of the same choice.
-    fn append(&mut self, later: Self) {
+    pub(crate) fn append(&mut self, later: Self) {
         self.text.push_str(&later.text);
         self.tokens.extend(later.tokens);
         self.finish_reason = later.finish_reason.or(self.finish_reason);
@@ -68,8 +66,15 @@ impl Piece {
     }
 }
 
+/// Returns the choices of a response, still empty.
+pub(crate) fn choices(prompts: usize, choices_per_prompt: u32) -> Vec<Piece> {
+    let count = prompts as u64 * u64::from(choices_per_prompt);
+    (0..count).map(|index| Piece { index, ..Piece::default() }).collect()
+}
+
 impl PromptReport {
-    /// A prompt before the engine has said anything of it. `text` is the text that was sent, if it was not sent as ids.
+    /// A prompt before the engine has said anything of it. `text` is the text that was sent, if it was not
+    /// sent as ids.
     pub(crate) fn new(
         prompt: &Prompt,
         text: Option<String>,
@@ -94,26 +99,26 @@ impl PromptReport {
 pub(crate) struct Assembler {
     choices_per_prompt: u32,
     report: ReportOptions,
-    /// What is known of each prompt; empty where the answer reports none.
+    /// The report of each prompt; empty if the response has none.
     prompts: Vec<PromptReport>,
-    /// Where the decoded text of each choice begins, in characters: behind the echoed prompt. Only of choices that have begun.
+    /// Start of the decoded text of each choice that has begun, in characters: after the echoed prompt.
     first_chars: BTreeMap<u64, u64>,
     counts: TokenCounts,
 }
 
 impl Assembler {
     /// `prompts` are needed where [`ReportOptions::includes_prompt`].
-    pub(crate) fn new(decoding: &Decoding, prompt_tokens: usize, prompts: Vec<PromptReport>) -> Self {
+    pub(crate) fn new(request: &GenerationRequest, prompt_tokens: usize, prompts: Vec<PromptReport>) -> Self {
         Self {
-            choices_per_prompt: decoding.choices_per_prompt(),
-            report: decoding.report(),
+            choices_per_prompt: request.choices_per_prompt(),
+            report: request.report,
             prompts,
             first_chars: BTreeMap::new(),
             counts: TokenCounts { prompt: prompt_tokens, completion: 0 },
         }
     }
 
-    /// What an event adds to a choice; `None` where there is nothing to show.
+    /// Returns the new part of a choice, or `None` if the event adds nothing.
     pub(crate) fn piece(&mut self, prompt: usize, event: Event) -> Option<Piece> {
         let first = prompt as u64 * u64::from(self.choices_per_prompt);
         let index = |choice: u32| first + u64::from(choice);
@@ -147,7 +152,8 @@ impl Assembler {
         }
     }
 
-    /// Adds the tokens of a finished number, which [`Self::piece`] does not count: they depend on how it is printed.
+    /// Adds the tokens of a finished number, which [`Self::piece`] does not count: they depend on how it is
+    /// printed.
     pub(crate) fn count_number(&mut self, tokens: usize) {
         self.counts.completion += tokens;
     }

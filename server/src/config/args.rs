@@ -8,8 +8,9 @@ use std::str::FromStr;
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use ntl_manual::ManualArgs;
-use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
+use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype};
 
+use super::bytes::{bytes, positive_bytes};
 use crate::backend::{BackendChoice, Isq};
 use crate::inspect::{ChoiceArgs, InspectArgs};
 use crate::metrics::MetricsCompat;
@@ -17,8 +18,8 @@ use crate::telemetry::LogFormat;
 
 /// Serves language models that write numbers, with an OpenAI-style API and exact number distributions.
 ///
-/// Without `--model` a small embedded demo checkpoint is served. A flag overrides its environment variable, that overrides
-/// the file of `--config`, and that overrides the default.
+/// Without `--model` a small embedded demo checkpoint is served. A flag overrides its environment variable,
+/// that overrides the file of `--config`, and that overrides the default.
 #[derive(Debug, Clone, Parser)]
 #[command(version, max_term_width = 110, args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -37,7 +38,7 @@ pub struct Args {
     pub(crate) logs: LogArgs,
 }
 
-/// What the program does instead of serving.
+/// A command other than serving.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Report what a checkpoint folder contains, what is assumed, and whether it can be served
@@ -48,24 +49,30 @@ pub enum Command {
     Manual(ManualArgs),
 }
 
+impl Args {
+    pub fn log_format(&self) -> LogFormat {
+        self.logs.log_format
+    }
+}
+
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelArgs {
-    /// Checkpoint folder, as `save_pretrained` writes it, or GGUF file; may be given several times. NAME is the model's name
-    /// in requests, by default the folder's or file's name
+    /// Checkpoint folder, as `save_pretrained` writes it, or GGUF file; may be given several times. NAME is
+    /// the model's name in requests, by default the folder's or file's name
     #[arg(long = "model", env = "NTL_MODEL", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) models: Vec<String>,
-    /// PEFT LoRA adapter to merge into a model: the folder with its adapter_config.json. NAME is the name of the model and
-    /// may be omitted where only one is served; may be given once for each model
+    /// PEFT LoRA adapter to merge into a model: the folder with its adapter_config.json. NAME is the name of
+    /// the model and may be omitted where only one is served; may be given once for each model
     #[arg(long = "adapter", env = "NTL_ADAPTER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) adapters: Vec<String>,
-    /// Calibration of a model's intervals (`number.interval`), as `ntl-eval calibrate` writes it; may be given several times,
-    /// also for one model, such as for several coverages. NAME is the name of the model and may be omitted where only one is
-    /// served
+    /// Calibration of a model's intervals (`number.interval`), as `ntl-eval calibrate` writes it; may be
+    /// given several times, also for one model, such as for several coverages. NAME is the name of the model
+    /// and may be omitted where only one is served
     #[arg(long = "calibration", env = "NTL_CALIBRATION", value_name = "[NAME=]FILE", value_delimiter = ',')]
     pub(crate) calibrations: Vec<String>,
-    /// Which implementation runs models: native, mistralrs (more architectures, GGUF files, quantisation at load; needs a
-    /// build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
+    /// Which implementation runs models: native, mistralrs (more architectures, GGUF files, quantisation at
+    /// load; needs a build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
     #[arg(
         long,
         env = "NTL_BACKEND",
@@ -80,12 +87,14 @@ pub(crate) struct ModelArgs {
     /// Where models run: auto (a GPU if there is one), cpu, cuda or cuda:N
     #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     pub(crate) device: DeviceChoice,
-    /// Element type of the weights in memory; smaller ones are faster and less exact. The CPU computes in f32, except
-    /// products of int8 weights, of q8_0 weights where it multiplies bytes and of bf16 weights where it has AMX; auto is f32
+    /// Element type of the weights in memory; smaller ones are faster and less exact. The CPU computes in
+    /// f32, except products of int8 weights, of q8_0 weights where it multiplies bytes and of bf16 weights
+    /// where it has AMX; auto is f32
     #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto", value_parser = dtypes())]
     pub(crate) dtype: DtypeChoice,
-    /// Element type of keys and values, of running requests and of the prefix cache. bf16 halves their memory on the CPU and
-    /// is faster with many requests or long prompts, and less exact; auto is f32 on the CPU, the type of the weights on a GPU
+    /// Element type of keys and values, of running requests and of the prefix cache. bf16 halves their memory
+    /// on the CPU and is faster with many requests or long prompts, and less exact; auto is f32 on the CPU,
+    /// the type of the weights on a GPU
     #[arg(
         long,
         env = "NTL_KV_CACHE_DTYPE",
@@ -110,8 +119,8 @@ pub(crate) struct NetworkArgs {
     /// Port to listen on; 0 takes any free port (the log names it)
     #[arg(long, env = "NTL_PORT", default_value_t = 8000)]
     pub(crate) port: u16,
-    /// API key that requests must send as `Authorization: Bearer KEY`; may be given several times. Health, metrics and
-    /// documentation need no key. Without any key everything is open
+    /// API key that requests must send as `Authorization: Bearer KEY`; may be given several times. Health,
+    /// metrics and documentation need no key. Without any key everything is open
     #[arg(
         long = "api-key",
         env = "NTL_API_KEY",
@@ -120,11 +129,18 @@ pub(crate) struct NetworkArgs {
         hide_env_values = true
     )]
     pub(crate) api_keys: Vec<String>,
-    /// File with more API keys, one a line; lines that begin with # are comments
+    /// File with more API keys, one per line, as KEY or NAME KEY; log lines show the name. Lines that begin
+    /// with # are comments. SIGHUP reads the file again
     #[arg(long, env = "NTL_API_KEY_FILE", value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// Web page that may call the API from a browser, such as https://example.com, or * for all; may be given several
-    /// times
+    /// Name of this server in the `Host` header of requests, such as example.com, or * for any; may be given
+    /// several times. The server rejects other names with 403, except localhost, loopback addresses and the
+    /// address that the client connected to [default: other names are rejected only on a loopback address
+    /// without API keys]
+    #[arg(long, env = "NTL_ALLOWED_HOSTS", value_name = "HOST", value_delimiter = ',')]
+    pub(crate) allowed_hosts: Vec<String>,
+    /// Web page that may call the API from a browser, such as https://example.com, or * for all; may be given
+    /// several times
     #[arg(long = "cors-origin", env = "NTL_CORS_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
     pub(crate) cors_origins: Vec<String>,
     /// Do not serve the playground, the page at `/`
@@ -137,27 +153,29 @@ pub(crate) struct NetworkArgs {
     /// PEM file with the private key of the certificate
     #[arg(long, env = "NTL_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Address and port of a second listener, which answers only health, load, metrics and documentation, by HTTP, and without a
-    /// key; such as 127.0.0.1:9000. Clients cannot delay it
+    /// Address and port of a second listener, which answers only health, load, metrics and documentation, by
+    /// HTTP, and without a key; such as 127.0.0.1:9000. Clients cannot delay it
     #[arg(long, env = "NTL_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     pub(crate) admin_listen: Option<SocketAddr>,
-    /// Most open connections; a new one beyond that evicts the connection whose client the server has waited for longest
+    /// Maximum number of open connections; a new one beyond it evicts the connection whose client the server
+    /// has waited for longest
     #[arg(long, env = "NTL_CONNECTIONS_MAX", value_name = "CONNECTIONS", default_value_t = 2048, value_parser = count())]
     pub(crate) connections_max: u32,
-    /// Most open connections of one address (of one /64 network in IPv6); further ones wait [default: seven eighths of
-    /// --connections-max]
+    /// Maximum number of open connections per address (per /64 network in IPv6); further ones wait [default:
+    /// seven eighths of --connections-max]
     #[arg(long, env = "NTL_CONNECTIONS_PER_ADDRESS_MAX", value_name = "CONNECTIONS", value_parser = count())]
     pub(crate) connections_per_address_max: Option<u32>,
-    /// Most seconds until the header of a request has arrived
+    /// Maximum time until the header of a request has arrived, in seconds
     #[arg(long, env = "NTL_HEADER_TIMEOUT", value_name = "SECONDS", default_value_t = 10, value_parser = seconds(1))]
     pub(crate) header_timeout: u32,
-    /// Most seconds until the body of a request has arrived; a slower one is answered 408
+    /// Maximum time until the body of a request has arrived, in seconds; the server rejects slower ones with
+    /// 408
     #[arg(long, env = "NTL_BODY_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(1))]
     pub(crate) body_timeout: u32,
-    /// Most seconds that a client may leave an answer (or the next 64 KiB of it) unread
+    /// Maximum time that a client may leave a response (or the next 64 KiB of it) unread, in seconds
     #[arg(long, env = "NTL_WRITE_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(1))]
     pub(crate) write_timeout: u32,
-    /// Most seconds that a connection may stay open between two requests
+    /// Maximum time that a connection may stay open between two requests, in seconds
     #[arg(long, env = "NTL_IDLE_TIMEOUT", value_name = "SECONDS", default_value_t = 75, value_parser = seconds(1))]
     pub(crate) idle_timeout: u32,
 }
@@ -165,56 +183,67 @@ pub(crate) struct NetworkArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
-    /// Most texts and numbers in the queue of a model; a request that does not fit is answered 429
-    #[arg(long, env = "NTL_QUEUE_MAX", value_name = "TEXTS", default_value_t = 4096, value_parser = count())]
+    /// Maximum number of queued sequences (texts and numbers) per model; the server rejects further requests
+    /// with 429
+    #[arg(long, env = "NTL_QUEUE_MAX", value_name = "SEQUENCES", default_value_t = 4096, value_parser = count())]
     pub(crate) queue_max: u32,
-    /// Most seconds that a request waits in the queue; then it is answered 503. 0: as long as the request may take
+    /// Maximum time that a request waits in the queue, in seconds; then the server rejects it with 503. 0: no
+    /// limit other than --request-timeout
     #[arg(long, env = "NTL_QUEUE_TIMEOUT", value_name = "SECONDS", default_value_t = 0, value_parser = seconds(0))]
     pub(crate) queue_timeout: u32,
-    /// Most bytes of the KV caches and number trees of running requests and of the prefix caches, of all models together; a
-    /// quarter is reserved for clients that have nothing running, and a text that may need more than the rest alone is
-    /// answered 400 [default: half of the device's memory that is free once the models are loaded]
-    #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES", value_parser = at_least_one::<NonZeroU64>)]
+    /// Maximum memory of the prefix caches and of running requests (KV caches and number trees), for all
+    /// models together. A quarter is reserved for clients without running requests. The server rejects a
+    /// request with 400 if it may need more than the rest alone [default: half of the device's free memory
+    /// after the models are loaded]
+    #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES", value_parser = positive_bytes::<NonZeroU64>)]
     pub(crate) cache_bytes_max: Option<NonZeroU64>,
-    /// Most texts and numbers that a model decodes at the same time; a quarter is reserved for clients that have nothing
-    /// running
-    #[arg(long, env = "NTL_CONCURRENCY_MAX", value_name = "TEXTS", default_value_t = 256, value_parser = count())]
+    /// Maximum number of sequences (texts and numbers) that a model decodes concurrently; a quarter is
+    /// reserved for clients without running requests
+    #[arg(long, env = "NTL_CONCURRENCY_MAX", value_name = "SEQUENCES", default_value_t = 256, value_parser = count())]
     pub(crate) concurrency_max: u32,
-    /// Most rows of one model step: texts and prefixes of numbers that advance together
+    /// Maximum number of rows in one model step: texts and prefixes of numbers that advance together
     #[arg(long, env = "NTL_STEP_ROWS_MAX", value_name = "ROWS", default_value_t = 128, value_parser = count())]
     pub(crate) step_rows_max: u32,
-    /// Most bytes of the prefix cache of a model, which reuses the beginnings of earlier prompts (decoder-only models), within
-    /// --cache-bytes-max; 0 disables it
-    #[arg(long, env = "NTL_PREFIX_CACHE_LIMIT", value_name = "BYTES", default_value_t = LoadOptions::default().prefix_bytes_max)]
-    pub(crate) prefix_cache_limit: usize,
-    /// Largest `max_tokens` of a request
+    /// Maximum memory of a model's prefix cache (decoder-only models), within --cache-bytes-max; 0 disables
+    /// it
+    #[arg(long, alias = "prefix-cache-limit", env = "NTL_PREFIX_CACHE_BYTES_MAX", value_name = "BYTES",
+        default_value = "256MiB", value_parser = bytes::<usize>)]
+    pub(crate) prefix_cache_bytes_max: usize,
+    /// Let prompts of different API keys use the same cached prefixes, which saves time and memory. A client
+    /// can then learn from the time of a response whether another client has sent the same prefix
+    #[arg(long, env = "NTL_SHARE_PREFIX_CACHE", value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", default_value_t = false,
+        value_parser = BoolishValueParser::new())]
+    pub(crate) share_prefix_cache: bool,
+    /// Maximum value of `max_tokens`
     #[arg(long, env = "NTL_OUTPUT_TOKENS_MAX", value_name = "TOKENS", default_value_t = 4096, value_parser = count())]
     pub(crate) output_tokens_max: u32,
-    /// Largest `logprobs` of a request; -1 allows the whole vocabulary
+    /// Maximum value of `logprobs`; -1 allows the whole vocabulary
     #[arg(long, env = "NTL_LOGPROBS_MAX", value_name = "TOKENS", default_value_t = 20, allow_negative_numbers = true,
         value_parser = clap::value_parser!(i32).range(-1..=1_000_000))]
     pub(crate) logprobs_max: i32,
-    /// Most bytes of a request body; a larger one is answered 413
-    #[arg(long, env = "NTL_BODY_LIMIT", value_name = "BYTES", default_value = "2097152",
-        value_parser = at_least_one::<NonZeroUsize>)]
-    pub(crate) body_limit: NonZeroUsize,
-    /// Most bytes of all request bodies that are being read at the same time, beyond which the largest one is answered 503; and
-    /// again of what they become once parsed, for which requests wait
-    #[arg(long, env = "NTL_BODIES_LIMIT", value_name = "BYTES", default_value = "134217728",
-        value_parser = at_least_one::<NonZeroUsize>)]
-    pub(crate) bodies_limit: NonZeroUsize,
-    /// Bytes of memory in use by the process beyond which new work is answered 503; 0 disables that [default: nine tenths of
-    /// what the process may use, by its cgroup or of the machine]
-    #[arg(long, env = "NTL_MEMORY_BYTES_MAX", value_name = "BYTES")]
+    /// Maximum size of a request body; the server rejects larger ones with 413
+    #[arg(long, alias = "body-limit", env = "NTL_BODY_BYTES_MAX", value_name = "BYTES", default_value = "2MiB",
+        value_parser = positive_bytes::<NonZeroUsize>)]
+    pub(crate) body_bytes_max: NonZeroUsize,
+    /// Maximum size of all request bodies that are being read; beyond it the server rejects the largest one
+    /// with 503. Also the maximum memory of parsed bodies, for which requests wait
+    #[arg(long, alias = "bodies-limit", env = "NTL_BODIES_BYTES_MAX", value_name = "BYTES", default_value = "128MiB",
+        value_parser = positive_bytes::<NonZeroUsize>)]
+    pub(crate) bodies_bytes_max: NonZeroUsize,
+    /// Maximum memory of the process; beyond it the server rejects new work with 503. 0 disables the limit
+    /// [default: nine tenths of the limit of its cgroup or of the machine's memory]
+    #[arg(long, env = "NTL_MEMORY_BYTES_MAX", value_name = "BYTES", value_parser = bytes::<u64>)]
     pub(crate) memory_bytes_max: Option<u64>,
-    /// Most seconds that a request may take, the queue included; then it is answered 504
+    /// Maximum time of a request including the queue, in seconds; then the server returns 504
     #[arg(long, env = "NTL_REQUEST_TIMEOUT", value_name = "SECONDS", default_value_t = 600, value_parser = seconds(1))]
     pub(crate) request_timeout: u32,
-    /// Most seconds for running requests to finish after SIGTERM or SIGINT; a second signal ends the server at once
+    /// Maximum time for running requests to finish after SIGTERM or SIGINT, in seconds; a second signal ends
+    /// the server immediately
     #[arg(long, env = "NTL_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds(0))]
     pub(crate) drain_timeout: u32,
-    /// Seconds after SIGTERM or SIGINT in which readiness is refused and work is still accepted, for routers that only
-    /// look from time to time; the drain follows
+    /// Time between SIGTERM or SIGINT and the drain, in seconds. In this time the server reports that it is
+    /// not ready and still accepts work, for routers that check readiness only from time to time
     #[arg(long, env = "NTL_DRAIN_DELAY", value_name = "SECONDS", default_value_t = 0, value_parser = seconds(0))]
     pub(crate) drain_delay: u32,
 }
@@ -225,7 +254,8 @@ pub(crate) struct LogArgs {
     /// Format of the log lines on standard error
     #[arg(long, env = "NTL_LOG_FORMAT", value_name = "FORMAT", default_value = "compact")]
     pub(crate) log_format: LogFormat,
-    /// Filter of log lines, such as `debug` or `ntl_models=debug,info`; RUST_LOG works as well [default: info]
+    /// Filter of log lines, such as `debug` or `ntl_models=debug,info`; RUST_LOG works as well [default:
+    /// info]
     #[arg(long, env = "NTL_LOG", value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// Log the bodies of requests, prompts included; by default no line contains them
@@ -233,11 +263,12 @@ pub(crate) struct LogArgs {
         require_equals = true, default_missing_value = "true", default_value_t = false,
         value_parser = BoolishValueParser::new())]
     pub(crate) log_prompts: bool,
-    /// Give the metrics under the names of another server as well, for routers and dashboards that know only those
+    /// Give the metrics under the names of another server as well, for routers and dashboards that know only
+    /// those
     #[arg(long, env = "NTL_METRICS_COMPAT", value_name = "SERVER")]
     pub(crate) metrics_compat: Option<MetricsCompat>,
-    /// OpenTelemetry collector that traces are sent to, such as http://localhost:4318 (OTLP over HTTP); needs a build
-    /// with the feature `otel`
+    /// OpenTelemetry collector that traces are sent to, such as http://localhost:4318 (OTLP over HTTP); needs
+    /// a build with the feature `otel`
     #[arg(long, env = "NTL_OTLP_ENDPOINT", value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
 }
@@ -294,11 +325,30 @@ mod tests {
 
     #[test]
     fn a_zero_is_answered_with_the_least_that_is_possible() {
-        for flag in ["--threads", "--cache-bytes-max", "--body-limit", "--bodies-limit"] {
+        for flag in ["--threads", "--cache-bytes-max", "--body-bytes-max", "--bodies-bytes-max"] {
             let error = Args::try_parse_from(["ntl-server", flag, "0"]).unwrap_err().to_string();
             assert!(error.contains("must be at least 1"), "{error}");
             assert!(Args::try_parse_from(["ntl-server", flag, "1"]).is_ok());
         }
+    }
+
+    #[test]
+    fn every_flag_in_bytes_reads_sizes_with_units() {
+        let mut flags = 0;
+        for argument in Args::command().get_arguments() {
+            if argument.get_value_names().is_some_and(|names| names == ["BYTES"]) {
+                let line = |value: &str| format!("--{}={value}", argument.get_long().unwrap());
+                assert!(Args::try_parse_from(["ntl-server", &line("4GiB")]).is_ok(), "{}", line("4GiB"));
+                let error = Args::try_parse_from(["ntl-server", &line("4G")]).unwrap_err().to_string();
+                assert!(error.contains("512MiB"), "{error}");
+                flags += 1;
+            }
+        }
+        assert_eq!(flags, 5);
+        let args = Args::try_parse_from(["ntl-server", "--cache-bytes-max=1.5GB"]).unwrap();
+        assert_eq!(args.limits.cache_bytes_max, NonZeroU64::new(1_500_000_000));
+        let default = Args::try_parse_from(["ntl-server"]).unwrap().limits.prefix_cache_bytes_max;
+        assert_eq!(default, ntl_models::LoadOptions::default().prefix_bytes_max);
     }
 
     #[test]
@@ -351,7 +401,7 @@ mod tests {
             "--queue-max=0",
             "--queue-max=99999999999",
             "--request-timeout=0",
-            "--body-limit=0",
+            "--body-bytes-max=0",
             "--port=65536",
         ] {
             assert!(Args::try_parse_from(["ntl-server", wrong]).is_err(), "{wrong}");

@@ -1,8 +1,8 @@
 //! `--config FILE`: values of flags from a TOML file, under the names of the flags.
 //!
-//! A flag overrides its environment variable, that overrides the file, and that overrides the default. The settings of
-//! the file that are given nowhere else are added to the command line as flags, so they follow the rules and have the
-//! error messages of the flags.
+//! A flag overrides its environment variable, that overrides the file, and that overrides the default. The
+//! settings of the file that are given nowhere else are added to the command line as flags, so they follow
+//! the rules and have the error messages of the flags.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,8 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use toml::{Table, Value};
 
 use super::args::Args;
+use super::environment::Environment;
+use crate::small_file::read_text;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -26,8 +28,9 @@ pub enum ArgsError {
         #[source]
         source: std::io::Error,
     },
-    #[error("the configuration in `{file}` is not valid TOML: {message}")]
-    NotToml { file: PathBuf, message: String },
+    /// The line itself may have a key.
+    #[error("the configuration in `{file}` is not valid TOML: line {line}: {message}")]
+    NotToml { file: PathBuf, line: usize, message: String },
     #[error("`{key}` in `{file}` is not a setting; settings have the names of the flags")]
     UnknownKey { file: PathBuf, key: String },
     #[error("`{key}` in `{file}` must be a string, a whole number, true, false or a list of them")]
@@ -37,24 +40,44 @@ pub enum ArgsError {
 }
 
 impl Args {
-    /// Reads a command line (the name of the program first) and the file that it names.
-    pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, ArgsError> {
+    /// Reads a command line (the name of the program first), its environment and the file that it names.
+    pub fn read(
+        line: impl IntoIterator<Item = OsString>,
+        environment: &Environment,
+    ) -> Result<Self, ArgsError> {
         let mut line: Vec<OsString> = line.into_iter().collect();
-        let matches = Self::command().try_get_matches_from(&line).map_err(with_model_tip)?;
+        let typed = line.clone();
+        let parse = |line: &[OsString]| {
+            let matches = Self::command().try_get_matches_from(line);
+            matches.map_err(|error| environment.blame(with_model_tip(error), &typed))
+        };
+        let mut matches = parse(&line)?;
         // Subcommands have no settings.
-        let file = matches.get_one::<PathBuf>("config").filter(|_| matches.subcommand_name().is_none());
-        let Some(file) = file else {
+        if matches.subcommand_name().is_some() {
+            return Ok(Self::from_arg_matches(&matches)?);
+        }
+        let old = environment.old_names(&matches);
+        if !old.is_empty() {
+            insert(&mut line, old);
+            matches = parse(&line)?;
+        }
+        let Some(file) = matches.get_one::<PathBuf>("config") else {
             return Ok(Self::from_arg_matches(&matches)?);
         };
-        let flags = flags(file, &matches)?;
-        line.splice(line.len().min(1)..line.len().min(1), flags);
+        insert(&mut line, flags(file, &matches)?);
         let matches =
             Self::command().try_get_matches_from(line).and_then(|matches| Self::from_arg_matches(&matches));
         matches.map_err(|error| wrong_value(file, &error))
     }
 }
 
-/// Says how to name a model, where a folder stands alone on the command line, or behind `serve`.
+/// Inserts flags after the name of the program.
+fn insert(line: &mut Vec<OsString>, flags: Vec<OsString>) {
+    let start = line.len().min(1);
+    line.splice(start..start, flags);
+}
+
+/// Adds a tip to an error about a directory that is alone on the command line, or after `serve`.
 fn with_model_tip(mut error: clap::Error) -> clap::Error {
     let kinds = [ErrorKind::InvalidSubcommand, ErrorKind::UnknownArgument, ErrorKind::ArgumentConflict];
     let is_word = kinds.contains(&error.kind());
@@ -73,19 +96,23 @@ fn with_model_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The settings of a file that neither the command line nor the environment gives, as flags.
+/// Returns the settings of a file as flags, except those that the command line or the environment sets.
 fn flags(file: &Path, matches: &ArgMatches) -> Result<Vec<OsString>, ArgsError> {
     let unreadable = |source| ArgsError::Unreadable { file: file.to_owned(), source };
-    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    let text = read_text(file).map_err(unreadable)?;
     let table: Table = text.parse().map_err(|error: toml::de::Error| ArgsError::NotToml {
         file: file.to_owned(),
-        message: error.to_string().trim_end().replace('\n', " "),
+        line: error.span().map_or(1, |at| line_of(&text, at.start)),
+        message: error.message().replace('\n', " "),
     })?;
     let command = Args::command();
     let mut flags = Vec::new();
     for (key, value) in table {
         let is_setting = |arg: &&clap::Arg| arg.get_env().is_some() && arg.get_id() != "config";
-        let argument = command.get_arguments().filter(is_setting).find(|arg| arg.get_long() == Some(&key));
+        let has_name = |arg: &&clap::Arg| {
+            arg.get_long() == Some(&key) || arg.get_all_aliases().is_some_and(|names| names.contains(&&*key))
+        };
+        let argument = command.get_arguments().filter(is_setting).find(has_name);
         let unknown = || ArgsError::UnknownKey { file: file.to_owned(), key: key.clone() };
         let id = argument.ok_or_else(unknown)?.get_id().as_str();
         let unusable = || ArgsError::UnusableValue { file: file.to_owned(), key: key.clone() };
@@ -98,7 +125,12 @@ fn flags(file: &Path, matches: &ArgMatches) -> Result<Vec<OsString>, ArgsError> 
     Ok(flags)
 }
 
-/// A value, or the values of a list, as they are typed on a command line.
+/// Returns the number of the line with this byte, counted from 1.
+fn line_of(text: &str, byte: usize) -> usize {
+    1 + text.bytes().take(byte).filter(|&byte| byte == b'\n').count()
+}
+
+/// Returns a value, or the values of a list, in the form of the command line.
 fn texts(value: Value) -> Option<Vec<String>> {
     match value {
         Value::Array(values) => {
@@ -122,6 +154,7 @@ fn wrong_value(file: &Path, error: &clap::Error) -> ArgsError {
 #[cfg(test)]
 mod tests {
     use super::super::Config;
+    use super::super::args::LimitArgs;
     use super::*;
 
     /// A command line over a file with this text.
@@ -130,7 +163,7 @@ mod tests {
         let file = folder.path().join("server.toml");
         std::fs::write(&file, text).unwrap();
         let line = ["ntl-server", "--config", file.to_str().unwrap()];
-        Args::read(line.iter().chain(flags).map(OsString::from))
+        Args::read(line.iter().chain(flags).map(OsString::from), &Environment::default())
     }
 
     #[test]
@@ -153,11 +186,41 @@ mod tests {
             (&["ntl-server", "serve", "/models/t5"], "`ntl-server --model DIR`"),
             (&["ntl-server", "--port", "1", "t5"], "`ntl-server --model t5`"),
         ] {
-            let error = Args::read(line.iter().map(OsString::from)).unwrap_err().to_string();
+            let error =
+                Args::read(line.iter().map(OsString::from), &Environment::default()).unwrap_err().to_string();
             assert!(error.contains(tip), "{error}");
         }
-        let error = Args::read(["ntl-server", "--modle", "x"].map(OsString::from)).unwrap_err().to_string();
+        let error = Args::read(["ntl-server", "--modle", "x"].map(OsString::from), &Environment::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--model") && !error.contains("by a flag"), "{error}");
+    }
+
+    #[test]
+    fn the_old_names_of_settings_are_read_from_flags_the_environment_and_a_file() {
+        let limits = |args: Args| {
+            let LimitArgs { prefix_cache_bytes_max, body_bytes_max, bodies_bytes_max, .. } = args.limits;
+            (prefix_cache_bytes_max, body_bytes_max.get(), bodies_bytes_max.get())
+        };
+        let want = (1 << 10, 2 << 10, 3 << 10);
+        let text = "prefix-cache-limit = 1024\nbody-limit = \"2KiB\"\nbodies-limit = \"3KiB\"\n";
+        assert_eq!(limits(read(text, &[]).unwrap()), want);
+        let flags = ["--prefix-cache-limit=1KiB", "--body-limit", "2048", "--bodies-limit=3072"];
+        assert_eq!(limits(read("", &flags).unwrap()), want);
+        let variables =
+            [("NTL_PREFIX_CACHE_LIMIT", "1024"), ("NTL_BODY_LIMIT", "2KiB"), ("NTL_BODIES_LIMIT", "3KiB")];
+        let environment = Environment::new(variables.map(|(name, value)| (name.into(), value.into())));
+        let line = |flags: &[&str]| {
+            let line = ["ntl-server"].iter().chain(flags).map(OsString::from);
+            limits(Args::read(line, &environment).unwrap())
+        };
+        assert_eq!(line(&[]), want);
+        assert_eq!(line(&["--body-bytes-max=5"]), (1 << 10, 5, 3 << 10), "a flag overrides the environment");
+        let help = Args::command().render_long_help().to_string();
+        assert!(
+            !help.contains("body-limit") && help.contains("--body-bytes-max"),
+            "the old names are hidden"
+        );
     }
 
     #[test]
@@ -181,15 +244,17 @@ mod tests {
             assert!(error.contains(message) && error.contains("server.toml"), "{text}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }
+        let error = read("port = 1\napi-key = [\"secret\n", &[]).unwrap_err().to_string();
+        assert!(error.contains("line 2") && !error.contains("secret"), "{error}");
         let line = ["ntl-server", "--config", "/no/such.toml"].map(OsString::from);
-        assert!(matches!(Args::read(line), Err(ArgsError::Unreadable { .. })));
+        assert!(matches!(Args::read(line, &Environment::default()), Err(ArgsError::Unreadable { .. })));
     }
 
     #[test]
     fn the_example_names_every_flag_and_shows_the_defaults() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/ntl-server.toml");
         let text = std::fs::read_to_string(file).unwrap();
-        // Settings without a default are shown behind `#: `.
+        // Lines that begin with `#: ` show settings without a default.
         let shown: String =
             text.lines().map(|line| format!("{}\n", line.trim_start_matches("#: "))).collect();
         let table: Table = shown.parse().unwrap();
@@ -197,8 +262,10 @@ mod tests {
             let name = argument.get_long().unwrap();
             assert!(name == "config" || table.contains_key(name), "{name} is missing in the example");
         }
-        let from_file = Args::read(["ntl-server", "--config", file].map(OsString::from)).unwrap();
-        let from_nothing = Args::read(["ntl-server".into()]).unwrap();
+        let from_file =
+            Args::read(["ntl-server", "--config", file].map(OsString::from), &Environment::default())
+                .unwrap();
+        let from_nothing = Args::read(["ntl-server".into()], &Environment::default()).unwrap();
         assert_eq!(Config::try_from(from_file).unwrap(), Config::try_from(from_nothing).unwrap());
     }
 }

@@ -1,28 +1,30 @@
 //! The configuration: every flag validated, names resolved, defaults filled in.
 //!
-//! In: [`Args`]. Out: [`Config`], which needs no further check, or a [`ConfigError`] (bad usage). Whether a folder holds a
-//! checkpoint is found out by loading it.
+//! In: [`Args`]. Out: [`Config`], which needs no further check, or a [`ConfigError`] (bad usage). Not here:
+//! whether a directory holds a checkpoint, which only loading shows.
 
 mod args;
+mod bytes;
+mod environment;
 mod file;
 mod models;
 mod network;
 
-use std::io;
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use ntl_engine::EngineLimits;
 use ntl_models::{DeviceChoice, LoadOptions};
 
 use crate::backend::BackendOptions;
+use crate::keys::{ApiKeys, KeyError};
 use crate::listen::{ConnectionSettings, TlsFiles};
 use crate::settings::HttpSettings;
 use crate::telemetry::TelemetryConfig;
 pub use args::{Args, Command};
 use args::{LimitArgs, LogArgs};
+pub use environment::{Environment, log_format};
 pub use file::ArgsError;
 pub use models::{ModelConfig, ModelSource};
 
@@ -33,7 +35,7 @@ pub enum AttachmentError {
     UnknownName { name: String, models: Vec<String> },
     #[error("write NAME=PATH with the name of a model; {}", listed(.models))]
     NoName { models: Vec<String> },
-    #[error("the path is missing behind `=`")]
+    #[error("the path is missing after `=`")]
     NoPath,
 }
 
@@ -57,25 +59,18 @@ pub enum ConfigError {
     TwoAdapters(String),
     #[error("--threads {asked} is too many: this machine has {processors} processors; at most {max}")]
     TooManyThreads { asked: usize, processors: usize, max: usize },
-    #[error("an API key must not be empty or contain spaces")]
-    UnusableKey,
-    #[error("cannot read API keys from `{file}`")]
-    KeyFile {
-        file: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// A file without a key would open the server to everyone.
-    #[error("there is no API key in `{0}`")]
-    NoKey(PathBuf),
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+    #[error("--allowed-hosts: `{0}` is not a host name; write it like example.com, without a port")]
+    UnusableHost(String),
     #[error(
-        "`{0}` is not an origin; write it like https://example.com or http://localhost:3000, without a path"
+        "--cors-origin: `{0}` is not an origin; write it like https://example.com or http://localhost:3000, without a path"
     )]
     UnusableOrigin(String),
-    #[error("`{0}` is not an OTLP endpoint; write it like http://localhost:4318")]
+    #[error("--otlp-endpoint: `{0}` is not an OTLP endpoint; write it like http://localhost:4318")]
     UnusableEndpoint(String),
     #[error(
-        "this program was built without traces; build it with `cargo build --release --package ntl-server --features otel`"
+        "--otlp-endpoint: this program was built without traces; build it with `cargo build --release --package ntl-server --features otel`"
     )]
     NoTraces,
 }
@@ -87,7 +82,8 @@ pub struct Config {
     pub load: BackendOptions,
     /// Limits of each engine.
     pub engine: EngineLimits,
-    /// Most bytes of caches and number trees of all models together; `None` derives them from the free memory.
+    /// Maximum memory of caches and number trees of all models, in bytes; `None` derives it from the free
+    /// memory.
     pub cache_bytes_max: Option<u64>,
     pub http: HttpSettings,
     pub connections: ConnectionSettings,
@@ -99,7 +95,7 @@ pub struct Config {
     pub port: u16,
     /// A second listener for operators.
     pub admin: Option<SocketAddr>,
-    /// How long running requests may take after a signal.
+    /// Maximum time for running requests to finish after a signal.
     pub drain_time_max: Duration,
     pub telemetry: TelemetryConfig,
 }
@@ -113,11 +109,13 @@ impl TryFrom<Args> for Config {
         let connections = network::connection_settings(&network, &limits);
         let tls = network.tls_cert.zip(network.tls_key);
         let http = HttpSettings {
-            api_keys: network::api_keys(network.api_keys, network.api_key_file)?,
+            api_keys: ApiKeys::read(network.api_keys, network.api_key_file)?,
+            allowed_hosts: network::allowed_hosts(&network.allowed_hosts, &network.host)?,
+            share_prefix_cache: limits.share_prefix_cache,
             cors_origins: network::origins(&network.cors_origins)?,
-            body_bytes_max: limits.body_limit.get(),
-            // A budget that cannot hold one body would refuse what `--body-limit` allows.
-            bodies_bytes_max: limits.bodies_limit.get().max(limits.body_limit.get()),
+            body_bytes_max: limits.body_bytes_max.get(),
+            // A smaller budget would reject bodies that `--body-bytes-max` allows.
+            bodies_bytes_max: limits.bodies_bytes_max.get().max(limits.body_bytes_max.get()),
             memory_bytes_max: limits.memory_bytes_max,
             body_time_max: seconds(network.body_timeout),
             request_time_max: seconds(limits.request_timeout),
@@ -142,7 +140,7 @@ impl TryFrom<Args> for Config {
                     dtype: flags.dtype,
                     kv_cache_dtype: flags.kv_cache_dtype,
                     choices: flags.choices.into(),
-                    prefix_bytes_max: limits.prefix_cache_limit,
+                    prefix_bytes_max: limits.prefix_cache_bytes_max,
                 },
             },
             engine: engine_limits(&limits, flags.threads, seconds(network.write_timeout)),
@@ -193,11 +191,12 @@ fn engine_limits(
     }
 }
 
-/// Refuses threads that would only wait for each other.
+/// Rejects a number of threads that would only wait for each other.
 fn check_threads(threads: Option<NonZeroUsize>) -> Result<(), ConfigError> {
     const PER_PROCESSOR_MAX: usize = 4;
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let (asked, max) = (threads.map_or(1, NonZeroUsize::get), PER_PROCESSOR_MAX * processors);
+    let asked = threads.map_or(1, NonZeroUsize::get);
+    let max = PER_PROCESSOR_MAX * processors;
     if asked > max { Err(ConfigError::TooManyThreads { asked, processors, max }) } else { Ok(()) }
 }
 

@@ -154,7 +154,7 @@ mod tests {
                 "--adapter x: write NAME=PATH with the name of a model; the models are `a`, `b`",
             ),
             (&["a"], "c=x", "--adapter c=x: no model has the name `c`; the model is `a`"),
-            (&["a", "b"], "a=", "--adapter a=: the path is missing behind `=`"),
+            (&["a", "b"], "a=", "--adapter a=: the path is missing after `=`"),
         ] {
             assert_eq!(attach(models, &[adapter]).unwrap_err(), complaint);
         }

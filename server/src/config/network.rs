@@ -1,6 +1,5 @@
-//! API keys, allowed origins and connection deadlines of the network flags.
+//! Allowed origins and connection deadlines of the network flags.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
@@ -9,9 +8,10 @@ use axum::http::uri::Authority;
 use super::args::{LimitArgs, NetworkArgs};
 use super::{ConfigError, seconds};
 use crate::listen::ConnectionSettings;
-use crate::settings::{ApiKeys, Origins};
+use crate::settings::{AllowedHosts, Origins};
 
-/// Connections of one address beyond its share that wait; as many as the operating system's queue holds by default.
+/// Connections of one address beyond its share that wait; as many as the operating system's queue holds by
+/// default.
 const WAITING_MAX: usize = 1024;
 
 /// Eviction spares clients that have just come, and those that are only a little slow.
@@ -19,7 +19,8 @@ const EVICT_AFTER: Duration = Duration::from_secs(1);
 
 /// The limits and deadlines of connections. The time for an answer is the sum of those of its parts.
 pub(super) fn connection_settings(network: &NetworkArgs, limits: &LimitArgs) -> ConnectionSettings {
-    let (body, write) = (seconds(network.body_timeout), seconds(network.write_timeout));
+    let body = seconds(network.body_timeout);
+    let write = seconds(network.write_timeout);
     let connections_max = network.connections_max as usize;
     // An eighth of the places is for other addresses.
     let share = (connections_max - connections_max.div_ceil(8)).max(1);
@@ -35,20 +36,20 @@ pub(super) fn connection_settings(network: &NetworkArgs, limits: &LimitArgs) -> 
     }
 }
 
-/// The keys of the flags and those of the file.
-pub(super) fn api_keys(mut keys: Vec<String>, file: Option<PathBuf>) -> Result<ApiKeys, ConfigError> {
-    if let Some(file) = file {
-        let text = std::fs::read_to_string(&file)
-            .map_err(|source| ConfigError::KeyFile { file: file.clone(), source })?;
-        let before = keys.len();
-        let lines = text.lines().map(str::trim);
-        keys.extend(lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned));
-        if keys.len() == before {
-            return Err(ConfigError::NoKey(file));
-        }
+/// Returns the names that `--allowed-hosts` and `--host` give the server.
+pub(super) fn allowed_hosts(flags: &[String], host: &str) -> Result<AllowedHosts, ConfigError> {
+    let always = !flags.is_empty();
+    if flags.iter().any(|name| name == "*") {
+        return Ok(AllowedHosts { names: None, always });
     }
-    let usable = |key: &String| !key.is_empty() && !key.contains(char::is_whitespace);
-    if keys.iter().all(usable) { Ok(ApiKeys::new(keys)) } else { Err(ConfigError::UnusableKey) }
+    let is_name = |name: &str| {
+        name.parse::<Authority>().is_ok_and(|authority| authority.host() == name && !name.is_empty())
+    };
+    if let Some(wrong) = flags.iter().find(|name| !is_name(name)) {
+        return Err(ConfigError::UnusableHost(wrong.clone()));
+    }
+    let names = flags.iter().map(String::as_str).chain([host]).map(str::to_ascii_lowercase).collect();
+    Ok(AllowedHosts { names: Some(names), always })
 }
 
 pub(super) fn origins(flags: &[String]) -> Result<Origins, ConfigError> {
@@ -85,21 +86,6 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_from_flags_and_from_a_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("keys");
-        let read = |text: &str| {
-            std::fs::write(&file, text).unwrap();
-            config(&["--api-key", "first", "--api-key-file", file.to_str().unwrap()])
-        };
-        assert_eq!(format!("{:?}", read("# ours\n\nsecond\n third \n").unwrap().http.api_keys), "3 keys");
-        assert!(matches!(read("two words\n"), Err(ConfigError::UnusableKey)));
-        assert!(matches!(read("# none\n"), Err(ConfigError::NoKey(_))));
-        let gone = config(&["--api-key-file", "/no/such/file"]).unwrap_err();
-        assert_eq!(gone.to_string(), "cannot read API keys from `/no/such/file`");
-    }
-
-    #[test]
     fn an_address_may_hold_all_places_but_an_eighth_unless_another_share_is_given() {
         let share = |flags: &[&str]| config(flags).unwrap().connections.address_connections_max;
         assert_eq!(share(&[]), 1792);
@@ -107,6 +93,22 @@ mod tests {
             assert_eq!(share(&["--connections-max", connections]), want, "{connections}");
         }
         assert_eq!(share(&["--connections-per-address-max", "5"]), 5);
+    }
+
+    #[test]
+    fn allowed_hosts_are_names_without_ports() {
+        let hosts = |flags: &[&str]| config(flags).map(|config| config.http.allowed_hosts);
+        let default = hosts(&["--host", "Box"]).unwrap();
+        assert_eq!(default, AllowedHosts { names: Some(vec!["box".to_owned()]), always: false });
+        let named = hosts(&["--allowed-hosts", "A.example,[::2]"]).unwrap();
+        assert!(
+            named.always && named.names.unwrap().starts_with(&["a.example".to_owned(), "[::2]".to_owned()])
+        );
+        assert_eq!(hosts(&["--allowed-hosts=*"]).unwrap(), AllowedHosts { names: None, always: true });
+        for wrong in ["a.example:80", "http://a.example", "a b", "u@a.example", ""] {
+            let error = hosts(&["--allowed-hosts", wrong]).unwrap_err();
+            assert!(matches!(error, ConfigError::UnusableHost(_)), "{wrong}");
+        }
     }
 
     #[test]
@@ -122,13 +124,5 @@ mod tests {
                 "{wrong}"
             );
         }
-    }
-
-    #[test]
-    fn keys_are_checked_and_never_shown() {
-        assert!(matches!(config(&["--api-key", "a b"]), Err(ConfigError::UnusableKey)));
-        let config = config(&["--api-key", "secret,other"]).unwrap();
-        let shown = format!("{config:?}");
-        assert!(shown.contains("2 keys") && !shown.contains("secret"), "{shown}");
     }
 }

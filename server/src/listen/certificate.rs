@@ -1,4 +1,5 @@
-//! Until when a certificate is valid, read from its DER form (RFC 5280, section 4.1), for a warning at the start.
+//! Reads the end of a certificate's validity from its DER form (RFC 5280, section 4.1), for a warning at the
+//! start.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;

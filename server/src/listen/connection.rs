@@ -1,7 +1,7 @@
-//! The state of one connection: since when the server waits for the client, and which deadline has passed.
+//! The state of one connection: when the server began to wait for the client, and which deadline has passed.
 //!
-//! In: what the socket (`io`), the body reader (`routes::body`) and the accept loop observe. The functions of [`State`]
-//! take the time as an argument, so that tests need no clock.
+//! In: what the socket (`io`), the body reader (`routes::body`) and the accept loop observe. The functions of
+//! [`State`] take the time as an argument, so that tests need no clock.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -20,8 +20,8 @@ use super::ConnectionSettings;
 /// Bytes after which the write deadline of a slow reader starts again.
 const PROGRESS_BYTES: usize = 64 << 10;
 
-/// Largest piece of an answer that HTTP/2 takes at once. It takes a whole piece as soon as the client's window has room for
-/// one byte, so that larger pieces would hide whether the client reads.
+/// Maximum size of a chunk that HTTP/2 buffers, in bytes. It buffers a whole chunk as soon as the client's
+/// window has room for one byte, so that larger chunks would hide whether the client is reading.
 const PIECE_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Connection {
 /// How a connection is closed, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closing {
-    /// The client is told (GOAWAY in HTTP/2); requests that it has sent by then are answered.
+    /// Sends GOAWAY (HTTP/2), then finishes the requests that the client has already sent.
     Gracefully(&'static str),
     Now(&'static str),
 }
@@ -45,11 +45,11 @@ pub(super) struct State {
     requests: BTreeMap<u64, Answering>,
     requests_seen: u64,
     is_http2: bool,
-    /// What the server waits for while no request is in flight.
+    /// The event that the server waits for while no request is in flight.
     between: Between,
     /// Bytes in the socket's buffer.
     unread: Option<Unread>,
-    /// When the client was told that an idle connection closes.
+    /// When the server announced to the client that it closes the idle connection.
     going_away: Option<Instant>,
 }
 
@@ -79,11 +79,12 @@ impl Unread {
 struct Answering {
     began: Instant,
     waiting: Option<Waiting>,
-    /// Ends the HTTP/2 stream and leaves the others alone. `None` in HTTP/1.1, where the connection is closed instead.
+    /// Ends the HTTP/2 stream and leaves the others alone. `None` in HTTP/1.1: the server closes the
+    /// connection instead.
     stream: Option<AbortHandle>,
 }
 
-/// What the server waits for while a request is in flight.
+/// The event that the server waits for while a request is in flight.
 #[derive(Debug, Clone, Copy)]
 enum Waiting {
     /// The rest of the request's body, since then.
@@ -102,8 +103,8 @@ impl Answering {
 
 #[derive(Debug, Clone, Copy)]
 enum Between {
-    /// Waiting for the first byte of a request since then. HTTP/2 also sends bytes that belong to no request, so its
-    /// connections wait for whole headers.
+    /// Waiting for the first byte of a request since then. HTTP/2 also sends bytes that belong to no request,
+    /// so its connections wait for whole headers.
     Idle(Instant),
     /// Waiting for the rest of a header since then.
     Header(Instant),
@@ -144,8 +145,8 @@ impl State {
         self.between = Between::Idle(now);
     }
 
-    /// The next piece of an answer is asked for, after `taken` bytes of the previous one. In HTTP/1.1 the socket shows
-    /// whether the client reads.
+    /// Records that hyper polled the next chunk of a response, after `taken` bytes of the previous one. In
+    /// HTTP/1.1 the socket shows whether the client reads.
     fn pulled(&mut self, request: u64, taken: usize, outcome: &Pulled, now: Instant) {
         let Some(request) = self.requests.get_mut(&request).filter(|request| request.stream.is_some()) else {
             return;
@@ -177,7 +178,7 @@ impl State {
         self.unread = None;
     }
 
-    /// Since when the server waits for the client; `None` while the server is at work.
+    /// Returns when the server began to wait for the client, or `None` while the server itself is working.
     pub(super) fn waiting_since(&self) -> Option<Instant> {
         if let Some(Unread { since, .. }) = self.unread {
             return Some(since);
@@ -302,7 +303,8 @@ impl RequestGuard {
         self.0.clone()
     }
 
-    /// Keeps the request in flight until the body of its answer is sent or dropped, and records whether the client reads.
+    /// Keeps the request in flight until the body of its answer is sent or dropped, and records whether the
+    /// client reads.
     pub(super) fn guard(self, body: Body) -> Body {
         Body::new(GuardedBody { body, rest: Bytes::new(), taking: 0, guard: self })
     }
@@ -316,7 +318,7 @@ impl Drop for RequestGuard {
 
 struct GuardedBody {
     body: Body,
-    /// What remains of the last frame.
+    /// The rest of the last frame.
     rest: Bytes,
     /// Bytes of the last piece.
     taking: usize,
@@ -472,7 +474,8 @@ mod tests {
     #[test]
     fn a_stream_that_is_not_read_in_time_is_ended_and_leaves_the_others() {
         let (mut state, at) = fresh();
-        let (read, unread) = (stream(), stream());
+        let read = stream();
+        let unread = stream();
         let (first, second) =
             (state.begin(Some(read.clone()), at(0)), state.begin(Some(unread.clone()), at(0)));
         state.pulled(second, 0, &Pulled::Piece, at(1));
@@ -499,7 +502,8 @@ mod tests {
     #[test]
     fn a_connection_is_at_work_unless_all_its_requests_wait_for_their_bodies() {
         let (mut state, at) = fresh();
-        let (first, second) = (state.begin(None, at(0)), state.begin(None, at(1)));
+        let first = state.begin(None, at(0));
+        let second = state.begin(None, at(1));
         state.requests.get_mut(&first).unwrap().waiting = Some(Waiting::ForBody(at(0)));
         assert_eq!(state.waiting_since(), None);
         state.requests.get_mut(&second).unwrap().waiting = Some(Waiting::ForBody(at(2)));

@@ -1,7 +1,8 @@
 //! The open connections of a listener, and which one is evicted when a new one finds no place.
 //!
-//! A connection finds no place when all are taken, or when its address holds its share of them. Only a connection whose client
-//! the server has waited for for `evict_after` is evicted: the longest waiting one of all, or of the address.
+//! A connection finds no place when all are taken, or when its address holds its share of them. Only a
+//! connection whose client the server has waited for for `evict_after` is evicted: the longest waiting one of
+//! all, or of the address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -83,7 +84,7 @@ impl ConnectionTable {
         Self { settings, open: Mutex::default() }
     }
 
-    /// Whether there is a place, or a connection to evict for one.
+    /// Returns whether there is a free slot, or a connection to evict.
     pub(super) fn has_room(&self) -> bool {
         let open = self.open();
         open.connections.len() < self.settings.connections_max
@@ -108,7 +109,8 @@ impl ConnectionTable {
 
     fn insert(self: &Arc<Self>, open: &mut OpenConnections, address: IpAddr) -> Slot {
         open.accepted += 1;
-        let (id, connection) = (open.accepted, Arc::new(Connection::new()));
+        let id = open.accepted;
+        let connection = Arc::new(Connection::new());
         open.connections.insert(id, OpenConnection { connection: Arc::clone(&connection), address });
         Slot { table: Arc::clone(self), id, connection }
     }
@@ -220,7 +222,8 @@ mod tests {
     #[test]
     fn an_address_that_holds_its_share_gets_only_the_places_of_its_own_connections() {
         let table = table(4, 2, Duration::ZERO);
-        let (other, busy) = (table.add(THERE).unwrap(), table.add(HERE).unwrap());
+        let other = table.add(THERE).unwrap();
+        let busy = table.add(HERE).unwrap();
         let working = busy.connection.begin(None);
         let waiting = table.add(HERE).unwrap();
         let next = table.add(HERE).unwrap();

@@ -4,11 +4,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::ConnectionSettings;
 
-/// Descriptors that are kept free of clients: for files, the sockets that listen, the operators' connections, the runtime.
+/// Descriptors that are kept free of clients: for files, the sockets that listen, the operators' connections,
+/// the runtime.
 const OTHERS: usize = 32;
 
 impl ConnectionSettings {
-    /// As many connections as there are file descriptors for, after raising their limit as far as the process may.
+    /// Raises the limit of file descriptors, and returns settings with at most as many connections as there
+    /// are descriptors.
     pub(crate) fn within_descriptors(self) -> Self {
         let needed = self.connections_max + self.waiting_max + OTHERS;
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -29,7 +31,8 @@ impl ConnectionSettings {
         fitting
     }
 
-    /// The settings for so many descriptors. A quarter of what is too little is for connections that wait.
+    /// Returns the settings for this many descriptors. If there are too few, a quarter of them is for waiting
+    /// connections.
     fn within(self, descriptors: usize) -> Self {
         let available = descriptors.saturating_sub(OTHERS).max(2);
         if available >= self.connections_max + self.waiting_max {

@@ -1,9 +1,11 @@
-//! The accept loop: it accepts connections up to a limit, each with deadlines, and passes their requests to the router.
+//! The accept loop: it accepts connections up to a limit, each with deadlines, and passes their requests to
+//! the router.
 //!
-//! Invariants: no client can hold a connection for ever, whatever it does not send or read. When all places are taken, a
-//! new connection evicts the one whose client the server has waited for longest, so that slow clients cannot lock out
-//! others. Connections whose requests are at work, and those that have just come, are never evicted; new ones then wait in the
-//! operating system's queue. No address can hold all places; its further connections are accepted, but wait unread.
+//! Invariants: no client can hold a connection forever by not sending or not reading. When all slots are
+//! used, a new connection evicts the one whose client the server has waited for longest, so that slow clients
+//! cannot lock out others. Connections whose requests are at work, and those that have just come, are never
+//! evicted; new ones then wait in the listen backlog. No address can hold all slots; its further connections
+//! are accepted, but wait unread.
 
 mod certificate;
 mod connection;
@@ -44,46 +46,59 @@ use streams::StreamExecutor;
 pub use tls::{TlsError, TlsFiles};
 use waiting::{Waiting, WaitingList};
 
-/// Largest header of a request; a larger one is answered 431.
+/// Maximum size of a request header, in bytes; the server rejects a larger one with 431.
 const HEADER_BYTES_MAX: usize = 64 << 10;
 
-/// Most concurrent requests of one HTTP/2 connection.
+/// Maximum number of concurrent requests of one HTTP/2 connection.
 const STREAMS_MAX: u32 = 128;
 
-/// Most bytes of requests that a client sends over one HTTP/2 connection before the server reads them.
+/// Maximum size of the requests that a client sends over one HTTP/2 connection before the server reads them,
+/// in bytes.
 const WINDOW_BYTES: u32 = 256 << 10;
 
-/// Most bytes of answers that the server buffers for one HTTP/2 stream, and the operating system for one connection. What
-/// is buffered hides whether the client reads, so it is about as much as a client must read within the write timeout.
+/// Maximum size of the responses that the server buffers for one HTTP/2 stream, and the operating system for
+/// one connection, in bytes. Buffered bytes hide whether the client is reading, so the limit is about as much
+/// as a client must read within the write timeout.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
-/// Most connections that wait in the operating system's queue, which may have a lower limit of its own (`net.core.somaxconn`). The
-/// client of one that finds no room there tries again a second later, then after two, then after four.
+/// Maximum length of the listen backlog, unless the operating system has a lower limit
+/// (`net.core.somaxconn`). If the backlog is full, a client retries after one second, then after two, then
+/// after four.
 const QUEUE_MAX: i32 = 4096;
 
-/// Most connections of the socket for operators. Its requests are answered at once.
+/// Maximum number of connections of the operators' socket. The server answers its requests immediately.
 const ADMIN_CONNECTIONS_MAX: usize = 16;
 
 /// How long accepting pauses when no file descriptor is left.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How a request arrived; the listener adds it to the request's extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) listens_on_loopback: bool,
+    /// The address that the client connected to.
+    pub(crate) address: IpAddr,
+}
+
 /// Limits and deadlines of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionSettings {
     pub connections_max: usize,
-    /// Most connections of one address (of one /64 network in IPv6).
+    /// Maximum number of connections per address (per /64 network in IPv6).
     pub address_connections_max: usize,
-    /// Most connections that wait, accepted but unread, because their addresses hold their shares; further ones are closed.
+    /// Maximum number of accepted but unread connections, whose addresses use their shares of the slots; the
+    /// server closes further ones.
     pub waiting_max: usize,
-    /// A connection is evicted at the earliest when the server has waited for its client for so long.
+    /// Minimum time that the server waits for a client before it evicts the client's connection.
     pub evict_after: Duration,
-    /// Longest time from the first byte of a request (or from accepting a connection) to the end of the header.
+    /// Maximum time from the first byte of a request (or from accepting a connection) to the end of the
+    /// header.
     pub header_time_max: Duration,
-    /// Longest time between two requests.
+    /// Maximum time between two requests.
     pub idle_time_max: Duration,
-    /// Longest time for the client to read what is written (or the next 64 KiB of it).
+    /// Maximum time for the client to read the written bytes (or the next 64 KiB of them).
     pub write_time_max: Duration,
-    /// Longest time from the header of a request to the last byte of its answer.
+    /// Maximum time from the header of a request to the last byte of its response.
     pub answer_time_max: Duration,
 }
 
@@ -106,13 +121,13 @@ pub struct Listener {
 impl Listener {
     /// Serves HTTP on this socket.
     pub fn new(tcp: TcpListener, settings: ConnectionSettings) -> Self {
-        // Its connections inherit the size. With the system's own, of megabytes, writes look the same to the server for minutes,
-        // whether the client reads or not.
+        // Its connections inherit the size. With the system's own, of megabytes, writes look the same to the
+        // server for minutes, whether the client reads or not.
         let socket = SockRef::from(&tcp);
         if let Err(error) = socket.set_send_buffer_size(SEND_BUFFER_BYTES) {
             tracing::warn!(%error, "the operating system did not take the size of send buffers");
         }
-        // Tokio asks for a queue of 128.
+        // Tokio requests a listen backlog of 128.
         if let Err(error) = socket.listen(QUEUE_MAX) {
             tracing::warn!(%error, "the operating system did not take the length of the queue");
         }
@@ -131,7 +146,7 @@ impl Listener {
         self
     }
 
-    /// The socket for operators as a listener of its own.
+    /// Takes the operators' socket as a separate listener.
     pub(crate) fn take_admin(&mut self) -> Option<Self> {
         let connections = ADMIN_CONNECTIONS_MAX;
         let settings = ConnectionSettings {
@@ -155,12 +170,20 @@ impl Listener {
         self.tls.is_some()
     }
 
-    /// Serves connections until `closing` is true; then accepts no more, and returns when the last one is closed.
+    /// Serves connections until `closing` is true; then accepts no more, and returns when the last one is
+    /// closed.
     pub(crate) async fn answer(self, router: Router, mut closing: watch::Receiver<bool>) {
         let table = Arc::new(ConnectionTable::new(self.settings));
-        let server =
-            ConnectionServer { http: http(), router, tls: self.tls.clone(), closing: closing.clone() };
-        let (mut tasks, mut waiting) = (JoinSet::new(), WaitingList::new(&self.settings));
+        let listens_on_loopback = self.local_addr().is_some_and(|address| address.ip().is_loopback());
+        let server = ConnectionServer {
+            http: http(),
+            router,
+            tls: self.tls.clone(),
+            closing: closing.clone(),
+            listens_on_loopback,
+        };
+        let mut tasks = JoinSet::new();
+        let mut waiting = WaitingList::new(&self.settings);
         let mut tick = tokio::time::interval(self.settings.tick());
         loop {
             waiting.serve(&table, Instant::now(), |stream, slot| {
@@ -173,7 +196,7 @@ impl Listener {
                 () = until(waiting.next_eviction()) => {}
                 accepted = self.tcp.accept(), if table.has_room() => match accepted {
                     Ok((stream, from)) => {
-                        let address = holder(from.ip());
+                        let address = client_address(from.ip());
                         if let Some(slot) = table.add(address) {
                             tasks.spawn(server.clone().answer(stream, slot));
                         } else if waiting.push(Waiting { stream, address, since: Instant::now() }).is_some() {
@@ -194,8 +217,8 @@ impl Listener {
     }
 }
 
-/// Whom a connection from this address counts for: the address, or its /64 network, which in IPv6 is what one customer has.
-fn holder(address: IpAddr) -> IpAddr {
+/// Returns the address that identifies a client: in IPv6 the /64 network, which is one customer's share.
+pub(crate) fn client_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
         address @ IpAddr::V4(_) => address,
@@ -215,8 +238,8 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Ignores a connection that broke before it was accepted. Other errors mean that no file descriptor is left: a connection
-/// is evicted.
+/// Ignores a connection that broke before it was accepted. Other errors mean that no file descriptor is left:
+/// a connection is evicted.
 async fn pause_after(error: &std::io::Error, table: &ConnectionTable) {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
@@ -250,39 +273,57 @@ struct ConnectionServer {
     router: Router,
     tls: Option<TlsAcceptor>,
     closing: watch::Receiver<bool>,
+    listens_on_loopback: bool,
 }
 
 impl ConnectionServer {
     /// Serves a connection until it ends or is evicted.
     async fn answer(self, stream: TcpStream, slot: Slot) {
         let address = stream.peer_addr().ok();
-        // Tokens are small packets that must not wait for each other. Without this option they are only slower.
+        let listens_on_loopback = self.listens_on_loopback;
+        let arrival = stream.local_addr().ok();
+        let arrival = arrival.map(|local| Arrival { listens_on_loopback, address: local.ip() });
+        // Tokens are small packets that must not wait for each other. Without this option they are only
+        // slower.
         let _ = stream.set_nodelay(true);
         let connection = Arc::clone(slot.connection());
         let stream = Observed::new(stream, Arc::clone(&connection));
-        let Some(tls) = self.tls.clone() else { return self.serve(stream, address, &connection).await };
+        let Some(tls) = self.tls.clone() else {
+            return self.serve(stream, (address, arrival), &connection).await;
+        };
         tokio::select! {
             shaken = tls.accept(stream) => match shaken {
-                Ok(stream) => self.serve(stream, address, &connection).await,
+                Ok(stream) => self.serve(stream, (address, arrival), &connection).await,
                 Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
             },
             closing = connection.closed(false) => tracing::debug!(?closing, "connection closed in its handshake"),
         }
     }
 
-    async fn serve<S>(mut self, stream: S, address: Option<SocketAddr>, connection: &Arc<Connection>)
-    where
+    /// Serves requests from an address that arrive at another one.
+    async fn serve<S>(
+        mut self,
+        stream: S,
+        (from, arrival): (Option<SocketAddr>, Option<Arrival>),
+        connection: &Arc<Connection>,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (router, watched) = (self.router, Arc::clone(connection));
+        let router = self.router;
+        let watched = Arc::clone(connection);
         let service = tower::service_fn(move |request: hyper::Request<Incoming>| {
-            let (router, watched) = (router.clone(), Arc::clone(&watched));
+            let router = router.clone();
+            let watched = Arc::clone(&watched);
             async move {
                 let answering = watched.begin(streams::current());
                 let mut request: Request = request.map(Body::new);
                 request.extensions_mut().insert(answering.request());
-                if let Some(address) = address {
-                    request.extensions_mut().insert(ConnectInfo(address));
+                let extensions = request.extensions_mut();
+                if let Some(address) = from {
+                    extensions.insert(ConnectInfo(address));
+                }
+                if let Some(arrival) = arrival {
+                    extensions.insert(arrival);
                 }
                 let response = router.oneshot(request).await?;
                 Ok::<_, std::convert::Infallible>(response.map(|body| answering.guard(body)))
@@ -303,7 +344,7 @@ impl ConnectionServer {
                     tracing::debug!(?closing, "connection closed");
                     serving.as_mut().graceful_shutdown();
                     if let Closing::Now(_) = closing {
-                        // Tells the client if the socket takes it at once.
+                        // Sends the end to the client if the socket accepts it immediately.
                         let _ = serving.as_mut().now_or_never();
                         return;
                     }
@@ -323,14 +364,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_count_for_an_address_or_its_ipv6_network() {
+    fn a_client_is_an_address_or_an_ipv6_network() {
         for (address, want) in [
             ("192.0.2.7", "192.0.2.7"),
             ("::ffff:192.0.2.7", "192.0.2.7"),
             ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
             ("2001:db8:1:2:ffff::1", "2001:db8:1:2::"),
         ] {
-            assert_eq!(holder(address.parse().unwrap()), want.parse::<IpAddr>().unwrap(), "{address}");
+            assert_eq!(
+                client_address(address.parse().unwrap()),
+                want.parse::<IpAddr>().unwrap(),
+                "{address}"
+            );
         }
     }
 }

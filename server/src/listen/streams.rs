@@ -1,5 +1,5 @@
-//! The tasks of HTTP/2 streams, each with a handle that ends it alone: the server then resets the stream, and its request is
-//! dropped with all its jobs.
+//! The tasks of HTTP/2 streams, each with a handle that ends it alone: the server then resets the stream, and
+//! its request is dropped with all its jobs.
 
 use std::future::Future;
 

@@ -10,6 +10,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::certificate::not_after;
+use crate::small_file::read;
 
 /// How long before its end the server warns of a certificate.
 const EXPIRY_WARNING: jiff::SignedDuration = jiff::SignedDuration::from_hours(14 * 24);
@@ -49,8 +50,9 @@ impl TlsFiles {
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
         let certificates = certificates(&self.certificate)?;
         self.warn_of_expiry(certificates.first());
-        let key = PrivateKeyDer::from_pem_file(&self.key)
-            .map_err(|error| wrong("private key", &self.key, error))?;
+        let wrong_key = |error| wrong("private key", &self.key, error);
+        let key = read(&self.key).map_err(pem::Error::Io).map_err(wrong_key)?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(wrong_key)?;
         let unusable = |source| TlsError::Unusable {
             certificate: self.certificate.clone(),
             key: self.key.clone(),
@@ -71,6 +73,7 @@ impl TlsFiles {
     /// Logs that the server's certificate has expired, or will soon: clients then refuse the connection.
     fn warn_of_expiry(&self, certificate: Option<&CertificateDer<'_>>) {
         let Some(not_after) = certificate.and_then(|certificate| not_after(certificate)) else { return };
+        #[expect(clippy::disallowed_methods, reason = "certificates expire at a date")]
         let now = jiff::Timestamp::now();
         let file = self.certificate.display();
         if not_after < now {
@@ -83,7 +86,8 @@ impl TlsFiles {
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     const WHAT: &str = "certificate";
-    let found = CertificateDer::pem_file_iter(file).map_err(|error| wrong(WHAT, file, error))?;
+    let pem = read(file).map_err(|error| wrong(WHAT, file, pem::Error::Io(error)))?;
+    let found = CertificateDer::pem_slice_iter(&pem);
     let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| wrong(WHAT, file, error))?;
     if found.is_empty() {
         return Err(wrong(WHAT, file, pem::Error::NoItemsFound));

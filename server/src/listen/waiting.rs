@@ -1,8 +1,9 @@
-//! Connections that are accepted and wait, unread, because their addresses hold their shares of the places.
+//! Connections that are accepted but not read yet, because their address already uses its share of the slots.
 //!
-//! In order of arrival, as long as a place comes free within `evict_after`. One that has waited longer waits behind slow clients, and
-//! its client has probably given up: those come last, the newest of them first, and evict others one by one, so that there is
-//! nearly always a connection that a newcomer may evict.
+//! Waiting connections get slots in order of arrival. A connection that has waited longer than `evict_after`
+//! is *overdue*: slow clients hold the slots of its address, and its own client has probably given up.
+//! Overdue connections are served last, newest first, and evict others one by one, so that a new connection
+//! nearly always finds one that it may evict.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -17,10 +18,10 @@ use super::connection_table::{ConnectionTable, Slot};
 /// The table is searched at every eviction.
 const PACE_MIN: Duration = Duration::from_millis(5);
 
-/// An accepted connection without a place.
+/// An accepted connection without a slot.
 pub(super) struct Waiting<S> {
     pub(super) stream: S,
-    /// Whom it counts for.
+    /// The address that it counts for.
     pub(super) address: IpAddr,
     pub(super) since: Instant,
 }
@@ -28,7 +29,8 @@ pub(super) struct Waiting<S> {
 pub(super) struct WaitingList<S> {
     waiting_max: usize,
     overdue_after: Duration,
-    /// Time between two evictions for those that are overdue, so that they take the places of an address in `evict_after`.
+    /// Time between two evictions for those that are overdue, so that they take the places of an address in
+    /// `evict_after`.
     pace: Duration,
     next_eviction: Instant,
     /// In order of arrival.
@@ -47,7 +49,8 @@ impl<S> WaitingList<S> {
         }
     }
 
-    /// The connection that is closed because there are too many: the first one if it is overdue, else the new one.
+    /// Adds a connection. If there are too many, returns the one to close: the first one if it is overdue,
+    /// otherwise the new one.
     #[must_use]
     pub(super) fn push(&mut self, newcomer: Waiting<S>) -> Option<Waiting<S>> {
         let now = newcomer.since;
@@ -106,7 +109,7 @@ impl<S> WaitingList<S> {
         }
     }
 
-    /// When one that is overdue may evict another connection next; `None` while nobody waits.
+    /// Returns when an overdue connection may evict another one next, or `None` if none is waiting.
     pub(super) fn next_eviction(&self) -> Option<Instant> {
         let first = self.connections.front()?;
         Some(self.next_eviction.max(first.since + self.overdue_after))

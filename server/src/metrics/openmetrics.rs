@@ -1,7 +1,7 @@
 //! Metrics as text, in the format that the client prefers: Prometheus 0.0.4 or OpenMetrics 1.0.
 //!
-//! OpenMetrics differs in what matters here: the head lines name counters without `_total`, bucket bounds have a point,
-//! and `# EOF` ends the text.
+//! OpenMetrics differs in what matters here: the head lines name counters without `_total`, bucket bounds
+//! have a point, and `# EOF` ends the text.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Which requests reach the routes that do work: those with an API key, while models are loaded, the server is not
-//! draining and there is memory left. `app` decides which routes are checked.
+//! Which requests reach the routes that do work: those with an API key, while models are loaded, the server
+//! is not draining and there is memory left. `app` decides which routes are checked.
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
@@ -7,7 +7,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use crate::error::AppError;
-use crate::settings::ApiKeys;
+use crate::keys::ApiKeys;
 use crate::state::AppState;
 
 /// Passes requests that carry an API key.
@@ -22,8 +22,8 @@ pub(crate) async fn check_key(
     Ok(next.run(request).await)
 }
 
-/// Passes requests while models are loaded, the server is not draining and there is memory left. A request that is alone passes
-/// without: refusing it would free nothing.
+/// Passes requests while models are loaded, the server is not draining and there is memory left. A request
+/// that is alone passes without: refusing it would free nothing.
 pub(crate) async fn admit(
     State(app): State<AppState>,
     request: Request,
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn only_a_whole_key_opens() {
-        let keys = ApiKeys::new(["one".to_owned(), "two".to_owned()]);
+        let keys = ApiKeys::read(vec!["one".to_owned(), "two".to_owned()], None).unwrap();
         for (value, admitted) in [
             ("Bearer one", true),
             ("bearer two", true),

@@ -5,13 +5,13 @@ use std::time::Duration;
 use axum::http::{Method, header};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::request_id;
+use super::{request_id, track};
 use crate::settings::Origins;
 
 /// How long a browser may cache the answer to a preflight.
 const PREFLIGHT_AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// None where no page may.
+/// Returns the layer, or `None` if no web page may call the API.
 pub(crate) fn layer(origins: &Origins) -> Option<CorsLayer> {
     let allowed = match origins {
         Origins::None => return None,
@@ -22,7 +22,7 @@ pub(crate) fn layer(origins: &Origins) -> Option<CorsLayer> {
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST])
         .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, request_id::HEADER])
-        .expose_headers([header::RETRY_AFTER, request_id::HEADER])
+        .expose_headers([header::RETRY_AFTER, request_id::HEADER, track::FINGERPRINT])
         .max_age(PREFLIGHT_AGE_MAX);
     Some(layer)
 }

@@ -1,5 +1,6 @@
-//! Requests that other programs on the way may read differently are refused: without a `Host` or with several, and with a
-//! transfer coding other than `chunked` (RFC 9112, sections 3.2 and 6.1). HTTP/2 has neither.
+//! Requests that other programs on the way may read differently are refused: without a `Host` or with
+//! several, and with a transfer coding other than `chunked` (RFC 9112, sections 3.2 and 6.1). HTTP/2 has
+//! neither.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Version, header};
@@ -8,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::AppError;
 
-/// The layer; it is the outermost one, and closes the connection of what it refuses.
+/// The outermost layer; it closes the connection of a request that it rejects.
 pub(crate) async fn check(request: Request, next: Next) -> Response {
     match wrong(request.version(), request.headers()) {
         None => next.run(request).await,

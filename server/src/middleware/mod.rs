@@ -1,7 +1,9 @@
-//! What every request passes on its way to a handler: request ids, counting, cross-origin rules, API keys, admission.
+//! The layers that every request passes on its way to a handler: request ids, counting, the name of the server,
+//! cross-origin rules, API keys, admission.
 
 pub(crate) mod admission;
 pub(crate) mod cors;
+pub(crate) mod host;
 pub(crate) mod message_form;
 pub(crate) mod request_id;
 pub(crate) mod track;

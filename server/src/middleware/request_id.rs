@@ -8,7 +8,7 @@ use tower_http::request_id::{MakeRequestId, RequestId};
 
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Longest id that is kept.
+/// Maximum length of an id from a client, in bytes.
 const BYTES_MAX: usize = 128;
 
 /// Removes an id that is not plain, so that the next layer makes a new one.

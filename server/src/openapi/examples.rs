@@ -1,15 +1,17 @@
-//! The examples of the description: a request and an answer of each route (`examples.json`), and what errors look like.
+//! The examples of the description: a request and an answer of each route (`examples.json`), and what errors
+//! look like.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use ntl_core::engine::EngineError;
+use ntl_core::contract::EngineError;
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::path::Operation;
 
-use crate::error::AppError;
+use crate::demo;
+use crate::error::{AppError, ModelNotFound};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,7 +51,9 @@ fn error(status: &str, path: &str) -> Option<Value> {
     let error = match status {
         "400" => AppError::field("max_tokens", "must be from 1 to 4096"),
         "401" => AppError::Unauthorized,
-        "404" if path.starts_with("/v1") || path.contains("token") => AppError::ModelNotFound,
+        "404" if path.starts_with("/v1") || path.contains("token") => {
+            ModelNotFound { name: "t5-nlt".to_owned(), served: vec![demo::NAME.to_owned()] }.into()
+        }
         "404" => AppError::RouteNotFound,
         "408" => AppError::BodyTooSlow { seconds_max: 30 },
         "413" => AppError::BodyTooLarge { bytes_max: 2_097_152 },

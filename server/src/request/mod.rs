@@ -1,63 +1,82 @@
 //! Validated requests, independent of the API that they came through.
 //!
-//! The adapters make them from JSON bodies; [`crate::engine`] tokenizes their prompts and runs their jobs. A value of
-//! these types needs no further check, except of prompt lengths and token ids, which only the tokenizer knows.
+//! The adapters make them from JSON bodies; [`crate::served`] tokenizes their prompts and runs their jobs. A
+//! value of these types needs no further check, except of prompt lengths and token ids, which only the
+//! tokenizer knows.
 
 mod calibration;
 mod profile;
 mod prompt;
+mod record;
 mod score;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ntl_core::engine::{BeamJob, NumberJob, NumberMethod, Request, TextJob};
+use ntl_core::Prompt;
+use ntl_core::contract::{Job, NumberMethod, Request};
 use ntl_core::sampling::Guide;
 use ntl_models::guide::Constraint;
 
-pub(crate) use calibration::{ModelCalibration, matching};
+pub(crate) use calibration::{IntervalSettings, ModelCalibration, matching};
 pub(crate) use profile::ModelProfile;
-pub(crate) use prompt::PromptInput;
+pub(crate) use prompt::{PromptInput, Truncation};
+pub(crate) use record::RequestRecord;
 pub(crate) use score::{ScoreInput, ScoreTokens, TargetTokens};
 
 /// Prompts and what to decode for each of them.
 #[derive(Debug)]
 pub(crate) struct GenerationRequest {
     pub(crate) prompts: Vec<PromptInput>,
-    pub(crate) decoding: Decoding,
-    /// `None`: one response body.
-    pub(crate) stream: Option<StreamOptions>,
+    pub(crate) truncation: Option<Truncation>,
+    /// The decoding of each prompt, without its seed and its guide.
+    pub(crate) decoding: Request,
+    /// Without a seed, each prompt gets a random one.
+    pub(crate) seed: Option<u64>,
+    pub(crate) guided: Option<Guided>,
+    pub(crate) report: ReportOptions,
     /// Decode with the faults of the original code.
     pub(crate) paper_decoding: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StreamOptions {
-    /// Whether the stream ends with the token counts.
+    /// The prefix cache is shared with requests with the same text.
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) is_streamed: bool,
+    /// Whether a stream ends with the token counts.
     pub(crate) include_usage: bool,
 }
 
-/// What to decode for each prompt.
-#[derive(Debug)]
-pub(crate) enum Decoding {
-    Text(Box<TextDecoding>),
-    Beams { job: BeamJob, report: ReportOptions },
-    Number(Box<NumberDecoding>),
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Client {
+    /// The same number for the same client: clients are scheduled round-robin.
+    pub(crate) id: u64,
+    /// Whether other clients must not use its cached prefixes.
+    pub(crate) has_own_prefixes: bool,
 }
 
-#[derive(Debug)]
-pub(crate) struct TextDecoding {
-    /// The job of each prompt, without its seed and its guide.
-    pub(crate) job: TextJob,
-    pub(crate) seed: Option<u64>,
-    pub(crate) report: ReportOptions,
-    pub(crate) guided: Option<Guided>,
+impl Client {
+    /// Returns the salt of the prefix cache for a request with this text as `cache_salt`. It is 0 for requests
+    /// that share one cache.
+    pub(crate) fn cache_salt(self, text: Option<&str>) -> u64 {
+        let owner = self.has_own_prefixes.then_some(self.id);
+        if owner.is_none() && text.is_none() {
+            return 0;
+        }
+        let mut hasher = DefaultHasher::new();
+        (owner, text).hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct NumberDecoding {
-    /// The job of each prompt, without its seeds.
-    pub(crate) job: NumberJob,
-    pub(crate) seed: Option<u64>,
+/// Who waits for a response, and how long.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    pub(crate) client: Client,
+    /// Counts the tokens of the request.
+    pub(crate) record: Arc<RequestRecord>,
+    /// When the request had arrived.
+    pub(crate) started: Instant,
+    /// Maximum time from there to the end of the response.
+    pub(crate) time_max: Duration,
 }
 
 /// A constraint on the text, and the request field that holds it (for error messages).
@@ -67,16 +86,16 @@ pub(crate) struct Guided {
     pub(crate) constraint: Constraint,
 }
 
-/// What an answer reports beside its texts.
+/// The parts of a response in addition to its texts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReportOptions {
     /// Log-probabilities of each token and of this many alternatives.
     pub(crate) logprobs: Option<usize>,
-    /// What the number tokens say at each position.
+    /// Report the expected value and the mass of the number tokens at each position.
     pub(crate) number_tokens: bool,
     /// Log-probabilities of each prompt token and of this many alternatives.
     pub(crate) prompt_logprobs: Option<usize>,
-    /// Repeat the prompt in front of the text.
+    /// Repeat the prompt before the text.
     pub(crate) echo: bool,
     pub(crate) token_ids: bool,
 }
@@ -92,62 +111,36 @@ impl ReportOptions {
     }
 }
 
-impl Decoding {
-    /// The engine's job for one more prompt. Without a seed in the request each prompt gets a random one. `guide` is the
-    /// compiled [`Decoding::guided`].
-    pub(crate) fn job(&self, guide: Option<&Arc<dyn Guide>>) -> Request {
-        match self {
-            Self::Text(text) => {
-                let mut job = TextJob { guide: guide.cloned(), ..text.job.clone() };
-                job.sampling.seed = text.seed.unwrap_or_else(random_seed);
-                Request::Text(job)
+impl GenerationRequest {
+    /// Returns the engine's job for one more prompt. `guide` is the compiled [`Self::guided`].
+    pub(crate) fn job(&self, prompt: Prompt, guide: Option<&Arc<dyn Guide>>) -> Job {
+        let seed = self.seed.unwrap_or_else(random_seed);
+        let mut decoding = self.decoding.clone();
+        match &mut decoding {
+            Request::Text(job) => {
+                job.sampling.seed = seed;
+                job.guide = guide.cloned();
             }
-            Self::Beams { job, .. } => Request::Beams(job.clone()),
-            Self::Number(number) => Request::Number(number.job()),
+            Request::Number(job) => {
+                if let NumberMethod::Sample { seed: draws, .. } = &mut job.method {
+                    // The numbers must not be drawn by the same random numbers as the text before them.
+                    *draws = if job.after.is_some() { !seed } else { seed };
+                }
+                if let Some(after) = &mut job.after {
+                    after.sampling.seed = seed;
+                }
+            }
+            Request::Beams(_) | Request::Score(_) | Request::Candidates(_) => {}
         }
-    }
-
-    pub(crate) fn guided(&self) -> Option<&Guided> {
-        match self {
-            Self::Text(text) => text.guided.as_ref(),
-            Self::Beams { .. } | Self::Number(_) => None,
-        }
+        Job { paper_decoding: self.paper_decoding, ..Job::new(prompt, decoding) }
     }
 
     pub(crate) fn choices_per_prompt(&self) -> u32 {
-        match self {
-            Self::Text(text) => text.job.n,
-            Self::Beams { job, .. } => job.n,
-            Self::Number(_) => 1,
+        match &self.decoding {
+            Request::Text(job) => job.n,
+            Request::Beams(job) => job.n,
+            Request::Number(_) | Request::Score(_) | Request::Candidates(_) => 1,
         }
-    }
-
-    pub(crate) fn report(&self) -> ReportOptions {
-        match self {
-            Self::Text(text) => text.report,
-            Self::Beams { report, .. } => *report,
-            Self::Number(_) => ReportOptions::default(),
-        }
-    }
-}
-
-impl NumberDecoding {
-    pub(crate) fn job(&self) -> NumberJob {
-        let mut job = self.job.clone();
-        let seed = self.seed.unwrap_or_else(random_seed);
-        if let NumberMethod::Sample { seed: draws, .. } = &mut job.method {
-            // The numbers must not be drawn by the same random numbers as the text before them.
-            *draws = if job.after.is_some() { !seed } else { seed };
-        }
-        if let Some(after) = &mut job.after {
-            after.sampling.seed = seed;
-        }
-        job
-    }
-
-    /// How many texts are written for each prompt.
-    pub(crate) fn rationales(&self) -> u64 {
-        self.job.after.as_ref().map_or(1, |after| u64::from(after.rationales))
     }
 }
 

@@ -1,15 +1,17 @@
-//! What requests to one model must keep to.
+//! The limits of requests to one model.
 
 use std::sync::Arc;
 
 use ntl_api::MethodName;
 use ntl_core::Prompt;
-use ntl_core::engine::EngineError;
+use ntl_core::contract::EngineError;
+use ntl_models::LoadedModel;
+use ntl_models::checkpoint::TruncationSide;
 
 use super::calibration::ModelCalibration;
 use crate::error::AppError;
 
-/// Properties and limits of one model, as far as the validation of requests needs them.
+/// The properties and limits of one model that the validation of requests needs.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelProfile {
     pub(crate) encoder_decoder: bool,
@@ -23,15 +25,41 @@ pub(crate) struct ModelProfile {
     /// Size of the tokenizer's vocabulary.
     pub(crate) tokens: usize,
     pub(crate) prompt_tokens_max: usize,
-    /// Most bytes of text that one token stands for.
+    /// The end at which truncation drops tokens, unless a request states another one.
+    pub(crate) truncation_side: TruncationSide,
+    /// Maximum length of the text of one token, in bytes.
     pub(crate) token_bytes_max: usize,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) output_tokens_max: u64,
-    /// Largest number of alternatives to a token; `None` allows the whole vocabulary.
+    /// Maximum number of alternatives to a token; `None` allows the whole vocabulary.
     pub(crate) logprobs_max: Option<usize>,
 }
 
 impl ModelProfile {
+    /// The profile of a model without calibrations, on a server without limits.
+    pub(crate) fn new(loaded: &LoadedModel) -> Self {
+        let info = loaded.model.info();
+        let grammar = &loaded.vocabulary.grammar;
+        let head = grammar.is_point().then_some(MethodName::Head);
+        // Encoder-decoder models are trained with transformers' default, and vLLM truncates the others on the
+        // left.
+        let usual = if info.encoder_decoder { TruncationSide::Right } else { TruncationSide::Left };
+        Self {
+            encoder_decoder: info.encoder_decoder,
+            writes_tokens: info.has_token_distribution,
+            spells_numbers: grammar.spells_numbers(),
+            number_head: head.or(grammar.head_id().map(|_| MethodName::Xval)),
+            calibrations: Arc::default(),
+            tokens: info.tokens,
+            prompt_tokens_max: info.prompt_tokens_max,
+            truncation_side: loaded.tokenizer.truncation_side().unwrap_or(usual),
+            token_bytes_max: loaded.tokenizer.token_text_bytes_max(),
+            eos_ids: info.eos_ids.clone(),
+            output_tokens_max: info.answer_tokens_max.map_or(u64::MAX, |max| max as u64),
+            logprobs_max: None,
+        }
+    }
+
     /// `ids`, if all of them are in the vocabulary.
     pub(crate) fn known_ids(&self, param: &str, ids: Vec<u32>) -> Result<Vec<u32>, AppError> {
         match ids.iter().find(|&&id| id as usize >= self.tokens) {
@@ -43,7 +71,7 @@ impl ModelProfile {
         }
     }
 
-    /// `ids`, with the end of sequence that an encoder-decoder model expects behind every prompt.
+    /// `ids`, followed by the end-of-sequence id that an encoder-decoder model expects after every prompt.
     pub(super) fn with_eos(&self, mut ids: Vec<u32>) -> Vec<u32> {
         if let (true, false, Some(&eos)) =
             (self.encoder_decoder, self.ends(ids.last().copied()), self.eos_ids.first())
@@ -53,21 +81,23 @@ impl ModelProfile {
         ids
     }
 
-    /// Whether a sequence with this last id has ended.
+    /// Returns whether a sequence with this last id has ended.
     pub(super) fn ends(&self, last: Option<u32>) -> bool {
         last.is_some_and(|id| self.eos_ids.contains(&id))
     }
 
-    /// Refuses a text, before it is tokenized, that has too many tokens however it is split.
+    /// Rejects a text that has too many tokens for any tokenization, before it is tokenized.
     pub(crate) fn check_bytes(&self, text: &str) -> Result<(), AppError> {
-        let (bytes, tokens_max) = (text.len(), self.prompt_tokens_max);
+        let bytes = text.len();
+        let tokens_max = self.prompt_tokens_max;
         let bytes_max = tokens_max.saturating_mul(self.token_bytes_max);
         if bytes > bytes_max { Err(AppError::TextTooLong { bytes, bytes_max, tokens_max }) } else { Ok(()) }
     }
 
     /// `prompt`, if it is short enough.
     pub(super) fn fitting(&self, prompt: Prompt) -> Result<Prompt, AppError> {
-        let (got, max) = (prompt.len(), self.prompt_tokens_max);
+        let got = prompt.len();
+        let max = self.prompt_tokens_max;
         if got > max {
             return Err(EngineError::PromptTooLong { got, max }.into());
         }
@@ -87,6 +117,7 @@ impl ModelProfile {
             calibrations: Arc::default(),
             tokens: 100,
             prompt_tokens_max: 8,
+            truncation_side: TruncationSide::Right,
             token_bytes_max: 32,
             eos_ids: vec![1],
             output_tokens_max: 4096,

@@ -1,19 +1,27 @@
-//! One prompt, as text or token ids, and its conversion to what the model reads.
+//! One prompt, as text or token ids, and its conversion to the model's input.
 //!
 //! Text is tokenized with the special tokens of training. Token ids are taken as they are, except that an
-//! encoder-decoder model gets a missing end of sequence: it saw one behind every prompt in training, and clients that
-//! tokenize by themselves (lm-eval) leave it out.
+//! encoder-decoder model gets a missing end of sequence: it saw one after every prompt in training, and
+//! clients that tokenize by themselves (lm-eval) leave it out.
 
 use ntl_core::Prompt;
+use ntl_models::checkpoint::TruncationSide;
 use ntl_models::tokenizer::Tokenizer;
 
 use super::ModelProfile;
-use crate::error::AppError;
+use crate::error::{AppError, check};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum PromptInput {
     Text(String),
     Ids(Vec<u32>),
+}
+
+/// The part of a long prompt that the model reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Truncation {
+    pub(crate) tokens_max: usize,
+    pub(crate) side: TruncationSide,
 }
 
 impl PromptInput {
@@ -36,16 +44,20 @@ impl PromptInput {
         self.text().map_or(0, str::len)
     }
 
-    /// The prompt as the model reads it. An empty one is an error for encoder-decoder models only: a decoder-only model
-    /// begins with its start token.
+    /// Rejects an empty prompt of an encoder-decoder model: its encoder would read nothing. A decoder-only
+    /// model begins with its start token. `param` names the field.
+    pub(super) fn check_not_empty(&self, param: &str, profile: &ModelProfile) -> Result<(), AppError> {
+        check(param, !(profile.encoder_decoder && self.is_empty()), "must not be empty")
+    }
+
+    /// Returns the prompt as the model reads it, truncated if the request says so.
     pub(crate) fn into_prompt(
         self,
         tokenizer: &Tokenizer,
         profile: &ModelProfile,
+        truncation: Option<Truncation>,
     ) -> Result<Prompt, AppError> {
-        if profile.encoder_decoder && self.is_empty() {
-            return Err(AppError::field("prompt", "must not be empty"));
-        }
+        self.check_not_empty("prompt", profile)?;
         let prompt = match self {
             Self::Text(text) => {
                 profile.check_bytes(&text)?;
@@ -61,6 +73,9 @@ impl PromptInput {
                 profile.with_eos(profile.known_ids("prompt", ids)?).into()
             }
         };
-        profile.fitting(prompt)
+        profile.fitting(match truncation {
+            Some(Truncation { tokens_max, side }) => tokenizer.truncate(prompt, tokens_max, side),
+            None => prompt,
+        })
     }
 }

@@ -8,7 +8,7 @@ use ntl_models::tokenizer::{EncodeError, Tokenizer};
 use super::{ModelProfile, PromptInput};
 use crate::error::AppError;
 
-/// A prompt and what is scored behind it.
+/// A prompt and the targets that are scored after it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScoreInput {
     /// Place of the item in the request, for error messages.
@@ -18,7 +18,7 @@ pub(crate) struct ScoreInput {
     pub(crate) targets: Vec<PromptInput>,
     /// Whether these are candidates.
     pub(crate) are_candidates: bool,
-    /// Score the end of sequence behind each target, too.
+    /// Score the end of sequence after each target, too.
     pub(crate) add_eos: bool,
 }
 
@@ -29,11 +29,11 @@ pub(crate) struct ScoreTokens {
     pub(crate) targets: Vec<TargetTokens>,
 }
 
-/// The tokens behind the prompt that all targets of an item have in common.
+/// The tokens after the prompt that all targets of an item have in common.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TargetTokens {
     pub(crate) tokens: Vec<Token>,
-    /// How many of them belong to the prompt, where another target is tokenized across its end.
+    /// Number of these tokens that belong to the prompt, if another target is tokenized across its end.
     pub(crate) of_prompt: usize,
 }
 
@@ -44,8 +44,8 @@ struct TokenizedTarget {
 }
 
 impl ScoreInput {
-    /// Bytes that have to be tokenized. For decoder-only models the prompt is tokenized twice for each target: with it and
-    /// alone.
+    /// Bytes that have to be tokenized. For decoder-only models the prompt is tokenized twice for each
+    /// target: with it and alone.
     pub(crate) fn text_bytes(&self) -> usize {
         let bytes = |target: &PromptInput| 2 * self.prompt.text_bytes() + target.text_bytes();
         self.targets.iter().map(bytes).sum()
@@ -61,6 +61,7 @@ impl ScoreInput {
                 if self.are_candidates { format!("candidates[{place}]") } else { "target".to_owned() };
             self.tokenize(target, &field, tokenizer, profile)
         };
+        self.prompt.check_not_empty(&self.param("prompt"), profile)?;
         let all = self.targets.iter().enumerate().map(tokenize).collect::<Result<Vec<_>, _>>()?;
         self.check_distinct(&all)?;
         // Each prompt is the beginning of the prompt alone, so that the shortest is in all of them.
@@ -95,8 +96,9 @@ impl ScoreInput {
             tokenizer.encode_prompt(text, special).map_err(failed)
         };
         let mut tokens = match (&self.prompt, target) {
-            // A decoder-only model was trained on prompt and target as one text. Where no token boundary lies between
-            // them, the target begins with the first token that differs from those of the prompt alone.
+            // A decoder-only model was trained on prompt and target as one text. If no token boundary lies
+            // between them, the target begins with the first token that differs from the tokens of the prompt
+            // alone.
             (PromptInput::Text(prompt), PromptInput::Text(target)) if !profile.encoder_decoder => {
                 let text = format!("{prompt}{target}");
                 let mut all = encode(target_field, &text, true)?.tokens;
@@ -136,7 +138,8 @@ impl ScoreInput {
         Ok(tokens)
     }
 
-    /// Refuses candidates that differ in the values of numbers alone: the model has one probability for all of them.
+    /// Refuses candidates that differ in the values of numbers alone: the model has one probability for all
+    /// of them.
     fn check_distinct(&self, candidates: &[TokenizedTarget]) -> Result<(), AppError> {
         let mut places = HashMap::new();
         for (place, TokenizedTarget { target, .. }) in candidates.iter().enumerate() {
@@ -158,11 +161,11 @@ impl ScoreInput {
         target_field: &str,
         profile: &ModelProfile,
     ) -> Result<(), AppError> {
-        let (prompt, target) = (tokens.prompt.len(), tokens.target.len());
-        let (max, target_max) = (profile.prompt_tokens_max, profile.output_tokens_max);
-        let (field, message) = if prompt == 0 {
-            ("prompt", "has no token, so that nothing comes before the target".to_owned())
-        } else if target == 0 {
+        let prompt = tokens.prompt.len();
+        let target = tokens.target.len();
+        let max = profile.prompt_tokens_max;
+        let target_max = profile.output_tokens_max;
+        let (field, message) = if target == 0 {
             (target_field, "has no token".to_owned())
         } else if profile.encoder_decoder && prompt > max {
             ("prompt", format!("has {prompt} tokens, the model takes at most {max}"))

@@ -1,8 +1,11 @@
-//! Reads a JSON body into a wire type, or says what is wrong with it and where.
+//! Reads a request with a JSON body, or returns an error that names the faulty field.
 //!
-//! Errors are 408, 413, 415, 503 (too many bodies at once), or 400. A body takes memory of its own size: chunks are copied into
-//! one buffer, which is charged to the budget of all bodies. What it becomes is charged to a budget of its own. Not here: how JSON
-//! is read (`json`), ranges and combinations of fields (`adapters`).
+//! Errors have the status 408, 413, 415, 503 (too many concurrent bodies) or 400. A body needs as much memory
+//! as its size: chunks are copied into one buffer, which is charged to the budget of all bodies. Other
+//! modules parse JSON (`json`) and check ranges and combinations of fields (`adapters`).
+
+use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
@@ -12,47 +15,62 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::client::client;
 use crate::blocking::run_blocking;
-use crate::body_budget::{BodyCharge, BudgetExhausted};
+use crate::body_budget::{BodyCharge, ParsedShare};
 use crate::error::AppError;
 use crate::json::parse;
 use crate::listen::InFlightRequest;
-use crate::parsed_budget::ParsedShare;
+use crate::printable::shortened;
+use crate::request::{RequestRecord, Requester};
 use crate::state::AppState;
 
-/// A request, and its share of the memory of parsed bodies, which is held until its prompts are tokenized.
-pub(crate) struct ApiJson<T>(pub(crate) T, pub(crate) ParsedShare);
+/// A log line has at most this many characters of a body.
+const LOGGED_CHARS_MAX: usize = 10_000;
 
-impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for ApiJson<T> {
+/// A request as it was sent.
+pub(crate) struct ApiRequest<T> {
+    pub(crate) body: T,
+    pub(crate) requester: Requester,
+    /// Its share of the memory of parsed bodies, to be held until its prompts are tokenized.
+    pub(crate) share: ParsedShare,
+}
+
+impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for ApiRequest<T> {
     type Rejection = AppError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, AppError> {
-        check_media(request.headers())?;
+        let (parts, body) = request.into_parts();
+        check_media(&parts.headers)?;
         let settings = &app.settings;
         let (charge, registration) = app.bodies.begin();
         let body = {
             // While the server waits for the body, the connection may be evicted.
-            let _waiting = request.extensions().get().map(InFlightRequest::wait_for_body);
-            let reading = read(request.into_body(), settings.body_bytes_max, &charge);
-            let reading = Abortable::new(reading, registration);
+            let _waiting = parts.extensions.get().map(InFlightRequest::wait_for_body);
+            let reading = Abortable::new(read(body, settings.body_bytes_max, &charge), registration);
             let late = |_| AppError::BodyTooSlow { seconds_max: settings.body_time_max.as_secs() };
             let body = tokio::time::timeout(settings.body_time_max, reading).await.map_err(late)?;
             body.map_err(|_| AppError::BodiesFull)??
         };
-        charge.complete();
-        let (share, body) = app.parsed.share_of(body).await?;
-        let value = run_blocking(body.len(), move || {
+        let (share, body) = charge.complete(body).await?;
+        let body: T = run_blocking(body.len(), move || {
             let value = parse(&body);
             drop((body, charge));
             value
         })
         .await?;
         if settings.log_prompts {
-            // Serialised again, a body is one line, however the client wrote it.
-            let body = serde_json::to_string(&value).map_err(|_| AppError::Internal)?;
-            tracing::info!(body, "request");
+            // Serialised again, a body is one line regardless of the client's formatting.
+            let body = serde_json::to_string(&body).map_err(|_| AppError::Internal)?;
+            tracing::info!(body = &*shortened(&body, LOGGED_CHARS_MAX), "request");
         }
-        Ok(Self(value, share))
+        let requester = Requester {
+            client: client(app, &parts),
+            record: parts.extensions.get::<Arc<RequestRecord>>().cloned().unwrap_or_default(),
+            started: Instant::now(),
+            time_max: settings.request_time_max,
+        };
+        Ok(Self { body, requester, share })
     }
 }
 
@@ -73,7 +91,7 @@ async fn read(mut body: Body, bytes_max: usize, charge: &BodyCharge) -> Result<V
         }
         if needed > bytes.capacity() {
             let capacity = needed.max(2 * bytes.capacity()).min(bytes_max);
-            charge.grow_to(capacity).map_err(|BudgetExhausted| AppError::BodiesFull)?;
+            charge.grow_to(capacity)?;
             bytes.reserve_exact(capacity - bytes.len());
         }
         bytes.extend_from_slice(&data);
@@ -81,7 +99,7 @@ async fn read(mut body: Body, bytes_max: usize, charge: &BodyCharge) -> Result<V
     Ok(bytes)
 }
 
-/// Accepts plain JSON only: other types are refused, and so is a compressed body.
+/// Rejects media types other than JSON, and compressed bodies.
 fn check_media(headers: &HeaderMap) -> Result<(), AppError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
     let content_type = text(header::CONTENT_TYPE).to_ascii_lowercase();
@@ -102,7 +120,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_in_many_chunks_takes_at_most_twice_its_size() {
+    async fn a_body_in_many_chunks_uses_at_most_twice_its_size() {
         let chunks = futures::stream::iter(vec![Ok::<_, std::convert::Infallible>("x"); 100_000]);
         let (charge, _registration) = crate::body_budget::BodyBudget::new(200_000).begin();
         let bytes = read(Body::from_stream(chunks), 1 << 20, &charge).await.unwrap();

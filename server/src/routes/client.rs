@@ -1,32 +1,28 @@
-//! The identity of a client. Requests of different clients take turns, so that the batch of one does not delay the others.
+//! The identity of a client. The engine schedules clients fairly, so that the batch of one does not delay the
+//! others.
 
-use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
-use axum::extract::{ConnectInfo, FromRequestParts};
+use axum::extract::ConnectInfo;
 use axum::http::request::Parts;
 
+use crate::listen::client_address;
+use crate::request::Client;
 use crate::state::AppState;
 
-/// The same number for the same client: for its API key where keys are checked, else for its address, which the accept
-/// loop stores in [`ConnectInfo`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Client(pub(crate) u64);
-
-impl FromRequestParts<AppState> for Client {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Infallible> {
-        let key = app.settings.api_keys.matched(&parts.headers);
-        let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(from)| from.ip());
-        let mut hasher = DefaultHasher::new();
-        match key {
-            Some(key) => key.hash(&mut hasher),
-            None => address.hash(&mut hasher),
-        }
-        Ok(Self(hasher.finish()))
+/// Identifies a client: by its API key if keys are checked, otherwise by its address, which the accept loop
+/// stores in [`ConnectInfo`] (in IPv6 the /64 network).
+pub(super) fn client(app: &AppState, parts: &Parts) -> Client {
+    let key = app.settings.api_keys.matched(&parts.headers);
+    let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(from)| from.ip());
+    let has_own_prefixes = key.is_some() && !app.settings.share_prefix_cache;
+    let mut hasher = DefaultHasher::new();
+    match key {
+        Some(key) => key.hash(&mut hasher),
+        None => address.map(client_address).hash(&mut hasher),
     }
+    Client { id: hasher.finish(), has_own_prefixes }
 }
 
 #[cfg(test)]
@@ -38,29 +34,48 @@ mod tests {
 
     use super::*;
     use crate::config::{Args, Config};
+    use crate::keys::ApiKeys;
     use crate::metrics::Metrics;
-    use crate::settings::{ApiKeys, HttpSettings};
+    use crate::settings::HttpSettings;
 
-    async fn client(keys: &[&str], key: &str, address: &str) -> Client {
-        let api_keys = ApiKeys::new(keys.iter().map(|&key| key.to_owned()));
+    fn id(keys: &[&str], key: &str, address: &str) -> u64 {
+        let keys = keys.iter().map(|&key| key.to_owned()).collect();
+        let api_keys = ApiKeys::read(keys, None).unwrap();
         let config = Config::try_from(Args::try_parse_from(["ntl-server"]).unwrap()).unwrap();
         let settings = HttpSettings { api_keys, ..config.http };
         let app = AppState::new(settings, Arc::new(Metrics::new().unwrap()));
         let address: SocketAddr = address.parse().unwrap();
         let request = Request::builder().header(header::AUTHORIZATION, key).extension(ConnectInfo(address));
-        let (mut parts, ()) = request.body(()).unwrap().into_parts();
-        let Ok(client) = Client::from_request_parts(&mut parts, &app).await;
-        client
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        client(&app, &parts).id
     }
 
-    #[tokio::test]
-    async fn a_client_is_its_key_where_keys_are_checked_and_else_its_address() {
+    #[test]
+    fn requests_share_a_salt_if_their_text_is_equal_and_their_key_or_all_keys_share_a_cache() {
+        let salts = |own| {
+            let client = |id| Client { id, has_own_prefixes: own };
+            [(1, None), (2, None), (1, Some("a")), (2, Some("a")), (1, Some("b"))]
+                .map(|(id, text)| client(id).cache_salt(text))
+        };
+        let [first, second, first_a, second_a, first_b] = salts(false);
+        assert_eq!((first, second), (0, 0));
+        assert!(first_a == second_a && first_a != first && first_a != first_b);
+        let own = salts(true);
+        for (index, salt) in own.iter().enumerate() {
+            assert!(*salt != 0 && !own[..index].contains(salt), "{own:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_is_identified_by_its_key_if_keys_are_checked_and_otherwise_by_its_address() {
         let keys = ["a", "b"];
-        let of = async |keys: &[&str], key, address| client(keys, key, address).await;
-        assert_eq!(of(&keys, "Bearer a", "1.1.1.1:5").await, of(&keys, "Bearer a", "2.2.2.2:6").await);
-        assert_eq!(of(&keys, "Bearer a", "1.1.1.1:5").await, of(&keys, "bEaReR  a ", "1.1.1.1:5").await);
-        assert_ne!(of(&keys, "Bearer a", "1.1.1.1:5").await, of(&keys, "Bearer b", "1.1.1.1:5").await);
-        assert_eq!(of(&[], "Bearer a", "1.1.1.1:5").await, of(&[], "Bearer b", "1.1.1.1:6").await);
-        assert_ne!(of(&[], "Bearer a", "1.1.1.1:5").await, of(&[], "Bearer a", "2.2.2.2:5").await);
+        assert_eq!(id(&keys, "Bearer a", "1.1.1.1:5"), id(&keys, "Bearer a", "2.2.2.2:6"));
+        assert_eq!(id(&keys, "Bearer a", "1.1.1.1:5"), id(&keys, "bEaReR  a ", "1.1.1.1:5"));
+        assert_ne!(id(&keys, "Bearer a", "1.1.1.1:5"), id(&keys, "Bearer b", "1.1.1.1:5"));
+        assert_eq!(id(&[], "Bearer a", "1.1.1.1:5"), id(&[], "Bearer b", "1.1.1.1:6"));
+        assert_ne!(id(&[], "Bearer a", "1.1.1.1:5"), id(&[], "Bearer a", "2.2.2.2:5"));
+        assert_eq!(id(&[], "", "[2001:db8::1]:5"), id(&[], "", "[2001:db8::ffff:2]:6"));
+        assert_ne!(id(&[], "", "[2001:db8::1]:5"), id(&[], "", "[2001:db8:0:1::1]:5"));
+        assert_eq!(id(&[], "", "1.1.1.1:5"), id(&[], "", "[::ffff:1.1.1.1]:5"));
     }
 }

@@ -6,7 +6,7 @@ use axum::response::{Html, IntoResponse};
 
 use crate::paths::{DOCS, OPENAPI};
 
-/// Makes the description; an extension of every request.
+/// The function that makes the description. Every request has it as an extension.
 #[derive(Clone, Copy)]
 pub(crate) struct Description(pub(crate) fn() -> &'static str);
 
@@ -16,7 +16,7 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
 
 /// This description.
 ///
-/// OpenAPI 3.1, of exactly the routes of this server.
+/// An OpenAPI 3.1 document that describes exactly the routes of this server.
 #[utoipa::path(get, path = OPENAPI, tag = "operations", responses(
     (status = 200, description = "The description", body = serde_json::Value),
 ))]
@@ -24,7 +24,7 @@ pub(crate) async fn description(Extension(Description(json)): Extension<Descript
     ([(header::CONTENT_TYPE, "application/json")], json())
 }
 
-/// A page to read this description.
+/// A page that shows this description.
 #[utoipa::path(get, path = DOCS, tag = "operations", responses(
     (status = 200, description = "The page", body = String, content_type = "text/html"),
 ))]

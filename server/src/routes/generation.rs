@@ -1,47 +1,43 @@
-//! Runs a generation request and answers it in the style of an API: one body, or a stream.
+//! Runs a generation request and writes the response in the format of an API: one body, or a stream.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use ntl_core::Prompt;
-use ntl_core::engine::Job;
+use ntl_core::contract::Job;
 use ntl_core::text::TextDecoder;
 
-use super::client::Client;
-use super::piece::piece;
+use super::pieces::Pieces;
 use super::stream;
 use crate::adapters::AnswerAdapter;
-use crate::answer::{Assembler, PromptReport, Transcript};
-use crate::engine::{ServedModel, Submission};
+use crate::answer::{Assembler, PromptReport, choices};
+use crate::body_budget::ParsedShare;
 use crate::error::AppError;
-use crate::parsed_budget::ParsedShare;
-use crate::request::{GenerationRequest, PromptInput};
-use crate::state::AppState;
+use crate::request::{GenerationRequest, PromptInput, Requester};
+use crate::served::ServedModel;
 
 pub(super) async fn answer(
-    app: &AppState,
     model: &ServedModel,
-    Client(client): Client,
-    request: GenerationRequest,
+    requester: Requester,
+    mut request: GenerationRequest,
     share: ParsedShare,
     adapter: impl AnswerAdapter,
 ) -> Result<Response, AppError> {
-    let started = Instant::now();
-    let GenerationRequest { prompts: inputs, decoding, stream, paper_decoding } = request;
-    let guide = match decoding.guided() {
+    let guide = match &request.guided {
         Some(guided) => Some(model.guide(guided).await?),
         None => None,
     };
-    let report = decoding.report();
-    let echoed = |input: &PromptInput| input.text().filter(|_| report.echo).map(str::to_owned);
+    let GenerationRequest { truncation, report, .. } = request;
+    let inputs = std::mem::take(&mut request.prompts);
+    // The text of a truncated prompt is decoded from its tokens.
+    let echoed =
+        |input: &PromptInput| input.text().filter(|_| report.echo && truncation.is_none()).map(str::to_owned);
     let texts: Vec<Option<String>> = inputs.iter().map(echoed).collect();
     let bytes = inputs.iter().map(PromptInput::text_bytes).sum();
-    let profile = model.profile(&app.settings);
     let prompts: Vec<Prompt> = model
-        .with_tokenizer(bytes, move |tokenizer| {
-            inputs.into_iter().map(|input| input.into_prompt(tokenizer, &profile)).collect()
+        .with_tokenizer(bytes, move |tokenizer, profile| {
+            inputs.into_iter().map(|input| input.into_prompt(tokenizer, profile, truncation)).collect()
         })
         .await?;
     drop(share);
@@ -53,19 +49,18 @@ pub(super) async fn answer(
     } else {
         Vec::new()
     };
-    let mut assembler = Assembler::new(&decoding, prompt_tokens, reports);
-    let mut transcript = Transcript::new(prompts.len(), decoding.choices_per_prompt());
-    let job = |prompt: Prompt| Job { paper_decoding, ..Job::new(prompt, decoding.job(guide.as_ref())) };
+    let assembler = Assembler::new(&request, prompt_tokens, reports);
+    let mut choices = choices(prompts.len(), request.choices_per_prompt());
+    let cache_salt = requester.client.cache_salt(request.cache_salt.as_deref());
+    let job = |prompt| Job { cache_salt, ..request.job(prompt, guide.as_ref()) };
     let jobs = prompts.into_iter().map(job).collect();
-    let time_max = app.settings.request_time_max;
-    let mut events = model.submit(Submission { jobs, client, started, time_max })?;
-    if let Some(options) = stream {
-        return stream::respond(adapter, events, assembler, options).await;
+    let events = model.submit(jobs, requester)?;
+    let mut pieces = Pieces { adapter, events, assembler };
+    if request.is_streamed {
+        return stream::respond(pieces, request.include_usage).await;
     }
-    while let Some((prompt, event)) = events.next().await? {
-        if let Some(piece) = piece(&adapter, &mut assembler, &events, prompt, event) {
-            transcript.add(piece);
-        }
+    while let Some(piece) = pieces.next().await? {
+        choices[piece.index as usize].append(piece);
     }
-    Ok(Json(adapter.whole(transcript.into_choices(), assembler.token_counts())).into_response())
+    Ok(Json(pieces.adapter.whole(choices, pieces.assembler.token_counts())).into_response())
 }

@@ -1,4 +1,5 @@
-//! The handlers. Each reads a request with an adapter, runs it on a model, and writes the answer with the adapter.
+//! The handlers. Each reads a request with an adapter, runs it on a model, and writes the response with the
+//! adapter.
 
 mod body;
 pub(crate) mod chat;
@@ -8,7 +9,7 @@ pub(crate) mod docs;
 mod generation;
 pub(crate) mod models;
 pub(crate) mod ops;
-mod piece;
+mod pieces;
 pub(crate) mod playground;
 pub(crate) mod score;
 mod stream;
@@ -16,17 +17,18 @@ pub(crate) mod tokens;
 
 use std::sync::Arc;
 
-use crate::engine::ServedModel;
 use crate::error::AppError;
-use crate::middleware::track::ModelLabel;
+use crate::request::RequestRecord;
+use crate::served::ServedModel;
 use crate::state::AppState;
 
-/// The model that a request names; the metrics learn it, too.
-fn resolve(app: &AppState, name: Option<&str>, label: &ModelLabel) -> Result<Arc<ServedModel>, AppError> {
+/// Returns the model that a request names, and records it for the metrics, the log and the headers of the
+/// response.
+fn resolve(app: &AppState, name: Option<&str>, record: &RequestRecord) -> Result<Arc<ServedModel>, AppError> {
     let model = app.models.resolve(name);
     match &model {
-        Ok(model) => label.known(&model.name),
-        Err(AppError::ModelNotFound) => label.unknown(),
+        Ok(model) => record.set_model(&model.name, model.fingerprint.as_deref()),
+        Err(AppError::ModelNotFound(_)) => record.set_unknown_model(),
         Err(_) => {}
     }
     model

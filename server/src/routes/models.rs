@@ -1,14 +1,17 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use ntl_api::{ErrorBody, Model, ModelList};
+use ntl_models::checkpoint::TruncationSide;
 
 use super::resolve;
-use crate::engine::ServedModel;
 use crate::error::AppError;
-use crate::middleware::track::ModelLabel;
 use crate::paths::{MODEL, MODELS};
+use crate::request::RequestRecord;
+use crate::served::ServedModel;
 use crate::state::AppState;
 
 /// All models, in the order of the command line.
@@ -33,10 +36,10 @@ pub(crate) async fn list(State(app): State<AppState>) -> Json<ModelList> {
 ))]
 pub(crate) async fn one(
     State(app): State<AppState>,
-    Extension(label): Extension<ModelLabel>,
+    Extension(record): Extension<Arc<RequestRecord>>,
     Path(id): Path<String>,
 ) -> Result<Json<Model>, AppError> {
-    let model = resolve(&app, Some(&id), &label)?;
+    let model = resolve(&app, Some(&id), &record)?;
     Ok(Json(describe(&model)))
 }
 
@@ -47,10 +50,15 @@ fn describe(model: &ServedModel) -> Model {
         object: "model".to_owned(),
         created: model.created,
         owned_by: "ntl-server".to_owned(),
-        kind: info.kind.name().to_owned(),
+        kind: info.kind.clone(),
+        encoder_decoder: info.encoder_decoder,
         number_encoding: info.number_encoding.name().to_owned(),
         context_length: info.prompt_tokens_max as u64,
         max_model_len: info.prompt_tokens_max as u64,
+        truncation_side: match model.profile.truncation_side {
+            TruncationSide::Left => ntl_api::TruncationSide::Left,
+            TruncationSide::Right => ntl_api::TruncationSide::Right,
+        },
         dtype: info.dtype.name().to_owned(),
         kv_cache_dtype: info.kv_cache_dtype.as_ref().map(|dtype| dtype.name().to_owned()),
         parameters: info.parameters,

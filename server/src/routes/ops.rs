@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use ntl_api::{ErrorBody, Health, Load, Version};
-use ntl_core::engine::EngineError;
+use ntl_core::contract::EngineError;
 
 use crate::error::AppError;
 use crate::metrics::Format;
@@ -20,11 +20,11 @@ pub(crate) async fn live() -> Json<Health> {
     Json(Health::ok())
 }
 
-/// Requests are answered.
+/// The server is ready for requests.
 ///
 /// The models are loaded, their engines run, and the server is not shutting down.
 #[utoipa::path(get, path = HEALTH_READY, tag = "operations", responses(
-    (status = 200, description = "Requests are answered", body = Health),
+    (status = 200, description = "Ready for requests", body = Health),
     (status = 503, description = "Loading, draining, or an engine died", body = ErrorBody),
 ))]
 pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Health>, AppError> {
@@ -42,16 +42,16 @@ pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Health>, A
 
 /// The same as `/health/ready`.
 #[utoipa::path(get, path = HEALTH, tag = "operations", responses(
-    (status = 200, description = "Requests are answered", body = Health),
+    (status = 200, description = "Ready for requests", body = Health),
     (status = 503, description = "Loading, draining, or an engine died", body = ErrorBody),
 ))]
 pub(crate) async fn health(app: State<AppState>) -> Result<Json<Health>, AppError> {
     ready(app).await
 }
 
-/// How many texts and numbers are decoded and wait.
+/// How many texts and numbers are being decoded, and how many wait.
 ///
-/// Routers ask this before they choose a server.
+/// Routers query this route before they choose a server.
 #[utoipa::path(get, path = LOAD, tag = "operations", responses(
     (status = 200, description = "The load, over all models", body = Load),
 ))]
@@ -63,7 +63,7 @@ pub(crate) async fn load(State(app): State<AppState>) -> Json<Load> {
 
 /// All metrics.
 ///
-/// In the text format of Prometheus, or in that of OpenMetrics where `Accept` prefers it.
+/// In the text format of Prometheus, or of OpenMetrics if `Accept` prefers it.
 #[utoipa::path(get, path = METRICS, tag = "operations", responses(
     (status = 200, description = "The metrics", content(
         (String = "text/plain"),
@@ -88,7 +88,7 @@ pub(crate) async fn metrics(
 
 /// Version and build of the server.
 #[utoipa::path(get, path = VERSION, tag = "operations", responses(
-    (status = 200, description = "Name, version and what it was built with", body = Version),
+    (status = 200, description = "Name, version and build", body = Version),
     (status = 401, description = "No valid API key", body = ErrorBody),
 ))]
 pub(crate) async fn version(State(app): State<AppState>) -> Json<Version> {

@@ -1,4 +1,5 @@
-//! The playground: a page in which people ask the served models. It is compiled in and loads nothing from other servers.
+//! The playground: a page for questions to the served models. It is compiled in and loads nothing from other
+//! servers.
 
 use axum::extract::{Path, State};
 use axum::http::header;
@@ -9,7 +10,7 @@ use crate::error::AppError;
 use crate::paths::{PLAYGROUND, PLAYGROUND_FILE};
 use crate::state::AppState;
 
-/// Nothing from elsewhere, no markup made of texts, no frames around the page.
+/// Forbids resources from other servers, markup made from texts, and frames around the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
@@ -37,7 +38,7 @@ macro_rules! file {
 
 const PAGE: File = file!("index.html", HTML);
 
-/// What the page is made of.
+/// The files of the page.
 const FILES: [File; 11] = [
     file!("api.js", SCRIPT),
     file!("chart.js", SCRIPT),
@@ -54,7 +55,7 @@ const FILES: [File; 11] = [
 
 /// The playground.
 ///
-/// A page to ask the served models and to see the distributions of their numbers.
+/// A page for questions to the served models, which shows the distributions of their numbers.
 #[utoipa::path(get, path = PLAYGROUND, tag = "operations", responses(
     (status = 200, description = "The page", body = String, content_type = "text/html"),
     (status = 404, description = "The playground is off (`--no-playground`)", body = ErrorBody),
@@ -86,7 +87,7 @@ fn send(app: &AppState, file: Option<&'static File>) -> Result<impl IntoResponse
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // Another version of the server may answer at this address tomorrow.
+        // This address may belong to another version of the server later.
         (header::CACHE_CONTROL, "no-cache"),
     ];
     Ok((headers, file.content))

@@ -1,19 +1,14 @@
 //! `POST /v1/score`: log-probabilities and training losses of given targets.
 
-use std::time::Instant;
-
 use axum::Json;
-use axum::extract::{Extension, State};
+use axum::extract::State;
 use ntl_api::{ScoreRequest, ScoreResponse, ScoredItem};
-use ntl_core::engine::{Event, Job};
+use ntl_core::contract::{Event, Job};
 
-use super::body::ApiJson;
-use super::client::Client;
+use super::body::ApiRequest;
 use super::resolve;
 use crate::adapters::score::{score_request, usage};
-use crate::engine::Submission;
 use crate::error::AppError;
-use crate::middleware::track::ModelLabel;
 use crate::paths::SCORE;
 use crate::request::{ScoreInput, ScoreTokens};
 use crate::state::AppState;
@@ -25,28 +20,25 @@ use crate::state::AppState;
 ))]
 pub(crate) async fn score(
     State(app): State<AppState>,
-    Extension(label): Extension<ModelLabel>,
-    Client(client): Client,
-    ApiJson(request, share): ApiJson<ScoreRequest>,
+    ApiRequest { body, requester, share }: ApiRequest<ScoreRequest>,
 ) -> Result<Json<ScoreResponse>, AppError> {
-    let started = Instant::now();
-    let model = resolve(&app, request.model.as_deref(), &label)?;
-    let (items, losses) = score_request(request, model.info())?;
+    let model = resolve(&app, body.model.as_deref(), &requester.record)?;
+    let (items, losses) = score_request(body, model.info())?;
     let bytes = items.iter().map(ScoreInput::text_bytes).sum();
-    let profile = model.profile(&app.settings);
     let items: Vec<ScoreTokens> = model
-        .with_tokenizer(bytes, move |tokenizer| {
-            items.into_iter().map(|item| item.into_tokens(tokenizer, &profile)).collect()
+        .with_tokenizer(bytes, move |tokenizer, profile| {
+            items.into_iter().map(|item| item.into_tokens(tokenizer, profile)).collect()
         })
         .await?;
     drop(share);
+    losses.check_tokens(&items)?;
     let usage = usage(&items);
     let job = |(index, item): (usize, &ScoreTokens)| {
-        Job::new(item.prompt.clone(), losses.request(index, &item.targets, &model.number_tokens))
+        let request = losses.request(index, &item.targets, &model.number_tokens);
+        Job { cache_salt: requester.client.cache_salt(None), ..Job::new(item.prompt.clone(), request) }
     };
     let jobs = items.iter().enumerate().map(job).collect();
-    let time_max = app.settings.request_time_max;
-    let mut events = model.submit(Submission { jobs, client, started, time_max })?;
+    let mut events = model.submit(jobs, requester)?;
     let mut data = Vec::new();
     while let Some((index, event)) = events.next().await? {
         if let Event::Scored(outcome) = event {

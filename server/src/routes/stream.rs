@@ -1,7 +1,8 @@
-//! An answer as server-sent events: chunks as they are decoded, the token counts if asked for, `[DONE]` last in any case.
+//! A response as server-sent events: chunks as they are decoded, the token counts if requested, and always
+//! `[DONE]` at the end.
 //!
-//! A failure is one event with the error body and ends the stream. A client that disconnects drops the stream, which
-//! cancels its jobs.
+//! A failure is one event with the error body and ends the stream. A client that disconnects drops the
+//! stream, which cancels its jobs.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -12,12 +13,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tokio::time::{Instant, Interval};
 
-use super::piece::piece;
+use super::pieces::Pieces;
 use crate::adapters::AnswerAdapter;
-use crate::answer::Assembler;
-use crate::engine::RequestEvents;
 use crate::error::AppError;
-use crate::request::StreamOptions;
 
 /// Interval of keep-alive comments in a silent stream: below the usual timeouts of proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -28,19 +26,17 @@ const COMMENT: &[u8] = b":\n\n";
 /// The last event.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// Tells nginx to pass events on as they come.
+/// Makes nginx forward events immediately, without buffering.
 const NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 struct Stream<A> {
-    adapter: A,
-    events: RequestEvents,
-    assembler: Assembler,
+    pieces: Pieces<A>,
     part: Part,
-    options: StreamOptions,
+    include_usage: bool,
     keep_alive: Interval,
 }
 
-/// What comes next in a stream.
+/// The next part of a stream.
 enum Part {
     Choices,
     Usage,
@@ -48,17 +44,15 @@ enum Part {
     Nothing,
 }
 
-/// Streams an answer. The response begins with the first event, so that a request that fails before has the status of
-/// its error.
+/// Streams a response. It begins with the first event, so that a request that fails earlier gets the status
+/// of its error.
 pub(super) async fn respond(
-    adapter: impl AnswerAdapter,
-    mut events: RequestEvents,
-    assembler: Assembler,
-    options: StreamOptions,
+    mut pieces: Pieces<impl AnswerAdapter>,
+    include_usage: bool,
 ) -> Result<Response, AppError> {
-    events.begin().await?;
+    pieces.events.begin().await?;
     let keep_alive = tokio::time::interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
-    let stream = Stream { adapter, events, assembler, part: Part::Choices, options, keep_alive };
+    let stream = Stream { pieces, part: Part::Choices, include_usage, keep_alive };
     let events = futures::stream::unfold(stream, |mut stream| async move {
         stream.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream))
     });
@@ -71,7 +65,7 @@ pub(super) async fn respond(
 }
 
 impl<A: AnswerAdapter> Stream<A> {
-    /// The next event, or a comment where there is none for a while.
+    /// Returns the next event, or a comment if there is none for a while.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.part {
@@ -79,19 +73,12 @@ impl<A: AnswerAdapter> Stream<A> {
                     self.keep_alive.reset();
                     let next = tokio::select! {
                         biased;
-                        next = self.events.next() => next,
+                        next = self.pieces.next() => next,
                         _ = self.keep_alive.tick() => return Some(Bytes::from_static(COMMENT)),
                     };
                     match next {
-                        Ok(Some((prompt, event))) => {
-                            let (assembler, events) = (&mut self.assembler, &self.events);
-                            if let Some(piece) = piece(&self.adapter, assembler, events, prompt, event) {
-                                return Some(event_of(&self.adapter.chunk(piece)));
-                            }
-                        }
-                        Ok(None) => {
-                            self.part = if self.options.include_usage { Part::Usage } else { Part::Done };
-                        }
+                        Ok(Some(piece)) => return Some(event_of(&self.pieces.adapter.chunk(piece))),
+                        Ok(None) => self.part = if self.include_usage { Part::Usage } else { Part::Done },
                         Err(error) => {
                             self.part = Part::Done;
                             return Some(event_of(&error.body()));
@@ -100,7 +87,8 @@ impl<A: AnswerAdapter> Stream<A> {
                 }
                 Part::Usage => {
                     self.part = Part::Done;
-                    return Some(event_of(&self.adapter.usage_chunk(self.assembler.token_counts())));
+                    let Pieces { adapter, assembler, .. } = &self.pieces;
+                    return Some(event_of(&adapter.usage_chunk(assembler.token_counts())));
                 }
                 Part::Done => {
                     self.part = Part::Nothing;
@@ -112,8 +100,8 @@ impl<A: AnswerAdapter> Stream<A> {
     }
 }
 
-/// An event. JSON has no line breaks, which would begin another field.
-#[expect(clippy::expect_used, reason = "wire types always become JSON")]
+/// Returns an event. Compact JSON has no line breaks, which would begin another field.
+#[expect(clippy::expect_used, reason = "wire types always serialise")]
 fn event_of(body: &impl Serialize) -> Bytes {
     let mut event = b"data: ".to_vec();
     serde_json::to_writer(&mut event, body).expect("wire types have string keys and finite numbers");

@@ -1,5 +1,7 @@
 //! `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
@@ -11,12 +13,12 @@ use ntl_core::text::TextDecoder;
 use ntl_core::{Prompt, Token};
 use ntl_models::tokenizer::Tokenizer;
 
-use super::body::ApiJson;
+use super::body::ApiRequest;
 use super::resolve;
-use crate::engine::ServedModel;
 use crate::error::AppError;
-use crate::middleware::track::ModelLabel;
 use crate::paths::{DETOKENIZE, TOKENIZE, TOKENIZER_INFO};
+use crate::request::{ModelProfile, RequestRecord};
+use crate::served::ServedModel;
 use crate::state::AppState;
 
 /// Text to tokens, with the value of each token that is a number.
@@ -26,15 +28,14 @@ use crate::state::AppState;
 ))]
 pub(crate) async fn tokenize(
     State(app): State<AppState>,
-    Extension(label): Extension<ModelLabel>,
-    ApiJson(request, _share): ApiJson<TokenizeRequest>,
+    ApiRequest { body, requester, share: _share }: ApiRequest<TokenizeRequest>,
 ) -> Result<Json<TokenizeResponse>, AppError> {
-    let model = resolve(&app, request.model.as_deref(), &label)?;
+    let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let missing = || AppError::invalid("prompt", "`prompt` is missing");
-    let text = request.prompt.or(request.content).ok_or_else(missing)?;
+    let text = body.prompt.or(body.content).ok_or_else(missing)?;
     let bytes = text.len();
-    let special = request.add_special_tokens.unwrap_or(true);
-    let encode = move |tokenizer: &Tokenizer| {
+    let special = body.add_special_tokens.unwrap_or(true);
+    let encode = move |tokenizer: &Tokenizer, _: &ModelProfile| {
         let tokens = tokenizer.encode_prompt(&text, special);
         tokens.map_err(|error| AppError::invalid("prompt", error.to_string()))
     };
@@ -49,18 +50,17 @@ pub(crate) async fn tokenize(
 ))]
 pub(crate) async fn detokenize(
     State(app): State<AppState>,
-    Extension(label): Extension<ModelLabel>,
-    ApiJson(request, _share): ApiJson<DetokenizeRequest>,
+    ApiRequest { body, requester, share: _share }: ApiRequest<DetokenizeRequest>,
 ) -> Result<Json<DetokenizeResponse>, AppError> {
-    let model = resolve(&app, request.model.as_deref(), &label)?;
-    let tokens = model.profile(&app.settings).known_ids("tokens", request.tokens)?;
+    let model = resolve(&app, body.model.as_deref(), &requester.record)?;
+    let tokens = model.profile.known_ids("tokens", body.tokens)?;
     let bytes = tokens.len();
-    let decode = move |tokenizer: &Tokenizer| Ok(tokenizer.decode(&tokens));
+    let decode = move |tokenizer: &Tokenizer, _: &ModelProfile| Ok(tokenizer.decode(&tokens));
     let text = model.with_tokenizer(bytes, decode).await?;
     Ok(Json(DetokenizeResponse { prompt: text.clone(), content: text }))
 }
 
-/// What a client needs to know of a tokenizer that it uses over HTTP.
+/// The properties of a tokenizer that a client uses over HTTP.
 #[utoipa::path(get, path = TOKENIZER_INFO, tag = "models", params(TokenizerInfoQuery), responses(
     (status = 200, description = "Special tokens, limits and the chat template", body = TokenizerInfo),
     (status = 400, description = "Several models are served, and none is named", body = ErrorBody),
@@ -70,11 +70,11 @@ pub(crate) async fn detokenize(
 ))]
 pub(crate) async fn info(
     State(app): State<AppState>,
-    Extension(label): Extension<ModelLabel>,
+    Extension(record): Extension<Arc<RequestRecord>>,
     query: Result<Query<TokenizerInfoQuery>, QueryRejection>,
 ) -> Result<Json<TokenizerInfo>, AppError> {
     let Query(query) = query.map_err(|error| AppError::invalid("model", error.body_text()))?;
-    let model = resolve(&app, query.model.as_deref(), &label)?;
+    let model = resolve(&app, query.model.as_deref(), &record)?;
     let tokenizer = &model.tokenizer;
     let token = |purpose| tokenizer.special_token(purpose).map(str::to_owned);
     Ok(Json(TokenizerInfo {

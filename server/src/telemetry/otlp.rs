@@ -1,5 +1,6 @@
 //! Spans in OTLP over HTTP, sent in batches from a separate thread.
 
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
 use opentelemetry::KeyValue;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
@@ -8,11 +9,12 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use tracing::Span;
+use tracing::{Span, field};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::filter_fn;
 
-use super::{BoxedLayer, TelemetryError};
+use super::{BoxedLayer, TRACE, TelemetryError};
 
 const SERVICE: &str = env!("CARGO_PKG_NAME");
 
@@ -44,6 +46,7 @@ pub(super) fn start(endpoint: Option<&str>) -> Result<Option<(Traces, BoxedLayer
     let resource = Resource::builder().with_service_name(SERVICE).with_attribute(version).build();
     let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer(SERVICE));
+    let layer = layer.with_filter(filter_fn(|metadata| metadata.target() == TRACE));
     Ok(Some((Traces(provider), layer.boxed())))
 }
 
@@ -52,11 +55,30 @@ fn address(endpoint: &str) -> String {
     if base.splitn(4, '/').nth(3).is_some() { base.to_owned() } else { format!("{base}{PATH}") }
 }
 
-/// Makes a span part of the trace that its request's headers name (`traceparent`).
-pub(crate) fn set_parent(span: &Span, headers: &HeaderMap) {
-    let context = TraceContextPropagator::new().extract(&Headers(headers));
+/// Starts the span of a request, with the attribute names of OpenTelemetry, in the trace that its headers
+/// name (`traceparent`).
+pub(crate) fn request_span(route: &str, id: Option<&str>, request: &Request) -> Span {
+    let method = super::method_name(request.method());
+    let span = tracing::info_span!(
+        target: TRACE,
+        "request",
+        otel.name = format!("{method} {route}"),
+        otel.kind = "server",
+        request.id = id,
+        http.request.method = method,
+        http.route = route,
+        http.response.status_code = field::Empty,
+        gen_ai.request.model = field::Empty,
+    );
+    let context = TraceContextPropagator::new().extract(&Headers(request.headers()));
     // Fails only for a span that the filter drops.
     let _ = span.set_parent(context);
+    span
+}
+
+/// Adds the attributes that are known when the response ends.
+pub(crate) fn record_end(span: &Span, model: &str, code: u16) {
+    span.record("gen_ai.request.model", model).record("http.response.status_code", code);
 }
 
 struct Headers<'a>(&'a HeaderMap);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use ntl_core::engine::BatchModel;
+use ntl_core::contract::BatchModel;
 use ntl_core::scripted::ScriptedModel;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
@@ -15,19 +15,20 @@ use serde_json::{Value, json};
 
 use crate::support::{self, Answer, EOS, ids, logits, piece, post, says, scripted, server, state_of};
 
-const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }} {% endfor %}\
+pub(crate) const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }} {% endfor %}\
     {% if messages[0].role == 'assistant' %}{{ raise_exception('begin with a question') }}{% endif %}\
     {% if add_generation_prompt %}A:{% endif %}";
 
 /// The tests' tokenizer with a chat template.
-fn tokenizer() -> Arc<Tokenizer> {
-    let (folder, files) = (tempfile::tempdir().unwrap(), support::checkpoint());
+pub(crate) fn tokenizer_with(template: &str) -> Arc<Tokenizer> {
+    let folder = tempfile::tempdir().unwrap();
+    let files = support::checkpoint();
     for name in ["spiece.model", "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json"] {
         if let Some(bytes) = files.read(name).unwrap() {
             std::fs::write(folder.path().join(name), &*bytes).unwrap();
         }
     }
-    std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).unwrap();
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
     Arc::new(Tokenizer::open(&CheckpointFiles::folder(Path::new(folder.path())).unwrap()).unwrap())
 }
 
@@ -44,7 +45,7 @@ pub(crate) fn chatting(mut script: ntl_core::scripted::Script) -> (Router, Arc<M
         info.context_tokens_max = Some(64);
     });
     let LoadedModel { model, vocabulary, .. } = support::loaded(Box::new(model));
-    let loaded = LoadedModel { model, vocabulary, tokenizer: tokenizer() };
+    let loaded = LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE) };
     let state = state_of(vec![("chatty", loaded)], crate::support::settings(), EngineLimits::default());
     (app::router(state), seen)
 }
@@ -118,7 +119,8 @@ async fn a_stream_put_together_is_the_answer() {
 
 #[tokio::test]
 async fn log_probabilities_are_those_of_each_token_best_first() {
-    let (four, five) = (piece("4"), piece("5"));
+    let four = piece("4");
+    let five = piece("5");
     let script = move |_: &[u32], path: &[u32]| {
         Ok(if path.is_empty() { logits(&[(four, 0.25), (five, 0.75)]) } else { logits(&[(EOS, 1.0)]) })
     };
@@ -135,7 +137,8 @@ async fn log_probabilities_are_those_of_each_token_best_first() {
     assert!(support::close(&first["top_logprobs"][1]["logprob"], 0.25_f64.ln()), "{first}");
 }
 
-/// Two tokens that read alike (a byte and a letter), a part of a character, and a token whose name looks like one.
+/// Two tokens that read alike (a byte and a letter), a part of a character, and a token whose name looks like
+/// one.
 const BYTE_FALLBACK: &str = r#"{"version": "1.0", "normalizer": null, "pre_tokenizer": {"type": "Whitespace"},
     "post_processor": null, "truncation": null, "padding": null, "added_tokens": [],
     "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
@@ -226,7 +229,7 @@ async fn without_a_template_or_against_it_the_answer_is_400_and_says_why() {
     let error = chat(&app, json!({"messages": [{"role": "assistant", "content": "x"}]})).await;
     assert_eq!((error.status.as_u16(), &error.error()["param"]), (400, &json!("messages")));
     let message = error.error()["message"].as_str().unwrap().to_owned();
-    assert_eq!(message, "the chat template refuses the conversation: begin with a question");
+    assert_eq!(message, "the chat template rejects the conversation: begin with a question");
 }
 
 #[tokio::test]
@@ -248,4 +251,62 @@ async fn what_is_not_served_is_refused_by_name() {
         assert_eq!(answer.status, 400, "{body}: {}", answer.text);
         assert_eq!(answer.error()["param"], param, "{body}: {}", answer.text);
     }
+}
+
+#[tokio::test]
+async fn echo_repeats_the_last_message_if_the_assistant_wrote_it() {
+    let (app, _) = chatting(says("12"));
+    let begun = json!([{"role": "user", "content": "1"}, {"role": "assistant", "content": "it is"}]);
+    for (messages, want) in [(begun.clone(), "it is 12"), (question(), " 12")] {
+        let body = json!({"messages": messages, "temperature": 0, "echo": true, "n": 2});
+        let whole = chat(&app, body.clone()).await.json();
+        let mut streamed = body;
+        streamed["stream"] = json!(true);
+        let chunks = chat(&app, streamed).await.chunks();
+        for index in [0, 1] {
+            assert_eq!(whole["choices"][index]["message"]["content"], want);
+            let own = chunks.iter().filter(|chunk| chunk["choices"][0]["index"] == index);
+            let text: String =
+                own.filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+            assert_eq!(text, want);
+        }
+    }
+    let answer = chat(&app, json!({"messages": begun, "echo": true, "number": true})).await;
+    assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!("echo")));
+}
+
+#[tokio::test]
+async fn a_prompt_and_its_answers_are_reported_as_token_ids_and_log_probabilities() {
+    let (app, _) = chatting(says("12"));
+    let prompt = ids("user: what is 1 + 1 A:");
+    let body = json!({"messages": question(), "temperature": 0, "return_token_ids": true, "n": 2});
+    let whole = chat(&app, body.clone()).await.json();
+    assert_eq!(whole["prompt_token_ids"], json!(prompt));
+    assert_eq!(whole["prompt_logprobs"], Value::Null);
+    let mut answer = ids("12");
+    answer.push(EOS);
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    let chunks = chat(&app, streamed).await.chunks();
+    for index in [0, 1] {
+        assert_eq!(whole["choices"][index]["token_ids"], json!(answer));
+        let own = chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
+        let joined: Vec<&Value> = own.filter_map(|choice| choice["token_ids"].as_array()).flatten().collect();
+        assert_eq!(json!(joined), json!(answer));
+    }
+    let prompts: Vec<&Value> =
+        chunks.iter().map(|chunk| &chunk["prompt_token_ids"]).filter(|ids| !ids.is_null()).collect();
+    assert_eq!(prompts, [&json!(prompt)], "once in a stream");
+    let mut scored = body;
+    scored["prompt_logprobs"] = json!(1);
+    let positions = chat(&app, scored.clone()).await.json()["prompt_logprobs"].take();
+    let positions = positions.as_array().unwrap();
+    assert_eq!((positions.len(), &positions[0]), (prompt.len(), &Value::Null));
+    for (id, position) in prompt.iter().zip(positions).skip(1) {
+        let token = &position[&id.to_string()];
+        assert!(token["logprob"].is_number() && token["decoded_token"].is_string(), "{position}");
+    }
+    scored["stream"] = json!(true);
+    let answer = chat(&app, scored).await;
+    assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!("prompt_logprobs")));
 }

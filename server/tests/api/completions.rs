@@ -159,7 +159,7 @@ async fn a_seed_repeats_itself_and_texts_of_one_request_differ() {
 
 #[tokio::test]
 async fn beams_come_best_first_with_their_log_probabilities_streamed_or_not() {
-    // `1` is likelier than `2`, but `2` goes on as one text only.
+    // `1` is likelier than `2`, but `2` continues as one text only.
     let script = |path: &[u32]| match path {
         [] => logits(&[(piece("1"), 0.6), (piece("2"), 0.4)]),
         [first] if *first == piece("1") => logits(&[(piece("3"), 0.5), (piece("4"), 0.5)]),

@@ -8,7 +8,7 @@ use axum::http::{HeaderName, Method, Request, Response, header};
 use futures::FutureExt;
 use h2::RecvStream;
 use h2::client::SendRequest;
-use ntl_core::engine::BatchModel;
+use ntl_core::contract::BatchModel;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::listen::{ConnectionSettings, Listener, TlsFiles};
@@ -27,7 +27,7 @@ use crate::support::{
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Longest wait for something that takes milliseconds.
+/// Maximum wait for an event that needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server on the loopback that says 1, until the sender of its signals is dropped with the runtime.
@@ -48,13 +48,15 @@ fn start(listener: Listener, http: HttpSettings, script: ntl_core::scripted::Scr
 fn start_model(listener: Listener, http: HttpSettings, model: Box<dyn BatchModel>) -> Server {
     let models = vec![("scripted", loaded(model))];
     let state = state_of(models, http, EngineLimits::default());
-    let (address, app) = (listener.local_addr().unwrap(), app::router(state.clone()));
+    let address = listener.local_addr().unwrap();
+    let app = app::router(state.clone());
     let (signal, signals) = mpsc::channel(2);
     tokio::spawn(serve::serve(listener, state, signals, Duration::ZERO));
     Server { address, app, _signals: signal }
 }
 
-/// So many places, whose connections may be evicted as soon as the server waits for their clients.
+/// Settings with this many slots, whose connections may be evicted as soon as the server waits for their
+/// clients.
 fn places(connections_max: usize) -> ConnectionSettings {
     ConnectionSettings {
         connections_max,
@@ -81,9 +83,9 @@ async fn rest_of(connection: &mut TcpStream) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Asks for the health on a connection that stays open.
+/// Requests the health on a connection that stays open.
 async fn is_healthy(connection: &mut TcpStream) -> bool {
     if connection.write_all(HEALTH).await.is_err() {
         return false;
@@ -99,7 +101,7 @@ const SHORT: Duration = Duration::from_millis(40);
 async fn connections_that_send_nothing_or_only_half_a_header_are_closed() {
     let settings = ConnectionSettings { header_time_max: SHORT, ..crate::support::config(&[]).connections };
     let server = serving(settings).await;
-    for bytes in [&b""[..], b"GET", b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "] {
+    for bytes in [&b""[..], b"GET", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: "] {
         assert_eq!(until_closed(server.address, bytes).await, "", "{bytes:?}");
     }
 }
@@ -120,7 +122,7 @@ async fn idle_connections_are_closed_and_others_stay() {
 async fn a_body_that_drips_is_answered_408_and_its_connection_closed() {
     let http = HttpSettings { body_time_max: SHORT, ..crate::support::settings() };
     let server = start(bound(crate::support::config(&[]).connections).await, http, says("1"));
-    let request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+    let request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                     Content-Length: 1000\r\n\r\n{\"prompt\":";
     let answer = until_closed(server.address, request).await;
     assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("body_too_slow"), "{answer}");
@@ -130,7 +132,7 @@ async fn a_body_that_drips_is_answered_408_and_its_connection_closed() {
 #[tokio::test]
 async fn a_length_over_the_limit_is_refused_before_the_body_arrives() {
     let server = serving(crate::support::config(&[]).connections).await;
-    let request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+    let request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                     Expect: 100-continue\r\nContent-Length: 2097153\r\n\r\n";
     let answer = until_closed(server.address, request).await;
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("body_too_large"), "{answer}");
@@ -139,7 +141,7 @@ async fn a_length_over_the_limit_is_refused_before_the_body_arrives() {
 async fn ask_for_endless_texts(connection: &mut TcpStream, n: u32) {
     let body = json!({"prompt": "x", "n": n, "max_tokens": 1_u64 << 40, "stream": true}).to_string();
     let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     connection.write_all((head + &body).as_bytes()).await.unwrap();
@@ -156,7 +158,8 @@ async fn a_write_that_fails_ends_the_jobs_of_its_client_and_no_other() {
         connection.read_exact(&mut [0; 1000]).await.unwrap();
         clients.push(connection);
     }
-    let (broken, mut other) = (clients.remove(0), clients.remove(0));
+    let broken = clients.remove(0);
+    let mut other = clients.remove(0);
     // Reset instead of closed: the next write is an error.
     SockRef::from(&broken).set_linger(Some(Duration::ZERO)).unwrap();
     drop(broken);
@@ -177,11 +180,13 @@ async fn a_client_that_does_not_read_its_stream_loses_it_and_its_rows() {
     ask_for_endless_texts(&mut connection, 128).await;
     metric_becomes(&server.app, "ntl_finished_total{model=\"scripted\",reason=\"abort\"}", 128.0).await;
     metric_becomes(&server.app, "ntl_requests_in_flight", 0.0).await;
-    // What the system buffers is bounded, or the server could not tell a client that reads slowly from one that does not.
+    // The system's buffer is limited. Otherwise, the server could not distinguish a slow client from one that
+    // does not read.
     assert!(rest_of(&mut connection).await.len() < 512 << 10);
 }
 
-/// The sending half of an HTTP/2 connection whose streams begin with a window of so many bytes, and the task of the connection.
+/// The sending half of an HTTP/2 connection whose streams begin with a window of this many bytes, and the
+/// task of the connection.
 async fn http2(address: SocketAddr, window: u32) -> (SendRequest<Bytes>, JoinHandle<()>) {
     let stream = TcpStream::connect(address).await.unwrap();
     let (client, connection) =
@@ -197,7 +202,7 @@ async fn ask_http2(
     path: &str,
     body: &str,
 ) -> Response<RecvStream> {
-    let request = Request::builder().method(method).uri(format!("http://x{path}"));
+    let request = Request::builder().method(method).uri(format!("http://localhost{path}"));
     let request = request.header(header::CONTENT_TYPE, "application/json").body(()).unwrap();
     let mut client = client.clone().ready().await.unwrap();
     let (response, mut sending) = client.send_request(request, false).unwrap();
@@ -222,6 +227,38 @@ async fn a_stream_that_nobody_reads_is_ended_with_its_jobs_and_its_connection_st
     metric_becomes(&server.app, "ntl_requests_in_flight", 0.0).await;
     let answer = ask_http2(&client, Method::HEAD, "/health", "").await;
     assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test]
+async fn a_loopback_server_without_keys_rejects_the_names_of_other_sites() {
+    let serving = async |flags: &[&str]| {
+        let config = crate::support::config(flags);
+        start(bound(config.connections).await, config.http, says("1"))
+    };
+    let status = async |server: &Server, host: &str| {
+        let request = format!("GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let answer = until_closed(server.address, request.as_bytes()).await;
+        let said = answer.contains("--allowed-hosts");
+        (answer.get(9..12).map(str::to_owned).unwrap_or_default(), said)
+    };
+    let open = serving(&[]).await;
+    let port = open.address.port();
+    for host in ["localhost", &format!("127.0.0.1:{port}"), "[::1]:80", &format!("LOCALHOST:{port}")] {
+        assert_eq!(status(&open, host).await, ("200".to_owned(), false), "{host}");
+    }
+    for host in ["evil.example", "localhost.evil.example", "192.0.2.1", "evil.example:127"] {
+        assert_eq!(status(&open, host).await, ("403".to_owned(), true), "{host}");
+    }
+    let (client, _connection) = http2(open.address, 1 << 16).await;
+    let request = Request::get("http://evil.example/health").body(()).unwrap();
+    let (response, _) = client.ready().await.unwrap().send_request(request, true).unwrap();
+    assert_eq!(tokio::time::timeout(PATIENCE, response).await.unwrap().unwrap().status(), 403);
+    let named = serving(&["--allowed-hosts=models.example", "--api-key=secret"]).await;
+    assert_eq!(status(&named, "Models.Example:8000").await.0, "401");
+    assert_eq!(status(&named, "evil.example").await, ("403".to_owned(), true));
+    for flags in [&["--api-key=secret"][..], &["--allowed-hosts=*"]] {
+        assert_ne!(status(&serving(flags).await, "evil.example").await.0, "403", "{flags:?}");
+    }
 }
 
 #[tokio::test]
@@ -262,7 +299,7 @@ async fn a_newcomer_takes_the_place_of_the_slowest_connection() {
     let mut newcomer = TcpStream::connect(server.address).await.unwrap();
     assert!(is_healthy(&mut newcomer).await);
     assert_eq!(rest_of(&mut slow[0]).await, "", "the first one had to go");
-    slow[2].write_all(b"Host: x\r\n\r\n").await.unwrap();
+    slow[2].write_all(b"Host: localhost\r\n\r\n").await.unwrap();
     let mut answer = [0; 12];
     slow[2].read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200");
@@ -274,7 +311,8 @@ async fn hundreds_of_slow_connections_do_not_delay_a_request() {
     let mut slow = Vec::new();
     for number in 0..300 {
         let mut connection = TcpStream::connect(server.address).await.unwrap();
-        let body: &[u8] = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+        let body: &[u8] =
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                             Content-Length: 99\r\n\r\n{";
         let bytes = if number % 2 == 0 { b"GET / HTTP/1.1\r\nX: " } else { body };
         // Those that had to go again do not take it.
@@ -287,10 +325,13 @@ async fn hundreds_of_slow_connections_do_not_delay_a_request() {
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
-/// The answer to a request for the health on a connection of its own.
+/// The response to a request for the health on a separate connection.
 async fn health(address: SocketAddr) -> String {
     let mut connection = TcpStream::connect(address).await.unwrap();
-    connection.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    connection
+        .write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .await
+        .unwrap();
     rest_of(&mut connection).await
 }
 
@@ -326,7 +367,7 @@ async fn ask_slowly(address: SocketAddr) -> TcpStream {
     let length = body.len();
     let mut connection = TcpStream::connect(address).await.unwrap();
     let request = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {length}\r\n\r\n{body}"
     );
     connection.write_all(request.as_bytes()).await.unwrap();
@@ -349,9 +390,9 @@ async fn the_work_of_one_address_leaves_places_to_others_and_operators_have_thei
     assert!(health(admin).await.starts_with("HTTP/1.1 200"));
     let refused = rest_of(&mut ask_slowly(admin).await).await;
     assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
-    // The playground would ask for routes that are not there.
+    // The playground would request routes that do not exist.
     let mut connection = TcpStream::connect(admin).await.unwrap();
-    connection.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    connection.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
     let refused = rest_of(&mut connection).await;
     assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
     drop(gate);
@@ -379,7 +420,8 @@ async fn connections_of_an_address_that_may_not_even_wait_are_closed() {
 #[tokio::test]
 async fn a_header_of_megabytes_is_refused() {
     let server = serving(crate::support::config(&[]).connections).await;
-    let request = format!("GET /health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(10 << 20));
+    let request =
+        format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n", "x".repeat(10 << 20));
     let mut connection = TcpStream::connect(server.address).await.unwrap();
     // The server stops reading long before the end.
     let _ = connection.write_all(request.as_bytes()).await;
@@ -421,7 +463,7 @@ async fn every_response_names_its_request() {
 
 #[tokio::test]
 async fn only_pages_of_allowed_origins_may_ask_and_may_ask_for_a_key() {
-    let keys = ntl_server::settings::ApiKeys::new(["secret".to_owned()]);
+    let keys = ntl_server::keys::ApiKeys::read(vec!["secret".to_owned()], None).unwrap();
     let serve = |origins| {
         let settings =
             HttpSettings { cors_origins: origins, api_keys: keys.clone(), ..crate::support::settings() };
@@ -453,7 +495,7 @@ async fn only_pages_of_allowed_origins_may_ask_and_may_ask_for_a_key() {
     assert_eq!(get(&none, "/health").await.header(header::ACCESS_CONTROL_ALLOW_ORIGIN), None);
 }
 
-/// A certificate for localhost that signs itself, and its key, in a folder of their own.
+/// A self-signed certificate for localhost and its key, in a temporary directory.
 fn certificate() -> (tempfile::TempDir, TlsFiles, Vec<u8>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let folder = tempfile::tempdir().unwrap();

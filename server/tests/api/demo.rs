@@ -20,12 +20,42 @@ async fn the_demo_subtracts_and_its_number_agrees_with_its_text() {
     let text = complete(&app, json!({"prompt": prompt, "temperature": 0})).await.json();
     assert_eq!(text["choices"][0]["text"], "356", "{text}");
     let answer = complete(&app, json!({"prompt": prompt, "number": {"objective": "mode"}})).await.json();
-    let (choice, number) = (&answer["choices"][0], &answer["choices"][0]["number"]);
+    let choice = &answer["choices"][0];
+    let number = &answer["choices"][0]["number"];
     assert_eq!((&choice["text"], &number["mode"]), (&json!("356"), &json!(356.0)));
     let mass: f64 =
         ["closed", "invalid", "open"].iter().map(|part| number["mass"][part].as_f64().unwrap()).sum();
     assert!((mass - 1.0).abs() < 1e-6, "{number}");
     assert_eq!(get(&app, "/v1/models").await.json()["data"][0]["kind"], "t5");
+}
+
+#[tokio::test]
+async fn a_truncated_prompt_keeps_the_side_that_the_model_reports_unless_the_request_states_one() {
+    let app = demo_server();
+    assert_eq!(get(&app, "/v1/models").await.json()["data"][0]["truncation_side"], "right");
+    let request = async |fields: Value| {
+        let mut body = json!({"prompt": "What is 336 - -20?", "max_tokens": 1, "return_token_ids": true});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        complete(&app, body).await
+    };
+    let ids = async |fields: Value| -> Vec<u64> {
+        let answer = request(fields).await.json();
+        let ids = answer["choices"][0]["prompt_token_ids"].as_array().unwrap().clone();
+        ids.iter().map(|id| id.as_u64().unwrap()).collect()
+    };
+    let whole = ids(json!({})).await;
+    let (end, text) = whole.split_last().unwrap();
+    let right = [&text[..3], &[*end]].concat();
+    let left = [&text[text.len() - 3..], &[*end]].concat();
+    assert_ne!(left, right);
+    assert_eq!(ids(json!({"truncate_prompt_tokens": 4})).await, right);
+    assert_eq!(ids(json!({"truncate_prompt_tokens": 4, "truncation_side": "right"})).await, right);
+    assert_eq!(ids(json!({"truncate_prompt_tokens": 4, "truncation_side": "left"})).await, left);
+    assert_eq!(ids(json!({"truncate_prompt_tokens": -1})).await, whole);
+    let refused = request(json!({"truncate_prompt_tokens": 0})).await;
+    assert_eq!(refused.status, 400);
+    let error = refused.error();
+    assert_eq!(error["param"], "truncate_prompt_tokens", "{error}");
 }
 
 /// Questions that the demo was not trained on, with their answers (`recipes/generated.py`).
@@ -37,7 +67,7 @@ fn unseen(lines: &str) -> Vec<(String, f64)> {
     lines.lines().map(row).collect()
 }
 
-/// What `body` gives for each of the questions.
+/// The responses to `body` for each of the questions.
 async fn choices(app: &Router, questions: &[(String, f64)], mut body: Value) -> Vec<Value> {
     let mut choices = Vec::new();
     for some in questions.chunks(50) {
@@ -64,7 +94,8 @@ async fn the_demo_is_right_on_96_of_100_unseen_sums() {
 
 #[tokio::test]
 async fn the_mean_of_a_rating_is_closer_than_its_greedy_text_and_the_distribution_has_both_peaks() {
-    let (app, questions) = (demo_server(), unseen(include_str!("../../demo/reviews.jsonl")));
+    let app = demo_server();
+    let questions = unseen(include_str!("../../demo/reviews.jsonl"));
     let texts = choices(&app, &questions, json!({"temperature": 0, "max_tokens": 4})).await;
     let numbers = choices(&app, &questions, json!({"number": true})).await;
     let squares = |values: Vec<f64>| -> f64 {
@@ -142,7 +173,7 @@ async fn sixty_four_numbers_asked_for_at_once_are_those_asked_for_alone() {
     }
 }
 
-/// A completion unlike those beside it.
+/// A completion that differs from the concurrent ones.
 fn mixed(k: u64) -> Value {
     let prompt = format!("What is {} - {}?", 7 * k, 90 + k * k % 301);
     let mut body = json!({"prompt": prompt, "max_tokens": 4 + k % 9, "seed": k});

@@ -1,10 +1,13 @@
-//! The description of the API: complete, true, and the committed copy of it up to date.
+//! The description of the API and the table of the metrics: complete, true, and their committed copies up to
+//! date.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use axum::http::header;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
+use ntl_server::metrics::{self, DECLARED};
 use serde_json::Value;
 
 use crate::support::{config, get, loaded, post, says, scripted, server, state_of};
@@ -78,7 +81,7 @@ async fn all_that_is_described_is_there_and_all_references_lead_somewhere() {
     }
 }
 
-/// The names of all fields of a JSON object, as paths; those of the first element where there is a list.
+/// The names of all fields of a JSON object, as paths; for a list, the names in its first element.
 fn names(value: &Value, place: &str, all: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, field)| {
@@ -118,7 +121,8 @@ async fn every_route_has_examples_and_they_are_what_the_server_takes_and_answers
                 _ => get(&app, &path).await,
             };
             assert_eq!(found.status, 200, "{path}: {}", found.text);
-            let (mut want, mut have) = (BTreeSet::new(), BTreeSet::new());
+            let mut want = BTreeSet::new();
+            let mut have = BTreeSet::new();
             names(answer, "", &mut want);
             names(&found.json(), "", &mut have);
             assert_eq!(want, have, "{path}");
@@ -134,5 +138,64 @@ async fn the_page_needs_nothing_from_elsewhere() {
     assert!(page.text.contains("openapi.json"));
     for outside in ["http://", "https://", "src=", "@import", "url("] {
         assert!(!page.text.contains(outside), "{outside}");
+    }
+}
+
+#[test]
+fn the_table_of_metrics_is_the_declared_one() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/OPERATIONS.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let (before, rest) = text.split_once("<!-- metrics -->\n").unwrap();
+    let (committed, after) = rest.split_once("<!-- end of metrics -->\n").unwrap();
+    let table = metrics::table();
+    if std::env::var_os("NTL_REWRITE_DOCS").is_some() {
+        let text = format!("{before}<!-- metrics -->\n{table}<!-- end of metrics -->\n{after}");
+        std::fs::write(file, text).unwrap();
+        return;
+    }
+    assert!(committed == table, "docs/OPERATIONS.md is old: just metrics");
+}
+
+/// The series of a metric.
+fn series(metric: &metrics::Declaration) -> Vec<String> {
+    let parts: &[&str] = if metric.buckets.is_some() { &["_bucket", "_sum", "_count"] } else { &[""] };
+    [metric.name]
+        .into_iter()
+        .chain(metric.vllm)
+        .flat_map(|name| parts.iter().map(move |part| format!("{name}{part}")))
+        .collect()
+}
+
+/// Our names and vLLM's names in a text.
+fn named_series(text: &str) -> BTreeSet<String> {
+    let words =
+        text.split(|character: char| !(character.is_ascii_alphanumeric() || "_:".contains(character)));
+    let is_ours = |word: &&str| word.starts_with("ntl_") || word.starts_with("vllm:");
+    words.filter(is_ours).map(str::to_owned).collect()
+}
+
+/// All texts in a directory.
+fn texts(directory: &Path) -> Vec<String> {
+    let mut texts = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            texts.extend(self::texts(&path))
+        } else {
+            texts.extend(std::fs::read_to_string(path))
+        }
+    }
+    texts
+}
+
+#[test]
+fn every_metric_in_deploy_exists_and_the_dashboard_shows_all() {
+    let deploy = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy"));
+    let known: BTreeSet<String> = DECLARED.iter().flat_map(series).collect();
+    let used: BTreeSet<String> = texts(deploy).iter().flat_map(|text| named_series(text)).collect();
+    assert_eq!(used.difference(&known).collect::<Vec<_>>(), Vec::<&String>::new());
+    let shown = named_series(&std::fs::read_to_string(deploy.join("grafana/dashboard.json")).unwrap());
+    for metric in DECLARED {
+        assert!(series(metric).iter().any(|one| shown.contains(one)), "{} is not shown", metric.name);
     }
 }

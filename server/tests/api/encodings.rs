@@ -1,4 +1,5 @@
-//! Checkpoints that do not write numbers in digits, from the shared fixtures: what they answer as text and as numbers.
+//! Checkpoints that do not write numbers in digits, from the shared fixtures: what they answer as text and as
+//! numbers.
 
 use std::path::Path;
 
@@ -37,7 +38,7 @@ async fn model(app: &Router) -> (Value, Value) {
     (model["kind"].clone(), model["number_encoding"].clone())
 }
 
-/// Whether a text is one of these words, in which numbers may be off by a little.
+/// Returns whether a text is one of these words; numbers in them may differ slightly.
 fn assert_text(text: &str, want: &[&str]) {
     let words: Vec<&str> = text.split(' ').collect();
     assert_eq!(words.len(), want.len(), "{text}");
@@ -124,7 +125,7 @@ async fn what_a_number_head_cannot_do_is_refused_by_name() {
     );
 }
 
-/// The one token of all numbers has no value of its own: 5 and 5000 have the same tokens.
+/// The token that all numbers share has no value: 5 and 5000 have the same tokens.
 #[tokio::test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn xval_has_a_cross_entropy_and_no_number_token_loss() {

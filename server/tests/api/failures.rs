@@ -1,11 +1,12 @@
-//! Requests that get no answer: each has its status, its error body and its field, and harms no other request.
+//! Requests that get no answer: each has its status, its error body and its field, and harms no other
+//! request.
 
 use std::convert::Infallible;
 
 use axum::body::Body;
 use axum::http::{Request, header};
 use futures::StreamExt;
-use ntl_core::engine::ModelError;
+use ntl_core::contract::ModelError;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
 use ntl_server::metrics::Metrics;
@@ -19,7 +20,7 @@ use crate::support::{
     metric_becomes, piece, post, says, scripted, server, state_of,
 };
 
-/// Checks that a value of a field is refused by the name of the field.
+/// Checks that the error about a value names its field.
 async fn refused(app: &axum::Router, field: &str, value: &Value) {
     let mut body = json!({"prompt": "x"});
     body[field.split(['.', '[']).next().unwrap()] = value.clone();
@@ -190,7 +191,7 @@ async fn a_model_must_be_named_only_where_there_are_several() {
 #[tokio::test]
 async fn with_keys_only_health_metrics_and_documentation_are_open() {
     let settings = HttpSettings {
-        api_keys: ntl_server::settings::ApiKeys::new(["secret".to_owned()]),
+        api_keys: ntl_server::keys::ApiKeys::read(vec!["secret".to_owned()], None).unwrap(),
         ..crate::support::settings()
     };
     let model = ("scripted", loaded(Box::new(scripted(says("1")))));
@@ -215,9 +216,12 @@ async fn with_keys_only_health_metrics_and_documentation_are_open() {
     assert_eq!(call(&app, request).await.status, 200);
 }
 
-/// Fails, or worse, where the prompt is the letter x, at once, or y, after a token; says 1 to everyone else.
+/// Fails or panics: immediately if the prompt is the letter x, after a token if it is y. Writes 1 after any
+/// other prompt.
 fn moody(fail: impl Fn() -> ModelError + Send + 'static) -> axum::Router {
-    let (at_once, later, one) = (crate::support::ids("x"), crate::support::ids("y"), piece("1"));
+    let at_once = crate::support::ids("x");
+    let later = crate::support::ids("y");
+    let one = piece("1");
     server(Box::new(move |prompt, path| {
         if prompt.starts_with(&at_once) || prompt.starts_with(&later) && !path.is_empty() {
             return Err(fail());
@@ -412,7 +416,8 @@ async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
     }
 }
 
-/// A request with a body whose first bytes come at once and the rest never, and a signal that they were read.
+/// A request with a body whose first bytes arrive immediately and the rest never, and a signal that they were
+/// read.
 fn unfinished(bytes: usize) -> (Request<Body>, oneshot::Receiver<()>) {
     let (sender, were_read) = oneshot::channel();
     let first = futures::stream::iter([Ok::<_, Infallible>(" ".repeat(bytes))]);

@@ -1,13 +1,15 @@
-//! What the load of one API key costs another one, counted in steps of the model.
+//! The effects of one API key on another one: the delay that its load causes, counted in steps of the model, and
+//! its cached prefixes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, header};
-use ntl_core::engine::{
-    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext, Row,
+use ntl_core::contract::{
+    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext,
+    PrefillChunk, PrefillProgress, Row,
 };
 use ntl_core::scripted::ScriptedModel;
 use ntl_engine::EngineLimits;
@@ -27,8 +29,11 @@ impl BatchModel for Counting {
     fn info(&self) -> &ModelInfo {
         self.model.info()
     }
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
-        self.model.open(requests)
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        self.model.begin(request)
+    }
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        self.model.prefill(chunks)
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         self.steps.fetch_add(1, Ordering::SeqCst);
@@ -57,8 +62,8 @@ fn request(key: &str, body: &Value) -> Request<Body> {
     request
 }
 
-/// Steps of the model while the other key's greedy text of 200 tokens is decoded: so many that those
-/// beside which HTTP is spoken do not matter.
+/// Steps of the model while the other key's greedy text of 200 tokens is decoded: enough steps that those
+/// during HTTP exchanges do not matter.
 async fn steps_of_a_greedy_text(app: &Router, steps: &AtomicUsize) -> usize {
     let before = steps.load(Ordering::SeqCst);
     let body = json!({"prompt": "x", "max_tokens": 200, "temperature": 0});
@@ -78,7 +83,8 @@ async fn a_greedy_text_is_answered_within_five_times_its_steps_beside_any_load_o
         "tolerance": 1e-12, "nodes_max": 65_536, "after": "#", "rationales": 2}, "max_tokens": 4000});
     for (name, body) in [("two times 128 choices", choices), ("500 numbers after texts", trees)] {
         let crowd = {
-            let (app, request) = (app.clone(), request("crowd", &body));
+            let app = app.clone();
+            let request = request("crowd", &body);
             tokio::spawn(async move { call(&app, request).await.text })
         };
         let running = "ntl_sequences_running{model=\"scripted\"}";
@@ -89,4 +95,61 @@ async fn a_greedy_text_is_answered_within_five_times_its_steps_beside_any_load_o
         crowd.abort();
         metric_becomes(&app, running, 0.0).await;
     }
+}
+
+/// Records the salts of its prompts.
+struct Salted {
+    model: ScriptedModel,
+    salts: Arc<Mutex<Vec<u64>>>,
+}
+
+impl BatchModel for Salted {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        self.salts.lock().unwrap().push(request.cache_salt);
+        self.model.begin(request)
+    }
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        self.model.prefill(chunks)
+    }
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        self.model.step(rows)
+    }
+    fn cache_cost(&self) -> CacheCost {
+        self.model.cache_cost()
+    }
+    fn close(&mut self, context: ContextId) {
+        self.model.close(context);
+    }
+}
+
+#[tokio::test]
+async fn api_keys_share_cached_prefixes_only_with_the_flag() {
+    let salts_of = async |flags: &[&str]| {
+        let salts = Arc::<Mutex<Vec<u64>>>::default();
+        let model = Salted { model: scripted(babbles()), salts: Arc::clone(&salts) };
+        let models = vec![("scripted", loaded(Box::new(model)))];
+        let app = app::router(state_of(models, config(flags).http, EngineLimits::default()));
+        let text = json!({"prompt": "x", "max_tokens": 1});
+        let salted = json!({"prompt": "x", "max_tokens": 1, "cache_salt": "a"});
+        for (key, body) in
+            [("one", &text), ("one", &text), ("two", &text), ("one", &salted), ("one", &salted)]
+        {
+            assert_eq!(call(&app, request(key, body)).await.status, 200);
+        }
+        let mut score = json_request("/v1/score", &json!({"items": [{"prompt": "x", "target": "1"}]}));
+        score.headers_mut().insert(header::AUTHORIZATION, "Bearer one".parse().unwrap());
+        assert_eq!(call(&app, score).await.status, 200);
+        let salts = salts.lock().unwrap().clone();
+        <[u64; 6]>::try_from(salts).unwrap()
+    };
+    let [one, again, two, salted, salted_again, scored] = salts_of(&["--api-key=one,two"]).await;
+    assert!(one == again && one == scored && salted == salted_again);
+    assert!(one != two && one != salted && two != salted && one != 0);
+    let shared = salts_of(&["--api-key=one,two", "--share-prefix-cache"]).await;
+    assert_eq!([shared[0], shared[1], shared[2], shared[5]], [0; 4]);
+    assert!(shared[3] != 0 && shared[3] == shared[4]);
+    assert_eq!(salts_of(&[]).await[..3], [0; 3]);
 }

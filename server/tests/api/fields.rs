@@ -1,4 +1,5 @@
-//! The fields of a completion over HTTP, beyond those that every client sends: what each one does to the answer.
+//! The fields of a completion over HTTP, beyond those that every client sends: what each one does to the
+//! answer.
 
 use axum::Router;
 use ntl_engine::EngineLimits;
@@ -10,7 +11,8 @@ use crate::support::{
     EOS, complete, gated, ids, loaded, logits, metric, piece, says, scripted, server, state_of, tokenizer,
 };
 
-/// A decoder-only model: what comes next depends on everything before it, which is prompt and text as one sequence.
+/// A decoder-only model: what comes next depends on everything before it, which is prompt and text as one
+/// sequence.
 fn decoder_only() -> Router {
     let digits: Vec<u32> = (0..10).map(|digit| piece(&digit.to_string())).collect();
     let script = move |prompt: &[u32], path: &[u32]| {
@@ -50,7 +52,7 @@ async fn echo_with_logprobs_is_what_lm_eval_reads_log_likelihoods_from() {
     let text = scored["text"].as_str().unwrap();
     assert_eq!((&text[..10], text.len()), ("3141592653", 11));
     for place in 1..=prompt.len() {
-        // The same position asked for as a text behind the beginning of the prompt.
+        // The same position, requested as a text after the beginning of the prompt.
         let beginning = json!({"prompt": prompt[..place], "max_tokens": 1, "temperature": 0, "logprobs": 10});
         let next = &choice(&app, &beginning).await["logprobs"];
         let token = arrays["tokens"][place].as_str().unwrap();
@@ -125,7 +127,8 @@ async fn a_prompt_token_outside_the_alternatives_has_its_rank_among_all_tokens()
         let body = json!({"prompt": [digits("3141592653")], "max_tokens": 1, "prompt_logprobs": count});
         choice(&app, &body).await["prompt_logprobs"].take()
     };
-    let (few, all) = (ask(1).await, ask(10).await);
+    let few = ask(1).await;
+    let all = ask(10).await;
     let mut beyond = 0;
     for (few, all) in few.as_array().unwrap().iter().zip(all.as_array().unwrap()).skip(1) {
         for (id, token) in few.as_object().unwrap() {
@@ -170,7 +173,8 @@ async fn chunks_join_to_the_answer_with_everything_that_is_shown() {
 #[tokio::test]
 async fn what_ends_and_steers_a_text() {
     let app = server(says("12 eggs"));
-    let (one, egg) = (ids("12 eggs")[0], piece("x"));
+    let one = ids("12 eggs")[0];
+    let egg = piece("x");
     for (options, text, reason) in [
         (json!({}), "12 eggs", "stop"),
         (json!({"stop": " eggs", "include_stop_str_in_output": true}), "12 eggs", "stop"),
@@ -192,7 +196,8 @@ async fn what_ends_and_steers_a_text() {
 
 #[tokio::test]
 async fn the_best_of_several_texts_is_returned_and_all_are_counted() {
-    let (likely, unlikely) = (piece("4"), piece("5"));
+    let likely = piece("4");
+    let unlikely = piece("5");
     let app = server(Box::new(move |_, path| {
         Ok(logits(&if path.is_empty() { vec![(likely, 0.6), (unlikely, 0.4)] } else { vec![(EOS, 1.0)] }))
     }));

@@ -68,7 +68,8 @@ async fn two_hundred_clients_that_leave_are_counted_one_by_one_and_leave_nothing
     let limits = EngineLimits { running_max: 300, ..EngineLimits::default() };
     let app = app::router(state_of(models, settings, limits));
     let ask = |number: u64| {
-        let (app, stream) = (app.clone(), number.is_multiple_of(2));
+        let app = app.clone();
+        let stream = number.is_multiple_of(2);
         tokio::spawn(async move {
             complete(&app, json!({"prompt": "x", "max_tokens": 1_u64 << 40, "stream": stream})).await
         })
@@ -150,7 +151,7 @@ fn completion_of(model: &str) -> String {
     let body = json!({"prompt": "x", "temperature": 0, "model": model}).to_string();
     let length = body.len();
     format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {length}\r\n\r\n{body}"
     )
 }
@@ -222,8 +223,15 @@ async fn a_second_signal_or_the_drain_time_ends_at_once() {
             signal.send(()).await.unwrap();
         }
         assert_eq!(ended.await.unwrap(), Ended::CutOff(1));
+        let counted = |code: u16| {
+            format!("ntl_requests_total{{code=\"{code}\",model=\"scripted\",route=\"/v1/completions\"}}")
+        };
+        let app = app::router(state.clone());
+        metric_becomes(&app, &counted(503), 1.0).await;
+        metric_becomes(&app, &counted(499), 0.0).await;
         drop(gate);
-        // Aborted connections die with the runtime; this one still answers because the runtime of the test goes on.
+        // Aborted connections end with the runtime; the client of this one still waits because the runtime of
+        // the test continues.
         running.abort();
     }
 }
@@ -277,8 +285,9 @@ async fn a_server_comes_up_loads_the_demo_and_ends() {
     let address = listener.local_addr().unwrap();
     let (signal, signals) = mpsc::channel(2);
     let ended = tokio::spawn(serve::run(config, listener, signals));
-    let ready =
-        || exchange(address, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned());
+    let ready = || {
+        exchange(address, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".to_owned())
+    };
     becomes("200 from /health", async || ready().await.starts_with("HTTP/1.1 200")).await;
     let answer = exchange(address, completion()).await;
     assert!(answer.contains("\"model\":\"t5-ntl-was\""), "{answer}");
@@ -324,8 +333,9 @@ async fn a_bound_on_caches_that_refuses_every_request_keeps_a_server_from_starti
     let (message, needed) = error.rsplit_once(" at least ").unwrap();
     assert!(message.contains("5 bytes (--cache-bytes-max)") && message.contains("`t5-ntl-was`"), "{error}");
     let (address, signal, ended) = start(needed).await;
-    let ready =
-        || exchange(address, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned());
+    let ready = || {
+        exchange(address, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".to_owned())
+    };
     becomes("200 from /health", async || ready().await.starts_with("HTTP/1.1 200")).await;
     signal.send(()).await.unwrap();
     assert_eq!(ended.await.unwrap().unwrap(), Ended::Drained);

@@ -1,8 +1,10 @@
 //! The HTTP API from the outside: a router over scripted models, or over the embedded demo checkpoint.
 //!
-//! One binary, so that the server is linked once. No network but the loopback, no fixed port, no waiting by the clock.
+//! One binary, so that the server is linked once. No network but the loopback, no fixed port, no waiting by
+//! the clock.
 
-// All of this is test code; the attribute says so to clippy, which knows test functions but not their helpers.
+// All of this is test code; the attribute says so to clippy, which knows test functions but not their
+// helpers.
 #[cfg(test)]
 mod chat;
 #[cfg(test)]
@@ -16,11 +18,15 @@ mod docs;
 #[cfg(test)]
 mod encodings;
 #[cfg(test)]
+mod every_field;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod fairness;
 #[cfg(test)]
 mod fields;
+#[cfg(test)]
+mod fingerprint;
 #[cfg(test)]
 mod intervals;
 #[cfg(test)]

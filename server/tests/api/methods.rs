@@ -1,5 +1,5 @@
-//! The ways to find a number: trees are in `numbers`; here draws, beams, the greedy path, text that comes before, and
-//! what number tokens say within a text.
+//! The ways to find a number: trees are in `numbers`; here draws, beams, the greedy path, text that comes
+//! before, and what number tokens say within a text.
 
 use axum::Router;
 use serde_json::{Value, json};
@@ -14,7 +14,8 @@ const MARKER: &str = "= ";
 /// Thinks, and then says 4 with 0.6 and 5 with 0.4.
 fn thinks() -> Router {
     let thought = ids("two and two = ");
-    let (four, five) = (piece("4"), piece("5"));
+    let four = piece("4");
+    let five = piece("5");
     server(Box::new(move |_, path| {
         Ok(match thought.get(path.len()) {
             Some(&id) => logits(&[(id, 1.0)]),
@@ -39,7 +40,9 @@ async fn draws_repeat_with_their_seed_and_come_near_the_distribution() {
         let options = json!({"method": "sample", "samples": 1000, "objective": "mode"});
         complete(&app, json!({"prompt": "x", "seed": seed, "number": options}))
     };
-    let (one, again, other) = (ask(5).await.json(), ask(5).await.json(), ask(6).await.json());
+    let one = ask(5).await.json();
+    let again = ask(5).await.json();
+    let other = ask(6).await.json();
     assert_eq!(one["choices"], again["choices"]);
     assert_ne!(one["choices"], other["choices"]);
     let found = &one["choices"][0]["number"];
@@ -85,8 +88,10 @@ async fn text_comes_before_the_number_whatever_the_method() {
     let app = thinks();
     for method in ["tree", "sample", "beam", "token"] {
         let options = json!({"method": method, "after": MARKER, "rationales": 3, "decimals": 0});
-        let (text, found) = number(&app, options).await;
-        assert_eq!(text, "two and two = 4", "{found}");
+        let answer = complete(&app, json!({"prompt": "x", "seed": 5, "number": options})).await.json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["text"], "two and two = 4", "{choice}");
+        let found = &choice["number"];
         assert_eq!((&found["mode"], &found["reason"]), (&json!(4.0), &Value::Null), "{found}");
     }
 }
@@ -133,9 +138,11 @@ async fn text_without_the_marker_leads_to_no_number() {
 
 #[tokio::test]
 async fn a_rationale_without_the_marker_does_not_count_and_no_number_is_printed_behind_it() {
-    // Half of the texts say "= 4", the others end at once or never end.
-    let (marker, four) = (ids("="), piece("4"));
-    let (first, letter) = (marker[0], piece("x"));
+    // Half of the texts say "= 4", the others end immediately or never end.
+    let marker = ids("=");
+    let four = piece("4");
+    let first = marker[0];
+    let letter = piece("x");
     for (goes_on, finish) in [(EOS, "stop"), (letter, "length")] {
         let marker = marker.clone();
         let app = server(Box::new(move |_, path| {
@@ -185,7 +192,9 @@ async fn a_rationale_without_the_marker_does_not_count_and_no_number_is_printed_
 
 #[tokio::test]
 async fn number_tokens_say_what_each_position_expects() {
-    let (four, five, letter) = (piece("4"), piece("5"), piece("x"));
+    let four = piece("4");
+    let five = piece("5");
+    let letter = piece("x");
     let app = server(Box::new(move |_, path| {
         Ok(match path.len() {
             0 => logits(&[(four, 0.6), (five, 0.3), (letter, 0.1)]),

@@ -1,4 +1,5 @@
-//! The `number` object of `POST /v1/completions`: its shape, estimates and masses. Not here: methods (`methods`).
+//! The `number` object of `POST /v1/completions`: its shape, estimates and masses. Not here: methods
+//! (`methods`).
 
 use crate::support::{
     EOS, close, complete, four_or_five, ids, logits, metric, number, piece, says, server, without_names,
@@ -38,7 +39,7 @@ async fn each_objective_gives_its_own_value_and_prints_it() {
 
 #[tokio::test]
 async fn masses_add_up_and_the_open_mass_keeps_to_the_tolerance() {
-    // Any number of digits, each ten times less probable to go on.
+    // Any number of digits; each further digit is ten times less probable.
     let digits: Vec<(u32, f64)> = (0..10).map(|digit| (piece(&digit.to_string()), 0.05)).collect();
     let app = server(Box::new(move |_, path| {
         let end = if path.is_empty() { (piece("x"), 0.5) } else { (EOS, 0.5) };
@@ -77,7 +78,8 @@ async fn without_enough_closed_mass_there_is_no_value_but_a_reason() {
 
 #[tokio::test]
 async fn what_would_be_minus_zero_or_infinite_is_plain_json() {
-    let (minus, zero) = (piece("-"), piece("0"));
+    let minus = piece("-");
+    let zero = piece("0");
     let app = server(Box::new(move |_, path| {
         Ok(match path.len() {
             0 => logits(&[(minus, 1.0)]),
@@ -138,8 +140,9 @@ async fn usage_counts_the_tokens_of_the_printed_number_and_nodes_have_a_metric_o
 async fn a_range_makes_the_numbers_outside_invalid_and_bounds_the_plain_mean() {
     let (_, inside) = number(&four_or_five(), json!({"range": [4.5, 100]})).await;
     assert!(close(&inside["value"], 5.0) && close(&inside["mass"]["invalid"], 0.7), "{inside}");
-    // A number may go on, so that one position leaves mass open: on values that only the range bounds.
-    let (four, five) = (piece("4"), piece("5"));
+    // A number may continue, so that one position leaves mass open: on values that only the range bounds.
+    let four = piece("4");
+    let five = piece("5");
     let app = server(Box::new(move |_, path| {
         Ok(if path.is_empty() {
             logits(&[(four, 0.9), (five, 0.1)])
@@ -159,7 +162,8 @@ async fn a_range_makes_the_numbers_outside_invalid_and_bounds_the_plain_mean() {
 
 /// Says 4; a 1 follows with `more`, and again after that.
 fn goes_on(more: f64) -> Router {
-    let (four, one) = (piece("4"), piece("1"));
+    let four = piece("4");
+    let one = piece("1");
     server(Box::new(move |_, path| {
         Ok(if path.is_empty() { logits(&[(four, 1.0)]) } else { logits(&[(EOS, 1.0 - more), (one, more)]) })
     }))
@@ -167,7 +171,8 @@ fn goes_on(more: f64) -> Router {
 
 #[tokio::test]
 async fn an_estimate_that_the_open_mass_leaves_unbounded_gives_way_to_the_median_or_to_none() {
-    let (mean, median) = (json!({}), json!({"objective": "median"}));
+    let mean = json!({});
+    let median = json!({"objective": "median"});
     let quantile = json!({"objective": {"quantile": 0.95}});
     // With two nodes, `more` is the open mass.
     for (more, options, estimate, reason) in [
@@ -202,6 +207,40 @@ async fn an_estimate_that_the_open_mass_leaves_unbounded_gives_way_to_the_median
 }
 
 #[tokio::test]
+async fn auto_is_the_mode_of_a_majority_and_otherwise_the_mean() {
+    let auto = |app: Router, options: Value| async move {
+        let mut options = options;
+        options["objective"] = json!("auto");
+        number(&app, options).await.1
+    };
+    // 4 has two thirds of the closed mass.
+    let sure = auto(four_or_five(), json!({})).await;
+    assert_eq!((&sure["value"], &sure["estimate"]), (&json!(4.0), &json!("mode")), "{sure}");
+    assert_eq!(
+        (&sure["bounds"]["value"], &sure["objective"]),
+        (&json!([4.0, 4.0]), &json!("auto")),
+        "{sure}"
+    );
+    let [four, six, nine] = ["4", "6", "9"].map(piece);
+    let split = || {
+        server(Box::new(move |_, path| {
+            let first = [(four, 0.4), (six, 0.35), (nine, 0.25)];
+            Ok(logits(if path.is_empty() { &first } else { &[(EOS, 1.0)] }))
+        }))
+    };
+    let unsure = auto(split(), json!({})).await;
+    assert_eq!((&unsure["value"], &unsure["estimate"]), (&unsure["trimmed_mean"], &json!("trimmed_mean")));
+    assert!(close(&auto(split(), json!({"trim": 0})).await["value"], 5.95), "{unsure}");
+    // 4 has 0.4 of the closed mass, but the open mass of 0.6 may close at any value.
+    let open = auto(goes_on(0.6), json!({"nodes_max": 2})).await;
+    assert_eq!((&open["value"], &open["bounds"]["value"]), (&Value::Null, &Value::Null), "{open}");
+    // 4 has 0.8, which the rest cannot overtake.
+    let settled = auto(goes_on(0.2), json!({"nodes_max": 2})).await;
+    assert_eq!((&settled["value"], &settled["bounds"]["value"]), (&json!(4.0), &json!([4.0, 4.0])));
+    assert!(settled["reason"].is_null(), "{settled}");
+}
+
+#[tokio::test]
 async fn methods_without_bounds_keep_their_estimates() {
     for (method, estimate) in [("sample", "trimmed_mean"), ("beam", "trimmed_mean"), ("token", "expectation")]
     {
@@ -220,8 +259,9 @@ async fn without_normalizing_a_mean_is_the_raw_sum() {
 
 #[tokio::test]
 async fn a_precision_ends_the_search_as_soon_as_the_value_is_certain() {
-    // 7 is certain at once, though each number can go on for ever.
-    let (seven, digit) = (piece("7"), piece("1"));
+    // 7 is certain after one position, although each number can continue forever.
+    let seven = piece("7");
+    let digit = piece("1");
     let app = server(Box::new(move |_, path| {
         let first = [(seven, 0.9), (digit, 0.1)];
         Ok(if path.is_empty() { logits(&first) } else { logits(&[(EOS, 0.8), (digit, 0.2)]) })

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{Request, header};
 use ntl_engine::EngineLimits;
 use ntl_server::app;
+use ntl_server::metrics::DECLARED;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -59,7 +60,7 @@ async fn texts_are_tokenized_with_values_and_joined_again() {
 #[tokio::test]
 async fn a_misspelt_field_of_tokens_is_refused_with_the_nearest_name() {
     let app = server(says("1"));
-    // What vLLM's clients send.
+    // The fields that vLLM's clients send.
     let body =
         json!({"model": "scripted", "prompt": "12", "add_special_tokens": true, "return_token_strs": null});
     assert_eq!(post(&app, "/tokenize", body).await.status, 200);
@@ -158,31 +159,8 @@ async fn metrics_keep_to_the_text_format_and_the_contract() {
     let answer = get(&app, "/metrics").await;
     assert_eq!(answer.header(header::CONTENT_TYPE), Some("text/plain; version=0.0.4"));
     let families = families(&answer.text);
-    for name in [
-        "ntl_requests_total",
-        "ntl_requests_in_flight",
-        "ntl_requests_rejected_total",
-        "ntl_queue_depth",
-        "ntl_sequences_running",
-        "ntl_request_duration_seconds",
-        "ntl_queue_duration_seconds",
-        "ntl_time_to_first_token_seconds",
-        "ntl_inter_token_latency_seconds",
-        "ntl_prompt_tokens_total",
-        "ntl_generation_tokens_total",
-        "ntl_finished_total",
-        "ntl_batch_rows",
-        "ntl_number_decodes_total",
-        "ntl_number_mass_closed",
-        "ntl_number_nodes",
-        "ntl_number_std",
-        "ntl_model_info",
-        "ntl_build_info",
-        "ntl_engine_up",
-        "ntl_panics_total",
-        "ntl_memory_bytes_max",
-        "process_resident_memory_bytes",
-    ] {
+    let declared = DECLARED.iter().map(|metric| metric.name);
+    for name in declared.chain(["process_resident_memory_bytes"]) {
         assert!(families.contains_key(name), "{name} is missing");
     }
     for line in [
@@ -222,24 +200,16 @@ fn samples(text: &str, family: &str) -> Vec<(Vec<String>, String)> {
 
 #[tokio::test]
 async fn metrics_have_the_names_of_vllm_as_well_where_that_is_asked_for() {
-    let aliases = [
-        ("ntl_queue_depth", "vllm:num_requests_waiting"),
-        ("ntl_sequences_running", "vllm:num_requests_running"),
-        ("ntl_request_duration_seconds", "vllm:e2e_request_latency_seconds"),
-        ("ntl_queue_duration_seconds", "vllm:request_queue_time_seconds"),
-        ("ntl_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"),
-        ("ntl_inter_token_latency_seconds", "vllm:inter_token_latency_seconds"),
-        ("ntl_prompt_tokens_total", "vllm:prompt_tokens_total"),
-        ("ntl_generation_tokens_total", "vllm:generation_tokens_total"),
-        ("ntl_finished_total", "vllm:request_success_total"),
-    ];
     let settings = config(&["--metrics-compat", "vllm"]).http;
     let models = vec![("scripted", loaded(Box::new(scripted(says("12")))))];
     let app = app::router(state_of(models, settings, EngineLimits::default()));
     complete(&app, json!({"prompt": "x", "temperature": 0})).await;
     metric_becomes(&app, "vllm:request_success_total{finished_reason=\"stop\",model_name=\"scripted\"}", 1.0)
         .await;
+    metric_becomes(&app, "ntl_sequences_running{model=\"scripted\"}", 0.0).await;
     let text = get(&app, "/metrics").await.text;
+    let aliases: Vec<_> = DECLARED.iter().filter_map(|metric| Some((metric.name, metric.vllm?))).collect();
+    assert_eq!(aliases.len(), 10);
     for (ours, theirs) in aliases {
         assert!(!samples(&text, ours).is_empty(), "{ours}");
         assert_eq!(samples(&text, ours), samples(&text, theirs), "{ours}");
@@ -295,7 +265,7 @@ async fn the_latency_between_tokens_is_observed_once_a_token() {
     // The texts of `best_of` come all at once.
     complete(&app, json!({"prompt": "x", "best_of": 2})).await;
     assert!((metric(&app, COUNT).await - want).abs() < 1e-9);
-    // The tokens up to the marker; the number behind it comes as a whole.
+    // The tokens up to the marker; the number after it arrives as a whole.
     let after = json!({"prompt": "x", "temperature": 0, "number": {"after": "3"}});
     assert_eq!(complete(&app, after).await.json()["choices"][0]["text"], "1237");
     let before_number = ids("123").len() as f64 - 1.0;

@@ -7,7 +7,7 @@ use ntl_server::settings::HttpSettings;
 
 use crate::support::{config, get, loaded, metric_becomes, says, scripted, server, state_of};
 
-/// What the page and its scripts refer to, each once.
+/// The files that the page and its scripts refer to, each once.
 async fn files(app: &axum::Router) -> Vec<(String, crate::support::Answer)> {
     let page = get(app, "/").await;
     assert_eq!(page.status, 200);

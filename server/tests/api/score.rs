@@ -77,7 +77,8 @@ async fn a_score_follows_from_the_distribution_at_each_token() {
     let tokens = (&got["index"], &got["token_ids"], &got["tokens"]);
     assert_eq!(tokens, (&json!(0), &json!([piece("4"), EOS]), &json!(["4", "</s>"])));
     // 4 and 5 share the number tokens' mass two to one; nothing is a number where the text ends.
-    let (ce, third) = (-(0.6_f64.ln()) / 2.0, 1.0 / 3.0);
+    let ce = -(0.6_f64.ln()) / 2.0;
+    let third = 1.0 / 3.0;
     assert!(close(&got["number_values"][0], 4.0 + third) && close(&got["number_mass"][0], 0.9), "{got}");
     assert_eq!((&got["number_values"][1], &got["number_mass"][1]), (&Value::Null, &Value::Null));
     assert!(close(&got["losses"]["ce"], ce) && close(&got["losses"]["ntl-mae"], third), "{got}");
@@ -97,7 +98,8 @@ async fn losses_come_as_mean_sum_or_one_a_token() {
     let ask = |reduction: &'static str| {
         one(&app, json!({"items": items, "losses": ["ce", "ntl-was"], "reduction": reduction, "lambda": 3}))
     };
-    let (ce, was) = (-(0.6_f64.ln()), 1.0 / 3.0);
+    let ce = -(0.6_f64.ln());
+    let was = 1.0 / 3.0;
     let sum = ask("sum").await;
     assert!(close(&sum["losses"]["ce"], ce) && close(&sum["losses"]["ntl-was"], was), "{sum}");
     assert!(close(&sum["total"], ce + 3.0 * was), "{sum}");
@@ -226,7 +228,10 @@ async fn wrong_requests_are_refused_by_field() {
 #[tokio::test]
 async fn a_regression_head_has_nothing_to_score() {
     let model = scripted(Box::new(|_, _| Ok(logits(&[(EOS, 1.0)]))));
-    let model = model.with_info(|info| info.kind = ntl_core::engine::ModelKind::T5RegressionHead);
+    let model = model.with_info(|info| {
+        info.kind = "t5-regression-head".to_owned();
+        info.has_token_distribution = false;
+    });
     let models = vec![("head", loaded(Box::new(model)))];
     let app = app::router(state_of(models, crate::support::settings(), EngineLimits::default()));
     let answer = score(&app, json!({"items": item("4")})).await;
@@ -238,7 +243,8 @@ async fn a_regression_head_has_nothing_to_score() {
 #[tokio::test]
 async fn a_decoder_only_target_is_what_the_joined_text_adds_to_the_prompt() {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let (log, four) = (std::sync::Arc::clone(&seen), piece("4"));
+    let log = std::sync::Arc::clone(&seen);
+    let four = piece("4");
     let model = scripted(Box::new(move |prompt, path| {
         log.lock().unwrap().push((prompt.to_vec(), path.to_vec()));
         Ok(logits(&[(four, 0.5), (EOS, 0.5)]))
@@ -300,7 +306,10 @@ async fn candidates_have_the_log_probabilities_that_they_have_alone() {
         let small = checkpoint_server(step_rows_max);
         let items = json!([{"prompt": QUESTION, "candidates": texts}]);
         let got = one(&small, json!({"items": items, "add_eos": add_eos})).await;
-        let (mut sum, mut logprobs) = (0.0, Vec::new());
+        let mut sum = 0.0;
+        let mut logprobs = Vec::new();
+        // The fifth candidate is the first one again, and counts once.
+        let repeated = 4;
         for (place, text) in texts.iter().enumerate() {
             let items = json!([{"prompt": QUESTION, "target": text}]);
             let alone = one(&app, json!({"items": items, "losses": [], "add_eos": add_eos})).await;
@@ -312,7 +321,7 @@ async fn candidates_have_the_log_probabilities_that_they_have_alone() {
                 "{text}: {own} instead of {want}"
             );
             assert_eq!((&own["token_ids"], &own["text"]), (&alone["token_ids"], &json!(text)));
-            sum += want.exp();
+            sum += if place == repeated { 0.0 } else { want.exp() };
             logprobs.push(want);
         }
         for (place, logprob) in logprobs.iter().enumerate() {
@@ -332,10 +341,12 @@ async fn fifty_candidates_cost_less_than_a_quarter_of_the_rows_of_fifty_requests
     for target in fifty() {
         one(&alone, json!({"items": [{"prompt": QUESTION, "target": target}]})).await;
     }
-    let (together_rows, alone_rows) = (rows(&together).await, rows(&alone).await);
+    let together_rows = rows(&together).await;
+    let alone_rows = rows(&alone).await;
     assert!(together_rows * 4.0 < alone_rows, "{together_rows} rows beside {alone_rows}");
     let prompts = async |app: &Router| metric(app, "ntl_prompt_tokens_total{model=\"t5\"}").await;
-    let (one_prompt, fifty_prompts) = (prompts(&together).await, prompts(&alone).await);
+    let one_prompt = prompts(&together).await;
+    let fifty_prompts = prompts(&alone).await;
     assert!((one_prompt * 50.0 - fifty_prompts).abs() < 1e-9, "{one_prompt} {fifty_prompts}");
 }
 
@@ -354,7 +365,8 @@ async fn candidates_may_be_ids_and_lengths_may_be_divided_out() {
     // With the end, each has two tokens.
     let items = json!([{"prompt": "x", "candidates": [[four], [five]]}]);
     let got = one(&app, json!({"items": items, "normalize_by_length": true})).await;
-    let (four, five) = (0.6_f64.sqrt(), 0.3_f64.sqrt());
+    let four = 0.6_f64.sqrt();
+    let five = 0.3_f64.sqrt();
     assert!(close(&got["candidates"][0]["probability"], four / (four + five)), "{got}");
     assert!(close(&got["candidates"][0]["logprob"], 0.6_f64.ln()), "{got}");
 }
@@ -370,6 +382,50 @@ async fn candidates_that_are_numbers_have_losses_over_them() {
     let share = first.exp() / (first.exp() + second.exp());
     let dist2 = near * (near / share).ln() + (1.0 - near) * ((1.0 - near) / (1.0 - share)).ln();
     assert!(close(&got["losses"]["dist2"], dist2), "{got}");
+}
+
+#[tokio::test]
+async fn candidates_of_equal_tokens_count_once_and_each_has_their_whole_probability() {
+    let app = checkpoint_server(128);
+    let losses = async |candidates: Value| {
+        one(&app, json!({"items": [{"prompt": QUESTION, "candidates": candidates, "value": 350}]})).await
+    };
+    for (few, many) in [
+        (json!(["356"]), json!(["356", " 356", "356"])),
+        (json!(["356", "355"]), json!(["356", " 356", "355", "355"])),
+        (json!(["356", "356.0"]), json!(["356", "356.0", "356.0", " 356"])),
+    ] {
+        let want = losses(few.clone()).await;
+        let got = losses(many).await;
+        assert_eq!(got["losses"], want["losses"], "{few}");
+        for one in got["candidates"].as_array().unwrap() {
+            let same = |other: &&Value| other["token_ids"] == one["token_ids"];
+            let want = want["candidates"].as_array().unwrap().iter().find(same).unwrap();
+            assert_eq!(one["probability"], want["probability"], "{one}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_prompt_is_an_error_on_both_routes_or_on_none() {
+    let texts = crate::support::says("4");
+    let (decoder_only, seen) = crate::chat::chatting(texts);
+    for (app, status) in [(four_or_five(), 400), (decoder_only, 200)] {
+        for prompt in [json!(""), json!([])] {
+            let completed = post(&app, "/v1/completions", json!({"prompt": prompt, "max_tokens": 1})).await;
+            let scored = score(&app, json!({"items": [{"prompt": prompt, "target": "4"}]})).await;
+            let chosen = score(&app, json!({"items": [{"prompt": prompt, "candidates": ["4", "5"]}]})).await;
+            // An empty list is a list of no prompts on completions, and a prompt of no ids here.
+            let completed = if prompt.is_array() { status } else { completed.status.as_u16() };
+            let got = [completed, scored.status.as_u16(), chosen.status.as_u16()];
+            assert_eq!(got, [status; 3], "{prompt}: {}", scored.text);
+            if status == 400 {
+                assert_eq!(scored.error()["param"], "items[0].prompt");
+                assert_eq!(scored.error()["message"], "`items[0].prompt` must not be empty");
+            }
+        }
+    }
+    assert_eq!(seen.lock().unwrap().last(), Some(&Vec::new()), "the model began with its start token");
 }
 
 #[tokio::test]

@@ -8,8 +8,9 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use clap::Parser;
 use http_body_util::BodyExt;
-use ntl_core::engine::{
-    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext, Row,
+use ntl_core::contract::{
+    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext,
+    PrefillChunk, PrefillProgress, Row,
 };
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_engine::{CacheBudget, EngineLimits};
@@ -18,8 +19,8 @@ use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_server::app;
 use ntl_server::config::{Args, Config};
-use ntl_server::engine::ServedModel;
 use ntl_server::metrics::Metrics;
+use ntl_server::served::ServedModel;
 use ntl_server::settings::HttpSettings;
 use ntl_server::state::AppState;
 use serde_json::{Value, json};
@@ -28,7 +29,7 @@ use tower::ServiceExt;
 /// Ends a sequence in the vocabulary of the tests' checkpoint.
 pub(crate) const EOS: u32 = 1;
 
-/// Longest wait for something that takes milliseconds.
+/// Maximum wait for an event that needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A T5 of 0.6 million parameters, made by the paper's own classes.
@@ -63,7 +64,7 @@ pub(crate) fn logits(distribution: &[(u32, f64)]) -> Vec<f32> {
     logits
 }
 
-/// Says the same whatever it is asked: each token with 9 in 10, an `x` else.
+/// Writes the same text after every prompt: each token with probability 0.9, otherwise an `x`.
 pub(crate) fn says(text: &str) -> Script {
     let mut tokens = ids(text);
     tokens.push(EOS);
@@ -71,7 +72,7 @@ pub(crate) fn says(text: &str) -> Script {
     Box::new(move |_, path| Ok(logits(&[(tokens[path.len().min(tokens.len() - 1)], 0.9), (other, 0.1)])))
 }
 
-/// Says one digit for ever.
+/// Writes one digit forever.
 pub(crate) fn babbles() -> Script {
     let digit = piece("7");
     Box::new(move |_, _| Ok(logits(&[(digit, 1.0)])))
@@ -192,9 +193,11 @@ pub(crate) async fn metric(app: &Router, series: &str) -> f64 {
     value.map_or(0.0, |value| value.parse().unwrap())
 }
 
-/// 4 with 0.6, 5 with 0.3; a letter with 0.1, which is no number.
+/// 4 with 0.6, 5 with 0.3; a letter with 0.1, which is not a number.
 pub(crate) fn four_or_five() -> Router {
-    let (four, five, letter) = (piece("4"), piece("5"), piece("x"));
+    let four = piece("4");
+    let five = piece("5");
+    let letter = piece("x");
     server(Box::new(move |_, path| {
         Ok(if path.is_empty() {
             logits(&[(four, 0.6), (five, 0.3), (letter, 0.1)])
@@ -214,7 +217,7 @@ pub(crate) async fn number(app: &Router, options: Value) -> (String, Value) {
     (choice["text"].as_str().unwrap().to_owned(), choice["number"].clone())
 }
 
-/// Whether a number of an answer is this.
+/// Returns whether a number of a response is about `want`.
 pub(crate) fn close(got: &Value, want: f64) -> bool {
     (got.as_f64().unwrap() - want).abs() < 1e-6
 }
@@ -293,8 +296,12 @@ impl BatchModel for Gated {
         self.model.info()
     }
 
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
-        self.model.open(requests)
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        self.model.begin(request)
+    }
+
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        self.model.prefill(chunks)
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
@@ -321,8 +328,12 @@ impl<M: BatchModel> BatchModel for Mortal<M> {
         self.0.info()
     }
 
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
-        self.0.open(requests)
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        self.0.begin(request)
+    }
+
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        self.0.prefill(chunks)
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
@@ -334,6 +345,6 @@ impl<M: BatchModel> BatchModel for Mortal<M> {
     }
 
     fn close(&mut self, _context: ContextId) {
-        panic!("a panic that this test provokes, where no engine survives it");
+        panic!("a panic that this test provokes, which no engine survives");
     }
 }

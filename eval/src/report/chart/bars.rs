@@ -1,4 +1,4 @@
-//! Bars side by side: histograms, and shares with their intervals.
+//! Bar charts: histograms, and shares with their intervals.
 
 use maud::{Markup, html};
 
@@ -8,32 +8,32 @@ use crate::stats::Interval;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Bar {
     pub height: f64,
-    /// In the style sheet.
+    /// CSS class in the style sheet.
     pub class: &'static str,
-    /// Under the middle.
+    /// Label under the middle of the bar.
     pub label: String,
-    /// Under the left end, where one bar passes into the next.
+    /// Label under the left end of the bar, between it and the previous bar.
     pub edge: String,
     /// The interval of the height.
     pub whisker: Option<Interval>,
-    /// Tooltip.
+    /// Text of the tooltip.
     pub about: String,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bars {
-    /// Of the axis that the bars stand on.
+    /// Title of the horizontal axis.
     pub title: String,
-    /// Of the heights.
+    /// Axis of the heights.
     pub axis: Axis,
-    /// From left to right.
+    /// Bars from left to right.
     pub bars: Vec<Bar>,
-    /// Under the right end of the last bar.
+    /// Label under the right end of the last bar.
     pub last_edge: String,
     pub expected: Option<Expected>,
 }
 
-/// Where bars should end: the height, and the interval that chance allows.
+/// The expected height of the bars, and the interval that chance allows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected {
     pub height: f64,
@@ -76,7 +76,8 @@ impl Bars {
 
     fn bar(&self, plot: Plot, each: f64, left: f64, bar: &Bar) -> Markup {
         let y = |height: f64| plot.y(self.axis.scale.unit(height));
-        let (top, gap) = (y(bar.height), (each * 0.12).min(4.0));
+        let top = y(bar.height);
+        let gap = (each * 0.12).min(4.0);
         let middle = px(left + each / 2.0);
         html! {
             @if bar.height > 0.0 {
@@ -98,7 +99,7 @@ mod tests {
     use crate::report::chart::scale::{Scale, Shape};
 
     #[test]
-    fn bars_stand_on_the_axis_and_end_at_their_heights() {
+    fn bars_begin_at_the_axis_and_end_at_their_heights() {
         let bar =
             |height, label: &str| Bar { height, class: "bar", label: label.to_owned(), ..Bar::default() };
         let whisker = Some(Interval { low: 0.0, high: 2.0 });

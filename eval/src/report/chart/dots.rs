@@ -1,4 +1,4 @@
-//! A scatter plot of shares against what they should be, with their intervals.
+//! A scatter plot of observed shares against expected shares, with their intervals.
 
 use maud::{Markup, html};
 
@@ -7,13 +7,13 @@ use crate::stats::Interval;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dot {
-    /// What the share should be.
+    /// The expected share.
     pub x: f64,
-    /// What it is.
+    /// The observed share.
     pub y: f64,
     /// The interval of `y`.
     pub whisker: Option<Interval>,
-    /// Tooltip.
+    /// Text of the tooltip.
     pub about: String,
 }
 
@@ -25,7 +25,7 @@ pub struct Dots {
 }
 
 impl Dots {
-    /// Also draws the line where both are equal.
+    /// Draws the dots and the line on which both shares are equal.
     pub fn draw(&self) -> Markup {
         let plot = Plot::of_height(300.0);
         let x = |value: f64| px(plot.x(self.x.scale.unit(value)));
@@ -51,7 +51,7 @@ mod tests {
     use crate::report::chart::scale::Scale;
 
     #[test]
-    fn dots_stand_at_their_shares_beside_the_line_of_equal_ones() {
+    fn dots_are_drawn_at_their_shares_with_the_line_of_equal_shares() {
         let dot =
             |x, y| Dot { x, y, whisker: Some(Interval { low: y, high: 1.0 }), about: "1 < 2".to_owned() };
         let axis = |title: &str| Axis::new(title, Scale::share());

@@ -1,7 +1,8 @@
-//! A hexagonal binning plot of many points: how many lie where, and whether they are mostly right.
+//! A hexagonal binning plot of many points: how many points each hexagon holds, and whether most are correct.
 //!
-//! Up to `PLACES` places are drawn exactly. Beyond that a point goes to the nearest centre of a hexagonal lattice, so the
-//! size of the drawing is bounded by its area and not by the number of points.
+//! Up to `PLACES` distinct locations are drawn exactly. Beyond that, each point moves to the nearest centre
+//! of a hexagonal lattice. The size of the drawing is therefore bounded by its area instead of the number of
+//! points.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +10,17 @@ use maud::{Markup, html};
 
 use super::{Axis, Plot, drawing, px, x_axis, y_axis};
 
-/// From a hexagon's centre to its corners.
+/// Distance from a hexagon's centre to its corners.
 const RADIUS: f64 = 5.0;
-/// Its largest value, where there is room.
+/// Maximum radius, used if the hexagons are far enough apart.
 const RADIUS_MAX: f64 = 14.0;
-/// How many places are drawn exactly.
+/// Maximum number of locations that are drawn exactly.
 const PLACES: usize = 600;
 const HEIGHT: f64 = 680.0;
-/// Steps of darkness, as the style sheet has them.
+/// Number of steps of darkness in the style sheet.
 const STEPS: f64 = 5.0;
 
-/// A place in tenths of a unit of the drawing.
+/// A location in tenths of a unit of the drawing.
 type Place = (i32, i32);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +31,7 @@ pub struct Point {
     pub right: bool,
 }
 
-/// Points of one hexagon.
+/// The points of one hexagon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Cell {
     count: usize,
@@ -45,7 +46,7 @@ pub struct HexagonMap {
 }
 
 impl HexagonMap {
-    /// Also draws the line where both are equal.
+    /// Draws the hexagons and the line on which both values are equal.
     pub fn draw(&self) -> Markup {
         let plot = plot();
         let cells = self.cells(plot);
@@ -66,7 +67,7 @@ impl HexagonMap {
         drawing(plot.height(), &format!("{} by {}", self.y.title, self.x.title), &inside)
     }
 
-    /// How many points the fullest hexagon holds.
+    /// Returns the number of points in the fullest hexagon.
     pub fn fullest(&self) -> usize {
         self.cells(plot()).values().map(|cell| cell.count).max().unwrap_or(0)
     }
@@ -85,13 +86,14 @@ impl HexagonMap {
         cells
     }
 
-    /// The line of equal values, as far as both axes have them.
+    /// Draws the line of equal values over the range that both axes share.
     fn identity(&self, plot: Plot) -> Markup {
         let steps = (0..=200).map(|step| self.x.scale.at(f64::from(step) / 200.0));
         let on_both: Vec<String> = steps
             .filter(|&value| self.y.scale.holds(value))
             .map(|value| {
-                let (x, y) = (self.x.scale.unit(value), self.y.scale.unit(value));
+                let x = self.x.scale.unit(value);
+                let y = self.y.scale.unit(value);
                 format!("{},{}", px(plot.x(x)), px(plot.y(y)))
             })
             .collect();
@@ -99,14 +101,14 @@ impl HexagonMap {
     }
 }
 
-/// With room for the legend.
+/// Returns the plot area, with room for the legend.
 fn plot() -> Plot {
     Plot { top: 34.0, ..Plot::of_height(HEIGHT) }
 }
 
 fn legend(plot: Plot) -> Markup {
     html! {
-        @for (index, (hue, meaning)) in [("right", "mostly right"), ("wrong", "mostly wrong")].iter().enumerate() {
+        @for (index, (hue, meaning)) in [("right", "mostly correct"), ("wrong", "mostly incorrect")].iter().enumerate() {
             @let x = plot.left + 8.0 + 120.0 * index as f64;
             use href="#swatch" x=(px(x)) y="14" class={ (hue) " o4" } {}
             text class="tick" x=(px(x + 10.0)) y="14" dy="0.32em" { (meaning) }
@@ -115,7 +117,7 @@ fn legend(plot: Plot) -> Markup {
     }
 }
 
-/// The largest radius that keeps columns and rows apart, within limits.
+/// Returns the largest radius that keeps columns and rows apart, within the limits.
 fn radius<'a>(places: impl Iterator<Item = &'a Place> + Clone) -> f64 {
     let gap = |of: fn(&Place) -> i32| {
         let sorted: BTreeSet<i32> = places.clone().map(of).collect();
@@ -133,17 +135,20 @@ fn tenths(value: i32) -> String {
     px(f64::from(value) / 10.0)
 }
 
-/// The nearest centre of the lattice.
+/// Returns the nearest centre of the lattice.
 fn nearest(x: f64, y: f64) -> (f64, f64) {
-    let (width, height) = (RADIUS * 3_f64.sqrt(), RADIUS * 1.5);
-    // Even rows and odd rows are two rectangular lattices; the nearer of their nearest centres is the one.
+    let width = RADIUS * 3_f64.sqrt();
+    let height = RADIUS * 1.5;
+    // The even rows and the odd rows form two rectangular lattices. The nearest centre is the nearer of the
+    // two that they offer.
     let candidate = |odd: f64| {
         let row = ((y / height - odd) / 2.0).round() * 2.0 + odd;
         let column = (x / width - odd / 2.0).round() + odd / 2.0;
         (column * width, row * height)
     };
     let distance = |(cx, cy): (f64, f64)| (cx - x).hypot(cy - y);
-    let (even, odd) = (candidate(0.0), candidate(1.0));
+    let even = candidate(0.0);
+    let odd = candidate(1.0);
     if distance(even) <= distance(odd) { even } else { odd }
 }
 
@@ -155,7 +160,8 @@ fn hexagon(radius: f64) -> String {
     format!("M{}Z", corners.collect::<Vec<_>>().join("L"))
 }
 
-/// Hue by whether most are right, darkness by the logarithm of how many there are.
+/// Returns the CSS class: the hue shows whether most points are correct, and the darkness the logarithm of
+/// their number.
 fn class(cell: Cell, most: usize) -> String {
     let share = (cell.count as f64).ln_1p() / (most as f64).ln_1p();
     let hue = if 2 * cell.right >= cell.count { "right" } else { "wrong" };
@@ -163,7 +169,7 @@ fn class(cell: Cell, most: usize) -> String {
 }
 
 fn about(cell: Cell) -> String {
-    format!("{} items, {} right", cell.count, cell.right)
+    format!("{} items, {} correct", cell.count, cell.right)
 }
 
 #[cfg(test)]
@@ -174,7 +180,8 @@ mod tests {
     #[test]
     fn every_point_goes_to_a_hexagon_that_contains_it() {
         for step in 0..2_000 {
-            let (x, y) = (f64::from(step % 50) * 0.77, f64::from(step / 50) * 0.93);
+            let x = f64::from(step % 50) * 0.77;
+            let y = f64::from(step / 50) * 0.93;
             let (cx, cy) = nearest(x, y);
             assert!((cx - x).hypot(cy - y) <= RADIUS + 1e-9, "{x}, {y}");
         }
@@ -188,7 +195,8 @@ mod tests {
             right: index % 2 == 0,
         });
         let scale = Scale::new(Shape::Linear, 0.0, 1_000.0);
-        let (x, y) = (Axis::new("x", scale), Axis::new("y", scale));
+        let x = Axis::new("x", scale);
+        let y = Axis::new("y", scale);
         let cells = HexagonMap { x, y, points: points.collect() };
         let counted: usize = cells.cells(plot()).values().map(|cell| cell.count).sum();
         assert_eq!(counted, 43_246);
@@ -196,9 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn few_places_are_drawn_where_they_are_and_as_large_as_they_can() {
+    fn few_locations_are_drawn_exactly_and_as_large_as_possible() {
         let points = (0..1_000).map(|index| {
-            let (x, y) = (f64::from(index % 11), f64::from(index % 7));
+            let x = f64::from(index % 11);
+            let y = f64::from(index % 7);
             Point { x, y, right: x.total_cmp(&y).is_eq() }
         });
         let scale = Scale::new(Shape::Linear, 0.0, 10.0);
@@ -211,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fullest_hexagon_is_the_darkest_and_the_majority_decides_on_its_hue() {
+    fn the_fullest_hexagon_is_the_darkest_and_the_majority_determines_its_hue() {
         assert_eq!(class(Cell { count: 100, right: 50 }, 100), "right o5");
         assert_eq!(class(Cell { count: 1, right: 0 }, 100), "wrong o1");
         assert_eq!(class(Cell { count: 1, right: 1 }, 1), "right o5");

@@ -1,4 +1,4 @@
-//! Charts as SVG. They know nothing of runs. Colours come from the style sheet of the page by class, so that they follow
+//! Charts as SVG, independent of runs. The page's style sheet sets the colours by class, so that they follow
 //! light and dark mode.
 
 pub mod bars;
@@ -11,7 +11,7 @@ use maud::{Markup, html};
 
 use scale::Scale;
 
-/// Of every chart, in its own units.
+/// Width of every chart, in the chart's own units.
 const WIDTH: f64 = 560.0;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +36,7 @@ struct Plot {
 }
 
 impl Plot {
-    /// With room for both axes.
+    /// Returns the plot area of a chart of this height, with room for both axes.
     fn of_height(height: f64) -> Self {
         Self { left: 66.0, right: WIDTH - 26.0, top: 12.0, bottom: height - 48.0 }
     }
@@ -54,7 +54,7 @@ impl Plot {
     }
 }
 
-/// `about` is the label for screen readers.
+/// Draws an SVG element. `about` is the label for screen readers.
 fn drawing(height: f64, about: &str, inside: &Markup) -> Markup {
     html! {
         svg viewBox={ "0 0 " (WIDTH) " " (px(height)) } role="img" aria-label=(about) { (inside) }
@@ -94,7 +94,7 @@ fn x_title(plot: Plot, title: &str) -> Markup {
     html! { text class="axis" x=(px(middle)) y=(px(plot.bottom + 38.0)) text-anchor="middle" { (title) } }
 }
 
-/// A coordinate, to a tenth.
+/// Formats a coordinate, rounded to a tenth.
 fn px(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), ToOwned::to_owned)

@@ -17,7 +17,7 @@ pub struct Row {
     pub whisker: Option<Interval>,
 }
 
-/// `title` says what the shares are.
+/// Draws the rows. `title` describes the shares.
 pub fn draw(title: &str, rows: &[Row]) -> Markup {
     let bottom = 12.0 + ROW * rows.len() as f64;
     let plot = Plot { left: 252.0, right: super::WIDTH - 56.0, top: 12.0, bottom };

@@ -1,27 +1,31 @@
-//! Scales of axes: where values lie, and which of them get a tick.
+//! Scales of axes: the positions of values, and which values get a tick.
+
+use std::f64::consts::LN_10;
+
+use ntl_paper::figures::signed_log;
 
 use crate::format::{power, tick};
-use crate::stats::{signed_exp, signed_log};
 
-/// About how many ticks an axis carries.
+/// Approximate number of ticks on an axis.
 const TICKS: f64 = 6.0;
-/// At most how many decades are marked.
+/// Maximum number of marked decades.
 const DECADES: f64 = 10.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     Linear,
-    /// By [`signed_log`].
+    /// Scaled by [`signed_log`].
     SignedLog,
 }
 
 impl Shape {
-    /// Signed-log where few values are much larger than most others, and where values are huge.
+    /// Returns signed-log if a few values are much larger than most others, or if values are huge.
     pub fn fitting(values: impl Iterator<Item = f64>) -> Self {
         let mut sizes: Vec<f64> = values.map(f64::abs).collect();
         sizes.sort_by(f64::total_cmp);
         let at = |share: f64| sizes.get((share * sizes.len() as f64) as usize).copied().unwrap_or(0.0);
-        let (middle, largest) = (at(0.5).max(1.0), sizes.last().copied().unwrap_or(0.0));
+        let middle = at(0.5).max(1.0);
+        let largest = sizes.last().copied().unwrap_or(0.0);
         let far_apart = at(0.98) > 10.0 * middle || largest > 100.0 * middle || largest > 1e100;
         if far_apart { Self::SignedLog } else { Self::Linear }
     }
@@ -41,7 +45,7 @@ impl Shape {
     }
 }
 
-/// Invariant: `low < high`, both finite.
+/// The range of an axis. Invariant: `low < high`, both finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     shape: Shape,
@@ -50,13 +54,13 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Widened where `low` and `high` are equal.
+    /// Creates a scale, widened if `low` and `high` are equal.
     pub fn new(shape: Shape, low: f64, high: f64) -> Self {
         let widen = if high > low { 0.0 } else { 0.5_f64.max(low.abs() * 0.1) };
         Self { shape, low: low - widen, high: high + widen }
     }
 
-    /// From 0 to a little above the largest value.
+    /// Creates a scale from 0 to a little above the largest value.
     pub fn from_zero(shape: Shape, largest: f64) -> Self {
         let room = match shape {
             Shape::Linear => 1.06,
@@ -65,12 +69,12 @@ impl Scale {
         Self::new(shape, 0.0, (largest * room).max(1e-9))
     }
 
-    /// From 0 to 1.
+    /// Creates a scale from 0 to 1.
     pub fn share() -> Self {
         Self::new(Shape::Linear, 0.0, 1.0)
     }
 
-    /// 0 at the lower end, 1 at the upper one; values outside are clamped.
+    /// Maps a value to 0 at the lower end and 1 at the upper end. Values outside are clamped.
     pub fn unit(&self, value: f64) -> f64 {
         let [low, high, at] = [self.low, self.high, value].map(|value| self.shape.forward(value));
         ((at - low) / (high - low)).clamp(0.0, 1.0)
@@ -86,7 +90,7 @@ impl Scale {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Round values in rising order, with their labels.
+    /// Returns round values in ascending order, with their labels.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let (values, written): (_, fn(f64) -> String) = match self.shape {
             Shape::Linear => (self.even_ticks(), tick),
@@ -100,15 +104,17 @@ impl Scale {
         let decade = 10_f64.powf(raw.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|nice| nice * decade).into_iter().find(|&step| step >= raw);
         let step = step.unwrap_or(raw);
-        let (first, last) = ((self.low / step).ceil(), (self.high / step + 1e-9).floor());
+        let first = (self.low / step).ceil();
+        let last = (self.high / step + 1e-9).floor();
         // Adding 0 turns -0 into 0.
         (0..=(last - first) as u32).map(|index| (first + f64::from(index)) * step + 0.0).collect()
     }
 
-    /// 0 and powers of ten on both sides of it, at most `DECADES` of them.
+    /// Returns 0 and powers of ten on both sides of it, at most `DECADES` of them.
     fn decades(&self) -> Vec<f64> {
         let decades = |end: f64| if end >= 1.0 { end.log10().floor() as i32 } else { -1 };
-        let (below, above) = (decades(-self.low), decades(self.high));
+        let below = decades(-self.low);
+        let above = decades(self.high);
         let shown = f64::from(above.max(0) + below.max(0)) / DECADES;
         let step = (shown.ceil() as i32).max(1);
         let side = |last: i32| (0..=last).filter(move |exponent| exponent % step == 0);
@@ -116,11 +122,16 @@ impl Scale {
         ticks.reverse();
         ticks.extend(Some(0.0).filter(|&zero| self.holds(zero)));
         ticks.extend(side(above).map(|exponent| 10_f64.powi(exponent)));
-        // Where a side has several ticks, the one at 1 stands too close to the 0.
+        // If a side has several ticks, the tick at 1 is too close to the 0.
         let crowded = below.max(above) > 3 && self.holds(0.0);
         ticks.retain(|tick| self.holds(*tick) && !(crowded && (tick.abs() - 1.0).abs() < 1e-9));
         ticks
     }
+}
+
+/// The inverse of [`signed_log`].
+fn signed_exp(value: f64) -> f64 {
+    value.signum() * (value.abs() * LN_10).exp_m1()
 }
 
 #[cfg(test)]
@@ -146,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn values_lie_between_0_and_1_and_outside_ones_on_the_ends() {
+    fn values_map_to_0_to_1_and_values_outside_are_clamped() {
         let scale = Scale::new(Shape::SignedLog, -99.0, 99.0);
         for (value, want) in [(-99.0, 0.0), (0.0, 0.5), (9.0, 0.75), (1e9, 1.0), (-1e9, 0.0)] {
             assert!((scale.unit(value) - want).abs() < 1e-12, "{value}");
@@ -156,12 +167,21 @@ mod tests {
     }
 
     #[test]
-    fn a_few_huge_values_ask_for_a_signed_log() {
+    fn a_few_huge_values_need_a_signed_log() {
         let small = (0..100).map(f64::from);
         assert_eq!(Shape::fitting(small.clone()), Shape::Linear);
         assert_eq!(Shape::fitting(small.chain([1e6, -1e6, 1e7])), Shape::SignedLog);
         assert_eq!(Shape::fitting([1.0, 2.0, 3e5].into_iter()), Shape::SignedLog);
         assert_eq!(Shape::fitting([1e308, -1e308].into_iter()), Shape::SignedLog);
         assert_eq!(Shape::fitting(std::iter::empty()), Shape::Linear);
+    }
+
+    #[test]
+    fn the_signed_logarithm_is_odd_and_has_an_inverse() {
+        // np.sign(x) * np.log10(np.abs(x) + 1)
+        for (value, want) in [(0.0, 0.0), (9.0, 1.0), (-99.0, -2.0), (0.5, 0.17609125905568124)] {
+            assert!((signed_log(value) - want).abs() < 1e-15, "{value}");
+            assert!((signed_exp(want) - value).abs() < 1e-12, "{value}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a server gave no answer.
+//! Errors of requests to servers.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -8,10 +8,11 @@ use regex::Regex;
 use reqwest::StatusCode;
 use serde_json::error::Category;
 
-use crate::cli::base_url::BaseUrl;
 use crate::format::shortened;
 use crate::json;
 use crate::run::answer_extraction::regex;
+use crate::settings::base_url::BaseUrl;
+use crate::trust::TrustError;
 
 const EXCERPT_CHARS: usize = 200;
 
@@ -20,47 +21,58 @@ const EXCERPT_CHARS: usize = 200;
 pub enum ClientError {
     #[error("could not set up HTTP")]
     Setup { source: reqwest::Error },
-    #[error("there is no endpoint to ask")]
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error("there is no endpoint")]
     NoEndpoint,
-    /// No connection, a broken one, or no response in time.
+    /// No connection, a broken connection, or no response in time.
     #[error("endpoint {endpoint} is not reachable")]
     Unreachable { endpoint: BaseUrl, source: reqwest::Error },
-    /// Any status but success, with the server's message or the beginning of its body.
-    #[error("endpoint {endpoint} answered {status}: {message}")]
+    /// Any status except success, with the server's message or the beginning of the body.
+    #[error("endpoint {endpoint} returned {status}: {message}")]
     Refused { endpoint: BaseUrl, status: StatusCode, message: String, retry_after: Option<Duration> },
-    /// The body is not what the route responds with.
-    #[error("the answer of endpoint {endpoint} could not be read: {problem}")]
-    Unreadable { endpoint: BaseUrl, problem: String },
-    #[error("the answer of endpoint {endpoint} is longer than {} MiB", .bytes_max >> 20)]
-    TooLong { endpoint: BaseUrl, bytes_max: usize },
-    /// `to`: as the server names it.
+    /// All endpoints were unreachable or unavailable for the time that a run waits for them.
+    #[error("no endpoint was available for {}", shown(*.lasted))]
+    Outage { lasted: Duration, source: Box<ClientError> },
+    /// The weights of the model were swapped during the run, or another endpoint has different weights.
     #[error(
-        "endpoint {endpoint} redirects to {to}, which is another server or too many redirects; name the right address with --endpoint"
+        "endpoint {endpoint} serves a different checkpoint under the same name: this run began with the fingerprint {was}, but the \
+         response has {is}; serve the first checkpoint again, or restart the run with --overwrite"
+    )]
+    OtherCheckpoint { endpoint: BaseUrl, was: String, is: String },
+    /// The body does not have the format of the route's response.
+    #[error("the response of endpoint {endpoint} could not be read: {problem}")]
+    Unreadable { endpoint: BaseUrl, problem: String },
+    #[error("the response of endpoint {endpoint} is longer than {} MiB", .bytes_max >> 20)]
+    TooLong { endpoint: BaseUrl, bytes_max: usize },
+    /// `to` is the location that the server sent.
+    #[error(
+        "endpoint {endpoint} redirects to {to}, which is another server or one redirect too many; specify the final address with --endpoint"
     )]
     Redirected { endpoint: BaseUrl, to: String },
-    #[error("the answer holds no choices")]
+    #[error("the response has no choices")]
     NoChoices,
-    #[error("the answer's `number` is impossible: {problem}")]
+    #[error("the response's `number` is impossible: {problem}")]
     ImpossibleNumber { problem: String },
     #[error("the endpoint has no number support: {reason}; use --mode text")]
     NoNumber { reason: String },
     #[error("the endpoint has no {route}, which {need}")]
     NoRoute { route: &'static str, need: &'static str },
-    /// The run ended before the request was sent.
-    #[error("not tried: {reason}")]
-    NotTried { reason: &'static str },
+    /// The request was not sent before the deadline of the run.
+    #[error("not tried: the deadline of the run has passed")]
+    DeadlinePassed,
     #[error("endpoint {endpoint} has no model `{name}`; it has {}", list(.listed))]
     UnknownModel { endpoint: BaseUrl, name: String, listed: Vec<String> },
-    /// Several servers are one fleet only with one model.
-    #[error("endpoints {first} and {second} have different models of the name `{name}`: {difference}")]
+    /// Several servers can only be used together if they serve the same model.
+    #[error("endpoints {first} and {second} have different models with the name `{name}`: {difference}")]
     DifferentModels { first: BaseUrl, second: BaseUrl, name: String, difference: String },
-    /// The server lists no model, or several.
+    /// The server lists no models, or several.
     #[error("endpoint {endpoint} has {}; name one with --model", list(.listed))]
     ModelNotNamed { endpoint: BaseUrl, listed: Vec<String> },
 }
 
 impl ClientError {
-    /// Whether the same request may well succeed later.
+    /// Returns whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused { status, .. } => matches!(
@@ -75,7 +87,7 @@ impl ClientError {
         matches!(self, Self::Unreachable { .. })
     }
 
-    /// Whether every other request would fail in the same way.
+    /// Returns whether every other request would fail in the same way.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {
@@ -86,7 +98,7 @@ impl ClientError {
         }
     }
 
-    /// The server's message, where it refused the request with status 400.
+    /// Returns the server's message if it rejected the request with status 400.
     pub fn refusal(&self) -> Option<&str> {
         match self {
             Self::Refused { status, message, .. } if *status == StatusCode::BAD_REQUEST => Some(message),
@@ -94,7 +106,12 @@ impl ClientError {
         }
     }
 
-    /// Equal for errors that differ in nothing but numbers, such as lengths of prompts.
+    /// Returns whether the run has to stop but may be continued later.
+    pub fn suspends_run(&self) -> bool {
+        matches!(self, Self::Outage { .. } | Self::OtherCheckpoint { .. })
+    }
+
+    /// Returns a key that is equal for errors that only differ in numbers, such as lengths of prompts.
     pub fn kind(&self) -> String {
         match self {
             Self::Refused { status, message, .. } => {
@@ -122,7 +139,15 @@ impl ClientError {
     }
 }
 
-/// The message of an error body, what is wrong with a page, or the beginning of any other body.
+/// Formats a time in whole seconds, or in milliseconds if it is below one second.
+fn shown(time: Duration) -> String {
+    match time.as_secs() {
+        0 => format!("{} ms", time.as_millis()),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+/// Returns the message of an error body, a description of a web page, or the beginning of any other body.
 pub(super) fn message_of(body: &[u8]) -> String {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(body) => body.error.message,
@@ -130,7 +155,7 @@ pub(super) fn message_of(body: &[u8]) -> String {
     }
 }
 
-/// Why a body is not what a route responds with.
+/// Returns why a body is not a valid response of its route.
 pub(super) fn problem_of(body: &[u8], error: &serde_json::Error) -> String {
     if let Some(page) = page(body) {
         return page;
@@ -142,7 +167,7 @@ pub(super) fn problem_of(body: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
-/// What is wrong with a web page in place of JSON.
+/// Describes a web page that the server returned instead of JSON. `None` for any other body.
 fn page(body: &[u8]) -> Option<String> {
     static TITLE: LazyLock<Regex> = LazyLock::new(|| regex(r"(?is)<title[^>]*>(.*?)</title"));
     let text = String::from_utf8_lossy(body);
@@ -172,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_of_an_error_body_is_shown_and_of_others_the_beginning() {
+    fn errors_show_the_message_of_an_error_body_or_the_beginning_of_another_body() {
         let body = br#"{"error":{"message":"queue full","type":"overloaded","param":null,"code":null}}"#;
         assert_eq!(message_of(body), "queue full");
         assert_eq!(message_of(b" busy\n"), "busy");
@@ -180,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_web_page_an_empty_body_and_broken_text_are_told_apart() {
+    fn a_web_page_an_empty_body_and_broken_text_have_different_messages() {
         let problem = |body: &[u8]| {
             let error = serde_json::from_slice::<ErrorBody>(body).unwrap_err();
             problem_of(body, &error)
@@ -194,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_transient_errors_are_retried_and_only_hopeless_ones_end_a_run() {
+    fn only_transient_errors_are_retried_and_only_permanent_ones_end_a_run() {
         for (code, transient, fatal) in [
             (400, false, false),
             (401, false, true),

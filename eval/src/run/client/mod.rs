@@ -1,19 +1,29 @@
 //! HTTP client for one or more OpenAI-style servers.
 //!
-//! A request goes to the available server with the fewest requests in flight. After 429, 502, 503, a timeout or a broken connection
-//! it goes to the other servers at once; where none of them answers it either, it is retried after growing random pauses or the
-//! pause that the server asks for. Everything else fails at once.
+//! The client sends a request to the available server with the fewest requests in flight. After 429, 502,
+//! 503, a timeout or a broken connection it sends the request to the other servers immediately. If they fail
+//! too, it retries after growing random pauses, or after the pause that `Retry-After` names. It does not
+//! retry after any other error.
 //!
-//! A server is not trusted: bodies have a limit, and a redirect leads to the same server or nowhere, since it would carry the
-//! prompts elsewhere.
+//! An *outage* is the time since the first failed request that no response to any request has followed.
+//! Retries continue until the outage has lasted `unreachable_max`. While the servers answer other requests, a
+//! request is retried `retries_max` times.
+//!
+//! Servers are not trusted: bodies have a limit, and redirects to another server are not followed, because
+//! they would send the prompts there.
+//!
+//! Every response that names the fingerprint of its model must name the same one.
 
 mod error;
 mod pool;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
+use ntl_api::{FINGERPRINT_HEADER, TruncationSide};
 use reqwest::header::{LOCATION, RETRY_AFTER};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{RequestBuilder, Response, StatusCode};
@@ -21,55 +31,72 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::cli::base_url::BaseUrl;
 use crate::format::shortened;
+use crate::settings::base_url::BaseUrl;
+use crate::trust;
 
 pub use self::error::ClientError;
 use self::pool::EndpointPool;
 
-/// Longest body of a response that is read. A number with 1,000 values takes less than 200 kB.
+/// Maximum size of the body of a response, in bytes. A number with 1,000 values needs less than 200 kB.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// Longest part of an error's body that is read.
+/// Maximum number of bytes that are read of an error's body.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
 const REDIRECTS_MAX: usize = 5;
 
+/// How long a probe of `/v1/models` may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Clone, Copy)]
 pub struct RetryPolicy {
-    /// Attempts after the first one.
+    /// Maximum number of retries of one request while the servers answer others.
     pub retries_max: u32,
     /// The first pause; each further one is twice as long.
     pub pause: Duration,
-    /// The longest pause, also when the server asks for more.
+    /// Maximum pause that the client chooses itself.
     pub pause_max: Duration,
-}
-
-impl Default for RetryPolicy {
-    fn default() -> Self {
-        Self { retries_max: 4, pause: Duration::from_millis(500), pause_max: Duration::from_secs(60) }
-    }
+    /// Maximum length of an outage.
+    pub unreachable_max: Duration,
 }
 
 impl RetryPolicy {
-    /// Half of the pause is random, so that clients do not return together.
-    fn pause_after(&self, attempt: u32, retry_after: Option<Duration>) -> Duration {
-        let grown = self.pause.saturating_mul(1_u32.checked_shl(attempt).unwrap_or(u32::MAX));
-        // Freshly keyed by the operating system: random enough for a pause.
-        let random = RandomState::new().hash_one(attempt) as f64 / u64::MAX as f64;
-        let jittered = grown.min(self.pause_max).mul_f64(0.5 + random / 2.0);
-        retry_after.unwrap_or(jittered).min(self.pause_max)
+    pub fn new(unreachable_max: Duration) -> Self {
+        Self {
+            retries_max: 4,
+            pause: Duration::from_millis(500),
+            pause_max: Duration::from_secs(8),
+            unreachable_max,
+        }
+    }
+
+    /// Returns the pause before retry number `retry`, counted from 0. Half of it is random, so that clients
+    /// do not return together. The pause is never shorter than `retry_after`, and equals it for the first
+    /// `retries_max` retries.
+    fn pause_after(&self, retry: u32, retry_after: Option<Duration>) -> Duration {
+        let (asked, doublings) = match retry_after {
+            Some(asked) if retry < self.retries_max => return asked,
+            Some(asked) => (asked, retry - self.retries_max),
+            None => (Duration::ZERO, retry),
+        };
+        let grown = self.pause.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX));
+        // The operating system seeds `RandomState`, which is random enough for a pause.
+        let random = RandomState::new().hash_one(retry) as f64 / u64::MAX as f64;
+        asked.max(grown.min(self.pause_max).mul_f64(0.5 + random / 2.0))
     }
 }
 
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// At least one.
+    /// At least one endpoint.
     pub endpoints: Vec<BaseUrl>,
     pub api_key: Option<String>,
-    /// For one response.
+    /// Timeout of one response.
     pub timeout: Duration,
     pub retry: RetryPolicy,
+    /// PEM file of certificates to trust.
+    pub ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -78,11 +105,27 @@ pub struct Client {
     pool: EndpointPool,
     api_key: Option<String>,
     retry: RetryPolicy,
+    checkpoint: OnceLock<Checkpoint>,
+}
+
+/// The checkpoint that the first server of a run named.
+#[derive(Debug)]
+struct Checkpoint {
+    fingerprint: String,
+    /// Whether `/v1/models` lists it. Only then does `system_fingerprint` hold the same value: other servers
+    /// use that field differently.
+    is_listed: bool,
 }
 
 #[derive(Deserialize)]
 struct ModelList {
     data: Vec<ModelEntry>,
+}
+
+/// The field of a response that names its model, for gateways that drop the header.
+#[derive(Default, Deserialize)]
+struct Fingerprinted {
+    system_fingerprint: Option<String>,
 }
 
 /// An entry of `GET /v1/models`.
@@ -95,7 +138,19 @@ pub struct ModelEntry {
 }
 
 impl ModelEntry {
-    /// The fields that are the same wherever and whenever this model is served.
+    /// Returns `true` if the server reports that prompt and answer are one sequence for the model.
+    pub fn is_decoder_only(&self) -> bool {
+        self.others.get("encoder_decoder") == Some(&Value::Bool(false))
+    }
+
+    /// Returns the end at which prompts that are too long lose tokens. Servers that do not report it, such as
+    /// vLLM, drop the first tokens.
+    pub fn truncation_side(&self) -> TruncationSide {
+        let side = self.others.get("truncation_side");
+        side.and_then(|side| TruncationSide::deserialize(side).ok()).unwrap_or_default()
+    }
+
+    /// Returns the model without the fields that differ between servers or change over time.
     pub fn identity(mut self) -> Self {
         for field in ["created", "permission"] {
             self.others.remove(field);
@@ -103,9 +158,11 @@ impl ModelEntry {
         self
     }
 
-    /// The first field in which two models differ, with both values. None for the same model.
+    /// Returns the first field in which two models differ, with both values, or `None` if they are the same
+    /// model.
     fn difference(&self, other: &Self) -> Option<String> {
-        let (ours, theirs) = (self.clone().identity().others, other.clone().identity().others);
+        let ours = self.clone().identity().others;
+        let theirs = other.clone().identity().others;
         let field = ours.keys().chain(theirs.keys()).find(|field| ours.get(*field) != theirs.get(*field))?;
         let shown = |fields: &BTreeMap<String, Value>| {
             fields.get(field).map_or("missing".to_owned(), Value::to_string)
@@ -137,24 +194,24 @@ impl Route {
 
 impl Client {
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
-        let http = reqwest::Client::builder()
+        let http = trust::client_builder(config.ca_file.as_deref())?
             .timeout(config.timeout)
             .redirect(Policy::custom(follow))
             .build()
             .map_err(|source| ClientError::Setup { source })?;
         let ClientConfig { endpoints, api_key, retry, .. } = config;
-        Ok(Self { http, pool: EndpointPool::new(endpoints), api_key, retry })
+        Ok(Self { http, pool: EndpointPool::new(endpoints), api_key, retry, checkpoint: OnceLock::new() })
     }
 
-    /// The named model, or the only one. Sends a request to every server, so that one that is down or serves another model is
-    /// known before the run.
+    /// Returns the named model, or the only one. Sends a request to every server, so that a server that is
+    /// down or serves another model is found before the run.
     pub async fn resolve_model(&self, wanted: Option<&str>) -> Result<ModelEntry, ClientError> {
         let mut chosen: Option<(&BaseUrl, ModelEntry)> = None;
         for endpoint in self.pool.endpoints() {
             let wanted = wanted.or(chosen.as_ref().map(|(_, model)| model.id.as_str()));
             let listed = match self.models(endpoint).await {
                 Ok(listed) => listed,
-                // Not every server lists its models; without a list a given name has to do.
+                // Not every server lists its models. Without a list, the given name is used unchecked.
                 Err(ClientError::Refused { status: StatusCode::NOT_FOUND, .. }) if wanted.is_some() => {
                     continue;
                 }
@@ -165,26 +222,70 @@ impl Client {
                 None => chosen = Some((endpoint, found)),
                 Some((first, model)) => {
                     if let Some(difference) = model.difference(&found) {
-                        let (first, second, name) = ((*first).clone(), endpoint.clone(), found.id);
+                        let first = (*first).clone();
+                        let second = endpoint.clone();
+                        let name = found.id;
                         return Err(ClientError::DifferentModels { first, second, name, difference });
                     }
                 }
             }
         }
         let unlisted = |name: &str| ModelEntry { id: name.to_owned(), others: BTreeMap::new() };
-        chosen.map(|(_, model)| model).or(wanted.map(unlisted)).ok_or(ClientError::NoEndpoint)
+        let model = chosen.map(|(_, model)| model).or(wanted.map(unlisted)).ok_or(ClientError::NoEndpoint)?;
+        if let Some(fingerprint) = model.others.get("fingerprint").and_then(Value::as_str) {
+            let listed = Checkpoint { fingerprint: fingerprint.to_owned(), is_listed: true };
+            self.checkpoint.get_or_init(|| listed);
+        }
+        Ok(model)
     }
 
-    /// Why endpoints that gave no answer since then failed last. With several of them that fails no request.
+    /// Returns the last failure of each endpoint that has not answered since. If another endpoint answers, no
+    /// request fails.
     pub fn endpoint_failures(&self) -> Vec<String> {
         self.pool.failures()
     }
 
     pub async fn post<T: DeserializeOwned>(&self, route: Route, body: &Value) -> Result<T, ClientError> {
-        self.with_retries(ClientError::is_transient, async || self.post_to_any(route, body).await).await
+        let (mut retry, mut outage, mut outages) = (0, None, 0);
+        loop {
+            let error = match self.post_to_any(route, body).await {
+                Err(error) if error.is_transient() => error,
+                result => return result,
+            };
+            let since = self.pool.outage_since(Instant::now());
+            // After a response to another request, the next failure begins another outage.
+            if outage.replace(since) != Some(since) {
+                outages += 1;
+            }
+            if outages > self.retry.retries_max {
+                return Err(error);
+            }
+            let lasted = since.elapsed();
+            let left = self.retry.unreachable_max.saturating_sub(lasted);
+            if left.is_zero() {
+                return Err(self.explain_outage(error, lasted).await);
+            }
+            tokio::time::sleep(self.retry.pause_after(retry, error.retry_after()).min(left)).await;
+            retry += 1;
+        }
     }
 
-    /// Sends a request to one endpoint after another until one answers it.
+    /// Sends a request to each endpoint to distinguish an outage from a request that breaks its own
+    /// connection or exceeds the timeout. A status such as 503 needs no such check.
+    async fn explain_outage(&self, error: ClientError, lasted: Duration) -> ClientError {
+        if error.is_unreachable() {
+            for endpoint in self.pool.endpoints() {
+                let probe = self.http.get(endpoint.join("models")).timeout(PROBE_TIMEOUT);
+                match self.try_once::<ModelList>(endpoint, probe).await {
+                    Err(error) if error.is_transient() => {}
+                    _ => return error,
+                }
+            }
+        }
+        ClientError::Outage { lasted, source: Box::new(error) }
+    }
+
+    /// Sends a request to one endpoint after another until one returns a response.
     async fn post_to_any<T: DeserializeOwned>(&self, route: Route, body: &Value) -> Result<T, ClientError> {
         let mut last = ClientError::NoEndpoint;
         let mut tried = Vec::new();
@@ -209,24 +310,15 @@ impl Client {
     /// Waits for a server that is busy or still loading, but not for one that is down.
     async fn models(&self, endpoint: &BaseUrl) -> Result<Vec<ModelEntry>, ClientError> {
         let may_retry = |error: &ClientError| error.is_transient() && !error.is_unreachable();
-        let list = async || self.try_once(endpoint, self.http.get(endpoint.join("models"))).await;
-        Ok(self.with_retries::<ModelList>(may_retry, list).await?.data)
-    }
-
-    async fn with_retries<T>(
-        &self,
-        may_retry: impl Fn(&ClientError) -> bool,
-        send: impl AsyncFn() -> Result<T, ClientError>,
-    ) -> Result<T, ClientError> {
         let mut attempt = 0;
         loop {
-            match send().await {
+            match self.try_once::<ModelList>(endpoint, self.http.get(endpoint.join("models"))).await {
                 Err(error) if may_retry(&error) && attempt < self.retry.retries_max => {
                     let pause = self.retry.pause_after(attempt, error.retry_after());
-                    tokio::time::sleep(pause).await;
+                    tokio::time::sleep(pause.min(self.retry.unreachable_max)).await;
                     attempt += 1;
                 }
-                result => return result,
+                result => return Ok(result?.data),
             }
         }
     }
@@ -245,6 +337,9 @@ impl Client {
             source: source.without_url(),
         };
         let mut response = request.send().await.map_err(unreachable)?;
+        let header = response.headers().get(FINGERPRINT_HEADER);
+        let named = header.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        self.check_fingerprint(endpoint, named.as_deref())?;
         if !response.status().is_success() {
             return Err(refused(endpoint, response).await);
         }
@@ -252,14 +347,33 @@ impl Client {
         if !is_whole {
             return Err(ClientError::TooLong { endpoint: endpoint.clone(), bytes_max: BODY_BYTES_MAX });
         }
+        if named.is_none() && self.checkpoint.get().is_some_and(|checkpoint| checkpoint.is_listed) {
+            // A body without the field is parsed below.
+            let body = serde_json::from_slice::<Fingerprinted>(&body).unwrap_or_default();
+            self.check_fingerprint(endpoint, body.system_fingerprint.as_deref())?;
+        }
         serde_json::from_slice(&body).map_err(|error| ClientError::Unreadable {
             endpoint: endpoint.clone(),
             problem: error::problem_of(&body, &error),
         })
     }
+
+    /// Compares the fingerprint that a response names, if any, with the first one of the run.
+    fn check_fingerprint(&self, endpoint: &BaseUrl, named: Option<&str>) -> Result<(), ClientError> {
+        let Some(found) = named else { return Ok(()) };
+        let first = || Checkpoint { fingerprint: found.to_owned(), is_listed: false };
+        let was = &self.checkpoint.get_or_init(first).fingerprint;
+        if was == found {
+            return Ok(());
+        }
+        let endpoint = endpoint.clone();
+        let was = was.clone();
+        let is = found.to_owned();
+        Err(ClientError::OtherCheckpoint { endpoint, was, is })
+    }
 }
 
-/// The named model of a server's list, or the only one.
+/// Returns the named model of a server's list, or the only one.
 fn choose(
     endpoint: &BaseUrl,
     mut listed: Vec<ModelEntry>,
@@ -285,13 +399,13 @@ fn names(models: Vec<ModelEntry>) -> Vec<String> {
     models.into_iter().map(|model| model.id).collect()
 }
 
-/// Redirects stay on the same server.
+/// Only follows redirects on the same server.
 fn follow(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     let is_same = attempt.previous().last().is_some_and(|from| from.origin() == attempt.url().origin());
     if is_same && attempt.previous().len() <= REDIRECTS_MAX { attempt.follow() } else { attempt.stop() }
 }
 
-/// At most `bytes_max` bytes of a body, and whether that is all of it.
+/// Reads at most `bytes_max` bytes of a body. Returns them, and `true` if they are the whole body.
 async fn read_body(response: &mut Response, bytes_max: usize) -> reqwest::Result<(Vec<u8>, bool)> {
     let mut body = Vec::new();
     while let Some(bytes) = response.chunk().await? {
@@ -314,13 +428,14 @@ async fn refused(endpoint: &BaseUrl, mut response: Response) -> ClientError {
     }
     let retry_after =
         response.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value.to_str().ok()?));
-    // A body that breaks off says less than the status, which is kept.
+    // If the body is cut off, its text is dropped: the status says more.
     let body = read_body(&mut response, ERROR_BYTES_MAX).await.map_or_else(|_| Vec::new(), |(body, _)| body);
     let message = error::message_of(&body);
     ClientError::Refused { endpoint: endpoint.clone(), status, message, retry_after }
 }
 
-/// `Retry-After` in either of its forms: seconds, or a date.
+/// Parses `Retry-After` in either of its forms: seconds, or a date.
+#[expect(clippy::disallowed_methods, reason = "`Retry-After` may be a date")]
 fn parse_retry_after(text: &str) -> Option<Duration> {
     let text = text.trim();
     if let Ok(seconds) = text.parse() {
@@ -335,7 +450,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_may_ask_for_a_pause_in_seconds_or_until_a_date() {
+    #[expect(clippy::disallowed_methods, reason = "`Retry-After` may be a date")]
+    fn retry_after_may_be_seconds_or_a_date() {
         assert_eq!(parse_retry_after(" 7 "), Some(Duration::from_secs(7)));
         assert_eq!(parse_retry_after("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
         let later =
@@ -345,17 +461,34 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_with_jitter_up_to_a_limit_and_follow_the_server() {
-        let policy = RetryPolicy::default();
-        for (attempt, full_ms) in [(0, 500), (1, 1_000), (3, 4_000), (40, 60_000)] {
-            let pause = policy.pause_after(attempt, None);
-            let full = Duration::from_millis(full_ms);
-            assert!(pause <= full && pause >= full / 2, "attempt {attempt}: {pause:?}");
+    fn a_model_is_decoder_only_if_the_server_reports_it() {
+        for (fields, want) in [
+            (r#"{"id":"m","encoder_decoder":false}"#, true),
+            (r#"{"id":"m","encoder_decoder":true}"#, false),
+            (r#"{"id":"m","kind":"llama"}"#, false),
+        ] {
+            let model: ModelEntry = serde_json::from_str(fields).unwrap();
+            assert_eq!(model.is_decoder_only(), want, "{fields}");
         }
-        let asked = |seconds| policy.pause_after(0, Some(Duration::from_secs(seconds)));
-        assert_eq!(
-            (asked(0), asked(7), asked(9_999)),
-            (Duration::ZERO, Duration::from_secs(7), policy.pause_max)
-        );
+    }
+
+    #[test]
+    fn pauses_grow_with_jitter_up_to_a_limit() {
+        let policy = RetryPolicy::new(Duration::from_secs(120));
+        for (retry, full_ms) in [(0, 500), (1, 1_000), (3, 4_000), (40, 8_000)] {
+            let pause = policy.pause_after(retry, None);
+            let full = Duration::from_millis(full_ms);
+            assert!(pause <= full && pause >= full / 2, "retry {retry}: {pause:?}");
+        }
+    }
+
+    #[test]
+    fn a_pause_is_never_shorter_than_retry_after() {
+        let policy = RetryPolicy::new(Duration::from_secs(120));
+        let asked = |retry, seconds| policy.pause_after(retry, Some(Duration::from_secs(seconds)));
+        assert_eq!((asked(0, 0), asked(3, 7)), (Duration::ZERO, Duration::from_secs(7)));
+        assert_eq!(asked(40, 9_999), Duration::from_secs(9_999));
+        // After repeated values of 0, the pauses grow.
+        assert!(asked(4, 0) >= Duration::from_millis(250) && asked(40, 0) >= Duration::from_secs(4));
     }
 }

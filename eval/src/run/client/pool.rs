@@ -1,18 +1,21 @@
-//! The servers that requests go to, and which of them is next: of those that answer, the one with the fewest requests in flight.
+//! Chooses the server for the next request: the available one with the fewest requests in flight.
 //!
-//! A server that fails is left out for a pause, which grows with each further failure, and then gets one request at a time until
-//! it answers one. Where all of them are left out, the one whose pause ends first is asked all the same.
+//! A server that fails gets no requests for a pause, which grows with each further failure. Then it gets one
+//! request at a time until it answers one. If all servers pause, the next request goes to the one whose pause
+//! ends first.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cli::base_url::BaseUrl;
+use crate::settings::base_url::BaseUrl;
 
 #[derive(Debug)]
 pub(super) struct EndpointPool {
     endpoints: Vec<BaseUrl>,
-    /// One for each endpoint.
+    /// One state for each endpoint.
     states: Mutex<Vec<State>>,
+    /// Time of the first request that failed on all endpoints since the last response.
+    outage: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -22,7 +25,7 @@ struct State {
     failure: Option<Failure>,
 }
 
-/// The failures since the last answer.
+/// The failures since the last response.
 #[derive(Debug)]
 struct Failure {
     count: u32,
@@ -39,14 +42,15 @@ impl State {
 impl EndpointPool {
     pub(super) fn new(endpoints: Vec<BaseUrl>) -> Self {
         let states = Mutex::new(endpoints.iter().map(|_| State::default()).collect());
-        Self { endpoints, states }
+        Self { endpoints, states, outage: Mutex::default() }
     }
 
     pub(super) fn endpoints(&self) -> &[BaseUrl] {
         &self.endpoints
     }
 
-    /// The next endpoint of a request that was sent to the endpoints `tried` before, in vain. None where it should pause.
+    /// Returns the next endpoint for a request that already failed on the endpoints `tried`, or `None` if the
+    /// request should pause.
     pub(super) fn lease(&self, tried: &[usize], now: Instant) -> Option<Lease<'_>> {
         let mut states = self.states();
         let untried = |(index, _): &(usize, &State)| !tried.contains(index);
@@ -61,15 +65,25 @@ impl EndpointPool {
         Some(Lease { pool: self, index })
     }
 
-    /// Why endpoints that gave no answer since then failed last.
+    /// Returns the reason of the last failure for each endpoint that has not responded since.
     pub(super) fn failures(&self) -> Vec<String> {
         self.states().iter().filter_map(|state| Some(state.failure.as_ref()?.reason.clone())).collect()
     }
 
-    /// Counters stay usable whatever a thread that held them did.
-    fn states(&self) -> MutexGuard<'_, Vec<State>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that a request failed at `now`, and returns the time of the first failure since the last
+    /// response.
+    pub(super) fn outage_since(&self, now: Instant) -> Instant {
+        *lock(&self.outage).get_or_insert(now)
     }
+
+    fn states(&self) -> MutexGuard<'_, Vec<State>> {
+        lock(&self.states)
+    }
+}
+
+/// The values stay valid even if a thread panics while it holds the lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One request at an endpoint, in flight until this is dropped.
@@ -84,12 +98,13 @@ impl<'a> Lease<'a> {
         &self.pool.endpoints[self.index]
     }
 
-    /// The endpoint answered, with whatever status.
+    /// Notes that the endpoint answered with a status that ends the request.
     pub(super) fn answered(self) {
         self.pool.states()[self.index].failure = None;
+        *lock(&self.pool.outage) = None;
     }
 
-    /// The endpoint failed; `pause_after` tells from the number of failures before how long it is left out.
+    /// Notes that the endpoint failed. `pause_after` returns its pause for the number of earlier failures.
     pub(super) fn failed(self, reason: String, now: Instant, pause_after: impl Fn(u32) -> Duration) {
         let mut states = self.pool.states();
         let before = states[self.index].failure.as_ref().map_or(0, |failure| failure.count);
@@ -119,8 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn the_next_endpoint_has_the_fewest_requests_in_flight_then_the_fewest_at_all() {
-        let (pool, now) = (pool(), Instant::now());
+    fn the_next_endpoint_has_the_fewest_requests_in_flight_then_the_fewest_in_total() {
+        let pool = pool();
+        let now = Instant::now();
         let next = || pool.lease(&[], now).unwrap();
         let leases = [next(), next(), next(), next()];
         assert_eq!(leases.each_ref().map(|lease| lease.index), [0, 1, 2, 0]);
@@ -128,13 +144,14 @@ mod tests {
         second.answered();
         assert_eq!(next().index, 1);
         first.answered();
-        // Of two without a request in flight, the first was asked once more.
+        // Two endpoints have no request in flight, and the first has served one more.
         assert_eq!(next().index, 1);
     }
 
     #[test]
-    fn an_endpoint_that_fails_is_left_out_for_growing_pauses_and_asked_once_after_each() {
-        let (pool, start) = (pool(), Instant::now());
+    fn a_failed_endpoint_is_skipped_for_growing_pauses_and_tried_once_after_each() {
+        let pool = pool();
+        let start = Instant::now();
         fail(pool.lease(&[], start).unwrap(), start);
         let at = |now| {
             let leases: Vec<_> = (0..6).map(|_| pool.lease(&[], now).unwrap()).collect();
@@ -152,8 +169,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_meets_each_endpoint_once_and_one_even_where_all_fail() {
-        let (pool, now) = (pool(), Instant::now());
+    fn an_outage_lasts_from_the_first_failure_to_the_next_response() {
+        let pool = pool();
+        let start = Instant::now();
+        assert_eq!(pool.outage_since(start), start);
+        assert_eq!(pool.outage_since(start + PAUSE), start);
+        pool.lease(&[], start).unwrap().answered();
+        assert_eq!(pool.outage_since(start + PAUSE), start + PAUSE);
+    }
+
+    #[test]
+    fn a_request_tries_each_endpoint_once_and_one_even_if_all_have_failed() {
+        let pool = pool();
+        let now = Instant::now();
         let mut tried = Vec::new();
         while let Some(lease) = pool.lease(&tried, now) {
             tried.push(lease.index);

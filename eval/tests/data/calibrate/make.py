@@ -4,9 +4,9 @@ and width on the others before and after, in numpy; Wilson's intervals of the co
 
     E_i = max(lower_i - y_i, y_i - upper_i)
     Q   = the ceil((n + 1)(1 - alpha))-th smallest of E
-    C   = [lower - Q, upper + Q], or its middle where the ends cross, cut to `range`; of a scale the values inside of it
+    C   = [lower - Q, upper + Q], or its middle if the ends cross, clipped to `range`; on a scale, the values inside it
 
-Run it from anywhere; it needs numpy and scipy and writes beside itself.
+It runs from any directory, needs numpy and scipy, and writes to its own directory.
 """
 
 import json
@@ -51,7 +51,7 @@ def case(alpha, n, lower, upper, truth, number, admitted):
 
 
 def whole(low, high):
-    """Ends that cross become their middle."""
+    """Replaces ends that cross with their middle."""
     return (low, high) if low <= high else ((low + high) / 2, (low + high) / 2)
 
 
@@ -75,7 +75,7 @@ def numbers(count, width):
 
 
 def ratings(count, values):
-    """Intervals of one value or a few, which miss the truth often."""
+    """Intervals of one or a few values, which often miss the truth."""
     at = random.integers(1, len(values) - 1, count)
     half = random.integers(0, 2, count)
     lower, upper = values[at - half], values[at + half]

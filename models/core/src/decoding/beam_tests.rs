@@ -1,7 +1,7 @@
 //! Beam search driven by a scripted model, whose most probable texts are known.
 
 use super::tests::{model, run};
-use crate::engine::{BeamJob, EarlyStopping, Event, FinishReason, Request};
+use crate::contract::{BeamJob, EarlyStopping, Event, FinishReason, Request};
 
 fn job(beams: usize) -> BeamJob {
     BeamJob { beams, n: beams as u32, max_tokens: 10, length_penalty: 1.0, early_stopping: EarlyStopping::No }
@@ -20,7 +20,8 @@ fn misleading(text: &str) -> Vec<(&'static str, f64)> {
 /// Texts, why they ended, their tokens and probabilities, best first.
 fn search(job: BeamJob, rows_max: usize) -> Vec<(String, FinishReason, usize, f64)> {
     let events = run(model(misleading), Request::Beams(job), rows_max).unwrap();
-    let (mut found, mut written) = (Vec::new(), String::new());
+    let mut found = Vec::new();
+    let mut written = String::new();
     for event in events {
         match event {
             Event::Text { text, .. } => written.push_str(&text),
@@ -53,12 +54,12 @@ fn more_beams_find_what_greedy_decoding_misses() {
 }
 
 #[test]
-fn the_beams_are_the_same_when_a_step_has_room_for_one_row_only() {
+fn the_beams_are_the_same_if_a_step_has_room_for_only_one_row() {
     assert_eq!(search(job(4), 1), search(job(4), 64));
 }
 
 #[test]
-fn only_as_many_texts_come_back_as_were_asked_for() {
+fn only_the_requested_number_of_texts_is_returned() {
     let found = search(BeamJob { n: 1, ..job(4) }, 4);
     assert_eq!(found.iter().map(|text| text.0.as_str()).collect::<Vec<_>>(), ["12"]);
 }
@@ -91,7 +92,7 @@ fn a_length_penalty_decides_between_short_and_long_texts() {
 }
 
 #[test]
-fn early_stopping_takes_the_first_texts_that_end() {
+fn early_stopping_returns_the_first_texts_that_end() {
     // Two short ends are found before the long text that is better than both.
     let late = |text: &str| match text.len() {
         0 => vec![("5", 0.5), ("", 0.3), ("6", 0.2)],

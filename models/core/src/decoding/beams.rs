@@ -1,11 +1,12 @@
-//! Beam search for text with the semantics of Hugging Face's `BeamSearchScorer` (transformers 4.42), which the paper
-//! evaluates with: the best candidates of all beams, finished texts compared by length-normalised score.
+//! Beam search for text with the semantics of Hugging Face's `BeamSearchScorer` (transformers 4.42), which
+//! the paper uses for its evaluation. A step keeps the best candidates of all beams. Finished texts are
+//! ranked by their length-normalised score.
 
 use std::sync::Arc;
 
 use super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
 use crate::Token;
-use crate::engine::{
+use crate::contract::{
     BeamJob, EarlyStopping, EngineError, Event, FinishReason, NodeId, PathRow, TokenLogprob, TokenText,
 };
 use crate::numbers::Softmax;
@@ -14,7 +15,7 @@ use crate::text::TextStream;
 pub struct BeamDecoding {
     job: BeamJob,
     vocabulary: Vocabulary,
-    /// Ids in front of the texts in the same sequence.
+    /// Ids before the texts in the same sequence.
     before: Vec<u32>,
     /// Unfinished texts, most probable first; the first `computed` of them have their candidates.
     running: Vec<Beam>,
@@ -32,7 +33,7 @@ struct Beam {
     logprob: f64,
 }
 
-/// A token of a text. Its value is what the model's number head predicted for it, where it has one.
+/// A token of a text. Its value is the prediction of the model's number head, if it has one.
 #[derive(Clone, Copy)]
 struct ScoredToken {
     token: Token,
@@ -45,7 +46,7 @@ struct Candidate {
     beam: usize,
     node: NodeId,
     token: ScoredToken,
-    /// Of the whole text.
+    /// Log-probability of the whole text.
     logprob: f64,
 }
 
@@ -68,7 +69,7 @@ struct Hypothesis {
 }
 
 impl BeamDecoding {
-    /// `before`: the ids in front of the texts in the same sequence.
+    /// `before`: the ids before the texts in the same sequence.
     pub(super) fn new(job: &BeamJob, vocabulary: &Vocabulary, before: &[u32], first_token: u32) -> Self {
         let root = Beam { row: PathRow::new(None, first_token), tokens: Vec::new(), logprob: 0.0 };
         Self {
@@ -92,7 +93,8 @@ impl BeamDecoding {
     /// Adds the best continuations of one running text.
     fn extend(&mut self, beam: usize, result: StepResult<'_>, row: usize) -> Result<(), EngineError> {
         let row = result.row(row);
-        let (logits, node) = (row.full()?, row.node);
+        let logits = row.full()?;
+        let node = row.node;
         check_row(logits)?;
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         let known = self.vocabulary.known(logits);
@@ -110,7 +112,7 @@ impl BeamDecoding {
 
     fn next_length(&mut self) -> Search {
         let mut candidates = std::mem::take(&mut self.candidates);
-        // A stable sort: of equals the one of the better beam, then of the lower id, comes first.
+        // The sort is stable: ties go to the better beam, then to the lower id.
         candidates.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
         candidates.truncate(self.candidates_max());
         self.length += 1;
@@ -167,7 +169,7 @@ impl BeamDecoding {
         self.finished.iter().map(|hypothesis| hypothesis.score).fold(f64::INFINITY, f64::min)
     }
 
-    /// Whether the search may stop, by `early_stopping`.
+    /// Returns whether the search may stop, according to `early_stopping`.
     fn is_settled(&self, best: f64) -> bool {
         if self.finished.len() < self.job.beams {
             return false;
@@ -207,9 +209,9 @@ impl BeamDecoding {
         events.push(Event::Text { choice, text: stream.finish(), tokens: 0, token: None, offset });
     }
 
-    /// Sends the best texts; where there are fewer than `n`, the rest is empty.
+    /// Sends the best texts. If there are fewer than `n`, the others are empty.
     fn send_best(&mut self, events: &mut Vec<Event>) {
-        // Ascending and then from the back: of equals the one found last comes first, as in the original.
+        // Sorted ascending and read from the back: ties go to the text found last, as in Hugging Face's code.
         self.finished.sort_by(|a, b| a.score.total_cmp(&b.score));
         for choice in 0..self.job.n {
             let Some(best) = self.finished.pop() else {
@@ -218,7 +220,9 @@ impl BeamDecoding {
                 continue;
             };
             self.send_text(choice, &best.tokens, events);
-            let (reason, tokens, cumulative_logprob) = (best.reason, best.tokens.len(), Some(best.logprob));
+            let reason = best.reason;
+            let tokens = best.tokens.len();
+            let cumulative_logprob = Some(best.logprob);
             events.push(Event::Finished { choice, reason, tokens, cumulative_logprob });
         }
     }
@@ -252,7 +256,7 @@ impl Decoding for BeamDecoding {
     }
 }
 
-/// The ids of the `count` largest logits, the largest first; of equals the lower id.
+/// Returns the ids of the `count` largest logits, the largest first. Ties go to the lower id.
 pub(super) fn best_ids(logits: &[f32], count: usize) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
     let best_first = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));

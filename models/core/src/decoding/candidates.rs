@@ -1,7 +1,8 @@
-//! Scores candidates behind one prompt: the tree of their prefixes is a list of rows, as many a step as fit.
+//! Scores candidates after one prompt. The tree of their prefixes is a list of rows, and each step computes
+//! as many rows as fit.
 
 use super::{Decoding, Progress, StepResult, not_a_distribution};
-use crate::engine::{
+use crate::contract::{
     CandidateRow, CandidatesJob, EngineError, Event, NodeId, PathRow, ScoreOutcome, TokenLogprob, TokenScore,
 };
 use crate::losses::{NumberTokens, Position};
@@ -11,9 +12,9 @@ pub(super) struct CandidatesDecoding {
     first_token: u32,
     /// Rows requested so far: the number of the context's next node.
     asked: usize,
-    /// Rows whose logits are read.
+    /// Number of rows whose logits were read.
     read: usize,
-    /// By the places of the tokens.
+    /// Log-probabilities of all tokens, sorted by place.
     logprobs: Vec<TokenLogprob>,
 }
 
@@ -59,7 +60,7 @@ impl Decoding for CandidatesDecoding {
 mod tests {
     use super::super::tests::{drive, vocabulary};
     use super::*;
-    use crate::engine::{BatchModel, Request};
+    use crate::contract::{BatchModel, Request};
     use crate::scripted::ScriptedModel;
     use crate::{Prompt, Token};
 

@@ -1,16 +1,19 @@
-//! Numbers that are not written in digits: tokens of one digit at one power of ten, number heads, models that write
-//! nothing at all.
+//! Numbers that are not written in digits: tokens of one digit at one power of ten, number heads, models that
+//! write nothing at all.
 
 use std::sync::Arc;
 
 use super::tests::{drive, number_job, tree};
 use super::*;
 use crate::Token;
-use crate::engine::{BatchModel, FinishReason, NumberJob, NumberMethod, NumberOutcome, Prompt, Row, TextJob};
+use crate::contract::{
+    BatchModel, FinishReason, NumberJob, NumberMethod, NumberOutcome, Prompt, Row, TextJob,
+};
 use crate::numbers::{GrammarLimits, Interval, NumberPiece, NumberState, NumberValues, Scale, TokenEffect};
 use crate::scripted::ScriptedModel;
 
-/// Ids: 0 start, 1 end, 2 a space, 3 a minus, 4 `[NUM]`, 5 a letter, from 6 on the digits of four powers of ten.
+/// Ids: 0 start, 1 end, 2 a space, 3 a minus, 4 `[NUM]`, 5 a letter, from 6 on the digits of four powers of
+/// ten.
 const TOKENS: usize = 46;
 
 const HEAD: u32 = 4;
@@ -91,7 +94,8 @@ fn expected(leaves: &[(&str, f64)]) -> Vec<(String, f64)> {
     leaves.iter().map(|&(text, probability)| (text.to_owned(), probability)).collect()
 }
 
-/// 36 (0.5), -36 (0.2), and 30 whose ones are left out (0.1); 6 then 3 is a 6 and something else (0.1); `x` (0.1).
+/// 36 (0.5), -36 (0.2), and 30 without its ones (0.1); 6 then 3 is a 6 followed by something else (0.1); `x`
+/// (0.1).
 fn places() -> ScriptedModel {
     model(|path| match path {
         [] => vec![(at(3, 1), 0.6), (2, 0.2), (at(6, 0), 0.1), (5, 0.1)],
@@ -105,7 +109,7 @@ fn places() -> ScriptedModel {
 }
 
 #[test]
-fn digits_at_falling_places_are_one_number_and_places_left_out_are_zeros() {
+fn digits_at_descending_places_are_one_number_and_omitted_places_are_zeros() {
     let by_default = number(places(), NumberJob { terminator: Default::default(), ..number_job() });
     assert_eq!(leaves(&by_default), expected(&[("-36", 0.2), ("6", 0.1), ("30", 0.1), ("36", 0.5)]));
     let ended = number(places(), number_job());
@@ -129,9 +133,9 @@ fn a_scale_is_read_from_digits_at_powers_of_ten() {
     assert_eq!(outcome.nodes, 4, "the root, 7, 1_ and 10");
 }
 
-/// Under a uniform distribution, wherever a number stands.
+/// Checks several prefixes of numbers, with a uniform distribution.
 #[test]
-fn all_of_the_probability_goes_somewhere() {
+fn the_masses_of_a_prefix_add_up_to_all_of_the_probability() {
     let vocabulary = vocabulary();
     let rules = vocabulary.grammar.rules(GrammarLimits::default(), Default::default(), NumberValues::All);
     let logits = [0.0_f32; TOKENS + 2];
@@ -166,7 +170,7 @@ fn places_beyond_the_limits_stay_open() {
 }
 
 #[test]
-fn expectations_of_tokens_stand_at_the_places_of_the_tokens() {
+fn expectations_of_tokens_are_at_the_indices_of_the_tokens() {
     let model = model(|path| match path {
         [] => vec![(at(2, 1), 0.6), (at(1, 1), 0.4)],
         [_] => vec![(at(5, 0), 1.0)],
@@ -177,7 +181,7 @@ fn expectations_of_tokens_stand_at_the_places_of_the_tokens() {
     assert!((outcome.token_value.unwrap() - 21.5).abs() < 1e-6, "{:?}", outcome.token_value);
 }
 
-/// `[NUM]` (0.6), `-[NUM]` (0.3), `x` (0.1); the head says 12.5 at once and 4 after a minus.
+/// `[NUM]` (0.6), `-[NUM]` (0.3), `x` (0.1); the head says 12.5 at the start and 4 after a minus.
 fn headed() -> ScriptedModel {
     let text = model(|path| match path {
         [] => vec![(HEAD, 0.6), (3, 0.3), (5, 0.1)],
@@ -188,7 +192,7 @@ fn headed() -> ScriptedModel {
 }
 
 #[test]
-fn what_a_number_head_says_has_the_probability_of_its_token() {
+fn the_value_of_a_number_head_has_the_probability_of_its_token() {
     for method in [tree(1e-9, 64), NumberMethod::Beam { beams: 4 }] {
         let outcome = number(headed(), NumberJob { method, ..number_job() });
         assert_eq!(leaves(&outcome), expected(&[("-4", 0.3), ("12.5", 0.6)]));
@@ -200,7 +204,7 @@ fn what_a_number_head_says_has_the_probability_of_its_token() {
 }
 
 #[test]
-fn what_a_number_head_says_keeps_to_the_range_and_to_what_can_be_read() {
+fn values_of_a_number_head_outside_the_range_or_the_grammar_are_not_numbers() {
     let values = NumberValues::Range(Interval { low: 0.0, high: 100.0 });
     let outcome = number(headed(), NumberJob { values, ..number_job() });
     assert_eq!(leaves(&outcome), expected(&[("12.5", 0.6)]));
@@ -219,7 +223,7 @@ fn text_job() -> TextJob {
 }
 
 #[test]
-fn numbers_of_a_head_stand_in_the_text_and_beside_log_probabilities() {
+fn numbers_of_a_head_appear_in_the_text_and_with_log_probabilities() {
     let events = run(headed(), &vocabulary(), &Request::Text(text_job()));
     let Event::Text { text, token: Some(token), .. } = &events[0] else { panic!("{events:?}") };
     assert_eq!((text.as_str(), token.token.id), ("12.5", HEAD));
@@ -227,7 +231,7 @@ fn numbers_of_a_head_stand_in_the_text_and_beside_log_probabilities() {
     assert!((number.value - 12.5).abs() < 1e-9 && (number.mass - 0.6).abs() < 1e-6, "{number:?}");
 }
 
-/// Ids of a model that writes nothing are only those of its prompts.
+/// The only ids of a model that writes nothing are the ids of its prompts.
 fn point(value: f32) -> (ScriptedModel, Vocabulary) {
     let model = model(|_| vec![(0, 1.0)]).with_number_head(Box::new(move |_, _| value));
     (model, Vocabulary { grammar: Arc::new(NumberGrammar::point()), ..vocabulary() })

@@ -1,10 +1,10 @@
-//! What decodings want to know of their rows: less than all logits exactly where the answer cannot tell.
+//! The logits that decodings request: fewer than all exactly if the answer is the same.
 
 use std::sync::Arc;
 
 use super::tests::{model, number_job, small, tree, vocabulary};
 use super::*;
-use crate::engine::{
+use crate::contract::{
     AfterMarker, BatchModel, BeamJob, CandidatesJob, ContextId, EarlyStopping, LogitsSummary, NumberJob,
     NumberMethod, Row, ScoreJob, Terminator, TextJob,
 };
@@ -14,12 +14,14 @@ use crate::sampling::{Guide, GuideError, GuideState, SamplingParams};
 use crate::scripted::only_requested;
 use crate::{Prompt, Token};
 
-/// What the rows of each step want, up to `steps` of them, behind a prompt of three tokens in the same sequence.
+/// The requests of the rows of each step, for up to `steps` steps, after a prompt of three tokens in the same
+/// sequence.
 fn wanted(request: &Request, steps: usize) -> Vec<Vec<LogitsRequest>> {
     let mut model = model(|_| vec![("4", 0.6), ("2", 0.4)]);
     let opened = model.open(&[(&Prompt::from(vec![2, 1])).into()]).unwrap()[0];
     let mut decoding = vocabulary().decoding(request, &[2, 3, 4], opened.first_token);
-    let (mut nodes, mut asked) = (0, Vec::new());
+    let mut nodes = 0;
+    let mut asked = Vec::new();
     for _ in 0..steps {
         let paths = decoding.next_rows(16);
         asked.push(paths.iter().map(|path| path.logits.clone()).collect());
@@ -67,7 +69,7 @@ impl GuideState for Free {
 }
 
 #[test]
-fn a_plain_greedy_text_wants_the_best_id_and_all_others_every_logit() {
+fn a_plain_greedy_text_requests_the_best_id_and_all_others_request_every_logit() {
     let job = TextJob::default;
     for (name, request, want) in [
         ("greedy", text(job()), LogitsRequest::Best),
@@ -92,21 +94,21 @@ fn a_plain_greedy_text_wants_the_best_id_and_all_others_every_logit() {
 }
 
 #[test]
-fn ends_are_banned_with_all_logits_and_behind_them_the_best_id_is_enough() {
+fn ends_are_banned_with_all_logits_and_afterwards_the_best_id_is_enough() {
     let asked = wanted(&text(TextJob { min_tokens: 2, ..TextJob::default() }), 9);
     assert_eq!(asked, [[LogitsRequest::All], [LogitsRequest::All], [LogitsRequest::Best]]);
 }
 
 #[test]
-fn log_probabilities_of_a_prompt_want_every_logit_of_its_rows_only() {
+fn log_probabilities_of_a_prompt_request_every_logit_only_of_its_rows() {
     let asked = wanted(&text(TextJob { prompt_logprobs: Some(0), ..TextJob::default() }), 9);
     assert_eq!(asked, [vec![LogitsRequest::All; 3], vec![LogitsRequest::Best], vec![LogitsRequest::Best]]);
 }
 
 #[test]
-fn searches_of_numbers_want_the_ids_that_their_grammar_reads() {
+fn searches_of_numbers_request_the_ids_that_their_grammar_reads() {
     let number = |method, terminator| Request::Number(NumberJob { method, terminator, ..number_job() });
-    // All that spells a number, and the end of sequence.
+    // All ids that spell a number, and the end of sequence.
     let read: Vec<u32> = std::iter::once(1).chain(2..15).chain([16]).collect();
     let letters = Terminator::Texts(vec!["x".to_owned()]);
     let with_letters: Vec<u32> = (1..17).collect();
@@ -123,8 +125,9 @@ fn searches_of_numbers_want_the_ids_that_their_grammar_reads() {
 }
 
 #[test]
-fn draws_beams_and_scores_want_every_logit() {
-    let (max_tokens, early_stopping) = (3, EarlyStopping::Never);
+fn draws_beams_and_scores_request_every_logit() {
+    let max_tokens = 3;
+    let early_stopping = EarlyStopping::Never;
     let beams = BeamJob { beams: 2, n: 1, max_tokens, length_penalty: 1.0, early_stopping };
     let number_tokens = Arc::new(NumberTokens::new([(2, 0.0), (3, 1.0)]));
     let candidates = CandidatesJob::new(&[[2, 3, 1].map(Token::from).to_vec(), vec![4.into()]]);
@@ -142,7 +145,7 @@ fn draws_beams_and_scores_want_every_logit() {
 }
 
 #[test]
-fn text_before_a_number_wants_what_its_sampling_does_and_the_search_its_ids() {
+fn text_before_a_number_requests_the_logits_of_its_sampling_and_the_search_its_ids() {
     for (temperature, want) in [(0.0, LogitsRequest::Best), (1.0, LogitsRequest::All)] {
         let sampling = SamplingParams { temperature, ..SamplingParams::GREEDY };
         let after = AfterMarker { marker: "4".to_owned(), rationales: 1, sampling, max_tokens: 40 };
@@ -155,7 +158,7 @@ fn text_before_a_number_wants_what_its_sampling_does_and_the_search_its_ids() {
 }
 
 #[test]
-fn where_padding_begins_elsewhere_searches_want_every_logit() {
+fn searches_request_all_logits_if_padding_begins_elsewhere() {
     let mut model = model(small);
     let opened = model.open(&[(&Prompt::from(vec![2, 1])).into()]).unwrap()[0];
     let narrow = Vocabulary { tokens: 16, ..vocabulary() };
@@ -164,8 +167,9 @@ fn where_padding_begins_elsewhere_searches_want_every_logit() {
 }
 
 #[test]
-fn a_grammar_says_all_ids_that_it_looks_at_in_any_state() {
-    let (vocabulary, padded) = (vocabulary(), 3);
+fn a_grammar_lists_all_ids_that_it_reads_in_any_state() {
+    let vocabulary = vocabulary();
+    let padded = 3;
     let tokens = vocabulary.tokens;
     let logits: Vec<f32> = (0..tokens + padded).map(|id| ((id * 7) % 5) as f32).collect();
     let thousands = GrammarLimits::default().with_thousands(' ').unwrap();
@@ -182,7 +186,8 @@ fn a_grammar_says_all_ids_that_it_looks_at_in_any_state() {
                     let softmax = Softmax::of(logits.get(0)).unwrap();
                     vocabulary.grammar.expand(state, &softmax, &rules, 0.0)
                 };
-                let (got, want) = (expand(&part), expand(&whole));
+                let got = expand(&part);
+                let want = expand(&whole);
                 assert_eq!(got.children.len(), want.children.len(), "{written:?}");
                 assert_eq!(got.closed.len(), want.closed.len(), "{written:?}");
                 assert!((got.invalid - want.invalid).abs() < 1e-6, "{written:?}: {got:?} {want:?}");
@@ -216,7 +221,7 @@ fn greedy_answer(reduced: LogitsSummary) -> Result<Progress, EngineError> {
 }
 
 #[test]
-fn a_reduced_row_that_is_no_distribution_is_an_error_of_the_request() {
+fn a_summary_that_is_not_a_distribution_is_an_error_of_the_request() {
     let good = summary();
     assert_eq!(greedy_answer(good.clone()), Ok(Progress::Running));
     for broken in [
@@ -229,7 +234,7 @@ fn a_reduced_row_that_is_no_distribution_is_an_error_of_the_request() {
 }
 
 #[test]
-fn a_model_that_keeps_what_was_wanted_is_an_error_of_the_request() {
+fn a_model_that_omits_requested_logits_is_an_error_of_the_request() {
     let sampled = Request::Text(TextJob { sampling: SamplingParams::PLAIN, ..TextJob::default() });
     let mut decoding = vocabulary().decoding(&sampled, &[], 0);
     decoding.next_rows(1);

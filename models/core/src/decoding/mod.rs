@@ -1,7 +1,8 @@
 //! State machines that turn logits into the next rows until a request is complete.
 //!
-//! A [`Decoding`] knows one request and no model. The engine asks each decoding for rows, steps the rows of all together and
-//! returns to each the logits of its own. So batching is decided in one place, and decodings are tested without an engine.
+//! A [`Decoding`] knows one request and no model. The engine requests rows from each decoding, steps the rows
+//! of all decodings together and returns the logits to each decoding. So batching is decided in one place,
+//! and decodings are tested without an engine.
 
 mod beams;
 mod candidates;
@@ -25,7 +26,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::engine::{
+use crate::contract::{
     EngineError, Event, Logits, LogitsRequest, LogitsRow, NodeId, PathRow, Request, TokenNumber,
 };
 use crate::numbers::{NumberGrammar, NumberRules, Softmax};
@@ -40,19 +41,19 @@ pub use text::TextDecoding;
 pub struct StepResult<'a> {
     /// Logits of the whole step.
     pub logits: &'a Logits,
-    /// Which of its rows is the decoding's first.
+    /// Index of the decoding's first row in the step.
     pub first_row: usize,
     /// The node that the first row became; the others follow in order.
     pub first_node: NodeId,
 }
 
-/// What a model returned for one row.
+/// The model's result for one row.
 #[derive(Debug, Clone, Copy)]
 pub struct RowResult<'a> {
     pub logits: LogitsRow<'a>,
     /// The node that the row became.
     pub node: NodeId,
-    /// What the model's number head predicts after the row, where it has one.
+    /// The prediction of the model's number head after the row, if it has one.
     pub head_value: Option<f32>,
 }
 
@@ -95,16 +96,17 @@ pub trait Decoding: Send {
     /// Rows to compute next, the most useful first. At least one while running, at most `rows_max` (never 0).
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow>;
 
-    /// Takes the logits of exactly the rows of the last [`Decoding::next_rows`]. An error when they have no softmax.
+    /// Takes the logits of exactly the rows of the last [`Decoding::next_rows`]. An error when they have no
+    /// softmax.
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError>;
 
-    /// Bytes on the host that the prefixes and numbers of a search take now.
+    /// Returns the memory on the host that the prefixes and numbers of a search use now, in bytes.
     fn search_bytes(&self) -> usize {
         0
     }
 }
 
-/// What decodings need to know about a model and its tokenizer.
+/// The facts about a model and its tokenizer that decodings use.
 #[derive(Clone)]
 pub struct Vocabulary {
     pub decoder: Arc<dyn TextDecoder>,
@@ -123,7 +125,8 @@ impl Vocabulary {
         &logits[..self.tokens.min(logits.len())]
     }
 
-    /// The most probable id that is not padding, of equals the lowest; 0 where none is possible.
+    /// Returns the most probable id that is not padding, or 0 if no id has any probability. Ties go to the
+    /// lowest id.
     fn argmax(&self, row: LogitsRow<'_>) -> u32 {
         match row {
             LogitsRow::Full(logits) => argmax(self.known(logits)) as u32,
@@ -131,7 +134,7 @@ impl Vocabulary {
         }
     }
 
-    /// As [`Vocabulary::argmax`], but an error where no id is possible.
+    /// Like [`Vocabulary::argmax`], but returns an error if no id has any probability.
     fn best(&self, row: LogitsRow<'_>) -> Result<u32, EngineError> {
         let best = self.argmax(row);
         let logit = match row {
@@ -145,8 +148,8 @@ impl Vocabulary {
         if possible { Ok(best) } else { Err(not_a_distribution()) }
     }
 
-    /// Which logits a number search with these rules needs. The padding mass of a summary begins at `tokens`, which must be
-    /// where the grammar's padding begins.
+    /// Returns the logits that a number search with these rules needs. The padding mass of a summary begins
+    /// at `tokens`, the first id that the grammar treats as padding.
     fn logits_request(&self, rules: &NumberRules) -> LogitsRequest {
         if self.grammar.tokens() == self.tokens {
             LogitsRequest::Ids(Arc::clone(rules.read_ids()))
@@ -155,8 +158,8 @@ impl Vocabulary {
         }
     }
 
-    /// The number head's value with the probability of the token that stands for it; without a head, the expectation over
-    /// number tokens. `None` where no number is possible.
+    /// Returns the number head's value with the probability of the number token or, without a head, the
+    /// expectation over number tokens. Returns `None` if no number has any probability.
     fn number_at(&self, softmax: &Softmax<'_>, head: Option<f32>) -> Option<TokenNumber> {
         match (self.grammar.head_id(), head) {
             (Some(id), Some(value)) => {
@@ -166,8 +169,8 @@ impl Vocabulary {
         }
     }
 
-    /// Starts decoding a request whose first row holds `first_token`. `before`: the ids in front of the answer in the same
-    /// sequence: the prompt of a decoder-only model, none for an encoder-decoder.
+    /// Starts decoding a request whose first row holds `first_token`. `before` are the ids before the answer
+    /// in the same sequence: the prompt of a decoder-only model, none for an encoder-decoder.
     pub fn decoding(&self, request: &Request, before: &[u32], first_token: u32) -> Box<dyn Decoding> {
         if self.grammar.is_point() {
             return Box::new(point::PointDecoding::new(request.clone(), first_token));
@@ -185,7 +188,7 @@ impl Vocabulary {
 /// An error for a row without a softmax.
 fn check_row(logits: &[f32]) -> Result<(), EngineError> {
     let has_best = logits.get(argmax(logits)).is_some_and(|best| best.is_finite());
-    // Without an early exit, so that the loop is vectorised.
+    // The loop has no early exit, so that the compiler vectorises it.
     let has_nan = logits.iter().fold(false, |has, logit| has | logit.is_nan());
     if has_best && !has_nan { Ok(()) } else { Err(not_a_distribution()) }
 }

@@ -1,14 +1,14 @@
 //! Requests to a regression head, which writes no tokens: one row, whose head value is the number.
 //!
-//! As text the number is printed as by the original code, with twelve decimals.
+//! Text requests get the number with twelve decimals, as the paper's code prints it.
 
 use std::collections::HashMap;
 
-use super::{Decoding, Progress, StepResult, not_a_distribution};
-use crate::engine::{EngineError, Event, FinishReason, NumberJob, NumberOutcome, PathRow, Request};
+use super::{Decoding, Progress, StepResult};
+use crate::contract::{EngineError, Event, FinishReason, NumberJob, NumberOutcome, PathRow, Request};
 use crate::numbers::{Decimal, Distribution};
 
-/// Decimals of the original's answers.
+/// Decimals of the answers of the paper's code.
 const DECIMALS: usize = 12;
 
 pub(super) struct PointDecoding {
@@ -29,7 +29,9 @@ impl Decoding for PointDecoding {
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         let value = result.row(0).head_value.map(f64::from).filter(|value| value.is_finite());
-        let value = value.ok_or_else(not_a_distribution)?;
+        let value = value.ok_or_else(|| {
+            EngineError::Step("the predicted number is not finite; check --log-scale-embeddings".to_owned())
+        })?;
         match &self.request {
             Request::Text(job) => {
                 (0..job.n).for_each(|choice| write(choice, value, job.max_tokens, &job.stop, events));
@@ -46,7 +48,7 @@ impl Decoding for PointDecoding {
     }
 }
 
-/// One text, up to the first of `stop`; none where `max_tokens` is 0.
+/// One text, up to the first of `stop`. Empty if `max_tokens` is 0.
 fn write(choice: u32, value: f64, max_tokens: usize, stop: &[String], events: &mut Vec<Event>) {
     let whole = format!("{value:.DECIMALS$}");
     let stop = stop.iter().filter_map(|stop| whole.find(stop.as_str())).min();

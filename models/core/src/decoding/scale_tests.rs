@@ -1,11 +1,12 @@
-//! Scales and ranges: trees leave out prefixes that lead to no admitted value, and find the same probabilities.
+//! Scales and ranges: trees leave out prefixes that lead to no admitted value, and find the same
+//! probabilities.
 
 use std::collections::BTreeMap;
 
 use super::property_tests::random;
 use super::tests::{model, number, number_job, small, tree};
-use crate::engine::{NumberJob, NumberMethod, NumberOutcome, Terminator};
-use crate::numbers::{Distribution, GrammarLimits, Interval, NumberValues, Scale};
+use crate::contract::{NumberJob, NumberMethod, NumberOutcome, Terminator};
+use crate::numbers::{Distribution, Estimation, GrammarLimits, Interval, NumberValues, Scale};
 
 fn scale(low: f64, high: f64, step: f64) -> NumberValues {
     NumberValues::Scale(Scale::new(low, high, step).unwrap())
@@ -31,14 +32,15 @@ fn assert_same(restricted: &NumberOutcome, whole: &NumberOutcome, values: Number
         of.iter().find(|(own, _)| (own - value).abs() < 1e-9).map_or(0.0, |(_, probability)| *probability)
     };
     for (value, _) in got.iter().chain(&want) {
-        let (got, want) = (probability(&got, *value), probability(&want, *value));
+        let got = probability(&got, *value);
+        let want = probability(&want, *value);
         assert!((got - want).abs() <= slack, "{value}: {got} instead of {want} ({values:?})");
     }
     assert!((mass.closed + mass.invalid + mass.open - 1.0).abs() < 1e-6, "{mass:?}");
 }
 
 #[test]
-fn the_distribution_over_a_scale_is_that_of_the_whole_tree_restricted_to_it() {
+fn the_distribution_over_a_scale_is_the_whole_trees_restricted_to_it() {
     let (mut compared, mut saved) = (0, 0);
     for seed in 0..60 {
         let all = [
@@ -80,7 +82,7 @@ fn other_methods_find_no_value_off_the_scale() {
     }
 }
 
-/// Whatever is written, another digit is likely: the tree over all numbers has no end.
+/// After every text, another digit is likely, so the tree over all numbers is infinite.
 fn endless(text: &str) -> Vec<(&'static str, f64)> {
     match text.len() {
         0 => ["1", "2", "3", "4", "5", "6", "7", "8", "9", "12"].iter().map(|&digit| (digit, 0.1)).collect(),
@@ -92,7 +94,7 @@ fn endless(text: &str) -> Vec<(&'static str, f64)> {
 }
 
 #[test]
-fn a_scale_takes_a_handful_of_nodes_where_the_whole_tree_has_no_end() {
+fn a_scale_needs_a_handful_of_nodes_although_the_whole_tree_is_infinite() {
     let find = |values, tolerance| {
         let method = tree(tolerance, 4096);
         number(model(endless), NumberJob { values, method, ..number_job() }, 16)
@@ -102,15 +104,15 @@ fn a_scale_takes_a_handful_of_nodes_where_the_whole_tree_has_no_end() {
     let ten = find(scale(1.0, 10.0, 1.0), 1e-3);
     assert!(!five.truncated && five.nodes <= 20, "{} nodes", five.nodes);
     assert!(!ten.truncated && ten.nodes <= 40, "{} nodes", ten.nodes);
-    // "1" to "5" end with 0.4 each; what goes on behind a point is a zero or nothing.
+    // "1" to "5" end with 0.4 each; only a zero or nothing follows a point.
     for leaf in five.distribution.leaves() {
         assert!((leaf.probability - 0.04).abs() < 1e-3, "{leaf:?}");
     }
 }
 
 #[test]
-fn numbers_beyond_the_limits_are_open_only_where_they_may_be_on_the_scale() {
-    // One digit before the point, none behind it.
+fn numbers_beyond_the_limits_are_open_only_if_they_may_be_on_the_scale() {
+    // One digit before the point, none after it.
     let limits = GrammarLimits::new(1, 0, true).unwrap();
     let script = |text: &str| match text {
         "" => vec![("12", 0.3), ("0", 0.2), ("4", 0.5)],
@@ -125,7 +127,23 @@ fn numbers_beyond_the_limits_are_open_only_where_they_may_be_on_the_scale() {
     assert!((mass.open - 0.35).abs() < 1e-6 && (mass.invalid - 0.65).abs() < 1e-6, "{mass:?}");
 }
 
-/// By text.
+#[test]
+fn a_tree_over_a_scale_resolves_the_mass_on_the_scale_however_small_it_is() {
+    for share in [0.1, 1e-3, 1e-6, 1e-9] {
+        let script = move |text: &str| match text {
+            "" => vec![("4", 0.75 * share), ("5", 0.25 * share), ("x", 1.0 - share)],
+            _ => vec![("", 1.0)],
+        };
+        let job = NumberJob { values: scale(1.0, 5.0, 1.0), method: tree(1e-3, 4096), ..number_job() };
+        let found = number(model(script), job, 16).distribution;
+        let mass = found.mass();
+        assert!((mass.closed / share - 1.0).abs() < 1e-3 && mass.open <= 1e-3 * mass.closed, "{mass:?}");
+        let mean = found.mean(&Estimation::default()).unwrap();
+        assert!((mean - 4.25).abs() < 1e-3, "{share}: {mean}");
+    }
+}
+
+/// The reported probabilities by text.
 fn refused(job: NumberJob) -> BTreeMap<String, f64> {
     let outcome = number(model(small), job, 16);
     let rounded = |probability: f64| (probability * 1e4).round() / 1e4;
@@ -133,7 +151,7 @@ fn refused(job: NumberJob) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn a_tree_tells_the_most_probable_texts_that_are_no_number_where_the_job_asks_for_them() {
+fn a_tree_reports_the_most_probable_texts_that_are_not_numbers_if_the_job_requests_them() {
     let texts = |texts: &[(&str, f64)]| texts.iter().map(|&(text, share)| (text.to_owned(), share)).collect();
     assert_eq!(refused(number_job()), BTreeMap::new());
     let job = NumberJob { reports_refused: true, ..number_job() };
@@ -143,7 +161,7 @@ fn a_tree_tells_the_most_probable_texts_that_are_no_number_where_the_job_asks_fo
     let values = scale(1.0, 5.0, 1.0);
     let found = refused(NumberJob { values, ..job.clone() });
     assert_eq!((found.get("-"), found.get("12"), found.len()), (Some(&0.2), Some(&0.2), 3));
-    // Where anything ends a number, what is refused behind digits is the number.
+    // If any token ends a number, the refused text after digits is the number itself.
     let job = NumberJob { values: scale(1.0, 3.0, 1.0), terminator: Terminator::Any, ..job };
     assert_eq!(refused(job).get("4"), Some(&0.5));
 }

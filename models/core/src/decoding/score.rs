@@ -1,7 +1,7 @@
-//! Scores a target: its tokens are a chain of rows, as many a step as fit.
+//! Scores a target. Its tokens are a chain of rows, and each step computes as many rows as fit.
 
 use super::{Decoding, Progress, StepResult, not_a_distribution};
-use crate::engine::{
+use crate::contract::{
     EngineError, Event, NodeId, PathRow, ScoreJob, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore,
 };
 use crate::losses::Position;
@@ -19,7 +19,7 @@ impl ScoreDecoding {
         Self { job: job.clone(), first_token, asked: 0, scores: Vec::with_capacity(job.target.len()) }
     }
 
-    /// The row whose logits are those of the target's token at `place`; it holds the token before.
+    /// Returns the row that predicts the target's token at `place`. It holds the token before.
     fn row(&self, place: u32) -> PathRow {
         let Some(before) = place.checked_sub(1) else { return PathRow::new(None, self.first_token) };
         PathRow::new(Some(NodeId(before)), self.job.target[before as usize])
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
     use crate::Prompt;
-    use crate::engine::{BatchModel, Row};
+    use crate::contract::{BatchModel, Row};
     use crate::losses::{NumberLoss, NumberLossKind, NumberTokens};
     use crate::scripted::ScriptedModel;
 
@@ -88,7 +88,9 @@ mod tests {
         let job =
             ScoreJob { target: target.iter().copied().map(Into::into).collect(), number_tokens, losses };
         let mut decoding = ScoreDecoding::new(&job, opened.first_token);
-        let (mut nodes, mut steps, mut events) = (0, 0, Vec::new());
+        let mut nodes = 0;
+        let mut steps = 0;
+        let mut events = Vec::new();
         loop {
             let paths = decoding.next_rows(rows_max);
             assert!((1..=rows_max).contains(&paths.len()));
@@ -114,7 +116,8 @@ mod tests {
         let (scores, steps) = run(&target, 100);
         assert_eq!(steps, 1);
         assert_eq!(scores.iter().map(|score| score.token.id).collect::<Vec<_>>(), target);
-        // Three tokens follow their forerunner by one; of five possible tokens that one weighs e^3.
+        // The first three tokens are their predecessors plus one. Among five possible tokens, such a token
+        // has weight e^3.
         let total = 3.0_f64.exp() + 4.0;
         for (at, score) in scores.iter().enumerate() {
             let weight = if at < 3 { 3.0_f64.exp() } else { 1.0 };
@@ -126,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_are_no_numbers_have_no_number_loss() {
+    fn tokens_that_are_not_numbers_have_no_number_loss() {
         let (scores, _) = run(&[2, 1, 0], 8);
         let has_loss: Vec<bool> = scores.iter().map(|score| score.losses[0].is_some()).collect();
         assert_eq!(has_loss, [true, false, false]);

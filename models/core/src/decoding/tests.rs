@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Prompt;
-use crate::engine::{
+use crate::contract::{
     AfterMarker, BatchModel, ContextId, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Row,
     Terminator, TextJob,
 };
@@ -54,7 +54,7 @@ pub(super) fn model(
     ScriptedModel::new(PIECES.len(), Box::new(script))
 }
 
-/// Runs one request to its end with at most `rows_max` rows a step.
+/// Runs one request to its end with at most `rows_max` rows per step.
 pub(super) fn run(
     model: ScriptedModel,
     request: Request,
@@ -63,7 +63,7 @@ pub(super) fn run(
     run_behind(model, (&[], request), rows_max)
 }
 
-/// The same behind the ids `asked.0` of the same sequence.
+/// Does the same after the ids `asked.0` of the same sequence.
 pub(super) fn run_behind(
     mut model: ScriptedModel,
     asked: (&[u32], Request),
@@ -75,16 +75,19 @@ pub(super) fn run_behind(
     drive(&mut model, opened.context, start, rows_max)
 }
 
-/// Runs a decoding under an opened context to its end. A second one is told only what its rows want to know, and has to
-/// come to the same.
+/// Runs a decoding under an opened context to its end. A second one gets only the logits that its rows
+/// request, and must produce the same events.
 pub(super) fn drive(
     model: &mut ScriptedModel,
     context: ContextId,
     start: impl Fn() -> Box<dyn Decoding>,
     rows_max: usize,
 ) -> Result<Vec<Event>, EngineError> {
-    let (mut decoding, mut sparing) = (start(), start());
-    let (mut events, mut sparing_events, mut nodes) = (Vec::new(), Vec::new(), 0);
+    let mut decoding = start();
+    let mut sparing = start();
+    let mut events = Vec::new();
+    let mut sparing_events = Vec::new();
+    let mut nodes = 0;
     loop {
         let paths = decoding.next_rows(rows_max);
         assert!((1..=rows_max).contains(&paths.len()), "{} rows of {rows_max}", paths.len());
@@ -104,7 +107,7 @@ pub(super) fn drive(
     }
 }
 
-/// Texts are the same, numbers but for rounding.
+/// Asserts that texts are equal, and numbers equal except for rounding.
 fn assert_same(got: &[Event], want: &[Event]) {
     assert_eq!(got.len(), want.len());
     for (got, want) in got.iter().zip(want) {
@@ -130,7 +133,8 @@ fn assert_same(got: &[Event], want: &[Event]) {
 }
 
 pub(super) fn number_job() -> NumberJob {
-    let (limits, terminator) = (GrammarLimits::default(), Terminator::Eos);
+    let limits = GrammarLimits::default();
+    let terminator = Terminator::Eos;
     NumberJob { limits, terminator, ..NumberJob::new(tree(1e-9, 4096)) }
 }
 
@@ -164,7 +168,7 @@ fn assert_masses(outcome: &NumberOutcome, closed: f64, invalid: f64, open: f64) 
     assert!((mass.closed + mass.invalid + mass.open - 1.0).abs() < 1e-9);
 }
 
-/// Signs, decimals, two spellings of 12, an end too early and text that is no number.
+/// Signs, decimals, two spellings of 12, an end too early, and text that is not a number.
 pub(super) fn small(text: &str) -> Vec<(&'static str, f64)> {
     match text {
         "" => vec![("4", 0.5), ("-", 0.2), ("1", 0.1), ("12", 0.1), ("x", 0.05), ("", 0.05)],
@@ -186,13 +190,14 @@ fn a_small_tree_is_found_exactly() {
 }
 
 #[test]
-fn where_anything_ends_a_number_a_full_stop_does_too() {
+fn if_any_token_ends_a_number_a_full_stop_does_too() {
     let outcome = number(model(small), NumberJob { terminator: Terminator::Any, ..number_job() }, 16);
     let four = outcome.distribution.leaves().iter().find(|leaf| leaf.text == "4").unwrap();
     assert!((four.probability - 0.45).abs() < 1e-6, "`4.` and then the end reads as 4: {four:?}");
 }
 
-/// Every digit goes on with probability 0.8, all digits alike, so length L has mass 0.2 * 0.8^L; the rest is `x`.
+/// Another digit follows with probability 0.8, and all digits are equally likely, so length L has mass 0.2 *
+/// 0.8^L; the rest is `x`.
 pub(super) fn geometric(text: &str) -> Vec<(&'static str, f64)> {
     let digits = PIECES[2..12].iter().map(|digit| (*digit, 0.08));
     let rest = if text.is_empty() { ("x", 0.2) } else { ("", 0.2) };
@@ -244,7 +249,7 @@ fn a_tighter_tolerance_tightens_the_bounds_around_the_exact_answer() {
 }
 
 #[test]
-fn the_budget_of_nodes_ends_the_tree_and_says_so() {
+fn the_node_budget_ends_the_tree_and_is_reported() {
     let outcome = number(model(geometric), NumberJob { method: tree(1e-9, 20), ..number_job() }, 16);
     assert_eq!((outcome.nodes, outcome.truncated), (20, true));
     let mass = outcome.distribution.mass();
@@ -323,7 +328,7 @@ fn beams_find_the_most_probable_numbers_and_call_the_rest_open() {
     assert_eq!(one_row.distribution, outcome.distribution);
 }
 
-/// 19 and 20 with probability a half each: the carry is in doubt.
+/// 19 and 20 with probability 0.5 each: the carry is uncertain.
 fn nineteen_or_twenty(text: &str) -> Vec<(&'static str, f64)> {
     match text {
         "" => vec![("1", 0.5), ("2", 0.5)],
@@ -334,7 +339,7 @@ fn nineteen_or_twenty(text: &str) -> Vec<(&'static str, f64)> {
 }
 
 #[test]
-fn token_by_token_expectation_is_wrong_where_a_carry_is_in_doubt() {
+fn token_by_token_expectation_is_wrong_if_a_carry_is_in_doubt() {
     let token = number(model(nineteen_or_twenty), by(NumberMethod::Token), 16);
     assert!((token.token_value.unwrap() - 24.0).abs() < 1e-6, "{token:?}");
     let exact = number(model(nineteen_or_twenty), number_job(), 16).distribution;
@@ -375,7 +380,7 @@ fn after(marker: &str, rationales: u32, sampling: SamplingParams) -> NumberJob {
 }
 
 #[test]
-fn a_number_is_read_behind_the_text_that_comes_first() {
+fn a_number_is_read_after_the_text_that_comes_first() {
     let events =
         run(model(thinks_first), Request::Number(after(". ", 1, SamplingParams::GREEDY)), 16).unwrap();
     let (Some(Event::Number(outcome)), shown) = (events.last(), shown(&events)) else { panic!("{events:?}") };
@@ -393,7 +398,7 @@ fn shown(events: &[Event]) -> String {
 }
 
 #[test]
-fn distributions_behind_several_texts_are_averaged_at_any_width() {
+fn distributions_after_several_texts_are_averaged_at_any_width() {
     let sampling = SamplingParams { seed: 11, ..SamplingParams::PLAIN };
     let ask = |rows_max| {
         let outcome = number(model(thinks_first), after(".", 64, sampling), rows_max);
@@ -407,7 +412,7 @@ fn distributions_behind_several_texts_are_averaged_at_any_width() {
 }
 
 #[test]
-fn a_text_that_never_comes_to_the_marker_is_no_number() {
+fn a_text_that_never_reaches_the_marker_is_not_a_number() {
     let outcome = number(model(thinks_first), after("####", 1, SamplingParams::GREEDY), 16);
     assert_eq!(outcome.reached, 0);
     assert_masses(&outcome, 0.0, 1.0, 0.0);
@@ -415,7 +420,7 @@ fn a_text_that_never_comes_to_the_marker_is_no_number() {
 
 #[test]
 fn a_marker_inside_a_token_leaves_the_rest_to_the_number() {
-    // The marker is a digit here, so that the token `12` holds it and the first digit behind it.
+    // The marker is a digit here, so that the token `12` holds it and the first digit after it.
     let says_12 = |text: &str| if text.is_empty() { vec![("12", 1.0)] } else { vec![("5", 0.5), ("", 0.5)] };
     let limits = GrammarLimits::new(2, 0, true).unwrap();
     let outcome = number(model(says_12), NumberJob { limits, ..after("1", 1, SamplingParams::GREEDY) }, 16);
@@ -435,7 +440,8 @@ fn endless_digits(text: &str) -> Vec<(&'static str, f64)> {
 
 /// The closed mass after the `budget` most probable prefixes, found by sorting all of them again each time.
 fn closed_by_sorting(budget: usize) -> f64 {
-    let (mut open, mut closed) = (vec![(1.0_f64, String::new())], 0.0);
+    let mut open = vec![(1.0_f64, String::new())];
+    let mut closed = 0.0;
     for _ in 0..budget {
         open.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (probability, prefix) = open.pop().unwrap();
@@ -451,7 +457,7 @@ fn closed_by_sorting(budget: usize) -> f64 {
 }
 
 #[test]
-fn a_tree_takes_memory_by_its_budget_and_finds_what_it_would_with_all_prefixes() {
+fn a_trees_memory_is_limited_by_its_budget_and_its_result_is_that_of_all_prefixes() {
     for budget in [1, 7, 100, 400] {
         for rows_max in [1, 16] {
             let request = NumberJob { method: tree(1e-12, budget), ..number_job() };
@@ -459,11 +465,14 @@ fn a_tree_takes_memory_by_its_budget_and_finds_what_it_would_with_all_prefixes()
             let mut model = model(endless_digits);
             let context = model.open(&[(&job.prompt).into()]).unwrap()[0].context;
             let mut decoding = vocabulary().decoding(&job.request, &[], 0);
-            let (mut events, mut rows, mut bytes) = (Vec::new(), 0, 0);
+            let mut events = Vec::new();
+            let mut rows = 0;
+            let mut bytes = 0;
             loop {
                 let step = decoding.next_rows(rows_max);
                 let step: Vec<Row> = step.into_iter().map(|path| Row { context, path }).collect();
-                let (logits, first_node) = (model.step(&step).unwrap(), NodeId(rows));
+                let logits = model.step(&step).unwrap();
+                let first_node = NodeId(rows);
                 rows += step.len() as u32;
                 let result = StepResult { logits: &logits, first_row: 0, first_node };
                 let progress = decoding.advance(result, &mut events).unwrap();
@@ -474,7 +483,8 @@ fn a_tree_takes_memory_by_its_budget_and_finds_what_it_would_with_all_prefixes()
             }
             let Some(Event::Number(outcome)) = events.pop() else { panic!("no number") };
             assert_eq!((outcome.nodes, outcome.truncated), (budget, true));
-            let (got, want) = (outcome.distribution.mass().closed, closed_by_sorting(budget));
+            let got = outcome.distribution.mass().closed;
+            let want = closed_by_sorting(budget);
             assert!((got - want).abs() < 1e-6, "{got} instead of {want} after {budget} nodes");
             assert!(rows as usize <= budget + 256, "{rows} rows for {budget} nodes");
             let expected = job.host_bytes(budget + 256) as usize;

@@ -1,8 +1,9 @@
-//! What a target costs under a model: cross entropy and the Number Token Losses, computed from rows of logits.
+//! Losses of a target under a model: cross entropy and the Number Token Losses, computed from rows of logits.
 //!
-//! [`NumberTokens`] lists the ids that are numbers, [`Position`] reads one row of logits, [`NumberLoss`] is a loss at a position,
-//! [`reduce()`] combines the losses of many. All sums are `f64`; no result is NaN. Sources: the paper "Regress, Don't Guess"
-//! (arXiv 2411.02083) with its code, and ntloss 0.3.2. `docs/losses.md` lists where results differ from these on purpose.
+//! [`NumberTokens`] lists the ids that are numbers, [`Position`] reads one row of logits, [`NumberLoss`] is a
+//! loss at a position, [`reduce()`] combines the losses of many. All sums are `f64`; no result is NaN.
+//! Sources: the paper "Regress, Don't Guess" (arXiv 2411.02083) with its code, and ntloss 0.3.2.
+//! `docs/losses.md` lists where results differ from these on purpose.
 
 mod grid;
 mod number_loss;

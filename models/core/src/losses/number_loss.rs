@@ -1,19 +1,20 @@
 //! Number Token Losses at one position: how far the number tokens' distribution is from the label's value.
 //!
-//! `q` is the softmax over the number tokens alone, `v` their values, `y` the value of the label. A position whose label
-//! is not a number token has no loss.
+//! `q` is the softmax over the number tokens alone, `v` their values, `y` the value of the label. A position
+//! whose label is not a number token has no loss.
 
 use super::position::Position;
 use super::tokens::NumberTokens;
 
-/// How much more than the farthest number `reweigh` makes text cost.
+/// Factor by which text costs more than the farthest number with `reweigh`.
 const TEXT_COST: f64 = 1.01;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NumberLoss {
     pub kind: NumberLossKind,
-    /// As in ntloss: `loss * m + 1.01 * max * (1 - m)`, where `m` is the mass of the number tokens and `max` the largest
-    /// loss that two number tokens can have. Not part of the paper, whose losses do not see mass on text.
+    /// Whether to reweigh like ntloss: `loss * m + 1.01 * max * (1 - m)`. `m` is the mass of the number
+    /// tokens, and `max` is the largest loss that two number tokens can have. The paper's losses ignore mass
+    /// on text.
     pub reweigh: bool,
 }
 
@@ -27,10 +28,10 @@ pub enum NumberLossKind {
     Huber,
     /// NTL-WAS: `sum q |v - y|`, the Wasserstein distance to a label that is one value.
     Was,
-    /// NTL-WAS-CDF: `sum over ranks of |CDF of q - CDF of the label|`. A distance in ranks of tokens sorted by value, not in
-    /// values: equal to [`NumberLossKind::Was`] only for ten digits. Tokens of one value are ranked by id
-    /// ([`NumberTokens::ranked_by`]). For `reweigh`, which the original does not have here, `max` is the number of tokens
-    /// less one.
+    /// NTL-WAS-CDF: `sum over ranks of |CDF of q - CDF of the label|`. A distance in ranks of tokens sorted
+    /// by value, not in values: equal to [`NumberLossKind::Was`] only for ten digits. Tokens of one value are
+    /// ranked by id ([`NumberTokens::ranked_by`]). For `reweigh`, which the reference implementation lacks
+    /// here, `max` is the number of tokens less one.
     WasCdf,
 }
 
@@ -40,10 +41,10 @@ impl NumberLoss {
         Self { kind, reweigh: false }
     }
 
-    /// The loss of `label` at a position. `None` where the label is not a number token.
+    /// Returns the loss of `label` at a position, or `None` if the label is not a number token.
     ///
-    /// Where no number token has any probability, so that there is no `q` (and NaN in the originals), it is the largest loss
-    /// that two number tokens can have.
+    /// If no number token has any probability, `q` does not exist (the reference implementations return NaN).
+    /// The loss is then the largest one that two number tokens can have.
     pub fn at(&self, position: &Position<'_>, label: u32) -> Option<f64> {
         let tokens = position.tokens();
         let label = tokens.index(label)?;
@@ -66,7 +67,7 @@ impl NumberLossKind {
             tokens.all().iter().zip(shares).map(|(token, share)| share * of(token.value)).sum()
         };
         match self {
-            // The difference under the sum: exact where nearly all probability is on the label.
+            // Summing differences is exact even if nearly all probability is on the label.
             Self::Mse | Self::Mae | Self::Huber => self.of_error(mean(&|value| value - y)),
             Self::Was => mean(&|value| (value - y).abs()),
             Self::WasCdf => rank_distance(tokens, shares, label),
@@ -82,7 +83,7 @@ impl NumberLossKind {
         }
     }
 
-    /// What an error of the expectation costs.
+    /// Returns the loss of an error of the expectation.
     fn of_error(self, error: f64) -> f64 {
         let size = error.abs();
         match self {

@@ -3,14 +3,14 @@
 /// A number token such as `_3_2_`: a digit and the power of ten that it stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlacedDigit {
-    /// 0 to 9. What Number Token Losses compare (the original's `ignore_order=True`).
+    /// The digit, 0 to 9. Number Token Losses compare digits (`ignore_order=True` in the paper's code).
     pub digit: u8,
     /// The power of ten.
     pub place: i16,
 }
 
 impl PlacedDigit {
-    /// Reads a piece; `None` for any that is not `_digit_place_`.
+    /// Reads a piece. Returns `None` if it is not of the form `_digit_place_`.
     pub fn parse(piece: &str) -> Option<Self> {
         let (digit, place) = piece.strip_prefix('_')?.strip_suffix('_')?.split_once('_')?;
         let is_plain = digit.len() == 1 && !place.starts_with('+');

@@ -1,22 +1,23 @@
-//! One row of logits as losses read it: its softmax over the vocabulary, and over the number tokens alone.
+//! One row of logits for losses: its softmax over the vocabulary, and its softmax over the number tokens
+//! alone.
 //!
-//! In `f64` throughout, unlike [`crate::numbers::Softmax`]: a loss may be the logarithm of nearly 1, or the square of a
-//! small difference.
+//! Everything is computed in `f64`, unlike in [`crate::numbers::Softmax`]: a loss may be the logarithm of
+//! nearly 1, or the square of a small difference.
 
 use super::tokens::NumberTokens;
 
-/// What a model expects at one position.
+/// The distribution of a model at one position.
 #[derive(Debug, Clone)]
 pub struct Position<'a> {
     logits: &'a [f32],
     tokens: &'a NumberTokens,
     normaliser: Normaliser,
-    /// Softmax over the number tokens alone; empty where none of them is possible.
+    /// Softmax over the number tokens alone. Empty if none of them has any probability.
     shares: Vec<f64>,
     mass: f64,
 }
 
-/// What a softmax divides by: `exp(max + log_sum)`.
+/// The denominator of a softmax: `exp(max + log_sum)`.
 #[derive(Debug, Clone, Copy)]
 struct Normaliser {
     /// The largest logit.
@@ -26,7 +27,7 @@ struct Normaliser {
 }
 
 impl Normaliser {
-    /// `None` where there is no softmax.
+    /// Returns `None` if the row has no softmax.
     fn of(logits: impl Iterator<Item = f64> + Clone) -> Option<Self> {
         let max = logits.clone().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = logits.map(|logit| (logit - max).exp()).sum();
@@ -35,9 +36,11 @@ impl Normaliser {
 }
 
 impl<'a> Position<'a> {
-    /// Reads a row of logits, one for each id of the output layer. Number tokens beyond it have no probability.
+    /// Reads a row of logits, one for each id of the output layer. Number tokens beyond it have no
+    /// probability.
     ///
-    /// `None` when the row has no softmax: it is empty, holds a NaN or `+inf`, or only `-inf`.
+    /// Returns `None` if the row has no softmax, because it is empty, has a NaN or `+inf`, or has only
+    /// `-inf`.
     pub fn new(logits: &'a [f32], tokens: &'a NumberTokens) -> Option<Self> {
         let whole = Normaliser::of(logits.iter().map(|&logit| f64::from(logit)))?;
         let row = |id: u32| logits.get(id as usize).map_or(f64::NEG_INFINITY, |&logit| f64::from(logit));
@@ -52,14 +55,15 @@ impl<'a> Position<'a> {
         Some(Self { logits, tokens, normaliser: whole, shares, mass })
     }
 
-    /// Natural logarithm of the probability of an id over the whole vocabulary; `-inf` for ids beyond the row.
+    /// Natural logarithm of the probability of an id over the whole vocabulary; `-inf` for ids beyond the
+    /// row.
     pub fn log_probability(&self, id: u32) -> f64 {
         let logit = self.logits.get(id as usize).map_or(f64::NEG_INFINITY, |&logit| f64::from(logit));
         (logit - self.normaliser.max - self.normaliser.log_sum).min(0.0)
     }
 
-    /// Sum over the number tokens of renormalised probability times value, ntloss's `predict_numbers`. `None` where no
-    /// number token has any probability (there the original is NaN).
+    /// Sum over the number tokens of renormalised probability times value, ntloss's `predict_numbers`. `None`
+    /// if no number token has any probability (ntloss returns NaN).
     pub fn expectation(&self) -> Option<f64> {
         let terms = self.tokens.all().iter().zip(&self.shares).map(|(token, share)| token.value * share);
         (!self.shares.is_empty()).then(|| terms.sum())
@@ -74,7 +78,8 @@ impl<'a> Position<'a> {
         self.tokens
     }
 
-    /// Softmax over the number tokens alone, by id; `None` where none of them is possible.
+    /// Returns the softmax over the number tokens alone, sorted by id, or `None` if none of them has any
+    /// probability.
     pub(super) fn shares(&self) -> Option<&[f64]> {
         (!self.shares.is_empty()).then_some(&self.shares)
     }

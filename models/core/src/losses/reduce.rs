@@ -17,11 +17,11 @@ pub enum ReducedLoss {
     Each(Vec<f64>),
 }
 
-/// Reduces the losses of positions. `None` is a position that does not count, such as one whose label is padding or, for a
-/// Number Token Loss, not a number.
+/// Reduces the losses of positions. `None` marks a position that does not count, such as one whose label is
+/// padding or, for a Number Token Loss, not a number.
 ///
-/// Without a position that counts, mean and sum are 0, as in ntloss. (In the paper's code the mean is NaN, which spoils a
-/// training step on a batch without numbers.)
+/// Without a position that counts, mean and sum are 0, as in ntloss. (In the paper's code the mean is NaN,
+/// which breaks a training step on a batch without numbers.)
 pub fn reduce(losses: &[Option<f64>], reduction: Reduction) -> ReducedLoss {
     // The sum of nothing is -0.
     let sum = || losses.iter().flatten().sum::<f64>() + 0.0;

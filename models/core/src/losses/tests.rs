@@ -32,8 +32,9 @@ fn assert_near(got: f64, want: f64) {
 }
 
 #[test]
-fn a_position_tells_probabilities_expectation_and_mass() {
-    let (tokens, logits) = (numbers(), unsure());
+fn a_position_has_probabilities_an_expectation_and_a_mass() {
+    let tokens = numbers();
+    let logits = unsure();
     let position = Position::new(&logits, &tokens).unwrap();
     assert_near(position.log_probability(ZERO), 0.2_f64.ln());
     assert_near(position.number_mass(), 0.4);
@@ -62,7 +63,7 @@ fn every_kind_of_loss_is_its_formula() {
 }
 
 #[test]
-fn where_no_number_is_possible_the_loss_is_the_largest_and_not_nan() {
+fn without_a_possible_number_the_loss_is_the_largest_and_not_nan() {
     let words = logits([0.0, 0.7, 0.0, 0.0, 0.3]);
     for (kind, max) in
         [(NumberLossKind::Mse, 16.0), (NumberLossKind::Was, 4.0), (NumberLossKind::WasCdf, 2.0)]
@@ -85,7 +86,7 @@ fn the_rank_distance_depends_on_the_order_of_equal_values_which_is_by_id() {
     let kind = NumberLoss::of(NumberLossKind::WasCdf);
     let at = |tokens: &NumberTokens| kind.at(&Position::new(&logits, tokens).unwrap(), 0).unwrap();
     assert_near(at(&ones), 1.0);
-    // What an unstable sort may make of it.
+    // A possible result of an unstable sort.
     assert_near(at(&ones.ranked_by(|id, _| [0.0, 2.0, 1.0][id as usize])), 2.0);
 }
 

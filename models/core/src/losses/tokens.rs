@@ -3,7 +3,7 @@
 /// The ids that are numbers to a loss.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NumberTokens {
-    /// By id.
+    /// The tokens, sorted by id.
     tokens: Vec<NumberToken>,
 }
 
@@ -16,11 +16,11 @@ pub(super) struct NumberToken {
 }
 
 impl NumberTokens {
-    /// Number tokens that are ranked by their values. Values that are not finite are left out, of an id given twice the
-    /// last counts.
+    /// Creates number tokens that are ranked by their values. Tokens whose values are not finite are left
+    /// out. If an id is given twice, the last value counts.
     ///
-    /// The paper's code keeps pieces such as `inf` and `nan` if a vocabulary has them, after which all its losses are
-    /// infinite or NaN.
+    /// The paper's code keeps pieces such as `inf` and `nan` if a vocabulary has them, after which all its
+    /// losses are infinite or NaN.
     pub fn new(values: impl IntoIterator<Item = (u32, f64)>) -> Self {
         let finite = values.into_iter().filter(|(_, value)| value.is_finite());
         let by_id: std::collections::BTreeMap<u32, f64> = finite.collect();
@@ -28,12 +28,13 @@ impl NumberTokens {
         Self { tokens }.ranked_by(|_, value| value)
     }
 
-    /// The same tokens, ranked by what `key` makes of an id and its value: for the tokens of the Regression Transformer,
-    /// whose values are digits, digit times ten to the place.
+    /// Returns the same tokens, ranked by `key` of their ids and values. The tokens of the Regression
+    /// Transformer, whose values are digits, are ranked by digit times ten to the place.
     ///
-    /// Tokens of one key are ranked by id. The paper's code leaves them in the arbitrary order of an unstable sort.
+    /// Tokens of one key are ranked by id. The paper's code leaves them in the arbitrary order of an unstable
+    /// sort.
     pub fn ranked_by(mut self, key: impl Fn(u32, f64) -> f64) -> Self {
-        // Adding 0 makes -0 the 0 that it equals.
+        // Adding 0 turns -0 into 0.
         let keys: Vec<f64> = self.tokens.iter().map(|token| key(token.id, token.value) + 0.0).collect();
         let mut order: Vec<usize> = (0..self.tokens.len()).collect();
         order.sort_by(|&a, &b| keys[a].total_cmp(&keys[b]));
@@ -48,7 +49,7 @@ impl NumberTokens {
         self.index(id).map(|index| self.tokens[index].value)
     }
 
-    /// Whether no id is a number.
+    /// Returns `true` if no id is a number.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
@@ -66,7 +67,7 @@ impl NumberTokens {
         self.tokens.binary_search_by_key(&id, |token| token.id).ok()
     }
 
-    /// The largest difference of two values, 0 without any.
+    /// The largest difference between two values, or 0 if there are none.
     pub(super) fn span(&self) -> f64 {
         let values = || self.tokens.iter().map(|token| token.value);
         let (low, high) =

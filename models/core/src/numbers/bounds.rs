@@ -1,8 +1,9 @@
 //! Rigorous bounds of the estimates: what they could become if the open mass turned out to be numbers.
 //!
-//! Any part of the open mass may close, at any value. Every estimate here rises when mass moves up, so the worst cases are
-//! that all open mass lies below the smallest or above the largest value: mass below slides the window of a trimmed mean,
-//! and the position of a quantile, further down. An estimate that this mass can reach itself has no bounds.
+//! Any part of the open mass may close, at any value. Every estimate except the mode rises when mass moves to
+//! larger values. In the worst cases, all open mass is therefore below the smallest value or above the
+//! largest one. Mass below moves the window of a trimmed mean, and the position of a quantile, down. An
+//! estimate that can become one of these unknown values has no bounds.
 
 use super::distribution::{Distribution, Estimation, Interval, Objective};
 
@@ -17,23 +18,26 @@ impl Distribution {
             Objective::Median => self.quantile_bounds(0.5, estimation.range),
             Objective::Quantile(q) => self.quantile_bounds(q, estimation.range),
             Objective::Mode => self.mode_bounds(),
+            Objective::Auto => self.auto_bounds(estimation),
         }
     }
 
-    /// Bounds of [`Distribution::trimmed_mean`]; `None` when no range is known and more mass is open than trimmed.
+    /// Bounds of [`Distribution::trimmed_mean`]; `None` when no range is known and more mass is open than
+    /// trimmed.
     pub fn trimmed_mean_bounds(&self, estimation: &Estimation) -> Option<Interval> {
         let conditional = self.conditional_bounds(&Estimation { normalize: true, ..*estimation })?;
         if estimation.normalize {
             return Some(conditional);
         }
-        // A raw sum is the conditional mean times the mass that closes in the end, which is between these two.
+        // A raw sum is the conditional mean times the final closed mass, which is between these two.
         let (Interval { low, high }, least) = (conditional, self.mass().closed);
         let most = least + self.open();
         Some(around([low * least, low * most, high * least, high * most]))
     }
 
     fn conditional_bounds(&self, estimation: &Estimation) -> Option<Interval> {
-        let (closed, open) = (self.mass().closed, self.open());
+        let closed = self.mass().closed;
+        let open = self.open();
         if let (Some(range), true) = (estimation.range, open > 0.0) {
             let low = self.with_open_mass_at(range.low).trimmed_mean(estimation)?;
             return Some(Interval {
@@ -49,10 +53,11 @@ impl Distribution {
         Some(Interval { low, high: self.mean_between(cut, closed + open - cut)? })
     }
 
-    /// Bounds of [`Distribution::quantile`]; `None` when no range is known and the open mass can push it off either
-    /// end.
+    /// Bounds of [`Distribution::quantile`]; `None` when no range is known and the open mass can push it off
+    /// either end.
     pub fn quantile_bounds(&self, q: f64, range: Option<Interval>) -> Option<Interval> {
-        let (closed, open) = (self.mass().closed, self.open());
+        let closed = self.mass().closed;
+        let open = self.open();
         if let (Some(range), true) = (range, open > 0.0) {
             let low = self.with_open_mass_at(range.low).quantile(q)?;
             return Some(Interval { low, high: self.with_open_mass_at(range.high).quantile(q)? });
@@ -73,15 +78,37 @@ impl Distribution {
         settled.then_some(Interval { low: first.value, high: first.value })
     }
 
+    /// Bounds of the majority if a value keeps it wherever the open mass falls. Otherwise they contain the
+    /// trimmed mean and every value that may get the majority.
+    fn auto_bounds(&self, estimation: &Estimation) -> Option<Interval> {
+        let open = self.open();
+        let half = 0.5 * (self.mass().closed + open);
+        let best = self.most_probable(1).first().copied()?;
+        if best.probability > half {
+            return Some(Interval { low: best.value, high: best.value });
+        }
+        let mean = self.trimmed_mean_bounds(estimation)?;
+        let may_win = self.leaves().iter().filter(|leaf| leaf.probability + open > half);
+        let mut values: Vec<f64> = may_win.map(|leaf| leaf.value).collect();
+        if open > half {
+            let Interval { low, high } = estimation.range?;
+            values.extend([low, high]);
+        }
+        Some(around(values.into_iter().chain([mean.low, mean.high])))
+    }
+
     fn open(&self) -> f64 {
         let open = self.mass().open;
         if open > ROUNDING { open } else { 0.0 }
     }
 }
 
-fn around(values: [f64; 4]) -> Interval {
-    let low = values.into_iter().fold(f64::INFINITY, f64::min);
-    Interval { low, high: values.into_iter().fold(f64::NEG_INFINITY, f64::max) }
+/// The smallest interval that contains these values.
+fn around(values: impl IntoIterator<Item = f64>) -> Interval {
+    let none = Interval { low: f64::INFINITY, high: f64::NEG_INFINITY };
+    values
+        .into_iter()
+        .fold(none, |all, value| Interval { low: all.low.min(value), high: all.high.max(value) })
 }
 
 #[cfg(test)]
@@ -98,11 +125,10 @@ mod tests {
     #[test]
     fn without_open_mass_the_bounds_are_the_estimates() {
         let numbers = distribution(&ROWS, 0.05, 0.0);
-        for objective in [Objective::Mean, Objective::Median, Objective::Mode, Objective::Quantile(0.9)] {
-            let (value, bounds) = (
-                numbers.estimate(objective, &trim(0.1)).unwrap(),
-                numbers.estimate_bounds(objective, &trim(0.1)).unwrap(),
-            );
+        let fixed = [Objective::Mean, Objective::Median, Objective::Mode, Objective::Auto];
+        for objective in fixed.into_iter().chain([Objective::Quantile(0.9)]) {
+            let value = numbers.estimate(objective, &trim(0.1)).unwrap();
+            let bounds = numbers.estimate_bounds(objective, &trim(0.1)).unwrap();
             assert!((bounds.low - value).abs() < 1e-9 && (bounds.high - value).abs() < 1e-9, "{objective:?}");
         }
     }
@@ -129,7 +155,41 @@ mod tests {
     }
 
     #[test]
-    fn what_the_open_mass_can_reach_has_no_bounds() {
+    fn a_value_with_the_majority_is_certain_and_one_that_may_lose_it_is_not() {
+        let range = Some(Interval { low: -10.0, high: 20.0 });
+        let mut unsettled = 0;
+        for best in [0.2, 0.43, 0.46, 0.48, 0.5, 0.6] {
+            for (open, range) in [(0.04, None), (0.04, range), (0.3, range), (0.6, range)] {
+                let rest = 0.9 - best;
+                let rows = [("2", best), ("3", 0.6 * rest), ("7", 0.4 * rest)]
+                    .map(|(text, p)| (text, p * (1.0 - open)));
+                let estimation = Estimation { trim: 0.05, range, ..Estimation::default() };
+                let numbers = distribution(&rows, 0.1 * (1.0 - open), open);
+                let bounds = numbers.estimate_bounds(Objective::Auto, &estimation).unwrap();
+                let mut majorities = 0;
+                let places = ["-10", "20", "2", "3", "7", "5"];
+                for (text, share) in
+                    places.into_iter().flat_map(|text| [0.0, 0.4, 1.0].map(|share| (text, share)))
+                {
+                    let rows = [&rows[..], &[(text, open * share)]].concat();
+                    let later = distribution(&rows, 1.0 - 0.9 * (1.0 - open) - open * share, 0.0);
+                    let value = later.estimate(Objective::Auto, &estimation).unwrap();
+                    let is_inside = bounds.low - 1e-9 <= value && value <= bounds.high + 1e-9;
+                    assert!(is_inside, "{share} of {open} on {text}: {value} is outside {bounds:?}");
+                    majorities += usize::from(later.majority().is_some());
+                }
+                let is_certain = bounds.high - bounds.low <= 0.0;
+                assert!(!is_certain || majorities == 18, "{best} {open}: {majorities} of 18");
+                unsettled += usize::from(majorities > 0 && majorities < 18);
+            }
+        }
+        assert!(unsettled > 5, "{unsettled}");
+        let open = distribution(&[("2", 0.3), ("3", 0.3)], 0.0, 0.4);
+        assert_eq!(open.estimate_bounds(Objective::Auto, &trim(0.05)), None);
+    }
+
+    #[test]
+    fn estimates_that_the_open_mass_can_move_anywhere_have_no_bounds() {
         let numbers = distribution(&ROWS, 0.01, 0.04);
         assert_eq!(numbers.trimmed_mean_bounds(&trim(0.005)), None);
         assert_eq!(numbers.trimmed_mean_bounds(&trim(0.0)), None);

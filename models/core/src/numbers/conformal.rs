@@ -1,19 +1,21 @@
-//! Split conformal prediction of intervals: conformalized quantile regression (Romano, Patterson and Candès, 2019).
+//! Split conformal prediction of intervals: conformalized quantile regression (Romano, Patterson and Candès,
+//! 2019).
 //!
-//! On held-out items, each interval between two quantiles has a score: how far the truth lies outside of it, or, negated, how far
-//! inside. The interval of a new item, widened by a high quantile of these scores on both sides, contains the truth with at least
-//! the given probability if the items are exchangeable.
+//! On held-out items, each interval between two quantiles has a score: the distance of the truth from the
+//! interval, which is negative inside. The interval of a new item, widened by a high quantile of these scores
+//! on both sides, contains the truth with at least the given probability if the items are exchangeable.
 
 use super::distribution::Interval;
 use super::values::NumberValues;
 
-/// How far `truth` lies outside the interval; below 0 inside.
+/// Returns the distance of `truth` from the interval, which is negative inside the interval.
 pub fn conformity_score(interval: Interval, truth: f64) -> f64 {
     (interval.low - truth).max(truth - interval.high)
 }
 
-/// What to add to both sides for a coverage of `1 - alpha`: the `ceil((n + 1) (1 - alpha))`-th smallest of `n` scores. `None` where
-/// that is more than `n`, so that no interval is wide enough, and where a score is NaN.
+/// Returns the distance to widen both sides by for a coverage of `1 - alpha`: the
+/// `ceil((n + 1) (1 - alpha))`-th smallest of `n` scores. Returns `None` if that rank is more than `n`,
+/// because no interval is wide enough then, or if a score is NaN.
 pub fn conformal_offset(scores: &[f64], alpha: f64) -> Option<f64> {
     let rank = conformal_rank(scores.len(), alpha);
     let mut sorted = scores.to_vec();
@@ -24,15 +26,16 @@ pub fn conformal_offset(scores: &[f64], alpha: f64) -> Option<f64> {
 
 /// `ceil((n + 1) (1 - alpha))`.
 pub fn conformal_rank(n: usize, alpha: f64) -> usize {
-    // What is a whole number but for rounding is that number.
+    // A product that is an integer except for rounding counts as that integer.
     ((n as f64 + 1.0) * (1.0 - alpha) - 1e-9).ceil().max(0.0) as usize
 }
 
-/// The interval, widened by `offset` (narrowed where that is below 0) and cut to the values that are possible. On a scale its ends
-/// are the outermost values of the scale inside, which contain the same truths on the scale. An interval that would be empty
-/// becomes its middle, on a scale the value nearest to it.
+/// Returns the interval, widened by `offset` (narrowed if `offset` is negative) and cut to the possible
+/// values. On a scale, the ends move inwards to values of the scale, which keeps the same truths inside. An
+/// empty interval becomes its middle, or on a scale the value nearest to its middle.
 pub fn conformal_interval(interval: Interval, offset: f64, values: NumberValues) -> Interval {
-    let (mut low, mut high) = (interval.low - offset, interval.high + offset);
+    let mut low = interval.low - offset;
+    let mut high = interval.high + offset;
     let middle = f64::midpoint(low, high);
     if low > high {
         (low, high) = (middle, middle);
@@ -69,12 +72,13 @@ mod tests {
 
     /// Made by `tests/data/conformal/make.py` with numpy.
     #[test]
-    fn offsets_and_coverage_are_those_of_numpy() {
+    fn offsets_and_coverage_equal_those_of_numpy() {
         let golden: Value =
             serde_json::from_str(include_str!("../../tests/data/conformal/golden.json")).unwrap();
         let cases = golden.as_array().unwrap();
         for case in cases {
-            let (lower, upper) = (numbers(case, "lower"), numbers(case, "upper"));
+            let lower = numbers(case, "lower");
+            let upper = numbers(case, "upper");
             let intervals: Vec<Interval> =
                 lower.iter().zip(&upper).map(|(&low, &high)| interval(low, high)).collect();
             let truth = numbers(case, "truth");

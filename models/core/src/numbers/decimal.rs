@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Most digits on either side of the point that fit.
+/// Maximum number of digits on either side of the point.
 pub(super) const DIGITS_MAX: u8 = 20;
 
 /// A decimal number with up to 20 digits on each side of the point. Equality is equality of the value only
@@ -33,7 +33,8 @@ impl Decimal {
         Self { fraction: self.fraction * 10 + u128::from(digit), decimals: self.decimals + 1, ..self }
     }
 
-    /// Adds a digit (0 to 9) at a power of ten from -20 to 19, where no digit is written at it or below.
+    /// Adds a digit (0 to 9) at a power of ten from -20 to 19. The number must not have a digit at that power
+    /// or below.
     pub(super) fn with_place(self, digit: u8, place: i8) -> Self {
         let power = |exponent: u32| 10_u128.pow(exponent);
         if let Ok(place) = u32::try_from(place) {
@@ -44,8 +45,8 @@ impl Decimal {
         Self { fraction: self.fraction * shift + u128::from(digit), decimals, ..self }
     }
 
-    /// The number that a plain decimal text such as `-12.5` writes; digits beyond the 20th after the point are cut
-    /// off. `None` for more than 20 before the point, and for other text.
+    /// Reads a plain decimal text such as `-12.5` and cuts digits beyond the 20th after the point. Returns
+    /// `None` for more than 20 digits before the point, and for other text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (digits, negative) = text.strip_prefix('-').map_or((text, false), |digits| (digits, true));
         let (integer, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -60,12 +61,13 @@ impl Decimal {
         Some(if negative { value.negated() } else { value })
     }
 
-    /// The shortest decimal number that reads back as `value`; `None` from 1e20 on and where it is not finite.
+    /// Returns the shortest decimal number that reads back as `value`, or `None` if `value` is 1e20 or more,
+    /// or not finite.
     pub fn shortest_f32(value: f32) -> Option<Self> {
         Self::parse(&value.to_string())
     }
 
-    /// As [`Decimal::shortest_f32`].
+    /// Like [`Decimal::shortest_f32`], but takes an `f64`.
     pub fn shortest_f64(value: f64) -> Option<Self> {
         Self::parse(&value.to_string())
     }
@@ -81,7 +83,7 @@ impl Decimal {
         Self { negative: units < 0, integer: magnitude / one, fraction: magnitude % one, decimals }
     }
 
-    /// What is before the point.
+    /// The part before the point.
     pub(super) fn integer(self) -> u128 {
         self.integer
     }
@@ -116,7 +118,7 @@ impl Decimal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Magnitude {
     integer: u128,
-    /// What follows the point, in units of 1e-20.
+    /// The part after the point, in units of 1e-20.
     fraction: u128,
 }
 
@@ -129,7 +131,8 @@ impl Magnitude {
         Self { integer, fraction: 0 }
     }
 
-    /// Of the shortest decimal number that reads back as `value`; [`Self::ABOVE_ALL`] from 1e20 on.
+    /// The magnitude of the shortest decimal number that reads back as `value`, or [`Self::ABOVE_ALL`] from
+    /// 1e20 on.
     pub(super) fn of_f64(value: f64) -> Self {
         Decimal::shortest_f64(value).map_or(Self::ABOVE_ALL, Decimal::magnitude)
     }
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_at_falling_powers_of_ten_add_up_and_those_left_out_are_zeros() {
+    fn digits_at_descending_powers_of_ten_add_up_and_omitted_ones_are_zeros() {
         for (places, want) in [
             (&[(3, 2), (5, 1), (6, 0)][..], "356"),
             (&[(1, 2), (5, -2)], "100.05"),

@@ -1,7 +1,7 @@
 //! The distribution of a number, and estimates of it.
 //!
-//! Estimates are conditional on the closed mass: they answer "if it is a number, which?". Invariant: values are
-//! finite, sorted and distinct; estimates of an empty distribution are `None`, never NaN.
+//! Estimates are conditional on the closed mass: they answer "if it is a number, which?". Invariant: values
+//! are finite, sorted and distinct; estimates of an empty distribution are `None`, never NaN.
 
 use std::collections::HashMap;
 
@@ -27,11 +27,11 @@ pub struct Leaf {
 /// The three parts of the probability, which add up to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mass {
-    /// On complete numbers.
+    /// Mass of complete numbers.
     pub closed: f64,
-    /// On texts that are not a number.
+    /// Mass of texts that are not numbers.
     pub invalid: f64,
-    /// On prefixes that were not expanded, or lead beyond the digit limits.
+    /// Mass of prefixes that were not expanded, or that lead beyond the digit limits.
     pub open: f64,
 }
 
@@ -44,6 +44,8 @@ pub enum Objective {
     Median,
     /// Probability of being wrong.
     Mode,
+    /// The mode if one value has more than half of the closed mass, otherwise the trimmed mean.
+    Auto,
     /// Pinball loss at this level.
     Quantile(f64),
 }
@@ -52,10 +54,10 @@ pub enum Objective {
 pub struct Estimation {
     /// Share of the closed mass that the trimmed mean leaves out at each end, 0 to 0.49.
     pub trim: f64,
-    /// Whether means are conditional on the closed mass; otherwise they are raw sums, in which texts that are not numbers
-    /// count as 0.
+    /// Whether means are conditional on the closed mass; otherwise they are raw sums, in which texts that are
+    /// not numbers count as 0.
     pub normalize: bool,
-    /// The range of all numbers, if known; open mass lies in it, too.
+    /// The range of all numbers, if known. It also contains the open mass.
     pub range: Option<Interval>,
 }
 
@@ -82,7 +84,7 @@ impl Distribution {
     }
 
     fn merged(mut leaves: Vec<Leaf>, invalid: f64, open: f64) -> Self {
-        // By probability within equal values, so that the merged leaf keeps the likeliest text.
+        // Equal values are sorted by probability, so that the merged leaf keeps the likeliest text.
         leaves.sort_by(|a, b| {
             let by_probability = b.probability.total_cmp(&a.probability);
             a.value.total_cmp(&b.value).then(by_probability).then_with(|| a.text.cmp(&b.text))
@@ -105,7 +107,7 @@ impl Distribution {
         self.mass
     }
 
-    /// Size in memory.
+    /// Size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let texts: usize = self.leaves.iter().map(|leaf| leaf.text.capacity()).sum();
         self.leaves.capacity() * size_of::<Leaf>() + texts
@@ -133,6 +135,7 @@ impl Distribution {
             Objective::Mean => self.trimmed_mean(estimation),
             Objective::Median => self.quantile(0.5),
             Objective::Mode => self.mode(),
+            Objective::Auto => self.majority().or_else(|| self.trimmed_mean(estimation)),
             Objective::Quantile(q) => self.quantile(q),
         }
     }
@@ -152,7 +155,8 @@ impl Distribution {
 
     /// Mean of the closed mass without a share `trim` of it at each end.
     pub fn trimmed_mean(&self, estimation: &Estimation) -> Option<f64> {
-        let (closed, trim) = (self.mass.closed, estimation.trim);
+        let closed = self.mass.closed;
+        let trim = estimation.trim;
         let mean = self.mean_between(trim * closed, (1.0 - trim) * closed)?;
         Some(if estimation.normalize { mean } else { mean * closed })
     }
@@ -162,12 +166,19 @@ impl Distribution {
         self.value_at(q * self.mass.closed)
     }
 
-    /// The most probable value; the smallest of equals.
+    /// Returns the most probable value. Ties go to the smaller value.
     pub fn mode(&self) -> Option<f64> {
         self.most_probable(1).first().map(|leaf| leaf.value)
     }
 
-    /// The `count` most probable values, best first; of equals the smaller value first.
+    /// Returns the value that has more than half of the closed mass, or `None` if no value has. It is the
+    /// mode and the median.
+    pub fn majority(&self) -> Option<f64> {
+        let best = self.most_probable(1);
+        best.first().filter(|leaf| leaf.probability > 0.5 * self.mass.closed).map(|leaf| leaf.value)
+    }
+
+    /// Returns the `count` most probable values, best first. Ties go to the smaller value.
     pub fn most_probable(&self, count: usize) -> Vec<&Leaf> {
         let mut leaves: Vec<&Leaf> = self.leaves.iter().collect();
         leaves.sort_by(|a, b| b.probability.total_cmp(&a.probability).then(a.value.total_cmp(&b.value)));

@@ -1,7 +1,7 @@
 //! The number grammar over token ids: what each id does to a number, for each way of spelling digits.
 //!
-//! Built once per checkpoint. A step reads only the ids that can touch a number in its state; all others share one
-//! probability, the rest of the softmax.
+//! Built once per checkpoint. A step reads only the ids that can touch a number in its state; all others
+//! share one probability, the rest of the softmax.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct ClosedNumber {
     pub probability: f64,
 }
 
-/// What one token does to a number.
+/// The effect of one token on a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TokenEffect {
     Continues(NumberState),
@@ -60,18 +60,18 @@ pub struct Expansion {
     pub left_open: f64,
 }
 
-/// How a text becomes one that is no admitted number.
+/// The end of a text that is not an admitted number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RefusedEnd {
-    /// By this token.
+    /// This token.
     Token(u32),
     /// The text is a number, but not an admitted one.
     Value,
-    /// By any of the tokens that do not end the number.
+    /// Any of the tokens that do not end the number.
     Others,
 }
 
-/// A text that is no admitted number, behind a prefix.
+/// A text that begins with a prefix and is not an admitted number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refused {
     pub end: RefusedEnd,
@@ -106,7 +106,7 @@ impl NumberGrammar {
         Self { point: true, ..Self::new(std::iter::empty::<Option<NumberPiece>>(), Vec::new()) }
     }
 
-    /// Whether the model is a regression head, which writes no tokens and predicts one number.
+    /// Returns whether the model is a regression head, which writes no tokens and predicts one number.
     pub fn is_point(&self) -> bool {
         self.point
     }
@@ -121,7 +121,7 @@ impl NumberGrammar {
         self.pieces.len()
     }
 
-    /// Whether the model can write numbers.
+    /// Returns whether the model can write numbers.
     pub fn spells_numbers(&self) -> bool {
         self.point || !self.touching[Phase::Start as usize].is_empty()
     }
@@ -147,7 +147,8 @@ impl NumberGrammar {
         NumberRules { limits, terminator, values, ending, separating, read }
     }
 
-    /// What one token does after `state`; [`NumberGrammar::expand`] does the same for all tokens at once.
+    /// Returns the effect of one token after `state`. [`NumberGrammar::expand`] does the same for all tokens
+    /// together.
     pub fn effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> TokenEffect {
         let value = match self.piece_effect(state, id, rules) {
             Some(PieceEffect::Continues(next)) if rules.values.are_reached_from(next) => {
@@ -171,8 +172,8 @@ impl NumberGrammar {
         value.map_or(TokenEffect::Invalid, TokenEffect::Closes)
     }
 
-    /// Splits the probability after `state`. Prunes the least probable tokens that touch the number, which have at most `prune`
-    /// together.
+    /// Splits the probability after `state`. Prunes the least probable tokens that touch the number, which
+    /// have at most `prune` together.
     pub fn expand(
         &self,
         state: NumberState,
@@ -212,8 +213,8 @@ impl NumberGrammar {
         expansion
     }
 
-    /// The most probable ways from `state` to a text that is no admitted number, at most `count`, best first. Before the digits
-    /// it needs the logits of all tokens.
+    /// Returns the most probable ways from `state` to a text that is not an admitted number, at most `count`,
+    /// best first. Before the digits, this needs the logits of all tokens.
     pub fn refused(
         &self,
         state: NumberState,
@@ -249,7 +250,8 @@ impl NumberGrammar {
         best
     }
 
-    /// Adds the tokens that do not touch the number: they end it or are invalid. `seen`: probability of the others.
+    /// Adds the tokens that do not touch the number: they end it or are invalid. `seen`: probability of the
+    /// others.
     fn end(
         &self,
         state: NumberState,
@@ -270,13 +272,13 @@ impl NumberGrammar {
         expansion.invalid += left - ended;
     }
 
-    /// `None` where the id contains no part of the number.
+    /// Returns `None` if the id contains no part of the number.
     fn piece_effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> Option<PieceEffect<'_>> {
         let piece = self.piece(id).filter(|_| !self.eos_ids.contains(&id))?;
         state.read_piece(piece, rules.limits)
     }
 
-    /// Whether an admitted number may begin with a prefix that is longer than the limits.
+    /// Returns whether an admitted number may begin with a prefix that is longer than the limits.
     fn may_be_admitted(&self, state: NumberState, id: u32, rules: &NumberRules) -> bool {
         let read = self.piece(id).and_then(|piece| state.read_piece(piece, rules.limits.largest()));
         match read {
@@ -319,7 +321,8 @@ pub(crate) fn sorted_unique<'a>(ids: impl Iterator<Item = &'a u32>) -> Arc<[u32]
 /// A probability below which all tokens together have at most `mass`.
 fn prune_below(tokens: &[(u32, f64)], mass: f64) -> f64 {
     let below = |least: f64| tokens.iter().map(|&(_, p)| if p < least { p } else { 0.0 }).sum::<f64>();
-    // Starting where one token alone could have it all, and going down to where no number of tokens can.
+    // The first candidate is the mass that one token alone could have. At the last one, no number of tokens
+    // reaches it.
     let candidates = std::iter::successors(Some(mass), |least| Some(least / 4.0));
     candidates.take(12).find(|&least| below(least) <= mass).unwrap_or(0.0)
 }
@@ -385,7 +388,10 @@ mod tests {
 
     /// Under a uniform distribution over 16 ids, the effects of single tokens add up to the expansion.
     fn assert_same_one_by_one(expansion: &Expansion, effect: impl Fn(u32) -> TokenEffect) {
-        let (mut closed, mut invalid, mut too_long, mut children) = (0.0, 0.0, 0.0, Vec::new());
+        let mut closed = 0.0;
+        let mut invalid = 0.0;
+        let mut too_long = 0.0;
+        let mut children = Vec::new();
         for id in 0..16 {
             match effect(id) {
                 TokenEffect::Continues(next) => children.push((id, next)),
@@ -425,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_sequence_ends_a_number_where_that_is_asked_for() {
+    fn only_the_end_of_sequence_ends_a_number_if_requested() {
         let (_, ended, invalid, _) = expand("4", Terminator::Eos);
         assert_eq!((ended, invalid), (closed(&[("4", 1.0)]), 11.0));
         let (_, ended, invalid, _) = expand("4.", Terminator::Eos);
@@ -441,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_stop_ends_a_sentence_only_where_anything_may_follow() {
+    fn a_full_stop_ends_a_sentence_only_if_anything_may_follow() {
         assert_eq!(expand("4.", Terminator::Any).1, closed(&[("4", 1.0), ("4", 11.0)]), "`4.0 eggs`, `4. `");
     }
 
@@ -457,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_space_continues_digits_only_where_it_separates_thousands() {
+    fn a_space_continues_digits_only_if_it_separates_thousands() {
         let grammar = grammar();
         let limits = GrammarLimits::default();
         for (limits, continues) in [(limits, false), (limits.with_thousands(' ').unwrap(), true)] {

@@ -1,8 +1,8 @@
 //! Numbers: how tokens spell them, how probable each is, and which estimate to return.
 //!
-//! [`NumberGrammar`] knows which token ids continue, end or leave a number; the searches in `decoding` walk it;
-//! [`Distribution`] holds the numbers found, with estimates and rigorous [`bounds`](Interval).
-//! [`parse`] reads numbers in ordinary text, [`python`] those that are tokens.
+//! [`NumberGrammar`] knows which token ids continue, end or leave a number; the searches in `decoding` walk
+//! it; [`Distribution`] holds the numbers found, with estimates and rigorous [`bounds`](Interval). [`parse`]
+//! reads numbers in ordinary text, [`python`] those that are tokens.
 
 mod bounds;
 mod conformal;

@@ -1,26 +1,34 @@
-//! Numbers in ordinary text, as a person reads them.
+//! Numbers in ordinary text, as a person reads them: the one definition for answers, labels and ratings.
 //!
-//! In: any text. Out: the last number in it as an `f64`, which is finite; a number that overflows is ignored. Not here: the
-//! rules of the NTL paper's code, which splits `1,234` and `1e3` apart.
+//! In: any text. Out: a finite `f64`; a number that overflows is ignored. The NTL paper's code follows other
+//! rules: it splits `1,234` and `1e3`. The digits that a model writes inside a number tree are defined by
+//! [`super::NumberState`].
 //!
-//! What counts as a number:
+//! A number consists of:
 //!
-//! * digits, with an optional point and decimals: `18`, `3.50`, `.5`; a point without a digit after it ends
-//!   the sentence, not the number;
-//! * thousands separators, where every group after a comma has exactly three digits: `1,234.50`, but `1,23` is
-//!   `1` and then `23`;
+//! * decimal digits of any script (`18`, `１８`, `١٨`), with an optional point and decimals: `3.50`, `.5`. A
+//!   point without a digit after it ends the sentence, not the number;
+//! * separators, commas or underscores, either of thousands (`1,234.50`, `1_000`) or of lakhs and crores
+//!   (`1,00,000`). `1,23` is `1` and then `23`;
 //! * an exponent: `1e3`, `2.5E-4`;
-//! * a sign directly in front (`+`, `-` or U+2212), unless it follows a digit, a letter, a point, a closing
-//!   bracket or another minus, where it is a subtraction, a hyphen, a range or a dash: `10-3` ends in 3, `= -3`
-//!   in -3;
-//! * a sign and spaces in front, where nothing, a bracket, an operator, a colon or a currency sign precedes:
-//!   `- 142` is -142, `x = - 4` is -4, but `10 - 3` ends in 3 and `cost - 5` in 5;
-//! * a currency sign between a sign and its digits: `-$5`.
+//! * in place of decimals and exponent, a fraction in one character: `½`, `1½`, `1 ½`;
+//! * a sign directly before the number (`+`, `-` or U+2212), unless it follows a digit, a letter, a point, a
+//!   closing bracket or another minus, where it is a subtraction, a hyphen, a range or a dash: `10-3` ends in
+//!   3, `= -3` in -3;
+//! * a sign and spaces before the number, if nothing, a bracket, an operator, a colon or a currency symbol
+//!   precedes: `- 142` is -142, `x = - 4` is -4, but `10 - 3` ends in 3 and `cost - 5` in 5;
+//! * a currency symbol of any kind between the sign and the number: `-$5`, `-₹5`.
 //!
-//! Digits are the ten of ASCII. A fraction `7/3` is two numbers and ends in 3.
+//! Full-width forms and the Arabic point and thousands separator count as their ASCII equivalents. `7/3` in a
+//! longer text is two numbers and ends in 3; [`fraction`] reads it if it is the whole text.
 
-/// The last number in `text`; `None` where there is none.
+use std::borrow::Cow;
+
+use super::python::digit_value;
+
+/// Returns the last number in `text`, or `None` if there is none.
 pub fn last_number(text: &str) -> Option<f64> {
+    let text = &*in_ascii(text);
     let mut found = None;
     let mut at = 0;
     while let Some(start) = number_start(text, at) {
@@ -31,50 +39,183 @@ pub fn last_number(text: &str) -> Option<f64> {
         at = end;
     }
     let (start, value) = found?;
-    // Adding 0 turns -0 into 0.
-    Some(if is_negative(&text[..start]) { -value + 0.0 } else { value })
+    Some(signed(value, &text[..start]))
 }
 
-/// Where the next number begins, without its sign: a digit, or a point right before one that ends no word.
+/// Returns the value of a text that is a number and nothing else: spaces around it, a currency symbol before
+/// it and a point after it are allowed. [`last_number`] reads the same value.
+pub fn whole_number(text: &str) -> Option<f64> {
+    let text = &*in_ascii(text.trim());
+    let start = number_start(text, 0)?;
+    let (value, end) = read_unsigned(text, start);
+    let before = &text[..start];
+    let after = &text[end..];
+    let prefix: String = before.chars().filter(|c| !c.is_whitespace()).collect();
+    let is_prefix = matches!(&*prefix, "" | "+" | "-" | "$" | "+$" | "-$" | "$+" | "$-");
+    value.filter(|_| is_prefix && matches!(after, "" | ".")).map(|value| signed(value, before))
+}
+
+/// Returns the value of a text that is a fraction of two integers and nothing else, such as `-7/3`.
+pub fn fraction(text: &str) -> Option<f64> {
+    let text = in_ascii(text.trim());
+    let (above, below) = text.split_once('/')?;
+    let is_integer = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_integer(above.strip_prefix('-').unwrap_or(above)) || !is_integer(below) {
+        return None;
+    }
+    let value = above.parse::<f64>().ok()? / below.parse::<f64>().ok()?;
+    value.is_finite().then_some(value)
+}
+
+/// Returns the number with a decimal point if `text` is a number only with a decimal comma: `1.5` for `1,5`,
+/// `1234.5` for `1.234,5`.
+pub fn with_decimal_point(text: &str) -> Option<String> {
+    let text = in_ascii(text.trim());
+    let (_, decimals) = text.split_once(',')?;
+    let is_comma = !decimals.is_empty() && decimals.bytes().all(|byte| byte.is_ascii_digit());
+    let swapped: String = text
+        .chars()
+        .map(|c| match c {
+            ',' => '.',
+            '.' => ',',
+            other => other,
+        })
+        .collect();
+    let is_number = is_comma && whole_number(&text).is_none() && whole_number(&swapped).is_some();
+    is_number.then(|| swapped.replace(',', ""))
+}
+
+/// Replaces the digits, points, separators, signs, brackets and currency symbols of other scripts by ASCII
+/// ones. Every currency symbol becomes `$`.
+fn in_ascii(text: &str) -> Cow<'_, str> {
+    if text.is_ascii() {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().map(ascii).collect())
+}
+
+fn ascii(c: char) -> char {
+    if let Some(digit) = digit_value(c) {
+        return char::from(b'0' + digit);
+    }
+    match c {
+        '\u{2212}' => '-',
+        // The fraction slash and the division slash.
+        '\u{2044}' | '\u{2215}' => '/',
+        // The Arabic decimal separator and thousands separator.
+        '\u{66B}' => '.',
+        '\u{66C}' => ',',
+        // The full-width forms are in the order of ASCII.
+        '\u{FF01}'..='\u{FF5E}' => char::from_u32(u32::from(c) - 0xFF01 + 0x21).unwrap_or(c),
+        c if is_currency(c) => '$',
+        other => other,
+    }
+}
+
+/// Returns whether the character is a currency symbol (general category Sc).
+fn is_currency(c: char) -> bool {
+    matches!(c,
+        '$' | '\u{A2}'..='\u{A5}' | '\u{58F}' | '\u{60B}' | '\u{7FE}' | '\u{7FF}' | '\u{9F2}' | '\u{9F3}' | '\u{9FB}'
+        | '\u{AF1}' | '\u{BF9}' | '\u{E3F}' | '\u{17DB}' | '\u{20A0}'..='\u{20CF}' | '\u{A838}' | '\u{FDFC}' | '\u{FE69}'
+        | '\u{FF04}' | '\u{FFE0}' | '\u{FFE1}' | '\u{FFE5}' | '\u{FFE6}' | '\u{11FDD}'..='\u{11FE0}' | '\u{1E2FF}'
+        | '\u{1ECB0}')
+}
+
+/// The fractions in one character, with numerator and denominator.
+const VULGAR_FRACTIONS: [(char, f64, f64); 19] = [
+    ('¼', 1.0, 4.0),
+    ('½', 1.0, 2.0),
+    ('¾', 3.0, 4.0),
+    ('⅐', 1.0, 7.0),
+    ('⅑', 1.0, 9.0),
+    ('⅒', 1.0, 10.0),
+    ('⅓', 1.0, 3.0),
+    ('⅔', 2.0, 3.0),
+    ('⅕', 1.0, 5.0),
+    ('⅖', 2.0, 5.0),
+    ('⅗', 3.0, 5.0),
+    ('⅘', 4.0, 5.0),
+    ('⅙', 1.0, 6.0),
+    ('⅚', 5.0, 6.0),
+    ('⅛', 1.0, 8.0),
+    ('⅜', 3.0, 8.0),
+    ('⅝', 5.0, 8.0),
+    ('⅞', 7.0, 8.0),
+    ('↉', 0.0, 3.0),
+];
+
+fn vulgar_fraction(character: char) -> Option<(f64, f64)> {
+    let found = VULGAR_FRACTIONS.iter().find(|(known, ..)| *known == character)?;
+    Some((found.1, found.2))
+}
+
+/// Finds the start of the next number without its sign: a digit, a fraction in one character, or a point
+/// right before a digit that does not end a word.
 fn number_start(text: &str, from: usize) -> Option<usize> {
+    let starts = |c: char| c.is_ascii_digit() || vulgar_fraction(c).is_some();
+    let start = from + text[from..].find(starts)?;
     let bytes = text.as_bytes();
-    let digit = (from..bytes.len()).find(|&index| bytes[index].is_ascii_digit())?;
-    let point = digit.checked_sub(1).filter(|&index| index >= from && bytes[index] == b'.');
+    let is_point = |&index: &usize| index >= from && bytes[index] == b'.' && bytes[start].is_ascii_digit();
     let ends_word = |index| text[..index].ends_with(|c: char| c.is_alphanumeric() || c == '.');
-    Some(point.filter(|&index| !ends_word(index)).unwrap_or(digit))
+    let point = start.checked_sub(1).filter(is_point);
+    Some(point.filter(|&index| !ends_word(index)).unwrap_or(start))
 }
 
-/// Reads digits, separators, decimals and exponent from `start`; returns the value, `None` where it overflows,
-/// and the index after it.
+/// Reads the number at `start`. Returns the value, or `None` if it overflows, and the index after it.
 fn read_unsigned(text: &str, start: usize) -> (Option<f64>, usize) {
     let bytes = text.as_bytes();
-    let mut end = digits_end(bytes, start);
-    if (1..=3).contains(&(end - start)) {
-        end = groups_end(bytes, end);
+    let whole_end = groups_end(bytes, start);
+    let whole: String = text[start..whole_end].chars().filter(char::is_ascii_digit).collect();
+    if let Some(((above, below), end)) = fraction_after(text, start, whole_end) {
+        let whole = if whole.is_empty() { Ok(0.0) } else { whole.parse::<f64>() };
+        let value = whole.ok().map(|whole| (whole * below + above) / below);
+        return (value.filter(|value| value.is_finite()), end);
     }
+    let mut end = whole_end;
     if bytes.get(end) == Some(&b'.') && digits_end(bytes, end + 1) > end + 1 {
         end = digits_end(bytes, end + 1);
     }
     end = exponent_end(bytes, end);
-    let digits: String = text[start..end].chars().filter(|&c| c != ',').collect();
-    (digits.parse().ok().filter(|value: &f64| value.is_finite()), end)
+    let value = format!("{whole}{}", &text[whole_end..end]).parse();
+    (value.ok().filter(|value: &f64| value.is_finite()), end)
 }
 
 fn digits_end(bytes: &[u8], start: usize) -> usize {
     start + bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Skips `,ddd` groups, all or nothing: `1,234,56` has no thousands separators.
+/// Skips digits and the separators between them, all separators or none: `1,234,56` is not grouped.
 fn groups_end(bytes: &[u8], start: usize) -> usize {
-    let mut end = start;
-    while bytes.get(end) == Some(&b',') && digits_end(bytes, end + 1) > end + 1 {
+    let first_end = digits_end(bytes, start);
+    let Some(&separator) = bytes.get(first_end).filter(|byte| matches!(byte, b',' | b'_')) else {
+        return first_end;
+    };
+    let mut sizes = Vec::new();
+    let mut end = first_end;
+    while bytes.get(end) == Some(&separator) && digits_end(bytes, end + 1) > end + 1 {
         let group_end = digits_end(bytes, end + 1);
-        if group_end - end != 4 {
-            return start;
-        }
+        sizes.push(group_end - end - 1);
         end = group_end;
     }
-    end
+    let Some((3, middle)) = sizes.split_last() else { return first_end };
+    let all_have = |digits| middle.iter().all(|size| *size == digits);
+    let is_grouped = match first_end - start {
+        1 | 2 => all_have(3) || all_have(2),
+        3 => all_have(3),
+        _ => false,
+    };
+    if is_grouped { end } else { first_end }
+}
+
+/// Returns the numerator and denominator of the one-character fraction at `end`, with the index after it.
+/// After an integer, which starts at `start`, one space may precede it.
+fn fraction_after(text: &str, start: usize, end: usize) -> Option<((f64, f64), usize)> {
+    let mut rest = text[end..].chars();
+    let mut character = rest.next()?;
+    if end > start && matches!(character, ' ' | '\u{A0}' | '\u{2009}' | '\u{202F}') {
+        character = rest.next()?;
+    }
+    Some((vulgar_fraction(character)?, text.len() - rest.as_str().len()))
 }
 
 /// Skips `e`, an optional sign and digits, unless a letter follows (`5e3x`).
@@ -89,13 +230,19 @@ fn exponent_end(bytes: &[u8], start: usize) -> usize {
     if end > digits && !word { end } else { start }
 }
 
-/// Whether the text before a number ends in a minus that belongs to it.
+/// Applies the sign at the end of the text before a number.
+fn signed(value: f64, before: &str) -> f64 {
+    // Adding 0 turns -0 into 0.
+    if is_negative(before) { -value + 0.0 } else { value }
+}
+
+/// Returns whether the text before a number ends in a minus that belongs to the number.
 fn is_negative(before: &str) -> bool {
     let unspaced = before.trim_end_matches(char::is_whitespace);
     let spaced = unspaced.len() < before.len();
     let unsigned =
-        unspaced.strip_suffix(currency).map_or(unspaced, |rest| rest.trim_end_matches(char::is_whitespace));
-    let Some(rest) = unsigned.strip_suffix(['-', '\u{2212}']) else { return false };
+        unspaced.strip_suffix('$').map_or(unspaced, |rest| rest.trim_end_matches(char::is_whitespace));
+    let Some(rest) = unsigned.strip_suffix('-') else { return false };
     if spaced {
         let rest = rest.trim_end_matches(char::is_whitespace);
         rest.is_empty() || rest.ends_with(awaits_operand)
@@ -104,116 +251,16 @@ fn is_negative(before: &str) -> bool {
     }
 }
 
-/// After these a minus subtracts, joins words or spans a range.
+/// Returns whether a minus right after the character subtracts, joins words or spans a range.
 fn ends_operand(c: char) -> bool {
-    c.is_alphanumeric() || matches!(c, '.' | ')' | ']' | '}' | '%' | '-' | '\u{2212}')
+    c.is_alphanumeric() || matches!(c, '.' | ')' | ']' | '}' | '%' | '-')
 }
 
-/// After these a minus with a space must be a sign.
+/// Returns whether a minus after the character is a sign even if a space follows the minus.
 fn awaits_operand(c: char) -> bool {
-    matches!(c, '(' | '[' | '{' | '=' | ':' | '+' | '*' | '/' | '<' | '>' | '≈' | '#') || currency(c)
-}
-
-fn currency(c: char) -> bool {
-    matches!(c, '$' | '€' | '£' | '¥')
+    matches!(c, '(' | '[' | '{' | '=' | ':' | '+' | '*' | '/' | '<' | '>' | '≈' | '#' | '$')
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(table: &[(&str, Option<f64>)]) {
-        for (text, want) in table {
-            assert_eq!(last_number(text).map(f64::to_bits), want.map(f64::to_bits), "input {text:?}");
-        }
-    }
-
-    #[test]
-    fn last_number_is_read_as_a_person_would() {
-        check(&[
-            ("She has 18 eggs.", Some(18.0)),
-            ("#### 1,234.50", Some(1234.5)),
-            ("it fell to -3", Some(-3.0)),
-            ("from 7 to 9", Some(9.0)),
-            ("1e3", Some(1000.0)),
-            ("none left", None),
-            ("", None),
-            ("the answer is 42.", Some(42.0)),
-            ("0.1 or .5", Some(0.5)),
-            ("rises by +7%", Some(7.0)),
-            ("007", Some(7.0)),
-            ("-0", Some(0.0)),
-            ("7/3", Some(3.0)),
-        ]);
-    }
-
-    #[test]
-    fn a_minus_is_a_sign_only_where_nothing_stands_to_subtract_from() {
-        check(&[
-            ("10-3", Some(3.0)),
-            ("10 - 3", Some(3.0)),
-            ("10 -3", Some(-3.0)),
-            ("- 142", Some(-142.0)),
-            ("\u{2212}4", Some(-4.0)),
-            ("x = - 4", Some(-4.0)),
-            ("answer: - 4", Some(-4.0)),
-            ("cost - 5", Some(5.0)),
-            ("B-52", Some(52.0)),
-            ("(2)-3", Some(3.0)),
-            ("(-3)", Some(-3.0)),
-            ("pages 3\u{2212}4", Some(4.0)),
-            ("-$5", Some(-5.0)),
-            ("-.5", Some(-0.5)),
-            ("3 - -4", Some(-4.0)),
-            ("--4", Some(4.0)),
-        ]);
-    }
-
-    #[test]
-    fn commas_separate_thousands_only_in_groups_of_three() {
-        check(&[
-            ("1,234", Some(1234.0)),
-            ("12,345,678", Some(12_345_678.0)),
-            ("1,23", Some(23.0)),
-            ("1,234,56", Some(56.0)),
-            ("1234,567", Some(567.0)),
-            ("3, 4", Some(4.0)),
-            ("1,", Some(1.0)),
-            ("1,234,", Some(1234.0)),
-        ]);
-    }
-
-    #[test]
-    fn points_and_exponents_need_digits_behind_them() {
-        check(&[
-            ("2.5E-4", Some(2.5e-4)),
-            ("1e", Some(1.0)),
-            ("1e+", Some(1.0)),
-            ("5e3x", Some(3.0)),
-            ("3 eggs", Some(3.0)),
-            ("3.5.2", Some(2.0)),
-            ("end.5", Some(5.0)),
-            ("...5", Some(5.0)),
-            ("v1.", Some(1.0)),
-        ]);
-    }
-
-    #[test]
-    fn what_overflows_is_no_number() {
-        check(&[("1e999", None), ("7 then 1e999", Some(7.0)), ("1e-999", Some(0.0)), ("NaN inf", None)]);
-    }
-
-    #[test]
-    fn any_text_is_read_without_a_panic() {
-        let pieces = ["-", "1", "23", ",", ".", "e", "+", " ", "\u{2212}", "$", "é", "٣", "("];
-        let mut state = 1_u64;
-        for _ in 0..20_000 {
-            let mut text = String::new();
-            for _ in 0..8 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                text.push_str(pieces[(state >> 33) as usize % pieces.len()]);
-            }
-            assert!(last_number(&text).is_none_or(f64::is_finite), "input {text:?}");
-        }
-    }
-}
+#[path = "parse_tests.rs"]
+mod tests;

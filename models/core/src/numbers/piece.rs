@@ -1,17 +1,17 @@
-//! What one token id contributes to a number.
+//! The contribution of one token id to a number.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NumberPiece {
     Text(Box<str>),
-    /// A digit times a power of ten, as Regression Transformers write numbers: `_3_1_` is 30. The powers of one
-    /// number fall; one that is left out is a zero, as the original decodes it.
+    /// A digit times a power of ten, as in Regression Transformers: `_3_1_` is 30. The powers of a number
+    /// descend. An omitted power counts as a zero, as in the reference implementation.
     Place {
         /// 0 to 9.
         digit: u8,
         /// The power of ten.
         place: i8,
     },
-    /// A whole number, whose value the number head predicts (xVal's `[NUM]`).
+    /// A complete number, whose value the number head predicts (xVal's `[NUM]`).
     Head,
 }
 

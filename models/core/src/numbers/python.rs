@@ -1,4 +1,4 @@
-//! What Python calls a digit, white space and a `float`, where the original tokenizers and losses depend on it.
+//! Python's rules for digits, white space and `float`, on which the reference tokenizers and losses depend.
 //!
 //! In: characters and strings. Invariant: [`parse_float`] yields finite values only.
 
@@ -20,7 +20,7 @@ pub fn digit_value(character: char) -> Option<u8> {
     u8::try_from(code - zero).ok().filter(|&value| value < 10)
 }
 
-/// What `str.strip` takes away: Unicode's white space and four ASCII separators.
+/// The characters that `str.strip` removes: Unicode's white space and four ASCII separators.
 pub fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&character)
 }
@@ -33,7 +33,7 @@ pub fn parse_float(text: &str) -> Option<f64> {
         match (character, digit_value(character)) {
             (_, Some(value)) => ascii.push(char::from(b'0' + value)),
             ('+' | '-' | '.' | 'e' | 'E', _) => ascii.push(character),
-            // An underscore may stand between two digits only.
+            // An underscore is allowed only between two digits.
             ('_', _)
                 if ascii.ends_with(|last: char| last.is_ascii_digit())
                     && characters.peek().is_some_and(|&next| digit_value(next).is_some()) => {}
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_float_is_what_python_takes_for_one() {
+    fn a_float_is_any_text_that_python_reads_as_one() {
         for (text, want) in [
             ("12", Some(12.0)),
             ("-1", Some(-1.0)),

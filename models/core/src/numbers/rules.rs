@@ -1,4 +1,4 @@
-//! What one request reads as a number, and what ends one.
+//! The numbers that one request reads, and the tokens that end them.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::decimal::Decimal;
 use super::state::{GrammarLimits, NumberState, PieceEffect};
 use super::values::AdmittedValues;
 
-/// What ends a number.
+/// The tokens that end a number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Terminator {
     /// Any token that does not continue it.
@@ -26,14 +26,15 @@ pub struct NumberRules {
     pub(super) values: AdmittedValues,
     /// Ids that end a complete number under [`Terminator::Eos`] and [`Terminator::Texts`].
     pub(super) ending: Vec<u32>,
-    /// The ids that could continue digits, where thousands separators are read.
+    /// The ids that could continue digits, if the request reads thousands separators.
     pub(super) separating: Option<Vec<u32>>,
     /// See [`NumberRules::read_ids`].
     pub(super) read: Arc<[u32]>,
 }
 
 impl NumberRules {
-    /// Every id whose logit [`NumberGrammar::expand`](super::NumberGrammar::expand) reads in any state, ascending.
+    /// Every id whose logit [`NumberGrammar::expand`](super::NumberGrammar::expand) reads in any state,
+    /// ascending.
     pub fn read_ids(&self) -> &Arc<[u32]> {
         &self.read
     }
@@ -50,7 +51,7 @@ impl NumberRules {
         value.filter(|&value| self.values.contains(value))
     }
 
-    /// The state after `text`; `None` where it is not the beginning of a number.
+    /// Returns the state after `text`, or `None` if `text` is not the beginning of a number.
     pub fn state_after(&self, text: &str) -> Option<NumberState> {
         match NumberState::START.read(text, self.limits) {
             PieceEffect::Continues(state) => Some(state),
@@ -63,7 +64,8 @@ impl NumberRules {
         Some(value).filter(|&value| self.values.contains(value))
     }
 
-    /// The value of a number that the next token ends. Where anything ends a number, "5." is a 5 and a full stop.
+    /// Returns the value of a number that the next token ends. If any token ends a number, "5." is a 5 and a
+    /// full stop.
     pub(super) fn value_at_end(&self, state: NumberState) -> Option<Decimal> {
         let value = match self.terminator {
             Terminator::Any => state.value_before_punctuation(),

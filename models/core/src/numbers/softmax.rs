@@ -1,6 +1,7 @@
 //! Probabilities of one row of logits, added up in `f64`, without copying the vocabulary.
 //!
-//! Every probability of a row comes from the same [`exp`], so that what is left of 1 is exactly what was not counted.
+//! All probabilities of a row come from the same [`exp`], so that 1 minus the counted probabilities is
+//! exactly the rest.
 
 use crate::logits::{LogitsRow, LogitsSummary};
 use crate::sampling::largest;
@@ -14,7 +15,8 @@ pub struct Softmax<'a> {
 }
 
 impl<'a> Softmax<'a> {
-    /// `None` when the row is empty or holds a NaN or `+inf`, or nothing but `-inf`: then it has no softmax.
+    /// Returns `None` if the row has no softmax, because it is empty, contains a NaN or `+inf`, or consists
+    /// only of `-inf`.
     pub fn new(logits: &'a [f32]) -> Option<Self> {
         let max = largest(logits);
         let total = sum_of_exps(logits, max);
@@ -22,7 +24,7 @@ impl<'a> Softmax<'a> {
         (max.is_finite() && total.is_finite()).then_some(Self { row, max, total })
     }
 
-    /// `None` as for [`Softmax::new`].
+    /// Returns `None` in the same cases as [`Softmax::new`].
     pub fn of(row: LogitsRow<'a>) -> Option<Self> {
         match row {
             LogitsRow::Full(logits) => Self::new(logits),
@@ -38,7 +40,8 @@ impl<'a> Softmax<'a> {
         summary.is_distribution().then_some(Self { row: LogitsRow::Summary(summary), max, total })
     }
 
-    /// Probability of one token; 0 for ids beyond the row. In a summary only the requested ids and the best have one.
+    /// Probability of one token; 0 for ids beyond the row. In a summary only the requested ids and the best
+    /// have one.
     #[inline]
     pub fn probability(&self, id: u32) -> f64 {
         self.logit(id).map_or(0.0, |logit| f64::from(exp(logit - self.max)) / self.total)
@@ -69,7 +72,7 @@ impl<'a> Softmax<'a> {
             LogitsRow::Full(logits) => logits.get(id as usize).copied(),
             LogitsRow::Summary(summary) => {
                 let logit = summary.logit(id);
-                debug_assert!(logit.is_some(), "the row did not ask for the logit of {id}");
+                debug_assert!(logit.is_some(), "the row did not request the logit of {id}");
                 logit
             }
         }
@@ -96,8 +99,8 @@ fn sum_of_exps(logits: &[f32], max: f32) -> f64 {
 
 /// e to the power of `x` <= 0 to about 2e-7 relative; 0 below -87; NaN stays NaN.
 ///
-/// Without branches and calls, unlike the library's. Split as `x = n ln 2 + f` with `|f| <= ln 2 / 2`, where `e^f`
-/// is its Taylor polynomial and `2^n` goes straight into the exponent bits.
+/// Unlike the library's function, this one has no branches and no calls. It splits `x = n ln 2 + f` with
+/// `|f| <= ln 2 / 2`, computes `e^f` by its Taylor polynomial, and writes `2^n` into the exponent bits.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     /// Adding this to a small number leaves its nearest integer in the low bits.
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_no_distribution_is_refused() {
+    fn a_row_that_is_not_a_distribution_is_rejected() {
         for logits in [&[][..], &[0.0, f32::NAN], &[f32::INFINITY, 0.0], &[f32::NEG_INFINITY]] {
             assert!(Softmax::new(logits).is_none(), "{logits:?}");
         }
@@ -140,7 +143,8 @@ mod tests {
     /// Ids 1, 2 and 4 of a row of five tokens and one id of padding, and its sum times `share`.
     fn reduced(logits: [f32; 6], share: f64) -> LogitsSummary {
         let exp = |id: usize| f64::from(logits[id] - logits[3]).exp();
-        let (ids, some) = ([1, 2, 4].into(), vec![logits[1], logits[2], logits[4]]);
+        let ids = [1, 2, 4].into();
+        let some = vec![logits[1], logits[2], logits[4]];
         let total = share * (0..6).map(exp).sum::<f64>();
         LogitsSummary {
             tokens: 5,
@@ -155,9 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reduced_row_has_the_probabilities_of_the_whole_one() {
+    fn a_summary_has_the_probabilities_of_the_full_row() {
         let logits = [1.0, -2.0, 0.5, 3.0, f32::NEG_INFINITY, 2.0];
-        let (whole, reduced) = (Softmax::new(&logits).unwrap(), reduced(logits, 1.0));
+        let whole = Softmax::new(&logits).unwrap();
+        let reduced = reduced(logits, 1.0);
         let part = Softmax::of(LogitsRow::Summary(&reduced)).unwrap();
         for id in [1, 2, 3, 4] {
             assert!((part.probability(id) - whole.probability(id)).abs() < 1e-7, "{id}");
@@ -167,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_reduced_row_are_never_more_than_the_whole() {
-        // Of a row that has all its mass in what was asked for, a sum that rounding made too small.
+    fn parts_of_a_summary_are_never_more_than_the_whole() {
+        // The requested ids have the whole mass of this row, and rounding made its sum too small.
         let low = f32::NEG_INFINITY;
         let reduced = reduced([low, 1.0, 2.0, 3.0, 2.5, low], 1.0 - 1e-6);
         let reduced = LogitsSummary { ids: [1, 2, 3, 4].into(), logits: vec![1.0, 2.0, 3.0, 2.5], ..reduced };
@@ -178,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reduced_row_that_is_no_distribution_is_refused() {
+    fn a_summary_that_is_not_a_distribution_is_rejected() {
         let broken = reduced([0.0, 1.0, 2.0, 3.0, 2.5, 0.0], f64::NAN);
         assert!(Softmax::of(LogitsRow::Summary(&broken)).is_none());
         let infinite = LogitsSummary { max: f32::INFINITY, ..reduced([0.0; 6], 1.0) };
@@ -186,10 +191,11 @@ mod tests {
     }
 
     #[test]
-    fn the_exponential_is_right_to_single_precision() {
+    fn the_exponential_is_accurate_to_single_precision() {
         for step in 0..=87_000 {
             let x = -(step as f32) / 1000.0;
-            let (got, want) = (f64::from(exp(x)), f64::from(x).exp());
+            let got = f64::from(exp(x));
+            let want = f64::from(x).exp();
             assert!((got - want).abs() <= 3e-7 * want, "e^{x}: {got} instead of {want}");
         }
         assert!(exp(-1e30).abs() < f32::MIN_POSITIVE && exp(f32::NEG_INFINITY).abs() < f32::MIN_POSITIVE);

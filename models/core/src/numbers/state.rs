@@ -1,7 +1,8 @@
-//! PieceEffect a number character by character: where in it we are, and what a piece of text does there.
+//! Reads a number character by character: the part of the number that was reached, and the effect of a piece
+//! of text there.
 //!
-//! A number is at most one lead-in space, an optional minus, digits, optionally a point and more digits; or, instead
-//! of the digits, tokens of one digit at falling powers of ten, or one token for all of it.
+//! A number is at most one lead-in space, an optional minus, digits, optionally a point and more digits; or,
+//! instead of the digits, tokens of one digit at falling powers of ten, or one token for all of it.
 
 use super::decimal::{DIGITS_MAX, Decimal, Magnitude};
 use super::piece::NumberPiece;
@@ -22,8 +23,8 @@ impl Default for GrammarLimits {
 }
 
 impl GrammarLimits {
-    /// At most `digits_max` (1 to 20) digits before the point and `decimals_max` (0 to 20) after it; `sign` reads
-    /// a leading minus. `None` outside these ranges.
+    /// At most `digits_max` (1 to 20) digits before the point and `decimals_max` (0 to 20) after it; `sign`
+    /// reads a leading minus. `None` outside these ranges.
     pub fn new(digits_max: u8, decimals_max: u8, sign: bool) -> Option<Self> {
         let fits = (1..=DIGITS_MAX).contains(&digits_max) && decimals_max <= DIGITS_MAX;
         fits.then_some(Self { digits_max, decimals_max, sign, thousands: None })
@@ -52,9 +53,10 @@ impl GrammarLimits {
         self.thousands.is_some()
     }
 
-    /// Most characters of a number within these limits, the leading space included.
+    /// Maximum number of characters of a number within these limits, including the leading space.
     pub fn characters_max(self) -> usize {
-        let (digits, decimals) = (usize::from(self.digits_max), usize::from(self.decimals_max));
+        let digits = usize::from(self.digits_max);
+        let decimals = usize::from(self.decimals_max);
         let separators = if self.has_thousands() { digits / 3 } else { 0 };
         // The space, the minus and the point.
         digits + separators + decimals + 3
@@ -114,7 +116,7 @@ pub struct NumberState {
     head: Option<f32>,
 }
 
-/// What a piece adds to a number.
+/// The effect of a piece on a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum PieceEffect<'a> {
     /// All of it belongs to the number.
@@ -128,7 +130,7 @@ pub(super) enum PieceEffect<'a> {
 }
 
 impl PieceEffect<'_> {
-    /// Whether any of `text`, which was read, belongs to the number.
+    /// Returns whether any character of `text`, which was read, belongs to the number.
     pub(super) fn touches(self, text: &str) -> bool {
         !matches!(self, Self::Leaves { rest, .. } if rest.len() == text.len())
     }
@@ -143,7 +145,8 @@ pub(super) enum Extent {
     Any,
     /// From `low` up to, not including, `end`.
     Fixed { low: Magnitude, end: Magnitude },
-    /// From `integer` up to, not including, `integer + 1`, both times 1, 10, 100 and so on for each further digit. Not 0.
+    /// From `integer` up to, not including, `integer + 1`, both times 1, 10, 100 and so on for each further
+    /// digit. Not 0.
     Growing { integer: u128 },
 }
 
@@ -193,12 +196,12 @@ impl NumberState {
         matches!(self.phase, Phase::Point | Phase::Fraction)
     }
 
-    /// Whether no digit is read yet.
+    /// Returns whether no digit has been read yet.
     pub(crate) fn is_before_digits(self) -> bool {
         matches!(self.phase, Phase::Start | Phase::Space | Phase::Sign)
     }
 
-    /// What is read, without a space in front and zeros that change nothing.
+    /// The text read so far, without a leading space and without zeros that change nothing.
     pub(crate) fn written(self) -> String {
         match self.phase {
             Phase::Start | Phase::Space => String::new(),
@@ -208,7 +211,7 @@ impl NumberState {
         }
     }
 
-    /// The numbers that begin with this prefix, however many digits follow.
+    /// The numbers that begin with this prefix, regardless of how many digits follow.
     pub(super) fn extent(self) -> Extent {
         let low = self.value.magnitude();
         match self.phase {
@@ -236,13 +239,13 @@ impl NumberState {
         matches!(self.phase, Phase::Integer | Phase::Fraction | Phase::Places).then(|| self.value.canonical())
     }
 
-    /// As [`NumberState::value`], also for a number with a full stop or a comma after it.
+    /// Like [`NumberState::value`], but also accepts a number followed by a full stop or a comma.
     pub(super) fn value_before_punctuation(self) -> Option<Decimal> {
         let punctuated = matches!(self.phase, Phase::Point | Phase::Separator);
         self.value().or_else(|| punctuated.then(|| self.value.canonical()))
     }
 
-    /// What a piece does to the number; `None` where it contains no part of it.
+    /// Returns the effect of a piece on the number, or `None` if the piece contains no part of it.
     pub(super) fn read_piece(self, piece: &NumberPiece, limits: GrammarLimits) -> Option<PieceEffect<'_>> {
         let begins = matches!(self.phase, Phase::Start | Phase::Space | Phase::Sign);
         match piece {
@@ -258,14 +261,16 @@ impl NumberState {
         }
     }
 
-    /// The number head's prediction with the sign that is read already; `None` where it has too many digits.
+    /// Returns the number head's prediction with the sign that was read before it, or `None` if it has too
+    /// many digits.
     fn head_value(self) -> Option<Decimal> {
         let head = self.head.and_then(Decimal::shortest_f32)?;
         Some(if self.value.is_negative() { head.negated() } else { head }.canonical())
     }
 
     fn read_place(self, digit: u8, place: i8, limits: GrammarLimits) -> PieceEffect<'static> {
-        let (integer, decimal) = (place.max(-1) + 1, place.min(0).unsigned_abs());
+        let integer = place.max(-1) + 1;
+        let decimal = place.min(0).unsigned_abs();
         if integer.unsigned_abs() > limits.digits_max || decimal > limits.decimals_max {
             return PieceEffect::TooLong;
         }
@@ -286,7 +291,7 @@ impl NumberState {
         PieceEffect::Continues(state)
     }
 
-    /// Only ASCII digits are digits: those of other scripts end a number as letters do.
+    /// Only ASCII digits are digits. Digits of other scripts end a number, as letters do.
     fn step(self, character: char, limits: GrammarLimits) -> Step {
         match (self.phase, character) {
             (Phase::Start, ' ') => Step::Continues(Self { phase: Phase::Space, ..self }),
@@ -378,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_separated_into_groups_of_three_where_that_is_asked_for() {
+    fn thousands_are_separated_into_groups_of_three_if_requested() {
         let limits = GrammarLimits::default().with_thousands(',').unwrap();
         for (text, want) in [
             ("1,234", Some("1234")),
@@ -403,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minus_is_no_number_where_signs_are_not_read() {
+    fn a_minus_does_not_begin_a_number_if_signs_are_not_read() {
         let limits = GrammarLimits::new(3, 0, false).unwrap();
         assert!(matches!(NumberState::START.read("-1", limits), PieceEffect::Leaves { rest: "-1", .. }));
         assert_eq!(GrammarLimits::new(0, 0, true), None);

@@ -1,7 +1,7 @@
 //! Which values a request admits: all, those in a range, or those on a scale.
 //!
-//! [`AdmittedValues`] also decides for a prefix whether any number that begins with it is admitted, however many digits that
-//! number has. All comparisons are of exact decimals.
+//! [`AdmittedValues`] also decides whether any number that begins with a prefix is admitted, regardless of
+//! how many digits follow. All comparisons are of exact decimals.
 
 use super::decimal::{Decimal, Magnitude};
 use super::distribution::Interval;
@@ -28,7 +28,8 @@ impl NumberValues {
     }
 }
 
-/// The values of a rating: `low`, `low + step` and so on to `high`. In units of a power of ten, which make them whole numbers.
+/// The values of a rating: `low`, `low + step` and so on to `high`. They are stored as integers, in units of
+/// a power of ten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
     low: i128,
@@ -126,7 +127,7 @@ impl Scale {
         Decimal::of_units(units, self.decimals).to_f64()
     }
 
-    /// Whether a canonical value is one of them.
+    /// Returns whether a canonical value is one of them.
     fn contains(&self, value: Decimal) -> bool {
         let units = value.magnitude().units_ceil(self.decimals);
         let units = if value.is_negative() { -units } else { units };
@@ -135,11 +136,13 @@ impl Scale {
             && (units - self.low) % self.step == 0
     }
 
-    /// Whether one of the values has this sign and a magnitude from `low` up to, not including, `end`.
+    /// Returns whether one of the values has this sign and a magnitude from `low` up to, not including,
+    /// `end`.
     fn has_any(&self, negative: bool, low: Magnitude, end: Magnitude) -> bool {
         let largest = self.low.abs().max(self.high.abs());
         let units = |magnitude: Magnitude| magnitude.units_ceil(self.decimals).min(largest + 1);
-        let (near, far) = (units(low), units(end) - 1);
+        let near = units(low);
+        let far = units(end) - 1;
         if near > far {
             return false;
         }
@@ -159,9 +162,9 @@ struct SignRange {
 /// [`NumberValues`], prepared for comparisons.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AdmittedValues {
-    /// `None` where no number without a minus is admitted.
+    /// `None` if no number without a minus is admitted.
     positive: Option<SignRange>,
-    /// `None` where no number with a minus is; -0 is 0.
+    /// `None` if no number with a minus is admitted; -0 is 0.
     negative: Option<SignRange>,
     scale: Option<Scale>,
 }
@@ -177,7 +180,8 @@ impl AdmittedValues {
             return Self { positive: all, negative: all, scale };
         };
         let of_sign = |low: f64, high: f64| {
-            let (low, high) = (Magnitude::of_f64(low.max(0.0)), Magnitude::of_f64(high));
+            let low = Magnitude::of_f64(low.max(0.0));
+            let high = Magnitude::of_f64(high);
             SignRange { low, high }
         };
         Self {
@@ -191,15 +195,16 @@ impl AdmittedValues {
         if negative { self.negative } else { self.positive }
     }
 
-    /// Whether a canonical value is admitted.
+    /// Returns whether a canonical value is admitted.
     pub(super) fn contains(&self, value: Decimal) -> bool {
-        let (negative, magnitude) = (value.is_negative(), value.magnitude());
+        let negative = value.is_negative();
+        let magnitude = value.magnitude();
         let is_in_range =
             self.of_sign(negative).is_some_and(|range| (range.low..=range.high).contains(&magnitude));
         is_in_range && self.scale.is_none_or(|scale| scale.contains(value))
     }
 
-    /// Whether an admitted number begins with this prefix, or is it.
+    /// Returns whether an admitted number begins with this prefix or equals it.
     pub(super) fn are_reached_from(&self, state: NumberState) -> bool {
         let negative = state.is_negative();
         match state.extent() {
@@ -218,7 +223,7 @@ impl AdmittedValues {
         }
     }
 
-    /// Whether magnitudes from `low` up to, not including, `end` hold an admitted value.
+    /// Returns whether magnitudes from `low` up to, not including, `end` hold an admitted value.
     fn reach(&self, negative: bool, low: Magnitude, end: Magnitude) -> bool {
         let meets = |range: SignRange| low <= range.high && end > range.low;
         self.of_sign(negative).is_some_and(meets)
@@ -293,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_admitted_as_its_definition_says() {
+    fn the_definition_determines_whether_a_value_is_admitted() {
         for values in all_values() {
             let admitted = AdmittedValues::new(values);
             for text in numbers() {

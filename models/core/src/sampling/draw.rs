@@ -1,14 +1,15 @@
-//! One draw from a softmax that is cut off: at a share of the best (`min_p`), at a number (`top_k`), at a mass (`top_p`).
+//! One draw from a softmax that is cut off: at a share of the best (`min_p`), at a number (`top_k`), at a
+//! mass (`top_p`).
 
 use std::cmp::Ordering;
 
 use super::SamplingParams;
 
-/// A token's index with its weight: its probability over that of the most probable token.
+/// A token's index with its weight: its probability divided by the probability of the most probable token.
 type Weighted = (usize, f64);
 
-/// The token at `point` (in [0, 1)) of what the cut-offs leave of the distribution. `max` is the largest logit. `None`
-/// only when rounding leaves nothing.
+/// Returns the token at `point` (in [0, 1)) of the distribution after the cut-offs. `max` is the largest
+/// logit. `None` only when rounding leaves nothing.
 pub(super) fn draw(logits: &[f32], max: f32, sampling: &SamplingParams, point: f64) -> Option<usize> {
     let weights = candidates(logits, max, sampling);
     let mut left = point * total(&weights);
@@ -22,7 +23,8 @@ fn total(weights: &[Weighted]) -> f64 {
     weights.iter().map(|&(_, weight)| weight).sum()
 }
 
-/// The tokens that may be drawn: in their own order where nothing is cut by rank, else most probable first.
+/// Returns the tokens that may be drawn. They are sorted by probability if a cut-off is by rank, and by id
+/// otherwise.
 fn candidates(logits: &[f32], max: f32, sampling: &SamplingParams) -> Vec<Weighted> {
     let weigh = |logit: f32| (f64::from(logit - max) / sampling.temperature).exp();
     let mut weights: Vec<Weighted> = logits

@@ -13,12 +13,13 @@ pub trait Guide: std::fmt::Debug + Send + Sync {
 
 /// The state of a constraint after the tokens of one path.
 pub trait GuideState: Send {
-    /// Sets the logits of all forbidden tokens to minus infinity. An error when the constraint exceeds its cost limits.
+    /// Sets the logits of all forbidden tokens to minus infinity. An error when the constraint exceeds its
+    /// cost limits.
     fn restrict(&mut self, logits: &mut [f32]) -> Result<(), GuideError>;
 
     /// Advances by a token; an error when it was forbidden.
     fn accept(&mut self, id: u32) -> Result<(), GuideError>;
 
-    /// Whether no token can follow.
+    /// Returns `true` if no token can follow.
     fn is_complete(&mut self) -> bool;
 }

@@ -1,7 +1,8 @@
 //! Choosing the next token from logits: greedy or sampled, seeded per path.
 //!
-//! The order is vLLM's: the caller's changes of the logits (guide mask, banned ends, biases), penalties, temperature,
-//! `min_p`, `top_k`, `top_p`. Reported log-probabilities are those of the model itself, before all of this.
+//! The order is vLLM's: the caller's changes of the logits (guide mask, banned ends, biases), penalties,
+//! temperature, `min_p`, `top_k`, `top_p`. Reported log-probabilities come from the model itself, before all
+//! of this.
 
 mod draw;
 mod guide;
@@ -30,8 +31,8 @@ pub struct SamplingParams {
     pub presence_penalty: f64,
     /// Subtracted from a token's logit for each time that it was generated before.
     pub frequency_penalty: f64,
-    /// Divides the positive logits, and multiplies the negative ones, of tokens in the prompt or generated before, as in CTRL
-    /// (Keskar et al. 2019). 1 changes nothing.
+    /// Divides the positive logits, and multiplies the negative ones, of tokens in the prompt or generated
+    /// before, as in CTRL (Keskar et al. 2019). 1 changes nothing.
     pub repetition_penalty: f64,
     /// The same seed gives the same text under any load.
     pub seed: u64,
@@ -78,13 +79,13 @@ impl Sampler {
         self
     }
 
-    /// Whether it always takes the most probable token: no temperature, no penalties.
+    /// Returns whether it always takes the most probable token: no temperature, no penalties.
     pub fn takes_best(&self) -> bool {
         self.sampling.temperature <= 0.0 && self.seen.is_none()
     }
 
-    /// Chooses a token, which counts as generated from now on. Of equal logits the lowest id wins; NaN is never chosen.
-    /// `None` when no logit is above minus infinity.
+    /// Chooses a token, which counts as generated from now on. Ties go to the lowest id, and NaN is never
+    /// chosen. `None` when no logit is above minus infinity.
     pub fn choose(&mut self, logits: &[f32]) -> Option<u32> {
         let logits = match &self.seen {
             None => Cow::Borrowed(logits),
@@ -104,9 +105,9 @@ impl Sampler {
     }
 }
 
-/// Index of the largest value; the first of equals; 0 when nothing compares (all NaN).
+/// Returns the index of the largest value. Ties go to the lowest index. Returns 0 if no value exceeds `-inf`.
 pub fn argmax(values: &[f32]) -> usize {
-    /// Values whose maximum is computed before its index is searched.
+    /// Number of values whose maximum is computed before its index is searched.
     const BLOCK: usize = 256;
     let mut best = (0, f32::NEG_INFINITY);
     for (block, values) in values.chunks(BLOCK).enumerate() {

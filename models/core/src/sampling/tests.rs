@@ -1,4 +1,4 @@
-//! What is chosen, against distributions that are known.
+//! Chosen tokens, compared with known distributions.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn ln(probabilities: &[f64]) -> Vec<f32> {
 }
 
 #[test]
-fn greedy_takes_the_first_of_equal_maxima_and_never_a_nan() {
+fn greedy_decoding_chooses_the_first_of_equal_maxima_and_never_a_nan() {
     let mut greedy = Sampler::new(SamplingParams::GREEDY, 0);
     assert_eq!(greedy.choose(&[1.0, 3.0, 3.0, f32::NAN]), Some(1));
     assert_eq!(greedy.choose(&[f32::NEG_INFINITY, f32::NEG_INFINITY]), None);
@@ -37,7 +37,7 @@ fn frequencies_follow_the_softmax_at_the_given_temperature() {
 }
 
 #[test]
-fn each_cut_off_keeps_the_tokens_that_it_says() {
+fn each_cut_off_keeps_the_tokens_of_its_definition() {
     let logits = ln(&[0.1, 0.6, 0.3]);
     let plain = SamplingParams { seed: 1, ..SamplingParams::PLAIN };
     for (sampling, want) in [
@@ -128,7 +128,7 @@ fn the_same_seed_repeats_itself_and_paths_differ() {
 }
 
 #[test]
-fn the_first_of_the_largest_is_found_wherever_it_stands() {
+fn the_first_of_the_largest_values_is_found_at_any_index() {
     let base: Vec<f32> = (0..1000).map(|index| (index as f32 * 0.7).sin()).collect();
     for place in [0, 1, 15, 16, 255, 256, 257, 511, 767, 998, 999] {
         let mut values = base.clone();

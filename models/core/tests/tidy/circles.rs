@@ -1,7 +1,8 @@
-//! Modules of a package form no circle.
+//! Checks that the modules of a package have no circular dependencies.
 //!
-//! The rule holds at every level of the module tree: siblings, each together with all of its descendants, use one another in
-//! one direction only. A module and its own children may use each other. Test modules (`#[cfg(test)]`) are not looked at.
+//! The rule holds at every level of the module tree: siblings, each together with all of its descendants, use
+//! one another in one direction only. A module and its own children may use each other. Test modules
+//! (`#[cfg(test)]`) are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,18 +15,18 @@ type ModulePath = Vec<String>;
 
 /// One use of another path.
 struct Reference {
-    /// The module that holds the use.
+    /// The module that contains the use.
     from: ModulePath,
-    /// What it names, absolute; its last parts may be items instead of modules.
+    /// The absolute path that is used. Its last parts may be items instead of modules.
     to: ModulePath,
 }
 
-/// The modules of one package, and what they use of each other.
+/// The modules of one package, and the paths that they use.
 #[derive(Default)]
 struct ModuleTree {
     modules: BTreeSet<ModulePath>,
     references: Vec<Reference>,
-    /// Names that a module imports or re-exports, by where they stand: `use load::LoadOptions` in the root makes
+    /// Names that modules import or re-export, by their own paths: `use load::LoadOptions` in the root makes
     /// `["LoadOptions"]` an alias of `["load", "LoadOptions"]`.
     aliases: BTreeMap<ModulePath, ModulePath>,
 }
@@ -39,7 +40,7 @@ impl ModuleTree {
         tree
     }
 
-    /// Reads one file; its child modules lie in `children`.
+    /// Reads one file. Its child modules are in the directory `children`.
     fn read_file(&mut self, file: &Path, children: &Path, module: ModulePath) {
         let text = std::fs::read_to_string(file).unwrap();
         let parsed = syn::parse_file(&text).map_err(|error| format!("{}: {error}", file.display())).unwrap();
@@ -66,10 +67,10 @@ impl ModuleTree {
         }
     }
 
-    /// The deepest module that a path names, after re-exports are followed.
+    /// Follows re-exports, then returns the deepest module that a path names.
     fn module_of(&self, path: &[String]) -> ModulePath {
         let mut path = path.to_vec();
-        // Chains of re-exports are short; the bound ends a name that is imported in a circle.
+        // Chains of re-exports are short. The limit stops at names that are imported in a circle.
         for _ in 0..8 {
             let alias = (1..=path.len()).rev().find_map(|length| {
                 let target = self.aliases.get(&path[..length])?;
@@ -86,7 +87,8 @@ impl ModuleTree {
         path
     }
 
-    /// For every module, which of its children use which others, each with all descendants, and one example.
+    /// Returns, for every module, which of its children use which of their siblings, with one example each. A
+    /// child includes all its descendants.
     fn sibling_edges(&self) -> BTreeMap<ModulePath, BTreeMap<String, BTreeMap<String, String>>> {
         let mut levels: BTreeMap<ModulePath, BTreeMap<String, BTreeMap<String, String>>> = BTreeMap::new();
         for Reference { from, to } in &self.references {
@@ -102,14 +104,14 @@ impl ModuleTree {
     }
 }
 
-/// Collects the paths that items name.
+/// Collects the paths that items use.
 struct References<'a> {
     tree: &'a mut ModuleTree,
     module: &'a ModulePath,
 }
 
 impl References<'_> {
-    /// The absolute path of what a module calls `path`; `None` for names of other packages.
+    /// Returns the absolute path of `path` in this module, or `None` if `path` is empty.
     fn absolute(&self, path: &[String]) -> Option<ModulePath> {
         let mut base = self.module.clone();
         let mut rest = path;
@@ -136,7 +138,7 @@ impl References<'_> {
         }
     }
 
-    /// Takes a tree of `use` apart.
+    /// Collects the paths and aliases of a `use` tree.
     fn import(&mut self, prefix: &[String], tree: &UseTree) {
         let with = |name: String| [prefix, &[name]].concat();
         match tree {
@@ -189,13 +191,13 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The file of a child module: `name.rs`, or `name/mod.rs`.
+/// Returns the file of a child module: `name.rs`, or `name/mod.rs`.
 fn file_of(below: &Path) -> PathBuf {
     let file = below.with_extension("rs");
     if file.is_file() { file } else { below.join("mod.rs") }
 }
 
-/// A circle among the keys of `edges`, as the names on the way, if there is one.
+/// Returns a circle among the keys of `edges`, as the names along it, if there is one.
 fn circle(edges: &BTreeMap<String, BTreeMap<String, String>>) -> Option<Vec<String>> {
     fn search(
         name: &String,
@@ -223,7 +225,14 @@ fn circle(edges: &BTreeMap<String, BTreeMap<String, String>>) -> Option<Vec<Stri
     edges.keys().find_map(|name| search(name, edges, &mut Vec::new(), &mut done))
 }
 
-/// All circles of the package with this root file: one a level of the module tree, with an example for each arrow.
+/// Returns which top-level modules of the package with this root file use which others, with one example for
+/// each use.
+pub(crate) fn edges(root: &Path) -> BTreeMap<String, BTreeMap<String, String>> {
+    ModuleTree::read(root).sibling_edges().remove(&Vec::new()).unwrap_or_default()
+}
+
+/// Returns the circles in the package with this root file: at most one per parent module, with an example for
+/// each edge.
 pub(crate) fn circles(root: &Path) -> Vec<String> {
     let tree = ModuleTree::read(root);
     assert!(!tree.modules.is_empty(), "{} has no modules", root.display());
@@ -242,7 +251,7 @@ pub(crate) fn circles(root: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_circle_is_found_with_the_arrows_that_close_it() {
+fn a_circle_is_found_with_an_example_for_each_edge() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let file = folder.path().join(name);

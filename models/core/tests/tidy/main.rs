@@ -1,18 +1,16 @@
-//! The shape of the workspace: which crates may know which, that modules form no circles, that dependencies are used, and that
-//! files say what they are.
+//! Checks of the workspace itself: packages depend only on those that they may depend on, modules have no
+//! circular dependencies, and every file begins with a description.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod circles;
-mod dependencies;
-mod supply_chain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// All edges between our crates, as `docs/ARCHITECTURE.md` draws them.
-const EDGES: [(&str, &[&str]); 14] = [
+/// All dependencies between our packages, as drawn in `docs/ARCHITECTURE.md`.
+const EDGES: [(&str, &[&str]); 15] = [
     ("ntl-core", &[]),
     ("ntl-cuda", &[]),
     ("ntl-engine", &["ntl-core"]),
@@ -24,12 +22,13 @@ const EDGES: [(&str, &[&str]); 14] = [
     ("ntl-api", &[]),
     ("ntl-manual", &[]),
     ("ntl-server", &["ntl-api", "ntl-core", "ntl-engine", "ntl-manual", "ntl-mistralrs", "ntl-models"]),
-    ("ntl-eval", &["ntl-api", "ntl-core", "ntl-manual"]),
+    ("ntl-paper", &["ntl-api", "ntl-core"]),
+    ("ntl-eval", &["ntl-api", "ntl-core", "ntl-manual", "ntl-paper"]),
     ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models"]),
-    ("ntl-fuzz", &["ntl-core", "ntl-engine", "ntl-eval", "ntl-models", "ntl-server"]),
+    ("ntl-fuzz", &["ntl-core", "ntl-engine", "ntl-eval", "ntl-models", "ntl-paper", "ntl-server"]),
 ];
 
-/// Dependencies that only some crates may have.
+/// Dependencies that only some packages may have.
 const CONFINED: [(&str, &[&str]); 6] = [
     ("candle-core", &["ntl-bench", "ntl-cuda", "ntl-fuzz", "ntl-mistralrs", "ntl-models"]),
     ("candle-nn", &["ntl-models"]),
@@ -39,11 +38,15 @@ const CONFINED: [(&str, &[&str]); 6] = [
     ("axum", &["ntl-fuzz", "ntl-server"]),
 ];
 
+/// Modules of ntl-eval, and the only modules that may use them. The others do not depend on the command line.
+const USERS_IN_EVAL: [(&str, &[&str]); 3] =
+    [("cli", &["app"]), ("console", &["app", "compare", "session"]), ("session", &["app", "compare"])];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// What cargo says of the workspace.
+/// Returns cargo's metadata of the workspace.
 fn metadata() -> serde_json::Value {
     let cargo = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -54,7 +57,7 @@ fn metadata() -> serde_json::Value {
     serde_json::from_slice(&cargo.stdout).unwrap()
 }
 
-/// Normal dependencies of each package of the workspace.
+/// Returns the normal dependencies of each package of the workspace.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let metadata = metadata();
     let name = |value: &serde_json::Value| value["name"].as_str().unwrap().to_owned();
@@ -68,14 +71,14 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn crates_know_each_other_only_as_drawn() {
+fn packages_depend_on_each_other_only_as_drawn() {
     let found = dependencies();
     let ours: BTreeSet<&str> = EDGES.iter().map(|(name, _)| *name).collect();
     assert_eq!(found.keys().map(String::as_str).collect::<BTreeSet<_>>(), ours, "packages of the workspace");
     for (name, allowed) in EDGES {
         let edges: Vec<&str> =
             found[name].iter().map(String::as_str).filter(|dependency| ours.contains(dependency)).collect();
-        assert_eq!(edges, allowed, "what {name} depends on");
+        assert_eq!(edges, allowed, "dependencies of {name}");
     }
     for (dependency, allowed) in CONFINED {
         for (name, dependencies) in &found {
@@ -85,7 +88,7 @@ fn crates_know_each_other_only_as_drawn() {
     }
 }
 
-/// Linked into a program, its functions would take the place of the real driver's.
+/// If it were linked into a program, its functions would replace the real driver's.
 #[test]
 fn nothing_depends_on_the_fake_driver() {
     let metadata = metadata();
@@ -108,7 +111,17 @@ fn modules_form_no_circles() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The folders of all packages.
+#[test]
+fn the_evaluation_does_not_use_its_command_line() {
+    let edges = circles::edges(&root().join("eval/src/lib.rs"));
+    for (module, allowed) in USERS_IN_EVAL {
+        let users = edges.iter().filter(|(_, used)| used.contains_key(module));
+        let users: Vec<&str> = users.map(|(user, _)| user.as_str()).collect();
+        assert_eq!(users, allowed, "modules that use {module}");
+    }
+}
+
+/// Returns the directories of all packages.
 fn packages() -> Vec<PathBuf> {
     let metadata = metadata();
     let manifests = metadata["packages"].as_array().unwrap().iter();
@@ -118,36 +131,8 @@ fn packages() -> Vec<PathBuf> {
     manifests.map(folder).collect()
 }
 
-/// Where the clock on the wall is read: for dates that are shown, sent or compared with dates. All times and deadlines are
-/// measured by `Instant`, so that a jump of that clock changes none of them.
-const DATES: [&str; 6] = [
-    "eval/src/calibrate.rs",
-    "eval/src/run/client/mod.rs",
-    "eval/src/run/session.rs",
-    "models/src/chat/functions.rs",
-    "server/src/lib.rs",
-    "server/src/listen/tls.rs",
-];
-
 #[test]
-fn only_dates_come_from_the_clock_on_the_wall() {
-    let mut files = Vec::new();
-    for folder in ["models", "server", "eval", "benchmarks"] {
-        collect(&root().join(folder), &mut files);
-    }
-    let reads_clock = |file: &PathBuf| {
-        let text = std::fs::read_to_string(file).unwrap();
-        ["SystemTime::now", "Timestamp::now", "Zoned::now"].iter().any(|call| text.contains(call))
-    };
-    let relative = |file: PathBuf| file.strip_prefix(root()).unwrap().display().to_string();
-    let mut found: Vec<String> = files.into_iter().filter(reads_clock).map(relative).collect();
-    found.retain(|file| file != "models/core/tests/tidy/main.rs");
-    found.sort();
-    assert_eq!(found, DATES);
-}
-
-#[test]
-fn source_files_say_what_they_are() {
+fn source_files_begin_with_a_description() {
     let mut files = Vec::new();
     for folder in ["models", "server", "eval", "benchmarks", "fuzz"] {
         collect(&root().join(folder), &mut files);
@@ -155,7 +140,7 @@ fn source_files_say_what_they_are() {
     assert!(files.len() > 30, "the sources were not found");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        assert!(text.starts_with("//! "), "{} does not begin by saying what it is", file.display());
+        assert!(text.starts_with("//! "), "{} does not begin with a description", file.display());
     }
 }
 

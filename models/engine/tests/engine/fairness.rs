@@ -1,17 +1,17 @@
-//! What one client's load costs another client, counted in steps and rows.
+//! The effect of one client's load on another client, in steps and rows.
 
-use ntl_core::engine::{Event, Job, Request, TextJob};
+use ntl_core::contract::{Event, Job, Request, TextJob};
 use ntl_engine::{EngineLimits, JobEvents};
 
 use crate::recorder::{MIB, Recorded, all, job, plenty, start, tree};
 
-/// The client that asks for little.
+/// The client with little work.
 const OTHER: u64 = 2;
 
 /// First id of its prompts.
 const MARK: u32 = 11;
 
-/// Begins the first step with jobs of client 1, which then waits for the gate.
+/// Starts the first step, which waits at the gate, with jobs of client 1.
 fn crowded(limits: EngineLimits, jobs: Vec<Job>) -> (Recorded, Vec<JobEvents>) {
     let recorded = start(limits);
     let crowd = recorded.engine.submit_all(jobs).unwrap();
@@ -25,7 +25,7 @@ fn texts(count: usize, n: u32, max_tokens: usize) -> Vec<Job> {
     vec![job; count]
 }
 
-/// Steps from the first one until a text of four tokens of the other client is complete, beside the crowd.
+/// Returns the number of steps from the first one until a four-token text of the other client is complete.
 fn steps_beside(recorded: &Recorded) -> usize {
     let events = recorded.engine.submit(job(OTHER, MARK, 2, 4)).unwrap();
     recorded.gate.send(()).unwrap();
@@ -34,7 +34,7 @@ fn steps_beside(recorded: &Recorded) -> usize {
 }
 
 #[test]
-fn a_client_with_nothing_running_needs_no_more_steps_beside_any_load() {
+fn a_client_without_running_jobs_needs_the_same_steps_under_any_load() {
     let limits = EngineLimits { running_max: 8, step_rows_max: 8, ..plenty() };
     for (name, jobs) in [
         ("many texts", texts(50, 1, 200)),
@@ -43,29 +43,30 @@ fn a_client_with_nothing_running_needs_no_more_steps_beside_any_load() {
     ] {
         let (recorded, crowd) = crowded(limits, jobs);
         let steps = steps_beside(&recorded);
-        assert!(steps <= 1 + 4, "{steps} steps beside {name}: one was under way, four are its own");
+        assert!(steps <= 1 + 4, "{steps} steps under {name}: one was in progress, four are its own");
         drop(crowd);
     }
 }
 
 #[test]
-fn memory_is_reserved_for_clients_that_have_nothing_running() {
-    // 30 MiB for any job, 10 for newcomers; a text of the crowd takes 2 + 13.
+fn memory_is_reserved_for_clients_without_running_jobs() {
+    // 30 MiB are in the general pool and 10 are reserved. A text of the crowd needs 2 + 13.
     let limits = EngineLimits { cache_bytes_max: 41 * MIB, ..plenty() };
     let (recorded, crowd) = crowded(limits, texts(5, 1, 12));
-    // 2 + 5 each: one is admitted at once, the second when the crowd leaves room.
+    // Each needs 2 + 5: the first is admitted immediately, the second when the crowd releases memory.
     let second = recorded.engine.submit_all(vec![job(OTHER, 10, 2, 4), job(OTHER, 10, 2, 4)]).unwrap();
     recorded.gate.send(()).unwrap();
     for events in crowd.into_iter().chain(second) {
         assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
     }
     let log = recorded.log.lock();
-    assert_eq!(log.opened[..2], [vec![2, 2], vec![10]]);
+    let prefills = log.prefills();
+    assert_eq!(prefills[..2], [&vec![(2, 2), (2, 2)], &vec![(10, 2)]]);
     assert_eq!(log.open_most, 3);
 }
 
 #[test]
-fn clients_share_the_rows_of_a_step_whatever_the_number_of_their_jobs() {
+fn clients_share_the_rows_of_a_step_regardless_of_their_number_of_jobs() {
     let limits = EngineLimits { step_rows_max: 8, ..plenty() };
     let (recorded, crowd) = crowded(limits, texts(40, 4, 100));
     let text = TextJob { n: 16, best_of: 16, max_tokens: 20, ..TextJob::default() };
@@ -75,11 +76,13 @@ fn clients_share_the_rows_of_a_step_whatever_the_number_of_their_jobs() {
     assert_eq!(all(events).iter().filter(|event| matches!(event, Event::Finished { .. })).count(), 16);
     drop(crowd);
     let log = recorded.log.lock();
-    // Its first row is one for all its texts; at its end fewer are left.
+    // The first row of a job serves all its texts. Near the end, fewer rows are left.
     let mut shared = 0;
-    let begun = log.rows.iter().position(|rows| rows.contains_key(&MARK)).unwrap();
-    for rows in &log.rows[begun + 1..log.closed[&MARK]] {
-        let (all, own) = (rows.values().sum::<usize>(), rows.get(&MARK).copied().unwrap_or(0));
+    let all_rows = log.rows();
+    let begun = all_rows.iter().position(|rows| rows.contains_key(&MARK)).unwrap();
+    for rows in &all_rows[begun + 1..log.closed[&MARK]] {
+        let all = rows.values().sum::<usize>();
+        let own = rows.get(&MARK).copied().unwrap_or(0);
         shared += usize::from(own >= all / 2);
     }
     let steps = log.closed[&MARK] - begun;
@@ -87,12 +90,13 @@ fn clients_share_the_rows_of_a_step_whatever_the_number_of_their_jobs() {
 }
 
 #[test]
-fn jobs_that_nobody_reads_do_not_count_as_running() {
+fn stalled_jobs_do_not_count_as_running() {
     let limits = EngineLimits { running_max: 8, ..plenty() };
     let recorded = start(limits);
     recorded.gate.send(()).unwrap();
     let unread: Vec<_> = (0..6).map(|_| recorded.engine.submit(job(1, 2, 2, 6_000)).unwrap()).collect();
-    // Of the same client, so that nothing is reserved for it: they are answered once the others stand still.
+    // The jobs belong to the same client, so that nothing is reserved for them. They are answered once the
+    // others have stalled.
     for _ in 0..3 {
         let events = all(recorded.engine.submit(job(1, 3, 2, 4)).unwrap());
         assert!(matches!(events.last(), Some(Event::Finished { tokens: 4, .. })));

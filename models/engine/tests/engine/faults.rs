@@ -1,15 +1,15 @@
-//! Faults at every place of the engine's thread that runs a model's or a decoding's code: they end their own requests, and no
-//! request is lost or answered wrongly.
+//! Faults at every point where the engine's thread runs code of a model or a decoding. They end only their
+//! own requests; no request is lost or gets an incorrect answer.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use ntl_core::decoding::Vocabulary;
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, CacheCost, ContextId, ContextRequest, EngineError, Event, FinishReason, Job, Logits,
-    ModelError, ModelInfo, NodeCapacity, OpenedContext, Request, Row, TextJob,
+    ModelError, ModelInfo, NodeCapacity, OpenedContext, PrefillChunk, PrefillProgress, Request, Row, TextJob,
 };
+use ntl_core::decoding::Vocabulary;
 use ntl_core::numbers::NumberGrammar;
 use ntl_core::scripted::ScriptedModel;
 use ntl_core::text::TextDecoder;
@@ -21,15 +21,17 @@ use crate::recorder::all;
 const TOKENS: usize = 12;
 const FAULTY_TOKEN: u32 = 11;
 
-/// The first id of the prompt that has the fault, and of prompts that share a batch with it.
+/// First id of the faulty prompt, and of the prompts that share a batch with it.
 const FAULTY: u32 = 9;
 const NEIGHBOUR: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    OpenFails,
-    OpenPanics,
-    OpenLosesAPrompt,
+    BeginFails,
+    BeginPanics,
+    PrefillFails,
+    PrefillPanics,
+    PrefillLosesAPrompt,
     StepFails,
     StepPanics,
     StepLosesARow,
@@ -39,10 +41,12 @@ enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 9] = [
-        Self::OpenFails,
-        Self::OpenPanics,
-        Self::OpenLosesAPrompt,
+    const ALL: [Self; 11] = [
+        Self::BeginFails,
+        Self::BeginPanics,
+        Self::PrefillFails,
+        Self::PrefillPanics,
+        Self::PrefillLosesAPrompt,
         Self::StepFails,
         Self::StepPanics,
         Self::StepLosesARow,
@@ -51,15 +55,27 @@ impl Fault {
         Self::StartOfDecodingPanics,
     ];
 
-    /// Whether it is the fault of a call for several requests, which then all fail.
+    /// Returns whether the fault is in a call for several requests, which then all fail.
     fn is_shared(self) -> bool {
-        !matches!(self, Self::LogitsAreNotFinite | Self::DecodingPanics | Self::StartOfDecodingPanics)
+        matches!(
+            self,
+            Self::PrefillFails
+                | Self::PrefillPanics
+                | Self::PrefillLosesAPrompt
+                | Self::StepFails
+                | Self::StepPanics
+                | Self::StepLosesARow
+        )
     }
 
     fn panics(self) -> bool {
         matches!(
             self,
-            Self::OpenPanics | Self::StepPanics | Self::DecodingPanics | Self::StartOfDecodingPanics
+            Self::BeginPanics
+                | Self::PrefillPanics
+                | Self::StepPanics
+                | Self::DecodingPanics
+                | Self::StartOfDecodingPanics
         )
     }
 }
@@ -92,23 +108,29 @@ impl BatchModel for FaultyModel {
     fn info(&self) -> &ModelInfo {
         self.model.info()
     }
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
-        let is_faulty = |request: &ContextRequest<'_>| request.prompt.tokens[0].id == FAULTY;
-        if requests.iter().any(is_faulty) {
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        let is_faulty = request.prompt.tokens[0].id == FAULTY;
+        match self.fault {
+            Fault::BeginFails if is_faulty => return Err(ModelError::Compute("scripted".into())),
+            Fault::BeginPanics if is_faulty => panic!("scripted"),
+            _ => {}
+        }
+        let opened = self.model.begin(request)?;
+        self.faulty.extend(is_faulty.then_some(opened.context));
+        self.open.lock().unwrap().insert(opened.context);
+        Ok(opened)
+    }
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        let mut progress = self.model.prefill(chunks)?;
+        if chunks.iter().any(|chunk| self.faulty.contains(&chunk.context)) {
             match self.fault {
-                Fault::OpenFails => return Err(ModelError::Compute("scripted".into())),
-                Fault::OpenPanics => panic!("scripted"),
+                Fault::PrefillFails => return Err(ModelError::Compute("scripted".into())),
+                Fault::PrefillPanics => panic!("scripted"),
+                Fault::PrefillLosesAPrompt => drop(progress.pop()),
                 _ => {}
             }
         }
-        let mut opened = self.model.open(requests)?;
-        let both = requests.iter().zip(&opened);
-        self.faulty.extend(both.filter(|(request, _)| is_faulty(request)).map(|(_, opened)| opened.context));
-        if self.fault == Fault::OpenLosesAPrompt && requests.iter().any(is_faulty) {
-            opened.pop();
-        }
-        self.open.lock().unwrap().extend(opened.iter().map(|opened| opened.context));
-        Ok(opened)
+        Ok(progress)
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         if let Some(gate) = self.gate.take() {
@@ -163,7 +185,7 @@ fn start(fault: Fault) -> Faulted {
         Ok((0..TOKENS as u32).map(|id| if id == next { 9.0 } else { other }).collect())
     };
     let model = ScriptedModel::new(TOKENS, Box::new(script));
-    // The prompt of such a model is part of the text, and a decoding begins by reading it.
+    // The prompt of such a model is part of the text, and a decoding starts by reading it.
     let model = model.with_info(|info| info.encoder_decoder = fault != Fault::StartOfDecodingPanics);
     let open = Arc::<Mutex<BTreeSet<ContextId>>>::default();
     let ((gate, receiver), (entered, has_entered)) = (channel(), channel());
@@ -194,7 +216,7 @@ fn text(fault: Fault, mark: u32) -> Job {
     Job::new(vec![mark, second, 2], Request::Text(text))
 }
 
-/// How a job ended; its last event must be the only one that ends it.
+/// Returns how a job ended. Only its last event may end it.
 fn ended(events: JobEvents) -> Result<String, EngineError> {
     let mut events = all(events);
     let last = events.pop().unwrap();
@@ -211,19 +233,20 @@ fn ended(events: JobEvents) -> Result<String, EngineError> {
 }
 
 #[test]
-fn a_fault_anywhere_ends_its_own_requests_and_nothing_is_lost_or_answered_wrongly() {
+fn any_fault_ends_only_its_own_requests_and_the_others_get_correct_answers() {
     for fault in Fault::ALL {
         let alone = |mark: u32| {
-            let healthy = start(Fault::OpenFails);
+            let healthy = start(Fault::PrefillFails);
             healthy.gate.send(()).unwrap();
-            ended(healthy.engine.submit(text(Fault::OpenFails, mark)).unwrap()).unwrap()
+            ended(healthy.engine.submit(text(Fault::PrefillFails, mark)).unwrap()).unwrap()
         };
         let faulted = start(fault);
         let submit = |mark| faulted.engine.submit(text(fault, mark)).unwrap();
         let first = submit(2);
         faulted.entered.recv().unwrap();
-        // Opened and stepped together, the first of them beside a text that runs already.
-        let (neighbour, faulty) = (submit(NEIGHBOUR), submit(FAULTY));
+        // Both are prefilled and stepped together, and join a text that is already running.
+        let neighbour = submit(NEIGHBOUR);
+        let faulty = submit(FAULTY);
         faulted.gate.send(()).unwrap();
         let reason = match ended(faulty) {
             Err(EngineError::Step(reason)) => reason,

@@ -1,17 +1,16 @@
-//! What an engine takes on, in which order, and what it does when nobody reads: with a scripted model that writes down
-//! how it is called.
+//! Admission, scheduling order and stalled clients, with a scripted model that records its calls.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ntl_core::engine::{EngineError, Event, Job, NumberOutcome, Request, TextJob};
+use ntl_core::contract::{EngineError, Event, Job, NumberOutcome, Request, TextJob};
 use ntl_core::sampling::{Guide, GuideError, GuideState};
 use ntl_engine::{EndReason, EngineLimits, JobEvents};
 
 use crate::recorder::{MIB, Recorded, all, job, plenty, start, start_opening, tree};
 
 #[test]
-fn clients_take_turns_however_much_each_asks_for() {
+fn clients_are_scheduled_round_robin_regardless_of_their_load() {
     let recorded = start(EngineLimits { running_max: 1, ..plenty() });
     let mut answers = vec![recorded.first(job(9, 2, 2, 1))];
     let jobs = |client, marks: std::ops::Range<u32>| marks.map(move |mark| job(client, mark, 2, 1)).collect();
@@ -23,43 +22,19 @@ fn clients_take_turns_however_much_each_asks_for() {
 }
 
 #[test]
-fn long_prompts_are_opened_alone_and_starve_nobody() {
-    let recorded = start_opening(Some(10), plenty());
-    let mut answers = vec![recorded.first(job(9, 2, 2, 50))];
-    let long = (10..13).map(|mark| job(1, mark, 100, 1)).collect();
-    answers.extend(recorded.engine.submit_all(long).unwrap());
-    let short = (20..26).map(|mark| job(2, mark, 4, 1)).collect();
-    answers.extend(recorded.engine.submit_all(short).unwrap());
-    let opened = recorded.opened(answers);
-    let of = |marks: std::ops::Range<u32>| {
-        let all = opened.iter().flatten().copied();
-        all.filter(|mark| marks.contains(mark)).collect::<Vec<_>>()
-    };
-    assert_eq!((of(10..13), of(20..26)), ((10..13).collect(), (20..26).collect()));
-    for together in &opened {
-        let long = together.iter().any(|mark| (10..13).contains(mark));
-        assert!(together.len() <= if long { 1 } else { 2 }, "{opened:?}");
-    }
-    let of_long = |mark: u32| opened.iter().position(|together| together.contains(&mark)).unwrap();
-    assert!(of_long(20) < of_long(11), "the second client does not wait for all prompts of the first");
-    // One step between two openings: the first text went on all the while.
-    assert!(recorded.log.lock().steps >= 50);
-}
-
-#[test]
-fn prompts_are_opened_together_up_to_as_many_tokens_as_the_model_states() {
-    for (open_tokens_max, most) in [(None, 8), (Some(8192), 16), (Some(1 << 20), 20)] {
-        let recorded = start_opening(open_tokens_max, plenty());
+fn prompts_are_prefilled_together_up_to_the_model_s_maximum_number_of_tokens() {
+    for (prefill_tokens_max, most) in [(None, 8), (Some(8192), 16), (Some(1 << 20), 20)] {
+        let recorded = start_opening(prefill_tokens_max, plenty());
         let mut answers = vec![recorded.first(job(0, 2, 2, 50))];
         answers.extend(recorded.engine.submit_all((0..20).map(|_| job(0, 3, 512, 1)).collect()).unwrap());
         let opened = recorded.opened(answers);
-        assert_eq!(opened[1].len(), most, "{open_tokens_max:?}: {opened:?}");
+        assert_eq!(opened[1].len(), most, "{prefill_tokens_max:?}: {opened:?}");
     }
 }
 
 #[test]
-fn contexts_never_hold_more_than_the_cache_and_what_cannot_fit_is_refused() {
-    // Each job: 2 prompt tokens, 8 tokens and the first row. 25.5 MiB are for any job.
+fn contexts_never_exceed_the_cache_and_jobs_that_cannot_fit_are_rejected() {
+    // Each job has 2 prompt tokens, 8 tokens and the first row. The general pool has 25.5 MiB.
     let recorded = start(EngineLimits { cache_bytes_max: 34 * MIB, ..plenty() });
     let mut answers = vec![recorded.first(job(0, 2, 2, 8))];
     answers.extend(recorded.engine.submit_all((0..20).map(|_| job(0, 3, 2, 8)).collect()).unwrap());
@@ -78,7 +53,7 @@ fn outcome(events: JobEvents) -> NumberOutcome {
 }
 
 #[test]
-fn trees_that_outgrow_the_memory_start_again_and_find_the_same() {
+fn trees_that_outgrow_the_memory_are_restarted_and_find_the_same_result() {
     let recorded = start(EngineLimits { cache_bytes_max: 4000 * MIB, ..plenty() });
     let trees = recorded.engine.submit_all((0..5).map(|_| tree(2000)).collect()).unwrap();
     recorded.gate.send(()).unwrap();
@@ -89,16 +64,16 @@ fn trees_that_outgrow_the_memory_start_again_and_find_the_same() {
     let want = comparable(outcome(alone.engine.submit(tree(2000)).unwrap()));
     assert!(outcomes.iter().all(|outcome| *outcome == want) && want.truncated);
     let log = recorded.log.lock();
-    assert_eq!(log.open_most, 5, "all were begun at once");
-    let opened = log.opened.concat().len();
+    assert_eq!(log.open_most, 5, "all were started concurrently");
+    let opened = log.prefills().into_iter().flatten().count();
     assert!((6..=10).contains(&opened), "{opened} contexts were opened for 5 trees");
-    assert!(log.nodes_most <= 3000, "{} nodes at once", log.nodes_most);
+    assert!(log.nodes_most <= 3000, "{} concurrent nodes", log.nodes_most);
     drop(log);
     assert_eq!(recorded.engine.cache_use().running, 0);
 }
 
 #[test]
-fn a_tree_gets_the_budget_that_the_cache_can_hold() {
+fn a_tree_gets_a_budget_that_fits_into_the_cache() {
     let recorded = start(EngineLimits { cache_bytes_max: 400 * MIB, ..plenty() });
     recorded.gate.send(()).unwrap();
     let found = outcome(recorded.engine.submit(tree(65_536)).unwrap());
@@ -106,7 +81,7 @@ fn a_tree_gets_the_budget_that_the_cache_can_hold() {
 }
 
 #[test]
-fn a_request_is_taken_whole_or_not_at_all() {
+fn a_request_is_queued_completely_or_not_at_all() {
     let recorded = start(EngineLimits { queue_max: 4, running_max: 1, ..plenty() });
     let mut answers = vec![recorded.first(job(0, 2, 2, 1))];
     let jobs = |count| (0..count).map(|_| job(0, 3, 2, 1)).collect::<Vec<_>>();
@@ -119,8 +94,8 @@ fn a_request_is_taken_whole_or_not_at_all() {
     assert_eq!(recorded.opened(answers).concat().len(), 5);
 }
 
-/// A text that nobody reads, and a job that waits for its memory. The text and the first job of the same request had to begin
-/// within `waits`, which is as short as this machine is fast.
+/// A stalled text, and a job that waits for its memory. The text and the first job of the same request had to
+/// start within `waits`, which is as short as this machine allows.
 struct Waiting {
     recorded: Recorded,
     unread: JobEvents,
@@ -131,7 +106,7 @@ struct Waiting {
 fn begun_in_time() -> Waiting {
     let mut waits = Duration::from_millis(1);
     loop {
-        // 6,000 MiB for the only client. The unread text stops at 256 KiB of events and keeps its memory.
+        // The only client has 6,000 MiB. The stalled text stops at 256 KiB of events and keeps its memory.
         let limits = EngineLimits { queue_time_max: Some(waits), cache_bytes_max: 8_000 * MIB, ..plenty() };
         let recorded = start(limits);
         recorded.gate.send(()).unwrap();
@@ -148,7 +123,7 @@ fn begun_in_time() -> Waiting {
 }
 
 #[test]
-fn a_request_that_waits_too_long_is_given_up_unless_a_part_of_it_has_begun() {
+fn a_request_times_out_in_the_queue_unless_one_of_its_jobs_has_started() {
     let Waiting { recorded, unread, second, waits } = begun_in_time();
     let late = recorded.engine.submit(job(0, 9, 2, 1)).unwrap();
     let after_ms = waits.as_millis() as u64;
@@ -160,13 +135,13 @@ fn a_request_that_waits_too_long_is_given_up_unless_a_part_of_it_has_begun() {
     assert_eq!(endings.reasons.iter().filter(|end| **end == EndReason::Deadline).count(), 1);
 }
 
-/// Answers short jobs until the engine has stopped stepping everything else.
+/// Runs short jobs until the engine has stopped stepping everything else.
 fn stalled(recorded: &Recorded) -> usize {
     let mut last = 0;
     loop {
         all(recorded.engine.submit(job(1, 3, 2, 4)).unwrap());
         let steps = recorded.log.lock().steps;
-        // Its own steps and no others.
+        // The job's own steps and no others.
         if steps - last == 4 {
             return steps;
         }
@@ -175,13 +150,13 @@ fn stalled(recorded: &Recorded) -> usize {
 }
 
 #[test]
-fn events_that_nobody_reads_stop_their_job_and_no_other_until_they_are_read() {
+fn unread_events_stall_only_their_own_job_until_they_are_read() {
     const LONG: usize = 6_000;
     let recorded = start(plenty());
     recorded.gate.send(()).unwrap();
     let unread = recorded.engine.submit(job(0, 2, 2, LONG)).unwrap();
     let left = recorded.engine.submit(job(0, 2, 2, LONG)).unwrap();
-    // Both share every step, so that short jobs have steps to themselves only once both have stopped.
+    // Both texts share every step, so that short jobs have separate steps only once both have stalled.
     assert!(stalled(&recorded) < LONG);
     drop(left);
     recorded.endings.wait_for(|endings| endings.reasons.contains(&EndReason::Abort));
@@ -192,7 +167,7 @@ fn events_that_nobody_reads_stop_their_job_and_no_other_until_they_are_read() {
 }
 
 #[test]
-fn a_job_whose_events_nobody_reads_ends_after_a_while_and_frees_its_memory() {
+fn a_job_that_stays_stalled_ends_and_releases_its_memory() {
     let limits = EngineLimits { unread_time_max: Duration::ZERO, ..plenty() };
     let recorded = start(limits);
     recorded.gate.send(()).unwrap();
@@ -207,7 +182,7 @@ fn a_job_whose_events_nobody_reads_ends_after_a_while_and_frees_its_memory() {
     assert_eq!((recorded.engine.cache_use().running, recorded.log.lock().open.len()), (0, 0));
 }
 
-/// A constraint with a fault in it, or one that fails already at the beginning of a text.
+/// A constraint that fails, either at the start of a text or later.
 #[derive(Debug)]
 struct Faulty {
     starts: bool,
@@ -233,7 +208,7 @@ impl GuideState for Faulty {
 }
 
 #[test]
-fn a_panic_while_decoding_fails_its_job_and_the_engine_goes_on() {
+fn a_panic_while_decoding_fails_its_job_and_the_engine_continues() {
     let recorded = start(plenty());
     recorded.gate.send(()).unwrap();
     for starts in [true, false] {

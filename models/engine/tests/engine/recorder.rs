@@ -1,15 +1,16 @@
-//! A model that writes down how it is called, and an engine that runs it.
+//! A model that records its calls, and an engine that runs it.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ntl_core::decoding::Vocabulary;
-use ntl_core::engine::{
+use ntl_core::contract::{
     BatchModel, CacheCost, ContextId, ContextRequest, Event, Job, Logits, ModelError, ModelInfo,
-    NodeCapacity, NumberJob, NumberMethod, OpenedContext, Request, Row, Terminator, TextJob,
+    NodeCapacity, NumberJob, NumberMethod, OpenedContext, PrefillChunk, PrefillProgress, Request, Row,
+    Terminator, TextJob,
 };
+use ntl_core::decoding::Vocabulary;
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::scripted::ScriptedModel;
 use ntl_core::text::TextDecoder;
@@ -18,7 +19,7 @@ use ntl_engine::{EndReason, Engine, EngineLimits, EngineObserver, JobEvents};
 /// Ids: 0 start, 1 end, 2..12 the digits.
 const TOKENS: usize = 12;
 
-/// What a prompt token or a node costs.
+/// Size of a prompt token or a node.
 pub(crate) const MIB: u64 = 1 << 20;
 
 struct Digits;
@@ -35,7 +36,7 @@ impl TextDecoder for Digits {
     }
 }
 
-/// What one thread changes and another one waits for.
+/// A value that one thread changes and another one waits for.
 #[derive(Default)]
 pub(crate) struct Watched<T> {
     value: Mutex<T>,
@@ -58,46 +59,85 @@ impl<T> Watched<T> {
     }
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// First id of each prompt, and the work that was requested.
+    Prefill(Vec<(u32, usize)>),
+    /// Number of rows by the first id of their prompt.
+    Step(BTreeMap<u32, usize>),
+}
+
 #[derive(Default)]
 pub(crate) struct Log {
-    /// The first ids of the prompts of each call.
-    pub(crate) opened: Vec<Vec<u32>>,
-    /// Nodes of each context that is open.
+    /// All calls, in order.
+    pub(crate) calls: Vec<Call>,
+    /// Number of nodes of each open context.
     pub(crate) open: BTreeMap<ContextId, usize>,
     pub(crate) open_most: usize,
     pub(crate) nodes_most: usize,
-    /// The first id of each prompt.
+    /// First id of each prompt.
     pub(crate) marks: BTreeMap<ContextId, u32>,
-    /// Rows of each step by the first id of their prompt.
-    pub(crate) rows: Vec<BTreeMap<u32, usize>>,
-    /// Steps until the last context with this first id was closed.
+    /// Number of steps until the last context with this first id was closed.
     pub(crate) closed: BTreeMap<u32, usize>,
-    /// Whether the first step has begun.
+    /// Whether the first step has started.
     pub(crate) stepping: bool,
     pub(crate) steps: usize,
 }
 
-/// Writes 2 for ever; the first step waits for the gate.
+impl Log {
+    pub(crate) fn prefills(&self) -> Vec<&Vec<(u32, usize)>> {
+        let calls = self.calls.iter();
+        calls
+            .filter_map(|call| if let Call::Prefill(prompts) = call { Some(prompts) } else { None })
+            .collect()
+    }
+
+    pub(crate) fn rows(&self) -> Vec<&BTreeMap<u32, usize>> {
+        let calls = self.calls.iter();
+        calls.filter_map(|call| if let Call::Step(rows) = call { Some(rows) } else { None }).collect()
+    }
+}
+
+/// First id of prompts whose prefills wait for one message each.
+pub(crate) const GATED: u32 = 7;
+
+/// First id of prompts whose second prefill fails.
+pub(crate) const FAILING: u32 = 8;
+
+/// Writes the digit 2 forever. The first step waits for the gate.
 struct Recorder {
     model: ScriptedModel,
     log: Arc<Watched<Log>>,
     gate: Option<Receiver<()>>,
-    open_tokens_max: Option<usize>,
+    prefill_gate: Receiver<()>,
+    prefill_tokens_max: Option<usize>,
 }
 
 impl BatchModel for Recorder {
     fn info(&self) -> &ModelInfo {
         self.model.info()
     }
-    fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {
-        let opened = self.model.open(requests)?;
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        let opened = self.model.begin(request)?;
         let mut log = self.log.lock();
-        log.opened.push(requests.iter().map(|request| request.prompt.tokens[0].id).collect());
-        log.open.extend(opened.iter().map(|opened| (opened.context, 0)));
-        let marks = requests.iter().map(|request| request.prompt.tokens[0].id);
-        log.marks.extend(opened.iter().map(|opened| opened.context).zip(marks));
+        log.open.insert(opened.context, 0);
+        log.marks.insert(opened.context, request.prompt.tokens[0].id);
         log.open_most = log.open_most.max(log.open.len());
         Ok(opened)
+    }
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        let mark = |log: &Log, chunk: &PrefillChunk| (log.marks[&chunk.context], chunk.work);
+        let marks: Vec<_> = chunks.iter().map(|chunk| mark(&self.log.lock(), chunk)).collect();
+        let has = |mark| marks.iter().any(|(found, _)| *found == mark);
+        let was_computed = self.log.lock().prefills().into_iter().flatten().any(|(mark, _)| *mark == FAILING);
+        let fails = has(FAILING) && was_computed;
+        let is_gated = has(GATED);
+        self.log.change(|log| log.calls.push(Call::Prefill(marks)));
+        if is_gated {
+            // Without a sender, all pass.
+            let _ = self.prefill_gate.recv();
+        }
+        if fails { Err(ModelError::Compute("scripted".into())) } else { self.model.prefill(chunks) }
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         if let Some(gate) = self.gate.take() {
@@ -111,7 +151,7 @@ impl BatchModel for Recorder {
             *by_mark.entry(log.marks[&row.context]).or_default() += 1;
             *log.open.get_mut(&row.context).unwrap() += 1;
         }
-        log.rows.push(by_mark);
+        log.calls.push(Call::Step(by_mark));
         log.nodes_most = log.nodes_most.max(log.open.values().sum());
         drop(log);
         self.model.step(rows)
@@ -119,13 +159,14 @@ impl BatchModel for Recorder {
     fn cache_cost(&self) -> CacheCost {
         CacheCost { prompt_token: MIB, node: MIB, capacity: NodeCapacity::Exact }
     }
-    fn open_tokens_max(&self) -> usize {
-        self.open_tokens_max.unwrap_or(self.model.open_tokens_max())
+    fn prefill_tokens_max(&self) -> usize {
+        self.prefill_tokens_max.unwrap_or(self.model.prefill_tokens_max())
     }
     fn close(&mut self, context: ContextId) {
         let mut log = self.log.lock();
         log.open.remove(&context);
-        let (mark, steps) = (log.marks[&context], log.steps);
+        let mark = log.marks[&context];
+        let steps = log.steps;
         log.closed.insert(mark, steps);
         drop(log);
         self.model.close(context);
@@ -151,20 +192,27 @@ pub(crate) struct Recorded {
     pub(crate) engine: Engine,
     pub(crate) log: Arc<Watched<Log>>,
     pub(crate) gate: Sender<()>,
+    pub(crate) prefill_gate: Sender<()>,
     pub(crate) endings: Arc<Watched<Endings>>,
 }
 
-/// Limits of tests that are not about memory or time.
+/// Returns limits for tests that do not concern memory or time.
 pub(crate) fn plenty() -> EngineLimits {
-    EngineLimits { cache_bytes_max: 1 << 60, unread_time_max: Duration::MAX, ..EngineLimits::default() }
+    EngineLimits {
+        cache_bytes_max: 1 << 60,
+        prefill_time_max: Duration::MAX,
+        unread_time_max: Duration::MAX,
+        ..EngineLimits::default()
+    }
 }
 
 pub(crate) fn start(limits: EngineLimits) -> Recorded {
     start_opening(None, limits)
 }
 
-/// With a model that opens so many prompt tokens between two steps, or as many as others do.
-pub(crate) fn start_opening(open_tokens_max: Option<usize>, limits: EngineLimits) -> Recorded {
+/// Starts an engine on a model that prefills at most `prefill_tokens_max` prompt tokens per call, or the
+/// default.
+pub(crate) fn start_opening(prefill_tokens_max: Option<usize>, limits: EngineLimits) -> Recorded {
     let texts = (0..TOKENS as u32).map(|id| (id > 1).then(|| Digits.token_text(id)));
     let vocabulary = Vocabulary {
         decoder: Arc::new(Digits),
@@ -174,17 +222,24 @@ pub(crate) fn start_opening(open_tokens_max: Option<usize>, limits: EngineLimits
         tokens: TOKENS,
     };
     let (gate, receiver) = channel();
+    let (prefill_gate, prefill_receiver) = channel();
     let log = Arc::<Watched<Log>>::default();
     let script = |_: &[u32], _: &[u32]| Ok((0..TOKENS).map(|id| if id == 2 { 1.0 } else { 0.0 }).collect());
     let model = ScriptedModel::new(TOKENS, Box::new(script));
-    let recorder = Recorder { model, log: Arc::clone(&log), gate: Some(receiver), open_tokens_max };
+    let recorder = Recorder {
+        model,
+        log: Arc::clone(&log),
+        gate: Some(receiver),
+        prefill_gate: prefill_receiver,
+        prefill_tokens_max,
+    };
     let endings = Arc::<Watched<Endings>>::default();
     let (engine, _) =
         Engine::spawn(Box::new(recorder), vocabulary, limits, Arc::clone(&endings) as _).unwrap();
-    Recorded { engine, log, gate, endings }
+    Recorded { engine, log, gate, prefill_gate, endings }
 }
 
-/// A text of so many tokens behind a prompt that begins with `mark`.
+/// Returns a job for a text of `tokens` tokens after a prompt that begins with `mark`.
 pub(crate) fn job(client: u64, mark: u32, prompt: usize, tokens: usize) -> Job {
     let text = TextJob { max_tokens: tokens, ..TextJob::default() };
     Job { client, ..Job::new([vec![mark], vec![1; prompt - 1]].concat(), Request::Text(text)) }
@@ -195,16 +250,17 @@ pub(crate) fn all(mut events: JobEvents) -> Vec<Event> {
 }
 
 impl Recorded {
-    /// Lets the engine go, reads all answers, and returns what was opened together.
+    /// Opens the gate, reads all answers, and returns which prompts were prefilled together.
     pub(crate) fn opened(&self, answers: Vec<JobEvents>) -> Vec<Vec<u32>> {
         self.gate.send(()).unwrap();
         for events in answers {
             assert!(matches!(all(events).last(), Some(Event::Finished { .. })));
         }
-        self.log.lock().opened.clone()
+        let marks = |prompts: &Vec<(u32, usize)>| prompts.iter().map(|(mark, _)| *mark).collect();
+        self.log.lock().prefills().into_iter().map(marks).collect()
     }
 
-    /// Begins the first step with this job, which then waits for the gate.
+    /// Starts the first step, which waits at the gate, with this job.
     pub(crate) fn first(&self, job: Job) -> JobEvents {
         let events = self.engine.submit(job).unwrap();
         self.log.wait_for(|log| log.stepping);
@@ -212,7 +268,7 @@ impl Recorded {
     }
 }
 
-/// A tree that never comes to its tolerance.
+/// Returns a tree that never reaches its tolerance.
 pub(crate) fn tree(nodes_max: usize) -> Job {
     let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max, precision: None };
     let limits = GrammarLimits::new(8, 0, false).unwrap();

@@ -23,7 +23,7 @@ fn status(result: Result<(), Fault>) -> Status {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasCreate_v2(handle: *mut usize) -> Status {
-    // SAFETY: the caller passes a place for the handle.
+    // SAFETY: the caller passes a valid pointer for the handle.
     unsafe { handle.write(HANDLE) };
     0
 }
@@ -38,7 +38,8 @@ extern "C" fn cublasSetStream_v2(handle: usize, stream: usize) -> Status {
     if handle == HANDLE { status(driver().check_stream(stream)) } else { 1 }
 }
 
-/// An operation of 0 leaves a matrix as it is, 1 transposes it, and 2, the conjugate, is the same for real numbers.
+/// Operation 0 leaves a matrix unchanged, and 1 transposes it. Operation 2, the conjugate, equals 1 for real
+/// numbers.
 fn matrix(address: usize, scalar: Scalar, leading: c_int, stride: c_longlong, operation: c_uint) -> Matrix {
     Matrix { address, scalar, leading: leading.into(), stride, transposed: operation != 0 }
 }
@@ -74,7 +75,7 @@ unsafe extern "C" fn cublasGemmStridedBatchedEx(
     compute: c_uint,
     _algorithm: c_int,
 ) -> Status {
-    // All that sum in 32 bits; their factors are f32.
+    // All types with 32-bit accumulation; their factors are f32.
     const COMPUTE_F32: std::ops::RangeInclusive<c_uint> = 68..=69;
     const COMPUTE_F32_FAST: std::ops::RangeInclusive<c_uint> = 74..=78;
     let run = || {

@@ -8,7 +8,7 @@ use crate::driver::{Driver, SHARED_OPTIN_MAX, driver};
 use crate::fault::{Code, Fault};
 use crate::ptx::Launch;
 
-/// The only context, and the only memory pool.
+/// Handle of the only context, and of the only memory pool.
 const CONTEXT: usize = 0x100;
 const POOL: usize = 0x200;
 
@@ -28,13 +28,13 @@ fn status(result: Result<(), Fault>) -> Status {
     }
 }
 
-/// A call that needs no context.
+/// Runs a call that needs no context.
 fn plain(call: impl FnOnce(&mut Driver) -> Result<(), Fault>) -> Status {
     let result = call(&mut driver());
     status(result)
 }
 
-/// A call in the current context of this thread.
+/// Runs a call in the current context of this thread.
 fn within_context(call: impl FnOnce(&mut Driver) -> Result<(), Fault>) -> Status {
     if CURRENT.get() == CONTEXT {
         plain(call)
@@ -43,34 +43,34 @@ fn within_context(call: impl FnOnce(&mut Driver) -> Result<(), Fault>) -> Status
     }
 }
 
-/// A call on a stream.
+/// Runs a call on a stream.
 fn on_stream(stream: usize, call: impl FnOnce(&mut Driver) -> Result<(), Fault>) -> Status {
     within_context(|driver| driver.check_stream(stream).and_then(|()| call(driver)))
 }
 
 fn give<T>(to: *mut T, value: T) -> Result<(), Fault> {
     if to.is_null() {
-        return Err(Fault::new(Code::InvalidValue, "a null pointer for a result"));
+        return Err(Fault::new(Code::InvalidValue, "the pointer for a result is null"));
     }
-    // SAFETY: the caller passes a place for the result.
+    // SAFETY: the caller passes a valid pointer for the result.
     unsafe { to.write(value) };
     Ok(())
 }
 
 fn text<'a>(from: *const c_char) -> Result<&'a str, Fault> {
     if from.is_null() {
-        return Err(Fault::new(Code::InvalidValue, "a null pointer for a text"));
+        return Err(Fault::new(Code::InvalidValue, "the pointer to a string is null"));
     }
-    // SAFETY: the caller passes a text that ends with 0.
+    // SAFETY: the caller passes a string that ends with 0.
     let text = unsafe { CStr::from_ptr(from) };
-    text.to_str().map_err(|_| Fault::new(Code::InvalidPtx, "a text that is not UTF-8"))
+    text.to_str().map_err(|_| Fault::new(Code::InvalidPtx, "a string is not UTF-8"))
 }
 
 fn check_device(device: c_int) -> Result<(), Fault> {
     if device == 0 {
         Ok(())
     } else {
-        Err(Fault::new(Code::InvalidDevice, format!("device {device}, of one")))
+        Err(Fault::new(Code::InvalidDevice, format!("there is no device {device}, only device 0")))
     }
 }
 
@@ -95,7 +95,7 @@ extern "C" fn cuGetErrorString(code: Status, text: *mut *const c_char) -> Status
         Some(fault) if fault.code as Status == code => format!("fake CUDA: {fault}"),
         _ => format!("fake CUDA: error {code}"),
     });
-    // Texts of errors live as long as the program.
+    // Error messages live as long as the program.
     let message = Box::leak(CString::new(message).unwrap_or_default().into_boxed_c_str());
     status(give(text, message.as_ptr()))
 }
@@ -115,9 +115,9 @@ extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) -
     status(check_device(device).and_then(|()| {
         let bytes = c"fake CUDA".to_bytes_with_nul();
         if (length as usize) < bytes.len() {
-            return Err(Fault::new(Code::InvalidValue, "no room for the device's name"));
+            return Err(Fault::new(Code::InvalidValue, "the buffer is too small for the device's name"));
         }
-        // SAFETY: the caller has room for so many bytes.
+        // SAFETY: the caller's buffer has space for this many bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), name, bytes.len()) };
         Ok(())
     }))
@@ -132,21 +132,26 @@ extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> Status {
 extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: c_int) -> Status {
     status(check_device(device).and_then(|()| {
         let found = match attribute {
-            // Threads of a block.
+            // Maximum number of threads per block.
             1 => 1024,
-            // Shared memory of a block, and at most.
+            // Shared memory per block, and its maximum.
             8 => 48 << 10,
             97 => SHARED_OPTIN_MAX as c_int,
-            // Lanes of a warp.
+            // Threads per warp.
             10 => 32,
-            // Multiprocessors.
+            // Number of multiprocessors.
             16 => 132,
             // Compute capability.
             75 => 9,
             76 => 0,
-            // Memory pools.
+            // Support for memory pools.
             115 => 1,
-            _ => return Err(Fault::new(Code::NotSupported, format!("attribute {attribute} of the device"))),
+            _ => {
+                return Err(Fault::new(
+                    Code::NotSupported,
+                    format!("unsupported device attribute {attribute}"),
+                ));
+            }
         };
         give(value, found)
     }))
@@ -302,7 +307,9 @@ unsafe extern "C" fn cuMemPoolSetAttribute(pool: usize, attribute: c_uint, value
                 driver.keep_pool(unsafe { *value } as usize);
                 Ok(())
             }
-            _ => Err(Fault::new(Code::NotSupported, format!("attribute {attribute} of the memory pool"))),
+            _ => {
+                Err(Fault::new(Code::NotSupported, format!("unsupported memory pool attribute {attribute}")))
+            }
         }
     })
 }
@@ -381,7 +388,7 @@ extern "C" fn cuModuleLoad(module: *mut usize, path: *const c_char) -> Status {
     })
 }
 
-/// Modules are PTX texts; a binary is refused.
+/// Loads a module. Modules are PTX texts; binaries are rejected.
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Status {
     within_context(|driver| give(module, driver.load_module(text(image)?)?))
@@ -402,7 +409,7 @@ extern "C" fn cuFuncSetAttribute(function: usize, attribute: c_uint, value: c_in
     plain(|driver| match attribute {
         // Dynamic shared memory.
         8 => driver.allow_shared(function, value as usize),
-        _ => Err(Fault::new(Code::NotSupported, format!("attribute {attribute} of a function"))),
+        _ => Err(Fault::new(Code::NotSupported, format!("unsupported function attribute {attribute}"))),
     })
 }
 
@@ -427,7 +434,8 @@ unsafe extern "C" fn cuLaunchKernel(
         }
         let values = (kernel.parameter_bytes().enumerate())
             .map(|(index, bytes)| {
-                // SAFETY: the caller passes as many pointers as the kernel has parameters, each to a value of its size.
+                // SAFETY: the caller passes as many pointers as the kernel has parameters, each to a value of
+                // the parameter's size.
                 unsafe { std::slice::from_raw_parts(*parameters.add(index), bytes).to_vec() }
             })
             .collect::<Vec<_>>();

@@ -1,4 +1,5 @@
-//! Functions of `libcurand.so.10` that opening a device calls. Nothing here draws on a device: numbers are drawn on the host.
+//! The functions of `libcurand.so.10` that are called when a device is opened. Random numbers are drawn on
+//! the host, never on the device.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -13,7 +14,7 @@ fn known(generator: usize) -> Status {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn curandCreateGenerator(generator: *mut usize, _kind: c_uint) -> Status {
-    // SAFETY: the caller passes a place for the handle.
+    // SAFETY: the caller passes a valid pointer for the handle.
     unsafe { generator.write(GENERATOR) };
     0
 }

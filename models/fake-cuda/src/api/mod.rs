@@ -1,5 +1,5 @@
-//! The C interface. The functions are those that candle and cudarc link; a program that needs another one does not start, and the
-//! system's loader names it.
+//! The C interface. It consists of the functions that candle and cudarc link. If a program needs another
+//! function, it does not start, and the system's loader names the function.
 
 mod cublas;
 mod cuda;
@@ -11,13 +11,13 @@ use std::io::Write;
 use crate::fault::Fault;
 
 thread_local! {
-    /// The last fault of this thread, which the text of its code tells.
+    /// The last fault of this thread, from which the message of its code is taken.
     static LAST: RefCell<Option<Fault>> = const { RefCell::new(None) };
 }
 
-/// Says what went wrong and keeps it for the text of its code.
+/// Prints a fault and keeps it for the message of its code.
 fn report(fault: &Fault) {
-    // A closed stderr is no reason to fail otherwise than by the returned code.
+    // If stderr is closed, the returned code still reports the fault.
     let _ = writeln!(std::io::stderr(), "fake CUDA: {fault}");
     LAST.with_borrow_mut(|last| *last = Some(fault.clone()));
 }

@@ -1,8 +1,8 @@
-//! One entry of a module, decoded to instructions over numbered registers.
+//! Decodes one entry of a module to instructions over numbered registers.
 //!
-//! Constants are registers that are set once; special registers (`%tid.x`) have the first numbers. Calls of the module's own
-//! functions are decoded in place, as kernels have no recursion. Variables of the local space and parameters of calls share one
-//! area a thread.
+//! Constants are registers that are set once. Special registers (`%tid.x`) have the first numbers. Calls of
+//! the module's own functions are inlined, since kernels have no recursion. Variables in local space and
+//! parameters of calls share one area per thread.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use super::types::{Type, literal};
 use crate::fault::{Code, Fault};
 
 impl Kernel {
-    /// Decodes an entry. `globals` has the addresses of the module's variables.
+    /// Decodes an entry. `globals` contains the addresses of the module's variables.
     pub fn decode(module: &Module, name: &str, globals: &HashMap<String, u64>) -> Result<Self, Fault> {
         let within = |fault: Fault| fault.within(&format!("kernel {name}"));
         let words = module.function(name)?.filter(|_| module.has_entry(name));
@@ -57,7 +57,7 @@ struct Decoder<'a> {
     widths: Vec<usize>,
     constants: HashMap<u64, Register>,
     parameters: Vec<Parameter>,
-    /// Which parameter of the entry a register was loaded from.
+    /// The parameter of the entry from which a register was loaded.
     loaded: HashMap<Register, usize>,
     shared_bytes: usize,
     local_bytes: usize,
@@ -65,12 +65,12 @@ struct Decoder<'a> {
     depth: usize,
 }
 
-/// Labels of a body, and branches to them that wait for their place.
+/// Labels of a body, and branches to labels that have not been placed yet.
 #[derive(Default)]
 struct Labels {
     places: HashMap<String, usize>,
     branches: Vec<(usize, String)>,
-    /// Branches of `ret` in a function that is decoded in place.
+    /// Branches of `ret` in an inlined function.
     returns: Vec<usize>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Decoder<'a> {
             carry: None,
             depth: 0,
         };
-        // Variables of the module that all blocks have for themselves.
+        // Module variables of which each block has its own copy.
         let own = module.variables.iter().filter(|variable| variable.space == "shared");
         let (sized, dynamic): (Vec<_>, Vec<_>) = own.partition(|variable| variable.bytes.is_some());
         for variable in sized.into_iter().chain(dynamic) {
@@ -113,7 +113,7 @@ impl<'a> Decoder<'a> {
     fn entry(&mut self, words: &Words<'_>) -> Result<(), Fault> {
         let mut offset = 0usize;
         for (index, parameter) in words.parameters.iter().enumerate() {
-            let bytes = parameter.bytes.ok_or_else(|| invalid("a parameter without a size"))?;
+            let bytes = parameter.bytes.ok_or_else(|| invalid("a parameter has no size"))?;
             offset = offset.next_multiple_of(parameter.align.max(1));
             self.define(&parameter.name, Name::Parameter(index));
             let name = parameter.name.clone();
@@ -125,7 +125,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Statements up to the end. Labels are those of this body.
+    /// Decodes statements up to the end. The labels belong to this body.
     fn body(&mut self, words: &[&str]) -> Result<(), Fault> {
         let mut labels = Labels::default();
         let mut at = 0;
@@ -145,9 +145,9 @@ impl<'a> Decoder<'a> {
                     at += 2;
                 }
                 _ => {
-                    // The braces of operands belong to the statement.
+                    // Braces of operands belong to the statement.
                     let length = words[at..].iter().position(|word| *word == ";");
-                    let end = at + length.ok_or_else(|| invalid("a statement without an end"))?;
+                    let end = at + length.ok_or_else(|| invalid("a statement has no end"))?;
                     self.statement(&words[at..end], &mut labels)?;
                     at = end + 1;
                 }
@@ -209,7 +209,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Branches, ends, barriers, and what threads of a warp exchange.
+    /// Decodes branches, exits, barriers, and exchanges between the threads of a warp.
     fn control(
         &mut self,
         parts: &[&str],
@@ -236,7 +236,8 @@ impl<'a> Decoder<'a> {
             ["bar" | "barrier", "warp", "sync"] => {
                 Action::Converge { members: self.operand(&operands[0], Type::U32)? }
             }
-            // One operand is the number of the barrier; a second one would be a number of threads, not all.
+            // A single operand is the number of the barrier. A second one would be a number of threads other
+            // than all.
             ["bar", "sync"] | ["barrier", "sync"] | ["barrier", "sync", "aligned"] if operands.len() == 1 => {
                 Action::Barrier
             }
@@ -366,7 +367,7 @@ impl<'a> Decoder<'a> {
         Ok(Some(()))
     }
 
-    /// `mov.b32 {a, b}, c` and `mov.b32 c, {a, b}`.
+    /// Decodes `mov.b32 {a, b}, c` and `mov.b32 c, {a, b}`.
     fn move_parts(&mut self, guard: Guard, parts: &[&str], operands: &[Vec<&str>]) -> Result<(), Fault> {
         let kind = kind(parts)?;
         let [to, from] = operands else { return Err(invalid("a move without two operands")) };
@@ -374,7 +375,7 @@ impl<'a> Decoder<'a> {
             let to = self.registers(to)?;
             let bits = (8 * kind.bytes() / to.len()) as u32;
             let whole = self.operand(from, kind)?;
-            // The parts may take the place of the whole.
+            // The parts may overlap the whole.
             let copy = self.temporary(8);
             self.push(guard, Action::Compute { to: copy, from: [whole; 4], compute: alu::unpack(0, 64) });
             for (at, to) in (0..).step_by(bits as usize).zip(to) {
@@ -444,14 +445,14 @@ impl<'a> Decoder<'a> {
         Ok(Some(()))
     }
 
-    /// `call (returned), name, (parameters)`, decoded in place.
+    /// Decodes `call (returned), name, (parameters)` by inlining the function.
     fn call(&mut self, guard: Guard, words: &[&str]) -> Result<(), Fault> {
         let lists: Vec<Vec<&str>> = split_operands(words)
             .into_iter()
             .map(|list| list.into_iter().filter(|word| !["(", ")", ","].contains(word)).collect())
             .collect();
         let named = |list: &Vec<&str>| matches!(list.as_slice(), [name] if self.find(&[name]).is_none());
-        let at = lists.iter().position(named).ok_or_else(|| invalid("a call without a name"))?;
+        let at = lists.iter().position(named).ok_or_else(|| invalid("a call has no name"))?;
         let name = lists[at][0];
         let returned = lists[..at].concat();
         let given = lists[at + 1..].concat();
@@ -460,18 +461,19 @@ impl<'a> Decoder<'a> {
             _ => Err(invalid(format!("the parameter {name} of a call"))),
         };
         if name == "__assertfail" {
-            let first = given.first().ok_or_else(|| invalid("an assertion without parameters"))?;
+            let first = given.first().ok_or_else(|| invalid("an assertion has no parameters"))?;
             let parameters = place(self, first)? as usize;
             self.push(guard, Action::Assert { parameters });
             return Ok(());
         }
         let module = self.module;
-        let function =
-            module.function(name)?.ok_or_else(|| invalid(format!("a call of {name}, which is not there")))?;
+        let function = module
+            .function(name)?
+            .ok_or_else(|| invalid(format!("a call of {name}, which does not exist")))?;
         if guard.is_some() || self.depth > 8 {
-            return Err(Fault::new(Code::NotSupported, format!("the way that {name} is called")));
+            return Err(Fault::new(Code::NotSupported, format!("unsupported call of {name}")));
         }
-        // The function's names for its parameters are other names for the caller's.
+        // The function's names for its parameters differ from the caller's.
         let mut scope: HashMap<String, Name> =
             self.globals.iter().map(|(name, &address)| (name.clone(), Name::Global(address))).collect();
         for (register, special) in (0..).zip(SPECIAL) {
@@ -514,7 +516,7 @@ impl<'a> Decoder<'a> {
     fn declare(&mut self, variable: &Variable) {
         let bytes = variable.bytes.unwrap_or(0);
         let place = |end: &mut usize| {
-            // One without a size begins where memory that the launch gives begins.
+            // A variable without a size starts at the beginning of the dynamic memory.
             let align = if variable.bytes.is_none() { variable.align.max(16) } else { variable.align.max(1) };
             let at = end.next_multiple_of(align);
             *end = at + bytes;
@@ -569,7 +571,7 @@ impl<'a> Decoder<'a> {
         names.map(|word| self.register(word)).collect()
     }
 
-    /// The register of an operand: a register, a number, or the address of a variable.
+    /// Returns the register of an operand: a register, a number, or the address of a variable.
     fn operand(&mut self, words: &[&str], kind: Type) -> Result<Register, Fault> {
         let unknown = || Fault::new(Code::NotSupported, format!("unknown operand '{}'", words.join(" ")));
         let value = match self.find(words) {
@@ -601,13 +603,13 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// The last part that names a type.
+/// Returns the last part that names a type.
 fn kind(parts: &[&str]) -> Result<Type, Fault> {
     let found = parts.iter().rev().find_map(|part| Type::parse(part));
     found.ok_or_else(|| Fault::new(Code::NotSupported, format!("unknown instruction '{}'", parts.join("."))))
 }
 
-/// `[base + offset]`.
+/// Splits `[base + offset]`.
 fn address_words<'a, 'b>(words: &'b [&'a str]) -> Result<(&'b [&'a str], i64), Fault> {
     let unknown = || invalid(format!("the address '{}'", words.concat()));
     let ["[", inside @ .., "]"] = words else { return Err(unknown()) };
@@ -620,9 +622,10 @@ fn address_words<'a, 'b>(words: &'b [&'a str]) -> Result<(&'b [&'a str], i64), F
     }
 }
 
-/// Splits at the commas outside of brackets.
+/// Splits at commas outside brackets.
 fn split_operands<'a>(words: &[&'a str]) -> Vec<Vec<&'a str>> {
-    let (mut out, mut depth) = (vec![Vec::new()], 0usize);
+    let mut out = vec![Vec::new()];
+    let mut depth = 0usize;
     for &word in words {
         match word {
             "{" | "(" | "[" => depth += 1,

@@ -1,8 +1,9 @@
-//! An interpreter of PTX, the text that kernels are shipped as: what runs here is what a driver would compile.
+//! An interpreter of PTX, the text form in which kernels are shipped. It runs the same text that a driver
+//! would compile.
 //!
-//! [`Module`] finds the functions of a text, [`Kernel`] is one entry decoded to instructions over numbered registers, and
-//! [`launch`] runs a grid of it. An instruction that the interpreter does not know is an error that names it, and every
-//! access to memory is checked.
+//! [`Module`] finds the functions of a text, [`Kernel`] is one entry decoded to instructions over numbered
+//! registers, and [`launch`] runs a grid of it. An unknown instruction is an error that names it, and every
+//! memory access is checked.
 
 mod alu;
 mod decode;

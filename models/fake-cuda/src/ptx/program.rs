@@ -1,13 +1,14 @@
-//! A decoded entry: instructions over numbered registers, and what it takes to launch it.
+//! A decoded entry: instructions over numbered registers, and the data that a launch needs.
 
 use super::alu::{Compute, Operands, Register, Update};
 use super::types::Type;
 
-/// Where generic addresses of shared and local memory begin; those of global memory are its own.
+/// Start of the generic addresses of shared and local memory. Generic addresses of global memory are the
+/// addresses themselves.
 pub(super) const SHARED_WINDOW: u64 = 1 << 60;
 pub(super) const LOCAL_WINDOW: u64 = 1 << 61;
 
-/// Registers that a warp sets before it runs.
+/// Registers that are set before a warp runs.
 pub(super) const SPECIAL: [&str; 15] = [
     "%tid.x",
     "%tid.y",
@@ -35,7 +36,7 @@ pub(super) enum Space {
     Local,
 }
 
-/// Where `shfl` takes a value from.
+/// The source lane of `shfl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shuffle {
     Up,
@@ -44,7 +45,7 @@ pub(super) enum Shuffle {
     Index,
 }
 
-/// What `vote` tells.
+/// The result of `vote`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vote {
     All,
@@ -111,7 +112,7 @@ pub(super) enum Action {
     Barrier,
     Branch(usize),
     Exit,
-    /// `__assertfail` was called: addresses of the condition and the file, and the line.
+    /// `__assertfail` was called, with the addresses of the condition and the file, and the line.
     Assert {
         parameters: usize,
     },
@@ -119,7 +120,7 @@ pub(super) enum Action {
 }
 
 pub(super) struct Instruction {
-    /// Threads for which this predicate, or its opposite, is false skip the instruction.
+    /// Threads for which this predicate (or, if negated, its opposite) is false skip the instruction.
     pub(super) guard: Option<(Register, bool)>,
     pub(super) action: Action,
 }
@@ -130,7 +131,7 @@ pub(super) struct Parameter {
     pub(super) name: String,
     pub(super) offset: usize,
     pub(super) bytes: usize,
-    /// Whether the kernel uses it as an address of global memory.
+    /// Whether the kernel uses it as an address in global memory.
     pub(super) pointer: bool,
 }
 
@@ -151,12 +152,12 @@ impl Kernel {
         &self.name
     }
 
-    /// Sizes of the parameters, in bytes.
+    /// Returns the sizes of the parameters, in bytes.
     pub fn parameter_bytes(&self) -> impl Iterator<Item = usize> {
         self.parameters.iter().map(|parameter| parameter.bytes)
     }
 
-    /// Which parameters are addresses of global memory.
+    /// Returns the indices of the parameters that are addresses in global memory.
     pub fn pointers(&self) -> impl Iterator<Item = usize> {
         let parameters = self.parameters.iter().enumerate();
         parameters.filter(|(_, parameter)| parameter.pointer).map(|(index, _)| index)

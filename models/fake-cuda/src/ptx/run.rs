@@ -1,8 +1,11 @@
-//! Runs a grid: block after block, and in a block warp after warp, each until it ends or waits at a barrier.
+//! Runs a grid: block after block, and within a block warp after warp, each until it ends or waits at a
+//! barrier.
 //!
-//! The threads of a warp run in lockstep. Where they part, those at the earliest instruction go first, so that they meet again
-//! behind branches and loops. Warps take turns in both orders. Every access is checked: global memory against the live allocations, shared and local memory
-//! against their sizes. Shared and local memory begin as ones (NaN), so that what was not written shows in results.
+//! The threads of a warp run in lockstep. When they diverge, the threads at the earliest instruction run
+//! first, so that they converge again after branches and loops. Warps run alternately in ascending and
+//! descending order. Every access is checked: global memory against the live allocations, shared and local
+//! memory against their sizes. Shared and local memory initially consist of ones (NaN), so that unwritten
+//! memory is visible in results.
 
 use super::alu::{LANES, Lanes};
 use super::program::{
@@ -12,20 +15,20 @@ use super::types::Type;
 use crate::fault::{Code, Fault};
 use crate::memory::{Extent, Memory};
 
-/// How a kernel is started.
+/// The configuration of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared_bytes: usize,
-    /// The values of the parameters, one behind the other.
+    /// The values of the parameters, in order.
     pub parameters: &'a [Vec<u8>],
 }
 
-/// Instructions of all warps together after which a launch counts as endless.
+/// Number of instructions, in all warps together, after which a launch counts as endless.
 const INSTRUCTIONS_MAX: u64 = 1 << 32;
 
-/// Runs a kernel. With `execute` false only its pointers are checked.
+/// Runs a kernel; if `execute` is false, only checks its pointers.
 pub fn launch(kernel: &Kernel, launch: &Launch<'_>, memory: &Memory, execute: bool) -> Result<(), Fault> {
     let within = |fault: Fault| fault.within(&format!("kernel {}", kernel.name));
     let parameters = arrange(kernel, launch).map_err(within)?;
@@ -36,11 +39,10 @@ pub fn launch(kernel: &Kernel, launch: &Launch<'_>, memory: &Memory, execute: bo
     Block::new(kernel, launch, memory, parameters).run_all().map_err(within)
 }
 
-/// The parameters at their places.
+/// Returns the parameters at their offsets.
 fn arrange(kernel: &Kernel, launch: &Launch<'_>) -> Result<Vec<u8>, Fault> {
     if launch.parameters.len() != kernel.parameters.len() {
-        let message =
-            format!("{} parameters in place of {}", launch.parameters.len(), kernel.parameters.len());
+        let message = format!("{} parameters, expected {}", launch.parameters.len(), kernel.parameters.len());
         return Err(Fault::new(Code::InvalidValue, message));
     }
     let mut out = Vec::new();
@@ -51,7 +53,7 @@ fn arrange(kernel: &Kernel, launch: &Launch<'_>) -> Result<Vec<u8>, Fault> {
     Ok(out)
 }
 
-/// Null is a pointer that the kernel does not use.
+/// Checks the pointer parameters. Null is accepted, because the kernel may not use it.
 fn check_pointers(kernel: &Kernel, launch: &Launch<'_>, memory: &Memory) -> Result<(), Fault> {
     for (parameter, value) in kernel.parameters.iter().zip(launch.parameters) {
         let Ok(bytes) = <[u8; 8]>::try_from(value.as_slice()) else { continue };
@@ -85,7 +87,7 @@ struct Block<'a> {
     memory: &'a Memory,
     parameters: Vec<u8>,
     shared: Vec<u8>,
-    /// For each instruction the allocation that it accessed last.
+    /// For each instruction, the allocation that it accessed last.
     extents: Vec<Extent>,
     instructions: u64,
 }
@@ -114,7 +116,7 @@ impl<'a> Block<'a> {
     fn run_all(&mut self) -> Result<(), Fault> {
         let threads: u32 = self.launch.block.iter().product();
         let count = (threads as usize).div_ceil(LANES);
-        // Without barriers warps run one after the other and can use the same registers.
+        // Without barriers, warps run one after the other and can share registers.
         let kept = if self.kernel.has_barriers { count } else { 1 };
         let mut warps: Vec<Warp> = (0..kept).map(|_| Warp::new(self.kernel)).collect();
         let [x, y, z] = self.launch.grid;
@@ -136,7 +138,7 @@ impl<'a> Block<'a> {
         for (index, warp) in warps.iter_mut().enumerate() {
             warp.start(self.launch, place, index);
         }
-        // Forwards and backwards in turn, so that what needs a barrier and has none is wrong in one of the two.
+        // The order alternates, so that code with a missing barrier gives a wrong result in one of the two.
         let mut forwards = place.iter().sum::<u32>().is_multiple_of(2);
         loop {
             for turn in 0..count {
@@ -285,7 +287,7 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
-    /// Where an access goes, checked.
+    /// Returns the checked location of an access.
     fn place(
         &mut self,
         warp: &Warp,
@@ -342,7 +344,8 @@ impl<'a> Block<'a> {
             Place::Local(at) => read(&warp.local[at + offset..], bytes),
             Place::Global(at) => {
                 let mut value = [0u8; 8];
-                // SAFETY: `place` found these bytes inside a live allocation, which `self.memory` keeps while this runs.
+                // SAFETY: `place` verified that these bytes are inside a live allocation, which `self.memory`
+                // keeps alive.
                 unsafe {
                     std::ptr::copy_nonoverlapping((at + offset) as *const u8, value.as_mut_ptr(), bytes)
                 };
@@ -356,7 +359,7 @@ impl<'a> Block<'a> {
         match place {
             Place::Shared(at) => self.shared[at + offset..][..bytes].copy_from_slice(value),
             Place::Local(at) => warp.local[at + offset..][..bytes].copy_from_slice(value),
-            // SAFETY: as for `read`; nothing else refers to device memory while a kernel runs.
+            // SAFETY: the same as for `read`; nothing else refers to device memory while a kernel runs.
             Place::Global(at) => unsafe {
                 std::ptr::copy_nonoverlapping(value.as_ptr(), (at + offset) as *mut u8, bytes);
             },
@@ -369,7 +372,7 @@ impl<'a> Block<'a> {
         let address = read(&warp.local[at..], 8) as usize;
         let text = self.memory.find(address, 1).map_or_else(String::new, |extent| {
             let length = extent.end - address;
-            // SAFETY: `find` says that these bytes are inside a live allocation.
+            // SAFETY: `find` verified that these bytes are inside a live allocation.
             let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, length) };
             let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(length);
             String::from_utf8_lossy(&bytes[..end]).into_owned()
@@ -378,7 +381,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// A checked place of an access.
+/// The checked location of an access.
 #[derive(Clone, Copy)]
 enum Place {
     Global(usize),
@@ -396,7 +399,7 @@ impl Warp {
         Self { registers, local, here: Group::default(), others: Vec::new(), waits: false }
     }
 
-    /// Sets the special registers of the `index`th warp of a block.
+    /// Sets the special registers of warp `index` of a block.
     fn start(&mut self, launch: &Launch<'_>, place: [u32; 3], index: usize) {
         let [x, y, z] = launch.block;
         let threads = (x * y * z) as usize;
@@ -426,7 +429,7 @@ impl Warp {
         self.others.iter().fold(self.here.lanes, |lanes, group| lanes | group.lanes)
     }
 
-    /// Makes the lanes at the earliest instruction the running ones. Returns whether there are any.
+    /// Selects the lanes at the earliest instruction as the running ones. Returns whether there are any.
     fn select(&mut self) -> bool {
         if self.others.is_empty() {
             return self.here.lanes != 0;
@@ -456,21 +459,25 @@ impl Warp {
         }
     }
 
-    /// Fails unless all living lanes that an instruction names are at it.
+    /// Fails unless all live lanes that an instruction names are at that instruction.
     fn converged(&self, active: u32, members: &Lanes) -> Result<(), Fault> {
         let live = self.live();
         let missing =
             lanes(active).map(|lane| members[lane] as u32 & live & !active).find(|missing| *missing != 0);
         missing.map_or(Ok(()), |missing| {
-            let message = format!("the lanes {missing:#x} of a warp are not where others wait for them");
+            let message = format!(
+                "the lanes {missing:#x} of a warp are not at the instruction where others wait for them"
+            );
             Err(Fault::new(Code::LaunchFailed, message))
         })
     }
 }
 
-/// The lane that `shfl` reads, and whether it is in range.
+/// Returns the lane that `shfl` reads, and whether it is in range.
 fn source_lane(how: Shuffle, lane: u32, by: u32, clamp: u32) -> (u32, bool) {
-    let (by, segment, clamp) = (by & 31, clamp >> 8 & 31, clamp & 31);
+    let by = by & 31;
+    let segment = clamp >> 8 & 31;
+    let clamp = clamp & 31;
     let last = (lane & segment) | (clamp & !segment & 31);
     match how {
         Shuffle::Up => (lane.wrapping_sub(by), lane >= by && lane - by >= last),
@@ -489,7 +496,7 @@ fn read(bytes: &[u8], count: usize) -> u64 {
     u64::from_le_bytes(value)
 }
 
-/// A loaded value in a register of so many bytes.
+/// Widens a loaded value to a register of `width` bytes.
 fn widen(value: u64, kind: Type, width: usize) -> u64 {
     if !kind.is_signed() {
         return value;

@@ -1,4 +1,4 @@
-//! The top level of a PTX text: its functions, whose bodies are left alone until one is asked for, and its variables.
+//! The top level of a PTX text: its variables and its functions, whose bodies are parsed only on request.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::types::Type;
 use crate::fault::{Code, Fault};
 
-/// A PTX text and where its functions are.
+/// A PTX text and the locations of its functions.
 pub struct Module {
     text: String,
     functions: HashMap<String, Function>,
@@ -24,13 +24,13 @@ struct Function {
 pub(super) struct Variable {
     pub(super) space: String,
     pub(super) align: usize,
-    /// `None` for one whose size the launch decides: `.extern .shared name[]`.
+    /// `None` if the launch determines the size: `.extern .shared name[]`.
     pub(super) bytes: Option<usize>,
     pub(super) name: String,
     pub(super) initial: Vec<u8>,
 }
 
-/// The words of a function: what it takes, what it returns, and its body.
+/// The words of a function: its parameters, its results, and its body.
 pub(super) struct Words<'a> {
     pub(super) parameters: Vec<Variable>,
     pub(super) returned: Vec<Variable>,
@@ -46,7 +46,7 @@ impl Module {
             let head = text[at..stop].trim();
             let is_function = head.contains(".func") || head.contains(".entry");
             match found {
-                // Directives of one line: .version, .target, .address_size.
+                // Directives on a single line: .version, .target, .address_size.
                 b'\n' if !is_function && !is_variable(head) => at = stop + 1,
                 b'\n' => {
                     let Some((stop, found)) = find(&text, stop, b"{;") else { break };
@@ -59,13 +59,13 @@ impl Module {
         Ok(module)
     }
 
-    /// Takes in the item that began at `at`; returns where the next one begins.
+    /// Parses the item that began at `at`; returns the position of the next one.
     fn item(&mut self, text: &str, at: usize, stop: usize, found: u8) -> Result<usize, Fault> {
         let head = text[at..stop].trim();
         let is_function = head.contains(".func") || head.contains(".entry");
         if is_function && found == b'{' {
-            let end = closing_brace(text, stop).ok_or_else(|| invalid("a function without an end"))?;
-            let name = function_name(head).ok_or_else(|| invalid("a function without a name"))?;
+            let end = closing_brace(text, stop).ok_or_else(|| invalid("a function has no end"))?;
+            let name = function_name(head).ok_or_else(|| invalid("a function has no name"))?;
             let function = Function { entry: head.contains(".entry"), head: at..stop, body: stop + 1..end };
             self.functions.insert(name.to_owned(), function);
             return Ok(end + 1);
@@ -86,7 +86,7 @@ impl Module {
         self.functions.get(name).is_some_and(|function| function.entry)
     }
 
-    /// Variables in global and constant memory: name, size and initial value.
+    /// Returns the variables in global and constant memory: name, size and initial value.
     pub fn globals(&self) -> impl Iterator<Item = (&str, usize, &[u8])> {
         let own =
             self.variables.iter().filter(|variable| ["global", "const"].contains(&variable.space.as_str()));
@@ -99,7 +99,7 @@ impl Module {
         let Some(function) = self.functions.get(name) else { return Ok(None) };
         let head = words(&self.text[function.head.clone()]);
         let at =
-            head.iter().position(|word| *word == name).ok_or_else(|| invalid("a function without a name"))?;
+            head.iter().position(|word| *word == name).ok_or_else(|| invalid("a function has no name"))?;
         let lists = |words: &[&str]| {
             let inside: Vec<&str> = words.iter().copied().filter(|word| !["(", ")"].contains(word)).collect();
             let declared = inside.split(|word| *word == ",").filter_map(|list| {
@@ -137,7 +137,7 @@ fn function_name(head: &str) -> Option<&str> {
     Some(next)
 }
 
-/// A declaration without its semicolon.
+/// Parses a declaration without its semicolon.
 pub(super) fn variable(words: &[&str]) -> Result<Variable, Fault> {
     let what = || invalid(format!("the declaration '{}'", words.join(" ")));
     let number = |word: &str| word.parse::<usize>().map_err(|_| what());
@@ -146,7 +146,10 @@ pub(super) fn variable(words: &[&str]) -> Result<Variable, Fault> {
         None => (words, &[][..]),
     };
     let mut space = String::new();
-    let (mut align, mut kind, mut name, mut count) = (None, None, None, Some(1));
+    let mut align = None;
+    let mut kind = None;
+    let mut name = None;
+    let mut count = Some(1);
     let mut at = declared.iter();
     while let Some(&word) = at.next() {
         match word {
@@ -162,7 +165,8 @@ pub(super) fn variable(words: &[&str]) -> Result<Variable, Fault> {
             _ => name = Some(word.to_owned()),
         }
     }
-    let (kind, name) = (kind.ok_or_else(what)?, name.ok_or_else(what)?);
+    let kind = kind.ok_or_else(what)?;
+    let name = name.ok_or_else(what)?;
     let mut initial = Vec::new();
     for value in values.iter().filter(|word| !["{", "}", ","].contains(word)) {
         let value = super::types::literal(value).ok_or_else(what)?;
@@ -172,7 +176,7 @@ pub(super) fn variable(words: &[&str]) -> Result<Variable, Fault> {
     Ok(Variable { space, align, bytes: count.map(|count| count * kind.bytes()), name, initial })
 }
 
-/// The text with blanks in place of comments.
+/// Returns the text with blanks in place of comments.
 fn without_comments(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -210,11 +214,12 @@ fn closing_brace(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// Names with their dots, numbers, strings, and single signs.
+/// Splits a text into names with their dots, numbers, strings, and single characters.
 pub(super) fn words(text: &str) -> Vec<&str> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_$%.".contains(&byte);
     let bytes = text.as_bytes();
-    let (mut out, mut at) = (Vec::new(), 0);
+    let mut out = Vec::new();
+    let mut at = 0;
     while at < bytes.len() {
         let begin = at;
         at += 1;
@@ -230,7 +235,7 @@ pub(super) fn words(text: &str) -> Vec<&str> {
                 while at < bytes.len() && is_word(bytes[at]) {
                     at += 1;
                 }
-                // `.reg.b16` are two words; an instruction and its modifiers are one.
+                // `.reg.b16` is two words; an instruction and its modifiers are one.
                 if text[begin..at].starts_with(".reg.") {
                     at = begin + 4;
                 }

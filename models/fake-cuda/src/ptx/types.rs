@@ -1,8 +1,8 @@
-//! Types of PTX, and how the values of each are kept in a register of 64 bits.
+//! PTX types, and the representation of their values in a 64-bit register.
 
 use half::{bf16, f16};
 
-/// A type of PTX; untyped bits (`.b32`) count as unsigned.
+/// A PTX type. Untyped bits (`.b32`) count as unsigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Type {
     Pred,
@@ -58,7 +58,7 @@ impl Type {
     }
 }
 
-/// A number as PTX writes it: `-8`, `0x9400U`, `0f3F800000`, `0d3FF0000000000000`.
+/// Parses a number in PTX syntax: `-8`, `0x9400U`, `0f3F800000`, `0d3FF0000000000000`.
 pub(super) fn literal(word: &str) -> Option<u64> {
     let lower = word.to_ascii_lowercase();
     let (negative, digits) = match lower.strip_prefix('-') {
@@ -75,7 +75,7 @@ pub(super) fn literal(word: &str) -> Option<u64> {
     Some(if negative { value.wrapping_neg() } else { value })
 }
 
-/// A value in a register: the low bits, the others are zero.
+/// A value in a register: in the low bits; the others are zero.
 pub(super) trait Value: Copy + Send + Sync + 'static {
     fn from_bits64(bits: u64) -> Self;
     fn to_bits64(self) -> u64;
@@ -118,8 +118,9 @@ impl Value for bool {
     }
 }
 
-/// Floating point. Sums, products, quotients and roots of the 16 and 32 bit types are computed in f64 and rounded once more, which
-/// gives the correctly rounded result, because f64 has more than twice their digits.
+/// Floating point. Sums, products, quotients and roots of the 16-bit and 32-bit types are computed in f64 and
+/// rounded once more. This gives the correctly rounded result, because f64 has more than twice as many
+/// digits.
 pub(super) trait Real: Value {
     fn wide(self) -> f64;
     fn narrow(value: f64) -> Self;

@@ -1,4 +1,4 @@
-//! A device of its own for a test, and kernels written as PTX.
+//! A separate device for a test, and kernels written as PTX.
 
 #![expect(unsafe_code, reason = "copies are from and to slices")]
 
@@ -58,19 +58,19 @@ impl Device {
     pub(crate) fn put<T: Copy>(&mut self, values: &[T]) -> usize {
         let bytes = size_of_val(values);
         let address = self.driver.allocate(bytes).unwrap();
-        // SAFETY: the slice has so many bytes.
+        // SAFETY: the slice has this many bytes.
         unsafe { self.driver.upload(address, values.as_ptr().cast(), bytes) }.unwrap();
         address
     }
 
     pub(crate) fn get<T: Copy + Default>(&mut self, address: usize, count: usize) -> Vec<T> {
         let mut values = vec![T::default(); count];
-        // SAFETY: the vector has so many bytes.
+        // SAFETY: the vector has this many bytes.
         unsafe { self.driver.download(values.as_mut_ptr().cast(), address, size_of::<T>() * count) }.unwrap();
         values
     }
 
-    /// Launches with parameters of 8 and of 4 bytes.
+    /// Launches a kernel with parameters of 8 and of 4 bytes.
     pub(crate) fn launch(
         &mut self,
         function: usize,

@@ -1,7 +1,9 @@
-//! Weights of 16 bits as tiles take them: rows of `x` are rounded to bf16, too, and products are added up in f32.
+//! bf16 weights in the layout of tiles. Rows of `x` are also rounded to bf16, and products are added up in
+//! f32.
 //!
-//! One row goes through the same instructions as many, since these add up in an order of their own and take numbers below
-//! the normal ones for 0. So a row is the same to the bit alone and among others, but not on a processor without tiles.
+//! A single row uses the same instructions as many rows, since these add up in their own order and treat
+//! subnormal numbers as 0. A row is therefore bit-identical alone and in a batch, but differs from a CPU
+//! without tiles.
 
 use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
@@ -12,23 +14,24 @@ use super::columns::{Columns, ColumnsShape};
 use super::panels::Aligned;
 use super::tiles::LAYOUT_MAX;
 
-/// Inputs that lie side by side.
+/// Number of adjacent inputs.
 const PAIR: usize = 2;
-/// Inputs are padded with zeros to a multiple of this.
+/// Inputs are padded with zeros to a multiple of this number.
 const INPUTS: usize = amx::STEP_BYTES / size_of::<bf16>();
 
-/// A weight `[N, K]` in panels of [`WIDTH`] outputs, padded with zeros to whole panels.
+/// A weight `[N, K]` in panels of [`WIDTH`] outputs, padded with zeros to complete panels.
 #[derive(Debug)]
 pub(super) struct Bf16Tiles {
     n: usize,
     k: usize,
-    /// For each panel `[K / PAIR, WIDTH, PAIR]`.
+    /// For each panel, `[K / PAIR, WIDTH, PAIR]`.
     values: Aligned<bf16>,
 }
 
 impl Bf16Tiles {
     pub(super) fn pack(values: &[f32], k: usize) -> Self {
-        let (n, padded) = (values.len() / k.max(1), k.next_multiple_of(INPUTS));
+        let n = values.len() / k.max(1);
+        let padded = k.next_multiple_of(INPUTS);
         let mut packed = Self { n, k, values: Aligned::zeros(n.next_multiple_of(WIDTH) * padded) };
         if n > 0 {
             let panels = packed.values.as_mut_slice().par_chunks_exact_mut(WIDTH * padded);
@@ -56,14 +59,15 @@ impl Bf16Tiles {
         }
     }
 
-    /// `[M, N]` from `x` `[M, K]`; neither is empty.
+    /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
     pub(super) fn product(&self, found: Amx, x: &[f32]) -> Columns {
         self.product_by(x, |sides, out| amx::panel(found, Elements::Bf16, sides, out))
     }
 
-    /// The same, with `panel(sides, outputs [M, WIDTH])` for each panel.
+    /// Does the same, with `panel(sides, outputs [M, WIDTH])` for each panel.
     fn product_by(&self, x: &[f32], panel: impl Fn(Sides<'_>, &mut [amx::Row]) + Sync) -> Columns {
-        let (m, rows) = (x.len() / self.k, rounded(x, self.k));
+        let m = x.len() / self.k;
+        let rows = rounded(x, self.k);
         let rows = bytemuck::cast_slice(rows.as_slice());
         let shape = ColumnsShape { m, width: WIDTH, padded: self.n.next_multiple_of(WIDTH) };
         Columns::compute(shape, m * self.n * self.k, |index, out| {
@@ -73,7 +77,7 @@ impl Bf16Tiles {
     }
 }
 
-/// The bits of the nearest numbers of 16 bits to `x` `[M, K]`, inputs padded to a multiple of [`INPUTS`].
+/// Returns the bits of `x` `[M, K]` rounded to bf16, with inputs padded to a multiple of [`INPUTS`].
 fn rounded(x: &[f32], k: usize) -> Aligned<u16> {
     let padded = k.next_multiple_of(INPUTS);
     let mut rows = Aligned::zeros(x.len() / k * padded);
@@ -99,7 +103,7 @@ impl WithSimd for Round<'_> {
     fn with_simd<S: Simd>(self, _: S) {
         for (bits, value) in self.bits.iter_mut().zip(self.x) {
             let whole = value.to_bits();
-            // To the nearest, of two the even one. NaN stays NaN.
+            // Rounds to nearest, ties to even. NaN stays NaN.
             let nearest = (whole.wrapping_add(0x7fff + (whole >> 16 & 1)) >> 16) as u16;
             *bits = if value.is_nan() { 0x7fc0 } else { nearest };
         }
@@ -113,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_rounded_as_bf16_rounds() {
+    fn rows_are_rounded_like_bf16() {
         let mut x = numbers(1000, 31);
         x.extend([0.0, -0.0, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, 1e-40, 1.003_906_3, 1.011_718_8]);
         let want: Vec<u16> = x.iter().map(|&value| bf16::from_f32(value).to_bits()).collect();
@@ -122,9 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn products_are_those_that_the_instruction_defines_to_the_bit() {
+    fn matmuls_are_bit_identical_to_the_definition_of_the_instruction() {
         for [m, n, k] in SHAPES {
-            let (x, w) = (numbers(m * k, 32), numbers(n * k, 33));
+            let x = numbers(m * k, 32);
+            let w = numbers(n * k, 33);
             let weight = Bf16Tiles::pack(&w, k);
             let want = reference(&x, &w, k);
             for (name, unit) in tile_units() {
@@ -136,9 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_the_same_to_the_bit_in_any_number_of_rows() {
+    fn a_row_is_bit_identical_in_any_number_of_rows() {
         let (k, n) = (101, 70);
-        let (x, weight) = (numbers(35 * k, 34), Bf16Tiles::pack(&numbers(n * k, 35), k));
+        let x = numbers(35 * k, 34);
+        let weight = Bf16Tiles::pack(&numbers(n * k, 35), k);
         for (name, unit) in tile_units() {
             let panel = |sides: Sides<'_>, out: &mut [amx::Row]| unit(Elements::Bf16, sides, out);
             let [together] = weight.product_by(&x, panel).split([n]);
@@ -150,10 +156,11 @@ mod tests {
     }
 
     #[test]
-    fn kept_weights_are_the_nearest() {
+    fn stored_weights_are_rounded_to_nearest() {
         for [_, n, k] in SHAPES {
             let w = numbers(n * k, 36);
-            let (weight, mut row) = (Bf16Tiles::pack(&w, k), vec![0.0; k]);
+            let weight = Bf16Tiles::pack(&w, k);
+            let mut row = vec![0.0; k];
             for (index, w) in w.chunks_exact(k).enumerate() {
                 weight.read_row(index, &mut row);
                 let want: Vec<f32> = w.iter().map(|&value| bf16::from_f32(value).to_f32()).collect();

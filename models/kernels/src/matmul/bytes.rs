@@ -1,8 +1,8 @@
-//! Products of bytes, whichever instructions multiply them.
+//! int8 matmul with groups of 32 inputs, for any instruction set.
 //!
-//! Rows of `x` are rounded as the weights are, 32 numbers to a scale, so that products are exact integers within a group. Each
-//! output adds up its groups in order by fused multiplications and additions. A result is therefore the same to the bit on
-//! every processor that multiplies bytes.
+//! Rows of `x` are rounded like the weights, with one scale per 32 numbers, so that sums within a group are
+//! exact integers. Each output adds up its groups in order with fused multiply-adds and additions. Results
+//! are therefore bit-identical on every CPU with int8 instructions.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -11,7 +11,8 @@ use super::columns::Columns;
 use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
 use super::tiles::{LAYOUT_MAX, tile_sizes};
 
-/// `[M, N]` from `x` `[M, K]`, neither empty, by tiles of at most `rows_max` rows; `set_tile` writes `[rows, WIDTH]`.
+/// Returns `[M, N]` for `x` `[M, K]`, neither empty, using tiles of at most `rows_max` rows. `set_tile`
+/// writes `[rows, WIDTH]`.
 pub(super) fn product(
     weight: &Quantized,
     x: &[f32],
@@ -29,14 +30,14 @@ pub(super) fn product(
     })
 }
 
-/// A few rows of `x`, rounded.
+/// A few rounded rows of `x`.
 pub(super) struct Tile {
     pub(super) rows: usize,
-    /// `[K / QUAD, rows]`: `QUAD` integers each.
+    /// `[K / QUAD, rows]`, with `QUAD` integers in each element.
     pub(super) quads: Vec<i32>,
     /// `[K / GROUP, rows]`.
     pub(super) scales: Vec<f32>,
-    /// `[K / GROUP, rows]`: what [`OFFSET`] adds to the sums, negated.
+    /// `[K / GROUP, rows]`: the negated contribution of [`OFFSET`] to the sums.
     pub(super) starts: Vec<i32>,
 }
 
@@ -58,7 +59,7 @@ impl Tile {
     }
 }
 
-/// Rounds some rows `[rows, K]` to integers.
+/// Rounds rows `[rows, K]` to integers.
 struct Round<'a> {
     rows: &'a [f32],
     k: usize,
@@ -69,7 +70,8 @@ impl WithSimd for Round<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Tile {
-        let (rows, groups) = (self.rows.len() / self.k, self.k.div_ceil(GROUP));
+        let rows = self.rows.len() / self.k;
+        let groups = self.k.div_ceil(GROUP);
         let quads = vec![0; groups * GROUP / QUAD * rows];
         let mut tile = Tile { rows, quads, scales: vec![0.0; groups * rows], starts: vec![0; groups * rows] };
         for (row, values) in self.rows.chunks_exact(self.k).enumerate() {
@@ -91,14 +93,14 @@ impl WithSimd for Round<'_> {
     }
 }
 
-/// The last inputs of a row, filled with zeros to a whole group.
+/// Returns the last inputs of a row, padded with zeros to a complete group.
 fn padded(values: &[f32]) -> [f32; GROUP] {
     let mut padded = [0.0; GROUP];
     padded[..values.len()].copy_from_slice(values);
     padded
 }
 
-/// The nearest integers of a group, and their scale.
+/// Returns the nearest integers of a group, and their scale.
 #[inline(always)]
 fn round(values: &[f32; GROUP]) -> ([i8; GROUP], f32) {
     let largest = largest(values);

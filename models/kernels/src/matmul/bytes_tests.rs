@@ -1,11 +1,11 @@
-//! Products of bytes against their definition in plain loops, to the bit, on whichever processor the tests run.
+//! Compares int8 matmul with its definition in plain loops, bit for bit, on any CPU.
 
 use half::f16;
 
 use super::tests::{SHAPES, numbers};
 use super::*;
 
-/// What multiplies bytes here, if anything does.
+/// Returns the name of this CPU's int8 instructions, if it has any.
 fn instructions() -> Option<&'static str> {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if ByteProducts::new().is_some() {
@@ -14,7 +14,7 @@ fn instructions() -> Option<&'static str> {
     None
 }
 
-/// `value / scale` as an integer, halves to even.
+/// Returns `value / scale` as an integer, with ties to even.
 fn integer(value: f32, inverse: f32) -> i32 {
     (value * inverse).clamp(-127.0, 127.0).round_ties_even() as i32
 }
@@ -23,21 +23,21 @@ fn largest(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |largest, value| value.abs().max(largest))
 }
 
-/// A group of a weight: its integers and their 16-bit scale.
+/// Returns a group of a weight: its integers and their 16-bit scale.
 fn round_weight(values: &[f32]) -> (Vec<i32>, f32) {
     let scale = f16::from_f32(largest(values) / 127.0).to_f32();
     let inverse = if scale > 0.0 { scale.recip() } else { 0.0 };
     (values.iter().map(|&value| integer(value, inverse)).collect(), scale)
 }
 
-/// A group of a row of `x`: its integers and their scale.
+/// Returns a group of a row of `x`: its integers and their scale.
 fn round_row(values: &[f32]) -> (Vec<i32>, f32) {
     let largest = largest(values);
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
     (values.iter().map(|&value| integer(value, inverse)).collect(), largest * (1.0 / 127.0))
 }
 
-/// `[M, N]` from `x` `[M, K]` and `w` `[N, K]`.
+/// Returns `[M, N]` for `x` `[M, K]` and `w` `[N, K]`.
 fn by_definition(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
     let outputs = x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| (x, w)));
     let output = |(x, w): (&[f32], &[f32])| {
@@ -51,10 +51,11 @@ fn by_definition(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
 }
 
 #[test]
-fn bytes_are_multiplied_as_defined_on_every_processor_that_can_and_widened_on_others() {
+fn int8_matmul_matches_its_definition_if_the_cpu_has_the_instructions_and_widens_otherwise() {
     let mut rounded = 0;
     for [m, n, k] in SHAPES {
-        let (x, w) = (numbers(m * k, 10), numbers(n * k, 11));
+        let x = numbers(m * k, 10);
+        let w = numbers(n * k, 11);
         let matrix = Matrix::pack(&w, [n, k], Format::Q8);
         let Packed::Q8(quantized) = &matrix.packed else { panic!("another format") };
         let [widened] = widened::product_quantized(quantized, &x).split([n]);
@@ -66,12 +67,12 @@ fn bytes_are_multiplied_as_defined_on_every_processor_that_can_and_widened_on_ot
         let off = off.map(|at| (at, got[at], want[at]));
         assert_eq!(off, None, "{m} x {n} x {k} by {:?}", instructions());
     }
-    assert!(rounded > 0, "both ways give the same numbers, so this test tells nothing of them");
+    assert!(rounded > 0, "both ways give the same numbers, so this test cannot distinguish them");
 }
 
-/// `scripts/arm-check` emulates processors and says what it expects of each.
+/// `scripts/arm-check` emulates CPUs and specifies the instructions that it expects of each.
 #[test]
-fn the_instructions_are_those_that_the_caller_of_the_tests_expects() {
+fn the_detected_instructions_match_the_expectation_of_the_caller() {
     if let Ok(expected) = std::env::var("NTL_EXPECT_BYTE_PRODUCTS") {
         assert_eq!(instructions().unwrap_or("none"), expected);
     }

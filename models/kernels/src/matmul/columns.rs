@@ -1,28 +1,28 @@
-//! Outputs of a product, computed panel by panel and then copied to rows.
+//! Outputs of a matmul, computed panel by panel and then copied to rows.
 
 use std::cell::Cell;
 
 use rayon::prelude::*;
 
-/// Below this many multiplications a second thread costs more than it saves.
+/// Below this many multiplications, a second thread costs more than it saves.
 pub(super) const SERIAL_MAX: usize = 1 << 18;
 
-/// Below this many outputs a second thread costs more to copy them than it saves.
+/// Below this many outputs, a second thread for copying costs more than it saves.
 const COPY_MAX: usize = 1 << 20;
 
 /// Outputs of all rows, `[M, width]` for each panel.
 pub(super) struct Columns {
     values: Vec<f32>,
-    /// Outputs in `values`; elements behind them are from earlier products.
+    /// Number of outputs in `values`; elements after them are from earlier matmuls.
     len: usize,
     m: usize,
-    /// Outputs of every panel but the last, which may be narrower.
+    /// Number of outputs in every panel except the last, which may be narrower.
     width: usize,
-    /// Whether the work was enough for several threads.
+    /// Whether the work is large enough for several threads.
     parallel: bool,
 }
 
-/// `M`, the outputs of every panel but the last, and those of all panels together.
+/// `M`, the number of outputs in every panel except the last, and the total number of outputs.
 pub(super) struct ColumnsShape {
     pub(super) m: usize,
     pub(super) width: usize,
@@ -30,7 +30,7 @@ pub(super) struct ColumnsShape {
 }
 
 thread_local! {
-    /// The allocation of the last [`Columns`], which the next product reuses.
+    /// The allocation of the last [`Columns`], which the next matmul reuses.
     static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
@@ -42,7 +42,8 @@ impl Columns {
         task: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Self {
         let ColumnsShape { m, width, padded } = shape;
-        let (mut values, len) = (SCRATCH.take(), m * padded);
+        let mut values = SCRATCH.take();
+        let len = m * padded;
         if values.len() < len {
             values.resize(len, 0.0);
         }
@@ -56,7 +57,7 @@ impl Columns {
         Self { values, len, m, width, parallel }
     }
 
-    /// The outputs `[M, part]` of consecutive parts.
+    /// Returns the outputs `[M, part]` of consecutive parts.
     pub(super) fn split<const P: usize>(self, parts: [usize; P]) -> [Vec<f32>; P] {
         let mut from = 0;
         let parts = parts.map(|part| {
@@ -67,7 +68,7 @@ impl Columns {
         parts
     }
 
-    /// `[M, count]`, the outputs from `from` on.
+    /// Returns `count` outputs starting at `from`, as `[M, count]`.
     fn part(&self, from: usize, count: usize) -> Vec<f32> {
         if self.m == 1 {
             return self.values[from..from + count].to_vec();
@@ -90,9 +91,10 @@ impl Columns {
         rows
     }
 
-    /// The outputs of a row from `from` on, one piece for each panel.
+    /// Returns `count` outputs of a row starting at `from`, as one slice per panel.
     fn pieces(&self, row: usize, from: usize, count: usize) -> impl Iterator<Item = &[f32]> {
-        let (padded, to) = (self.len / self.m, from + count);
+        let padded = self.len / self.m;
+        let to = from + count;
         let panels = from / self.width..to.div_ceil(self.width);
         panels.map(move |panel| {
             let first = panel * self.width;

@@ -1,15 +1,15 @@
-//! Element types of floating-point weights, keys and values, and how they become f32.
+//! Element types of floating-point weights, keys and values, and their conversion to f32.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
 
 pub trait Float: Pod + Send + Sync {
-    /// Room that a value takes in the scratch memory of [`Self::widen`].
+    /// Space per value in the scratch memory of [`Self::widen`].
     const SCRATCH: usize = 1;
 
     fn to_f32(self) -> f32;
 
-    /// The values as f32: themselves, or converted into `scratch`.
+    /// Returns the values as f32: the originals, or copies converted into `scratch`.
     #[inline(always)]
     fn widen<'a>(values: &'a [Self], scratch: &'a mut [f32]) -> &'a [f32] {
         let scratch = &mut scratch[..values.len()];

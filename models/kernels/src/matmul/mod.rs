@@ -1,8 +1,9 @@
-//! `x · wᵀ` against weights that are packed once.
+//! The matmul `x · wᵀ` with weights that are packed once.
 //!
-//! A weight is kept in panels: some outputs side by side, input after input, so that one pass over a panel serves several
-//! rows of `x` from registers and reads memory in order. Each output is added up over the inputs in blocks of 128,
-//! in order, whatever the number of rows: a row's result never depends on the other rows.
+//! A weight is stored in panels: some outputs side by side, input after input. One pass over a panel serves
+//! several rows of `x` from registers and reads memory sequentially. Each output is added up over the inputs
+//! in order, in blocks of 128, regardless of the number of rows, so the result of a row never depends on the
+//! other rows.
 
 mod amx;
 mod bf16_tiles;
@@ -38,14 +39,14 @@ use sdot::Sdot as ByteProducts;
 #[cfg(target_arch = "x86_64")]
 use vnni::Vnni as ByteProducts;
 
-/// How the elements of a weight are kept in memory.
+/// Storage format of a weight's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     F32,
-    /// Where the processor has tiles of bf16, rows of `x` are rounded, too; elsewhere products are those of f32.
+    /// bf16. If the CPU has bf16 tiles, rows of `x` are also rounded; otherwise products are computed in f32.
     Bf16,
     F16,
-    /// 8-bit integers with one scale for each output; rows of `x` are rounded in the same way.
+    /// 8-bit integers with one scale per output. Rows of `x` are rounded in the same way.
     Int8,
     /// Groups of 32 inputs: 8-bit integers with one 16-bit scale.
     Q8,
@@ -70,7 +71,7 @@ enum Packed {
 }
 
 impl Matrix {
-    /// Packs `values`, `[N, K]` row by row.
+    /// Packs `values`, `[N, K]` in row-major order.
     pub fn pack(values: &[f32], [n, k]: [usize; 2], format: Format) -> Self {
         assert_eq!(values.len(), n * k, "elements of a weight of {n} x {k}");
         let packed = match format {
@@ -96,13 +97,13 @@ impl Matrix {
         self.k
     }
 
-    /// `[M, N]` from `x` `[M, K]`.
+    /// Returns `[M, N]` for `x` `[M, K]`.
     pub fn product(&self, x: &[f32], m: usize) -> Vec<f32> {
         let [all] = self.product_parts(x, m, [self.n]);
         all
     }
 
-    /// The columns of `[M, N]` from `x` `[M, K]` in parts `[M, width]`, whose widths add up to `N`.
+    /// Returns the columns of `[M, N]` for `x` `[M, K]` in parts `[M, width]`. The widths must add up to `N`.
     pub fn product_parts<const P: usize>(&self, x: &[f32], m: usize, widths: [usize; P]) -> [Vec<f32>; P] {
         assert_eq!(x.len(), m * self.k, "rows of {} inputs", self.k);
         if x.is_empty() {

@@ -4,17 +4,17 @@ use bytemuck::{Pod, Zeroable};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-/// Vectors of outputs in a panel; the last panel has the rest.
+/// Number of output vectors in a panel; the last panel has the rest.
 pub(super) const VECTORS: usize = 4;
 
-/// Rows of `x` whose sums fit 32 registers beside a panel.
+/// Number of rows of `x` whose sums fit into 32 registers together with a panel.
 const ROWS_MAX: usize = 6;
 
 #[derive(Debug, Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
 
-/// A vector that begins at a cache line, so that SIMD loads never straddle two.
+/// A vector that starts at a cache line, so that SIMD loads never cross one.
 #[derive(Debug)]
 pub(super) struct Aligned<T> {
     lines: Vec<CacheLine>,
@@ -37,12 +37,12 @@ impl<T: Pod> Aligned<T> {
     }
 }
 
-/// The SIMD registers of this processor.
+/// The SIMD registers of this CPU.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Registers {
-    /// f32 lanes of one register.
+    /// Number of f32 lanes in one register.
     pub(super) lanes: usize,
-    /// Rows of `x` whose sums fit beside a panel.
+    /// Number of rows of `x` whose sums fit into registers together with a panel.
     pub(super) rows: usize,
 }
 
@@ -74,9 +74,11 @@ pub(super) struct Panels<T> {
 
 impl<T: Pod + Send + Sync> Panels<T> {
     pub(super) fn pack(values: &[f32], k: usize, convert: impl Fn(f32) -> T + Sync) -> Self {
-        let (n, lanes) = (values.len() / k.max(1), Registers::new().lanes);
+        let n = values.len() / k.max(1);
+        let lanes = Registers::new().lanes;
         let mut packed = Self { n, k, lanes, values: Aligned::zeros(n.next_multiple_of(lanes) * k) };
-        let (width, kept) = (packed.width(), packed.values.as_mut_slice());
+        let width = packed.width();
+        let kept = packed.values.as_mut_slice();
         if kept.is_empty() {
             return packed;
         }
@@ -92,19 +94,20 @@ impl<T: Pod + Send + Sync> Panels<T> {
         packed
     }
 
-    /// Outputs of every panel but the last.
+    /// Returns the number of outputs in every panel except the last.
     pub(super) fn width(&self) -> usize {
         VECTORS * self.lanes
     }
 
-    /// Outputs of all panels, with the zeros that fill the last vector.
+    /// Returns the number of outputs in all panels, including the zeros that fill the last vector.
     pub(super) fn padded(&self) -> usize {
         self.n.next_multiple_of(self.lanes)
     }
 
-    /// One panel, `[K, width]`.
+    /// Returns one panel, `[K, width]`.
     pub(super) fn panel(&self, index: usize) -> &[T] {
-        let (from, size) = (index * self.width() * self.k, self.width() * self.k);
+        let from = index * self.width() * self.k;
+        let size = self.width() * self.k;
         let values = self.values.as_slice();
         &values[from..values.len().min(from + size)]
     }

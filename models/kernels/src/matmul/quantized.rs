@@ -1,6 +1,7 @@
-//! Weights as 8-bit integers: 32 inputs of an output share one scale, as in GGUF's `Q8_0`.
+//! 8-bit integer weights: 32 inputs of an output share one scale, as in GGUF's `Q8_0`.
 //!
-//! `vnni` and `sdot` multiply the integers themselves where the processor can; elsewhere `widened` makes them f32 again.
+//! If the CPU has int8 instructions, `vnni` and `sdot` multiply the integers directly. Otherwise, `widened`
+//! converts them to f32.
 
 use half::f16;
 use rayon::prelude::*;
@@ -8,27 +9,27 @@ use rayon::prelude::*;
 use super::columns::{Columns, ColumnsShape};
 use super::panels::Aligned;
 
-/// Inputs that share a scale.
+/// Number of inputs that share a scale.
 pub(super) const GROUP: usize = 32;
-/// Outputs of a panel.
+/// Number of outputs in a panel.
 pub(super) const WIDTH: usize = 16;
-/// Inputs that one instruction multiplies and adds up.
+/// Number of inputs that one instruction multiplies and adds up.
 pub(super) const QUAD: usize = 4;
 /// Bytes of one group for all outputs of a panel.
 pub(super) const GROUP_BYTES: usize = GROUP * WIDTH;
-/// Added to the integers: x86's instruction takes them unsigned, ARM's signed.
+/// Offset of the stored integers: x86's instruction requires unsigned integers, ARM's requires signed ones.
 pub(super) const OFFSET: i32 = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
-/// The largest integer.
+/// Maximum absolute value of an integer.
 pub(super) const MAX: f32 = 127.0;
 
-/// A weight `[N, K]` in panels of [`WIDTH`] outputs, padded with zeros to whole panels and groups.
+/// A weight `[N, K]` in panels of [`WIDTH`] outputs, padded with zeros to complete panels and groups.
 #[derive(Debug)]
 pub(super) struct Quantized {
     pub(super) n: usize,
     pub(super) k: usize,
-    /// For each panel and group `[GROUP / QUAD, WIDTH, QUAD]`, each with [`OFFSET`] added.
+    /// For each panel and group, `[GROUP / QUAD, WIDTH, QUAD]`, each with [`OFFSET`] added.
     values: Aligned<u8>,
-    /// For each panel and group `[WIDTH]`.
+    /// For each panel and group, `[WIDTH]`.
     scales: Aligned<f16>,
 }
 
@@ -40,9 +41,11 @@ pub(super) struct Panel<'a> {
 
 impl Quantized {
     pub(super) fn pack(values: &[f32], k: usize) -> Self {
-        let (n, groups) = (values.len() / k.max(1), k.div_ceil(GROUP));
+        let n = values.len() / k.max(1);
+        let groups = k.div_ceil(GROUP);
         let panels = n.div_ceil(WIDTH) * groups;
-        let (mut bytes, mut scales) = (Aligned::zeros(panels * GROUP_BYTES), Aligned::zeros(panels * WIDTH));
+        let mut bytes = Aligned::zeros(panels * GROUP_BYTES);
+        let mut scales = Aligned::zeros(panels * WIDTH);
         if panels > 0 {
             let bytes = bytes.as_mut_slice().par_chunks_mut(groups * GROUP_BYTES);
             let scales = scales.as_mut_slice().par_chunks_mut(groups * WIDTH);
@@ -57,7 +60,8 @@ impl Quantized {
     }
 
     pub(super) fn panel(&self, index: usize) -> Panel<'_> {
-        let (from, to) = (index * self.groups(), (index + 1) * self.groups());
+        let from = index * self.groups();
+        let to = (index + 1) * self.groups();
         Panel {
             values: &self.values.as_slice()[from * GROUP_BYTES..to * GROUP_BYTES],
             scales: &self.scales.as_slice()[from * WIDTH..to * WIDTH],
@@ -65,7 +69,8 @@ impl Quantized {
     }
 
     pub(super) fn read_row(&self, n: usize, row: &mut [f32]) {
-        let (panel, column) = (self.panel(n / WIDTH), n % WIDTH);
+        let panel = self.panel(n / WIDTH);
+        let column = n % WIDTH;
         for (group, values) in row.chunks_mut(GROUP).enumerate() {
             let scale = panel.scales[group * WIDTH + column].to_f32();
             let quads = panel.values[group * GROUP_BYTES + column * QUAD..].chunks(WIDTH * QUAD);
@@ -82,7 +87,7 @@ impl Quantized {
     }
 }
 
-/// Packs some rows `[rows, K]` as one panel.
+/// Packs rows `[rows, K]` as one panel.
 fn pack_panel(rows: &[f32], k: usize, bytes: &mut [u8], scales: &mut [f16]) {
     bytes.fill(OFFSET as u8);
     for (column, row) in rows.chunks_exact(k).enumerate() {
@@ -92,7 +97,7 @@ fn pack_panel(rows: &[f32], k: usize, bytes: &mut [u8], scales: &mut [f16]) {
             scales[column] = scale;
             let inverse = if scale.to_f32() > 0.0 { scale.to_f32().recip() } else { 0.0 };
             for (at, value) in values.iter().enumerate() {
-                // A scale below the 16-bit range is far off, so the quotient may exceed MAX.
+                // A scale below the 16-bit range is inaccurate, so the quotient may exceed MAX.
                 let integer = nearest((value * inverse).clamp(-MAX, MAX));
                 let place = (at / QUAD * WIDTH + column) * QUAD + at % QUAD;
                 bytes[place] = (i32::from(integer) + OFFSET) as u8;
@@ -101,14 +106,14 @@ fn pack_panel(rows: &[f32], k: usize, bytes: &mut [u8], scales: &mut [f16]) {
     }
 }
 
-/// The greatest absolute value of at most [`GROUP`] elements.
+/// Returns the greatest absolute value of at most [`GROUP`] elements.
 #[inline(always)]
 pub(super) fn largest(values: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; GROUP];
     for (lane, value) in lanes.iter_mut().zip(values) {
         *lane = value.abs();
     }
-    // By halves, so that comparisons are vector instructions.
+    // Compares halves, so that comparisons are vector instructions.
     let mut half = GROUP / 2;
     while half > 0 {
         let (low, high) = lanes.split_at_mut(half);
@@ -120,20 +125,20 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     lanes[0]
 }
 
-/// The nearest integer of a value between -127 and 127.
+/// Returns the nearest integer of a value between -127 and 127.
 #[inline(always)]
 pub(super) fn nearest(value: f32) -> i8 {
-    // The sum holds the integer in its lowest bits.
+    // The sum has the integer in its lowest bits.
     (value + 12_582_912.0).to_bits() as i8
 }
 
-/// The integer that a byte of a weight stands for.
+/// Returns the integer that a byte of a weight represents.
 #[inline(always)]
 fn integer(byte: u8) -> i32 {
     i32::from(byte.wrapping_sub(OFFSET as u8).cast_signed())
 }
 
-/// One group of a panel as f32, `[GROUP, WIDTH]`.
+/// Returns one group of a panel as f32, `[GROUP, WIDTH]`.
 #[inline(always)]
 pub(super) fn widen(panel: Panel<'_>, group: usize, wide: &mut [f32]) {
     let values = &panel.values[group * GROUP_BYTES..][..GROUP_BYTES];

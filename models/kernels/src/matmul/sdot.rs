@@ -1,5 +1,5 @@
-//! Products of bytes by `sdot` of ARM's NEON: 16 multiplications an instruction, added up as 32-bit integers.
-#![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
+//! int8 matmul with `sdot` of ARM's NEON: 16 multiplications per instruction, added up as 32-bit integers.
+#![expect(unsafe_code, reason = "functions with target features are called only if these were detected")]
 
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, int32x4_t, uint16x4_t, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32, vfmaq_f32,
@@ -11,18 +11,18 @@ use super::bytes::{self, Tile};
 use super::columns::Columns;
 use super::quantized::{GROUP, Panel, QUAD, Quantized, WIDTH};
 
-/// Vectors of the outputs of a panel.
+/// Number of vectors for the outputs of a panel.
 const VECTORS: usize = WIDTH / 4;
 
-/// Rows of a tile: their sums as integers take half of the registers.
+/// Maximum number of rows in a tile. Their integer sums use half of the registers.
 const ROWS_MAX: usize = 4;
 
-/// Proof that this processor has the instruction.
+/// Proof that this CPU has the instruction.
 #[derive(Clone, Copy)]
 pub(super) struct Sdot(());
 
 impl Sdot {
-    /// What tests call this instruction.
+    /// Name of this instruction in tests.
     #[cfg(test)]
     pub(super) const NAME: &str = "sdot";
 
@@ -30,13 +30,13 @@ impl Sdot {
         is_aarch64_feature_detected!("dotprod").then_some(Self(()))
     }
 
-    /// `[M, N]` from `x` `[M, K]`; neither is empty.
+    /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
     pub(super) fn product(self, weight: &Quantized, x: &[f32]) -> Columns {
         bytes::product(weight, x, ROWS_MAX, |tile, panel, out| self.set_tile(tile, panel, out))
     }
 
     fn set_tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
-        // SAFETY: `self` exists only where the instruction was found.
+        // SAFETY: `self` exists only if the instruction was detected.
         unsafe {
             match tile.rows {
                 1 => set_tile::<1>(tile, panel, out),
@@ -51,7 +51,8 @@ impl Sdot {
 #[target_feature(enable = "neon,dotprod")]
 fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
     let (quads, _) = tile.quads.as_chunks::<M>();
-    let (scales, starts) = (tile.scales.as_chunks::<M>().0, tile.starts.as_chunks::<M>().0);
+    let scales = tile.scales.as_chunks::<M>().0;
+    let starts = tile.starts.as_chunks::<M>().0;
     let weights = bytemuck::cast_slice::<u8, [int8x16_t; VECTORS]>(panel.values);
     let weight_scales = bytemuck::cast_slice::<_, [uint16x4_t; VECTORS]>(panel.scales);
     let mut sums = [[vdupq_n_f32(0.0); VECTORS]; M];
@@ -83,12 +84,13 @@ fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
     out.copy_from_slice(bytemuck::cast_slice(&sums));
 }
 
-/// Adds the products of 4 bytes of `a` and of `b` to each of the 4 sums. The compiler's own function for it is not stable.
+/// Adds the products of 4 bytes of `a` and of `b` to each of the 4 sums. The compiler's function for it is
+/// unstable.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn dot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     let mut added = sums;
-    // SAFETY: reads and writes registers only.
+    // SAFETY: accesses registers only.
     unsafe {
         asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) added, in(vreg) a, in(vreg) b,
             options(pure, nomem, nostack, preserves_flags));
@@ -96,12 +98,13 @@ pub(super) fn dot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     added
 }
 
-/// 16-bit floating-point numbers as f32. Every processor has the instruction, but its function is not stable.
+/// Converts f16 numbers to f32. Every CPU has the instruction, but the compiler's function for it is
+/// unstable.
 #[inline]
 #[target_feature(enable = "neon")]
 fn widen(values: uint16x4_t) -> float32x4_t {
     let wide;
-    // SAFETY: reads and writes registers only.
+    // SAFETY: accesses registers only.
     unsafe {
         asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) values,
             options(pure, nomem, nostack, preserves_flags));

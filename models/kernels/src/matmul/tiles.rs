@@ -1,20 +1,20 @@
-//! Rows of `x` in tiles of a few rows, the elements of one input side by side.
+//! Rows of `x` in tiles of a few rows, with the elements of one input side by side.
 
 use rayon::prelude::*;
 
 use super::columns::SERIAL_MAX;
 use super::panels::Aligned;
 
-/// Below this many elements a second thread costs more to lay out rows of `x` than it saves.
+/// Below this many elements, a second thread for the layout of `x` costs more than it saves.
 pub(super) const LAYOUT_MAX: usize = SERIAL_MAX / 16;
 
-/// Sizes of the tiles of `rows` rows: as few tiles as possible, as equal as possible.
+/// Returns the sizes of the tiles for `rows` rows: as few tiles as possible, of nearly equal size.
 pub(super) fn tile_sizes(rows: usize, rows_max: usize) -> impl Iterator<Item = usize> {
     let count = rows.div_ceil(rows_max);
     (0..count).map(move |tile| (rows * (tile + 1)) / count - (rows * tile) / count)
 }
 
-/// `x` `[M, K]` as tiles `[K, rows]`, one behind the other.
+/// `x` `[M, K]` as consecutive tiles `[K, rows]`.
 pub(super) struct Tiles {
     values: Aligned<f32>,
     pub(super) k: usize,
@@ -26,7 +26,8 @@ impl Tiles {
     pub(super) fn new(x: &[f32], k: usize, rows_max: usize) -> Self {
         let m = x.len() / k;
         let mut values = Aligned::zeros(x.len());
-        let (mut place, mut rest) = (values.as_mut_slice(), x);
+        let mut place = values.as_mut_slice();
+        let mut rest = x;
         let cut = tile_sizes(m, rows_max).map(|rows| {
             let (tile, places) = std::mem::take(&mut place).split_at_mut(rows * k);
             let (taken, others) = rest.split_at(rows * k);
@@ -48,7 +49,7 @@ impl Tiles {
         Self { values, k, m, rows_max }
     }
 
-    /// The tiles with the first row of each and how many it has.
+    /// Returns the tiles, each with its first row and its number of rows.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, usize, &[f32])> {
         let mut first = 0;
         tile_sizes(self.m, self.rows_max).map(move |rows| {

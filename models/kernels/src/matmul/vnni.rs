@@ -1,8 +1,8 @@
-//! Products of bytes by AVX-512 VNNI: 64 multiplications an instruction, added up as 32-bit integers.
+//! int8 matmul with AVX-512 VNNI: 64 multiplications per instruction, added up as 32-bit integers.
 //!
-//! The instruction takes unsigned bytes on one side, so weights have `OFFSET` added; what that adds to a sum follows from
-//! the row alone and is subtracted at its start.
-#![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
+//! One operand of the instruction is unsigned, so `OFFSET` is added to weights. Its contribution to a sum
+//! depends only on the row and is subtracted from the sum's initial value.
+#![expect(unsafe_code, reason = "functions with target features are called only if these were detected")]
 
 use std::arch::x86_64::{
     __m256i, __m512, __m512i, _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
@@ -13,15 +13,15 @@ use super::bytes::{self, Tile};
 use super::columns::Columns;
 use super::quantized::{GROUP, Panel, QUAD, Quantized};
 
-/// Rows of a tile, whose sums as integers and as f32 fill the registers.
+/// Maximum number of rows in a tile. Their sums, as integers and as f32, fill the registers.
 const ROWS_MAX: usize = 12;
 
-/// Proof that this processor has the instructions.
+/// Proof that this CPU has the instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Vnni(());
 
 impl Vnni {
-    /// What tests call these instructions.
+    /// Name of these instructions in tests.
     #[cfg(test)]
     pub(super) const NAME: &str = "vnni";
 
@@ -32,13 +32,13 @@ impl Vnni {
         found.then_some(Self(()))
     }
 
-    /// `[M, N]` from `x` `[M, K]`; neither is empty.
+    /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
     pub(super) fn product(self, weight: &Quantized, x: &[f32]) -> Columns {
         bytes::product(weight, x, ROWS_MAX, |tile, panel, out| self.set_tile(tile, panel, out))
     }
 
     fn set_tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
-        // SAFETY: `self` exists only where these instructions were found.
+        // SAFETY: `self` exists only if these instructions were detected.
         unsafe {
             match tile.rows {
                 1 => set_tile::<1>(tile, panel, out),
@@ -61,7 +61,8 @@ impl Vnni {
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
     let (quads, _) = tile.quads.as_chunks::<M>();
-    let (scales, starts) = (tile.scales.as_chunks::<M>().0, tile.starts.as_chunks::<M>().0);
+    let scales = tile.scales.as_chunks::<M>().0;
+    let starts = tile.starts.as_chunks::<M>().0;
     let weights = bytemuck::cast_slice::<u8, __m512i>(panel.values);
     let weight_scales = bytemuck::cast_slice::<_, __m256i>(panel.scales);
     let mut sums = [_mm512_setzero_ps(); M];

@@ -1,4 +1,4 @@
-//! Products in f32: weights of 8 and 16 bits are widened block by block.
+//! Matmul in f32. 8-bit and 16-bit weights are widened block by block.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -8,11 +8,11 @@ use super::panels::{Panels, Registers, VECTORS};
 use super::quantized::{GROUP, GROUP_BYTES, Panel, Quantized, WIDTH, widen};
 use super::tiles::Tiles;
 
-/// Inputs that are added up before their sum is added to the output: rounding errors of long sums stay small, and a block
-/// of a panel stays in the nearer caches for all rows.
+/// Number of inputs that are added up before their sum is added to the output. This keeps the rounding errors
+/// of long sums small, and a block of a panel stays in the nearer caches for all rows.
 const BLOCK: usize = 128;
 
-/// `[M, N]` from panels of `[N, K]` and `x` `[M, K]`; neither is empty.
+/// Returns `[M, N]` for panels of `[N, K]` and `x` `[M, K]`. Neither may be empty.
 pub(super) fn product<T: Float>(panels: &Panels<T>, x: &[f32]) -> Columns {
     let tiles = Tiles::new(x, panels.k, Registers::new().rows);
     let arch = Arch::new();
@@ -24,7 +24,7 @@ pub(super) fn product<T: Float>(panels: &Panels<T>, x: &[f32]) -> Columns {
     Columns::compute(shape, work, task)
 }
 
-/// All rows of `x` against one panel; `out` is `[M, width]`.
+/// Multiplies all rows of `x` with one panel; `out` is `[M, width]`.
 struct FloatPanel<'a, T> {
     x: &'a Tiles,
     panel: &'a [T],
@@ -57,15 +57,16 @@ impl<T: Float> FloatPanel<'_, T> {
     }
 }
 
-/// `[M, N]` from `x` `[M, K]` and a weight that is widened group by group; neither is empty.
+/// Returns `[M, N]` for `x` `[M, K]` and a weight that is widened group by group. Neither may be empty.
 pub(super) fn product_quantized(weight: &Quantized, x: &[f32]) -> Columns {
-    let (tiles, arch) = (Tiles::new(x, weight.k, Registers::new().rows), Arch::new());
+    let tiles = Tiles::new(x, weight.k, Registers::new().rows);
+    let arch = Arch::new();
     weight.by_panel(tiles.m, |panel, out| {
         arch.dispatch(QuantizedPanel { x: &tiles, panel: weight.panel(panel), out });
     })
 }
 
-/// All rows of `x` against one quantized panel; `out` is `[M, WIDTH]`.
+/// Multiplies all rows of `x` with one quantized panel; `out` is `[M, WIDTH]`.
 struct QuantizedPanel<'a> {
     x: &'a Tiles,
     panel: Panel<'a>,
@@ -95,7 +96,8 @@ impl WithSimd for QuantizedPanel<'_> {
     }
 }
 
-/// Adds the products of one block of inputs, from `from` on, to `out` `[M, width]`; the first block overwrites it.
+/// Adds the products of one block of inputs, starting at `from`, to `out` `[M, width]`. The first block
+/// overwrites it.
 #[inline(always)]
 fn accumulate<S: Simd, const V: usize>(simd: S, x: &Tiles, from: usize, weights: &[f32], out: &mut [f32]) {
     let width = V * S::F32_LANES;

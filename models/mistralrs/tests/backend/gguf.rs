@@ -1,10 +1,11 @@
-//! GGUF files: the same weights answer as from a folder, the tokenizer inside reads as the one it was made from.
+//! GGUF files: weights give the same answers as in a directory, and the embedded tokenizer equals its
+//! original.
 
 use std::path::Path;
 
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value as Field;
-use ntl_core::engine::Request;
+use ntl_core::contract::Request;
 use ntl_mistralrs::load_gguf;
 use ntl_models::LoadOptions;
 use serde_json::Value;
@@ -13,7 +14,7 @@ use crate::support::{Served, assert_same, assert_same_numbers, parts, shared, te
 use crate::tiny;
 
 #[test]
-fn a_gguf_file_answers_as_the_folder_with_the_same_weights() {
+fn a_gguf_file_answers_like_the_directory_with_the_same_weights() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     tiny::write_folder(folders[0].path());
     let native = Served::native(folders[0].path());
@@ -26,7 +27,8 @@ fn a_gguf_file_answers_as_the_folder_with_the_same_weights() {
     assert_eq!(served.info().eos_ids, [2]);
     for prompt in [vec![1, 4, 16, 5], vec![3; 30], vec![]] {
         let request = Request::Text(text(16));
-        let (got, want) = (served.answer(&prompt, &request), native.answer(&prompt, &request));
+        let got = served.answer(&prompt, &request);
+        let want = native.answer(&prompt, &request);
         let off = assert_same(&got, &want, "text");
         let off = off.max(assert_same_numbers(
             &served.number(&prompt, &tree(100)),
@@ -48,7 +50,7 @@ fn texts(all: impl IntoIterator<Item = String>) -> Field {
     Field::Array(all.into_iter().map(Field::String).collect())
 }
 
-/// What llama.cpp's converter writes of a `tokenizer.json`.
+/// Returns the fields that llama.cpp's converter writes for a `tokenizer.json`.
 fn fields(json: &Value, model: &str) -> (usize, Vec<(&'static str, Field)>) {
     let mut names: Vec<(u64, String)> = json["model"]["vocab"]
         .as_object()
@@ -102,7 +104,7 @@ fn fields(json: &Value, model: &str) -> (usize, Vec<(&'static str, Field)>) {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn the_tokenizer_of_a_file_reads_as_the_one_it_was_made_from() {
+fn the_tokenizer_in_a_file_equals_its_original() {
     for (name, model) in [("llama-ntl", "llama"), ("qwen3", "gpt2")] {
         let json = std::fs::read(shared(name).join("tokenizer.json")).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -128,7 +130,7 @@ fn the_tokenizer_of_a_file_reads_as_the_one_it_was_made_from() {
 }
 
 #[test]
-fn files_that_cannot_be_served_are_refused_by_field() {
+fn unsupported_files_are_rejected_with_the_field_s_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("m.gguf");
     let refusal = |path: &Path| load_gguf(path, LoadOptions::default()).err().unwrap().to_string();
@@ -138,5 +140,9 @@ fn files_that_cannot_be_served_are_refused_by_field() {
     assert!(refusal(&file).contains("`tokenizer.ggml.tokens`: missing"), "{}", refusal(&file));
     let other = ("general.architecture", Field::String("bloom".to_owned()));
     tiny::write_gguf(&file, GgmlDType::F32, (tiny::VOCAB, vec![other]));
-    assert!(refusal(&file).contains("`bloom` is not served; known are llama"), "{}", refusal(&file));
+    assert!(
+        refusal(&file).contains("`bloom` is not supported; the supported ones are llama"),
+        "{}",
+        refusal(&file)
+    );
 }

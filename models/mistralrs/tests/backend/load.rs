@@ -1,11 +1,11 @@
-//! Clients that leave neither end mistral.rs nor change the answers of others.
+//! Clients that disconnect neither stop mistral.rs nor change the answers of others.
 
-use ntl_core::engine::{Job, Request};
+use ntl_core::contract::{Job, Request};
 
 use crate::support::{Both, Served, all, assert_same, text, tree};
 use crate::tiny;
 
-/// Prompts of mixed lengths.
+/// Returns prompts of different lengths.
 fn prompt(index: usize) -> Vec<u32> {
     (0..1 + index * 7 % 60).map(|place| 3 + ((place + index) % 20) as u32).collect()
 }
@@ -15,7 +15,7 @@ fn request(index: usize) -> Request {
 }
 
 #[test]
-fn thirty_two_requests_at_once_of_mixed_lengths_are_answered_right_though_others_leave() {
+fn concurrent_requests_of_mixed_lengths_are_answered_correctly_while_other_clients_disconnect() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_folder(folder.path());
     let both = Both::open(folder.path());
@@ -23,13 +23,14 @@ fn thirty_two_requests_at_once_of_mixed_lengths_are_answered_right_though_others
     let leaving: Vec<_> = (0..64).map(submit).collect();
     let (staying, mut leaving): (Vec<_>, Vec<_>) =
         leaving.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
-    // Some leave while they wait, one of them when its answer has begun.
+    // Some clients disconnect while they wait, one of them after its answer has begun.
     let begun = leaving.remove(0).1.next_blocking();
     assert!(begun.is_some());
     drop(leaving);
     let mut answered = 0;
     for (index, events) in staying {
-        let (got, want) = (all(events), both.native.answer(&prompt(index), &request(index)));
+        let got = all(events);
+        let want = both.native.answer(&prompt(index), &request(index));
         if let Request::Text(_) = request(index) {
             assert_same(&got, &want, &format!("request {index}"));
         }
@@ -41,7 +42,7 @@ fn thirty_two_requests_at_once_of_mixed_lengths_are_answered_right_though_others
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_of_its_text_ends_nothing_else() {
+fn a_client_that_disconnects_in_the_middle_of_its_text_affects_no_other() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_folder(folder.path());
     let served = Served::folder(folder.path(), None);
@@ -53,19 +54,20 @@ fn a_client_that_leaves_in_the_middle_of_its_text_ends_nothing_else() {
             assert!(events.next_blocking().is_some());
         }
         drop(events);
-        assert_same(&served.answer(&[1, 4, 16, 5], &request), &want, "after a client left");
+        assert_same(&served.answer(&[1, 4, 16, 5], &request), &want, "after a client disconnected");
     }
     assert!(served.engine.is_alive());
 }
 
 #[test]
-fn a_request_that_does_not_fit_is_refused_and_the_longest_that_fits_is_answered() {
+fn a_request_that_does_not_fit_is_rejected_and_the_longest_that_fits_is_answered() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_folder(folder.path());
     let both = Both::open(folder.path());
     let long = vec![5; tiny::POSITIONS - 8];
     let job = |max_tokens| Request::Text(text(max_tokens));
     assert!(both.mistral.engine.submit(Job::new(long.clone(), job(9))).is_err());
-    let (got, want) = (both.mistral.answer(&long, &job(8)), both.native.answer(&long, &job(8)));
+    let got = both.mistral.answer(&long, &job(8));
+    let want = both.native.answer(&long, &job(8));
     assert_same(&got, &want, "the longest");
 }

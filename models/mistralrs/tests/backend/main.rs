@@ -1,4 +1,5 @@
-//! mistral.rs behind the engine contract gives the answers of the native engine. `scripts/test-mistralrs` runs these tests.
+//! The mistral.rs backend gives the same answers as the native engine. `scripts/test-mistralrs` runs these
+//! tests.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 #![expect(clippy::panic, reason = "tests fail by panicking")]

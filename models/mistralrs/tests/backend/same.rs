@@ -1,9 +1,9 @@
-//! A checkpoint on mistral.rs answers as on the native engine.
+//! A checkpoint gives the same answers on mistral.rs as on the native engine.
 
 use std::sync::Arc;
 
 use ntl_core::Token;
-use ntl_core::engine::{Backend, Dtype, NumberJob, NumberMethod, Request, ScoreJob, TextJob};
+use ntl_core::contract::{Backend, Dtype, NumberJob, NumberMethod, Request, ScoreJob, TextJob};
 use ntl_core::losses::NumberTokens;
 use ntl_core::sampling::SamplingParams;
 use ntl_models::LoadOptions;
@@ -19,13 +19,13 @@ fn tiny() -> (tempfile::TempDir, Both) {
     (folder, both)
 }
 
-/// Prompts of several lengths, an empty one included.
+/// Returns prompts of several lengths, including an empty one.
 fn prompts() -> Vec<Vec<u32>> {
     vec![vec![1, 4, 16, 5], vec![1], vec![], vec![3; 40], (3..24).cycle().take(100).collect()]
 }
 
 #[test]
-fn texts_and_log_probabilities_are_those_of_the_native_engine() {
+fn texts_and_log_probabilities_match_the_native_engine() {
     let (_folder, both) = tiny();
     let sampled = SamplingParams { seed: 11, top_p: 0.9, ..SamplingParams::PLAIN };
     let penalised = SamplingParams { repetition_penalty: 1.3, frequency_penalty: 0.2, ..sampled };
@@ -33,7 +33,7 @@ fn texts_and_log_probabilities_are_those_of_the_native_engine() {
         ("greedy", text(24)),
         ("sampled", TextJob { sampling: sampled, ..text(24) }),
         ("penalised", TextJob { sampling: penalised, ..text(24) }),
-        ("three at once", TextJob { n: 3, best_of: 3, sampling: SamplingParams::PLAIN, ..text(8) }),
+        ("three choices", TextJob { n: 3, best_of: 3, sampling: SamplingParams::PLAIN, ..text(8) }),
         ("stopped", TextJob { stop: vec!["1".to_owned(), "a".to_owned()], ..text(24) }),
         ("until the end", TextJob { ignore_eos: false, sampling: sampled, ..text(64) }),
         ("with its prompt", TextJob { prompt_logprobs: Some(2), ..text(4) }),
@@ -42,7 +42,8 @@ fn texts_and_log_probabilities_are_those_of_the_native_engine() {
     for prompt in prompts() {
         for (what, job) in &jobs {
             let request = Request::Text(job.clone());
-            let (got, want) = (both.mistral.answer(&prompt, &request), both.native.answer(&prompt, &request));
+            let got = both.mistral.answer(&prompt, &request);
+            let want = both.native.answer(&prompt, &request);
             worst = worst.max(assert_same(&got, &want, &format!("{what} after {} tokens", prompt.len())));
         }
     }
@@ -50,10 +51,10 @@ fn texts_and_log_probabilities_are_those_of_the_native_engine() {
 }
 
 #[test]
-fn scores_of_targets_are_those_of_the_native_engine() {
+fn scores_of_targets_match_the_native_engine() {
     let (_folder, both) = tiny();
     let values = (3..13).map(|id| (id, f64::from(id - 3)));
-    // An end in the middle ends nothing here.
+    // An end-of-sequence token in the middle does not end the target.
     let job = ScoreJob {
         target: [5, 6, 2, 13, 7, 1, 2].map(Token::from).to_vec(),
         number_tokens: Arc::new(NumberTokens::new(values)),
@@ -61,19 +62,21 @@ fn scores_of_targets_are_those_of_the_native_engine() {
     };
     for prompt in prompts() {
         let request = Request::Score(job.clone());
-        let (got, want) = (both.mistral.answer(&prompt, &request), both.native.answer(&prompt, &request));
+        let got = both.mistral.answer(&prompt, &request);
+        let want = both.native.answer(&prompt, &request);
         assert_same(&got, &want, &format!("after {} tokens", prompt.len()));
     }
 }
 
 #[test]
-fn number_distributions_are_those_of_the_native_engine() {
+fn number_distributions_match_the_native_engine() {
     let (_folder, both) = tiny();
     let sampled = NumberMethod::Sample { samples: 16, seed: 3 };
     for prompt in prompts() {
         for method in [tree(100).method, sampled.clone(), NumberMethod::Beam { beams: 4 }] {
             let job = NumberJob { method, ..tree(100) };
-            let (got, want) = (both.mistral.number(&prompt, &job), both.native.number(&prompt, &job));
+            let got = both.mistral.number(&prompt, &job);
+            let want = both.native.number(&prompt, &job);
             assert_eq!((got.nodes, got.truncated), (want.nodes, want.truncated));
             let found = !want.distribution.leaves().is_empty();
             assert!(found || job.method == sampled, "no number");
@@ -83,16 +86,17 @@ fn number_distributions_are_those_of_the_native_engine() {
 }
 
 #[test]
-fn what_is_known_of_the_model_is_what_the_native_engine_knows() {
+fn the_model_info_matches_the_native_engine() {
     let (_folder, both) = tiny();
-    let (got, want) = (both.mistral.info(), both.native.info());
+    let got = both.mistral.info();
+    let want = both.native.info();
     let backend = got.backend;
-    assert_eq!(*got, ntl_core::engine::ModelInfo { backend, kv_cache_dtype: None, ..want.clone() });
+    assert_eq!(*got, ntl_core::contract::ModelInfo { backend, kv_cache_dtype: None, ..want.clone() });
     assert_eq!(got.context_tokens_max, Some(tiny::POSITIONS));
 }
 
 #[test]
-fn weights_quantised_at_load_answer_almost_the_same() {
+fn weights_quantised_at_load_give_almost_the_same_answers() {
     let (folder, both) = tiny();
     let quantised = Served::folder(folder.path(), Some("q8_0"));
     assert_eq!((quantised.info().backend, &quantised.info().dtype), (Backend::MistralRs, &Dtype::Q8_0));
@@ -103,7 +107,7 @@ fn weights_quantised_at_load_answer_almost_the_same() {
 }
 
 #[test]
-fn what_mistralrs_cannot_load_is_refused_in_words() {
+fn checkpoints_that_mistralrs_cannot_load_are_rejected_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_folder(folder.path());
     let files = CheckpointFiles::folder(folder.path()).unwrap();
@@ -123,7 +127,7 @@ fn what_mistralrs_cannot_load_is_refused_in_words() {
 
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
-fn trained_checkpoints_answer_as_on_the_native_engine() {
+fn trained_checkpoints_answer_like_the_native_engine() {
     for name in ["llama-ce", "llama-ntl"] {
         let both = Both::open(&shared(name));
         let (mut texts, mut numbers) = (0.0_f64, 0.0_f64);
@@ -131,9 +135,11 @@ fn trained_checkpoints_answer_as_on_the_native_engine() {
             let ids = both.native.tokenizer.encode(prompt, true).unwrap();
             assert_eq!(both.mistral.tokenizer.encode(prompt, true).unwrap(), ids);
             let request = Request::Text(TextJob { prompt_logprobs: Some(1), ..text(24) });
-            let (got, want) = (both.mistral.answer(&ids, &request), both.native.answer(&ids, &request));
+            let got = both.mistral.answer(&ids, &request);
+            let want = both.native.answer(&ids, &request);
             texts = texts.max(assert_same(&got, &want, &format!("{name}: {prompt}")));
-            let (got, want) = (both.mistral.number(&ids, &tree(400)), both.native.number(&ids, &tree(400)));
+            let got = both.mistral.number(&ids, &tree(400));
+            let want = both.native.number(&ids, &tree(400));
             numbers = numbers.max(assert_same_numbers(&got, &want, &format!("{name}: {prompt}")));
         }
         println!("{name}: log-probabilities differ by at most {texts:e}, numbers by {numbers:e}");

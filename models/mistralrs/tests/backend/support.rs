@@ -1,9 +1,9 @@
-//! Engines on both backends, and comparing what they answer.
+//! Starts engines on both backends and compares their answers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ntl_core::engine::{
+use ntl_core::contract::{
     Backend, Event, Job, ModelInfo, NumberJob, NumberMethod, NumberOutcome, Request, TextJob, TokenText,
 };
 use ntl_core::numbers::GrammarLimits;
@@ -12,7 +12,7 @@ use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, LoadedModel};
 
-/// How far log-probabilities and probabilities may be apart.
+/// Maximum difference of log-probabilities and of probabilities.
 pub(crate) const TOLERANCE: f64 = 1e-3;
 
 pub(crate) struct Served {
@@ -26,13 +26,13 @@ impl Served {
         Self::start(ntl_models::load(&files, LoadOptions::default()).unwrap())
     }
 
-    /// A folder on mistral.rs.
+    /// Loads a directory with mistral.rs.
     pub(crate) fn folder(folder: &Path, isq: Option<&str>) -> Self {
         let files = CheckpointFiles::folder(folder).unwrap();
         Self::start(ntl_mistralrs::load_folder(&files, isq, LoadOptions::default()).unwrap())
     }
 
-    /// A GGUF file on mistral.rs.
+    /// Loads a GGUF file with mistral.rs.
     pub(crate) fn gguf(file: &Path) -> Self {
         Self::start(ntl_mistralrs::load_gguf(file, LoadOptions::default()).unwrap())
     }
@@ -75,12 +75,12 @@ impl Both {
     }
 }
 
-/// All events of a job.
+/// Returns all events of a job.
 pub(crate) fn all(mut events: JobEvents) -> Vec<Event> {
     std::iter::from_fn(|| events.next_blocking()).collect()
 }
 
-/// A text of `max_tokens`, whatever ends it otherwise, with log-probabilities.
+/// Returns a job for a text of exactly `max_tokens` tokens, with log-probabilities.
 pub(crate) fn text(max_tokens: usize) -> TextJob {
     TextJob { max_tokens, logprobs: Some(3), ignore_eos: true, ..TextJob::default() }
 }
@@ -92,9 +92,10 @@ pub(crate) fn tree(nodes_max: usize) -> NumberJob {
     }
 }
 
-/// What is compared of an answer: all ids and texts, and all log-probabilities.
+/// Returns the compared parts of an answer: all ids and texts, and all log-probabilities.
 pub(crate) fn parts(events: &[Event]) -> (Vec<String>, Vec<f64>) {
-    let (mut exact, mut close) = (Vec::new(), Vec::new());
+    let mut exact = Vec::new();
+    let mut close = Vec::new();
     for event in events {
         match event {
             Event::Prompt(tokens) => tokens.iter().for_each(|token| add(token, &mut exact, &mut close)),
@@ -118,7 +119,8 @@ fn add(token: &TokenText, exact: &mut Vec<String>, close: &mut Vec<f64>) {
     close.extend(token.top.iter().map(|top| top.logprob));
 }
 
-/// Fails where ids or texts differ, or log-probabilities by more than the tolerance; returns how far they are apart.
+/// Asserts that ids and texts are equal and that log-probabilities are within the tolerance. Returns their
+/// largest difference.
 #[track_caller]
 pub(crate) fn assert_same(got: &[Event], want: &[Event], what: &str) -> f64 {
     let ((got, got_close), (want, want_close)) = (parts(got), parts(want));
@@ -131,7 +133,8 @@ pub(crate) fn assert_same(got: &[Event], want: &[Event], what: &str) -> f64 {
 
 #[track_caller]
 pub(crate) fn assert_same_numbers(got: &NumberOutcome, want: &NumberOutcome, what: &str) -> f64 {
-    let (got, want) = (&got.distribution, &want.distribution);
+    let got = &got.distribution;
+    let want = &want.distribution;
     let mut off = [
         got.mass().closed - want.mass().closed,
         got.mass().invalid - want.mass().invalid,
@@ -148,7 +151,7 @@ pub(crate) fn assert_same_numbers(got: &NumberOutcome, want: &NumberOutcome, wha
     off
 }
 
-/// A folder of the shared fixtures, for tests that are ignored without them.
+/// Returns a directory of the shared fixtures, for tests that are ignored without them.
 pub(crate) fn shared(name: &str) -> PathBuf {
     Path::new(env!("NTL_SHARED")).join("fixtures").join(name)
 }

@@ -1,4 +1,4 @@
-//! A tiny Llama with random weights, written as a folder and as a GGUF file.
+//! A tiny Llama with random weights, written as a directory and as a GGUF file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,18 +17,18 @@ const HEAD_DIM: usize = HIDDEN / HEADS;
 const LAYERS: usize = 2;
 pub(crate) const POSITIONS: usize = 256;
 
-/// Special tokens, digits, what else numbers are made of, and a few letters.
+/// Special tokens, digits, the other characters of numbers, and a few letters.
 pub(crate) const TOKENS: [&str; 24] = [
     "<unk>", "<s>", "</s>", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", ".", "-", " ", "a", "b", "c",
     "d", "e", "f", "g", "h",
 ];
 
-/// More rows than tokens, as real checkpoints have them.
+/// More rows than tokens, as in real checkpoints.
 pub(crate) const VOCAB: usize = 32;
 
 type Weights = Vec<(String, Tensor)>;
 
-/// Numbers between -1 and 1 that look random (a linear congruential generator, Knuth's constants).
+/// Returns pseudo-random numbers between -1 and 1 (a linear congruential generator with Knuth's constants).
 fn random(state: &mut u64) -> f32 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 40) as f32 / (1 << 23) as f32 - 1.0
@@ -43,7 +43,7 @@ fn weights(vocab: usize) -> Weights {
     let keys = KEY_HEADS * HEAD_DIM;
     let mut all = vec![
         tensor("model.embed_tokens.weight", &[vocab, HIDDEN], 1.0),
-        // Wide enough that some tokens are much more probable than others.
+        // Large enough that some tokens are much more probable than others.
         tensor("lm_head.weight", &[vocab, HIDDEN], 0.5),
     ];
     for layer in 0..LAYERS {
@@ -69,7 +69,7 @@ fn weights(vocab: usize) -> Weights {
     all
 }
 
-/// `config.json` as transformers 5 writes it, which mistral.rs alone does not read.
+/// Returns `config.json` in the format of transformers 5, which mistral.rs alone cannot read.
 fn config(vocab: usize) -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab, "hidden_size": HIDDEN,
@@ -80,7 +80,7 @@ fn config(vocab: usize) -> Value {
     })
 }
 
-/// Every character is a token.
+/// Returns a tokenizer in which every character is a token.
 fn tokenizer() -> Value {
     let vocab: HashMap<&str, usize> = TOKENS.iter().enumerate().map(|(id, &name)| (name, id)).collect();
     let special = |id: usize| {
@@ -102,18 +102,18 @@ fn write_json(folder: &Path, name: &str, content: &Value) {
 pub(crate) fn write_folder(folder: &Path) {
     write_json(folder, "config.json", &config(VOCAB));
     write_json(folder, "tokenizer.json", &tokenizer());
-    // What mistral.rs alone panics on: an end that is not in the vocabulary.
+    // mistral.rs alone panics on an end-of-sequence token that is not in the vocabulary.
     write_json(folder, "tokenizer_config.json", &json!({"eos_token": "</s>", "bos_token": "<nowhere>"}));
     let tensors: HashMap<String, Tensor> = weights(VOCAB).into_iter().collect();
     candle_core::safetensors::save(&tensors, folder.join("model.safetensors")).unwrap();
 }
 
-/// The same tokenizer beside a GGUF file.
+/// Writes the same tokenizer next to a GGUF file.
 pub(crate) fn write_tokenizer(folder: &Path) {
     write_json(folder, "tokenizer.json", &tokenizer());
 }
 
-/// What a GGUF file calls a tensor.
+/// Returns the name of a tensor in a GGUF file.
 fn gguf_name(name: &str) -> String {
     let name = name.replace("model.layers.", "blk.");
     [
@@ -134,13 +134,14 @@ fn gguf_name(name: &str) -> String {
     .fold(name, |name, (from, to)| name.replace(from, to))
 }
 
-/// GGUF turns neighbouring numbers of a head, Hugging Face those half a head apart.
+/// Reorders a projection: GGUF rotates adjacent elements of a head, Hugging Face elements that are half a
+/// head apart.
 fn paired(tensor: &Tensor, heads: usize) -> Tensor {
     let halves = tensor.reshape((heads, 2, HEAD_DIM / 2, HIDDEN)).unwrap().transpose(1, 2).unwrap();
     halves.contiguous().unwrap().reshape((heads * HEAD_DIM, HIDDEN)).unwrap()
 }
 
-/// The same weights in a GGUF file, with further fields, such as those of a tokenizer.
+/// Writes the same weights to a GGUF file, with further fields, such as the fields of a tokenizer.
 pub(crate) fn write_gguf(file: &Path, dtype: GgmlDType, (vocab, more): (usize, Vec<(&str, Field)>)) {
     let tensors: Vec<(String, QTensor)> = weights(vocab)
         .into_iter()

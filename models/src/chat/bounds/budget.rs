@@ -1,4 +1,5 @@
-//! Limits of a rendering: bytes of all values, time, and the depth and expanded size of each value.
+//! Limits of a rendering: the total bytes of all values, the time, and the depth and expanded size of each
+//! value.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -8,25 +9,25 @@ use std::time::{Duration, Instant};
 use minijinja::value::{DynObject, Object, ObjectRepr, ValueKind};
 use minijinja::{AutoEscape, Error, ErrorKind, Output, State, Value, escape_formatter};
 
-/// Most bytes of all values together that a rendering makes, the text included.
+/// Maximum total size of all values that a rendering creates, including the text, in bytes.
 const BYTES_MAX: usize = 128 << 20;
 
-/// Longest time of a rendering. An instruction that has begun is finished.
+/// Maximum time of a rendering. An instruction that has started is completed.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Deepest nesting of lists and maps, since display, comparison and drop recurse. JSON has at most 128.
+/// Maximum nesting depth of lists and maps, since display, comparison and drop recurse. JSON has at most 128.
 const DEPTH_MAX: usize = 200;
 
-/// Approximate size of a list's element.
+/// Approximate size of a list element, in bytes.
 pub(super) const ELEMENT_BYTES: usize = 32;
 
-/// Most bytes that a byte of a text becomes when a list with the text is displayed (`\u{1}`).
+/// Maximum number of bytes that one byte of a text becomes when a list with the text is displayed (`\u{1}`).
 const DISPLAY_GROWTH: usize = 5;
 
-/// Most bytes that a byte of a text becomes when it is escaped.
+/// Maximum number of bytes that one byte of a text becomes when it is escaped.
 pub(super) const ESCAPED_GROWTH: usize = 6;
 
-/// What a rendering has used.
+/// The resources that a rendering has used.
 #[derive(Debug)]
 struct Usage {
     bytes: AtomicUsize,
@@ -40,10 +41,10 @@ pub(in super::super) fn limit_error(reason: impl Into<String>) -> Error {
 }
 
 fn too_large() -> Error {
-    limit_error(format!("it makes more than {BYTES_MAX} bytes"))
+    limit_error(format!("it creates more than {BYTES_MAX} bytes"))
 }
 
-/// Adds to the bytes that a rendering has made, and reads its clock.
+/// Adds to the bytes that a rendering has created, and checks its time.
 pub(super) fn charge(state: &State, bytes: usize) -> Result<(), Error> {
     let begin = || Usage { bytes: AtomicUsize::new(0), began: Instant::now() };
     let used = state.get_or_set_temp_object("used", begin);
@@ -54,7 +55,7 @@ pub(super) fn charge(state: &State, bytes: usize) -> Result<(), Error> {
     if made.saturating_add(bytes) > BYTES_MAX { Err(too_large()) } else { Ok(()) }
 }
 
-/// Bytes of a value, without those of its elements' own.
+/// Returns the size of a value in bytes, not counting the contents of its elements.
 pub(super) fn size(value: &Value) -> usize {
     match value.as_str() {
         Some(text) => text.len(),
@@ -62,12 +63,12 @@ pub(super) fn size(value: &Value) -> usize {
     }
 }
 
-/// Bytes of a list with an element for each element of a list, or each character of a text.
+/// Returns the size of a list with one element per list element, or per character of a text, in bytes.
 pub(super) fn elements_size(value: &Value) -> usize {
     value.len().unwrap_or(0).saturating_mul(ELEMENT_BYTES)
 }
 
-/// Most bytes of a value once it is displayed. A part that it holds twice counts twice.
+/// Returns the maximum size of a displayed value, in bytes. A part that occurs twice counts twice.
 pub(super) fn expanded_size(value: &Value) -> Result<usize, Error> {
     let mut left = BYTES_MAX;
     expand(value, 0, &mut left)?;
@@ -105,7 +106,8 @@ fn expand(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a namespace or a loop as part of another value: they change, so that a template could put one into itself.
+/// Rejects a namespace or a loop as part of another value: they are mutable, so a template could put one into
+/// itself.
 pub(super) fn refuse_mutable(object: &DynObject) -> Result<(), Error> {
     // The types are private to minijinja.
     if ["::Namespace", "::Loop"].iter().any(|name| object.type_name().ends_with(name)) {
@@ -114,7 +116,8 @@ pub(super) fn refuse_mutable(object: &DynObject) -> Result<(), Error> {
     Ok(())
 }
 
-/// Charges the result of an instruction and checks its depth and expanded size. A lazy iterable becomes a list.
+/// Charges the result of an instruction and checks its depth and expanded size. A lazy iterable becomes a
+/// list.
 pub(super) fn materialized(state: &State, value: Value) -> Result<Value, Error> {
     let value = if value.kind() == ValueKind::Iterable {
         let mut list = Vec::new();
@@ -133,7 +136,7 @@ pub(super) fn materialized(state: &State, value: Value) -> Result<Value, Error> 
     Ok(value)
 }
 
-/// A text that grows within the budget.
+/// A text that charges its growth to the budget.
 struct Charged<'a, 'b> {
     state: &'a State<'b, 'b>,
     text: String,
@@ -147,7 +150,7 @@ impl Write for Charged<'_, '_> {
     }
 }
 
-/// Bytes that grow within the budget.
+/// A byte buffer that charges its growth to the budget.
 pub(in super::super) struct ChargedBytes<'a, 'b> {
     state: &'a State<'b, 'b>,
     bytes: Vec<u8>,
@@ -175,7 +178,7 @@ impl io::Write for ChargedBytes<'_, '_> {
     }
 }
 
-/// A value as `{{ }}` displays it.
+/// Returns a value as displayed by `{{ }}`.
 pub(in super::super) fn display_text(state: &State, value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         charge(state, text.len())?;
@@ -186,7 +189,7 @@ pub(in super::super) fn display_text(state: &State, value: &Value) -> Result<Str
     Ok(charged.text)
 }
 
-/// Writes a value to the text, or to what `{% set %}` or a macro captures.
+/// Writes a value to the text, or to the capture of `{% set %}` or a macro.
 pub(super) fn format(out: &mut Output, state: &State, value: &Value) -> Result<(), Error> {
     let bytes = match value.as_str() {
         Some(text) => text.len(),

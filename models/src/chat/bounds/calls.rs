@@ -13,36 +13,36 @@ use super::budget::{
 };
 use super::slice::backward_slice;
 
-/// The function that checks a value.
+/// Name of the function that checks a value.
 pub(super) const CHECKED: &str = "[checked]";
 
-/// The function that reads the clock.
+/// Name of the function that checks the time.
 pub(super) const CLOCK: &str = "[clock]";
 
-/// The function that concatenates the lists behind `*` in a call.
+/// Name of the function that concatenates the lists after `*` in a call.
 pub(super) const CONCATENATED: &str = "[concatenated]";
 
-/// The function that calls `changed` of a loop.
+/// Name of the function that calls `changed` of a loop.
 pub(super) const CHANGED: &str = "[changed]";
 
-/// Largest number in a format, a width of an indentation, or a count of batches.
+/// Maximum number in a format, indentation width, or number of batches.
 const WIDTH_MAX: usize = 10_000;
 
-/// Most bytes of a set of characters to strip; each is compared with each character of the text.
+/// Maximum size of a set of characters to strip, in bytes. Each is compared with each character of the text.
 const STRIPPED_BYTES_MAX: usize = 32;
 
-/// Most bytes of an attribute path, which is followed in each element.
+/// Maximum size of an attribute path, in bytes. It is followed in each element.
 const PATH_BYTES_MAX: usize = 256;
 
-/// Most attribute paths of a sort.
+/// Maximum number of attribute paths in a sort.
 const PATHS_MAX: usize = 4;
 
-/// Operators that are functions here, and what they compute.
+/// Operators that are replaced by functions, and the expressions that these compute.
 const OPERATORS: [(&str, &str); 4] = [("+", "a + b"), ("~", "a ~ b"), ("*", "a * b"), ("[:]", "a[b:c:d]")];
 
 const FUNCTIONS: [&str; 3] = ["dict", "namespace", "range"];
 
-/// Filters that read a whole value or make one.
+/// Filters that read or create a complete value.
 const FILTERS: [&str; 33] = [
     "batch",
     "capitalize",
@@ -79,10 +79,10 @@ const FILTERS: [&str; 33] = [
     "upper",
 ];
 
-/// Filters whose results have no bounds. Jinja has only `pprint` of them.
+/// Filters whose results cannot be bounded. Of these, Jinja only has `pprint`.
 const REMOVED: [&str; 3] = ["chain", "pprint", "zip"];
 
-/// Tests that read a whole value.
+/// Tests that read a complete value.
 const TESTS: [&str; 21] = [
     "!=",
     "<",
@@ -107,7 +107,7 @@ const TESTS: [&str; 21] = [
     "upper",
 ];
 
-/// minijinja without bounds, for arguments that are charged.
+/// minijinja without bounds, for arguments that were already charged.
 static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
 
 pub(super) fn add_to(environment: &mut Environment<'_>) {
@@ -147,7 +147,7 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
         }
         charge(state, growth_bytes(method, &all)?)?;
         let result = unknown_method_callback(state, value, method, arguments)?;
-        // minijinja-contrib counts the bytes before what is found, Python the characters.
+        // minijinja-contrib counts the bytes before the match; Python counts the characters.
         if let ("find" | "rfind", Some(text), Some(bytes)) = (method, value.as_str(), result.as_usize()) {
             return Ok(Value::from(text.get(..bytes).unwrap_or(text).chars().count()));
         }
@@ -170,14 +170,15 @@ fn concatenated(state: &State, lists: Rest<Value>) -> Result<Value, Error> {
     Ok(Value::from(all))
 }
 
-/// Calls `changed` of a loop, which keeps the arguments until the next call: a loop among them would keep itself for ever.
+/// Calls `changed` of a loop, which keeps the arguments until the next call. A loop among them would keep
+/// itself alive forever.
 fn changed(state: &State, called: Value, arguments: Rest<Value>) -> Result<Value, Error> {
     expanded_size(&Value::from(arguments.to_vec()))?;
     charge(state, 0)?;
     called.call_method(state, "changed", &arguments)
 }
 
-/// An operator with the bounds that the virtual machine's own does not have.
+/// Runs an operator with bounds, which the virtual machine's operator does not have.
 fn operator(
     name: &'static str,
     expression: &'static str,
@@ -186,7 +187,10 @@ fn operator(
         LazyLock::new(move || PLAIN.compile_expression(expression));
     move |state: &State, operands: Rest<Value>| {
         let of = |place: usize| operands.get(place).cloned().unwrap_or_default();
-        let (a, b, c, d) = (of(0), of(1), of(2), of(3));
+        let a = of(0);
+        let b = of(1);
+        let c = of(2);
+        let d = of(3);
         match name {
             "~" => {
                 let text = display_text(state, &a)? + &display_text(state, &b)?;
@@ -210,7 +214,7 @@ fn operator(
         }
         let compiled = compiled.as_ref().map_err(|error| Error::new(error.kind(), error.to_string()))?;
         let value = compiled.eval(context! { a, b, c, d })?;
-        // A text is charged above, from the operands.
+        // The size of a text was already charged above, from the operands.
         if value.as_str().is_some() { Ok(value) } else { materialized(state, value) }
     }
 }
@@ -218,7 +222,7 @@ fn operator(
 fn filter(state: &State, name: &str, mut arguments: Vec<Value>) -> Result<Value, Error> {
     match name {
         "join" | "string" => charge_element_texts(state, arguments.first())?,
-        // `growth_bytes` needs the length of a replacement that is no text.
+        // `growth_bytes` needs the length of a replacement that is not a text.
         "replace" => {
             let others = arguments.iter_mut().filter(|value| value.as_str().is_none() && !value.is_kwargs());
             for argument in others {
@@ -231,8 +235,9 @@ fn filter(state: &State, name: &str, mut arguments: Vec<Value>) -> Result<Value,
     materialized(state, PLAIN.empty_state().apply_filter(name, &arguments)?)
 }
 
-/// Wraps the filters that return a list of up to as many elements as their input has elements or characters. They call
-/// other filters and tests of the environment, so they run with its state and not in [`PLAIN`].
+/// Wraps the filters that return a list with at most as many elements as their input has elements or
+/// characters. They call other filters and tests of the environment, so they run with its state and not in
+/// [`PLAIN`].
 fn add_filters_of_elements(environment: &mut Environment<'_>) {
     environment.add_filter("map", |state: &State, value: Value, arguments: Rest<Value>| {
         check_attribute(&arguments)?;
@@ -265,7 +270,7 @@ fn add_filters_of_elements(environment: &mut Environment<'_>) {
     }
 }
 
-/// Charges the texts that the elements of a list are displayed as.
+/// Charges the texts as which the elements of a list are displayed.
 fn charge_element_texts(state: &State, list: Option<&Value>) -> Result<(), Error> {
     for element in list.and_then(|list| list.try_iter().ok()).into_iter().flatten() {
         display_text(state, &element)?;
@@ -289,13 +294,13 @@ fn check_attribute(arguments: &[Value]) -> Result<(), Error> {
     path.as_ref().and_then(Value::as_str).map_or(Ok(()), check_path)
 }
 
-/// A keyword argument.
+/// Returns a keyword argument.
 fn named(arguments: &Value, name: &str) -> Option<Value> {
     let arguments = Kwargs::try_from(arguments.clone()).ok()?;
     arguments.peek(name).ok()
 }
 
-/// Bytes that a filter or a method may add to its arguments.
+/// Returns the number of bytes that a filter or a method may add to its arguments.
 fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
     let text = |place: usize| arguments.get(place).and_then(Value::as_str).unwrap_or("");
     let number = |place: usize, name: &str| {
@@ -305,7 +310,7 @@ fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
     let wide = |what: &str| limit_error(format!("{what} above {WIDTH_MAX}"));
     Ok(match name {
         "replace" => text(0).matches(text(1)).count().saturating_mul(text(2).len()),
-        // A filter has the list first, a method the separator.
+        // For a filter, the list is the first argument; for a method, the separator is.
         "join" => {
             let (list, separator) = if arguments.first().is_some_and(|first| first.as_str().is_some()) {
                 (arguments.get(1), text(0))
@@ -317,7 +322,7 @@ fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
         "indent" if number(1, "width") > WIDTH_MAX => return Err(wide("an indentation")),
         "indent" => text(0).split('\n').count().saturating_mul(number(1, "width").max(4)),
         "batch" | "slice" if number(1, "count") > WIDTH_MAX => return Err(wide("a count")),
-        // Given a text, these filters make a list of its characters.
+        // For a text, these filters create a list of its characters.
         "batch" | "first" | "items" | "last" | "list" | "reverse" | "slice" | "sum" => {
             arguments.first().map_or(0, elements_size)
         }
@@ -332,9 +337,9 @@ fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
         "strip" | "lstrip" | "rstrip" | "trim" if text(1).len() > STRIPPED_BYTES_MAX => {
             return Err(limit_error(format!("characters to strip above {STRIPPED_BYTES_MAX} bytes")));
         }
-        // minijinja-contrib counts it without end.
+        // minijinja-contrib would count it endlessly.
         "count" if arguments.get(1).is_some_and(|counted| counted.as_str() == Some("")) => {
-            return Err(limit_error("an empty text is counted"));
+            return Err(limit_error("the empty text cannot be counted"));
         }
         "lines" | "splitlines" => text(0).lines().count().saturating_mul(ELEMENT_BYTES),
         "split" => {
@@ -357,7 +362,7 @@ fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
     })
 }
 
-/// Whether a format has a width that is large or an argument.
+/// Returns whether a format has a width that is large or an argument.
 fn has_large_number(format: &str) -> bool {
     let numbers = format.split(|character: char| !character.is_ascii_digit());
     let is_small = |digits: &str| digits.parse().is_ok_and(|number: usize| number <= WIDTH_MAX);

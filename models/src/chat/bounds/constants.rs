@@ -1,5 +1,5 @@
-//! Bounds the constant expressions of a template. minijinja folds them when it compiles, without fuel, and again for each
-//! operator around them.
+//! Bounds the constant expressions of a template. minijinja folds them when it compiles, without fuel, and
+//! again for each operator around them.
 
 use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, Expr, Stmt};
 use minijinja::value::ValueKind;
@@ -7,17 +7,17 @@ use minijinja::{Error, Value};
 
 use super::budget::limit_error;
 
-/// Most bytes of a folded text or list.
-const BYTES_MAX: usize = 64 << 10;
+/// Maximum size of a folded text or list, in bytes. A template may have thousands of them.
+const BYTES_MAX: usize = 16 << 10;
 
-/// Bytes of any number.
+/// Size of any number, in bytes.
 const NUMBER_BYTES: usize = 16;
 
 /// Size of a folded constant.
 #[derive(Clone, Copy)]
 enum Constant {
     Number,
-    /// A text, list or map of at most these bytes.
+    /// A text, list or map of at most this many bytes.
     Bytes(usize),
 }
 
@@ -34,7 +34,7 @@ impl Constant {
     }
 }
 
-/// Refuses a statement with a constant above [`BYTES_MAX`].
+/// Rejects a statement with a constant larger than [`BYTES_MAX`].
 pub(super) fn check(statement: &Stmt<'_>) -> Result<(), Error> {
     match statement {
         Stmt::Template(part) => check_body(&part.children),
@@ -104,13 +104,14 @@ fn check_expressions<'a, 'source: 'a>(
     expressions.into_iter().try_for_each(|expression| constant(expression).map(drop))
 }
 
-/// The constant that an expression is folded to, if it is one.
+/// Returns the constant to which an expression is folded, if it is constant.
 fn constant(expression: &Expr<'_>) -> Result<Option<Constant>, Error> {
     let parts: Vec<_> = match expression {
         Expr::Const(part) => return Ok(Some(literal(&part.value))),
         Expr::List(part) => return list(&part.items),
         Expr::Map(part) => {
-            let (keys, values) = (list(&part.keys)?, list(&part.values)?);
+            let keys = list(&part.keys)?;
+            let values = list(&part.values)?;
             return Ok(keys.zip(values).map(|(keys, values)| keys.plus(values)));
         }
         Expr::UnaryOp(part) => return constant(&part.expr),
@@ -144,7 +145,7 @@ fn literal(value: &Value) -> Constant {
     }
 }
 
-/// A list if all of its elements are constants.
+/// Returns a list if all of its elements are constants.
 fn list(elements: &[Expr<'_>]) -> Result<Option<Constant>, Error> {
     let mut list = Some(Constant::Bytes(0));
     for element in elements {
@@ -155,7 +156,8 @@ fn list(elements: &[Expr<'_>]) -> Result<Option<Constant>, Error> {
 }
 
 fn computed(operation: &BinOp<'_>) -> Result<Option<Constant>, Error> {
-    let (left, right) = (constant(&operation.left)?, constant(&operation.right)?);
+    let left = constant(&operation.left)?;
+    let right = constant(&operation.right)?;
     let Some((left, right)) = left.zip(right) else { return Ok(None) };
     let computed = match (operation.op, left, right) {
         (BinOpKind::Mul, Constant::Bytes(bytes), _) => repeated(bytes, &operation.right),
@@ -170,7 +172,7 @@ fn computed(operation: &BinOp<'_>) -> Result<Option<Constant>, Error> {
     Ok(Some(computed))
 }
 
-/// A repeated text or list. The count is known only if it is a literal.
+/// Returns a repeated text or list. The count is known only if it is a literal.
 fn repeated(bytes: usize, times: &Expr<'_>) -> Constant {
     let times = match times {
         Expr::Const(part) => part.value.as_usize(),

@@ -12,17 +12,24 @@ use super::budget::limit_error;
 use super::calls::{CHANGED, CHECKED, CLOCK, CONCATENATED};
 use super::constants;
 
-/// Most tokens of an expression or a tag. The compiler recurses for each operator.
+/// Maximum number of tokens in an expression or a tag. The compiler recurses for each operator.
 const TOKENS_MAX: usize = 2_000;
 
-/// Most `elif` tags, which the compiler nests in each other.
+/// Maximum number of tokens in a template, which bounds its instructions. Real templates have some thousands.
+const TEMPLATE_TOKENS_MAX: usize = 20_000;
+
+/// Maximum number of `block` tags, each of which is compiled to separate instructions. Chat templates need
+/// none.
+const BLOCKS_MAX: usize = 100;
+
+/// Maximum number of `elif` tags, which the compiler nests in each other.
 const ELIFS_MAX: usize = 500;
 
 type Blocks<'source> = BTreeMap<&'source str, Instructions<'source>>;
 
 const NAME: &str = "chat";
 
-/// As Hugging Face compiles chat templates.
+/// The settings with which Hugging Face compiles chat templates.
 const WHITESPACE: WhitespaceConfig =
     WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
 
@@ -31,7 +38,8 @@ pub(super) fn check(source: &str) -> Result<(), Error> {
     constants::check(&parse(source, NAME, Default::default(), WHITESPACE)?)
 }
 
-/// The instructions of a template that [`check`] accepts, with functions for its operators.
+/// Returns the instructions of a template that [`check`] has accepted, with functions in place of its
+/// operators.
 pub(super) fn compile(source: &str) -> Result<(Instructions<'_>, Blocks<'_>), Error> {
     let parsed = parse(source, NAME, Default::default(), WHITESPACE)?;
     let mut generator = CodeGenerator::new(NAME, source);
@@ -41,19 +49,32 @@ pub(super) fn compile(source: &str) -> Result<(Instructions<'_>, Blocks<'_>), Er
     Ok((bounded(&instructions), blocks))
 }
 
-/// Refuses a template whose compilation may overflow the stack of a thread.
+/// Rejects a template whose compilation may overflow the stack of a thread, or need much memory or time.
 fn check_tokens(source: &str) -> Result<(), Error> {
-    let (mut tokens, mut elifs) = (0, 0);
-    // Behind an error there may be the same error again without end; parsing meets the first one.
+    let mut tokens = 0;
+    let mut all_tokens = 0;
+    let mut blocks = 0;
+    let mut elifs = 0;
+    let mut is_tag = false;
+    // After an error, the same error may repeat endlessly. Parsing reports the first one.
     for (token, _) in tokenize(source, false, Default::default(), WHITESPACE).map_while(Result::ok) {
         match token {
             Token::VariableStart | Token::BlockStart => tokens = 0,
             Token::Ident("elif") => elifs += 1,
+            Token::Ident("block") if is_tag => blocks += 1,
             _ => {}
         }
+        is_tag = matches!(token, Token::BlockStart);
         tokens += 1;
+        all_tokens += 1;
         if tokens > TOKENS_MAX {
-            return Err(limit_error(format!("an expression of more than {TOKENS_MAX} Jinja tokens")));
+            return Err(limit_error(format!("an expression has more than {TOKENS_MAX} Jinja tokens")));
+        }
+        if all_tokens > TEMPLATE_TOKENS_MAX {
+            return Err(limit_error(format!("it has more than {TEMPLATE_TOKENS_MAX} Jinja tokens")));
+        }
+        if blocks > BLOCKS_MAX {
+            return Err(limit_error(format!("it has more than {BLOCKS_MAX} `block` tags")));
         }
         if elifs > ELIFS_MAX {
             return Err(limit_error(format!("it has more than {ELIFS_MAX} `elif` tags")));
@@ -62,7 +83,7 @@ fn check_tokens(source: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Replaces each instruction that has no bounds of its own, and moves the targets of jumps.
+/// Replaces each instruction that has no bounds, and adjusts the targets of jumps.
 fn bounded<'source>(instructions: &Instructions<'source>) -> Instructions<'source> {
     let mut bounded = Instructions::new(instructions.name(), instructions.source());
     let mut places = Vec::new();
@@ -92,7 +113,7 @@ fn bounded<'source>(instructions: &Instructions<'source>) -> Instructions<'sourc
     bounded
 }
 
-/// What stands in place of an instruction.
+/// Returns the instructions that replace an instruction.
 fn replacement<'source>(instruction: &Instruction<'source>) -> Vec<Instruction<'source>> {
     let call = |name, operands| Instruction::CallFunction(name, Some(operands));
     let own = || instruction.clone();

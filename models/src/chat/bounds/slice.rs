@@ -1,13 +1,13 @@
-//! Slices with a negative step, as Python takes them. minijinja's panic on an empty list, and include the first element
-//! where they should stop before it.
+//! Slices with a negative step, as in Python. minijinja's slices panic on an empty list, and include the
+//! first element when they should stop before it.
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
 
 use super::budget::{charge, elements_size, materialized, size};
 
-/// `value[start:stop:step]` of a text or a list; `None` if the step is not negative or the value is neither, where
-/// minijinja is right.
+/// Returns `value[start:stop:step]` of a text or a list, or `None` if the step is not negative or the value
+/// is neither. In those cases minijinja is correct.
 pub(super) fn backward_slice(
     state: &State,
     value: &Value,
@@ -34,7 +34,8 @@ fn index(end: &Value) -> Result<Option<i64>, Error> {
     if end.is_none() { Ok(None) } else { i64::try_from(end.clone()).map(Some) }
 }
 
-/// The indices from `start` down to `stop`, without `stop`: `slice(start, stop, step).indices(length)` in Python.
+/// Returns the indices from `start` down to `stop` (exclusive), like
+/// `slice(start, stop, step).indices(length)` in Python.
 fn indices(length: usize, [start, stop]: [Option<i64>; 2], step: i64) -> impl Iterator<Item = usize> {
     let length = length as i64;
     let clamped = |end: i64| if end < 0 { end.saturating_add(length).max(-1) } else { end.min(length - 1) };

@@ -1,19 +1,20 @@
 //! Reads the zip archives that PyTorch writes: uncompressed entries, listed in a directory at the end.
 //!
-//! In: an open file. Out: where each entry's bytes are, checked to lie inside the file. Compressed and encrypted entries
-//! are refused, so that nothing is larger than in the file. Layout: APPNOTE 6.3.10 of PKWARE, sections 4.3 and 4.5.
-//! General zip readers are not used: they allocate what the directory claims to hold.
+//! In: an open file. Out: the offset and size of each entry, which always lies inside the file. Compressed
+//! and encrypted entries are rejected, so that no entry is larger than its bytes in the file. Layout: APPNOTE
+//! 6.3.10 of PKWARE, sections 4.3 and 4.5. General zip readers are not used, because they allocate the sizes
+//! that the zip directory claims.
 
 use std::collections::BTreeMap;
 
 use crate::checkpoint::reader::FileReader;
 
-/// Enough for some hundred thousand entries.
+/// Maximum size of the zip directory, in bytes. It is enough for some hundred thousand entries.
 const LIST_BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes of the record at the end, without the comment after it.
+/// Size of the record at the end, without the comment that follows it, in bytes.
 const END_BYTES: usize = 22;
-/// Bytes of the locator before it in archives of more than 4 GB.
+/// Size of the locator before that record in archives of more than 4 GB, in bytes.
 const LOCATOR_BYTES: usize = 20;
 const COMMENT_BYTES_MAX: usize = 65_535;
 
@@ -28,22 +29,22 @@ pub(super) struct Archive<'r, 'a> {
     entries: BTreeMap<String, Listed>,
 }
 
-/// An entry of the directory.
+/// An entry of the zip directory.
 struct Listed {
     /// Offset of its local header.
     header: u64,
     size: u64,
-    /// Why it cannot be read.
+    /// The reason why the entry cannot be read.
     refused: Option<&'static str>,
 }
 
-/// Where the bytes of an entry are; all lie inside the file.
+/// Location of an entry's bytes, all of which lie inside the file.
 pub(super) struct EntryBytes {
     pub(super) offset: u64,
     pub(super) size: u64,
 }
 
-/// Where the directory is.
+/// Location of the zip directory.
 struct List {
     offset: u64,
     size: u64,
@@ -73,7 +74,7 @@ impl<'r, 'a> Archive<'r, 'a> {
         Ok(Self { reader, entries })
     }
 
-    /// The only entry whose name ends in `end`.
+    /// Returns the only entry whose name ends in `end`.
     pub(super) fn named_once(&self, end: &str) -> Result<&str, String> {
         let mut named = self.entries.keys().filter(|name| name.ends_with(end));
         match (named.next(), named.next()) {
@@ -83,7 +84,7 @@ impl<'r, 'a> Archive<'r, 'a> {
         }
     }
 
-    /// The bytes of an entry, at most `max` of them.
+    /// Reads an entry of at most `max` bytes.
     pub(super) fn bytes(&self, name: &str, max: u64) -> Result<Vec<u8>, String> {
         let EntryBytes { offset, size } = self.place(name)?;
         if size > max {
@@ -111,7 +112,7 @@ impl<'r, 'a> Archive<'r, 'a> {
     }
 }
 
-/// Finds the directory by the record at the end of the file.
+/// Finds the zip directory by the record at the end of the file.
 fn find_list(reader: &FileReader<'_>) -> Result<List, String> {
     let most = (LOCATOR_BYTES + END_BYTES + COMMENT_BYTES_MAX) as u64;
     let from = reader.len().saturating_sub(most);
@@ -140,7 +141,7 @@ fn large_list(reader: &FileReader<'_>, offset: u64) -> Option<List> {
     Some(List { entries: u64_at(&record, 32)?, size: u64_at(&record, 40)?, offset: u64_at(&record, 48)? })
 }
 
-/// The first entry of a directory, and the rest of the directory.
+/// Returns the first entry of a zip directory, with its name, and the rest of the directory.
 fn listed(list: &[u8]) -> Option<(String, Listed, &[u8])> {
     const FIXED: usize = 46;
     const ENCRYPTED: u16 = 1;
@@ -148,7 +149,9 @@ fn listed(list: &[u8]) -> Option<(String, Listed, &[u8])> {
         return None;
     }
     let length = |at| u16_at(list, at).map(usize::from);
-    let (name, extra, comment) = (length(28)?, length(30)?, length(32)?);
+    let name = length(28)?;
+    let extra = length(30)?;
+    let comment = length(32)?;
     let text = String::from_utf8_lossy(list.get(FIXED..FIXED + name)?).into_owned();
     let extra_bytes = list.get(FIXED + name..FIXED + name + extra)?;
     let stored = [u32_at(list, 24)?, u32_at(list, 20)?, u32_at(list, 42)?];
@@ -162,7 +165,7 @@ fn listed(list: &[u8]) -> Option<(String, Listed, &[u8])> {
     Some((text, Listed { header, size, refused }, after))
 }
 
-/// Replaces sizes that do not fit 32 bits by those in the extra field, which has them in this order.
+/// Replaces sizes that do not fit into 32 bits by the sizes in the extra field, which has the same order.
 fn large_sizes(stored: [u32; 3], mut extra: &[u8]) -> Option<[u64; 3]> {
     const LARGE: u16 = 1;
     let mut sizes = stored.map(u64::from);
@@ -170,7 +173,8 @@ fn large_sizes(stored: [u32; 3], mut extra: &[u8]) -> Option<[u64; 3]> {
         return Some(sizes);
     }
     while !extra.is_empty() {
-        let (id, len) = (u16_at(extra, 0)?, u16_at(extra, 2)?);
+        let id = u16_at(extra, 0)?;
+        let len = u16_at(extra, 2)?;
         let (field, rest) = extra.get(4..)?.split_at_checked(len.into())?;
         if id == LARGE {
             let mut large = field.chunks_exact(8).filter_map(|bytes| u64_at(bytes, 0));

@@ -1,4 +1,4 @@
-//! Reads the bytes of a pickle one argument after the other, never beyond their end.
+//! Reads the arguments in a pickle's bytes one after the other, and never reads beyond the end.
 
 pub(super) const CUT_OFF: &str = "its pickle is cut off";
 
@@ -34,7 +34,7 @@ impl<'p> Cursor<'p> {
         self.array().map(|[byte]| byte)
     }
 
-    /// A text up to the end of its line.
+    /// Reads a text up to the end of its line.
     pub(super) fn line(&mut self) -> Result<&'p str, String> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let len = rest.iter().position(|&byte| byte == b'\n').ok_or(CUT_OFF)?;
@@ -43,7 +43,7 @@ impl<'p> Cursor<'p> {
         Ok(line)
     }
 
-    /// A text after its length, which has `length_bytes` bytes (at most 8).
+    /// Reads a text that follows its length, which has `length_bytes` bytes (at most 8).
     pub(super) fn text(&mut self, length_bytes: usize) -> Result<&'p str, String> {
         let mut length = [0; 8];
         length[..length_bytes].copy_from_slice(self.take(length_bytes)?);
@@ -51,7 +51,7 @@ impl<'p> Cursor<'p> {
         std::str::from_utf8(bytes).map_err(|_| "its pickle has a text that is not UTF-8".to_owned())
     }
 
-    /// An integer after its number of bytes.
+    /// Reads an integer that follows its number of bytes.
     pub(super) fn long(&mut self) -> Result<i64, String> {
         let len = usize::from(self.byte()?);
         let bytes = self.take(len)?;

@@ -1,8 +1,10 @@
-//! Reads the table of a `pytorch_model.bin`: a zip archive with a pickle that describes the tensors, and their storages.
+//! Reads the table of a `pytorch_model.bin`: a zip archive with a pickle that describes the tensors, and
+//! their storages.
 //!
-//! In: an open file. Out: its [`Table`], in which every tensor lies inside the file. `pickle` interprets the few objects
-//! that tensors are made of and refuses all others by name; nothing is executed. candle's reader is not used: it clones
-//! values without bound and skips what it does not know.
+//! In: an open file. Out: its [`Table`]. Invariant: every tensor lies inside the file. `pickle` interprets
+//! the few classes and functions that tensors need. It rejects all others with an error that names them, and
+//! executes nothing. candle's reader is not used, because it clones values without limit and skips objects
+//! that it does not know.
 
 mod archive;
 mod cursor;
@@ -14,11 +16,11 @@ use super::table::{Entry, FloatType, StoredType, Table, TableError};
 use archive::{Archive, EntryBytes};
 use pickle::{View, tensors};
 
-/// Real pickles have a few hundred bytes for each tensor.
+/// Maximum size of a pickle, in bytes. Real pickles have a few hundred bytes per tensor.
 const PICKLE_BYTES_MAX: u64 = 16 << 20;
 
-/// How many times the size of the file its tensors may have together. Tied tables, of which a T5 has four, are listed
-/// under all their names and stored once.
+/// Maximum total size of the tensors, as a multiple of the file's size. It can be more than 1, because tied
+/// tables, of which a T5 has four, are listed under all their names but stored once.
 const SHARED_MAX: u64 = 8;
 pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     let mut start = [0; 2];
@@ -51,13 +53,14 @@ pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     Ok(table)
 }
 
-/// Where a view of a storage lies in the file; checks that it lies inside that storage.
+/// Locates a view of a storage in the file, and checks that it lies inside that storage.
 fn entry(archive: &Archive<'_, '_>, prefix: &str, view: View) -> Result<Entry, String> {
     let EntryBytes { offset, size: bytes } = archive.place(&format!("{prefix}data/{}", view.storage.key))?;
     let stored = stored_type(view.storage.class);
     let size = stored.bytes_or(1);
     let held = bytes / size as u64;
-    let (shape, strides) = (dimensions(&view.shape)?, dimensions(&view.strides)?);
+    let shape = dimensions(&view.shape)?;
+    let strides = dimensions(&view.strides)?;
     if shape.len() != strides.len() {
         return Err(format!("it has {} sizes and {} strides", shape.len(), strides.len()));
     }
@@ -91,7 +94,7 @@ fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
     })
 }
 
-/// The element type of a storage class of PyTorch, such as `FloatStorage`.
+/// Returns the element type of one of PyTorch's storage classes, such as `FloatStorage`.
 fn stored_type(class: &str) -> StoredType {
     match class {
         "FloatStorage" => StoredType::Float(FloatType::F32),

@@ -1,8 +1,9 @@
-//! Interprets a pickle of tensors as data; nothing is executed.
+//! Interprets a pickle of tensors as data. Nothing is executed.
 //!
-//! In: the bytes of a `data.pkl`. Out: its views of storages, by name. It knows ordered dictionaries, tensors, parameters
-//! and storages, and refuses every other class or function by name. There is no recursion and each value is one node, so
-//! that memory is proportional to the bytes, however they are nested. Opcodes: `pickletools` of Python, protocols 2 to 5.
+//! In: the bytes of a `data.pkl`. Out: its views of storages, by name. It knows ordered dictionaries,
+//! tensors, parameters and storages, and rejects every other class or function with an error that names it.
+//! There is no recursion and each value is one node, so that memory is proportional to the bytes, regardless
+//! of their nesting. Opcodes: Python's `pickletools`, protocols 2 to 5.
 
 use std::collections::HashMap;
 
@@ -10,12 +11,13 @@ use crate::checkpoint::table::TableError;
 
 use super::cursor::{CUT_OFF, Cursor, DAMAGED};
 
-/// Real pickles have about ten values for each tensor.
+/// Maximum number of values. Real pickles have about ten values per tensor.
 const VALUES_MAX: usize = 1 << 20;
 
 const TENSORS_MAX: usize = 1 << 17;
 
-/// Most bytes of a name. A pickle can repeat a name without storing it again, so long names would add up.
+/// Maximum length of a name, in bytes. A pickle can repeat a name without storing it again, so long names
+/// would add up.
 const NAME_BYTES_MAX: usize = 512;
 
 const DIMENSIONS_MAX: usize = 8;
@@ -23,16 +25,16 @@ const DIMENSIONS_MAX: usize = 8;
 /// Elements of one type in an entry of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Storage<'p> {
-    /// Such as `FloatStorage`.
+    /// The name of the class, such as `FloatStorage`.
     pub(super) class: &'p str,
     pub(super) key: &'p str,
 }
 
-/// A tensor.
+/// A tensor: a view of a storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct View<'p> {
     pub(super) storage: Storage<'p>,
-    /// Elements of the storage before the first one.
+    /// Number of elements of the storage before the tensor's first one.
     pub(super) offset: u64,
     pub(super) shape: Vec<i64>,
     pub(super) strides: Vec<i64>,
@@ -43,7 +45,7 @@ type Id = usize;
 
 #[derive(Debug)]
 enum Node<'p> {
-    /// None, floating-point numbers and other values that no tensor is made of.
+    /// `None`, floating-point numbers and other values that no tensor needs.
     Other,
     Bool,
     Int(i64),
@@ -65,7 +67,7 @@ enum Class<'p> {
     Storage(&'p str),
 }
 
-/// The tensors of a pickle by name, in its order.
+/// Returns the tensors of a pickle with their names, in the pickle's order.
 pub(super) fn tensors(bytes: &[u8]) -> Result<Vec<(String, View<'_>)>, TableError> {
     let machine = Machine {
         cursor: Cursor::new(bytes),
@@ -90,7 +92,7 @@ pub(super) fn tensors(bytes: &[u8]) -> Result<Vec<(String, View<'_>)>, TableErro
         }
         match nodes.get(value) {
             Some(Node::Tensor(view)) => Ok(((*name).to_owned(), view.clone())),
-            _ => Err(TableError::tensor(*name, "it is no tensor")),
+            _ => Err(TableError::tensor(*name, "it is not a tensor")),
         }
     };
     pairs.into_iter().map(named).collect()
@@ -204,7 +206,7 @@ impl<'p> Machine<'p> {
             ("torch", class) if class.ends_with("Storage") && class.len() <= NAME_BYTES_MAX => {
                 Class::Storage(class)
             }
-            _ => return Err(format!("it refers to `{}`, which is no tensor", shown(module, name))),
+            _ => return Err(format!("it refers to `{}`, which no tensor needs", shown(module, name))),
         };
         self.push(Node::Class(class))
     }
@@ -252,9 +254,10 @@ impl<'p> Machine<'p> {
         self.push(Node::Storage(storage))
     }
 
-    /// A call of one of the known functions.
+    /// Evaluates a call of one of the known functions.
     fn reduce(&mut self) -> Result<(), String> {
-        let (arguments, function) = (self.pop()?, self.pop()?);
+        let arguments = self.pop()?;
+        let function = self.pop()?;
         let arguments = self.tuple_at(arguments)?;
         let node = match (self.node(function), arguments) {
             (Node::Class(Class::OrderedDict), []) => Node::Dict(Vec::new()),
@@ -294,7 +297,8 @@ impl<'p> Machine<'p> {
         }
     }
 
-    /// Attributes of a dictionary, such as the `_metadata` of a state dictionary; they hold no tensors.
+    /// Drops attributes of a dictionary, such as the `_metadata` of a state dictionary. They contain no
+    /// tensors.
     fn build(&mut self) -> Result<(), String> {
         self.pop()?;
         match self.stack.last().map(|&id| self.node(id)) {
@@ -313,7 +317,7 @@ impl<'p> Machine<'p> {
         Ok(self.pop_many(1)?.pop().ok_or(DAMAGED)?)
     }
 
-    /// The top `count` values; those below the last mark are out of reach.
+    /// Removes and returns the top `count` values. Values below the last mark are out of reach.
     fn pop_many(&mut self, count: usize) -> Result<Vec<Id>, String> {
         let floor = self.marks.last().copied().unwrap_or(0);
         let from = self.stack.len().checked_sub(count).filter(|&from| from >= floor).ok_or(DAMAGED)?;
@@ -345,7 +349,7 @@ impl<'p> Machine<'p> {
     }
 }
 
-/// A name from the file, as one short line.
+/// Shortens a name from the file to one short line.
 fn shown(module: &str, name: &str) -> String {
     const CHARACTERS_MAX: usize = 80;
     let all = format!("{module}.{name}");

@@ -1,4 +1,4 @@
-//! Archives and pickles as PyTorch writes them, and what is made to look like them.
+//! Archives and pickles in PyTorch's format, and hostile imitations.
 
 use super::*;
 
@@ -32,7 +32,7 @@ impl Pickle {
         self.op(b"c").op(name.as_bytes()).op(b"\n")
     }
 
-    /// A tensor of 32-bit floats in entry `0`, `stored` elements long.
+    /// Writes a tensor of 32-bit floats whose storage is entry `0` with `stored` elements.
     fn tensor(self, stored: i32, offset: i32, shape: &[i32], strides: &[i32]) -> Self {
         self.tensor_of("FloatStorage", "0", stored).view(offset, shape, strides)
     }
@@ -46,15 +46,16 @@ impl Pickle {
         self.int(offset).ints(shape).ints(strides).op(b"\x89").global("collections\nOrderedDict").op(b")RtR")
     }
 
-    /// A dictionary with one entry `w`, which `value` writes.
+    /// Writes a dictionary with one entry `w`, whose value `value` writes.
     fn named(value: impl Fn(Self) -> Self) -> Vec<u8> {
         value(Self::new().op(b"}").text("w")).op(b"s.").0
     }
 }
 
-/// A zip archive of stored entries.
+/// Builds a zip archive of uncompressed entries.
 fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
-    let (mut file, mut list) = (Vec::new(), Vec::new());
+    let mut file = Vec::new();
+    let mut list = Vec::new();
     for (name, bytes) in entries {
         let header = file.len() as u32;
         let sizes = [(bytes.len() as u32).to_le_bytes(), (bytes.len() as u32).to_le_bytes()].concat();
@@ -65,7 +66,9 @@ fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
             [&b"PK\x01\x02\0\0"[..], &common, &[0; 10], &header.to_le_bytes(), name.as_bytes()].concat(),
         );
     }
-    let (at, size, count) = (file.len() as u32, list.len() as u32, entries.len() as u16);
+    let at = file.len() as u32;
+    let size = list.len() as u32;
+    let count = entries.len() as u16;
     file.extend(list);
     file.extend([&b"PK\x05\x06\0\0\0\0"[..], &count.to_le_bytes(), &count.to_le_bytes()].concat());
     file.extend([&size.to_le_bytes()[..], &at.to_le_bytes(), &[0, 0]].concat());
@@ -131,20 +134,20 @@ fn later_protocols_with_frames_and_implicit_memos_are_read() {
 }
 
 #[test]
-fn everything_but_tensors_is_refused_by_name() {
+fn objects_that_are_not_tensors_are_rejected_with_their_names() {
     let call = |function: &str| {
         let function = function.to_owned();
         Pickle::named(move |pickle| pickle.global(&function).op(b"(").text("echo owned").op(b"tR"))
     };
     for (pickle, tensor, want) in [
-        (call("os\nsystem"), None, "it refers to `os.system`, which is no tensor"),
+        (call("os\nsystem"), None, "it refers to `os.system`, which no tensor needs"),
         (call("builtins\neval"), None, "`builtins.eval`"),
         (call("torch._utils\n_rebuild_tensor_v3"), None, "`torch._utils._rebuild_tensor_v3`"),
         (call("numpy.core.multiarray\n_reconstruct"), None, "`numpy.core.multiarray._reconstruct`"),
         (call("a\rb\nc"), None, "`a?b.c`"),
         (call("torch\nFloatStorage"), None, "calls Storage"),
-        (Pickle::named(|pickle| pickle.int(3)), Some("w"), "no tensor"),
-        (Pickle::named(|pickle| pickle.op(b"}")), Some("w"), "no tensor"),
+        (Pickle::named(|pickle| pickle.int(3)), Some("w"), "not a tensor"),
+        (Pickle::named(|pickle| pickle.op(b"}")), Some("w"), "not a tensor"),
         (Pickle::new().op(b"].").0, None, "no dictionary"),
         (Pickle::new().op(b"}").int(1).int(2).op(b"s.").0, None, "without a name"),
         (Pickle::named(|pickle| pickle.op(b"i")), None, "opcode 0x69"),
@@ -155,12 +158,12 @@ fn everything_but_tensors_is_refused_by_name() {
 }
 
 #[test]
-fn a_view_that_is_not_inside_of_its_storage_is_refused() {
+fn a_view_beyond_its_storage_is_rejected() {
     for (offset, shape, strides) in [
         (0, &[7][..], &[1][..]),
         (1, &[6], &[1]),
         (7, &[1], &[1]),
-        // Expanded: more elements than are stored.
+        // An expanded tensor with more elements than are stored.
         (0, &[1_000_000, 1_000_000], &[0, 0]),
         (0, &[2, 3], &[4, 1]),
         (0, &[1 << 30, 1 << 30, 1 << 30], &[1, 1, 1]),
@@ -182,7 +185,7 @@ fn a_view_that_is_not_inside_of_its_storage_is_refused() {
 }
 
 #[test]
-fn many_names_for_one_storage_may_not_claim_more_than_makes_sense() {
+fn many_names_for_one_storage_may_not_claim_implausibly_many_bytes() {
     let pickle = |names: usize| {
         let all = (0..names).fold(Pickle::new().op(b"}"), |pickle, name| {
             pickle.text(&format!("w{name}")).tensor(10_000, 0, &[10_000], &[1]).op(b"s")
@@ -198,10 +201,10 @@ fn bombs_of_nesting_memos_and_repetition_end_quickly() {
     let deep = Pickle::new().op(b"\x85").0;
     refused(&checkpoint(&deep, 1), None, "damaged");
     let nested = Pickle::named(|pickle| pickle.op(b")").op(&b"\x85".repeat(900_000)));
-    refused(&checkpoint(&nested, 1), Some("w"), "no tensor");
+    refused(&checkpoint(&nested, 1), Some("w"), "not a tensor");
     let marks = Pickle::new().op(&b"(".repeat(2_000_000)).0;
     refused(&checkpoint(&marks, 1), None, "more than 1048576 values");
-    // Each level holds the one before twice: 2^900 texts, were they copied.
+    // Each level contains the previous one twice. Copies would be 2^900 texts.
     let doubling = Pickle::new().text("lol").op(&b"q\0h\0\x86".repeat(900)).op(b".").0;
     refused(&checkpoint(&doubling, 1), None, "no dictionary");
     let memo = Pickle::new().op(b"}r\xff\xff\xff\xff.").0;
@@ -227,7 +230,7 @@ fn bombs_of_nesting_memos_and_repetition_end_quickly() {
 }
 
 #[test]
-fn every_cut_and_every_changed_byte_is_survived() {
+fn no_truncated_or_changed_file_panics() {
     let pickle = Pickle::named(|pickle| pickle.tensor(6, 0, &[2, 3], &[3, 1]));
     let whole = checkpoint(&pickle, 6);
     for len in 0..whole.len() {
@@ -237,7 +240,7 @@ fn every_cut_and_every_changed_byte_is_survived() {
         for change in [0x00, 0x01, 0x7f, 0xff] {
             let mut changed = whole.clone();
             changed[at] = change;
-            // Whatever is still accepted lies inside of the file.
+            // Tensors that are still accepted lie inside the file.
             for entry in table(&changed).unwrap_or_default().values() {
                 let bytes = entry.elements() * entry.stored.bytes_or(1);
                 assert!(entry.offset + bytes as u64 <= changed.len() as u64, "byte {at} as {change}");
@@ -247,7 +250,7 @@ fn every_cut_and_every_changed_byte_is_survived() {
 }
 
 #[test]
-fn archives_that_pytorch_does_not_write_are_refused() {
+fn archives_that_pytorch_does_not_write_are_rejected() {
     let pickle = Pickle::named(|pickle| pickle.tensor(6, 0, &[6], &[1]));
     let good = checkpoint(&pickle, 6);
     let list = good.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
@@ -278,7 +281,7 @@ fn archives_that_pytorch_does_not_write_are_refused() {
     refused(b"PK\x05\x06", None, "cut off or no archive");
 }
 
-/// Archives of more than 4 GB keep their numbers elsewhere; those places may be used for less.
+/// Archives of more than 4 GB store their sizes in other records, which smaller archives may use, too.
 #[test]
 fn the_records_of_large_archives_are_read() {
     let pickle = Pickle::named(|pickle| pickle.tensor(6, 0, &[6], &[1]));

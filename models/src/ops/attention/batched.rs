@@ -1,36 +1,38 @@
-//! Attention of many queries over the same keys on devices: prompts that are opened, and long chains.
+//! Attention of many queries over the same keys on devices: prompts during prefill, and long chains.
 //!
-//! A group of queries names the keys and values that it attends to, and each query sees a range of them. Groups of similar sizes form a
-//! batch, in which the shorter ones are padded. For each batch heads are brought together, two products are computed with all weights
-//! in between, and the results go back to their rows; nothing is launched group by group.
+//! A group of queries names the keys and values that it attends to, and each query sees a range of them.
+//! Groups of similar sizes form a batch; the smaller ones are padded. For each batch, heads are packed, two
+//! matmuls are computed with the softmax between them, and the results are written back to their rows.
+//! Nothing is launched group by group.
 
 use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor};
 use ntl_kernels::Heads;
 
-use super::groups::KeyGroup;
-use super::heads::{HeadBatch, HeadSource, PaddedQuery, unpack};
-use super::rows::RelativeBias;
+use super::bias::RelativeBias;
+use super::heads::{PaddedQuery, QkvSource, QueryBatch, unpack};
+use super::slot_groups::SlotGroup;
 use crate::ops::tensors::{matmul, wide_product};
 
-/// Pairs of query and key in a batch, for each head; a batch of one group may have more.
+/// Maximum number of query-key pairs in a batch, per head. A batch of one group may have more.
 const PAIRS_MAX: usize = 1 << 22;
 
-/// Pairs that padding may add to a batch in any case: with 32 heads scores and weights of so many take 25 MB, which a GPU writes and reads
-/// in about the time that the five launches of another batch take. Beyond it, padding adds at most a quarter. (Reckoned, not measured.)
+/// Number of pairs that padding may always add to a batch. With 32 heads, scores and weights of this many
+/// pairs need 25 MB, which a GPU writes and reads in about the time of the five launches of another batch.
+/// Beyond this number, padding adds at most a quarter. (Calculated, not measured.)
 const PADDING: usize = 1 << 16;
 
-/// What the queries of a pass attend to, the same in every layer.
+/// The keys that the queries of a pass attend to, the same in every layer.
 pub(crate) struct Plan<'a> {
     batches: Vec<Batch>,
-    /// u32, of all batches.
+    /// u32 table of all batches.
     table: Tensor,
     rows: usize,
     bias: Option<&'a RelativeBias>,
 }
 
-/// The batches of a plan, whose numbers are in a table that is not on the device yet.
+/// The batches of a plan before their table is uploaded to the device.
 pub(super) struct Batches {
     batches: Vec<Batch>,
     rows: usize,
@@ -41,24 +43,25 @@ struct Batch {
     groups: usize,
     /// [`PaddedQuery`] `[C * M]` in the table.
     queries: Range<usize>,
-    /// Keys of a group, `N`.
+    /// Number of keys in a group, `N`.
     keys: usize,
-    /// The slots of all keys, `[C * N]` in the table. None where they are the first of those of the batch before, to which an earlier
-    /// part of the same prompt attends.
+    /// Slots of all keys, `[C * N]` in the table. `None` if they are the first slots of the previous batch,
+    /// to which an earlier part of the same prompt attends.
     slots: Option<Range<usize>>,
 }
 
-/// A part of a group, see [`KeyGroup::split`].
+/// A part of a group, see [`SlotGroup::split`].
 struct Part<'a> {
-    /// The number of the group.
+    /// Index of the group.
     source: usize,
     first_row: usize,
-    group: KeyGroup<'a>,
+    group: SlotGroup<'a>,
 }
 
 impl Batches {
-    /// `groups`: all queries, in order, each of which sees a range. Appends to the numbers of a table.
-    pub(super) fn new(groups: Vec<KeyGroup<'_>>, table: &mut Vec<u32>) -> Self {
+    /// Groups all queries into batches and appends their entries to `table`. `groups` contains the queries in
+    /// order; each sees a range.
+    pub(super) fn new(groups: Vec<SlotGroup<'_>>, table: &mut Vec<u32>) -> Self {
         let parts = groups.into_iter().enumerate().flat_map(|(source, group)| {
             group.split().into_iter().map(move |group| Part { source, first_row: 0, group })
         });
@@ -74,7 +77,8 @@ impl Batches {
             .collect();
         let mut batches = Vec::new();
         for sharing in members.chunk_by(|a, b| is_alone(a) && is_alone(b) && a[0].source == b[0].source) {
-            // A later part of a prompt sees what an earlier one sees, so the longest slots begin with those of the others.
+            // A later part of a prompt sees all keys of an earlier part, so the longest list of slots begins
+            // with the others.
             let keys = sharing.iter().flatten().map(|part| part.group.keys()).max().unwrap_or(0);
             let longest = sharing.iter().max_by_key(|parts| parts[0].group.keys());
             let mut slots = Some(put(table, |table| {
@@ -89,16 +93,16 @@ impl Batches {
         Self { batches, rows }
     }
 
-    /// `table`: the numbers on the device.
+    /// Creates the plan. `table` contains the entries on the device.
     pub(super) fn plan<'a>(self, table: Tensor, bias: Option<&'a RelativeBias>) -> Plan<'a> {
         Plan { batches: self.batches, table, rows: self.rows, bias }
     }
 }
 
 impl<'a> Plan<'a> {
-    /// Of queries that are all of a pass, in order, each of which sees a range.
+    /// Creates a plan for all queries of a pass, in order; each sees a range.
     pub(crate) fn new(
-        groups: Vec<KeyGroup<'_>>,
+        groups: Vec<SlotGroup<'_>>,
         bias: Option<&'a RelativeBias>,
         device: &Device,
     ) -> Result<Self> {
@@ -108,12 +112,14 @@ impl<'a> Plan<'a> {
         Ok(batches.plan(Tensor::from_vec(numbers, count, device)?, bias))
     }
 
-    /// Softmax attention of the queries, in the order of the groups; returns `[R, H * D]` in the type of the source.
-    pub(crate) fn attend(&self, source: HeadSource<'_>, heads: Heads) -> Result<Tensor> {
+    /// Computes softmax attention of the queries, in the order of the groups. Returns `[R, H * D]` in the
+    /// type of the source.
+    pub(crate) fn attend(&self, source: QkvSource<'_>, heads: Heads) -> Result<Tensor> {
         let numbers = |range: &Range<usize>| self.table.narrow(0, range.start, range.len());
-        let (mut results, mut kv) = (Vec::new(), None);
+        let mut results = Vec::new();
+        let mut kv = None;
         for batch in &self.batches {
-            let at = HeadBatch { queries: numbers(&batch.queries)?, groups: batch.groups, heads };
+            let at = QueryBatch { queries: numbers(&batch.queries)?, groups: batch.groups, heads };
             let slots = batch.slots.as_ref().map(numbers).transpose()?;
             let packed = at.pack(source, slots.as_ref())?;
             if packed.kv.is_some() {
@@ -128,7 +134,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The range of what is put into a table.
+/// Runs `push` and returns the range of the entries that it appended to `table`.
 fn put(table: &mut Vec<u32>, push: impl FnOnce(&mut Vec<u32>)) -> Range<usize> {
     let from = table.len();
     push(table);
@@ -149,15 +155,17 @@ fn push_queries(parts: &[&Part<'_>], table: &mut Vec<u32>) {
     }
 }
 
-/// The groups of each batch, by their indices. Largest first, and within a batch in order.
-pub(super) fn batched(groups: &[&KeyGroup<'_>]) -> Vec<Vec<usize>> {
+/// Returns the groups of each batch, by index. Groups are assigned to batches from the largest to the
+/// smallest; batches and their groups are then sorted by index.
+pub(super) fn batched(groups: &[&SlotGroup<'_>]) -> Vec<Vec<usize>> {
     let mut by_size: Vec<usize> = (0..groups.len()).collect();
     by_size.sort_by_key(|&index| std::cmp::Reverse((groups[index].slots.len(), groups[index].queries.len())));
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let (mut rows, mut keys, mut pairs) = (0, 0, 0);
     for index in by_size {
         let group = groups[index];
-        let (all_rows, all_pairs) = (rows.max(group.queries.len()), pairs + group.pairs());
+        let all_rows = rows.max(group.queries.len());
+        let all_pairs = pairs + group.pairs();
         match batches.last_mut() {
             Some(batch) if fits((batch.len() + 1) * all_rows * keys.max(group.slots.len()), all_pairs) => {
                 batch.push(index);
@@ -174,7 +182,7 @@ pub(super) fn batched(groups: &[&KeyGroup<'_>]) -> Vec<Vec<usize>> {
     batches
 }
 
-/// Whether a batch of several groups may have so many pairs for so many that are computed for a query.
+/// Returns whether a batch of several groups may be padded to `padded` pairs if `pairs` pairs are visible.
 fn fits(padded: usize, pairs: usize) -> bool {
     padded <= PAIRS_MAX && padded - pairs <= (pairs / 4).max(PADDING)
 }

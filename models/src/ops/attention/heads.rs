@@ -1,10 +1,11 @@
-//! What a [`Plan`](super::Plan) does around its products: heads of queries, keys and values are brought together, scores become
-//! weights, and results go back to their rows. By kernels on a GPU; by loops on the CPU, for tests.
+//! The operations of a [`Plan`](super::Plan) around its matmuls: packing the heads of queries, keys and
+//! values, converting scores to weights, and writing results back to their rows. Uses kernels on a GPU, and
+//! plain loops on the CPU for tests.
 
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::Heads;
 
-use super::rows::RelativeBias;
+use super::bias::RelativeBias;
 
 #[cfg(feature = "cuda")]
 const _: () =
@@ -18,10 +19,11 @@ impl PaddedQuery {
     pub(super) const NUMBERS: usize = 4;
     const NO_ROW: u32 = u32::MAX;
 
-    /// Pads a group; it sees nothing.
+    /// A query that pads a group; it sees nothing.
     pub(super) const PADDING: Self = Self([Self::NO_ROW, 0, 0, 0]);
 
-    /// A row that sees keys from one place up to another one, and its own place.
+    /// Creates a row that sees keys from `first` to `end` (exclusive) and has the index `position` among
+    /// them.
     pub(super) fn new(row: usize, [first, end]: [usize; 2], position: usize) -> Self {
         Self([row, first, end, position].map(|number| number as u32))
     }
@@ -31,14 +33,15 @@ impl PaddedQuery {
     }
 }
 
-/// Queries, keys and values of a layer, and the type that attention computes products in.
+/// Queries, keys and values of a layer, and the element type of attention's matmuls.
 #[derive(Clone, Copy)]
-pub(crate) struct HeadSource<'a> {
-    /// f32 `[R, width]`, of which queries are the first columns.
+pub(crate) struct QkvSource<'a> {
+    /// f32 `[R, width]`, with queries in the first columns.
     q: &'a Tensor,
     /// `[.., width]`, in f32 or `dtype`.
     kv: &'a Tensor,
-    /// Elements of `kv` at which keys and values of slot 0 begin, and how many rows from these on are slots.
+    /// Elements of `kv` at which keys and values of slot 0 begin, and the number of rows, counted from these
+    /// elements, that are slots.
     keys_at: usize,
     values_at: usize,
     slots: usize,
@@ -46,88 +49,94 @@ pub(crate) struct HeadSource<'a> {
     pub(super) dtype: DType,
 }
 
-impl<'a> HeadSource<'a> {
-    /// Projections f32 `[R, (H + 2 * G) * D]`: queries, keys and values of each row, which is the slot of its own number.
+impl<'a> QkvSource<'a> {
+    /// Uses projections f32 `[R, (H + 2 * G) * D]`: queries, keys and values of each row. The slot of a row
+    /// is its number.
     pub(crate) fn rows(qkv: &'a Tensor, heads: Heads, dtype: DType) -> Result<Self> {
         let (slots, width) = qkv.dims2()?;
         let dim = width / (heads.queries + 2 * heads.keys);
-        let (keys_at, values_at) = (heads.queries * dim, (heads.queries + heads.keys) * dim);
+        let keys_at = heads.queries * dim;
+        let values_at = (heads.queries + heads.keys) * dim;
         Ok(Self { q: qkv, kv: qkv, keys_at, values_at, slots, dim, dtype })
     }
 
-    /// Queries f32 `[R, H * D]`, and the slots of `slab` `[2 * slots, G * D]`: keys of all, then their values.
+    /// Uses queries f32 `[R, H * D]`, and the slots of `slab` `[2 * slots, G * D]`: keys of all slots, then
+    /// their values.
     pub(crate) fn cached(q: &'a Tensor, slab: &'a Tensor, heads: Heads) -> Result<Self> {
         let (places, width) = slab.dims2()?;
-        let (slots, dim) = (places / 2, width / heads.keys);
+        let slots = places / 2;
+        let dim = width / heads.keys;
         Ok(Self { q, kv: slab, keys_at: 0, values_at: slots * width, slots, dim, dtype: slab.dtype() })
     }
 }
 
 /// `C` groups with `M` queries each.
-pub(super) struct HeadBatch {
+pub(super) struct QueryBatch {
     /// [`PaddedQuery`] `[C * M]`.
     pub(super) queries: Tensor,
     pub(super) groups: usize,
     pub(super) heads: Heads,
 }
 
-/// Heads that were brought together.
-pub(super) struct PackedHeads {
+/// Queries, keys and values, packed by head.
+pub(super) struct PackedQkv {
     /// `[C * G, H / G * M, D]`.
     pub(super) q: Tensor,
-    /// Keys and values, each `[C * G, N, D]`, where slots are given.
+    /// Keys and values, each `[C * G, N, D]`, if slots are given.
     pub(super) kv: Option<[Tensor; 2]>,
 }
 
-impl HeadBatch {
-    /// Brings heads together in the type of the source, those of keys and values of `slots` `[C * N]`.
-    pub(super) fn pack(&self, source: HeadSource<'_>, slots: Option<&Tensor>) -> Result<PackedHeads> {
+impl QueryBatch {
+    /// Packs heads in the type of the source. Keys and values are packed for `slots` `[C * N]`.
+    pub(super) fn pack(&self, source: QkvSource<'_>, slots: Option<&Tensor>) -> Result<PackedQkv> {
         #[cfg(feature = "cuda")]
         if source.q.device().is_cuda() {
-            let HeadSource { q, kv, keys_at, values_at, slots: count, dim, dtype } = source;
+            let QkvSource { q, kv, keys_at, values_at, slots: count, dim, dtype } = source;
             let from = ntl_cuda::HeadSource { q, kv, keys_at, values_at, slots: count };
             let ntl_cuda::PackedHeads { q, kv } = self.on_gpu(dim).pack(from, slots, dtype)?;
-            return Ok(PackedHeads { q, kv });
+            return Ok(PackedQkv { q, kv });
         }
-        let (queries, dim, Heads { queries: heads, keys: key_heads, .. }) =
+        let (queries, dim, Heads { queries: heads, keys: num_kv_heads, .. }) =
             (self.queries()?, source.dim, self.heads);
         let rows = queries.len() / self.groups;
         let packed = |values: Vec<f32>, lanes: usize| {
-            Tensor::from_vec(values, (self.groups * key_heads, lanes, dim), &Device::Cpu)?
+            Tensor::from_vec(values, (self.groups * num_kv_heads, lanes, dim), &Device::Cpu)?
                 .to_dtype(source.dtype)
         };
-        let (from, mut q) = (source.q.to_vec2::<f32>()?, Vec::new());
+        let from = source.q.to_vec2::<f32>()?;
+        let mut q = Vec::new();
         for group in queries.chunks(rows) {
             for (head, [row, ..]) in (0..heads).flat_map(|head| group.iter().map(move |query| (head, *query)))
             {
                 match from.get(row as usize) {
                     Some(row) => q.extend_from_slice(&row[head * dim..][..dim]),
-                    // On a GPU nothing is written here.
+                    // A GPU leaves these elements unwritten.
                     None => q.extend(std::iter::repeat_n(f32::NAN, dim)),
                 }
             }
         }
-        let q = packed(q, heads / key_heads * rows)?;
-        let Some(slots) = slots else { return Ok(PackedHeads { q, kv: None }) };
-        let (slots, width) = (slots.to_vec1::<u32>()?, source.kv.dim(1)?);
+        let q = packed(q, heads / num_kv_heads * rows)?;
+        let Some(slots) = slots else { return Ok(PackedQkv { q, kv: None }) };
+        let slots = slots.to_vec1::<u32>()?;
+        let width = source.kv.dim(1)?;
         let from: Vec<f32> = source.kv.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         debug_assert!(slots.iter().all(|&slot| (slot as usize) < source.slots));
         let keys = slots.len() / self.groups;
         let lanes = |at: usize| {
             let mut lanes = Vec::new();
             for group in slots.chunks(keys) {
-                for head in 0..key_heads {
+                for head in 0..num_kv_heads {
                     let places = group.iter().map(|&slot| at + slot as usize * width + head * dim);
                     places.for_each(|place| lanes.extend_from_slice(&from[place..][..dim]));
                 }
             }
             packed(lanes, keys)
         };
-        Ok(PackedHeads { q, kv: Some([lanes(source.keys_at)?, lanes(source.values_at)?]) })
+        Ok(PackedQkv { q, kv: Some([lanes(source.keys_at)?, lanes(source.values_at)?]) })
     }
 
-    /// Softmax weights of scores f32 `[C * G, H / G * M, N]`, which are scaled and biased, in `dtype`; 0 for keys that a query does not
-    /// see.
+    /// Returns softmax weights, in `dtype`, for scores f32 `[C * G, H / G * M, N]`, which are scaled and
+    /// biased; 0 for keys that a query does not see.
     pub(super) fn weights(
         &self,
         scores: &Tensor,
@@ -139,11 +148,13 @@ impl HeadBatch {
             let bias = bias.map(|bias| bias.table(scores.device())).transpose()?;
             return self.on_gpu(0).weights(scores, self.heads.scale, bias.as_ref(), dtype);
         }
-        let (queries, keys) = (self.queries()?, scores.dim(2)?);
+        let queries = self.queries()?;
+        let keys = scores.dim(2)?;
         let rows = queries.len() / self.groups;
         let mut values: Vec<f32> = scores.flatten_all()?.to_vec1()?;
         for (lane, scores) in values.chunks_mut(keys).enumerate() {
-            let (group, head) = (lane / rows / self.heads.queries, lane / rows % self.heads.queries);
+            let group = lane / rows / self.heads.queries;
+            let head = lane / rows % self.heads.queries;
             let [_, first, end, position] = queries[group * rows + lane % rows].map(|number| number as usize);
             let seen = first..end;
             for (key, score) in scores.iter_mut().enumerate() {
@@ -167,13 +178,14 @@ impl HeadBatch {
     #[cfg(feature = "cuda")]
     fn on_gpu(&self, dim: usize) -> ntl_cuda::HeadBatch<'_> {
         let Self { queries, groups, heads } = self;
-        let (heads, key_heads) = (heads.queries, heads.keys);
-        ntl_cuda::HeadBatch { queries, groups: *groups, heads, key_heads, dim }
+        let (heads, num_kv_heads) = (heads.queries, heads.keys);
+        ntl_cuda::HeadBatch { queries, groups: *groups, heads, num_kv_heads, dim }
     }
 }
 
-/// The results of batches, each `[C * G, H / G * M, D]`, by row: `[R, H * D]`. Every row is that of one query.
-pub(super) fn unpack(batches: &[(HeadBatch, Tensor)], rows: usize) -> Result<Tensor> {
+/// Returns the results of batches, each `[C * G, H / G * M, D]`, by row: `[R, H * D]`. Every row must belong
+/// to one query.
+pub(super) fn unpack(batches: &[(QueryBatch, Tensor)], rows: usize) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if batches.iter().any(|(_, results)| results.device().is_cuda()) {
         let batches = batches
@@ -182,14 +194,17 @@ pub(super) fn unpack(batches: &[(HeadBatch, Tensor)], rows: usize) -> Result<Ten
             .collect::<Result<Vec<_>>>()?;
         return ntl_cuda::unpack_heads(&batches, rows);
     }
-    let (mut out, mut dtype) = (vec![Vec::new(); rows], DType::F32);
+    let mut out = vec![Vec::new(); rows];
+    let mut dtype = DType::F32;
     for (batch, results) in batches {
         let (queries, (_, _, dim)) = (batch.queries()?, results.dims3()?);
         let values: Vec<f32> = results.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         dtype = results.dtype();
-        let (count, lane) = (queries.len() / batch.groups, batch.heads.queries * dim);
+        let count = queries.len() / batch.groups;
+        let lane = batch.heads.queries * dim;
         for (index, [row, ..]) in queries.into_iter().enumerate() {
-            let (group, place) = (index / count, index % count);
+            let group = index / count;
+            let place = index % count;
             if let Some(out) = out.get_mut(row as usize) {
                 let of = |head: usize| (group * batch.heads.queries + head) * count + place;
                 *out = (0..lane).map(|at| values[of(at / dim) * dim + at % dim]).collect();

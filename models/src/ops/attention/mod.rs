@@ -1,12 +1,13 @@
-//! Attention of single positions over keys that they share or do not share: prompts of any length, chains, trees.
+//! Attention of single positions over shared or separate keys: prompts of any length, chains, trees.
 //!
-//! Every row names its keys and which of them it sees. There is no padding and no mask over a whole batch: a row cannot
-//! see anything but its own keys, and its result cannot depend on what else is in the step.
+//! Every row names its keys and which of them it sees. There is no padding, and no mask over a whole batch: a
+//! row cannot see anything but its own keys, and its result cannot depend on the rest of the step.
 
 mod batched;
-mod groups;
+mod bias;
 mod heads;
-mod rows;
+mod prompts;
+mod slot_groups;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -15,60 +16,75 @@ use std::sync::RwLockReadGuard;
 
 use candle_core::{DType, Layout, Result, Storage, Tensor, WithDType};
 use half::bf16;
-use ntl_kernels::{AttentionGroup, Float, Heads, KvSlices};
+use ntl_kernels::{AttentionGroup, AttentionQuery, Float, Heads, KvSlices, Phase};
 
-pub(crate) use batched::Plan;
-pub(crate) use groups::KeyGroup;
-pub(crate) use heads::HeadSource;
-pub(crate) use rows::{AttentionRow, KeyValues, RelativeBias};
-pub(crate) use slots::{KeyView, PassKeys};
+pub(crate) use bias::RelativeBias;
+pub(crate) use prompts::PromptAttention;
+pub(crate) use slot_groups::SlotGroup;
+pub(crate) use slots::{PassKeys, SlotView};
 
 use super::tensors::{slice, slice_of};
 
-/// Softmax attention on the CPU; [`PassKeys`] and a [`Plan`] compute the same on devices.
+/// Keys and values of one layer for one context: both `[N, H * D]`, position-major.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyValues {
+    pub(crate) keys: Tensor,
+    pub(crate) values: Tensor,
+}
+
+/// Consecutive queries that attend to the same tensors.
+#[derive(Debug, Clone)]
+pub(crate) struct TensorGroup<'a> {
+    /// Positions before `own`, all of them visible.
+    pub(crate) before: Vec<&'a KeyValues>,
+    pub(crate) own: &'a KeyValues,
+    pub(crate) queries: &'a [AttentionQuery<'a>],
+    pub(crate) phase: Phase,
+}
+
+/// Computes softmax attention on the CPU. [`PassKeys`] and [`PromptAttention`] compute the same on devices.
 ///
 /// Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head.
-/// * `q` f32 `[R, H * D]`, one row per entry of `rows`, whose keys and values are `[N, G * D]`, all f32 or all bf16; returns f32
-///   `[R, H * D]`
+/// * `q` is f32 `[R, H * D]`, one row per query of `groups`. Keys and values are `[N, G * D]`, all f32 or all
+///   bf16. Returns f32 `[R, H * D]`.
 pub(crate) fn attend(
     q: &Tensor,
-    rows: &[AttentionRow<'_>],
+    groups: &[TensorGroup<'_>],
     heads: Heads,
     bias: Option<&RelativeBias>,
 ) -> Result<Tensor> {
-    match rows.first().map(|row| row.kv.keys.dtype()) {
-        Some(DType::BF16) => attend_to::<bf16>(q, rows, heads, bias),
-        _ => attend_to::<f32>(q, rows, heads, bias),
+    match groups.first().map(|group| group.own.keys.dtype()) {
+        Some(DType::BF16) => attend_to::<bf16>(q, groups, heads, bias),
+        _ => attend_to::<f32>(q, groups, heads, bias),
     }
 }
 
-/// The same with keys and values of this type.
+/// Like [`attend`], with keys and values of type `E`.
 fn attend_to<E: Float + WithDType>(
     q: &Tensor,
-    rows: &[AttentionRow<'_>],
+    groups: &[TensorGroup<'_>],
     heads: Heads,
     bias: Option<&RelativeBias>,
 ) -> Result<Tensor> {
     let (count, width) = q.dims2()?;
-    debug_assert_eq!((count, width % heads.queries, heads.queries % heads.keys), (rows.len(), 0, 0));
+    debug_assert_eq!(count, groups.iter().map(|group| group.queries.len()).sum::<usize>());
+    debug_assert_eq!((width % heads.queries, heads.queries % heads.keys), (0, 0));
     let (storage, layout) = q.storage_and_layout();
-    let groups: Vec<&[AttentionRow<'_>]> = rows.chunk_by(AttentionRow::shares_keys).collect();
-    let locked: Vec<_> = groups.iter().map(|rows| lock(&rows[0])).collect();
-    let slices = groups.iter().zip(&locked).map(|(rows, (before, own))| {
+    let locked: Vec<(Vec<Locked<'_>>, Locked<'_>)> = groups
+        .iter()
+        .map(|group| (group.before.iter().map(|kv| Locked::new(kv)).collect(), Locked::new(group.own)))
+        .collect();
+    let slices = groups.iter().zip(&locked).map(|(group, (before, own))| {
         Ok(AttentionGroup::<E> {
             before: before.iter().map(Locked::slices).collect::<Result<_>>()?,
             own: own.slices()?,
-            queries: rows.iter().map(|row| row.query).collect(),
+            queries: group.queries.to_vec(),
+            phase: group.phase,
         })
     });
     let slices = slices.collect::<Result<Vec<_>>>()?;
     let out = ntl_kernels::attend(slice(&storage, layout)?, &slices, heads, bias.map(|bias| &bias.values));
     Tensor::from_vec(out, (count, width), q.device())
-}
-
-/// Locks the keys and values that a row sees, those before its own first.
-fn lock<'a>(row: &AttentionRow<'a>) -> (Vec<Locked<'a>>, Locked<'a>) {
-    (row.before.iter().map(|kv| Locked::new(kv)).collect(), Locked::new(row.kv))
 }
 
 /// Read locks on the storage of keys and values.

@@ -1,57 +1,59 @@
-//! Attention on a device: of few queries over the same keys by one launch that reads keys and values in their slots, of many by a
-//! [`Plan`].
+//! Attention on a device. Few queries over the same keys use one launch, which reads keys and values in their
+//! slots. Many queries use a [`Plan`].
 
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
-use ntl_kernels::{AttentionGroup, AttentionQuery, Heads, KvSlices, Visible};
+use ntl_kernels::{AttentionGroup, AttentionQuery, Heads, KvSlices, Phase, Visible};
 
 use super::batched::{Batches, Plan};
-use super::groups::KeyGroup;
-use super::heads::HeadSource;
-use super::rows::RelativeBias;
+use super::bias::RelativeBias;
+use super::heads::QkvSource;
+use super::slot_groups::SlotGroup;
 
-/// How many queries keys have on average from which on a plan computes them. The kernel reads keys and values again for each query, from the
-/// GPU's cache: 64 queries over 350 keys of T5-3B read 180 MB a layer, for which an H200 takes about 40 µs. A plan gathers them
-/// once and multiplies by cuBLAS, in five launches a batch, for which the host takes about as long. (Reckoned, not measured.)
+/// Minimum average number of queries per key for a plan. The slot kernel reads keys and values again for each
+/// query, from the GPU's cache: 64 queries over 350 keys of T5-3B read 180 MB per layer, which takes an H200
+/// about 40 µs. A plan gathers them once and multiplies with cuBLAS, in five launches per batch, which takes
+/// the host about as long. (Calculated, not measured.)
 const QUERIES_PLANNED: usize = 64;
 
-/// As [`ntl_cuda::SlotAttention`] takes a row.
+/// Must equal the number of entries per row in [`ntl_cuda::SlotAttention`].
 const ROW_NUMBERS: usize = 6;
 #[cfg(feature = "cuda")]
 const _: () = assert!(ROW_NUMBERS == ntl_cuda::ROW_NUMBERS);
 
-/// All queries of a pass, in order, with what they attend to.
-pub(crate) struct KeyView<'a> {
-    pub(crate) groups: Vec<KeyGroup<'a>>,
+/// All queries of a pass, in order, and the keys that they attend to.
+pub(crate) struct SlotView<'a> {
+    pub(crate) groups: Vec<SlotGroup<'a>>,
     pub(crate) bias: Option<&'a RelativeBias>,
 }
 
-/// Where the keys and values of a pass's rows go and what its queries attend to, the same in every layer. Made by one upload.
+/// The slots of a pass's rows and the keys that its queries attend to, the same in every layer. Created with
+/// one upload.
 pub(crate) struct PassKeys<'a> {
     /// The slot of each row, u32 `[R]`.
     pub(crate) written: Tensor,
-    /// In the order of the views.
-    pub(crate) attentions: Vec<SlotAttention<'a>>,
+    /// One attention per view, in the order of the views.
+    pub(crate) attentions: Vec<ViewAttention<'a>>,
 }
 
-pub(crate) enum SlotAttention<'a> {
+pub(crate) enum ViewAttention<'a> {
     Rows(SlotRows<'a>),
     Planned(Plan<'a>),
 }
 
-/// What rows attend to, as the kernel reads it.
+/// The keys that rows attend to, in the format of the kernel.
 pub(crate) struct SlotRows<'a> {
-    /// u32: the numbers of each row, then slots; see [`SlotRows::table`].
+    /// u32: the entries of each row, then slots; see [`SlotRows::table`].
     table: Tensor,
     rows: usize,
-    /// The most keys that a row sees.
+    /// Maximum number of keys that a row sees.
     keys_max: usize,
     bias: Option<&'a RelativeBias>,
 }
 
 impl<'a> PassKeys<'a> {
-    pub(crate) fn new(written: &[u32], views: Vec<KeyView<'a>>, device: &Device) -> Result<Self> {
+    pub(crate) fn new(written: &[u32], views: Vec<SlotView<'a>>, device: &Device) -> Result<Self> {
         let mut numbers = written.to_vec();
         let placed: Vec<_> = views.into_iter().map(|view| PlacedView::new(view, &mut numbers)).collect();
         let count = numbers.len();
@@ -61,14 +63,14 @@ impl<'a> PassKeys<'a> {
     }
 }
 
-/// A view whose numbers are in the table of a pass, which is not on the device yet.
+/// A view whose entries are in the table of a pass, which is not on the device yet.
 enum PlacedView<'a> {
-    Rows { view: KeyView<'a>, table: Range<usize> },
+    Rows { view: SlotView<'a>, table: Range<usize> },
     Planned { batches: Batches, bias: Option<&'a RelativeBias> },
 }
 
 impl<'a> PlacedView<'a> {
-    fn new(view: KeyView<'a>, numbers: &mut Vec<u32>) -> Self {
+    fn new(view: SlotView<'a>, numbers: &mut Vec<u32>) -> Self {
         if is_planned(&view.groups) {
             return Self::Planned { batches: Batches::new(view.groups, numbers), bias: view.bias };
         }
@@ -77,37 +79,37 @@ impl<'a> PlacedView<'a> {
         Self::Rows { view, table: from..numbers.len() }
     }
 
-    fn attention(self, numbers: &Tensor) -> Result<SlotAttention<'a>> {
+    fn attention(self, numbers: &Tensor) -> Result<ViewAttention<'a>> {
         match self {
             Self::Planned { batches, bias } => {
-                Ok(SlotAttention::Planned(batches.plan(numbers.clone(), bias)))
+                Ok(ViewAttention::Planned(batches.plan(numbers.clone(), bias)))
             }
-            Self::Rows { view: KeyView { groups, bias }, table } => {
+            Self::Rows { view: SlotView { groups, bias }, table } => {
                 let table = numbers.narrow(0, table.start, table.len())?;
-                Ok(SlotAttention::Rows(SlotRows::new(&groups, table, bias)))
+                Ok(ViewAttention::Rows(SlotRows::new(&groups, table, bias)))
             }
         }
     }
 }
 
-fn is_planned(groups: &[KeyGroup<'_>]) -> bool {
-    let pairs: usize = groups.iter().map(KeyGroup::pairs).sum();
-    let keys: usize = groups.iter().map(KeyGroup::keys).sum();
-    pairs >= QUERIES_PLANNED * keys && groups.iter().all(KeyGroup::has_ranges)
+fn is_planned(groups: &[SlotGroup<'_>]) -> bool {
+    let pairs: usize = groups.iter().map(SlotGroup::pairs).sum();
+    let keys: usize = groups.iter().map(SlotGroup::keys).sum();
+    pairs >= QUERIES_PLANNED * keys && groups.iter().all(SlotGroup::has_ranges)
 }
 
-impl SlotAttention<'_> {
-    /// Softmax attention of `q` f32 `[R, H * D]` over one layer of the cache; returns `[R, H * D]`.
+impl ViewAttention<'_> {
+    /// Computes softmax attention of `q` f32 `[R, H * D]` over one layer of the cache. Returns `[R, H * D]`.
     pub(crate) fn attend(&self, q: &Tensor, slab: &Tensor, heads: Heads) -> Result<Tensor> {
         match self {
             Self::Rows(rows) => rows.attend(q, slab, heads),
-            Self::Planned(plan) => plan.attend(HeadSource::cached(q, slab, heads)?, heads),
+            Self::Planned(plan) => plan.attend(QkvSource::cached(q, slab, heads)?, heads),
         }
     }
 }
 
 impl<'a> SlotRows<'a> {
-    fn new(groups: &[KeyGroup<'_>], table: Tensor, bias: Option<&'a RelativeBias>) -> Self {
+    fn new(groups: &[SlotGroup<'_>], table: Tensor, bias: Option<&'a RelativeBias>) -> Self {
         let seen = groups.iter().flat_map(|group| {
             group.queries.iter().map(|query| {
                 let [from, to] = group.range(query);
@@ -117,10 +119,19 @@ impl<'a> SlotRows<'a> {
         Self { table, rows: seen.clone().count(), keys_max: seen.max().unwrap_or(0), bias }
     }
 
-    /// For each row where the slots begin that it shares with its group, how many these are, where its own begin, the first place of
-    /// both that it sees, the end of those, and its own place. Then the slots.
-    fn table(groups: &[KeyGroup<'_>]) -> Vec<u32> {
-        let (mut rows, mut slots) = (Vec::new(), Vec::new());
+    /// Returns the table. The entries of each row are:
+    ///
+    /// 1. the start of the slots that it shares with its group;
+    /// 2. the number of these slots;
+    /// 3. the start of its own slots;
+    /// 4. the index, in both lists together, of the first slot that it sees;
+    /// 5. the end of the slots that it sees;
+    /// 6. its own index.
+    ///
+    /// The slots follow the entries of all rows.
+    fn table(groups: &[SlotGroup<'_>]) -> Vec<u32> {
+        let mut rows = Vec::new();
+        let mut slots = Vec::new();
         for group in groups {
             let shared = slots.len();
             slots.extend_from_slice(&group.slots);
@@ -144,7 +155,7 @@ impl<'a> SlotRows<'a> {
                 rows: self.rows,
                 keys_max: self.keys_max,
                 heads: heads.queries,
-                key_heads: heads.keys,
+                num_kv_heads: heads.keys,
                 scale: heads.scale,
                 bias: bias.as_ref(),
             };
@@ -153,12 +164,13 @@ impl<'a> SlotRows<'a> {
         self.composed(q, slab, heads)
     }
 
-    /// The same row by row, where there is no kernel for it.
+    /// Computes the same row by row, if there is no kernel for it.
     fn composed(&self, q: &Tensor, slab: &Tensor, heads: Heads) -> Result<Tensor> {
         let numbers: Vec<u32> = self.table.to_vec1()?;
         let (rows, slots) = numbers.split_at(self.rows * ROW_NUMBERS);
         let capacity = slab.dim(0)? as u32 / 2;
-        let (q_rows, mut out) = (q.to_vec2::<f32>()?, Vec::new());
+        let q_rows = q.to_vec2::<f32>()?;
+        let mut out = Vec::new();
         for (row, q) in rows.as_chunks::<ROW_NUMBERS>().0.iter().zip(&q_rows) {
             let [shared, count, own, hidden, end, position] = row.map(|number| number as usize);
             debug_assert!(end - hidden <= self.keys_max);
@@ -167,10 +179,11 @@ impl<'a> SlotRows<'a> {
                 let places = Tensor::from_iter((0..end).map(|at| slot(at) + offset), slab.device())?;
                 slab.index_select(&places, 0)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
             };
-            let (keys, values) = (read(0)?, read(capacity)?);
+            let keys = read(0)?;
+            let values = read(capacity)?;
             let own = KvSlices { keys: &keys, values: &values };
             let queries = vec![AttentionQuery { visible: Visible::First(end), hidden, position }];
-            let group = AttentionGroup { before: Vec::new(), own, queries };
+            let group = AttentionGroup { before: Vec::new(), own, queries, phase: Phase::Decode };
             out.extend(ntl_kernels::attend(q, &[group], heads, self.bias.map(|bias| &bias.values)));
         }
         Tensor::from_vec(out, q.dims2()?, q.device())?.to_dtype(slab.dtype())

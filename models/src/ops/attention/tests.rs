@@ -1,10 +1,12 @@
-//! The loops of the CPU against the batched composition, and what neither may depend on.
+//! Compares the CPU kernels with the batched composition, and checks that results do not depend on batching.
 
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor};
-use ntl_kernels::{Heads, Visible};
+use ntl_kernels::{Heads, Phase, Visible};
 
+use super::batched::{self, Plan};
+use super::heads::QkvSource;
 use super::*;
 
 fn random(rows: usize, columns: usize) -> Tensor {
@@ -23,14 +25,25 @@ fn bias() -> RelativeBias {
 const HEADS: [Heads; 2] =
     [Heads { queries: 6, keys: 6, scale: 1.0 }, Heads { queries: 6, keys: 3, scale: 0.35 }];
 
-/// The same attention by a plan, over slots in another order than the positions.
-fn planned(q: &Tensor, rows: &[AttentionRow<'_>], heads: Heads, bias: Option<&RelativeBias>) -> Tensor {
+fn query(visible: Visible<'_>, position: usize) -> AttentionQuery<'_> {
+    AttentionQuery { visible, hidden: 0, position }
+}
+
+/// Creates a group without positions before its own.
+fn group<'a>(own: &'a KeyValues, queries: &'a [AttentionQuery<'a>]) -> TensorGroup<'a> {
+    TensorGroup { before: Vec::new(), own, queries, phase: Phase::Decode }
+}
+
+/// Computes the same attention with a plan, over slots in a different order than the positions.
+fn planned(q: &Tensor, groups: &[TensorGroup<'_>], heads: Heads, bias: Option<&RelativeBias>) -> Tensor {
     let mut places: HashMap<*const KeyValues, Vec<u32>> = HashMap::new();
-    let (mut keys, mut values, mut next) = (Vec::new(), Vec::new(), 0);
-    for kv in rows.iter().rev().flat_map(|row| row.before.iter().copied().chain([row.kv])) {
+    let mut keys = Vec::new();
+    let mut values = Vec::new();
+    let mut next = 0;
+    for kv in groups.iter().rev().flat_map(|group| group.before.iter().copied().chain([group.own])) {
         places.entry(kv).or_insert_with(|| {
             let count = kv.keys.dim(0).unwrap() as u32;
-            // From behind.
+            // In reverse order.
             let reversed = Tensor::arange(0, count, &Device::Cpu).unwrap().flip(&[0]).unwrap();
             keys.push(kv.keys.index_select(&reversed, 0).unwrap());
             values.push(kv.values.index_select(&reversed, 0).unwrap());
@@ -41,23 +54,21 @@ fn planned(q: &Tensor, rows: &[AttentionRow<'_>], heads: Heads, bias: Option<&Re
     let [keys_of_all, values_of_all] = [keys, values].map(|parts| Tensor::cat(&parts, 0).unwrap());
     let joined = Tensor::cat(&[&keys_of_all, &values_of_all], 0).unwrap();
     let slots = |kv: &KeyValues| places[&std::ptr::from_ref(kv)].clone();
-    let groups = || -> Vec<KeyGroup<'_>> {
-        let rows = rows.chunk_by(AttentionRow::shares_keys);
-        rows.map(|rows| {
-            let before = rows[0].before.iter().flat_map(|kv| slots(kv)).collect();
-            let own = &places[&std::ptr::from_ref(rows[0].kv)];
-            KeyGroup::new(before, own, rows.iter().map(|row| row.query).collect())
-        })
-        .collect()
+    let groups = || -> Vec<SlotGroup<'_>> {
+        let with_slots = groups.iter().map(|group| {
+            let before = group.before.iter().flat_map(|kv| slots(kv)).collect();
+            SlotGroup::new(before, &places[&std::ptr::from_ref(group.own)], group.queries.to_vec())
+        });
+        with_slots.collect()
     };
-    let views = vec![KeyView { groups: groups(), bias }, KeyView { groups: groups(), bias }];
+    let views = vec![SlotView { groups: groups(), bias }, SlotView { groups: groups(), bias }];
     let keys = PassKeys::new(&[7, 5], views, &Device::Cpu).unwrap();
     assert_eq!(keys.written.to_vec1::<u32>().unwrap(), [7, 5]);
     let [got, again] = [0, 1].map(|view| keys.attentions[view].attend(q, &joined, heads).unwrap());
     assert_close(&again, &got);
-    if groups().iter().all(KeyGroup::has_ranges) {
+    if groups().iter().all(SlotGroup::has_ranges) {
         let plan = Plan::new(groups(), bias, &Device::Cpu).unwrap();
-        let source = HeadSource::cached(q, &joined, heads).unwrap();
+        let source = QkvSource::cached(q, &joined, heads).unwrap();
         assert_close(&plan.attend(source, heads).unwrap(), &got);
     }
     got
@@ -66,7 +77,7 @@ fn planned(q: &Tensor, rows: &[AttentionRow<'_>], heads: Heads, bias: Option<&Re
 fn assert_close(got: &Tensor, want: &Tensor) {
     let difference = (got - want).unwrap().abs().unwrap();
     let worst: f32 = difference.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap();
-    assert!(worst < 1e-5, "off by {worst}");
+    assert!(worst < 1e-5, "error {worst}");
 }
 
 #[test]
@@ -74,127 +85,130 @@ fn rows_over_prefixes_and_trees_equal_the_reference() {
     let some_bias = bias();
     for (heads, bias) in HEADS.into_iter().flat_map(|heads| [(heads, None), (heads, Some(&some_bias))]) {
         let kv = |rows| random_kv(rows, heads.keys * 8);
-        let (contexts, nodes) = ([kv(9), kv(2), kv(4)], [0, 3, 7]);
+        let contexts = [kv(9), kv(2), kv(4)];
+        let nodes = [0, 3, 7];
         let before = [&contexts[1], &contexts[2]];
-        let rows = [
-            AttentionRow::new(&contexts[0], Visible::First(9), 4),
-            AttentionRow::new(&contexts[1], Visible::First(2), 1),
-            AttentionRow::new(&contexts[0], Visible::Nodes(&nodes), 2),
-            AttentionRow::new(&contexts[0], Visible::Nodes(&nodes), 8).with_prefix(&before, 0),
-            AttentionRow::new(&contexts[0], Visible::First(1), 6).with_prefix(&before, 4),
+        let queries = [
+            query(Visible::First(9), 4),
+            query(Visible::First(2), 1),
+            query(Visible::Nodes(&nodes), 2),
+            query(Visible::Nodes(&nodes), 8),
+            AttentionQuery { hidden: 4, ..query(Visible::First(1), 6) },
+        ];
+        let with_prefix = TensorGroup { before: before.to_vec(), ..group(&contexts[0], &queries[3..]) };
+        let groups = [
+            group(&contexts[0], &queries[..1]),
+            group(&contexts[1], &queries[1..2]),
+            group(&contexts[0], &queries[2..3]),
+            with_prefix.clone(),
         ];
         let q = random(5, 48);
-        let got = attend(&q, &rows, heads, bias).unwrap();
-        assert_close(&planned(&q, &rows, heads, bias), &got);
-        for row in 0..5 {
-            let alone = attend(&q.narrow(0, row, 1).unwrap(), &rows[row..=row], heads, bias).unwrap();
-            let (alone, together) = (alone.to_vec2::<f32>().unwrap(), got.to_vec2::<f32>().unwrap());
-            assert_eq!(alone[0], together[row], "row {row} depends on the others");
+        let got = attend(&q, &groups, heads, bias).unwrap();
+        assert_close(&planned(&q, &groups, heads, bias), &got);
+        let together = got.to_vec2::<f32>().unwrap();
+        for (row, query) in queries.chunks(1).enumerate() {
+            let group = TensorGroup { queries: query, ..groups[row.min(3)].clone() };
+            let alone = attend(&q.narrow(0, row, 1).unwrap(), &[group], heads, bias).unwrap();
+            assert_eq!(alone.to_vec2::<f32>().unwrap()[0], together[row], "row {row} depends on the others");
         }
     }
 }
 
 #[test]
 fn long_prompts_and_contexts_of_all_sizes_equal_the_reference() {
-    let (heads, bias) = (HEADS[1], bias());
+    let heads = HEADS[1];
+    let bias = bias();
     let kv = [random_kv(530, 24), random_kv(3, 24), random_kv(40, 24)];
-    let rows: Vec<_> = kv
-        .iter()
-        .zip([530, 3, 17])
-        .flat_map(|(kv, count)| (0..count).map(move |at| AttentionRow::new(kv, Visible::First(count), at)))
-        .collect();
+    let queries =
+        [530, 3, 17].map(|count| (0..count).map(|at| query(Visible::First(count), at)).collect::<Vec<_>>());
+    let groups: Vec<_> = kv.iter().zip(&queries).map(|(kv, queries)| group(kv, queries)).collect();
     let q = random(550, 48);
     for bias in [Some(&bias), None] {
-        let want = attend(&q, &rows, heads, bias).unwrap();
-        assert_close(&planned(&q, &rows, heads, bias), &want);
+        let want = attend(&q, &groups, heads, bias).unwrap();
+        assert_close(&planned(&q, &groups, heads, bias), &want);
     }
 }
 
 #[test]
-fn prompts_with_a_window_behind_cached_positions_equal_the_reference() {
-    let (heads, bias) = (HEADS[1], bias());
-    let (cached, own) = (random_kv(40, 24), [random_kv(530, 24), random_kv(9, 24)]);
-    let before = [&cached];
-    let rows: Vec<_> = own
-        .iter()
-        .zip([530, 9])
-        .flat_map(|(kv, count)| {
-            (1..=count).map(|seen| {
-                let position = 40 + seen - 1;
-                let row = AttentionRow::new(kv, Visible::First(seen), position);
-                row.with_prefix(&before, (position + 1usize).saturating_sub(64))
-            })
-        })
-        .collect();
+fn prompts_with_a_window_after_cached_positions_equal_the_reference() {
+    let heads = HEADS[1];
+    let bias = bias();
+    let cached = random_kv(40, 24);
+    let own = [random_kv(530, 24), random_kv(9, 24)];
+    let queries = [530, 9].map(|count| {
+        let query = |seen: usize| {
+            let position = 40 + seen - 1;
+            let hidden = (position + 1).saturating_sub(64);
+            AttentionQuery { visible: Visible::First(seen), hidden, position }
+        };
+        (1..=count).map(query).collect::<Vec<_>>()
+    });
+    let group =
+        |(own, queries)| TensorGroup { before: vec![&cached], phase: Phase::Prefill, ..group(own, queries) };
+    let groups: Vec<_> = own.iter().zip(queries.iter().map(Vec::as_slice)).map(group).collect();
     let q = random(539, 48);
     for bias in [Some(&bias), None] {
-        assert_close(&planned(&q, &rows, heads, bias), &attend(&q, &rows, heads, bias).unwrap());
+        assert_close(&planned(&q, &groups, heads, bias), &attend(&q, &groups, heads, bias).unwrap());
     }
 }
 
 #[test]
 fn chains_and_trees_under_many_contexts_equal_the_reference() {
-    let (heads, bias) = (HEADS[1], bias());
+    let heads = HEADS[1];
+    let bias = bias();
     let contexts: Vec<KeyValues> = (0..40).map(|_| random_kv(30, 24)).collect();
     let paths: [&[u32]; 5] = [&[0], &[0, 1], &[0, 1, 4], &[0, 2], &[0, 2, 3, 7, 29]];
-    let rows = |counts: fn(usize) -> usize| -> Vec<AttentionRow<'_>> {
-        let of = |(index, kv)| {
-            let paths = paths.iter().take(counts(index));
-            paths.map(move |path| AttentionRow::new(kv, Visible::Nodes(path), path.len() - 1))
-        };
-        contexts.iter().enumerate().flat_map(of).collect()
-    };
-    // One row a context, chains, and trees of several sizes.
+    let queries = paths.map(|path| query(Visible::Nodes(path), path.len() - 1));
+    // One row per context, chains, and trees of several sizes.
     for counts in [(|_| 1) as fn(usize) -> usize, |_| 3, |index| 1 + index % 5] {
-        let rows = rows(counts);
-        let q = random(rows.len(), 48);
+        let groups = contexts.iter().enumerate().map(|(index, kv)| group(kv, &queries[..counts(index)]));
+        let groups: Vec<_> = groups.collect();
+        let q = random((0..40).map(counts).sum(), 48);
         assert_close(
-            &planned(&q, &rows, heads, Some(&bias)),
-            &attend(&q, &rows, heads, Some(&bias)).unwrap(),
+            &planned(&q, &groups, heads, Some(&bias)),
+            &attend(&q, &groups, heads, Some(&bias)).unwrap(),
         );
     }
 }
 
 #[test]
-fn groups_share_a_batch_where_padding_costs_less_than_another_one() {
+fn groups_share_a_batch_if_padding_costs_less_than_another_batch() {
     let batches = |sizes: &[(usize, usize)]| {
         let group = |&(rows, keys): &(usize, usize)| {
-            let query = ntl_kernels::AttentionQuery { visible: Visible::First(keys), hidden: 0, position: 0 };
-            KeyGroup::packed(vec![0; keys], vec![query; rows])
+            SlotGroup::packed(vec![0; keys], vec![query(Visible::First(keys), 0); rows])
         };
         let groups: Vec<_> = sizes.iter().map(group).collect();
         batched::batched(&groups.iter().collect::<Vec<_>>())
     };
-    assert_eq!(batches(&[(1, 10), (1, 500), (1, 40)]), [vec![0, 1, 2]], "any lengths of single rows");
+    assert_eq!(batches(&[(1, 10), (1, 500), (1, 40)]), [vec![0, 1, 2]], "single rows of any length");
     assert_eq!(batches(&[(1, 4096); 32]).len(), 1, "no more batches for more contexts");
     assert_eq!(
         batches(&[(1, 64), (500, 500), (400, 400)]),
         [vec![0], vec![1, 2]],
         "padding a row is too much"
     );
-    assert_eq!(batches(&[(512, 8192); 2]), [vec![0], vec![1]], "scores have a bound");
+    assert_eq!(batches(&[(512, 8192); 2]), [vec![0], vec![1]], "the memory of scores is limited");
 }
 
 #[test]
-fn sixteen_bits_are_rounded_once_an_operation() {
+fn sixteen_bit_results_are_rounded_once_per_operation() {
     let heads = HEADS[1];
     let kv = random_kv(50, 24);
-    let rows: Vec<_> = (1..=50).map(|seen| AttentionRow::new(&kv, Visible::First(seen), seen - 1)).collect();
+    let queries: Vec<_> = (1..=50).map(|seen| query(Visible::First(seen), seen - 1)).collect();
     let q = random(50, 48);
-    let want = attend(&q, &rows, heads, None).unwrap();
-    let slots: Vec<u32> = (0..50).collect();
-    let group = KeyGroup::packed(slots, rows.iter().map(|row| row.query).collect());
-    let plan = Plan::new(vec![group], None, &Device::Cpu).unwrap();
+    let want = attend(&q, &[group(&kv, &queries)], heads, None).unwrap();
+    let plan = Plan::new(vec![SlotGroup::packed((0..50).collect(), queries)], None, &Device::Cpu).unwrap();
     let slab = Tensor::cat(&[&kv.keys, &kv.values], 0).unwrap().to_dtype(DType::BF16).unwrap();
-    let got = plan.attend(HeadSource::cached(&q, &slab, heads).unwrap(), heads).unwrap();
+    let got = plan.attend(QkvSource::cached(&q, &slab, heads).unwrap(), heads).unwrap();
     let difference = (got.to_dtype(DType::F32).unwrap() - want).unwrap().abs().unwrap();
     let worst: f32 = difference.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap();
-    // Queries, keys, scores, weights, values and sums, each by at most 2^-9 of numbers up to about 4.
-    assert!(worst < 6.0 * 4.0 / 512.0, "off by {worst}");
+    // Queries, keys, scores, weights, values and sums: each is rounded by at most 2^-9 of numbers up to about
+    // 4.
+    assert!(worst < 6.0 * 4.0 / 512.0, "error {worst}");
 }
 
 #[test]
-fn it_does_not_matter_into_how_many_parts_the_positions_are_cut() {
+fn results_do_not_depend_on_how_the_positions_are_split() {
     let heads = HEADS[1];
     let whole = random_kv(11, 24);
     let part = |from, count| KeyValues {
@@ -202,13 +216,15 @@ fn it_does_not_matter_into_how_many_parts_the_positions_are_cut() {
         values: whole.values.narrow(0, from, count).unwrap(),
     };
     let q = random(1, 48);
-    let row = AttentionRow::new(&whole, Visible::First(11), 10).with_prefix(&[], 2);
-    let want = attend(&q, &[row], heads, None).unwrap().to_vec2::<f32>().unwrap();
+    let queries = [AttentionQuery { hidden: 2, ..query(Visible::First(11), 10) }];
+    let want = attend(&q, &[group(&whole, &queries)], heads, None).unwrap().to_vec2::<f32>().unwrap();
     for cut in 1..10 {
-        let (first, second, last) = (part(0, cut), part(cut, 10 - cut), part(10, 1));
-        let before = [&first, &second];
-        let row = AttentionRow::new(&last, Visible::First(1), 10).with_prefix(&before, 2);
-        let got = attend(&q, &[row], heads, None).unwrap().to_vec2::<f32>().unwrap();
-        assert_eq!(got, want, "cut at {cut}");
+        let first = part(0, cut);
+        let second = part(cut, 10 - cut);
+        let last = part(10, 1);
+        let queries = [AttentionQuery { hidden: 2, ..query(Visible::First(1), 10) }];
+        let group = TensorGroup { before: vec![&first, &second], ..group(&last, &queries) };
+        let got = attend(&q, &[group], heads, None).unwrap().to_vec2::<f32>().unwrap();
+        assert_eq!(got, want, "split at {cut}");
     }
 }

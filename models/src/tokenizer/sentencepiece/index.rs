@@ -1,14 +1,14 @@
-//! Finds all words of a list that a text begins with.
+//! Finds all words in a list that are prefixes of a text.
 
-/// Words in byte order, each with a number. A search narrows a range of the list byte by byte, in time proportional to the
-/// longest match.
+/// Words in byte order, each with a number. A search narrows a range of the list byte by byte. Its time is
+/// proportional to the length of the longest match.
 #[derive(Debug, Default)]
 pub(in super::super) struct PrefixIndex {
     sorted: Vec<(String, u32)>,
 }
 
 impl PrefixIndex {
-    /// Leaves out empty words, which would be found everywhere.
+    /// Builds the index. Omits empty words, which would match everywhere.
     pub(in super::super) fn new(words: impl IntoIterator<Item = (String, u32)>) -> Self {
         let mut sorted: Vec<_> = words.into_iter().filter(|(word, _)| !word.is_empty()).collect();
         sorted.sort();
@@ -16,7 +16,8 @@ impl PrefixIndex {
         Self { sorted }
     }
 
-    /// Calls `found` with the length in bytes and the number of every word that `text` begins with, shortest first.
+    /// Calls `found` for every word that is a prefix of `text`, with its length in bytes and its number,
+    /// shortest first.
     pub(in super::super) fn prefixes(&self, text: &str, mut found: impl FnMut(usize, u32)) {
         let mut range = &self.sorted[..];
         for (depth, byte) in text.bytes().enumerate() {
@@ -32,7 +33,7 @@ impl PrefixIndex {
         }
     }
 
-    /// The longest word that `text` begins with: its length in bytes and its number.
+    /// Returns the length in bytes and the number of the longest word that is a prefix of `text`.
     pub(in super::super) fn longest(&self, text: &str) -> Option<(usize, u32)> {
         let mut longest = None;
         self.prefixes(text, |length, number| longest = Some((length, number)));
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_found_where_they_begin_a_text() {
+    fn words_are_found_if_they_are_prefixes_of_the_text() {
         let words = ["ab", "a", "abcd", "b", "", "▁", "▁1"];
         let index = PrefixIndex::new(words.map(str::to_owned).into_iter().zip(0..));
         for (text, want) in [

@@ -1,7 +1,9 @@
-//! SentencePiece unigram models (`spiece.model`): segments text exactly as the C++ library.
+//! SentencePiece unigram models (`spiece.model`). Segments text exactly like version 0.2.2 and later of the
+//! C++ library.
 //!
-//! The `tokenizers` crate is not used: it cuts at every space first and sums scores in double precision, which gives other
-//! ids, and it panics on a malformed model file. Added and special tokens are in `slow.rs`.
+//! The `tokenizers` crate is not used: it splits at every space first and sums scores in double precision,
+//! which gives other ids, and it panics on a malformed model file. `slow.rs` handles added and special
+//! tokens.
 
 mod index;
 mod normalizer;
@@ -28,14 +30,15 @@ pub(super) struct SentencePiece {
     ids: HashMap<String, u32>,
     normalizer: Normalizer,
     segmenter: Segmenter,
-    /// Ids of the 256 bytes, if unknown characters are encoded as bytes.
+    /// Ids of the 256 byte pieces, if unknown characters are encoded as bytes.
     bytes: Option<Vec<u32>>,
 }
 
 impl SentencePiece {
     pub(super) fn parse(file: &[u8]) -> Result<Self, String> {
         let model = proto::Model::decode(file).map_err(|error| error.to_string())?;
-        // Both follow the pieces. A file that is cut off between two pieces would decode without an error.
+        // Both follow the pieces in the file. Without this check, a file that is cut off between two pieces
+        // would be accepted.
         let (Some(trainer), Some(normalizer)) = (&model.trainer, &model.normalizer) else {
             return Err("it has no trainer or normalizer specification, it may be cut off".into());
         };
@@ -65,7 +68,7 @@ impl SentencePiece {
         self.ids.get(name).copied()
     }
 
-    /// Adjacent unknown characters are one token.
+    /// Segments a text. Adjacent unknown characters become one token.
     pub(super) fn encode(&self, text: &str) -> Vec<Segment> {
         let normalized = self.normalizer.normalize(text);
         let unknown = self.segmenter.unknown();
@@ -89,7 +92,7 @@ impl SentencePiece {
     }
 }
 
-fn read_piece((id, piece): (usize, &proto::Piece)) -> Result<Piece, String> {
+fn read_piece((id, piece): (usize, &proto::StoredPiece)) -> Result<Piece, String> {
     let name = piece.piece();
     if name.is_empty() {
         return Err(format!("piece {id} is empty"));

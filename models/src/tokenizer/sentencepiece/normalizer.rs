@@ -1,16 +1,16 @@
-//! Normalises text for SentencePiece: replaces characters by the rules of the model file and marks spaces.
+//! Normalises text for SentencePiece: applies the rules of the model file and marks spaces.
 //!
-//! It behaves as <https://github.com/google/sentencepiece/blob/v0.2.0/src/normalizer.cc>: unlike in the `tokenizers` crate,
-//! the longest rule wins at every position, regardless of grapheme clusters. With a malformed rule table rules do not apply;
-//! it never panics.
+//! It behaves like <https://github.com/google/sentencepiece/blob/v0.2.0/src/normalizer.cc>. Unlike in the
+//! `tokenizers` crate, the longest rule wins at every position, regardless of grapheme clusters. Rules of a
+//! malformed table do not apply, but never cause a panic.
 
 use super::index::PrefixIndex;
 use super::proto;
 
 /// Rewriting rules.
 ///
-/// A double-array trie as Darts-clone writes it (<https://github.com/s-yata/darts-clone>), whose values are
-/// offsets into zero-terminated strings.
+/// They are a double-array trie in the format of Darts-clone (<https://github.com/s-yata/darts-clone>). Its
+/// values are offsets into zero-terminated strings.
 #[derive(Debug)]
 struct Rules {
     trie: Vec<u32>,
@@ -18,7 +18,7 @@ struct Rules {
 }
 
 impl Rules {
-    /// `blob` is the trie's size in bytes, the trie, and the replacements.
+    /// Parses `blob`, which consists of the trie's size in bytes, the trie, and the replacements.
     fn parse(blob: &[u8]) -> Result<Self, String> {
         let (size, rest) = blob.split_first_chunk().ok_or("normalization rules are cut off")?;
         let size = u32::from_le_bytes(*size) as usize;
@@ -32,7 +32,7 @@ impl Rules {
         Ok(Self { trie, replacements: replacements.to_owned() })
     }
 
-    /// The longest prefix of `text` with a rule: its length in bytes and its replacement.
+    /// Finds the longest prefix of `text` with a rule. Returns its length in bytes and its replacement.
     fn longest(&self, text: &str) -> Option<(usize, &str)> {
         let offset = |unit: u32| (unit >> 10) << ((unit & (1 << 9)) >> 6);
         let mut longest = None;
@@ -86,7 +86,7 @@ impl Normalizer {
         })
     }
 
-    /// Empty if the text consists of spaces.
+    /// Normalises a text. The result is empty if the text consists of spaces.
     pub(super) fn normalize(&self, text: &str) -> String {
         let mut rest = text;
         if self.squeeze {
@@ -106,7 +106,7 @@ impl Normalizer {
             let (chunk, length) = self.next(rest);
             let chunk = if after_space { chunk.trim_start_matches(' ') } else { chunk };
             normalized.push_str(&chunk.replace(' ', self.space));
-            // A chunk of spaces, which is dropped, does not end the run of spaces.
+            // A dropped chunk of spaces does not end a run of spaces.
             if !chunk.is_empty() {
                 after_space = self.squeeze && chunk.ends_with(' ');
             }
@@ -122,7 +122,8 @@ impl Normalizer {
         normalized
     }
 
-    /// The replacement of the next chunk of `rest`, and the length of that chunk in bytes; ("", 0) at the end.
+    /// Returns the replacement of the next chunk of `rest` and that chunk's length in bytes, or `("", 0)` at
+    /// the end.
     fn next<'a>(&'a self, rest: &'a str) -> (&'a str, usize) {
         if let Some((length, _)) = self.fixed.longest(rest) {
             return (&rest[..length], length);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn every_switch_of_the_model_file_counts() {
+    fn every_switch_of_the_model_file_has_an_effect() {
         let all_spaces = normalizer(|spec| spec.remove_extra_whitespaces = Some(false), false);
         assert_eq!(all_spaces.normalize("  a "), "▁▁▁a▁");
         let bare = normalizer(|spec| spec.add_dummy_prefix = Some(false), false);
@@ -166,7 +167,8 @@ mod tests {
         assert_eq!(normalizer(|_| {}, true).normalize("a b"), "a▁b▁");
     }
 
-    /// A trie with the one rule `a` -> `bc`: the root's offset is 0x100, its child by `a` stands at 0x100 ^ 0x61.
+    /// A trie with the single rule `a` -> `bc`. The root's offset is 0x100, and its child by `a` is at 0x100
+    /// ^ 0x61.
     fn one_rule() -> Vec<u32> {
         let mut trie = vec![0; 0x200];
         trie[0] = 0x100 << 10;
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_rules_are_refused_or_do_not_apply() {
+    fn broken_rules_are_rejected_or_do_not_apply() {
         let whole = blob(&one_rule(), b"bc\0");
         for (bytes, want) in [
             (&whole[..3], "normalization rules are cut off"),

@@ -1,12 +1,12 @@
 //! The part of a SentencePiece model file that segmentation needs, as a protocol buffer.
 //!
-//! Field numbers are those of <https://github.com/google/sentencepiece/blob/v0.2.0/src/sentencepiece_model.proto>.
+//! Field numbers: <https://github.com/google/sentencepiece/blob/v0.2.0/src/sentencepiece_model.proto>.
 
 /// `ModelProto`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in super::super) struct Model {
     #[prost(message, repeated, tag = "1")]
-    pub(in super::super) pieces: Vec<Piece>,
+    pub(in super::super) pieces: Vec<StoredPiece>,
     #[prost(message, optional, tag = "2")]
     pub(in super::super) trainer: Option<Trainer>,
     #[prost(message, optional, tag = "3")]
@@ -15,7 +15,7 @@ pub(in super::super) struct Model {
 
 /// `ModelProto.SentencePiece`.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(in super::super) struct Piece {
+pub(in super::super) struct StoredPiece {
     #[prost(string, optional, tag = "1")]
     pub(in super::super) piece: Option<String>,
     #[prost(float, optional, tag = "2")]
@@ -39,7 +39,7 @@ pub(in super::super) enum PieceType {
 /// `TrainerSpec`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in super::super) struct Trainer {
-    /// 1 is unigram, and the default.
+    /// 1 is unigram, the default.
     #[prost(int32, optional, tag = "3")]
     pub(in super::super) model_type: Option<i32>,
     #[prost(bool, optional, tag = "24")]

@@ -1,12 +1,12 @@
-//! Small models, built here.
+//! Tests on small models that they build themselves.
 
 use prost::Message;
 
-use super::proto::{Model, Normalizer, Piece, PieceType, Trainer};
+use super::proto::{Model, Normalizer, PieceType, StoredPiece, Trainer};
 use super::*;
 
-fn piece(name: &str, score: f32, kind: PieceType) -> Piece {
-    Piece { piece: Some(name.into()), score: Some(score), kind: Some(kind as i32) }
+fn piece(name: &str, score: f32, kind: PieceType) -> StoredPiece {
+    StoredPiece { piece: Some(name.into()), score: Some(score), kind: Some(kind as i32) }
 }
 
 fn model() -> Model {
@@ -30,20 +30,20 @@ fn names(model: &Model, text: &str) -> String {
 }
 
 #[test]
-fn the_most_probable_cut_wins_even_across_spaces() {
+fn the_most_probable_segmentation_wins_even_across_spaces() {
     for (text, want) in [("12", "▁12"), ("21", "▁ 2 1"), ("a 1", "▁ a▁1"), ("", ""), ("  ", "")] {
         assert_eq!(names(&model(), text), want, "{text:?}");
     }
 }
 
 #[test]
-fn unknown_neighbours_are_one_token_that_remembers_its_text() {
+fn adjacent_unknown_characters_are_one_token_that_keeps_their_text() {
     let unknown = |text: &str| (2, text.to_owned());
     assert_eq!(encode(&model(), "é€a")[1..], [unknown("é€"), (7, "a".into())]);
 }
 
 #[test]
-fn user_defined_pieces_are_never_cut_and_unused_ones_never_chosen() {
+fn user_defined_pieces_are_never_split_and_unused_ones_never_chosen() {
     let mut model = model();
     model.pieces.push(piece("1a", 0.0, PieceType::UserDefined));
     model.pieces.push(piece("12", 9.0, PieceType::Unused));
@@ -52,7 +52,7 @@ fn user_defined_pieces_are_never_cut_and_unused_ones_never_chosen() {
 }
 
 #[test]
-fn unknown_characters_become_bytes_where_the_model_has_them() {
+fn unknown_characters_become_bytes_if_the_model_has_byte_pieces() {
     let mut model = model();
     model.trainer = Some(Trainer { byte_fallback: Some(true), ..Trainer::default() });
     let lacking = SentencePiece::parse(&model.encode_to_vec()).unwrap_err();
@@ -62,7 +62,7 @@ fn unknown_characters_become_bytes_where_the_model_has_them() {
 }
 
 #[test]
-fn what_is_no_whole_unigram_model_is_refused_with_the_reason() {
+fn incomplete_and_other_models_are_rejected_with_the_reason() {
     let changed = |change: fn(&mut Model)| {
         let mut model = model();
         change(&mut model);
@@ -88,7 +88,7 @@ fn what_is_no_whole_unigram_model_is_refused_with_the_reason() {
 }
 
 #[test]
-fn no_cut_or_flipped_file_panics() {
+fn no_truncated_or_flipped_file_panics() {
     let whole = model().encode_to_vec();
     for length in 0..whole.len() {
         assert!(SentencePiece::parse(&whole[..length]).is_err(), "cut after {length}");

@@ -1,17 +1,17 @@
 //! The fields of a beam search.
 
-use ntl_api::{CompletionRequest, EarlyStopping};
-use ntl_core::engine::{BeamJob, EarlyStopping as Ends};
+use ntl_api::{CompletionRequest, EarlyStoppingOption};
+use ntl_core::contract::{BeamJob, EarlyStopping};
 
 use super::text::TextFields;
 use crate::error::{AppError, check};
 
-/// Default number of beams: that of the paper.
+/// Default number of beams, as in the paper.
 const BEAMS: u64 = 4;
 
 const BEAMS_MAX: u64 = 128;
 
-/// The beam search for `n` texts, where the request asks for one.
+/// Returns the beam search for `n` texts, if the request has one.
 pub(super) fn beam_job(
     request: &CompletionRequest,
     n: u64,
@@ -29,21 +29,24 @@ pub(super) fn beam_job(
     check("length_penalty", fits, "must be from -10 to 10")?;
     text.check_for_beams()?;
     let early_stopping = match request.early_stopping {
-        None | Some(EarlyStopping::At(false)) => Ends::No,
-        Some(EarlyStopping::At(true)) => Ends::Yes,
-        Some(EarlyStopping::Never(_)) => Ends::Never,
+        None | Some(EarlyStoppingOption::At(false)) => EarlyStopping::No,
+        Some(EarlyStoppingOption::At(true)) => EarlyStopping::Yes,
+        Some(EarlyStoppingOption::Never(_)) => EarlyStopping::Never,
     };
-    let (beams, n, max_tokens) = (beams as usize, n as u32, text.decoding.job.max_tokens);
+    let beams = beams as usize;
+    let n = n as u32;
+    let max_tokens = text.job.max_tokens;
     Ok(Some(BeamJob { beams, n, max_tokens, length_penalty, early_stopping }))
 }
 
-/// Refuses options of a beam search where none is asked for: they would be ignored silently. Their defaults pass.
+/// Rejects options of a beam search without `use_beam_search`: they would be ignored silently. Their defaults
+/// pass.
 fn refuse_options(request: &CompletionRequest) -> Result<(), AppError> {
     let message = "is only allowed with `use_beam_search`: true";
     check("beam_width", request.beam_width.is_none(), message)?;
     let penalty = request.length_penalty.is_some_and(|penalty| (penalty - 1.0).abs() > 1e-9);
     check("length_penalty", !penalty, message)?;
-    let ends = request.early_stopping.as_ref().is_some_and(|ends| *ends != EarlyStopping::At(false));
+    let ends = request.early_stopping.as_ref().is_some_and(|ends| *ends != EarlyStoppingOption::At(false));
     check("early_stopping", !ends, message)
 }
 
@@ -78,10 +81,10 @@ mod tests {
     #[test]
     fn a_search_ends_early_or_not_as_asked() {
         for (early_stopping, ends) in [
-            (json!(null), Ends::No),
-            (json!(false), Ends::No),
-            (json!(true), Ends::Yes),
-            (json!("never"), Ends::Never),
+            (json!(null), EarlyStopping::No),
+            (json!(false), EarlyStopping::No),
+            (json!(true), EarlyStopping::Yes),
+            (json!("never"), EarlyStopping::Never),
         ] {
             let job =
                 job(json!({"use_beam_search": true, "early_stopping": early_stopping})).unwrap().unwrap();

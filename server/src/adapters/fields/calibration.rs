@@ -1,21 +1,29 @@
-//! Calibration files, read as the requests that they are for.
+//! Calibration files, read like the requests that they are for.
 
 use ntl_api::{Calibration, MethodName};
 use ntl_core::sampling::SamplingParams;
 
-use super::number::{NumberModel, number_decoding};
+use super::number::number_job;
 use super::number_method::TextBefore;
 use crate::error::AppError;
-use crate::request::ModelCalibration;
+use crate::request::{IntervalSettings, ModelCalibration, ModelProfile};
 
-/// The calibration of a file for a model with this number head. An error where the model does not decode such numbers.
+/// Returns the calibration of a file for a model, or an error if the model does not decode such numbers.
 pub(crate) fn model_calibration(
     file: &Calibration,
-    head: Option<MethodName>,
+    profile: &ModelProfile,
 ) -> Result<ModelCalibration, AppError> {
-    // A calibration holds whatever the length of the text before the number.
-    let text = TextBefore { sampling: SamplingParams::PLAIN, max_tokens: 1 };
-    let model = NumberModel { head, ..NumberModel::default() };
-    let (number, _) = number_decoding(file.number.clone(), text, Some(0), model)?;
-    Ok(ModelCalibration { coverage: file.coverage(), offset: file.offset, job: number.job })
+    // The length of the text before the number is not part of the settings.
+    let sampling = SamplingParams { temperature: file.temperature(), ..SamplingParams::PLAIN };
+    let text = TextBefore { sampling, max_tokens: 1 };
+    let mut options = file.number.clone();
+    if profile.number_head == Some(MethodName::Head) {
+        // A regression head has one value and nothing to search.
+        (options.tolerance, options.nodes_max) = (None, None);
+    }
+    let (job, _) = number_job(options, text, profile)?;
+    let coverage = file.coverage();
+    let mass_min = file.mass_min();
+    let settings = IntervalSettings { coverage, mass_min, job };
+    Ok(ModelCalibration { offset: file.offset, settings })
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::error::{AppError, check};
 use crate::request::Guided;
 
-/// Largest constraint, checked before anything is copied. The compiler has limits of its own.
+/// Maximum size of a constraint in bytes, checked before anything is copied. The compiler has its own limits.
 const BYTES_MAX: usize = 64 << 10;
 
 const CHOICES_MAX: usize = 1024;

@@ -1,24 +1,25 @@
 //! The field `number.interval`.
 
 use ntl_api::{MethodName, NumberOptions};
-use ntl_core::engine::NumberJob;
+use ntl_core::contract::NumberJob;
 
-use crate::adapters::number::{IntervalEnds, IntervalFormat};
+use crate::adapters::number::{IntervalEnds, IntervalFormat, NumberFormat};
 use crate::error::{AppError, check};
-use crate::request::{ModelCalibration, matching};
+use crate::request::{IntervalSettings, ModelCalibration, matching};
 
-/// How to show the interval of a job, where the options ask for one.
+/// Returns the format of a job's interval, if the options request one.
 pub(super) fn interval(
     options: &NumberOptions,
-    method: MethodName,
+    format: &NumberFormat,
     job: &NumberJob,
     calibrations: &[ModelCalibration],
 ) -> Result<Option<IntervalFormat>, AppError> {
     let Some(coverage) = options.interval else { return Ok(None) };
     check("number.interval", coverage > 0.0 && coverage < 1.0, "must be above 0 and below 1")?;
     let message = "is not allowed with `number.method` \"token\", which finds no distribution";
-    check("number.interval", method != MethodName::Token, message)?;
-    let ends = match matching(calibrations, coverage, job) {
+    check("number.interval", format.method != MethodName::Token, message)?;
+    let settings = IntervalSettings { coverage, mass_min: format.mass_min, job: job.clone() };
+    let ends = match matching(calibrations, &settings) {
         Ok(calibration) => IntervalEnds::Conformal { offset: calibration.offset },
         Err(reason) => IntervalEnds::Quantiles { reason },
     };

@@ -12,22 +12,24 @@ mod text;
 mod unsupported;
 
 use ntl_api::{CompletionRequest, NumberOptions, NumberRequest};
+use ntl_core::contract::Request;
+use ntl_models::checkpoint::TruncationSide;
 
 use super::number::NumberFormat;
 use crate::error::{AppError, check, in_range};
-use crate::request::{Decoding, GenerationRequest, ModelProfile, PromptInput, StreamOptions};
+use crate::request::{GenerationRequest, ModelProfile, PromptInput, Truncation};
 use beams::beam_job;
 pub(crate) use calibration::model_calibration;
-use number::{NumberModel, number_decoding};
+use number::number_job;
 use text::{N_MAX, TextFields};
 pub(crate) use unsupported::WITHOUT_EFFECT;
 pub(super) use unsupported::{check_chat, check_completion, check_message, check_part};
 
-/// Most texts of one request: prompts times `n`, or times rationales.
+/// Maximum number of texts in one request: prompts times `n`, or times rationales.
 const SEQUENCES_MAX: u64 = 1024;
 
-/// Validates a request; its prompts come apart. The second value says how to show the number, where the request asks for
-/// one.
+/// Validates a request; its prompts come apart. The second value is the format of the number, if the request
+/// has one.
 pub(super) fn generation_request(
     prompts: Option<Vec<PromptInput>>,
     request: CompletionRequest,
@@ -40,6 +42,7 @@ pub(super) fn generation_request(
         is_streamed || request.stream_options.is_none(),
         "is only allowed with `stream`: true",
     )?;
+    let truncation = truncation(&request, profile)?;
     let text = TextFields::read(&request, n, profile)?;
     let beams = beam_job(&request, n, &text)?;
     let (decoding, prompts, format) = match &request.number {
@@ -49,11 +52,7 @@ pub(super) fn generation_request(
             if !profile.writes_tokens {
                 text.check_for_printed_number()?;
             }
-            let decoding = match beams {
-                Some(job) => Decoding::Beams { job, report: text.decoding.report },
-                None => Decoding::Text(Box::new(text.decoding)),
-            };
-            (decoding, prompts, None)
+            (beams.map_or(Request::Text(text.job), Request::Beams), prompts, None)
         }
         Some(number) => {
             text.check_for_number()?;
@@ -65,20 +64,49 @@ pub(super) fn generation_request(
             };
             text.check_sampling_for_number(&options)?;
             let before = text.before_number(request.max_tokens, profile);
-            let seed = text.decoding.seed;
-            let model = NumberModel { head: profile.number_head, calibrations: &profile.calibrations };
-            let (number, format) = number_decoding(options, before, seed, model)?;
-            let prompts = check_prompts(prompts, number.rationales(), "number.rationales")?;
-            (Decoding::Number(Box::new(number)), prompts, Some(format))
+            let (job, format) = number_job(options, before, profile)?;
+            let rationales = job.after.as_ref().map_or(1, |after| u64::from(after.rationales));
+            let prompts = check_prompts(prompts, rationales, "number.rationales")?;
+            (Request::Number(job), prompts, Some(format))
         }
     };
-    let include_usage = request.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-    let stream = is_streamed.then_some(StreamOptions { include_usage });
-    let paper_decoding = request.paper_decoding.unwrap_or(false);
-    Ok((GenerationRequest { prompts, decoding, stream, paper_decoding }, format))
+    let request = GenerationRequest {
+        prompts,
+        truncation,
+        decoding,
+        seed: request.seed.map(i64::cast_unsigned),
+        guided: text.guided,
+        report: text.report,
+        paper_decoding: request.paper_decoding.unwrap_or(false),
+        cache_salt: request.cache_salt.filter(|salt| !salt.is_empty()),
+        is_streamed,
+        include_usage: request.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+    };
+    Ok((request, format))
 }
 
-/// Checks how many texts are asked for: so many for each prompt, as the field `multiplier` says.
+/// Reads `truncate_prompt_tokens` and `truncation_side`.
+fn truncation(request: &CompletionRequest, profile: &ModelProfile) -> Result<Option<Truncation>, AppError> {
+    let max = profile.prompt_tokens_max;
+    let tokens_max = match request.truncate_prompt_tokens {
+        None => return Ok(None),
+        Some(-1) => max,
+        Some(tokens) => {
+            let tokens_max = usize::try_from(tokens).ok().filter(|tokens| (1..=max).contains(tokens));
+            tokens_max.ok_or_else(|| {
+                AppError::field("truncate_prompt_tokens", format!("must be -1 or in 1..{max}, not {tokens}"))
+            })?
+        }
+    };
+    let side = match request.truncation_side {
+        None => profile.truncation_side,
+        Some(ntl_api::TruncationSide::Left) => TruncationSide::Left,
+        Some(ntl_api::TruncationSide::Right) => TruncationSide::Right,
+    };
+    Ok(Some(Truncation { tokens_max, side }))
+}
+
+/// Checks the number of texts: `texts` for each prompt, which the field `multiplier` sets.
 fn check_prompts(
     prompts: Option<Vec<PromptInput>>,
     texts: u64,

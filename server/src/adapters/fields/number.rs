@@ -1,15 +1,18 @@
-//! The `number` object of a request: the engine's job, and how to show the number. Errors name `number.FIELD`.
+//! The `number` object of a request: the engine's job, and how to show the number. Errors name
+//! `number.FIELD`.
 
-use ntl_api::{MethodName, NumberOptions, Objective, ObjectiveName, Terminator, TerminatorName, Thousands};
-use ntl_core::engine::{self, NumberJob};
-use ntl_core::numbers::{Estimation, GrammarLimits, Interval, NumberValues};
+use ntl_api::{
+    MethodName, NumberOptions, ObjectiveName, ObjectiveOption, TerminatorName, TerminatorOption, Thousands,
+};
+use ntl_core::contract::NumberJob;
+use ntl_core::numbers::{Estimation, GrammarLimits, Interval, NumberValues, Terminator};
 
 use super::interval::interval;
 use super::number_method::{self, TextBefore};
-use super::number_scale::{MASS_MIN_OF_SCALE, check_scale, scale};
+use super::number_scale::{check_scale, scale};
 use crate::adapters::number::{NumberFormat, engine_objective};
 use crate::error::{AppError, check, in_range};
-use crate::request::{ModelCalibration, NumberDecoding};
+use crate::request::ModelProfile;
 
 const DIGITS_MAX: u64 = 20;
 const SUPPORT: u64 = 20;
@@ -19,22 +22,14 @@ const TERMINATORS_MAX: usize = 16;
 
 const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-/// What the options depend on of a model.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct NumberModel<'a> {
-    /// The only method of a model with a number head.
-    pub(super) head: Option<MethodName>,
-    pub(super) calibrations: &'a [ModelCalibration],
-}
-
-/// Validates the options and fills in the defaults. `text` and `seed` are those of the request around them.
-pub(super) fn number_decoding(
+/// Validates the options and fills in the defaults. `text` comes from the enclosing request. The seeds are 0
+/// until a job is made.
+pub(super) fn number_job(
     options: NumberOptions,
     text: TextBefore,
-    seed: Option<u64>,
-    model: NumberModel<'_>,
-) -> Result<(NumberDecoding, NumberFormat), AppError> {
-    let name = number_method::name(&options, model.head)?;
+    profile: &ModelProfile,
+) -> Result<(NumberJob, NumberFormat), AppError> {
+    let name = number_method::name(&options, profile.number_head)?;
     let values = values(&options, name)?;
     let mut format = number_format(&options, name, values)?;
     number_method::check_rationales(&options)?;
@@ -43,17 +38,19 @@ pub(super) fn number_decoding(
         method: number_method::method(&options, name, objective, format.estimation)?,
         limits: limits(&options)?,
         values,
-        reports_refused: format.mass_min > 0.0,
+        reports_refused: format.is_rating || format.mass_min > 0.0,
         after: number_method::after(&options, text)?,
         terminator: terminator(options.terminator.clone())?,
     };
-    format.interval = interval(&options, name, &job, model.calibrations)?;
-    Ok((NumberDecoding { job, seed }, format))
+    format.interval = interval(&options, &format, &job, &profile.calibrations)?;
+    Ok((job, format))
 }
 
 fn limits(options: &NumberOptions) -> Result<GrammarLimits, AppError> {
-    let digits_max = in_range("number.digits_max", options.digits_max, 12, 1..=DIGITS_MAX)?;
-    let decimals_max = in_range("number.decimals_max", options.decimals_max, 6, 0..=DIGITS_MAX)?;
+    let digits_max =
+        in_range("number.digits_max", options.digits_max, NumberOptions::DIGITS_MAX, 1..=DIGITS_MAX)?;
+    let decimals_max =
+        in_range("number.decimals_max", options.decimals_max, NumberOptions::DECIMALS_MAX, 0..=DIGITS_MAX)?;
     let limits = GrammarLimits::new(digits_max as u8, decimals_max as u8, options.sign.unwrap_or(true))
         .ok_or_else(|| AppError::invalid("number.digits_max", "the limits of digits cannot be served"))?;
     let separator = match options.thousands {
@@ -67,16 +64,16 @@ fn limits(options: &NumberOptions) -> Result<GrammarLimits, AppError> {
     })
 }
 
-fn terminator(wanted: Option<Terminator>) -> Result<engine::Terminator, AppError> {
+fn terminator(wanted: Option<TerminatorOption>) -> Result<Terminator, AppError> {
     match wanted {
-        None | Some(Terminator::Named(TerminatorName::Any)) => Ok(engine::Terminator::Any),
-        Some(Terminator::Named(TerminatorName::Eos)) => Ok(engine::Terminator::Eos),
-        Some(Terminator::Texts(texts)) => {
+        None | Some(TerminatorOption::Named(TerminatorName::Any)) => Ok(Terminator::Any),
+        Some(TerminatorOption::Named(TerminatorName::Eos)) => Ok(Terminator::Eos),
+        Some(TerminatorOption::Texts(texts)) => {
             let fits =
                 (1..=TERMINATORS_MAX).contains(&texts.len()) && texts.iter().all(|text| !text.is_empty());
             let message = format!("must list 1 to {TERMINATORS_MAX} strings, none of them empty");
             check("number.terminator", fits, message)?;
-            Ok(engine::Terminator::Texts(texts))
+            Ok(Terminator::Texts(texts))
         }
     }
 }
@@ -107,15 +104,15 @@ fn number_format(
     values: NumberValues,
 ) -> Result<NumberFormat, AppError> {
     let inside = |q: f64| q > 0.0 && q < 1.0;
-    let objective = options.objective.unwrap_or(Objective::Named(ObjectiveName::Mean));
-    if let Objective::Quantile { quantile } = objective {
+    let objective = options.objective.unwrap_or(ObjectiveOption::Named(ObjectiveName::Mean));
+    if let ObjectiveOption::Quantile { quantile } = objective {
         check("number.objective", inside(quantile), "must have a quantile above 0 and below 1")?;
     }
-    let (mass_min, support) = match values {
-        NumberValues::Scale(scale) => (MASS_MIN_OF_SCALE, SUPPORT.max(scale.count() as u64)),
-        NumberValues::All | NumberValues::Range(_) => (0.0, SUPPORT),
+    let (is_rating, support) = match values {
+        NumberValues::Scale(scale) => (true, SUPPORT.max(scale.count() as u64)),
+        NumberValues::All | NumberValues::Range(_) => (false, SUPPORT),
     };
-    let mass_min = in_range("number.mass_min", options.mass_min, mass_min, 0.0..=1.0)?;
+    let mass_min = in_range("number.mass_min", options.mass_min, 0.0, 0.0..=1.0)?;
     let quantiles = options.quantiles.clone().unwrap_or_else(|| QUANTILES.to_vec());
     let fit = quantiles.len() <= QUANTILES_MAX && quantiles.iter().all(|&q| inside(q));
     check("number.quantiles", fit, format!("must be at most {QUANTILES_MAX} numbers above 0 and below 1"))?;
@@ -128,6 +125,7 @@ fn number_format(
         objective,
         method,
         estimation: estimation(options, values)?,
+        is_rating,
         mass_min,
         quantiles,
         support: support as usize,
@@ -139,7 +137,7 @@ fn number_format(
 #[cfg(test)]
 mod tests {
     use ntl_api::{CompletionRequest, NumberRequest};
-    use ntl_core::engine::{AfterMarker, NumberMethod, Precision};
+    use ntl_core::contract::{AfterMarker, NumberMethod, Precision};
     use ntl_core::numbers::{self, Scale};
     use ntl_core::sampling::SamplingParams;
     use serde_json::{Value, json};
@@ -152,7 +150,7 @@ mod tests {
         max_tokens: 9,
     };
 
-    /// The options, as they stand in a request.
+    /// The options as the request has them.
     fn parse(options: &Value) -> Result<NumberOptions, AppError> {
         let request: CompletionRequest = from_value(json!({ "number": options }))?;
         match request.number {
@@ -161,25 +159,25 @@ mod tests {
         }
     }
 
-    fn read(options: &Value) -> Result<(NumberDecoding, NumberFormat), AppError> {
-        number_decoding(parse(options)?, TEXT, Some(5), NumberModel::default())
+    fn read(options: &Value) -> Result<(NumberJob, NumberFormat), AppError> {
+        number_job(parse(options)?, TEXT, &ModelProfile::for_tests())
     }
 
     fn job(options: &Value) -> NumberJob {
-        read(options).unwrap().0.job()
+        read(options).unwrap().0
     }
 
     #[test]
     fn a_number_head_has_no_method_but_its_own() {
         let read = |options: Value, head| {
-            let model = NumberModel { head, ..NumberModel::default() };
-            number_decoding(parse(&options).unwrap(), TEXT, None, model)
+            let profile = ModelProfile { number_head: head, ..ModelProfile::for_tests() };
+            number_job(parse(&options).unwrap(), TEXT, &profile)
         };
         for head in [MethodName::Xval, MethodName::Head] {
             for options in [json!({}), json!({"method": head})] {
                 let (number, format) = read(options, Some(head)).unwrap();
                 assert_eq!(format.method, head);
-                assert!(matches!(number.job().method, NumberMethod::Tree { .. }));
+                assert!(matches!(number.method, NumberMethod::Tree { .. }));
             }
             let error = read(json!({"scale": [1, 5]}), Some(head)).unwrap_err();
             assert_eq!(error.body().error.param.as_deref(), Some("number.scale"));
@@ -209,16 +207,17 @@ mod tests {
             let want = NumberJob {
                 method: NumberMethod::Tree { tolerance: 0.001, nodes_max: 4096, precision: None },
                 limits: GrammarLimits::new(12, 6, true).unwrap(),
-                terminator: engine::Terminator::Any,
+                terminator: Terminator::Any,
                 values: NumberValues::All,
                 reports_refused: false,
                 after: None,
             };
-            assert_eq!(number.job(), want);
+            assert_eq!(number, want);
             let want = NumberFormat {
-                objective: Objective::Named(ObjectiveName::Mean),
+                objective: ObjectiveOption::Named(ObjectiveName::Mean),
                 method: MethodName::Tree,
                 estimation: Estimation { trim: 0.005, normalize: true, range: None },
+                is_rating: false,
                 mass_min: 0.0,
                 quantiles: QUANTILES.to_vec(),
                 support: 20,
@@ -228,7 +227,7 @@ mod tests {
             assert_eq!(format, want);
         }
         for (name, want) in [
-            ("sample", NumberMethod::Sample { samples: 64, seed: 5 }),
+            ("sample", NumberMethod::Sample { samples: 64, seed: 0 }),
             ("beam", NumberMethod::Beam { beams: 4 }),
             ("token", NumberMethod::Token),
         ] {
@@ -248,24 +247,24 @@ mod tests {
         let want = NumberJob {
             method: NumberMethod::Tree { tolerance: 0.5, nodes_max: 1, precision: Some(precision) },
             limits: GrammarLimits::new(20, 0, false).unwrap().with_thousands('_').unwrap(),
-            terminator: engine::Terminator::Texts(vec!["\n".into()]),
+            terminator: Terminator::Texts(vec!["\n".into()]),
             values: NumberValues::Range(range),
             reports_refused: true,
             after: None,
         };
-        assert_eq!(number.job(), want);
+        assert_eq!(number, want);
         assert_eq!(
             (format.objective, format.estimation),
-            (Objective::Quantile { quantile: 0.9 }, estimation)
+            (ObjectiveOption::Quantile { quantile: 0.9 }, estimation)
         );
         assert_eq!((format.quantiles.len(), format.support, format.decimals), (0, 0, Some(2)));
-        assert_eq!(job(&json!({"terminator": "eos"})).terminator, engine::Terminator::Eos);
+        assert_eq!(job(&json!({"terminator": "eos"})).terminator, Terminator::Eos);
         let only = NumberValues::Range(Interval { low: 2.0, high: 2.0 });
         assert_eq!(job(&json!({"range": [2, 2]})).values, only);
         let beam = job(&json!({"method": "beam", "beams": 64}));
         assert_eq!(beam.method, NumberMethod::Beam { beams: 64 });
         let sample = job(&json!({"method": "sample", "samples": 4096}));
-        assert_eq!(sample.method, NumberMethod::Sample { samples: 4096, seed: 5 });
+        assert_eq!(sample.method, NumberMethod::Sample { samples: 4096, seed: 0 });
     }
 
     #[test]
@@ -278,16 +277,16 @@ mod tests {
         ] {
             let (number, format) = read(&json!({"scale": scale})).unwrap();
             let want = Scale::new(low, high, step).unwrap();
-            assert_eq!(number.job().values, NumberValues::Scale(want));
-            assert!(number.job().reports_refused);
+            assert_eq!(number.values, NumberValues::Scale(want));
+            assert!(number.reports_refused);
             let range = Some(Interval { low, high });
             assert_eq!(format.estimation, Estimation { trim: 0.0, normalize: true, range });
             let support = usize::try_from(want.count().max(20)).unwrap();
-            assert_eq!((format.mass_min.to_bits(), format.support), (0.5_f64.to_bits(), support));
+            assert_eq!((format.mass_min.to_bits(), format.support), (0.0_f64.to_bits(), support));
         }
-        let given = json!({"scale": [1, 5], "mass_min": 0, "trim": 0.1, "support": 2});
+        let given = json!({"scale": [1, 5], "mass_min": 0.25, "trim": 0.1, "support": 2});
         let (number, format) = read(&given).unwrap();
-        assert!(!number.job().reports_refused);
+        assert!((format.mass_min - 0.25).abs() <= 0.0 && number.reports_refused);
         assert_eq!((format.estimation.trim.to_bits(), format.support), (0.1_f64.to_bits(), 2));
     }
 
@@ -304,26 +303,23 @@ mod tests {
     #[test]
     fn the_text_before_a_number_is_that_of_the_request() {
         let marker = "#### ".to_owned();
-        let sampling = SamplingParams { temperature: 0.5, top_p: 0.75, seed: 5, ..SamplingParams::PLAIN };
+        let sampling = SamplingParams { temperature: 0.5, top_p: 0.75, ..SamplingParams::PLAIN };
         let want = AfterMarker { marker, rationales: 64, sampling, max_tokens: 9 };
         let found = job(&json!({"after": "#### ", "rationales": 64}));
         assert_eq!(found.after, Some(want));
-        // Texts and numbers are drawn by different random numbers.
-        let sample = job(&json!({"after": "#", "method": "sample"}));
-        assert_eq!(sample.method, NumberMethod::Sample { samples: 64, seed: !5 });
         let after_mark = parse(&json!({"after": "#"})).unwrap();
-        let random = number_decoding(after_mark.clone(), TEXT, None, NumberModel::default()).unwrap().0;
-        assert_ne!(random.job().after.unwrap().sampling.seed, random.job().after.unwrap().sampling.seed);
         let mute = TextBefore { max_tokens: 0, ..TEXT };
-        let error = number_decoding(after_mark, mute, None, NumberModel::default()).unwrap_err();
+        let profile = ModelProfile::for_tests();
+        let error = number_job(after_mark, mute, &profile).unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
-        assert!(number_decoding(NumberOptions::default(), mute, None, NumberModel::default()).is_ok());
+        assert!(number_job(NumberOptions::default(), mute, &profile).is_ok());
     }
 
     fn assert_refused(field: &str, options: &Value) {
         let error = read(options).unwrap_err();
         let param = error.body().error.param.unwrap();
-        let (name, first) = (format!("number.{field}"), format!("number.{field}[0]"));
+        let name = format!("number.{field}");
+        let first = format!("number.{field}[0]");
         assert!(param == name || param == first, "{param}: {options}");
         assert!(error.to_string().contains(field), "{error}");
     }

@@ -3,7 +3,7 @@
 //! Invariant: an option of another method is refused, since the answer would look as if it had been used.
 
 use ntl_api::{MethodName, NumberOptions};
-use ntl_core::engine::{AfterMarker, NumberMethod, Precision};
+use ntl_core::contract::{AfterMarker, NumberMethod, Precision};
 use ntl_core::numbers::{Estimation, Objective};
 use ntl_core::sampling::SamplingParams;
 
@@ -14,7 +14,8 @@ const SAMPLES_MAX: u64 = 4096;
 const BEAMS_MAX: u64 = 64;
 const RATIONALES_MAX: u64 = 64;
 
-/// Most decoder positions of all trees of one prompt: the engine keeps each until the answer is complete.
+/// Maximum number of decoder positions of all trees of one prompt: the engine keeps each until the response
+/// is complete.
 const ALL_NODES_MAX: u64 = 262_144;
 
 /// Every token is searched for the marker, so a long one costs time.
@@ -45,8 +46,9 @@ pub(super) fn name(options: &NumberOptions, head: Option<MethodName>) -> Result<
     Ok(name)
 }
 
-/// The engine's method; its seed is 0 until a job is made. `objective` and `estimation` define the estimate that
-/// `precision` is about. The number of a number head is a tree, too: one leaf for each way to write the sign.
+/// The engine's method; its seed is 0 until a job is made. `objective` and `estimation` define the estimate
+/// that `precision` is about. The number of a number head is a tree, too: one leaf for each way to write the
+/// sign.
 pub(super) fn method(
     options: &NumberOptions,
     name: MethodName,
@@ -57,11 +59,12 @@ pub(super) fn method(
     match name {
         MethodName::Tree | MethodName::Xval | MethodName::Head => tree(options, objective, estimation),
         MethodName::Sample => {
-            let samples = in_range("number.samples", options.samples, 64, 1..=SAMPLES_MAX)?;
+            let samples =
+                in_range("number.samples", options.samples, NumberOptions::SAMPLES, 1..=SAMPLES_MAX)?;
             Ok(NumberMethod::Sample { samples: samples as u32, seed: 0 })
         }
         MethodName::Beam => {
-            let beams = in_range("number.beams", options.beams, 4, 1..=BEAMS_MAX)?;
+            let beams = in_range("number.beams", options.beams, NumberOptions::BEAMS, 1..=BEAMS_MAX)?;
             Ok(NumberMethod::Beam { beams: beams as usize })
         }
         MethodName::Token => Ok(NumberMethod::Token),
@@ -76,7 +79,8 @@ fn check_method_options(options: &NumberOptions, name: MethodName) -> Result<(),
         ("number.samples", options.samples.is_some(), MethodName::Sample),
         ("number.beams", options.beams.is_some(), MethodName::Beam),
     ] {
-        let (owner_name, name_given) = (owner.as_str(), name.as_str());
+        let owner_name = owner.as_str();
+        let name_given = name.as_str();
         let message = format!("is only allowed with `number.method` \"{owner_name}\", not \"{name_given}\"");
         let is_tree = owner == MethodName::Tree && name == MethodName::Xval;
         check(param, !is_given || name == owner || is_tree, message)?;
@@ -89,9 +93,9 @@ fn tree(
     objective: Objective,
     estimation: Estimation,
 ) -> Result<NumberMethod, AppError> {
-    let tolerance = options.tolerance.unwrap_or(0.001);
+    let tolerance = options.tolerance.unwrap_or(NumberOptions::TOLERANCE);
     check("number.tolerance", tolerance > 0.0 && tolerance < 1.0, "must be above 0 and below 1")?;
-    let nodes_max = in_range("number.nodes_max", options.nodes_max, 4096, 1..=NODES_MAX)?;
+    let nodes_max = in_range("number.nodes_max", options.nodes_max, NumberOptions::NODES_MAX, 1..=NODES_MAX)?;
     let rationales = options.rationales.unwrap_or(1);
     let message = format!("times `number.rationales` must be at most {ALL_NODES_MAX}");
     check("number.nodes_max", nodes_max.saturating_mul(rationales) <= ALL_NODES_MAX, message)?;

@@ -5,9 +5,6 @@ use ntl_core::numbers::{GrammarLimits, Interval, Scale};
 
 use crate::error::{AppError, check};
 
-/// Default of `mass_min` with a scale: a rating that the model mostly does not write is none.
-pub(super) const MASS_MIN_OF_SCALE: f64 = 0.5;
-
 pub(super) fn scale(asked: &NumberScale) -> Result<Scale, AppError> {
     let ScaleNumbers { low, high, step } = asked.numbers().map_err(|WrongScaleLength(count)| {
         let message = format!("must have two or three numbers: low, high, step; not {count}");

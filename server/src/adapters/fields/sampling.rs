@@ -14,7 +14,7 @@ const STOPS_MAX: usize = 4;
 /// Every token is searched for stop strings, so long ones cost time.
 const STOP_BYTES_MAX: usize = 1024;
 
-/// Most ids of `logit_bias` or `stop_token_ids`: every token is compared with them.
+/// Maximum number of ids in `logit_bias` or `stop_token_ids`: every token is compared with them.
 const IDS_MAX: usize = 1024;
 
 /// The sampling of a request. Its seed is 0 until a job is made.
@@ -74,6 +74,6 @@ pub(super) fn stop_strings(stop: Option<&Stop>) -> Result<Vec<String>, AppError>
     check("stop", stops.len() <= STOPS_MAX, format!("must be at most {STOPS_MAX} strings"))?;
     let short = stops.iter().all(|stop| stop.len() <= STOP_BYTES_MAX);
     check("stop", short, format!("must be strings of at most {STOP_BYTES_MAX} bytes"))?;
-    // An empty string would end every text at once. Clients that send one mean none.
+    // An empty string would end every text immediately. Clients that send one mean none.
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }

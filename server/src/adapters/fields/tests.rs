@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ntl_core::engine::{Request, TextJob};
+use ntl_core::Prompt;
+use ntl_core::contract::{NumberMethod, TextJob};
 use ntl_core::sampling::SamplingParams;
 use ntl_models::guide::Constraint;
 use serde_json::{Value, json};
@@ -20,8 +21,13 @@ fn read(body: &Value) -> Result<GenerationRequest, AppError> {
     read_for(body, &ModelProfile::for_tests())
 }
 
+/// The engine's request for a prompt.
+fn decoded(request: &GenerationRequest) -> Request {
+    request.job(Prompt::from(vec![1]), None).request
+}
+
 fn text(body: &Value) -> TextJob {
-    match read(body).unwrap().decoding.job(None) {
+    match decoded(&read(body).unwrap()) {
         Request::Text(job) => job,
         other => panic!("{other:?}"),
     }
@@ -55,7 +61,9 @@ fn assert_same(got: TextJob, want: TextJob) {
 }
 
 /// Every optional field that is served.
-const FIELDS: [&str; 32] = [
+const FIELDS: [&str; 34] = [
+    "truncate_prompt_tokens",
+    "truncation_side",
     "max_tokens",
     "temperature",
     "top_p",
@@ -98,8 +106,8 @@ fn defaults_are_those_of_the_api_and_an_explicit_null_is_the_default() {
     }
     for body in [json!({"prompt": "x"}), all_null] {
         let request = read(&body).unwrap();
-        assert!(request.stream.is_none() && request.decoding.guided().is_none());
-        assert_eq!(request.decoding.report(), ReportOptions::default());
+        assert!(!request.is_streamed && request.guided.is_none());
+        assert_eq!(request.report, ReportOptions::default());
         let job = text(&body);
         assert_eq!(SamplingParams { seed: 0, ..job.sampling }, SamplingParams::PLAIN);
         let job = TextJob { sampling: SamplingParams::GREEDY, ..job };
@@ -146,13 +154,13 @@ fn fields_reach_the_job() {
     assert_eq!(text(&json!({"prompt": "x", "return_token_ids": true})).logprobs, Some(0));
     let whole = ModelProfile { logprobs_max: None, ..ModelProfile::for_tests() };
     let body = json!({"prompt": "x", "logprobs": -1, "max_tokens": 9});
-    assert_eq!(read_for(&body, &whole).unwrap().decoding.report().logprobs, Some(whole.tokens));
+    assert_eq!(read_for(&body, &whole).unwrap().report.logprobs, Some(whole.tokens));
 }
 
 #[test]
 fn a_prompt_is_echoed_and_scored_where_it_stands_in_the_same_sequence() {
     let llama = ModelProfile { encoder_decoder: false, ..ModelProfile::for_tests() };
-    let scored = |body: &Value| match read_for(body, &llama).unwrap().decoding.job(None) {
+    let scored = |body: &Value| match decoded(&read_for(body, &llama).unwrap()) {
         Request::Text(job) => job.prompt_logprobs,
         other => panic!("{other:?}"),
     };
@@ -192,7 +200,7 @@ fn a_text_is_held_to_what_one_field_says() {
         let mut body = json!({"prompt": "x"});
         body[field] = value;
         let request = read(&body).unwrap();
-        assert_eq!(request.decoding.guided(), Some(&Guided { param: field, constraint: want }), "{body}");
+        assert_eq!(request.guided, Some(Guided { param: field, constraint: want }), "{body}");
     }
     for (field, value) in [
         ("guided_regex", json!("")),
@@ -202,28 +210,64 @@ fn a_text_is_held_to_what_one_field_says() {
     ] {
         let mut body = json!({"prompt": "x"});
         body[field] = value;
-        assert_eq!(read(&body).unwrap().decoding.guided(), None, "{body}");
+        assert_eq!(read(&body).unwrap().guided, None, "{body}");
     }
 }
 
 #[test]
 fn prompts_of_one_request_share_a_seed_only_if_it_was_given() {
-    let seed = |decoding: &Decoding| match decoding.job(None) {
-        Request::Text(job) => job.sampling.seed,
-        other => panic!("{other:?}"),
+    let seeds = |body: &Value| {
+        let request = read(body).unwrap();
+        [(); 2].map(|()| match decoded(&request) {
+            Request::Text(job) => (Some(job.sampling.seed), None),
+            Request::Number(job) => {
+                let drawn = match job.method {
+                    NumberMethod::Sample { seed, .. } => Some(seed),
+                    _ => None,
+                };
+                (job.after.map(|after| after.sampling.seed), drawn)
+            }
+            other => panic!("{other:?}"),
+        })
     };
-    let random = read(&json!({"prompt": ["x", "x"]})).unwrap().decoding;
-    assert_ne!(seed(&random), seed(&random));
-    let given = read(&json!({"prompt": ["x", "x"], "seed": 5})).unwrap().decoding;
-    assert_eq!((seed(&given), seed(&given)), (5, 5));
+    let sample = json!({"method": "sample"});
+    let after = json!({"method": "sample", "after": "#"});
+    assert_eq!(seeds(&json!({"prompt": "x", "seed": 5})), [(Some(5), None); 2]);
+    assert_eq!(seeds(&json!({"prompt": "x", "seed": 5, "number": sample})), [(None, Some(5)); 2]);
+    // Texts and numbers are drawn by different random numbers.
+    assert_eq!(seeds(&json!({"prompt": "x", "seed": 5, "number": after})), [(Some(5), Some(!5)); 2]);
+    for body in [json!({"prompt": "x"}), json!({"prompt": "x", "number": after})] {
+        let [first, second] = seeds(&body);
+        assert_ne!(first.0, second.0);
+    }
 }
 
-/// Checks that a value of a field is refused by the name of the field.
+/// Checks that the error about a value names its field.
 fn refused(field: &str, value: &Value) {
     let mut body = json!({"prompt": "x"});
     body[field] = value.clone();
     let error = read(&body).unwrap_err();
     assert_eq!(error.body().error.param.as_deref(), Some(field), "{value}");
+}
+
+#[test]
+fn a_prompt_is_truncated_on_the_side_of_the_model_unless_the_request_states_another() {
+    let truncation = |fields: Value| {
+        let mut body = json!({"prompt": "x"});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        read(&body).unwrap().truncation
+    };
+    let left = TruncationSide::Left;
+    let right = TruncationSide::Right;
+    assert_eq!(truncation(json!({"truncation_side": "left"})), None);
+    for (fields, tokens_max, side) in [
+        (json!({"truncate_prompt_tokens": 5}), 5, right),
+        (json!({"truncate_prompt_tokens": -1}), 8, right),
+        (json!({"truncate_prompt_tokens": 8, "truncation_side": "left"}), 8, left),
+        (json!({"truncate_prompt_tokens": 1, "truncation_side": "right"}), 1, right),
+    ] {
+        assert_eq!(truncation(fields), Some(Truncation { tokens_max, side }));
+    }
 }
 
 #[test]
@@ -264,6 +308,9 @@ fn everything_else_has_ranges() {
         ("prompt", json!([])),
         ("prompt", json!(vec!["a"; 1025])),
         ("prompt", json!(null)),
+        ("truncate_prompt_tokens", json!(0)),
+        ("truncate_prompt_tokens", json!(-2)),
+        ("truncate_prompt_tokens", json!(9)),
         ("max_tokens", json!(4097)),
         ("max_tokens", json!(u64::MAX)),
         ("n", json!(0)),
@@ -332,11 +379,14 @@ fn fields_that_do_not_go_together_are_refused_by_name() {
 fn the_text_before_a_number_has_the_sampling_of_the_request_and_more_tokens() {
     let mut body = json!({"prompt": "x", "number": {"after": "#"}, "temperature": 0.5, "top_p": 0.25, "seed": 5, "top_k": 9,
             "repetition_penalty": 2});
-    let after =
-        |body: &Value, profile: &ModelProfile| match read_for(body, profile).unwrap().decoding.job(None) {
-            Request::Number(job) => job.after.unwrap(),
-            other => panic!("{other:?}"),
-        };
+    let after = |body: &Value, profile: &ModelProfile| match read_for(body, profile)
+        .unwrap()
+        .job(Prompt::from(vec![1]), None)
+        .request
+    {
+        Request::Number(job) => job.after.unwrap(),
+        other => panic!("{other:?}"),
+    };
     let by_default = after(&body, &ModelProfile::for_tests());
     assert_eq!(
         by_default.sampling,
@@ -385,10 +435,10 @@ fn a_number_excludes_what_belongs_to_texts() {
     }
     for number in [json!(true), json!({})] {
         let request = read(&json!({"prompt": "x", "number": number})).unwrap();
-        assert!(matches!(request.decoding, Decoding::Number(_)));
+        assert!(matches!(request.decoding, Request::Number(_)));
     }
     let off = read(&json!({"prompt": "x", "number": false})).unwrap();
-    assert!(matches!(off.decoding, Decoding::Text(_)));
+    assert!(matches!(off.decoding, Request::Text(_)));
     let mute = ModelProfile { spells_numbers: false, ..ModelProfile::for_tests() };
     let request = json!({"prompt": "x", "number": true});
     assert_eq!(read_for(&request, &mute).unwrap_err().body().error.param.as_deref(), Some("number"));

@@ -1,14 +1,14 @@
 //! The fields of ordinary text.
 
 use ntl_api::{CompletionRequest, MethodName, NumberOptions};
-use ntl_core::engine::TextJob;
+use ntl_core::contract::TextJob;
 use ntl_core::sampling::SamplingParams;
 
 use super::guided::guided;
 use super::number_method::TextBefore;
 use super::sampling::{logit_bias, sampling, stop_strings, stop_token_ids};
 use crate::error::{AppError, check};
-use crate::request::{ModelProfile, ReportOptions, TextDecoding};
+use crate::request::{Guided, ModelProfile, ReportOptions};
 
 /// Default of `max_tokens`.
 const MAX_TOKENS: u64 = 16;
@@ -18,8 +18,8 @@ const MAX_TOKENS_BEFORE_NUMBER: u64 = 256;
 
 pub(super) const N_MAX: u64 = 128;
 
-/// Most log-probabilities of one answer, about 64 MiB; requests for up to [`LOGPROBS_DEFAULT_MAX`] alternatives are
-/// exempt.
+/// Maximum number of log-probabilities in one response, about 64 MiB; requests for up to
+/// [`LOGPROBS_DEFAULT_MAX`] alternatives are exempt.
 const LOGPROBS_TOTAL_MAX: u64 = 4 << 20;
 const LOGPROBS_DEFAULT_MAX: u64 = 20;
 
@@ -27,7 +27,9 @@ const LOGPROB_IDS_MAX: usize = 1024;
 
 /// The validated text fields, which a beam search or a number may restrict further.
 pub(super) struct TextFields {
-    pub(super) decoding: TextDecoding,
+    pub(super) job: TextJob,
+    pub(super) report: ReportOptions,
+    pub(super) guided: Option<Guided>,
 }
 
 impl TextFields {
@@ -52,7 +54,8 @@ impl TextFields {
             check(guided.param, min_tokens == 0, "is not allowed with `min_tokens`")?;
         }
         let mut report = report(request, profile)?;
-        let (logprobs, prompt_logprobs) = (report.logprobs, report.prompt_alternatives());
+        let logprobs = report.logprobs;
+        let prompt_logprobs = report.prompt_alternatives();
         let logprob_ids = logprob_ids(request, max_tokens, profile)?;
         // The answer shows all of them.
         report.logprobs = logprobs.map(|count| count.max(logprob_ids.len()));
@@ -73,25 +76,24 @@ impl TextFields {
             prompt_logprobs,
             guide: None,
         };
-        let seed = request.seed.map(i64::cast_unsigned);
-        Ok(Self { decoding: TextDecoding { job, seed, report, guided } })
+        Ok(Self { job, report, guided })
     }
 
     /// How many texts are decoded for each prompt.
     pub(super) fn paths(&self) -> u64 {
-        u64::from(self.decoding.job.best_of)
+        u64::from(self.job.best_of)
     }
 
     /// The field that says so.
     pub(super) fn paths_field(&self) -> &'static str {
-        let job = &self.decoding.job;
+        let job = &self.job;
         if job.best_of > job.n { "best_of" } else { "n" }
     }
 
     /// Refuses more log-probabilities than an answer may hold.
     pub(super) fn check_size(&self, prompts: usize, profile: &ModelProfile) -> Result<(), AppError> {
-        let report = self.decoding.report;
-        let texts = self.paths().saturating_mul(self.decoding.job.max_tokens as u64);
+        let report = self.report;
+        let texts = self.paths().saturating_mul(self.job.max_tokens as u64);
         let prompt_positions = profile.prompt_tokens_max as u64;
         for (param, count, positions) in [
             ("logprobs", report.logprobs, texts),
@@ -107,10 +109,11 @@ impl TextFields {
 
     /// Refuses fields that a number does not have.
     pub(super) fn check_for_number(&self) -> Result<(), AppError> {
-        let (job, message) = (&self.decoding.job, "is not allowed with `number`");
+        let job = &self.job;
+        let message = "is not allowed with `number`";
         check("n", job.n == 1, "must be 1 with `number`: it has one distribution")?;
         check("best_of", job.best_of == 1, message)?;
-        check("return_token_ids", !self.decoding.report.token_ids, message)?;
+        check("return_token_ids", !self.report.token_ids, message)?;
         self.refuse_token_fields(message)?;
         check("stop", job.stop.is_empty(), "is not allowed with `number`; see `number.terminator`")
     }
@@ -119,19 +122,19 @@ impl TextFields {
     pub(super) fn check_for_beams(&self) -> Result<(), AppError> {
         let message = "is not allowed with `use_beam_search`";
         self.refuse_token_fields(message)?;
-        check("stop", self.decoding.job.stop.is_empty(), message)?;
+        check("stop", self.job.stop.is_empty(), message)?;
         self.refuse_sampling(true, message)
     }
 
-    /// Refuses fields that the printed number of a regression head does not have. Samples and beams pass: all of them are that
-    /// number.
+    /// Refuses fields that the printed number of a regression head does not have. Samples and beams pass: all
+    /// of them are that number.
     pub(super) fn check_for_printed_number(&self) -> Result<(), AppError> {
         self.refuse_token_fields(
             "needs a model that writes tokens; this one is a regression head, which predicts one number",
         )
     }
 
-    /// Refuses sampling where a number is decoded at once, without a text before it: its distribution is the model's own.
+    /// Rejects sampling for a number without a text before it: the distribution of the number is the model's.
     pub(super) fn check_sampling_for_number(&self, options: &NumberOptions) -> Result<(), AppError> {
         if options.after.is_some() {
             return Ok(());
@@ -145,7 +148,8 @@ impl TextFields {
 
     /// Refuses what changes the distribution that tokens are sampled from.
     fn refuse_sampling(&self, may_be_greedy: bool, message: &str) -> Result<(), AppError> {
-        let (sampling, plain) = (self.decoding.job.sampling, SamplingParams::PLAIN);
+        let sampling = self.job.sampling;
+        let plain = SamplingParams::PLAIN;
         let is_greedy = sampling.temperature <= 0.0 && may_be_greedy;
         // Clients send a temperature of 1 by default.
         let is_default = is_greedy || sampling.temperature.to_bits() == plain.temperature.to_bits();
@@ -166,7 +170,7 @@ impl TextFields {
 
     /// Refuses fields that steer or report single tokens.
     fn refuse_token_fields(&self, message: &str) -> Result<(), AppError> {
-        let TextDecoding { job, report, guided, .. } = &self.decoding;
+        let Self { job, report, guided } = self;
         for (param, asked) in [
             ("logprobs", report.logprobs.is_some()),
             ("prompt_logprobs", report.prompt_logprobs.is_some()),
@@ -182,10 +186,10 @@ impl TextFields {
         guided.as_ref().map_or(Ok(()), |guided| check(guided.param, false, message))
     }
 
-    /// How the text before a number is written; `max_tokens` is that of the request.
+    /// Returns the options of the text before a number; `max_tokens` comes from the request.
     pub(super) fn before_number(&self, max_tokens: Option<u64>, profile: &ModelProfile) -> TextBefore {
         let max_tokens = max_tokens.unwrap_or(MAX_TOKENS_BEFORE_NUMBER.min(profile.output_tokens_max));
-        TextBefore { sampling: self.decoding.job.sampling, max_tokens: max_tokens as usize }
+        TextBefore { sampling: self.job.sampling, max_tokens: max_tokens as usize }
     }
 }
 
@@ -223,7 +227,7 @@ fn logprob_ids(
     profile.known_ids(field, ids)
 }
 
-/// How many alternatives to a token a field asks for; -1 asks for the whole vocabulary.
+/// Returns the number of alternatives to a token that a field requests; -1 requests the whole vocabulary.
 fn alternatives(param: &str, asked: Option<i64>, profile: &ModelProfile) -> Result<Option<usize>, AppError> {
     let Some(asked) = asked else { return Ok(None) };
     let max = profile.logprobs_max.unwrap_or(profile.tokens);

@@ -1,7 +1,8 @@
-//! Fields beyond those of the wire types. Some change nothing here: they are accepted ([`WITHOUT_EFFECT`]). Others are served by
-//! other servers and would change the answer: they are refused by name, since ignoring them would give a wrong answer, but
-//! their neutral values pass, because clients send those by default. All remaining names are misspellings: the error names
-//! the nearest known field.
+//! Fields beyond those of the wire types. Some change nothing here, and the server accepts them
+//! ([`WITHOUT_EFFECT`]). Others would change the response of other servers: the server rejects them with an
+//! error that names the field, since ignoring them would give a different response. Their neutral values
+//! pass, because clients send those by default. All remaining names are misspellings: the error names the
+//! nearest known field.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -31,7 +32,8 @@ enum Neutral {
 
 use Neutral::{Empty, False, Null, Numbers, TextOnly, True, Words};
 
-/// Fields of OpenAI, vLLM, SGLang and llama.cpp that completions and chats accept with any value: they change no answer here.
+/// Fields of OpenAI, vLLM, SGLang and llama.cpp that completions and chats accept with any value: they change
+/// no answer here.
 pub(crate) const WITHOUT_EFFECT: [&str; 14] = [
     "cache_prompt",
     "guided_decoding_backend",
@@ -49,11 +51,10 @@ pub(crate) const WITHOUT_EFFECT: [&str; 14] = [
     "user",
 ];
 
-const COMPLETION_FIELDS: [(&str, Neutral); 31] = [
+const COMPLETION_FIELDS: [(&str, Neutral); 29] = [
     ("add_special_tokens", True),
     ("allowed_token_ids", Empty),
     ("bad_words", Empty),
-    ("cache_salt", Empty),
     ("detokenize", True),
     ("grammar", Empty),
     ("guided_grammar", Empty),
@@ -78,18 +79,16 @@ const COMPLETION_FIELDS: [(&str, Neutral); 31] = [
     ("structured_outputs", Empty),
     ("suffix", Empty),
     ("tfs_z", Numbers(&[1.0])),
-    ("truncate_prompt_tokens", Null),
     ("typical_p", Numbers(&[1.0])),
     ("vllm_xargs", Empty),
 ];
 
 /// Fields that only chats have.
-const CHAT_FIELDS: [(&str, Neutral); 16] = [
+const CHAT_FIELDS: [(&str, Neutral); 15] = [
     ("audio", Null),
     ("chat_template", Null),
     ("continue_final_message", False),
     ("documents", Empty),
-    ("echo", False),
     ("function_call", Words(&["none", "auto"])),
     ("functions", Empty),
     ("mm_processor_kwargs", Empty),
@@ -167,7 +166,7 @@ fn chat_field_names() -> Vec<String> {
     names
 }
 
-/// Whether a field of completions is one of chats, too, under the same name.
+/// Returns whether chats have a field of completions under the same name.
 fn is_shared(name: &str) -> bool {
     static SHARED: LazyLock<Vec<String>> = LazyLock::new(field_names::<CompletionRequest>);
     name != "prompt" && SHARED.iter().any(|known| known == name)
@@ -185,7 +184,7 @@ fn neutral_of(name: &str, tables: &[&[(&str, Neutral)]]) -> Option<Neutral> {
     tables.iter().copied().flatten().find(|(refused, _)| *refused == name).map(|(_, neutral)| *neutral)
 }
 
-/// Passes a field without effect and the neutral value of a refused one. `path` is in front of the name.
+/// Passes a field without effect and the neutral value of a refused one. `path` is the prefix of the name.
 fn check_field<'a, K: Iterator<Item = &'a str>>(
     path: &str,
     name: &str,
@@ -245,7 +244,6 @@ mod tests {
             ("structured_outputs", json!({"regex": "x"})),
             ("bad_words", json!(["x"])),
             ("guided_grammar", json!("start: x")),
-            ("truncate_prompt_tokens", json!(5)),
         ] {
             let error = completion(&json!({ name: value })).unwrap_err();
             assert_eq!(error.body().error.param.as_deref(), Some(name));

@@ -24,7 +24,7 @@ export function setKey(value) {
 
 export const hasKey = () => key !== "";
 
-/** An answer that is no success. */
+/** A response with an error, or no response. */
 export class ApiError extends Error {
   constructor(message, { status = 0, param = null, code = null, id = null, retry = null } = {}) {
     super(message);
@@ -57,10 +57,10 @@ async function send(path, body, signal) {
   });
 }
 
-/** A JSON answer. */
+/** Requests a JSON response. */
 export const ask = async (path, body, signal) => (await send(path, body, signal)).json();
 
-/** Calls `each` with every event of a streamed answer. */
+/** Calls `each` with every event of a streamed response. */
 export async function stream(path, body, signal, each) {
   const answer = await send(path, { ...body, stream: true }, signal);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

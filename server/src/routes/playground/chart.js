@@ -1,6 +1,6 @@
 // Pictures of a distribution. Each has a description in words.
 
-import { brief, h, percent, svg } from "./dom.js";
+import { between, brief, h, percent, svg } from "./dom.js";
 import { domainOf, quantile } from "./estimates.js";
 
 const HEIGHT = 208;
@@ -8,12 +8,24 @@ const BASE = 142;
 const TOP = 30;
 const STRIP = 184;
 
-/** The least domain that holds those of several numbers. */
-export function sharedDomain(numbers) {
+/** The axis that several numbers share: {domain, values}, or null if none has a domain. The `values` may have a tick each. */
+export function axisOf(numbers) {
   const domains = numbers.map(domainOf).filter((domain) => domain !== null);
   if (!domains.length) return null;
-  return [Math.min(...domains.map(([low]) => low)), Math.max(...domains.map(([, high]) => high))];
+  return {
+    domain: [Math.min(...domains.map(([low]) => low)), Math.max(...domains.map(([, high]) => high))],
+    values: numbers.flatMap(({ support }) => support.map(({ value }) => value)),
+  };
 }
+
+/** The axis of a rating scale with steps of 1. */
+export function axisOfScale(low, high) {
+  const steps = Math.min(high - low, SCALE_STEPS_MAX);
+  return { domain: [low, high], values: Array.from({ length: Math.max(0, steps) + 1 }, (_, step) => low + step) };
+}
+
+/** Maximum number of steps of a scale that may have a tick each. */
+const SCALE_STEPS_MAX = 200;
 
 /** Room on both sides, and around a single value. */
 function padded([low, high]) {
@@ -21,19 +33,34 @@ function padded([low, high]) {
   return [low - room, high + room];
 }
 
-/** Round steps, about `count` of them. */
-function ticks(low, high, count) {
-  const rough = (high - low) / Math.max(1, count);
+/** Significant digits of a tick: enough for neighbours to differ on any axis. */
+const TICK_DIGITS = 12;
+
+/** Pixels of a character of a label, and between two labels. */
+const CHARACTER_WIDTH = 7.5;
+const LABEL_GAP = 8;
+
+/** Labels of an axis: the values themselves if all have room for their labels, otherwise round steps. */
+function ticks(values, x, low, high, width) {
+  const inside = [...new Set(values)].filter((value) => value >= low && value <= high).sort((a, b) => a - b);
+  const half = (value) => (brief(value, TICK_DIGITS).length * CHARACTER_WIDTH + LABEL_GAP) / 2;
+  const fits = inside.every((value, index) => index === 0 || x(value) - x(inside[index - 1]) >= half(value) + half(inside[index - 1]));
+  return inside.length > 1 && fits ? inside : roundTicks(low, high, width / 90, inside.every(Number.isInteger));
+}
+
+/** About `count` round steps; between integers, a step is at least 1. */
+function roundTicks(low, high, count, integers) {
+  const rough = Math.max((high - low) / Math.max(1, count), integers ? 1 : 0);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough);
   const first = Math.ceil(low / step);
   const found = [];
   for (let index = first; index * step <= high && found.length < 20; index += 1) found.push(index * step);
-  return found.map((value) => Number(value.toPrecision(12)));
+  return found.map((value) => Number(value.toPrecision(TICK_DIGITS)));
 }
 
-/** The picture of one number on an axis of values. Returns {node, pin}: `pin` moves the mark of the chosen value. */
-export function distribution(number, domain, name) {
+/** The picture of one number on an axis. Returns {node, draw, pin}: `pin` moves the mark of the chosen value. */
+export function distribution(number, { domain, values }, name) {
   const picture = svg("svg", { class: "distribution", height: HEIGHT, role: "img", "aria-label": inWords(number, name) });
   const node = h("div", { class: "picture" }, picture);
   let value = null;
@@ -61,7 +88,7 @@ export function distribution(number, domain, name) {
     scale = { x, width };
     picture.setAttribute("width", width);
     picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    picture.replaceChildren(...band(number, x), ...bars(number, x, low, high), ...axis(x, low, high, width), ...strip(number, x), pin);
+    picture.replaceChildren(...band(number, x), ...bars(number, x, low, high), ...axis(values, x, low, high, width), ...strip(number, x), pin);
     place();
   };
   new ResizeObserver(draw).observe(node);
@@ -77,7 +104,7 @@ function band(number, x) {
 function bars(number, x, low, high) {
   const inside = number.support.filter(({ value }) => value >= low && value <= high);
   const most = Math.max(...inside.map(({ probability }) => probability), 1e-9);
-  // Tall bars are as wide as other tall bars allow.
+  // The distance between tall bars limits their width; short bars do not.
   const isTall = ({ probability }) => probability >= 0.08 * most;
   const [wide, narrow] = [barWidth(inside.filter(isTall), x), barWidth(inside, x)];
   return inside.map((point) => {
@@ -95,10 +122,10 @@ function barWidth(points, x) {
   return Math.min(20, Math.max(2.5, Math.min(...gaps, 26) * 0.8));
 }
 
-function axis(x, low, high, width) {
-  const marks = ticks(low, high, width / 90).map((value) => svg("g", { class: "tick" },
+function axis(values, x, low, high, width) {
+  const marks = ticks(values, x, low, high, width).map((value) => svg("g", { class: "tick" },
     svg("line", { x1: x(value), x2: x(value), y1: BASE, y2: BASE + 4 }),
-    svg("text", { x: x(value), y: BASE + 18, "text-anchor": "middle" }, brief(value))));
+    svg("text", { x: x(value), y: BASE + 18, "text-anchor": "middle" }, brief(value, TICK_DIGITS))));
   return [svg("line", { class: "axis", x1: 0, x2: width, y1: BASE + 0.5, y2: BASE + 0.5 }), ...marks];
 }
 
@@ -122,7 +149,7 @@ export function inWords(number, name) {
   if (number.mode === null) return `${name}: no number was found.`;
   const values = number.support.slice(0, 5).map(({ text, probability }) => `${text} with ${percent(probability)}`);
   const [low, high] = [quantile(number, 0.05), quantile(number, 0.95)];
-  const interval = low === null ? "" : ` 90% interval from ${brief(low)} to ${brief(high)}.`;
+  const interval = low === null ? "" : ` 90% interval from ${between(low, high, " to ")}.`;
   const estimates = `Mean ${brief(number.trimmed_mean)}, median ${brief(number.median)}, mode ${brief(number.mode)}.`;
   return `${name}: most probable are ${values.join(", ")}.${interval} ${estimates}`;
 }
@@ -141,7 +168,7 @@ export function legend(number, domain) {
     entry("mode", "mode", brief(number.mode)),
     entry("median", "median", brief(number.median)),
     entry("mean", "mean", brief(number.trimmed_mean)),
-    low === null ? null : entry("reach", "90% interval", `${brief(low)} … ${brief(high)}`),
+    low === null ? null : entry("reach", "90% interval", between(low, high, " … ")),
     outside(number, padded(domain)) < 0.001 ? null : h("li", { class: "muted" }, `${percent(outside(number, padded(domain)))} lies elsewhere`));
 }
 
@@ -164,7 +191,7 @@ export function ranked(rows, { title, most = 8, relative = true }) {
   return [list, more];
 }
 
-/** Where the probability went. */
+/** How the probability is divided. */
 export function masses(mass) {
   const parts = [
     ["closed", "numbers", mass.closed],

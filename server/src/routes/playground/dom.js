@@ -25,7 +25,7 @@ const INVISIBLE =
 /** Whether a character is shown by its name instead of itself. */
 export const isInvisible = (character) => INVISIBLE.test(character);
 
-/** A text of strangers as nodes, with names in place of invisible characters. */
+/** An untrusted text as nodes, with names instead of invisible characters. */
 export function plain(text) {
   const nodes = [];
   let run = "";
@@ -56,7 +56,7 @@ export function cut(text, most = 2000) {
   return [shown, more];
 }
 
-/** Copies a text; false where the browser refuses. */
+/** Copies a text. Returns false if the browser does not allow it. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -73,7 +73,7 @@ export function percent(probability) {
   return `${(100 * probability).toFixed(1)}%`;
 }
 
-/** A number in a few characters; `digits` significant ones where it is not whole. */
+/** A number in a few characters, with `digits` significant digits unless it is an integer. */
 export function brief(value, digits = 5) {
   if (value === null || value === undefined) return "none";
   const large = Math.abs(value) >= 1e15 || (value !== 0 && Math.abs(value) < 1e-6);
@@ -84,4 +84,20 @@ export function brief(value, digits = 5) {
   return minus(String(Number(value.toPrecision(Math.max(digits, whole + 1)))));
 }
 
+/** Two numbers, with enough digits that they differ. */
+export function between(low, high, separator) {
+  let digits = 5;
+  while (digits < 17 && low !== high && brief(low, digits) === brief(high, digits)) digits += 1;
+  return brief(low, digits) + separator + brief(high, digits);
+}
+
 const minus = (text) => text.replace("-", "−");
+
+/** A number with its noun, in the singular or the plural. */
+export const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
+
+/** The box in which the page shows all errors: a paragraph for each message, and small print. */
+export function errorBox(messages, details = []) {
+  return h("div", { class: "notice error", role: "alert" }, messages.map((message) => h("p", {}, plain(message))),
+    details.length ? h("p", { class: "note" }, plain(details.join(" · "))) : null);
+}

@@ -1,12 +1,12 @@
-// Which value each objective returns, read from one answer of the server.
+// The value that each objective returns, read from one response of the server.
 
 /** Quantiles that the slider stops at. */
 const LEVELS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95];
 
-/** Quantiles that a request asks for; the outer ones limit the picture. */
+/** Quantiles that the page requests; the outer ones limit the picture. */
 export const QUANTILES = [0.01, ...LEVELS, 0.99];
 
-/** The objectives of the slider: [name, its words]. */
+/** The names of the slider's objectives. */
 export const OBJECTIVES = ["mode", ...LEVELS.map((level) => (level === 0.5 ? "median" : String(level))), "mean"];
 
 const isQuantile = (name) => /^[\d.]+$/.test(name);
@@ -14,12 +14,12 @@ const isQuantile = (name) => /^[\d.]+$/.test(name);
 /** The `objective` of a request. */
 export const objectiveOf = (name) => (isQuantile(name) ? { quantile: Number(name) } : name);
 
-/** An objective below the slider. */
+/** The label of an objective below the slider. */
 export const labelOf = (name) => (isQuantile(name) ? `${100 * Number(name)}%` : name);
 
-/** What an objective minimises. */
+/** The error that an objective minimises. */
 export function meaning(name) {
-  if (name === "mode") return "right most often: for exact match";
+  if (name === "mode") return "most often correct: for exact match";
   if (name === "median") return "least absolute error";
   if (name === "mean") return "least squared error, without the outer 0.5% of each tail";
   const level = Number(name);
@@ -31,16 +31,15 @@ const brief = (times) => String(Number(times.toFixed(1)));
 
 export const title = (name) => (isQuantile(name) ? `${labelOf(name)} quantile` : name);
 
-/** Estimates that the server bounds, and replaces where nothing bounds them. */
+/** Whether the server bounds the estimates, and replaces an unbounded estimate. */
 const hasBounds = (number) => ["tree", "xval", "head"].includes(number.method);
 
 /**
- * The answer to an objective: {value, bounds, instead}. `instead` names the estimate that takes the place of one without
- * bounds. `massMin` is that of the request.
+ * The estimate of an objective: {value, bounds, instead}. `instead` names the estimate that replaces one without bounds.
  */
-export function estimate(number, name, massMin = 0) {
-  // No number was found, or too little mass is on numbers (`mass_min`).
-  if (number.mode === null || number.mass.closed < massMin) return { value: null, bounds: null, instead: null };
+export function estimate(number, name) {
+  // No number was found.
+  if (number.mode === null) return { value: null, bounds: null, instead: null };
   if (name === "mode") return { value: number.mode, bounds: null, instead: null };
   const found = quantityOf(number, name);
   if (!hasBounds(number) || found.bounds) return { ...found, instead: null };

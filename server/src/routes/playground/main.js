@@ -1,23 +1,32 @@
-// The page: what is asked, of which models, and what becomes of it.
+// The page: reads the form, sends its requests to the chosen models, and shows the answers.
 
 import { ask, hasKey, setKey } from "./api.js";
-import { sharedDomain } from "./chart.js";
-import { brief, byId, copy, h, plain } from "./dom.js";
-import { OBJECTIVES, estimate } from "./estimates.js";
-import { Panel, problem } from "./panel.js";
-import { curl, examplesOf, judgePrompt, massMinOf, promptOf, python } from "./requests.js";
+import { axisOf } from "./chart.js";
+import { brief, byId, copy, errorBox, h, plain } from "./dom.js";
+import { estimate } from "./estimates.js";
+import { Panel, isSame, problem } from "./panel.js";
+import { curl, examplesOf, judgePrompt, promptOf, python } from "./requests.js";
 import { forget, fromFragment, history, remember, toFragment } from "./state.js";
 
-/** Models of at most so many parameters answer an example as soon as the page is opened. */
+/** Models with at most this many parameters answer an example as soon as the page opens. */
 const EAGER_PARAMETERS_MAX = 50e6;
 
 /** Fields of the form that hold a text or a number of the state. */
 const FIELDS = {
   prompt: "prompt", model: "model", versus: "versus", after: "after", method: "method", rubric: "rubric", task: "task", answer: "answer",
 };
-const NUMBER_FIELDS = { low: "low", high: "high", tokens: "tokens", "scale-low": "scaleLow", "scale-high": "scaleHigh" };
+const NUMBER_FIELDS = {
+  low: { name: "low", optional: true },
+  high: { name: "high", optional: true },
+  "scale-low": { name: "scaleLow", integer: true },
+  "scale-high": { name: "scaleHigh", integer: true },
+  tokens: { name: "tokens", integer: true, min: 1 },
+};
 
-let state = fromFragment(location.hash);
+/** Fields whose first value may not exceed the second. */
+const ORDERED_FIELDS = [["low", "high"], ["scale-low", "scale-high"]];
+
+let { state, problems } = fromFragment(location.hash);
 let models = [];
 let keys = false;
 let running = null;
@@ -45,6 +54,7 @@ async function load() {
   byId("problem").replaceChildren();
   byId("model").replaceChildren(...models.map(({ id, kind }) => h("option", { value: id }, plain(id), ` (${kind})`)));
   byId("versus-field").hidden = models.length < 2;
+  checkModels();
   write();
   about();
   start();
@@ -57,8 +67,26 @@ function askForKey() {
   byId("key").focus();
 }
 
-/** Asks what a link says; a small model also answers its first example. */
+/** Adds a problem for each model of the link that the server does not serve. */
+function checkModels() {
+  for (const name of ["model", "versus"]) {
+    if (!state[name] || modelOf(state[name])) continue;
+    problems.push(`The link names the model “${state[name]}”, which this server does not serve. It serves ${models.map(({ id }) => `“${id}”`).join(", ")}.`);
+    state[name] = "";
+  }
+}
+
+/** Shows why no request was sent, and moves the focus to the field to change. */
+function complain(messages, field) {
+  byId("problem").replaceChildren(errorBox(messages));
+  const details = field.closest("details");
+  if (details) details.open = true;
+  field.focus();
+}
+
+/** Sends the request that a link describes, unless the link has problems; a small model also answers its first example. */
 function start() {
+  if (problems.length) return complain(problems, byId("submit"));
   if (promptOf(state) && location.hash.length > 1) return run();
   const model = modelOf(state.model);
   if (state.view !== "ask" || state.prompt || model.parameters > EAGER_PARAMETERS_MAX) return byId("prompt").focus();
@@ -81,30 +109,58 @@ function write() {
   const others = models.filter(({ id }) => id !== state.model);
   byId("versus").replaceChildren(h("option", { value: "" }, "no other"), ...others.map(({ id }) => h("option", { value: id }, plain(id))));
   for (const [id, name] of Object.entries(FIELDS)) byId(id).value = state[name];
-  for (const [id, name] of Object.entries(NUMBER_FIELDS)) byId(id).value = state[name] ?? "";
+  for (const [id, { name }] of Object.entries(NUMBER_FIELDS)) {
+    byId(id).value = state[name] ?? "";
+    byId(id).removeAttribute("aria-invalid");
+  }
   byId("chat").checked = state.chat;
   const model = modelOf(state.model);
   byId("chat-field").hidden = !model?.chat;
   for (const view of ["ask", "judge"]) {
     byId(`view-${view}`).setAttribute("aria-pressed", String(state.view === view));
-    byId(`${view}-fields`).hidden = state.view !== view;
   }
+  for (const part of document.querySelectorAll("[data-view]")) part.hidden = part.dataset.view !== state.view;
   byId("submit").firstChild.textContent = state.view === "judge" ? "Judge " : "Ask ";
   byId("judge-prompt").replaceChildren(...plain(judgePrompt(state)));
   examples();
 }
 
-/** Reads the form into the state. */
+/** Reads the form into the state. Returns the mistakes in visible fields: [{id, message}]. */
 function read() {
   for (const [id, name] of Object.entries(FIELDS)) state[name] = byId(id).value;
-  for (const [id, name] of Object.entries(NUMBER_FIELDS)) {
-    const { value, min } = byId(id);
-    const number = value.trim() === "" ? NaN : Number(value);
-    const usable = Number.isFinite(number) && (min === "" || number >= Number(min));
-    if (usable) state[name] = number;
-    else if (name === "low" || name === "high") state[name] = null;
-  }
   state.chat = byId("chat").checked;
+  const mistakes = [];
+  const check = (id, mistake) => {
+    const wrong = mistake !== null && !byId(id).closest("[hidden]");
+    byId(id).setAttribute("aria-invalid", String(wrong));
+    if (wrong) mistakes.push({ id, message: `${titleOf(id)} ${mistake}.` });
+  };
+  for (const [id, field] of Object.entries(NUMBER_FIELDS)) {
+    const text = byId(id).value.trim();
+    const mistake = mistakeIn(text, field);
+    if (mistake === null) state[field.name] = text === "" ? null : Number(text);
+    check(id, mistake);
+  }
+  for (const [low, high] of ORDERED_FIELDS) {
+    const [least, most] = [low, high].map((id) => Number(byId(id).value.trim() || NaN));
+    if (least > most) check(high, `is ${most}, which is less than ${titleOf(low)}, ${least}`);
+  }
+  return mistakes;
+}
+
+/** The name of a field in error messages. */
+const titleOf = (id) => `“${byId(id).dataset.title ?? byId(id).labels[0].textContent}”`;
+
+/** The mistake in the text of a number field, or null. */
+function mistakeIn(text, { optional = false, integer = false, min = null }) {
+  if (text === "" && optional) return null;
+  const expected = `${integer ? "an integer" : "a number"}${min === null ? "" : ` of at least ${min}`}`;
+  if (text === "") return `is empty; it needs ${expected}`;
+  const value = Number(text);
+  const usable = Number.isFinite(value) && (!integer || Number.isInteger(value)) && (min === null || value >= min);
+  if (usable) return null;
+  const hint = /^[-+]?\d+,\d+$/.test(text) ? ". Write decimals with a point, as in 1.5" : "";
+  return `is “${text}”, which is not ${expected}${hint}`;
 }
 
 function examples() {
@@ -148,7 +204,7 @@ async function run() {
   cancel();
   clear();
   const asked = { ...state };
-  if (!promptOf(asked).trim()) return byId("prompt").focus();
+  if (!promptOf(asked).trim()) return complain(["The question is empty. Write one, or choose an example."], byId("prompt"));
   link();
   const abort = new AbortController();
   running = abort;
@@ -165,7 +221,16 @@ async function run() {
   if (own.length > 1) align(own);
   const failed = results.find(({ status }) => status === "rejected")?.reason;
   if (running === abort) cancel();
-  if (failed?.status === 401) return askForKey();
+  if (failed?.status === 401) {
+    clear();
+    return askForKey();
+  }
+  const [first, ...others] = own.map(({ failure }) => failure);
+  if (!failed && first && others.every((other) => other && isSame(first, other))) {
+    clear();
+    byId("problem").replaceChildren(problem(first));
+    return say("No answer");
+  }
   if (failed) return say("Cancelled");
   const values = own.map((panel) => valueOf(panel));
   say(`Answered: ${values.join(", ")}`);
@@ -173,13 +238,13 @@ async function run() {
   return showHistory();
 }
 
-const valueOf = ({ number, state: asked }) => (number ? brief(estimate(number, asked.objective, massMinOf(asked)).value) : "no number");
+const valueOf = ({ number, state: asked }) => (number ? brief(estimate(number, asked.objective).value) : "no number");
 
-/** Models side by side share an axis. */
+/** Gives the panels of several models the same axis. */
 function align(own) {
   const numbers = own.map(({ number }) => number).filter((number) => number);
-  const domain = sharedDomain(numbers);
-  if (domain && numbers.length > 1) own.forEach((panel) => panel.show(domain));
+  const axis = axisOf(numbers);
+  if (axis && numbers.length > 1) own.forEach((panel) => panel.show(axis));
 }
 
 function slide(objective) {
@@ -202,12 +267,16 @@ function showHistory() {
   }, h("bdi", { class: "question" }, plain(String(label))), h("span", { class: "muted" }, plain([values].flat().join(", ")))))));
 }
 
-/** Opens a link's state, and asks. */
+/** Opens the state of a link, and sends its request unless the link has problems. */
 function open(fragment) {
-  state = fromFragment(fragment);
+  ({ state, problems } = fromFragment(fragment));
+  checkModels();
   write();
   window.scrollTo({ top: 0 });
-  run();
+  if (!problems.length) return run();
+  cancel();
+  clear();
+  return complain(problems, byId("submit"));
 }
 
 // -------------------------------------------------------------------------------------------------------------- code
@@ -237,7 +306,14 @@ function listen(id, event, action) {
   byId(id).addEventListener(event, action);
 }
 
-listen("form", "submit", (event) => { event.preventDefault(); read(); run(); });
+listen("form", "submit", (event) => {
+  event.preventDefault();
+  const [first, ...others] = read();
+  if (!first) return run();
+  cancel();
+  clear();
+  return complain([first, ...others].map(({ message }) => message), byId(first.id));
+});
 listen("prompt", "keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
@@ -277,7 +353,7 @@ try {
   const theme = localStorage.getItem(THEME);
   if (theme) setTheme(theme);
 } catch {
-  // The system's theme then.
+  // The page then uses the system's theme.
 }
 listen("theme", "click", () => {
   const current = document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
@@ -286,10 +362,9 @@ listen("theme", "click", () => {
   try {
     localStorage.setItem(THEME, theme);
   } catch {
-    // It lasts as long as the page.
+    // The theme then lasts until the page is closed.
   }
 });
 
-if (!OBJECTIVES.includes(state.objective)) state.objective = "mean";
 showHistory();
 load();

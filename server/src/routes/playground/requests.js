@@ -3,7 +3,7 @@
 import { QUANTILES, objectiveOf } from "./estimates.js";
 import { isInvisible } from "./dom.js";
 
-/** Example questions by kind of model, where the checkpoint brings none (`examples` of its ntl.json). */
+/** Example questions by kind of model, if the checkpoint has none (`examples` in its ntl.json). */
 const EXAMPLES = [
   { kinds: /^t5/, prompts: ["What is 336 - -20?", "What is 77 - 1533?", "Calculate 12 + 30.", "What is -17 + 4?"] },
   {
@@ -23,19 +23,19 @@ export function examplesOf(model, chat) {
 const COMPLETIONS = "v1/completions";
 const CHAT = "v1/chat/completions";
 
-/** What the judge reads. */
-export const judgePrompt = ({ rubric, task, answer, scaleLow, scaleHigh }) =>
-  `${rubric}\n\nQuestion: ${task}\n\nAnswer: ${answer}\n\nScore from ${scaleLow} to ${scaleHigh}:`;
+/** The prompt of the judge, worded as by `ntl-eval judge`. The rubric may contain {low} and {high}, the ends of the scale. */
+export function judgePrompt({ rubric, task, answer, scaleLow, scaleHigh, after }) {
+  const graded = rubric.replaceAll("{low}", scaleLow).replaceAll("{high}", scaleHigh);
+  const end = after.trim()
+    ? `Explain your judgement in a few sentences. Then write "${after.trim()}" and the score.`
+    : "Write only the score.\nScore:";
+  return `${graded}\n\n[Question]\n${task}\n\n[Answer]\n${answer}\n\n${end}`;
+}
 
 export const promptOf = (state) => (state.view === "judge" ? judgePrompt(state) : state.prompt);
 
-/** Beyond the largest numbers that the server reads. */
+/** A bound above the largest numbers that the server reads. */
 const UNLIMITED = 1e12;
-
-/** Less probability on the scale is no judgement: the server's default with a scale. */
-const JUDGE_MASS_MIN = 0.5;
-
-export const massMinOf = (state) => (state.view === "judge" ? JUDGE_MASS_MIN : 0);
 
 /** The path and the body that all requests of a state share. */
 function base(state, model) {
@@ -66,7 +66,7 @@ function options(state) {
   return number;
 }
 
-/** The number with all that the page shows. */
+/** The number with all values that the page shows. */
 export function numberRequest(state, model) {
   const { path, body } = base(state, model);
   const number = { ...options(state), quantiles: QUANTILES, support: 200 };
@@ -74,7 +74,7 @@ export function numberRequest(state, model) {
   return { path, body: { ...body, ...text, number } };
 }
 
-/** What a program would send for the chosen objective. */
+/** The request that a program would send for the chosen objective. */
 function codeRequest(state, model) {
   const { path, body } = base(state, model);
   const number = options(state);
@@ -99,7 +99,7 @@ export function curl(state, model, keys) {
   return `curl ${new URL(path, document.baseURI)} -H 'Content-Type: application/json'${key} \\\n  -d '${data}'\n`;
 }
 
-// JSON is Python but for three words.
+// JSON is valid Python except for three words.
 const WORDS = { true: "True", false: "False", null: "None" };
 
 function literal(value) {

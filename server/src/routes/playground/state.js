@@ -1,4 +1,6 @@
-// What the page asks, as it stands in its link; and what was asked before.
+// The state of the page as its link holds it, and the history of earlier requests.
+
+import { OBJECTIVES } from "./estimates.js";
 
 const HISTORY = "ntl-server-history";
 const HISTORY_MAX = 30;
@@ -15,7 +17,7 @@ export const DEFAULTS = {
   high: null,
   method: "tree",
   tokens: 64,
-  rubric: "You judge answers. Give 1 if the answer is wrong and 5 if it is right and complete. Reply with the score only.",
+  rubric: "Grade an answer with a score from {low} to {high}. {low} means that the answer is wrong or useless, {high} that it is correct, complete and clear.",
   task: "What is 12 + 30?",
   answer: "It is 42.",
   scaleLow: 1,
@@ -24,23 +26,35 @@ export const DEFAULTS = {
 
 const NUMBERS = ["low", "high", "tokens", "scaleLow", "scaleHigh"];
 
+const CHOICES = { view: ["ask", "judge"], chat: ["true", "false"], method: ["tree", "sample", "beam"], objective: OBJECTIVES };
+
 /** The fragment of a link: it stays in the browser, and servers do not log it. */
 export function toFragment(state) {
   const fields = Object.entries(DEFAULTS).filter(([name, value]) => state[name] !== value && state[name] !== null);
   return new URLSearchParams(fields.map(([name]) => [name, String(state[name])])).toString();
 }
 
-/** A state that a link describes. Unknown names are left out, and numbers that are none. */
+/**
+ * Reads a link: {state, problems}. Unknown names are left out. An unusable value is replaced by the default, and a problem
+ * names it.
+ */
 export function fromFragment(fragment) {
   const state = { ...DEFAULTS };
+  const problems = [];
   for (const [name, text] of new URLSearchParams(fragment.replace(/^#/, ""))) {
     if (!(name in DEFAULTS)) continue;
-    if (name === "chat") state.chat = text !== "false";
-    else if (!NUMBERS.includes(name)) state[name] = text;
-    else if (text !== "" && Number.isFinite(Number(text))) state[name] = Number(text);
+    const number = NUMBERS.includes(name);
+    const usable = number ? text.trim() !== "" && Number.isFinite(Number(text)) : CHOICES[name]?.includes(text) ?? true;
+    if (!usable) {
+      const expected = number ? "a number" : `one of ${CHOICES[name].join(", ")}`;
+      problems.push(`The link sets ${name} to “${text}”, which is not ${expected}. The page uses ${DEFAULTS[name] ?? "no limit"} instead.`);
+    } else if (number) {
+      state[name] = Number(text);
+    } else {
+      state[name] = name === "chat" ? text === "true" : text;
+    }
   }
-  if (state.view !== "judge") state.view = "ask";
-  return state;
+  return { state, problems };
 }
 
 /** The earlier requests, latest first: [{fragment, label, values}]. */

@@ -1,6 +1,6 @@
 // The tokens of a text as a heat map: how much probability was on number tokens, and what they would have been worth.
 
-import { brief, h, percent, plain } from "./dom.js";
+import { brief, counted, h, percent, plain } from "./dom.js";
 import { ranked } from "./chart.js";
 
 /** Tokens that are drawn before a click shows the others. */
@@ -48,7 +48,7 @@ export class HeatMap {
     }
     const hidden = this.tokens.length - this.row.childElementCount;
     this.more.hidden = hidden <= 0;
-    this.more.textContent = `Show ${hidden} more tokens`;
+    this.more.textContent = `Show ${counted(hidden, "more token")}`;
   }
 
   showAll() {

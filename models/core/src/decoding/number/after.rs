@@ -1,14 +1,15 @@
 //! Writes text until a marker appears, then searches the number right after it.
 //!
-//! Several texts (rationales) share their first row; the distributions of the numbers of those that reach the marker are
-//! averaged. Where no text reaches it, all mass is invalid. Only the first text is sent to the client.
+//! Several texts (rationales) share their first row; the distributions of the numbers of those that reach the
+//! marker are averaged. If no text reaches it, all mass is invalid. Only the first text is sent to the
+//! client.
 
 use std::sync::Arc;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
 use super::{Root, refused, rules, search};
 use crate::Token;
-use crate::engine::{
+use crate::contract::{
     AfterMarker, EngineError, Event, FinishReason, LogitsRequest, NodeId, NumberJob, NumberOutcome, PathRow,
     RefusedText,
 };
@@ -62,7 +63,7 @@ impl Text {
 }
 
 impl NumberAfterText {
-    /// `before`: the ids in front of the texts in the same sequence.
+    /// `before`: the ids before the texts in the same sequence.
     pub(super) fn new(
         job: &NumberJob,
         after: &AfterMarker,
@@ -101,7 +102,8 @@ impl NumberAfterText {
         result: StepResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let (row, text) = (result.row(0), &mut self.texts[index]);
+        let row = result.row(0);
+        let text = &mut self.texts[index];
         let id = if text.logits_request() == LogitsRequest::Best {
             self.vocabulary.best(row.logits)?
         } else {
@@ -131,13 +133,15 @@ impl NumberAfterText {
         Ok(())
     }
 
-    /// Begins right after the marker. The last token may hold the marker and the number's first characters.
+    /// Begins the search right after the marker. The last token may hold the marker and the number's first
+    /// characters.
     fn begin_search(&self, index: usize, row: PathRow) -> Stage {
         let written = self.vocabulary.decoder.decode(&self.texts[index].ids);
         let after = written.split_once(&self.marker).map_or("", |(_, after)| after);
         match self.rules.state_after(after) {
             Some(state) => {
-                let (rules, root) = (self.rules.clone(), Root { row, state });
+                let rules = self.rules.clone();
+                let root = Root { row, state };
                 Stage::Searching(search(&self.job, &self.vocabulary, rules, root, index as u64))
             }
             None => Stage::Found(NumberOutcome::new(Distribution::average(&[]), 0, 0)),
@@ -161,7 +165,7 @@ impl NumberAfterText {
         Ok(())
     }
 
-    /// The average, once all texts have ended.
+    /// Returns the average once all texts have ended.
     fn outcome(&self) -> Option<NumberOutcome> {
         let ended = self.texts.iter().all(|text| matches!(text.stage, Stage::Found(_) | Stage::Missed(_)));
         if !ended {

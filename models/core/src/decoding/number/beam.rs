@@ -1,11 +1,12 @@
-//! A beam search for complete numbers: the most probable prefixes of each length, and the best numbers among them.
+//! A beam search for complete numbers: the most probable prefixes of each length, and the best numbers among
+//! them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
-use crate::engine::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow};
+use crate::contract::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow};
 use crate::numbers::{ClosedNumber, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
 
 pub(super) struct NumberBeam {
@@ -14,10 +15,10 @@ pub(super) struct NumberBeam {
     logits: LogitsRequest,
     beams: usize,
     /// Prefixes of the present length; the first `computed` of them have their logits.
-    prefixes: Vec<Prefix>,
+    prefixes: Vec<BeamPrefix>,
     computed: usize,
     in_step: usize,
-    longer: Vec<Prefix>,
+    longer: Vec<BeamPrefix>,
     /// Complete numbers with the probability of the whole text.
     found: Vec<ClosedNumber>,
     invalid: f64,
@@ -26,7 +27,7 @@ pub(super) struct NumberBeam {
 }
 
 #[derive(Clone)]
-struct Prefix {
+struct BeamPrefix {
     row: PathRow,
     state: NumberState,
     probability: f64,
@@ -39,7 +40,7 @@ impl NumberBeam {
             logits: vocabulary.logits_request(&rules),
             rules,
             beams: beams.max(1),
-            prefixes: vec![Prefix { row: root.row, state: root.state, probability: 1.0 }],
+            prefixes: vec![BeamPrefix { row: root.row, state: root.state, probability: 1.0 }],
             computed: 0,
             in_step: 0,
             longer: Vec::new(),
@@ -50,7 +51,7 @@ impl NumberBeam {
         }
     }
 
-    fn extend(&mut self, prefix: &Prefix, softmax: &Softmax<'_>, node: NodeId) {
+    fn extend(&mut self, prefix: &BeamPrefix, softmax: &Softmax<'_>, node: NodeId) {
         let expansion = self.grammar.expand(prefix.state, softmax, &self.rules, 0.0);
         self.invalid += expansion.invalid * prefix.probability;
         let whole = |closing: ClosedNumber| ClosedNumber {
@@ -59,14 +60,15 @@ impl NumberBeam {
         };
         self.found.extend(expansion.closed.into_iter().map(whole));
         let possible = expansion.children.into_iter().filter(|child| child.probability > 0.0);
-        self.longer.extend(possible.map(|child| Prefix {
+        self.longer.extend(possible.map(|child| BeamPrefix {
             row: PathRow::new(Some(node), child.token),
             state: child.state,
             probability: child.probability * prefix.probability,
         }));
     }
 
-    /// Keeps the best numbers and goes on to longer prefixes. True when none of these can be better.
+    /// Keeps the best numbers and continues with longer prefixes. Returns `true` if none of these can be
+    /// better.
     fn next_length(&mut self) -> bool {
         self.found.sort_by(|a, b| b.probability.total_cmp(&a.probability));
         self.found.truncate(self.beams);
@@ -94,7 +96,7 @@ impl NumberBeam {
 impl Decoding for NumberBeam {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step = (self.prefixes.len() - self.computed).min(rows_max);
-        let row = |prefix: &Prefix| prefix.row.clone().with_logits(self.logits.clone());
+        let row = |prefix: &BeamPrefix| prefix.row.clone().with_logits(self.logits.clone());
         self.prefixes[self.computed..][..self.in_step].iter().map(row).collect()
     }
 
@@ -105,7 +107,7 @@ impl Decoding for NumberBeam {
             let prefix = self.prefixes[self.computed + row].clone();
             let row = result.row(row);
             let state = prefix.state.with_head_value(row.head_value);
-            self.extend(&Prefix { state, ..prefix }, &row.softmax()?, row.node);
+            self.extend(&BeamPrefix { state, ..prefix }, &row.softmax()?, row.node);
         }
         self.computed += self.in_step;
         if self.computed < self.prefixes.len() || !self.next_length() {

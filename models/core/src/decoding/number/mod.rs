@@ -1,7 +1,7 @@
 //! Searches for the distribution of the number that a model would write.
 //!
-//! Each starts at a [`Root`] and ends with one `Event::Number`. [`tree`] is exact, [`sample`] and [`beam`] see a part
-//! of the distribution, [`token`] is a diagnostic; [`after`] writes text before the number.
+//! Each starts at a [`Root`] and ends with one `Event::Number`. [`tree`] is exact, [`sample`] and [`beam`]
+//! see a part of the distribution, [`token`] is a diagnostic; [`after`] writes text before the number.
 
 mod after;
 mod beam;
@@ -15,18 +15,18 @@ use std::sync::Arc;
 pub(super) use token::expectation;
 
 use super::{Decoding, Vocabulary};
-use crate::engine::{NumberJob, NumberMethod, PathRow};
-use crate::numbers::{NumberRules, NumberState};
+use crate::contract::{NumberJob, NumberMethod, PathRow};
+use crate::numbers::{NumberRules, NumberState, NumberValues};
 
 #[derive(Debug, Clone)]
 struct Root {
-    /// The row whose logits are those of the number's first token.
+    /// The row that predicts the number's first token.
     row: PathRow,
-    /// The part of the number that is written already.
+    /// The part of the number that has been written.
     state: NumberState,
 }
 
-/// `before`: the ids in front of the answer in the same sequence.
+/// `before`: the ids before the answer in the same sequence.
 pub(super) fn decoding(
     job: &NumberJob,
     vocabulary: &Vocabulary,
@@ -42,7 +42,7 @@ pub(super) fn decoding(
     }
 }
 
-/// Costs a pass over the vocabulary where the job has terminators or thousands separators.
+/// Costs a pass over the vocabulary if the job has terminators or thousands separators.
 fn rules(job: &NumberJob, vocabulary: &Vocabulary) -> NumberRules {
     vocabulary.grammar.rules(job.limits, job.terminator.clone(), job.values)
 }
@@ -57,8 +57,13 @@ fn search(
 ) -> Box<dyn Decoding> {
     match &job.method {
         NumberMethod::Tree { tolerance, nodes_max, precision } => {
-            let (tolerance, nodes_max, precision) = (*tolerance, *nodes_max, precision.clone());
-            let limits = tree::TreeLimits { tolerance, nodes_max, precision };
+            let tolerance = *tolerance;
+            let nodes_max = *nodes_max;
+            let precision = precision.clone();
+            // The estimates of a rating are conditional on the scale, so the search must resolve even a small
+            // mass there.
+            let is_conditional = matches!(job.values, NumberValues::Scale(_));
+            let limits = tree::TreeLimits { tolerance, is_conditional, nodes_max, precision };
             let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
             Box::new(if job.reports_refused { tree.reporting_refused(vocabulary) } else { tree })
         }

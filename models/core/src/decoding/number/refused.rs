@@ -1,18 +1,18 @@
-//! The most probable texts that a model writes where a number is expected, to tell why there is none.
+//! The most probable texts that a model writes instead of a number, for the reason of a missing number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::engine::RefusedText;
+use crate::contract::RefusedText;
 use crate::numbers::{NumberState, Refused, RefusedEnd};
 use crate::text::TextDecoder;
 
-/// Most texts that are told.
+/// Maximum number of reported texts.
 pub(super) const REFUSED_MAX: usize = 3;
 
 pub(super) struct RefusedTexts {
     decoder: Arc<dyn TextDecoder>,
-    /// By text.
+    /// Probabilities by text.
     probabilities: HashMap<String, f64>,
 }
 
@@ -21,7 +21,7 @@ impl RefusedTexts {
         Self { decoder, probabilities: HashMap::new() }
     }
 
-    /// Adds what follows a prefix of this probability.
+    /// Adds the texts that follow a prefix of this probability.
     pub(super) fn add(&mut self, state: NumberState, probability: f64, refused: &[Refused]) {
         for refused in refused {
             let end = match refused.end {

@@ -1,7 +1,7 @@
 //! Numbers sampled from the model's own distribution. Samples with the same prefix share their rows.
 //!
-//! A draw goes through the whole vocabulary in the order of ids, so that a seed gives the same numbers on every backend:
-//! rows ask for all logits.
+//! A draw goes through the whole vocabulary in the order of ids, so that a seed gives the same numbers on
+//! every backend. Rows therefore request all logits.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::super::{Decoding, Progress, StepResult, not_a_distribution};
 use super::Root;
-use crate::engine::{EngineError, Event, NodeId, NumberOutcome, PathRow};
+use crate::contract::{EngineError, Event, NodeId, NumberOutcome, PathRow};
 use crate::numbers::{Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax, TokenEffect};
 
 /// Each sample has an equal share of the mass.
@@ -21,8 +21,8 @@ pub(super) struct NumberSample {
     rng: ChaCha8Rng,
     /// One sample's share of the mass.
     share: f64,
-    /// Open prefixes, first in, first out: so the order of draws does not depend on the rows of a step.
-    prefixes: VecDeque<Prefix>,
+    /// Open prefixes, first in, first out, so that the order of draws does not depend on the rows of a step.
+    prefixes: VecDeque<SampledPrefix>,
     in_step: usize,
     closed: HashMap<Decimal, f64>,
     invalid: f64,
@@ -32,7 +32,7 @@ pub(super) struct NumberSample {
 }
 
 /// A text that some of the samples begin with.
-struct Prefix {
+struct SampledPrefix {
     row: PathRow,
     state: NumberState,
     draws: u32,
@@ -54,7 +54,7 @@ impl NumberSample {
             rules,
             rng,
             share: 1.0 / f64::from(count.max(1)),
-            prefixes: VecDeque::from([Prefix { row: root.row, state: root.state, draws: count }]),
+            prefixes: VecDeque::from([SampledPrefix { row: root.row, state: root.state, draws: count }]),
             in_step: 0,
             closed: HashMap::new(),
             invalid: 0.0,
@@ -64,14 +64,14 @@ impl NumberSample {
         }
     }
 
-    fn extend(&mut self, prefix: &Prefix, logits: &[f32], node: NodeId) -> Result<(), EngineError> {
+    fn extend(&mut self, prefix: &SampledPrefix, logits: &[f32], node: NodeId) -> Result<(), EngineError> {
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         for (token, draws) in draw(&mut self.rng, &softmax, logits.len(), prefix.draws) {
             let mass = self.share * f64::from(draws);
             match self.grammar.effect(prefix.state, token, &self.rules) {
                 TokenEffect::Continues(state) => {
                     let row = PathRow::new(Some(node), token);
-                    self.prefixes.push_back(Prefix { row, state, draws });
+                    self.prefixes.push_back(SampledPrefix { row, state, draws });
                 }
                 TokenEffect::Closes(value) => *self.closed.entry(value).or_default() += mass,
                 TokenEffect::Invalid => self.invalid += mass,
@@ -82,11 +82,13 @@ impl NumberSample {
     }
 }
 
-/// Draws `count` tokens in one pass over the vocabulary; returns how often each was drawn.
+/// Draws `count` tokens in one pass over the vocabulary. Returns how often each was drawn.
 fn draw(rng: &mut ChaCha8Rng, softmax: &Softmax<'_>, vocab: usize, count: u32) -> BTreeMap<u32, u32> {
     let mut points: Vec<f64> = (0..count).map(|_| rng.random()).collect();
     points.sort_by(f64::total_cmp);
-    let (mut drawn, mut below, mut next) = (BTreeMap::new(), 0.0, 0);
+    let mut drawn = BTreeMap::new();
+    let mut below = 0.0;
+    let mut next = 0;
     let mut last_possible = 0;
     for id in 0..vocab as u32 {
         let probability = softmax.probability(id);
@@ -114,11 +116,11 @@ impl Decoding for NumberSample {
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         self.forward_passes += 1;
         self.nodes += self.in_step;
-        let stepped: Vec<Prefix> = self.prefixes.drain(..self.in_step).collect();
+        let stepped: Vec<SampledPrefix> = self.prefixes.drain(..self.in_step).collect();
         for (row, prefix) in stepped.into_iter().enumerate() {
             let row = result.row(row);
             let state = prefix.state.with_head_value(row.head_value);
-            self.extend(&Prefix { state, ..prefix }, row.full()?, row.node)?;
+            self.extend(&SampledPrefix { state, ..prefix }, row.full()?, row.node)?;
         }
         if !self.prefixes.is_empty() {
             return Ok(Progress::Running);

@@ -1,19 +1,19 @@
 //! Expectation token by token along the greedy path: the quantity that NTL-MSE trains.
 //!
-//! A diagnostic, not an estimate of the number: the greedy path fixes the places, so the value is wrong wherever a carry is
-//! uncertain. With P(19) = P(20) = 0.5 it is 1.5 tens and 9 ones, 24.
+//! A diagnostic, not an estimate of the number: the greedy path fixes the places, so the value is wrong
+//! wherever a carry is uncertain. With P(19) = P(20) = 0.5 it is 1.5 tens and 9 ones, 24.
 
 use std::collections::HashMap;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
-use crate::engine::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow, TokenNumber};
+use crate::contract::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow, TokenNumber};
 use crate::numbers::{Decimal, Distribution, NumberRules, NumberState, Softmax, TokenEffect, sorted_unique};
 
 pub(super) struct TokenExpectation {
     vocabulary: Vocabulary,
     rules: NumberRules,
-    /// Asks for the best id and all ids with a value.
+    /// Requests the best id and all ids with a value.
     logits: LogitsRequest,
     row: PathRow,
     state: NumberState,
@@ -29,11 +29,11 @@ struct Part {
     digits: u8,
     /// Digits after the point that are written before this token's end.
     decimals: u8,
-    /// The power of ten at which the token writes its digit, where tokens do.
+    /// The power of ten of the token's digit, if tokens have one.
     place: Option<i8>,
-    /// Whether the token holds the minus, and its own value therefore the sign.
+    /// Whether the token contains the minus, so that its own value has the sign.
     holds_sign: bool,
-    /// Whether the token holds the point, and its own value therefore the place.
+    /// Whether the token contains the point, so that its own value has the place value.
     holds_point: bool,
 }
 
@@ -92,7 +92,8 @@ impl TokenExpectation {
     }
 }
 
-/// Expected value and mass of the number tokens at one position; `None` where none of them is possible.
+/// Returns the expected value and the mass of the number tokens at one position, or `None` if none of them
+/// has any probability.
 pub(in crate::decoding) fn expectation(
     softmax: &Softmax<'_>,
     number_values: &[(u32, f64)],

@@ -1,11 +1,12 @@
 //! The number tree: exact expansion of all texts that are numbers, the most probable prefix first.
 //!
-//! Rows are *computed* ahead of need, as many at once as a step has room for; they are *counted* strictly one by one,
-//! always the most probable open prefix next. So the result does not depend on the batch: computing ahead costs rows but
-//! never changes a digit.
+//! Rows are *computed* ahead of need, as many as a step has room for. They are *counted* one by one, always
+//! the most probable open prefix next. So the result does not depend on the batch: computing ahead costs rows
+//! but never changes the result.
 //!
-//! Memory grows with the budget of nodes, not with the branches of the grammar: of the open prefixes, only as many can
-//! still be counted as the budget has nodes left, and the others are dropped. Their mass stays open.
+//! Memory grows with the budget of nodes, not with the branches of the grammar. Each counted prefix costs one
+//! node of the budget. Open prefixes beyond the remaining budget can never be counted, so the tree drops
+//! them, and their mass stays open.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
@@ -15,28 +16,34 @@ use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
 use super::Root;
 use super::refused::{REFUSED_MAX, RefusedTexts};
 use crate::Token;
-use crate::engine::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow, Precision};
+use crate::contract::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow, Precision};
 use crate::numbers::{
     Child, ClosedNumber, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Refused,
 };
 
-/// Most rows that one tree asks for in a step. Most rows beyond this would not be needed in the end.
+/// Maximum number of rows that one tree requests in a step. Further rows would mostly be computed in vain.
 const WIDTH: usize = 16;
 
-/// Most prefixes that are computed but not counted yet. A tree at this limit computes only what it counts next, so its rows
-/// exceed its counted nodes by no more.
+/// Maximum number of prefixes that are computed but not counted yet. A tree at this limit computes only the
+/// next prefix to count, so its rows exceed its counted nodes by at most this number.
 const AHEAD_MAX: usize = 256;
 
-/// The least probable prefixes are pruned: their mass stays open. A whole tree prunes at most this share of its tolerance.
+/// The least probable prefixes are pruned: their mass stays open. A whole tree prunes at most this share of
+/// its tolerance.
 const PRUNED_SHARE: f64 = 0.1;
 
-/// Prefixes less probable than this tell no texts that are no number: so these are few, and the texts as well.
+/// Minimum probability of a prefix whose refused texts are reported. It keeps both prefixes and texts few.
 const REFUSED_PREFIX_MIN: f64 = 0.01;
 
-/// When a tree is expanded far enough.
+/// An open mass of at most this is rounding.
+const ROUNDING: f64 = 1e-12;
+
+/// The limits at which a tree stops.
 #[derive(Debug, Clone)]
 pub(super) struct TreeLimits {
     pub(super) tolerance: f64,
+    /// Whether `tolerance` is a share of the closed mass. Otherwise it is a probability.
+    pub(super) is_conditional: bool,
     pub(super) nodes_max: usize,
     pub(super) precision: Option<Precision>,
 }
@@ -60,11 +67,11 @@ pub(super) struct NumberTree {
     /// Number of counted nodes at which the bounds are computed again.
     precision_checked_next: usize,
     forward_passes: usize,
-    /// Where the job asks for the texts that are no admitted number.
+    /// The texts that are not admitted numbers, if the job requests them.
     refused: Option<RefusedTexts>,
 }
 
-/// The prefixes that may still be counted, in places that are used again.
+/// The prefixes that may still be counted, in slots that are reused.
 #[derive(Default)]
 struct Prefixes {
     places: Vec<Option<Prefix>>,
@@ -74,7 +81,7 @@ struct Prefixes {
 }
 
 struct Prefix {
-    /// Tells it from earlier prefixes at its place.
+    /// Distinguishes this prefix from earlier ones in the same slot.
     number: u64,
     parent: Option<NodeId>,
     token: Token,
@@ -83,12 +90,12 @@ struct Prefix {
     computed: Option<Box<Computed>>,
 }
 
-/// What follows a prefix. Probabilities are of the whole text, not conditional on the prefix.
+/// The continuations of a prefix. Probabilities are of the whole text, not conditional on the prefix.
 struct Computed {
     children: Box<[Ranked]>,
     closed: Box<[ClosedNumber]>,
     invalid: f64,
-    /// Too long, or pruned.
+    /// Mass of continuations that are too long or pruned.
     left_open: f64,
     /// Conditional on the prefix.
     refused: Box<[Refused]>,
@@ -97,13 +104,15 @@ struct Computed {
 #[derive(Default)]
 struct Counted {
     closed: HashMap<Decimal, f64>,
+    /// The sum of `closed`.
+    closed_mass: f64,
     invalid: f64,
     open: f64,
     nodes: usize,
     queued: u64,
 }
 
-/// A prefix in a queue: the most probable first, of equals the one that was queued first.
+/// A prefix in a queue. The most probable one is first; ties go to the one queued first.
 #[derive(Clone, Copy)]
 struct Ranked {
     probability: f64,
@@ -130,7 +139,8 @@ impl Eq for Ranked {}
 
 impl Prefixes {
     fn insert(&mut self, prefix: Prefix) -> Ranked {
-        let (probability, number) = (prefix.probability, self.inserted);
+        let probability = prefix.probability;
+        let number = self.inserted;
         self.inserted += 1;
         let prefix = Some(Prefix { number, ..prefix });
         let place = match self.free.pop() {
@@ -191,7 +201,7 @@ impl NumberTree {
         }
     }
 
-    /// The same tree, which also tells the most probable texts that are no admitted number.
+    /// Returns the same tree, which also reports the most probable texts that are not admitted numbers.
     pub(super) fn reporting_refused(self, vocabulary: &Vocabulary) -> Self {
         Self { refused: Some(RefusedTexts::new(Arc::clone(&vocabulary.decoder))), ..self }
     }
@@ -210,9 +220,11 @@ impl NumberTree {
     /// Splits the mass of one prefix and queues its children to be computed.
     fn compute(&mut self, place: u32, row: RowResult<'_>) -> Result<(), EngineError> {
         let Some(prefix) = self.prefixes.get(place) else { return Ok(()) };
-        let (probability, state) = (prefix.probability, prefix.state.with_head_value(row.head_value));
+        let probability = prefix.probability;
+        let state = prefix.state.with_head_value(row.head_value);
         // Each of at most `nodes_max` nodes may prune an equal part.
-        let prune = self.limits.tolerance * PRUNED_SHARE / self.limits.nodes_max.max(1) as f64 / probability;
+        let prune =
+            self.limits.open_max(0.0) * PRUNED_SHARE / self.limits.nodes_max.max(1) as f64 / probability;
         let softmax = row.softmax()?;
         let expansion = self.grammar.expand(state, &softmax, &self.rules, prune);
         let refused = self.refused.as_ref().filter(|_| probability >= REFUSED_PREFIX_MIN);
@@ -221,7 +233,8 @@ impl NumberTree {
         let left_open = expansion.left_open * probability;
         let parent = Some(row.node);
         let child = |Child { token, state, probability: given }| {
-            let (token, probability) = (token.into(), given * probability);
+            let token = token.into();
+            let probability = given * probability;
             let child = Prefix { number: 0, parent, token, state, probability, computed: None };
             let child = self.prefixes.insert(child);
             self.to_compute.push(child);
@@ -240,10 +253,11 @@ impl NumberTree {
         Ok(())
     }
 
-    /// Counts prefixes in strict order as far as they are computed. True when the tree is finished.
+    /// Counts prefixes in strict order, up to the first one that is not computed yet. Returns `true` if the
+    /// tree is finished.
     fn count(&mut self) -> bool {
         loop {
-            if self.counted.open <= self.limits.tolerance
+            if self.counted.open <= self.open_max()
                 || self.counted.nodes >= self.limits.nodes_max
                 || (self.is_precision_due() && self.is_precise())
             {
@@ -262,15 +276,16 @@ impl NumberTree {
             for child in computed.children {
                 self.counted.open += child.probability;
                 self.counted.queued += 1;
-                // Numbered here, not when computed: the order of equals must not depend on the batch either.
+                // Children are numbered when they are counted, so that the order of ties does not depend on
+                // the batch either.
                 self.to_count.push(Ranked { order: Reverse(self.counted.queued), ..child });
             }
             self.drop_hopeless();
         }
     }
 
-    /// Drops the open prefixes that cannot be counted any more: each counted node takes the first of the queue, so that the
-    /// budget reaches no further down than it has nodes left.
+    /// Drops the open prefixes that can no longer be counted. Each counted node removes the first prefix of
+    /// the queue, so only as many prefixes as the budget has nodes left can be counted.
     fn drop_hopeless(&mut self) {
         let left = self.limits.nodes_max.saturating_sub(self.counted.nodes);
         if self.to_count.len() <= 2 * left.max(WIDTH) {
@@ -300,8 +315,8 @@ impl NumberTree {
         }
     }
 
-    /// Whether to compute the bounds again. They cost a pass over all numbers found, so this is due only at numbers of counted
-    /// nodes that are a tenth apart; it must not depend on steps.
+    /// Returns whether to compute the bounds again. They cost a pass over all numbers found, so the tree does
+    /// this only after another tenth of its counted nodes. This must not depend on steps.
     fn is_precision_due(&mut self) -> bool {
         let nodes = self.counted.nodes;
         let due = nodes >= self.precision_checked_next;
@@ -317,17 +332,28 @@ impl NumberTree {
         bounds.is_some_and(|bounds| bounds.high - bounds.low <= precision.width)
     }
 
+    /// The open mass at which the expansion stops.
+    fn open_max(&self) -> f64 {
+        self.limits.open_max(self.counted.closed_mass)
+    }
+
     fn distribution(&self) -> Distribution {
-        // An open mass this small is rounding.
-        let open = if self.counted.open < 1e-12 { 0.0 } else { self.counted.open };
+        let open = if self.counted.open < ROUNDING { 0.0 } else { self.counted.open };
         Distribution::new(&self.counted.closed, self.counted.invalid, open)
     }
 
     fn outcome(&self) -> NumberOutcome {
-        let spent = self.counted.nodes >= self.limits.nodes_max && self.counted.open > self.limits.tolerance;
+        let spent = self.counted.nodes >= self.limits.nodes_max && self.counted.open > self.open_max();
         let found = NumberOutcome::new(self.distribution(), self.counted.nodes, self.forward_passes);
         let refused = self.refused.as_ref().map(RefusedTexts::most_probable).unwrap_or_default();
         NumberOutcome { truncated: spent && !self.is_precise(), refused, ..found }
+    }
+}
+
+impl TreeLimits {
+    /// The open mass at which a tree with this closed mass stops.
+    fn open_max(&self, closed: f64) -> f64 {
+        if self.is_conditional { (self.tolerance * closed).max(ROUNDING) } else { self.tolerance }
     }
 }
 
@@ -338,13 +364,15 @@ impl Counted {
         self.invalid += computed.invalid;
         for closing in &computed.closed {
             *self.closed.entry(closing.value).or_default() += closing.probability;
+            self.closed_mass += closing.probability;
         }
     }
 }
 
 impl Decoding for NumberTree {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
-        // With a precision the tree may end at any time: at most double what is computed.
+        // With a precision the tree may end at any time, so a step at most doubles the number of computed
+        // rows.
         let ahead = if self.limits.precision.is_some() { 1 + self.counted.nodes } else { WIDTH };
         let nodes_left = self.limits.nodes_max.saturating_sub(self.counted.nodes);
         let room = AHEAD_MAX.saturating_sub(self.ahead);
@@ -352,13 +380,11 @@ impl Decoding for NumberTree {
         self.in_step.clear();
         let mut rows = Vec::with_capacity(width);
         if room == 0 {
-            // Of equally probable prefixes, only the one that is counted next keeps to the limit.
+            // Among equally probable prefixes, only the next one to count keeps the limit.
             rows.extend(self.to_count.peek().copied().and_then(|next| self.take_row(next.place)));
         }
-        // Take another row while open mass would be left even if all of these closed.
-        while self.in_step.len() < width
-            && (self.open_ahead > self.limits.tolerance || self.in_step.is_empty())
-        {
+        // Take another row while open mass would be left even if all rows taken so far closed.
+        while self.in_step.len() < width && (self.open_ahead > self.open_max() || self.in_step.is_empty()) {
             let Some(next) = self.to_compute.pop() else { break };
             if self.prefixes.find(&next).is_some() {
                 rows.extend(self.take_row(next.place));

@@ -1,6 +1,7 @@
 //! Text: one chain of rows for each text, greedy or sampled.
 //!
-//! [`path`] is one text, [`prompt`] the rows before the first token, [`report`] the log-probabilities of a token.
+//! [`path`] is one text, [`prompt`] the rows before the first token, [`report`] the log-probabilities of a
+//! token.
 
 mod path;
 mod prompt;
@@ -15,7 +16,7 @@ use prompt::PromptRows;
 use report::{Alternatives, token_text};
 
 use super::{Decoding, Progress, RowResult, StepResult, Vocabulary, check_row, not_a_distribution};
-use crate::engine::{EngineError, Event, LogitsRequest, PathRow, TextJob};
+use crate::contract::{EngineError, Event, LogitsRequest, PathRow, TextJob};
 
 /// Decodes `n` texts under one context. They share the first row.
 pub struct TextDecoding {
@@ -27,13 +28,13 @@ pub struct TextDecoding {
     in_step: Vec<usize>,
     n: usize,
     logprobs: Option<usize>,
-    /// Reported in place of the most probable ids, unless it is empty.
+    /// Ids that are reported instead of the most probable ones, unless the list is empty.
     logprob_ids: Arc<[u32]>,
     vocabulary: Vocabulary,
 }
 
 impl TextDecoding {
-    /// `before`: the ids in front of the texts in the same sequence.
+    /// `before`: the ids before the texts in the same sequence.
     pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary, before: &[u32], first_token: u32) -> Self {
         let rules = Rules::new(job, vocabulary);
         let prompt = match job.prompt_logprobs {
@@ -52,12 +53,13 @@ impl TextDecoding {
         }
     }
 
-    /// Whether the best of more texts are returned.
+    /// Returns whether the best of more texts are returned.
     fn ranks_texts(&self) -> bool {
         self.paths.len() > self.n
     }
 
-    /// The most probable id is enough where nothing else is reported.
+    /// Returns the logits that the text at `index` needs. The most probable id is enough if nothing else is
+    /// reported.
     fn logits_request(&self, index: usize) -> LogitsRequest {
         let silent = self.logprobs.is_none() && !self.ranks_texts();
         let takes_best = self.paths.get(index).is_some_and(|path| path.takes_best(&self.rules));
@@ -70,8 +72,10 @@ impl TextDecoding {
         row: RowResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let (ranks_texts, request) = (self.ranks_texts(), self.logits_request(index));
-        let (path, mut own) = (&mut self.paths[index], Vec::new());
+        let ranks_texts = self.ranks_texts();
+        let request = self.logits_request(index);
+        let path = &mut self.paths[index];
+        let mut own = Vec::new();
         if self.rules.max_tokens == 0 {
             path.end_at_once(&mut own);
         } else if request == LogitsRequest::Best {
@@ -92,7 +96,7 @@ impl TextDecoding {
             let token = token.filter(|_| self.logprobs.is_some());
             path.take(id, row, token, &self.rules, &mut own)?;
         }
-        // Which texts are the best is known at the end.
+        // The best texts are known only at the end.
         if ranks_texts {
             path.kept.append(&mut own)
         } else {
@@ -101,7 +105,8 @@ impl TextDecoding {
         Ok(())
     }
 
-    /// Sends the events of all texts, the most probable one as choice 0; of those from `n` on only how they finished.
+    /// Sends the events of all texts, the most probable one as choice 0. From choice `n` on, it sends only
+    /// the finish events.
     fn send_ranked(&mut self, events: &mut Vec<Event>) {
         self.paths
             .sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()).then(a.number.cmp(&b.number)));
@@ -119,7 +124,7 @@ impl TextDecoding {
         }
     }
 
-    /// Takes rows of the prompt; all texts begin after the last one.
+    /// Reads rows of the prompt. All texts begin after the last one.
     fn advance_prompt(
         &mut self,
         mut prompt: PromptRows,
@@ -145,7 +150,7 @@ impl Decoding for TextDecoding {
             return prompt.next_rows(rows_max, first);
         }
         self.in_step = (0..self.paths.len()).filter(|&path| self.paths[path].next.is_some()).collect();
-        // Paths with the fewest tokens come first, so that small steps starve none.
+        // Paths with the fewest tokens are first, so that small steps starve no path.
         self.in_step.sort_by_key(|&path| self.paths[path].decoded);
         self.in_step.truncate(rows_max);
         let row = |&path: &usize| Some(self.paths[path].next.clone()?.with_logits(self.logits_request(path)));

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use super::{PathRow, not_a_distribution};
 use crate::Token;
+use crate::contract::{EngineError, Event, FinishReason, TextJob, TokenText};
 use crate::decoding::{RowResult, Vocabulary};
-use crate::engine::{EngineError, Event, FinishReason, TextJob, TokenText};
 use crate::sampling::{GuideError, GuideState, Sampler};
 use crate::text::TextStream;
 
-/// What all texts of a job have in common.
+/// The settings that all texts of a job share.
 pub(super) struct Rules {
     pub(super) max_tokens: usize,
     min_tokens: usize,
     logit_bias: Arc<[(u32, f32)]>,
-    /// Ids that end a text: the end of sequence unless it is ignored, and those of the job.
+    /// Ids that end a text: the job's ids, and the end of sequence unless it is ignored.
     ends: Vec<u32>,
     /// Whether the id that ends a text is part of it.
     include_stop: bool,
@@ -35,13 +35,13 @@ impl Rules {
 
 /// One text.
 pub(super) struct Path {
-    /// Its place among the job's texts; also its stream of random numbers.
+    /// Index among the job's texts, and the stream of its random numbers.
     pub(super) number: u32,
     pub(super) decoded: usize,
     /// The row to compute next; `None` before the first and after the last token.
     pub(super) next: Option<PathRow>,
     pub(super) finished: bool,
-    /// Sum of the tokens' log-probabilities, where the best of several texts are returned.
+    /// Sum of the tokens' log-probabilities, if the best of several texts are returned.
     pub(super) logprob: f64,
     /// Events that are sent when the best texts are known.
     pub(super) kept: Vec<Event>,
@@ -69,7 +69,7 @@ impl Path {
         }
     }
 
-    /// Whether the next token is the most probable one, so that no other logit is needed.
+    /// Returns whether the next token is the most probable one, so that no other logit is needed.
     pub(super) fn takes_best(&self, rules: &Rules) -> bool {
         let changed = self.guide.is_some() || self.decoded < rules.min_tokens || !rules.logit_bias.is_empty();
         !changed && self.sampler.takes_best()
@@ -101,7 +101,7 @@ impl Path {
             .ok_or_else(|| EngineError::Guide(GuideError("no token of the vocabulary can follow".to_owned())))
     }
 
-    /// Adds a token that was chosen from `row`, and ends the text where it must.
+    /// Adds a token that was chosen from `row`, and ends the text if a rule says so.
     pub(super) fn take(
         &mut self,
         id: u32,
@@ -133,7 +133,7 @@ impl Path {
         Ok(())
     }
 
-    /// For `max_tokens` 0.
+    /// Ends a text of `max_tokens` 0.
     pub(super) fn end_at_once(&mut self, events: &mut Vec<Event>) {
         self.finish(FinishReason::Length, events);
     }
@@ -148,7 +148,8 @@ impl Path {
             let offset = self.stream.end_offset();
             events.push(Event::Text { choice: self.number, text: rest, tokens: 0, token: None, offset });
         }
-        let (choice, tokens) = (self.number, self.decoded);
+        let choice = self.number;
+        let tokens = self.decoded;
         events.push(Event::Finished { choice, reason, tokens, cumulative_logprob: None });
         self.next = None;
         self.finished = true;

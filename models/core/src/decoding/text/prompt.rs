@@ -1,26 +1,27 @@
-//! The rows before the first token of a text: one if the prompt was opened as a whole, or a chain with all prompt tokens if
-//! their log-probabilities are requested. A step takes as many of them as it has room for.
+//! The rows before the first token of a text: one if the prompt was opened as a whole, or a chain with all
+//! prompt tokens if their log-probabilities are requested. A step takes as many of them as it has room for.
 
 use super::{Alternatives, LogitsRequest, PathRow, RowResult, token_text};
+use crate::contract::{EngineError, Event, NodeId};
 use crate::decoding::{StepResult, Vocabulary};
-use crate::engine::{EngineError, Event, NodeId};
 
 pub(super) struct PromptRows {
     ids: Vec<u32>,
     /// Number of alternatives reported with each prompt token; `None` reports nothing.
     logprobs: Option<usize>,
-    /// Rows that are stepped; also the node that the next row becomes, since the context holds no others yet.
+    /// Number of rows stepped so far. It is also the next row's node, since the context has no other nodes
+    /// yet.
     stepped: usize,
     in_step: usize,
 }
 
 impl PromptRows {
-    /// For a prompt that was opened as a whole.
+    /// Returns the rows for a prompt that was opened as a whole.
     pub(super) fn opened(first_token: u32) -> Self {
         Self { ids: vec![first_token], logprobs: None, stepped: 0, in_step: 0 }
     }
 
-    /// For a prompt of which only the first token was opened.
+    /// Returns the rows for a prompt of which only the first token was opened.
     pub(super) fn scored(ids: &[u32], logprobs: usize) -> Self {
         Self { ids: ids.to_vec(), logprobs: Some(logprobs), stepped: 0, in_step: 0 }
     }
@@ -36,7 +37,7 @@ impl PromptRows {
         (self.stepped..self.stepped + self.in_step).map(row).collect()
     }
 
-    /// The log-probabilities of the prompt tokens that follow the rows of this step.
+    /// Returns the log-probabilities of the prompt tokens that follow the rows of this step.
     pub(super) fn report(
         &self,
         vocabulary: &Vocabulary,
@@ -51,7 +52,7 @@ impl PromptRows {
         Ok((!tokens.is_empty()).then_some(Event::Prompt(tokens)))
     }
 
-    /// The result of the last row, once it is stepped.
+    /// Returns the result of the last row, once it has been stepped.
     pub(super) fn advance<'a>(&mut self, result: StepResult<'a>) -> Option<RowResult<'a>> {
         self.stepped += self.in_step;
         (self.stepped == self.ids.len()).then(|| result.row(self.in_step - 1))

@@ -1,19 +1,19 @@
 //! Log-probabilities of a token and its best alternatives, and the expected number.
 
 use super::{RowResult, Vocabulary, not_a_distribution};
+use crate::contract::{EngineError, TokenLogprob, TokenText};
 use crate::decoding::beams::best_ids;
-use crate::engine::{EngineError, TokenLogprob, TokenText};
 use crate::numbers::Softmax;
 
-/// Which tokens are reported beside the one at a position.
+/// The tokens that are reported in addition to the one at a position.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Alternatives<'a> {
-    /// So many of the most probable ones.
+    /// This many of the most probable ones.
     Best(usize),
     Ids(&'a [u32]),
 }
 
-/// The token `id` at the position of `row`, with others.
+/// Returns the token `id` at the position of `row`, with alternatives.
 pub(super) fn token_text(
     vocabulary: &Vocabulary,
     row: RowResult<'_>,

@@ -1,9 +1,9 @@
-//! Texts of a scripted model: what ends them, what steers them, what is reported of them.
+//! Texts of a scripted model: their ends, their constraints, and their reports.
 
 use std::sync::Arc;
 
 use super::super::tests::{PIECES, geometric, model, run, run_behind, small};
-use crate::engine::{EngineError, Event, FinishReason, Request, TextJob, TokenText};
+use crate::contract::{EngineError, Event, FinishReason, Request, TextJob, TokenText};
 use crate::sampling::{Guide, GuideError, GuideState, SamplingParams};
 
 fn text_job() -> TextJob {
@@ -59,7 +59,7 @@ fn sampled_texts_are_the_same_at_any_width_and_differ_from_each_other() {
 }
 
 #[test]
-fn asking_for_log_probabilities_reports_them_and_changes_nothing() {
+fn requested_log_probabilities_are_reported_and_change_nothing_else() {
     let job = TextJob { logprobs: Some(2), ..text_job() };
     let events = run(model(small), Request::Text(job), 4).unwrap();
     let tokens: Vec<_> = events
@@ -75,7 +75,7 @@ fn asking_for_log_probabilities_reports_them_and_changes_nothing() {
     assert_eq!(tokens[0].top.iter().map(|top| top.id).collect::<Vec<_>>(), [6, 12]);
 }
 
-/// The tokens reported of each choice's text.
+/// The reported tokens of each choice's text.
 fn tokens(events: &[Event], wanted: u32) -> Vec<TokenText> {
     let token = |event: &Event| match event {
         Event::Text { choice, token, .. } if *choice == wanted => token.clone(),
@@ -88,13 +88,13 @@ fn id(piece: &str) -> u32 {
     PIECES.iter().rposition(|known| *known == piece).unwrap() as u32
 }
 
-/// Goes on with 4 or x for ever, or ends.
+/// Continues with 4 or x, or ends.
 fn endless(_: &str) -> Vec<(&'static str, f64)> {
     vec![("4", 0.3), ("x", 0.2), ("", 0.5)]
 }
 
 #[test]
-fn what_may_end_a_text_is_what_the_job_says() {
+fn the_job_determines_what_may_end_a_text() {
     for (job, want) in [
         (text_job(), ("", FinishReason::Stop, 1)),
         (TextJob { min_tokens: 3, ..text_job() }, ("444", FinishReason::Stop, 4)),
@@ -160,7 +160,7 @@ fn the_best_texts_are_shown_best_first_and_the_others_only_counted() {
 }
 
 #[test]
-fn the_tokens_of_a_prompt_are_scored_whatever_fits_a_step() {
+fn prompt_tokens_have_the_same_scores_however_many_rows_fit_into_a_step() {
     let prompt = [id("4"), id("x"), id("5"), id("5")];
     let says = |text: &str| match text {
         "" => vec![("x", 0.25), ("4", 0.75)],
@@ -208,7 +208,7 @@ fn a_repetition_penalty_sees_the_prompt_of_the_same_sequence() {
     assert_eq!((text(&[]), text(&[id("4")])), ("4".to_owned(), "5".to_owned()));
 }
 
-/// Lets only these ids pass, one after the other.
+/// Allows only these ids, one after the other.
 #[derive(Debug, Clone)]
 struct Only(Vec<u32>);
 

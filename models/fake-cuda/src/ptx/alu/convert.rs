@@ -49,7 +49,8 @@ pub(super) fn compare(name: &str, types: &[Type], rest: &[&str]) -> Option<Opera
             _ => return None,
         };
         for_float!(operand, T => map2(move |a: T, b: T| {
-            let (a, b) = (a.wide(), b.wide());
+            let a = a.wide();
+            let b = b.wide();
             pick(test(a, b) || unordered && (a.is_nan() || b.is_nan()))
         }))
     } else {
@@ -66,7 +67,7 @@ pub(super) fn compare(name: &str, types: &[Type], rest: &[&str]) -> Option<Opera
     Some(Operation { operands: 2, result, operand, compute })
 }
 
-/// How a conversion rounds to an integer, or to a narrower floating point type.
+/// Returns the rounding function of a conversion to an integer or to a narrower floating-point type.
 fn rounding(mode: &str) -> Option<fn(f64) -> f64> {
     Some(match mode {
         "rni" => f64::round_ties_even,

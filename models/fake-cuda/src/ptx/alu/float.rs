@@ -29,7 +29,7 @@ pub(super) fn float(name: &str, rest: &[&str], kind: Type) -> Option<(usize, Com
             (2, map2(|a: f32, b: f32| round_to_zero(f64::from(a) + f64::from(b))))
         }
         ("add", ["rz"]) if kind == Type::F64 => (2, map2(add_to_zero)),
-        // A sign is a bit, also of NaN.
+        // The sign is a single bit, even for NaN.
         ("neg", []) => (1, flip_sign(kind)),
         ("abs", []) => (1, clear_sign(kind)),
         ("min", []) => (2, for_float!(kind, T => map2(|a: T, b: T| T::narrow(a.wide().min(b.wide()))))),
@@ -81,7 +81,7 @@ fn approximation(name: &str, kind: Type, flush: bool) -> Option<(usize, Compute)
     Some((1, for_float!(kind, T => map1(move |a: T| T::narrow(fix(exact(fix(a.wide()))))))))
 }
 
-/// The next smaller f32, unless the value is one.
+/// Returns the greatest f32 that does not exceed the value.
 fn round_down(value: f64) -> f32 {
     let near = value as f32;
     if f64::from(near) > value { near.next_down() } else { near }
@@ -98,7 +98,8 @@ fn round_to_zero(value: f64) -> f32 {
     }
 }
 
-/// The sum, rounded to zero: the rounding error of the nearest sum says on which side of it the exact one lies.
+/// Returns the sum rounded towards zero. The rounding error of the nearest sum shows on which side of it the
+/// exact sum lies.
 fn add_to_zero(a: f64, b: f64) -> f64 {
     let sum = a + b;
     let part = sum - a;

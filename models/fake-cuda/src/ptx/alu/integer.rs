@@ -1,4 +1,4 @@
-//! Integers, single bits, and sums with a carry.
+//! Integers, single bits, and addition with carry.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ pub(super) fn bitwise(name: &str, rest: &[&str], kind: Type) -> Option<(usize, C
         ("bfi", []) => (
             4,
             map4(move |from, into, position, length| {
-                let (position, length) = (position as u32 & 0xff, length as u32 & 0xff);
+                let position = position as u32 & 0xff;
+                let length = length as u32 & 0xff;
                 let field = if length >= 64 { u64::MAX } else { (1 << length) - 1 };
                 let field = if position < 64 { (field << position) & mask } else { 0 };
                 let from = if position < 64 { from << position } else { 0 };
@@ -50,7 +51,7 @@ pub(super) fn bitwise(name: &str, rest: &[&str], kind: Type) -> Option<(usize, C
                 })
             }),
         ),
-        // The last operand is a table of the result for each combination of three bits.
+        // The last operand is a table with the result for each combination of three bits.
         ("lop3", []) => (
             4,
             map4(move |a, b, c, table| {
@@ -62,7 +63,8 @@ pub(super) fn bitwise(name: &str, rest: &[&str], kind: Type) -> Option<(usize, C
             }),
         ),
         ("shf", [direction, mode]) => {
-            let (left, wrap) = (*direction == "l", *mode == "wrap");
+            let left = *direction == "l";
+            let wrap = *mode == "wrap";
             let amount = move |by: u32| if wrap { by & 31 } else { by.min(32) };
             (
                 3,
@@ -110,7 +112,7 @@ pub(super) fn integer(name: &str, rest: &[&str], kind: Type) -> Option<(usize, C
             3,
             for_integer!(kind, T => map3(move |a: T, b: T, c: T| ((i128::from(a).wrapping_mul(i128::from(b)) >> bits) as T).wrapping_add(c))),
         ),
-        // What a division by zero gives is not specified; devices give all ones.
+        // The result of a division by zero is unspecified; devices return all ones.
         ("div", []) => {
             (2, for_integer!(kind, T => map2(|a: T, b: T| if b == 0 { !0 } else { a.wrapping_div(b) })))
         }
@@ -164,11 +166,11 @@ pub(super) fn multiply_wide(kind: Type, add: bool) -> Option<Operation> {
     }
 }
 
-/// A sum of up to four numbers of 32 bits: the result in the low half and the carry above it.
+/// A sum of up to four 32-bit numbers: the result in the low half and the carry above it.
 pub(in crate::ptx) type Sum = Arc<dyn Fn(u64, u64, u64, u64) -> u64 + Send + Sync>;
 
-/// How many operands an instruction with a carry has, and its sum of these and the carry that it finds: `add.cc`, `addc`, `sub.cc`,
-/// `subc`, `mad.lo.cc`, `madc.hi` and so on.
+/// Returns the number of operands of an instruction with carry, and its sum of these operands and the
+/// incoming carry: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.lo.cc`, `madc.hi` and so on.
 pub(in crate::ptx) fn with_carry(parts: &[&str]) -> Option<(usize, Sum)> {
     let (name, modifiers) = parts.split_first()?;
     if modifiers.last() != Some(&"u32") {
@@ -189,7 +191,7 @@ pub(in crate::ptx) fn with_carry(parts: &[&str]) -> Option<(usize, Sum)> {
     })
 }
 
-/// One half of a sum with a carry: the result or, if `high`, the carry.
+/// Returns one half of a sum with carry: the result or, if `high`, the carry.
 pub(in crate::ptx) fn carry_half(sum: Sum, high: bool) -> Compute {
     map4(move |a, b, c, flag| {
         let sum = sum(a, b, c, flag);

@@ -2,18 +2,18 @@
 
 use crate::ptx::types::{Type, Value};
 
-/// Threads of a warp.
+/// Number of threads in a warp.
 pub(in crate::ptx) const LANES: usize = 32;
-/// One register of all threads of a warp.
+/// The values of one register in all threads of a warp.
 pub(in crate::ptx) type Lanes = [u64; LANES];
 /// The number of a register.
 pub(in crate::ptx) type Register = u32;
-/// What an instruction reads, of which it uses as many as it needs.
+/// Operands of an instruction, which uses as many as it needs.
 pub(in crate::ptx) type Operands = [Register; 4];
 /// Computes a register of a warp from others.
 pub(in crate::ptx) type Compute = Box<dyn Fn(&[Lanes], &Operands) -> Lanes + Send + Sync>;
 
-/// A decoded instruction: how many operands it takes, and the type of its result and of its operands.
+/// A decoded instruction: its number of operands, and the type of its result and of its operands.
 pub(in crate::ptx) struct Operation {
     pub(in crate::ptx) operands: usize,
     pub(in crate::ptx) result: Type,
@@ -53,7 +53,7 @@ pub(super) fn map4<R: Value>(f: impl Fn(u64, u64, u64, u64) -> R + Send + Sync +
     })
 }
 
-/// Computes the low and the high 16 bits of 32 apart from each other.
+/// Computes the low and the high 16 bits of a 32-bit register separately.
 pub(super) fn in_halves(operands: usize, compute: Compute) -> Compute {
     Box::new(move |registers, from| {
         let half = |shift: u32| {
@@ -65,7 +65,8 @@ pub(super) fn in_halves(operands: usize, compute: Compute) -> Compute {
             });
             compute(&halves, &[0, 1, 2, 3])
         };
-        let (low, high) = (half(0), half(16));
+        let low = half(0);
+        let high = half(16);
         std::array::from_fn(|lane| high[lane] << 16 | low[lane])
     })
 }
@@ -85,7 +86,7 @@ macro_rules! for_float {
     };
 }
 
-/// Evaluates an expression with `$t` as the type of Rust behind one of these names; returns `None` for other types.
+/// Evaluates an expression with `$t` as the Rust type for one of these names; returns `None` for other types.
 macro_rules! for_type {
     ($type:expr, $t:ident => $body:expr, $($name:ident $rust:ident),+) => {
         match $type {
@@ -100,23 +101,24 @@ macro_rules! for_type {
 
 pub(super) use {for_float, for_integer, for_type};
 
-/// `bits` bits of a register from `at` on.
+/// Extracts `bits` bits of a register, starting at bit `at`.
 pub(in crate::ptx) fn unpack(at: u32, bits: u32) -> Compute {
     map1(move |a: u64| a >> at & (u64::MAX >> (64 - bits)))
 }
 
-/// A register with another one's value above its low `at` bits.
+/// Combines the low `at` bits of a register with another register's value above them.
 pub(in crate::ptx) fn pack(at: u32) -> Compute {
     map2(move |low: u64, high: u64| low | high << at)
 }
 
-/// Adds a constant: for addresses of windows of the generic space.
+/// Adds a constant, for addresses in windows of the generic address space.
 pub(in crate::ptx) fn offset(by: u64) -> Compute {
     map1(move |a: u64| a.wrapping_add(by))
 }
 
-/// The low bytes of a signed type, with its sign in all bits up to `bytes`.
+/// Extends the sign of a signed type's low bytes to all bits up to `bytes`.
 pub(in crate::ptx) fn extend_sign(from: Type, bytes: usize) -> Compute {
-    let (from, to) = (64 - 8 * from.bytes() as u32, 64 - 8 * bytes as u32);
+    let from = 64 - 8 * from.bytes() as u32;
+    let to = 64 - 8 * bytes as u32;
     map1(move |a: u64| ((a << from) as i64 >> from) as u64 & (u64::MAX >> to))
 }

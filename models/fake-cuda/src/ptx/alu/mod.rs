@@ -1,7 +1,7 @@
 //! Instructions without side effects: from lanes of the operands to lanes of the result.
 //!
-//! Each is decoded once into a function over all lanes of a warp. Approximate instructions (`ex2.approx`) compute the exact value
-//! and round it; a device may differ in the last bits.
+//! Each is decoded once into a function over all lanes of a warp. Approximate instructions (`ex2.approx`)
+//! compute the exact value and round it; a device may round differently.
 
 mod convert;
 mod float;
@@ -16,7 +16,7 @@ pub(super) use lanes::{Compute, LANES, Lanes, Operands, Register, extend_sign, o
 use super::types::{Real, Type, Value};
 use lanes::{Operation, for_float, for_integer, map1, map2, map3};
 
-/// The operation of an instruction, its name split at the dots; `None` if it is not known.
+/// Returns the operation of an instruction, whose name is split at the dots; `None` if it is unknown.
 pub(super) fn operation(parts: &[&str]) -> Option<Operation> {
     let (name, modifiers) = parts.split_first()?;
     let types: Vec<Type> = modifiers.iter().filter_map(|part| Type::parse(part)).collect();
@@ -63,7 +63,7 @@ pub(super) fn operation(parts: &[&str]) -> Option<Operation> {
     }
 }
 
-/// The type of the halves of a packed type.
+/// Returns the type of the halves of a packed type.
 fn packed_type(name: &str) -> Option<Type> {
     match name {
         "f16x2" => Some(Type::F16),
@@ -72,7 +72,7 @@ fn packed_type(name: &str) -> Option<Type> {
     }
 }
 
-/// An instruction on two numbers of 16 bits in one register, and the conversion of two f32 to one.
+/// An instruction on two 16-bit numbers in one register, or the conversion of two f32 to one such register.
 fn packed(name: &str, half: Type, types: &[Type], rest: &[&str]) -> Option<Operation> {
     let rest: Vec<&str> = rest.iter().copied().filter(|part| packed_type(part).is_none()).collect();
     let (operands, operand, compute) = match (name, types, rest.as_slice()) {
@@ -92,10 +92,10 @@ fn packed(name: &str, half: Type, types: &[Type], rest: &[&str]) -> Option<Opera
     Some(Operation { operands, result: Type::U32, operand, compute })
 }
 
-/// What an atomic instruction leaves in memory, of what it finds and its operands.
+/// Computes the new value in memory of an atomic instruction from the old value and its operands.
 pub(super) type Update = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
 
-/// The update of an atomic instruction; `None` if it is not known.
+/// Returns the update of an atomic instruction; `None` if it is unknown.
 pub(super) fn update(name: &str, kind: Type) -> Option<Update> {
     macro_rules! with {
         ($t:ident, $f:expr) => {{

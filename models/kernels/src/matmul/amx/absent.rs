@@ -1,8 +1,8 @@
-//! Systems on which tiles are not used.
+//! Placeholder for systems on which tiles are not used.
 
 use super::{Elements, Row, Sides, TileUnit};
 
-/// There is none.
+/// Has no value, since there are no tiles.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::matmul) enum Amx {}
 

@@ -1,7 +1,7 @@
-//! Executes tile instructions on processors without them, so that the tests run the assembly of `unit` itself.
+//! Executes tile instructions on CPUs that lack them, so that the tests run the actual assembly of `unit`.
 //!
-//! Such a processor raises SIGILL at a tile instruction. The handler decodes it, executes it on the thread's
-//! [`Machine`] and goes on behind it. Anything else that raises SIGILL ends the process as before.
+//! Such a CPU raises SIGILL at a tile instruction. The handler decodes the instruction, executes it on the
+//! thread's [`Machine`] and continues after it. Any other cause of SIGILL ends the process as before.
 #![expect(unsafe_code, reason = "a signal handler changes registers, and tile instructions move memory")]
 
 use std::cell::RefCell;
@@ -11,11 +11,11 @@ use std::sync::Once;
 use super::machine::{Fault, Machine, Operands, Signs};
 use super::unit::Amx;
 
-/// A place in memory, by numbers of registers.
+/// A memory operand, by register numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     base: usize,
-    /// With the logarithm of what it is multiplied with. For tiles it is the distance of rows.
+    /// The index register and the logarithm of its scale. For tiles, it is the stride of the rows.
     index: Option<(usize, u32)>,
     offset: i32,
 }
@@ -31,15 +31,18 @@ enum Instruction {
     DotBf16(Operands),
 }
 
-/// The tile instruction at the beginning of `code`, and its length.
+/// Decodes the tile instruction at the beginning of `code`; returns it with its length.
 fn decode(code: &[u8]) -> Option<(Instruction, usize)> {
-    // VEX of three bytes: inverted high bits of registers and the table; then W, inverted third operand, length and prefix.
+    // A three-byte VEX prefix: inverted high bits of registers and the table; then W, the inverted third
+    // operand, the length and the prefix.
     let &[0xc4, first, second, opcode, modes, ..] = code else { return None };
     if first & 0x1f != 2 || second & 0x84 != 0 {
         return None;
     }
     let prefix = second & 3;
-    let (mode, register, other) = (modes >> 6, usize::from(modes >> 3 & 7), usize::from(modes & 7));
+    let mode = modes >> 6;
+    let register = usize::from(modes >> 3 & 7);
+    let other = usize::from(modes & 7);
     let third = usize::from(!second >> 3 & 15);
     let memory = || place(first, &code[4..]).map(|(place, length)| (place, 4 + length));
     let products = Operands { to: register, left: other, right: third };
@@ -59,10 +62,12 @@ fn decode(code: &[u8]) -> Option<(Instruction, usize)> {
     }
 }
 
-/// The place that ModRM, SIB and displacement name, and their length. Places relative to the code are not decoded.
+/// Decodes the memory operand in ModRM, SIB and displacement; returns it with its length. RIP-relative
+/// operands are not decoded.
 fn place(first: u8, code: &[u8]) -> Option<(Place, usize)> {
     let high = |bit: u8| if first & bit == 0 { 8 } else { 0 };
-    let (mode, low) = (code[0] >> 6, code[0] & 7);
+    let mode = code[0] >> 6;
+    let low = code[0] & 7;
     let (base, index, at) = if low == 4 {
         let index = usize::from(code[1] >> 3 & 7) + high(0x40);
         // The number of the stack pointer means that there is no index.
@@ -84,7 +89,7 @@ thread_local! {
     static MACHINE: RefCell<Machine> = const { RefCell::new(Machine::new()) };
 }
 
-/// Where the registers of a signal's context are, by their numbers in instructions.
+/// Indices of the registers in a signal's context, by their numbers in instructions.
 const REGISTERS: [libc::c_int; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -105,7 +110,7 @@ const REGISTERS: [libc::c_int; 16] = [
 ];
 
 /// # Safety
-/// `registers` are those of a thread that is about to execute `instruction`.
+/// `registers` must be the registers of a thread that is about to execute `instruction`.
 unsafe fn execute(instruction: Instruction, registers: &[i64]) -> Result<(), Fault> {
     let value = |number: usize| registers[REGISTERS[number] as usize] as usize;
     let address = |place: Place| value(place.base).wrapping_add_signed(place.offset as isize);
@@ -141,7 +146,7 @@ unsafe fn execute(instruction: Instruction, registers: &[i64]) -> Result<(), Fau
 }
 
 extern "C" fn on_illegal_instruction(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
-    /// Bytes of the longest instruction that is decoded.
+    /// Length of the longest instruction that is decoded, in bytes.
     const LENGTH_MAX: usize = 10;
     // SAFETY: the kernel passes the registers of this thread, whose instruction pointer points to code.
     let (registers, code) = unsafe {
@@ -155,20 +160,20 @@ extern "C" fn on_illegal_instruction(_: libc::c_int, _: *mut libc::siginfo_t, co
         unsafe { execute(instruction, registers) }.is_ok()
     });
     if !executed {
-        // SAFETY: the default handler ends the process when the instruction is tried again.
+        // SAFETY: the default handler ends the process when the instruction is executed again.
         unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };
         registers[libc::REG_RIP as usize] = code.as_ptr().expose_provenance() as i64;
     }
 }
 
-/// Tiles that the handler computes where the processor has none.
+/// Returns tiles that the handler computes if the CPU has none.
 pub(in crate::matmul) fn amx() -> Amx {
     static INSTALLED: Once = Once::new();
     if let Some(amx) = Amx::new() {
         return amx;
     }
     INSTALLED.call_once(|| {
-        // SAFETY: an action of zeros is a valid one, and the handler is a function of the kind that it names.
+        // SAFETY: an action of zeros is valid, and the handler has the signature that the flags require.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_flags = libc::SA_SIGINFO;
@@ -181,7 +186,7 @@ pub(in crate::matmul) fn amx() -> Amx {
 }
 
 #[test]
-fn instructions_are_decoded_as_assemblers_write_them() {
+fn instructions_are_decoded_from_the_output_of_assemblers() {
     let place = |base, index, offset| Place { base, index, offset };
     let operands = |to, left, right| Operands { to, left, right };
     for (code, want) in [

@@ -1,14 +1,15 @@
-//! The tile instructions of x86-64 (AMX) in plain Rust: what the manual says each of them does, bit for bit.
+//! The tile instructions of x86-64 (AMX) in plain Rust, bit for bit as the manual specifies them.
 //!
-//! It checks the loops over tiles on every machine, and executes the instructions themselves where the processor lacks them
-//! (`emulator`).
+//! The machine checks the tile kernels on every CPU. It also executes the instructions themselves if the CPU
+//! lacks them (`emulator`).
 
-/// Tiles of the processor.
+/// Number of tiles in the CPU.
 const TILES: usize = 8;
 const ROWS_MAX: usize = 16;
 const ROW_BYTES_MAX: usize = 64;
 
-/// Which sides of a product of bytes are signed: `tdpbssd`, `tdpbsud`, `tdpbusd` and `tdpbuud`, left side first.
+/// Signedness of the two sides of an int8 product: `tdpbssd`, `tdpbsud`, `tdpbusd` and `tdpbuud`, left side
+/// first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Signs {
     SignedSigned,
@@ -32,13 +33,13 @@ struct Tile {
     data: [[u8; ROW_BYTES_MAX]; ROWS_MAX],
 }
 
-/// The tiles and their configuration. Without one, no instruction but [`configure`](Self::configure) is allowed.
+/// The tiles and their configuration. Without one, only [`configure`](Self::configure) is allowed.
 pub(super) struct Machine {
     tiles: [Tile; TILES],
     configured: bool,
 }
 
-/// An instruction that faults on the processor, too.
+/// A fault that the same instruction raises on a CPU.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fault(pub(super) &'static str);
 
@@ -80,13 +81,13 @@ impl Machine {
         *self = Self::new();
     }
 
-    /// Bytes of a row of a tile, and its rows.
+    /// Returns the bytes per row of a tile, and its number of rows.
     pub(super) fn shape(&self, tile: usize) -> Result<(usize, usize), Fault> {
         unless(self.configured && self.tiles[tile].rows > 0, "a tile that is not configured")?;
         Ok((self.tiles[tile].row_bytes, self.tiles[tile].rows))
     }
 
-    /// `tileloadd`: `read(row)` is the memory of a row.
+    /// `tileloadd`; `read(row)` returns the memory of a row.
     pub(super) fn load<'a>(&mut self, tile: usize, read: impl Fn(usize) -> &'a [u8]) -> Result<(), Fault> {
         let (row_bytes, rows) = self.shape(tile)?;
         let data = &mut self.tiles[tile].data;
@@ -97,7 +98,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `tilestored`: `write(row, bytes)` changes the memory of a row.
+    /// `tilestored`; `write(row, bytes)` changes the memory of a row.
     pub(super) fn store(&self, tile: usize, mut write: impl FnMut(usize, &[u8])) -> Result<(), Fault> {
         let (row_bytes, rows) = self.shape(tile)?;
         (0..rows).for_each(|row| write(row, &self.tiles[tile].data[row][..row_bytes]));
@@ -111,7 +112,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Products of bytes, four to each 32-bit sum, which wraps.
+    /// Adds four int8 products to each 32-bit sum, which wraps around.
     pub(super) fn dot_bytes(&mut self, operands: Operands, signs: Signs) -> Result<(), Fault> {
         let (left_signed, right_signed) = match signs {
             Signs::SignedSigned => (true, true),
@@ -129,8 +130,8 @@ impl Machine {
         })
     }
 
-    /// `tdpbf16ps`: the first and the second numbers of all pairs are added up apart, each by fused multiplications, rounded to
-    /// the nearest even; numbers below the normal ones count as 0, as operands and as results.
+    /// `tdpbf16ps`: adds up the first and the second numbers of all pairs separately, each with fused
+    /// multiply-adds, rounded to nearest even. Subnormal numbers count as 0, both as operands and as results.
     pub(super) fn dot_bf16(&mut self, operands: Operands) -> Result<(), Fault> {
         let number = |pair: [u8; 4], at: usize| {
             f32::from_bits(u32::from(u16::from_le_bytes([pair[2 * at], pair[2 * at + 1]])) << 16)
@@ -147,7 +148,7 @@ impl Machine {
         })
     }
 
-    /// Replaces every 32-bit sum by `of(sum, pairs of what is multiplied)`.
+    /// Replaces every 32-bit sum by `of(sum, pairs of factors)`.
     fn each_sum(
         &mut self,
         Operands { to, left, right }: Operands,
@@ -173,14 +174,15 @@ impl Machine {
     }
 }
 
-/// 0 with the sign of a number that is smaller than the normal ones.
+/// Replaces a subnormal number by 0 with the same sign.
 fn flushed(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(value) } else { value }
 }
 
-/// `a * b + c`, rounded once, then flushed. None of them is smaller than the normal numbers, unless it is 0.
+/// Returns `a * b + c`, rounded once, then flushed. No operand may be subnormal.
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-    /// Products that are this much larger have exponents enough for rounding to show whether the result was too small.
+    /// Products scaled up by this factor have enough exponent range for rounding to show whether the result
+    /// was too small.
     const UP: f32 = 18_446_744_073_709_551_616.0;
     let sum = a.mul_add(b, c);
     if sum.abs().to_bits() == f32::MIN_POSITIVE.to_bits() {

@@ -1,9 +1,9 @@
-//! Products of tiles: 16 rows by 64 bytes against 64 bytes by 16 outputs an instruction (AMX).
+//! Matmul with AMX tiles: each instruction multiplies 16 rows by 64 bytes with 64 bytes by 16 outputs.
 //!
-//! A panel has 64 outputs and rows of `x` lie one behind the other, both in steps of 64 bytes of inputs: 64 integers or 32
-//! numbers of 16 bits. [`TileUnit`] is what a set of tiles computes in one go, and [`multiply`] cuts any number of rows into that.
-//! All tiles of a product have the same number of rows; the last one begins earlier instead of being shorter, and so
-//! computes some rows twice, with the same result.
+//! A panel has 64 outputs, and the rows of `x` are contiguous, both in steps of 64 bytes of inputs: 64
+//! integers or 32 16-bit numbers. [`TileUnit`] computes one set of tiles, and [`multiply`] divides any number
+//! of rows into such sets. All tiles of a matmul have the same number of rows. The last tile starts earlier
+//! instead of being shorter, and so recomputes some rows, with the same result.
 #![cfg_attr(
     not(any(test, all(target_os = "linux", target_arch = "x86_64"))),
     expect(dead_code, reason = "without a unit, what it is given is not read")
@@ -26,28 +26,28 @@ pub(super) use unit::Amx;
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(super) use absent::Amx;
 
-/// Outputs of a panel.
+/// Number of outputs in a panel.
 pub(super) const WIDTH: usize = 64;
 /// Bytes of inputs that one instruction multiplies.
 pub(super) const STEP_BYTES: usize = 64;
-/// Bytes of a panel behind one step: inputs in fours of bytes, each for all outputs.
+/// Bytes of a panel in one step: groups of four input bytes, each for all outputs.
 const PANEL_STEP_BYTES: usize = STEP_BYTES * WIDTH;
-/// Rows of a tile.
+/// Maximum number of rows in a tile.
 const ROWS_MAX: usize = 16;
 
-/// Outputs of a row, integers or f32.
+/// Outputs of a row, as integers or f32.
 pub(super) type Row = [[u8; 4]; WIDTH];
 
-/// What is multiplied.
+/// The element type of a matmul.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Elements {
-    /// Unsigned bytes with signed ones, added up as 32-bit integers.
+    /// Unsigned bytes times signed bytes, added up as 32-bit integers.
     Bytes,
     /// 16-bit numbers, added up as f32.
     Bf16,
 }
 
-/// Both sides of a product, and what its sums start with.
+/// Both operands of a matmul, and the initial values of its sums.
 #[derive(Clone, Copy)]
 pub(super) struct Sides<'a> {
     /// `[M, steps * STEP_BYTES]`.
@@ -72,24 +72,26 @@ impl<'a> Sides<'a> {
 
 /// A set of tiles that is configured for a number of rows.
 trait TileUnit {
-    /// Sets `out` `[M, WIDTH]` in `rows` rows from each of `first` on, for the outputs from `column` on, 32 of them.
+    /// Sets `out` `[M, WIDTH]` for `rows` rows starting at each of `first`, and for 32 outputs starting at
+    /// `column`.
     fn two_by_two(&mut self, sides: Sides<'_>, first: [usize; 2], column: usize, out: &mut [Row]);
 
-    /// The same for the rows from `first` on and all outputs.
+    /// Does the same for the rows starting at `first` and all outputs.
     fn one_by_four(&mut self, sides: Sides<'_>, first: usize, out: &mut [Row]);
 }
 
-/// Rows of each tile of a product of `m` rows: as few tiles as possible, as equal as possible.
+/// Returns the number of rows per tile in a matmul of `m` rows: as few tiles as possible, of nearly equal
+/// size.
 fn tile_rows(m: usize) -> usize {
     m.div_ceil(m.div_ceil(ROWS_MAX))
 }
 
-/// `out` `[M, WIDTH]` of all rows and one panel.
+/// Computes `out` `[M, WIDTH]` for all rows and one panel.
 pub(super) fn panel(found: Amx, elements: Elements, sides: Sides<'_>, out: &mut [Row]) {
     found.with_tiles(tile_rows(sides.m), elements, |unit| multiply(unit, sides, out));
 }
 
-/// The same by tiles that are configured for [`tile_rows`] rows.
+/// Like [`panel`], with tiles that are configured for [`tile_rows`] rows.
 fn multiply(unit: &mut impl TileUnit, sides: Sides<'_>, out: &mut [Row]) {
     assert_eq!(out.len(), sides.m, "rows of outputs");
     let rows = tile_rows(sides.m);
@@ -105,7 +107,8 @@ fn multiply(unit: &mut impl TileUnit, sides: Sides<'_>, out: &mut [Row]) {
     }
 }
 
-/// The configuration of tiles for products of `rows` rows: sums in tiles 0 to 3, rows in 4 and 5, the panel in 6 and 7.
+/// Returns the tile configuration for `rows` rows: sums in tiles 0 to 3, rows in 4 and 5, the panel in 6 and
+/// 7.
 fn config(rows: usize) -> [u8; 64] {
     let mut config = [0; 64];
     config[0] = 1;

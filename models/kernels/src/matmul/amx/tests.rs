@@ -1,11 +1,11 @@
-//! The tile machine against definitions, and sets of tiles for the tests of products.
+//! Compares the tile machine with definitions, and provides sets of tiles for the matmul tests.
 
 use half::bf16;
 
 use super::machine::{Fault, Machine, Operands, Signs};
 use super::*;
 
-/// A set of tiles in plain Rust, which does in each step what the assembly does.
+/// A set of tiles in plain Rust with the same steps as the assembly.
 struct Plain {
     machine: Machine,
     elements: Elements,
@@ -75,7 +75,8 @@ impl TileUnit for Plain {
 
 type PanelBy = Box<dyn Fn(Elements, Sides<'_>, &mut [Row]) + Sync>;
 
-/// Sets of tiles that this machine can test: plain Rust, and on x86-64 the assembly, on tiles or emulated.
+/// Returns the sets of tiles that this machine can test: plain Rust, and on x86-64 the assembly, on real or
+/// emulated tiles.
 pub(in crate::matmul) fn tile_units() -> Vec<(&'static str, PanelBy)> {
     let plain: PanelBy = Box::new(|elements, sides, out| {
         multiply(&mut Plain::new(tile_rows(out.len()), elements), sides, out)
@@ -96,8 +97,9 @@ pub(in crate::matmul) fn tile_units() -> Vec<(&'static str, PanelBy)> {
     units
 }
 
-/// Products `[M, N]` of `x` `[M, K]` and `w` `[N, K]` by the definition of `tdpbf16ps` over steps of 32 inputs: sums of the
-/// even and of the odd ones, each by fused multiplications, then their sum. For numbers that are nowhere near the smallest.
+/// Returns the matmul `[M, N]` of `x` `[M, K]` and `w` `[N, K]` by the definition of `tdpbf16ps`, in steps of
+/// 32 inputs: one sum of the even and one of the odd inputs, each with fused multiply-adds, then the total of
+/// both. Only for numbers far from the subnormal range.
 pub(in crate::matmul) fn reference(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
     let round = |value: f32| bf16::from_f32(value).to_f32();
     let product = |x: &[f32], w: &[f32]| {
@@ -116,7 +118,8 @@ fn operands(to: usize, left: usize, right: usize) -> Operands {
     Operands { to, left, right }
 }
 
-/// A machine whose tiles are one number wide: one sum, `inputs` fours of bytes on each side.
+/// Returns a machine whose tiles are one number wide: one sum, with `inputs` groups of four bytes on each
+/// side.
 fn one_sum(inputs: usize) -> Machine {
     let mut config = [0; 64];
     config[0] = 1;
@@ -136,8 +139,9 @@ fn stored(machine: &Machine) -> [u8; 4] {
 }
 
 #[test]
-fn bytes_are_signed_as_the_instruction_says_and_sums_wrap() {
-    let (left, right) = ([0x80, 0xff, 2, 1], [0xff, 0x80, 3, 0]);
+fn bytes_have_the_instruction_s_signs_and_sums_wrap() {
+    let left = [0x80, 0xff, 2, 1];
+    let right = [0xff, 0x80, 3, 0];
     for (signs, want) in [
         (Signs::SignedSigned, 128 + 128 + 6),
         (Signs::SignedUnsigned, -128 * 255 - 128 + 6),
@@ -145,7 +149,8 @@ fn bytes_are_signed_as_the_instruction_says_and_sums_wrap() {
         (Signs::UnsignedUnsigned, 128 * 255 + 255 * 128 + 6),
     ] {
         for start in [0_i32, 5, i32::MAX, i32::MIN] {
-            let (mut machine, bytes) = (one_sum(1), start.to_le_bytes());
+            let mut machine = one_sum(1);
+            let bytes = start.to_le_bytes();
             machine.load(0, |_| &bytes).unwrap();
             machine.load(1, |_| &left).unwrap();
             machine.load(2, |_| &right).unwrap();
@@ -155,12 +160,14 @@ fn bytes_are_signed_as_the_instruction_says_and_sums_wrap() {
     }
 }
 
-/// The sum of pairs by `tdpbf16ps`, from `start` on; numbers are given as f32 of which 16 bits are used.
+/// Returns the sum of pairs by `tdpbf16ps`, starting with `start`. Each f32 must be exactly representable in
+/// bf16.
 fn bf16_sum(start: f32, pairs: &[([f32; 2], [f32; 2])]) -> f32 {
     let bytes = |pair: [f32; 2]| pair.map(|value| (value.to_bits() >> 16) as u16).map(u16::to_le_bytes);
     let left: Vec<u8> = pairs.iter().flat_map(|(left, _)| bytes(*left)).flatten().collect();
     let right: Vec<_> = pairs.iter().map(|(_, right)| bytes(*right).as_flattened().to_vec()).collect();
-    let (start, mut machine) = (start.to_le_bytes(), one_sum(pairs.len()));
+    let start = start.to_le_bytes();
+    let mut machine = one_sum(pairs.len());
     machine.load(0, |_| &start).unwrap();
     machine.load(1, |_| &left).unwrap();
     machine.load(2, |row| &right[row]).unwrap();
@@ -169,16 +176,17 @@ fn bf16_sum(start: f32, pairs: &[([f32; 2], [f32; 2])]) -> f32 {
 }
 
 #[test]
-fn sums_of_bf16_are_fused_and_even_and_odd_inputs_are_added_up_apart() {
-    let (large, small) = (2f32.powi(24), 1.0);
-    // In order, 1 would be lost twice beside 2^24; apart, the odd inputs keep it.
+fn bf16_sums_are_fused_and_even_and_odd_inputs_are_added_up_separately() {
+    let large = 2f32.powi(24);
+    let small = 1.0;
+    // In order, 1 would be lost twice next to 2^24. With separate sums, the odd inputs keep it.
     let sum = bf16_sum(0.0, &[([large, small], [1.0, 1.0]), ([-large, small], [1.0, 1.0])]);
     assert_eq!(sum.to_bits(), 2.0_f32.to_bits());
-    // Within the even inputs it is lost.
+    // Within the even inputs, it is lost.
     let sum =
         bf16_sum(0.0, &[([large, 0.0], [1.0, 0.0]), ([small, 0.0], [1.0, 0.0]), ([-large, 0.0], [1.0, 0.0])]);
     assert_eq!(sum.to_bits(), 0.0_f32.to_bits());
-    // The start joins last: 2^24 + (1 + 1) keeps both, which 2^24 + 1 + 1 would not.
+    // The start is added last: 2^24 + (1 + 1) keeps both, and 2^24 + 1 + 1 would not.
     let sum = bf16_sum(large, &[([small, small], [1.0, 1.0])]);
     assert_eq!(sum.to_bits(), (large + 2.0).to_bits());
     assert!(bf16_sum(0.0, &[([f32::NAN, 0.0], [1.0, 0.0])]).is_nan());
@@ -186,23 +194,24 @@ fn sums_of_bf16_are_fused_and_even_and_odd_inputs_are_added_up_apart() {
 }
 
 #[test]
-fn numbers_below_the_normal_ones_are_zero_as_operands_and_as_results() {
+fn subnormal_numbers_are_zero_as_operands_and_as_results() {
     let least = f32::MIN_POSITIVE;
     let denormal = f32::from_bits(0x0040_0000);
-    let is = |got: f32, want: f32| assert_eq!(got.to_bits(), want.to_bits(), "{got:e} instead of {want:e}");
+    let is =
+        |got: f32, want: f32| assert_eq!(got.to_bits(), want.to_bits(), "got {got:e}, expected {want:e}");
     is(bf16_sum(0.0, &[([denormal, 0.0], [2.0, 0.0])]), 0.0);
     is(bf16_sum(denormal, &[([0.0, 0.0], [0.0, 0.0])]), 0.0);
     is(bf16_sum(0.0, &[([least, 0.0], [1.0, 0.0])]), least);
     is(bf16_sum(0.0, &[([least, 0.0], [0.5, 0.0])]), 0.0);
-    // Both halves are normal, their sum is not.
+    // Both halves are normal, but their sum is not.
     is(bf16_sum(0.0, &[([least, -1.5 * least], [1.0, 1.0])]), 0.0);
-    // 2^-126 - 2^-150 has 24 bits, so it is below the normal numbers, although f32 would round it up to one.
+    // 2^-126 - 2^-150 has 24 bits, so it is subnormal, although f32 would round it up to a normal number.
     let below = [([2f32.powi(-126), 0.0], [1.0, 0.0]), ([-(2f32.powi(-75)), 0.0], [2f32.powi(-75), 0.0])];
     is(bf16_sum(0.0, &below), 0.0);
 }
 
 #[test]
-fn what_faults_on_the_processor_is_a_fault() {
+fn instructions_that_fault_on_the_cpu_are_faults() {
     let mut machine = Machine::new();
     assert_eq!(machine.zero(0), Err(Fault("a tile that is not configured")));
     let mut wrong = config(16);
@@ -225,7 +234,7 @@ fn what_faults_on_the_processor_is_a_fault() {
 }
 
 #[test]
-fn rows_and_bytes_behind_a_tile_become_zero_when_it_is_loaded() {
+fn rows_and_bytes_beyond_a_tile_become_zero_when_it_is_loaded() {
     let mut machine = Machine::new();
     machine.configure(&config(3)).unwrap();
     let memory = [7_u8; 64];
@@ -244,12 +253,12 @@ fn rows_and_bytes_behind_a_tile_become_zero_when_it_is_loaded() {
 }
 
 #[test]
-fn tiles_are_few_and_equal() {
+fn a_matmul_uses_few_tiles_of_equal_size() {
     assert_eq!([1, 7, 16, 17, 31, 33, 40].map(tile_rows), [1, 7, 16, 9, 16, 11, 14]);
 }
 
 #[test]
-#[cfg_attr(not(amx), ignore = "needs a processor with AMX tiles of bytes and of bf16, and Linux")]
-fn the_tiles_of_the_processor_are_found() {
-    assert!(Amx::new().is_some(), "the processor has tiles, but this process may not use them");
+#[cfg_attr(not(amx), ignore = "needs a CPU with AMX tiles for int8 and bf16, and Linux")]
+fn the_tiles_of_the_cpu_are_detected() {
+    assert!(Amx::new().is_some(), "the CPU has tiles, but this process may not use them");
 }

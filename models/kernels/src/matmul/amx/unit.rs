@@ -1,7 +1,7 @@
-//! The tiles of this processor, by inline assembly: the compiler has no stable functions for them.
+//! The tiles of this CPU, through inline assembly, since the compiler has no stable functions for them.
 #![expect(
     unsafe_code,
-    reason = "tile instructions run only where they were found, on memory that was checked"
+    reason = "tile instructions run only if they were detected, on memory that was checked"
 )]
 
 use std::arch::asm;
@@ -21,16 +21,16 @@ impl Amx {
         FOUND.get_or_init(|| detected() && permitted()).then_some(Self(()))
     }
 
-    /// For tests that execute the instructions elsewhere.
+    /// Returns an instance for tests that execute the instructions elsewhere.
     #[cfg(test)]
     pub(super) fn emulated() -> Self {
         Self(())
     }
 
-    /// Runs `work` with tiles for products of `rows` rows.
+    /// Runs `work` with tiles for matmuls of `rows` rows.
     pub(in crate::matmul) fn with_tiles(self, rows: usize, elements: Elements, work: impl FnOnce(&mut Unit)) {
         let config = config(rows);
-        // SAFETY: `self` exists only where the instruction does; it reads 64 bytes.
+        // SAFETY: `self` exists only if the instruction does; it reads 64 bytes.
         unsafe {
             asm!("ldtilecfg [{config}]", config = in(reg) &raw const config, options(readonly, nostack, preserves_flags));
         }
@@ -38,32 +38,32 @@ impl Amx {
     }
 }
 
-/// Whether processor and system have tiles of bytes and of bf16.
+/// Returns whether the CPU and the system have tiles for int8 and bf16.
 fn detected() -> bool {
-    /// Of leaf 7: AMX-BF16, AMX-TILE, AMX-INT8.
+    /// Bits of leaf 7: AMX-BF16, AMX-TILE, AMX-INT8.
     const TILES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
-    /// Of leaf 1: the system has turned `xgetbv` on.
+    /// Bit of leaf 1: the system has enabled `xgetbv`.
     const OSXSAVE: u32 = 1 << 27;
-    /// Of XCR0: configuration and data of tiles.
+    /// Bits of XCR0: configuration and data of tiles.
     const STATE: u32 = 1 << 17 | 1 << 18;
     if __cpuid(0).eax < 7 || __cpuid(1).ecx & OSXSAVE == 0 || __cpuid_count(7, 0).edx & TILES != TILES {
         return false;
     }
     let state: u32;
-    // SAFETY: the system has turned the instruction on.
+    // SAFETY: the system has enabled the instruction.
     unsafe {
         asm!("xgetbv", in("ecx") 0, out("eax") state, out("edx") _, options(nomem, nostack, preserves_flags));
     }
     state & STATE == STATE
 }
 
-/// Asks Linux for the tiles' data, for all threads of the process.
+/// Requests permission from Linux to use the tiles' data, for all threads of the process.
 fn permitted() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
     const XFEATURE_XTILEDATA: i64 = 18;
     let result: i64;
-    // SAFETY: the call takes two numbers and no memory.
+    // SAFETY: the call takes two numbers and accesses no memory.
     unsafe {
         asm!(
             "syscall",
@@ -78,7 +78,7 @@ fn permitted() -> bool {
     result == 0
 }
 
-/// Tiles of this thread, configured until it is dropped.
+/// Tiles of this thread, configured until this value is dropped.
 pub(in crate::matmul) struct Unit {
     rows: usize,
     elements: Elements,
@@ -88,19 +88,20 @@ pub(in crate::matmul) struct Unit {
 
 impl Drop for Unit {
     fn drop(&mut self) {
-        // SAFETY: the instruction exists where a `Unit` does; nothing reads the tiles after it.
+        // SAFETY: the instruction exists if a `Unit` does; nothing reads the tiles after it.
         unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
     }
 }
 
 impl Unit {
-    /// The address of `rows` rows from `first` on, which must exist.
+    /// Returns the address of `rows` rows starting at `first`. Panics if they do not exist.
     fn rows_at(&self, sides: Sides<'_>, first: usize) -> *const u8 {
         assert!(first + self.rows <= sides.m, "rows from {first} of {}", sides.m);
         sides.rows[first * sides.steps * STEP_BYTES..].as_ptr()
     }
 
-    /// The addresses of the outputs from `column` on of `rows` rows from each of `first` on, which must exist.
+    /// Returns the addresses of the outputs starting at `column`, for `rows` rows starting at each of
+    /// `first`. Panics if the rows do not exist.
     fn out_at<const R: usize>(&self, out: &mut [Row], first: [usize; R], column: usize) -> [*mut u8; R] {
         assert!(
             first.iter().all(|first| first + self.rows <= out.len()),
@@ -112,11 +113,12 @@ impl Unit {
     }
 }
 
-/// All steps of two tiles of rows and two of outputs. `$dot` multiplies.
+/// Runs all steps of two tiles of rows and two of outputs. `$dot` multiplies.
 macro_rules! two_by_two {
     ($dot:literal, $block:expr) => {{
         let block: Block<2> = $block;
-        // SAFETY: whoever made the block has checked what it points to; all tiles that are read were written before.
+        // SAFETY: the constructors of the block have checked the memory it points to. All tiles are written
+        // before they are read.
         unsafe {
             asm!(
                 "tileloadd tmm0, [{starts} + {zero}*1]",
@@ -161,7 +163,7 @@ macro_rules! two_by_two {
     }};
 }
 
-/// All steps of one tile of rows and four of outputs.
+/// Runs all steps of one tile of rows and four of outputs.
 macro_rules! one_by_four {
     ($dot:literal, $block:expr) => {{
         let block: Block<1> = $block;
@@ -208,7 +210,7 @@ macro_rules! one_by_four {
     }};
 }
 
-/// Addresses of what is multiplied, of `R` tiles of rows.
+/// Addresses of the operands, with `R` tiles of rows.
 struct Block<const R: usize> {
     rows: [*const u8; R],
     row_bytes: usize,

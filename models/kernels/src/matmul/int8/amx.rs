@@ -1,4 +1,4 @@
-//! Products of bytes by tiles, for many rows.
+//! int8 matmul with AMX tiles, for many rows.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -6,7 +6,7 @@ use super::rows::Rows;
 use super::{Panel, WIDTH, scaled};
 use crate::matmul::amx::{self, Amx, Elements, Sides};
 
-/// Fewer rows leave most of a tile empty; VNNI then reads the weights as fast.
+/// Fewer rows leave most of a tile empty. VNNI then reads the weights equally fast.
 pub(super) const ROWS_MIN: usize = 8;
 
 /// `out` is `[M, WIDTH]`.
@@ -14,7 +14,7 @@ pub(super) fn panel(found: Amx, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) 
     panel_by(rows, panel, out, |sides, sums| amx::panel(found, Elements::Bytes, sides, sums));
 }
 
-/// The same, with `add_up(sides, sums [M, WIDTH])`.
+/// Like [`panel`], with `add_up(sides, sums [M, WIDTH])`.
 pub(super) fn panel_by(
     rows: &Rows,
     panel: Panel<'_>,
@@ -22,12 +22,12 @@ pub(super) fn panel_by(
     add_up: impl FnOnce(Sides<'_>, &mut [amx::Row]),
 ) {
     let sides = Sides::new(rows.all(), bytemuck::cast_slice(panel.values), bytemuck::cast_ref(panel.starts));
-    // The sums take the places of the outputs, until all of them are there.
+    // The sums are stored in the memory of the outputs until all of them are complete.
     add_up(sides, bytemuck::cast_slice_mut(out));
     Arch::new().dispatch(Scale { rows, panel, out });
 }
 
-/// Makes integers in the places of outputs outputs.
+/// Converts integers to outputs in place.
 struct Scale<'a> {
     rows: &'a Rows,
     panel: Panel<'a>,

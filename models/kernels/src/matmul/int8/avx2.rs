@@ -1,5 +1,6 @@
-//! Products of bytes by AVX2: bytes become 16-bit integers, whose products are added up in pairs without overflow.
-#![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
+//! int8 matmul with AVX2: bytes become 16-bit integers, whose products are added up in pairs without
+//! overflow.
+#![expect(unsafe_code, reason = "functions with target features are called only if these were detected")]
 
 use std::arch::x86_64::{
     __m128i, __m256i, _mm_set1_epi32, _mm256_add_epi32, _mm256_cvtepi8_epi16, _mm256_cvtepu8_epi16,
@@ -10,14 +11,14 @@ use super::rows::Rows;
 use super::{Panel, QUAD, WIDTH, scaled};
 use crate::matmul::tiles::tile_sizes;
 
-/// Outputs of a tile.
+/// Number of outputs in a tile.
 const OUTPUTS: usize = 16;
-/// Registers of one row's sums in a tile.
+/// Number of registers for one row's sums in a tile.
 const SUMS: usize = OUTPUTS * QUAD / 16;
-/// Rows of a tile, whose sums fit the registers.
+/// Maximum number of rows in a tile, so that their sums fit the registers.
 const ROWS_MAX: usize = 2;
 
-/// Proof that this processor has the instructions.
+/// Proof that this CPU has the instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
 
@@ -31,7 +32,7 @@ impl Avx2 {
         for count in tile_sizes(rows.len(), ROWS_MAX) {
             for column in (0..WIDTH).step_by(OUTPUTS) {
                 let out = &mut out[first * WIDTH..][..count * WIDTH];
-                // SAFETY: `self` exists only where these instructions were found.
+                // SAFETY: `self` exists only if these instructions were detected.
                 unsafe {
                     match count {
                         1 => set_tile::<1>(rows, first, panel, column, out),
@@ -44,7 +45,7 @@ impl Avx2 {
     }
 }
 
-/// `out` `[M, WIDTH]` of rows from `first` on and [`OUTPUTS`] outputs from `column` on.
+/// Sets `out` `[M, WIDTH]` for rows starting at `first` and [`OUTPUTS`] outputs starting at `column`.
 #[target_feature(enable = "avx2")]
 fn set_tile<const M: usize>(rows: &Rows, first: usize, panel: Panel<'_>, column: usize, out: &mut [f32]) {
     let x: [&[i32]; M] = std::array::from_fn(|row| rows.quads(first + row));
@@ -66,11 +67,13 @@ fn set_tile<const M: usize>(rows: &Rows, first: usize, panel: Panel<'_>, column:
     for (row, sums) in sums.iter().enumerate() {
         let mut whole = [_mm256_setzero_si256(); SUMS / 2];
         for (whole, pair) in whole.iter_mut().zip(sums.as_chunks::<2>().0) {
-            // Halves of the registers are added up apart, which leaves the outputs in the order 0 1 4 5 2 3 6 7.
+            // Halves of the registers are added up separately, which leaves the outputs in the order 0 1 4 5
+            // 2 3 6 7.
             *whole = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_hadd_epi32(pair[0], pair[1]));
         }
         let whole = bytemuck::cast_slice::<__m256i, i32>(&whole);
-        let (starts, scales) = (&panel.starts[column..], &panel.scales[column..]);
+        let starts = &panel.starts[column..];
+        let scales = &panel.scales[column..];
         let out = &mut out[row * WIDTH + column..][..OUTPUTS];
         for (((out, sum), start), &scale) in out.iter_mut().zip(whole).zip(starts).zip(scales) {
             *out = scaled(sum.wrapping_add(*start), scale, rows.scale(first + row));

@@ -1,8 +1,9 @@
-//! Weights as 8-bit integers with one scale for each output; rows of `x` become integers, too, with one scale for each row.
+//! int8 weights with one scale per output. Rows of `x` also become integers, with one scale per row.
 //!
-//! A sum over all inputs is one exact 32-bit integer, so every instruction set gives the same bits, in whatever order and
-//! for however many rows it adds up. Bytes of `x` have [`OFFSET`] added, because the instructions of x86 take one
-//! unsigned side; what that adds to a sum depends on the weight alone and is subtracted at its start.
+//! The sum over all inputs is an exact 32-bit integer, so every instruction set gives bit-identical results,
+//! in any order and for any number of rows. [`OFFSET`] is added to the bytes of `x`, because the x86
+//! instructions require one unsigned operand. Its contribution to a sum depends only on the weight and is
+//! subtracted from the sum's initial value.
 
 mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -32,27 +33,27 @@ use super::sdot::Sdot;
 #[cfg(target_arch = "x86_64")]
 use super::vnni::Vnni;
 
-/// Outputs of a panel.
+/// Number of outputs in a panel.
 const WIDTH: usize = 64;
-/// Inputs whose integers lie side by side.
+/// Number of inputs whose integers are adjacent.
 const QUAD: usize = 4;
-/// Inputs are padded with zeros to a multiple of this.
+/// Inputs are padded with zeros to a multiple of this number.
 const INPUTS: usize = 64;
-/// Added to the integers of `x`, which makes them unsigned.
+/// Offset that makes the integers of `x` unsigned.
 const OFFSET: i32 = 128;
-/// The largest integer of a weight.
+/// Maximum absolute value of a weight's integers.
 const MAX: f32 = 127.0;
 
-/// A weight `[N, K]` in panels of [`WIDTH`] outputs, padded with zeros to whole panels.
+/// A weight `[N, K]` in panels of [`WIDTH`] outputs, padded with zeros to complete panels.
 #[derive(Debug)]
 pub(super) struct Int8 {
     n: usize,
     k: usize,
-    /// For each panel `[K / QUAD, WIDTH, QUAD]`.
+    /// For each panel, `[K / QUAD, WIDTH, QUAD]`.
     values: Aligned<i8>,
     /// `[N]`, padded.
     scales: Aligned<f32>,
-    /// `[N]`, padded: what [`OFFSET`] adds to the sums, negated.
+    /// `[N]`, padded: the negated contribution of [`OFFSET`] to the sums.
     starts: Aligned<i32>,
 }
 
@@ -66,7 +67,8 @@ struct Panel<'a> {
 
 impl Int8 {
     pub(super) fn pack(values: &[f32], k: usize) -> Self {
-        let (n, padded) = (values.len() / k.max(1), k.next_multiple_of(INPUTS));
+        let n = values.len() / k.max(1);
+        let padded = k.next_multiple_of(INPUTS);
         let outputs = n.next_multiple_of(WIDTH);
         let mut packed = Self {
             n,
@@ -101,20 +103,22 @@ impl Int8 {
     }
 
     pub(super) fn read_row(&self, n: usize, row: &mut [f32]) {
-        let (panel, column) = (self.panel(n / WIDTH), n % WIDTH);
-        let (quads, scale) = (panel.values[column * QUAD..].chunks(WIDTH * QUAD), panel.scales[column]);
+        let panel = self.panel(n / WIDTH);
+        let column = n % WIDTH;
+        let quads = panel.values[column * QUAD..].chunks(WIDTH * QUAD);
+        let scale = panel.scales[column];
         for (values, quad) in row.chunks_mut(QUAD).zip(quads) {
             values.iter_mut().zip(quad).for_each(|(value, &integer)| *value = f32::from(integer) * scale);
         }
     }
 
-    /// `[M, N]` from `x` `[M, K]`; neither is empty.
+    /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
     pub(super) fn product(&self, x: &[f32]) -> Columns {
         let kernel = Kernel::best(x.len() / self.k);
         self.product_by(x, |rows, panel, out| kernel.panel(rows, panel, out))
     }
 
-    /// The same, with `panel(rows, panel, outputs [M, WIDTH])` for each panel.
+    /// Does the same, with `panel(rows, panel, outputs [M, WIDTH])` for each panel.
     fn product_by(&self, x: &[f32], panel: impl Fn(&Rows, Panel<'_>, &mut [f32]) + Sync) -> Columns {
         let rows = Rows::round(x, self.k);
         let shape = ColumnsShape { m: rows.len(), width: WIDTH, padded: self.n.next_multiple_of(WIDTH) };
@@ -124,10 +128,11 @@ impl Int8 {
     }
 }
 
-/// Writes the integers of one output `[K]` into a panel; returns their scale and their sum.
+/// Writes the integers of one output `[K]` into a panel. Returns their scale and their sum.
 fn pack_output(row: &[f32], column: usize, integers: &mut [i8]) -> (f32, i32) {
     let largest = rows::largest(row);
-    let (inverse, mut sum) = (rows::inverse(largest, MAX), 0_i32);
+    let inverse = rows::inverse(largest, MAX);
+    let mut sum = 0_i32;
     for (input, value) in row.iter().enumerate() {
         let integer = nearest(value * inverse);
         integers[(input / QUAD * WIDTH + column) * QUAD + input % QUAD] = integer;
@@ -136,13 +141,13 @@ fn pack_output(row: &[f32], column: usize, integers: &mut [i8]) -> (f32, i32) {
     (largest / MAX, sum)
 }
 
-/// An output of a row, from the sum of its products of integers.
+/// Converts the integer sum of a row and an output to the output.
 #[inline(always)]
 fn scaled(sum: i32, weight_scale: f32, row_scale: f32) -> f32 {
     sum as f32 * weight_scale * row_scale
 }
 
-/// The instructions that multiply bytes.
+/// The instruction sets for int8 matmul.
 #[derive(Clone, Copy)]
 enum Kernel {
     Portable(Portable),
@@ -156,7 +161,7 @@ enum Kernel {
 }
 
 impl Kernel {
-    /// The fastest of this processor for `m` rows.
+    /// Returns the fastest kernel of this CPU for `m` rows.
     fn best(m: usize) -> Self {
         if let Some(found) = Amx::new()
             && m >= amx::ROWS_MIN
@@ -176,7 +181,7 @@ impl Kernel {
         Self::Portable(Portable)
     }
 
-    /// `out` `[M, WIDTH]` of all rows and one panel.
+    /// Computes `out` `[M, WIDTH]` for all rows and one panel.
     fn panel(self, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
         match self {
             Self::Portable(portable) => portable.panel(rows, panel, out),

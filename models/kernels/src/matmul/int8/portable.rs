@@ -1,4 +1,4 @@
-//! Products of bytes in plain Rust, as wide as the compiler makes them.
+//! int8 matmul in plain Rust, vectorized by the compiler.
 
 use pulp::{Arch, Simd, WithSimd};
 

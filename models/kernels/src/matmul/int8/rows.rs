@@ -1,4 +1,4 @@
-//! Rows of `x` as integers, each with one scale.
+//! Rows of `x` as integers, with one scale per row.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -8,22 +8,24 @@ use super::super::quantized::nearest;
 use super::super::tiles::LAYOUT_MAX;
 use super::{INPUTS, MAX, OFFSET, QUAD};
 
-/// Rows `[M, K]`, inputs padded to a multiple of [`INPUTS`].
+/// Rows `[M, K]`, with inputs padded to a multiple of [`INPUTS`].
 pub(super) struct Rows {
     /// Integers with [`OFFSET`] added.
     bytes: Aligned<u8>,
     /// `[M]`.
     scales: Vec<f32>,
-    /// Bytes of a row.
+    /// Number of bytes in a padded row.
     padded: usize,
 }
 
 impl Rows {
     /// Rounds each row of `x` `[M, K]` to the nearest integers.
     pub(super) fn round(x: &[f32], k: usize) -> Self {
-        let (m, padded) = (x.len() / k, k.next_multiple_of(INPUTS));
+        let m = x.len() / k;
+        let padded = k.next_multiple_of(INPUTS);
         let mut rows = Self { bytes: Aligned::zeros(m * padded), scales: vec![0.0; m], padded };
-        let (arch, levels) = (Arch::new(), levels(k));
+        let arch = Arch::new();
+        let levels = levels(k);
         let round = |((x, bytes), scale): ((&[f32], &mut [u8]), &mut f32)| {
             *scale = arch.dispatch(Round { x, bytes, levels });
         };
@@ -42,18 +44,18 @@ impl Rows {
         self.scales.len()
     }
 
-    /// The bytes of all rows.
+    /// Returns the bytes of all rows.
     pub(super) fn all(&self) -> &[u8] {
         self.bytes.as_slice()
     }
 
-    /// The integers of a row, [`QUAD`] in each number.
+    /// Returns the integers of a row, [`QUAD`] in each number.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn quads(&self, row: usize) -> &[i32] {
         bytemuck::cast_slice(&self.bytes.as_slice()[row * self.padded..][..self.padded])
     }
 
-    /// The same as bytes.
+    /// Returns the integers of a row as bytes.
     pub(super) fn bytes(&self, row: usize) -> &[[u8; QUAD]] {
         self.bytes.as_slice()[row * self.padded..][..self.padded].as_chunks().0
     }
@@ -63,12 +65,13 @@ impl Rows {
     }
 }
 
-/// The largest integer of `x`: as large as 32 bits can add up over `k` inputs, which for all but huge `k` is [`MAX`].
+/// Returns the largest integer for `x` whose sums over `k` inputs cannot overflow 32 bits: [`MAX`], unless
+/// `k` is huge.
 fn levels(k: usize) -> f32 {
     ((i32::MAX as usize / MAX as usize / k).max(1) as f32).min(MAX)
 }
 
-/// Rounds one row; returns its scale.
+/// Rounds one row and returns its scale.
 struct Round<'a> {
     x: &'a [f32],
     bytes: &'a mut [u8],
@@ -89,15 +92,17 @@ impl WithSimd for Round<'_> {
     }
 }
 
-/// The greatest absolute value; NaN if there is one, so that it reaches the outputs through the scale.
+/// Returns the greatest absolute value, or NaN if there is one, so that it reaches the outputs through the
+/// scale.
 #[inline(always)]
 pub(super) fn largest(values: &[f32]) -> f32 {
-    // Bits of positive numbers have the order of the numbers, with infinity and NaN behind them.
+    // Bits of positive numbers have the same order as the numbers; infinity and NaN come last.
     let bits = values.iter().map(|value| value.abs().to_bits());
     f32::from_bits(bits.fold(0, u32::max))
 }
 
-/// What numbers up to `largest` are multiplied with to lie between `-levels` and `levels`; 0 if that overflows.
+/// Returns the factor that maps numbers up to `largest` to the range from `-levels` to `levels`, or 0 if it
+/// overflows.
 #[inline(always)]
 pub(super) fn inverse(largest: f32, levels: f32) -> f32 {
     let inverse = levels / largest;

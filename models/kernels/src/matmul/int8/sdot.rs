@@ -1,5 +1,5 @@
-//! Products of bytes by `sdot` of ARM's NEON, a few rows against some outputs of a panel at a time.
-#![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
+//! int8 matmul with `sdot` of ARM's NEON, a few rows and part of a panel at a time.
+#![expect(unsafe_code, reason = "functions with target features are called only if these were detected")]
 
 use std::arch::aarch64::{
     int8x16_t, vcvtq_f32_s32, vdupq_n_s32, vmulq_f32, vmulq_n_f32, vreinterpretq_s8_s32,
@@ -10,26 +10,27 @@ use super::{OFFSET, Panel, QUAD, WIDTH};
 use crate::matmul::sdot::{Sdot, dot};
 use crate::matmul::tiles::tile_sizes;
 
-/// Rows of a tile.
+/// Maximum number of rows in a tile.
 const ROWS_MAX: usize = 4;
 
-/// Outputs of a register.
+/// Number of outputs in a register.
 const LANES: usize = 4;
 
-/// Registers of a panel's outputs.
+/// Number of registers for a panel's outputs.
 const VECTORS: usize = WIDTH / LANES;
 
-/// What takes [`OFFSET`] off the integers of a quad.
+/// Mask that removes [`OFFSET`] from the integers of a quad.
 const SIGNS: i32 = i32::from_ne_bytes([OFFSET as u8; QUAD]);
 
 /// `out` is `[M, WIDTH]`.
 pub(super) fn panel(_: Sdot, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
-    let (mut first, mut rest) = (0, out);
+    let mut first = 0;
+    let mut rest = out;
     for count in tile_sizes(rows.len(), ROWS_MAX) {
         let (out, others) = rest.split_at_mut(count * WIDTH);
-        // SAFETY: an `Sdot` exists only where the instruction was found.
+        // SAFETY: an `Sdot` exists only if the instruction was detected.
         unsafe {
-            // The sums of a tile take at most half of the registers.
+            // The sums of a tile use at most half of the registers.
             match count {
                 1 => set_rows::<1, VECTORS>(rows, first, panel, out),
                 2 => set_rows::<2, { VECTORS / 2 }>(rows, first, panel, out),
@@ -41,7 +42,7 @@ pub(super) fn panel(_: Sdot, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
     }
 }
 
-/// `out` `[M, WIDTH]` of rows from `first` on, `V` registers of outputs at a time.
+/// Sets `out` `[M, WIDTH]` for rows starting at `first`, `V` registers of outputs at a time.
 #[target_feature(enable = "neon,dotprod")]
 fn set_rows<const M: usize, const V: usize>(rows: &Rows, first: usize, panel: Panel<'_>, out: &mut [f32]) {
     let weights = bytemuck::cast_slice::<i8, int8x16_t>(panel.values).as_chunks::<VECTORS>().0;
@@ -59,7 +60,7 @@ fn set_rows<const M: usize, const V: usize>(rows: &Rows, first: usize, panel: Pa
                 }
             }
         }
-        // By value and in vectors: the compiler would keep sums that are read as a slice in memory.
+        // By value and as vectors: the compiler would keep sums in memory if they were read as a slice.
         let scales = &panel.scales.as_chunks::<LANES>().0[part..part + V];
         for (row, sums) in sums.into_iter().enumerate() {
             let out = &mut out.as_chunks_mut::<LANES>().0[row * VECTORS + part..][..V];

@@ -1,4 +1,4 @@
-//! Every set of instructions against plain sums of integers, to the bit.
+//! Compares every instruction set with plain integer sums, bit for bit.
 
 use super::super::amx::Elements;
 use super::super::amx::tests::tile_units;
@@ -7,7 +7,7 @@ use super::*;
 
 type PanelBy = Box<dyn Fn(&Rows, Panel<'_>, &mut [f32]) + Sync>;
 
-/// The sets of instructions of this processor, and tiles in plain Rust and emulated, with their names.
+/// Returns the instruction sets of this CPU, and plain Rust and emulated tiles, with their names.
 fn kernels() -> Vec<(&'static str, PanelBy)> {
     let by = |kernel: Kernel| -> PanelBy { Box::new(move |rows, panel, out| kernel.panel(rows, panel, out)) };
     let mut kernels = vec![("portable", by(Kernel::Portable(Portable)))];
@@ -26,7 +26,7 @@ fn kernels() -> Vec<(&'static str, PanelBy)> {
     kernels
 }
 
-/// Numbers rounded to integers as the format says, and their scale.
+/// Rounds numbers to integers as the format specifies, and returns their scale.
 fn rounded(values: &[f32]) -> (Vec<i64>, f32) {
     let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
@@ -39,9 +39,10 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-fn every_set_of_instructions_gives_the_exact_sums_of_the_integers() {
+fn every_instruction_set_gives_the_exact_sums_of_the_integers() {
     for [m, n, k] in SHAPES {
-        let (x, w) = (numbers(m * k, 21), numbers(n * k, 22));
+        let x = numbers(m * k, 21);
+        let w = numbers(n * k, 22);
         let weight = Int8::pack(&w, k);
         let outputs: Vec<_> = w.chunks_exact(k).map(rounded).collect();
         let mut want = Vec::new();
@@ -60,7 +61,7 @@ fn every_set_of_instructions_gives_the_exact_sums_of_the_integers() {
 
 #[test]
 fn the_largest_sums_are_exact() {
-    // 4096 products of -127 and 127 in every sum, so that saturating 16-bit sums would show.
+    // Each sum has 4096 products of -127 and 127, so that saturation of 16-bit sums would be visible.
     let (k, n) = (4096, 3);
     let weight = Int8::pack(&vec![-2.0; n * k], k);
     for (name, kernel) in kernels() {
@@ -71,7 +72,7 @@ fn the_largest_sums_are_exact() {
 }
 
 #[test]
-fn sums_over_more_inputs_than_32_bits_hold_at_full_range_stay_exact() {
+fn sums_stay_exact_over_more_inputs_than_32_bits_hold_at_full_range() {
     let k = 200_000;
     let weight = Int8::pack(&vec![1.0; k], k);
     for (name, kernel) in kernels() {
@@ -81,7 +82,7 @@ fn sums_over_more_inputs_than_32_bits_hold_at_full_range_stay_exact() {
 }
 
 #[test]
-fn a_number_that_is_none_spoils_its_own_row_and_no_other() {
+fn a_nan_affects_only_its_own_row() {
     let weight = Int8::pack(&numbers(5 * 70, 23), 70);
     for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut x = numbers(3 * 70, 24);

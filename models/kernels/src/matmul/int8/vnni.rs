@@ -1,5 +1,5 @@
-//! Products of bytes by AVX-512 VNNI, a few rows against a whole panel at a time.
-#![expect(unsafe_code, reason = "functions with target features are called only where these were detected")]
+//! int8 matmul with AVX-512 VNNI, a few rows and a complete panel at a time.
+#![expect(unsafe_code, reason = "functions with target features are called only if these were detected")]
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_mul_ps, _mm512_set1_epi32,
@@ -11,18 +11,19 @@ use super::{Panel, WIDTH};
 use crate::matmul::tiles::tile_sizes;
 use crate::matmul::vnni::Vnni;
 
-/// Rows of a tile, whose sums fit the registers.
+/// Maximum number of rows in a tile, so that their sums fit the registers.
 const ROWS_MAX: usize = 6;
 
-/// Registers of a panel's outputs.
+/// Number of registers for a panel's outputs.
 const VECTORS: usize = WIDTH / 16;
 
 /// `out` is `[M, WIDTH]`.
 pub(super) fn panel(_: Vnni, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
-    let (mut first, mut rest) = (0, out);
+    let mut first = 0;
+    let mut rest = out;
     for count in tile_sizes(rows.len(), ROWS_MAX) {
         let (out, others) = rest.split_at_mut(count * WIDTH);
-        // SAFETY: a `Vnni` exists only where these instructions were found.
+        // SAFETY: a `Vnni` exists only if these instructions were detected.
         unsafe {
             match count {
                 1 => set_tile::<1>(rows, first, panel, out),

@@ -1,0 +1,50 @@
+//! How a model answers, and the route of its requests.
+
+use ntl_paper::{Paper, Protocol};
+use serde::Serialize;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Greedy text; the last number in it is the prediction.
+    Text,
+    /// The server's number: trimmed mean for squared errors, median for absolute ones, mode for accuracy.
+    Regress,
+    /// The NTL paper's evaluation code: 4 beams (1 for xVal), its length rule, its metrics with all their
+    /// peculiarities.
+    Paper,
+}
+
+impl Mode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Regress => "regress",
+            Self::Paper => "paper",
+        }
+    }
+
+    /// Returns whether an answer that is a text with a number in it counts as a number: the paper's code
+    /// compares the last numbers of any two texts.
+    pub fn reads_numbers_in_texts(self) -> bool {
+        self == Self::Paper
+    }
+
+    /// Returns the protocol that replaces this program's decoding and figures, if the mode has one, for a
+    /// model with this `number_encoding`.
+    pub fn protocol(self, number_encoding: Option<&str>) -> Option<Box<dyn Protocol>> {
+        match self {
+            Self::Text | Self::Regress => None,
+            Self::Paper => Some(Box::new(Paper::new(number_encoding))),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Api {
+    /// `/v1/completions`.
+    Completions,
+    /// `/v1/chat/completions`, the prompt as the user's message.
+    Chat,
+}

@@ -1,0 +1,86 @@
+//! Options of the numbers that a run requests in regress mode.
+
+use std::str::FromStr;
+
+use ntl_api::NumberScale;
+use ntl_core::numbers::Scale;
+
+use crate::stats::Interval;
+
+/// Fields of the request's `number` object. The server has defaults for missing ones.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NumberSettings {
+    /// Smallest and largest number that counts as an answer.
+    pub range: Option<Interval>,
+    pub scale: Option<RatingScale>,
+    /// Coverage of the intervals to request, between 0 and 1.
+    pub interval: Option<f64>,
+    /// Share of the mass that the mean leaves out in each tail, 0 to 0.49.
+    pub trim: Option<f64>,
+    /// Maximum number of digits before the point, 1 to 20.
+    pub digits_max: Option<u8>,
+    /// The open mass at which the search stops, between 0 and 1.
+    pub tolerance: Option<f64>,
+    /// Number of sampled texts whose distributions are averaged, 1 to 64.
+    pub rationales: Option<u8>,
+}
+
+impl NumberSettings {
+    /// Returns the interval that contains all admitted numbers.
+    pub fn bounds(&self) -> Option<Interval> {
+        self.range.or_else(|| self.scale.map(RatingScale::ends))
+    }
+}
+
+/// A scale that [`Scale::new`] accepts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RatingScale {
+    scale: Scale,
+    low: f64,
+    high: f64,
+    /// The step as given.
+    step: Option<f64>,
+}
+
+impl RatingScale {
+    pub fn ends(self) -> Interval {
+        Interval { low: self.low, high: self.high }
+    }
+
+    pub fn step(self) -> f64 {
+        self.step.unwrap_or(1.0)
+    }
+
+    /// Ascending.
+    pub fn values(self) -> Vec<f64> {
+        self.scale.values().collect()
+    }
+}
+
+/// Reads `LOW,HIGH` or `LOW,HIGH,STEP`.
+impl FromStr for RatingScale {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.split(',').map(finite).collect::<Result<Vec<_>, _>>()?;
+        let (low, high, step) = match *parts.as_slice() {
+            [low, high] => (low, high, None),
+            [low, high, step] => (low, high, Some(step)),
+            _ => return Err("expected two or three numbers, LOW,HIGH or LOW,HIGH,STEP".to_owned()),
+        };
+        let scale = Scale::new(low, high, step.unwrap_or(1.0)).map_err(|error| error.to_string())?;
+        Ok(Self { scale, low, high, step })
+    }
+}
+
+impl From<RatingScale> for NumberScale {
+    fn from(RatingScale { low, high, step, .. }: RatingScale) -> Self {
+        Self::List([low, high].into_iter().chain(step).collect())
+    }
+}
+
+/// Reads a finite number.
+pub fn finite(text: &str) -> Result<f64, String> {
+    let value = text.trim().parse().ok().filter(|value: &f64| value.is_finite());
+    value.ok_or_else(|| format!("`{text}` is not a number"))
+}

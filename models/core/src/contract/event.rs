@@ -1,0 +1,148 @@
+//! The events that an engine sends about a job.
+
+use super::error::EngineError;
+use crate::numbers::Distribution;
+
+/// A token with its log-probability (natural logarithm, over the whole vocabulary, before temperature).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenLogprob {
+    pub id: u32,
+    pub logprob: f64,
+}
+
+/// A token with log-probabilities.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenText {
+    pub token: TokenLogprob,
+    /// The most probable tokens at this position, best first, or the tokens of
+    /// [`TextJob::logprob_ids`](super::TextJob::logprob_ids), in their order.
+    pub top: Vec<TokenLogprob>,
+    /// Its place in the order of `top`, from 1; `None` for beams, which know no other token.
+    pub rank: Option<usize>,
+    /// `None` if no number token has any probability.
+    pub number: Option<TokenNumber>,
+}
+
+/// The number tokens at one position, as a Number Token Loss sees them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenNumber {
+    /// Sum over number tokens of renormalised probability times value.
+    pub value: f64,
+    /// Probability of all number tokens together.
+    pub mass: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// End of sequence or a stop string.
+    Stop,
+    /// `max_tokens` was reached.
+    Length,
+}
+
+/// An event of one job. The last event is `Finished` of every text, `Number`, `Scored` or `Failed`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The next tokens of the prompt, from its second one on. Comes before all texts.
+    Prompt(Vec<TokenText>),
+    /// More of one text.
+    Text {
+        /// Which of the `n` texts.
+        choice: u32,
+        /// Text that can no longer change. Empty while a stop string or a character is incomplete.
+        text: String,
+        /// Tokens that were decoded since the last event of this text. 0 for the rest of a text, and in texts
+        /// that are sent only once they are complete (`best_of`, beams).
+        tokens: usize,
+        /// The decoded token, when log-probabilities were requested.
+        token: Option<TokenText>,
+        /// Where the decoded token begins in the whole text, in characters, what is held back or cut by a
+        /// stop string included.
+        offset: usize,
+    },
+    /// One text is complete.
+    Finished {
+        /// Which of the texts: the first `n` are shown.
+        choice: u32,
+        reason: FinishReason,
+        /// Tokens decoded for it, an end of sequence included.
+        tokens: usize,
+        /// Log-probability of the whole text, if a beam search found it.
+        cumulative_logprob: Option<f64>,
+    },
+    Number(NumberOutcome),
+    Scored(ScoreOutcome),
+    Failed(EngineError),
+}
+
+/// The result of a [`NumberJob`](super::NumberJob).
+#[derive(Debug, Clone, PartialEq)]
+pub struct NumberOutcome {
+    /// The numbers found, with their probabilities, and the invalid and open mass.
+    pub distribution: Distribution,
+    /// The value of [`NumberMethod::Token`](super::NumberMethod::Token), if the greedy path is a number.
+    pub token_value: Option<f64>,
+    /// Number of decoder positions that the result uses, including the text before the number.
+    pub nodes: usize,
+    /// Engine steps that computed them. Fewer rows fit into a busy step, so this depends on load.
+    pub forward_passes: usize,
+    /// Tokens of all texts before the number.
+    pub text_tokens: usize,
+    /// Whether `nodes_max` ended an expansion before `tolerance` did.
+    pub truncated: bool,
+    /// The most probable texts that are not admitted numbers, best first, if the job requests them.
+    pub refused: Vec<RefusedText>,
+    /// Number of texts that reached the marker of [`AfterMarker`](super::AfterMarker); 1 if no text comes
+    /// before the number.
+    pub reached: u32,
+    /// Number of texts that ended without the marker. They do not count unless all texts ended without it.
+    pub missed: u32,
+    /// The reason why the first text, the one that is sent, ended without the marker; `None` if it reached
+    /// the marker.
+    pub first_text_end: Option<FinishReason>,
+}
+
+impl NumberOutcome {
+    /// A distribution that `nodes` positions and `forward_passes` steps found, within every budget.
+    pub fn new(distribution: Distribution, nodes: usize, forward_passes: usize) -> Self {
+        Self {
+            distribution,
+            token_value: None,
+            nodes,
+            forward_passes,
+            text_tokens: 0,
+            truncated: false,
+            refused: Vec::new(),
+            reached: 1,
+            missed: 0,
+            first_text_end: None,
+        }
+    }
+}
+
+/// A text that the model writes where a number is expected.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RefusedText {
+    /// The beginning that could still become a number, and the first token that no number continues with.
+    pub text: String,
+    pub probability: f64,
+}
+
+/// One token of a scored target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenScore {
+    /// Its log-probability is what cross entropy counts.
+    pub token: TokenLogprob,
+    /// `None` if no number token has any probability.
+    pub number: Option<TokenNumber>,
+    /// The losses of the job in their order; `None` if the token is not a number.
+    pub losses: Vec<Option<f64>>,
+}
+
+/// The result of a [`ScoreJob`](super::ScoreJob) or a [`CandidatesJob`](super::CandidatesJob).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScoreOutcome {
+    /// The tokens of the target, or of all candidates in their order. Tokens of candidates have only a
+    /// log-probability.
+    pub tokens: Vec<TokenScore>,
+}

@@ -1,0 +1,340 @@
+//! A request as the engine sees it: validated, tokenized, without defaults left to fill in.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::candidates::CandidatesJob;
+use super::event::{TokenLogprob, TokenText};
+use crate::losses::{NumberLoss, NumberTokens};
+use crate::numbers::{Estimation, GrammarLimits, NumberValues, Objective, Terminator};
+use crate::sampling::{Guide, SamplingParams};
+use crate::token::{Prompt, Token};
+
+/// Tokens of the longest number: two times 20 digits with their separators, a sign, a point and a space.
+const NUMBER_TOKENS_MAX: usize = 64;
+
+/// Host memory of a number tree for each node: the prefixes that it may still expand, and the numbers that it
+/// found.
+const TREE_NODE_BYTES: u64 = 512;
+
+/// Nodes that most trees do with (the fixtures' need 50 to 200, the worst 1,300). With the first row, they
+/// fill a power of two.
+const TREE_NODES_EXPECTED: usize = 511;
+
+/// One prompt and what to decode under it.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub prompt: Prompt,
+    /// See [`ContextRequest::paper_decoding`](super::ContextRequest::paper_decoding).
+    pub paper_decoding: bool,
+    /// See [`ContextRequest::cache_salt`](super::ContextRequest::cache_salt).
+    pub cache_salt: u64,
+    pub request: Request,
+    /// When the request times out, and how long after it began that is.
+    pub deadline: Option<(Instant, Duration)>,
+    /// Waiting clients are served in turn. Any number, the same for the same client.
+    pub client: u64,
+}
+
+impl Job {
+    /// A job without a deadline, of client 0, with the salt 0.
+    pub fn new(prompt: impl Into<Prompt>, request: Request) -> Self {
+        let prompt = prompt.into();
+        Self { prompt, paper_decoding: false, cache_salt: 0, request, deadline: None, client: 0 }
+    }
+
+    /// The part of the prompt that is opened as the context. For a request with prompt log-probabilities this
+    /// is the first token, and the decoding steps the others.
+    pub fn prefilled_prompt(&self) -> Cow<'_, Prompt> {
+        match &self.request {
+            Request::Text(job) if job.prompt_logprobs.is_some() => {
+                Cow::Owned(self.prompt.tokens.iter().take(1).copied().collect())
+            }
+            _ => Cow::Borrowed(&self.prompt),
+        }
+    }
+
+    /// Returns the maximum number of nodes that its context can have.
+    pub fn nodes_max(&self) -> usize {
+        self.nodes(usize::MAX)
+    }
+
+    /// Nodes that it is expected to need: as many as it can have, but only the first 511 of a tree's budget,
+    /// since most trees close long before that is used up.
+    pub fn nodes_expected(&self) -> usize {
+        self.nodes(TREE_NODES_EXPECTED)
+    }
+
+    /// Returns the expected memory on the host for decoding this many nodes, in bytes, if it matters compared
+    /// with keys and values.
+    pub fn host_bytes(&self, nodes: usize) -> u64 {
+        let node = match &self.request {
+            // Texts that are ranked are sent at the end.
+            Request::Text(job) if job.paths() > job.n => {
+                let top = job
+                    .logprobs
+                    .unwrap_or(0)
+                    .max(job.logprob_ids.len())
+                    .saturating_mul(size_of::<TokenLogprob>());
+                size_of::<TokenText>().saturating_add(top) as u64
+            }
+            Request::Number(_) => TREE_NODE_BYTES,
+            Request::Text(_) | Request::Beams(_) | Request::Score(_) | Request::Candidates(_) => 0,
+        };
+        node.saturating_mul(nodes as u64)
+    }
+
+    /// Lowers the budgets of trees so that the context has at most `max` nodes; each tree keeps at least 1.
+    pub fn limit_nodes(&mut self, max: usize) {
+        let beside = self.nodes(0);
+        if let Request::Number(job) = &mut self.request
+            && let texts = job.texts()
+            && let NumberMethod::Tree { nodes_max, .. } = &mut job.method
+        {
+            *nodes_max = (max.saturating_sub(beside) / texts).clamp(1, (*nodes_max).max(1));
+        }
+    }
+
+    /// Returns the maximum number of nodes if a tree has at most `tree_max`.
+    fn nodes(&self, tree_max: usize) -> usize {
+        match &self.request {
+            Request::Text(job) => {
+                let stepped = self.prompt.len() - self.prefilled_prompt().len();
+                (job.paths() as usize).saturating_mul(job.max_tokens).saturating_add(1 + stepped)
+            }
+            Request::Beams(job) => job.beams.saturating_mul(job.max_tokens).saturating_add(1),
+            Request::Number(job) => job.nodes(tree_max),
+            Request::Score(job) => job.target.len().max(1),
+            Request::Candidates(job) => job.rows().len(),
+        }
+    }
+}
+
+/// The work of a job.
+#[derive(Debug, Clone)]
+pub enum Request {
+    Text(TextJob),
+    Beams(BeamJob),
+    /// The distribution of the number that the model would write.
+    Number(NumberJob),
+    /// The log-probability and the losses of a given target.
+    Score(ScoreJob),
+    /// The log-probability of each of several targets.
+    Candidates(CandidatesJob),
+}
+
+impl Request {
+    /// Returns the maximum number of tokens that may follow the prompt on any path of the answer.
+    pub fn tokens_max(&self) -> usize {
+        match self {
+            Self::Text(job) => job.max_tokens,
+            Self::Beams(job) => job.max_tokens,
+            Self::Score(job) => job.target.len(),
+            Self::Candidates(job) => job.tokens_max(),
+            // Every token of a number writes at least one of its characters.
+            Self::Number(job) => {
+                let before = job.after.as_ref().map_or(0, |after| after.max_tokens);
+                before.saturating_add(job.limits.characters_max())
+            }
+        }
+    }
+
+    /// Returns the number of sequences that it requests.
+    pub fn sequences(&self) -> u32 {
+        match self {
+            Self::Text(job) => job.paths(),
+            Self::Beams(job) => job.n,
+            Self::Number(_) | Self::Score(_) | Self::Candidates(_) => 1,
+        }
+    }
+}
+
+/// Ordinary text: greedy or sampled, one or several paths.
+#[derive(Debug, Clone)]
+pub struct TextJob {
+    /// Number of independent texts that are returned.
+    pub n: u32,
+    /// Number of texts that are decoded. If it is more than `n`, the engine sends the texts with the best
+    /// mean log-probability at the end, best first. For the others, it sends only [`super::Event::Finished`],
+    /// as choices from `n` on.
+    pub best_of: u32,
+    /// Maximum number of tokens of each text. A text with 0 ends immediately.
+    pub max_tokens: usize,
+    /// Nothing ends a text before it has this many tokens.
+    pub min_tokens: usize,
+    pub sampling: SamplingParams,
+    /// Numbers to add to the logits of these ids.
+    pub logit_bias: Arc<[(u32, f32)]>,
+    /// A text ends before the first of these strings.
+    pub stop: Vec<String>,
+    /// Ids that end a text as the end of sequence does.
+    pub stop_token_ids: Vec<u32>,
+    /// Whether a text shows what ended it: the stop string, or a token of `stop_token_ids`.
+    pub include_stop: bool,
+    /// Whether the end of sequence is a token like any other.
+    pub ignore_eos: bool,
+    /// Report each token's log-probability and this many of the most probable alternatives.
+    pub logprobs: Option<usize>,
+    /// With `logprobs`: report these ids in place of the most probable alternatives.
+    pub logprob_ids: Arc<[u32]>,
+    /// Like `logprobs`, but reports the prompt tokens after the first one. Only for decoder-only models.
+    pub prompt_logprobs: Option<usize>,
+    /// The constraint of guided decoding.
+    pub guide: Option<Arc<dyn Guide>>,
+}
+
+impl TextJob {
+    /// Number of texts that are decoded.
+    pub fn paths(&self) -> u32 {
+        self.best_of.max(self.n)
+    }
+}
+
+impl Default for TextJob {
+    /// One greedy text of at most 16 tokens.
+    fn default() -> Self {
+        Self {
+            n: 1,
+            best_of: 1,
+            max_tokens: 16,
+            min_tokens: 0,
+            sampling: SamplingParams::GREEDY,
+            logit_bias: Arc::from([]),
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            include_stop: false,
+            ignore_eos: false,
+            logprobs: None,
+            logprob_ids: Arc::from([]),
+            prompt_logprobs: None,
+            guide: None,
+        }
+    }
+}
+
+/// The most probable texts, found by a beam search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BeamJob {
+    /// Number of beams, at least `n`.
+    pub beams: usize,
+    /// Number of texts that are returned, best first.
+    pub n: u32,
+    /// Maximum number of tokens of each text. A text with 0 ends immediately.
+    pub max_tokens: usize,
+    /// Texts are ranked by `logprob / tokens^length_penalty`.
+    pub length_penalty: f64,
+    pub early_stopping: EarlyStopping,
+}
+
+/// When a beam search with enough finished texts ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EarlyStopping {
+    /// When no running text, ended at its present length, would be better.
+    #[default]
+    No,
+    /// At once.
+    Yes,
+    /// When no running text can become better at any length.
+    Never,
+}
+
+/// The distribution of the number that the model would write.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NumberJob {
+    pub method: NumberMethod,
+    pub limits: GrammarLimits,
+    pub terminator: Terminator,
+    /// The mass of other values is invalid.
+    pub values: NumberValues,
+    /// Whether a tree reports the most probable texts that are not admitted numbers.
+    pub reports_refused: bool,
+    /// Text that comes before the number.
+    pub after: Option<AfterMarker>,
+}
+
+impl NumberJob {
+    /// All numbers within the default limits, ended by any token.
+    pub fn new(method: NumberMethod) -> Self {
+        let limits = GrammarLimits::default();
+        let terminator = Terminator::default();
+        Self { method, limits, terminator, values: NumberValues::All, reports_refused: false, after: None }
+    }
+
+    /// Returns the maximum number of nodes if a tree has at most `tree_max`: the trees or longest numbers,
+    /// and the text before them.
+    fn nodes(&self, tree_max: usize) -> usize {
+        let search = match &self.method {
+            NumberMethod::Tree { nodes_max, .. } => tree_max.min(*nodes_max),
+            NumberMethod::Sample { samples, .. } => NUMBER_TOKENS_MAX.saturating_mul(*samples as usize),
+            NumberMethod::Beam { beams } => NUMBER_TOKENS_MAX.saturating_mul(*beams),
+            NumberMethod::Token => NUMBER_TOKENS_MAX,
+        };
+        let before = self.after.as_ref().map_or(1, |after| after.max_tokens);
+        search.saturating_add(before).saturating_mul(self.texts())
+    }
+
+    /// Returns the number of texts that are each followed by a number.
+    fn texts(&self) -> usize {
+        self.after.as_ref().map_or(1, |after| after.rationales.max(1) as usize)
+    }
+}
+
+/// How a number distribution is found.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NumberMethod {
+    /// Exact expansion of the tree of all texts that are numbers, the most probable prefix first.
+    Tree {
+        /// Stop when the open probability mass is at most this.
+        tolerance: f64,
+        /// Maximum number of decoder positions.
+        nodes_max: usize,
+        /// Stop earlier, once an estimate is known this well.
+        precision: Option<Precision>,
+    },
+    /// Numbers drawn from the model as it is, at temperature 1.
+    Sample {
+        samples: u32,
+        /// Same seed, same draws.
+        seed: u64,
+    },
+    /// The most probable complete numbers of a beam search.
+    Beam {
+        /// Prefixes that are followed, and numbers that are kept.
+        beams: usize,
+    },
+    /// Expectation token by token along the greedy path: what NTL-MSE trains, and a diagnostic only.
+    Token,
+}
+
+/// When an estimate is known well enough.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Precision {
+    /// The tree stops once the bounds are at most this wide.
+    pub width: f64,
+    pub objective: Objective,
+    pub estimation: Estimation,
+}
+
+/// Text that a model writes before its number, such as a chain of thought.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AfterMarker {
+    /// The number comes right after this text; white space between them is ignored.
+    pub marker: String,
+    /// How many texts are written; the distributions of their numbers are averaged.
+    pub rationales: u32,
+    pub sampling: SamplingParams,
+    /// Maximum number of tokens of each text, including the marker.
+    pub max_tokens: usize,
+}
+
+/// A target whose tokens are scored, in as few steps as they fit in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScoreJob {
+    /// The tokens of the target, with the end of sequence if that is scored too.
+    pub target: Vec<Token>,
+    /// The number tokens of the losses.
+    pub number_tokens: Arc<NumberTokens>,
+    /// Losses at the labels that are number tokens.
+    pub losses: Vec<NumberLoss>,
+}

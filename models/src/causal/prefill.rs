@@ -1,0 +1,182 @@
+//! The prompts of open contexts that are not computed completely.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ntl_core::contract::PrefillProgress;
+
+use super::block::{BLOCK, Block};
+use super::config::CausalConfig;
+use super::prefix::SharedPrefixCache;
+
+/// Factor by which a multiplication of attention takes longer than one of a matmul. (Estimated. The engine
+/// measures time, so the estimate affects only how soon its limits are accurate.)
+const ATTENTION: f64 = 4.0;
+
+/// The work for a token by its position, in the unit of `PrefillChunk::work`.
+pub(super) struct TokenWork {
+    /// Additional work per position that a layer attends to.
+    per_position: f64,
+    /// The window of each layer.
+    windows: Vec<Option<usize>>,
+}
+
+impl TokenWork {
+    pub(super) fn new(config: &CausalConfig) -> Self {
+        let attention = 2 * config.query_width();
+        let projections = config.hidden_size * 2 * (config.query_width() + config.key_width());
+        let mlp = config.hidden_size * config.intermediate_size * if config.gated { 3 } else { 2 };
+        let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+        let layers = windows.len().max(1);
+        let per_position = ATTENTION * attention as f64 / ((projections + mlp) * layers) as f64;
+        Self { per_position, windows }
+    }
+
+    /// Returns the work for the next `count` tokens of a prompt.
+    pub(super) fn of_next(&self, prompt: &Prefill, count: usize) -> f64 {
+        self.between(prompt.computed(), prompt.computed() + count)
+    }
+
+    fn between(&self, from: usize, to: usize) -> f64 {
+        let before = |end: usize| {
+            let seen = self.windows.iter().map(|window| {
+                let window = window.unwrap_or(end).min(end) as f64;
+                window * (end as f64 - window / 2.0)
+            });
+            end as f64 + self.per_position * seen.sum::<f64>()
+        };
+        before(to) - before(from)
+    }
+}
+
+/// The prompt of one context.
+pub(super) struct Prefill {
+    /// All tokens except the last, which is the first row.
+    tokens: Vec<u32>,
+    /// See `ContextRequest::cache_salt`.
+    salt: u64,
+    /// Blocks at the beginning that are computed. Only the last one of a complete prompt is shorter.
+    pub(super) blocks: Vec<Arc<Block>>,
+    /// Number of tokens that came from the prefix cache.
+    cached: usize,
+}
+
+/// A prompt, and the work that the current call may do for it.
+pub(super) struct Turn {
+    pub(super) prompt: Prefill,
+    pub(super) work: usize,
+    pub(super) done: f64,
+}
+
+impl Prefill {
+    pub(super) fn new(tokens: Vec<u32>, salt: u64, prefixes: &SharedPrefixCache) -> Self {
+        let mut prompt = Self { tokens, salt, blocks: Vec::new(), cached: 0 };
+        prompt.skip_cached(prefixes);
+        prompt
+    }
+
+    /// Returns the number of tokens that are computed.
+    pub(super) fn computed(&self) -> usize {
+        self.blocks.iter().map(|block| block.len()).sum()
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.computed() == self.tokens.len()
+    }
+
+    /// Continues after the longest cached prefix if more tokens are cached than computed.
+    fn skip_cached(&mut self, prefixes: &SharedPrefixCache) {
+        let computed = self.computed();
+        let cached = prefixes.lock().longest_prefix(self.salt, &self.tokens);
+        let end = cached.len() * BLOCK;
+        if end > computed {
+            self.blocks = cached;
+            self.cached += end - computed;
+        }
+    }
+
+    /// Caches the complete blocks for later prompts.
+    pub(super) fn cache(&self, prefixes: &SharedPrefixCache) {
+        prefixes.lock().insert(self.salt, &self.tokens, &self.blocks);
+    }
+
+    /// Returns the tokens up to the end of the block that is computed next; `None` if the prompt ends in it.
+    fn next_block(&self) -> Option<&[u32]> {
+        self.tokens.get(..self.computed() + BLOCK)
+    }
+
+    pub(super) fn progress(&self, work: &TokenWork, done: f64) -> PrefillProgress {
+        let left = work.between(self.computed(), self.tokens.len());
+        let work_left = if self.is_complete() { 0 } else { (left.ceil() as usize).max(1) };
+        PrefillProgress { work_left, work_done: done.ceil() as usize, cached_tokens: self.cached }
+    }
+}
+
+impl Turn {
+    pub(super) fn new(prompt: Prefill, work: usize) -> Self {
+        Self { prompt, work, done: 0.0 }
+    }
+
+    /// Returns the tokens that the call computes next: as many complete blocks as there is work for, at least
+    /// one, or the rest of the prompt.
+    pub(super) fn next_tokens(&self, work: &TokenWork) -> &[u32] {
+        let start = self.prompt.computed();
+        let count = self.prompt.tokens.len() - start;
+        let fits =
+            |&tokens: &usize| tokens <= BLOCK || work.of_next(&self.prompt, tokens) <= self.work as f64;
+        let ends = (1..=count / BLOCK).map(|blocks| blocks * BLOCK).chain([count]);
+        let tokens = ends.take_while(fits).last().unwrap_or(count);
+        &self.prompt.tokens[start..start + tokens]
+    }
+}
+
+/// The blocks that prompts of one call are computing. Other prompts with the same prefix wait for them.
+#[derive(Default)]
+pub(super) struct Claims(HashSet<(u64, Vec<u32>)>);
+
+impl Claims {
+    /// Divides prompts into those that can be computed now and those that wait for one of them.
+    pub(super) fn divide<'a>(
+        &mut self,
+        turns: Vec<&'a mut Turn>,
+        prefixes: &SharedPrefixCache,
+    ) -> [Vec<&'a mut Turn>; 2] {
+        let mut now = Vec::new();
+        let mut later = Vec::new();
+        for turn in turns {
+            turn.prompt.skip_cached(prefixes);
+            let next = turn.prompt.next_block().filter(|_| prefixes.is_on());
+            if turn.prompt.is_complete() {
+                continue;
+            }
+            if next.is_none_or(|next| self.0.insert((turn.prompt.salt, next.to_vec()))) {
+                now.push(turn)
+            } else {
+                later.push(turn)
+            }
+        }
+        [now, later]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_work_of_a_token_grows_with_the_positions_that_it_attends_to() {
+        let work = TokenWork { per_position: 0.01, windows: vec![None, Some(100)] };
+        let at = |position: usize| {
+            let seen = work.windows.iter().map(|window| window.unwrap_or(position).min(position));
+            1.0 + work.per_position * seen.sum::<usize>() as f64
+        };
+        for (position, want) in [(0, 1.0), (50, 2.0), (100, 3.0), (1_000, 12.0)] {
+            assert!((at(position) - want).abs() < 1e-9, "position {position}: {}", at(position));
+        }
+        for (from, to) in [(0, 50), (50, 300), (299, 300)] {
+            let sum: f64 = (from..to).map(at).sum();
+            let between = work.between(from, to);
+            assert!((between / sum - 1.0).abs() < 0.02, "{from} to {to}: {between}, one by one {sum}");
+        }
+    }
+}

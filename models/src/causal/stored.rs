@@ -1,0 +1,239 @@
+//! Reads the `config.json` of a family into a [`CausalConfig`]. Defaults come from the Hugging Face classes.
+
+use serde::Deserialize;
+
+use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds};
+use crate::families::{CausalVariant, Family, LlamaTraits, Network, Window};
+use crate::ops::Activation;
+
+use super::config::{CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, PositionEncoding};
+use super::rope::{RopeShape, StoredRope};
+
+/// The configuration of the Llama families, as stored by transformers 4 or 5.
+#[derive(Deserialize)]
+struct StoredLlama {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    head_dim: Option<usize>,
+    hidden_act: Option<String>,
+    max_position_embeddings: usize,
+    rms_norm_eps: Option<f64>,
+    rope_theta: Option<f64>,
+    rope_scaling: Option<StoredRope>,
+    rope_parameters: Option<StoredRope>,
+    attention_bias: Option<bool>,
+    mlp_bias: Option<bool>,
+    sliding_window: Option<usize>,
+    use_sliding_window: Option<bool>,
+    max_window_layers: Option<usize>,
+    layer_types: Option<Vec<String>>,
+    embedding_multiplier: Option<f64>,
+    attention_multiplier: Option<f64>,
+    residual_multiplier: Option<f64>,
+    logits_scaling: Option<f64>,
+    #[serde(flatten)]
+    common: StoredCommon,
+}
+
+#[derive(Deserialize)]
+struct StoredGpt2 {
+    vocab_size: usize,
+    n_positions: usize,
+    n_embd: usize,
+    n_layer: usize,
+    n_head: usize,
+    n_inner: Option<usize>,
+    activation_function: Option<String>,
+    layer_norm_epsilon: Option<f64>,
+    scale_attn_weights: Option<bool>,
+    scale_attn_by_inverse_layer_idx: Option<bool>,
+    #[serde(flatten)]
+    common: StoredCommon,
+}
+
+#[derive(Deserialize)]
+struct StoredCommon {
+    tie_word_embeddings: Option<bool>,
+    bos_token_id: Option<u32>,
+    eos_token_id: Option<TokenIds>,
+    quantization_config: Option<serde_json::Value>,
+}
+
+impl CausalConfig {
+    pub fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
+        let family = Family::of(files)?;
+        let config = match family.network {
+            Network::Causal(CausalVariant::Llama(traits)) => {
+                llama(family, traits, files.require_json(CONFIG_FILE)?)
+            }
+            Network::Causal(CausalVariant::Gpt2) => gpt2(family, files.require_json(CONFIG_FILE)?),
+            Network::T5(_) => {
+                Err(("architectures", format!("`{}` is not a decoder-only model", family.architecture)))
+            }
+        };
+        let config = config.and_then(Self::check);
+        config
+            .map_err(|(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason))?
+            .with_generation(files)
+    }
+}
+
+impl StoredCommon {
+    fn check(&self) -> Result<(), FieldError> {
+        match &self.quantization_config {
+            None => Ok(()),
+            Some(_) => Err((
+                "quantization_config",
+                "quantised weights are not supported by the native backend".to_owned(),
+            )),
+        }
+    }
+
+    fn eos_ids(&self) -> Vec<u32> {
+        self.eos_token_id.clone().map_or_else(Vec::new, TokenIds::into_vec)
+    }
+}
+
+/// Checks a number of layers, or the size of a head, before anything is allocated for it.
+fn countable(field: &'static str, size: usize) -> Result<usize, FieldError> {
+    const COUNT_MAX: usize = 1 << 16;
+    if size <= COUNT_MAX { Ok(size) } else { Err((field, format!("{size} is out of range"))) }
+}
+
+fn activation(field: &'static str, name: Option<&str>, usual: Activation) -> Result<Activation, FieldError> {
+    match name {
+        None => Ok(usual),
+        Some(name) => Activation::named(name).ok_or((field, format!("`{name}` is not supported"))),
+    }
+}
+
+fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<CausalConfig, FieldError> {
+    stored.common.check()?;
+    let (positions, positions_max) = rotary(&stored)?;
+    let layers = layers(traits, &stored)?;
+    let attention_bias = stored.attention_bias.unwrap_or(false);
+    let factor = |value: Option<f64>| value.filter(|_| traits.has_multipliers).unwrap_or(1.0);
+    Ok(CausalConfig {
+        family,
+        naming: Naming::Llama,
+        vocab_size: stored.vocab_size,
+        hidden_size: stored.hidden_size,
+        intermediate_size: stored.intermediate_size,
+        num_heads: stored.num_attention_heads,
+        num_kv_heads: stored.num_key_value_heads.unwrap_or(stored.num_attention_heads),
+        head_dim: head_dim(&stored)?,
+        layers,
+        norm: NormConfig { centred: false, eps: stored.rms_norm_eps.unwrap_or(1e-6) },
+        head_norms: traits.has_head_norms,
+        activation: activation("hidden_act", stored.hidden_act.as_deref(), Activation::Silu)?,
+        gated: true,
+        input_bias: attention_bias || traits.has_qkv_bias,
+        output_bias: attention_bias && !traits.has_qkv_bias,
+        mlp_bias: stored.mlp_bias.unwrap_or(false),
+        positions,
+        positions_max,
+        tied: stored.common.tie_word_embeddings.unwrap_or(false),
+        multipliers: Multipliers {
+            embedding: factor(stored.embedding_multiplier),
+            residual: factor(stored.residual_multiplier),
+            logits: factor(stored.logits_scaling),
+        },
+        bos_id: stored.common.bos_token_id,
+        eos_ids: stored.common.eos_ids(),
+    })
+}
+
+fn head_dim(stored: &StoredLlama) -> Result<usize, FieldError> {
+    let hidden = stored.hidden_size;
+    let heads = stored.num_attention_heads;
+    match stored.head_dim {
+        Some(dim) => countable("head_dim", dim),
+        None if heads > 0 && hidden.is_multiple_of(heads) => countable("hidden_size", hidden / heads),
+        None => Err(("num_attention_heads", format!("{heads} does not divide hidden_size {hidden}"))),
+    }
+}
+
+/// Reads the rotary positions. transformers 5 stores everything in `rope_parameters`, transformers 4 in
+/// `rope_theta` and `rope_scaling`.
+fn rotary(stored: &StoredLlama) -> Result<(PositionEncoding, usize), FieldError> {
+    let plain = StoredRope::default();
+    let rope = stored.rope_parameters.as_ref().or(stored.rope_scaling.as_ref()).unwrap_or(&plain);
+    let shape = RopeShape {
+        head_dim: head_dim(stored)?,
+        theta: rope.rope_theta.or(stored.rope_theta).unwrap_or(10_000.0),
+        positions: stored.max_position_embeddings,
+    };
+    let (rotary, positions_max) = rope.resolve(shape)?;
+    Ok((PositionEncoding::Rotary(rotary), positions_max))
+}
+
+fn layers(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldError> {
+    let usual = (head_dim(stored)? as f64).powf(-0.5);
+    let scale = stored.attention_multiplier.filter(|_| traits.has_multipliers).unwrap_or(usual);
+    let has_window = match traits.window {
+        Window::Never => false,
+        Window::Always => true,
+        Window::IfEnabled => stored.use_sliding_window.unwrap_or(false),
+    };
+    let window = stored.sliding_window.filter(|_| has_window);
+    if let Some(types) = stored.layer_types.as_ref().filter(|_| window.is_some()) {
+        let sees = |name: &String| match name.as_str() {
+            "full_attention" => Ok(LayerConfig { window: None, scale }),
+            "sliding_attention" => Ok(LayerConfig { window, scale }),
+            other => Err(("layer_types", format!("`{other}` is not supported"))),
+        };
+        if types.len() != stored.num_hidden_layers {
+            return Err(("layer_types", format!("{} for {} layers", types.len(), stored.num_hidden_layers)));
+        }
+        return types.iter().map(sees).collect();
+    }
+    // The default of Qwen's classes.
+    let whole = if traits.window == Window::Always { 0 } else { stored.max_window_layers.unwrap_or(28) };
+    let layer = |index| LayerConfig { window: window.filter(|_| index >= whole), scale };
+    Ok((0..countable("num_hidden_layers", stored.num_hidden_layers)?).map(layer).collect())
+}
+
+fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> {
+    stored.common.check()?;
+    let hidden = stored.n_embd;
+    let heads = stored.n_head;
+    if heads == 0 || !hidden.is_multiple_of(heads) {
+        return Err(("n_head", format!("{heads} does not divide n_embd {hidden}")));
+    }
+    let usual =
+        if stored.scale_attn_weights.unwrap_or(true) { ((hidden / heads) as f64).powf(-0.5) } else { 1.0 };
+    let by_depth = stored.scale_attn_by_inverse_layer_idx.unwrap_or(false);
+    let scale = |layer: usize| if by_depth { usual / (layer + 1) as f64 } else { usual };
+    let eps = stored.layer_norm_epsilon.unwrap_or(1e-5);
+    let name = stored.activation_function.as_deref();
+    Ok(CausalConfig {
+        family,
+        naming: Naming::Gpt2,
+        vocab_size: stored.vocab_size,
+        hidden_size: hidden,
+        intermediate_size: stored.n_inner.unwrap_or(4 * hidden),
+        num_heads: heads,
+        num_kv_heads: heads,
+        head_dim: hidden / heads,
+        layers: (0..countable("n_layer", stored.n_layer)?)
+            .map(|layer| LayerConfig { window: None, scale: scale(layer) })
+            .collect(),
+        norm: NormConfig { centred: true, eps },
+        head_norms: false,
+        activation: activation("activation_function", name, Activation::GeluNew)?,
+        gated: false,
+        input_bias: true,
+        output_bias: true,
+        mlp_bias: true,
+        positions: PositionEncoding::Learned,
+        positions_max: stored.n_positions,
+        tied: stored.common.tie_word_embeddings.unwrap_or(true),
+        multipliers: Multipliers::ONE,
+        bos_id: stored.common.bos_token_id,
+        eos_ids: stored.common.eos_ids(),
+    })
+}

@@ -1,0 +1,121 @@
+//! The table of native model families: their names and what distinguishes them.
+
+use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, architecture};
+
+/// A class of models in `config.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Family {
+    /// The name of the class.
+    pub(crate) architecture: &'static str,
+    /// The name in `/v1/models`, metrics and logs.
+    pub(crate) kind: &'static str,
+    pub(crate) network: Network,
+}
+
+/// The implementation of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// An encoder and a decoder (`t5`).
+    T5(T5Variant),
+    /// A decoder only (`causal`).
+    Causal(CausalVariant),
+}
+
+/// What the Number Token Loss paper's kinds of T5 add to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum T5Variant {
+    Plain,
+    /// Number embeddings (Regression Transformer).
+    Rt,
+    /// A number head in addition to the output layer (xVal).
+    Xval,
+    /// A regression head instead of an output layer.
+    RegressionHead,
+}
+
+/// The names in `config.json` and in the weights of a decoder-only model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CausalVariant {
+    Llama(LlamaTraits),
+    Gpt2,
+}
+
+/// What distinguishes a family from Llama. Its configuration has no fields for these facts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LlamaTraits {
+    pub(crate) window: Window,
+    /// Whether queries, keys and values always have a bias, and the output never has one.
+    pub(crate) has_qkv_bias: bool,
+    /// Whether the queries and keys of each head are normalised.
+    pub(crate) has_head_norms: bool,
+    /// Whether the multipliers of the configuration apply.
+    pub(crate) has_multipliers: bool,
+}
+
+/// Whether `sliding_window` of the configuration applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Window {
+    Never,
+    /// In all layers.
+    Always,
+    /// If `use_sliding_window` is set, in all layers from `max_window_layers` on.
+    IfEnabled,
+}
+
+const LLAMA: LlamaTraits =
+    LlamaTraits { window: Window::Never, has_qkv_bias: false, has_head_norms: false, has_multipliers: false };
+const MISTRAL: LlamaTraits = LlamaTraits { window: Window::Always, ..LLAMA };
+const QWEN2: LlamaTraits = LlamaTraits { window: Window::IfEnabled, has_qkv_bias: true, ..LLAMA };
+const QWEN3: LlamaTraits = LlamaTraits { window: Window::IfEnabled, has_head_norms: true, ..LLAMA };
+const GRANITE: LlamaTraits = LlamaTraits { has_multipliers: true, ..LLAMA };
+
+/// All families.
+const FAMILIES: &[Family] = &[
+    t5("T5ForConditionalGeneration", "t5", T5Variant::Plain),
+    t5("MT5ForConditionalGeneration", "t5", T5Variant::Plain),
+    t5("T5VanillaForNumberTokenLoss", "t5", T5Variant::Plain),
+    t5("T5RegressionModelRT", "t5-rt", T5Variant::Rt),
+    t5("T5RegressionModelXval", "t5-xval", T5Variant::Xval),
+    t5("T5ForSequenceClassification", "t5-regression-head", T5Variant::RegressionHead),
+    causal("LlamaForCausalLM", "llama", CausalVariant::Llama(LLAMA)),
+    causal("MistralForCausalLM", "mistral", CausalVariant::Llama(MISTRAL)),
+    causal("Qwen2ForCausalLM", "qwen2", CausalVariant::Llama(QWEN2)),
+    causal("Qwen3ForCausalLM", "qwen3", CausalVariant::Llama(QWEN3)),
+    causal("GraniteForCausalLM", "granite", CausalVariant::Llama(GRANITE)),
+    causal("GPT2LMHeadModel", "gpt2", CausalVariant::Gpt2),
+];
+
+const fn t5(architecture: &'static str, kind: &'static str, variant: T5Variant) -> Family {
+    Family { architecture, kind, network: Network::T5(variant) }
+}
+
+const fn causal(architecture: &'static str, kind: &'static str, variant: CausalVariant) -> Family {
+    Family { architecture, kind, network: Network::Causal(variant) }
+}
+
+/// Returns the names of all supported classes in `config.json`.
+pub fn architectures() -> Vec<&'static str> {
+    FAMILIES.iter().map(|family| family.architecture).collect()
+}
+
+impl Family {
+    /// Returns the family of a checkpoint.
+    pub(crate) fn of(files: &CheckpointFiles) -> Result<Self, LoadError> {
+        let name = architecture(files)?;
+        FAMILIES.iter().copied().find(|family| family.architecture == name).ok_or_else(|| {
+            let known = architectures().join(", ");
+            let reason = format!("`{name}` is not served natively; known are {known}");
+            LoadError::field(files.name_of(CONFIG_FILE), "architectures", reason)
+        })
+    }
+
+    /// Returns whether prompt and answer are processed by different stacks.
+    pub(crate) fn is_encoder_decoder(self) -> bool {
+        matches!(self.network, Network::T5(_))
+    }
+
+    /// Returns whether logits are a distribution over tokens.
+    pub(crate) fn has_token_distribution(self) -> bool {
+        self.network != Network::T5(T5Variant::RegressionHead)
+    }
+}

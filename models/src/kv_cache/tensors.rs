@@ -1,0 +1,160 @@
+//! Keys and values on the CPU: separate tensors for each context and layer, which the kernels read
+//! sequentially and in place.
+
+use candle_core::{Result, Tensor};
+use ntl_core::contract::{NodeCapacity, PREFILL_TOKENS_MAX};
+
+use super::store::{
+    KeyView, KvPass, KvStore, Location, PositionShape, Positions, QkvInput, WrittenRows, not_here,
+};
+use crate::ops::{HeadNorms, Heads, KeyValues, Linear, TensorGroup, attend};
+
+/// Initial capacity for the nodes of one context. It doubles when it is full.
+const CAPACITY_MIN: usize = 32;
+
+/// Size of a tensor without its elements: the tensor, its storage and its shape, in bytes.
+const TENSOR: usize = 384;
+
+pub(super) struct TensorStore {
+    shape: PositionShape,
+}
+
+impl TensorStore {
+    pub(super) fn new(shape: PositionShape) -> Self {
+        Self { shape }
+    }
+
+    /// Grows layer by layer, so that at most one layer exists twice.
+    fn grow(&self, layers: &mut Vec<KeyValues>, capacity: usize) -> Result<()> {
+        let grown = |old: Option<Tensor>| -> Result<Tensor> {
+            let new = Tensor::zeros((capacity, self.shape.width), self.shape.dtype, &self.shape.device)?;
+            if let Some(old) = old {
+                new.slice_set(&old, 0, 0)?;
+            }
+            Ok(new)
+        };
+        let mut old = std::mem::take(layers).into_iter();
+        for _ in 0..self.shape.layers {
+            let (keys, values) = old.next().map(|kv| (kv.keys, kv.values)).unzip();
+            layers.push(KeyValues { keys: grown(keys)?, values: grown(values)? });
+        }
+        Ok(())
+    }
+}
+
+impl Positions {
+    fn tensors(&self) -> &[KeyValues] {
+        match &self.0 {
+            Location::Tensors(layers) => layers,
+            Location::Slots(_) => &[],
+        }
+    }
+}
+
+impl KvStore for TensorStore {
+    fn shape(&self) -> &PositionShape {
+        &self.shape
+    }
+
+    fn capacity(&self) -> NodeCapacity {
+        NodeCapacity::PowerOfTwo { min: CAPACITY_MIN }
+    }
+
+    fn prefill_tokens_max(&self) -> usize {
+        PREFILL_TOKENS_MAX
+    }
+
+    fn reserve(&mut self, _count: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn none(&self) -> Positions {
+        Positions(Location::Tensors(Vec::new()))
+    }
+
+    fn allocate(&mut self, count: usize) -> Result<Positions> {
+        let mut layers = Vec::new();
+        self.grow(&mut layers, count)?;
+        Ok(Positions(Location::Tensors(layers)))
+    }
+
+    fn extend(&mut self, positions: &mut Positions, count: usize) -> Result<()> {
+        let Location::Tensors(layers) = &mut positions.0 else { return not_here() };
+        let capacity = layers.first().map_or(Ok(0), |kv| kv.keys.dim(0))?;
+        if count <= capacity {
+            return Ok(());
+        }
+        self.grow(layers, count.next_power_of_two().max(CAPACITY_MIN))
+    }
+
+    /// Copies every part.
+    fn split(&self, positions: Positions, lengths: &[usize]) -> Result<Vec<Positions>> {
+        let mut first = 0;
+        let part = |&length: &usize| {
+            let some = |tensor: &Tensor| tensor.narrow(0, first, length)?.force_contiguous();
+            let layer = |kv: &KeyValues| Ok(KeyValues { keys: some(&kv.keys)?, values: some(&kv.values)? });
+            let layers = positions.tensors().iter().map(layer).collect::<Result<_>>()?;
+            first += length;
+            Ok(Positions(Location::Tensors(layers)))
+        };
+        lengths.iter().map(part).collect()
+    }
+
+    fn bytes(&self, count: usize) -> usize {
+        2 * self.shape.layers * TENSOR + count * self.shape.bytes() as usize
+    }
+
+    fn pass<'a>(
+        &'a self,
+        written: &[WrittenRows<'a>],
+        views: Vec<KeyView<'a>>,
+    ) -> Result<Box<dyn KvPass + 'a>> {
+        Ok(Box::new(TensorPass { written: written.to_vec(), views }))
+    }
+}
+
+struct TensorPass<'a> {
+    written: Vec<WrittenRows<'a>>,
+    views: Vec<KeyView<'a>>,
+}
+
+impl TensorPass<'_> {
+    /// Writes keys and values `[R, width]` in the type of the store.
+    fn store(&self, layer: usize, keys: &Tensor, values: &Tensor) -> Result<()> {
+        let mut first_row = 0;
+        for rows in &self.written {
+            let kv = &rows.positions.tensors()[layer];
+            for (from, to) in [(keys, &kv.keys), (values, &kv.values)] {
+                let from = from.narrow(0, first_row, rows.count)?.to_dtype(to.dtype())?;
+                to.slice_set(&from, 0, rows.first)?;
+            }
+            first_row += rows.count;
+        }
+        Ok(())
+    }
+}
+
+impl KvPass for TensorPass<'_> {
+    fn write(&self, layer: usize, input: &QkvInput<'_>) -> Result<Tensor> {
+        let [q, k, v] = input.qkv.parts(input.x)?;
+        let k = HeadNorms::rotated(input.head_norms.map(|norms| &norms.k), k, input.rope)?;
+        self.store(layer, &k, &v)?;
+        HeadNorms::rotated(input.head_norms.map(|norms| &norms.q), q, input.rope)
+    }
+
+    fn write_keys_and_values(&self, layer: usize, x: &Tensor, kv: &Linear<2>, _heads: Heads) -> Result<()> {
+        let [keys, values] = kv.parts(x)?;
+        self.store(layer, &keys, &values)
+    }
+
+    fn attend(&self, layer: usize, view: usize, q: &Tensor, heads: Heads) -> Result<Tensor> {
+        let KeyView { groups, bias } = &self.views[view];
+        let groups = groups.iter().map(|group| TensorGroup {
+            before: group.before.iter().map(|before| &before.tensors()[layer]).collect(),
+            own: &group.own.tensors()[layer],
+            queries: &group.queries,
+            phase: group.phase,
+        });
+        attend(q, &groups.collect::<Vec<_>>(), heads, *bias)
+    }
+}

@@ -1,0 +1,93 @@
+//! Queries, keys and values of a pass's rows on a device, between the matmul and the cache.
+
+use candle_core::{Result, Tensor};
+
+use super::{Heads, Norm, PassRope, apply_rope};
+
+/// ProjectedRows of rows, and the operations before keys and values are stored in the cache.
+pub(crate) struct ProjectedRows<'a> {
+    /// f32 `[R, (H + 2 * G) * D]`: queries, keys, values.
+    pub(crate) qkv: &'a Tensor,
+    /// Number of query heads; 0 if only keys and values are projected.
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) head_norms: Option<&'a HeadNorms>,
+    pub(crate) rope: Option<&'a PassRope>,
+}
+
+/// Normalisation of each head's queries and keys (Qwen3).
+pub(crate) struct HeadNorms {
+    pub(crate) q: Norm,
+    pub(crate) k: Norm,
+}
+
+impl<'a> ProjectedRows<'a> {
+    /// Creates projections of all heads that are neither normalised nor rotated.
+    pub(crate) fn plain(qkv: &'a Tensor, heads: Heads) -> Self {
+        Self { qkv, queries: heads.queries, keys: heads.keys, head_norms: None, rope: None }
+    }
+
+    /// Normalises queries and keys head by head, rotates them, and writes keys and values to the slots u32
+    /// `[R]` of `slab` `[2 * capacity, G * D]`: keys of all slots, then their values. Returns the queries f32
+    /// `[R, H * D]`, if there are any.
+    pub(crate) fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if self.qkv.device().is_cuda() {
+            let rms =
+                |norm: fn(&HeadNorms) -> &Norm| self.head_norms.map(|norms| norm(norms).rms()).transpose();
+            let q_norm = rms(|norms| &norms.q)?;
+            let k_norm = rms(|norms| &norms.k)?;
+            let projections = ntl_cuda::Projections {
+                qkv: self.qkv,
+                heads: self.queries,
+                num_kv_heads: self.keys,
+                rope: self.rope.map(|rope| rope.table(self.qkv.device())).transpose()?,
+                q_norm: q_norm.map(|(weight, _)| weight),
+                k_norm: k_norm.map(|(weight, _)| weight),
+                eps: q_norm.map_or(0.0, |(_, eps)| eps),
+            };
+            return projections.store(slab, slots);
+        }
+        self.composed(slab, slots)
+    }
+
+    /// Like [`Self::store`], but fails if there are no query heads.
+    pub(crate) fn store_and_query(&self, slab: &Tensor, slots: &Tensor) -> Result<Tensor> {
+        let no_queries = || candle_core::Error::Msg("there are no query heads".to_owned());
+        self.store(slab, slots)?.ok_or_else(no_queries)
+    }
+
+    /// Computes [`Self::store`] with candle's operations.
+    fn composed(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
+        let (places, width) = slab.dims2()?;
+        let queries = self.queries * width / self.keys;
+        let part = |from, width| self.qkv.narrow(1, from, width)?.contiguous();
+        let keys = self.rotated(part(queries, width)?, |norms| &norms.k)?;
+        let values = part(queries + width, width)?;
+        for (from, part) in [(0, keys), (places / 2, values)] {
+            let part = part.to_dtype(slab.dtype())?;
+            for (row, slot) in slots.to_vec1::<u32>()?.into_iter().enumerate() {
+                slab.slice_set(&part.narrow(0, row, 1)?, 0, from + slot as usize)?;
+            }
+        }
+        if queries == 0 { Ok(None) } else { self.rotated(part(0, queries)?, |norms| &norms.q).map(Some) }
+    }
+
+    fn rotated(&self, x: Tensor, norm: fn(&HeadNorms) -> &Norm) -> Result<Tensor> {
+        HeadNorms::rotated(self.head_norms.map(norm), x, self.rope)
+    }
+}
+
+impl HeadNorms {
+    /// Returns queries or keys, normalised head by head and rotated, as far as the model does so.
+    pub(crate) fn rotated(norm: Option<&Norm>, x: Tensor, rope: Option<&PassRope>) -> Result<Tensor> {
+        let x = match norm {
+            Some(norm) => norm.by_head(&x)?,
+            None => x,
+        };
+        match rope {
+            Some(tables) => apply_rope(&x, tables),
+            None => Ok(x),
+        }
+    }
+}

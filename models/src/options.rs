@@ -1,0 +1,190 @@
+//! How to load a checkpoint: the device and the element types.
+
+use std::str::FromStr;
+
+use candle_core::{DType, Device};
+
+use crate::checkpoint::{Choices, LoadError};
+use crate::gpu;
+use crate::ops::{Format, Placement};
+
+/// Default size of the prefix cache, in bytes. It has room for about 6,000 tokens of a 1B Llama.
+const PREFIX_BYTES_MAX: usize = 256 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// The first GPU if this build supports CUDA and the machine has a GPU, otherwise the CPU.
+    #[default]
+    Auto,
+    Cpu,
+    /// The GPU with this number.
+    Cuda(usize),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name.split_once(':') {
+            None if name == "auto" => Ok(Self::Auto),
+            None if name == "cpu" => Ok(Self::Cpu),
+            None if name == "cuda" => Ok(Self::Cuda(0)),
+            Some(("cuda", number)) => {
+                number.parse().map(Self::Cuda).map_err(|_| format!("`{number}` is not a GPU number"))
+            }
+            _ => Err("expected auto, cpu, cuda or cuda:N".to_owned()),
+        }
+    }
+}
+
+/// Element type of the weights in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DtypeChoice {
+    /// f32 on the CPU, bf16 on a GPU.
+    #[default]
+    Auto,
+    F32,
+    /// On a CPU without bf16 tiles (AMX) only weights are bf16, and computations are f32.
+    Bf16,
+    /// On the CPU only weights are f16, and computations are f32.
+    F16,
+    /// 8-bit integers with one scale per output of a layer. CPU only.
+    Int8,
+    /// 8-bit integers with one scale per 32 weights. CPU only.
+    Q8_0,
+}
+
+impl DtypeChoice {
+    pub const ALL: [Self; 6] = [Self::Auto, Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::Int8 => "int8",
+            Self::Q8_0 => "q8_0",
+        }
+    }
+}
+
+impl FromStr for DtypeChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
+        found.ok_or_else(|| format!("`{name}` is none of {}", known()))
+    }
+}
+
+/// Element type of the keys and values of running requests and of the prefix cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvCacheDtype {
+    /// The type that matmuls compute in: f32 on the CPU, the weights' type on a GPU.
+    #[default]
+    Auto,
+    /// Needs half the memory of f32. Computations on the CPU are still f32.
+    Bf16,
+}
+
+impl KvCacheDtype {
+    pub const ALL: [Self; 2] = [Self::Auto, Self::Bf16];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl FromStr for KvCacheDtype {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
+        found.ok_or_else(|| format!("`{name}` is none of auto, bf16"))
+    }
+}
+
+/// How to load a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadOptions {
+    pub device: DeviceChoice,
+    pub dtype: DtypeChoice,
+    pub kv_cache_dtype: KvCacheDtype,
+    /// Facts that override the checkpoint's files.
+    pub choices: Choices,
+    /// Maximum size of the prefix cache, in bytes. 0 turns it off.
+    pub prefix_bytes_max: usize,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            device: DeviceChoice::default(),
+            dtype: DtypeChoice::default(),
+            kv_cache_dtype: KvCacheDtype::default(),
+            choices: Choices::default(),
+            prefix_bytes_max: PREFIX_BYTES_MAX,
+        }
+    }
+}
+
+impl LoadOptions {
+    /// Opens the device, and returns it with the element types of weights, keys and values on it.
+    pub fn place(&self) -> Result<Placement, LoadError> {
+        let device = self.device.open()?;
+        let kv = match self.kv_cache_dtype {
+            KvCacheDtype::Auto => None,
+            KvCacheDtype::Bf16 => Some(DType::BF16),
+        };
+        if device.is_cpu() {
+            let format = match self.dtype {
+                DtypeChoice::Auto | DtypeChoice::F32 => Format::F32,
+                DtypeChoice::Bf16 => Format::Bf16,
+                DtypeChoice::F16 => Format::F16,
+                DtypeChoice::Int8 => Format::Int8,
+                DtypeChoice::Q8_0 => Format::Q8,
+            };
+            return Ok(Placement { kv, ..Placement::cpu(format) });
+        }
+        let dtype = match self.dtype {
+            DtypeChoice::F32 => DType::F32,
+            DtypeChoice::Auto | DtypeChoice::Bf16 => DType::BF16,
+            DtypeChoice::F16 => DType::F16,
+            DtypeChoice::Int8 | DtypeChoice::Q8_0 => {
+                let name = self.dtype.name();
+                let reason = format!("{name} is for the CPU; on a GPU choose f32, bf16 or f16");
+                return Err(LoadError::Device(reason));
+            }
+        };
+        if kv.is_some_and(|kv| kv != dtype) {
+            let reason = "on a GPU keys and values have the type of the weights".to_owned();
+            return Err(LoadError::Device(reason));
+        }
+        Ok(Placement { device, dtype, kv, format: Format::F32 })
+    }
+}
+
+impl DeviceChoice {
+    pub fn open(self) -> Result<Device, LoadError> {
+        match self {
+            Self::Cpu => Ok(Device::Cpu),
+            Self::Auto if gpu::count().unwrap_or(0) == 0 => Ok(Device::Cpu),
+            Self::Auto => gpu::open(0),
+            Self::Cuda(number) => gpu::open(number),
+        }
+    }
+
+    /// Free memory of the chosen GPU, in bytes, or `None` if the choice is the CPU.
+    pub fn free_gpu_bytes(self) -> Option<u64> {
+        match self {
+            Self::Cpu => None,
+            Self::Auto => gpu::free_bytes(0),
+            Self::Cuda(number) => gpu::free_bytes(number),
+        }
+    }
+}

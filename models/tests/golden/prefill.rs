@@ -1,0 +1,127 @@
+//! Prompts that are computed in chunks of any size: results are bit-identical, prompts share their common
+//! prefix, and a prompt that is closed in between leaves nothing behind.
+
+use ntl_core::contract::{
+    BatchModel, ContextRequest, ModelError, OpenedContext, PrefillChunk, Prompt, Row, Token,
+};
+use ntl_models::checkpoint::{CheckpointFiles, Choices};
+use ntl_models::{LoadOptions, load};
+
+use crate::support::{Fixtures, chain, over_fixtures};
+
+const DECODERS: [&str; 5] = ["llama-ce", "llama-ntl", "gpt2", "granite", "qwen3"];
+const ENCODERS: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-v11", "t5-rt", "t5-xval", "t5-regression-head"];
+
+/// Work of a chunk.
+const CHUNKS: [usize; 5] = [1, 7, 32, 100, usize::MAX];
+
+fn model(fixtures: Fixtures, name: &str, prefix_bytes_max: usize) -> Box<dyn BatchModel> {
+    let choices = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
+    let options = LoadOptions { choices, prefix_bytes_max, ..LoadOptions::default() };
+    load(&CheckpointFiles::folder(&fixtures.folder(name)).unwrap(), options).unwrap().model
+}
+
+/// Returns a prompt of `length` tokens that ends with 1. Prompts with equal `seed` share a prefix.
+fn prompt(seed: usize, length: usize) -> Prompt {
+    let token = |at: usize| Token { id: (5 + (at * at * 7 + seed * 13) % 40) as u32, value: Some(1.5) };
+    Prompt { tokens: (0..length - 1).map(token).chain([Token { id: 1, value: Some(1.5) }]).collect() }
+}
+
+fn prompts() -> Vec<Prompt> {
+    [(0, 150), (0, 90), (1, 33), (2, 1), (0, 65), (1, 40)].map(|(seed, length)| prompt(seed, length)).into()
+}
+
+/// Opens prompts in chunks of this size.
+fn open(model: &mut dyn BatchModel, prompts: &[Prompt], work: usize) -> Vec<OpenedContext> {
+    let begin = |prompt| model.begin(ContextRequest::from(prompt)).unwrap();
+    let mut opened: Vec<OpenedContext> = prompts.iter().map(begin).collect();
+    loop {
+        let mut left: Vec<_> = opened.iter_mut().filter(|opened| opened.prefill.work_left > 0).collect();
+        if left.is_empty() {
+            return opened;
+        }
+        let chunks: Vec<_> =
+            left.iter().map(|opened| PrefillChunk { context: opened.context, work }).collect();
+        let progress = model.prefill(&chunks).unwrap();
+        assert!(progress.iter().any(|progress| progress.work_done > 0), "a call without progress");
+        left.iter_mut().zip(progress).for_each(|(opened, progress)| opened.prefill = progress);
+    }
+}
+
+/// Returns the logits and numbers of a few rows of each context.
+fn answers(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Vec<(Vec<f32>, Option<f32>)> {
+    let number = |id| Token { id, value: Some(2.5) };
+    let rows = |opened: &OpenedContext| chain(opened.context, &[opened.first_token, 6, 9].map(number), 0);
+    let rows: Vec<Row> = opened.iter().flat_map(rows).collect();
+    let logits = model.step(&rows).unwrap();
+    (0..rows.len()).map(|row| (logits.row(row).to_vec(), logits.head_value(row))).collect()
+}
+
+over_fixtures! {
+    results_are_bit_identical_in_chunks_of_any_size,
+    prompts_that_are_computed_together_share_their_prefix_in_chunks_of_any_size,
+    one_call_with_all_the_work_that_is_left_completes_a_prompt,
+    a_context_cannot_be_stepped_before_its_prefill_is_complete,
+}
+
+fn results_are_bit_identical_in_chunks_of_any_size(fixtures: Fixtures) {
+    for name in fixtures.only(&DECODERS).chain(fixtures.only(&ENCODERS)) {
+        let mut alone = model(fixtures, name, 0);
+        let mut one = |prompt: &Prompt| {
+            let opened = open(&mut *alone, std::slice::from_ref(prompt), usize::MAX);
+            answers(&mut *alone, &opened)
+        };
+        let want: Vec<_> = prompts().iter().flat_map(&mut one).collect();
+        for (work, prefixes) in CHUNKS.into_iter().flat_map(|work| [(work, 0), (work, 1 << 20)]) {
+            let mut model = model(fixtures, name, prefixes);
+            let opened = open(&mut *model, &prompts(), work);
+            assert_eq!(answers(&mut *model, &opened), want, "{name}, chunks of {work}, prefixes {prefixes}");
+        }
+    }
+}
+
+fn prompts_that_are_computed_together_share_their_prefix_in_chunks_of_any_size(fixtures: Fixtures) {
+    for work in CHUNKS {
+        let mut model = model(fixtures, "llama-ntl", 1 << 20);
+        let opened = open(&mut *model, &vec![prompt(0, 150); 3], work);
+        let cached: usize = opened.iter().map(|opened| opened.prefill.cached_tokens).sum();
+        assert_eq!(cached, 2 * 128, "every complete block is computed once in chunks of {work}");
+    }
+}
+
+fn one_call_with_all_the_work_that_is_left_completes_a_prompt(fixtures: Fixtures) {
+    for name in fixtures.only(&DECODERS).chain(fixtures.only(&ENCODERS)) {
+        let mut model = model(fixtures, name, 0);
+        for (length, part) in (1..200).step_by(7).flat_map(|length| [(length, 0), (length, 20)]) {
+            let prompt = prompt(0, length);
+            let opened = model.begin((&prompt).into()).unwrap();
+            let context = opened.context;
+            let mut left = opened.prefill.work_left;
+            for work in [part.min(left), usize::MAX].into_iter().filter(|&work| work > 0) {
+                if left > 0 {
+                    left = model.prefill(&[PrefillChunk { context, work: work.min(left) }]).unwrap()[0]
+                        .work_left;
+                }
+            }
+            assert_eq!(left, 0, "{name}, {length} tokens after a part of {part}");
+            model.close(context);
+        }
+    }
+}
+
+fn a_context_cannot_be_stepped_before_its_prefill_is_complete(fixtures: Fixtures) {
+    for name in ["llama-ntl", "t5-ntl-was", "t5-regression-head"] {
+        let mut model = model(fixtures, name, 0);
+        let prompt = prompt(0, 100);
+        let opened = model.begin((&prompt).into()).unwrap();
+        let row = chain(opened.context, &[opened.first_token], 0);
+        let chunk = PrefillChunk { context: opened.context, work: 10 };
+        for _ in 0..2 {
+            assert!(matches!(model.step(&row), Err(ModelError::NotPrefilled(_))), "{name}");
+            model.prefill(&[chunk]).unwrap();
+        }
+        model.close(opened.context);
+        assert!(matches!(model.prefill(&[chunk]), Err(ModelError::UnknownContext(_))), "{name}");
+        assert!(matches!(model.step(&row), Err(ModelError::UnknownContext(_))), "{name}");
+    }
+}

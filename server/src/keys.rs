@@ -1,0 +1,253 @@
+//! The API keys: read from flags and a file, compared with the keys of requests, and read again at a SIGHUP.
+//!
+//! Clones share one set of keys. A set without keys disables authentication and stays empty: a file must have
+//! at least one key.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::http::{HeaderMap, header};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use crate::small_file::read_text;
+
+/// Maximum length of a key's name.
+const NAME_CHARS_MAX: usize = 32;
+
+/// Why keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    #[error("--api-key: a key must not be empty or contain spaces")]
+    UnusableKey,
+    #[error(
+        "--api-key-file: line {line} of `{file}` must be `KEY` or `NAME KEY`; a name has at most 32 of the characters \
+         A-Z a-z 0-9 - _ ."
+    )]
+    UnusableLine { file: PathBuf, line: usize },
+    #[error("--api-key-file: cannot read API keys from `{file}`")]
+    Unreadable {
+        file: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// A file without a key would open the server to everyone.
+    #[error("--api-key-file: there is no API key in `{0}`")]
+    NoKey(PathBuf),
+}
+
+/// The accepted API keys. `Debug` shows only how many there are; what a client sends is compared with
+/// `ApiKeys::matched`.
+#[derive(Clone, Default)]
+pub struct ApiKeys(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    flags: Vec<String>,
+    file: Option<PathBuf>,
+    keys: RwLock<Arc<[ApiKey]>>,
+}
+
+/// An API key. Two keys are the same client if their secrets are equal.
+#[derive(Clone)]
+pub(crate) struct ApiKey {
+    /// The name in logs: from the file, or `#` and the number of the key, counted from 1.
+    pub(crate) name: String,
+    secret: String,
+}
+
+impl Hash for ApiKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.secret.hash(state);
+    }
+}
+
+impl ApiKeys {
+    /// Reads the keys of `--api-key` and of `--api-key-file`.
+    pub fn read(flags: Vec<String>, file: Option<PathBuf>) -> Result<Self, KeyError> {
+        let keys = RwLock::new(keys(&flags, file.as_ref())?);
+        Ok(Self(Arc::new(Shared { flags, file, keys })))
+    }
+
+    /// Reads the file again, and logs the result. If it cannot be used, the present keys stay. Requests that
+    /// are at work are not checked again.
+    pub fn reload(&self) {
+        let Shared { flags, file: Some(file), keys: current } = &*self.0 else {
+            tracing::warn!("SIGHUP reads the file of --api-key-file again, but there is none");
+            return;
+        };
+        match keys(flags, Some(file)) {
+            Ok(keys) => {
+                tracing::info!(keys = keys.len(), "the API keys were read again");
+                *current.write().unwrap_or_else(PoisonError::into_inner) = keys;
+            }
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::error!(error, "the API keys were not read again; the present ones stay");
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.present().is_empty()
+    }
+
+    /// Returns the key of a request. Compares with every key in constant time, so that response times do not
+    /// reveal a prefix of a key.
+    pub(crate) fn matched(&self, headers: &HeaderMap) -> Option<ApiKey> {
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))?;
+        let keys = self.present();
+        let mut found = Choice::from(0);
+        let mut place = 0;
+        for (index, key) in (0_u32..).zip(&*keys) {
+            let is_this = given.ct_eq(key.secret.as_bytes());
+            place.conditional_assign(&index, is_this);
+            found |= is_this;
+        }
+        if bool::from(found) { keys.get(place as usize).cloned() } else { None }
+    }
+
+    fn present(&self) -> Arc<[ApiKey]> {
+        Arc::clone(&self.0.keys.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl PartialEq for ApiKeys {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.flags == other.0.flags && self.0.file == other.0.file
+    }
+}
+
+impl Eq for ApiKeys {}
+
+impl fmt::Debug for ApiKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} keys", self.present().len())
+    }
+}
+
+/// Returns the text after the scheme `Bearer`, which may be in upper or lower case.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
+}
+
+/// Returns the keys of the flags and of the file.
+fn keys(flags: &[String], file: Option<&PathBuf>) -> Result<Arc<[ApiKey]>, KeyError> {
+    let is_usable = |key: &String| !key.is_empty() && !key.contains(char::is_whitespace);
+    if !flags.iter().all(is_usable) {
+        return Err(KeyError::UnusableKey);
+    }
+    let mut keys: Vec<(Option<String>, String)> = flags.iter().map(|key| (None, key.clone())).collect();
+    if let Some(file) = file {
+        let text = read_text(file).map_err(|source| KeyError::Unreadable { file: file.clone(), source })?;
+        let before = keys.len();
+        for (line, text) in (1..).zip(text.lines().map(str::trim)) {
+            if !text.is_empty() && !text.starts_with('#') {
+                let unusable = || KeyError::UnusableLine { file: file.clone(), line };
+                keys.push(key_line(text).ok_or_else(unusable)?);
+            }
+        }
+        if keys.len() == before {
+            return Err(KeyError::NoKey(file.clone()));
+        }
+    }
+    let numbered = (1..).zip(keys).map(|(number, (name, secret)): (usize, _)| ApiKey {
+        name: name.unwrap_or_else(|| format!("#{number}")),
+        secret,
+    });
+    Ok(numbered.collect())
+}
+
+/// Reads the name and the secret of `KEY` or `NAME KEY`. The error of a line must not show it, since it may be
+/// a key.
+fn key_line(text: &str) -> Option<(Option<String>, String)> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let (name, secret) = match words[..] {
+        [secret] => (None, secret),
+        [name, secret] => (Some(name), secret),
+        _ => return None,
+    };
+    let is_plain =
+        |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let fits = name.is_none_or(|name| is_plain(name) && name.len() <= NAME_CHARS_MAX);
+    fits.then(|| (name.map(str::to_owned), secret.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys of a flag and of a file with this text.
+    fn read(folder: &tempfile::TempDir, text: &str) -> Result<ApiKeys, KeyError> {
+        let file = folder.path().join("keys");
+        std::fs::write(&file, text).unwrap();
+        ApiKeys::read(vec!["first".to_owned()], Some(file))
+    }
+
+    fn name(keys: &ApiKeys, secret: &str) -> Option<String> {
+        let header = (header::AUTHORIZATION, format!("Bearer {secret}").parse().unwrap());
+        keys.matched(&HeaderMap::from_iter([header])).map(|key| key.name)
+    }
+
+    #[test]
+    fn keys_come_from_flags_and_from_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(format!("{:?}", read(&folder, "# ours\n\nsecond\n third \n").unwrap()), "3 keys");
+        let long = "x".repeat(33);
+        for wrong in ["three words here\n", "né key\n", &format!("{long} key\n")] {
+            let error = read(&folder, &format!("# ours\n{wrong}")).unwrap_err();
+            assert!(matches!(error, KeyError::UnusableLine { line: 2, .. }), "{error}");
+            assert!(!error.to_string().contains("key\n") && !error.to_string().contains("words"), "{error}");
+        }
+        assert!(matches!(read(&folder, "# none\n"), Err(KeyError::NoKey(_))));
+        assert!(matches!(ApiKeys::read(vec!["a b".to_owned()], None), Err(KeyError::UnusableKey)));
+        let gone = ApiKeys::read(vec![], Some("/no/such/file".into())).unwrap_err();
+        assert_eq!(gone.to_string(), "--api-key-file: cannot read API keys from `/no/such/file`");
+    }
+
+    #[test]
+    fn a_key_has_the_name_of_its_line_or_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = read(&folder, "grafana abc=\nsecond\n").unwrap();
+        for (key, want) in
+            [("first", Some("#1")), ("abc=", Some("grafana")), ("second", Some("#3")), ("grafana", None)]
+        {
+            assert_eq!(name(&keys, key).as_deref(), want, "{key}");
+        }
+    }
+
+    #[test]
+    fn reloading_replaces_the_keys_of_the_file_unless_it_cannot_be_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = read(&folder, "old\n").unwrap();
+        let file = folder.path().join("keys");
+        for (text, has_old, has_new) in [
+            ("old\nnew\n", true, true),
+            ("# none\n", true, true),
+            ("a b c\n", true, true),
+            ("new\n", false, true),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            keys.clone().reload();
+            assert_eq!(
+                (name(&keys, "old").is_some(), name(&keys, "new").is_some()),
+                (has_old, has_new),
+                "{text}"
+            );
+            assert!(name(&keys, "first").is_some());
+        }
+        let without_file = ApiKeys::default();
+        without_file.reload();
+        assert!(without_file.is_empty());
+    }
+
+    #[test]
+    fn keys_are_never_shown() {
+        let keys = ApiKeys::read(vec!["secret".to_owned(), "other".to_owned()], None).unwrap();
+        assert_eq!(format!("{keys:?}"), "2 keys");
+    }
+}

@@ -1,0 +1,63 @@
+//! The model and the token counts of a request, for its metrics, its log line and its headers: a request
+//! extension that the handler fills in.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The label of a request that names a model which is not served.
+const UNKNOWN: &str = "unknown";
+
+#[derive(Debug, Default)]
+pub(crate) struct RequestRecord {
+    model: OnceLock<RecordedModel>,
+    prompt_tokens: AtomicU64,
+    completion_tokens: AtomicU64,
+}
+
+#[derive(Debug)]
+struct RecordedModel {
+    name: Arc<str>,
+    fingerprint: Option<String>,
+}
+
+impl RequestRecord {
+    /// Sets the model. Only the first call counts.
+    pub(crate) fn set_model(&self, name: &Arc<str>, fingerprint: Option<&str>) {
+        let model = RecordedModel { name: Arc::clone(name), fingerprint: fingerprint.map(str::to_owned) };
+        let _ = self.model.set(model);
+    }
+
+    /// Records that the request names a model that is not served.
+    pub(crate) fn set_unknown_model(&self) {
+        let _ = self.model.set(RecordedModel { name: Arc::from(UNKNOWN), fingerprint: None });
+    }
+
+    /// The value of the label `model`.
+    pub(crate) fn model(&self) -> &str {
+        self.known_model().unwrap_or("none")
+    }
+
+    /// The model, if the request has one.
+    pub(crate) fn known_model(&self) -> Option<&str> {
+        self.model.get().map(|model| &*model.name)
+    }
+
+    /// The fingerprint of the model's checkpoint, if the model has one.
+    pub(crate) fn fingerprint(&self) -> Option<&str> {
+        self.model.get()?.fingerprint.as_deref()
+    }
+
+    pub(crate) fn add_prompt_tokens(&self, tokens: u64) {
+        self.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_completion_tokens(&self, tokens: u64) {
+        self.completion_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// The tokens of the prompts and of the finished responses, or `None` if no prompt reached an engine.
+    pub(crate) fn tokens(&self) -> Option<(u64, u64)> {
+        let prompt = self.prompt_tokens.load(Ordering::Relaxed);
+        (prompt > 0).then(|| (prompt, self.completion_tokens.load(Ordering::Relaxed)))
+    }
+}

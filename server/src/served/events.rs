@@ -1,0 +1,127 @@
+//! The events of all jobs of one request as one stream, timed and counted on the way.
+//!
+//! Invariants: dropping [`RequestEvents`] cancels the jobs that still run; the wait ends at the deadline even
+//! if the engine hangs.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::Either;
+use futures::stream::{BoxStream, SelectAll};
+use ntl_api::MethodName;
+use ntl_core::contract::{EngineError, Event, NumberOutcome};
+use ntl_engine::JobEvents;
+use tokio::time::{Sleep, sleep_until};
+
+use crate::error::AppError;
+use crate::metrics::ModelMetrics;
+use crate::request::Requester;
+
+/// The engine notices a deadline between two steps. A request gives up by itself this much later, in case a
+/// step hangs.
+const DEADLINE_GRACE: Duration = Duration::from_secs(2);
+
+/// The events of one job, with the index of its prompt.
+type OneJob = BoxStream<'static, (usize, Event)>;
+
+pub(crate) struct RequestEvents {
+    /// The events of one job, or of several.
+    events: Either<OneJob, SelectAll<OneJob>>,
+    requester: Requester,
+    metrics: Arc<ModelMetrics>,
+    /// Ends at the deadline.
+    late: Pin<Box<Sleep>>,
+    has_begun: bool,
+    /// An event that [`RequestEvents::begin`] waited for.
+    first: Option<(usize, Event)>,
+}
+
+impl RequestEvents {
+    /// `jobs` are the events of each job and the number of its sequences.
+    pub(super) fn new(
+        jobs: impl ExactSizeIterator<Item = (JobEvents, u32)>,
+        requester: Requester,
+        metrics: Arc<ModelMetrics>,
+    ) -> Self {
+        let mut streams =
+            jobs.enumerate().map(|(prompt, (events, sequences))| job_events(prompt, events, sequences));
+        let events = match (streams.len(), streams.next()) {
+            (1, Some(only)) => Either::Left(only),
+            (_, first) => Either::Right(futures::stream::select_all(first.into_iter().chain(streams))),
+        };
+        let late = sleep_until((requester.started + requester.time_max + DEADLINE_GRACE).into());
+        Self { events, requester, metrics, late: Box::pin(late), has_begun: false, first: None }
+    }
+
+    /// Waits for the first event, which [`RequestEvents::next`] then returns.
+    pub(crate) async fn begin(&mut self) -> Result<(), AppError> {
+        self.first = self.next().await?;
+        Ok(())
+    }
+
+    /// The next event and the index of its prompt; `None` when all answers are complete.
+    pub(crate) async fn next(&mut self) -> Result<Option<(usize, Event)>, AppError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        let next = tokio::select! {
+            biased;
+            next = self.events.next() => next,
+            () = &mut self.late => {
+                let after_ms = u64::try_from(self.requester.time_max.as_millis()).unwrap_or(u64::MAX);
+                return Err(EngineError::Deadline { after_ms }.into());
+            }
+        };
+        match next {
+            None => Ok(None),
+            Some((_, Event::Failed(error))) => Err(error.into()),
+            Some((prompt, event)) => {
+                self.observe(&event);
+                Ok(Some((prompt, event)))
+            }
+        }
+    }
+
+    /// Counts a finished number. Its tokens depend on how it is printed.
+    pub(crate) fn count_number(&self, method: MethodName, outcome: &NumberOutcome, tokens: usize) {
+        self.metrics.number(method, outcome);
+        self.count_completion(tokens);
+    }
+
+    fn count_completion(&self, tokens: usize) {
+        self.metrics.ntl_generation_tokens_total.inc_by(tokens as u64);
+        self.requester.record.add_completion_tokens(tokens as u64);
+    }
+
+    fn observe(&mut self, event: &Event) {
+        if !self.has_begun {
+            self.has_begun = true;
+            let elapsed = self.requester.started.elapsed();
+            self.metrics.ntl_time_to_first_token_seconds.observe(elapsed.as_secs_f64());
+        }
+        match event {
+            Event::Finished { tokens, .. } => self.count_completion(*tokens),
+            Event::Scored(outcome) => self.count_completion(outcome.tokens.len()),
+            Event::Prompt(_) | Event::Text { .. } | Event::Number(_) | Event::Failed(_) => {}
+        }
+    }
+}
+
+/// The events of one job, up to its last one. A job whose engine dies fails.
+fn job_events(prompt: usize, events: JobEvents, sequences: u32) -> OneJob {
+    futures::stream::unfold((events, sequences), move |(mut events, unfinished)| async move {
+        if unfinished == 0 {
+            return None;
+        }
+        let event = events.next().await.unwrap_or(Event::Failed(EngineError::Dead));
+        let unfinished = match &event {
+            Event::Prompt(_) | Event::Text { .. } => unfinished,
+            Event::Finished { .. } => unfinished - 1,
+            Event::Number(_) | Event::Scored(_) | Event::Failed(_) => 0,
+        };
+        Some(((prompt, event), (events, unfinished)))
+    })
+    .boxed()
+}

@@ -1,0 +1,179 @@
+//! One served model: its engine, its tokenizer, and what requests to it must keep to.
+
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use ntl_core::contract::{Job, ModelInfo};
+use ntl_core::losses::{NumberTokens, PlacedDigit};
+use ntl_core::sampling::{Guide, GuideError};
+use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
+use ntl_models::LoadedModel;
+use ntl_models::checkpoint::TruncationSide;
+use ntl_models::guide::GuideCompiler;
+use ntl_models::tokenizer::Tokenizer;
+
+use super::events::RequestEvents;
+use crate::blocking::run_blocking;
+use crate::error::AppError;
+use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
+use crate::request::{Guided, ModelCalibration, ModelProfile, Requester};
+
+pub struct ServedModel {
+    /// The name in requests.
+    pub(crate) name: Arc<str>,
+    /// When the model was loaded, as Unix time in seconds.
+    pub(crate) created: u64,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    /// Prompts that show what the model can do.
+    pub(crate) examples: Vec<String>,
+    /// The fingerprint of its checkpoint.
+    pub(crate) fingerprint: Option<String>,
+    /// The limits of requests.
+    pub(crate) profile: Arc<ModelProfile>,
+    /// The number tokens that losses are computed over.
+    pub(crate) number_tokens: Arc<NumberTokens>,
+    engine: Engine,
+    /// Built for the first request that needs it.
+    guides: Arc<OnceLock<Result<GuideCompiler, GuideError>>>,
+    /// Limit for the caches of all models, in bytes.
+    cache_bytes_max: u64,
+    metrics: Arc<ModelMetrics>,
+}
+
+impl ServedModel {
+    /// Starts the engine of a loaded model, in memory that it shares with others. Join the thread after the
+    /// model and all its events are dropped.
+    pub fn start(
+        name: &str,
+        loaded: LoadedModel,
+        limits: EngineLimits,
+        budget: &CacheBudget,
+        metrics: &Arc<Metrics>,
+    ) -> std::io::Result<(Self, JoinHandle<()>)> {
+        let metrics = Arc::new(ModelMetrics::new(metrics, name, loaded.model.info()));
+        let profile = Arc::new(ModelProfile::new(&loaded));
+        let number_tokens = Arc::new(number_tokens(&loaded));
+        let observer = Arc::clone(&metrics) as Arc<dyn EngineObserver>;
+        let (engine, thread) =
+            Engine::spawn_sharing(budget, loaded.model, loaded.vocabulary, limits, observer)?;
+        let model = Self {
+            name: name.into(),
+            created: crate::unix_seconds(),
+            engine,
+            tokenizer: loaded.tokenizer,
+            examples: Vec::new(),
+            fingerprint: None,
+            profile,
+            number_tokens,
+            guides: Arc::default(),
+            cache_bytes_max: budget.bytes_max(),
+            metrics,
+        };
+        Ok((model, thread))
+    }
+
+    /// Adds prompts that show what the model can do.
+    #[must_use]
+    pub fn with_examples(mut self, examples: Vec<String>) -> Self {
+        self.examples = examples;
+        self
+    }
+
+    /// Sets the end at which truncation drops tokens.
+    #[must_use]
+    pub fn with_truncation_side(mut self, side: TruncationSide) -> Self {
+        Arc::make_mut(&mut self.profile).truncation_side = side;
+        self
+    }
+
+    /// Adds what names the checkpoint.
+    #[must_use]
+    pub fn with_fingerprint(mut self, fingerprint: String) -> Self {
+        self.fingerprint = Some(fingerprint);
+        self
+    }
+
+    /// Adds calibrations of intervals.
+    #[must_use]
+    pub(crate) fn with_calibrations(mut self, calibrations: Vec<ModelCalibration>) -> Self {
+        Arc::make_mut(&mut self.profile).calibrations = calibrations.into();
+        self
+    }
+
+    /// Applies the server's limits.
+    pub(super) fn limited(mut self, output_tokens_max: u64, logprobs_max: Option<usize>) -> Self {
+        let profile = Arc::make_mut(&mut self.profile);
+        profile.output_tokens_max = profile.output_tokens_max.min(output_tokens_max);
+        profile.logprobs_max = logprobs_max;
+        self
+    }
+
+    pub(crate) fn info(&self) -> &ModelInfo {
+        self.engine.info()
+    }
+
+    /// Returns whether the engine's thread is running. Updates the metric as well.
+    pub(crate) fn is_alive(&self) -> bool {
+        let alive = self.engine.is_alive();
+        self.metrics.set_up(alive);
+        alive
+    }
+
+    /// Updates the metrics that change without a report of the engine.
+    pub(crate) fn update_metrics(&self) {
+        self.is_alive();
+        self.metrics.set_cache(self.engine.cache_use(), self.cache_bytes_max);
+    }
+
+    /// Sequences that are decoded and that wait, as the metrics have them.
+    pub(crate) fn load(&self) -> EngineLoad {
+        self.metrics.load()
+    }
+
+    /// Compiles a constraint for this model's vocabulary.
+    pub(crate) async fn guide(&self, guided: &Guided) -> Result<Arc<dyn Guide>, AppError> {
+        let guides = Arc::clone(&self.guides);
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let (info, Guided { param, constraint }) = (self.info().clone(), guided.clone());
+        run_blocking(usize::MAX, move || {
+            let compiler = guides.get_or_init(|| GuideCompiler::new(&tokenizer, &info));
+            let guide =
+                compiler.as_ref().map_err(Clone::clone).and_then(|guides| guides.compile(&constraint));
+            guide.map_err(|error| AppError::invalid(param, format!("`{param}`: {error}")))
+        })
+        .await
+    }
+
+    /// Runs `work` with the tokenizer on `bytes` bytes of text, or token ids.
+    pub(crate) async fn with_tokenizer<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&Tokenizer, &ModelProfile) -> Result<T, AppError> + Send + 'static,
+    ) -> Result<T, AppError> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let profile = Arc::clone(&self.profile);
+        run_blocking(bytes, move || work(&tokenizer, &profile)).await
+    }
+
+    /// Gives the jobs of a request, one for each prompt, to the engine: all of them or none.
+    pub(crate) fn submit(&self, jobs: Vec<Job>, requester: Requester) -> Result<RequestEvents, AppError> {
+        let Requester { client, started, time_max, .. } = requester;
+        let deadline = Some((started + time_max, time_max));
+        let prompt_tokens = jobs.iter().map(|job| job.prompt.len() as u64).sum();
+        let sequences: Vec<u32> = jobs.iter().map(|job| job.request.sequences()).collect();
+        let jobs = jobs.into_iter().map(|job| Job { deadline, client: client.id, ..job }).collect();
+        let events = self.engine.submit_all(jobs)?;
+        self.metrics.ntl_prompt_tokens_total.inc_by(prompt_tokens);
+        requester.record.add_prompt_tokens(prompt_tokens);
+        let jobs = events.into_iter().zip(sequences);
+        Ok(RequestEvents::new(jobs, requester, Arc::clone(&self.metrics)))
+    }
+}
+
+/// The number tokens of a model's losses. Number tokens of the Regression Transformer are ordered by digit
+/// and place.
+fn number_tokens(loaded: &LoadedModel) -> NumberTokens {
+    let placed = |id| loaded.tokenizer.token(id).and_then(PlacedDigit::parse);
+    NumberTokens::new(loaded.vocabulary.number_values.iter().copied())
+        .ranked_by(|id, value| placed(id).map_or(value, PlacedDigit::value))
+}

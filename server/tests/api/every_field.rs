@@ -1,0 +1,258 @@
+//! Every field of every request body has an effect, or its description says that it has none.
+//!
+//! In: the fields that `/openapi.json` lists, so that a new field fails here until it has a probe. Not here:
+//! fields of nested objects.
+
+use std::collections::BTreeMap;
+
+use axum::Router;
+use ntl_engine::EngineLimits;
+use ntl_models::LoadedModel;
+use ntl_server::app;
+use ntl_server::settings::HttpSettings;
+use serde_json::{Map, Value, json};
+
+use crate::chat::tokenizer_with;
+use crate::support::{self, Answer, EOS, get, logits, piece, post, scripted, state_of};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+const SCORE: &str = "/v1/score";
+
+/// The template writes every variable that a request can set.
+const TEMPLATE: &str = "{% for message in messages %}{{ message.content }} {% endfor %}\
+    {% if extra %}{{ extra }}{% endif %}{% if add_generation_prompt %}A:{% endif %}";
+
+/// Words in the description of a field that changes no response.
+const NO_EFFECT: [&str; 2] = ["changes nothing", "No effect on other kinds"];
+
+/// Two decoder-only models that write digits. The next token depends on the whole sequence.
+fn digits_server() -> Router {
+    let model = || {
+        let digits: Vec<u32> = (0..10).map(|digit| piece(&digit.to_string())).collect();
+        let script = move |prompt: &[u32], path: &[u32]| {
+            let sum: usize = prompt.iter().chain(path).map(|&id| id as usize).sum();
+            let weight = |(index, &id): (usize, &u32)| (id, ((sum * 31 + index * 17) % 97 + 1) as f64);
+            let mut weights: Vec<(u32, f64)> = digits.iter().enumerate().map(weight).collect();
+            weights.push((EOS, 120.0));
+            let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+            Ok(logits(&weights.iter().map(|&(id, weight)| (id, weight / total)).collect::<Vec<_>>()))
+        };
+        let model = scripted(Box::new(script)).with_info(|info| {
+            info.encoder_decoder = false;
+            info.context_tokens_max = Some(64);
+        });
+        let LoadedModel { model, vocabulary, .. } = support::loaded(Box::new(model));
+        LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE) }
+    };
+    let settings = HttpSettings { logprobs_max: None, ..support::settings() };
+    app::router(state_of(vec![("one", model()), ("two", model())], settings, EngineLimits::default()))
+}
+
+/// A field in use: `with` is the rest of the request, and `value` the value of the field.
+struct Probe {
+    with: Value,
+    value: Value,
+}
+
+fn probe(value: Value) -> Option<Probe> {
+    probe_with(json!({}), value)
+}
+
+fn probe_with(with: Value, value: Value) -> Option<Probe> {
+    Some(Probe { with, value })
+}
+
+/// The smallest request to a route.
+fn smallest(path: &str) -> Value {
+    match path {
+        COMPLETIONS => json!({"model": "one", "prompt": "12", "seed": 1}),
+        CHAT => json!({"model": "one", "messages": [{"role": "user", "content": "12"}], "seed": 1}),
+        SCORE => json!({"model": "one", "items": [{"prompt": "1", "target": "23"}]}),
+        "/tokenize" => json!({"model": "one", "prompt": "12"}),
+        "/detokenize" => json!({"model": "one", "tokens": [5, 6]}),
+        _ => panic!("{path} needs a request here"),
+    }
+}
+
+fn probe_of(path: &str, field: &str) -> Option<Probe> {
+    match path {
+        COMPLETIONS => completion_probe(field).or_else(|| text_probe(field)),
+        CHAT => chat_probe(field).or_else(|| text_probe(field)),
+        SCORE => score_probe(field),
+        _ => token_probe(field),
+    }
+}
+
+fn completion_probe(field: &str) -> Option<Probe> {
+    let long = json!({"max_tokens": 40});
+    match field {
+        "prompt" => probe(json!("345")),
+        "max_tokens" => probe(json!(1)),
+        "logprobs" => probe(json!(1)),
+        "logprob_token_ids" => probe_with(json!({"logprobs": 1}), json!([piece("3")])),
+        "number_tokens" => probe_with(json!({"logprobs": 1}), json!(true)),
+        "ignore_eos" => probe_with(long, json!(true)),
+        "echo" => probe(json!(true)),
+        "truncation_side" => {
+            let with = json!({"prompt": "3 4 5", "truncate_prompt_tokens": 2, "return_token_ids": true});
+            probe_with(with, json!("right"))
+        }
+        _ => None,
+    }
+}
+
+fn chat_probe(field: &str) -> Option<Probe> {
+    let answer = json!([{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]);
+    match field {
+        "messages" => probe(json!([{"role": "user", "content": "345"}])),
+        "max_tokens" | "max_completion_tokens" => probe(json!(1)),
+        "logprobs" => probe(json!(true)),
+        "top_logprobs" => probe_with(json!({"logprobs": true}), json!(2)),
+        "logprob_token_ids" => probe_with(json!({"logprobs": true, "top_logprobs": 1}), json!([piece("3")])),
+        "number_tokens" => probe_with(json!({"logprobs": true}), json!(true)),
+        "add_generation_prompt" => probe(json!(false)),
+        "chat_template_kwargs" => probe(json!({"extra": "7"})),
+        "ignore_eos" => probe(json!(true)),
+        "echo" => probe_with(json!({"messages": answer}), json!(true)),
+        _ => None,
+    }
+}
+
+/// Probes of the fields that completions and chats share.
+fn text_probe(field: &str) -> Option<Probe> {
+    let stop = json!({"stop_token_ids": (1..10).map(|digit| piece(&digit.to_string())).collect::<Vec<_>>()});
+    let beams = json!({"use_beam_search": true, "max_tokens": 6});
+    let long_beams = merged(&beams, &json!({"length_penalty": 10}));
+    let mut of_schema = json!({"type": "json_schema", "json_schema": {"schema": {"const": 77}}});
+    match field {
+        "temperature" => probe(json!(0)),
+        "top_p" => probe(json!(0.1)),
+        "top_k" => probe(json!(1)),
+        "min_p" => probe(json!(1)),
+        "presence_penalty" | "frequency_penalty" => {
+            probe_with(json!({"ignore_eos": true, "max_tokens": 40}), json!(2))
+        }
+        "repetition_penalty" => probe_with(json!({"ignore_eos": true, "max_tokens": 40}), json!(10)),
+        "logit_bias" => probe(json!({piece("7").to_string(): 100})),
+        "seed" => probe(json!(2)),
+        "n" => probe(json!(2)),
+        "best_of" => probe(json!(8)),
+        "stop" => probe_with(json!({"guided_choice": ["12"]}), json!("2")),
+        "stop_token_ids" => probe(stop["stop_token_ids"].clone()),
+        "include_stop_str_in_output" => probe_with(stop, json!(true)),
+        "min_tokens" => probe_with(stop, json!(4)),
+        "prompt_logprobs" => probe(json!(1)),
+        "return_token_ids" => probe(json!(true)),
+        "guided_regex" => probe(json!("77")),
+        "guided_choice" => probe(json!(["77"])),
+        "guided_json" => probe(of_schema["json_schema"]["schema"].take()),
+        "response_format" => probe(of_schema),
+        "stream" => probe(json!(true)),
+        "stream_options" => probe_with(json!({"stream": true}), json!({"include_usage": true})),
+        "use_beam_search" => probe_with(json!({"max_tokens": 6}), json!(true)),
+        "beam_width" => probe_with(long_beams, json!(1)),
+        "length_penalty" => probe_with(beams, json!(10)),
+        "early_stopping" => probe_with(long_beams, json!(true)),
+        "number" => probe(json!(true)),
+        "paper_decoding" => probe(json!(true)),
+        "truncate_prompt_tokens" => probe(json!(1)),
+        "truncation_side" => probe_with(json!({"truncate_prompt_tokens": 2}), json!("right")),
+        _ => None,
+    }
+}
+
+fn score_probe(field: &str) -> Option<Probe> {
+    let candidates =
+        |value: Value| json!({"items": [{"prompt": "1", "candidates": ["23", "4"], "value": value}]});
+    match field {
+        "items" => probe(json!([{"prompt": "1", "target": "45"}])),
+        "losses" => probe(json!(["ce"])),
+        "lambda" => probe(json!(5)),
+        "reduction" => probe(json!("sum")),
+        "reweigh" => probe(json!(true)),
+        "normalize_by_length" => probe_with(candidates(Value::Null), json!(true)),
+        "tau" => probe_with(candidates(json!(4)), json!(50)),
+        "add_eos" => probe(json!(false)),
+        "user" => probe(json!("me")),
+        _ => None,
+    }
+}
+
+fn token_probe(field: &str) -> Option<Probe> {
+    match field {
+        "prompt" => probe(json!("345")),
+        "content" => probe_with(json!({"prompt": null, "content": "12"}), json!("345")),
+        "add_special_tokens" => probe(json!(false)),
+        "return_token_strs" => probe(json!(true)),
+        "tokens" => probe(json!([7])),
+        _ => None,
+    }
+}
+
+/// The fields of each request body, with their descriptions.
+fn fields_of_routes(api: &Value) -> BTreeMap<String, Map<String, Value>> {
+    let mut routes = BTreeMap::new();
+    for (path, item) in api["paths"].as_object().unwrap() {
+        let schema = &item["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+        if let Some(reference) = schema.as_str() {
+            let fields = api.pointer(&format!("{}/properties", reference.trim_start_matches('#')));
+            routes.insert(path.clone(), fields.unwrap().as_object().unwrap().clone());
+        }
+    }
+    routes
+}
+
+fn merged(base: &Value, more: &Value) -> Value {
+    let mut all = base.clone();
+    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    all
+}
+
+/// The response without the parts that differ from call to call.
+fn comparable(answer: &Answer) -> Vec<Value> {
+    let is_stream = answer.text.starts_with("data: ");
+    let mut bodies = if is_stream { answer.chunks() } else { vec![answer.json()] };
+    for body in bodies.iter_mut().filter_map(Value::as_object_mut) {
+        body.remove("id");
+        body.remove("created");
+    }
+    bodies
+}
+
+#[tokio::test]
+async fn every_field_of_every_request_has_an_effect_or_is_described_as_having_none() {
+    let app = digits_server();
+    let routes = fields_of_routes(&get(&app, "/openapi.json").await.json());
+    assert_eq!(routes.len(), 5, "{:?}", routes.keys());
+    let mut faults = Vec::new();
+    for (path, fields) in &routes {
+        for (field, schema) in fields {
+            if field == "model" {
+                let answer = post(&app, path, merged(&smallest(path), &json!({"model": "three"}))).await;
+                assert_eq!(
+                    (answer.status.as_u16(), &answer.error()["param"]),
+                    (404, &json!("model")),
+                    "{path}"
+                );
+                continue;
+            }
+            let description = schema["description"].as_str().unwrap_or_default().replace('\n', " ");
+            let has_no_effect = NO_EFFECT.iter().any(|words| description.contains(words));
+            let any = || probe(json!("any")).filter(|_| has_no_effect);
+            let Some(Probe { with, value }) = probe_of(path, field).or_else(any) else {
+                faults.push(format!("{path} `{field}` has no probe here"));
+                continue;
+            };
+            let base = merged(&smallest(path), &with);
+            let before = post(&app, path, base.clone()).await;
+            let after = post(&app, path, merged(&base, &json!({field: value}))).await;
+            if before.status != 200 || after.status != 200 {
+                faults.push(format!("{path} `{field}` is rejected: {} {}", before.text, after.text));
+            } else if (comparable(&before) == comparable(&after)) != has_no_effect {
+                faults.push(format!("{path} `{field}`: `{description}`, but {}", after.text));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -1,0 +1,351 @@
+//! The program itself: errors of usage, and log lines.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+fn program(flags: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ntl-server"));
+    command.args(flags).env_clear().envs(environment.iter().copied());
+    command
+}
+
+/// Runs a program that cannot start, and returns its exit code and standard error.
+fn failure(flags: &[&str], environment: &[(&str, &str)]) -> (i32, String) {
+    let Output { status, stderr, .. } = program(flags, environment).output().unwrap();
+    (status.code().unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+/// A server of the demo model.
+struct Server {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    port: u16,
+}
+
+impl Server {
+    fn start(flags: &[&str]) -> Self {
+        let mut child =
+            program(&[flags, &["--port=0"]].concat(), &[]).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut server = Self { child, log, port: 0 };
+        let listening = server.line_with("listening");
+        let mut digits = listening.split("127.0.0.1:").nth(1).unwrap().split(|c: char| !c.is_ascii_digit());
+        server.port = digits.next().unwrap().parse().unwrap();
+        server.line_with("ready");
+        server
+    }
+
+    /// Reads log lines up to one that contains a text.
+    fn line_with(&mut self, text: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "the log has no `{text}`");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// Sends a request and returns the response.
+    fn post(&self, path: &str, headers: &str, body: &Value) -> String {
+        let body = body.to_string();
+        self.exchange(&format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n{headers}\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+    }
+
+    /// Sends a request without a body and returns the response.
+    fn get(&self, path: &str, headers: &str) -> String {
+        self.exchange(&format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n"
+        ))
+    }
+
+    fn exchange(&self, request: &str) -> String {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        connection.read_to_string(&mut response).unwrap();
+        response
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Ends the server and returns the rest of its log.
+    fn end(mut self) -> String {
+        self.signal(Signal::TERM);
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+        rest
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A server that has ended already cannot be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_error_about_a_value_of_the_environment_names_the_variable() {
+    for (variable, value, flag) in [
+        ("NTL_DTYPE", "f8", "--dtype"),
+        ("NTL_CACHE_BYTES_MAX", "4G", "--cache-bytes-max"),
+        ("NTL_BODY_LIMIT", "abc", "--body-bytes-max"),
+        ("NTL_THREADS", "100000", "--threads"),
+        ("NTL_LOG", "wran", "--log"),
+        ("NTL_CORS_ORIGIN", "example.com", "--cors-origin"),
+    ] {
+        let (code, error) = failure(&["--port=0"], &[(variable, value)]);
+        assert!(code == 2 && error.contains(variable) && error.contains(flag), "{variable}: {error}");
+    }
+    let (code, error) = failure(&[], &[("NTL_PORT", "abc")]);
+    assert!(code == 2 && error.contains("NTL_PORT") && error.contains("--port"), "{error}");
+    let (_, typed) = failure(&["--port=abc"], &[("NTL_PORT", "8000")]);
+    assert!(typed.contains("--port") && !typed.contains("NTL_PORT"), "{typed}");
+}
+
+#[test]
+fn a_misspelt_log_level_is_rejected_with_the_levels() {
+    let (code, error) = failure(&["--log", "wran"], &[]);
+    assert_eq!(code, 2);
+    assert!(error.contains("`wran`") && error.contains("did you mean `warn`?"), "{error}");
+    assert!(error.contains("off, error, warn, info, debug, trace"), "{error}");
+    let (code, error) = failure(&[], &[("RUST_LOG", "ntl_server=loud")]);
+    assert!(code == 2 && error.contains("RUST_LOG") && error.contains("`loud`"), "{error}");
+}
+
+#[test]
+fn with_json_logs_the_line_about_a_fatal_error_is_json() {
+    for (flags, code, text) in [
+        (&["--log-format=json", "--port=0", "--model=gone=/no/such"][..], 1, "/no/such"),
+        (&["--log-format", "json", "--threads=100000"], 2, "--threads"),
+        (&["--log-format=json", "--wrong"], 2, "--wrong"),
+        (&["--log-format=json", "--config=/no/such.toml"], 2, "/no/such.toml"),
+        (&["--log-format=json", "--log=wran"], 2, "wran"),
+    ] {
+        let (got, log) = failure(flags, &[]);
+        assert_eq!(got, code, "{log}");
+        let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let last = lines.last().unwrap();
+        assert_eq!(last["level"], "ERROR");
+        assert!(last["message"].as_str().unwrap().contains(text) && last["timestamp"].is_string(), "{last}");
+    }
+    let (_, log) = failure(&["--wrong"], &[("NTL_LOG_FORMAT", "json")]);
+    assert!(serde_json::from_str::<Value>(&log).is_ok(), "{log}");
+}
+
+#[test]
+fn the_log_line_of_a_request_is_short_and_has_the_client_its_key_and_the_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "grafana secret-of-grafana\nanonymous-secret\n").unwrap();
+    let keys = format!("--api-key-file={}", file.display());
+    let body = json!({"prompt": "What is 1 + 1?", "temperature": 0, "max_tokens": 5});
+    let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+    for format in ["compact", "json"] {
+        let mut server = Server::start(&[&keys, &format!("--log-format={format}")]);
+        let send = |server: &Server, secret: &str, body: &Value| {
+            let headers = format!("Authorization: Bearer {secret}\r\nx-request-id: {id}\r\n");
+            server.post("/v1/completions", &headers, body)
+        };
+        let response = send(&server, "secret-of-grafana", &body);
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        let usage: Value = serde_json::from_str(response.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        let [prompt, completion] =
+            ["prompt_tokens", "completion_tokens"].map(|count| usage["usage"][count].as_u64().unwrap());
+        let named = server.line_with(id);
+        send(&server, "anonymous-secret", &json!({"prompt": "x", "stream": true, "number": true}));
+        let numbered = server.line_with(id);
+        send(&server, "wrong", &body);
+        let unauthorized = server.line_with(id);
+        send(&server, "anonymous-secret", &json!({"prompt": "x", "n": "y".repeat(300)}));
+        let rejected = server.line_with(id);
+        send(&server, "anonymous-secret", &json!({"prompt": "x", "a\nINFO b": 1}));
+        let forged = server.line_with(id);
+        assert!(forged.contains("a\\nINFO b"), "{forged}");
+        let rest = server.end();
+        for line in [&named, &numbered, &unauthorized, &rejected, &rest] {
+            assert!(!line.contains("secret"), "{line}");
+        }
+        if format == "json" {
+            let [named, numbered, unauthorized, rejected] = [named, numbered, unauthorized, rejected]
+                .map(|line| serde_json::from_str::<Value>(&line).unwrap());
+            assert_eq!((&named["client"], &named["key"]), (&json!("127.0.0.1"), &json!("grafana")));
+            assert_eq!((&named["prompt"], &named["completion"]), (&json!(prompt), &json!(completion)));
+            assert_eq!((&named["code"], &named["id"]), (&json!(200), &json!(id)));
+            assert_eq!((&numbered["key"], &named["model"]), (&json!("#2"), &json!("t5-ntl-was")));
+            assert!(numbered["completion"].as_u64().unwrap() > 0, "{numbered}");
+            assert_eq!((&unauthorized["code"], &unauthorized["key"]), (&json!(401), &Value::Null));
+            assert!(rejected["reason"].as_str().unwrap().starts_with("`n`"), "{rejected}");
+            continue;
+        }
+        for line in [&named, &numbered, &unauthorized, &rejected] {
+            assert!(line.chars().count() <= 200, "{} characters: {line}", line.chars().count());
+            assert!(line.contains(" INFO POST /v1/completions code="), "{line}");
+            assert!(line.contains(" client=127.0.0.1 ") && line.contains(&format!(" id={id}")), "{line}");
+        }
+        let tokens = format!(" key=grafana prompt={prompt} completion={completion} ms=");
+        assert!(named.contains(&tokens) && named.trim_end().ends_with(" model=t5-ntl-was"), "{named}");
+        assert!(
+            numbered.contains(" key=#2 ") && unauthorized.contains("code=401 client=127.0.0.1 ms="),
+            "{numbered}"
+        );
+        assert!(rejected.contains("code=400") && rejected.contains(" reason=\"`n`"), "{rejected}");
+    }
+}
+
+#[test]
+fn a_log_that_nothing_reads_delays_neither_requests_nor_the_end() {
+    let mut server = Server::start(&[]);
+    let id = format!("x-request-id: {}\r\n", "i".repeat(128));
+    // A pipe holds 64 KiB.
+    for _ in 0..600 {
+        assert!(server.get("/nothing", &id).starts_with("HTTP/1.1 404"));
+    }
+    assert!(server.get("/health/live", "").starts_with("HTTP/1.1 200"));
+    assert!(server.get("/metrics", "").contains("\nntl_log_lines_dropped_total 0\n"));
+    server.signal(Signal::TERM);
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_second_sigterm_ends_a_server_that_still_works_and_whose_log_nothing_reads() {
+    let mut server = Server::start(&["--output-tokens-max=1000000", "--log=trace"]);
+    let body = json!({"prompt": "x", "max_tokens": 900_000, "ignore_eos": true, "stream": true}).to_string();
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    write!(
+        stream,
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut begun = [0; 12];
+    stream.read_exact(&mut begun).unwrap();
+    assert_eq!(&begun, b"HTTP/1.1 200");
+    server.signal(Signal::TERM);
+    // The listener still answers, so the first signal has not ended the server.
+    while !server.get("/health/ready", "").starts_with("HTTP/1.1 503") {}
+    server.signal(Signal::TERM);
+    assert_eq!(server.child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn log_lines_have_a_maximum_length_and_no_text_that_a_client_made_up() {
+    let mut server = Server::start(&["--log-format=json"]);
+    let method = "M".repeat(60_000);
+    let response =
+        server.exchange(&format!("{method} /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+    assert!(response.starts_with("HTTP/1.1 404"), "{response}");
+    let line = server.line_with("code");
+    assert!(line.contains("_OTHER /") || line.contains("_OTHER unmatched"), "{line}");
+    let field = "f".repeat(1_900_000);
+    assert!(
+        server.post("/v1/completions", "", &json!({"prompt": "x", field: 1})).starts_with("HTTP/1.1 400")
+    );
+    let line = server.line_with("code");
+    assert!(line.len() < 1000 && line.contains("ffff"), "{} bytes", line.len());
+    let response = server.post("/v1/completions", "", &json!({"prompt": "x", "guided_regex": "(SECRET"}));
+    assert!(response.contains("SECRET") || response.starts_with("HTTP/1.1 400"), "{response}");
+    assert!(!server.end().contains("SECRET"));
+}
+
+#[test]
+fn a_logged_body_is_cut() {
+    for format in ["compact", "json"] {
+        let mut server = Server::start(&["--log-prompts", &format!("--log-format={format}")]);
+        let prompt = "\"\u{1}".repeat(100_000);
+        server.post("/tokenize", "", &json!({"prompt": prompt}));
+        let line = server.line_with("prompt");
+        assert!(line.len() < 65_536 && line.len() > 10_000, "{} bytes", line.len());
+        if format == "json" {
+            assert!(serde_json::from_str::<Value>(&line).is_ok());
+        }
+        server.end();
+    }
+}
+
+#[test]
+fn no_level_of_the_log_shows_prompts_or_keys() {
+    let server = Server::start(&["--log=trace", "--api-key=KEYMARK"]);
+    let key = "Authorization: Bearer KEYMARK\r\n";
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "PROMPTMARK", "max_tokens": 3})),
+        ("/v1/completions", json!({"prompt": "PROMPTMARK", "number": true, "stream": true})),
+        ("/v1/completions", json!({"prompt": {"PROMPTMARK": 1}, "n": "PROMPTMARK"})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "PROMPTMARK", "content": "PROMPTMARK"}]})),
+        ("/v1/score", json!({"items": [{"prompt": "PROMPTMARK", "target": "PROMPTMARK"}]})),
+        ("/tokenize", json!({"prompt": "PROMPTMARK"})),
+    ] {
+        let response = server.post(path, key, &body);
+        assert!(response.starts_with("HTTP/1.1 200") || response.starts_with("HTTP/1.1 400"), "{response}");
+    }
+    let log = server.end();
+    assert!(log.contains("/tokenize"), "{log}");
+    assert!(!log.contains("PROMPTMARK") && !log.contains("KEYMARK"), "{log}");
+}
+
+#[test]
+fn a_sighup_reads_the_keys_again_and_never_ends_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "old\n").unwrap();
+    let mut server = Server::start(&[&format!("--api-key-file={}", file.display())]);
+    let is_open = |server: &Server, key: &str| {
+        let response = server.get("/v1/models", &format!("Authorization: Bearer {key}\r\n"));
+        response.starts_with("HTTP/1.1 200")
+    };
+    assert!(is_open(&server, "old") && !is_open(&server, "new"));
+    for (text, said, has_old) in
+        [("new\n", "read again", false), ("broken key line\n", "not read again", false)]
+    {
+        std::fs::write(&file, text).unwrap();
+        server.signal(Signal::HUP);
+        let line = server.line_with(said);
+        assert!(!line.contains("broken"), "{line}");
+        assert_eq!((is_open(&server, "old"), is_open(&server, "new")), (has_old, true));
+    }
+    server.end();
+    let mut without_file = Server::start(&[]);
+    without_file.signal(Signal::HUP);
+    without_file.line_with("there is none");
+    without_file.end();
+}
+
+#[test]
+fn files_of_flags_are_regular_and_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for flag in ["config", "api-key-file", "calibration"] {
+        for file in ["/dev/zero", pipe.to_str().unwrap()] {
+            let (_, error) = failure(&["--port=0", &format!("--{flag}={file}")], &[]);
+            assert!(error.contains(file) && error.contains("not a regular file"), "{flag}: {error}");
+        }
+    }
+    let (_, error) = failure(&["--port=0", "--tls-cert=/dev/zero", "--tls-key=/dev/zero"], &[]);
+    assert!(error.contains("not a regular file"), "{error}");
+}
+
+#[test]
+fn names_of_files_and_models_cannot_control_a_terminal() {
+    for format in ["compact", "json"] {
+        let flags = ["--port=0", &format!("--log-format={format}"), "--model=a\u{1b}[2J\nb=/no/\u{7}such"];
+        let (code, error) = failure(&flags, &[]);
+        assert_eq!(code, 1);
+        assert!(error.contains("such") && !error.contains(['\u{1b}', '\u{7}']), "{error:?}");
+    }
+}
