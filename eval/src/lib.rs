@@ -15,6 +15,8 @@ pub mod error;
 pub mod format;
 pub mod json;
 pub mod metrics;
+pub mod printable;
+pub mod regular_file;
 pub mod report;
 pub mod run;
 pub mod session;

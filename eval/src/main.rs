@@ -8,6 +8,7 @@ use ntl_eval::app;
 use ntl_eval::cli::args::Cli;
 use ntl_eval::console::{Console, ExitStatus};
 use ntl_eval::error::{OutputError, UsageError};
+use ntl_eval::printable::Printable;
 use ntl_eval::run::runner::RunError;
 use ntl_eval::session::Interrupted;
 
@@ -20,9 +21,9 @@ const SUSPENDED: ExitStatus = ExitStatus::ItemsFailed;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let mut out = io::stdout().lock();
-    let mut err = io::stderr();
-    let err_is_terminal = err.is_terminal();
+    let mut out = Printable::new(io::stdout().lock());
+    let err_is_terminal = io::stderr().is_terminal();
+    let mut err = Printable::new(io::stderr());
     let result = app::run(&cli, &mut Console { out: &mut out, err: &mut err, err_is_terminal });
     match result {
         Ok(status) => ExitCode::from(status.code()),

@@ -147,6 +147,23 @@ fn a_directory_without_a_run_is_rejected() {
     assert!(err(&output).contains("holds no report.json"), "{}", err(&output));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_report_replaces_a_link_and_not_the_file_that_it_points_to() {
+    let fixture = fixture();
+    let other = fixture.folder.path().join("other");
+    fs::write(&other, "mine").unwrap();
+    let page = fixture.b.join("report.html");
+    // The second name is that of the file that becomes the page.
+    for name in ["report.html", "report.html.tmp"] {
+        std::os::unix::fs::symlink(&other, fixture.b.join(name)).unwrap();
+        let output = ntl_eval(&["report", fixture.b.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        assert_eq!(fs::read_to_string(&other).unwrap(), "mine");
+        assert!(!page.is_symlink() && fs::read_to_string(&page).unwrap().contains("<html"));
+    }
+}
+
 #[test]
 fn a_report_is_two_self_contained_files() {
     let fixture = fixture();

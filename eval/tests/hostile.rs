@@ -120,6 +120,29 @@ fn an_endless_body_is_read_up_to_a_limit() {
 }
 
 #[test]
+fn control_characters_of_a_server_do_not_reach_the_terminal() {
+    fails(
+        |to| whole(to, "400 Bad Request", "", "\u{1b}[2J\u{9b}2Jno\u{7}".as_bytes()),
+        &[],
+        "\\u{1b}[2J\\u{9b}2Jno\\u{7}",
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_journal_that_is_no_regular_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    fs::create_dir(&out).unwrap();
+    std::os::unix::fs::symlink("/dev/full", out.join("journal.jsonl")).unwrap();
+    let server = serve(|_| Ok(()));
+    let output = run(&server, &["--overwrite", "--out", out.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("journal.jsonl: it is not a regular file"), "{}", err(&output));
+    assert_eq!(server.asked.load(Ordering::SeqCst), 0);
+}
+
+#[test]
 fn a_slow_body_ends_with_the_timeout() {
     fails(
         |to| {

@@ -81,8 +81,9 @@ impl ApiKeys {
         };
         match keys(flags, Some(file)) {
             Ok(keys) => {
-                tracing::info!(keys = keys.len(), "the API keys were read again");
+                let count = keys.len();
                 *current.write().unwrap_or_else(PoisonError::into_inner) = keys;
+                tracing::info!(keys = count, "the API keys were read again");
             }
             Err(error) => {
                 let error: &dyn std::error::Error = &error;

@@ -217,13 +217,15 @@ fn memory_that_runs_out_while_a_model_loads_ends_the_server_with_the_reason() {
 #[ignore = "needs a device whose memory a test can choose: scripts/fake-gpu-check"]
 fn memory_that_runs_out_fails_the_requests_of_its_step_and_no_other() {
     let memory = [("NTL_FAKE_CUDA_MEMORY", MEMORY.to_string())];
-    for checkpoint in ["t5-v11", "llama-ntl"] {
+    // However they are divided into chunks, there is no room for the state of one long prompt of an encoder, nor
+    // for all prompts that the prefix cache of a decoder-only model keeps.
+    let long = |digit: usize, repeats| format!("{digit} ").repeat(repeats);
+    let prompts: Vec<String> = (0..120).map(|digit| long(digit, 60)).collect();
+    for (checkpoint, prompt) in [("t5-v11", json!(long(1, 4_000))), ("llama-ntl", json!(prompts))] {
         let mut server = Server::start(checkpoint, "cuda:0", &memory);
         let want = server.choice(&greedy(12));
-        // The cache has no room for the keys and values of these prompts, nor for this many texts after a few
-        // steps.
-        let prompts: Vec<String> = (0..16).map(|digit| format!("{digit} ").repeat(60)).collect();
-        let opening = json!({"model": "tiny", "prompt": prompts, "max_tokens": 1});
+        let opening = json!({"model": "tiny", "prompt": prompt, "max_tokens": 1});
+        // There is no room for this many texts after a few steps.
         let step =
             json!({"model": "tiny", "prompt": "1", "n": 128, "max_tokens": 60, "min_tokens": 60, "seed": 1});
         for (request, failed) in [(opening, "prefill of a batch of prompts failed"), (step, "a step failed")]

@@ -1,8 +1,7 @@
 //! Flags that every task takes, and the settings that they mean.
 
-use std::fs;
 use std::num::{IntErrorKind, NonZeroU64, NonZeroUsize, ParseIntError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use clap::builder::BoolishValueParser;
 use jiff::SignedDuration;
 
 use crate::metrics::registry;
+use crate::regular_file::{self, SMALL_BYTES_MAX};
 use crate::settings::base_url::BaseUrl;
 use crate::settings::gates::{Bound, Gates};
 use crate::settings::mode::{Api, Mode};
@@ -156,7 +156,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn template_file(file: &str) -> Result<Template, String> {
-    let text = fs::read_to_string(file).map_err(|error| format!("could not read {file}: {error}"))?;
+    let text = regular_file::read_text(Path::new(file), SMALL_BYTES_MAX)
+        .map_err(|error| format!("could not read {file}: {error}"))?;
     Template::from_text(&text).map_err(|error| error.to_string())
 }
 

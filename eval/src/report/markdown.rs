@@ -78,7 +78,7 @@ fn code(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
     let space = if longest > 0 { " " } else { "" };
-    format!("{fence}{space}{}{space}{fence}", text.replace('|', "\\|").replace(['\n', '\r'], " "))
+    format!("{fence}{space}{}{space}{fence}", printable(&text.replace('|', "\\|").replace(['\n', '\r'], " ")))
 }
 
 /// Escapes all characters that have a meaning in Markdown.
@@ -91,7 +91,20 @@ fn escaped(text: &str) -> String {
             _ => escaped.push(character),
         }
     }
-    escaped
+    printable(&escaped)
+}
+
+/// Escapes control characters, which could control the terminal that shows the file.
+fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            printable.extend(character.escape_default());
+        } else {
+            printable.push(character);
+        }
+    }
+    printable
 }
 
 #[cfg(test)]
@@ -102,7 +115,7 @@ mod tests {
     #[test]
     fn all_data_stays_text() {
         let rows = [
-            row!["a|b *c*", "7", "x | `y`\nz"],
+            row!["a|b *c*", "7", "x | `y`\nz\u{1b}[2J"],
             row![Cell::link("split", "test/report"), Cell::strong("12"), "<b>"],
         ];
         let table = Table::new([words(&["what"]), numbers(&["n"]), literal(&["said"])], rows);
@@ -123,10 +136,10 @@ mod tests {
 
         1 \< 2
 
-        | what                    |      n | said             |
-        |-------------------------|--------|------------------|
-        | a\|b \*c\*              |      7 | `` x \| `y` z `` |
-        | [split](test/report.md) | **12** | `<b>`            |
+        | what                    |      n | said                      |
+        |-------------------------|--------|---------------------------|
+        | a\|b \*c\*              |      7 | `` x \| `y` z\u{1b}[2J `` |
+        | [split](test/report.md) | **12** | `<b>`                     |
         "##);
     }
 }

@@ -18,13 +18,12 @@ mod published;
 mod run_page;
 mod tables;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use document::Document;
 
-use crate::store::saved::{PAGES, Run, run_folders};
+use crate::store::saved::{PAGES, Run, run_folders, write_page};
 
 /// Writes the reports of all runs in a directory and returns the files. The first one is the one to open
 /// first.
@@ -48,7 +47,7 @@ fn write_document(folder: &Path, document: &Document) -> anyhow::Result<[PathBuf
     let files = PAGES.map(|name| folder.join(name));
     let texts = [html::render(document), markdown::render(document)];
     for (file, text) in files.iter().zip(texts) {
-        fs::write(file, text).with_context(|| format!("could not write {}", file.display()))?;
+        write_page(file.clone(), &text)?;
     }
     Ok(files)
 }

@@ -7,7 +7,7 @@
 //! checksum, from before there were any, are read without them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::disk::DiskFile;
+use crate::regular_file::{self, RUN_BYTES_MAX};
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -102,8 +103,8 @@ pub struct JournalFile {
 impl JournalFile {
     /// Opens or creates the file.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        let open = OpenOptions::new().create(true).read(true).append(true).open(path);
-        let open = open.map_err(|source| JournalError::File { file: path.to_owned(), source })?;
+        let open = regular_file::open_append(path, RUN_BYTES_MAX)
+            .map_err(|source| JournalError::File { file: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), open })
     }
 

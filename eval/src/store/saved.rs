@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail, ensure};
 
 use crate::json;
+use crate::regular_file::{self, RUN_BYTES_MAX};
 
 use super::disk::{self, DiskFile};
 use super::report::Report;
@@ -104,6 +105,11 @@ pub fn remove_result(folder: &Path) -> anyhow::Result<()> {
     [REPORT, SAMPLES].iter().chain(&PAGES).try_for_each(|name| remove(&folder.join(name)))
 }
 
+/// Replaces a page. If there is a link in its place, the page replaces the link and not what it points to.
+pub fn write_page(file: PathBuf, text: &str) -> anyhow::Result<()> {
+    PendingFile::write(file, |out| out.write_all(text.as_bytes()))?.rename()
+}
+
 /// A complete file, next to the file that it is about to replace.
 struct PendingFile {
     temporary: PathBuf,
@@ -148,13 +154,14 @@ fn reading(file: &Path) -> String {
 }
 
 pub fn read_report(file: &Path) -> anyhow::Result<Report> {
-    let text = fs::read_to_string(file).with_context(|| reading(file))?;
+    let text = regular_file::read_text(file, RUN_BYTES_MAX).with_context(|| reading(file))?;
     serde_json::from_str(&text)
         .map_err(|error| anyhow!("{} is no report: {}", file.display(), json::problem(&error)))
 }
 
 fn read_samples(file: &Path) -> anyhow::Result<Vec<Sample>> {
-    let lines = BufReader::new(File::open(file).with_context(|| reading(file))?).lines();
+    let lines =
+        BufReader::new(regular_file::open(file, RUN_BYTES_MAX).with_context(|| reading(file))?).lines();
     let mut samples = Vec::new();
     for (line, number) in lines.zip(1..) {
         let line = line.with_context(|| reading(file))?;
