@@ -119,6 +119,7 @@ impl RefusalReason {
         let message = error.to_string();
         let reason = match error {
             AppError::Engine(EngineError::Guide(_)) => "guided decoding failed".to_owned(),
+            AppError::Engine(EngineError::UpstreamRejected(_)) => "the engine rejects it".to_owned(),
             AppError::Invalid { param: Some(param), .. } => {
                 let rest = message.strip_prefix(&format!("`{param}`")).unwrap_or(&message);
                 // The server chose these words. After a colon follow the words of a library or of a chat template.
@@ -237,6 +238,13 @@ impl AppError {
                 EngineError::Unread { .. } => (S::REQUEST_TIMEOUT, INVALID, Some("answer_unread"), None),
                 EngineError::Dead => (S::SERVICE_UNAVAILABLE, SERVER, Some("engine_dead"), Some(5)),
                 EngineError::Deadline { .. } => (S::GATEWAY_TIMEOUT, SERVER, Some("deadline"), None),
+                EngineError::UpstreamRejected(_) => {
+                    (S::BAD_REQUEST, INVALID, Some("upstream_rejected"), None)
+                }
+                EngineError::Upstream(_) => (S::BAD_GATEWAY, SERVER, Some("upstream_failed"), None),
+                EngineError::UpstreamTimeout(_) => {
+                    (S::GATEWAY_TIMEOUT, SERVER, Some("upstream_timeout"), None)
+                }
                 // `Step`, and errors that later engines may add.
                 _ => (S::INTERNAL_SERVER_ERROR, SERVER, Some("decoding_failed"), None),
             },
@@ -289,6 +297,7 @@ impl IntoResponses for AppError {
             (415, "The body is not plain JSON"),
             (429, "The queue is full; `Retry-After` says when to try again"),
             (500, "The server or the model failed"),
+            (502, "The engine that serves the model is unreachable, or its response is not understood"),
             (503, "Loading, draining, short of memory or out of order; `Retry-After` says when to try again"),
             (504, "The answer took too long"),
         ]
@@ -335,6 +344,9 @@ mod tests {
             (AppError::Draining, 503, true, Some("draining")),
             (AppError::Engine(EngineError::Dead), 503, true, Some("engine_dead")),
             (AppError::Engine(EngineError::Deadline { after_ms: 5 }), 504, false, None),
+            (AppError::Engine(EngineError::UpstreamRejected("no".into())), 400, false, None),
+            (AppError::Engine(EngineError::Upstream("x".into())), 502, false, None),
+            (AppError::Engine(EngineError::UpstreamTimeout("x".into())), 504, false, None),
         ] {
             let name = format!("{error:?}");
             let response = error.into_response();

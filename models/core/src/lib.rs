@@ -18,6 +18,7 @@ pub mod failpoint;
 mod logits;
 pub mod losses;
 pub mod numbers;
+mod report;
 pub mod sampling;
 #[cfg(any(test, feature = "testing"))]
 pub mod scripted;

@@ -7,6 +7,13 @@ pub struct Token {
     pub value: Option<f32>,
 }
 
+/// A token with its log-probability (natural logarithm, over the whole vocabulary, before temperature).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenLogprob {
+    pub id: u32,
+    pub logprob: f64,
+}
+
 impl From<u32> for Token {
     fn from(id: u32) -> Self {
         Self { id, value: None }

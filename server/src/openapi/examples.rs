@@ -60,6 +60,7 @@ fn error(status: &str, path: &str) -> Option<Value> {
         "415" => AppError::UnsupportedMedia("the content type must be application/json"),
         "429" => EngineError::Overloaded { waiting: 4096 }.into(),
         "500" => AppError::Internal,
+        "502" => EngineError::Upstream("the engine at 10.0.0.7:8000 is unreachable".to_owned()).into(),
         "503" => AppError::Loading,
         "504" => EngineError::Deadline { after_ms: 600_000 }.into(),
         _ => return None,

@@ -62,6 +62,15 @@ pub enum EngineError {
     Unread { after_ms: u64 },
     #[error("guided decoding failed: {0}")]
     Guide(#[from] GuideError),
+    /// The engine on another server rejects a request that the client caused.
+    #[error("{0}")]
+    UpstreamRejected(String),
+    /// The engine on another server is unreachable, fails, or its response is not understood.
+    #[error("{0}")]
+    Upstream(String),
+    /// The engine on another server did not respond in time.
+    #[error("{0}")]
+    UpstreamTimeout(String),
     /// A step that held rows of this job failed.
     #[error("decoding failed: {0}")]
     Step(String),

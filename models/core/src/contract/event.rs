@@ -2,13 +2,7 @@
 
 use super::error::EngineError;
 use crate::numbers::Distribution;
-
-/// A token with its log-probability (natural logarithm, over the whole vocabulary, before temperature).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenLogprob {
-    pub id: u32,
-    pub logprob: f64,
-}
+use crate::token::TokenLogprob;
 
 /// A token with log-probabilities.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::candidates::CandidatesJob;
-use super::event::{TokenLogprob, TokenText};
+use super::event::TokenText;
 use crate::losses::{NumberLoss, NumberTokens};
 use crate::numbers::{Estimation, GrammarLimits, NumberValues, Objective, Terminator};
 use crate::sampling::{Guide, SamplingParams};
-use crate::token::{Prompt, Token};
+use crate::token::{Prompt, Token, TokenLogprob};
 
 /// Tokens of the longest number: two times 20 digits with their separators, a sign, a point and a space.
 const NUMBER_TOKENS_MAX: usize = 64;

@@ -15,13 +15,13 @@ mod model;
 
 pub use crate::logits::{Logits, LogitsRequest, LogitsRow, LogitsShape, LogitsSummary};
 pub use crate::numbers::Terminator;
-pub use crate::token::{Prompt, Token};
+pub use crate::report::{NextTokenReport, ReportError};
+pub use crate::token::{Prompt, Token, TokenLogprob};
 pub(crate) use candidates::CandidateRow;
 pub use candidates::CandidatesJob;
 pub use error::{EngineError, ModelError};
 pub use event::{
-    Event, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore,
-    TokenText,
+    Event, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, TokenNumber, TokenScore, TokenText,
 };
 pub use ids::{ContextId, NodeId};
 pub use info::{Backend, Dtype, ModelInfo, NumberEncoding};

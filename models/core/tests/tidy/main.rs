@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All dependencies between our packages, as drawn in `docs/ARCHITECTURE.md`.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("ntl-core", &[]),
     ("ntl-cuda", &[]),
     ("ntl-engine", &["ntl-core"]),
     ("ntl-fake-cuda", &[]),
     ("ntl-kernels", &[]),
     ("ntl-models", &["ntl-core", "ntl-cuda", "ntl-kernels"]),
+    ("ntl-remote", &["ntl-core"]),
     ("ntl-sequences", &["ntl-core"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences"]),
     ("ntl-api", &[]),

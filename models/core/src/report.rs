@@ -1,0 +1,127 @@
+//! The next token's distribution as another engine reports it: log-probabilities of some ids.
+//!
+//! Invariants: ids are ascending and distinct, no log-probability is NaN or above 0, and the reported
+//! probabilities do not exceed 1 by more than [`EXCESS_MAX`].
+
+use crate::token::TokenLogprob;
+
+/// Engines round log-probabilities, so that their probabilities may add up to a little more than 1.
+const EXCESS_MAX: f64 = 1e-3;
+
+/// Log-probabilities above 0 by at most this are rounding.
+const POSITIVE_MAX: f64 = 1e-4;
+
+/// The log-probabilities of some ids over the whole vocabulary. All other probability is unreported.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NextTokenReport {
+    tokens: Vec<TokenLogprob>,
+    best: Option<u32>,
+    cut: Option<f64>,
+}
+
+/// A response of an engine that is not a distribution.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ReportError {
+    #[error("token id {0} is reported twice with different log-probabilities")]
+    Ambiguous(u32),
+    #[error("the log-probability {logprob} of token id {id} is not a number of at most 0")]
+    NotALogprob { id: u32, logprob: f64 },
+    #[error("the reported probabilities add up to {0}")]
+    MoreThanOne(f64),
+    #[error("the bound {0} of the other log-probabilities is not a number")]
+    Cut(f64),
+}
+
+impl NextTokenReport {
+    /// * `tokens`: reported log-probabilities (natural logarithm), in any order. Minus infinity is a
+    ///   probability of 0. An id may be repeated with the same log-probability.
+    /// * `best`: the most probable id of the vocabulary, if known.
+    /// * `cut`: an upper bound of the log-probability of every unreported id, if known. If the K best are
+    ///   reported, this is the smallest of them.
+    ///
+    /// # Errors
+    /// If this is not a part of a distribution.
+    pub fn new(
+        tokens: impl IntoIterator<Item = TokenLogprob>,
+        best: Option<u32>,
+        cut: Option<f64>,
+    ) -> Result<Self, ReportError> {
+        let mut tokens: Vec<TokenLogprob> = tokens.into_iter().collect();
+        for token in &mut tokens {
+            let TokenLogprob { id, logprob } = *token;
+            if logprob.is_nan() || logprob > POSITIVE_MAX {
+                return Err(ReportError::NotALogprob { id, logprob });
+            }
+            token.logprob = logprob.min(0.0);
+        }
+        tokens.sort_unstable_by_key(|token| token.id);
+        let is_ambiguous = |pair: &&[TokenLogprob]| {
+            pair[0].id == pair[1].id && pair[0].logprob.total_cmp(&pair[1].logprob).is_ne()
+        };
+        if let Some(pair) = tokens.windows(2).find(is_ambiguous) {
+            return Err(ReportError::Ambiguous(pair[0].id));
+        }
+        tokens.dedup_by_key(|token| token.id);
+        let sum: f64 = tokens.iter().map(|token| token.logprob.exp()).sum();
+        if sum > 1.0 + EXCESS_MAX {
+            return Err(ReportError::MoreThanOne(sum));
+        }
+        if let Some(cut) = cut.filter(|cut| cut.is_nan()) {
+            return Err(ReportError::Cut(cut));
+        }
+        Ok(Self { tokens, best, cut })
+    }
+
+    /// The reported ids, ascending.
+    pub fn tokens(&self) -> &[TokenLogprob] {
+        &self.tokens
+    }
+
+    /// The most probable id, if known.
+    pub fn best(&self) -> Option<u32> {
+        self.best
+    }
+
+    /// An upper bound of the log-probability of every unreported id, if known.
+    pub fn cut(&self) -> Option<f64> {
+        self.cut
+    }
+
+    /// The log-probability of an id, if it is reported.
+    pub fn logprob(&self, id: u32) -> Option<f64> {
+        let place = self.tokens.binary_search_by_key(&id, |token| token.id).ok()?;
+        self.tokens.get(place).map(|token| token.logprob)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(id: u32, probability: f64) -> TokenLogprob {
+        TokenLogprob { id, logprob: probability.ln() }
+    }
+
+    #[test]
+    fn reported_ids_are_sorted_and_repeated_ones_count_once() {
+        let tokens = [token(7, 0.25), token(2, 0.5), token(7, 0.25), token(3, 0.0)];
+        let report = NextTokenReport::new(tokens, Some(2), Some(-3.0)).unwrap();
+        assert_eq!(report.tokens().iter().map(|token| token.id).collect::<Vec<_>>(), [2, 3, 7]);
+        assert_eq!(report.logprob(7), Some(0.25_f64.ln()));
+        assert_eq!((report.logprob(3), report.logprob(4)), (Some(f64::NEG_INFINITY), None));
+        assert_eq!((report.best(), report.cut()), (Some(2), Some(-3.0)));
+    }
+
+    #[test]
+    fn responses_that_are_not_distributions_are_rejected() {
+        let new = |tokens: &[TokenLogprob]| NextTokenReport::new(tokens.iter().copied(), None, None);
+        assert_eq!(new(&[token(1, 0.5), token(1, 0.4)]), Err(ReportError::Ambiguous(1)));
+        assert!(matches!(new(&[token(1, f64::NAN)]), Err(ReportError::NotALogprob { id: 1, .. })));
+        assert!(matches!(new(&[token(1, 1.5)]), Err(ReportError::NotALogprob { id: 1, .. })));
+        assert!(matches!(new(&[token(1, f64::INFINITY)]), Err(ReportError::NotALogprob { .. })));
+        assert!(matches!(new(&[token(1, 0.6), token(2, 0.5)]), Err(ReportError::MoreThanOne(_))));
+        assert!(matches!(NextTokenReport::new([], None, Some(f64::NAN)), Err(ReportError::Cut(_))));
+        assert!(new(&[token(1, 0.6), token(2, 0.4005)]).is_ok(), "rounding");
+        assert!(new(&[TokenLogprob { id: 1, logprob: 1e-5 }]).is_ok(), "rounding");
+    }
+}

@@ -1,0 +1,110 @@
+//! The queries that an engine elsewhere answers, as a trait that the transport implements.
+//!
+//! Cancellation: dropping a future or a stream must cancel its request, so that the engine stops computing.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
+use ntl_core::sampling::SamplingParams;
+
+/// A query for the distribution of the token after `prompt` and `path`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NextTokenQuery {
+    /// Shared by all queries of a job. Never empty.
+    pub prompt: Arc<[u32]>,
+    /// Ids after the prompt.
+    pub path: Vec<u32>,
+    /// * `Ids`: these ids (ascending). If the engine cannot report given ids, the most probable ones, as many
+    ///   as it can.
+    /// * `All`: the most probable ids, as many as the engine can report at reasonable cost.
+    /// * `Best`: the most probable id is enough.
+    ///
+    /// The answer may always report more ids, or fewer.
+    pub wanted: LogitsRequest,
+    /// Number of greedy tokens to append to the path, with a report after each of them. A hint: the answer
+    /// may have fewer steps, also none. An engine computes them with `max_tokens: 1 + ahead` and temperature
+    /// 0.
+    pub ahead: usize,
+}
+
+/// The answer to one [`NextTokenQuery`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct NextTokenAnswer {
+    pub report: NextTokenReport,
+    /// At most [`NextTokenQuery::ahead`] steps. Each continues the path of the one before it.
+    pub ahead: Vec<NextTokenStep>,
+}
+
+/// A token that the engine appended, and the distribution of the token after it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NextTokenStep {
+    pub token: u32,
+    pub report: NextTokenReport,
+}
+
+/// The job that queries belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueryContext {
+    /// Queries of one job have the same number. Sending them to the same replica uses its prefix cache.
+    pub affinity: u64,
+    /// Prompts may use each other's cached prefixes only if their salts are equal.
+    pub cache_salt: u64,
+    /// The response is of no use after this.
+    pub deadline: Option<Instant>,
+}
+
+/// Text to write after a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextQuery {
+    pub prompt: Arc<[u32]>,
+    pub sampling: SamplingParams,
+    /// Distinguishes several texts after the same prompt: the seed is `sampling.seed + index`.
+    pub index: u32,
+    pub max_tokens: usize,
+    /// The text ends with the first occurrence of this string.
+    pub stop: String,
+}
+
+/// The next part of a text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextDelta {
+    /// Text before the stop string. It can no longer change.
+    pub text: String,
+    /// All ids that the engine wrote since the last delta, including the ids that hold the stop string. The
+    /// last id may hold characters after the stop string as well.
+    pub ids: Vec<u32>,
+    /// Set in the last delta.
+    pub end: Option<TextEnd>,
+}
+
+/// The reason why a text ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextEnd {
+    /// The stop string.
+    StopString,
+    /// The end of sequence.
+    EndOfSequence,
+    /// `max_tokens`.
+    Length,
+}
+
+/// An engine that reports next-token probabilities. A transport implements it over HTTP.
+///
+/// Errors: `EngineError::UpstreamRejected` if the engine rejects a request (status 400),
+/// `EngineError::UpstreamTimeout` if it does not respond in time, and `EngineError::Upstream` for everything
+/// else.
+pub trait NextTokens: Send + Sync + 'static {
+    /// Returns one answer for each query, in their order.
+    fn ask(
+        &self,
+        context: QueryContext,
+        queries: Vec<NextTokenQuery>,
+    ) -> BoxFuture<'_, Result<Vec<NextTokenAnswer>, EngineError>>;
+
+    /// Writes text. The last item is a delta with an end, or an error.
+    fn write(&self, context: QueryContext, query: TextQuery)
+    -> BoxStream<'_, Result<TextDelta, EngineError>>;
+}
