@@ -1,6 +1,6 @@
 //! The router: which path leads to which handler, through which layers.
 //!
-//! From the outside in: request ids, counting, the name of the server, cross-origin rules, panics; then, for routes that do work, the
+//! From the outside in: request ids, addresses of clients behind proxies, counting, the name of the server, cross-origin rules, panics; then, for routes that do work, the
 //! API key, admission (loaded, not draining, memory left). Routes are added with their description
 //! (`routes!`), so `GET /openapi.json` cannot miss one.
 
@@ -19,6 +19,7 @@ use utoipa_axum::routes;
 use crate::error::AppError;
 use crate::middleware::{admission, cors, host, request_id, track};
 use crate::openapi::{self, ApiKeyUse};
+use crate::proxies;
 use crate::routes::docs::Description;
 use crate::routes::{chat, completions, docs, models, ops, playground, score, tokens};
 use crate::state::AppState;
@@ -28,12 +29,13 @@ pub fn router(app: AppState) -> Router {
     let admit = middleware::from_fn_with_state(app.clone(), admission::admit);
     let work = work().route_layer((check_key.clone(), admit));
     let guarded = guarded().route_layer(check_key);
-    layered(work.merge(guarded).merge(public()).merge(playground()), app)
+    let metrics = if app.settings.metrics_on_admin_only { OpenApiRouter::new() } else { metrics() };
+    layered(work.merge(guarded).merge(public()).merge(metrics).merge(playground()), app)
 }
 
 /// Health, metrics and documentation alone, for operators.
 pub fn admin_router(app: AppState) -> Router {
-    layered(public(), app)
+    layered(public().merge(metrics()), app)
 }
 
 fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
@@ -50,6 +52,7 @@ fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
         .layer(middleware::map_request(request_id::drop_unusable))
         .layer(SetRequestIdLayer::new(request_id::HEADER, request_id::MakeId))
         .layer(PropagateRequestIdLayer::new(request_id::HEADER))
+        .layer(middleware::map_request_with_state(app.clone(), proxies::resolve))
         .layer(middleware::from_fn_with_state(app.clone(), track::track))
         .layer(middleware::from_fn_with_state(app.clone(), host::check))
         .option_layer(cors::layer(&app.settings.cors_origins))
@@ -75,7 +78,7 @@ fn openapi_json_without_keys() -> &'static str {
 }
 
 fn all_routes() -> OpenApi {
-    work().merge(guarded()).merge(public()).merge(playground()).into_openapi()
+    work().merge(guarded()).merge(public()).merge(metrics()).merge(playground()).into_openapi()
 }
 
 /// Routes that do work: they need a key, loaded models, and a server that is not draining.
@@ -103,9 +106,12 @@ fn public() -> OpenApiRouter<AppState> {
         .routes(routes!(ops::ready))
         .routes(routes!(ops::health))
         .routes(routes!(ops::load))
-        .routes(routes!(ops::metrics))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))
+}
+
+fn metrics() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(ops::metrics))
 }
 
 /// The page without a key; what it asks needs one.

@@ -72,13 +72,14 @@ impl ApiKeys {
         Ok(Self(Arc::new(Shared { flags, file, keys })))
     }
 
-    /// Reads the file again, and logs the result. If it cannot be used, the present keys stay. Requests that
+    pub(crate) fn has_file(&self) -> bool {
+        self.0.file.is_some()
+    }
+
+    /// Reads the file again, if there is one, and logs the result. If it cannot be used, the present keys stay. Requests that
     /// are at work are not checked again.
     pub fn reload(&self) {
-        let Shared { flags, file: Some(file), keys: current } = &*self.0 else {
-            tracing::warn!("SIGHUP reads the file of --api-key-file again, but there is none");
-            return;
-        };
+        let Shared { flags, file: Some(file), keys: current } = &*self.0 else { return };
         match keys(flags, Some(file)) {
             Ok(keys) => {
                 let count = keys.len();

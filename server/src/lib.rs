@@ -28,6 +28,8 @@ mod middleware;
 mod openapi;
 mod paths;
 mod printable;
+pub mod proxies;
+pub mod reload;
 mod request;
 mod routes;
 pub mod serve;

@@ -12,6 +12,8 @@ use anyhow::Context;
 use clap::CommandFactory;
 use ntl_server::app;
 use ntl_server::config::{Args, ArgsError, Command, Config, Environment, log_format};
+use ntl_server::listen::Certificate;
+use ntl_server::reload::Reloaded;
 use ntl_server::serve::{self, Ended};
 use ntl_server::signals;
 use ntl_server::telemetry::{self, LogFormat};
@@ -82,15 +84,17 @@ fn one_line(error: &clap::Error) -> String {
 }
 
 fn run(config: Config) -> anyhow::Result<Ended> {
-    let keys = config.http.api_keys.clone();
-    let signals =
-        signals::listen(move || keys.reload()).context("the operating system refused a signal handler")?;
+    let read = config.tls.clone().map(Certificate::read).transpose();
+    let certificate = read.context("cannot serve HTTPS")?;
+    let reloaded = Reloaded { keys: config.http.api_keys.clone(), certificate: certificate.clone() };
+    let signals = signals::listen(move || reloaded.reload())
+        .context("the operating system refused a signal handler")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the operating system gave no threads")?;
     let ended = runtime.block_on(async {
-        let listener = serve::listen(&config).await?;
+        let listener = serve::listen(&config, certificate.as_ref()).await?;
         serve::run(config, listener, signals).await
     });
     // Does not wait for threads that still load or decode.

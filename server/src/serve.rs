@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use crate::backend::{self, BackendOptions};
 use crate::calibration::{CalibrationFile, CalibrationFileError, calibrated};
 use crate::config::{Config, ModelConfig, ModelSource};
-use crate::listen::{Listener, TlsError};
+use crate::listen::{Certificate, Listener, TlsError};
 use crate::metrics::Metrics;
 use crate::middleware::message_form;
 use crate::served::ServedModel;
@@ -87,8 +87,8 @@ pub enum Ended {
     EngineDied,
 }
 
-/// Binds the addresses of a configuration and reads its certificate and key.
-pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
+/// Binds the addresses of a configuration.
+pub async fn listen(config: &Config, certificate: Option<&Certificate>) -> Result<Listener, ServeError> {
     let refused = |host: String, port| move |source| ServeError::Listen { host, port, source };
     let host = config.host.as_str();
     let port = config.port;
@@ -98,8 +98,8 @@ pub async fn listen(config: &Config) -> Result<Listener, ServeError> {
         let refused = refused(address.ip().to_string(), address.port());
         listener = listener.with_admin(TcpListener::bind(address).await.map_err(refused)?);
     }
-    match &config.tls {
-        Some(files) => Ok(listener.with_tls(files)?),
+    match certificate {
+        Some(certificate) => Ok(listener.with_tls(certificate)?),
         None => Ok(listener),
     }
 }

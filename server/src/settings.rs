@@ -6,11 +6,13 @@ use axum::http::HeaderValue;
 
 use crate::keys::ApiKeys;
 use crate::metrics::MetricsCompat;
+use crate::proxies::TrustedProxies;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
     pub api_keys: ApiKeys,
     pub allowed_hosts: AllowedHosts,
+    pub trusted_proxies: TrustedProxies,
     /// Whether prompts of different API keys use the same cached prefixes.
     pub share_prefix_cache: bool,
     /// Web pages that may call the API from a browser.
@@ -37,6 +39,8 @@ pub struct HttpSettings {
     pub drain_delay: Duration,
     /// Another server whose names of metrics are given as well.
     pub metrics_compat: Option<MetricsCompat>,
+    /// Whether only the listener for operators has `/metrics`.
+    pub metrics_on_admin_only: bool,
     /// Whether request bodies are logged.
     pub log_prompts: bool,
     /// The device as `GET /version` reports it.

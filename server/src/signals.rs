@@ -1,4 +1,4 @@
-//! Signals of the process: SIGTERM and SIGINT end the server, SIGHUP has it read the API keys again.
+//! Signals of the process: SIGTERM and SIGINT end the server, SIGHUP has it read some files again.
 //!
 //! A separate thread waits for them, so that threads that block cannot delay a second request to end.
 

@@ -26,6 +26,8 @@ struct Server {
     child: Child,
     log: BufReader<ChildStderr>,
     port: u16,
+    /// That of `--admin-listen`, if it is given.
+    admin_port: u16,
 }
 
 impl Server {
@@ -33,10 +35,14 @@ impl Server {
         let mut child =
             program(&[flags, &["--port=0"]].concat(), &[]).stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
-        let mut server = Self { child, log, port: 0 };
+        let mut server = Self { child, log, port: 0, admin_port: 0 };
         let listening = server.line_with("listening");
-        let mut digits = listening.split("127.0.0.1:").nth(1).unwrap().split(|c: char| !c.is_ascii_digit());
-        server.port = digits.next().unwrap().parse().unwrap();
+        let mut ports = listening
+            .split("127.0.0.1:")
+            .skip(1)
+            .map(|text| text.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap());
+        server.port = ports.next().unwrap();
+        server.admin_port = ports.next().unwrap_or(0);
         server.line_with("ready");
         server
     }
@@ -321,8 +327,47 @@ fn a_sighup_reads_the_keys_again_and_never_ends_the_server() {
     server.end();
     let mut without_file = Server::start(&[]);
     without_file.signal(Signal::HUP);
-    without_file.line_with("there is none");
+    without_file.line_with("there are none");
     without_file.end();
+}
+
+#[test]
+fn requests_through_a_trusted_proxy_are_requests_of_its_clients() {
+    let forwarded = "X-Forwarded-For: 198.51.100.7\r\n";
+    for (flags, client) in [(&["--trusted-proxies=127.0.0.0/8"][..], "198.51.100.7"), (&[], "127.0.0.1")] {
+        let server = Server::start(flags);
+        assert!(server.get("/v1/models", forwarded).starts_with("HTTP/1.1 200"));
+        let log = server.end();
+        assert!(log.contains(&format!("client={client} ")), "{log}");
+    }
+    let (code, error) = failure(&["--port=0", "--trusted-proxies=10.0.0.0/33"], &[]);
+    assert!(code == 2 && error.contains("such as 10.0.0.0/8"), "{error}");
+}
+
+#[test]
+fn metrics_can_be_left_to_the_listener_for_operators() {
+    let mut server = Server::start(&["--admin-listen=127.0.0.1:0", "--metrics-on-admin-only"]);
+    assert!(server.get("/metrics", "").starts_with("HTTP/1.1 404"));
+    server.port = server.admin_port;
+    assert!(server.get("/metrics", "").contains("ntl_requests_total"));
+    server.end();
+    let (code, error) = failure(&["--port=0", "--metrics-on-admin-only"], &[]);
+    assert!(code == 2 && error.contains("--admin-listen"), "{error}");
+}
+
+#[test]
+fn the_tokens_of_each_key_are_counted() {
+    let server = Server::start(&["--api-key=KEYMARK"]);
+    let body = json!({"prompt": "2 + 3", "max_tokens": 3, "min_tokens": 3});
+    for (key, status) in [("KEYMARK", 200), ("other", 401)] {
+        let response = server.post("/v1/completions", &format!("Authorization: Bearer {key}\r\n"), &body);
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{response}");
+    }
+    let metrics = server.get("/metrics", "");
+    assert!(metrics.contains("ntl_key_tokens_total{key=\"#1\",kind=\"completion\"} 3"), "{metrics}");
+    assert_eq!(metrics.matches("ntl_key_tokens_total{").count(), 2, "{metrics}");
+    assert!(!metrics.contains("KEYMARK"));
+    server.end();
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The command line as it is typed; [`super::Config`] validates it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::{IntErrorKind, NonZeroU64, NonZeroUsize, ParseIntError};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use ipnet::IpNet;
 use ntl_manual::ManualArgs;
 use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype};
 
@@ -147,7 +148,7 @@ pub(crate) struct NetworkArgs {
     #[arg(long, env = "NTL_NO_PLAYGROUND", value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
         require_equals = true, default_missing_value = "true", default_value_t = false)]
     pub(crate) no_playground: bool,
-    /// PEM file with the server's certificate chain; enables HTTPS
+    /// PEM file with the server's certificate chain; enables HTTPS. SIGHUP reads it and its key again
     #[arg(long, env = "NTL_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// PEM file with the private key of the certificate
@@ -157,6 +158,14 @@ pub(crate) struct NetworkArgs {
     /// HTTP, and without a key; such as 127.0.0.1:9000. Clients cannot delay it
     #[arg(long, env = "NTL_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     pub(crate) admin_listen: Option<SocketAddr>,
+    /// Serve /metrics on the listener of --admin-listen only
+    #[arg(long, env = "NTL_METRICS_ON_ADMIN_ONLY", value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", default_value_t = false, requires = "admin_listen")]
+    pub(crate) metrics_on_admin_only: bool,
+    /// Address or network of a reverse proxy, such as 10.0.0.0/8; may be given several times. A request from it
+    /// is a request of the last address in X-Forwarded-For that is no such proxy
+    #[arg(long, env = "NTL_TRUSTED_PROXIES", value_name = "NETWORK", value_delimiter = ',', value_parser = proxy_network)]
+    pub(crate) trusted_proxies: Vec<IpNet>,
     /// Maximum number of open connections; a new one beyond it evicts the connection whose client the server
     /// has waited for longest
     #[arg(long, env = "NTL_CONNECTIONS_MAX", value_name = "CONNECTIONS", default_value_t = 2048, value_parser = count())]
@@ -294,6 +303,15 @@ fn at_least_one<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String
         IntErrorKind::Zero => "must be at least 1".to_owned(),
         _ => error.to_string(),
     })
+}
+
+/// Reads an address or a network.
+fn proxy_network(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse().ok().map(|address: IpAddr| IpNet::from(address));
+    text.parse()
+        .ok()
+        .or_else(address)
+        .ok_or_else(|| "expected an address or a network such as 10.0.0.0/8".to_owned())
 }
 
 /// Up to a week.

@@ -20,6 +20,7 @@ use ntl_models::{DeviceChoice, LoadOptions};
 use crate::backend::BackendOptions;
 use crate::keys::{ApiKeys, KeyError};
 use crate::listen::{ConnectionSettings, TlsFiles};
+use crate::proxies::TrustedProxies;
 use crate::settings::HttpSettings;
 use crate::telemetry::TelemetryConfig;
 pub use args::{Args, Command};
@@ -111,6 +112,7 @@ impl TryFrom<Args> for Config {
         let http = HttpSettings {
             api_keys: ApiKeys::read(network.api_keys, network.api_key_file)?,
             allowed_hosts: network::allowed_hosts(&network.allowed_hosts, &network.host)?,
+            trusted_proxies: TrustedProxies::new(network.trusted_proxies),
             share_prefix_cache: limits.share_prefix_cache,
             cors_origins: network::origins(&network.cors_origins)?,
             body_bytes_max: limits.body_bytes_max.get(),
@@ -124,6 +126,7 @@ impl TryFrom<Args> for Config {
             playground: !network.no_playground,
             drain_delay: seconds(limits.drain_delay),
             metrics_compat: logs.metrics_compat,
+            metrics_on_admin_only: network.metrics_on_admin_only,
             log_prompts: logs.log_prompts,
             device: device_name(flags.device),
         };

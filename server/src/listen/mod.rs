@@ -43,7 +43,7 @@ use connection::{Closing, Connection};
 use connection_table::{ConnectionTable, Slot};
 use io::Observed;
 use streams::StreamExecutor;
-pub use tls::{TlsError, TlsFiles};
+pub use tls::{Certificate, TlsError, TlsFiles};
 use waiting::{Waiting, WaitingList};
 
 /// Maximum size of a request header, in bytes; the server rejects a larger one with 431.
@@ -135,8 +135,8 @@ impl Listener {
     }
 
     /// Serves HTTPS instead.
-    pub fn with_tls(mut self, files: &TlsFiles) -> Result<Self, TlsError> {
-        self.tls = Some(files.acceptor()?);
+    pub fn with_tls(mut self, certificate: &Certificate) -> Result<Self, TlsError> {
+        self.tls = Some(certificate.acceptor()?);
         Ok(self)
     }
 

@@ -1,12 +1,14 @@
 //! The TLS certificate and key, read from PEM files.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::certificate::not_after;
@@ -45,31 +47,70 @@ pub enum TlsError {
     },
 }
 
-impl TlsFiles {
+/// The server's certificate with its key, as new connections get them. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Certificate(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    files: TlsFiles,
+    current: RwLock<Arc<CertifiedKey>>,
+}
+
+impl Certificate {
+    pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
+        let current = RwLock::new(Arc::new(files.read()?));
+        Ok(Self(Arc::new(Shared { files, current })))
+    }
+
+    /// Reads the files again, and logs the result. If they cannot be used, the present certificate stays.
+    pub(crate) fn reload(&self) {
+        let Shared { files, current } = &*self.0;
+        match files.read() {
+            Ok(key) => {
+                *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
+                tracing::info!(file = %files.certificate.display(), "the certificate was read again");
+            }
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::error!(error, "the certificate was not read again; the present one stays");
+            }
+        }
+    }
+
     /// TLS 1.2 and 1.3, for HTTP/2 and HTTP/1.1.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
-        let certificates = certificates(&self.certificate)?;
-        self.warn_of_expiry(certificates.first());
-        let wrong_key = |error| wrong("private key", &self.key, error);
-        let key = read(&self.key).map_err(pem::Error::Io).map_err(wrong_key)?;
-        let key = PrivateKeyDer::from_pem_slice(&key).map_err(wrong_key)?;
-        let unusable = |source| TlsError::Unusable {
-            certificate: self.certificate.clone(),
-            key: self.key.clone(),
-            source,
-        };
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(unusable)?
+            .map_err(|source| self.0.files.unusable(source))?
             .with_no_client_auth()
-            .with_single_cert(certificates, key)
-            .map_err(unusable)?;
+            .with_cert_resolver(Arc::clone(&self.0) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }
 
+impl ResolvesServerCert for Shared {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
 impl TlsFiles {
+    fn read(&self) -> Result<CertifiedKey, TlsError> {
+        let certificates = certificates(&self.certificate)?;
+        self.warn_of_expiry(certificates.first());
+        let wrong_key = |error| wrong("private key", &self.key, error);
+        let key = read(&self.key).map_err(pem::Error::Io).map_err(wrong_key)?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(wrong_key)?;
+        CertifiedKey::from_der(certificates, key, &ring::default_provider())
+            .map_err(|source| self.unusable(source))
+    }
+
+    fn unusable(&self, source: rustls::Error) -> TlsError {
+        TlsError::Unusable { certificate: self.certificate.clone(), key: self.key.clone(), source }
+    }
+
     /// Logs that the server's certificate has expired, or will soon: clients then refuse the connection.
     fn warn_of_expiry(&self, certificate: Option<&CertificateDer<'_>>) {
         let Some(not_after) = certificate.and_then(|certificate| not_after(certificate)) else { return };

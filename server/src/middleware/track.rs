@@ -130,6 +130,11 @@ impl Drop for InFlight {
         if paths::runs_a_model(&self.route) {
             metrics.ntl_request_duration_seconds.with_label_values(&[model]).observe(elapsed.as_secs_f64());
         }
+        if let (Some(key), Some((prompt, completion))) = (&self.caller.key, self.record.tokens()) {
+            for (kind, tokens) in [("prompt", prompt), ("completion", completion)] {
+                metrics.ntl_key_tokens_total.with_label_values(&[key.as_str(), kind]).inc_by(tokens);
+            }
+        }
         if self.is_work {
             metrics.ntl_requests_in_flight.dec();
             self.app.lifecycle.leave();

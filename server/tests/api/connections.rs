@@ -11,7 +11,9 @@ use h2::client::SendRequest;
 use ntl_core::contract::BatchModel;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
-use ntl_server::listen::{ConnectionSettings, Listener, TlsFiles};
+use ntl_server::keys::ApiKeys;
+use ntl_server::listen::{Certificate, ConnectionSettings, Listener, TlsFiles};
+use ntl_server::reload::Reloaded;
 use ntl_server::serve;
 use ntl_server::settings::{HttpSettings, Origins};
 use serde_json::json;
@@ -505,12 +507,9 @@ fn certificate() -> (tempfile::TempDir, TlsFiles, Vec<u8>) {
     (folder, files, made.cert.der().to_vec())
 }
 
-#[tokio::test]
-async fn https_is_spoken_where_there_are_a_certificate_and_a_key() {
+/// Sends a request over TLS and returns the response.
+async fn health_over_tls(server: &Server, root: Vec<u8>) -> std::io::Result<String> {
     use tokio_rustls::rustls;
-    let (_folder, files, root) = certificate();
-    let listener = bound(crate::support::config(&[]).connections).await.with_tls(&files).unwrap();
-    let server = start(listener, crate::support::settings(), says("1"));
     let mut roots = rustls::RootCertStore::empty();
     roots.add(root.into()).unwrap();
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
@@ -520,20 +519,48 @@ async fn https_is_spoken_where_there_are_a_certificate_and_a_key() {
         .with_root_certificates(roots)
         .with_no_client_auth();
     let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(client));
-    let stream = TcpStream::connect(server.address).await.unwrap();
-    let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
-    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
+    let stream = TcpStream::connect(server.address).await?;
+    let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await?;
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn https_is_spoken_where_there_are_a_certificate_and_a_key() {
+    let (_folder, files, root) = certificate();
+    let read = Certificate::read(files).unwrap();
+    let listener = bound(crate::support::config(&[]).connections).await.with_tls(&read).unwrap();
+    let server = start(listener, crate::support::settings(), says("1"));
+    let answer = health_over_tls(&server, root).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let impatient = ConnectionSettings { header_time_max: SHORT, ..crate::support::config(&[]).connections };
-    let listener = bound(impatient).await.with_tls(&files).unwrap();
+    let listener = bound(impatient).await.with_tls(&read).unwrap();
     let server = start(listener, crate::support::settings(), says("1"));
     assert_eq!(until_closed(server.address, b"").await, "", "a handshake that never comes");
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_certificate_or_a_key_is_said() {
+async fn new_connections_get_a_certificate_that_was_read_again() {
+    let (_folder, files, old) = certificate();
+    let (_other_folder, others, new) = certificate();
+    let read = Certificate::read(files.clone()).unwrap();
+    let listener = bound(crate::support::config(&[]).connections).await.with_tls(&read).unwrap();
+    let server = start(listener, crate::support::settings(), says("1"));
+    let reloaded = Reloaded { keys: ApiKeys::default(), certificate: Some(read) };
+    std::fs::copy(&others.certificate, &files.certificate).unwrap();
+    // The key does not belong to the new certificate yet.
+    reloaded.reload();
+    assert!(health_over_tls(&server, old.clone()).await.is_ok());
+    std::fs::copy(&others.key, &files.key).unwrap();
+    reloaded.reload();
+    assert!(health_over_tls(&server, new).await.unwrap().starts_with("HTTP/1.1 200"));
+    assert!(health_over_tls(&server, old).await.is_err());
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_or_a_key_is_said() {
     let (folder, files, _) = certificate();
     let (other_folder, others, _) = certificate();
     let empty = folder.path().join("empty");
@@ -550,8 +577,7 @@ async fn what_is_wrong_with_a_certificate_or_a_key_is_said() {
         (with(&files.certificate, &files.certificate), "there is no private key in"),
         (with(&files.certificate, &others.key), "cannot use the key in"),
     ] {
-        let error =
-            bound(crate::support::config(&[]).connections).await.with_tls(&files).err().unwrap().to_string();
+        let error = Certificate::read(files).unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
     }
     drop(other_folder);

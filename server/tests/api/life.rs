@@ -281,7 +281,7 @@ async fn an_engine_that_dies_after_a_signal_is_still_a_dead_engine() {
 #[tokio::test]
 async fn a_server_comes_up_loads_the_demo_and_ends() {
     let config = config(&["--port", "0"]);
-    let listener = serve::listen(&config).await.unwrap();
+    let listener = serve::listen(&config, None).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (signal, signals) = mpsc::channel(2);
     let ended = tokio::spawn(serve::run(config, listener, signals));
@@ -310,7 +310,7 @@ async fn what_keeps_a_server_from_starting_is_said() {
         (&["--adapter", "/no/such/folder"], "t5-ntl-was", "adapter folder /no/such/folder does not exist"),
     ] {
         let config = config(&[flags, &["--port", "0"]].concat());
-        let listener = serve::listen(&config).await.unwrap();
+        let listener = serve::listen(&config, None).await.unwrap();
         let (_signal, signals) = mpsc::channel(2);
         let error = serve::run(config, listener, signals).await.unwrap_err();
         assert_eq!(error.to_string(), format!("cannot load model `{name}`"));
@@ -323,7 +323,7 @@ async fn what_keeps_a_server_from_starting_is_said() {
 async fn a_bound_on_caches_that_refuses_every_request_keeps_a_server_from_starting() {
     let start = async |bytes_max: &str| {
         let config = config(&["--cache-bytes-max", bytes_max, "--port", "0"]);
-        let listener = serve::listen(&config).await.unwrap();
+        let listener = serve::listen(&config, None).await.unwrap();
         let (signal, signals) = mpsc::channel(2);
         let address = listener.local_addr().unwrap();
         (address, signal, tokio::spawn(serve::run(config, listener, signals)))
