@@ -47,6 +47,13 @@ pub(crate) enum AppError {
     BodyTooSlow { seconds_max: u64 },
     #[error("the server is reading too many request bodies")]
     BodiesFull,
+    #[error(
+        "the response may have {bytes} bytes; at most {bytes_max} are allowed. Lower or leave out {}",
+        alternatives(.fields)
+    )]
+    ResponseTooLarge { bytes: usize, bytes_max: usize, fields: Vec<&'static str> },
+    #[error("the server holds too many large responses that are not read yet")]
+    ResponsesFull,
     #[error("{0}")]
     UnsupportedMedia(&'static str),
     #[error("the models are being loaded")]
@@ -86,6 +93,10 @@ fn listed(names: &[String]) -> String {
     format!("{verb} `{}`", names.join("`, `"))
 }
 
+fn alternatives(fields: &[&str]) -> String {
+    format!("`{}`", fields.join("` or `"))
+}
+
 impl ModelNotFound {
     /// The served name that is most similar, regardless of case.
     fn hint(&self) -> String {
@@ -102,8 +113,16 @@ impl ModelNotFound {
 pub(crate) struct Rejection(pub(crate) &'static str);
 
 impl Rejection {
-    pub(crate) const ALL: [&'static str; 7] =
-        ["queue_full", "queue_timeout", "bodies_full", "memory_full", "loading", "draining", "engine_dead"];
+    pub(crate) const ALL: [&'static str; 8] = [
+        "queue_full",
+        "queue_timeout",
+        "bodies_full",
+        "responses_full",
+        "memory_full",
+        "loading",
+        "draining",
+        "engine_dead",
+    ];
 }
 
 /// The reason for a 400 response, for the log; a response extension. It has no text of the request's values.
@@ -189,6 +208,7 @@ impl AppError {
         let param = match self {
             Self::Invalid { param, .. } => param.clone(),
             Self::ModelNotFound(_) => Some("model".to_owned()),
+            Self::ResponseTooLarge { fields, .. } => fields.first().map(|&field| field.to_owned()),
             Self::Engine(EngineError::PromptTooLong { .. }) | Self::TextTooLong { .. } => {
                 Some("prompt".to_owned())
             }
@@ -214,11 +234,15 @@ impl AppError {
             Self::BodyTooLarge { .. } | Self::BodyHasTooManyValues { .. } => {
                 (S::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), None)
             }
+            Self::ResponseTooLarge { .. } => {
+                (S::PAYLOAD_TOO_LARGE, INVALID, Some("response_too_large"), None)
+            }
             Self::BodyTooSlow { .. } => (S::REQUEST_TIMEOUT, INVALID, Some("body_too_slow"), None),
             Self::UnsupportedMedia(_) => {
                 (S::UNSUPPORTED_MEDIA_TYPE, INVALID, Some("unsupported_media_type"), None)
             }
             Self::BodiesFull => (S::SERVICE_UNAVAILABLE, OVERLOADED, Some("bodies_full"), Some(1)),
+            Self::ResponsesFull => (S::SERVICE_UNAVAILABLE, OVERLOADED, Some("responses_full"), Some(1)),
             Self::MemoryFull => (S::SERVICE_UNAVAILABLE, OVERLOADED, Some("memory_full"), Some(5)),
             Self::Loading => (S::SERVICE_UNAVAILABLE, SERVER, Some("loading"), Some(2)),
             Self::Draining => (S::SERVICE_UNAVAILABLE, SERVER, Some("draining"), Some(5)),
@@ -293,7 +317,7 @@ impl IntoResponses for AppError {
             (401, "No valid API key"),
             (404, "No model of this name"),
             (408, "The body did not arrive in time"),
-            (413, "The body is too large"),
+            (413, "The body is too large, or the response may be"),
             (415, "The body is not plain JSON"),
             (429, "The queue is full; `Retry-After` says when to try again"),
             (500, "The server or the model failed"),
@@ -331,6 +355,8 @@ mod tests {
             (AppError::MethodNotAllowed, 405, false, None),
             (AppError::BodyTooLarge { bytes_max: 1 }, 413, false, None),
             (AppError::BodyHasTooManyValues { bytes: 9, bytes_max: 8 }, 413, false, None),
+            (AppError::ResponseTooLarge { bytes: 9, bytes_max: 8, fields: vec!["n"] }, 413, false, None),
+            (AppError::ResponsesFull, 503, true, Some("responses_full")),
             (AppError::BodyTooSlow { seconds_max: 1 }, 408, false, None),
             (AppError::UnsupportedMedia("no"), 415, false, None),
             (AppError::Engine(overloaded), 429, true, Some("queue_full")),

@@ -22,6 +22,10 @@ pub struct HttpSettings {
     /// Maximum size of all request bodies that are being read, in bytes, and the maximum memory of all parsed
     /// bodies.
     pub bodies_bytes_max: usize,
+    /// Maximum size of one response, as estimated from the request, in bytes.
+    pub response_bytes_max: usize,
+    /// Maximum size of all large responses that clients have not read yet, in bytes.
+    pub responses_bytes_max: usize,
     /// Maximum memory of the process while it accepts new work, in bytes; `None`: nine tenths of the
     /// available memory, 0: no limit.
     pub memory_bytes_max: Option<u64>,

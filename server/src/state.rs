@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use crate::body_budget::BodyBudget;
 use crate::memory::MemoryGuard;
 use crate::metrics::Metrics;
+use crate::response_budget::ResponseBudget;
 use crate::served::Models;
 use crate::settings::HttpSettings;
 
@@ -21,6 +22,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
     pub(crate) bodies: Arc<BodyBudget>,
+    pub(crate) responses: Arc<ResponseBudget>,
     pub(crate) memory: MemoryGuard,
 }
 
@@ -38,9 +40,12 @@ impl AppState {
         let models = Models::new(&settings);
         let lifecycle = Lifecycle::default();
         let bodies = BodyBudget::new(settings.bodies_bytes_max);
+        let HttpSettings { response_bytes_max, responses_bytes_max, .. } = settings;
+        let reserved = metrics.ntl_response_bytes.clone();
+        let responses = ResponseBudget::new(response_bytes_max, responses_bytes_max, reserved);
         let memory = MemoryGuard::new(settings.memory_bytes_max);
         metrics.set_memory_bytes_max(memory.bytes_max());
-        Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, memory }))
+        Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, responses, memory }))
     }
 }
 

@@ -83,6 +83,12 @@ impl Encoding {
         Ok(Self { q: zeros()?, seen: kv()?, next: kv()?, x, stage: 0, row: 0 })
     }
 
+    /// Returns its memory per token of the prompt, in bytes: hidden states, queries, and the keys and values of
+    /// two layers.
+    pub(super) fn token_bytes(d_model: usize, heads_width: usize) -> usize {
+        (d_model + 5 * heads_width) * size_of::<f32>()
+    }
+
     pub(super) fn stage(&self) -> usize {
         self.stage
     }
@@ -137,5 +143,23 @@ impl EncoderLayer {
     /// other tensor may share on a device.
     fn rest(&self, attended: &Tensor, x: Tensor) -> Result<Tensor> {
         self.feed_forward.forward(self.attention.output.added(attended, x)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    #[test]
+    fn a_partly_encoded_prompt_holds_the_memory_that_is_reserved_for_its_tokens() {
+        let (tokens, d_model, heads_width) = (7, 12, 8);
+        let x = Tensor::zeros((tokens, d_model), DType::F32, &Device::Cpu).unwrap();
+        let Encoding { x, q, seen, next, .. } = Encoding::new(x, heads_width).unwrap();
+        let all = [x, q, seen.keys, seen.values, next.keys, next.values];
+        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let held: usize = all.iter().map(bytes).sum();
+        assert_eq!(held, tokens * Encoding::token_bytes(d_model, heads_width));
     }
 }

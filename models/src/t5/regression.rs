@@ -196,11 +196,11 @@ impl BatchModel for RegressionHead {
         Ok(Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)?)
     }
 
-    /// During its prefill, a prompt needs the keys and values of the prompt and of the shifted prompt.
-    /// Afterwards it needs only its value.
+    /// A prompt is encoded first, and then its prefill needs the keys and values of the prompt and of the
+    /// shifted prompt. Afterwards it needs only its value.
     fn cache_cost(&self) -> CacheCost {
-        let CacheCost { prompt_token, .. } = self.stacks.kv_cache.cache_cost();
-        CacheCost { prompt_token: 3 * prompt_token, node: 0, capacity: NodeCapacity::Exact }
+        let CacheCost { prompt_token, node, .. } = self.stacks.cache_cost();
+        CacheCost { prompt_token: prompt_token.max(3 * node), node: 0, capacity: NodeCapacity::Exact }
     }
 
     fn prefill_tokens_max(&self) -> usize {

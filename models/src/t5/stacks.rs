@@ -223,10 +223,13 @@ impl Stacks {
         row.map_or(Ok(()), |row| Err(ModelError::NotPrefilled(row.context)))
     }
 
-    /// A prompt token needs as much memory as a node: its cross-attention keys and values have the same
-    /// width.
+    /// A prompt token needs as much memory as a node, because its cross-attention keys and values have the same
+    /// width. On the CPU it also needs the memory of a partly encoded prompt.
     pub(super) fn cache_cost(&self) -> CacheCost {
-        self.kv_cache.cache_cost()
+        let cost = self.kv_cache.cache_cost();
+        let encoding = Encoding::token_bytes(self.config.d_model, self.config.inner());
+        let encoding = if self.on_cpu { encoding as u64 } else { 0 };
+        CacheCost { prompt_token: cost.prompt_token + encoding, ..cost }
     }
 
     pub(super) fn close(&mut self, context: ContextId) {

@@ -205,16 +205,6 @@ pub enum ScoredItem {
     Candidates(CandidateScores),
 }
 
-impl ScoredItem {
-    /// Index of the item in the request.
-    pub fn index(&self) -> u64 {
-        match self {
-            Self::Target(score) => score.index,
-            Self::Candidates(scores) => scores.index,
-        }
-    }
-}
-
 /// Body of a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ScoreResponse {

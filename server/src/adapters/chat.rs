@@ -2,8 +2,6 @@
 //!
 //! In: a conversation for the chat template, and the fields that it shares with completions. Out: messages.
 
-use std::collections::BTreeSet;
-
 use ntl_api::{
     ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatRequest,
     ChatRequestMessage, ChatResponse, ChatResponseMessage, ChatToken, ChatTokenLogprobs, CompletionRequest,
@@ -155,8 +153,6 @@ pub(crate) struct ChatAnswers {
     context: AnswerContext,
     /// The text before each response.
     echoed: String,
-    /// Choices whose first chunk is out: only that one names the role.
-    begun: BTreeSet<u64>,
 }
 
 impl ChatAnswers {
@@ -167,7 +163,7 @@ impl ChatAnswers {
         echoed: Option<String>,
     ) -> Self {
         let context = AnswerContext::new("chatcmpl", model, report, number);
-        Self { context, echoed: echoed.unwrap_or_default(), begun: BTreeSet::new() }
+        Self { context, echoed: echoed.unwrap_or_default() }
     }
 
     fn chunk_of(&self, choices: Vec<ChatChunkChoice>, counts: Option<TokenCounts>) -> ChatChunk {
@@ -210,20 +206,20 @@ impl ChatAnswers {
 
 impl AnswerAdapter for ChatAnswers {
     type Whole = ChatResponse;
+    type Choice = ChatChoice;
     type Chunk = ChatChunk;
 
     fn context(&self) -> &AnswerContext {
         &self.context
     }
 
-    fn chunk(&mut self, mut piece: Piece) -> ChatChunk {
-        let (text, number) = self.context.text_and_number(&mut piece);
+    fn chunk(&self, piece: Piece) -> ChatChunk {
         // The prompt is the same for all choices.
-        let prompt_token_ids = self.context.prompt_token_ids(&piece).filter(|_| self.begun.is_empty());
-        let role = self.begun.insert(piece.index).then(|| "assistant".to_owned());
-        let is_end = text.is_empty() && piece.finish_reason.is_some() && role.is_none();
+        let prompt_token_ids = self.context.prompt_token_ids(&piece).filter(|_| piece.begins_response);
+        let role = piece.begins_choice.then(|| "assistant".to_owned());
+        let is_end = piece.text.is_empty() && piece.finish_reason.is_some() && role.is_none();
         let echoed = role.as_ref().map_or("", |_| self.echoed.as_str());
-        let content = (!is_end).then(|| format!("{echoed}{text}"));
+        let content = (!is_end).then(|| format!("{echoed}{}", piece.text));
         let has_tokens = !piece.tokens.is_empty();
         let logprobs = self.context.report.logprobs.filter(|_| has_tokens);
         let choice = ChatChunkChoice {
@@ -231,8 +227,8 @@ impl AnswerAdapter for ChatAnswers {
             delta: ChatAnswer { role, content },
             logprobs: logprobs.map(|count| self.logprobs(count, &piece.tokens)),
             finish_reason: piece.finish_reason.map(finish_reason),
-            number,
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
+            number: piece.number,
         };
         ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }
     }
@@ -241,35 +237,35 @@ impl AnswerAdapter for ChatAnswers {
         self.chunk_of(Vec::new(), Some(counts))
     }
 
-    fn whole(&self, choices: Vec<Piece>, counts: TokenCounts) -> ChatResponse {
+    fn whole(&self, choices: &[Piece], counts: TokenCounts) -> ChatResponse {
         let first = choices.first();
         let prompt_token_ids = first.and_then(|piece| self.context.prompt_token_ids(piece));
         let prompt_logprobs = first.and_then(|piece| self.context.prompt_logprobs(piece));
-        let choice = |mut piece: Piece| {
-            let (text, number) = self.context.text_and_number(&mut piece);
-            ChatChoice {
-                index: piece.index,
-                message: ChatResponseMessage {
-                    role: "assistant".to_owned(),
-                    content: format!("{}{text}", self.echoed),
-                    refusal: None,
-                },
-                logprobs: self.context.report.logprobs.map(|count| self.logprobs(count, &piece.tokens)),
-                finish_reason: piece.finish_reason.map(finish_reason),
-                number,
-                token_ids: self.context.token_ids(&piece),
-            }
-        };
         ChatResponse {
             id: self.context.id.clone(),
             object: "chat.completion".to_owned(),
             created: self.context.created,
             model: self.context.model.clone(),
             system_fingerprint: self.context.fingerprint.clone(),
-            choices: choices.into_iter().map(choice).collect(),
+            choices: Vec::new(),
             usage: Some(usage(counts)),
             prompt_token_ids,
             prompt_logprobs,
+        }
+    }
+
+    fn choice(&self, piece: Piece) -> ChatChoice {
+        ChatChoice {
+            index: piece.index,
+            message: ChatResponseMessage {
+                role: "assistant".to_owned(),
+                content: format!("{}{}", self.echoed, piece.text),
+                refusal: None,
+            },
+            logprobs: self.context.report.logprobs.map(|count| self.logprobs(count, &piece.tokens)),
+            finish_reason: piece.finish_reason.map(finish_reason),
+            token_ids: self.context.token_ids(&piece),
+            number: piece.number,
         }
     }
 }

@@ -52,22 +52,21 @@ impl CompletionAnswers {
 
     /// A whole choice has the requested lists even if they are empty; a piece has them only if it adds to
     /// them.
-    fn choice(&self, mut piece: Piece, is_whole: bool) -> Choice {
+    fn part(&self, piece: Piece, is_whole: bool) -> Choice {
         let report = self.0.report;
-        let (text, number) = self.0.text_and_number(&mut piece);
         let echoed = piece.prompt.as_ref().filter(|_| report.echo);
         let has_tokens = is_whole || !piece.tokens.is_empty();
         let logprobs = report.logprobs.filter(|_| has_tokens || echoed.is_some());
         Choice {
             index: piece.index,
-            text: echoed.map(|prompt| prompt.text.as_str()).unwrap_or("").to_owned() + &text,
+            text: echoed.map(|prompt| prompt.text.as_str()).unwrap_or("").to_owned() + &piece.text,
             logprobs: logprobs.map(|count| self.logprobs(count, echoed, &piece.tokens)),
             finish_reason: piece.finish_reason.map(finish_reason),
             cumulative_logprob: piece.cumulative_logprob.map(finite_logprob),
-            number,
             token_ids: self.0.token_ids(&piece).filter(|_| has_tokens),
             prompt_token_ids: self.0.prompt_token_ids(&piece),
             prompt_logprobs: self.0.prompt_logprobs(&piece),
+            number: piece.number,
         }
     }
 
@@ -118,21 +117,26 @@ impl CompletionAnswers {
 
 impl AnswerAdapter for CompletionAnswers {
     type Whole = CompletionResponse;
+    type Choice = Choice;
     type Chunk = CompletionResponse;
 
     fn context(&self) -> &AnswerContext {
         &self.0
     }
 
-    fn chunk(&mut self, piece: Piece) -> CompletionResponse {
-        self.body(vec![self.choice(piece, false)], None)
+    fn chunk(&self, piece: Piece) -> CompletionResponse {
+        self.body(vec![self.part(piece, false)], None)
     }
 
     fn usage_chunk(&self, counts: TokenCounts) -> CompletionResponse {
         self.body(Vec::new(), Some(counts))
     }
 
-    fn whole(&self, choices: Vec<Piece>, counts: TokenCounts) -> CompletionResponse {
-        self.body(choices.into_iter().map(|choice| self.choice(choice, true)).collect(), Some(counts))
+    fn whole(&self, _: &[Piece], counts: TokenCounts) -> CompletionResponse {
+        self.body(Vec::new(), Some(counts))
+    }
+
+    fn choice(&self, piece: Piece) -> Choice {
+        self.part(piece, true)
     }
 }

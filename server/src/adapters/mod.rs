@@ -29,20 +29,24 @@ use number::NumberFormat;
 use tokens::finite_logprob;
 
 /// Writes answers in the style of one API.
-pub(crate) trait AnswerAdapter: Send + 'static {
+pub(crate) trait AnswerAdapter: Send + Sync + 'static {
     type Whole: Serialize;
+    type Choice: Serialize;
     type Chunk: Serialize;
 
     fn context(&self) -> &AnswerContext;
 
     /// A chunk of a stream with a piece of one choice.
-    fn chunk(&mut self, piece: Piece) -> Self::Chunk;
+    fn chunk(&self, piece: Piece) -> Self::Chunk;
 
     /// The chunk at the end of a stream with the token counts.
     fn usage_chunk(&self, counts: TokenCounts) -> Self::Chunk;
 
-    /// The body of an answer that is not streamed.
-    fn whole(&self, choices: Vec<Piece>, counts: TokenCounts) -> Self::Whole;
+    /// The body of a response to these choices that is not streamed, without them.
+    fn whole(&self, choices: &[Piece], counts: TokenCounts) -> Self::Whole;
+
+    /// A choice of a response that is not streamed.
+    fn choice(&self, piece: Piece) -> Self::Choice;
 }
 
 /// The data that both APIs need to write a response.
@@ -55,6 +59,16 @@ pub(crate) struct AnswerContext {
     report: ReportOptions,
     /// The format of the number, if the request has one.
     number: Option<NumberFormat>,
+}
+
+/// A number as the response shows it.
+pub(crate) struct ShownNumber {
+    pub(crate) method: MethodName,
+    /// The printed value.
+    pub(crate) text: String,
+    pub(crate) number: Number,
+    /// The tokens of the text.
+    pub(crate) tokens: usize,
 }
 
 impl AnswerContext {
@@ -75,25 +89,18 @@ impl AnswerContext {
         }
     }
 
-    /// Returns the method of a number, if the request has one, and the tokens of its printed value. If the
-    /// tokenizer cannot spell the value (too long for a Regression Transformer), each character counts as a
-    /// token.
-    pub(crate) fn printed_number(&self, outcome: &NumberOutcome) -> Option<(MethodName, usize)> {
+    /// Returns a number as the response shows it, if the request has one. If the tokenizer cannot spell the
+    /// value (too long for a Regression Transformer), each character counts as a token.
+    pub(crate) fn shown_number(&self, outcome: &NumberOutcome) -> Option<ShownNumber> {
         let format = self.number.as_ref()?;
-        let text = format.answer(outcome).text;
-        Some((format.method, self.tokenizer.encode(&text, false).map_or(text.len(), |ids| ids.len())))
+        let (text, number) = format.show(outcome);
+        let tokens = self.tokenizer.encode(&text, false).map_or(text.len(), |ids| ids.len());
+        Some(ShownNumber { method: format.method, text, number, tokens })
     }
 
-    /// The text of a piece, the printed number at its end, and the number itself.
-    fn text_and_number(&self, piece: &mut Piece) -> (String, Option<Number>) {
-        let mut text = std::mem::take(&mut piece.text);
-        let shown =
-            piece.number.take().zip(self.number.as_ref()).map(|(outcome, format)| format.show(&outcome));
-        let number = shown.map(|(printed, number)| {
-            text.push_str(&printed);
-            number
-        });
-        (text, number)
+    /// Estimates the size of a number in the response, in bytes; 0 if the request has none.
+    pub(crate) fn number_bytes(&self) -> usize {
+        self.number.as_ref().map_or(0, NumberFormat::bytes)
     }
 
     /// The token ids of a piece, with `return_token_ids`.

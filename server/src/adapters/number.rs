@@ -9,6 +9,8 @@ use ntl_api::{
 use ntl_core::contract::{NumberOutcome, RefusedText};
 use ntl_core::numbers::{self, Distribution, Estimation, Interval, NumberValues, conformal_interval};
 
+use crate::request::number_bytes;
+
 /// The mass on the scale that a model is expected to give a rating at least.
 const MASS_EXPECTED: f64 = 0.5;
 
@@ -64,6 +66,11 @@ const IMPLAUSIBLE: &str =
     "the regression head predicts more than 1e12: check --log-scale-embeddings, which must be as in training";
 
 impl NumberFormat {
+    /// Estimates the size of a number in the response, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        number_bytes(self.support, self.quantiles.len())
+    }
+
     /// The printed value and the object.
     pub(super) fn show(&self, outcome: &NumberOutcome) -> (String, Number) {
         let found = &outcome.distribution;

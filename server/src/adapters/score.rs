@@ -147,6 +147,11 @@ pub(crate) fn usage(items: &[ScoreTokens]) -> Usage {
 }
 
 impl ScoreLosses {
+    /// Returns the number of losses that each token of a target shows.
+    pub(crate) fn losses_per_token(&self) -> usize {
+        if self.reduction == ReductionName::None { self.losses.len() + 1 } else { 0 }
+    }
+
     /// Rejects different numbers in equal tokens, once the tokens are known.
     pub(crate) fn check_tokens(&self, items: &[ScoreTokens]) -> Result<(), AppError> {
         for (index, (format, item)) in self.candidates.iter().zip(items).enumerate() {

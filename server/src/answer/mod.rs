@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ntl_api::Number;
 use ntl_core::Prompt;
-use ntl_core::contract::{Event, FinishReason, NumberOutcome, TokenText};
+use ntl_core::contract::{Event, FinishReason, TokenText};
 use ntl_core::text::{TextDecoder, TextStream};
 
 use crate::request::{GenerationRequest, ReportOptions};
@@ -24,9 +25,13 @@ pub(crate) struct Piece {
     pub(crate) finish_reason: Option<FinishReason>,
     /// Log-probability of the whole text, if a beam search found it.
     pub(crate) cumulative_logprob: Option<f64>,
-    pub(crate) number: Option<NumberOutcome>,
+    pub(crate) number: Option<Number>,
     /// The prompt, in the first piece of a choice if the response reports it.
     pub(crate) prompt: Option<PromptReport>,
+    /// Whether it is the first piece of its choice.
+    pub(crate) begins_choice: bool,
+    /// Whether it is the first piece of the response.
+    pub(crate) begins_response: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +68,17 @@ impl Piece {
         self.cumulative_logprob = later.cumulative_logprob.or(self.cumulative_logprob);
         self.number = later.number.or(self.number.take());
         self.prompt = self.prompt.take().or(later.prompt);
+    }
+
+    /// Returns its approximate size, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let token = |token: &TokenText| size_of::<TokenReport>() + size_of_val(&*token.top);
+        let tokens: usize = self.tokens.iter().map(|report| token(&report.token)).sum();
+        let prompt = self.prompt.as_ref().map_or(0, |prompt| {
+            let tokens: usize = prompt.tokens.iter().map(token).sum();
+            prompt.text.len() + size_of_val(&*prompt.ids) + tokens
+        });
+        self.text.len() + tokens + prompt
     }
 }
 
@@ -144,18 +160,21 @@ impl Assembler {
                     ..self.begin(prompt, index(choice))
                 })
             }
-            Event::Number(outcome) => {
-                let finish_reason = Some(outcome.first_text_end.unwrap_or(FinishReason::Stop));
-                Some(Piece { index: index(0), finish_reason, number: Some(outcome), ..Piece::default() })
-            }
-            Event::Scored(_) | Event::Failed(_) => None,
+            Event::Number(_) | Event::Scored(_) | Event::Failed(_) => None,
         }
     }
 
-    /// Adds the tokens of a finished number, which [`Self::piece`] does not count: they depend on how it is
-    /// printed.
-    pub(crate) fn count_number(&mut self, tokens: usize) {
+    /// Returns the end of a choice with a number, which is printed with this many tokens.
+    pub(crate) fn number(
+        &mut self,
+        prompt: usize,
+        reason: FinishReason,
+        (text, number): (String, Number),
+        tokens: usize,
+    ) -> Piece {
         self.counts.completion += tokens;
+        let piece = self.begin(prompt, prompt as u64 * u64::from(self.choices_per_prompt));
+        Piece { text, finish_reason: Some(reason), number: Some(number), ..piece }
     }
 
     /// The tokens of the prompts, and those decoded so far.
@@ -165,13 +184,14 @@ impl Assembler {
 
     /// An empty piece; the first one of a choice holds the prompt.
     fn begin(&mut self, prompt: usize, index: u64) -> Piece {
-        let begins = !self.first_chars.contains_key(&index);
-        let prompt = self.prompts.get(prompt).filter(|_| begins).cloned();
-        if begins {
+        let begins_response = self.first_chars.is_empty();
+        let begins_choice = !self.first_chars.contains_key(&index);
+        let prompt = self.prompts.get(prompt).filter(|_| begins_choice).cloned();
+        if begins_choice {
             let echoed = prompt.as_ref().filter(|_| self.report.echo);
             self.first_chars.insert(index, echoed.map_or(0, |prompt| chars_of(&prompt.text)));
         }
-        Piece { index, prompt, ..Piece::default() }
+        Piece { index, prompt, begins_choice, begins_response, ..Piece::default() }
     }
 }
 

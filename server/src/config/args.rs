@@ -240,6 +240,16 @@ pub(crate) struct LimitArgs {
     #[arg(long, alias = "bodies-limit", env = "NTL_BODIES_BYTES_MAX", value_name = "BYTES", default_value = "128MiB",
         value_parser = positive_bytes::<NonZeroUsize>)]
     pub(crate) bodies_bytes_max: NonZeroUsize,
+    /// Maximum size of a response; the server rejects a request whose response may be larger with 413, by an
+    /// estimate from its fields and tokens
+    #[arg(long, alias = "response-limit", env = "NTL_RESPONSE_BYTES_MAX", value_name = "BYTES",
+        default_value = "64MiB", value_parser = positive_bytes::<NonZeroUsize>)]
+    pub(crate) response_bytes_max: NonZeroUsize,
+    /// Maximum size of all responses above 64 KiB, from the start of their requests until clients have read
+    /// them; beyond it the server rejects requests with 503. One client uses at most three quarters
+    #[arg(long, env = "NTL_RESPONSES_BYTES_MAX", value_name = "BYTES", default_value = "256MiB",
+        value_parser = positive_bytes::<NonZeroUsize>)]
+    pub(crate) responses_bytes_max: NonZeroUsize,
     /// Maximum memory of the process; beyond it the server rejects new work with 503. 0 disables the limit
     /// [default: nine tenths of the limit of its cgroup or of the machine's memory]
     #[arg(long, env = "NTL_MEMORY_BYTES_MAX", value_name = "BYTES", value_parser = bytes::<u64>)]
@@ -362,7 +372,7 @@ mod tests {
                 flags += 1;
             }
         }
-        assert_eq!(flags, 5);
+        assert_eq!(flags, 7);
         let args = Args::try_parse_from(["ntl-server", "--cache-bytes-max=1.5GB"]).unwrap();
         assert_eq!(args.limits.cache_bytes_max, NonZeroU64::new(1_500_000_000));
         let default = Args::try_parse_from(["ntl-server"]).unwrap().limits.prefix_cache_bytes_max;

@@ -118,6 +118,8 @@ impl TryFrom<Args> for Config {
             body_bytes_max: limits.body_bytes_max.get(),
             // A smaller budget would reject bodies that `--body-bytes-max` allows.
             bodies_bytes_max: limits.bodies_bytes_max.get().max(limits.body_bytes_max.get()),
+            response_bytes_max: limits.response_bytes_max.get(),
+            responses_bytes_max: limits.responses_bytes_max.get().max(limits.response_bytes_max.get()),
             memory_bytes_max: limits.memory_bytes_max,
             body_time_max: seconds(network.body_timeout),
             request_time_max: seconds(limits.request_timeout),

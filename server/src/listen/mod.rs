@@ -7,6 +7,7 @@
 //! evicted; new ones then wait in the listen backlog. No address can hold all slots; its further connections
 //! are accepted, but wait unread.
 
+mod admin;
 mod certificate;
 mod connection;
 mod connection_table;
@@ -38,6 +39,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use admin::AdminListener;
 pub(crate) use connection::InFlightRequest;
 use connection::{Closing, Connection};
 use connection_table::{ConnectionTable, Slot};
@@ -147,7 +149,7 @@ impl Listener {
     }
 
     /// Takes the operators' socket as a separate listener.
-    pub(crate) fn take_admin(&mut self) -> Option<Self> {
+    pub(crate) fn take_admin(&mut self) -> Option<AdminListener> {
         let connections = ADMIN_CONNECTIONS_MAX;
         let settings = ConnectionSettings {
             connections_max: connections,
@@ -155,7 +157,10 @@ impl Listener {
             waiting_max: 0,
             ..self.settings
         };
-        self.admin.take().map(|tcp| Self::new(tcp, settings))
+        // The socket leaves this runtime.
+        let tcp = self.admin.take()?.into_std();
+        let failed = |error| tracing::error!(%error, "the operators' port cannot be served");
+        Some(AdminListener { tcp: tcp.map_err(failed).ok()?, settings })
     }
 
     pub fn admin_addr(&self) -> Option<SocketAddr> {

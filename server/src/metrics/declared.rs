@@ -158,6 +158,8 @@ metrics! {
     ntl_prefix_cache_bytes: IntGaugeVec["model"] => IntGauge;
     /// Bytes of memory beyond which new work is refused; 0: no bound
     ntl_memory_bytes_max: IntGauge;
+    /// Bytes of large responses, estimated and then actual, that clients have not read yet
+    ntl_response_bytes: IntGauge;
     /// Requests being answered
     ntl_requests_in_flight: IntGauge;
     /// HTTP requests by final status; 499: the client disconnected

@@ -9,6 +9,7 @@ mod profile;
 mod prompt;
 mod record;
 mod score;
+mod size;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub(crate) use profile::ModelProfile;
 pub(crate) use prompt::{PromptInput, Truncation};
 pub(crate) use record::RequestRecord;
 pub(crate) use score::{ScoreInput, ScoreTokens, TargetTokens};
+pub(crate) use size::{detokenized_size, number_bytes, score_size, tokenized_size};
 
 /// Prompts and what to decode for each of them.
 #[derive(Debug)]

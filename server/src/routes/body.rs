@@ -17,12 +17,13 @@ use serde::de::DeserializeOwned;
 
 use super::client::client;
 use crate::blocking::run_blocking;
-use crate::body_budget::{BodyCharge, ParsedShare};
+use crate::body_budget::BodyCharge;
 use crate::error::AppError;
 use crate::json::parse;
 use crate::listen::InFlightRequest;
 use crate::printable::shortened;
 use crate::request::{RequestRecord, Requester};
+use crate::response_budget::RequestMemory;
 use crate::state::AppState;
 
 /// A log line has at most this many characters of a body.
@@ -32,8 +33,8 @@ const LOGGED_CHARS_MAX: usize = 10_000;
 pub(crate) struct ApiRequest<T> {
     pub(crate) body: T,
     pub(crate) requester: Requester,
-    /// Its share of the memory of parsed bodies, to be held until its prompts are tokenized.
-    pub(crate) share: ParsedShare,
+    /// Holds the memory of the body until its prompts are tokenized.
+    pub(crate) memory: RequestMemory,
 }
 
 impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for ApiRequest<T> {
@@ -70,7 +71,8 @@ impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for
             started: Instant::now(),
             time_max: settings.request_time_max,
         };
-        Ok(Self { body, requester, share })
+        let memory = RequestMemory::new(share, &app.responses, requester.client.id);
+        Ok(Self { body, requester, memory })
     }
 }
 

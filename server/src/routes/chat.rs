@@ -25,7 +25,7 @@ use crate::state::AppState;
 ))]
 pub(crate) async fn complete(
     State(app): State<AppState>,
-    ApiRequest { mut body, requester, share }: ApiRequest<ChatRequest>,
+    ApiRequest { mut body, requester, memory }: ApiRequest<ChatRequest>,
 ) -> Result<Response, AppError> {
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let conversation = conversation(&mut body)?;
@@ -37,5 +37,5 @@ pub(crate) async fn complete(
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
     let (request, number) = generation_request(body, prompt, room, &model.profile)?;
     let adapter = ChatAnswers::new(&model, request.report, number, echoed);
-    generation::answer(&model, requester, request, share, adapter).await
+    generation::answer(&model, requester, request, memory, adapter).await
 }

@@ -23,10 +23,10 @@ use crate::state::AppState;
 ))]
 pub(crate) async fn complete(
     State(app): State<AppState>,
-    ApiRequest { body, requester, share }: ApiRequest<CompletionRequest>,
+    ApiRequest { body, requester, memory }: ApiRequest<CompletionRequest>,
 ) -> Result<Response, AppError> {
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let (request, number) = generation_request(body, &model.profile)?;
     let adapter = CompletionAnswers::new(&model, request.report, number);
-    generation::answer(&model, requester, request, share, adapter).await
+    generation::answer(&model, requester, request, memory, adapter).await
 }

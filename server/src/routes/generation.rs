@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use ntl_core::Prompt;
 use ntl_core::contract::Job;
 use ntl_core::text::TextDecoder;
@@ -11,17 +10,18 @@ use ntl_core::text::TextDecoder;
 use super::pieces::Pieces;
 use super::stream;
 use crate::adapters::AnswerAdapter;
-use crate::answer::{Assembler, PromptReport, choices};
-use crate::body_budget::ParsedShare;
+use crate::answer::{Assembler, Piece, PromptReport, choices};
 use crate::error::AppError;
+use crate::json_body::{self, JsonBody};
 use crate::request::{GenerationRequest, PromptInput, Requester};
+use crate::response_budget::RequestMemory;
 use crate::served::ServedModel;
 
 pub(super) async fn answer(
     model: &ServedModel,
     requester: Requester,
     mut request: GenerationRequest,
-    share: ParsedShare,
+    memory: RequestMemory,
     adapter: impl AnswerAdapter,
 ) -> Result<Response, AppError> {
     let guide = match &request.guided {
@@ -40,14 +40,20 @@ pub(super) async fn answer(
             inputs.into_iter().map(|input| input.into_prompt(tokenizer, profile, truncation)).collect()
         })
         .await?;
-    drop(share);
+    let size = request.response_size(&prompts, &texts, adapter.context().number_bytes());
+    let reserved = memory.into_response(size)?;
     let prompt_tokens = prompts.iter().map(Prompt::len).sum();
-    let reports = if report.includes_prompt() {
-        let decoder: Arc<dyn TextDecoder> = model.tokenizer.clone();
-        let prompts = prompts.iter().zip(texts);
-        prompts.map(|(prompt, text)| PromptReport::new(prompt, text, report, &decoder)).collect()
+    let decoder: Arc<dyn TextDecoder> = model.tokenizer.clone();
+    let (prompts, reports) = if report.includes_prompt() {
+        let report = move |prompts: Vec<Prompt>| {
+            let all = prompts.iter().zip(texts);
+            let reports =
+                all.map(|(prompt, text)| PromptReport::new(prompt, text, report, &decoder)).collect();
+            (prompts, reports)
+        };
+        json_body::build(size_of::<u32>() * prompt_tokens, move || Ok(report(prompts))).await?
     } else {
-        Vec::new()
+        (prompts, Vec::new())
     };
     let assembler = Assembler::new(&request, prompt_tokens, reports);
     let mut choices = choices(prompts.len(), request.choices_per_prompt());
@@ -55,12 +61,19 @@ pub(super) async fn answer(
     let job = |prompt| Job { cache_salt, ..request.job(prompt, guide.as_ref()) };
     let jobs = prompts.into_iter().map(job).collect();
     let events = model.submit(jobs, requester)?;
-    let mut pieces = Pieces { adapter, events, assembler };
+    let mut pieces = Pieces { adapter: Arc::new(adapter), events, assembler };
     if request.is_streamed {
-        return stream::respond(pieces, request.include_usage).await;
+        return stream::respond(pieces, request.include_usage, reserved).await;
     }
     while let Some(piece) = pieces.next().await? {
         choices[piece.index as usize].append(piece);
     }
-    Ok(Json(pieces.adapter.whole(choices, pieces.assembler.token_counts())).into_response())
+    let Pieces { adapter, assembler, .. } = pieces;
+    let counts = assembler.token_counts();
+    json_body::build(choices.iter().map(Piece::bytes).sum(), move || {
+        let whole = adapter.whole(&choices, counts);
+        let choices = choices.into_iter().map(|choice| adapter.choice(choice));
+        Ok(JsonBody::with_items(&whole, "choices", choices)?.into_response(reserved))
+    })
+    .await
 }

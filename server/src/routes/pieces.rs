@@ -1,12 +1,16 @@
 //! The pieces of a response, made of its events.
 
+use std::sync::Arc;
+
+use ntl_core::contract::{Event, FinishReason, NumberOutcome};
+
 use crate::adapters::AnswerAdapter;
 use crate::answer::{Assembler, Piece};
 use crate::error::AppError;
 use crate::served::RequestEvents;
 
 pub(super) struct Pieces<A> {
-    pub(super) adapter: A,
+    pub(super) adapter: Arc<A>,
     pub(super) events: RequestEvents,
     pub(super) assembler: Assembler,
 }
@@ -15,16 +19,23 @@ impl<A: AnswerAdapter> Pieces<A> {
     /// Returns the next piece, or `None` after the last one. Nothing is lost if the future is dropped early.
     pub(super) async fn next(&mut self) -> Result<Option<Piece>, AppError> {
         while let Some((prompt, event)) = self.events.next().await? {
-            let Some(piece) = self.assembler.piece(prompt, event) else { continue };
-            if let Some(outcome) = &piece.number
-                && let Some((method, printed)) = self.adapter.context().printed_number(outcome)
-            {
-                let tokens = outcome.text_tokens + printed;
-                self.assembler.count_number(tokens);
-                self.events.count_number(method, outcome, tokens);
+            let piece = match event {
+                Event::Number(outcome) => self.number(prompt, &outcome),
+                event => self.assembler.piece(prompt, event),
+            };
+            if piece.is_some() {
+                return Ok(piece);
             }
-            return Ok(Some(piece));
         }
         Ok(None)
+    }
+
+    /// Returns the piece with a number. The search's whole distribution, which may be large, is dropped.
+    fn number(&mut self, prompt: usize, outcome: &NumberOutcome) -> Option<Piece> {
+        let shown = self.adapter.context().shown_number(outcome)?;
+        let tokens = outcome.text_tokens + shown.tokens;
+        self.events.count_number(shown.method, outcome, tokens);
+        let reason = outcome.first_text_end.unwrap_or(FinishReason::Stop);
+        Some(self.assembler.number(prompt, reason, (shown.text, shown.number), tokens))
     }
 }

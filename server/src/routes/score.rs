@@ -1,16 +1,17 @@
 //! `POST /v1/score`: log-probabilities and training losses of given targets.
 
-use axum::Json;
 use axum::extract::State;
-use ntl_api::{ScoreRequest, ScoreResponse, ScoredItem};
+use axum::response::Response;
+use ntl_api::{ScoreRequest, ScoreResponse};
 use ntl_core::contract::{Event, Job};
 
 use super::body::ApiRequest;
 use super::resolve;
 use crate::adapters::score::{score_request, usage};
 use crate::error::AppError;
+use crate::json_body::{self, JsonBody};
 use crate::paths::SCORE;
-use crate::request::{ScoreInput, ScoreTokens};
+use crate::request::{ScoreInput, ScoreTokens, score_size};
 use crate::state::AppState;
 
 /// Log-probabilities and training losses of given targets.
@@ -20,8 +21,8 @@ use crate::state::AppState;
 ))]
 pub(crate) async fn score(
     State(app): State<AppState>,
-    ApiRequest { body, requester, share }: ApiRequest<ScoreRequest>,
-) -> Result<Json<ScoreResponse>, AppError> {
+    ApiRequest { body, requester, memory }: ApiRequest<ScoreRequest>,
+) -> Result<Response, AppError> {
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let (items, losses) = score_request(body, model.info())?;
     let bytes = items.iter().map(ScoreInput::text_bytes).sum();
@@ -30,7 +31,9 @@ pub(crate) async fn score(
             items.into_iter().map(|item| item.into_tokens(tokenizer, profile)).collect()
         })
         .await?;
-    drop(share);
+    let size = score_size(&items, losses.losses_per_token());
+    let estimate = size.bytes;
+    let reserved = memory.into_response(size)?;
     losses.check_tokens(&items)?;
     let usage = usage(&items);
     let job = |(index, item): (usize, &ScoreTokens)| {
@@ -39,13 +42,20 @@ pub(crate) async fn score(
     };
     let jobs = items.iter().enumerate().map(job).collect();
     let mut events = model.submit(jobs, requester)?;
-    let mut data = Vec::new();
+    let mut outcomes = Vec::new();
     while let Some((index, event)) = events.next().await? {
         if let Event::Scored(outcome) = event {
-            data.push(losses.item(index, &items[index].targets, &outcome, &*model.tokenizer));
+            outcomes.push((index, outcome));
         }
     }
-    data.sort_unstable_by_key(ScoredItem::index);
-    let model = model.name.to_string();
-    Ok(Json(ScoreResponse { object: "list".to_owned(), model, data, usage }))
+    outcomes.sort_unstable_by_key(|&(index, _)| index);
+    json_body::build(estimate, move || {
+        let item = |(index, outcome): (usize, _)| {
+            losses.item(index, &items[index].targets, &outcome, &*model.tokenizer)
+        };
+        let (object, name) = ("list".to_owned(), model.name.to_string());
+        let whole = ScoreResponse { object, model: name, data: Vec::new(), usage };
+        Ok(JsonBody::with_items(&whole, "data", outcomes.into_iter().map(item))?.into_response(reserved))
+    })
+    .await
 }

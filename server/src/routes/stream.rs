@@ -5,6 +5,7 @@
 //! stream, which cancels its jobs.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -15,7 +16,10 @@ use tokio::time::{Instant, Interval};
 
 use super::pieces::Pieces;
 use crate::adapters::AnswerAdapter;
+use crate::answer::Piece;
 use crate::error::AppError;
+use crate::json_body;
+use crate::response_budget::ReservedResponse;
 
 /// Interval of keep-alive comments in a silent stream: below the usual timeouts of proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -34,6 +38,8 @@ struct Stream<A> {
     part: Part,
     include_usage: bool,
     keep_alive: Interval,
+    /// The memory of the parts of prompts that are reported.
+    _reserved: ReservedResponse,
 }
 
 /// The next part of a stream.
@@ -49,10 +55,11 @@ enum Part {
 pub(super) async fn respond(
     mut pieces: Pieces<impl AnswerAdapter>,
     include_usage: bool,
+    reserved: ReservedResponse,
 ) -> Result<Response, AppError> {
     pieces.events.begin().await?;
     let keep_alive = tokio::time::interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
-    let stream = Stream { pieces, part: Part::Choices, include_usage, keep_alive };
+    let stream = Stream { pieces, part: Part::Choices, include_usage, keep_alive, _reserved: reserved };
     let events = futures::stream::unfold(stream, |mut stream| async move {
         stream.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream))
     });
@@ -65,6 +72,16 @@ pub(super) async fn respond(
 }
 
 impl<A: AnswerAdapter> Stream<A> {
+    /// Returns the event with a piece.
+    async fn chunk(&mut self, piece: Piece) -> Bytes {
+        let adapter = Arc::clone(&self.pieces.adapter);
+        let event = json_body::build(piece.bytes(), move || Ok(event_of(&adapter.chunk(piece))));
+        event.await.unwrap_or_else(|error| {
+            self.part = Part::Done;
+            event_of(&error.body())
+        })
+    }
+
     /// Returns the next event, or a comment if there is none for a while.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
@@ -77,7 +94,7 @@ impl<A: AnswerAdapter> Stream<A> {
                         _ = self.keep_alive.tick() => return Some(Bytes::from_static(COMMENT)),
                     };
                     match next {
-                        Ok(Some(piece)) => return Some(event_of(&self.pieces.adapter.chunk(piece))),
+                        Ok(Some(piece)) => return Some(self.chunk(piece).await),
                         Ok(None) => self.part = if self.include_usage { Part::Usage } else { Part::Done },
                         Err(error) => {
                             self.part = Part::Done;

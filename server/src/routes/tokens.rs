@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
+use axum::response::Response;
 use ntl_api::{
     DetokenizeRequest, DetokenizeResponse, ErrorBody, TokenizeRequest, TokenizeResponse, TokenizerInfo,
     TokenizerInfoQuery,
@@ -16,9 +17,9 @@ use ntl_models::tokenizer::Tokenizer;
 use super::body::ApiRequest;
 use super::resolve;
 use crate::error::AppError;
+use crate::json_body::JsonBody;
 use crate::paths::{DETOKENIZE, TOKENIZE, TOKENIZER_INFO};
-use crate::request::{ModelProfile, RequestRecord};
-use crate::served::ServedModel;
+use crate::request::{ModelProfile, RequestRecord, detokenized_size, tokenized_size};
 use crate::state::AppState;
 
 /// Text to tokens, with the value of each token that is a number.
@@ -28,19 +29,21 @@ use crate::state::AppState;
 ))]
 pub(crate) async fn tokenize(
     State(app): State<AppState>,
-    ApiRequest { body, requester, share: _share }: ApiRequest<TokenizeRequest>,
-) -> Result<Json<TokenizeResponse>, AppError> {
+    ApiRequest { body, requester, memory }: ApiRequest<TokenizeRequest>,
+) -> Result<Response, AppError> {
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let missing = || AppError::invalid("prompt", "`prompt` is missing");
     let text = body.prompt.or(body.content).ok_or_else(missing)?;
     let bytes = text.len();
     let special = body.add_special_tokens.unwrap_or(true);
-    let encode = move |tokenizer: &Tokenizer, _: &ModelProfile| {
+    let encode = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
         let tokens = tokenizer.encode_prompt(&text, special);
-        tokens.map_err(|error| AppError::invalid("prompt", error.to_string()))
+        let tokens = tokens.map_err(|error| AppError::invalid("prompt", error.to_string()))?;
+        drop(text);
+        let reserved = memory.into_response(tokenized_size(tokens.len()))?;
+        Ok(JsonBody::of(&describe(tokenizer, profile, &tokens))?.into_response(reserved))
     };
-    let tokens = model.with_tokenizer(bytes, encode).await?;
-    Ok(Json(describe(&model, tokens)))
+    model.with_tokenizer(bytes, encode).await
 }
 
 /// Tokens to text.
@@ -50,14 +53,17 @@ pub(crate) async fn tokenize(
 ))]
 pub(crate) async fn detokenize(
     State(app): State<AppState>,
-    ApiRequest { body, requester, share: _share }: ApiRequest<DetokenizeRequest>,
-) -> Result<Json<DetokenizeResponse>, AppError> {
+    ApiRequest { body, requester, memory }: ApiRequest<DetokenizeRequest>,
+) -> Result<Response, AppError> {
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let tokens = model.profile.known_ids("tokens", body.tokens)?;
     let bytes = tokens.len();
-    let decode = move |tokenizer: &Tokenizer, _: &ModelProfile| Ok(tokenizer.decode(&tokens));
-    let text = model.with_tokenizer(bytes, decode).await?;
-    Ok(Json(DetokenizeResponse { prompt: text.clone(), content: text }))
+    let decode = move |tokenizer: &Tokenizer, _: &ModelProfile| {
+        let text = tokenizer.decode(&tokens);
+        let reserved = memory.into_response(detokenized_size(&text))?;
+        Ok(JsonBody::of(&DetokenizeResponse { prompt: text.clone(), content: text })?.into_response(reserved))
+    };
+    model.with_tokenizer(bytes, decode).await
 }
 
 /// The properties of a tokenizer that a client uses over HTTP.
@@ -89,8 +95,7 @@ pub(crate) async fn info(
     }))
 }
 
-fn describe(model: &ServedModel, prompt: Prompt) -> TokenizeResponse {
-    let tokenizer = &model.tokenizer;
+fn describe(tokenizer: &Tokenizer, profile: &ModelProfile, prompt: &Prompt) -> TokenizeResponse {
     let number_value = |token: &Token| match token.value {
         // The shortest decimal number that reads back as the `f32`.
         Some(value) => value.to_string().parse().ok(),
@@ -102,7 +107,7 @@ fn describe(model: &ServedModel, prompt: Prompt) -> TokenizeResponse {
         token_strs: tokens.iter().map(|&id| tokenizer.token_text(id)).collect(),
         number_values,
         count: tokens.len() as u64,
-        max_model_len: model.info().prompt_tokens_max as u64,
+        max_model_len: profile.prompt_tokens_max as u64,
         tokens,
     }
 }

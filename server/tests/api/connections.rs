@@ -1,5 +1,6 @@
 //! Connections whose clients are slow, silent or too many; request ids, HTTPS and other origins.
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    Answer, babbles, call, gated, get, loaded, metric_becomes, says, scripted, server, state_of,
+    Answer, babbles, call, gated, get, loaded, metric, metric_becomes, says, scripted, server, state_of,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -151,7 +152,7 @@ async fn ask_for_endless_texts(connection: &mut TcpStream, n: u32) {
 
 #[tokio::test]
 async fn a_write_that_fails_ends_the_jobs_of_its_client_and_no_other() {
-    let http = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let http = crate::support::endless();
     let server = start(bound(crate::support::config(&[]).connections).await, http, babbles());
     let mut clients = Vec::new();
     for n in [3, 1] {
@@ -173,7 +174,7 @@ async fn a_write_that_fails_ends_the_jobs_of_its_client_and_no_other() {
 #[tokio::test]
 async fn a_client_that_does_not_read_its_stream_loses_it_and_its_rows() {
     let settings = ConnectionSettings { write_time_max: SHORT, ..crate::support::config(&[]).connections };
-    let http = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let http = crate::support::endless();
     let server = start(bound(settings).await, http, babbles());
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -215,7 +216,7 @@ async fn ask_http2(
 #[tokio::test]
 async fn a_stream_that_nobody_reads_is_ended_with_its_jobs_and_its_connection_stays() {
     let settings = ConnectionSettings { write_time_max: SHORT, ..crate::support::config(&[]).connections };
-    let http = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let http = crate::support::endless();
     let server = start(bound(settings).await, http, babbles());
     let (client, _connection) = http2(server.address, 0).await;
     let body = json!({"prompt": "x", "n": 128, "max_tokens": 1_u64 << 40, "stream": true}).to_string();
@@ -402,6 +403,68 @@ async fn the_work_of_one_address_leaves_places_to_others_and_operators_have_thei
         let answer = rest_of(&mut connection).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn operators_are_served_while_the_main_runtime_is_blocked() {
+    let listener = bound(crate::support::config(&[]).connections).await;
+    let listener = listener.with_admin(TcpListener::bind(("127.0.0.1", 0)).await.unwrap());
+    let admin = listener.admin_addr().unwrap();
+    let _server = start(listener, crate::support::settings(), says("1"));
+    assert!(health(admin).await.starts_with("HTTP/1.1 200"), "it has started");
+    // From here on, this test blocks the only thread of the main runtime.
+    for path in ["/health/live", "/health/ready", "/metrics"] {
+        let mut connection = std::net::TcpStream::connect(admin).unwrap();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    }
+}
+
+/// Sends a text to be tokenized from this address, and reads the beginning of the response.
+async fn tokenize_from(from: &str, server: SocketAddr, text: &str) -> (TcpStream, String) {
+    let body = json!({"prompt": text}).to_string();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    let mut connection = socket.connect(server).await.unwrap();
+    let length = body.len();
+    let head = format!(
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n"
+    );
+    connection.write_all((head + &body).as_bytes()).await.unwrap();
+    let mut status = [0; 12];
+    connection.read_exact(&mut status).await.unwrap();
+    (connection, String::from_utf8(status.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn a_response_holds_its_memory_until_it_is_read_and_leaves_a_quarter_to_other_clients() {
+    let config = crate::support::config(&["--response-bytes-max=4MiB", "--responses-bytes-max=4MiB"]);
+    let server = start(bound(config.connections).await, config.http, says("1"));
+    let long = "1".repeat(120_000);
+    let bytes = async || metric(&server.app, "ntl_response_bytes").await;
+    let (mut slow, status) = tokenize_from("127.0.0.1", server.address, &long).await;
+    assert_eq!(status, "HTTP/1.1 200");
+    let held = bytes().await;
+    assert!(held > 500_000.0, "{held}");
+    let (mut refused, status) = tokenize_from("127.0.0.1", server.address, &long).await;
+    assert_eq!(status, "HTTP/1.1 503");
+    assert!(rest_of(&mut refused).await.contains("responses_full"));
+    let (mut other, status) = tokenize_from("127.0.0.2", server.address, &long[..20_000]).await;
+    assert_eq!(status, "HTTP/1.1 200");
+    assert!(rest_of(&mut other).await.ends_with('}'));
+    assert!(bytes().await > 500_000.0, "the first response is still there");
+    assert!(rest_of(&mut slow).await.ends_with('}'));
+    metric_becomes(&server.app, "ntl_response_bytes", 0.0).await;
+    metric_becomes(&server.app, "ntl_requests_rejected_total{reason=\"responses_full\"}", 1.0).await;
+    let (mut again, status) = tokenize_from("127.0.0.1", server.address, &long).await;
+    assert_eq!(status, "HTTP/1.1 200");
+    assert!(rest_of(&mut again).await.ends_with('}'));
 }
 
 #[tokio::test]

@@ -334,11 +334,8 @@ async fn a_dead_engine_makes_the_server_unready_and_is_answered_503() {
 
 #[tokio::test]
 async fn an_answer_that_takes_too_long_is_answered_504() {
-    let settings = HttpSettings {
-        request_time_max: std::time::Duration::from_millis(30),
-        output_tokens_max: 1 << 40,
-        ..crate::support::settings()
-    };
+    let settings =
+        HttpSettings { request_time_max: std::time::Duration::from_millis(30), ..crate::support::endless() };
     let model = ("scripted", loaded(Box::new(scripted(babbles()))));
     let app = app::router(state_of(vec![model], settings, EngineLimits::default()));
     let body = json!({"prompt": "x", "max_tokens": 1_u64 << 40, "stop": "8"});

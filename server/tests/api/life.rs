@@ -48,7 +48,7 @@ async fn one_client_left(app: &Router) {
 
 #[tokio::test]
 async fn a_client_that_leaves_in_a_stream_frees_its_job() {
-    let settings = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let settings = crate::support::endless();
     let models = vec![("scripted", loaded(Box::new(scripted(babbles()))))];
     let app = app::router(state_of(models, settings, EngineLimits::default()));
     let body = json!({"prompt": ["x", "y"], "n": 2, "max_tokens": 1_u64 << 40, "stream": true});
@@ -63,7 +63,7 @@ async fn a_client_that_leaves_in_a_stream_frees_its_job() {
 
 #[tokio::test]
 async fn two_hundred_clients_that_leave_are_counted_one_by_one_and_leave_nothing() {
-    let settings = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let settings = crate::support::endless();
     let models = vec![("scripted", loaded(Box::new(scripted(babbles()))))];
     let limits = EngineLimits { running_max: 300, ..EngineLimits::default() };
     let app = app::router(state_of(models, settings, limits));
@@ -105,7 +105,7 @@ async fn a_client_that_leaves_before_the_first_token_frees_its_job() {
 
 #[tokio::test]
 async fn the_load_is_what_runs_and_waits_over_all_models() {
-    let settings = HttpSettings { output_tokens_max: 1 << 40, ..crate::support::settings() };
+    let settings = crate::support::endless();
     let models = ["one", "other"].map(|name| (name, loaded(Box::new(scripted(babbles())))));
     let limits = EngineLimits { running_max: 2, ..EngineLimits::default() };
     let app = app::router(state_of(models.into(), settings, limits));
@@ -299,7 +299,7 @@ async fn a_server_comes_up_loads_the_demo_and_ends() {
 async fn what_keeps_a_server_from_starting_is_said() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let error = serve::listen(&config(&["--port", &port])).await.err().unwrap();
+    let error = serve::listen(&config(&["--port", &port]), None).await.err().unwrap();
     assert_eq!(error.to_string(), format!("cannot listen on 127.0.0.1:{port}"));
     for (flags, name, cause) in [
         (

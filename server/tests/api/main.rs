@@ -42,6 +42,8 @@ mod playground;
 #[cfg(test)]
 mod ratings;
 #[cfg(test)]
+mod responses;
+#[cfg(test)]
 mod score;
 #[cfg(test)]
 mod support;

@@ -114,6 +114,13 @@ pub(crate) fn settings() -> HttpSettings {
     config(&[]).http
 }
 
+/// Settings without a limit on the lengths of texts.
+pub(crate) fn endless() -> HttpSettings {
+    let bytes_max = usize::MAX;
+    let (response_bytes_max, responses_bytes_max) = (bytes_max, bytes_max);
+    HttpSettings { output_tokens_max: 1 << 40, response_bytes_max, responses_bytes_max, ..settings() }
+}
+
 /// A server of one scripted model called `scripted`.
 pub(crate) fn server(script: Script) -> Router {
     let models = vec![("scripted", loaded(Box::new(scripted(script))))];

@@ -48,7 +48,6 @@ pub(super) fn generation_request(
     let (decoding, prompts, format) = match &request.number {
         None | Some(NumberRequest::Switch(false)) => {
             let prompts = check_prompts(prompts, text.paths(), text.paths_field())?;
-            text.check_size(prompts.len(), profile)?;
             if !profile.writes_tokens {
                 text.check_for_printed_number()?;
             }

@@ -18,11 +18,6 @@ const MAX_TOKENS_BEFORE_NUMBER: u64 = 256;
 
 pub(super) const N_MAX: u64 = 128;
 
-/// Maximum number of log-probabilities in one response, about 64 MiB; requests for up to
-/// [`LOGPROBS_DEFAULT_MAX`] alternatives are exempt.
-const LOGPROBS_TOTAL_MAX: u64 = 4 << 20;
-const LOGPROBS_DEFAULT_MAX: u64 = 20;
-
 const LOGPROB_IDS_MAX: usize = 1024;
 
 /// The validated text fields, which a beam search or a number may restrict further.
@@ -88,23 +83,6 @@ impl TextFields {
     pub(super) fn paths_field(&self) -> &'static str {
         let job = &self.job;
         if job.best_of > job.n { "best_of" } else { "n" }
-    }
-
-    /// Refuses more log-probabilities than an answer may hold.
-    pub(super) fn check_size(&self, prompts: usize, profile: &ModelProfile) -> Result<(), AppError> {
-        let report = self.report;
-        let texts = self.paths().saturating_mul(self.job.max_tokens as u64);
-        let prompt_positions = profile.prompt_tokens_max as u64;
-        for (param, count, positions) in [
-            ("logprobs", report.logprobs, texts),
-            ("prompt_logprobs", report.prompt_alternatives(), prompt_positions),
-        ] {
-            let count = count.unwrap_or(0) as u64;
-            let total = count.saturating_mul(positions).saturating_mul(prompts as u64);
-            let message = format!("asks for up to {total} log-probabilities; at most {LOGPROBS_TOTAL_MAX}");
-            check(param, count <= LOGPROBS_DEFAULT_MAX || total <= LOGPROBS_TOTAL_MAX, message)?;
-        }
-        Ok(())
     }
 
     /// Refuses fields that a number does not have.

@@ -1,0 +1,106 @@
+//! Estimates of the sizes of responses, in bytes, from validated requests and their tokens.
+//!
+//! They cover the JSON and the engine's results that it is made of, of which one is replaced by the other.
+
+use ntl_core::Prompt;
+
+use super::{GenerationRequest, ScoreTokens, TargetTokens};
+use crate::response_budget::ResponseSize;
+
+/// The text of a token. It is usually shorter. The actual size replaces the estimate.
+const TEXT_BYTES: usize = 8;
+
+/// A token id.
+const ID_BYTES: usize = 8;
+
+/// A position with log-probabilities, without alternatives.
+const POSITION_BYTES: usize = 128;
+
+/// An alternative to a token: its id, its text, its rank and its log-probability.
+const ALTERNATIVE_BYTES: usize = 72;
+
+/// The rest of a choice or of an item.
+const ITEM_BYTES: usize = 256;
+
+/// A scored token: its id, its text, its log-probability and its number.
+const SCORE_BYTES: usize = 128;
+
+/// A number.
+const NUMBER_BYTES: usize = 24;
+
+fn positions(alternatives: Option<usize>) -> usize {
+    alternatives.map_or(0, |count| POSITION_BYTES.saturating_add(count.saturating_mul(ALTERNATIVE_BYTES)))
+}
+
+impl GenerationRequest {
+    /// Estimates the response to these prompts. `texts` are the texts that are echoed as they were sent.
+    /// `number` is the size of the number of each prompt. A streamed response holds only what it reports
+    /// about prompts.
+    pub(crate) fn response_size(
+        &self,
+        prompts: &[Prompt],
+        texts: &[Option<String>],
+        number: usize,
+    ) -> ResponseSize {
+        let report = self.report;
+        let id = if report.token_ids { ID_BYTES } else { 0 };
+        let echoed = if report.echo { positions(report.logprobs) } else { 0 };
+        let prompt_token = echoed.saturating_add(positions(report.prompt_logprobs)) + id;
+        let prompt = |(prompt, text): (&Prompt, &Option<String>)| {
+            let text = text.as_ref().map_or(prompt.len() * TEXT_BYTES, String::len);
+            let text = if report.echo { text } else { 0 };
+            prompt.len().saturating_mul(prompt_token).saturating_add(text)
+        };
+        let reported = prompts.iter().zip(texts).map(prompt).fold(0, usize::saturating_add);
+        let choices = self.choices_per_prompt();
+        let mut fields = Vec::new();
+        let mut add = |field, is_set| {
+            if is_set {
+                fields.push(field)
+            }
+        };
+        add("prompt_logprobs", report.prompt_logprobs.is_some());
+        add("logprobs", report.logprobs.is_some() && (report.echo || !self.is_streamed));
+        add("echo", report.echo);
+        let bytes = if self.is_streamed {
+            reported
+        } else {
+            add("max_tokens", number == 0);
+            add("n", choices > 1);
+            add("number.support", number > 0);
+            add("number.quantiles", number > 0);
+            let token = TEXT_BYTES + positions(report.logprobs) + id;
+            let tokens = self.decoding.tokens_max();
+            let choice = tokens.saturating_mul(token).saturating_add(number + ITEM_BYTES);
+            let all = choice.saturating_mul(prompts.len()).saturating_add(reported);
+            all.saturating_mul(choices as usize)
+        };
+        add("prompt", true);
+        ResponseSize { bytes, fields }
+    }
+}
+
+/// Estimates the response to scored items. `losses` is the number of losses that each token shows.
+pub(crate) fn score_size(items: &[ScoreTokens], losses: usize) -> ResponseSize {
+    let target =
+        |target: &TargetTokens| target.tokens.len() * (SCORE_BYTES + losses * NUMBER_BYTES) + ITEM_BYTES;
+    let bytes = items.iter().flat_map(|item| &item.targets).map(target).sum();
+    let fields = if losses > 0 { vec!["items", "losses", "reduction"] } else { vec!["items"] };
+    ResponseSize { bytes, fields }
+}
+
+/// Estimates the response with these tokens of a text.
+pub(crate) fn tokenized_size(tokens: usize) -> ResponseSize {
+    ResponseSize { bytes: tokens * (2 * ID_BYTES + TEXT_BYTES), fields: vec!["prompt"] }
+}
+
+/// Returns the size of the response with a text, which it has twice.
+pub(crate) fn detokenized_size(text: &str) -> ResponseSize {
+    ResponseSize { bytes: 2 * text.len(), fields: vec!["tokens"] }
+}
+
+/// Estimates a number with this many values and quantiles.
+pub(crate) fn number_bytes(support: usize, quantiles: usize) -> usize {
+    // A value has its text and its probability, a quantile its bounds.
+    4 * ITEM_BYTES + support * 4 * NUMBER_BYTES + quantiles * 5 * NUMBER_BYTES
+}
