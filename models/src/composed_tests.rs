@@ -7,6 +7,7 @@ use ntl_core::contract::{BatchModel, ContextRequest, Logits, NodeId, PathRow, Pr
 
 use crate::causal::{Causal, CausalOptions};
 use crate::checkpoint::CheckpointFiles;
+use crate::families::GemmaVersion;
 use crate::ops::{Placement, composed};
 use crate::t5::{T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
@@ -14,6 +15,9 @@ use crate::tokenizer::Tokenizer;
 /// One model for each kind of attention: grouped heads and rotary positions, a window, biases, learned
 /// positions.
 const DECODER_ONLY: [&str; 4] = ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"];
+
+/// With separate and merged attention to the prompt; windows, caps and rotary positions.
+const GEMMA: [&str; 2] = ["t5gemma", "t5gemma2"];
 
 fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -41,6 +45,18 @@ fn causal(name: &str, place: &Placement) -> Box<dyn BatchModel> {
     let files = CheckpointFiles::folder(&data("tests/data/causal").join(name)).unwrap();
     let options = CausalOptions { tokens: 36, place: place.clone(), prefix_bytes_max: 1 << 20 };
     Box::new(Causal::load(&files, &options).unwrap())
+}
+
+fn gemma(name: &str, place: &Placement) -> Box<dyn BatchModel> {
+    let files = CheckpointFiles::folder(&data("tests/data/tiny").join(name)).unwrap();
+    let tokenizer = Tokenizer::open(&files).unwrap();
+    let facts = TokenizerFacts {
+        tokens: tokenizer.len(),
+        prompt_tokens_max: 512,
+        number_encoding: tokenizer.number_encoding(),
+    };
+    let version = if name == "t5gemma" { GemmaVersion::One } else { GemmaVersion::Two };
+    Box::new(T5::load_gemma(&files, facts, version, place).unwrap())
 }
 
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
@@ -154,6 +170,9 @@ fn opening_and_closing_contexts_does_not_change_the_keys_and_values_of_others() 
     for name in ["llama-llama3", "mistral-window"] {
         check(name, &|place| causal(name, place));
     }
+    for name in GEMMA {
+        check(name, &|place| gemma(name, place));
+    }
 }
 
 fn differences(got: &[Vec<f64>], want: &[Vec<f64>]) -> impl Iterator<Item = f64> {
@@ -189,6 +208,13 @@ fn check(name: &str, open: &dyn Fn(&Placement) -> Box<dyn BatchModel>) {
 #[test]
 fn a_composed_t5_agrees_with_the_packed_one() {
     check("t5", &t5);
+}
+
+#[test]
+fn composed_t5gemmas_agree_with_packed_ones() {
+    for name in GEMMA {
+        check(name, &|place: &Placement| gemma(name, place));
+    }
 }
 
 #[test]

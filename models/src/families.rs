@@ -21,7 +21,7 @@ pub(crate) enum Network {
     Causal(CausalVariant),
 }
 
-/// What the Number Token Loss paper's kinds of T5 add to it.
+/// The kinds of T5: the Number Token Loss paper's, and T5Gemma.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum T5Variant {
     Plain,
@@ -31,6 +31,15 @@ pub(crate) enum T5Variant {
     Xval,
     /// A regression head instead of an output layer.
     RegressionHead,
+    /// Layers of Gemma.
+    Gemma(GemmaVersion),
+}
+
+/// The versions of T5Gemma.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GemmaVersion {
+    One,
+    Two,
 }
 
 /// The names in `config.json` and in the weights of a decoder-only model.
@@ -77,6 +86,8 @@ const FAMILIES: &[Family] = &[
     t5("T5RegressionModelRT", "t5-rt", T5Variant::Rt),
     t5("T5RegressionModelXval", "t5-xval", T5Variant::Xval),
     t5("T5ForSequenceClassification", "t5-regression-head", T5Variant::RegressionHead),
+    t5("T5GemmaForConditionalGeneration", "t5gemma", T5Variant::Gemma(GemmaVersion::One)),
+    t5("T5Gemma2ForConditionalGeneration", "t5gemma2", T5Variant::Gemma(GemmaVersion::Two)),
     causal("LlamaForCausalLM", "llama", CausalVariant::Llama(LLAMA)),
     causal("MistralForCausalLM", "mistral", CausalVariant::Llama(MISTRAL)),
     causal("Qwen2ForCausalLM", "qwen2", CausalVariant::Llama(QWEN2)),
@@ -112,6 +123,12 @@ impl Family {
     /// Returns whether prompt and answer are processed by different stacks.
     pub(crate) fn is_encoder_decoder(self) -> bool {
         matches!(self.network, Network::T5(_))
+    }
+
+    /// Returns whether the configuration limits the positions of a prompt. T5's relative positions have no
+    /// limit.
+    pub(crate) fn limits_prompts(self) -> bool {
+        matches!(self.network, Network::Causal(_) | Network::T5(T5Variant::Gemma(_)))
     }
 
     /// Returns whether logits are a distribution over tokens.

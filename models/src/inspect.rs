@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{CONFIG_FILE, CheckpointFacts, CheckpointFiles, LoadError, Weights, architecture};
+use crate::families::Family;
 use crate::load::{LoadedModel, PROMPT_TOKENS_MAX, load};
 use crate::options::LoadOptions;
 
@@ -98,7 +99,7 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
         tokens: tokenizer.len(),
         number_encoding: info.number_encoding.name().to_owned(),
         numbers: NumberTokens::of(values),
-        assumed: assumed(&files, options, tokenizer.model_max_length().or(info.context_tokens_max))?,
+        assumed: assumed(&files, options, tokenizer.model_max_length())?,
     })
 }
 
@@ -117,12 +118,12 @@ impl NumberTokens {
 fn assumed(
     files: &CheckpointFiles,
     options: LoadOptions,
-    prompt_tokens_max: Option<usize>,
+    model_max_length: Option<usize>,
 ) -> Result<Vec<Assumption>, LoadError> {
     let facts = CheckpointFacts::open(files, options.choices)?.all()?;
     let mut assumed: Vec<Assumption> =
         facts.into_iter().map(|(name, choice)| Assumption::new(name, choice.value, choice.origin)).collect();
-    if prompt_tokens_max.is_none() {
+    if model_max_length.is_none() && !Family::of(files)?.limits_prompts() {
         assumed.push(Assumption::new("prompt_tokens_max", PROMPT_TOKENS_MAX, "default"));
     }
     Ok(assumed)

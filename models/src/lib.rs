@@ -19,6 +19,7 @@ mod load;
 mod logits_reducer;
 mod ops;
 mod options;
+mod rope;
 pub mod t5;
 pub mod tokenizer;
 mod warm_up;

@@ -40,7 +40,7 @@ pub fn load_adapted(
     let family = Family::of(files)?;
     match (family.network, adapter) {
         (Network::Causal(_), _) => load_causal(files, adapter, options),
-        (Network::T5(variant), None) => load_t5(files, family.architecture, variant, options),
+        (Network::T5(variant), None) => load_t5(files, family, variant, options),
         (Network::T5(_), Some(adapter)) => {
             let reason = format!(
                 "adapters are merged into decoder-only models only, not into `{}`",
@@ -71,7 +71,7 @@ fn load_causal(
 
 fn load_t5(
     files: &CheckpointFiles,
-    name: &str,
+    family: Family,
     variant: T5Variant,
     options: LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
@@ -79,29 +79,33 @@ fn load_t5(
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let log_scale = || facts.log_scale_embeddings().map(|choice| choice.value);
+    // The configuration may still reduce it.
+    let unlimited = if family.limits_prompts() { usize::MAX } else { PROMPT_TOKENS_MAX };
     let tokenizer_facts = TokenizerFacts {
         tokens: tokenizer.len(),
-        prompt_tokens_max: tokenizer.model_max_length().unwrap_or(PROMPT_TOKENS_MAX),
+        prompt_tokens_max: tokenizer.model_max_length().unwrap_or(unlimited),
         number_encoding: tokenizer.number_encoding(),
     };
     let wrong_tokenizer = || {
+        let name = family.architecture;
         let reason = format!("`{name}` needs the class of tokenizers that it was trained with");
         LoadError::field(files.name_of("tokenizer_config.json"), "tokenizer_class", reason)
     };
-    let kind = match (variant, tokenizer.number_encoding(), tokenizer.number_token()) {
+    let t5 = |kind| T5::load(files, tokenizer_facts, kind, place);
+    let model = match (variant, tokenizer.number_encoding(), tokenizer.number_token()) {
         (T5Variant::RegressionHead, ..) => {
             let model = RegressionHead::load(files, tokenizer_facts, log_scale()?, place)?;
             let vocabulary = point_vocabulary(&tokenizer, model.info());
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
         }
-        (T5Variant::Plain, ..) => T5Kind::Plain,
-        (T5Variant::Rt, NumberEncoding::Rt, _) => T5Kind::Rt,
+        (T5Variant::Gemma(version), ..) => T5::load_gemma(files, tokenizer_facts, version, place)?,
+        (T5Variant::Plain, ..) => t5(T5Kind::Plain)?,
+        (T5Variant::Rt, NumberEncoding::Rt, _) => t5(T5Kind::Rt)?,
         (T5Variant::Xval, _, Some(number_id)) => {
-            T5Kind::Xval(NumberScaling { number_id, log_scale: log_scale()? })
+            t5(T5Kind::Xval(NumberScaling { number_id, log_scale: log_scale()? }))?
         }
         (T5Variant::Rt | T5Variant::Xval, ..) => return Err(wrong_tokenizer()),
     };
-    let model = T5::load(files, tokenizer_facts, kind, place)?;
     let vocabulary = vocabulary(&tokenizer, model.info());
     Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary })
 }

@@ -100,6 +100,8 @@ pub(super) const CONFIG: Target = Target {
             "t5-rt",
             "t5-v11",
             "t5-xval",
+            "t5gemma",
+            "t5gemma2",
         ];
         let files = ["config.json", "tokenizer_config.json"];
         let pairs = checkpoints.iter().flat_map(|folder| files.map(|file| (folder, file)));

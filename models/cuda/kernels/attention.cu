@@ -39,7 +39,9 @@ __device__ inline void attend(
     const float *__restrict__ bias,      // [2 * reach + 1, H], by distance from query to key; null for none
     T *__restrict__ out,                 // [R, H * D]
     float *__restrict__ parts,           // [R, H, parts, D + 2]: values, maximum, weight; used if there is more than one part
-    float scale, int heads, int num_kv_heads, int dim, uint32_t capacity, uint32_t slots_count, int reach, int lanes) {
+    float scale,
+    float cap,  // scaled scores s become cap * tanh(s / cap); 0 for none
+    int heads, int num_kv_heads, int dim, uint32_t capacity, uint32_t slots_count, int reach, int lanes) {
   extern __shared__ float state[];  // [WARPS, HEADS, D + 2]
 
   const Row row = reinterpret_cast<const Row *>(table)[blockIdx.x];
@@ -113,6 +115,8 @@ __device__ inline void attend(
       const int code = min(max(int(index) - int(row.position), -reach), reach) + reach;
 #pragma unroll
       for (int h = 0; h < HEADS; h++) {
+        // Scores are in units of log2(e).
+        if (cap > 0.0f) scores[k][h] = cap * LOG2_E * tanhf(scores[k][h] / (cap * LOG2_E));
         if (bias && h < live) scores[k][h] += LOG2_E * __ldg(bias + size_t(code) * heads + head + h);
         if (index >= to) scores[k][h] = LOWEST;
         highest[h] = fmaxf(highest[h], scores[k][h]);
@@ -206,9 +210,10 @@ __device__ inline void add_parts(const float *__restrict__ parts, T *__restrict_
 #define ATTEND(NAME, T, HEADS, ALIGNED)                                                                              \
   extern "C" __global__ void __launch_bounds__(THREADS) attend_##NAME(                                               \
       const float *q, const T *slab, const uint32_t *table, const float *bias, T *out, float *parts, float scale,    \
-      int heads, int num_kv_heads, int dim, uint32_t capacity, uint32_t slots_count, int reach, int lanes) {            \
-    attend<T, HEADS, ALIGNED>(q, slab, table, bias, out, parts, scale, heads, num_kv_heads, dim, capacity, slots_count, \
-                              reach, lanes);                                                                         \
+      float cap, int heads, int num_kv_heads, int dim, uint32_t capacity, uint32_t slots_count, int reach,           \
+      int lanes) {                                                                                                   \
+    attend<T, HEADS, ALIGNED>(q, slab, table, bias, out, parts, scale, cap, heads, num_kv_heads, dim, capacity,      \
+                              slots_count, reach, lanes);                                                            \
   }
 #define ADD_PARTS(NAME, T)                                                                     \
   extern "C" __global__ void add_parts_##NAME(const float *parts, T *out, int count, int dim) { \

@@ -58,7 +58,7 @@ __device__ inline void weigh(
     const uint32_t *__restrict__ queries,  // Query [C * M]
     const float *__restrict__ bias,        // [2 * reach + 1, H], by distance from query to key; null for none
     T *__restrict__ out,                   // [C, H, M, N]
-    float scale, int heads, int rows, int keys, int reach) {
+    float scale, float cap, int heads, int rows, int keys, int reach) {
   __shared__ float highest_of[WARPS_MAX], weight_of[WARPS_MAX];
   const size_t group = blockIdx.x / rows / heads;
   const int head = blockIdx.x / rows % heads;
@@ -67,7 +67,8 @@ __device__ inline void weigh(
   scores += size_t(blockIdx.x) * keys, out += size_t(blockIdx.x) * keys;
   auto score = [&](int at) {
     const float added = bias ? __ldg(bias + size_t(min(max(at - position, -reach), reach) + reach) * heads + head) : 0.0f;
-    return (scores[at] * scale + added) * LOG2_E;
+    const float scaled = scores[at] * scale;
+    return ((cap > 0.0f ? cap * tanhf(scaled / cap) : scaled) + added) * LOG2_E;
   };
 
   float max = LOWEST, weight = 0.0f;
@@ -118,8 +119,8 @@ __device__ inline void unpack_heads(
 #define OF_TYPE(NAME, T)                                                                                              \
   PACK(f32_##NAME, float, T)                                                                                          \
   extern "C" __global__ void weigh_##NAME(const float *scores, const uint32_t *queries, const float *bias, T *out,    \
-                                          float scale, int heads, int rows, int keys, int reach) {                    \
-    weigh(scores, queries, bias, out, scale, heads, rows, keys, reach);                                               \
+                                          float scale, float cap, int heads, int rows, int keys, int reach) {         \
+    weigh(scores, queries, bias, out, scale, cap, heads, rows, keys, reach);                                          \
   }                                                                                                                   \
   extern "C" __global__ void unpack_heads_##NAME(const T *packed, const uint32_t *queries, T *out,                    \
                                                  uint32_t rows_count, int heads, int dim, int rows) {                 \

@@ -39,6 +39,8 @@ pub struct SlotAttention<'a> {
     pub heads: usize,
     pub num_kv_heads: usize,
     pub scale: f32,
+    /// Scaled scores `s` become `cap * tanh(s / cap)`.
+    pub cap: Option<f32>,
     /// f32 `[2 * reach + 1, H]` or more, by the distance from a query to a key. Each bias is added to scores
     /// of its head.
     pub bias: Option<&'a Tensor>,
@@ -91,6 +93,7 @@ impl SlotAttention<'_> {
             .tensor(&out, dtype, rows * heads * dim)?
             .optional(sums_of_parts.as_ref(), DType::F32, sums)?
             .float(self.scale)
+            .float(self.cap.unwrap_or(0.0))
             .int(heads)?
             .int(num_kv_heads)?
             .int(dim)?

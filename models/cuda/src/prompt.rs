@@ -130,13 +130,14 @@ impl HeadBatch<'_> {
         Ok(PackedHeads { q, kv })
     }
 
-    /// Returns softmax weights in `dtype` for scores f32 `[C * G, H / G * M, N]`, which are scaled, and
-    /// biased by `bias` f32 `[2 * reach + 1, H]` according to the distance from query to key. The weights of
+    /// Returns softmax weights in `dtype` for scores f32 `[C * G, H / G * M, N]`, which are scaled, become
+    /// `cap * tanh(score / cap)` if there is a cap, and are biased by `bias` f32 `[2 * reach + 1, H]` according to the distance from query to key. The weights of
     /// keys that a query does not see are 0, regardless of their scores.
     pub fn weights(
         &self,
         scores: &Tensor,
         scale: f32,
+        cap: Option<f32>,
         bias: Option<&Tensor>,
         dtype: DType,
     ) -> Result<Tensor> {
@@ -158,6 +159,7 @@ impl HeadBatch<'_> {
             .optional(bias, DType::F32, biases)?
             .tensor(&out, dtype, count * keys)?
             .float(scale)
+            .float(cap.unwrap_or(0.0))
             .int(self.heads)?
             .int(rows)?
             .int(keys)?

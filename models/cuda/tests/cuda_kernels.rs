@@ -68,6 +68,7 @@ fn assert_close(what: &str, got: &Tensor, dtype: DType, want: &[f64]) {
 
 /// A row of attention: its shared slots, its own slots, the number of hidden ones among both, and its
 /// position.
+#[derive(Clone)]
 struct Query {
     shared: Vec<u32>,
     own: Vec<u32>,
@@ -88,11 +89,13 @@ impl Query {
     }
 }
 
+#[derive(Clone)]
 struct Case {
     heads: usize,
     num_kv_heads: usize,
     dim: usize,
     capacity: usize,
+    cap: Option<f64>,
     reach: Option<usize>,
     queries: Vec<Query>,
 }
@@ -129,6 +132,7 @@ impl Case {
             heads,
             num_kv_heads: self.num_kv_heads,
             scale: scale as f32,
+            cap: self.cap.map(|cap| cap as f32),
             bias: bias.as_ref().map(|(bias, _)| bias),
         };
         let got = attention.attend(&q, &slab).unwrap();
@@ -146,7 +150,7 @@ impl Case {
                         let distance = (at as i64 - query.position as i64).clamp(-reach, reach) + reach;
                         values[distance as usize * heads + head]
                     });
-                    dot * scale + added
+                    self.cap.map_or(dot * scale, |cap| cap * (dot * scale / cap).tanh()) + added
                 };
                 let scores: Vec<f64> = query.keys().map(score).collect();
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -174,8 +178,12 @@ fn attention_is_correct_for_heads_of_every_size_and_one_few_or_many_keys() {
     }) {
         let capacity = 90;
         let queries = [1, 33, 80, 2].map(|count| Query::new((0..count).map(|at| (at * 37 + count) % 90)));
-        let case = Case { heads, num_kv_heads, dim, capacity, reach: None, queries: queries.into() };
-        case.check(&format!("{heads} heads over {num_kv_heads} of {dim}"), dtype, &device);
+        let case =
+            Case { heads, num_kv_heads, dim, capacity, cap: None, reach: None, queries: queries.into() };
+        for cap in [None, Some(0.7)] {
+            let case = Case { cap, ..case.clone() };
+            case.check(&format!("{heads} heads over {num_kv_heads} of {dim}, cap {cap:?}"), dtype, &device);
+        }
     }
 }
 
@@ -197,7 +205,7 @@ fn each_row_has_its_own_window_tree_and_biases_by_distance() {
         let mut queries =
             vec![row(&[60], 0), row(&[60, 62], 0), row(&[60, 61, 70], 40), row(&[61, 65, 63], 51)];
         queries.push(Query { position: 20, ..Query::new(prompt()) });
-        let case = Case { heads: 4, num_kv_heads: 4, dim: 16, capacity: 71, reach, queries };
+        let case = Case { heads: 4, num_kv_heads: 4, dim: 16, capacity: 71, cap: None, reach, queries };
         case.check(&format!("reach {reach:?}"), dtype, &device);
     }
 }
@@ -211,7 +219,8 @@ fn long_rows_are_split_among_blocks_and_empty_parts_have_no_effect() {
             Query::new([7]),
             Query { first: 4000, ..Query::new(0..4097) },
         ];
-        let case = Case { heads: 8, num_kv_heads: 1, dim: 16, capacity: 4099, reach: None, queries };
+        let case =
+            Case { heads: 8, num_kv_heads: 1, dim: 16, capacity: 4099, cap: Some(1.5), reach: None, queries };
         case.check("4,097 keys", dtype, &device);
     }
 }
@@ -237,6 +246,7 @@ fn keys_that_a_row_does_not_see_have_no_effect_regardless_of_their_values() {
             heads: 1,
             num_kv_heads: 1,
             scale: 1.0,
+            cap: None,
             bias: None,
         };
         (values(&attention.attend(&q, &slab).unwrap()), values(&own.to_dtype(DType::F32).unwrap()))
@@ -253,7 +263,7 @@ fn nonexistent_slots_are_skipped_and_tensors_of_other_sizes_are_rejected() {
     let table = Tensor::new(vec![u32::MAX, 1, 0, 0, 1, 0, 9], &device).unwrap();
     let attend = |q: &Tensor, heads, num_kv_heads| -> Result<Tensor> {
         let (rows, keys_max, scale) = (1, 1, 1.0);
-        SlotAttention { table: &table, rows, keys_max, heads, num_kv_heads, scale, bias: None }
+        SlotAttention { table: &table, rows, keys_max, heads, num_kv_heads, scale, cap: None, bias: None }
             .attend(q, &slab)
     };
     let q = Tensor::ones((1, 8), DType::F32, &device).unwrap();
@@ -492,8 +502,8 @@ fn scores_become_the_weights_of_the_keys_that_a_query_sees() {
         let batch = HeadBatch { queries: &queries, groups: 2, heads, num_kv_heads: 2, dim: 8 };
         let (scores, values) = random(&[4, 6, keys], DType::F32, 1, &device);
         let (bias, biases) = random(&[2 * reach + 1, heads], DType::F32, 2, &device);
-        for bias in [None, Some(&bias)] {
-            let got = batch.weights(&scores, 2.5, bias, dtype).unwrap();
+        for (cap, bias) in [(None, None), (None, Some(&bias)), (Some(1.5), Some(&bias))] {
+            let got = batch.weights(&scores, 2.5, cap.map(|cap| cap as f32), bias, dtype).unwrap();
             let mut want = Vec::new();
             for (lane, scores) in values.chunks(keys).enumerate() {
                 let group = lane / 3 / heads;
@@ -502,7 +512,9 @@ fn scores_become_the_weights_of_the_keys_that_a_query_sees() {
                 let (first, end, position) = seen[group * 3 + row];
                 let score = |key: usize| {
                     let distance = (key as i64 - position as i64).clamp(-3, 3) + 3;
-                    2.5 * scores[key] + bias.map_or(0.0, |_| biases[distance as usize * heads + head])
+                    let score = 2.5 * scores[key];
+                    let score = cap.map_or(score, |cap: f64| cap * (score / cap).tanh());
+                    score + bias.map_or(0.0, |_| biases[distance as usize * heads + head])
                 };
                 let sum: f64 = (first..end).map(|key| score(key).exp()).sum();
                 let is_seen = |key: usize| (first..end).contains(&key);

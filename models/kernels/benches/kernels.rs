@@ -59,7 +59,7 @@ fn attention(criterion: &mut Criterion) {
 /// The last positions of a prompt, at the sizes of SmolLM2-135M.
 fn prefill(criterion: &mut Criterion) {
     const ROWS: usize = 256;
-    let heads = Heads { queries: 9, keys: 3, scale: 0.125 };
+    let heads = Heads { queries: 9, keys: 3, scale: 0.125, cap: None };
     let mut group = criterion.benchmark_group("prefill attention");
     for keys in [256, 1024, 4096] {
         let q = numbers(ROWS * 576);

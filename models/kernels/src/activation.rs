@@ -3,7 +3,7 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::vector::exp;
+use crate::vector::{self, exp};
 
 /// Number of elements that one task processes.
 const CHUNK: usize = 1 << 14;
@@ -36,6 +36,27 @@ impl Activation {
         } else {
             values.par_chunks_mut(CHUNK).zip(factors.par_chunks(CHUNK)).for_each(run);
         }
+    }
+}
+
+/// Computes `cap * tanh(value / cap)` for each value, which limits values to the range from `-cap` to `cap`.
+pub fn soft_cap(values: &mut [f32], cap: f32) {
+    let arch = Arch::new();
+    let run = |values: &mut [f32]| arch.dispatch(Cap { values, cap });
+    if values.len() <= CHUNK { run(values) } else { values.par_chunks_mut(CHUNK).for_each(run) }
+}
+
+struct Cap<'a> {
+    values: &'a mut [f32],
+    cap: f32,
+}
+
+impl WithSimd for Cap<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        vector::soft_cap(self.values, self.cap);
     }
 }
 
@@ -76,6 +97,26 @@ fn gelu_tanh(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn capped_values_match_f64_on_one_and_on_several_threads() {
+        let values: Vec<f32> = (0..2 * CHUNK + 5).map(|step| (step % 401) as f32 - 200.0).collect();
+        for cap in [1.5, 30.0, 50.0] {
+            let mut capped = values.clone();
+            soft_cap(&mut capped, cap);
+            let cap = f64::from(cap);
+            for (&x, &got) in values.iter().zip(&capped) {
+                let want = cap * (f64::from(x) / cap).tanh();
+                assert!((f64::from(got) - want).abs() < 3e-7 * cap, "{x} capped at {cap}: got {got}");
+            }
+            let mut extremes = [f32::MIN, f32::MAX, f32::NAN];
+            soft_cap(&mut extremes, cap as f32);
+            assert!(
+                (f64::from(extremes[0]) + cap).abs() < 1e-6 && (f64::from(extremes[1]) - cap).abs() < 1e-6
+            );
+            assert!(extremes[2].is_nan());
+        }
+    }
 
     #[test]
     fn activations_match_f64_on_one_and_on_several_threads() {

@@ -13,7 +13,7 @@ mod norm;
 mod rope;
 mod vector;
 
-pub use activation::Activation;
+pub use activation::{Activation, soft_cap};
 pub use attention::{AttentionGroup, AttentionQuery, DistanceBias, Heads, KvSlices, Phase, Visible, attend};
 pub use matmul::{Float, Format, Matrix};
 pub use norm::{layer_norm, rms_norm};

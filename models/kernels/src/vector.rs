@@ -114,6 +114,16 @@ pub(super) fn softmax(scores: &mut [f32]) {
     scores.iter_mut().for_each(|score| *score *= share);
 }
 
+/// Computes `cap * tanh(value / cap)` for each value. NaN stays NaN.
+#[inline(always)]
+pub(super) fn soft_cap(values: &mut [f32], cap: f32) {
+    // tanh(x) = 1 - 2 / (e^(2 x) + 1), also if the power overflows.
+    let twice = 2.0 / cap;
+    for value in values {
+        *value = cap - 2.0 * cap / (exp(*value * twice) + 1.0);
+    }
+}
+
 /// Returns e to the `x`, with an error of at most 2 units in the last place; 0 below -87.3. There are no
 /// branches or calls, so that the compiler can vectorize loops over it. NaN stays NaN.
 ///

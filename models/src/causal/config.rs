@@ -1,14 +1,15 @@
 //! The shape of a decoder-only model, with the differences between families as values.
 //!
-//! `stored` and `rope` read it from `config.json`.
+//! `stored` reads it from `config.json`.
 
 use serde::Deserialize;
 
-use crate::checkpoint::{CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes};
+use crate::checkpoint::{
+    CheckpointFiles, FieldError, GENERATION_FILE, LoadError, TokenIds, check_epsilon, check_sizes,
+};
 use crate::families::Family;
 use crate::ops::Activation;
-
-const GENERATION_FILE: &str = "generation_config.json";
+use crate::rope::Rotary;
 
 /// Shape of a decoder-only model. All sizes are at least 1.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,15 +84,6 @@ pub enum PositionEncoding {
     Rotary(Rotary),
     /// A learned vector is added to each embedding.
     Learned,
-}
-
-/// The rotation angle per position for each pair of a head's elements.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rotary {
-    /// Radians per position, one for each pair.
-    pub frequencies: Vec<f32>,
-    /// Factor of rotated pairs (YaRN).
-    pub magnitude: f32,
 }
 
 /// Factors of Granite; 1 in other families.

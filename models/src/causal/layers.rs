@@ -8,10 +8,10 @@ use candle_core::{Result, Tensor};
 
 use crate::adapter::Adapter;
 use crate::checkpoint::{LoadResult, Weights};
-use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, QkvInput, RowGroup, WrittenRows};
+use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, RowGroup, WrittenRows};
 use crate::ops::{
-    AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope, Phase, Placement, StoredLinear,
-    Visible, Weight, is_placeholder,
+    AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope, Phase, Placement, QkvInput,
+    StoredLinear, Visible, Weight, is_placeholder,
 };
 
 use super::block::Block;
@@ -102,7 +102,12 @@ impl Loader<'_> {
                 config.output_bias,
                 residual,
             )?,
-            heads: Heads { queries: config.num_heads, keys: config.num_kv_heads, scale: scale as f32 },
+            heads: Heads {
+                queries: config.num_heads,
+                keys: config.num_kv_heads,
+                scale: scale as f32,
+                cap: None,
+            },
             view: config.windows().iter().position(|other| *other == window).unwrap_or(0),
             mlp_norm: self.norm(&part(names.mlp_norm), hidden)?,
             mlp: Mlp {

@@ -10,10 +10,10 @@ mod layers;
 mod model;
 mod prefill;
 mod prefix;
-mod rope;
 mod stored;
 
-pub use config::{CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, PositionEncoding, Rotary};
+pub use crate::rope::Rotary;
+pub use config::{CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, PositionEncoding};
 pub use model::{Causal, CausalOptions};
 
 #[cfg(test)]

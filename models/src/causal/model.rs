@@ -20,7 +20,7 @@ use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KeyView, KvCache};
 use crate::logits_reducer::LogitsReducer;
-use crate::ops::{ModelResult, Norm, PassRope, Placement, Product, Weight, compute_error};
+use crate::ops::{ModelResult, Norm, Placement, Product, Weight, compute_error};
 
 #[derive(Debug, Clone)]
 pub struct CausalOptions {
@@ -141,7 +141,7 @@ impl Causal {
         let rope = match &self.config.positions {
             PositionEncoding::Rotary(rotary) => {
                 let positions = contexts.iter().flat_map(ContextRows::positions);
-                Some(PassRope::new(positions, &rotary.frequencies, rotary.magnitude))
+                Some(rotary.pass(positions))
             }
             PositionEncoding::Learned => None,
         };

@@ -2,12 +2,12 @@
 
 use serde::Deserialize;
 
-use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds};
+use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_count};
 use crate::families::{CausalVariant, Family, LlamaTraits, Network, Window};
 use crate::ops::Activation;
+use crate::rope::{RopeShape, StoredRope};
 
 use super::config::{CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, PositionEncoding};
-use super::rope::{RopeShape, StoredRope};
 
 /// The configuration of the Llama families, as stored by transformers 4 or 5.
 #[derive(Deserialize)]
@@ -98,12 +98,6 @@ impl StoredCommon {
     }
 }
 
-/// Checks a number of layers, or the size of a head, before anything is allocated for it.
-fn countable(field: &'static str, size: usize) -> Result<usize, FieldError> {
-    const COUNT_MAX: usize = 1 << 16;
-    if size <= COUNT_MAX { Ok(size) } else { Err((field, format!("{size} is out of range"))) }
-}
-
 fn activation(field: &'static str, name: Option<&str>, usual: Activation) -> Result<Activation, FieldError> {
     match name {
         None => Ok(usual),
@@ -151,8 +145,8 @@ fn head_dim(stored: &StoredLlama) -> Result<usize, FieldError> {
     let hidden = stored.hidden_size;
     let heads = stored.num_attention_heads;
     match stored.head_dim {
-        Some(dim) => countable("head_dim", dim),
-        None if heads > 0 && hidden.is_multiple_of(heads) => countable("hidden_size", hidden / heads),
+        Some(dim) => check_count("head_dim", dim),
+        None if heads > 0 && hidden.is_multiple_of(heads) => check_count("hidden_size", hidden / heads),
         None => Err(("num_attention_heads", format!("{heads} does not divide hidden_size {hidden}"))),
     }
 }
@@ -194,7 +188,7 @@ fn layers(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<LayerConfig>,
     // The default of Qwen's classes.
     let whole = if traits.window == Window::Always { 0 } else { stored.max_window_layers.unwrap_or(28) };
     let layer = |index| LayerConfig { window: window.filter(|_| index >= whole), scale };
-    Ok((0..countable("num_hidden_layers", stored.num_hidden_layers)?).map(layer).collect())
+    Ok((0..check_count("num_hidden_layers", stored.num_hidden_layers)?).map(layer).collect())
 }
 
 fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> {
@@ -219,7 +213,7 @@ fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> 
         num_heads: heads,
         num_kv_heads: heads,
         head_dim: hidden / heads,
-        layers: (0..countable("n_layer", stored.n_layer)?)
+        layers: (0..check_count("n_layer", stored.n_layer)?)
             .map(|layer| LayerConfig { window: None, scale: scale(layer) })
             .collect(),
         norm: NormConfig { centred: true, eps },

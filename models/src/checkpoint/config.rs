@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::{CheckpointFiles, LoadError};
 
 pub(crate) const CONFIG_FILE: &str = "config.json";
+pub(crate) const GENERATION_FILE: &str = "generation_config.json";
 
 /// A field of `config.json` and what is wrong with it.
 pub(crate) type FieldError = (&'static str, String);
@@ -47,6 +48,12 @@ pub fn architecture(files: &CheckpointFiles) -> Result<String, LoadError> {
 /// Rejects an epsilon that would make a normalisation meaningless.
 pub(crate) fn check_epsilon(field: &'static str, eps: f64) -> Result<(), FieldError> {
     if (0.0..1.0).contains(&eps) { Ok(()) } else { Err((field, format!("{eps} is out of range"))) }
+}
+
+/// Checks a number of layers, or the size of a head, before anything is allocated for it.
+pub(crate) fn check_count(field: &'static str, size: usize) -> Result<usize, FieldError> {
+    const COUNT_MAX: usize = 1 << 16;
+    if (1..=COUNT_MAX).contains(&size) { Ok(size) } else { Err((field, format!("{size} is out of range"))) }
 }
 
 /// Rejects sizes of 0, and sizes that no model has.

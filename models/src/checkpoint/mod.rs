@@ -20,7 +20,9 @@ mod weights;
 mod yaml;
 
 pub use config::architecture;
-pub(crate) use config::{CONFIG_FILE, FieldError, TokenIds, check_epsilon, check_sizes};
+pub(crate) use config::{
+    CONFIG_FILE, FieldError, GENERATION_FILE, TokenIds, check_count, check_epsilon, check_sizes,
+};
 pub use error::{LoadError, LoadResult};
 pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding, TruncationSide};
 pub use files::CheckpointFiles;

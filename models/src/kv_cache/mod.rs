@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use candle_core::Result;
 use ntl_core::contract::{CacheCost, ContextId, ModelError, NodeId, Row};
 
-pub(crate) use store::{KeyGroup, KeyView, KvPass, KvStore, Positions, QkvInput, WrittenRows};
+pub(crate) use store::{KeyGroup, KeyView, KvPass, KvStore, Positions, WrittenRows};
 
 use crate::ops::{ModelResult, Placement, compute_error};
 use slab::Slab;

@@ -10,9 +10,9 @@ use ntl_core::contract::NodeCapacity;
 use super::TOKENS_AT_ONCE_ON_DEVICES;
 use super::slots::{SlotPool, Slots};
 use super::store::{
-    KeyGroup, KeyView, KvPass, KvStore, Location, PositionShape, Positions, QkvInput, WrittenRows, not_here,
+    KeyGroup, KeyView, KvPass, KvStore, Location, PositionShape, Positions, WrittenRows, not_here,
 };
-use crate::ops::{Heads, Linear, PassKeys, ProjectedRows, SlotGroup, SlotView};
+use crate::ops::{Heads, KvInput, PassKeys, QkvInput, SlotGroup, SlotView};
 
 /// Minimum number of slots.
 const SLOTS_MIN: usize = 1024;
@@ -166,19 +166,11 @@ struct SlabPass<'a> {
 
 impl KvPass for SlabPass<'_> {
     fn write(&self, layer: usize, input: &QkvInput<'_>) -> Result<Tensor> {
-        let qkv = input.qkv.together(input.x)?;
-        let projections = ProjectedRows {
-            head_norms: input.head_norms,
-            rope: input.rope,
-            ..ProjectedRows::plain(&qkv, input.heads)
-        };
-        projections.store_and_query(self.slab.layer(layer), &self.keys.written)
+        input.store_and_query(self.slab.layer(layer), &self.keys.written)
     }
 
-    fn write_keys_and_values(&self, layer: usize, x: &Tensor, kv: &Linear<2>, heads: Heads) -> Result<()> {
-        let kv = kv.together(x)?;
-        let projections = ProjectedRows { queries: 0, ..ProjectedRows::plain(&kv, heads) };
-        projections.store(self.slab.layer(layer), &self.keys.written).map(drop)
+    fn write_keys_and_values(&self, layer: usize, input: &KvInput<'_>) -> Result<()> {
+        input.store(self.slab.layer(layer), &self.keys.written)
     }
 
     fn attend(&self, layer: usize, view: usize, q: &Tensor, heads: Heads) -> Result<Tensor> {

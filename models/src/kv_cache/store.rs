@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use ntl_core::contract::NodeCapacity;
 
 use super::slots::Slots;
-use crate::ops::{AttentionQuery, HeadNorms, Heads, KeyValues, Linear, PassRope, Phase, RelativeBias};
+use crate::ops::{AttentionQuery, Heads, KeyValues, KvInput, Phase, QkvInput, RelativeBias};
 
 /// Size of the keys and values of one position.
 #[derive(Debug, Clone)]
@@ -82,8 +82,8 @@ pub(crate) trait KvPass {
     /// queries `[R, H * D]`.
     fn write(&self, layer: usize, input: &QkvInput<'_>) -> Result<Tensor>;
 
-    /// Computes only keys and values from `x` `[R, hidden]`, and writes them.
-    fn write_keys_and_values(&self, layer: usize, x: &Tensor, kv: &Linear<2>, heads: Heads) -> Result<()>;
+    /// Computes only keys and values of all rows in a layer, and writes them.
+    fn write_keys_and_values(&self, layer: usize, input: &KvInput<'_>) -> Result<()>;
 
     /// Computes softmax attention of queries `[R, H * D]` to the keys and values of a view, given by its
     /// index. Returns `[R, H * D]`.
@@ -112,14 +112,4 @@ pub(crate) struct KeyGroup<'a> {
     pub(crate) own: &'a Positions,
     pub(crate) queries: Vec<AttentionQuery<'a>>,
     pub(crate) phase: Phase,
-}
-
-/// The normalised input of a layer's attention, and how queries, keys and values are computed from it.
-pub(crate) struct QkvInput<'a> {
-    /// `[R, hidden]`.
-    pub(crate) x: &'a Tensor,
-    pub(crate) qkv: &'a Linear<3>,
-    pub(crate) heads: Heads,
-    pub(crate) head_norms: Option<&'a HeadNorms>,
-    pub(crate) rope: Option<&'a PassRope>,
 }

@@ -4,10 +4,8 @@
 use candle_core::{Result, Tensor};
 use ntl_core::contract::{NodeCapacity, PREFILL_TOKENS_MAX};
 
-use super::store::{
-    KeyView, KvPass, KvStore, Location, PositionShape, Positions, QkvInput, WrittenRows, not_here,
-};
-use crate::ops::{HeadNorms, Heads, KeyValues, Linear, TensorGroup, attend};
+use super::store::{KeyView, KvPass, KvStore, Location, PositionShape, Positions, WrittenRows, not_here};
+use crate::ops::{Heads, KeyValues, KvInput, QkvInput, TensorGroup, attend};
 
 /// Initial capacity for the nodes of one context. It doubles when it is full.
 const CAPACITY_MIN: usize = 32;
@@ -136,14 +134,13 @@ impl TensorPass<'_> {
 
 impl KvPass for TensorPass<'_> {
     fn write(&self, layer: usize, input: &QkvInput<'_>) -> Result<Tensor> {
-        let [q, k, v] = input.qkv.parts(input.x)?;
-        let k = HeadNorms::rotated(input.head_norms.map(|norms| &norms.k), k, input.rope)?;
-        self.store(layer, &k, &v)?;
-        HeadNorms::rotated(input.head_norms.map(|norms| &norms.q), q, input.rope)
+        let [q, keys, values] = input.parts()?;
+        self.store(layer, &keys, &values)?;
+        Ok(q)
     }
 
-    fn write_keys_and_values(&self, layer: usize, x: &Tensor, kv: &Linear<2>, _heads: Heads) -> Result<()> {
-        let [keys, values] = kv.parts(x)?;
+    fn write_keys_and_values(&self, layer: usize, input: &KvInput<'_>) -> Result<()> {
+        let [keys, values] = input.parts()?;
         self.store(layer, &keys, &values)
     }
 

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::tensors::{add_product, is_placeholder, slice, uses_kernels};
 use super::weight::{product, product_parts, tensor};
-use super::{Activation, Placement, Weight};
+use super::{Activation, Norm, Placement, Weight};
 
 /// A layer as stored in a checkpoint: weight `[out, in]`, bias `[out]`.
 pub(crate) struct StoredLinear {
@@ -20,6 +20,8 @@ pub(crate) struct Linear<const P: usize = 1> {
     widths: [usize; P],
     /// Factor of the outputs before they are added to a residual; `None` for 1.
     factor: Option<f64>,
+    /// Normalises the outputs before they are added to a residual.
+    norm: Option<Norm>,
 }
 
 impl<const P: usize> Linear<P> {
@@ -40,7 +42,7 @@ impl<const P: usize> Linear<P> {
         );
         let biases: Option<Vec<&Tensor>> = layers.iter().map(|layer| layer.bias.as_ref()).collect();
         let bias = biases.map(|biases| Tensor::cat(&biases, 0)?.to_dtype(DType::F32)).transpose()?;
-        Ok(Self { weight: Weight::new(weight, place)?, bias, widths, factor: None })
+        Ok(Self { weight: Weight::new(weight, place)?, bias, widths, factor: None, norm: None })
     }
 
     /// Maps `[M, in]` to `[M, width]` for each part, in the type of the weight; in f32 if there is a bias.
@@ -54,6 +56,10 @@ impl<const P: usize> Linear<P> {
             }
         }
         Ok(parts)
+    }
+
+    pub(crate) fn widths(&self) -> [usize; P] {
+        self.widths
     }
 
     /// Returns the element type of the weight, in which the matmul is computed.
@@ -79,6 +85,11 @@ impl Linear {
         Self { factor, ..self }
     }
 
+    /// Returns the same layer, but `added` normalises its outputs.
+    pub(crate) fn normed(self, norm: Norm) -> Self {
+        Self { norm: Some(norm.exact()), ..self }
+    }
+
     /// Maps `[M, in]` to `[M, out]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.parts(x).map(|[all]| all)
@@ -98,9 +109,12 @@ impl Linear {
         }
     }
 
-    /// Returns `factor * forward(x) + residual`. `residual` is f32 `[M, out]`, and no other tensor may share
-    /// its storage: a device adds in place.
+    /// Returns `norm(factor * forward(x)) + residual`. `residual` is f32 `[M, out]`, and no other tensor may
+    /// share its storage: a device adds in place.
     pub(crate) fn added(&self, x: &Tensor, residual: Tensor) -> Result<Tensor> {
+        if let Some(norm) = &self.norm {
+            return residual + norm.forward(&self.multiplied(x)?)?;
+        }
         match (&self.weight, &self.bias) {
             (Weight::Packed(matrix), None) if uses_kernels(&residual) => {
                 let mut values = product(matrix, x)?;
@@ -114,13 +128,16 @@ impl Linear {
             (Weight::Whole(weight), None) => {
                 add_product(residual, &x.to_dtype(weight.dtype())?, weight, self.factor.unwrap_or(1.0))
             }
-            _ => {
-                let added = self.together(x)?;
-                match self.factor {
-                    Some(factor) => residual + (added * factor)?,
-                    None => residual + added,
-                }
-            }
+            _ => residual + self.multiplied(x)?,
+        }
+    }
+
+    /// Returns `factor * forward(x)` in f32.
+    fn multiplied(&self, x: &Tensor) -> Result<Tensor> {
+        let product = self.together(x)?;
+        match self.factor {
+            Some(factor) => product * factor,
+            None => Ok(product),
         }
     }
 }

@@ -13,12 +13,13 @@ mod weight;
 
 pub use activation::Activation;
 pub(crate) use attention::{
-    KeyValues, PassKeys, PromptAttention, RelativeBias, SlotGroup, SlotView, TensorGroup, attend,
+    KeyValues, PassKeys, PromptAttention, RelativeBias, SlotGroup, SlotView, TensorGroup, Window, attend,
+    prompt_query,
 };
 pub(crate) use linear::{Linear, Mlp, MlpInput, StoredLinear};
 pub(crate) use norm::Norm;
 pub(crate) use ntl_kernels::{AttentionQuery, Format, Heads, Phase, Visible};
-pub(crate) use projected_rows::{HeadNorms, ProjectedRows};
+pub(crate) use projected_rows::{HeadNorms, KvInput, QkvInput};
 pub(crate) use rope::{PassRope, apply_rope};
 #[cfg(test)]
 pub(crate) use tensors::composed;

@@ -23,7 +23,12 @@ impl Norm {
 
     /// Returns the same normalisation with results in f32.
     pub(crate) fn exact(self) -> Self {
-        Self { dtype: DType::F32, ..self }
+        self.rounded_to(DType::F32)
+    }
+
+    /// Returns the same normalisation with results of another type on devices.
+    pub(crate) fn rounded_to(self, dtype: DType) -> Self {
+        Self { dtype, ..self }
     }
 
     /// Maps `[M, width]` to the same shape.

@@ -1,18 +1,26 @@
-//! Queries, keys and values of a pass's rows on a device, between the matmul and the cache.
+//! Queries, keys and values of a pass's rows, between the matmul and the cache.
 
 use candle_core::{Result, Tensor};
 
-use super::{Heads, Norm, PassRope, apply_rope};
+use super::{Heads, Linear, Norm, PassRope, apply_rope};
 
-/// ProjectedRows of rows, and the operations before keys and values are stored in the cache.
-pub(crate) struct ProjectedRows<'a> {
-    /// f32 `[R, (H + 2 * G) * D]`: queries, keys, values.
-    pub(crate) qkv: &'a Tensor,
-    /// Number of query heads; 0 if only keys and values are projected.
-    pub(crate) queries: usize,
-    pub(crate) keys: usize,
+/// The normalised input of a layer's attention, and how queries, keys and values are computed from it.
+pub(crate) struct QkvInput<'a> {
+    /// `[R, hidden]`.
+    pub(crate) x: &'a Tensor,
+    pub(crate) qkv: &'a Linear<3>,
+    pub(crate) heads: Heads,
     pub(crate) head_norms: Option<&'a HeadNorms>,
     pub(crate) rope: Option<&'a PassRope>,
+}
+
+/// The input from which only keys and values are computed, without positions.
+pub(crate) struct KvInput<'a> {
+    /// `[R, hidden]`.
+    pub(crate) x: &'a Tensor,
+    pub(crate) kv: &'a Linear<2>,
+    pub(crate) heads: Heads,
+    pub(crate) head_norms: Option<&'a HeadNorms>,
 }
 
 /// Normalisation of each head's queries and keys (Qwen3).
@@ -21,16 +29,66 @@ pub(crate) struct HeadNorms {
     pub(crate) k: Norm,
 }
 
-impl<'a> ProjectedRows<'a> {
-    /// Creates projections of all heads that are neither normalised nor rotated.
-    pub(crate) fn plain(qkv: &'a Tensor, heads: Heads) -> Self {
-        Self { qkv, queries: heads.queries, keys: heads.keys, head_norms: None, rope: None }
+impl QkvInput<'_> {
+    /// Returns queries `[R, H * D]`, keys and values `[R, G * D]`.
+    pub(crate) fn parts(&self) -> Result<[Tensor; 3]> {
+        let [q, k, v] = self.qkv.parts(self.x)?;
+        let q = HeadNorms::rotated(self.head_norms.map(|norms| &norms.q), q, self.rope)?;
+        let k = HeadNorms::rotated(self.head_norms.map(|norms| &norms.k), k, self.rope)?;
+        Ok([q, k, v])
     }
 
+    /// On a device: writes keys and values to the slots u32 `[R]` of `slab` `[2 * capacity, G * D]`. Returns
+    /// the queries f32 `[R, H * D]`.
+    pub(crate) fn store_and_query(&self, slab: &Tensor, slots: &Tensor) -> Result<Tensor> {
+        let rows = ProjectedRows {
+            qkv: &self.qkv.together(self.x)?,
+            queries: self.heads.queries,
+            keys: self.heads.keys,
+            head_norms: self.head_norms,
+            rope: self.rope,
+        };
+        let no_queries = || candle_core::Error::Msg("there are no query heads".to_owned());
+        rows.store(slab, slots)?.ok_or_else(no_queries)
+    }
+}
+
+impl KvInput<'_> {
+    /// Returns keys and values, `[R, G * D]`.
+    pub(crate) fn parts(&self) -> Result<[Tensor; 2]> {
+        let [k, v] = self.kv.parts(self.x)?;
+        Ok([HeadNorms::rotated(self.head_norms.map(|norms| &norms.k), k, None)?, v])
+    }
+
+    /// On a device: writes keys and values to the slots u32 `[R]` of `slab` `[2 * capacity, G * D]`.
+    pub(crate) fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<()> {
+        let rows = ProjectedRows {
+            qkv: &self.kv.together(self.x)?,
+            queries: 0,
+            keys: self.heads.keys,
+            head_norms: self.head_norms,
+            rope: None,
+        };
+        rows.store(slab, slots).map(drop)
+    }
+}
+
+/// Projections of rows on a device, and the operations before keys and values are stored in the cache.
+struct ProjectedRows<'a> {
+    /// f32 `[R, (H + 2 * G) * D]`: queries, keys, values.
+    qkv: &'a Tensor,
+    /// Number of query heads; 0 if only keys and values are projected.
+    queries: usize,
+    keys: usize,
+    head_norms: Option<&'a HeadNorms>,
+    rope: Option<&'a PassRope>,
+}
+
+impl ProjectedRows<'_> {
     /// Normalises queries and keys head by head, rotates them, and writes keys and values to the slots u32
     /// `[R]` of `slab` `[2 * capacity, G * D]`: keys of all slots, then their values. Returns the queries f32
     /// `[R, H * D]`, if there are any.
-    pub(crate) fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
+    fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
         #[cfg(feature = "cuda")]
         if self.qkv.device().is_cuda() {
             let rms =
@@ -49,12 +107,6 @@ impl<'a> ProjectedRows<'a> {
             return projections.store(slab, slots);
         }
         self.composed(slab, slots)
-    }
-
-    /// Like [`Self::store`], but fails if there are no query heads.
-    pub(crate) fn store_and_query(&self, slab: &Tensor, slots: &Tensor) -> Result<Tensor> {
-        let no_queries = || candle_core::Error::Msg("there are no query heads".to_owned());
-        self.store(slab, slots)?.ok_or_else(no_queries)
     }
 
     /// Computes [`Self::store`] with candle's operations.
@@ -80,7 +132,7 @@ impl<'a> ProjectedRows<'a> {
 
 impl HeadNorms {
     /// Returns queries or keys, normalised head by head and rotated, as far as the model does so.
-    pub(crate) fn rotated(norm: Option<&Norm>, x: Tensor, rope: Option<&PassRope>) -> Result<Tensor> {
+    fn rotated(norm: Option<&Norm>, x: Tensor, rope: Option<&PassRope>) -> Result<Tensor> {
         let x = match norm {
             Some(norm) => norm.by_head(&x)?,
             None => x,

@@ -89,6 +89,22 @@ pub(crate) enum Product {
     Tensor(Tensor),
 }
 
+impl Product {
+    /// Returns `cap * tanh(x / cap)` for each element `x`.
+    pub(crate) fn capped(self, cap: f32) -> Result<Self> {
+        match self {
+            Self::Values { mut values, n } => {
+                ntl_kernels::soft_cap(&mut values, cap);
+                Ok(Self::Values { values, n })
+            }
+            Self::Tensor(tensor) => {
+                let cap = f64::from(cap);
+                Ok(Self::Tensor(((tensor.to_dtype(DType::F32)? / cap)?.tanh()? * cap)?))
+            }
+        }
+    }
+}
+
 impl Weight {
     /// Packs a tensor `[N, K]`. A placeholder stays a tensor.
     pub(crate) fn new(tensor: Tensor, place: &Placement) -> Result<Self> {

@@ -3,13 +3,10 @@
 
 use candle_core::{Result, Tensor};
 
-use super::bias::{Direction, load_bias};
-use super::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
-use crate::checkpoint::LoadResult;
-use crate::kv_cache::{
-    Context, KeyGroup, KeyView, KvCache, KvPass, Positions, QkvInput, RowGroup, WrittenRows,
-};
-use crate::ops::{AttentionQuery, Heads, Norm, Phase, RelativeBias, Visible};
+use super::attention::AttentionKind;
+use super::layers::{CrossAttention, FeedForward, SelfAttention};
+use crate::kv_cache::{Context, KeyGroup, KeyView, KvCache, KvPass, Positions, RowGroup, WrittenRows};
+use crate::ops::{AttentionQuery, Heads, KvInput, Linear, Norm, PassRope, Phase, Visible};
 
 /// Keys and values of a prompt of `length` tokens.
 pub(super) struct PromptKv {
@@ -29,39 +26,40 @@ impl PromptKv {
     }
 }
 
+/// A stack that decodes rows. It has at least one layer.
 pub(super) struct Decoder {
-    layers: Vec<DecoderLayer>,
-    norm: Norm,
-    bias: RelativeBias,
-    heads: Heads,
+    pub(super) layers: Vec<DecoderLayer>,
+    pub(super) norm: Norm,
+    /// The kinds of self-attention in its layers.
+    pub(super) kinds: Vec<AttentionKind>,
+    pub(super) heads: Heads,
 }
 
-struct DecoderLayer {
-    self_attention: SelfAttention,
-    cross_attention: CrossAttention,
-    feed_forward: FeedForward,
+pub(super) struct DecoderLayer {
+    pub(super) self_attention: SelfAttention,
+    /// Projects encoder output to keys and values.
+    pub(super) prompt_kv: Linear<2>,
+    /// `None` if self-attention also attends to the prompt, in all layers. The prompt's keys are then
+    /// normalised as the other keys are, but not rotated, and no window hides them.
+    pub(super) cross_attention: Option<CrossAttention>,
+    pub(super) feed_forward: FeedForward,
+}
+
+/// Data shared by all layers of one pass.
+struct Pass<'a> {
+    /// Has a view for each kind of self-attention, then one of the prompts if that attention is separate.
+    kv: Box<dyn KvPass + 'a>,
+    /// The rotation of each kind.
+    ropes: Vec<Option<PassRope>>,
 }
 
 impl Decoder {
-    pub(super) fn load(loader: &Loader<'_>) -> LoadResult<Self> {
-        let config = loader.config;
-        let layer = |index| {
-            let block = format!("decoder.block.{index}.layer");
-            Ok(DecoderLayer {
-                self_attention: loader.self_attention(&format!("{block}.0"))?,
-                cross_attention: loader.cross_attention(&format!("{block}.1"))?,
-                feed_forward: loader.feed_forward(&format!("{block}.2"))?,
-            })
-        };
-        Ok(Self {
-            layers: (0..config.num_decoder_layers).map(layer).collect::<LoadResult<_>>()?,
-            norm: loader.norm("decoder.final_layer_norm")?.exact(),
-            bias: load_bias(loader, "decoder", Direction::Causal)?,
-            heads: Heads::unscaled(config.num_heads),
-        })
+    /// Returns the width of all key heads.
+    pub(super) fn key_width(&self) -> usize {
+        self.layers.first().map_or(0, |layer| layer.prompt_kv.widths()[0])
     }
 
-    /// Computes the cross-attention keys and values of concatenated prompts, once for all later rows.
+    /// Computes the keys and values of concatenated prompts, once for all later rows.
     ///
     /// * `encoded` `[T, d_model]`: encoder output of all prompts
     /// * `lengths`: number of tokens of each prompt
@@ -86,7 +84,7 @@ impl Decoder {
         Ok(prompts.map(|(positions, &length)| PromptKv { positions, length }).collect())
     }
 
-    /// Computes the cross-attention keys and values of some tokens from their encoder output `[n, d_model]`.
+    /// Computes the keys and values of some tokens of prompts from their encoder output `[n, d_model]`.
     pub(super) fn write(
         &self,
         written: &[WrittenRows<'_>],
@@ -95,7 +93,12 @@ impl Decoder {
     ) -> Result<()> {
         let pass = kv_cache.store().pass(written, Vec::new())?;
         for (index, layer) in self.layers.iter().enumerate() {
-            pass.write_keys_and_values(index, encoded, &layer.cross_attention.kv, self.heads)?;
+            let head_norms = match layer.cross_attention {
+                Some(_) => None,
+                None => layer.self_attention.head_norms.as_ref(),
+            };
+            let input = KvInput { x: encoded, kv: &layer.prompt_kv, heads: self.heads, head_norms };
+            pass.write_keys_and_values(index, &input)?;
         }
         Ok(())
     }
@@ -115,71 +118,82 @@ impl Decoder {
         let groups: Vec<_> = groups.iter().map(|group| (group, kv_cache.context(group))).collect();
         let pass = self.pass(&groups, kv_cache)?;
         for (index, layer) in self.layers.iter().enumerate() {
-            x = self.attend_to_path(&layer.self_attention, index, x, pass.as_ref())?;
-            x = self.attend_to_prompt(&layer.cross_attention, index, x, pass.as_ref())?;
+            x = self.attend_to_path(&layer.self_attention, index, x, &pass)?;
+            if let Some(attention) = &layer.cross_attention {
+                x = self.attend_to_prompt(attention, index, x, &pass)?;
+            }
             x = layer.feed_forward.forward(x)?;
         }
         self.norm.forward(&x)
     }
 
-    fn pass<'a>(
-        &'a self,
-        groups: &[StepGroup<'a>],
-        kv_cache: &'a KvCache<PromptKv>,
-    ) -> Result<Box<dyn KvPass + 'a>> {
+    fn pass<'a>(&'a self, groups: &[StepGroup<'a>], kv_cache: &'a KvCache<PromptKv>) -> Result<Pass<'a>> {
+        let is_merged = self.layers.iter().all(|layer| layer.cross_attention.is_none());
         let written: Vec<_> = groups.iter().map(|(group, context)| group.written(context)).collect();
-        let paths = groups.iter().map(|(group, context)| {
+        let mut views: Vec<_> =
+            self.kinds.iter().map(|kind| Self::path_view(kind, groups, is_merged)).collect();
+        if !is_merged {
+            views.push(Self::prompt_view(groups));
+        }
+        let positions = || groups.iter().flat_map(|(group, _)| group.paths.iter().map(|path| path.len() - 1));
+        let ropes = self.kinds.iter().map(|kind| kind.rope(positions())).collect();
+        Ok(Pass { kv: kv_cache.store().pass(&written, views)?, ropes })
+    }
+
+    /// Returns the view of the rows' paths, which are after their prompts if `is_merged`.
+    fn path_view<'a>(kind: &'a AttentionKind, groups: &[StepGroup<'a>], is_merged: bool) -> KeyView<'a> {
+        let group = |&(group, context): &StepGroup<'a>| {
             let query = |path: &'a Vec<u32>| AttentionQuery {
-                visible: Visible::Nodes(path),
+                visible: Visible::Nodes(kind.seen(path)),
                 hidden: 0,
                 position: path.len() - 1,
             };
-            let queries = group.paths.iter().map(query).collect();
-            KeyGroup { before: Vec::new(), own: &context.nodes.positions, queries, phase: Phase::Decode }
-        });
-        let prompts = groups.iter().map(|(group, context)| {
+            KeyGroup {
+                before: if is_merged { vec![&context.prompt.positions] } else { Vec::new() },
+                own: &context.nodes.positions,
+                queries: group.paths.iter().map(query).collect(),
+                phase: Phase::Decode,
+            }
+        };
+        KeyView { groups: groups.iter().map(group).collect(), bias: kind.bias.as_ref() }
+    }
+
+    fn prompt_view<'a>(groups: &[StepGroup<'a>]) -> KeyView<'a> {
+        let group = |&(group, context): &StepGroup<'a>| {
             let PromptKv { positions, length } = &context.prompt;
             let query = AttentionQuery { visible: Visible::First(*length), hidden: 0, position: 0 };
             let queries = vec![query; group.paths.len()];
             KeyGroup { before: Vec::new(), own: positions, queries, phase: Phase::Decode }
-        });
-        let views = vec![
-            KeyView { groups: paths.collect(), bias: Some(&self.bias) },
-            KeyView { groups: prompts.collect(), bias: None },
-        ];
-        kv_cache.store().pass(&written, views)
+        };
+        KeyView { groups: groups.iter().map(group).collect(), bias: None }
     }
 
-    /// Computes each row's attention to its path, and adds the residual.
+    /// Computes each row's self-attention, and adds the residual.
     fn attend_to_path(
         &self,
         layer: &SelfAttention,
         index: usize,
         x: Tensor,
-        pass: &dyn KvPass,
+        pass: &Pass<'_>,
     ) -> Result<Tensor> {
         let normed = layer.norm.forward(&x)?;
-        let input = QkvInput { x: &normed, qkv: &layer.qkv, heads: self.heads, head_norms: None, rope: None };
-        let q = pass.write(index, &input)?;
-        layer.output.added(&pass.attend(index, PATHS, &q, self.heads)?, x)
+        let input = layer.input(&normed, self.heads, pass.ropes[layer.kind].as_ref());
+        let q = pass.kv.write(index, &input)?;
+        layer.output.added(&pass.kv.attend(index, layer.kind, &q, self.heads)?, x)
     }
 
-    /// Computes each row's attention to its prompt, and adds the residual.
+    /// Computes each row's separate attention to its prompt, and adds the residual.
     fn attend_to_prompt(
         &self,
         layer: &CrossAttention,
         index: usize,
         x: Tensor,
-        pass: &dyn KvPass,
+        pass: &Pass<'_>,
     ) -> Result<Tensor> {
         let q = layer.query.together(&layer.norm.forward(&x)?)?;
-        layer.output.added(&pass.attend(index, PROMPTS, &q, self.heads)?, x)
+        layer.output.added(&pass.kv.attend(index, self.kinds.len(), &q, self.heads)?, x)
     }
 }
 
 /// Rows of a step with their context.
 type StepGroup<'a> = (&'a RowGroup, &'a Context<PromptKv>);
-
-/// Indices of the two views of a step's keys: the rows' own paths, and their prompts.
-const PATHS: usize = 0;
-const PROMPTS: usize = 1;

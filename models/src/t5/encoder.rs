@@ -2,44 +2,27 @@
 
 use candle_core::{Result, Tensor};
 
-use super::bias::{Direction, load_bias};
-use super::layers::{FeedForward, Loader, SelfAttention};
-use crate::checkpoint::LoadResult;
+use super::attention::AttentionKind;
+use super::layers::{FeedForward, SelfAttention};
 use crate::ops::{
-    AttentionQuery, Heads, KeyValues, Norm, Phase, PromptAttention, RelativeBias, TensorGroup, Visible,
-    attend,
+    Heads, KeyValues, Norm, PassRope, Phase, PromptAttention, TensorGroup, attend, prompt_query,
 };
 
+/// A stack that encodes prompts. It has at least one layer.
 pub(super) struct Encoder {
-    layers: Vec<EncoderLayer>,
-    norm: Norm,
-    bias: RelativeBias,
-    heads: Heads,
+    pub(super) layers: Vec<EncoderLayer>,
+    pub(super) norm: Norm,
+    /// The kinds of attention in its layers.
+    pub(super) kinds: Vec<AttentionKind>,
+    pub(super) heads: Heads,
 }
 
-struct EncoderLayer {
-    attention: SelfAttention,
-    feed_forward: FeedForward,
+pub(super) struct EncoderLayer {
+    pub(super) attention: SelfAttention,
+    pub(super) feed_forward: FeedForward,
 }
 
 impl Encoder {
-    pub(super) fn load(loader: &Loader<'_>) -> LoadResult<Self> {
-        let config = loader.config;
-        let layer = |index| {
-            let block = format!("encoder.block.{index}.layer");
-            Ok(EncoderLayer {
-                attention: loader.self_attention(&format!("{block}.0"))?,
-                feed_forward: loader.feed_forward(&format!("{block}.1"))?,
-            })
-        };
-        Ok(Self {
-            layers: (0..config.num_layers).map(layer).collect::<LoadResult<_>>()?,
-            norm: loader.norm("encoder.final_layer_norm")?,
-            bias: load_bias(loader, "encoder", Direction::Bidirectional)?,
-            heads: Heads::unscaled(config.num_heads),
-        })
-    }
-
     /// Computes the hidden states of all tokens.
     ///
     /// * `x` `[T, d_model]`: concatenated embeddings of all prompts, which nothing else reads afterwards
@@ -47,12 +30,25 @@ impl Encoder {
     ///
     /// Returns `[T, d_model]` in the same order.
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
-        let attention = PromptAttention::new(&x, lengths, self.heads, &self.bias)?;
+        let prompts = |kind| Self::prompts(kind, &x, lengths);
+        let attentions = self.kinds.iter().map(prompts).collect::<Result<Vec<_>>>()?;
         for layer in &self.layers {
-            let SelfAttention { norm, qkv, .. } = &layer.attention;
-            x = layer.rest(&attention.attend(&norm.forward(&x)?, qkv)?, x)?;
+            let (attention, rope) = &attentions[layer.attention.kind];
+            let normed = layer.attention.norm.forward(&x)?;
+            let input = layer.attention.input(&normed, self.heads, rope.as_ref());
+            x = layer.rest(&attention.attend(&input)?, x)?;
         }
         self.norm.forward(&x)
+    }
+
+    /// Returns the attention of one kind of layers to prompts, and the rotation of their positions.
+    fn prompts<'a>(
+        kind: &'a AttentionKind,
+        x: &Tensor,
+        lengths: &[usize],
+    ) -> Result<(PromptAttention<'a>, Option<PassRope>)> {
+        let attention = PromptAttention::new(x, lengths, kind.window, kind.bias.as_ref())?;
+        Ok((attention, kind.rope(lengths.iter().flat_map(|&length| 0..length))))
     }
 }
 
@@ -77,10 +73,11 @@ pub(super) struct Encoding {
 
 impl Encoding {
     /// Begins with the embeddings `[T, d_model]` of a prompt, whose storage no other tensor may share.
-    pub(super) fn new(x: Tensor, heads_width: usize) -> Result<Self> {
-        let zeros = || Tensor::zeros((x.dim(0)?, heads_width), x.dtype(), x.device());
-        let kv = || Ok::<_, candle_core::Error>(KeyValues { keys: zeros()?, values: zeros()? });
-        Ok(Self { q: zeros()?, seen: kv()?, next: kv()?, x, stage: 0, row: 0 })
+    /// `queries` and `keys` are the widths of all query heads and of all key heads.
+    pub(super) fn new(x: Tensor, [queries, keys]: [usize; 2]) -> Result<Self> {
+        let zeros = |width: usize| Tensor::zeros((x.dim(0)?, width), x.dtype(), x.device());
+        let kv = || Ok::<_, candle_core::Error>(KeyValues { keys: zeros(keys)?, values: zeros(keys)? });
+        Ok(Self { q: zeros(queries)?, seen: kv()?, next: kv()?, x, stage: 0, row: 0 })
     }
 
     /// Returns its memory per token of the prompt, in bytes: hidden states, queries, and the keys and values of
@@ -99,6 +96,16 @@ impl Encoding {
 }
 
 impl Encoder {
+    /// Returns the widths of all query heads and of all key heads.
+    pub(super) fn head_widths(&self) -> [usize; 2] {
+        let [queries, keys, _] = self.layers.first().map_or([0; 3], |layer| layer.attention.qkv.widths());
+        [queries, keys]
+    }
+
+    fn kind(&self, layer: &EncoderLayer) -> &AttentionKind {
+        &self.kinds[layer.attention.kind]
+    }
+
     /// Returns the number of stages of an [`Encoding`].
     pub(super) fn stages(&self) -> usize {
         self.layers.len() + 1
@@ -110,17 +117,20 @@ impl Encoder {
         let first = *row;
         let mut x = all.narrow(0, first, count)?;
         if let Some(layer) = stage.checked_sub(1).map(|before| &self.layers[before]) {
-            let visible = Visible::First(all.dim(0)?);
-            let query = |position| AttentionQuery { visible, hidden: 0, position };
+            let length = all.dim(0)?;
+            let kind = self.kind(layer);
+            let query = |position| prompt_query(position, length, kind.window);
             let rows: Vec<_> = (first..first + count).map(query).collect();
             let group = TensorGroup { before: Vec::new(), own: seen, queries: &rows, phase: Phase::Prefill };
             let q = queries.narrow(0, first, count)?;
-            x = layer.rest(&attend(&q, &[group], self.heads, Some(&self.bias))?, x)?;
+            x = layer.rest(&attend(&q, &[group], self.heads, kind.bias.as_ref())?, x)?;
             all.slice_set(&x, 0, first)?;
         }
         let output = match self.layers.get(*stage) {
             Some(layer) => {
-                let projections = layer.attention.qkv.parts(&layer.attention.norm.forward(&x)?)?;
+                let rope = self.kind(layer).rope(first..first + count);
+                let normed = layer.attention.norm.forward(&x)?;
+                let projections = layer.attention.input(&normed, self.heads, rope.as_ref()).parts()?;
                 for (all, some) in [&*queries, &next.keys, &next.values].into_iter().zip(&projections) {
                     all.slice_set(some, 0, first)?;
                 }

@@ -19,6 +19,8 @@ pub(super) struct Head {
     /// `[WIDE, d_model]`, followed by a GELU.
     hidden: Option<Weight>,
     scale: Option<f64>,
+    /// Logits `x` become `cap * tanh(x / cap)`.
+    cap: Option<f32>,
 }
 
 impl Head {
@@ -32,12 +34,18 @@ impl Head {
         if loader.has(&format!("{}.weight", BIGGER[0])) {
             let hidden = Some(loader.weight(BIGGER[0], [WIDE, d_model])?);
             let weight = loader.weight(BIGGER[1], [vocab, WIDE])?;
-            return Ok(Self { weight, hidden, scale: stored_scale });
+            return Ok(Self { weight, hidden, scale: stored_scale, cap: None });
         }
         if !loader.has(&format!("{NAME}.weight")) {
-            return Ok(Self { weight: embeddings.clone(), hidden: None, scale });
+            return Ok(Self { weight: embeddings.clone(), hidden: None, scale, cap: None });
         }
-        Ok(Self { weight: loader.weight(NAME, [vocab, d_model])?, hidden: None, scale: stored_scale })
+        let weight = loader.weight(NAME, [vocab, d_model])?;
+        Ok(Self { weight, hidden: None, scale: stored_scale, cap: None })
+    }
+
+    /// Creates an output layer `[vocab, d_model]` whose logits are limited by `cap`.
+    pub(super) fn capped(weight: Weight, cap: Option<f32>) -> Self {
+        Self { weight, hidden: None, scale: None, cap }
     }
 
     /// Converts hidden states `[R, d_model]` to the input of all heads: f32, scaled if the head is tied.
@@ -51,9 +59,13 @@ impl Head {
 
     /// Maps scaled hidden states `[R, d_model]` to logits `[R, vocab]`.
     pub(super) fn logits(&self, scaled: &Tensor) -> Result<Product> {
-        match &self.hidden {
-            Some(hidden) => self.weight.product(&hidden.forward(scaled)?.gelu_erf()?),
-            None => self.weight.product(scaled),
+        let logits = match &self.hidden {
+            Some(hidden) => self.weight.product(&hidden.forward(scaled)?.gelu_erf()?)?,
+            None => self.weight.product(scaled)?,
+        };
+        match self.cap {
+            Some(cap) => logits.capped(cap),
+            None => Ok(logits),
         }
     }
 }

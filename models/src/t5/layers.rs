@@ -1,21 +1,21 @@
-//! The layers of both stacks, and their loader.
+//! The layers of both stacks, and the reader of their tensors.
 
 use candle_core::{DType, Result, Tensor};
 
 use super::T5Config;
 use crate::checkpoint::{LoadResult, Weights};
-use crate::ops::{Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, Weight};
+use crate::ops::{HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, StoredLinear, Weight};
 
-/// Reads the tensors of one T5 to one device.
-pub(super) struct Loader<'a> {
+/// Reads the tensors of one model, or of one of its stacks, to one device. `C` is its configuration.
+pub(super) struct Loader<'a, C = T5Config> {
     pub(super) weights: &'a Weights<'a>,
-    pub(super) config: &'a T5Config,
+    pub(super) config: &'a C,
     pub(super) place: &'a Placement,
     /// Prefix of the tensors' names in the file.
-    pub(super) prefix: &'static str,
+    pub(super) prefix: &'a str,
 }
 
-impl Loader<'_> {
+impl<C> Loader<'_, C> {
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
         let Placement { dtype, device, .. } = self.place;
         self.weights.tensor(&format!("{}{name}", self.prefix), shape, *dtype, device)
@@ -26,14 +26,28 @@ impl Loader<'_> {
         Ok(Weight::new(self.tensor(&format!("{name}.weight"), &shape)?, self.place)?)
     }
 
-    /// Reads layers that share an input. Each is `name.weight`, `[out, in]`.
-    fn linear<const P: usize>(&self, names: [String; P], [out, input]: [usize; 2]) -> LoadResult<Linear<P>> {
-        let stored = |name: String| {
-            let weight = self.tensor(&format!("{name}.weight"), &[out, input])?;
+    /// Reads layers with the same input of `input` elements. Each is `name.weight`, `[width, input]`.
+    pub(super) fn linear<const P: usize>(
+        &self,
+        names: [String; P],
+        widths: [usize; P],
+        input: usize,
+    ) -> LoadResult<Linear<P>> {
+        let stored = |(name, width): (String, usize)| {
+            let weight = self.tensor(&format!("{name}.weight"), &[width, input])?;
             Ok(StoredLinear { weight, bias: None })
         };
-        let layers = names.into_iter().map(stored).collect::<LoadResult<Vec<_>>>()?;
-        Ok(Linear::new(&layers, [out; P], self.place)?)
+        let layers = names.into_iter().zip(widths).map(stored).collect::<LoadResult<Vec<_>>>()?;
+        Ok(Linear::new(&layers, widths, self.place)?)
+    }
+
+    /// Reads the last layer of a feed-forward part.
+    ///
+    /// In f16 its outputs would overflow in larger checkpoints, which were trained in bf16.
+    pub(super) fn down(&self, name: String, [output, input]: [usize; 2]) -> LoadResult<Linear> {
+        let exact = self.place.exact();
+        let place = if self.place.dtype == DType::F16 { &exact } else { self.place };
+        Loader { place, ..*self }.linear([name], [output], input)
     }
 
     /// Reads the layer `name` with its bias.
@@ -46,71 +60,40 @@ impl Loader<'_> {
     pub(super) fn has(&self, name: &str) -> bool {
         self.weights.has(&format!("{}{name}", self.prefix))
     }
-
-    pub(super) fn norm(&self, name: &str) -> LoadResult<Norm> {
-        let weight = self.tensor(&format!("{name}.weight"), &[self.config.d_model])?;
-        Ok(Norm::new(&weight, None, self.config.layer_norm_epsilon)?)
-    }
-
-    pub(super) fn self_attention(&self, name: &str) -> LoadResult<SelfAttention> {
-        let inner = self.config.inner();
-        let model = self.config.d_model;
-        let part = |part: &str| format!("{name}.SelfAttention.{part}");
-        Ok(SelfAttention {
-            norm: self.norm(&format!("{name}.layer_norm"))?,
-            qkv: self.linear(["q", "k", "v"].map(part), [inner, model])?,
-            output: self.linear([part("o")], [model, inner])?,
-        })
-    }
-
-    pub(super) fn cross_attention(&self, name: &str) -> LoadResult<CrossAttention> {
-        let inner = self.config.inner();
-        let model = self.config.d_model;
-        let part = |part: &str| format!("{name}.EncDecAttention.{part}");
-        Ok(CrossAttention {
-            norm: self.norm(&format!("{name}.layer_norm"))?,
-            query: self.linear([part("q")], [inner, model])?,
-            kv: self.linear(["k", "v"].map(part), [inner, model])?,
-            output: self.linear([part("o")], [model, inner])?,
-        })
-    }
-
-    pub(super) fn feed_forward(&self, name: &str) -> LoadResult<FeedForward> {
-        let wide = self.config.d_ff;
-        let model = self.config.d_model;
-        let part = |part: &str| format!("{name}.DenseReluDense.{part}");
-        let up = if self.config.gated {
-            MlpInput::Gated(self.linear(["wi_0", "wi_1"].map(part), [wide, model])?)
-        } else {
-            MlpInput::Plain(self.linear([part("wi")], [wide, model])?)
-        };
-        // In f16 the outputs of the bigger checkpoints, which were trained in bf16, overflow.
-        let exact = self.place.exact();
-        let place = if self.place.dtype == DType::F16 { &exact } else { self.place };
-        let down = Loader { place, ..*self }.linear([part("wo")], [model, wide])?;
-        let mlp = Mlp { up, down, activation: self.config.activation };
-        Ok(FeedForward { norm: self.norm(&format!("{name}.layer_norm"))?, mlp })
-    }
 }
 
 /// Attention to positions of the same stack.
 pub(super) struct SelfAttention {
+    /// Index of its kind in the stack.
+    pub(super) kind: usize,
     pub(super) norm: Norm,
     pub(super) qkv: Linear<3>,
+    pub(super) head_norms: Option<HeadNorms>,
     pub(super) output: Linear,
+}
+
+impl SelfAttention {
+    /// Returns the computation of queries, keys and values from normalised hidden states.
+    pub(super) fn input<'a>(
+        &'a self,
+        normed: &'a Tensor,
+        heads: Heads,
+        rope: Option<&'a PassRope>,
+    ) -> QkvInput<'a> {
+        QkvInput { x: normed, qkv: &self.qkv, heads, head_norms: self.head_norms.as_ref(), rope }
+    }
 }
 
 /// Attention to the prompt.
 pub(super) struct CrossAttention {
     pub(super) norm: Norm,
     pub(super) query: Linear,
-    pub(super) kv: Linear<2>,
     pub(super) output: Linear,
 }
 
 pub(super) struct FeedForward {
-    norm: Norm,
-    mlp: Mlp,
+    pub(super) norm: Norm,
+    pub(super) mlp: Mlp,
 }
 
 impl FeedForward {

@@ -1,20 +1,25 @@
-//! T5 (v1.0, v1.1, flan, mT5) and the variants of the Number Token Loss paper, over contexts and paths.
+//! Encoder-decoders over contexts and paths: T5 (v1.0, v1.1, flan, mT5), the variants of the Number Token Loss
+//! paper, and T5Gemma.
 //!
 //! [`T5`] and [`RegressionHead`] are [`BatchModel`](ntl_core::contract::BatchModel)s. The encoder runs on
 //! concatenated prompts, and each step runs the decoder on the rows of all requests. Reference: "Exploring
 //! the Limits of Transfer Learning with a Unified Text-to-Text Transformer", arXiv 1910.10683, and its
 //! Hugging Face checkpoints.
 
+mod attention;
 mod bias;
 mod config;
 mod decoder;
+mod embeddings;
 mod encoder;
+mod gemma;
 mod head;
 mod layers;
 mod model;
 mod prefill;
 mod regression;
 mod stacks;
+mod stored;
 mod xval;
 
 pub use config::T5Config;

@@ -9,9 +9,11 @@ use ntl_core::contract::{
 use super::T5Config;
 use super::head::Head;
 use super::layers::Loader;
-use super::stacks::{Stacks, load_embeddings};
+use super::stacks::Stacks;
+use super::stored::{load_embeddings, load_stacks};
 use super::xval::{NumberScaling, POSITIONS, Xval};
-use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
+use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult, Weights};
+use crate::families::Family;
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{ModelResult, Placement, Weight, compute_error};
 
@@ -50,17 +52,34 @@ impl TokenizerFacts {
     /// Reads a checkpoint's configuration. Fails if its vocabulary is smaller than the tokenizer's.
     pub(super) fn config(self, files: &CheckpointFiles) -> LoadResult<T5Config> {
         let config = T5Config::read(files)?;
-        if self.tokens > config.vocab_size {
-            let reason =
-                format!("{} is less than the {} tokens of the tokenizer", config.vocab_size, self.tokens);
-            return Err(LoadError::field(files.name_of("config.json"), "vocab_size", reason));
-        }
+        self.check_vocabulary(files, "vocab_size", config.vocab_size)?;
         Ok(config)
     }
 
-    pub(super) fn info(self, config: &T5Config, place: &Placement, parameters: u64) -> ModelInfo {
+    /// Returns an error that names a field of `config.json` if this vocabulary is smaller than the
+    /// tokenizer's.
+    pub(super) fn check_vocabulary(
+        self,
+        files: &CheckpointFiles,
+        field: &str,
+        vocab_size: usize,
+    ) -> LoadResult<()> {
+        if self.tokens <= vocab_size {
+            return Ok(());
+        }
+        let reason = format!("{vocab_size} is less than the {} tokens of the tokenizer", self.tokens);
+        Err(LoadError::field(files.name_of(CONFIG_FILE), field, reason))
+    }
+
+    pub(super) fn info(
+        self,
+        family: Family,
+        eos_ids: Vec<u32>,
+        place: &Placement,
+        parameters: u64,
+    ) -> ModelInfo {
         ModelInfo {
-            kind: config.family.kind.to_owned(),
+            kind: family.kind.to_owned(),
             backend: Backend::Native,
             dtype: place.name().into(),
             kv_cache_dtype: Some(place.kv_name().into()),
@@ -70,9 +89,9 @@ impl TokenizerFacts {
             context_tokens_max: None,
             answer_tokens_max: None,
             tokens: self.tokens,
-            eos_ids: config.eos_token_ids.clone(),
-            encoder_decoder: config.family.is_encoder_decoder(),
-            has_token_distribution: config.family.has_token_distribution(),
+            eos_ids,
+            encoder_decoder: family.is_encoder_decoder(),
+            has_token_distribution: family.has_token_distribution(),
         }
     }
 }
@@ -98,8 +117,8 @@ impl T5 {
         let table = Weight::new(table, place)?;
         let head = Head::load(&exact, &table)?;
         let embeddings = summed.map_or(Ok(table), |summed| Weight::new(summed, place))?;
-        let stacks = Stacks::load(&loader, embeddings)?;
-        let mut info = facts.info(&config, place, weights.parameters());
+        let stacks = load_stacks(&loader, embeddings)?;
+        let mut info = facts.info(config.family, config.eos_token_ids.clone(), place, weights.parameters());
         let mut xval = None;
         if let T5Kind::Xval(scaling) = kind {
             xval = Some(Xval::load(&loader, scaling)?);
@@ -108,6 +127,12 @@ impl T5 {
         }
         let reducer = LogitsReducer::new(info.tokens);
         Ok(Self { info, stacks, head, xval, reducer })
+    }
+
+    /// Creates a model whose tokens are plain.
+    pub(super) fn new(info: ModelInfo, stacks: Stacks, head: Head) -> Self {
+        let reducer = LogitsReducer::new(info.tokens);
+        Self { info, stacks, head, xval: None, reducer }
     }
 
     /// Encodes several prompts of any lengths, each at least one token. Returns one `[T, d_model]` per
@@ -162,7 +187,7 @@ impl BatchModel for T5 {
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
         self.stacks.check_prefilled(rows)?;
         let groups = self.stacks.kv_cache.append_rows(rows)?;
-        let mut x = self.stacks.embed(rows.iter().map(|row| row.path.token.id))?;
+        let mut x = self.stacks.embed_rows(rows.iter().map(|row| row.path.token.id))?;
         if let Some(xval) = &self.xval {
             x = xval.embed_rows(&x, rows, &groups)?;
         }

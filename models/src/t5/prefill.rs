@@ -2,12 +2,26 @@
 
 use ntl_core::contract::{ContextRequest, PrefillProgress, Prompt};
 
-use super::T5Config;
 use super::encoder::Encoding;
+use crate::ops::Window;
 
 /// Factor by which a multiplication of attention takes longer than one of a matmul. (Estimated. The engine
 /// measures time, so the estimate affects only how soon its limits are accurate.)
 const ATTENTION: f64 = 4.0;
+
+/// The sizes of a stack, from which work is estimated.
+pub(super) struct StackSizes {
+    /// Width of the residual stream.
+    pub(super) hidden: usize,
+    /// Width of all query heads.
+    pub(super) queries: usize,
+    /// Width of all key heads.
+    pub(super) keys: usize,
+    /// Multiplications of a layer's feed-forward part for one token.
+    pub(super) mlp: usize,
+    /// The window of each layer.
+    pub(super) windows: Vec<Option<Window>>,
+}
 
 /// The work for one token in a stage of an [`Encoding`], in the unit of `PrefillChunk::work`.
 pub(super) struct StageWork {
@@ -17,33 +31,44 @@ pub(super) struct StageWork {
     rest: f64,
     /// Attention to one position in a layer.
     position: f64,
-    /// Keys and values of cross-attention in all layers of the decoder.
+    /// Keys and values of the prompt in all layers of the decoder.
     cross: f64,
-    layers: usize,
+    /// The number of positions that each layer sees at most, if it is limited.
+    windows: Vec<Option<usize>>,
     decoder_layers: usize,
 }
 
 impl StageWork {
-    pub(super) fn new(config: &T5Config) -> Self {
-        let inner = config.inner() as f64;
-        let square = config.d_model as f64 * inner;
-        let mlp = (config.d_model * config.d_ff * if config.gated { 3 } else { 2 }) as f64;
-        let cross = 2.0 * square * config.num_decoder_layers as f64;
-        let token = (4.0 * square + mlp) * config.num_layers as f64 + cross;
+    pub(super) fn new(encoder: &StackSizes, decoder: &StackSizes) -> Self {
+        let StackSizes { hidden, queries, keys, mlp, .. } = *encoder;
+        let qkv = hidden * (queries + 2 * keys);
+        let rest = hidden * queries + mlp;
+        let cross = 2 * hidden * decoder.keys * decoder.windows.len();
+        let token = ((qkv + rest) * encoder.windows.len() + cross) as f64;
         Self {
-            qkv: 3.0 * square / token,
-            rest: (square + mlp) / token,
-            position: ATTENTION * 2.0 * inner / token,
-            cross: cross / token,
-            layers: config.num_layers,
-            decoder_layers: config.num_decoder_layers,
+            qkv: qkv as f64 / token,
+            rest: rest as f64 / token,
+            position: ATTENTION * 2.0 * queries as f64 / token,
+            cross: cross as f64 / token,
+            windows: encoder.windows.iter().map(|window| window.map(Window::positions)).collect(),
+            decoder_layers: decoder.windows.len(),
         }
+    }
+
+    /// Returns the number of layers of the encoder.
+    fn layers(&self) -> usize {
+        self.windows.len()
     }
 
     /// Returns the work for one row of a prompt of `length` tokens in a stage.
     pub(super) fn of_row(&self, stage: usize, length: usize) -> f64 {
-        let rest = if stage == 0 { 0.0 } else { self.rest + self.position * length as f64 };
-        rest + if stage < self.layers { self.qkv } else { self.cross }
+        let rest = match stage.checked_sub(1) {
+            Some(layer) => {
+                self.rest + self.position * self.windows[layer].unwrap_or(length).min(length) as f64
+            }
+            None => 0.0,
+        };
+        rest + if stage < self.layers() { self.qkv } else { self.cross }
     }
 
     /// Returns the work for one row of the decoder that sees this many positions. The queries and outputs of
@@ -76,14 +101,14 @@ impl Prefill {
     }
 
     pub(super) fn is_complete(&self, stages: &StageWork) -> bool {
-        self.encoding.as_ref().is_some_and(|encoding| encoding.stage() > stages.layers)
+        self.encoding.as_ref().is_some_and(|encoding| encoding.stage() > stages.layers())
     }
 
     pub(super) fn progress(&self, stages: &StageWork, done: f64) -> PrefillProgress {
         let length = self.prompt.len();
         let (stage, row) = self.encoding.as_ref().map_or((0, 0), |state| (state.stage(), state.row()));
         let rows = |at: usize| if at == stage { length - row } else { length };
-        let left = (stage..=stages.layers).map(|at| stages.of_row(at, length) * rows(at) as f64);
+        let left = (stage..=stages.layers()).map(|at| stages.of_row(at, length) * rows(at) as f64);
         let left: f64 = left.sum();
         let work_left = if self.is_complete(stages) { 0 } else { (left.ceil() as usize).max(1) };
         PrefillProgress { work_left, work_done: done.ceil() as usize, cached_tokens: 0 }

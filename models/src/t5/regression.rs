@@ -16,7 +16,8 @@ use ntl_core::contract::{
 
 use super::layers::Loader;
 use super::model::TokenizerFacts;
-use super::stacks::{Stacks, load_embeddings};
+use super::stacks::Stacks;
+use super::stored::{load_embeddings, load_stacks};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::ops::{Linear, ModelResult, Placement, Weight, compute_error};
 
@@ -51,7 +52,7 @@ impl RegressionHead {
         let weights = Weights::open(files)?;
         let whole = Loader { weights: &weights, config: &config, place, prefix: "" };
         let loader = Loader { prefix: "transformer.", ..whole };
-        let stacks = Stacks::load(&loader, Weight::new(load_embeddings(&loader)?, place)?)?;
+        let stacks = load_stacks(&loader, Weight::new(load_embeddings(&loader)?, place)?)?;
         let d_model = config.d_model;
         let exact_place = place.exact();
         let exact = Loader { place: &exact_place, ..whole };
@@ -59,14 +60,14 @@ impl RegressionHead {
             exact.biased("classification_head.dense", [d_model, d_model])?,
             exact.biased("classification_head.out_proj", [1, d_model])?,
         ];
-        let info = facts.info(&config, place, weights.parameters());
+        let info = facts.info(config.family, config.eos_token_ids, place, weights.parameters());
         Ok(Self { info, stacks, head, log_scale, inputs: HashMap::new(), values: HashMap::new() })
     }
 
     fn decoder_input(&self, prompt: &Prompt) -> DecoderInput {
         let end = prompt.ids().rposition(|id| self.info.eos_ids.contains(&id));
         let rows = end.map_or(prompt.len(), |end| end + 1);
-        let start = self.stacks.config.decoder_start_token_id;
+        let start = self.stacks.start_id();
         let tokens = std::iter::once(start).chain(prompt.ids()).take(rows.max(1)).collect();
         DecoderInput { tokens, decoded: 0 }
     }
@@ -93,7 +94,7 @@ impl RegressionHead {
     /// Decodes rows, and predicts the values of the contexts whose last rows are among them.
     fn decode(&mut self, rows: &[Row]) -> ModelResult<()> {
         let groups = self.stacks.kv_cache.append_rows(rows)?;
-        let x = self.stacks.embed(rows.iter().map(|row| row.path.token.id))?;
+        let x = self.stacks.embed_rows(rows.iter().map(|row| row.path.token.id))?;
         let hidden = self.stacks.decode(x, &groups)?;
         let mut complete = Vec::new();
         let mut read = Vec::new();

@@ -1,39 +1,44 @@
-//! Both stacks of a T5 with its open contexts, for all kinds of T5. In: prompts and rows. Out: hidden states.
+//! Both stacks of an encoder-decoder with its open contexts. In: prompts and rows. Out: hidden states.
 //!
 //! Heads are in `model` and `regression`, numbers in embeddings in `xval`.
 
 use std::collections::HashMap;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 use ntl_core::contract::{
     CacheCost, ContextId, ContextRequest, ModelError, OpenedContext, PrefillChunk, PrefillProgress, Row,
 };
 use rayon::prelude::*;
 
-use super::T5Config;
 use super::decoder::{Decoder, PromptKv};
+use super::embeddings::Embeddings;
 use super::encoder::{Encoder, Encoding};
-use super::layers::Loader;
 use super::prefill::{Prefill, StageWork};
-use crate::checkpoint::LoadResult;
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KvCache, RowGroup, TOKENS_AT_ONCE_ON_DEVICES};
-use crate::ops::{ModelResult, Weight, compute_error, uses_kernels};
+use crate::ops::{ModelResult, Placement, compute_error, uses_kernels};
 
 /// Maximum number of tokens that are encoded together on the CPU, so that their intermediate results stay in
 /// its caches. A longer prompt is encoded alone.
 const TOKENS_AT_ONCE: usize = 256;
 
+/// The loaded parts of both stacks.
+pub(super) struct Parts {
+    pub(super) prompt_embeddings: Embeddings,
+    /// Embeddings of decoded tokens.
+    pub(super) row_embeddings: Embeddings,
+    pub(super) encoder: Encoder,
+    pub(super) decoder: Decoder,
+    pub(super) work: StageWork,
+    /// First token of every decoder sequence.
+    pub(super) start_id: u32,
+}
+
 /// Embeddings, encoder, decoder and contexts.
 pub(super) struct Stacks {
     _context: ContextOnDrop,
     on_cpu: bool,
-    pub(super) config: T5Config,
-    /// `[vocab, d_model]`.
-    embeddings: Weight,
-    encoder: Encoder,
-    decoder: Decoder,
-    work: StageWork,
+    parts: Parts,
     /// Contexts whose prompts are not computed completely.
     prefills: HashMap<ContextId, Prefill>,
     pub(super) kv_cache: KvCache<PromptKv>,
@@ -48,41 +53,30 @@ pub(super) struct Encoded {
 }
 
 impl Stacks {
-    pub(super) fn load(loader: &Loader<'_>, embeddings: Weight) -> LoadResult<Self> {
-        let encoder = Encoder::load(loader)?;
-        let decoder = Decoder::load(loader)?;
-        let config = loader.config.clone();
-        let kv_cache = KvCache::new(config.num_decoder_layers, config.inner(), loader.place);
-        Ok(Self {
-            _context: ContextOnDrop::new(&loader.place.device),
-            on_cpu: loader.place.uses_kernels(),
-            work: StageWork::new(&config),
-            config,
-            embeddings,
-            encoder,
-            decoder,
+    pub(super) fn new(parts: Parts, place: &Placement) -> Self {
+        let kv_cache = KvCache::new(parts.decoder.layers.len(), parts.decoder.key_width(), place);
+        Self {
+            _context: ContextOnDrop::new(&place.device),
+            on_cpu: place.uses_kernels(),
+            parts,
             prefills: HashMap::new(),
             kv_cache,
-        })
+        }
     }
 
-    /// Checks that the tokens have embeddings.
-    fn check(&self, mut tokens: impl Iterator<Item = u32>) -> ModelResult<()> {
-        let vocab = self.config.vocab_size;
-        let outside = tokens.find(|&id| id as usize >= vocab);
-        outside.map_or(Ok(()), |id| Err(ModelError::TokenOutOfRange { id, vocab }))
+    /// Returns the first token of every decoder sequence.
+    pub(super) fn start_id(&self) -> u32 {
+        self.parts.start_id
     }
 
-    /// Returns embeddings, f32 `[n, d_model]`.
-    pub(super) fn embed(&self, tokens: impl Iterator<Item = u32>) -> ModelResult<Tensor> {
-        let tokens: Vec<u32> = tokens.collect();
-        self.check(tokens.iter().copied())?;
-        self.embeddings.rows(&tokens).and_then(|x| x.to_dtype(DType::F32)).map_err(compute_error)
+    /// Returns the embeddings of decoded tokens, f32 `[n, d_model]`.
+    pub(super) fn embed_rows(&self, tokens: impl Iterator<Item = u32>) -> ModelResult<Tensor> {
+        self.parts.row_embeddings.embed(tokens)
     }
 
-    /// Returns the concatenated embeddings of all prompts, `[T, d_model]`.
+    /// Returns the concatenated embeddings of all prompts, f32 `[T, d_model]`.
     pub(super) fn embed_prompts(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Tensor> {
-        self.embed(requests.iter().flat_map(|request| request.prompt.ids()))
+        self.parts.prompt_embeddings.embed(requests.iter().flat_map(|request| request.prompt.ids()))
     }
 
     /// Encodes embedded prompts.
@@ -104,7 +98,7 @@ impl Stacks {
             x.narrow(0, from - tokens, tokens)
         };
         let inputs = pieces.iter().map(|lengths| cut(lengths)).collect::<Result<Vec<_>>>()?;
-        let encoder = &self.encoder;
+        let encoder = &self.parts.encoder;
         let encode = |(x, lengths): (Tensor, &[usize])| encoder.forward(x, lengths);
         let parts = if on_cpu {
             inputs.into_par_iter().zip(pieces).map(encode).collect::<Result<Vec<_>>>()?
@@ -116,13 +110,12 @@ impl Stacks {
 
     /// Opens a context without computing its prompt.
     pub(super) fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
-        self.check(request.prompt.ids())?;
+        self.parts.prompt_embeddings.check(request.prompt.ids())?;
         let context = self.kv_cache.open(PromptKv::none(&self.kv_cache));
         let prefill = Prefill::new(request.prompt.clone());
-        let progress = prefill.progress(&self.work, 0.0);
+        let progress = prefill.progress(&self.parts.work, 0.0);
         self.prefills.insert(context, prefill);
-        let first_token = self.config.decoder_start_token_id;
-        Ok(OpenedContext { context, first_token, prefill: progress })
+        Ok(OpenedContext { context, first_token: self.start_id(), prefill: progress })
     }
 
     /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns.
@@ -150,28 +143,29 @@ impl Stacks {
         let mut together = Vec::new();
         for &PrefillChunk { context, work } in chunks {
             let mut prefill = self.prefills.remove(&context).ok_or(ModelError::UnknownContext(context))?;
-            if !self.on_cpu || prefill.is_whole(&self.work, work) {
-                let work_done = prefill.progress(&self.work, 0.0).work_left;
+            if !self.on_cpu || prefill.is_whole(&self.parts.work, work) {
+                let work_done = prefill.progress(&self.parts.work, 0.0).work_left;
                 progress.push(PrefillProgress { work_done, ..PrefillProgress::default() });
                 together.push((context, prefill));
                 continue;
             }
             if prefill.encoding.is_none() {
                 let x = embed(self, &[prefill.request()])?;
-                prefill.encoding = Some(Encoding::new(x, self.config.inner()).map_err(compute_error)?);
+                prefill.encoding =
+                    Some(Encoding::new(x, self.parts.encoder.head_widths()).map_err(compute_error)?);
                 let prompts = Decoder::empty_prompts(&[prefill.prompt.len()], &mut self.kv_cache);
                 prompts.map_err(compute_error)?.into_iter().for_each(|prompt| self.put(context, prompt));
             }
             let done = self.encode_part(context, &mut prefill, work).map_err(compute_error)?;
-            progress.push(prefill.progress(&self.work, done));
-            if !prefill.is_complete(&self.work) {
+            progress.push(prefill.progress(&self.parts.work, done));
+            if !prefill.is_complete(&self.parts.work) {
                 self.prefills.insert(context, prefill);
             }
         }
         if !together.is_empty() {
             let requests: Vec<_> = together.iter().map(|(_, prefill)| prefill.request()).collect();
             let encoded = self.encode(embed(self, &requests)?, &requests)?;
-            let prompts = self.decoder.prompts(&encoded.packed, &encoded.lengths, &mut self.kv_cache);
+            let prompts = self.parts.decoder.prompts(&encoded.packed, &encoded.lengths, &mut self.kv_cache);
             for ((context, _), prompt) in together.iter().zip(prompts.map_err(compute_error)?) {
                 self.put(*context, prompt);
             }
@@ -190,18 +184,18 @@ impl Stacks {
         let length = prefill.prompt.len();
         let Some(encoding) = &mut prefill.encoding else { return Ok(0.0) };
         let mut done = 0.0;
-        while encoding.stage() < self.encoder.stages() {
-            let of_row = self.work.of_row(encoding.stage(), length);
+        while encoding.stage() < self.parts.encoder.stages() {
+            let of_row = self.parts.work.of_row(encoding.stage(), length);
             let rows = ((work as f64 - done) / of_row) as usize;
             if rows == 0 && done > 0.0 {
                 break;
             }
             let first = encoding.row();
             let rows = rows.clamp(1, length - first);
-            if let Some(encoded) = self.encoder.advance(encoding, rows)?
+            if let Some(encoded) = self.parts.encoder.advance(encoding, rows)?
                 && let Some(prompt) = self.kv_cache.prompt(context)
             {
-                self.decoder.write(&[prompt.written(first, rows)], &encoded, &self.kv_cache)?;
+                self.parts.decoder.write(&[prompt.written(first, rows)], &encoded, &self.kv_cache)?;
             }
             done += rows as f64 * of_row;
         }
@@ -214,7 +208,7 @@ impl Stacks {
 
     /// Returns the work for one row of the decoder that sees `positions` positions of its path and its prompt.
     pub(super) fn work_of_decoded_row(&self, positions: usize) -> f64 {
-        self.work.of_decoded_row(positions)
+        self.parts.work.of_decoded_row(positions)
     }
 
     /// Returns an error if the prompt of a row is not computed completely.
@@ -240,7 +234,7 @@ impl Stacks {
     /// Returns the hidden states `[R, d_model]` of embedded rows, which must already be appended to the
     /// cache.
     pub(super) fn decode(&mut self, x: Tensor, groups: &[RowGroup]) -> ModelResult<Tensor> {
-        self.decoder.forward(x, groups, &self.kv_cache).map_err(compute_error)
+        self.parts.decoder.forward(x, groups, &self.kv_cache).map_err(compute_error)
     }
 }
 
@@ -272,13 +266,6 @@ fn pieces(lengths: &[usize], tokens_max: usize) -> Vec<&[usize]> {
         left = others;
     }
     pieces
-}
-
-/// Loads the token table, which has different names in different checkpoints.
-pub(super) fn load_embeddings(loader: &Loader<'_>) -> LoadResult<Tensor> {
-    let names = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"];
-    let name = names.into_iter().find(|name| loader.has(name)).unwrap_or(names[0]);
-    loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])
 }
 
 #[cfg(test)]

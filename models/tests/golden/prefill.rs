@@ -10,7 +10,8 @@ use ntl_models::{LoadOptions, load};
 use crate::support::{Fixtures, chain, over_fixtures};
 
 const DECODERS: [&str; 5] = ["llama-ce", "llama-ntl", "gpt2", "granite", "qwen3"];
-const ENCODERS: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-v11", "t5-rt", "t5-xval", "t5-regression-head"];
+const ENCODERS: [&str; 8] =
+    ["t5-ce", "t5-ntl-was", "t5-v11", "t5-rt", "t5-xval", "t5-regression-head", "t5gemma", "t5gemma2"];
 
 /// Work of a chunk.
 const CHUNKS: [usize; 5] = [1, 7, 32, 100, usize::MAX];

@@ -16,7 +16,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::matmul::Float;
-use crate::vector::{add_weighted, dot, softmax};
+use crate::vector::{add_weighted, dot, soft_cap, softmax};
 
 /// Below this many multiplications, a second thread costs more than it saves.
 const SERIAL_MAX: usize = 1 << 19;
@@ -43,12 +43,14 @@ pub struct Heads {
     pub keys: usize,
     /// Factor of the scores.
     pub scale: f32,
+    /// Scaled scores `s` become `cap * tanh(s / cap)`.
+    pub cap: Option<f32>,
 }
 
 impl Heads {
     /// Gives each query head its own keys, without scaling scores (T5 folds scaling into its weights).
-    pub fn unscaled(count: usize) -> Self {
-        Self { queries: count, keys: count, scale: 1.0 }
+    pub const fn unscaled(count: usize) -> Self {
+        Self { queries: count, keys: count, scale: 1.0, cap: None }
     }
 }
 
@@ -282,13 +284,23 @@ impl<'a, E: Float> Task<'a, E> {
         self.before.iter().map(|before| before.keys.len()).sum::<usize>() / self.key_width()
     }
 
-    /// Computes the softmax of one head's scores, with their biases.
+    /// Computes the softmax of one head's scores, with their cap and biases.
     #[inline(always)]
     fn weigh(&self, scores: &mut [f32], head: usize, query: &AttentionQuery<'_>) {
-        if let Some(bias) = self.bias {
-            bias.add(scores, head, query.hidden, query.position);
-        }
+        self.cap_and_bias(scores, head, query.hidden, query.position);
         softmax(scores);
+    }
+
+    /// Applies the cap to consecutive scores of one head, the first for the key at position `from`, and adds
+    /// their biases.
+    #[inline(always)]
+    fn cap_and_bias(&self, scores: &mut [f32], head: usize, from: usize, query: usize) {
+        if let Some(cap) = self.heads.cap {
+            soft_cap(scores, cap);
+        }
+        if let Some(bias) = self.bias {
+            bias.add(scores, head, from, query);
+        }
     }
 
     /// Computes the rows one after the other within each head.
@@ -455,8 +467,10 @@ mod tests {
             let weight = |(place, (key, _)): &(usize, (&[f32], &[f32]))| {
                 let pairs = q[head * dim..][..dim].iter().zip(&key[lane..]);
                 let score = pairs.map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
+                let score = score * f64::from(heads.scale);
+                let score = heads.cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh());
                 let bias = bias.values()[head][bias.index(*place, query.position)];
-                (score * f64::from(heads.scale) + f64::from(bias)).exp()
+                (score + f64::from(bias)).exp()
             };
             let weights: Vec<f64> = seen.iter().map(weight).collect();
             let total: f64 = weights.iter().sum();
@@ -471,7 +485,7 @@ mod tests {
     #[test]
     fn rows_over_prefixes_and_paths_match_the_definition_alone_and_in_a_batch() {
         let bias = bias();
-        for heads in [Heads::unscaled(6), Heads { queries: 6, keys: 3, scale: 0.35 }] {
+        for heads in [Heads::unscaled(6), Heads { queries: 6, keys: 3, scale: 0.35, cap: Some(0.4) }] {
             let width = heads.keys * 8;
             let own = [numbers(9 * width, 1), numbers(9 * width, 2)];
             let before = [numbers(4 * width, 3), numbers(4 * width, 4)];
@@ -504,7 +518,9 @@ mod tests {
     #[test]
     fn rows_of_a_prompt_match_the_definition_however_they_are_divided() {
         let bias = bias();
-        for (dim, heads) in [(8, Heads::unscaled(6)), (20, Heads { queries: 6, keys: 3, scale: 0.35 })] {
+        for (dim, heads) in
+            [(8, Heads::unscaled(6)), (20, Heads { queries: 6, keys: 3, scale: 0.35, cap: Some(0.4) })]
+        {
             let width = heads.keys * dim;
             let own = [numbers(150 * width, 1), numbers(150 * width, 2)];
             let before = [numbers(70 * width, 3), numbers(70 * width, 4)];
@@ -541,7 +557,7 @@ mod tests {
 
     #[test]
     fn keys_and_values_in_16_bits_match_the_same_numbers_in_f32_alone_and_in_a_batch() {
-        let heads = Heads { queries: 6, keys: 3, scale: 0.35 };
+        let heads = Heads { queries: 6, keys: 3, scale: 0.35, cap: Some(0.4) };
         let width = 24;
         let narrow = |positions: usize, seed| -> Vec<bf16> {
             numbers(positions * width, seed).into_iter().map(bf16::from_f32).collect()

@@ -149,9 +149,7 @@ impl HeadSums {
         from: usize,
         task: &Task<'_, E>,
     ) {
-        if let Some(bias) = task.bias {
-            bias.add(scores, self.head, from, task.queries[row].position);
-        }
+        task.cap_and_bias(scores, self.head, from, task.queries[row].position);
         let before = self.largest[row];
         let largest =
             scores.iter().fold(before, |largest, &score| if score > largest { score } else { largest });

@@ -135,7 +135,7 @@ impl QueryBatch {
         Ok(PackedQkv { q, kv: Some([lanes(source.keys_at)?, lanes(source.values_at)?]) })
     }
 
-    /// Returns softmax weights, in `dtype`, for scores f32 `[C * G, H / G * M, N]`, which are scaled and
+    /// Returns softmax weights, in `dtype`, for scores f32 `[C * G, H / G * M, N]`, which are scaled, capped and
     /// biased; 0 for keys that a query does not see.
     pub(super) fn weights(
         &self,
@@ -146,7 +146,7 @@ impl QueryBatch {
         #[cfg(feature = "cuda")]
         if scores.device().is_cuda() {
             let bias = bias.map(|bias| bias.table(scores.device())).transpose()?;
-            return self.on_gpu(0).weights(scores, self.heads.scale, bias.as_ref(), dtype);
+            return self.on_gpu(0).weights(scores, self.heads.scale, self.heads.cap, bias.as_ref(), dtype);
         }
         let queries = self.queries()?;
         let keys = scores.dim(2)?;
@@ -159,8 +159,9 @@ impl QueryBatch {
             let seen = first..end;
             for (key, score) in scores.iter_mut().enumerate() {
                 let added = bias.map_or(0.0, |bias| bias.at(head, key as i64 - position as i64));
-                *score =
-                    if seen.contains(&key) { *score * self.heads.scale + added } else { f32::NEG_INFINITY };
+                let scaled = *score * self.heads.scale;
+                let capped = self.heads.cap.map_or(scaled, |cap| cap * (scaled / cap).tanh());
+                *score = if seen.contains(&key) { capped + added } else { f32::NEG_INFINITY };
             }
             let max = scores.iter().copied().fold(-1e30, f32::max);
             let sum: f32 = scores.iter().map(|score| (score - max).exp()).sum();

@@ -19,7 +19,7 @@ use half::bf16;
 use ntl_kernels::{AttentionGroup, AttentionQuery, Float, Heads, KvSlices, Phase};
 
 pub(crate) use bias::RelativeBias;
-pub(crate) use prompts::PromptAttention;
+pub(crate) use prompts::{PromptAttention, Window, prompt_query};
 pub(crate) use slot_groups::SlotGroup;
 pub(crate) use slots::{PassKeys, SlotView};
 

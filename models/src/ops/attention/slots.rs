@@ -157,6 +157,7 @@ impl<'a> SlotRows<'a> {
                 heads: heads.queries,
                 num_kv_heads: heads.keys,
                 scale: heads.scale,
+                cap: heads.cap,
                 bias: bias.as_ref(),
             };
             return attention.attend(q, slab);

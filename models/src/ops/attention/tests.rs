@@ -22,8 +22,7 @@ fn bias() -> RelativeBias {
 }
 
 /// Six query heads, three or six key heads, of width 8.
-const HEADS: [Heads; 2] =
-    [Heads { queries: 6, keys: 6, scale: 1.0 }, Heads { queries: 6, keys: 3, scale: 0.35 }];
+const HEADS: [Heads; 2] = [Heads::unscaled(6), Heads { queries: 6, keys: 3, scale: 0.35, cap: Some(1.5) }];
 
 fn query(visible: Visible<'_>, position: usize) -> AttentionQuery<'_> {
     AttentionQuery { visible, hidden: 0, position }

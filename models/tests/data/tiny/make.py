@@ -1,6 +1,7 @@
 """Makes the tiny random checkpoints of this folder and what the originals compute on them.
 
     python make.py                    writes every folder
+    python make.py --only NAME        writes one folder of a T5Gemma
     python make.py --verify FIXTURES  compares the classes below with what the paper's own code computed on its checkpoints
 
 Written with transformers 5.23.0, torch 2.15.0, sentencepiece 0.2.3, tokenizers 0.23.3 on the CPU. The networks are Hugging Face's.
@@ -11,7 +12,8 @@ docs/MODEL_SPEC.md, and the losses from docs/losses.md.
 at the labels), `ce_loss` and `paper_losses` (means), `yhat`, `y` and `number_mass` of each label, `greedy` ids up to the first step
 whose two best logits are closer than 1e-3. `golden.safetensors` has the logits. `ntloss.json` has the same losses for the number
 tokens of ntloss, with and without `reweigh`. `numeric.json` has the probability of every number of at most two digits, from all token
-sequences that write it, in float64.
+sequences that write it, in float64. The goldens of the T5Gemmas have only ids, log-probabilities and logits: of each case, and of all
+cases in one padded batch.
 """
 
 import argparse
@@ -32,7 +34,8 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config,
-    Qwen3ForCausalLM, T5Config, T5Model,
+    Qwen3ForCausalLM, T5Config, T5Gemma2Config, T5Gemma2ForConditionalGeneration, T5GemmaConfig,
+    T5GemmaForConditionalGeneration, T5Model,
 )
 
 HERE = Path(__file__).parent
@@ -262,6 +265,25 @@ def byte_fallback_bpe():
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "tokenizer_class": "PreTrainedTokenizerFast"}
     return FastTokenizer(tokenizer, "byte-fallback", {0, 1, 2}, config | {"model_max_length": 256, "clean_up_tokenization_spaces": False})
+
+
+def gemma_bpe(marks=()):
+    """Gemma's layout: spaces are not added, single digits, bytes for what has no piece, a beginning of text but no end."""
+    prepare = normalizers.Replace(" ", "▁")
+    letters = sorted({letter for line in corpus() for letter in line.replace(" ", "▁")})
+    merges = merges_of(pre_tokenizers.Digits(individual_digits=True), letters, 24, prepare)
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", *marks]
+    names = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *("".join(pair) for pair in merges), *letters]
+    vocabulary = {name: id for id, name in enumerate(dict.fromkeys(names))}
+    tokenizer = Tokenizer(models.BPE(
+        vocabulary, [tuple(pair) for pair in merges], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = prepare
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 2)])
+    tokenizer.add_special_tokens(special)
+    config = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>", "tokenizer_class": "GemmaTokenizer"}
+    return FastTokenizer(tokenizer, "byte-fallback", set(range(len(special))), config | {"clean_up_tokenization_spaces": False})
 
 
 def byte_level_bpe(single_digits):
@@ -702,6 +724,33 @@ def causal_numeric(model, tokenizer, eos):
     return {"prompts": prompts}
 
 
+def gemma_goldens(model, tokenizer, cases):
+    golden, tensors = {"cases": [], "batch": {}}, {}
+    for name, (text, label) in cases.items():
+        label_ids = tokenizer.tokenizer.encode(label, add_special_tokens=False).ids + [1]
+        case = {"id": name, "prompt": text, "label": label, "input_ids": tokenizer.encode(text)[0], "label_ids": label_ids,
+                "decoder_input_ids": [2, *label_ids[:-1]]}
+        ids = torch.tensor([case["input_ids"]])
+        run = lambda rows: model(input_ids=ids, attention_mask=torch.ones_like(ids), decoder_input_ids=torch.tensor([rows]))
+        found = run(case["decoder_input_ids"])
+        log = torch.log_softmax(found.logits[0].double(), -1)
+        case["token_logprobs"] = [float(log[at, label]) for at, label in enumerate(label_ids)]
+        answer = [2]
+        while len(answer) < 13:
+            best = run(answer).logits[0, -1].topk(2)
+            if best.values[0] - best.values[1] < 1e-3:
+                break
+            answer.append(int(best.indices[0]))
+        case["greedy"] = {"ids": answer}
+        tensors |= {f"case.{name}.logits": found.logits, f"case.{name}.encoder_last_hidden": found.encoder_last_hidden_state[0, :, :8]}
+        golden["cases"].append(case)
+    fields = {field: pad([case[field] for case in golden["cases"]], filler) for field, filler in
+              [("input_ids", 0), ("decoder_input_ids", 1)]}
+    mask = pad([[1] * len(case["input_ids"]) for case in golden["cases"]], 0)
+    tensors["batch.logits"] = model(**fields, attention_mask=mask).logits
+    return {"golden.json": golden, "golden.safetensors": tensors}
+
+
 # ---------------------------------------------------------------- the checkpoints
 
 
@@ -789,6 +838,47 @@ def make_causal(name, model_class, config, tokenizer, seed, dtype=torch.float32,
     save(name, weights, json.loads(config.to_json_string(use_diff=True)), tokenizer, dtype, goldens)
 
 
+# Windows, caps and heads differ between the stacks.
+GEMMA_ENCODER = dict(
+    hidden_size=16, intermediate_size=20, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+    query_pre_attn_scalar=5, sliding_window=5, max_position_embeddings=512)
+GEMMA_DECODER = dict(
+    hidden_size=12, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+    query_pre_attn_scalar=9, sliding_window=3, max_position_embeddings=128, final_logit_softcapping=2.5)
+
+
+def make_gemma(name):
+    if name == "t5gemma":
+        tokenizer, cases = gemma_bpe(), CASES
+        stack = lambda sizes, cap: dict(sizes, vocab_size=len(tokenizer) + 3, attn_logit_softcapping=cap)
+        config = T5GemmaConfig(encoder=stack(GEMMA_ENCODER, 3.0), decoder=stack(GEMMA_DECODER, 2.0), vocab_size=len(tokenizer) + 3)
+        model_class = T5GemmaForConditionalGeneration
+    else:
+        tokenizer = gemma_bpe(["<start_of_image>", "<end_of_image>", "<image>"])
+        cases = CASES | {"image": ("See <end_of_image> and add 7.", " 12")}
+        stack = lambda sizes: dict(sizes, vocab_size=len(tokenizer), rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}})
+        vision = dict(hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1, image_size=4, patch_size=2)
+        marks = dict(boi_token_index=4, eoi_token_index=5, image_token_index=6)
+        encoder = dict(text_config=stack(GEMMA_ENCODER | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+                       vision_config=vision, mm_tokens_per_image=4, **marks)
+        heads = {key: GEMMA_ENCODER[key] for key in ["num_attention_heads", "num_key_value_heads", "head_dim"]}
+        decoder = stack(GEMMA_DECODER | heads | {
+            "hidden_size": 16, "layer_types": ["sliding_attention", "full_attention"], "attn_logit_softcapping": 2.0})
+        config = T5Gemma2Config(encoder=encoder, decoder=decoder, eoi_token_index=5, image_token_index=6)
+        model_class = T5Gemma2ForConditionalGeneration
+    config._attn_implementation = "eager"
+    model = model_class(config).eval()
+    randomise(model, 11)
+    rounded(model, torch.bfloat16)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        model.save_pretrained(folder)
+        tensors = load_file(Path(folder) / "model.safetensors")
+        written = json.loads((Path(folder) / "config.json").read_text())
+        save(name, tensors, written, tokenizer, torch.bfloat16, gemma_goldens(model, tokenizer, cases))
+
+
 def make():
     model = train_sentencepiece()
     slow = lambda kind: SlowTokenizer(model, kind)
@@ -811,6 +901,8 @@ def make():
         attention_multiplier=0.3, residual_multiplier=0.8, logits_scaling=2.0), gpt2, 9)
     make_causal("qwen3", Qwen3ForCausalLM, Qwen3Config(
         **small, head_dim=6, vocab_size=len(qwen) + 5, bos_token_id=None, eos_token_id=0, tie_word_embeddings=True), qwen, 10)
+    make_gemma("t5gemma")
+    make_gemma("t5gemma2")
 
 
 # ---------------------------------------------------------------- against the paper's own code
@@ -871,7 +963,13 @@ def verify(fixtures):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--verify", type=Path, metavar="FIXTURES")
+    parser.add_argument("--only", choices=["t5gemma", "t5gemma2"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with torch.no_grad():
-        verify(arguments.verify) if arguments.verify else make()
+        if arguments.verify:
+            verify(arguments.verify)
+        elif arguments.only:
+            make_gemma(arguments.only)
+        else:
+            make()

@@ -7,16 +7,32 @@ use std::f64::consts::TAU;
 
 use serde::Deserialize;
 
-use super::config::Rotary;
 use crate::checkpoint::FieldError;
+use crate::ops::PassRope;
+
+/// The rotation angle per position for each pair of a head's elements.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotary {
+    /// Radians per position, one for each pair.
+    pub frequencies: Vec<f32>,
+    /// Factor of rotated pairs (YaRN).
+    pub magnitude: f32,
+}
+
+impl Rotary {
+    /// Returns the angles of a pass's rows.
+    pub(crate) fn pass(&self, positions: impl Iterator<Item = usize>) -> PassRope {
+        PassRope::new(positions, &self.frequencies, self.magnitude)
+    }
+}
 
 /// `rope_scaling` of transformers 4, or `rope_parameters` of transformers 5.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub(super) struct StoredRope {
+pub(crate) struct StoredRope {
     rope_type: Option<String>,
     #[serde(rename = "type")]
     old_type: Option<String>,
-    pub(super) rope_theta: Option<f64>,
+    pub(crate) rope_theta: Option<f64>,
     factor: Option<f64>,
     original_max_position_embeddings: Option<usize>,
     low_freq_factor: Option<f64>,
@@ -32,11 +48,11 @@ pub(super) struct StoredRope {
 
 /// Other values on which the angles depend.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RopeShape {
-    pub(super) head_dim: usize,
-    pub(super) theta: f64,
+pub(crate) struct RopeShape {
+    pub(crate) head_dim: usize,
+    pub(crate) theta: f64,
     /// `max_position_embeddings`.
-    pub(super) positions: usize,
+    pub(crate) positions: usize,
 }
 
 const FIELD: &str = "rope_scaling";
@@ -47,7 +63,7 @@ impl StoredRope {
     /// Within the training length, `dynamic` equals the default type. Beyond it, the angles of all positions
     /// would depend on the length of the text, so that keys could not be cached. The context therefore ends
     /// at the training length.
-    pub(super) fn resolve(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
+    pub(crate) fn resolve(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
         if !shape.head_dim.is_multiple_of(2) {
             return Err(("head_dim", format!("{} is odd: rotary positions rotate pairs", shape.head_dim)));
         }

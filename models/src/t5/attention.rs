@@ -1,0 +1,26 @@
+//! The kinds of self-attention in a stack.
+
+use crate::ops::{PassRope, RelativeBias, Window};
+use crate::rope::Rotary;
+
+/// The window and the positions of self-attention in some of a stack's layers.
+#[derive(Default)]
+pub(super) struct AttentionKind {
+    /// The nearest positions, which a row sees; `None` for all positions of its prompt, or of its path.
+    pub(super) window: Option<Window>,
+    pub(super) rotary: Option<Rotary>,
+    pub(super) bias: Option<RelativeBias>,
+}
+
+impl AttentionKind {
+    /// Returns the rotation of rows at these positions, if there is any.
+    pub(super) fn rope(&self, positions: impl Iterator<Item = usize>) -> Option<PassRope> {
+        self.rotary.as_ref().map(|rotary| rotary.pass(positions))
+    }
+
+    /// Returns the part of a path, from the root down to a row, that the row sees.
+    pub(super) fn seen<'a>(&self, path: &'a [u32]) -> &'a [u32] {
+        let hidden = self.window.map_or(0, |window| path.len().saturating_sub(window.before + 1));
+        &path[hidden..]
+    }
+}

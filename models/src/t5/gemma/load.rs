@@ -1,0 +1,229 @@
+//! Reads the tensors of a T5Gemma.
+
+use super::config::{GemmaConfig, StackConfig, Tables};
+use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
+use crate::families::GemmaVersion;
+use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight};
+use crate::t5::attention::AttentionKind;
+use crate::t5::decoder::{Decoder, DecoderLayer};
+use crate::t5::embeddings::Embeddings;
+use crate::t5::encoder::{Encoder, EncoderLayer};
+use crate::t5::head::Head;
+use crate::t5::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
+use crate::t5::model::{T5, TokenizerFacts};
+use crate::t5::prefill::{StackSizes, StageWork};
+use crate::t5::stacks::{Parts, Stacks};
+
+const HEAD: &str = "lm_head.out_proj";
+
+impl T5 {
+    /// Loads a T5Gemma.
+    pub(crate) fn load_gemma(
+        files: &CheckpointFiles,
+        facts: TokenizerFacts,
+        version: GemmaVersion,
+        place: &Placement,
+    ) -> LoadResult<Self> {
+        let config = GemmaConfig::read(files, version)?;
+        let GemmaConfig { encoder, decoder, .. } = &config;
+        let encoder_field = match version {
+            GemmaVersion::One => "encoder.vocab_size",
+            GemmaVersion::Two => "encoder.text_config.vocab_size",
+        };
+        facts.check_vocabulary(files, encoder_field, encoder.vocab_size)?;
+        facts.check_vocabulary(files, "decoder.vocab_size", decoder.vocab_size)?;
+        let weights = Weights::open(files)?;
+        let mut info = facts.info(config.family, config.eos_ids.clone(), place, weights.parameters());
+        info.prompt_tokens_max = info.prompt_tokens_max.min(encoder.positions_max);
+        info.answer_tokens_max = Some(decoder.positions_max);
+        let (stacks, head) = Reader { weights: &weights, config: &config, place }.parts()?;
+        Ok(Self::new(info, Stacks::new(stacks, place), head))
+    }
+}
+
+struct Reader<'a> {
+    weights: &'a Weights<'a>,
+    config: &'a GemmaConfig,
+    place: &'a Placement,
+}
+
+impl Reader<'_> {
+    fn parts(&self) -> LoadResult<(Parts, Head)> {
+        let GemmaConfig { encoder, decoder, .. } = self.config;
+        let from_prompts = self.loader("model.encoder.", encoder, self.place);
+        let from_rows = self.loader("model.decoder.", decoder, self.place);
+        // Logits are computed in f32, so their tables are f32, too, including a tied one.
+        let exact = self.place.exact();
+        let (prompt_table, row_table) = match self.config.tables {
+            Tables::One => {
+                let table = self.loader("model.encoder.", encoder, &exact).table()?;
+                (table.clone(), table)
+            }
+            Tables::TiedHead => {
+                (from_prompts.table()?, self.loader("model.decoder.", decoder, &exact).table()?)
+            }
+            Tables::Separate => (from_prompts.table()?, from_rows.table()?),
+        };
+        let whole = self.loader("", decoder, &exact);
+        let is_tied = match self.config.tables {
+            Tables::One => true,
+            Tables::TiedHead => !whole.has(&format!("{HEAD}.weight")),
+            Tables::Separate => false,
+        };
+        let head = if is_tied {
+            row_table.clone()
+        } else {
+            whole.weight(HEAD, [decoder.vocab_size, decoder.hidden_size])?
+        };
+        let image_end = match self.config.image_end_id {
+            Some(id) => {
+                let name = "embed_tokens.eoi_embedding";
+                let exact = self.loader("model.encoder.", encoder, &exact);
+                let vector = exact.tensor(name, &[encoder.hidden_size])?;
+                Some((id, vector.reshape((1, encoder.hidden_size))?))
+            }
+            None => None,
+        };
+        let embeddings = |table, stack: &StackConfig| Embeddings {
+            table,
+            vocab: stack.vocab_size,
+            factor: (stack.hidden_size as f64).sqrt(),
+            replaced: image_end.clone(),
+        };
+        let parts = Parts {
+            prompt_embeddings: embeddings(prompt_table, encoder),
+            row_embeddings: embeddings(row_table, decoder),
+            encoder: from_prompts.encoder()?,
+            decoder: from_rows.decoder(encoder.hidden_size, self.config.has_merged_attention)?,
+            work: StageWork::new(&encoder.sizes(), &decoder.sizes()),
+            start_id: self.config.start_id,
+        };
+        Ok((parts, Head::capped(head, self.config.logits_cap)))
+    }
+
+    fn loader<'a>(
+        &'a self,
+        prefix: &'a str,
+        config: &'a StackConfig,
+        place: &'a Placement,
+    ) -> Loader<'a, StackConfig> {
+        Loader { weights: self.weights, config, place, prefix }
+    }
+}
+
+impl StackConfig {
+    fn sizes(&self) -> StackSizes {
+        StackSizes {
+            hidden: self.hidden_size,
+            queries: self.query_width(),
+            keys: self.key_width(),
+            mlp: 3 * self.hidden_size * self.intermediate_size,
+            windows: self.layers.iter().map(|&kind| self.kinds[kind].window).collect(),
+        }
+    }
+
+    fn attention_kinds(&self) -> Vec<AttentionKind> {
+        let kind = |window, rotary| AttentionKind { window, rotary: Some(rotary), bias: None };
+        self.kinds.iter().map(|layers| kind(layers.window, layers.rotary.clone())).collect()
+    }
+}
+
+impl Loader<'_, StackConfig> {
+    fn table(&self) -> LoadResult<Weight> {
+        self.weight("embed_tokens", [self.config.vocab_size, self.config.hidden_size])
+    }
+
+    fn encoder(&self) -> LoadResult<Encoder> {
+        let layer = |index| {
+            let name = format!("layers.{index}");
+            Ok(EncoderLayer {
+                attention: self.self_attention(&name, index)?,
+                feed_forward: self.feed_forward(&name)?,
+            })
+        };
+        Ok(Encoder {
+            layers: (0..self.config.layers.len()).map(layer).collect::<LoadResult<_>>()?,
+            norm: self.norm("norm", self.config.hidden_size)?,
+            kinds: self.config.attention_kinds(),
+            heads: self.config.heads,
+        })
+    }
+
+    /// Reads the decoder of prompts that the encoder represents by `prompt_width` numbers for each token.
+    fn decoder(&self, prompt_width: usize, is_merged: bool) -> LoadResult<Decoder> {
+        let layer = |index| {
+            let name = format!("layers.{index}");
+            let attention = if is_merged { "self_attn" } else { "cross_attn" };
+            Ok(DecoderLayer {
+                self_attention: self.self_attention(&name, index)?,
+                prompt_kv: self.keys_and_values(&format!("{name}.{attention}"), prompt_width)?,
+                cross_attention: if is_merged { None } else { Some(self.cross_attention(&name)?) },
+                feed_forward: self.feed_forward(&name)?,
+            })
+        };
+        Ok(Decoder {
+            layers: (0..self.config.layers.len()).map(layer).collect::<LoadResult<_>>()?,
+            norm: self.norm("norm", self.config.hidden_size)?.exact(),
+            kinds: self.config.attention_kinds(),
+            heads: self.config.heads,
+        })
+    }
+
+    /// Reads a normalisation, whose weights are stored less 1.
+    fn norm(&self, name: &str, width: usize) -> LoadResult<Norm> {
+        let exact = self.place.exact();
+        let stored = Loader { place: &exact, ..*self }.tensor(&format!("{name}.weight"), &[width])?;
+        Ok(Norm::new(&(stored + 1.0)?, None, self.config.eps)?.rounded_to(self.place.dtype))
+    }
+
+    fn self_attention(&self, layer: &str, index: usize) -> LoadResult<SelfAttention> {
+        let StackConfig { hidden_size, head_dim, .. } = *self.config;
+        let [queries, keys] = [self.config.query_width(), self.config.key_width()];
+        let part = |part: &str| format!("{layer}.self_attn.{part}");
+        let head_norm = |name: &str| self.norm(&part(name), head_dim);
+        Ok(SelfAttention {
+            kind: self.config.layers[index],
+            norm: self.norm(&format!("{layer}.pre_self_attn_layernorm"), hidden_size)?,
+            qkv: self.linear(["q_proj", "k_proj", "v_proj"].map(part), [queries, keys, keys], hidden_size)?,
+            head_norms: if self.config.has_head_norms {
+                Some(HeadNorms { q: head_norm("q_norm")?, k: head_norm("k_norm")? })
+            } else {
+                None
+            },
+            output: self
+                .linear([part("o_proj")], [hidden_size], queries)?
+                .normed(self.norm(&format!("{layer}.post_self_attn_layernorm"), hidden_size)?),
+        })
+    }
+
+    fn keys_and_values(&self, attention: &str, prompt_width: usize) -> LoadResult<Linear<2>> {
+        let names = ["k_proj", "v_proj"].map(|part| format!("{attention}.{part}"));
+        self.linear(names, [self.config.key_width(); 2], prompt_width)
+    }
+
+    fn cross_attention(&self, layer: &str) -> LoadResult<CrossAttention> {
+        let hidden = self.config.hidden_size;
+        let queries = self.config.query_width();
+        let part = |part: &str| format!("{layer}.cross_attn.{part}");
+        Ok(CrossAttention {
+            norm: self.norm(&format!("{layer}.pre_cross_attn_layernorm"), hidden)?,
+            query: self.linear([part("q_proj")], [queries], hidden)?,
+            output: self
+                .linear([part("o_proj")], [hidden], queries)?
+                .normed(self.norm(&format!("{layer}.post_cross_attn_layernorm"), hidden)?),
+        })
+    }
+
+    fn feed_forward(&self, layer: &str) -> LoadResult<FeedForward> {
+        let StackConfig { hidden_size, intermediate_size, activation, .. } = *self.config;
+        let part = |part: &str| format!("{layer}.mlp.{part}");
+        let up = self.linear(["gate_proj", "up_proj"].map(part), [intermediate_size; 2], hidden_size)?;
+        let down = self
+            .down(part("down_proj"), [hidden_size, intermediate_size])?
+            .normed(self.norm(&format!("{layer}.post_feedforward_layernorm"), hidden_size)?);
+        Ok(FeedForward {
+            norm: self.norm(&format!("{layer}.pre_feedforward_layernorm"), hidden_size)?,
+            mlp: Mlp { up: MlpInput::Gated(up), down, activation },
+        })
+    }
+}

@@ -1,0 +1,9 @@
+//! T5Gemma 1 and 2: encoder-decoders with the layers of Gemma 2 and 3.
+//!
+//! They differ from T5 only in the values with which its stacks are built: rotary positions, windows, shared
+//! key heads, caps, and a normalisation after each part of a layer. T5Gemma 2 is read without its vision
+//! tower. Computes the same as transformers 5.23.
+
+mod config;
+mod load;
+mod stored;

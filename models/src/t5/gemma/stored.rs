@@ -1,0 +1,434 @@
+//! Reads the `config.json` of a T5Gemma, as stored by transformers 4 or 5. Defaults come from the Hugging Face
+//! classes.
+
+use serde::{Deserialize, Deserializer};
+
+use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
+use crate::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, GENERATION_FILE, LoadError, LoadResult, TokenIds, check_count,
+    check_epsilon, check_sizes,
+};
+use crate::families::{Family, GemmaVersion};
+use crate::ops::{Activation, Heads, Window};
+use crate::rope::{RopeShape, Rotary, StoredRope};
+
+#[derive(Deserialize)]
+struct Stored<E> {
+    encoder: E,
+    decoder: StoredStack,
+    tie_word_embeddings: Option<bool>,
+    decoder_start_token_id: Option<u32>,
+    bos_token_id: Option<u32>,
+    eos_token_id: Option<TokenIds>,
+    eoi_token_index: Option<u32>,
+    quantization_config: Option<serde_json::Value>,
+}
+
+/// The encoder of T5Gemma 2, whose text stack is one of its parts.
+#[derive(Deserialize)]
+struct StoredEncoder {
+    text_config: StoredStack,
+}
+
+#[derive(Deserialize)]
+struct StoredStack {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: usize,
+    head_dim: usize,
+    hidden_activation: Option<String>,
+    max_position_embeddings: usize,
+    rms_norm_eps: Option<f64>,
+    query_pre_attn_scalar: f64,
+    sliding_window: Option<usize>,
+    layer_types: Option<Vec<String>>,
+    attention_bias: Option<bool>,
+    /// `Some(None)` is a stored `null`: no cap.
+    #[serde(default, deserialize_with = "stored")]
+    attn_logit_softcapping: Option<Option<f64>>,
+    #[serde(default, deserialize_with = "stored")]
+    final_logit_softcapping: Option<Option<f64>>,
+    rope_theta: Option<f64>,
+    rope_parameters: Option<StoredRopes>,
+    bos_token_id: Option<u32>,
+}
+
+/// The rotary positions of all layers, or of each type of layers.
+#[derive(Deserialize)]
+struct StoredRopes {
+    full_attention: Option<StoredRope>,
+    sliding_attention: Option<StoredRope>,
+    #[serde(flatten)]
+    all: StoredRope,
+}
+
+/// The ids that Hugging Face's generation prefers to those in `config.json`.
+#[derive(Default, Deserialize)]
+struct StoredGeneration {
+    decoder_start_token_id: Option<u32>,
+    eos_token_id: Option<TokenIds>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LayerType {
+    Full,
+    Sliding,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Encoder,
+    Decoder,
+}
+
+fn stored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<f64>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+impl GemmaConfig {
+    pub(crate) fn read(files: &CheckpointFiles, version: GemmaVersion) -> LoadResult<Self> {
+        let wrong =
+            |field: String, reason: String| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
+        let at_root = |(field, reason): FieldError| wrong(field.to_owned(), reason);
+        let family = Family::of(files)?;
+        let (stored, stack) = match version {
+            GemmaVersion::One => (files.require_json::<Stored<StoredStack>>(CONFIG_FILE)?, "encoder"),
+            GemmaVersion::Two => {
+                let stored: Stored<StoredEncoder> = files.require_json(CONFIG_FILE)?;
+                (stored.flattened(), "encoder.text_config")
+            }
+        };
+        let encoder = stored.encoder.resolve(version, Side::Encoder);
+        let encoder = encoder.map_err(|(field, reason)| wrong(format!("{stack}.{field}"), reason))?;
+        let decoder = stored.decoder.resolve(version, Side::Decoder);
+        let decoder = decoder.map_err(|(field, reason)| wrong(format!("decoder.{field}"), reason))?;
+        let generation = files.json::<StoredGeneration>(GENERATION_FILE)?.unwrap_or_default();
+        stored.combined(family, version, [encoder, decoder], generation).map_err(at_root)
+    }
+}
+
+impl Stored<StoredEncoder> {
+    fn flattened(self) -> Stored<StoredStack> {
+        Stored {
+            encoder: self.encoder.text_config,
+            decoder: self.decoder,
+            tie_word_embeddings: self.tie_word_embeddings,
+            decoder_start_token_id: self.decoder_start_token_id,
+            bos_token_id: self.bos_token_id,
+            eos_token_id: self.eos_token_id,
+            eoi_token_index: self.eoi_token_index,
+            quantization_config: self.quantization_config,
+        }
+    }
+}
+
+impl Stored<StoredStack> {
+    fn combined(
+        self,
+        family: Family,
+        version: GemmaVersion,
+        [encoder, decoder]: [StackConfig; 2],
+        generation: StoredGeneration,
+    ) -> Result<GemmaConfig, FieldError> {
+        if self.quantization_config.is_some() {
+            let reason = "quantised weights are not supported by the native backend";
+            return Err(("quantization_config", reason.to_owned()));
+        }
+        let is_second = version == GemmaVersion::Two;
+        if is_second && encoder.hidden_size != decoder.hidden_size {
+            let reason =
+                format!("{} differs from the encoder's {}", decoder.hidden_size, encoder.hidden_size);
+            return Err(("decoder.hidden_size", reason));
+        }
+        if is_second && encoder.vocab_size != decoder.vocab_size {
+            let reason = format!("{} differs from the encoder's {}", decoder.vocab_size, encoder.vocab_size);
+            return Err(("decoder.vocab_size", reason));
+        }
+        let start_id = generation
+            .decoder_start_token_id
+            .or(self.decoder_start_token_id)
+            .or(self.decoder.bos_token_id)
+            .or(self.bos_token_id)
+            .unwrap_or(2);
+        if start_id as usize >= decoder.vocab_size {
+            return Err(("decoder_start_token_id", format!("{start_id} is outside the vocabulary")));
+        }
+        let cap = self.decoder.final_logit_softcapping.unwrap_or(if is_second { None } else { Some(30.0) });
+        Ok(GemmaConfig {
+            family,
+            encoder,
+            decoder,
+            has_merged_attention: is_second,
+            tables: match (version, self.tie_word_embeddings.unwrap_or(true)) {
+                (GemmaVersion::Two, _) => Tables::One,
+                (GemmaVersion::One, true) => Tables::TiedHead,
+                (GemmaVersion::One, false) => Tables::Separate,
+            },
+            logits_cap: checked_cap("decoder.final_logit_softcapping", cap)?,
+            image_end_id: self.eoi_token_index.filter(|_| is_second),
+            start_id,
+            eos_ids: generation
+                .eos_token_id
+                .or(self.eos_token_id)
+                .map_or_else(|| vec![1], TokenIds::into_vec),
+        })
+    }
+}
+
+impl StoredStack {
+    fn resolve(&self, version: GemmaVersion, side: Side) -> Result<StackConfig, FieldError> {
+        check_sizes(&[
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_attention_heads", self.num_attention_heads),
+            ("num_key_value_heads", self.num_key_value_heads),
+            ("max_position_embeddings", self.max_position_embeddings),
+        ])?;
+        check_count("num_hidden_layers", self.num_hidden_layers)?;
+        check_count("head_dim", self.head_dim)?;
+        let eps = self.rms_norm_eps.unwrap_or(1e-6);
+        check_epsilon("rms_norm_eps", eps)?;
+        if !self.num_attention_heads.is_multiple_of(self.num_key_value_heads) {
+            let reason = format!(
+                "{} does not divide the {} query heads",
+                self.num_key_value_heads, self.num_attention_heads
+            );
+            return Err(("num_key_value_heads", reason));
+        }
+        if self.attention_bias == Some(true) {
+            return Err(("attention_bias", "only false is supported".to_owned()));
+        }
+        if !(self.query_pre_attn_scalar.is_finite() && self.query_pre_attn_scalar > 0.0) {
+            return Err(("query_pre_attn_scalar", format!("{} is out of range", self.query_pre_attn_scalar)));
+        }
+        let activation = self.hidden_activation.as_deref().unwrap_or("gelu_pytorch_tanh");
+        let is_second = version == GemmaVersion::Two;
+        // The second version reads this field, but never applies it.
+        let cap = self.attn_logit_softcapping.unwrap_or(Some(50.0)).filter(|_| !is_second);
+        let types = self.layer_types(version)?;
+        let mut distinct = types.clone();
+        distinct.sort_by_key(|layer| *layer == LayerType::Sliding);
+        distinct.dedup();
+        let kind = |&layer| {
+            Ok(LayerKind { window: self.window(layer, version, side)?, rotary: self.rotary(layer, version)? })
+        };
+        Ok(StackConfig {
+            vocab_size: self.vocab_size,
+            hidden_size: self.hidden_size,
+            intermediate_size: self.intermediate_size,
+            heads: Heads {
+                queries: self.num_attention_heads,
+                keys: self.num_key_value_heads,
+                scale: self.query_pre_attn_scalar.powf(-0.5) as f32,
+                cap: checked_cap("attn_logit_softcapping", cap)?,
+            },
+            head_dim: self.head_dim,
+            has_head_norms: is_second,
+            kinds: distinct.iter().map(kind).collect::<Result<_, FieldError>>()?,
+            layers: types
+                .iter()
+                .map(|layer| distinct.iter().take_while(|other| *other != layer).count())
+                .collect(),
+            eps,
+            activation: Activation::named(activation)
+                .ok_or_else(|| ("hidden_activation", format!("`{activation}` is not supported")))?,
+            positions_max: self.max_position_embeddings,
+        })
+    }
+
+    fn layer_types(&self, version: GemmaVersion) -> Result<Vec<LayerType>, FieldError> {
+        let Some(names) = &self.layer_types else {
+            // The distance from one full layer to the next.
+            let period = if version == GemmaVersion::Two { 6 } else { 2 };
+            let is_full = |layer: usize| (layer + 1).is_multiple_of(period);
+            let layer = |layer| if is_full(layer) { LayerType::Full } else { LayerType::Sliding };
+            return Ok((0..self.num_hidden_layers).map(layer).collect());
+        };
+        if names.len() != self.num_hidden_layers {
+            return Err(("layer_types", format!("{} for {} layers", names.len(), self.num_hidden_layers)));
+        }
+        let layer = |name: &String| match name.as_str() {
+            "full_attention" => Ok(LayerType::Full),
+            "sliding_attention" => Ok(LayerType::Sliding),
+            other => Err(("layer_types", format!("`{other}` is not supported"))),
+        };
+        names.iter().map(layer).collect()
+    }
+
+    /// Returns the window of layers of a type, as in transformers 5.23. In its versions before 5, the windows
+    /// of the first version's encoder are one position shorter on both sides.
+    fn window(
+        &self,
+        layer: LayerType,
+        version: GemmaVersion,
+        side: Side,
+    ) -> Result<Option<Window>, FieldError> {
+        if layer == LayerType::Full {
+            return Ok(None);
+        }
+        let width = self.sliding_window.ok_or_else(|| ("sliding_window", "missing".to_owned()))?;
+        check_sizes(&[("sliding_window", width)])?;
+        Ok(Some(match (side, version) {
+            (Side::Decoder, _) => Window { before: width - 1, after: 0 },
+            (Side::Encoder, GemmaVersion::One) => Window { before: width, after: width },
+            (Side::Encoder, GemmaVersion::Two) => Window { before: width.div_ceil(2) - 1, after: width / 2 },
+        }))
+    }
+
+    fn rotary(&self, layer: LayerType, version: GemmaVersion) -> Result<Rotary, FieldError> {
+        let plain = StoredRope::default();
+        let ropes = self.rope_parameters.as_ref();
+        let of_type = ropes.and_then(|ropes| match layer {
+            LayerType::Full => ropes.full_attention.as_ref(),
+            LayerType::Sliding => ropes.sliding_attention.as_ref(),
+        });
+        let rope = of_type.or(ropes.map(|ropes| &ropes.all)).unwrap_or(&plain);
+        let theta = match (version, layer) {
+            (GemmaVersion::Two, LayerType::Full) => 1_000_000.0,
+            _ => 10_000.0,
+        };
+        let shape = RopeShape {
+            head_dim: self.head_dim,
+            theta: rope.rope_theta.or(self.rope_theta).unwrap_or(theta),
+            positions: self.max_position_embeddings,
+        };
+        rope.resolve(shape).map(|(rotary, _)| rotary)
+    }
+}
+
+fn checked_cap(field: &'static str, cap: Option<f64>) -> Result<Option<f32>, FieldError> {
+    match cap {
+        Some(cap) if !(cap.is_finite() && cap > 0.0) => Err((field, format!("{cap} is out of range"))),
+        cap => Ok(cap.map(|cap| cap as f32)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn stack() -> Value {
+        json!({"vocab_size": 50, "hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 7,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "query_pre_attn_scalar": 16,
+            "max_position_embeddings": 32, "sliding_window": 6})
+    }
+
+    /// Reads a configuration after changing the field at a JSON pointer.
+    fn read(version: GemmaVersion, changes: &[(&str, Value)]) -> LoadResult<GemmaConfig> {
+        let (class, encoder) = match version {
+            GemmaVersion::One => ("T5GemmaForConditionalGeneration", stack()),
+            GemmaVersion::Two => ("T5Gemma2ForConditionalGeneration", json!({"text_config": stack()})),
+        };
+        let mut config = json!({"architectures": [class], "encoder": encoder, "decoder": stack()});
+        for (pointer, value) in changes {
+            let (object, field) = pointer.rsplit_once('/').unwrap();
+            config.pointer_mut(object).unwrap()[field] = value.clone();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(CONFIG_FILE), config.to_string()).unwrap();
+        GemmaConfig::read(&CheckpointFiles::folder(folder.path()).unwrap(), version)
+    }
+
+    fn windows(stack: &StackConfig) -> Vec<Option<(usize, usize)>> {
+        let window = |&kind: &usize| stack.kinds[kind].window.map(|window| (window.before, window.after));
+        stack.layers.iter().map(window).collect()
+    }
+
+    #[test]
+    fn missing_fields_get_the_defaults_of_the_hugging_face_classes() {
+        let one = read(GemmaVersion::One, &[]).unwrap();
+        assert_eq!(windows(&one.encoder)[..3], [Some((6, 6)), None, Some((6, 6))]);
+        assert_eq!(windows(&one.decoder)[..2], [Some((5, 0)), None]);
+        assert_eq!((one.encoder.heads.cap, one.decoder.heads.cap), (Some(50.0), Some(50.0)));
+        assert_eq!((one.logits_cap, one.tables), (Some(30.0), Tables::TiedHead));
+        assert_eq!((one.start_id, &*one.eos_ids, one.has_merged_attention), (2, &[1][..], false));
+
+        let two = read(GemmaVersion::Two, &[]).unwrap();
+        let [near, full] = [Some((2, 3)), None];
+        assert_eq!(windows(&two.encoder), [near, near, near, near, near, full, near]);
+        assert_eq!((two.decoder.heads.cap, two.logits_cap, two.tables), (None, None, Tables::One));
+        assert!(two.has_merged_attention && two.encoder.has_head_norms);
+    }
+
+    #[test]
+    fn a_null_is_no_cap_and_the_second_version_ignores_the_cap_of_attention() {
+        let change = [
+            ("/decoder/attn_logit_softcapping", Value::Null),
+            ("/decoder/final_logit_softcapping", Value::Null),
+        ];
+        let one = read(GemmaVersion::One, &change).unwrap();
+        assert_eq!((one.encoder.heads.cap, one.decoder.heads.cap, one.logits_cap), (Some(50.0), None, None));
+        let change = [
+            ("/decoder/attn_logit_softcapping", json!(3.0)),
+            ("/decoder/final_logit_softcapping", json!(4.0)),
+        ];
+        let two = read(GemmaVersion::Two, &change).unwrap();
+        assert_eq!((two.decoder.heads.cap, two.logits_cap), (None, Some(4.0)));
+    }
+
+    #[test]
+    fn rotary_positions_are_read_from_either_writers_spelling() {
+        let old = read(GemmaVersion::One, &[("/encoder/rope_theta", json!(500.0))]).unwrap();
+        let rope = json!({"rope_theta": 500.0, "rope_type": "default"});
+        let new = read(GemmaVersion::One, &[("/encoder/rope_parameters", rope)]).unwrap();
+        assert_eq!(old.encoder.kinds, new.encoder.kinds);
+        let ropes = json!({"full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+            "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"}});
+        let stretched = read(GemmaVersion::Two, &[("/decoder/rope_parameters", ropes)]).unwrap();
+        let plain = read(GemmaVersion::Two, &[]).unwrap();
+        for (stretched, plain) in stretched.decoder.kinds.iter().zip(&plain.decoder.kinds) {
+            let factor = if plain.window.is_none() { 8.0 } else { 1.0 };
+            for (slow, usual) in stretched.rotary.frequencies.iter().zip(&plain.rotary.frequencies) {
+                assert!((slow * factor - usual).abs() < 1e-6 * usual, "{slow}, {usual}");
+            }
+        }
+    }
+
+    #[test]
+    fn bad_fields_are_rejected_with_the_names_of_file_and_field() {
+        let [one, two] = [GemmaVersion::One, GemmaVersion::Two];
+        for (version, pointer, value, field) in [
+            (one, "/encoder/num_hidden_layers", json!(99_999_999_999_u64), "encoder.num_hidden_layers"),
+            (one, "/decoder/head_dim", json!(99_999_999_999_u64), "decoder.head_dim"),
+            (one, "/decoder/head_dim", json!(5), "decoder.head_dim"),
+            (one, "/decoder/vocab_size", json!(1u64 << 40), "decoder.vocab_size"),
+            (one, "/encoder/num_key_value_heads", json!(0), "encoder.num_key_value_heads"),
+            (one, "/encoder/num_key_value_heads", json!(3), "encoder.num_key_value_heads"),
+            (one, "/encoder/sliding_window", json!(0), "encoder.sliding_window"),
+            (one, "/encoder/sliding_window", json!(1u64 << 63), "encoder.sliding_window"),
+            (one, "/encoder/sliding_window", Value::Null, "encoder.sliding_window"),
+            (one, "/encoder/layer_types", json!(["full_attention"]), "encoder.layer_types"),
+            (one, "/encoder/layer_types", json!(vec!["other"; 7]), "encoder.layer_types"),
+            (one, "/decoder/attn_logit_softcapping", json!(0.0), "decoder.attn_logit_softcapping"),
+            (one, "/decoder/final_logit_softcapping", json!(-1.0), "decoder.final_logit_softcapping"),
+            (one, "/decoder/query_pre_attn_scalar", json!(0), "decoder.query_pre_attn_scalar"),
+            (one, "/decoder/hidden_activation", json!("tanh"), "decoder.hidden_activation"),
+            (one, "/decoder/attention_bias", json!(true), "decoder.attention_bias"),
+            (one, "/decoder/rope_theta", json!(-1.0), "decoder.rope_theta"),
+            (one, "/decoder/rms_norm_eps", json!(2.0), "decoder.rms_norm_eps"),
+            (one, "/decoder_start_token_id", json!(50), "decoder_start_token_id"),
+            (one, "/quantization_config", json!({}), "quantization_config"),
+            (two, "/encoder/text_config/hidden_size", json!(16), "decoder.hidden_size"),
+            (two, "/encoder/text_config/vocab_size", json!(51), "decoder.vocab_size"),
+            (two, "/encoder/text_config/head_dim", json!(0), "encoder.text_config.head_dim"),
+        ] {
+            let message = read(version, &[(pointer, value)]).err().unwrap().to_string();
+            assert!(message.contains(&format!("config.json: field `{field}`")), "{pointer}: {message}");
+        }
+        for (version, pointer, path) in [
+            (one, "/encoder", "encoder"),
+            (one, "/decoder", "decoder"),
+            (two, "/encoder/text_config", "encoder.text_config"),
+        ] {
+            let message = read(version, &[(pointer, json!({}))]).err().unwrap().to_string();
+            let want = format!("config.json is not usable: {path}: missing field `vocab_size`");
+            assert!(message.contains(&want), "{message}");
+        }
+    }
+}
