@@ -21,6 +21,8 @@ mod logits_request_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]
+mod reported_tests;
+#[cfg(test)]
 mod scale_tests;
 #[cfg(test)]
 mod tests;
