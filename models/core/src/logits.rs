@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::report::NextTokenReport;
+
 /// The logits that a decoding needs after a row. A model may always return the full row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LogitsRequest {
@@ -20,6 +22,8 @@ pub enum LogitsRow<'a> {
     Full(&'a [f32]),
     /// Only the part that a [`LogitsRequest::Best`] or [`LogitsRequest::Ids`] requests.
     Summary(&'a LogitsSummary),
+    /// The log-probabilities that another engine reports. Requested ids may be missing.
+    Report(&'a NextTokenReport),
 }
 
 /// A device's summary of a row of logits, so that the row itself need not be copied to the host.
@@ -88,6 +92,7 @@ enum RowContent {
     /// The full row of this number in `values`.
     Full(usize),
     Summary(Box<LogitsSummary>),
+    Report(Box<NextTokenReport>),
 }
 
 impl Logits {
@@ -122,6 +127,12 @@ impl Logits {
         Ok(Self { rows, values, vocab })
     }
 
+    /// Rows that another engine reports.
+    pub fn reported(reports: impl IntoIterator<Item = NextTokenReport>) -> Self {
+        let store = |report| StoredRow { content: RowContent::Report(Box::new(report)), head_value: None };
+        Self { rows: reports.into_iter().map(store).collect(), values: Vec::new(), vocab: 0 }
+    }
+
     /// The same rows with the number that the model's number head predicts after each of them.
     pub fn with_head_values(mut self, values: Vec<f32>) -> Result<Self, LogitsShape> {
         if values.len() != self.rows() {
@@ -144,6 +155,7 @@ impl Logits {
         match &self.rows[index].content {
             RowContent::Full(place) => LogitsRow::Full(&self.values[place * self.vocab..][..self.vocab]),
             RowContent::Summary(summary) => LogitsRow::Summary(summary),
+            RowContent::Report(report) => LogitsRow::Report(report),
         }
     }
 
@@ -155,7 +167,9 @@ impl Logits {
     pub fn row(&self, index: usize) -> &[f32] {
         match self.get(index) {
             LogitsRow::Full(logits) => logits,
-            LogitsRow::Summary(_) => panic!("row {index} did not request all logits"),
+            LogitsRow::Summary(_) | LogitsRow::Report(_) => {
+                panic!("row {index} did not request all logits")
+            }
         }
     }
 

@@ -15,7 +15,8 @@ const POSITIVE_MAX: f64 = 1e-4;
 #[derive(Debug, Clone, PartialEq)]
 pub struct NextTokenReport {
     tokens: Vec<TokenLogprob>,
-    best: Option<u32>,
+    /// The sum of the reported probabilities.
+    sum: f64,
     cut: Option<f64>,
 }
 
@@ -35,15 +36,14 @@ pub enum ReportError {
 impl NextTokenReport {
     /// * `tokens`: reported log-probabilities (natural logarithm), in any order. Minus infinity is a
     ///   probability of 0. An id may be repeated with the same log-probability.
-    /// * `best`: the most probable id of the vocabulary, if known.
     /// * `cut`: an upper bound of the log-probability of every unreported id, if known. If the K best are
-    ///   reported, this is the smallest of them.
+    ///   reported, it is the smallest of them. If the best id and given other ids are reported, it is the
+    ///   log-probability of the best id.
     ///
     /// # Errors
     /// If this is not a part of a distribution.
     pub fn new(
         tokens: impl IntoIterator<Item = TokenLogprob>,
-        best: Option<u32>,
         cut: Option<f64>,
     ) -> Result<Self, ReportError> {
         let mut tokens: Vec<TokenLogprob> = tokens.into_iter().collect();
@@ -69,7 +69,7 @@ impl NextTokenReport {
         if let Some(cut) = cut.filter(|cut| cut.is_nan()) {
             return Err(ReportError::Cut(cut));
         }
-        Ok(Self { tokens, best, cut })
+        Ok(Self { tokens, sum, cut })
     }
 
     /// The reported ids, ascending.
@@ -77,13 +77,24 @@ impl NextTokenReport {
         &self.tokens
     }
 
-    /// The most probable id, if known.
+    /// The sum of the reported probabilities: about 1 if all are reported.
+    pub(crate) fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// The most probable id of the vocabulary, unless an unreported id may be more probable. Ties go to the
+    /// lowest id.
     pub fn best(&self) -> Option<u32> {
-        self.best
+        let better = |best: TokenLogprob, token: TokenLogprob| {
+            if token.logprob > best.logprob { token } else { best }
+        };
+        let best = self.tokens.iter().copied().reduce(better)?;
+        let unreported_max = (1.0 - self.sum).min(self.cut.map_or(1.0, f64::exp));
+        (best.logprob > f64::NEG_INFINITY && best.logprob.exp() >= unreported_max).then_some(best.id)
     }
 
     /// An upper bound of the log-probability of every unreported id, if known.
-    pub fn cut(&self) -> Option<f64> {
+    pub(crate) fn cut(&self) -> Option<f64> {
         self.cut
     }
 
@@ -105,22 +116,36 @@ mod tests {
     #[test]
     fn reported_ids_are_sorted_and_repeated_ones_count_once() {
         let tokens = [token(7, 0.25), token(2, 0.5), token(7, 0.25), token(3, 0.0)];
-        let report = NextTokenReport::new(tokens, Some(2), Some(-3.0)).unwrap();
+        let report = NextTokenReport::new(tokens, Some(-3.0)).unwrap();
         assert_eq!(report.tokens().iter().map(|token| token.id).collect::<Vec<_>>(), [2, 3, 7]);
         assert_eq!(report.logprob(7), Some(0.25_f64.ln()));
         assert_eq!((report.logprob(3), report.logprob(4)), (Some(f64::NEG_INFINITY), None));
-        assert_eq!((report.best(), report.cut()), (Some(2), Some(-3.0)));
+        assert!((report.sum() - 0.75).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_best_id_is_known_if_no_unreported_id_can_be_more_probable() {
+        let best = |tokens: &[(u32, f64)], cut: Option<f64>| {
+            let tokens = tokens.iter().map(|&(id, probability)| token(id, probability));
+            NextTokenReport::new(tokens, cut.map(f64::ln)).unwrap().best()
+        };
+        assert_eq!(best(&[(5, 0.3), (4, 0.3), (1, 0.1)], Some(0.1)), Some(4));
+        assert_eq!(best(&[(5, 0.3), (4, 0.2)], Some(0.4)), None);
+        assert_eq!(best(&[(5, 0.3), (4, 0.2)], None), None, "half of the mass is unreported");
+        assert_eq!(best(&[(5, 0.4), (4, 0.3)], None), Some(5));
+        assert_eq!(best(&[], Some(0.1)), None);
+        assert_eq!(best(&[(5, 0.0)], Some(0.0)), None);
     }
 
     #[test]
     fn responses_that_are_not_distributions_are_rejected() {
-        let new = |tokens: &[TokenLogprob]| NextTokenReport::new(tokens.iter().copied(), None, None);
+        let new = |tokens: &[TokenLogprob]| NextTokenReport::new(tokens.iter().copied(), None);
         assert_eq!(new(&[token(1, 0.5), token(1, 0.4)]), Err(ReportError::Ambiguous(1)));
         assert!(matches!(new(&[token(1, f64::NAN)]), Err(ReportError::NotALogprob { id: 1, .. })));
         assert!(matches!(new(&[token(1, 1.5)]), Err(ReportError::NotALogprob { id: 1, .. })));
         assert!(matches!(new(&[token(1, f64::INFINITY)]), Err(ReportError::NotALogprob { .. })));
         assert!(matches!(new(&[token(1, 0.6), token(2, 0.5)]), Err(ReportError::MoreThanOne(_))));
-        assert!(matches!(NextTokenReport::new([], None, Some(f64::NAN)), Err(ReportError::Cut(_))));
+        assert!(matches!(NextTokenReport::new([], Some(f64::NAN)), Err(ReportError::Cut(_))));
         assert!(new(&[token(1, 0.6), token(2, 0.4005)]).is_ok(), "rounding");
         assert!(new(&[TokenLogprob { id: 1, logprob: 1e-5 }]).is_ok(), "rounding");
     }

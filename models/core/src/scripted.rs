@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use crate::contract::{
     Backend, BatchModel, CacheCost, ContextId, ContextRequest, Dtype, Logits, LogitsRequest, LogitsSummary,
-    ModelError, ModelInfo, NodeCapacity, NumberEncoding, OpenedContext, PrefillChunk, PrefillProgress, Row,
+    ModelError, ModelInfo, NextTokenReport, NodeCapacity, NumberEncoding, OpenedContext, PrefillChunk,
+    PrefillProgress, Row, TokenLogprob,
 };
 use crate::sampling::argmax;
 
@@ -168,5 +169,50 @@ fn summary(logits: &[f32], tokens: usize, ids: &Arc<[u32]>) -> LogitsSummary {
         padding: weights(padding),
         ids: Arc::clone(ids),
         logits: ids.iter().map(logit).collect(),
+    }
+}
+
+/// The ids that an engine reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reported {
+    All,
+    /// This many of the most probable ids.
+    Best(usize),
+    /// The requested ids and the most probable one.
+    Requested,
+    /// The requested ids, and no bound of the others.
+    OnlyRequested,
+}
+
+impl Reported {
+    /// Returns the report of an engine with these logits. Ids from `tokens` on are padding, which it never
+    /// writes.
+    pub fn of(self, logits: &[f32], tokens: usize, request: &LogitsRequest) -> NextTokenReport {
+        let logits = &logits[..tokens.min(logits.len())];
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let total: f64 = logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
+        let token =
+            |(id, &logit): (u32, &f32)| TokenLogprob { id, logprob: f64::from(logit - max) - total.ln() };
+        let mut best_first: Vec<TokenLogprob> = (0..).zip(logits).map(token).collect();
+        best_first.sort_by(|a, b| b.logprob.total_cmp(&a.logprob).then(a.id.cmp(&b.id)));
+        let best = best_first.first().map(|token| token.logprob);
+        let is_requested = |token: &TokenLogprob| match request {
+            LogitsRequest::Ids(ids) => ids.contains(&token.id),
+            LogitsRequest::All | LogitsRequest::Best => false,
+        };
+        let (reported, cut): (Vec<_>, _) = match self {
+            Self::All => (best_first, Some(f64::NEG_INFINITY)),
+            Self::Best(count) => {
+                best_first.truncate(count);
+                let cut = best_first.last().map(|token| token.logprob);
+                (best_first, cut)
+            }
+            Self::Requested => {
+                let rest = best_first.iter().skip(1).filter(|token| is_requested(token));
+                (best_first.iter().take(1).chain(rest).copied().collect(), best)
+            }
+            Self::OnlyRequested => (best_first.into_iter().filter(is_requested).collect(), None),
+        };
+        NextTokenReport::new(reported, cut).unwrap_or_else(|error| panic!("{error}"))
     }
 }

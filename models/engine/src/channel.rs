@@ -21,7 +21,7 @@ struct Backlog {
 }
 
 /// The engine's end of the channel.
-pub(crate) struct EventSender {
+pub struct EventSender {
     events: mpsc::UnboundedSender<Event>,
     backlog: Arc<Backlog>,
 }
@@ -40,9 +40,9 @@ impl fmt::Debug for JobEvents {
     }
 }
 
-/// Creates a channel. `wake` must wake the engine's thread. It is called when the client has read events or
+/// Creates a channel. `wake` must wake the engine. It is called when the client has read events or
 /// has dropped its end.
-pub(crate) fn channel(wake: impl Fn() + Send + Sync + 'static) -> (EventSender, JobEvents) {
+pub fn channel(wake: impl Fn() + Send + Sync + 'static) -> (EventSender, JobEvents) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let backlog = Arc::<Backlog>::default();
     let events = EventSender { events: sender, backlog: Arc::clone(&backlog) };
@@ -51,13 +51,18 @@ pub(crate) fn channel(wake: impl Fn() + Send + Sync + 'static) -> (EventSender, 
 
 impl EventSender {
     /// Returns whether the client has dropped its end.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.events.is_closed()
+    }
+
+    /// Waits until the client has dropped its end.
+    pub async fn closed(&self) {
+        self.events.closed().await;
     }
 
     /// Returns whether the client has read enough for the job to be stepped. If not, the channel wakes the
     /// engine when it has.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         let has_room = || self.backlog.unread_bytes.load(Ordering::SeqCst) < UNREAD_BYTES_MAX;
         if has_room() {
             return true;
@@ -72,7 +77,7 @@ impl EventSender {
     }
 
     /// Sends an event. Returns `false` if the client has dropped its end.
-    pub(crate) fn send(&self, event: Event) -> bool {
+    pub fn send(&self, event: Event) -> bool {
         self.backlog.unread_bytes.fetch_add(bytes(&event), Ordering::SeqCst);
         self.events.send(event).is_ok()
     }

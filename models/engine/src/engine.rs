@@ -131,15 +131,7 @@ impl Engine {
 
     /// Reduces a job's node budget to the memory of the cache. Fails if the job cannot run at all.
     fn limit_to_cache(&self, job: &mut Job) -> Result<(), EngineError> {
-        let got = job.prompt.len();
-        let max = self.info.prompt_tokens_max;
-        if got > max {
-            return Err(EngineError::PromptTooLong { got, max });
-        }
-        let answer = job.request.tokens_max();
-        if let Some(max) = self.info.context_tokens_max.filter(|&max| got.saturating_add(answer) > max) {
-            return Err(EngineError::ContextTooLong { prompt: got, answer, max });
-        }
+        self.info.check_length(job)?;
         let max = self.job_bytes_max;
         if self.bytes(job, job.nodes_max()) > max {
             let mut fits = 0;

@@ -25,7 +25,7 @@ mod run;
 mod running;
 
 pub use budget::{CacheBudget, CacheUse};
-pub use channel::JobEvents;
+pub use channel::{EventSender, JobEvents, channel};
 pub use engine::Engine;
 pub use limits::EngineLimits;
 pub use observer::{EndReason, EngineObserver, NoObserver};

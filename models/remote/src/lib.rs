@@ -6,5 +6,6 @@
 pub mod engine;
 
 pub use engine::{
-    NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, TextDelta, TextEnd, TextQuery,
+    LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
+    RemoteLimits, TextDelta, TextEnd, TextQuery,
 };

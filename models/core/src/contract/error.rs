@@ -71,6 +71,9 @@ pub enum EngineError {
     /// The engine on another server did not respond in time.
     #[error("{0}")]
     UpstreamTimeout(String),
+    /// The engine cannot compute this.
+    #[error("{0}")]
+    Unsupported(String),
     /// A step that held rows of this job failed.
     #[error("decoding failed: {0}")]
     Step(String),

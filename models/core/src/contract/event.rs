@@ -84,6 +84,8 @@ pub struct NumberOutcome {
     pub text_tokens: usize,
     /// Whether `nodes_max` ended an expansion before `tolerance` did.
     pub truncated: bool,
+    /// The part of the open mass that another engine does not report. No search can reduce it.
+    pub unreported: f64,
     /// The most probable texts that are not admitted numbers, best first, if the job requests them.
     pub refused: Vec<RefusedText>,
     /// Number of texts that reached the marker of [`AfterMarker`](super::AfterMarker); 1 if no text comes
@@ -97,6 +99,11 @@ pub struct NumberOutcome {
 }
 
 impl NumberOutcome {
+    /// All mass is invalid, because the text before cannot be followed by a number.
+    pub fn not_a_number() -> Self {
+        Self::new(Distribution::average(&[]), 0, 0)
+    }
+
     /// A distribution that `nodes` positions and `forward_passes` steps found, within every budget.
     pub fn new(distribution: Distribution, nodes: usize, forward_passes: usize) -> Self {
         Self {
@@ -106,6 +113,7 @@ impl NumberOutcome {
             forward_passes,
             text_tokens: 0,
             truncated: false,
+            unreported: 0.0,
             refused: Vec::new(),
             reached: 1,
             missed: 0,

@@ -1,10 +1,15 @@
 //! The properties of a loaded model.
 
+use super::error::EngineError;
+use super::job::Job;
+
 /// Which implementation runs a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     Native,
     MistralRs,
+    /// Another inference server.
+    Remote,
     /// The scripted model of tests.
     #[cfg(any(test, feature = "testing"))]
     Scripted,
@@ -16,6 +21,7 @@ impl Backend {
         match self {
             Self::Native => "native",
             Self::MistralRs => "mistralrs",
+            Self::Remote => "remote",
             #[cfg(any(test, feature = "testing"))]
             Self::Scripted => "scripted",
         }
@@ -107,4 +113,24 @@ pub struct ModelInfo {
     pub encoder_decoder: bool,
     /// Whether the logits are a distribution over tokens. A regression head predicts one value instead.
     pub has_token_distribution: bool,
+}
+
+impl ModelInfo {
+    /// Checks that the prompt and the longest answer of a job fit.
+    ///
+    /// # Errors
+    /// If the model has no positions for them.
+    pub fn check_length(&self, job: &Job) -> Result<(), EngineError> {
+        let prompt = job.prompt.len();
+        if prompt > self.prompt_tokens_max {
+            return Err(EngineError::PromptTooLong { got: prompt, max: self.prompt_tokens_max });
+        }
+        let answer = job.request.tokens_max();
+        match self.context_tokens_max {
+            Some(max) if prompt.saturating_add(answer) > max => {
+                Err(EngineError::ContextTooLong { prompt, answer, max })
+            }
+            _ => Ok(()),
+        }
+    }
 }

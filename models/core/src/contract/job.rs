@@ -328,6 +328,21 @@ pub struct AfterMarker {
     pub max_tokens: usize,
 }
 
+impl AfterMarker {
+    /// The string at which a text stops: the marker without white space at its end, which number tokens often
+    /// contain.
+    pub fn stop(&self) -> &str {
+        let trimmed = self.marker.trim_end();
+        if trimmed.is_empty() { &self.marker } else { trimmed }
+    }
+
+    /// Returns the part of a text that follows [`Self::stop`]. The last token may hold it and the number's
+    /// first characters.
+    pub fn number_begun<'a>(&self, written: &'a str) -> &'a str {
+        written.split_once(self.stop()).map_or("", |(_, begun)| begun)
+    }
+}
+
 /// A target whose tokens are scored, in as few steps as they fit in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreJob {

@@ -1,11 +1,13 @@
 //! Scores candidates after one prompt. The tree of their prefixes is a list of rows, and each step computes
 //! as many rows as fit.
 
-use super::{Decoding, Progress, StepResult, not_a_distribution};
+use super::{Decoding, Progress, StepResult, not_a_distribution, unreported};
 use crate::contract::{
-    CandidateRow, CandidatesJob, EngineError, Event, NodeId, PathRow, ScoreOutcome, TokenLogprob, TokenScore,
+    CandidateRow, CandidatesJob, EngineError, Event, LogitsRequest, LogitsRow, NodeId, PathRow, ScoreOutcome,
+    TokenLogprob, TokenScore,
 };
 use crate::losses::{NumberTokens, Position};
+use crate::numbers::sorted_unique;
 
 pub(super) struct CandidatesDecoding {
     job: CandidatesJob,
@@ -16,12 +18,19 @@ pub(super) struct CandidatesDecoding {
     read: usize,
     /// Log-probabilities of all tokens, sorted by place.
     logprobs: Vec<TokenLogprob>,
+    /// Whether another engine reports the log-probabilities of requested ids.
+    is_reported: bool,
 }
 
 impl CandidatesDecoding {
     pub(super) fn new(job: &CandidatesJob, first_token: u32) -> Self {
         let logprobs = vec![TokenLogprob { id: 0, logprob: f64::NEG_INFINITY }; job.tokens()];
-        Self { job: job.clone(), first_token, asked: 0, read: 0, logprobs }
+        Self { job: job.clone(), first_token, asked: 0, read: 0, logprobs, is_reported: false }
+    }
+
+    /// Returns the same decoding over reports of another engine.
+    pub(super) fn over_reports(self) -> Self {
+        Self { is_reported: true, ..self }
     }
 }
 
@@ -31,7 +40,10 @@ impl Decoding for CandidatesDecoding {
         let rows = &self.job.rows()[self.asked..end];
         self.asked = end;
         let path = |row: &CandidateRow| {
-            PathRow::new(row.parent.map(NodeId), row.token.unwrap_or(self.first_token.into()))
+            let ids = || sorted_unique(row.next.iter().map(|next| &next.id));
+            let logits = if self.is_reported { LogitsRequest::Ids(ids()) } else { LogitsRequest::All };
+            let token = row.token.unwrap_or(self.first_token.into());
+            PathRow::new(row.parent.map(NodeId), token).with_logits(logits)
         };
         rows.iter().map(path).collect()
     }
@@ -39,8 +51,16 @@ impl Decoding for CandidatesDecoding {
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         let no_numbers = NumberTokens::default();
         for (index, row) in self.job.rows()[self.read..self.asked].iter().enumerate() {
-            let logits = result.row(index).full()?;
-            let position = Position::new(logits, &no_numbers).ok_or_else(not_a_distribution)?;
+            let result = result.row(index);
+            let position = match result.logits {
+                LogitsRow::Report(report) => {
+                    let missing = row.next.iter().find(|next| report.logprob(next.id).is_none());
+                    missing.map_or(Ok(()), |next| Err(unreported(next.id)))?;
+                    Position::of_report(report, &no_numbers)
+                }
+                _ => Position::new(result.full()?, &no_numbers),
+            };
+            let position = position.ok_or_else(not_a_distribution)?;
             for next in &row.next {
                 let logprob = position.log_probability(next.id);
                 self.logprobs[next.place] = TokenLogprob { id: next.id, logprob };

@@ -8,6 +8,7 @@ mod beams;
 mod candidates;
 mod number;
 mod point;
+mod reported;
 mod score;
 mod text;
 
@@ -19,6 +20,8 @@ mod encoding_tests;
 mod logits_request_tests;
 #[cfg(test)]
 mod property_tests;
+#[cfg(test)]
+mod reported_tests;
 #[cfg(test)]
 mod scale_tests;
 #[cfg(test)]
@@ -34,6 +37,7 @@ use crate::sampling::argmax;
 use crate::text::TextDecoder;
 
 pub use beams::BeamDecoding;
+pub use number::{Rationale, average_rationales};
 pub use text::TextDecoding;
 
 /// The logits of one decoding's rows within a step.
@@ -77,7 +81,7 @@ impl<'a> RowResult<'a> {
     fn full(self) -> Result<&'a [f32], EngineError> {
         match self.logits {
             LogitsRow::Full(logits) => Ok(logits),
-            LogitsRow::Summary(_) => {
+            LogitsRow::Summary(_) | LogitsRow::Report(_) => {
                 Err(EngineError::Step("the model left out logits of a full row".to_owned()))
             }
         }
@@ -126,23 +130,25 @@ impl Vocabulary {
     }
 
     /// Returns the most probable id that is not padding, or 0 if no id has any probability. Ties go to the
-    /// lowest id.
-    fn argmax(&self, row: LogitsRow<'_>) -> u32 {
+    /// lowest id. Returns `None` if a report of another engine leaves it open.
+    fn argmax(&self, row: LogitsRow<'_>) -> Option<u32> {
         match row {
-            LogitsRow::Full(logits) => argmax(self.known(logits)) as u32,
-            LogitsRow::Summary(summary) => summary.best_id,
+            LogitsRow::Full(logits) => Some(argmax(self.known(logits)) as u32),
+            LogitsRow::Summary(summary) => Some(summary.best_id),
+            LogitsRow::Report(report) => report.best(),
         }
     }
 
     /// Like [`Vocabulary::argmax`], but returns an error if no id has any probability.
     fn best(&self, row: LogitsRow<'_>) -> Result<u32, EngineError> {
-        let best = self.argmax(row);
+        let best = self.argmax(row).ok_or_else(not_a_distribution)?;
         let logit = match row {
             LogitsRow::Full(logits) => {
                 check_row(logits)?;
                 self.known(logits).get(best as usize).copied()
             }
             LogitsRow::Summary(summary) => summary.logit(best).filter(|_| summary.is_distribution()),
+            LogitsRow::Report(report) => report.logprob(best).map(|logprob| logprob as f32),
         };
         let possible = logit.is_some_and(|logit| logit > f32::NEG_INFINITY);
         if possible { Ok(best) } else { Err(not_a_distribution()) }
@@ -196,4 +202,10 @@ fn check_row(logits: &[f32]) -> Result<(), EngineError> {
 /// Logits that are NaN or infinite come from broken weights.
 fn not_a_distribution() -> EngineError {
     EngineError::Step("the model's logits are not finite".to_owned())
+}
+
+fn unreported(id: u32) -> EngineError {
+    EngineError::Unsupported(format!(
+        "the engine does not report the log-probability of token id {id}, only those of more probable tokens"
+    ))
 }

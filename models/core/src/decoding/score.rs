@@ -1,10 +1,12 @@
 //! Scores a target. Its tokens are a chain of rows, and each step computes as many rows as fit.
 
-use super::{Decoding, Progress, StepResult, not_a_distribution};
+use super::{Decoding, Progress, RowResult, StepResult, not_a_distribution, unreported};
 use crate::contract::{
-    EngineError, Event, NodeId, PathRow, ScoreJob, ScoreOutcome, TokenLogprob, TokenNumber, TokenScore,
+    EngineError, Event, LogitsRequest, LogitsRow, NodeId, PathRow, ScoreJob, ScoreOutcome, TokenLogprob,
+    TokenNumber, TokenScore,
 };
-use crate::losses::Position;
+use crate::losses::{NumberTokens, Position};
+use crate::numbers::sorted_unique;
 
 pub(super) struct ScoreDecoding {
     job: ScoreJob,
@@ -12,21 +14,57 @@ pub(super) struct ScoreDecoding {
     /// Rows requested so far: the number of the context's next node.
     asked: u32,
     scores: Vec<TokenScore>,
+    /// Whether another engine reports the log-probabilities of requested ids.
+    is_reported: bool,
 }
 
 impl ScoreDecoding {
     pub(super) fn new(job: &ScoreJob, first_token: u32) -> Self {
-        Self { job: job.clone(), first_token, asked: 0, scores: Vec::with_capacity(job.target.len()) }
+        let scores = Vec::with_capacity(job.target.len());
+        Self { job: job.clone(), first_token, asked: 0, scores, is_reported: false }
+    }
+
+    /// Returns the same decoding over reports of another engine.
+    pub(super) fn over_reports(self) -> Self {
+        Self { is_reported: true, ..self }
     }
 
     /// Returns the row that predicts the target's token at `place`. It holds the token before.
     fn row(&self, place: u32) -> PathRow {
-        let Some(before) = place.checked_sub(1) else { return PathRow::new(None, self.first_token) };
-        PathRow::new(Some(NodeId(before)), self.job.target[before as usize])
+        let row = match place.checked_sub(1) {
+            None => PathRow::new(None, self.first_token),
+            Some(before) => PathRow::new(Some(NodeId(before)), self.job.target[before as usize]),
+        };
+        row.with_logits(self.logits_request(place))
     }
 
-    fn score(&self, logits: &[f32], label: u32) -> Result<TokenScore, EngineError> {
-        let position = Position::new(logits, &self.job.number_tokens).ok_or_else(not_a_distribution)?;
+    /// Requests the ids that [`Self::score`] reads from a report.
+    fn logits_request(&self, place: u32) -> LogitsRequest {
+        if !self.is_reported {
+            return LogitsRequest::All;
+        }
+        let label = self.job.target.get(place as usize).map(|token| token.id);
+        let numbers = self.job.number_tokens.values().map(|(id, _)| id);
+        LogitsRequest::Ids(sorted_unique(numbers.chain(label).collect::<Vec<_>>().iter()))
+    }
+
+    fn score(&self, row: RowResult<'_>, label: u32) -> Result<TokenScore, EngineError> {
+        let no_numbers = NumberTokens::default();
+        let numbers = &*self.job.number_tokens;
+        let position = match row.logits {
+            LogitsRow::Report(report) => {
+                report.logprob(label).ok_or_else(|| unreported(label))?;
+                match Position::of_report(report, numbers) {
+                    None if numbers.value(label).is_some() && !self.job.losses.is_empty() => {
+                        return Err(unreported_numbers());
+                    }
+                    None => Position::of_report(report, &no_numbers),
+                    position => position,
+                }
+            }
+            _ => Position::new(row.full()?, numbers),
+        };
+        let position = position.ok_or_else(not_a_distribution)?;
         let mass = position.number_mass();
         Ok(TokenScore {
             token: TokenLogprob { id: label, logprob: position.log_probability(label) },
@@ -34,6 +72,13 @@ impl ScoreDecoding {
             losses: self.job.losses.iter().map(|loss| loss.at(&position, label)).collect(),
         })
     }
+}
+
+fn unreported_numbers() -> EngineError {
+    EngineError::Unsupported(
+        "a loss needs the probabilities of all number tokens, and the engine reports only the most probable tokens"
+            .to_owned(),
+    )
 }
 
 impl Decoding for ScoreDecoding {
@@ -48,8 +93,7 @@ impl Decoding for ScoreDecoding {
         let first = self.scores.len();
         let wanted = self.job.target.len().min(self.asked as usize);
         for place in first..wanted {
-            let logits = result.row(place - first).full()?;
-            let score = self.score(logits, self.job.target[place].id)?;
+            let score = self.score(result.row(place - first), self.job.target[place].id)?;
             self.scores.push(score);
         }
         if self.scores.len() < self.job.target.len() {

@@ -5,16 +5,22 @@
 //! nearly 1, or the square of a small difference.
 
 use super::tokens::NumberTokens;
+use crate::report::NextTokenReport;
 
 /// The distribution of a model at one position.
 #[derive(Debug, Clone)]
 pub struct Position<'a> {
-    logits: &'a [f32],
+    source: Source<'a>,
     tokens: &'a NumberTokens,
-    normaliser: Normaliser,
     /// Softmax over the number tokens alone. Empty if none of them has any probability.
     shares: Vec<f64>,
     mass: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Source<'a> {
+    Logits { logits: &'a [f32], normaliser: Normaliser },
+    Report(&'a NextTokenReport),
 }
 
 /// The denominator of a softmax: `exp(max + log_sum)`.
@@ -35,6 +41,13 @@ impl Normaliser {
     }
 }
 
+/// Returns the softmax over the logits of the number tokens alone, and their share of the `whole`.
+fn numbers_alone(logits: impl Iterator<Item = f64> + Clone, whole: Normaliser) -> (Vec<f64>, f64) {
+    let Some(own) = Normaliser::of(logits.clone()) else { return (Vec::new(), 0.0) };
+    let shares = logits.map(|logit| (logit - own.max - own.log_sum).exp()).collect();
+    (shares, (own.max - whole.max + own.log_sum - whole.log_sum).exp().min(1.0))
+}
+
 impl<'a> Position<'a> {
     /// Reads a row of logits, one for each id of the output layer. Number tokens beyond it have no
     /// probability.
@@ -44,22 +57,28 @@ impl<'a> Position<'a> {
     pub fn new(logits: &'a [f32], tokens: &'a NumberTokens) -> Option<Self> {
         let whole = Normaliser::of(logits.iter().map(|&logit| f64::from(logit)))?;
         let row = |id: u32| logits.get(id as usize).map_or(f64::NEG_INFINITY, |&logit| f64::from(logit));
-        let numbers = || tokens.all().iter().map(|token| row(token.id));
-        let (shares, mass) = match Normaliser::of(numbers()) {
-            None => (Vec::new(), 0.0),
-            Some(own) => {
-                let shares = numbers().map(|logit| (logit - own.max - own.log_sum).exp()).collect();
-                (shares, (own.max - whole.max + own.log_sum - whole.log_sum).exp().min(1.0))
-            }
-        };
-        Some(Self { logits, tokens, normaliser: whole, shares, mass })
+        let numbers = tokens.all().iter().map(|token| row(token.id));
+        let (shares, mass) = numbers_alone(numbers, whole);
+        Some(Self { source: Source::Logits { logits, normaliser: whole }, tokens, shares, mass })
+    }
+
+    /// Reads a report of another engine. Returns `None` if a number token is not reported.
+    pub fn of_report(report: &'a NextTokenReport, tokens: &'a NumberTokens) -> Option<Self> {
+        let logprobs: Option<Vec<f64>> = tokens.all().iter().map(|token| report.logprob(token.id)).collect();
+        let (shares, mass) = numbers_alone(logprobs?.into_iter(), Normaliser { max: 0.0, log_sum: 0.0 });
+        Some(Self { source: Source::Report(report), tokens, shares, mass })
     }
 
     /// Natural logarithm of the probability of an id over the whole vocabulary; `-inf` for ids beyond the
-    /// row.
+    /// row, and for ids that another engine does not report.
     pub fn log_probability(&self, id: u32) -> f64 {
-        let logit = self.logits.get(id as usize).map_or(f64::NEG_INFINITY, |&logit| f64::from(logit));
-        (logit - self.normaliser.max - self.normaliser.log_sum).min(0.0)
+        match self.source {
+            Source::Logits { logits, normaliser } => {
+                let logit = logits.get(id as usize).map_or(f64::NEG_INFINITY, |&logit| f64::from(logit));
+                (logit - normaliser.max - normaliser.log_sum).min(0.0)
+            }
+            Source::Report(report) => report.logprob(id).unwrap_or(f64::NEG_INFINITY),
+        }
     }
 
     /// Sum over the number tokens of renormalised probability times value, ntloss's `predict_numbers`. `None`

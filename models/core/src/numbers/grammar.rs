@@ -56,8 +56,19 @@ pub struct Expansion {
     pub closed: Vec<ClosedNumber>,
     /// Texts that are not a number or not an admitted one, and prefixes that no admitted number begins with.
     pub invalid: f64,
-    /// Numbers beyond the limits, and pruned tokens.
+    /// Numbers beyond the limits, pruned tokens, and unreported mass.
     pub left_open: f64,
+    /// The part of `left_open` that another engine does not report.
+    pub unreported: f64,
+}
+
+/// The effect of the tokens that another engine does not report.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unreported {
+    /// The effect of most of them.
+    pub effect: TokenEffect,
+    /// The maximum mass of the others.
+    pub other_max: f64,
 }
 
 /// The end of a text that is not an admitted number.
@@ -184,7 +195,8 @@ impl NumberGrammar {
         let mut expansion = Expansion::default();
         let mut seen = 0.0;
         let touching = self.touching(state.phase, rules).iter();
-        let touching: Vec<(u32, f64)> = touching.map(|&id| (id, softmax.probability(id))).collect();
+        let touching: Vec<(u32, f64)> =
+            touching.filter_map(|&id| Some((id, softmax.reported(id)?))).collect();
         let least = prune_below(&touching, prune);
         for (id, probability) in touching {
             if probability < least {
@@ -211,6 +223,25 @@ impl NumberGrammar {
         }
         self.end(state, softmax, rules, seen, &mut expansion);
         expansion
+    }
+
+    /// Returns the effect of the tokens that another engine does not report.
+    pub fn unreported(&self, state: NumberState, softmax: &Softmax<'_>, rules: &NumberRules) -> Unreported {
+        let (effect, ending): (_, &[u32]) = match rules.terminator {
+            Terminator::Any => {
+                (rules.value_at_end(state).map_or(TokenEffect::Invalid, TokenEffect::Closes), &[])
+            }
+            Terminator::Eos | Terminator::Texts(_) => (TokenEffect::Invalid, &rules.ending),
+        };
+        if !softmax.is_partial() {
+            return Unreported { effect, other_max: 0.0 };
+        }
+        let is_other =
+            |&&id: &&u32| softmax.reported(id).is_none() && self.effect(state, id, rules) != effect;
+        let touching = self.touching(state.phase, rules);
+        let only_ending = ending.iter().filter(|&id| touching.binary_search(id).is_err());
+        let others = touching.iter().filter(is_other).count() + only_ending.filter(is_other).count();
+        Unreported { effect, other_max: softmax.unreported_max(others) }
     }
 
     /// Returns the most probable ways from `state` to a text that is not an admitted number, at most `count`,
@@ -261,6 +292,10 @@ impl NumberGrammar {
         expansion: &mut Expansion,
     ) {
         let left = (1.0 - seen).max(0.0);
+        let unreported = self.unreported(state, softmax, rules).other_max.min(left);
+        let left = left - unreported;
+        expansion.unreported += unreported;
+        expansion.left_open += unreported;
         let ended = match rules.terminator {
             Terminator::Any => left - softmax.probability_from(self.pieces.len()).min(left),
             Terminator::Eos | Terminator::Texts(_) => {

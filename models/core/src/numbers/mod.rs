@@ -23,7 +23,9 @@ pub use conformal::{conformal_interval, conformal_offset, conformal_rank, confor
 pub use decimal::Decimal;
 pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective};
 pub(crate) use grammar::sorted_unique;
-pub use grammar::{Child, ClosedNumber, Expansion, NumberGrammar, Refused, RefusedEnd, TokenEffect};
+pub use grammar::{
+    Child, ClosedNumber, Expansion, NumberGrammar, Refused, RefusedEnd, TokenEffect, Unreported,
+};
 pub use piece::NumberPiece;
 pub use rules::{NumberRules, Terminator};
 pub use softmax::Softmax;

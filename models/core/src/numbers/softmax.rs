@@ -1,9 +1,11 @@
 //! Probabilities of one row of logits, added up in `f64`, without copying the vocabulary.
 //!
 //! All probabilities of a row come from the same [`exp`], so that 1 minus the counted probabilities is
-//! exactly the rest.
+//! exactly the rest. A report of another engine has log-probabilities of some ids; the softmax knows how much
+//! the others can have.
 
 use crate::logits::{LogitsRow, LogitsSummary};
+use crate::report::NextTokenReport;
 use crate::sampling::largest;
 
 /// The softmax over a full row, or over a summary of it.
@@ -29,7 +31,13 @@ impl<'a> Softmax<'a> {
         match row {
             LogitsRow::Full(logits) => Self::new(logits),
             LogitsRow::Summary(summary) => Self::of_summary(summary),
+            LogitsRow::Report(report) => Some(Self::of_report(report)),
         }
+    }
+
+    /// Rounding must not make the reported part more than the whole.
+    fn of_report(report: &'a NextTokenReport) -> Self {
+        Self { row: LogitsRow::Report(report), max: 0.0, total: report.sum().max(1.0) }
     }
 
     fn of_summary(summary: &'a LogitsSummary) -> Option<Self> {
@@ -40,14 +48,40 @@ impl<'a> Softmax<'a> {
         summary.is_distribution().then_some(Self { row: LogitsRow::Summary(summary), max, total })
     }
 
-    /// Probability of one token; 0 for ids beyond the row. In a summary only the requested ids and the best
-    /// have one.
+    /// Probability of one token; 0 for ids beyond the row, and for unreported ones. In a summary only the
+    /// requested ids and the best have one.
     #[inline]
     pub fn probability(&self, id: u32) -> f64 {
-        self.logit(id).map_or(0.0, |logit| f64::from(exp(logit - self.max)) / self.total)
+        self.reported(id).unwrap_or(0.0)
     }
 
-    /// Probability of all ids from `first` on; in a summary `first` must be where padding begins.
+    /// Probability of one token like [`Self::probability`], or `None` if another engine does not report it.
+    #[inline]
+    pub fn reported(&self, id: u32) -> Option<f64> {
+        match self.row {
+            LogitsRow::Report(report) => report.logprob(id).map(|logprob| logprob.exp() / self.total),
+            _ => {
+                let probability = |logit| f64::from(exp(logit - self.max)) / self.total;
+                Some(self.logit(id).map_or(0.0, probability))
+            }
+        }
+    }
+
+    /// Returns whether another engine reports only some ids.
+    pub fn is_partial(&self) -> bool {
+        matches!(self.row, LogitsRow::Report(_))
+    }
+
+    /// The maximum probability of this many ids together that another engine does not report.
+    pub fn unreported_max(&self, ids: usize) -> f64 {
+        let LogitsRow::Report(report) = self.row else { return 0.0 };
+        let all = (1.0 - report.sum() / self.total).max(0.0);
+        let each = report.cut().map_or(all, |cut| cut.exp() / self.total);
+        all.min(each * ids as f64)
+    }
+
+    /// Probability of all ids from `first` on; in a summary `first` must be where padding begins, and in a
+    /// report only reported ids count.
     pub fn probability_from(&self, first: usize) -> f64 {
         match self.row {
             LogitsRow::Full(logits) => {
@@ -57,11 +91,19 @@ impl<'a> Softmax<'a> {
                 debug_assert_eq!(first, summary.tokens, "padding begins elsewhere");
                 summary.padding / self.total
             }
+            LogitsRow::Report(report) => {
+                let from = report.tokens().partition_point(|token| (token.id as usize) < first);
+                let known = report.tokens()[from..].iter();
+                known.map(|token| token.logprob.exp() / self.total).sum()
+            }
         }
     }
 
-    /// Natural logarithm of one token's probability; `-inf` for ids beyond the row.
+    /// Natural logarithm of one token's probability; `-inf` for ids beyond the row, and for unreported ones.
     pub fn log_probability(&self, id: u32) -> f64 {
+        if let LogitsRow::Report(report) = self.row {
+            return report.logprob(id).unwrap_or(f64::NEG_INFINITY) - self.total.ln();
+        }
         let logit = self.logit(id).unwrap_or(f32::NEG_INFINITY);
         f64::from(logit - self.max) - self.total.ln()
     }
@@ -75,6 +117,7 @@ impl<'a> Softmax<'a> {
                 debug_assert!(logit.is_some(), "the row did not request the logit of {id}");
                 logit
             }
+            LogitsRow::Report(_) => None,
         }
     }
 }
@@ -120,6 +163,7 @@ fn exp(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::token::TokenLogprob;
 
     #[test]
     fn probabilities_add_up_to_one_and_logs_agree() {
@@ -188,6 +232,30 @@ mod tests {
         assert!(Softmax::of(LogitsRow::Summary(&broken)).is_none());
         let infinite = LogitsSummary { max: f32::INFINITY, ..reduced([0.0; 6], 1.0) };
         assert!(Softmax::of(LogitsRow::Summary(&infinite)).is_none());
+    }
+
+    #[test]
+    fn a_report_bounds_the_probability_of_unreported_ids() {
+        let report = |tokens: &[(u32, f64)], cut: Option<f64>| {
+            let tokens = tokens.iter().map(|&(id, p)| TokenLogprob { id, logprob: f64::ln(p) });
+            NextTokenReport::new(tokens, cut.map(f64::ln)).unwrap()
+        };
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
+        let cut = report(&[(3, 0.5), (8, 0.2), (9, 0.1)], Some(0.1));
+        let softmax = Softmax::of(LogitsRow::Report(&cut)).unwrap();
+        assert_eq!((softmax.reported(4), softmax.is_partial()), (None, true));
+        near(softmax.probability(8), 0.2);
+        near(softmax.probability_from(8), 0.3);
+        near(softmax.log_probability(3), 0.5_f64.ln());
+        for (ids, want) in [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.2)] {
+            near(softmax.unreported_max(ids), want);
+        }
+        let requested = report(&[(3, 0.5)], None);
+        near(Softmax::of(LogitsRow::Report(&requested)).unwrap().unreported_max(1), 0.5);
+        let rounded = report(&[(3, 0.5), (4, 0.5005)], None);
+        let softmax = Softmax::of(LogitsRow::Report(&rounded)).unwrap();
+        near(softmax.probability(3) + softmax.probability(4), 1.0);
+        near(softmax.unreported_max(9), 0.0);
     }
 
     #[test]

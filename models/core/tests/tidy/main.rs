@@ -17,7 +17,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("ntl-fake-cuda", &[]),
     ("ntl-kernels", &[]),
     ("ntl-models", &["ntl-core", "ntl-cuda", "ntl-kernels"]),
-    ("ntl-remote", &["ntl-core"]),
+    ("ntl-remote", &["ntl-core", "ntl-engine"]),
     ("ntl-sequences", &["ntl-core"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences"]),
     ("ntl-api", &[]),

@@ -7,13 +7,12 @@
 use std::sync::Arc;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_distribution};
-use super::{Root, refused, rules, search};
+use super::{Rationale, Root, average_rationales, rules, search};
 use crate::Token;
 use crate::contract::{
     AfterMarker, EngineError, Event, FinishReason, LogitsRequest, NodeId, NumberJob, NumberOutcome, PathRow,
-    RefusedText,
 };
-use crate::numbers::{Distribution, NumberRules};
+use crate::numbers::NumberRules;
 use crate::sampling::Sampler;
 use crate::text::TextStream;
 
@@ -21,11 +20,7 @@ pub(super) struct NumberAfterText {
     job: NumberJob,
     rules: NumberRules,
     vocabulary: Vocabulary,
-    /// The marker without white space at its end, which number tokens often contain.
-    marker: String,
-    /// The white space at the marker's end.
-    gap: String,
-    max_tokens: usize,
+    after: AfterMarker,
     first_row: Option<PathRow>,
     texts: Vec<Text>,
     in_step: Vec<TextRows>,
@@ -60,6 +55,16 @@ impl Text {
     fn logits_request(&self) -> LogitsRequest {
         if self.sampler.takes_best() { LogitsRequest::Best } else { LogitsRequest::All }
     }
+
+    /// `None` until its number is found.
+    fn rationale(&self) -> Option<Rationale<'_>> {
+        let number = match &self.stage {
+            Stage::Found(outcome) => Ok(outcome),
+            Stage::Missed(reason) => Err(*reason),
+            Stage::Start | Stage::Writing(_) | Stage::Searching(_) => return None,
+        };
+        Some(Rationale { tokens: self.ids.len(), number })
+    }
 }
 
 impl NumberAfterText {
@@ -71,9 +76,7 @@ impl NumberAfterText {
         before: &[u32],
         first_token: u32,
     ) -> Self {
-        let trimmed = after.marker.trim_end();
-        let marker = if trimmed.is_empty() { &after.marker } else { trimmed };
-        let stop: Arc<[String]> = Arc::new([marker.to_owned()]);
+        let stop: Arc<[String]> = Arc::new([after.stop().to_owned()]);
         let text = |stream: u32| Text {
             ids: Vec::new(),
             stream: TextStream::new(Arc::clone(&vocabulary.decoder), Arc::clone(&stop)).after_prompt(before),
@@ -84,9 +87,7 @@ impl NumberAfterText {
             job: job.clone(),
             rules: rules(job, vocabulary),
             vocabulary: vocabulary.clone(),
-            marker: marker.to_owned(),
-            gap: after.marker[marker.len()..].to_owned(),
-            max_tokens: after.max_tokens,
+            after: after.clone(),
             first_row: Some(PathRow::new(None, first_token)),
             texts: (0..after.rationales.max(1)).map(text).collect(),
             in_step: Vec::new(),
@@ -116,9 +117,9 @@ impl NumberAfterText {
         let mut shown =
             if ends { String::new() } else { text.stream.push(Token { id, value: row.head_value }) };
         let next = PathRow::new(Some(row.node), id);
-        let over = ends || text.ids.len() >= self.max_tokens;
+        let over = ends || text.ids.len() >= self.after.max_tokens;
         let stage = if text.stream.stopped() {
-            shown = shown + &self.marker + &self.gap;
+            shown += &self.after.marker;
             self.begin_search(index, next)
         } else if over {
             shown += &text.stream.finish();
@@ -137,14 +138,13 @@ impl NumberAfterText {
     /// characters.
     fn begin_search(&self, index: usize, row: PathRow) -> Stage {
         let written = self.vocabulary.decoder.decode(&self.texts[index].ids);
-        let after = written.split_once(&self.marker).map_or("", |(_, after)| after);
-        match self.rules.state_after(after) {
+        match self.rules.state_after(self.after.number_begun(&written)) {
             Some(state) => {
                 let rules = self.rules.clone();
-                let root = Root { row, state };
+                let root = Root { row, state, is_reported: false };
                 Stage::Searching(search(&self.job, &self.vocabulary, rules, root, index as u64))
             }
-            None => Stage::Found(NumberOutcome::new(Distribution::average(&[]), 0, 0)),
+            None => Stage::Found(NumberOutcome::not_a_number()),
         }
     }
 
@@ -167,34 +167,11 @@ impl NumberAfterText {
 
     /// Returns the average once all texts have ended.
     fn outcome(&self) -> Option<NumberOutcome> {
-        let ended = self.texts.iter().all(|text| matches!(text.stage, Stage::Found(_) | Stage::Missed(_)));
-        if !ended {
-            return None;
-        }
-        let found = self.texts.iter().filter_map(|text| match &text.stage {
-            Stage::Found(outcome) => Some(outcome),
-            _ => None,
-        });
-        let reached: Vec<&NumberOutcome> = found.collect();
-        let refused: Vec<&[RefusedText]> = reached.iter().map(|outcome| outcome.refused.as_slice()).collect();
-        let distributions: Vec<&Distribution> = reached.iter().map(|outcome| &outcome.distribution).collect();
-        let first_text_end = self.texts.first().and_then(|text| match text.stage {
-            Stage::Missed(reason) => Some(reason),
-            _ => None,
-        });
-        let values: Vec<f64> = reached.iter().filter_map(|outcome| outcome.token_value).collect();
-        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let average = average_rationales(self.texts.iter().map(Text::rationale).collect::<Option<Vec<_>>>()?);
         Some(NumberOutcome {
-            distribution: Distribution::average(&distributions),
-            token_value: (!values.is_empty()).then_some(mean),
-            nodes: self.nodes + reached.iter().map(|outcome| outcome.nodes).sum::<usize>(),
+            nodes: self.nodes + average.nodes,
             forward_passes: self.forward_passes,
-            text_tokens: self.texts.iter().map(|text| text.ids.len()).sum(),
-            truncated: reached.iter().any(|outcome| outcome.truncated),
-            refused: refused::average(&refused),
-            reached: reached.len() as u32,
-            missed: (self.texts.len() - reached.len()) as u32,
-            first_text_end,
+            ..average
         })
     }
 }

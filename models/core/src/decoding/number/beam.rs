@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
-use super::Root;
+use super::{Root, logits_request};
 use crate::contract::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow};
 use crate::numbers::{ClosedNumber, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
 
@@ -37,7 +37,7 @@ impl NumberBeam {
     pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, beams: usize, root: Root) -> Self {
         Self {
             grammar: Arc::clone(&vocabulary.grammar),
-            logits: vocabulary.logits_request(&rules),
+            logits: logits_request(vocabulary, &rules, &root),
             rules,
             beams: beams.max(1),
             prefixes: vec![BeamPrefix { row: root.row, state: root.state, probability: 1.0 }],

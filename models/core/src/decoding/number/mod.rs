@@ -5,6 +5,7 @@
 
 mod after;
 mod beam;
+mod rationales;
 mod refused;
 mod sample;
 mod token;
@@ -14,8 +15,10 @@ use std::sync::Arc;
 
 pub(super) use token::expectation;
 
+pub use rationales::{Rationale, average_rationales};
+
 use super::{Decoding, Vocabulary};
-use crate::contract::{NumberJob, NumberMethod, PathRow};
+use crate::contract::{LogitsRequest, NumberJob, NumberMethod, PathRow};
 use crate::numbers::{NumberRules, NumberState, NumberValues};
 
 #[derive(Debug, Clone)]
@@ -24,6 +27,9 @@ struct Root {
     row: PathRow,
     /// The part of the number that has been written.
     state: NumberState,
+    /// Whether another engine reports the probabilities of requested ids, so that a request for all of them
+    /// is of little use.
+    is_reported: bool,
 }
 
 /// `before`: the ids before the answer in the same sequence.
@@ -36,15 +42,39 @@ pub(super) fn decoding(
     match &job.after {
         Some(after) => Box::new(after::NumberAfterText::new(job, after, vocabulary, before, first_token)),
         None => {
-            let root = Root { row: PathRow::new(None, first_token), state: NumberState::START };
+            let row = PathRow::new(None, first_token);
+            let root = Root { row, state: NumberState::START, is_reported: false };
             search(job, vocabulary, rules(job, vocabulary), root, 0)
         }
     }
 }
 
+/// Searches the number after a text that another engine has written, in the reports of that engine. `begun`
+/// is the part of the text after the marker. Returns `None` if no number begins with it.
+pub(super) fn reported_search(
+    job: &NumberJob,
+    vocabulary: &Vocabulary,
+    begun: &str,
+    stream: u64,
+) -> Option<Box<dyn Decoding>> {
+    let rules = rules(job, vocabulary);
+    let state = rules.state_after(begun)?;
+    let root = Root { row: PathRow::new(None, 0), state, is_reported: true };
+    Some(search(job, vocabulary, rules, root, stream))
+}
+
 /// Costs a pass over the vocabulary if the job has terminators or thousands separators.
 fn rules(job: &NumberJob, vocabulary: &Vocabulary) -> NumberRules {
     vocabulary.grammar.rules(job.limits, job.terminator.clone(), job.values)
+}
+
+/// Returns the logits that a search needs.
+fn logits_request(vocabulary: &Vocabulary, rules: &NumberRules, root: &Root) -> LogitsRequest {
+    if root.is_reported {
+        LogitsRequest::Ids(Arc::clone(rules.read_ids()))
+    } else {
+        vocabulary.logits_request(rules)
+    }
 }
 
 /// `stream` gives each of several searches of one request its own random numbers.
@@ -68,8 +98,7 @@ fn search(
             Box::new(if job.reports_refused { tree.reporting_refused(vocabulary) } else { tree })
         }
         NumberMethod::Sample { samples, seed } => {
-            let grammar = Arc::clone(&vocabulary.grammar);
-            Box::new(sample::NumberSample::new(grammar, rules, *samples, *seed, stream, root))
+            Box::new(sample::NumberSample::new(vocabulary, rules, *samples, *seed, stream, root))
         }
         NumberMethod::Beam { beams } => Box::new(beam::NumberBeam::new(vocabulary, rules, *beams, root)),
         NumberMethod::Token => Box::new(token::TokenExpectation::new(vocabulary, rules, root)),

@@ -1,7 +1,8 @@
 //! Numbers sampled from the model's own distribution. Samples with the same prefix share their rows.
 //!
 //! A draw goes through the whole vocabulary in the order of ids, so that a seed gives the same numbers on
-//! every backend. Rows therefore request all logits.
+//! every backend. Rows therefore request all logits. In the reports of another engine, a draw goes through
+//! the reported ids. The others have one effect on the number, or are open.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,15 +10,16 @@ use std::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::super::{Decoding, Progress, StepResult, not_a_distribution};
+use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
 use super::Root;
-use crate::contract::{EngineError, Event, NodeId, NumberOutcome, PathRow};
+use crate::contract::{EngineError, Event, LogitsRequest, LogitsRow, NumberOutcome, PathRow};
 use crate::numbers::{Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax, TokenEffect};
 
 /// Each sample has an equal share of the mass.
 pub(super) struct NumberSample {
     grammar: Arc<NumberGrammar>,
     rules: NumberRules,
+    logits: LogitsRequest,
     rng: ChaCha8Rng,
     /// One sample's share of the mass.
     share: f64,
@@ -27,6 +29,8 @@ pub(super) struct NumberSample {
     closed: HashMap<Decimal, f64>,
     invalid: f64,
     open: f64,
+    /// The part of `open` that another engine does not report.
+    unreported: f64,
     nodes: usize,
     forward_passes: usize,
 }
@@ -40,7 +44,7 @@ struct SampledPrefix {
 
 impl NumberSample {
     pub(super) fn new(
-        grammar: Arc<NumberGrammar>,
+        vocabulary: &Vocabulary,
         rules: NumberRules,
         count: u32,
         seed: u64,
@@ -49,8 +53,10 @@ impl NumberSample {
     ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(stream);
+        let ids = || LogitsRequest::Ids(Arc::clone(rules.read_ids()));
         Self {
-            grammar,
+            grammar: Arc::clone(&vocabulary.grammar),
+            logits: if root.is_reported { ids() } else { LogitsRequest::All },
             rules,
             rng,
             share: 1.0 / f64::from(count.max(1)),
@@ -59,50 +65,85 @@ impl NumberSample {
             closed: HashMap::new(),
             invalid: 0.0,
             open: 0.0,
+            unreported: 0.0,
             nodes: 0,
             forward_passes: 0,
         }
     }
 
-    fn extend(&mut self, prefix: &SampledPrefix, logits: &[f32], node: NodeId) -> Result<(), EngineError> {
-        let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
-        for (token, draws) in draw(&mut self.rng, &softmax, logits.len(), prefix.draws) {
-            let mass = self.share * f64::from(draws);
+    fn extend(&mut self, prefix: &SampledPrefix, row: RowResult<'_>) -> Result<(), EngineError> {
+        let softmax = row.softmax()?;
+        let mut points: Vec<f64> = (0..prefix.draws).map(|_| self.rng.random()).collect();
+        points.sort_by(f64::total_cmp);
+        let drawn = match row.logits {
+            LogitsRow::Report(report) => {
+                let ids = report.tokens().iter().map(|token| token.id);
+                let drawn = draw(&points, &softmax, ids);
+                let unreported = self.grammar.unreported(prefix.state, &softmax, &self.rules);
+                let other_end = drawn.mass + unreported.other_max;
+                let others = drawn.left.iter().filter(|&&point| point < other_end).count();
+                let mass = self.share * others as f64;
+                self.open += mass;
+                self.unreported += mass;
+                self.count(unreported.effect, (drawn.left.len() - others) as u32);
+                drawn
+            }
+            _ => {
+                let mut drawn = draw(&points, &softmax, 0..row.full()?.len() as u32);
+                // Rounding may leave the whole a little below 1.
+                if !drawn.left.is_empty() {
+                    *drawn.ids.entry(drawn.last_possible).or_default() += drawn.left.len() as u32;
+                }
+                drawn
+            }
+        };
+        for (token, draws) in drawn.ids {
             match self.grammar.effect(prefix.state, token, &self.rules) {
                 TokenEffect::Continues(state) => {
-                    let row = PathRow::new(Some(node), token);
+                    let row = PathRow::new(Some(row.node), token);
                     self.prefixes.push_back(SampledPrefix { row, state, draws });
                 }
-                TokenEffect::Closes(value) => *self.closed.entry(value).or_default() += mass,
-                TokenEffect::Invalid => self.invalid += mass,
-                TokenEffect::TooLong => self.open += mass,
+                effect => self.count(effect, draws),
             }
         }
         Ok(())
     }
-}
 
-/// Draws `count` tokens in one pass over the vocabulary. Returns how often each was drawn.
-fn draw(rng: &mut ChaCha8Rng, softmax: &Softmax<'_>, vocab: usize, count: u32) -> BTreeMap<u32, u32> {
-    let mut points: Vec<f64> = (0..count).map(|_| rng.random()).collect();
-    points.sort_by(f64::total_cmp);
-    let mut drawn = BTreeMap::new();
-    let mut below = 0.0;
-    let mut next = 0;
-    let mut last_possible = 0;
-    for id in 0..vocab as u32 {
-        let probability = softmax.probability(id);
-        below += probability;
-        last_possible = if probability > 0.0 { id } else { last_possible };
-        let reached = points[next..].iter().take_while(|&&point| point < below).count();
-        if reached > 0 {
-            *drawn.entry(id).or_default() += reached as u32;
-            next += reached;
+    /// Counts draws of a token that ends the number.
+    fn count(&mut self, effect: TokenEffect, draws: u32) {
+        let mass = self.share * f64::from(draws);
+        match effect {
+            TokenEffect::Closes(value) if draws > 0 => *self.closed.entry(value).or_default() += mass,
+            TokenEffect::Closes(_) => {}
+            TokenEffect::Invalid => self.invalid += mass,
+            TokenEffect::TooLong | TokenEffect::Continues(_) => self.open += mass,
         }
     }
-    // Rounding may leave the whole a little below 1.
-    if next < points.len() {
-        *drawn.entry(last_possible).or_default() += (points.len() - next) as u32;
+}
+
+struct Drawn<'a> {
+    /// The number of draws of each id.
+    ids: BTreeMap<u32, u32>,
+    /// The probability of all ids.
+    mass: f64,
+    /// The points at and beyond `mass`.
+    left: &'a [f64],
+    /// The last id that has a probability.
+    last_possible: u32,
+}
+
+/// Draws one of `ids` for each point (ascending).
+fn draw<'a>(points: &'a [f64], softmax: &Softmax<'_>, ids: impl Iterator<Item = u32>) -> Drawn<'a> {
+    let mut drawn = Drawn { ids: BTreeMap::new(), mass: 0.0, left: points, last_possible: 0 };
+    for id in ids {
+        let probability = softmax.probability(id);
+        drawn.mass += probability;
+        drawn.last_possible = if probability > 0.0 { id } else { drawn.last_possible };
+        let reached = drawn.left.iter().take_while(|&&point| point < drawn.mass).count();
+        if reached > 0 {
+            *drawn.ids.entry(id).or_default() += reached as u32;
+            drawn.left = &drawn.left[reached..];
+        }
     }
     drawn
 }
@@ -110,7 +151,8 @@ fn draw(rng: &mut ChaCha8Rng, softmax: &Softmax<'_>, vocab: usize, count: u32) -
 impl Decoding for NumberSample {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step = self.prefixes.len().min(rows_max);
-        self.prefixes.iter().take(self.in_step).map(|prefix| prefix.row.clone()).collect()
+        let row = |prefix: &SampledPrefix| prefix.row.clone().with_logits(self.logits.clone());
+        self.prefixes.iter().take(self.in_step).map(row).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
@@ -120,13 +162,14 @@ impl Decoding for NumberSample {
         for (row, prefix) in stepped.into_iter().enumerate() {
             let row = result.row(row);
             let state = prefix.state.with_head_value(row.head_value);
-            self.extend(&SampledPrefix { state, ..prefix }, row.full()?, row.node)?;
+            self.extend(&SampledPrefix { state, ..prefix }, row)?;
         }
         if !self.prefixes.is_empty() {
             return Ok(Progress::Running);
         }
         let distribution = Distribution::new(&self.closed, self.invalid, self.open);
-        events.push(Event::Number(NumberOutcome::new(distribution, self.nodes, self.forward_passes)));
+        let outcome = NumberOutcome::new(distribution, self.nodes, self.forward_passes);
+        events.push(Event::Number(NumberOutcome { unreported: self.unreported, ..outcome }));
         Ok(Progress::Done)
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct TokenExpectation {
     state: NumberState,
     probability: f64,
     parts: Vec<Part>,
+    /// Whether another engine left out probabilities that the value needs.
+    is_unreported: bool,
     nodes: usize,
 }
 
@@ -47,6 +49,7 @@ impl TokenExpectation {
             state: root.state,
             probability: 1.0,
             parts: Vec::new(),
+            is_unreported: false,
             nodes: 0,
         }
     }
@@ -55,7 +58,10 @@ impl TokenExpectation {
         if !self.vocabulary.number_values.iter().any(|&(number, _)| number == id) {
             return;
         }
-        let Some(seen) = expectation(softmax, &self.vocabulary.number_values) else { return };
+        let Some(seen) = expectation(softmax, &self.vocabulary.number_values) else {
+            self.is_unreported = true;
+            return;
+        };
         self.parts.push(Part {
             expectation: seen.value,
             digits: next.digits(),
@@ -87,22 +93,24 @@ impl TokenExpectation {
         let closed = closed.map(|value| (value, self.probability));
         let mass = closed.map_or(0.0, |(_, probability)| probability);
         let distribution = Distribution::new(&HashMap::from_iter(closed), 0.0, 1.0 - mass);
-        let token_value = closed.and_then(|_| self.value());
-        NumberOutcome { token_value, ..NumberOutcome::new(distribution, self.nodes, self.nodes) }
+        let token_value = closed.filter(|_| !self.is_unreported).and_then(|_| self.value());
+        let unreported = if self.is_unreported { 1.0 - mass } else { 0.0 };
+        NumberOutcome { token_value, unreported, ..NumberOutcome::new(distribution, self.nodes, self.nodes) }
     }
 }
 
 /// Returns the expected value and the mass of the number tokens at one position, or `None` if none of them
-/// has any probability.
+/// has any probability, or another engine does not report them all.
 pub(in crate::decoding) fn expectation(
     softmax: &Softmax<'_>,
     number_values: &[(u32, f64)],
 ) -> Option<TokenNumber> {
-    let weigh = |&(id, value): &(u32, f64)| {
-        let probability = softmax.probability(id);
-        (probability, probability * value)
-    };
-    let (mass, sum) = number_values.iter().map(weigh).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+    let (mut mass, mut sum) = (0.0, 0.0);
+    for &(id, value) in number_values {
+        let probability = softmax.reported(id)?;
+        mass += probability;
+        sum += probability * value;
+    }
     (mass > 0.0).then(|| TokenNumber { value: sum / mass, mass })
 }
 
@@ -115,7 +123,11 @@ impl Decoding for TokenExpectation {
         self.nodes += 1;
         let row = result.row(0);
         let softmax = row.softmax()?;
-        let id = self.vocabulary.argmax(row.logits);
+        let Some(id) = self.vocabulary.argmax(row.logits) else {
+            self.is_unreported = true;
+            events.push(Event::Number(self.outcome(None)));
+            return Ok(Progress::Done);
+        };
         self.probability *= softmax.probability(id);
         let closed = match self.vocabulary.grammar.effect(self.state, id, &self.rules) {
             TokenEffect::Continues(next) => {

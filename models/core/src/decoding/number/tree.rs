@@ -13,8 +13,8 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
-use super::Root;
 use super::refused::{REFUSED_MAX, RefusedTexts};
+use super::{Root, logits_request};
 use crate::Token;
 use crate::contract::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow, Precision};
 use crate::numbers::{
@@ -34,6 +34,10 @@ const PRUNED_SHARE: f64 = 0.1;
 
 /// Minimum probability of a prefix whose refused texts are reported. It keeps both prefixes and texts few.
 const REFUSED_PREFIX_MIN: f64 = 0.01;
+
+/// A tree also stops when the open mass that it could still reduce is at most this share of the unreported
+/// mass, which it cannot reduce.
+const UNREPORTED_SHARE: f64 = 0.1;
 
 /// An open mass of at most this is rounding.
 const ROUNDING: f64 = 1e-12;
@@ -61,7 +65,7 @@ pub(super) struct NumberTree {
     in_step: Vec<u32>,
     /// Number of prefixes that are computed but not counted yet.
     ahead: usize,
-    /// The open mass if everything computed so far were counted.
+    /// The open mass if everything computed so far were counted, without unreported mass.
     open_ahead: f64,
     counted: Counted,
     /// Number of counted nodes at which the bounds are computed again.
@@ -69,6 +73,8 @@ pub(super) struct NumberTree {
     forward_passes: usize,
     /// The texts that are not admitted numbers, if the job requests them.
     refused: Option<RefusedTexts>,
+    /// See [`Root::is_reported`].
+    is_reported: bool,
 }
 
 /// The prefixes that may still be counted, in slots that are reused.
@@ -95,8 +101,10 @@ struct Computed {
     children: Box<[Ranked]>,
     closed: Box<[ClosedNumber]>,
     invalid: f64,
-    /// Mass of continuations that are too long or pruned.
+    /// Mass of continuations that are too long, pruned or unreported.
     left_open: f64,
+    /// The unreported part of `left_open`.
+    unreported: f64,
     /// Conditional on the prefix.
     refused: Box<[Refused]>,
 }
@@ -108,6 +116,8 @@ struct Counted {
     closed_mass: f64,
     invalid: f64,
     open: f64,
+    /// The part of `open` that another engine does not report.
+    unreported: f64,
     nodes: usize,
     queued: u64,
 }
@@ -180,12 +190,14 @@ impl Prefixes {
 impl NumberTree {
     pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, limits: TreeLimits, root: Root) -> Self {
         let mut prefixes = Prefixes::default();
+        let logits = logits_request(vocabulary, &rules, &root);
+        let is_reported = root.is_reported;
         let PathRow { parent, token, .. } = root.row;
         let prefix = Prefix { number: 0, parent, token, state: root.state, probability: 1.0, computed: None };
         let root = prefixes.insert(prefix);
         Self {
             grammar: Arc::clone(&vocabulary.grammar),
-            logits: vocabulary.logits_request(&rules),
+            logits,
             rules,
             limits,
             prefixes,
@@ -198,6 +210,7 @@ impl NumberTree {
             precision_checked_next: 4,
             forward_passes: 0,
             refused: None,
+            is_reported,
         }
     }
 
@@ -209,7 +222,7 @@ impl NumberTree {
     /// Adds the prefix at a place to the step, unless it is computed.
     fn take_row(&mut self, place: u32) -> Option<PathRow> {
         let prefix = self.prefixes.get(place).filter(|prefix| prefix.computed.is_none())?;
-        let needs_all = self.refused.is_some() && prefix.state.is_before_digits();
+        let needs_all = self.refused.is_some() && prefix.state.is_before_digits() && !self.is_reported;
         let logits = if needs_all { LogitsRequest::All } else { self.logits.clone() };
         let row = PathRow::new(prefix.parent, prefix.token).with_logits(logits);
         self.open_ahead -= prefix.probability;
@@ -231,6 +244,7 @@ impl NumberTree {
         let refused = refused.map(|_| self.grammar.refused(state, &softmax, &self.rules, REFUSED_MAX));
         let refused = refused.unwrap_or_default().into_boxed_slice();
         let left_open = expansion.left_open * probability;
+        let unreported = expansion.unreported * probability;
         let parent = Some(row.node);
         let child = |Child { token, state, probability: given }| {
             let token = token.into();
@@ -242,12 +256,13 @@ impl NumberTree {
             child
         };
         let children = expansion.children.into_iter().map(child).collect();
-        self.open_ahead += left_open;
+        self.open_ahead += left_open - unreported;
         let closed = expansion.closed.into_iter();
         let closed = closed.map(|c| ClosedNumber { probability: c.probability * probability, ..c }).collect();
         let invalid = expansion.invalid * probability;
         if let Some(prefix) = self.prefixes.get(place) {
-            prefix.computed = Some(Box::new(Computed { children, closed, invalid, left_open, refused }));
+            let computed = Computed { children, closed, invalid, left_open, unreported, refused };
+            prefix.computed = Some(Box::new(computed));
             self.ahead += 1;
         }
         Ok(())
@@ -257,7 +272,7 @@ impl NumberTree {
     /// tree is finished.
     fn count(&mut self) -> bool {
         loop {
-            if self.counted.open <= self.open_max()
+            if self.counted.open - self.counted.unreported <= self.open_max()
                 || self.counted.nodes >= self.limits.nodes_max
                 || (self.is_precision_due() && self.is_precise())
             {
@@ -332,9 +347,9 @@ impl NumberTree {
         bounds.is_some_and(|bounds| bounds.high - bounds.low <= precision.width)
     }
 
-    /// The open mass at which the expansion stops.
+    /// The open mass, without unreported mass, at which the expansion stops.
     fn open_max(&self) -> f64 {
-        self.limits.open_max(self.counted.closed_mass)
+        self.limits.open_max(self.counted.closed_mass).max(UNREPORTED_SHARE * self.counted.unreported)
     }
 
     fn distribution(&self) -> Distribution {
@@ -343,10 +358,12 @@ impl NumberTree {
     }
 
     fn outcome(&self) -> NumberOutcome {
-        let spent = self.counted.nodes >= self.limits.nodes_max && self.counted.open > self.open_max();
+        let reducible = self.counted.open - self.counted.unreported;
+        let spent = self.counted.nodes >= self.limits.nodes_max && reducible > self.open_max();
         let found = NumberOutcome::new(self.distribution(), self.counted.nodes, self.forward_passes);
         let refused = self.refused.as_ref().map(RefusedTexts::most_probable).unwrap_or_default();
-        NumberOutcome { truncated: spent && !self.is_precise(), refused, ..found }
+        let truncated = spent && !self.is_precise();
+        NumberOutcome { truncated, unreported: self.counted.unreported, refused, ..found }
     }
 }
 
@@ -361,6 +378,7 @@ impl Counted {
     fn add(&mut self, computed: &Computed, probability: f64) {
         self.nodes += 1;
         self.open += computed.left_open - probability;
+        self.unreported += computed.unreported;
         self.invalid += computed.invalid;
         for closing in &computed.closed {
             *self.closed.entry(closing.value).or_default() += closing.probability;

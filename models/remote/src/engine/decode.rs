@@ -1,0 +1,117 @@
+//! Drives one decoding with queries: rows become prompts with paths, and reports become logits.
+//!
+//! Round trips cost more than tokens. A request holds all rows that the decoding can use now, and the engine
+//! appends a few greedy tokens to each of them. Reports after these tokens answer later rows without a
+//! request.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ntl_core::contract::{EngineError, Event, Logits, NextTokenReport, NodeId, PathRow};
+use ntl_core::decoding::{Decoding, Progress, StepResult};
+
+use super::requests::Requests;
+use super::{NextTokenAnswer, NextTokenQuery};
+
+/// Maximum number of prompts in one request.
+const ROWS_MAX: usize = 64;
+
+/// Maximum number of reports that are kept for later rows.
+const KNOWN_MAX: usize = 256;
+
+/// Numbers of greedy tokens to compute together with a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LookAhead {
+    /// After a prompt.
+    pub first: usize,
+    /// After a longer prefix of a number.
+    pub others: usize,
+}
+
+impl LookAhead {
+    pub const NONE: Self = Self { first: 0, others: 0 };
+}
+
+impl Default for LookAhead {
+    fn default() -> Self {
+        Self { first: 3, others: 1 }
+    }
+}
+
+/// Runs a decoding after `prompt` to its end, and returns its events.
+pub(super) async fn decode(
+    requests: &Requests<'_>,
+    prompt: Arc<[u32]>,
+    mut decoding: Box<dyn Decoding>,
+    look_ahead: LookAhead,
+) -> Result<Vec<Event>, EngineError> {
+    let mut rows = Rows { prompt, paths: Vec::new(), known: HashMap::new(), look_ahead };
+    let mut events = Vec::new();
+    loop {
+        let first_node = rows.paths.len();
+        let queries = rows.add(&decoding.next_rows(ROWS_MAX));
+        if !queries.is_empty() {
+            let asked = queries.clone();
+            for (query, answer) in asked.into_iter().zip(requests.ask(queries).await?) {
+                rows.learn(query, answer);
+            }
+        }
+        let logits = Logits::reported(rows.take_reports(first_node)?);
+        let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(first_node as u32) };
+        if decoding.advance(result, &mut events)? == Progress::Done {
+            return Ok(events);
+        }
+    }
+}
+
+struct Rows {
+    prompt: Arc<[u32]>,
+    /// The ids after the prompt up to each node.
+    paths: Vec<Vec<u32>>,
+    /// Reports by path, for the rows of this step and of later ones.
+    known: HashMap<Vec<u32>, NextTokenReport>,
+    look_ahead: LookAhead,
+}
+
+impl Rows {
+    /// Adds the rows of a step as nodes. Returns queries for those without a known report.
+    fn add(&mut self, rows: &[PathRow]) -> Vec<NextTokenQuery> {
+        let mut queries = Vec::new();
+        for row in rows {
+            let path = match row.parent.and_then(|parent| self.paths.get(parent.index())) {
+                Some(parent) => parent.iter().copied().chain([row.token.id]).collect(),
+                None => Vec::new(),
+            };
+            if !self.known.contains_key(&path) {
+                let LookAhead { first, others } = self.look_ahead;
+                let ahead = if path.is_empty() { first } else { others };
+                let (prompt, wanted) = (Arc::clone(&self.prompt), row.logits.clone());
+                queries.push(NextTokenQuery { prompt, path: path.clone(), wanted, ahead });
+            }
+            self.paths.push(path);
+        }
+        queries
+    }
+
+    /// Keeps the reports of an answer.
+    fn learn(&mut self, query: NextTokenQuery, answer: NextTokenAnswer) {
+        let mut path = query.path;
+        self.known.insert(path.clone(), answer.report);
+        for step in answer.ahead.into_iter().take(query.ahead) {
+            path.push(step.token);
+            // A row of the same step may have the same path.
+            self.known.entry(path.clone()).or_insert(step.report);
+        }
+    }
+
+    /// Returns the reports of the nodes from `first_node` on.
+    fn take_reports(&mut self, first_node: usize) -> Result<Vec<NextTokenReport>, EngineError> {
+        let missing = || EngineError::Step("a prefix of the number was computed twice".to_owned());
+        let reports: Result<Vec<_>, _> =
+            self.paths[first_node..].iter().map(|path| self.known.remove(path).ok_or_else(missing)).collect();
+        if self.known.len() > KNOWN_MAX {
+            self.known.clear();
+        }
+        reports
+    }
+}
