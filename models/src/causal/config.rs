@@ -2,13 +2,11 @@
 //!
 //! `stored` and `rope` read it from `config.json`.
 
-use serde::Deserialize;
-
-use crate::checkpoint::{CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes};
+use crate::checkpoint::{
+    CheckpointFiles, FieldError, LoadError, check_epsilon, check_sizes, generation_eos_ids,
+};
 use crate::families::Family;
 use crate::ops::Activation;
-
-const GENERATION_FILE: &str = "generation_config.json";
 
 /// Shape of a decoder-only model. All sizes are at least 1.
 #[derive(Debug, Clone, PartialEq)]
@@ -165,12 +163,8 @@ impl CausalConfig {
     /// Replaces the end-of-sequence ids by the ids in `generation_config.json`, which Hugging Face's
     /// generation uses.
     pub(super) fn with_generation(mut self, files: &CheckpointFiles) -> Result<Self, LoadError> {
-        #[derive(Deserialize)]
-        struct Stored {
-            eos_token_id: Option<TokenIds>,
-        }
-        if let Some(ids) = files.json(GENERATION_FILE)?.and_then(|stored: Stored| stored.eos_token_id) {
-            self.eos_ids = ids.into_vec();
+        if let Some(ids) = generation_eos_ids(files)? {
+            self.eos_ids = ids;
         }
         Ok(self)
     }
