@@ -1,11 +1,24 @@
 //! The engine contract over another inference server, such as vLLM or llama.cpp: numbers, scores and
 //! candidates over the next-token probabilities that it reports.
 //!
-//! [`engine`] turns jobs into events. It sends queries through the trait [`NextTokens`].
+//! [`engine`] turns jobs into events. It sends queries through the trait [`NextTokens`], which [`Upstream`]
+//! implements over HTTP: `wire` has the formats of engines, `replicas` chooses among several URLs, and `client`
+//! sends requests.
 
+mod client;
 pub mod engine;
+mod replicas;
+mod upstream;
+mod wire;
 
+pub use client::{ApiKey, BaseUrl, ClientError, Code, InvalidKey, InvalidUrl, UpstreamError};
 pub use engine::{
     LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
     RemoteLimits, TextDelta, TextEnd, TextQuery,
 };
+pub use replicas::{NoObserver, UpstreamObserver};
+pub use upstream::{
+    Connecting, DetectError, EngineFacts, EngineKind, Forwarded, Reports, TokenizationError, Upstream,
+    UpstreamConfig, Vocabulary,
+};
+pub use wire::texts::TokenTexts;

@@ -2,10 +2,8 @@
 //!
 //! `stored` reads it from `config.json`.
 
-use serde::Deserialize;
-
 use crate::checkpoint::{
-    CheckpointFiles, FieldError, GENERATION_FILE, LoadError, TokenIds, check_epsilon, check_sizes,
+    CheckpointFiles, FieldError, LoadError, check_epsilon, check_sizes, generation_eos_ids,
 };
 use crate::families::Family;
 use crate::ops::Activation;
@@ -157,12 +155,8 @@ impl CausalConfig {
     /// Replaces the end-of-sequence ids by the ids in `generation_config.json`, which Hugging Face's
     /// generation uses.
     pub(super) fn with_generation(mut self, files: &CheckpointFiles) -> Result<Self, LoadError> {
-        #[derive(Deserialize)]
-        struct Stored {
-            eos_token_id: Option<TokenIds>,
-        }
-        if let Some(ids) = files.json(GENERATION_FILE)?.and_then(|stored: Stored| stored.eos_token_id) {
-            self.eos_ids = ids.into_vec();
+        if let Some(ids) = generation_eos_ids(files)? {
+            self.eos_ids = ids;
         }
         Ok(self)
     }

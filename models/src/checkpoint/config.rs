@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::{CheckpointFiles, LoadError};
 
 pub(crate) const CONFIG_FILE: &str = "config.json";
+/// Settings of Hugging Face's generation, which replace those of `config.json`.
 pub(crate) const GENERATION_FILE: &str = "generation_config.json";
 
 /// A field of `config.json` and what is wrong with it.
@@ -28,6 +29,27 @@ impl TokenIds {
             Self::Many(ids) => ids,
         }
     }
+}
+
+/// Returns the ids that end a text, as `generation_config.json` states them.
+pub(crate) fn generation_eos_ids(files: &CheckpointFiles) -> Result<Option<Vec<u32>>, LoadError> {
+    stated_eos_ids(files, GENERATION_FILE)
+}
+
+/// Returns the ids that end a text, as the files of a checkpoint state them, which may have no weights.
+pub fn eos_ids(files: &CheckpointFiles) -> Result<Option<Vec<u32>>, LoadError> {
+    match generation_eos_ids(files)? {
+        None => stated_eos_ids(files, CONFIG_FILE),
+        ids => Ok(ids),
+    }
+}
+
+fn stated_eos_ids(files: &CheckpointFiles, file: &str) -> Result<Option<Vec<u32>>, LoadError> {
+    #[derive(Deserialize)]
+    struct Stored {
+        eos_token_id: Option<TokenIds>,
+    }
+    Ok(files.json(file)?.and_then(|stored: Stored| stored.eos_token_id).map(TokenIds::into_vec))
 }
 
 /// Returns the first entry of `architectures` in `config.json`. No other field determines the kind of a

@@ -19,10 +19,11 @@ mod torch;
 mod weights;
 mod yaml;
 
-pub use config::architecture;
 pub(crate) use config::{
     CONFIG_FILE, FieldError, GENERATION_FILE, TokenIds, check_count, check_epsilon, check_sizes,
+    generation_eos_ids,
 };
+pub use config::{architecture, eos_ids};
 pub use error::{LoadError, LoadResult};
 pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding, TruncationSide};
 pub use files::CheckpointFiles;

@@ -1,0 +1,250 @@
+//! HTTP client for inference engines.
+//!
+//! In: a request body. Out: a whole response body of a bounded size, or the response as it arrives. An engine
+//! is not trusted: sizes and times are bounded, redirects are not followed, and messages are cut and made
+//! printable. Dropping a future closes its connection, which cancels the request in the engine. Invariant: the API
+//! key appears in no error and no debug output.
+
+mod error;
+mod url;
+
+use std::fmt;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
+use reqwest::redirect::Policy;
+use reqwest::{RequestBuilder, Response, StatusCode};
+use serde_json::Value;
+
+pub(crate) use error::printable;
+pub use error::{Code, UpstreamError};
+pub use url::{BaseUrl, InvalidUrl};
+
+/// Maximum number of bytes that are read of an error's body.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+/// Maximum time for a connection to an engine to open.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A week, which is longer than any request.
+const TIME_UNBOUNDED: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Maximum time for which an unused connection stays open. uvicorn, below vLLM, closes it after 5 seconds, and
+/// a request that is sent at that moment fails.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(4);
+
+/// A key that no output shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(HeaderValue);
+
+/// The key has characters that a header cannot contain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the API key contains characters that a header cannot contain")]
+pub struct InvalidKey;
+
+impl ApiKey {
+    pub fn new(key: &str) -> Result<Self, InvalidKey> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| InvalidKey)?;
+        value.set_sensitive(true);
+        Ok(Self(value))
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(…)")
+    }
+}
+
+/// The clients of a process cannot be created, such as because the system's certificates are unreadable.
+#[derive(Debug, thiserror::Error)]
+#[error("HTTP client cannot be created")]
+pub struct ClientError(#[source] reqwest::Error);
+
+/// A client of the replicas of one model.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    api_key: Option<ApiKey>,
+    /// Maximum time until a whole response has arrived, or the next part of a stream.
+    timeout: Duration,
+}
+
+impl Client {
+    pub(crate) fn new(api_key: Option<ApiKey>, timeout: Duration) -> Result<Self, ClientError> {
+        let http = reqwest::Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_TIME_MAX.min(timeout))
+            .tcp_nodelay(true)
+            .pool_idle_timeout(IDLE_TIME_MAX)
+            // An engine is named by its address. A proxy from the environment would see prompts and keys.
+            .no_proxy()
+            .build()
+            .map_err(ClientError)?;
+        Ok(Self { http, api_key, timeout })
+    }
+
+    /// The same client with another limit of time.
+    pub(crate) fn within(&self, timeout: Duration) -> Self {
+        Self { timeout: timeout.min(self.timeout), ..self.clone() }
+    }
+
+    /// The same client without a limit of time, for callers that have their own.
+    pub(crate) fn without_timeout(&self) -> Self {
+        Self { timeout: TIME_UNBOUNDED, ..self.clone() }
+    }
+
+    /// Sends a GET request and returns the whole body of a response of at most `bytes_max`.
+    pub(crate) async fn get(
+        &self,
+        base: &BaseUrl,
+        route: &str,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, UpstreamError> {
+        self.whole(base, self.http.get(base.join(route)), bytes_max).await
+    }
+
+    /// Like [`get`](Self::get), but sends a POST request with a JSON body.
+    pub(crate) async fn post(
+        &self,
+        base: &BaseUrl,
+        route: &str,
+        body: &Value,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, UpstreamError> {
+        self.whole(base, self.http.post(base.join(route)).json(body), bytes_max).await
+    }
+
+    /// Sends a POST request and returns the response once its header has arrived, whatever its status.
+    pub(crate) async fn open(
+        &self,
+        base: &BaseUrl,
+        route: &str,
+        body: Vec<u8>,
+    ) -> Result<OpenResponse, UpstreamError> {
+        let request = self.http.post(base.join(route)).header(CONTENT_TYPE, "application/json").body(body);
+        let sent = tokio::time::timeout(self.timeout, self.authorized(request).send()).await;
+        let response = sent.map_err(|_| self.late(base))?.map_err(|error| self.failed(base, error))?;
+        let response = not_redirected(base, response)?;
+        Ok(OpenResponse { response, client: self.clone(), base: base.clone() })
+    }
+
+    async fn whole(
+        &self,
+        base: &BaseUrl,
+        request: RequestBuilder,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, UpstreamError> {
+        let exchange = async {
+            let response = self.authorized(request).send().await.map_err(|error| self.failed(base, error))?;
+            let mut response = not_redirected(base, response)?;
+            let status = response.status();
+            if status.is_success() {
+                return self.body(base, &mut response, bytes_max).await;
+            }
+            // If the body is cut off, its text is dropped: the status says more.
+            let body = self.body(base, &mut response, ERROR_BYTES_MAX).await.unwrap_or_default();
+            Err(refusal(base, status, &body))
+        };
+        tokio::time::timeout(self.timeout, exchange).await.map_err(|_| self.late(base))?
+    }
+
+    async fn body(
+        &self,
+        base: &BaseUrl,
+        response: &mut Response,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, UpstreamError> {
+        let mut body = Vec::new();
+        while let Some(bytes) = response.chunk().await.map_err(|error| self.failed(base, error))? {
+            if bytes.len() > bytes_max - body.len() {
+                return Err(UpstreamError::TooLarge { replica: base.to_string(), bytes_max });
+            }
+            body.extend_from_slice(&bytes);
+        }
+        Ok(body)
+    }
+
+    fn authorized(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.api_key {
+            Some(key) => request.header(AUTHORIZATION, key.0.clone()),
+            None => request,
+        }
+    }
+
+    fn late(&self, base: &BaseUrl) -> UpstreamError {
+        UpstreamError::Timeout { replica: base.to_string(), after: self.timeout }
+    }
+
+    fn failed(&self, base: &BaseUrl, error: reqwest::Error) -> UpstreamError {
+        if error.is_timeout() {
+            return self.late(base);
+        }
+        // Errors of reqwest say little, their sources say why.
+        let error = error.without_url();
+        let is_connect = error.is_connect();
+        let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
+        let reason = causes.last().map_or_else(|| error.to_string(), ToString::to_string);
+        let (replica, reason) = (base.to_string(), printable(&reason));
+        if is_connect {
+            UpstreamError::Unreachable { replica, reason }
+        } else {
+            UpstreamError::Disconnected { replica, reason }
+        }
+    }
+}
+
+/// A response whose body has not arrived yet. Dropping it closes the connection.
+#[derive(Debug)]
+pub(crate) struct OpenResponse {
+    response: Response,
+    client: Client,
+    base: BaseUrl,
+}
+
+impl OpenResponse {
+    pub(crate) fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+
+    pub(crate) fn content_type(&self) -> Option<&[u8]> {
+        self.response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes)
+    }
+
+    /// Waits for the next part of the body. Returns `None` after the last one.
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Vec<u8>>, UpstreamError> {
+        let chunk = tokio::time::timeout(self.client.timeout, self.response.chunk()).await;
+        let chunk = chunk.map_err(|_| self.client.late(&self.base))?;
+        Ok(chunk.map_err(|error| self.client.failed(&self.base, error))?.map(Vec::from))
+    }
+
+    /// Reads the body of a response that is not a success.
+    pub(crate) async fn into_error(mut self) -> UpstreamError {
+        let reading = self.client.body(&self.base, &mut self.response, ERROR_BYTES_MAX);
+        let body = tokio::time::timeout(self.client.timeout, reading).await;
+        refusal(
+            &self.base,
+            self.response.status(),
+            &body.map_or_else(|_| Ok(Vec::new()), |body| body).unwrap_or_default(),
+        )
+    }
+}
+
+fn not_redirected(base: &BaseUrl, response: Response) -> Result<Response, UpstreamError> {
+    if !response.status().is_redirection() {
+        return Ok(response);
+    }
+    let to = response.headers().get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
+    Err(UpstreamError::Redirected { replica: base.to_string(), to: printable(&to.unwrap_or_default()) })
+}
+
+fn refusal(base: &BaseUrl, status: StatusCode, body: &[u8]) -> UpstreamError {
+    let replica = base.to_string();
+    let message = error::message_of(body);
+    match status {
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
+            UpstreamError::Rejected { replica, message }
+        }
+        _ => UpstreamError::Status { replica, status: status.as_u16(), message },
+    }
+}

@@ -1,0 +1,56 @@
+//! Health checks: each replica is checked from time to time, and more often while it is unavailable.
+
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use super::ReplicaPool;
+use crate::client::{BaseUrl, UpstreamError};
+
+/// Time between two checks of an available replica.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time between two checks of a replica that is unavailable.
+const INTERVAL_DOWN: Duration = Duration::from_secs(1);
+
+/// So many checks in a row must fail before an available replica counts as unavailable: an engine that is busy
+/// may miss one.
+const FAILURES_MAX: u32 = 2;
+
+/// One check of a replica.
+pub(crate) trait Check: Send + Sync + 'static {
+    /// Checks a replica that answered the last time.
+    fn alive(&self, base: &BaseUrl) -> impl Future<Output = Result<(), UpstreamError>> + Send;
+
+    /// Checks a replica that did not: it may have been started again with another model.
+    fn same_model(&self, base: &BaseUrl) -> impl Future<Output = Result<(), UpstreamError>> + Send;
+}
+
+/// Checks one replica until the pool is dropped.
+pub(crate) async fn supervise(pool: Weak<ReplicaPool>, index: usize, check: impl Check) {
+    let mut failures = 0;
+    loop {
+        let Some((base, was_up)) = pool.upgrade().map(|pool| (pool.base(index).clone(), pool.is_up(index)))
+        else {
+            return;
+        };
+        tokio::time::sleep(if was_up { INTERVAL } else { INTERVAL_DOWN }).await;
+        let result = if was_up { check.alive(&base).await } else { check.same_model(&base).await };
+        let Some(pool) = pool.upgrade() else { return };
+        match result {
+            Ok(()) => {
+                failures = 0;
+                // A request may have failed while an available replica was checked. Then the next check, of its
+                // model, decides.
+                if !was_up && pool.set_up(index, true, Instant::now()) {
+                    tracing::info!(replica = %base, "a replica is available again");
+                }
+            }
+            Err(error) => {
+                failures += 1;
+                if failures >= FAILURES_MAX && pool.set_up(index, false, Instant::now()) {
+                    tracing::warn!(%error, "a replica is unavailable");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The replicas of one model: where requests go, what happens when one fails, and health checks.
+//!
+//! Invariant: a request that has failed on one replica is repeated from its beginning on another one. An
+//! answer is used only if it is complete and valid, so a failover never changes a result.
+
+mod health;
+mod pool;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::client::{BaseUrl, Client, Code, UpstreamError};
+pub(crate) use health::{Check, supervise};
+pub(crate) use pool::ReplicaPool;
+pub use pool::{NoObserver, UpstreamObserver};
+
+/// How often a request is sent to all replicas.
+const ROUNDS_MAX: u32 = 4;
+
+/// The first pause between two rounds. Each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The replicas of one model, with the client that they share.
+pub(crate) struct Replicas {
+    pub(crate) client: Client,
+    pub(crate) pool: Arc<ReplicaPool>,
+}
+
+impl Replicas {
+    pub(crate) fn new(client: Client, replicas: Vec<BaseUrl>, observer: Arc<dyn UpstreamObserver>) -> Self {
+        Self { client, pool: Arc::new(ReplicaPool::new(replicas, observer)) }
+    }
+
+    /// Sends a request to one replica after another until one answers. `affinity` names its tree.
+    pub(crate) async fn request<T, E: Future<Output = Result<T, UpstreamError>> + Send>(
+        &self,
+        affinity: Option<u64>,
+        exchange: impl Fn(BaseUrl) -> E + Sync,
+    ) -> Result<T, UpstreamError> {
+        let mut round = 0;
+        loop {
+            let error = match self.one_round(affinity, &exchange).await {
+                Err(error) if error.is_transient() => error,
+                result => return result,
+            };
+            round += 1;
+            if round == ROUNDS_MAX || error.is_timeout() {
+                return Err(error);
+            }
+            tokio::time::sleep(pause(round)).await;
+        }
+    }
+
+    /// Tries each replica at most once. Fails with the last error.
+    async fn one_round<T, E: Future<Output = Result<T, UpstreamError>> + Send>(
+        &self,
+        affinity: Option<u64>,
+        exchange: &(impl Fn(BaseUrl) -> E + Sync),
+    ) -> Result<T, UpstreamError> {
+        let mut tried = Vec::new();
+        let mut last = None;
+        while let Some(lease) = self.pool.lease(affinity, &tried) {
+            let was_up = self.pool.is_up(lease.index);
+            let result = tokio::select! {
+                result = exchange(lease.base().clone()) => result,
+                () = self.pool.goes_down(lease.index), if was_up => {
+                    Err(UpstreamError::Unhealthy { replica: lease.base().to_string() })
+                }
+            };
+            lease.ended(result.as_ref().map_or_else(UpstreamError::code, |_| Code::Status(200)));
+            match result {
+                Err(error) if error.is_transient() => {
+                    if error.is_unreachable() && self.pool.set_up(lease.index, false, Instant::now()) {
+                        tracing::warn!(%error, "a replica is unavailable");
+                    }
+                    tried.push(lease.index);
+                    last = Some(error);
+                }
+                result => return result,
+            }
+        }
+        Err(last.unwrap_or_else(|| UpstreamError::Unreachable {
+            replica: String::new(),
+            reason: "the model has no replicas".to_owned(),
+        }))
+    }
+}
+
+/// The pause after a round. Half of it is random, so that requests do not return together.
+fn pause(round: u32) -> Duration {
+    let full = PAUSE.saturating_mul(1 << round.min(8));
+    // The operating system seeds `RandomState`, which is random enough for a pause.
+    let random = RandomState::new().hash_one(round) as f64 / u64::MAX as f64;
+    full.mul_f64(0.5 + random / 2.0)
+}

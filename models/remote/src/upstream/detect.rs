@@ -1,0 +1,307 @@
+//! Finds out which engine answers, which model it serves, and what it reports about next tokens.
+//!
+//! The engine says what it is (`owned_by` in `/v1/models`). What it can report is tried with prompts of a few
+//! tokens, because versions and flags decide it.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::client::{BaseUrl, Client, UpstreamError, printable};
+use crate::wire::{Alternatives, Batch, check, vllm};
+
+/// Maximum size of a response that describes an engine. llama.cpp's `/props` has the chat template.
+pub(super) const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
+
+/// Numbers of alternatives that are tried, until the engine accepts one.
+const COUNTS: [usize; 6] = [1000, 100, 20, 10, 5, 1];
+
+/// Number of tokens of a prompt that shows whether an engine accepts ids.
+const PROBE_IDS: usize = 7;
+
+/// A kind of engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineKind {
+    Vllm,
+    LlamaCpp,
+    Ntl,
+    OpenAi,
+}
+
+impl EngineKind {
+    /// The name in `/v1/models`, in logs and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::LlamaCpp => "llama-cpp",
+            Self::Ntl => "ntl",
+            Self::OpenAi => "openai",
+        }
+    }
+}
+
+/// The tokens about which an engine reports probabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reports {
+    /// Any given ids.
+    Ids,
+    /// The most probable ones, up to the whole vocabulary.
+    All,
+    /// So many of the most probable ones.
+    Best(usize),
+}
+
+impl fmt::Display for Reports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ids => f.write_str("ids"),
+            Self::All => f.write_str("all"),
+            Self::Best(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+/// What is known about an engine and its model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineFacts {
+    pub kind: EngineKind,
+    /// Why it is taken for this kind.
+    pub reason: String,
+    pub version: Option<String>,
+    /// The model's name on the engine.
+    pub model: String,
+    /// Maximum number of tokens of prompt and answer together.
+    pub context_tokens_max: Option<usize>,
+    pub parameters: Option<u64>,
+    /// Where the engine loaded the model from.
+    pub root: Option<String>,
+    pub reports: Reports,
+    /// Maximum number of the most probable tokens that it reports.
+    pub best_max: usize,
+    /// Whether prompts may be token ids.
+    pub accepts_ids: bool,
+    /// Whether it has `/tokenize`.
+    pub tokenizes: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DetectError {
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    #[error("the engine at {replica} serves {}; append #MODEL to the URL", listed(.models))]
+    SeveralModels { replica: String, models: Vec<String> },
+    #[error("the engine at {replica} does not serve `{name}`; it serves {}", listed(.models))]
+    UnknownModel { replica: String, name: String, models: Vec<String> },
+    #[error(
+        "the model of the engine at {replica} is an encoder-decoder model; numbers need a decoder-only model"
+    )]
+    EncoderDecoder { replica: String },
+    #[error(
+        "the engine at {replica} reports no log-probabilities of next tokens at /v1/completions: {problem}"
+    )]
+    NoReports { replica: String, problem: UpstreamError },
+}
+
+fn listed(models: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let mut names: Vec<String> = models.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    if models.len() > SHOWN {
+        names.push("…".to_owned());
+    }
+    if names.is_empty() { "no models".to_owned() } else { names.join(", ") }
+}
+
+#[derive(Deserialize)]
+struct ModelList {
+    data: Vec<Listed>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    id: String,
+    owned_by: Option<String>,
+    /// vLLM and ntl-server.
+    max_model_len: Option<usize>,
+    /// vLLM.
+    root: Option<String>,
+    /// ntl-server.
+    encoder_decoder: Option<bool>,
+    parameters: Option<u64>,
+    /// llama.cpp.
+    meta: Option<Meta>,
+}
+
+#[derive(Default, Deserialize)]
+struct Meta {
+    n_params: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct Props {
+    build_info: Option<String>,
+    default_generation_settings: GenerationSettings,
+}
+
+#[derive(Deserialize)]
+struct GenerationSettings {
+    n_ctx: Option<usize>,
+}
+
+/// Describes the engine at an address. `model` and `kind` are what the user says.
+pub(super) async fn detect(
+    client: &Client,
+    base: &BaseUrl,
+    model: Option<&str>,
+    kind: Option<EngineKind>,
+) -> Result<EngineFacts, DetectError> {
+    let listed = listed_model(client, base, model).await?;
+    if listed.encoder_decoder == Some(true) {
+        return Err(DetectError::EncoderDecoder { replica: base.to_string() });
+    }
+    let props = async || ask::<Props>(client, base, "/props").await.ok();
+    let (kind, reason) = match (kind, listed.owned_by.as_deref()) {
+        (Some(kind), _) => (kind, "--upstream names it".to_owned()),
+        (None, Some(owner @ "vllm")) => (EngineKind::Vllm, says(owner)),
+        (None, Some(owner @ "llamacpp")) => (EngineKind::LlamaCpp, says(owner)),
+        (None, Some(owner @ "ntl-server")) => (EngineKind::Ntl, says(owner)),
+        (None, _) if props().await.is_some() => {
+            (EngineKind::LlamaCpp, "it has llama.cpp's route /props".to_owned())
+        }
+        (None, owner) => (
+            EngineKind::OpenAi,
+            format!(
+                "/v1/models says owned_by {}, which no known engine does",
+                printable(owner.unwrap_or("nothing"))
+            ),
+        ),
+    };
+    let mut facts = EngineFacts {
+        kind,
+        reason,
+        version: None,
+        model: listed.id,
+        context_tokens_max: listed.max_model_len,
+        parameters: listed.parameters.or(listed.meta.unwrap_or_default().n_params),
+        root: listed.root.map(|root| printable(&root)),
+        reports: Reports::All,
+        best_max: usize::MAX,
+        accepts_ids: true,
+        tokenizes: kind != EngineKind::OpenAi,
+    };
+    if kind == EngineKind::LlamaCpp {
+        if let Some(props) = props().await {
+            facts.version = props.build_info.map(|version| printable(&version));
+            facts.context_tokens_max = props.default_generation_settings.n_ctx.or(facts.context_tokens_max);
+        }
+        return Ok(facts);
+    }
+    if kind != EngineKind::OpenAi {
+        facts.version =
+            ask::<Version>(client, base, "/version").await.ok().map(|found| printable(&found.version));
+    }
+    try_reports(client, base, &mut facts).await?;
+    Ok(facts)
+}
+
+fn says(owner: &str) -> String {
+    format!("/v1/models says owned_by {owner}")
+}
+
+/// Returns the entry of a model, or of the only one.
+async fn listed_model(client: &Client, base: &BaseUrl, wanted: Option<&str>) -> Result<Listed, DetectError> {
+    let mut models = ask::<ModelList>(client, base, "/v1/models").await?.data;
+    let found = match wanted {
+        Some(name) => models.iter().position(|model| model.id == name),
+        None => (models.len() == 1).then_some(0),
+    };
+    if let Some(index) = found {
+        return Ok(models.swap_remove(index));
+    }
+    let replica = base.to_string();
+    let models = models.iter().map(|model| printable(&model.id)).collect();
+    Err(match wanted {
+        Some(name) => DetectError::UnknownModel { replica, name: name.to_owned(), models },
+        None => DetectError::SeveralModels { replica, models },
+    })
+}
+
+/// Checks that a replica still serves a model.
+pub(super) async fn check_model(client: &Client, base: &BaseUrl, model: &str) -> Result<(), UpstreamError> {
+    match listed_model(client, base, Some(model)).await {
+        Ok(_) => Ok(()),
+        Err(DetectError::Upstream(error)) => Err(error),
+        Err(other) => {
+            Err(UpstreamError::NotUnderstood { replica: base.to_string(), reason: other.to_string() })
+        }
+    }
+}
+
+async fn ask<T: DeserializeOwned>(client: &Client, base: &BaseUrl, route: &str) -> Result<T, UpstreamError> {
+    let bytes = client.get(base, route, DESCRIPTION_BYTES_MAX).await?;
+    serde_json::from_slice(&bytes).map_err(|error| UpstreamError::NotUnderstood {
+        replica: base.to_string(),
+        reason: format!("{route}: {}", printable(&error.to_string())),
+    })
+}
+
+/// Tries what the engine reports about next tokens.
+async fn try_reports(client: &Client, base: &BaseUrl, facts: &mut EngineFacts) -> Result<(), DetectError> {
+    if facts.kind == EngineKind::OpenAi {
+        facts.accepts_ids = accepts_ids(client, base, &facts.model).await;
+    }
+    let prompt = if facts.accepts_ids { json!([[0]]) } else { json!(["1"]) };
+    let mut refusal = None;
+    for count in COUNTS {
+        let body = json!({"model": facts.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": count});
+        match client.post(base, "/v1/completions", &body, DESCRIPTION_BYTES_MAX).await {
+            Ok(_) => {
+                facts.best_max = count;
+                refusal = None;
+                break;
+            }
+            Err(error @ UpstreamError::Rejected { .. }) => refusal = Some(error),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if let Some(problem) = refusal {
+        return Err(DetectError::NoReports { replica: base.to_string(), problem });
+    }
+    let reports_ids = facts.kind != EngineKind::OpenAi && reports_ids(client, base, &facts.model).await?;
+    facts.reports = if reports_ids { Reports::Ids } else { Reports::Best(facts.best_max) };
+    Ok(())
+}
+
+/// Returns whether an engine reports the probabilities of given ids.
+async fn reports_ids(client: &Client, base: &BaseUrl, model: &str) -> Result<bool, UpstreamError> {
+    let batch = Batch {
+        rows: &[vec![0]],
+        alternatives: Alternatives::Ids(&[0, 1]),
+        ahead: 0,
+        cache_salt: 0,
+        vocab: usize::MAX,
+    };
+    match client.post(base, "/v1/completions", &vllm::body(model, &batch), DESCRIPTION_BYTES_MAX).await {
+        Ok(bytes) => Ok(vllm::read(&bytes, &batch).and_then(|rows| check(&rows, batch.alternatives)).is_ok()),
+        Err(UpstreamError::Rejected { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether an engine takes token ids as a prompt: then it counts as many as were sent.
+async fn accepts_ids(client: &Client, base: &BaseUrl, model: &str) -> bool {
+    let prompt = vec![0; PROBE_IDS];
+    let body = json!({"model": model, "prompt": [prompt], "max_tokens": 1});
+    let Ok(bytes) = client.post(base, "/v1/completions", &body, DESCRIPTION_BYTES_MAX).await else {
+        return false;
+    };
+    let response: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    response.pointer("/usage/prompt_tokens").and_then(Value::as_u64) == Some(PROBE_IDS as u64)
+}

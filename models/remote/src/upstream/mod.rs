@@ -1,0 +1,120 @@
+//! A model that an engine elsewhere computes: [`NextTokens`] over HTTP.
+//!
+//! Queries of one call are sent as few requests with several rows each. A request is bounded in rows and ids, and
+//! the number of requests in flight is bounded for each model. Ids are sent, never text, if the engine accepts
+//! ids.
+
+mod connect;
+mod detect;
+mod forward;
+mod rows;
+mod tokenization;
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use ntl_core::contract::EngineError;
+
+use crate::client::{ApiKey, BaseUrl, Client, UpstreamError};
+use crate::engine::{NextTokenAnswer, NextTokenQuery, NextTokens, QueryContext, TextDelta, TextQuery};
+use crate::replicas::Replicas;
+use crate::wire::texts::TokenTexts;
+pub use connect::Connecting;
+pub use detect::{DetectError, EngineFacts, EngineKind, Reports};
+pub use forward::Forwarded;
+pub use tokenization::TokenizationError;
+
+/// The tokenizer of the model, as far as the transport needs it.
+pub trait Vocabulary: Send + Sync + 'static {
+    /// Number of ids.
+    fn tokens(&self) -> usize;
+
+    /// The ids of a text, or `None` if it has none. `special` adds the special tokens that training added at the
+    /// ends.
+    fn encode(&self, text: &str, special: bool) -> Option<Vec<u32>>;
+
+    /// The text of ids, without special tokens.
+    fn decode(&self, ids: &[u32]) -> String;
+
+    /// A text that an engine tokenizes to exactly these ids, special tokens at the ends included.
+    fn text_of(&self, ids: &[u32]) -> Option<String>;
+
+    /// The name of a special token.
+    fn special_token(&self) -> Option<String>;
+
+    /// The tokens by their texts.
+    fn texts(&self) -> TokenTexts;
+}
+
+/// How to reach a model.
+#[derive(Debug, Clone)]
+pub struct UpstreamConfig {
+    /// At least one.
+    pub replicas: Vec<BaseUrl>,
+    /// The name of the model on the engine; `None` means its only one.
+    pub model: Option<String>,
+    /// `None` asks the engine.
+    pub kind: Option<EngineKind>,
+    pub api_key: Option<ApiKey>,
+    /// Maximum time of one response, or between two parts of a text.
+    pub timeout: Duration,
+}
+
+/// A model on an engine elsewhere.
+pub struct Upstream {
+    replicas: Replicas,
+    facts: EngineFacts,
+    vocabulary: Arc<dyn Vocabulary>,
+    /// Only for engines that report texts.
+    texts: TokenTexts,
+}
+
+impl Upstream {
+    /// What is known about the engine.
+    pub fn facts(&self) -> &EngineFacts {
+        &self.facts
+    }
+
+    /// Returns whether a replica is available.
+    pub fn is_available(&self) -> bool {
+        self.replicas.pool.any_is_up()
+    }
+
+    fn client(&self) -> &Client {
+        &self.replicas.client
+    }
+}
+
+impl NextTokens for Upstream {
+    fn ask(
+        &self,
+        context: QueryContext,
+        queries: Vec<NextTokenQuery>,
+    ) -> BoxFuture<'_, Result<Vec<NextTokenAnswer>, EngineError>> {
+        Box::pin(self.answers(context, queries))
+    }
+
+    fn write(
+        &self,
+        context: QueryContext,
+        query: TextQuery,
+    ) -> BoxStream<'_, Result<TextDelta, EngineError>> {
+        Box::pin(self.text(context, query))
+    }
+}
+
+impl From<UpstreamError> for EngineError {
+    fn from(error: UpstreamError) -> Self {
+        let message = error.to_string();
+        if error.is_clients_fault() {
+            Self::UpstreamRejected(message)
+        } else if error.is_timeout() {
+            Self::UpstreamTimeout(message)
+        } else {
+            Self::Upstream(message)
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Queries as requests with several rows, and their answers.
+
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{EngineFacts, EngineKind, Reports, Upstream};
+use crate::client::{BaseUrl, UpstreamError, printable};
+use crate::engine::{NextTokenAnswer, NextTokenQuery, QueryContext};
+use crate::wire::{Alternatives, Batch, Rows, WireError, answers, check, llama_cpp, merge, openai, vllm};
+
+/// Maximum number of rows of a request.
+const ROWS_MAX: usize = 64;
+
+/// Maximum number of token ids of a request, unless a single row has more.
+const IDS_MAX: usize = 64 << 10;
+
+/// Maximum number of alternatives of all rows of a request, unless a single row has more.
+const ENTRIES_MAX: usize = 16 << 10;
+
+/// Numbers of the most probable tokens that llama.cpp is asked for, until few are missing.
+const LLAMA_CPP_COUNTS: [usize; 4] = [64, 1 << 10, 16 << 10, usize::MAX];
+
+/// Probability that may stay unreported although the engine could report more.
+const UNREPORTED_MAX: f64 = 1e-4;
+
+/// What one group of queries asks for.
+#[derive(PartialEq)]
+struct Kind {
+    wanted: LogitsRequest,
+    ahead: usize,
+}
+
+impl Upstream {
+    pub(super) async fn answers(
+        &self,
+        context: QueryContext,
+        queries: Vec<NextTokenQuery>,
+    ) -> Result<Vec<NextTokenAnswer>, EngineError> {
+        let asking = self.all_groups(context, queries);
+        let answers = match context.deadline {
+            Some(deadline) => tokio::time::timeout_at(Instant::from_std(deadline), asking).await,
+            None => Ok(asking.await),
+        };
+        let late =
+            |_| EngineError::UpstreamTimeout("the engine did not respond within the deadline".to_owned());
+        Ok(answers.map_err(late)??)
+    }
+
+    async fn all_groups(
+        &self,
+        context: QueryContext,
+        queries: Vec<NextTokenQuery>,
+    ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
+        let mut groups: Vec<(Kind, Vec<(usize, Vec<u32>)>)> = Vec::new();
+        for (index, query) in queries.into_iter().enumerate() {
+            let row: Vec<u32> = query.prompt.iter().chain(&query.path).copied().collect();
+            let kind = Kind { wanted: query.wanted, ahead: query.ahead };
+            match groups.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, rows)) => rows.push((index, row)),
+                None => groups.push((kind, vec![(index, row)])),
+            }
+        }
+        let requests = groups.into_iter().map(async |(kind, rows)| {
+            let (indices, rows): (Vec<usize>, Vec<Vec<u32>>) = rows.into_iter().unzip();
+            let answers = self.group(context, &kind, &rows).await?;
+            Ok::<_, UpstreamError>(indices.into_iter().zip(answers).collect::<Vec<_>>())
+        });
+        let mut all: Vec<_> = try_join_all(requests).await?.into_iter().flatten().collect();
+        all.sort_unstable_by_key(|(index, _)| *index);
+        Ok(all.into_iter().map(|(_, answer)| answer).collect())
+    }
+
+    /// Returns the answers to queries of the same kind.
+    async fn group(
+        &self,
+        context: QueryContext,
+        kind: &Kind,
+        rows: &[Vec<u32>],
+    ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
+        if self.facts.kind == EngineKind::LlamaCpp {
+            return self.growing_counts(context, kind, rows).await;
+        }
+        let best_max = self.facts.best_max.max(1);
+        let alternatives = match (&kind.wanted, self.facts.reports) {
+            (LogitsRequest::Ids(ids), Reports::Ids) if !ids.is_empty() => {
+                return self.id_groups(context, kind.ahead, ids, rows).await;
+            }
+            (LogitsRequest::Best, _) => Alternatives::Best(1),
+            (LogitsRequest::Ids(_) | LogitsRequest::All, _) => Alternatives::Best(best_max),
+        };
+        if self.facts.accepts_ids {
+            return checked(answers(self.rows(context, kind.ahead, alternatives, rows).await?, alternatives));
+        }
+        self.spelled_rows(context, kind.ahead, alternatives, rows).await
+    }
+
+    /// Sends texts. Nothing is reported about rows that no text stands for.
+    async fn spelled_rows(
+        &self,
+        context: QueryContext,
+        ahead: usize,
+        alternatives: Alternatives<'_>,
+        rows: &[Vec<u32>],
+    ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
+        let is_spelled = |row: &&Vec<u32>| self.vocabulary.text_of(row).is_some();
+        let spelled: Vec<Vec<u32>> = rows.iter().filter(is_spelled).cloned().collect();
+        let found = self.rows(context, ahead, alternatives, &spelled).await?;
+        let mut found = checked(answers(found, alternatives))?.into_iter();
+        let nothing = || Ok(NextTokenAnswer { report: NextTokenReport::new([], None)?, ahead: Vec::new() });
+        let answer = |row: &Vec<u32>| {
+            let answer = if is_spelled(&row) { found.next() } else { None };
+            answer.map_or_else(nothing, Ok)
+        };
+        checked(rows.iter().map(answer).collect())
+    }
+
+    /// Asks for given ids, in groups that the engine accepts.
+    async fn id_groups(
+        &self,
+        context: QueryContext,
+        ahead: usize,
+        ids: &Arc<[u32]>,
+        rows: &[Vec<u32>],
+    ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
+        let groups = ids.chunks(vllm::IDS_MAX);
+        let asked = groups.map(|group| self.rows(context, ahead, Alternatives::Ids(group), rows));
+        let mut parts = try_join_all(asked).await?.into_iter();
+        let mut found = parts.next().unwrap_or_default();
+        parts.for_each(|part| merge(&mut found, part));
+        checked(answers(found, Alternatives::Ids(ids)))
+    }
+
+    /// Asks for more and more of the most probable tokens, until few others are missing.
+    async fn growing_counts(
+        &self,
+        context: QueryContext,
+        kind: &Kind,
+        rows: &[Vec<u32>],
+    ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
+        let vocab = self.vocabulary.tokens();
+        let mut found: Vec<Option<NextTokenAnswer>> = rows.iter().map(|_| None).collect();
+        for count in LLAMA_CPP_COUNTS {
+            let count = if kind.wanted == LogitsRequest::Best { 1 } else { count.min(vocab) };
+            let open: Vec<usize> = (0..rows.len()).filter(|&row| found[row].is_none()).collect();
+            if open.is_empty() {
+                break;
+            }
+            let asked: Vec<Vec<u32>> = open.iter().map(|&row| rows[row].clone()).collect();
+            let alternatives = Alternatives::Best(count);
+            let answers =
+                checked(answers(self.rows(context, kind.ahead, alternatives, &asked).await?, alternatives))?;
+            for (row, answer) in open.into_iter().zip(answers) {
+                if count == vocab || is_enough(&answer, &kind.wanted) {
+                    found[row] = Some(answer);
+                }
+            }
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Sends rows in requests of a bounded size. Returns their positions.
+    async fn rows(
+        &self,
+        context: QueryContext,
+        ahead: usize,
+        alternatives: Alternatives<'_>,
+        rows: &[Vec<u32>],
+    ) -> Result<Rows, UpstreamError> {
+        let rows_max = (ENTRIES_MAX / alternatives.count().max(1)).clamp(1, ROWS_MAX);
+        let batch = |rows| Batch {
+            rows,
+            alternatives,
+            ahead,
+            cache_salt: context.cache_salt,
+            vocab: self.vocabulary.tokens(),
+        };
+        let requests = chunks(rows, rows_max).into_iter().map(|rows| self.exchange(context, batch(rows)));
+        Ok(try_join_all(requests).await?.into_iter().flatten().collect())
+    }
+
+    /// Sends one request to one replica after another.
+    async fn exchange(&self, context: QueryContext, batch: Batch<'_>) -> Result<Rows, UpstreamError> {
+        let EngineFacts { kind, model, accepts_ids, .. } = &self.facts;
+        let (route, body, entry_bytes) = match kind {
+            EngineKind::Vllm | EngineKind::Ntl => {
+                ("/v1/completions", vllm::body(model, &batch), vllm::ENTRY_BYTES)
+            }
+            EngineKind::LlamaCpp => ("/completion", llama_cpp::body(&batch), llama_cpp::ENTRY_BYTES),
+            EngineKind::OpenAi => {
+                let text = |row: &Vec<u32>| self.vocabulary.text_of(row);
+                let prompts = if *accepts_ids {
+                    json!(batch.rows)
+                } else {
+                    json!(batch.rows.iter().map(text).collect::<Vec<_>>())
+                };
+                ("/v1/completions", openai::body(model, &prompts, &batch), openai::ENTRY_BYTES)
+            }
+        };
+        let request = Request { route, body, bytes_max: batch.bytes_max(entry_bytes) };
+        let (request, batch) = (&request, &batch);
+        let exchange = |base: BaseUrl| async move { self.ask_replica(&base, request, batch).await };
+        self.replicas.request(Some(context.affinity), exchange).await
+    }
+
+    async fn ask_replica(
+        &self,
+        base: &BaseUrl,
+        request: &Request,
+        batch: &Batch<'_>,
+    ) -> Result<Rows, UpstreamError> {
+        let bytes = self.client().post(base, request.route, &request.body, request.bytes_max).await?;
+        let rows = match self.facts.kind {
+            EngineKind::Vllm | EngineKind::Ntl => vllm::read(&bytes, batch),
+            EngineKind::LlamaCpp => llama_cpp::read(&bytes, batch),
+            EngineKind::OpenAi => openai::read(&bytes, batch, &self.texts),
+        };
+        // A report that is not a distribution is found here, so that another replica is asked.
+        let rows = rows.and_then(|rows| check(&rows, batch.alternatives).map(|()| rows));
+        rows.map_err(|error| not_understood(&base.to_string(), &error))
+    }
+}
+
+/// One request for rows.
+struct Request {
+    route: &'static str,
+    body: Value,
+    bytes_max: usize,
+}
+
+/// Splits rows into chunks of at most `rows_max` rows and a bounded number of ids.
+fn chunks(mut rows: &[Vec<u32>], rows_max: usize) -> Vec<&[Vec<u32>]> {
+    let mut chunks = Vec::new();
+    while !rows.is_empty() {
+        let mut ids = 0;
+        let fits = |row: &&Vec<u32>| {
+            ids += row.len();
+            ids <= IDS_MAX
+        };
+        let count = rows.iter().take(rows_max).take_while(fits).count().max(1);
+        let (chunk, rest) = rows.split_at(count);
+        chunks.push(chunk);
+        rows = rest;
+    }
+    chunks
+}
+
+/// Returns whether an answer reports all wanted ids, or so much that the others hardly matter.
+fn is_enough(answer: &NextTokenAnswer, wanted: &LogitsRequest) -> bool {
+    let is_known = |report: &NextTokenReport| match wanted {
+        LogitsRequest::Best => true,
+        LogitsRequest::All => false,
+        LogitsRequest::Ids(ids) => ids.iter().all(|&id| report.logprob(id).is_some()),
+    };
+    let is_enough = |report: &NextTokenReport| {
+        let reported: f64 = report.tokens().iter().map(|token| token.logprob.exp()).sum();
+        1.0 - reported <= UNREPORTED_MAX || is_known(report)
+    };
+    // The steps ahead are guesses. They do not justify another request.
+    is_enough(&answer.report)
+}
+
+fn checked<T>(result: Result<T, WireError>) -> Result<T, UpstreamError> {
+    result.map_err(|error| not_understood("", &error))
+}
+
+fn not_understood(replica: &str, error: &WireError) -> UpstreamError {
+    UpstreamError::NotUnderstood { replica: replica.to_owned(), reason: printable(&error.to_string()) }
+}

@@ -1,0 +1,107 @@
+//! Text before a number. It is used only once it is complete, so that a failover never changes it.
+
+use futures::Stream;
+use ntl_core::contract::EngineError;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{EngineKind, Upstream};
+use crate::client::{BaseUrl, UpstreamError, printable};
+use crate::engine::{QueryContext, TextDelta, TextEnd, TextQuery};
+use crate::wire::written::{self, Written};
+
+/// Maximum size of a token of text in a response, as JSON, with its id.
+const TOKEN_BYTES_MAX: usize = 1 << 10;
+
+/// Maximum size of the rest of a response.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+impl Upstream {
+    /// Returns the text as one delta.
+    pub(super) fn text(
+        &self,
+        context: QueryContext,
+        query: TextQuery,
+    ) -> impl Stream<Item = Result<TextDelta, EngineError>> + Send {
+        futures::stream::once(async move {
+            let writing = self.written(context, &query);
+            let written = match context.deadline {
+                Some(deadline) => tokio::time::timeout_at(Instant::from_std(deadline), writing).await,
+                None => Ok(writing.await),
+            };
+            let late = |_| {
+                EngineError::UpstreamTimeout(
+                    "the engine did not write the text within the deadline".to_owned(),
+                )
+            };
+            self.delta(written.map_err(late)??, &query)
+        })
+    }
+
+    async fn written(&self, context: QueryContext, query: &TextQuery) -> Result<Written, UpstreamError> {
+        let kind = self.facts.kind;
+        let model = &self.facts.model;
+        let (route, body) = match kind {
+            EngineKind::LlamaCpp => ("/completion", written::llama_cpp_body(query)),
+            EngineKind::Vllm | EngineKind::Ntl => {
+                let prompt = json!(&query.prompt[..]);
+                ("/v1/completions", written::completion_body(model, &prompt, query, true, true))
+            }
+            // Most servers do not say whether a text stopped at a stop string or at its end.
+            EngineKind::OpenAi => {
+                let prompt = self.openai_prompt(&query.prompt)?;
+                ("/v1/completions", written::completion_body(model, &prompt, query, false, false))
+            }
+        };
+        let bytes_max = BODY_BYTES_MAX + query.max_tokens.saturating_mul(TOKEN_BYTES_MAX);
+        // The deadline of the request ends it.
+        let client = &self.client().without_timeout();
+        let body = &body;
+        let exchange = |base: BaseUrl| async move {
+            let bytes = client.post(&base, route, body, bytes_max).await?;
+            let read = match kind {
+                EngineKind::LlamaCpp => written::read_llama_cpp(&bytes),
+                _ => written::read_completion(&bytes),
+            };
+            read.map_err(|error| UpstreamError::NotUnderstood {
+                replica: base.to_string(),
+                reason: printable(&error.to_string()),
+            })
+        };
+        self.replicas.request(Some(context.affinity), exchange).await
+    }
+
+    /// A prompt for an engine that may accept texts only.
+    fn openai_prompt(&self, ids: &[u32]) -> Result<Value, UpstreamError> {
+        if self.facts.accepts_ids {
+            return Ok(json!(ids));
+        }
+        self.vocabulary.text_of(ids).map(Value::from).ok_or_else(|| UpstreamError::Rejected {
+            replica: self.replicas.pool.base(0).to_string(),
+            message: "it accepts texts only, and no text has the token ids of this prompt".to_owned(),
+        })
+    }
+
+    fn delta(&self, written: Written, query: &TextQuery) -> Result<TextDelta, EngineError> {
+        let Written { mut text, ids, end } = written;
+        let vocabulary = &*self.vocabulary;
+        let Some(ids) = ids else {
+            let found = text.find(&query.stop);
+            if let Some(at) = found {
+                text.truncate(at);
+            }
+            let whole = if found.is_some() { format!("{text}{}", query.stop) } else { text.clone() };
+            let unspelled = || EngineError::Upstream("the engine's text cannot be tokenized".to_owned());
+            let ids = vocabulary.encode(&whole, false).ok_or_else(unspelled)?;
+            let end = found.map_or(end.unwrap_or(TextEnd::EndOfSequence), |_| TextEnd::StopString);
+            return Ok(TextDelta { text, ids, end: Some(end) });
+        };
+        if ids.len() > query.max_tokens || ids.iter().any(|&id| id as usize >= vocabulary.tokens()) {
+            return Err(EngineError::Upstream("the engine's text has wrong token ids".to_owned()));
+        }
+        let has_stopped = || vocabulary.decode(&ids).contains(&query.stop);
+        let end =
+            end.unwrap_or_else(|| if has_stopped() { TextEnd::StopString } else { TextEnd::EndOfSequence });
+        Ok(TextDelta { text, ids, end: Some(end) })
+    }
+}

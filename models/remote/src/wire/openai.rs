@@ -1,0 +1,120 @@
+//! `POST /v1/completions` of any OpenAI-style server. It reports tokens as texts; those that belong to one
+//! token of the vocabulary are used.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::texts::TokenTexts;
+use super::vllm::Entries;
+use super::{Batch, Position, Rows, WireError, in_order};
+
+/// Bytes of `" token": -12.345678901234567,` in either shape, with a token of some length.
+pub(crate) const ENTRY_BYTES: usize = 512;
+
+/// The body of a request for the most probable tokens. `prompts` are the rows of the batch, as texts or as lists
+/// of ids.
+pub(crate) fn body(model: &str, prompts: &Value, batch: &Batch<'_>) -> Value {
+    json!({
+        "model": model,
+        "prompt": prompts,
+        "max_tokens": 1 + batch.ahead,
+        "temperature": 0,
+        "logprobs": batch.alternatives.count(),
+    })
+}
+
+#[derive(Deserialize)]
+struct Response {
+    choices: Vec<Choice>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    index: usize,
+    logprobs: Option<Logprobs>,
+}
+
+/// The shape of completions, or the shape of chats, which some servers use for both.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Logprobs {
+    Chat { content: Vec<ChatToken> },
+    Completion { tokens: Vec<String>, top_logprobs: Vec<Entries> },
+}
+
+#[derive(Deserialize)]
+struct ChatToken {
+    token: String,
+    bytes: Option<Vec<u8>>,
+    top_logprobs: Vec<ChatEntry>,
+}
+
+#[derive(Deserialize)]
+struct ChatEntry {
+    token: String,
+    bytes: Option<Vec<u8>>,
+    logprob: f64,
+}
+
+/// Reads a response. Each position has the most probable tokens.
+pub(crate) fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows, WireError> {
+    let count = batch.alternatives.count();
+    let response: Response = serde_json::from_slice(bytes)?;
+    let choices = in_order(response.choices, batch.rows.len(), |_, choice| choice.index)?;
+    let row = |(row, choice): (usize, Choice)| {
+        let positions = positions(choice.logprobs.ok_or(WireError::NoLogprobs(row))?, row, count, texts)?;
+        let (got, max) = (positions.len(), 1 + batch.ahead);
+        if got == 0 || got > max { Err(WireError::Steps { row, got, max }) } else { Ok(positions) }
+    };
+    choices.into_iter().enumerate().map(row).collect()
+}
+
+fn positions(
+    logprobs: Logprobs,
+    row: usize,
+    count: usize,
+    texts: &TokenTexts,
+) -> Result<Vec<Position>, WireError> {
+    match logprobs {
+        Logprobs::Completion { tokens, top_logprobs } => {
+            if tokens.len() != top_logprobs.len() {
+                return Err(WireError::NoLogprobs(row));
+            }
+            let positions = tokens.iter().zip(top_logprobs);
+            let entries =
+                |entries: Entries| entries.0.into_iter().map(|(text, logprob)| (text.into_bytes(), logprob));
+            positions.map(|(chosen, top)| position(chosen.as_bytes(), entries(top), count, texts)).collect()
+        }
+        Logprobs::Chat { content } => content
+            .into_iter()
+            .map(|chosen| {
+                let bytes =
+                    |token: String, bytes: Option<Vec<u8>>| bytes.unwrap_or_else(|| token.into_bytes());
+                let entries = chosen.top_logprobs.into_iter();
+                let entries = entries.map(|entry| (bytes(entry.token, entry.bytes), entry.logprob));
+                position(&bytes(chosen.token, chosen.bytes), entries, count, texts)
+            })
+            .collect(),
+    }
+}
+
+fn position(
+    chosen: &[u8],
+    entries: impl Iterator<Item = (Vec<u8>, f64)>,
+    count: usize,
+    texts: &TokenTexts,
+) -> Result<Position, WireError> {
+    let mut entries: Vec<(Vec<u8>, f64)> = entries.collect();
+    let got = entries.len();
+    // A chosen token that is not one of the best comes in addition.
+    if got > count + 1 {
+        return Err(WireError::TooMany { got, max: count });
+    }
+    if got > count {
+        entries.retain(|(text, _)| text != chosen);
+    }
+    // Two entries of one text are two tokens, whichever they are.
+    let is_single = |text: &[u8]| entries.iter().filter(|(other, _)| other == text).count() == 1;
+    let known = entries.iter().map(|(text, logprob)| (texts.id(text).filter(|_| is_single(text)), *logprob));
+    Ok(Position::new(texts.id(chosen), known))
+}

@@ -1,0 +1,136 @@
+//! `POST /v1/completions` of vLLM, and of ntl-server, which has the same fields.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+
+use super::{Alternatives, Batch, Position, Rows, WireError, in_order};
+
+/// vLLM rejects requests for more ids.
+pub(crate) const IDS_MAX: usize = 128;
+
+/// Bytes of `"token_id:123456": -12.345678901234567,` and some more.
+pub(crate) const ENTRY_BYTES: usize = 64;
+
+/// The beginning of the names of tokens in responses to `return_tokens_as_token_ids`.
+const ID_PREFIX: &str = "token_id:";
+
+/// The body of a request for next-token probabilities. The sampling parameters are neutral, because a vLLM with
+/// `--logprobs-mode processed_logprobs` reports probabilities after them, and the defaults of a model may be
+/// others.
+pub(crate) fn body(model: &str, batch: &Batch<'_>) -> Value {
+    let mut body = json!({
+        "model": model,
+        "prompt": batch.rows,
+        "max_tokens": 1 + batch.ahead,
+        "temperature": 0,
+        "top_p": 1,
+        "top_k": 0,
+        "min_p": 0,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "repetition_penalty": 1,
+        "return_tokens_as_token_ids": true,
+    });
+    match batch.alternatives {
+        Alternatives::Ids(ids) => {
+            body["logprobs"] = 1.into();
+            body["logprob_token_ids"] = ids.into();
+        }
+        Alternatives::Best(count) => body["logprobs"] = count.into(),
+    }
+    if batch.cache_salt != 0 {
+        body["cache_salt"] = format!("{:016x}", batch.cache_salt).into();
+    }
+    body
+}
+
+#[derive(Deserialize)]
+struct Response {
+    choices: Vec<Choice>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    index: usize,
+    logprobs: Option<Logprobs>,
+}
+
+#[derive(Deserialize)]
+struct Logprobs {
+    tokens: Vec<String>,
+    top_logprobs: Vec<Entries>,
+}
+
+/// Reads a response. Each position has the requested tokens and the chosen one.
+pub(crate) fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
+    let response: Response = serde_json::from_slice(bytes)?;
+    let choices = in_order(response.choices, batch.rows.len(), |_, choice| choice.index)?;
+    let row = |(row, choice): (usize, Choice)| {
+        let Logprobs { tokens, top_logprobs } = choice.logprobs.ok_or(WireError::NoLogprobs(row))?;
+        let (got, max) = (tokens.len(), 1 + batch.ahead);
+        if got == 0 || got > max || got != top_logprobs.len() {
+            return Err(WireError::Steps { row, got, max });
+        }
+        tokens.iter().zip(top_logprobs).map(|(chosen, entries)| position(chosen, entries, batch)).collect()
+    };
+    choices.into_iter().enumerate().map(row).collect()
+}
+
+fn position(chosen: &str, entries: Entries, batch: &Batch<'_>) -> Result<Position, WireError> {
+    let chosen = token_id(chosen)?;
+    let mut reported = Vec::with_capacity(entries.0.len());
+    for (name, logprob) in entries.0 {
+        reported.push((token_id(&name)?, logprob));
+    }
+    match batch.alternatives {
+        Alternatives::Ids(ids) => {
+            reported.retain(|(id, _)| *id == chosen || ids.binary_search(id).is_ok());
+            let found: BTreeSet<u32> = reported.iter().map(|(id, _)| *id).collect();
+            if let Some(&missing) = ids.iter().find(|id| !found.contains(id)) {
+                return Err(WireError::IdMissing(missing));
+            }
+        }
+        // A chosen token that is not one of the best comes in addition.
+        Alternatives::Best(max) if reported.len() > max + 1 => {
+            return Err(WireError::TooMany { got: reported.len(), max });
+        }
+        Alternatives::Best(max) if reported.len() > max => reported.retain(|(id, _)| *id != chosen),
+        Alternatives::Best(_) => {}
+    }
+    let entries = reported.into_iter().map(|(id, logprob)| (batch.known(id), logprob));
+    Ok(Position::new(batch.known(chosen), entries))
+}
+
+fn token_id(name: &str) -> Result<u32, WireError> {
+    let id = name.strip_prefix(ID_PREFIX).and_then(|id| id.parse().ok());
+    id.ok_or_else(|| WireError::NotAnId(name.chars().take(40).collect()))
+}
+
+/// The entries of an object in their order, repeated names included.
+pub(super) struct Entries(pub(super) Vec<(String, f64)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of log-probabilities")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}

@@ -1,0 +1,127 @@
+//! Text that an engine writes up to a stop string: bodies of requests, and readers of their responses.
+
+use ntl_core::sampling::SamplingParams;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::WireError;
+use crate::engine::{TextEnd, TextQuery};
+
+/// Text before the stop string, with the ids of text and stop string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) text: String,
+    /// `None` if the engine reports no ids.
+    pub(crate) ids: Option<Vec<u32>>,
+    /// `None` if the engine does not say whether it stopped at the string or at the end of sequence.
+    pub(crate) end: Option<TextEnd>,
+}
+
+/// The body for `/v1/completions`. `stop`: whether the engine ends the text at the stop string. `extended`: whether
+/// it knows vLLM's fields.
+pub(crate) fn completion_body(
+    model: &str,
+    prompt: &Value,
+    query: &TextQuery,
+    stop: bool,
+    extended: bool,
+) -> Value {
+    let SamplingParams { temperature, top_p, top_k, min_p, .. } = query.sampling;
+    let mut body = json!({
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": query.max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "presence_penalty": query.sampling.presence_penalty,
+        "frequency_penalty": query.sampling.frequency_penalty,
+        // vLLM's seeds are signed.
+        "seed": seed(query) >> 1,
+    });
+    if stop {
+        body["stop"] = json!([query.stop]);
+    }
+    if extended {
+        body["top_k"] = top_k.into();
+        body["min_p"] = min_p.into();
+        body["repetition_penalty"] = query.sampling.repetition_penalty.into();
+        body["return_token_ids"] = true.into();
+    }
+    body
+}
+
+fn seed(query: &TextQuery) -> u64 {
+    query.sampling.seed.wrapping_add(query.index.into())
+}
+
+#[derive(Deserialize)]
+struct Completions {
+    choices: Vec<Choice>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    text: String,
+    token_ids: Option<Vec<u32>>,
+    finish_reason: Option<String>,
+    /// vLLM: the stop string, or the id of a stop token.
+    stop_reason: Option<Value>,
+}
+
+/// Reads a response of `/v1/completions`.
+pub(crate) fn read_completion(bytes: &[u8]) -> Result<Written, WireError> {
+    let mut choices = serde_json::from_slice::<Completions>(bytes)?.choices;
+    let (Some(choice), true) = (choices.pop(), choices.is_empty()) else {
+        return Err(WireError::Rows { got: choices.len(), want: 1 });
+    };
+    let end = match (choice.finish_reason.as_deref(), &choice.stop_reason) {
+        (Some("length"), _) => Some(TextEnd::Length),
+        (Some("stop"), Some(Value::String(_))) => Some(TextEnd::StopString),
+        (Some("stop"), Some(Value::Number(_))) => Some(TextEnd::EndOfSequence),
+        (Some("stop"), _) => None,
+        _ => return Err(WireError::Text("the text has no `finish_reason` of `stop` or `length`")),
+    };
+    Ok(Written { text: choice.text, ids: choice.token_ids, end })
+}
+
+/// The body for llama.cpp's `/completion`.
+pub(crate) fn llama_cpp_body(query: &TextQuery) -> Value {
+    let SamplingParams { temperature, top_p, top_k, min_p, .. } = query.sampling;
+    json!({
+        "prompt": &query.prompt[..],
+        "n_predict": query.max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "presence_penalty": query.sampling.presence_penalty,
+        "frequency_penalty": query.sampling.frequency_penalty,
+        "repeat_penalty": query.sampling.repetition_penalty,
+        // Its other samplers are on by default or by flags.
+        "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
+        "seed": seed(query) as u32,
+        "stop": [query.stop],
+        "cache_prompt": true,
+        "return_tokens": true,
+        "stream": false,
+    })
+}
+
+#[derive(Deserialize)]
+struct LlamaCppText {
+    content: String,
+    tokens: Vec<u32>,
+    stop_type: String,
+}
+
+/// Reads a response of llama.cpp's `/completion`.
+pub(crate) fn read_llama_cpp(bytes: &[u8]) -> Result<Written, WireError> {
+    let LlamaCppText { content, tokens, stop_type } = serde_json::from_slice(bytes)?;
+    let end = match stop_type.as_str() {
+        "word" => TextEnd::StopString,
+        "eos" => TextEnd::EndOfSequence,
+        "limit" => TextEnd::Length,
+        _ => return Err(WireError::Text("`stop_type` is not `word`, `eos` or `limit`")),
+    };
+    Ok(Written { text: content, ids: Some(tokens), end: Some(end) })
+}
