@@ -82,8 +82,8 @@ impl Encoding {
 
     /// Returns its memory per token of the prompt, in bytes: hidden states, queries, and the keys and values of
     /// two layers.
-    pub(super) fn token_bytes(d_model: usize, heads_width: usize) -> usize {
-        (d_model + 5 * heads_width) * size_of::<f32>()
+    fn token_bytes(d_model: usize, [queries, keys]: [usize; 2]) -> usize {
+        (d_model + queries + 4 * keys) * size_of::<f32>()
     }
 
     pub(super) fn stage(&self) -> usize {
@@ -100,6 +100,11 @@ impl Encoder {
     pub(super) fn head_widths(&self) -> [usize; 2] {
         let [queries, keys, _] = self.layers.first().map_or([0; 3], |layer| layer.attention.qkv.widths());
         [queries, keys]
+    }
+
+    /// Returns the memory of an [`Encoding`] per token of its prompt, in bytes.
+    pub(super) fn encoding_token_bytes(&self) -> usize {
+        Encoding::token_bytes(self.norm.width(), self.head_widths())
     }
 
     fn kind(&self, layer: &EncoderLayer) -> &AttentionKind {
@@ -164,12 +169,12 @@ mod tests {
 
     #[test]
     fn a_partly_encoded_prompt_holds_the_memory_that_is_reserved_for_its_tokens() {
-        let (tokens, d_model, heads_width) = (7, 12, 8);
+        let (tokens, d_model, head_widths) = (7, 12, [8, 4]);
         let x = Tensor::zeros((tokens, d_model), DType::F32, &Device::Cpu).unwrap();
-        let Encoding { x, q, seen, next, .. } = Encoding::new(x, heads_width).unwrap();
+        let Encoding { x, q, seen, next, .. } = Encoding::new(x, head_widths).unwrap();
         let all = [x, q, seen.keys, seen.values, next.keys, next.values];
         let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
         let held: usize = all.iter().map(bytes).sum();
-        assert_eq!(held, tokens * Encoding::token_bytes(d_model, heads_width));
+        assert_eq!(held, tokens * Encoding::token_bytes(d_model, head_widths));
     }
 }

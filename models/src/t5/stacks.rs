@@ -221,8 +221,7 @@ impl Stacks {
     /// width. On the CPU it also needs the memory of a partly encoded prompt.
     pub(super) fn cache_cost(&self) -> CacheCost {
         let cost = self.kv_cache.cache_cost();
-        let encoding = Encoding::token_bytes(self.config.d_model, self.config.inner());
-        let encoding = if self.on_cpu { encoding as u64 } else { 0 };
+        let encoding = if self.on_cpu { self.parts.encoder.encoding_token_bytes() as u64 } else { 0 };
         CacheCost { prompt_token: cost.prompt_token + encoding, ..cost }
     }
 
