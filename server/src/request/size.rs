@@ -54,11 +54,7 @@ impl GenerationRequest {
         let reported = prompts.iter().zip(texts).map(prompt).fold(0, usize::saturating_add);
         let choices = self.choices_per_prompt();
         let mut fields = Vec::new();
-        let mut add = |field, is_set| {
-            if is_set {
-                fields.push(field)
-            }
-        };
+        let mut add = |field, is_set: bool| fields.extend(is_set.then_some(field));
         add("prompt_logprobs", report.prompt_logprobs.is_some());
         add("logprobs", report.logprobs.is_some() && (report.echo || !self.is_streamed));
         add("echo", report.echo);
