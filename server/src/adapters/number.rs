@@ -142,8 +142,9 @@ impl NumberFormat {
         let no_interval =
             no_interval.map(|_| format!("open mass {}: the interval is unbounded", found.mass().open));
         let implausible = self.is_implausible(found, value).then(|| IMPLAUSIBLE.to_owned());
-        let reasons: Vec<String> =
-            [refusal, off_scale, unbounded, no_interval, missed, implausible].into_iter().flatten().collect();
+        let unreported = unreported(outcome);
+        let reasons = [refusal, off_scale, unbounded, no_interval, unreported, missed, implausible];
+        let reasons: Vec<String> = reasons.into_iter().flatten().collect();
         let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
         NumberAnswer { name, value, text, has_estimate, reason }
     }
@@ -261,7 +262,12 @@ impl NumberFormat {
             );
         }
         if self.method == MethodName::Token && outcome.token_value.is_none() {
-            return Some("the greedy path is not a number".to_owned());
+            let reason = if outcome.unreported > 0.0 {
+                "the method `token` needs the probabilities of all number tokens"
+            } else {
+                "the greedy path is not a number"
+            };
+            return Some(reason.to_owned());
         }
         let found = &outcome.distribution;
         let closed = found.mass().closed;
@@ -301,6 +307,15 @@ fn written_instead(refused: &[RefusedText]) -> String {
     };
     let texts: Vec<String> = refused.iter().map(shown).collect();
     if texts.is_empty() { String::new() } else { format!("; the model would write {}", texts.join(", ")) }
+}
+
+/// A note about open mass that no search can reduce.
+fn unreported(outcome: &NumberOutcome) -> Option<String> {
+    /// The default tolerance of a tree.
+    const NOTED_MIN: f64 = 1e-3;
+    let unreported = (outcome.unreported * 1e4).round() / 1e4;
+    (unreported > NOTED_MIN)
+        .then(|| format!("the engine does not report {unreported} of the mass, which stays open"))
 }
 
 /// A note about the rationales without a number, which the response leaves out.
@@ -400,18 +415,7 @@ mod tests {
 
     fn nothing(reached: u32) -> NumberOutcome {
         let distribution = Distribution::new(&HashMap::new(), 1.0, -1e-17);
-        NumberOutcome {
-            distribution,
-            token_value: None,
-            nodes: 1,
-            forward_passes: 1,
-            text_tokens: 0,
-            truncated: false,
-            refused: Vec::new(),
-            reached,
-            missed: 1 - reached,
-            first_text_end: None,
-        }
+        NumberOutcome { reached, missed: 1 - reached, ..NumberOutcome::new(distribution, 1, 1) }
     }
 
     #[test]
@@ -429,6 +433,18 @@ mod tests {
             let reason = number.reason.unwrap_or_default();
             assert_eq!(reason.contains("--log-scale-embeddings"), hinted, "{method:?} {value}: {reason}");
         }
+    }
+
+    #[test]
+    fn mass_that_another_engine_does_not_report_is_named() {
+        let unreported = |method, unreported| {
+            let (_, number) = print(method).show(&NumberOutcome { unreported, ..nothing(1) });
+            number.reason.unwrap_or_default()
+        };
+        let open = "no closed mass; the engine does not report 0.0312 of the mass, which stays open";
+        assert_eq!(unreported(MethodName::Tree, 0.03124), open);
+        assert_eq!(unreported(MethodName::Tree, 1e-4), "no closed mass");
+        assert!(unreported(MethodName::Token, 0.5).starts_with("the method `token` needs"));
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub(super) struct NumberTree {
     ahead: usize,
     /// The open mass if everything computed so far were counted, without unreported mass.
     open_ahead: f64,
+    /// The closed mass if everything computed so far were counted and all rows of the step closed.
+    closed_ahead: f64,
     counted: Counted,
     /// Number of counted nodes at which the bounds are computed again.
     precision_checked_next: usize,
@@ -206,6 +208,7 @@ impl NumberTree {
             in_step: Vec::new(),
             ahead: 0,
             open_ahead: 1.0,
+            closed_ahead: 0.0,
             counted: Counted { open: 1.0, ..Counted::default() },
             precision_checked_next: 4,
             forward_passes: 0,
@@ -226,6 +229,7 @@ impl NumberTree {
         let logits = if needs_all { LogitsRequest::All } else { self.logits.clone() };
         let row = PathRow::new(prefix.parent, prefix.token).with_logits(logits);
         self.open_ahead -= prefix.probability;
+        self.closed_ahead += prefix.probability;
         self.in_step.push(place);
         Some(row)
     }
@@ -258,7 +262,9 @@ impl NumberTree {
         let children = expansion.children.into_iter().map(child).collect();
         self.open_ahead += left_open - unreported;
         let closed = expansion.closed.into_iter();
-        let closed = closed.map(|c| ClosedNumber { probability: c.probability * probability, ..c }).collect();
+        let closed: Box<[ClosedNumber]> =
+            closed.map(|c| ClosedNumber { probability: c.probability * probability, ..c }).collect();
+        self.closed_ahead += closed.iter().map(|closing| closing.probability).sum::<f64>() - probability;
         let invalid = expansion.invalid * probability;
         if let Some(prefix) = self.prefixes.get(place) {
             let computed = Computed { children, closed, invalid, left_open, unreported, refused };
@@ -352,6 +358,11 @@ impl NumberTree {
         self.limits.open_max(self.counted.closed_mass).max(UNREPORTED_SHARE * self.counted.unreported)
     }
 
+    /// The open mass at which the expansion would stop if all rows of the step closed.
+    fn open_max_ahead(&self) -> f64 {
+        self.open_max().max(self.limits.open_max(self.closed_ahead))
+    }
+
     fn distribution(&self) -> Distribution {
         let open = if self.counted.open < ROUNDING { 0.0 } else { self.counted.open };
         Distribution::new(&self.counted.closed, self.counted.invalid, open)
@@ -401,8 +412,10 @@ impl Decoding for NumberTree {
             // Among equally probable prefixes, only the next one to count keeps the limit.
             rows.extend(self.to_count.peek().copied().and_then(|next| self.take_row(next.place)));
         }
-        // Take another row while open mass would be left even if all rows taken so far closed.
-        while self.in_step.len() < width && (self.open_ahead > self.open_max() || self.in_step.is_empty()) {
+        // Take another row while too much open mass would be left even if all rows taken so far closed.
+        while self.in_step.len() < width
+            && (self.open_ahead > self.open_max_ahead() || self.in_step.is_empty())
+        {
             let Some(next) = self.to_compute.pop() else { break };
             if self.prefixes.find(&next).is_some() {
                 rows.extend(self.take_row(next.place));

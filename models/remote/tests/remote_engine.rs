@@ -1,0 +1,485 @@
+//! Jobs over a scripted engine: results, round trips, limits and failures.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream, StreamExt};
+use ntl_core::contract::{
+    AfterMarker, Backend, BeamJob, CandidatesJob, Dtype, EarlyStopping, EngineError, Event, FinishReason,
+    Job, ModelInfo, NumberEncoding, NumberJob, NumberMethod, NumberOutcome, Prompt, Request, ScoreJob,
+    TextJob, Token,
+};
+use ntl_core::decoding::Vocabulary;
+use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens};
+use ntl_core::numbers::{NumberGrammar, NumberValues, Scale};
+use ntl_core::sampling::SamplingParams;
+use ntl_core::scripted::Reported;
+use ntl_core::text::TextDecoder;
+use ntl_engine::{JobEvents, NoObserver};
+use ntl_remote::{
+    LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
+    RemoteLimits, TextDelta, TextEnd, TextQuery,
+};
+
+/// 0 is unused, 1 ends a text; `=4` holds a marker and a digit.
+const PIECES: [&str; 18] =
+    ["", "", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "-", ".", " ", "x", "=", "=4"];
+
+const END: u32 = 1;
+
+fn id(piece: &str) -> u32 {
+    if piece.is_empty() { END } else { PIECES.iter().position(|&own| own == piece).unwrap() as u32 }
+}
+
+struct Pieces;
+
+impl TextDecoder for Pieces {
+    fn decode(&self, ids: &[u32]) -> String {
+        ids.iter().map(|&id| PIECES[id as usize]).collect()
+    }
+    fn token_text(&self, id: u32) -> String {
+        PIECES[id as usize].to_owned()
+    }
+    fn settled_len(&self, text: &str) -> usize {
+        text.len()
+    }
+}
+
+fn vocabulary() -> Vocabulary {
+    let texts = PIECES.iter().enumerate().map(|(id, piece)| (id > 1).then(|| (*piece).to_owned()));
+    Vocabulary {
+        decoder: Arc::new(Pieces),
+        grammar: Arc::new(NumberGrammar::new(texts, vec![END])),
+        number_values: (2..12).map(|id| (id, f64::from(id - 2))).collect(),
+        eos_ids: vec![END].into(),
+        tokens: PIECES.len(),
+    }
+}
+
+fn info() -> ModelInfo {
+    ModelInfo {
+        kind: "scripted".to_owned(),
+        backend: Backend::Remote,
+        dtype: Dtype::F32,
+        kv_cache_dtype: None,
+        number_encoding: NumberEncoding::Text,
+        parameters: 0,
+        prompt_tokens_max: 16,
+        context_tokens_max: Some(100),
+        answer_tokens_max: None,
+        tokens: PIECES.len(),
+        eos_ids: vec![END],
+        encoder_decoder: false,
+        has_token_distribution: true,
+    }
+}
+
+/// How the engine treats requests.
+#[derive(Clone)]
+enum Behaviour {
+    Answers,
+    /// It never responds.
+    Hangs,
+    Fails(EngineError),
+    /// It leaves out the last answer.
+    LeavesOut,
+    Panics,
+}
+
+type Script = Box<dyn Fn(&str) -> Vec<(&'static str, f64)> + Send + Sync>;
+
+/// A text that the engine writes: its pieces, and why it ends.
+type Written = (Vec<&'static str>, Option<TextEnd>);
+
+/// An engine whose next tokens a script determines from the text of prompt and path.
+struct Scripted {
+    script: Script,
+    reported: Reported,
+    behaviour: Behaviour,
+    /// The texts that it writes, by index.
+    texts: Vec<Written>,
+    /// Number of prompts of each request.
+    requests: Mutex<Vec<usize>>,
+    running: AtomicUsize,
+    running_max: AtomicUsize,
+}
+
+/// Counts a request until its future is dropped.
+struct Running<'a>(&'a AtomicUsize);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Scripted {
+    fn new(script: impl Fn(&str) -> Vec<(&'static str, f64)> + Send + Sync + 'static) -> Self {
+        Self {
+            script: Box::new(script),
+            reported: Reported::Requested,
+            behaviour: Behaviour::Answers,
+            texts: Vec::new(),
+            requests: Mutex::default(),
+            running: AtomicUsize::new(0),
+            running_max: AtomicUsize::new(0),
+        }
+    }
+
+    fn begin(&self) -> Running<'_> {
+        let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.running_max.fetch_max(running, Ordering::SeqCst);
+        Running(&self.running)
+    }
+
+    fn answer(&self, query: &NextTokenQuery) -> NextTokenAnswer {
+        let mut ids = [&query.prompt, query.path.as_slice()].concat();
+        let mut next = || {
+            let mut logits = vec![f32::NEG_INFINITY; PIECES.len()];
+            for (piece, probability) in (self.script)(&Pieces.decode(&ids)) {
+                logits[id(piece) as usize] = (probability as f32).ln();
+            }
+            let report = self.reported.of(&logits, PIECES.len(), &query.wanted);
+            let best = (0..).zip(&logits).max_by(|a, b| a.1.total_cmp(b.1)).map_or(END, |(id, _)| id);
+            ids.push(best);
+            (report, best)
+        };
+        let (report, mut token) = next();
+        let mut ahead = Vec::new();
+        for _ in 0..query.ahead {
+            if token == END {
+                break;
+            }
+            let (report, following) = next();
+            ahead.push(NextTokenStep { token, report });
+            token = following;
+        }
+        NextTokenAnswer { report, ahead }
+    }
+}
+
+impl NextTokens for Scripted {
+    fn ask(
+        &self,
+        _: QueryContext,
+        queries: Vec<NextTokenQuery>,
+    ) -> BoxFuture<'_, Result<Vec<NextTokenAnswer>, EngineError>> {
+        async move {
+            let _running = self.begin();
+            self.requests.lock().unwrap().push(queries.len());
+            tokio::task::yield_now().await;
+            let mut answers: Vec<NextTokenAnswer> = queries.iter().map(|query| self.answer(query)).collect();
+            match &self.behaviour {
+                Behaviour::Answers => {}
+                Behaviour::Hangs => std::future::pending().await,
+                Behaviour::Fails(error) => return Err(error.clone()),
+                Behaviour::LeavesOut => drop(answers.pop()),
+                Behaviour::Panics => panic!("scripted"),
+            }
+            Ok(answers)
+        }
+        .boxed()
+    }
+
+    fn write(&self, _: QueryContext, query: TextQuery) -> BoxStream<'_, Result<TextDelta, EngineError>> {
+        let (pieces, end) = self.texts[query.index as usize].clone();
+        let last = pieces.len() - 1;
+        let delta = move |(index, piece): (usize, &'static str)| {
+            let end = end.filter(|_| index == last);
+            let stop = piece.find(&query.stop);
+            let text = stop.map_or(piece, |stop| &piece[..stop]).to_owned();
+            Ok(TextDelta { text, ids: vec![id(piece)], end })
+        };
+        stream::iter(pieces.into_iter().enumerate().map(delta)).boxed()
+    }
+}
+
+fn limits(look_ahead: LookAhead) -> RemoteLimits {
+    RemoteLimits { look_ahead, ..RemoteLimits::default() }
+}
+
+fn engine(upstream: Scripted, limits: RemoteLimits) -> (RemoteEngine, Arc<Scripted>) {
+    let upstream = Arc::new(upstream);
+    let shared = Arc::clone(&upstream);
+    (RemoteEngine::new(shared, info(), vocabulary(), limits, Arc::new(NoObserver)), upstream)
+}
+
+/// A job after the prompt `x`.
+fn job(request: Request) -> Job {
+    Job::new(vec![id("x")], request)
+}
+
+fn number_job() -> NumberJob {
+    NumberJob::new(NumberMethod::Tree { tolerance: 1e-3, nodes_max: 4096, precision: None })
+}
+
+fn submit(engine: &RemoteEngine, job: Job) -> JobEvents {
+    engine.submit_all(vec![job]).unwrap().pop().unwrap()
+}
+
+async fn events(engine: &RemoteEngine, job: Job) -> Vec<Event> {
+    let mut receiver = submit(engine, job);
+    let mut events = Vec::new();
+    while let Some(event) = receiver.next().await {
+        events.push(event);
+    }
+    events
+}
+
+async fn last(engine: &RemoteEngine, job: Job) -> Event {
+    events(engine, job).await.pop().unwrap()
+}
+
+async fn number(engine: &RemoteEngine, job: NumberJob) -> NumberOutcome {
+    match last(engine, self::job(Request::Number(job))).await {
+        Event::Number(outcome) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs other tasks until a condition holds.
+async fn until(mut condition: impl FnMut() -> bool) {
+    for _ in 0..1_000_000 {
+        if condition() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the condition never held");
+}
+
+/// A rating that a model is nearly sure about, or not. A full stop sometimes follows it.
+fn rating(sure: bool) -> Scripted {
+    Scripted::new(move |text| match text {
+        "x" if sure => vec![("7", 0.9996), ("8", 0.0002), ("x", 0.0002)],
+        "x" => {
+            let digits = ["1", "2", "3", "4", "5", "6", "7", "8", "9"];
+            digits.into_iter().map(|digit| (digit, 0.1)).chain([("x", 0.1)]).collect()
+        }
+        _ if text.ends_with('.') => vec![("x", 0.999), ("0", 0.001)],
+        _ => vec![("", 0.9), ("x", 0.0999), (".", 0.0001)],
+    })
+}
+
+/// Writes `12345`, with small alternatives at every digit.
+fn long_number() -> Scripted {
+    Scripted::new(|text| {
+        let written = text.trim_start_matches('x');
+        let next = ["1", "2", "3", "4", "5"].get(written.len()).copied().unwrap_or("");
+        vec![(next, 0.9999), ("8", 0.00005), ("x", 0.00005)]
+    })
+}
+
+#[tokio::test]
+async fn a_rating_costs_one_request_if_the_model_is_sure_and_two_otherwise() {
+    let values = NumberValues::Scale(Scale::new(1.0, 9.0, 1.0).unwrap());
+    for (sure, want) in [(true, &[1][..]), (false, &[1, 9])] {
+        let (engine, upstream) = engine(rating(sure), limits(LookAhead::default()));
+        let outcome = number(&engine, NumberJob { values, ..number_job() }).await;
+        let requests = upstream.requests.lock().unwrap().clone();
+        assert_eq!(outcome.forward_passes, requests.len());
+        assert_eq!(requests, want);
+        let mode = outcome.distribution.mode().unwrap();
+        assert!((mode - if sure { 7.0 } else { 1.0 }).abs() < 1e-9, "{mode}");
+        let mass = outcome.distribution.mass();
+        assert!((mass.closed + mass.invalid + mass.open - 1.0).abs() < 1e-6, "{mass:?}");
+    }
+}
+
+#[tokio::test]
+async fn greedy_tokens_ahead_save_round_trips_and_change_no_result() {
+    let mut requests = Vec::new();
+    let mut outcomes = Vec::new();
+    for look_ahead in [LookAhead::NONE, LookAhead { first: 3, others: 1 }, LookAhead { first: 8, others: 0 }]
+    {
+        let (engine, _) = engine(long_number(), limits(look_ahead));
+        let outcome = number(&engine, number_job()).await;
+        requests.push(outcome.forward_passes);
+        outcomes.push(NumberOutcome { forward_passes: 0, ..outcome });
+    }
+    assert_eq!(outcomes[0].distribution.mode(), Some(12345.0));
+    assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "{outcomes:#?}");
+    assert_eq!(requests, [6, 2, 1]);
+}
+
+#[tokio::test]
+async fn mass_that_the_engine_does_not_report_is_open_and_counted() {
+    let upstream = Scripted { reported: Reported::Best(2), ..rating(false) };
+    let (engine, _) = engine(upstream, RemoteLimits::default());
+    let outcome = number(&engine, number_job()).await;
+    assert!(outcome.unreported > 0.7, "{}", outcome.unreported);
+    assert!(outcome.distribution.mass().open >= outcome.unreported && !outcome.truncated);
+}
+
+#[tokio::test]
+async fn targets_and_candidates_are_scored() {
+    let (engine, upstream) = engine(long_number(), RemoteLimits::default());
+    let number_tokens = Arc::new(NumberTokens::new((2..12).map(|id| (id, f64::from(id - 2)))));
+    let target: Vec<Token> = ["1", "2", "8"].map(|piece| id(piece).into()).into();
+    let losses = vec![NumberLoss::of(NumberLossKind::Was)];
+    let scored = last(&engine, job(Request::Score(ScoreJob { target, number_tokens, losses }))).await;
+    let Event::Scored(scored) = scored else { panic!("{scored:?}") };
+    let probabilities: Vec<f64> = scored.tokens.iter().map(|score| score.token.logprob.exp()).collect();
+    for (got, want) in probabilities.iter().zip([0.9999, 0.9999, 0.00005]) {
+        assert!((got - want).abs() < 1e-6, "{probabilities:?}");
+    }
+    assert!((scored.tokens[2].losses[0].unwrap() - 5.0).abs() < 0.01, "{scored:?}");
+    assert_eq!(*upstream.requests.lock().unwrap(), [3], "one request with three prompts");
+    let candidates = [vec![id("1").into(), id("2").into()], vec![id("8").into()]];
+    let scored = last(&engine, job(Request::Candidates(CandidatesJob::new(&candidates)))).await;
+    let Event::Scored(scored) = scored else { panic!("{scored:?}") };
+    assert!((scored.tokens[2].token.logprob.exp() - 0.00005).abs() < 1e-6);
+}
+
+fn after(rationales: u32) -> NumberJob {
+    let sampling = SamplingParams::PLAIN;
+    let after = AfterMarker { marker: "= ".to_owned(), rationales, sampling, max_tokens: 5 };
+    NumberJob { after: Some(after), ..number_job() }
+}
+
+/// After `=` it writes 3, and after `=4` nothing more.
+fn writer(texts: Vec<Written>) -> Scripted {
+    let script = |text: &str| match text.rsplit_once('=') {
+        Some((_, "" | " ")) => vec![("3", 1.0)],
+        _ => vec![("", 1.0)],
+    };
+    Scripted { texts, ..Scripted::new(script) }
+}
+
+#[tokio::test]
+async fn the_number_after_a_marker_is_read_from_where_the_engine_stopped() {
+    for (pieces, value, text) in [(vec!["x", "1", "="], 3.0, "x1= "), (vec!["x", "=4"], 4.0, "x= ")] {
+        let tokens = pieces.len();
+        let (engine, _) = engine(writer(vec![(pieces, Some(TextEnd::StopString))]), RemoteLimits::default());
+        let events = events(&engine, job(Request::Number(after(1)))).await;
+        let mut shown = String::new();
+        for event in &events[..events.len() - 1] {
+            let Event::Text { choice: 0, text, .. } = event else { panic!("{event:?}") };
+            shown.push_str(text);
+        }
+        assert_eq!(shown, text);
+        let Some(Event::Number(outcome)) = events.last() else { panic!("{events:?}") };
+        assert_eq!(outcome.distribution.mode(), Some(value));
+        assert_eq!((outcome.text_tokens, outcome.reached, outcome.missed), (tokens, 1, 0));
+    }
+}
+
+#[tokio::test]
+async fn numbers_of_several_texts_are_averaged_and_texts_without_a_marker_do_not_count() {
+    let stop = Some(TextEnd::StopString);
+    let texts = vec![
+        (vec!["x", "="], stop),
+        (vec!["=4"], stop),
+        (vec!["x", "x"], Some(TextEnd::EndOfSequence)),
+        (vec!["x", "x", "="], stop),
+    ];
+    let (engine, _) = engine(writer(texts), RemoteLimits::default());
+    let outcome = number(&engine, after(4)).await;
+    assert_eq!((outcome.reached, outcome.missed, outcome.text_tokens), (3, 1, 8));
+    let leaves: Vec<(f64, f64)> =
+        outcome.distribution.leaves().iter().map(|leaf| (leaf.value, leaf.probability)).collect();
+    assert_eq!(leaves.len(), 2, "{leaves:?}");
+    assert!((leaves[0].1 - 2.0 / 3.0).abs() < 1e-6 && (leaves[1].1 - 1.0 / 3.0).abs() < 1e-6, "{leaves:?}");
+    let missing = writer(vec![(vec!["x"], Some(TextEnd::Length))]);
+    let (engine, _) = self::engine(missing, RemoteLimits::default());
+    let outcome = number(&engine, after(1)).await;
+    assert_eq!(outcome.first_text_end, Some(FinishReason::Length));
+    assert!(outcome.distribution.leaves().is_empty());
+}
+
+#[tokio::test]
+async fn texts_that_never_end_or_are_too_long_are_errors() {
+    for pieces in [vec!["x"; 5], vec!["x"; 6]] {
+        let (engine, _) = engine(writer(vec![(pieces, None)]), RemoteLimits::default());
+        let event = last(&engine, job(Request::Number(after(1)))).await;
+        assert!(matches!(event, Event::Failed(EngineError::Upstream(_))), "{event:?}");
+    }
+}
+
+#[tokio::test]
+async fn errors_of_the_engine_reach_the_client() {
+    let rejected = EngineError::UpstreamRejected("too long".to_owned());
+    let too_few = EngineError::Upstream("the engine answered 0 of 1 prompts".to_owned());
+    for (behaviour, want) in [
+        (Behaviour::Fails(rejected.clone()), rejected),
+        (Behaviour::LeavesOut, too_few),
+        (Behaviour::Panics, EngineError::Step("the decoding panicked".to_owned())),
+    ] {
+        let (engine, _) = engine(Scripted { behaviour, ..rating(true) }, RemoteLimits::default());
+        assert_eq!(last(&engine, job(Request::Number(number_job()))).await, Event::Failed(want));
+    }
+}
+
+#[tokio::test]
+async fn dropping_the_events_drops_the_request_to_the_engine() {
+    let upstream = Scripted { behaviour: Behaviour::Hangs, ..rating(true) };
+    let (engine, upstream) = engine(upstream, RemoteLimits::default());
+    let receiver = submit(&engine, job(Request::Number(number_job())));
+    until(|| upstream.running.load(Ordering::SeqCst) == 1).await;
+    drop(receiver);
+    until(|| upstream.running.load(Ordering::SeqCst) == 0).await;
+}
+
+#[tokio::test]
+async fn a_job_ends_at_its_deadline_even_if_the_engine_hangs() {
+    let upstream = Scripted { behaviour: Behaviour::Hangs, ..rating(true) };
+    let (engine, upstream) = engine(upstream, RemoteLimits::default());
+    let deadline = Some((Instant::now() + Duration::from_millis(5), Duration::from_millis(5)));
+    let late = Job { deadline, ..job(Request::Number(number_job())) };
+    assert_eq!(last(&engine, late).await, Event::Failed(EngineError::Deadline { after_ms: 5 }));
+    until(|| upstream.running.load(Ordering::SeqCst) == 0).await;
+}
+
+#[tokio::test]
+async fn requests_and_the_queue_are_limited() {
+    let limits = RemoteLimits { requests_max: 2, queue_max: 3, ..RemoteLimits::default() };
+    let jobs = |count| vec![job(Request::Number(number_job())); count];
+    let (engine, upstream) = engine(rating(false), limits);
+    assert!(matches!(engine.submit_all(jobs(4)), Err(EngineError::Overloaded { waiting: 0 })));
+    let mut receivers = engine.submit_all(jobs(3)).unwrap();
+    assert!(matches!(engine.submit_all(jobs(1)), Err(EngineError::Overloaded { waiting: 3 })));
+    for receiver in &mut receivers {
+        assert!(matches!(receiver.next().await, Some(Event::Number(_))));
+    }
+    assert_eq!(upstream.running_max.load(Ordering::SeqCst), 2);
+    assert!(engine.submit_all(jobs(3)).is_ok(), "slots of the queue were lost");
+}
+
+#[tokio::test]
+async fn a_job_that_waits_too_long_for_its_turn_fails() {
+    let queue_time_max = Some(Duration::from_millis(1));
+    let limits = RemoteLimits { jobs_max: 1, queue_time_max, ..RemoteLimits::default() };
+    let (engine, upstream) = engine(Scripted { behaviour: Behaviour::Hangs, ..rating(true) }, limits);
+    let _first = submit(&engine, job(Request::Number(number_job())));
+    until(|| upstream.running.load(Ordering::SeqCst) == 1).await;
+    let event = last(&engine, job(Request::Number(number_job()))).await;
+    assert_eq!(event, Event::Failed(EngineError::QueueTimeout { after_ms: 1 }));
+}
+
+#[tokio::test]
+async fn jobs_that_reports_cannot_serve_are_rejected_with_the_reason() {
+    let (engine, _) = engine(rating(true), RemoteLimits::default());
+    let number = || job(Request::Number(number_job()));
+    let (max_tokens, early_stopping) = (3, EarlyStopping::No);
+    let beams = BeamJob { beams: 2, n: 1, max_tokens, length_penalty: 1.0, early_stopping };
+    let valued = Prompt { tokens: vec![Token { id: 3, value: Some(1.0) }] };
+    for (job, reason) in [
+        (Job { paper_decoding: true, ..number() }, "paper"),
+        (Job { prompt: valued, ..number() }, "xVal"),
+        (Job { prompt: Prompt::default(), ..number() }, "prompt"),
+        (job(Request::Text(TextJob::default())), "texts"),
+        (job(Request::Beams(beams)), "beam"),
+    ] {
+        match engine.submit_all(vec![job]) {
+            Err(EngineError::Unsupported(message)) => assert!(message.contains(reason), "{message}"),
+            other => panic!("{reason}: {other:?}"),
+        }
+    }
+    let long = Job { prompt: vec![3; 17].into(), ..number() };
+    assert!(matches!(engine.submit_all(vec![long]), Err(EngineError::PromptTooLong { got: 17, max: 16 })));
+}
