@@ -46,17 +46,17 @@ impl UpstreamError {
         matches!(self, Self::Timeout { .. })
     }
 
-    /// Returns whether another replica, or the same one later, may answer the same request.
+    /// Returns whether the same replica may answer the same request later.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Rejected { .. } | Self::Redirected { .. } | Self::TooLarge { .. } => false,
-            // A wrong key or an unknown route is wrong everywhere.
             Self::Status { status, .. } => *status == 408 || *status == 429 || *status >= 500,
-            Self::Unreachable { .. }
-            | Self::Disconnected { .. }
-            | Self::Timeout { .. }
-            | Self::NotUnderstood { .. }
-            | Self::Unhealthy { .. } => true,
+            Self::Unreachable { .. } | Self::Disconnected { .. } | Self::Unhealthy { .. } => true,
+            // More time would be needed, and the caller has waited already.
+            Self::Timeout { .. }
+            | Self::Rejected { .. }
+            | Self::Redirected { .. }
+            | Self::TooLarge { .. }
+            | Self::NotUnderstood { .. } => false,
         }
     }
 

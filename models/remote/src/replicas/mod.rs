@@ -45,7 +45,7 @@ impl Replicas {
                 result => return result,
             };
             round += 1;
-            if round == ROUNDS_MAX || error.is_timeout() {
+            if round == ROUNDS_MAX {
                 return Err(error);
             }
             tokio::time::sleep(pause(round)).await;
@@ -70,7 +70,8 @@ impl Replicas {
             };
             lease.ended(result.as_ref().map_or_else(UpstreamError::code, |_| Code::Status(200)));
             match result {
-                Err(error) if error.is_transient() => {
+                // Whatever is wrong with one replica, another one may be right.
+                Err(error) if !error.is_clients_fault() => {
                     if error.is_unreachable() && self.pool.set_up(lease.index, false, Instant::now()) {
                         tracing::warn!(%error, "a replica is unavailable");
                     }

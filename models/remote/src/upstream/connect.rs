@@ -38,7 +38,7 @@ impl Connecting {
             for base in &self.config.replicas {
                 let UpstreamConfig { model, kind, .. } = &self.config;
                 match detect(&self.client, base, model.as_deref(), *kind).await {
-                    Err(DetectError::Upstream(error)) if error.is_transient() => {
+                    Err(DetectError::Upstream(error)) if error.is_transient() || error.is_timeout() => {
                         if attempts % ATTEMPTS_PER_LINE == 0 {
                             tracing::warn!(%error, "waiting for the engine of a model");
                         }
@@ -74,7 +74,7 @@ impl Connecting {
         for index in 0..pool.len() {
             match check.all(pool.base(index)).await {
                 Ok(()) => {}
-                Err(TokenizationError::Upstream(error)) if error.is_transient() => {
+                Err(TokenizationError::Upstream(error)) if error.is_transient() || error.is_timeout() => {
                     tracing::warn!(%error, "a replica is unavailable");
                     pool.set_up(index, false, Instant::now());
                     last = Some(error);

@@ -1,0 +1,296 @@
+//! An engine in this process: a model whose next token follows from the ids before it, behind the routes of a
+//! real engine, with faults on request.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use futures::stream;
+use ntl_remote::{TokenTexts, Vocabulary};
+use serde_json::{Value, json};
+
+/// Ids 0 to 255 are bytes, 256 begins a text.
+pub(crate) const TOKENS: usize = 257;
+pub(crate) const BEGIN: u32 = 256;
+
+/// The log-probabilities of the tokens after these ids.
+pub(crate) fn logprobs(ids: &[u32]) -> Vec<f64> {
+    let seed = ids.iter().fold(7_u64, |seed, &id| (seed ^ u64::from(id)).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let logit = |id: u64| {
+        let mixed = (seed ^ (id + 1).wrapping_mul(0xD1B5_4A32_D192_ED03)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed >> 40) as f64 / (1 << 21) as f64
+    };
+    let logits: Vec<f64> = (0..TOKENS as u64).map(logit).collect();
+    let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
+    logits.iter().map(|logit| logit - total.ln()).collect()
+}
+
+/// The ids, most probable first.
+pub(crate) fn ranked(logprobs: &[f64]) -> Vec<u32> {
+    let mut ids: Vec<u32> = (0..logprobs.len() as u32).collect();
+    ids.sort_by(|&a, &b| logprobs[b as usize].total_cmp(&logprobs[a as usize]));
+    ids
+}
+
+/// The tokenizer of the model.
+pub(crate) struct Bytewise {
+    pub(crate) begins: bool,
+}
+
+impl Vocabulary for Bytewise {
+    fn tokens(&self) -> usize {
+        TOKENS
+    }
+
+    fn encode(&self, text: &str, special: bool) -> Option<Vec<u32>> {
+        let begin = (special && self.begins).then_some(BEGIN);
+        Some(begin.into_iter().chain(text.bytes().map(u32::from)).collect())
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        let bytes = ids.iter().filter_map(|&id| u8::try_from(id).ok()).collect::<Vec<_>>();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn text_of(&self, ids: &[u32]) -> Option<String> {
+        let text = self.decode(ids);
+        (self.encode(&text, true)? == ids).then_some(text)
+    }
+
+    fn special_token(&self) -> Option<String> {
+        None
+    }
+
+    fn texts(&self) -> TokenTexts {
+        TokenTexts::new((0..=255_u8).map(|byte| (byte.into(), vec![byte])), false)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavor {
+    Vllm,
+    LlamaCpp,
+    /// Token texts, at most 5, and token ids as prompts or not.
+    OpenAi {
+        accepts_ids: bool,
+    },
+}
+
+/// What the engine does with requests for next tokens.
+#[derive(Clone)]
+pub(crate) enum Fault {
+    None,
+    /// This body.
+    Body(Vec<u8>),
+    /// This status, with this body.
+    Status(u16, String),
+    Redirect(String),
+    /// The beginning of a response, and then the end of the connection.
+    Cut,
+    /// Spaces without end.
+    Endless,
+    /// The beginning of a response, and then nothing.
+    Drip,
+    /// Nothing at all.
+    Stall,
+}
+
+pub(crate) struct Fake {
+    pub(crate) url: String,
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    flavor: Flavor,
+    fault: Mutex<Fault>,
+    /// Requests for next tokens that have arrived, and that were answered or given up.
+    pub(crate) arrived: AtomicUsize,
+    pub(crate) ended: AtomicUsize,
+    /// The bodies of requests for next tokens.
+    pub(crate) bodies: Mutex<Vec<Value>>,
+    /// Keys of all requests.
+    pub(crate) keys: Mutex<Vec<Option<String>>>,
+}
+
+/// Counts the end of a request, also if its handler is dropped.
+struct Ends(Arc<Shared>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Fake {
+    pub(crate) async fn start(flavor: Flavor) -> Self {
+        let shared = Arc::new(Shared {
+            flavor,
+            fault: Mutex::new(Fault::None),
+            arrived: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+            bodies: Mutex::default(),
+            keys: Mutex::default(),
+        });
+        let mut router = Router::new()
+            .route("/v1/models", get(models))
+            .route("/health", get(|| async { "ok" }))
+            .route("/v1/completions", post(next_tokens));
+        if flavor == Flavor::Vllm {
+            router = router
+                .route("/version", get(|| async { Json(json!({"version": "9.9"})) }))
+                .route("/tokenize", post(tokenize));
+        }
+        if flavor == Flavor::LlamaCpp {
+            let props = json!({"build_info": "b1", "default_generation_settings": {"n_ctx": 512}});
+            router = router
+                .route("/props", get(|| async { Json(props) }))
+                .route("/tokenize", post(tokenize))
+                .route("/completion", post(next_tokens));
+        }
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let app = router.with_state(Arc::clone(&shared));
+        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Self { url, shared }
+    }
+
+    pub(crate) fn set(&self, fault: Fault) {
+        *self.shared.fault.lock().unwrap() = fault;
+    }
+
+    pub(crate) fn arrived(&self) -> usize {
+        self.shared.arrived.load(Ordering::SeqCst)
+    }
+}
+
+async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let owner = match shared.flavor {
+        Flavor::Vllm => "vllm",
+        Flavor::LlamaCpp => "llamacpp",
+        Flavor::OpenAi { .. } => "somebody",
+    };
+    Json(json!({"object": "list", "data": [{"id": "toy", "owned_by": owner, "max_model_len": 512}]}))
+}
+
+async fn tokenize(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> Json<Value> {
+    let llama = shared.flavor == Flavor::LlamaCpp;
+    let (text, special) = if llama { ("content", "add_special") } else { ("prompt", "add_special_tokens") };
+    let text = body[text].as_str().unwrap();
+    let tokens = Bytewise { begins: true }.encode(text, body[special].as_bool().unwrap()).unwrap();
+    Json(json!({"tokens": tokens}))
+}
+
+async fn next_tokens(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Json(body): Json<Value>,
+) -> Response {
+    shared.arrived.fetch_add(1, Ordering::SeqCst);
+    let ends = Ends(Arc::clone(&shared));
+    let key = headers.get(header::AUTHORIZATION).map(|key| key.to_str().unwrap().to_owned());
+    shared.keys.lock().unwrap().push(key);
+    shared.bodies.lock().unwrap().push(body.clone());
+    let fault = shared.fault.lock().unwrap().clone();
+    let begin = || stream::once(async { Ok::<_, std::io::Error>(Bytes::from_static(b"{\"choices\": [")) });
+    match fault {
+        Fault::None => answer(shared.flavor, &body),
+        Fault::Body(bytes) => bytes.into_response(),
+        Fault::Status(status, body) => (StatusCode::from_u16(status).unwrap(), body).into_response(),
+        Fault::Redirect(to) => (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, to)]).into_response(),
+        Fault::Cut => {
+            let end = stream::once(async { Err(std::io::Error::other("cut")) });
+            Body::from_stream(futures::StreamExt::chain(begin(), end)).into_response()
+        }
+        Fault::Endless => {
+            let spaces = stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b' '; 4096])));
+            Body::from_stream(spaces).into_response()
+        }
+        Fault::Drip => {
+            let rest = stream::pending();
+            Body::from_stream(futures::StreamExt::chain(begin(), rest)).into_response()
+        }
+        Fault::Stall => {
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            drop(ends);
+            StatusCode::OK.into_response()
+        }
+    }
+}
+
+fn answer(flavor: Flavor, body: &Value) -> Response {
+    let reject = |message: &str| {
+        let body = json!({"error": {"message": message, "type": "x", "param": null, "code": 400}});
+        (StatusCode::BAD_REQUEST, Json(body)).into_response()
+    };
+    let rows = if flavor == (Flavor::OpenAi { accepts_ids: false }) {
+        let encode = |text: &String| Bytewise { begins: true }.encode(text, true).unwrap();
+        let texts: Result<Vec<String>, _> = serde_json::from_value(body["prompt"].clone());
+        texts.map(|texts| texts.iter().map(encode).collect())
+    } else {
+        serde_json::from_value::<Vec<Vec<u32>>>(body["prompt"].clone())
+    };
+    let Ok(rows) = rows else { return reject("a prompt is wrong") };
+    let counts = ["max_tokens", "n_predict"].map(|name| body[name].as_u64());
+    let steps = counts.into_iter().flatten().next().unwrap();
+    let best = body["logprobs"].as_u64().or(body["n_probs"].as_u64()).unwrap_or(0) as usize;
+    let max = match flavor {
+        Flavor::Vllm => 20,
+        Flavor::LlamaCpp => usize::MAX,
+        Flavor::OpenAi { .. } => 5,
+    };
+    if best > max {
+        return reject("Requested sample logprobs are greater than max allowed");
+    }
+    let ids: Option<Vec<u32>> = serde_json::from_value(body["logprob_token_ids"].clone()).unwrap();
+    if ids.as_ref().is_some_and(|ids| ids.len() > 128) {
+        return reject("too many ids");
+    }
+    let tokens = rows.iter().map(Vec::len).sum::<usize>();
+    let row = |(index, mut row): (usize, Vec<u32>)| {
+        let mut positions = Vec::new();
+        for _ in 0..steps {
+            let logprobs = logprobs(&row);
+            let ranked = ranked(&logprobs);
+            let chosen = ranked[0];
+            let wanted = ids.clone().unwrap_or_else(|| ranked[..best.min(TOKENS)].to_vec());
+            positions.push((chosen, wanted, logprobs));
+            row.push(chosen);
+        }
+        choice(flavor, index, &positions)
+    };
+    let choices: Vec<Value> = rows.into_iter().enumerate().map(row).collect();
+    match flavor {
+        Flavor::LlamaCpp if choices.len() == 1 => Json(choices[0].clone()).into_response(),
+        Flavor::LlamaCpp => Json(choices).into_response(),
+        _ => Json(json!({"choices": choices, "usage": {"prompt_tokens": tokens}})).into_response(),
+    }
+}
+
+fn choice(flavor: Flavor, index: usize, positions: &[(u32, Vec<u32>, Vec<f64>)]) -> Value {
+    let name = |id: u32| match flavor {
+        Flavor::Vllm => format!("token_id:{id}"),
+        _ => u8::try_from(id).map_or("<s>".to_owned(), |byte| String::from_utf8_lossy(&[byte]).into_owned()),
+    };
+    if flavor == Flavor::LlamaCpp {
+        let position = |(chosen, wanted, logprobs): &(u32, Vec<u32>, Vec<f64>)| {
+            let entry = |&id: &u32| json!({"id": id, "token": name(id), "bytes": [1], "logprob": logprobs[id as usize]});
+            json!({"id": chosen, "token": name(*chosen), "top_logprobs": wanted.iter().map(entry).collect::<Vec<_>>()})
+        };
+        let positions: Vec<Value> = positions.iter().map(position).collect();
+        return json!({"index": index, "content": "", "completion_probabilities": positions});
+    }
+    let names: Vec<String> = positions.iter().map(|(chosen, ..)| name(*chosen)).collect();
+    let top = |(chosen, wanted, logprobs): &(u32, Vec<u32>, Vec<f64>)| {
+        let ids = std::iter::once(chosen).chain(wanted);
+        let entries = ids.map(|&id| (name(id), json!(logprobs[id as usize])));
+        Value::Object(entries.collect())
+    };
+    let top: Vec<Value> = positions.iter().map(top).collect();
+    json!({"index": index, "text": "", "logprobs": {"tokens": names, "top_logprobs": top}, "finish_reason": "length"})
+}

@@ -1,0 +1,339 @@
+//! Next-token queries over HTTP, against engines in this process: what they report, how they fail, and what an
+//! engine that lies can do.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![expect(clippy::panic, reason = "tests fail by panicking")]
+
+mod fake;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fake::{Bytewise, Fake, Fault, Flavor, TOKENS, logprobs, ranked};
+use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
+use ntl_remote::{
+    ApiKey, Connecting, EngineFacts, EngineKind, NextTokenAnswer, NextTokenQuery, NextTokens, NoObserver,
+    QueryContext, Reports, Upstream, UpstreamConfig,
+};
+
+/// Far more than any answer needs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const CONTEXT: QueryContext = QueryContext { affinity: 1, cache_salt: 0, deadline: None };
+
+fn config(fakes: &[&Fake], timeout: Duration) -> UpstreamConfig {
+    UpstreamConfig {
+        replicas: fakes.iter().map(|fake| fake.url.parse().unwrap()).collect(),
+        model: None,
+        kind: None,
+        api_key: Some(ApiKey::new("secret").unwrap()),
+        timeout,
+    }
+}
+
+async fn connect_within(fakes: &[&Fake], timeout: Duration) -> Arc<Upstream> {
+    let connecting = Connecting::new(config(fakes, timeout)).unwrap();
+    let facts = connecting.detect().await.unwrap();
+    let vocabulary = Arc::new(Bytewise { begins: true });
+    let upstream = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.unwrap();
+    for fake in fakes {
+        fake.shared.bodies.lock().unwrap().clear();
+        fake.shared.arrived.store(0, Ordering::SeqCst);
+        fake.shared.ended.store(0, Ordering::SeqCst);
+    }
+    upstream
+}
+
+async fn connect(fakes: &[&Fake]) -> Arc<Upstream> {
+    connect_within(fakes, PATIENCE).await
+}
+
+fn query(path: &[u32], wanted: LogitsRequest, ahead: usize) -> NextTokenQuery {
+    NextTokenQuery { prompt: [5, 6, 7].into(), path: path.to_vec(), wanted, ahead }
+}
+
+fn ids(ids: &[u32]) -> LogitsRequest {
+    LogitsRequest::Ids(ids.into())
+}
+
+fn row(path: &[u32]) -> Vec<u32> {
+    [&[5, 6, 7], path].concat()
+}
+
+/// Asserts that everything that is reported is what the model computes.
+fn assert_true(report: &NextTokenReport, row: &[u32]) {
+    let exact = logprobs(row);
+    assert!(!report.tokens().is_empty());
+    for token in report.tokens() {
+        let want = exact[token.id as usize];
+        assert!((token.logprob - want).abs() < 1e-9, "{}: {} instead of {want}", token.id, token.logprob);
+    }
+    if let Some(best) = report.best() {
+        assert_eq!(best, ranked(&exact)[0]);
+    }
+}
+
+async fn ask(upstream: &Upstream, queries: Vec<NextTokenQuery>) -> Result<Vec<NextTokenAnswer>, EngineError> {
+    upstream.ask(CONTEXT, queries).await
+}
+
+/// Waits until something holds that another task brings about.
+async fn becomes(what: &str, holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn engines_are_detected_with_a_reason_and_what_they_report() {
+    for (flavor, kind, reports, version) in [
+        (Flavor::Vllm, EngineKind::Vllm, Reports::Ids, Some("9.9")),
+        (Flavor::LlamaCpp, EngineKind::LlamaCpp, Reports::All, Some("b1")),
+        (Flavor::OpenAi { accepts_ids: true }, EngineKind::OpenAi, Reports::Best(5), None),
+        (Flavor::OpenAi { accepts_ids: false }, EngineKind::OpenAi, Reports::Best(5), None),
+    ] {
+        let fake = Fake::start(flavor).await;
+        let facts = Connecting::new(config(&[&fake], PATIENCE)).unwrap().detect().await.unwrap();
+        let EngineFacts { model, context_tokens_max, reason, accepts_ids, .. } = &facts;
+        assert_eq!((facts.kind, facts.reports, facts.version.as_deref()), (kind, reports, version));
+        assert_eq!((model.as_str(), *context_tokens_max), ("toy", Some(512)));
+        assert!(reason.contains("owned_by"), "{reason}");
+        assert_eq!(*accepts_ids, flavor != Flavor::OpenAi { accepts_ids: false });
+        let unknown = UpstreamConfig { model: Some("other".to_owned()), ..config(&[&fake], PATIENCE) };
+        let error = Connecting::new(unknown).unwrap().detect().await.unwrap_err().to_string();
+        assert!(error.ends_with("does not serve `other`; it serves `toy`"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn another_tokenizer_is_an_error_with_the_text_and_the_ids_of_both_sides() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let connecting = Connecting::new(config(&[&fake], PATIENCE)).unwrap();
+    let facts = connecting.detect().await.unwrap();
+    let vocabulary = Arc::new(Bytewise { begins: false });
+    let connected = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await;
+    let error = connected.err().unwrap().to_string();
+    assert!(error.contains("it makes [48, 49, 50,") && error.contains("of \"0123456789\""), "{error}");
+    assert!(error.contains("the engine makes [256, 48, 49,"), "{error}");
+}
+
+#[tokio::test]
+async fn vllm_reports_given_ids_in_groups_and_greedy_tokens_ahead() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let upstream = connect(&[&fake]).await;
+    let wanted: Vec<u32> = (0..200).collect();
+    let queries =
+        vec![query(&[], ids(&wanted), 2), query(&[9], ids(&wanted), 2), query(&[8], LogitsRequest::Best, 0)];
+    let answers = ask(&upstream, queries).await.unwrap();
+    assert_eq!(fake.arrived(), 3, "two groups of ids for two rows together, and one request for the third");
+    for (answer, path) in answers.iter().zip([&[][..], &[9], &[8]]) {
+        assert_true(&answer.report, &row(path));
+        let mut row = row(path);
+        for step in &answer.ahead {
+            assert_eq!(step.token, ranked(&logprobs(&row))[0]);
+            row.push(step.token);
+            assert_true(&step.report, &row);
+        }
+    }
+    assert_eq!(answers.iter().map(|answer| answer.ahead.len()).collect::<Vec<_>>(), [2, 2, 0]);
+    assert!(wanted.iter().all(|&id| answers[0].report.logprob(id).is_some()));
+    let bodies = fake.shared.bodies.lock().unwrap();
+    assert!(bodies.iter().all(|body| body["prompt"][0].is_array()), "ids are sent, not text");
+}
+
+#[tokio::test]
+async fn llama_cpp_is_asked_for_more_tokens_until_the_wanted_ones_are_known() {
+    let fake = Fake::start(Flavor::LlamaCpp).await;
+    let upstream = connect(&[&fake]).await;
+    let order = ranked(&logprobs(&row(&[1])));
+    let likely = {
+        let mut likely = order[..3].to_vec();
+        likely.sort_unstable();
+        likely
+    };
+    let answers = ask(&upstream, vec![query(&[1], ids(&likely), 0)]).await.unwrap();
+    assert_true(&answers[0].report, &row(&[1]));
+    assert_eq!((answers[0].report.tokens().len(), fake.arrived()), (64, 1));
+    let rare = [order[TOKENS - 1]];
+    let answers = ask(&upstream, vec![query(&[1], ids(&rare), 0), query(&[2], ids(&rare), 0)]).await.unwrap();
+    assert_true(&answers[0].report, &row(&[1]));
+    assert_true(&answers[1].report, &row(&[2]));
+    assert_eq!(answers[0].report.tokens().len(), TOKENS);
+}
+
+#[tokio::test]
+async fn of_an_openai_style_server_only_texts_of_one_token_are_used() {
+    for accepts_ids in [true, false] {
+        let fake = Fake::start(Flavor::OpenAi { accepts_ids }).await;
+        let upstream = connect(&[&fake]).await;
+        let begin = |path: &[u32]| NextTokenQuery {
+            prompt: [256, u32::from(b'a'), u32::from(b'b')].into(),
+            ..query(path, LogitsRequest::All, 0)
+        };
+        let paths = [&[][..], &[u32::from(b'7')], &[u32::from(b' ')]];
+        let answers = ask(&upstream, paths.map(begin).to_vec()).await.unwrap();
+        for (answer, path) in answers.iter().zip(paths) {
+            let row = [&[256, u32::from(b'a'), u32::from(b'b')], path].concat();
+            assert!(answer.report.tokens().len() <= 5);
+            for token in answer.report.tokens() {
+                assert!(token.id < 128, "no text names a part of a character");
+                assert!((token.logprob - logprobs(&row)[token.id as usize]).abs() < 1e-9);
+            }
+        }
+        let bodies = fake.shared.bodies.lock().unwrap();
+        assert!(bodies.iter().all(|body| body["prompt"][0].is_string() != accepts_ids));
+    }
+}
+
+#[tokio::test]
+async fn about_ids_that_no_text_stands_for_an_engine_that_takes_texts_reports_nothing() {
+    let fake = Fake::start(Flavor::OpenAi { accepts_ids: false }).await;
+    let upstream = connect(&[&fake]).await;
+    let unspelled = NextTokenQuery { prompt: [200].into(), ..query(&[], LogitsRequest::All, 0) };
+    let spelled = NextTokenQuery { prompt: [256, 65].into(), ..query(&[], LogitsRequest::All, 0) };
+    let answers = ask(&upstream, vec![unspelled, spelled]).await.unwrap();
+    assert!(answers[0].report.tokens().is_empty());
+    assert_true(&answers[1].report, &[256, 65]);
+}
+
+/// Bodies that look like responses and are none.
+fn garbage() -> Vec<(&'static str, String)> {
+    let choice = |logprobs: &str| format!(r#"{{"choices":[{{"index":0,"text":"","logprobs":{logprobs}}}]}}"#);
+    let top =
+        |entries: &str| choice(&format!(r#"{{"tokens":["token_id:1"],"top_logprobs":[{{{entries}}}]}}"#));
+    vec![
+        ("not JSON", "<html>busy</html>".to_owned()),
+        ("empty", String::new()),
+        ("no choices", "{}".to_owned()),
+        ("another row", choice("null").replace("\"index\":0", "\"index\":7")),
+        ("no log-probabilities", choice("null")),
+        ("no position", choice(r#"{"tokens":[],"top_logprobs":[]}"#)),
+        (
+            "more positions than asked for",
+            choice(
+                r#"{"tokens":["token_id:1","token_id:1"],"top_logprobs":[{"token_id:1":-1},{"token_id:1":-1}]}"#,
+            ),
+        ),
+        ("a missing id", top(r#""token_id:1":-1"#)),
+        ("a name that is no id", top(r#""seven":-1"#)),
+        ("NaN", top(r#""token_id:1":NaN,"token_id:3":-1"#)),
+        ("a positive log-probability", top(r#""token_id:1":2.5,"token_id:3":-1"#)),
+        ("more than all probability", top(r#""token_id:1":-0.1,"token_id:3":-0.1"#)),
+        ("one id twice", top(r#""token_id:1":-1,"token_id:3":-3,"token_id:3":-4"#)),
+        ("a number that is none", top(r#""token_id:1":1e999,"token_id:3":-1"#)),
+        ("deep nesting", "[".repeat(10_000)),
+        ("two rows for one", r#"{"choices":[{"index":0},{"index":1}]}"#.to_owned()),
+    ]
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_a_distribution_fails_or_is_replaced_by_that_of_another_replica() {
+    let (bad, good) = (Fake::start(Flavor::Vllm).await, Fake::start(Flavor::Vllm).await);
+    let alone = connect(&[&bad]).await;
+    let both = connect(&[&bad, &good]).await;
+    for (name, body) in garbage() {
+        bad.set(Fault::Body(body.into_bytes()));
+        let error = ask(&alone, vec![query(&[], ids(&[3]), 0)]).await.unwrap_err();
+        let EngineError::Upstream(message) = error else { panic!("{name}: {error}") };
+        assert!(message.contains("is not understood: "), "{name}: {message}");
+        let answers = ask(&both, vec![query(&[], ids(&[3]), 0)]).await.unwrap();
+        assert_true(&answers[0].report, &row(&[]));
+    }
+}
+
+#[tokio::test]
+async fn failures_of_a_connection_have_their_own_errors_and_another_replica_answers() {
+    let other = Fake::start(Flavor::Vllm).await;
+    for (fault, want) in [
+        (Fault::Cut, "closed the connection"),
+        (Fault::Endless, "exceeds"),
+        (Fault::Redirect(format!("{}/v1/completions", other.url)), "redirects to"),
+        (Fault::Status(500, "{\"error\":\"broken\"}".to_owned()), "returned status 500: broken"),
+        (Fault::Status(401, "{}".to_owned()), "returned status 401"),
+    ] {
+        let bad = Fake::start(Flavor::Vllm).await;
+        let upstream = connect(&[&bad]).await;
+        bad.set(fault.clone());
+        let error = ask(&upstream, vec![query(&[], ids(&[3]), 0)]).await.unwrap_err();
+        let EngineError::Upstream(message) = error else { panic!("{want}: {error}") };
+        assert!(message.contains(want), "{message}");
+    }
+    assert_eq!(other.arrived(), 0, "a redirect is not followed");
+}
+
+#[tokio::test]
+async fn slow_engines_time_out_and_their_requests_are_given_up() {
+    for fault in [Fault::Drip, Fault::Stall] {
+        let fake = Fake::start(Flavor::Vllm).await;
+        let upstream = connect_within(&[&fake], PATIENCE).await;
+        fake.set(fault);
+        let deadline = Some(Instant::now() + Duration::from_millis(200));
+        let asked = upstream.ask(QueryContext { deadline, ..CONTEXT }, vec![query(&[], ids(&[3]), 0)]).await;
+        assert!(matches!(asked, Err(EngineError::UpstreamTimeout(_))), "{asked:?}");
+        becomes("the engine notices", || fake.shared.ended.load(Ordering::SeqCst) == fake.arrived()).await;
+    }
+    let fake = Fake::start(Flavor::Vllm).await;
+    let upstream = connect_within(&[&fake], Duration::from_secs(2)).await;
+    fake.set(Fault::Stall);
+    let asked = ask(&upstream, vec![query(&[], ids(&[3]), 0)]).await;
+    let Err(EngineError::UpstreamTimeout(message)) = asked else { panic!("{asked:?}") };
+    assert!(message.contains("did not respond within 2 s"), "{message}");
+}
+
+#[tokio::test]
+async fn dropping_a_query_closes_its_connection() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let upstream = connect(&[&fake]).await;
+    fake.set(Fault::Stall);
+    let asking = tokio::spawn(async move { ask(&upstream, vec![query(&[], ids(&[3]), 0)]).await });
+    becomes("the query arrives", || fake.arrived() == 1).await;
+    assert_eq!(fake.shared.ended.load(Ordering::SeqCst), 0);
+    asking.abort();
+    becomes("the engine notices", || fake.shared.ended.load(Ordering::SeqCst) == 1).await;
+}
+
+#[tokio::test]
+async fn a_rejected_request_is_the_clients_fault_and_not_repeated() {
+    let (first, second) = (Fake::start(Flavor::Vllm).await, Fake::start(Flavor::Vllm).await);
+    let upstream = connect(&[&first, &second]).await;
+    for fake in [&first, &second] {
+        fake.set(Fault::Status(400, r#"{"error":{"message":"prompt too long"}}"#.to_owned()));
+    }
+    let error = ask(&upstream, vec![query(&[], ids(&[3]), 0)]).await.unwrap_err();
+    let EngineError::UpstreamRejected(message) = error else { panic!("{error}") };
+    assert!(message.ends_with("rejects the request: prompt too long"), "{message}");
+    assert_eq!(first.arrived() + second.arrived(), 1);
+}
+
+#[tokio::test]
+async fn a_tree_stays_on_one_replica_and_others_go_to_the_next() {
+    let (first, second) = (Fake::start(Flavor::Vllm).await, Fake::start(Flavor::Vllm).await);
+    let upstream = connect(&[&first, &second]).await;
+    for affinity in [1, 1, 2, 1, 2, 1] {
+        let context = QueryContext { affinity, ..CONTEXT };
+        upstream.ask(context, vec![query(&[], ids(&[3]), 0)]).await.unwrap();
+    }
+    let mut arrived = [first.arrived(), second.arrived()];
+    arrived.sort_unstable();
+    assert_eq!(arrived, [2, 4]);
+}
+
+#[tokio::test]
+async fn text_is_forwarded_with_the_key_and_its_response_comes_back_as_it_is() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let upstream = connect(&[&fake]).await;
+    fake.set(Fault::Body(b"data: {\"x\": 1}\n\ndata: [DONE]\n\n".to_vec()));
+    let mut response =
+        upstream.forward("/v1/completions", br#"{"prompt":"x","future_field":[1]}"#).await.unwrap();
+    let mut bytes = Vec::new();
+    while let Some(part) = response.chunk().await.unwrap() {
+        bytes.extend(part);
+    }
+    assert_eq!(bytes, b"data: {\"x\": 1}\n\ndata: [DONE]\n\n");
+    assert_eq!(fake.shared.bodies.lock().unwrap()[0]["future_field"][0], 1);
+    let keys = fake.shared.keys.lock().unwrap();
+    assert!(keys.iter().all(|key| key.as_deref() == Some("Bearer secret")));
+}
