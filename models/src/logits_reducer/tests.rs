@@ -43,7 +43,7 @@ fn reduce(logits: &[Vec<f32>], wanted: &[LogitsRequest], tokens: usize) -> Logit
 fn reduced(logits: &Logits, row: usize) -> &LogitsSummary {
     match logits.get(row) {
         LogitsRow::Summary(reduced) => reduced,
-        LogitsRow::Full(_) => panic!("row {row} is full"),
+        LogitsRow::Full(_) | LogitsRow::Report(_) => panic!("row {row} is not a summary"),
     }
 }
 

@@ -186,7 +186,7 @@ metrics! {
     /// Tokens of finished texts, printed numbers and scored targets
     ntl_generation_tokens_total: IntCounterVec["model"] => IntCounter as "vllm:generation_tokens_total";
     /// Tokens of the requests of an API key, by its name: of prompts, and of finished responses
-    ntl_key_tokens_total: IntCounterVec["key", "kind"];
+    ntl_key_tokens_total: IntCounterVec["key", "model", "kind"];
     /// Texts and numbers that ended, by reason
     ntl_finished_total: IntCounterVec["model", "reason"] as "vllm:request_success_total";
     /// Numbers decoded

@@ -132,7 +132,7 @@ impl Drop for InFlight {
         }
         if let (Some(key), Some((prompt, completion))) = (&self.caller.key, self.record.tokens()) {
             for (kind, tokens) in [("prompt", prompt), ("completion", completion)] {
-                metrics.ntl_key_tokens_total.with_label_values(&[key.as_str(), kind]).inc_by(tokens);
+                metrics.ntl_key_tokens_total.with_label_values(&[key.as_str(), model, kind]).inc_by(tokens);
             }
         }
         if self.is_work {
