@@ -17,9 +17,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::AppError;
-use crate::middleware::{admission, cors, host, request_id, track};
+use crate::middleware::{admission, cors, forwarded, host, request_id, track};
 use crate::openapi::{self, ApiKeyUse};
-use crate::proxies;
 use crate::routes::docs::Description;
 use crate::routes::{chat, completions, docs, models, ops, playground, score, tokens};
 use crate::state::AppState;
@@ -52,7 +51,7 @@ fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
         .layer(middleware::map_request(request_id::drop_unusable))
         .layer(SetRequestIdLayer::new(request_id::HEADER, request_id::MakeId))
         .layer(PropagateRequestIdLayer::new(request_id::HEADER))
-        .layer(middleware::map_request_with_state(app.clone(), proxies::resolve))
+        .layer(middleware::map_request_with_state(app.clone(), forwarded::resolve))
         .layer(middleware::from_fn_with_state(app.clone(), track::track))
         .layer(middleware::from_fn_with_state(app.clone(), host::check))
         .option_layer(cors::layer(&app.settings.cors_origins))

@@ -2,11 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
-
-use crate::state::AppState;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -26,7 +23,7 @@ impl TrustedProxies {
 
     /// Returns the last address on the way to the server that is not a trusted proxy. Each proxy appends the
     /// address that it was connected from, so the addresses before that may be made up.
-    fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer;
         let values = headers.get_all(FORWARDED_FOR).iter().rev();
         let named = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
@@ -46,16 +43,6 @@ fn address_of(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim();
     let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
     text.parse().ok().or_else(with_port).map(|address: IpAddr| address.to_canonical())
-}
-
-/// A layer that replaces the address of a trusted proxy by that of its client.
-pub(crate) async fn resolve(State(app): State<AppState>, mut request: Request) -> Request {
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| *peer);
-    if let Some(peer) = peer {
-        let client = app.settings.trusted_proxies.client(peer.ip(), request.headers());
-        request.extensions_mut().insert(ConnectInfo(SocketAddr::new(client, peer.port())));
-    }
-    request
 }
 
 #[cfg(test)]

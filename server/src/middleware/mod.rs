@@ -3,6 +3,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod cors;
+pub(crate) mod forwarded;
 pub(crate) mod host;
 pub(crate) mod message_form;
 pub(crate) mod request_id;
