@@ -295,7 +295,7 @@ async fn a_rating_costs_one_request_if_the_model_is_sure_and_two_otherwise() {
 async fn greedy_tokens_ahead_save_round_trips_and_change_no_result() {
     let mut requests = Vec::new();
     let mut outcomes = Vec::new();
-    for look_ahead in [LookAhead::NONE, LookAhead { first: 3, others: 1 }, LookAhead { first: 8, others: 0 }]
+    for look_ahead in [LookAhead::NONE, LookAhead { first: 3, others: 1 }, LookAhead { first: 5, others: 0 }]
     {
         let (engine, _) = engine(long_number(), limits(look_ahead));
         let outcome = number(&engine, number_job()).await;

@@ -16,6 +16,7 @@ mod losses;
 mod ntloss;
 mod numbers;
 mod prefill;
+mod reported;
 mod scale;
 mod score;
 mod stored;

@@ -68,7 +68,7 @@ async fn one_number(
                 None => Ok(NumberOutcome::not_a_number()),
                 Some(search) => {
                     let prompt: Arc<[u32]> = prompt.iter().copied().chain(ids).collect();
-                    let look_ahead = requests.shared.limits.look_ahead;
+                    let look_ahead = requests.shared.limits.look_ahead.within(job.values);
                     let events = decode(requests, prompt, search, look_ahead).await?;
                     Ok(number_of(events)?)
                 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ntl_core::contract::{EngineError, Event, Logits, NextTokenReport, NodeId, PathRow};
 use ntl_core::decoding::{Decoding, Progress, StepResult};
+use ntl_core::numbers::NumberValues;
 
 use super::requests::Requests;
 use super::{NextTokenAnswer, NextTokenQuery};
@@ -30,11 +31,20 @@ pub struct LookAhead {
 
 impl LookAhead {
     pub const NONE: Self = Self { first: 0, others: 0 };
+
+    /// Limits the tokens to those that a number on a scale can have. Each of them writes a character.
+    pub(super) fn within(self, values: NumberValues) -> Self {
+        let NumberValues::Scale(scale) = values else { return self };
+        let characters = scale.values().map(|value| value.to_string().len()).max().unwrap_or(0);
+        // A space may come before the number.
+        let max = characters + 1;
+        Self { first: self.first.min(max), others: self.others.min(max - 1) }
+    }
 }
 
 impl Default for LookAhead {
     fn default() -> Self {
-        Self { first: 3, others: 1 }
+        Self { first: 5, others: 1 }
     }
 }
 
@@ -113,5 +123,21 @@ impl Rows {
             self.known.clear();
         }
         reports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ntl_core::numbers::Scale;
+
+    use super::*;
+
+    #[test]
+    fn a_rating_needs_no_more_tokens_ahead_than_its_longest_text_has_characters() {
+        let scale = |low, high, step| NumberValues::Scale(Scale::new(low, high, step).unwrap());
+        let ahead = |values| LookAhead { first: 5, others: 3 }.within(values);
+        assert_eq!(ahead(scale(1.0, 9.0, 1.0)), LookAhead { first: 2, others: 1 });
+        assert_eq!(ahead(scale(0.0, 2.0, 0.5)), LookAhead { first: 4, others: 3 });
+        assert_eq!(ahead(NumberValues::All), LookAhead { first: 5, others: 3 });
     }
 }

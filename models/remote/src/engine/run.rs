@@ -82,7 +82,7 @@ impl JobTask {
             }),
         };
         let reason = last.as_ref().map_or(EndReason::Abort, end_reason);
-        if let Some(Event::Failed(error)) = &last {
+        if let Some(Event::Failed(error @ (EngineError::Upstream(_) | EngineError::Step(_)))) = &last {
             tracing::error!(%error, "a job failed");
         }
         // Counted before the event is sent, so that a client with the response finds it in the metrics.
@@ -145,16 +145,13 @@ impl Shared {
             deadline: job.deadline.map(|(at, _)| at),
         };
         let requests = Requests::new(self, job.client, context);
-        let look_ahead = match &job.request {
-            Request::Number(_) => self.limits.look_ahead,
-            _ => LookAhead::NONE,
-        };
         match &job.request {
             Request::Number(number) => {
                 let outcome = match &number.after {
                     Some(after) => number_after(&requests, &prompt, number, after, client).await?,
                     None => {
                         let decoding = self.vocabulary.reported_decoding(&job.request)?;
+                        let look_ahead = self.limits.look_ahead.within(number.values);
                         number_of(decode(&requests, prompt, decoding, look_ahead).await?)?
                     }
                 };
@@ -162,7 +159,7 @@ impl Shared {
             }
             request => {
                 let decoding = self.vocabulary.reported_decoding(request)?;
-                let mut events = decode(&requests, prompt, decoding, look_ahead).await?;
+                let mut events = decode(&requests, prompt, decoding, LookAhead::NONE).await?;
                 events.pop().ok_or_else(|| EngineError::Step("the decoding has no result".to_owned()))
             }
         }
