@@ -31,6 +31,7 @@ mod paths;
 mod printable;
 pub mod proxies;
 pub mod reload;
+pub mod remote;
 mod request;
 mod response_budget;
 mod routes;

@@ -9,6 +9,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::pin;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,8 +26,9 @@ use crate::backend::{self, BackendOptions};
 use crate::calibration::{CalibrationFile, CalibrationFileError, calibrated};
 use crate::config::{Config, ModelConfig, ModelSource};
 use crate::listen::{Certificate, Listener, TlsError};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::middleware::message_form;
+use crate::remote::{ConnectedModel, RemoteError, connect};
 use crate::served::ServedModel;
 use crate::signals::EndRequests;
 use crate::state::AppState;
@@ -55,6 +57,12 @@ pub enum ServeError {
         name: String,
         #[source]
         source: LoadError,
+    },
+    #[error("cannot serve model `{name}`")]
+    Connect {
+        name: String,
+        #[source]
+        source: RemoteError,
     },
     /// Every request would be refused.
     #[error(
@@ -243,9 +251,7 @@ fn load_all(
     cache_bytes_max: Option<u64>,
     app: &AppState,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
-    let load_one = |model: &ModelConfig| {
-        load(model, &options).map_err(|source| ServeError::Load { name: model.name.clone(), source })
-    };
+    let load_one = |model: &ModelConfig| load_or_connect(model, &options, &app.metrics);
     // Before anything that takes long.
     let calibrations = models.iter().map(read_calibrations).collect::<Result<Vec<_>, _>>()?;
     let loaded = models.iter().map(load_one).collect::<Result<Vec<_>, _>>()?;
@@ -253,11 +259,21 @@ fn load_all(
     let cache_bytes_max = cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
     let budget = CacheBudget::new(cache_bytes_max);
     for (model, loaded) in models.iter().zip(&loaded) {
-        check_cache(&model.name, loaded, &budget)?;
+        if let Loaded::Here(loaded) = loaded {
+            check_cache(&model.name, loaded, &budget)?;
+        }
     }
     let mut served = Vec::new();
     let mut threads = Vec::new();
     for ((model, loaded), calibrations) in models.iter().zip(loaded).zip(calibrations) {
+        let loaded = match loaded {
+            Loaded::Here(loaded) => loaded,
+            Loaded::Elsewhere(connected, requests_max) => {
+                let remote = ServedModel::remote(&model.name, connected, limits, requests_max, &app.metrics);
+                served.push(calibrated(remote, &calibrations)?);
+                continue;
+            }
+        };
         let named = |source| ServeError::Load { name: model.name.clone(), source };
         let own = own_facts(model).map_err(named)?;
         let fingerprint = fingerprint(model).map_err(named)?;
@@ -273,6 +289,30 @@ fn load_all(
     app.models.publish(served);
     tracing::info!(models = models.len(), cache_bytes_max, "ready");
     Ok(threads)
+}
+
+/// A model that is computed here or by another engine.
+enum Loaded {
+    Here(LoadedModel),
+    /// With the maximum number of concurrent requests to the engine.
+    Elsewhere(ConnectedModel, usize),
+}
+
+fn load_or_connect(
+    model: &ModelConfig,
+    options: &BackendOptions,
+    metrics: &Arc<Metrics>,
+) -> Result<Loaded, ServeError> {
+    let name = &model.name;
+    let ModelSource::Remote(remote) = &model.source else {
+        let loaded = load(model, options);
+        return loaded.map(Loaded::Here).map_err(|source| ServeError::Load { name: name.clone(), source });
+    };
+    let observer = Arc::new(UpstreamMetrics::new(metrics, name));
+    // Models are loaded on a thread that may block.
+    let connected = tokio::runtime::Handle::current().block_on(connect(name, remote, observer));
+    let connected = connected.map_err(|source| ServeError::Connect { name: name.clone(), source })?;
+    Ok(Loaded::Elsewhere(connected, remote.concurrency))
 }
 
 /// Rejects a limit for caches that cannot hold a prompt of one token and the row after it.
@@ -291,6 +331,7 @@ fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, Lo
     match &model.source {
         ModelSource::Demo => backend::load_files(&demo::files()?, adapter.as_ref(), options),
         ModelSource::Path(path) => backend::load(path, adapter.as_ref(), options),
+        ModelSource::Remote(_) => Err(LoadError::NoFolder(model.name.clone().into())),
     }
 }
 
@@ -311,6 +352,7 @@ fn fingerprint(model: &ModelConfig) -> Result<String, LoadError> {
         ModelSource::Demo => demo::files()?.fingerprint()?,
         ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?.fingerprint()?,
         ModelSource::Path(path) => file_fingerprint(path)?,
+        ModelSource::Remote(_) => return Err(LoadError::NoFolder(model.name.clone().into())),
     };
     match &model.adapter {
         None => Ok(own),
@@ -333,7 +375,7 @@ fn own_facts(model: &ModelConfig) -> Result<OwnFacts, LoadError> {
             return Ok(OwnFacts { examples, ..OwnFacts::default() });
         }
         ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?,
-        ModelSource::Path(_) => return Ok(OwnFacts::default()),
+        ModelSource::Path(_) | ModelSource::Remote(_) => return Ok(OwnFacts::default()),
     };
     let facts = CheckpointFacts::open(&files, Choices::default())?;
     Ok(OwnFacts { examples: facts.examples().to_vec(), truncation_side: facts.truncation_side() })

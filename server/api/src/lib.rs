@@ -28,7 +28,7 @@ pub use completions::{
     StreamOptions, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
-pub use models::{FINGERPRINT_HEADER, Health, Load, Model, ModelList, TruncationSide, Version};
+pub use models::{Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, TruncationSide, Version};
 pub use number::{
     Bounds, EstimateName, IntervalMethod, MethodName, Number, NumberInterval, NumberMass, NumberOptions,
     NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile, ScaleNumbers, SupportPoint,

@@ -17,6 +17,16 @@ pub enum TruncationSide {
     Right,
 }
 
+/// The tokens whose probabilities an engine reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Alternatives {
+    /// So many of the most probable tokens.
+    Best(u64),
+    /// `ids` or `all`.
+    Any(String),
+}
+
 /// A served model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Model {
@@ -48,10 +58,20 @@ pub struct Model {
     /// Element type of keys and values in memory, if the backend reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache_dtype: Option<String>,
-    /// Number of parameters.
+    /// Number of parameters; 0 if it is not known.
     pub parameters: u64,
-    /// The engine that runs the model: `native` or `mistralrs`.
+    /// What runs the model: `native`, `mistralrs`, or `remote` for another engine.
     pub backend: String,
+    /// With `remote`: the engine, `vllm`, `llama-cpp`, `ntl` or `openai`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
+    /// With `remote`: the version of the engine, if it reports one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_version: Option<String>,
+    /// With `remote`: the tokens whose probabilities the engine reports: `ids` (any given ones), `all`, or so many
+    /// of the most probable ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alternatives: Option<Alternatives>,
     /// Whether the checkpoint has a chat template and therefore supports `/v1/chat/completions`.
     #[serde(default)]
     pub chat: bool,

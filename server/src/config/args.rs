@@ -32,6 +32,8 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) models: ModelArgs,
     #[command(flatten)]
+    pub(crate) upstream: UpstreamArgs,
+    #[command(flatten)]
     pub(crate) network: NetworkArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
@@ -60,7 +62,8 @@ impl Args {
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelArgs {
     /// Checkpoint folder, as `save_pretrained` writes it, or GGUF file; may be given several times. NAME is
-    /// the model's name in requests, by default the folder's or file's name
+    /// the model's name in requests, by default the folder's or file's name. NAME=URL[#MODEL] serves a model
+    /// that another engine computes, such as vLLM or llama.cpp; further URLs after commas are its replicas
     #[arg(long = "model", env = "NTL_MODEL", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) models: Vec<String>,
     /// PEFT LoRA adapter to merge into a model: the folder with its adapter_config.json. NAME is the name of
@@ -109,6 +112,45 @@ pub(crate) struct ModelArgs {
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) choices: ChoiceArgs,
+}
+
+/// Each flag may be given several times, for several models.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Models that another engine computes")]
+pub(crate) struct UpstreamArgs {
+    /// Engine at the URLs of a model: vllm, llama-cpp, ntl (another ntl-server), openai (any other server with
+    /// this API), or auto, which asks it. NAME is the name of the model; without it, the value is for all
+    #[arg(long = "upstream", env = "NTL_UPSTREAM", value_name = "[NAME=]ENGINE", value_delimiter = ',')]
+    pub(crate) upstreams: Vec<String>,
+    /// API key that is sent to the engine. It appears in no log; better set the environment variable
+    #[arg(
+        long = "upstream-api-key",
+        env = "NTL_UPSTREAM_API_KEY",
+        value_name = "[NAME=]KEY",
+        value_delimiter = ',',
+        hide_env_values = true
+    )]
+    pub(crate) upstream_api_keys: Vec<String>,
+    /// Folder with tokenizer.json and tokenizer_config.json of the model
+    #[arg(long = "tokenizer", env = "NTL_TOKENIZER", value_name = "[NAME=]DIR", value_delimiter = ',')]
+    pub(crate) tokenizers: Vec<String>,
+    /// Maximum time of one response of the engine, and between two parts of a stream, in seconds; then another
+    /// replica is asked, or the server returns 504 [default: 120]
+    #[arg(
+        long = "upstream-timeout",
+        env = "NTL_UPSTREAM_TIMEOUT",
+        value_name = "[NAME=]SECONDS",
+        value_delimiter = ','
+    )]
+    pub(crate) upstream_timeouts: Vec<String>,
+    /// Maximum number of concurrent requests for next-token probabilities to an engine [default: 64]
+    #[arg(
+        long = "upstream-concurrency",
+        env = "NTL_UPSTREAM_CONCURRENCY",
+        value_name = "[NAME=]REQUESTS",
+        value_delimiter = ','
+    )]
+    pub(crate) upstream_concurrencies: Vec<String>,
 }
 
 #[derive(Debug, Clone, clap::Args)]

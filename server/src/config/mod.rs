@@ -9,6 +9,7 @@ mod environment;
 mod file;
 mod models;
 mod network;
+mod remote;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -28,6 +29,7 @@ use args::{LimitArgs, LogArgs};
 pub use environment::{Environment, log_format};
 pub use file::ArgsError;
 pub use models::{ModelConfig, ModelSource};
+pub use remote::{RemoteModel, RemoteModelError};
 
 /// Why a file cannot be attached to a model by `[NAME=]PATH`.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +58,8 @@ pub enum ConfigError {
     ModelWithoutFolder(String),
     #[error("{flag} {text}: {problem}")]
     Unattached { flag: &'static str, text: String, problem: AttachmentError },
+    #[error(transparent)]
+    Remote(#[from] RemoteModelError),
     #[error("model `{0}` has two adapters; only one can be merged")]
     TwoAdapters(String),
     #[error("--threads {asked} is too many: this machine has {processors} processors; at most {max}")]
@@ -105,7 +109,7 @@ impl TryFrom<Args> for Config {
     type Error = ConfigError;
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
-        let Args { models: flags, network, limits, logs, .. } = args;
+        let Args { models: flags, upstream, network, limits, logs, .. } = args;
         check_threads(flags.threads)?;
         let connections = network::connection_settings(&network, &limits);
         let tls = network.tls_cert.zip(network.tls_key);
@@ -134,7 +138,10 @@ impl TryFrom<Args> for Config {
         };
         Ok(Self {
             models: models::with_calibrations(
-                models::with_adapters(models::model_configs(&flags.models)?, &flags.adapters)?,
+                models::with_adapters(
+                    remote::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?,
+                    &flags.adapters,
+                )?,
                 &flags.calibrations,
             )?,
             load: BackendOptions {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::remote::{RemoteModel, RemoteModelError, is_url};
 use super::{AttachmentError, ConfigError};
 use crate::demo;
 
@@ -12,6 +13,8 @@ pub enum ModelSource {
     Demo,
     /// A folder, or a GGUF file.
     Path(PathBuf),
+    /// Another server computes it.
+    Remote(Box<RemoteModel>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +39,15 @@ pub(super) fn model_configs(flags: &[String]) -> Result<Vec<ModelConfig>, Config
             calibrations: Vec::new(),
         }]);
     }
-    let models: Vec<ModelConfig> = flags.iter().map(|text| model_config(text)).collect::<Result<_, _>>()?;
+    let mut models: Vec<ModelConfig> = Vec::new();
+    for text in flags {
+        match models.last_mut() {
+            Some(ModelConfig { name, source: ModelSource::Remote(remote), .. }) if is_url(text) => {
+                remote.add_replica(name, text)?;
+            }
+            _ => models.push(model_config(text)?),
+        }
+    }
     let mut names = BTreeSet::new();
     match models.iter().find(|model| !names.insert(&model.name)) {
         Some(twice) => Err(ConfigError::DuplicateModel(twice.name.clone())),
@@ -45,7 +56,14 @@ pub(super) fn model_configs(flags: &[String]) -> Result<Vec<ModelConfig>, Config
 }
 
 fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
+    if is_url(text) {
+        return Err(RemoteModelError::NoName.into());
+    }
     let (name, folder) = split_name(text);
+    if let Some(name) = name.filter(|name| !name.is_empty() && is_url(folder)) {
+        let source = ModelSource::Remote(Box::new(RemoteModel::new(folder)?));
+        return Ok(ModelConfig { name: name.to_owned(), source, adapter: None, calibrations: Vec::new() });
+    }
     if folder.is_empty() {
         return Err(ConfigError::ModelWithoutFolder(text.to_owned()));
     }
@@ -82,6 +100,9 @@ pub(super) fn with_adapters(
 ) -> Result<Vec<ModelConfig>, ConfigError> {
     for text in adapters {
         let (model, folder) = attached(&mut models, "--adapter", text)?;
+        if let ModelSource::Remote(_) = model.source {
+            return Err(RemoteModelError::Adapter(model.name.clone()).into());
+        }
         if model.adapter.replace(folder).is_some() {
             return Err(ConfigError::TwoAdapters(model.name.clone()));
         }

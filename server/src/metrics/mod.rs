@@ -7,6 +7,7 @@
 
 mod declared;
 mod openmetrics;
+mod upstream;
 mod vllm;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::telemetry;
 pub(crate) use declared::ModelMetrics;
 pub use declared::{DECLARED, Declaration, Metrics, table};
 pub(crate) use openmetrics::Format;
+pub(crate) use upstream::UpstreamMetrics;
 
 /// Another server whose metric names `/metrics` has in addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use ntl_api::MethodName;
 use ntl_core::Prompt;
-use ntl_core::contract::EngineError;
-use ntl_models::LoadedModel;
+use ntl_core::contract::{EngineError, ModelInfo};
+use ntl_core::numbers::NumberGrammar;
 use ntl_models::checkpoint::TruncationSide;
+use ntl_models::tokenizer::Tokenizer;
 
 use super::calibration::ModelCalibration;
 use crate::error::AppError;
@@ -37,9 +38,7 @@ pub(crate) struct ModelProfile {
 
 impl ModelProfile {
     /// The profile of a model without calibrations, on a server without limits.
-    pub(crate) fn new(loaded: &LoadedModel) -> Self {
-        let info = loaded.model.info();
-        let grammar = &loaded.vocabulary.grammar;
+    pub(crate) fn new(info: &ModelInfo, tokenizer: &Tokenizer, grammar: &NumberGrammar) -> Self {
         let head = grammar.is_point().then_some(MethodName::Head);
         // Encoder-decoder models are trained with transformers' default, and vLLM truncates the others on the
         // left.
@@ -52,8 +51,8 @@ impl ModelProfile {
             calibrations: Arc::default(),
             tokens: info.tokens,
             prompt_tokens_max: info.prompt_tokens_max,
-            truncation_side: loaded.tokenizer.truncation_side().unwrap_or(usual),
-            token_bytes_max: loaded.tokenizer.token_text_bytes_max(),
+            truncation_side: tokenizer.truncation_side().unwrap_or(usual),
+            token_bytes_max: tokenizer.token_text_bytes_max(),
             eos_ids: info.eos_ids.clone(),
             output_tokens_max: info.answer_tokens_max.map_or(u64::MAX, |max| max as u64),
             logprobs_max: None,

@@ -37,7 +37,16 @@ pub(crate) struct ApiRequest<T> {
     pub(crate) memory: RequestMemory,
 }
 
-impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for ApiRequest<T> {
+/// A request whose body has arrived and is not parsed yet.
+pub(crate) struct RawRequest {
+    body: Vec<u8>,
+    charge: BodyCharge,
+    log_prompts: bool,
+    requester: Requester,
+    memory: RequestMemory,
+}
+
+impl FromRequest<AppState> for RawRequest {
     type Rejection = AppError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, AppError> {
@@ -54,17 +63,6 @@ impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for
             body.map_err(|_| AppError::BodiesFull)??
         };
         let (share, body) = charge.complete(body).await?;
-        let body: T = run_blocking(body.len(), move || {
-            let value = parse(&body);
-            drop((body, charge));
-            value
-        })
-        .await?;
-        if settings.log_prompts {
-            // Serialised again, a body is one line regardless of the client's formatting.
-            let body = serde_json::to_string(&body).map_err(|_| AppError::Internal)?;
-            tracing::info!(body = &*shortened(&body, LOGGED_CHARS_MAX), "request");
-        }
         let requester = Requester {
             client: client(app, &parts),
             record: parts.extensions.get::<Arc<RequestRecord>>().cloned().unwrap_or_default(),
@@ -72,7 +70,40 @@ impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for
             time_max: settings.request_time_max,
         };
         let memory = RequestMemory::new(share, &app.responses, requester.client.id);
-        Ok(Self { body, requester, memory })
+        Ok(Self { body, charge, log_prompts: settings.log_prompts, requester, memory })
+    }
+}
+
+impl RawRequest {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.body
+    }
+
+    pub(crate) async fn parse<T>(self) -> Result<ApiRequest<T>, AppError>
+    where
+        T: DeserializeOwned + Serialize + Send + 'static,
+    {
+        let Self { body, charge, log_prompts, requester, memory } = self;
+        let body: T = run_blocking(body.len(), move || {
+            let value = parse(&body);
+            drop((body, charge));
+            value
+        })
+        .await?;
+        if log_prompts {
+            // Serialised again, a body is one line regardless of the client's formatting.
+            let body = serde_json::to_string(&body).map_err(|_| AppError::Internal)?;
+            tracing::info!(body = &*shortened(&body, LOGGED_CHARS_MAX), "request");
+        }
+        Ok(ApiRequest { body, requester, memory })
+    }
+}
+
+impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for ApiRequest<T> {
+    type Rejection = AppError;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, AppError> {
+        RawRequest::from_request(request, app).await?.parse().await
     }
 }
 

@@ -5,7 +5,8 @@ use axum::response::Response;
 use ntl_api::{ChatRequest, ChatResponse, StreamEvent};
 use ntl_models::tokenizer::Tokenizer;
 
-use super::body::ApiRequest;
+use super::body::{ApiRequest, RawRequest};
+use super::forward::{forward, upstream_of};
 use super::{generation, resolve};
 use crate::adapters::chat::{ChatAnswers, conversation, echoed, generation_request, prompt_ids};
 use crate::error::AppError;
@@ -23,10 +24,11 @@ use crate::state::AppState;
     )),
     AppError,
 ))]
-pub(crate) async fn complete(
-    State(app): State<AppState>,
-    ApiRequest { mut body, requester, memory }: ApiRequest<ChatRequest>,
-) -> Result<Response, AppError> {
+pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -> Result<Response, AppError> {
+    if let Some(upstream) = upstream_of(&app, &request) {
+        return forward(&app, &upstream, CHAT, request).await;
+    }
+    let ApiRequest { mut body, requester, memory } = request.parse::<ChatRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let conversation = conversation(&mut body)?;
     let echoed = echoed(&body, &conversation)?;

@@ -4,7 +4,8 @@ use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{CompletionRequest, CompletionResponse, StreamEvent};
 
-use super::body::ApiRequest;
+use super::body::{ApiRequest, RawRequest};
+use super::forward::{forward, upstream_of};
 use super::{generation, resolve};
 use crate::adapters::completions::{CompletionAnswers, generation_request};
 use crate::error::AppError;
@@ -21,10 +22,11 @@ use crate::state::AppState;
     )),
     AppError,
 ))]
-pub(crate) async fn complete(
-    State(app): State<AppState>,
-    ApiRequest { body, requester, memory }: ApiRequest<CompletionRequest>,
-) -> Result<Response, AppError> {
+pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -> Result<Response, AppError> {
+    if let Some(upstream) = upstream_of(&app, &request) {
+        return forward(&app, &upstream, COMPLETIONS, request).await;
+    }
+    let ApiRequest { body, requester, memory } = request.parse::<CompletionRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let (request, number) = generation_request(body, &model.profile)?;
     let adapter = CompletionAnswers::new(&model, request.report, number);

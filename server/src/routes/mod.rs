@@ -6,6 +6,7 @@ pub(crate) mod chat;
 mod client;
 pub(crate) mod completions;
 pub(crate) mod docs;
+mod forward;
 mod generation;
 pub(crate) mod models;
 pub(crate) mod ops;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, Path, State};
-use ntl_api::{ErrorBody, Model, ModelList};
+use ntl_api::{Alternatives, ErrorBody, Model, ModelList};
 use ntl_models::checkpoint::TruncationSide;
+use ntl_remote::Reports;
 
 use super::resolve;
 use crate::error::AppError;
@@ -45,6 +46,7 @@ pub(crate) async fn one(
 
 fn describe(model: &ServedModel) -> Model {
     let info = model.info();
+    let engine = model.upstream().map(|upstream| upstream.facts());
     Model {
         id: model.name.to_string(),
         object: "model".to_owned(),
@@ -63,6 +65,12 @@ fn describe(model: &ServedModel) -> Model {
         kv_cache_dtype: info.kv_cache_dtype.as_ref().map(|dtype| dtype.name().to_owned()),
         parameters: info.parameters,
         backend: info.backend.name().to_owned(),
+        engine: engine.map(|facts| facts.kind.name().to_owned()),
+        engine_version: engine.and_then(|facts| facts.version.clone()),
+        alternatives: engine.map(|facts| match facts.reports {
+            Reports::Best(count) => Alternatives::Best(count as u64),
+            reports => Alternatives::Any(reports.to_string()),
+        }),
         chat: model.tokenizer.chat_template().is_some(),
         fingerprint: model.fingerprint.clone(),
         examples: model.examples.clone(),

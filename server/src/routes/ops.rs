@@ -22,10 +22,10 @@ pub(crate) async fn live() -> Json<Health> {
 
 /// The server is ready for requests.
 ///
-/// The models are loaded, their engines run, and the server is not shutting down.
+/// The models are loaded, their engines run or are reachable, and the server is not shutting down.
 #[utoipa::path(get, path = HEALTH_READY, tag = "operations", responses(
     (status = 200, description = "Ready for requests", body = Health),
-    (status = 503, description = "Loading, draining, or an engine died", body = ErrorBody),
+    (status = 503, description = "Loading, draining, or an engine died or is unreachable", body = ErrorBody),
 ))]
 pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Health>, AppError> {
     if app.lifecycle.is_ending() {
@@ -34,7 +34,7 @@ pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Health>, A
     if !app.models.are_loaded() {
         return Err(AppError::Loading);
     }
-    if !app.models.all().iter().all(|model| model.is_alive()) {
+    if !app.models.all().iter().all(|model| model.is_alive() && model.is_ready()) {
         return Err(EngineError::Dead.into());
     }
     Ok(Json(Health::ok()))
@@ -43,7 +43,7 @@ pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Health>, A
 /// The same as `/health/ready`.
 #[utoipa::path(get, path = HEALTH, tag = "operations", responses(
     (status = 200, description = "Ready for requests", body = Health),
-    (status = 503, description = "Loading, draining, or an engine died", body = ErrorBody),
+    (status = 503, description = "Loading, draining, or an engine died or is unreachable", body = ErrorBody),
 ))]
 pub(crate) async fn health(app: State<AppState>) -> Result<Json<Health>, AppError> {
     ready(app).await

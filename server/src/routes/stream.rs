@@ -31,7 +31,7 @@ const COMMENT: &[u8] = b":\n\n";
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// Makes nginx forward events immediately, without buffering.
-const NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+pub(super) const NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 struct Stream<A> {
     pieces: Pieces<A>,

@@ -3,6 +3,7 @@
 //! In: loaded checkpoints, later validated requests. Out: `RequestEvents`. Not here: how checkpoints are
 //! loaded (`serve`) and how answers are written (`answer`, `adapters`).
 
+mod engine;
 mod events;
 mod model;
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use ntl_core::contract::{Job, ModelInfo};
+use ntl_core::decoding::Vocabulary;
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::sampling::{Guide, GuideError};
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
@@ -11,11 +12,14 @@ use ntl_models::LoadedModel;
 use ntl_models::checkpoint::TruncationSide;
 use ntl_models::guide::GuideCompiler;
 use ntl_models::tokenizer::Tokenizer;
+use ntl_remote::{NextTokens, RemoteEngine, RemoteLimits, Upstream};
 
+use super::engine::ServedEngine;
 use super::events::RequestEvents;
 use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
+use crate::remote::ConnectedModel;
 use crate::request::{Guided, ModelCalibration, ModelProfile, Requester};
 
 pub struct ServedModel {
@@ -32,7 +36,7 @@ pub struct ServedModel {
     pub(crate) profile: Arc<ModelProfile>,
     /// The number tokens that losses are computed over.
     pub(crate) number_tokens: Arc<NumberTokens>,
-    engine: Engine,
+    engine: ServedEngine,
     /// Built for the first request that needs it.
     guides: Arc<OnceLock<Result<GuideCompiler, GuideError>>>,
     /// Limit for the caches of all models, in bytes.
@@ -50,26 +54,34 @@ impl ServedModel {
         budget: &CacheBudget,
         metrics: &Arc<Metrics>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
-        let metrics = Arc::new(ModelMetrics::new(metrics, name, loaded.model.info()));
-        let profile = Arc::new(ModelProfile::new(&loaded));
-        let number_tokens = Arc::new(number_tokens(&loaded));
-        let observer = Arc::clone(&metrics) as Arc<dyn EngineObserver>;
-        let (engine, thread) =
-            Engine::spawn_sharing(budget, loaded.model, loaded.vocabulary, limits, observer)?;
-        let model = Self {
-            name: name.into(),
-            created: crate::unix_seconds(),
-            engine,
-            tokenizer: loaded.tokenizer,
-            examples: Vec::new(),
-            fingerprint: None,
-            profile,
-            number_tokens,
-            guides: Arc::default(),
-            cache_bytes_max: budget.bytes_max(),
-            metrics,
+        let LoadedModel { model, tokenizer, vocabulary } = loaded;
+        let parts = Parts::new(name, model.info(), tokenizer, &vocabulary, metrics);
+        let observer = Arc::clone(&parts.metrics) as Arc<dyn EngineObserver>;
+        let (engine, thread) = Engine::spawn_sharing(budget, model, vocabulary, limits, observer)?;
+        Ok((parts.with_engine(ServedEngine::Local(engine), budget.bytes_max()), thread))
+    }
+
+    /// Serves a model that another engine computes, at most `requests_max` requests to it at a time.
+    pub(crate) fn remote(
+        name: &str,
+        connected: ConnectedModel,
+        limits: EngineLimits,
+        requests_max: usize,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let ConnectedModel { upstream, info, tokenizer, vocabulary } = connected;
+        let parts = Parts::new(name, &info, tokenizer, &vocabulary, metrics);
+        let limits = RemoteLimits {
+            queue_max: limits.queue_max,
+            queue_time_max: limits.queue_time_max,
+            jobs_max: limits.running_max,
+            requests_max,
+            ..RemoteLimits::default()
         };
-        Ok((model, thread))
+        let observer = Arc::clone(&parts.metrics) as Arc<dyn EngineObserver>;
+        let next_tokens = Arc::clone(&upstream) as Arc<dyn NextTokens>;
+        let jobs = RemoteEngine::new(next_tokens, info, vocabulary, limits, observer);
+        parts.with_engine(ServedEngine::Remote { jobs, upstream }, 0)
     }
 
     /// Adds prompts that show what the model can do.
@@ -119,10 +131,22 @@ impl ServedModel {
         alive
     }
 
+    /// Returns whether it can compute requests now.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.engine.is_ready()
+    }
+
+    /// The server that computes it, if that is another one.
+    pub(crate) fn upstream(&self) -> Option<&Arc<Upstream>> {
+        self.engine.upstream()
+    }
+
     /// Updates the metrics that change without a report of the engine.
     pub(crate) fn update_metrics(&self) {
         self.is_alive();
-        self.metrics.set_cache(self.engine.cache_use(), self.cache_bytes_max);
+        if let Some(cache) = self.engine.cache_use() {
+            self.metrics.set_cache(cache, self.cache_bytes_max);
+        }
     }
 
     /// Sequences that are decoded and that wait, as the metrics have them.
@@ -170,10 +194,54 @@ impl ServedModel {
     }
 }
 
+/// A served model without its engine.
+struct Parts {
+    name: Arc<str>,
+    tokenizer: Arc<Tokenizer>,
+    profile: Arc<ModelProfile>,
+    number_tokens: Arc<NumberTokens>,
+    metrics: Arc<ModelMetrics>,
+}
+
+impl Parts {
+    fn new(
+        name: &str,
+        info: &ModelInfo,
+        tokenizer: Arc<Tokenizer>,
+        vocabulary: &Vocabulary,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            profile: Arc::new(ModelProfile::new(info, &tokenizer, &vocabulary.grammar)),
+            number_tokens: Arc::new(number_tokens(&tokenizer, vocabulary)),
+            metrics: Arc::new(ModelMetrics::new(metrics, name, info)),
+            tokenizer,
+        }
+    }
+
+    fn with_engine(self, engine: ServedEngine, cache_bytes_max: u64) -> ServedModel {
+        let Self { name, tokenizer, profile, number_tokens, metrics } = self;
+        ServedModel {
+            name,
+            created: crate::unix_seconds(),
+            tokenizer,
+            examples: Vec::new(),
+            fingerprint: None,
+            profile,
+            number_tokens,
+            engine,
+            guides: Arc::default(),
+            cache_bytes_max,
+            metrics,
+        }
+    }
+}
+
 /// The number tokens of a model's losses. Number tokens of the Regression Transformer are ordered by digit
 /// and place.
-fn number_tokens(loaded: &LoadedModel) -> NumberTokens {
-    let placed = |id| loaded.tokenizer.token(id).and_then(PlacedDigit::parse);
-    NumberTokens::new(loaded.vocabulary.number_values.iter().copied())
+fn number_tokens(tokenizer: &Tokenizer, vocabulary: &Vocabulary) -> NumberTokens {
+    let placed = |id| tokenizer.token(id).and_then(PlacedDigit::parse);
+    NumberTokens::new(vocabulary.number_values.iter().copied())
         .ranked_by(|id, value| placed(id).map_or(value, PlacedDigit::value))
 }

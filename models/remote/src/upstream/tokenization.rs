@@ -15,7 +15,7 @@ const SAMPLES: [&str; 12] = [
     "7 ",
     "\n\n  Rating:\t10/10\n",
     "x=-5;y=+0.001",
-    "¿Qué? — naïve Ünïcödé ½ €",
+    "¿Qué? — naïve Ünïcödé €",
     "日本語のテキスト، عربى, Русский",
     "🙂👩‍👩‍👧 e\u{301}",
     "'tis we'll DON'T",

@@ -1,0 +1,154 @@
+//! Loads a model that another engine computes: finds the engine, opens the tokenizer, and compares it with the
+//! engine's.
+//!
+//! In: a [`RemoteModel`]. Out: [`ConnectedModel`]. The tokenizer, the chat template and the number grammar are
+//! ours, for a directory without weights.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
+use ntl_core::decoding::Vocabulary;
+use ntl_core::text::TextDecoder;
+use ntl_models::checkpoint::{CheckpointFiles, LoadError, eos_ids};
+use ntl_models::tokenizer::Tokenizer;
+use ntl_remote::{
+    ClientError, Connecting, DetectError, EngineFacts, EngineKind, TokenTexts, TokenizationError, Upstream,
+    UpstreamConfig, UpstreamObserver,
+};
+
+use crate::config::RemoteModel;
+
+/// Maximum number of tokens of a model whose engine does not report its own limit.
+const CONTEXT_TOKENS_UNKNOWN: usize = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Detect(#[from] DetectError),
+    #[error(
+        "{engine} does not report {missing}; give the folder of the model's tokenizer with --tokenizer {name}=DIR{hint}"
+    )]
+    NoTokenizer { name: String, engine: &'static str, missing: &'static str, hint: String },
+    #[error("the tokenizer cannot be opened")]
+    Tokenizer(#[from] LoadError),
+    #[error(
+        "the tokenizer writes numbers as `{0}`; only the native engine serves such models. Models with a number head, \
+         xVal and the Regression Transformer have no distribution that another engine reports"
+    )]
+    NumberEncoding(&'static str),
+    #[error(transparent)]
+    Tokenization(#[from] TokenizationError),
+}
+
+/// A model whose engine answers.
+pub(crate) struct ConnectedModel {
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) info: ModelInfo,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) vocabulary: Vocabulary,
+}
+
+/// Waits until an engine answers.
+pub(crate) async fn connect(
+    name: &str,
+    model: &RemoteModel,
+    observer: Arc<dyn UpstreamObserver>,
+) -> Result<ConnectedModel, RemoteError> {
+    let connecting = Connecting::new(UpstreamConfig {
+        replicas: model.replicas.clone(),
+        model: model.model.clone(),
+        kind: model.kind,
+        api_key: model.api_key.clone(),
+        timeout: model.timeout,
+    })?;
+    let facts = connecting.detect().await?;
+    let EngineFacts { kind, reason, version, model: served, reports, .. } = &facts;
+    tracing::info!(
+        model = name,
+        engine = kind.name(),
+        reason,
+        version,
+        upstream_model = served,
+        alternatives = %reports,
+        "engine found"
+    );
+    let files = match &model.tokenizer {
+        Some(folder) => CheckpointFiles::folder(Path::new(folder))?,
+        None => return Err(no_tokenizer(name, &facts)),
+    };
+    let tokenizer = Arc::new(Tokenizer::open(&files)?);
+    if tokenizer.number_encoding() != NumberEncoding::Text {
+        return Err(RemoteError::NumberEncoding(tokenizer.number_encoding().name()));
+    }
+    let info = info(&facts, &tokenizer, eos_ids(&files)?);
+    let vocabulary = ntl_models::vocabulary(&tokenizer, &info);
+    let own = Arc::new(OwnTokenizer(Arc::clone(&tokenizer)));
+    let upstream = connecting.connect(facts, own, observer).await?;
+    Ok(ConnectedModel { upstream, info, tokenizer, vocabulary })
+}
+
+fn no_tokenizer(name: &str, facts: &EngineFacts) -> RemoteError {
+    let missing = match facts.kind {
+        EngineKind::LlamaCpp => "how its tokenizer splits texts",
+        EngineKind::Vllm | EngineKind::Ntl | EngineKind::OpenAi => "its vocabulary",
+    };
+    let hint = facts.root.as_ref().map_or(String::new(), |root| format!(" (the engine loaded `{root}`)"));
+    RemoteError::NoTokenizer { name: name.to_owned(), engine: facts.kind.name(), missing, hint }
+}
+
+fn info(facts: &EngineFacts, tokenizer: &Tokenizer, eos_ids: Option<Vec<u32>>) -> ModelInfo {
+    let max = facts.context_tokens_max.unwrap_or(CONTEXT_TOKENS_UNKNOWN);
+    ModelInfo {
+        kind: "remote".to_owned(),
+        backend: Backend::Remote,
+        dtype: Dtype::Other("unknown".to_owned()),
+        kv_cache_dtype: None,
+        number_encoding: tokenizer.number_encoding(),
+        parameters: facts.parameters.unwrap_or(0),
+        prompt_tokens_max: max,
+        context_tokens_max: Some(max),
+        answer_tokens_max: None,
+        tokens: tokenizer.len(),
+        eos_ids: eos_ids.unwrap_or_else(|| tokenizer.eos_id().into_iter().collect()),
+        encoder_decoder: false,
+        has_token_distribution: true,
+    }
+}
+
+/// The tokenizer as the transport sees it.
+struct OwnTokenizer(Arc<Tokenizer>);
+
+impl ntl_remote::Vocabulary for OwnTokenizer {
+    fn tokens(&self) -> usize {
+        self.0.len()
+    }
+
+    fn encode(&self, text: &str, special: bool) -> Option<Vec<u32>> {
+        self.0.encode(text, special).ok()
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        self.0.decode(ids)
+    }
+
+    fn text_of(&self, ids: &[u32]) -> Option<String> {
+        // Engines add the special tokens at the ends, and read the names of the others.
+        let spelled = || ids.iter().flat_map(|&id| self.0.token_bytes(id)).collect();
+        let candidates = [Some(self.0.decode(ids)), String::from_utf8(spelled()).ok()];
+        let is_exact = |text: &String| self.encode(text, true).is_some_and(|encoded| encoded == ids);
+        candidates.into_iter().flatten().find(is_exact)
+    }
+
+    fn special_token(&self) -> Option<String> {
+        self.0.special_token("eos_token").map(str::to_owned)
+    }
+
+    fn texts(&self) -> TokenTexts {
+        let ids = (0_u32..).take(self.0.len());
+        TokenTexts::new(ids.map(|id| (id, self.0.token_bytes(id))), self.0.drops_first_space())
+    }
+}

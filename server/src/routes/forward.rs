@@ -1,0 +1,83 @@
+//! Requests for text from a model that another engine computes: they go there as they are, except for the name of
+//! the model, and the response comes back unread.
+//!
+//! Numbers are not forwarded: they come from our trees over the engine's next-token probabilities.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use ntl_core::contract::EngineError;
+use ntl_remote::{Forwarded, Upstream};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+use super::body::{ApiRequest, RawRequest};
+use super::resolve;
+use super::stream::NO_BUFFERING;
+use crate::error::AppError;
+use crate::request::RequestRecord;
+use crate::state::AppState;
+
+/// The fields that decide who answers.
+#[derive(Deserialize)]
+struct Addressed {
+    model: Option<String>,
+    /// Any value but null and false requests a number.
+    number: Option<Value>,
+}
+
+/// The engine elsewhere that answers a request, if it names such a model and requests no number. A body that is
+/// not understood is left to the parser, whose errors name the field.
+pub(super) fn upstream_of(app: &AppState, request: &RawRequest) -> Option<Arc<Upstream>> {
+    let addressed: Addressed = serde_json::from_slice(request.bytes()).ok()?;
+    if addressed.number.is_some_and(|number| number != Value::Bool(false)) {
+        return None;
+    }
+    let model = app.models.resolve(addressed.model.as_deref()).ok()?;
+    model.upstream().cloned()
+}
+
+/// Sends a request to an engine elsewhere, and returns its response as it arrives.
+pub(super) async fn forward(
+    app: &AppState,
+    upstream: &Upstream,
+    route: &'static str,
+    request: RawRequest,
+) -> Result<Response, AppError> {
+    let ApiRequest { body, requester, memory } = request.parse::<Value>().await?;
+    let Value::Object(mut fields) = body else { return Err(AppError::Internal) };
+    let name = fields.get("model").and_then(Value::as_str).map(str::to_owned);
+    resolve(app, name.as_deref(), &requester.record)?;
+    fields.insert("model".to_owned(), upstream.facts().model.clone().into());
+    fields.remove("number");
+    let body = serde_json::to_vec(&fields).map_err(|_| AppError::Internal)?;
+    drop((fields, memory));
+    let deadline = Instant::from_std(requester.started + requester.time_max);
+    let after_ms = u64::try_from(requester.time_max.as_millis()).unwrap_or(u64::MAX);
+    let sending = timeout_at(deadline, upstream.forward(route, &body)).await;
+    let response = sending.map_err(|_| EngineError::Deadline { after_ms })?.map_err(EngineError::from)?;
+    Ok(streamed(response, deadline, requester.record))
+}
+
+/// The response, read from the engine as fast as the client reads it.
+fn streamed(response: Forwarded, deadline: Instant, record: Arc<RequestRecord>) -> Response {
+    let content_type = response.content_type().unwrap_or(b"application/json").to_vec();
+    // An error in the middle closes the connection, so that the client does not take the beginning for the whole.
+    let parts = futures::stream::unfold((response, record), move |(mut response, record)| async move {
+        let part = match timeout_at(deadline, response.chunk()).await {
+            Ok(Ok(part)) => Ok(part?),
+            Ok(Err(error)) => Err(std::io::Error::other(error)),
+            Err(_) => Err(std::io::Error::other("the response took too long")),
+        };
+        Some((part.map(Bytes::from), (response, record)))
+    });
+    let headers = [(header::CACHE_CONTROL, "no-cache"), (NO_BUFFERING, "no")];
+    let mut response = (headers, Body::from_stream(parts)).into_response();
+    if let Ok(value) = content_type.as_slice().try_into() {
+        response.headers_mut().insert(header::CONTENT_TYPE, value);
+    }
+    response
+}
