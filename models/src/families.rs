@@ -33,6 +33,8 @@ pub(crate) enum T5Variant {
     RegressionHead,
     /// Layers of Gemma.
     Gemma(GemmaVersion),
+    /// The encoder of a T5Gemma with a regression head (RegressLM).
+    RegressLm,
 }
 
 /// The versions of T5Gemma.
@@ -88,6 +90,7 @@ const FAMILIES: &[Family] = &[
     t5("T5ForSequenceClassification", "t5-regression-head", T5Variant::RegressionHead),
     t5("T5GemmaForConditionalGeneration", "t5gemma", T5Variant::Gemma(GemmaVersion::One)),
     t5("T5Gemma2ForConditionalGeneration", "t5gemma2", T5Variant::Gemma(GemmaVersion::Two)),
+    t5("RegressLMForConditionalGeneration", "regresslm-head", T5Variant::RegressLm),
     causal("LlamaForCausalLM", "llama", CausalVariant::Llama(LLAMA)),
     causal("MistralForCausalLM", "mistral", CausalVariant::Llama(MISTRAL)),
     causal("Qwen2ForCausalLM", "qwen2", CausalVariant::Llama(QWEN2)),
@@ -128,11 +131,11 @@ impl Family {
     /// Returns whether the configuration limits the positions of a prompt. T5's relative positions have no
     /// limit.
     pub(crate) fn limits_prompts(self) -> bool {
-        matches!(self.network, Network::Causal(_) | Network::T5(T5Variant::Gemma(_)))
+        matches!(self.network, Network::Causal(_) | Network::T5(T5Variant::Gemma(_) | T5Variant::RegressLm))
     }
 
     /// Returns whether logits are a distribution over tokens.
     pub(crate) fn has_token_distribution(self) -> bool {
-        self.network != Network::T5(T5Variant::RegressionHead)
+        !matches!(self.network, Network::T5(T5Variant::RegressionHead | T5Variant::RegressLm))
     }
 }

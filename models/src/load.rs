@@ -13,7 +13,7 @@ use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError};
 use crate::families::{Family, Network, T5Variant};
 use crate::ops::Placement;
 use crate::options::LoadOptions;
-use crate::t5::{NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts};
+use crate::t5::{MeanHead, NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
 use crate::warm_up::warm_up;
 
@@ -77,7 +77,11 @@ fn load_t5(
 ) -> Result<LoadedModel, LoadError> {
     let place = &options.place()?;
     let facts = CheckpointFacts::open(files, options.choices)?;
-    let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
+    let tokenizer_files = match variant {
+        T5Variant::RegressLm => &files.within("encoder_tokenizer"),
+        _ => files,
+    };
+    let tokenizer = Arc::new(Tokenizer::open_as(tokenizer_files, facts.chosen_tokenizer_type())?);
     let log_scale = || facts.log_scale_embeddings().map(|choice| choice.value);
     // The configuration may still reduce it.
     let unlimited = if family.limits_prompts() { usize::MAX } else { PROMPT_TOKENS_MAX };
@@ -95,6 +99,11 @@ fn load_t5(
     let model = match (variant, tokenizer.number_encoding(), tokenizer.number_token()) {
         (T5Variant::RegressionHead, ..) => {
             let model = RegressionHead::load(files, tokenizer_facts, log_scale()?, place)?;
+            let vocabulary = point_vocabulary(&tokenizer, model.info());
+            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
+        }
+        (T5Variant::RegressLm, ..) => {
+            let model = MeanHead::load(files, tokenizer_facts, place)?;
             let vocabulary = point_vocabulary(&tokenizer, model.info());
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
         }

@@ -51,8 +51,16 @@ mod tests {
     use crate::{LoadOptions, load};
 
     /// A checkpoint of each kind of model.
-    const KINDS: [&str; 7] =
-        ["t5-v11", "t5-rt", "t5-xval", "t5-regression-head", "t5gemma", "t5gemma2", "granite"];
+    const KINDS: [&str; 8] = [
+        "t5-v11",
+        "t5-rt",
+        "t5-xval",
+        "t5-regression-head",
+        "t5gemma",
+        "t5gemma2",
+        "regresslm-hf-head",
+        "granite",
+    ];
 
     #[test]
     fn warming_up_does_not_change_the_logits_of_any_kind_of_model() {

@@ -3,6 +3,7 @@
 //! In: a shape and a seed. Out: a directory that this project, Hugging Face and converters can read. The same
 //! seed gives the same bytes on every machine.
 
+mod gemma;
 mod llama;
 mod t5;
 mod tensors;
@@ -14,6 +15,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use gemma::{GemmaShape, Version};
 use llama::LlamaShape;
 use t5::T5Shape;
 use tensors::Planned;
@@ -27,18 +29,48 @@ pub struct Plan {
 
 type Shape = (&'static str, fn() -> Plan);
 
-/// File sizes: 3 GB for t5-large, 11.4 GB for t5-3b and flan-t5-xl, 4.4 GB for tinyllama. This tinyllama
+/// File sizes: 3 GB for t5-large, 11.4 GB for t5-3b and flan-t5-xl, 1.25 GB for t5gemma-s, 4.4 GB for tinyllama. This tinyllama
 /// accepts longer prompts than the original.
-const SHAPES: [Shape; 8] = [
+const SHAPES: [Shape; 11] = [
     ("t5-small", || T5Shape::v1_0(512, 2048, 6, 8).plan()),
     ("t5-base", || T5Shape::v1_0(768, 3072, 12, 12).plan()),
     ("t5-large", || T5Shape::v1_0(1024, 4096, 24, 16).plan()),
     ("t5-3b", || T5Shape { head_width: 128, ..T5Shape::v1_0(1024, 16_384, 24, 32) }.plan()),
     ("t5-v1.1-base", || T5Shape { gated: true, ..T5Shape::v1_0(768, 2048, 12, 12) }.plan()),
     ("flan-t5-xl", || T5Shape { gated: true, ..T5Shape::v1_0(2048, 5120, 24, 32) }.plan()),
+    ("t5gemma-s", || T5GEMMA_S.plan()),
+    ("t5gemma-b", || {
+        GemmaShape { hidden: 768, intermediate: 2048, layers: 12, heads: 12, kv_heads: 12, ..T5GEMMA_S }
+            .plan()
+    }),
+    ("t5gemma2-270m", || T5GEMMA2_270M.plan()),
     ("llama-160m", || LlamaShape::new(768, 3072, 12, 12, 12).plan()),
     ("tinyllama", || LlamaShape::new(2048, 5632, 22, 32, 4).plan()),
 ];
+
+const T5GEMMA_S: GemmaShape = GemmaShape {
+    version: Version::One,
+    vocabulary: 256_000,
+    hidden: 512,
+    intermediate: 1024,
+    layers: 8,
+    heads: 8,
+    kv_heads: 8,
+    head_width: 64,
+    window: 4096,
+};
+
+const T5GEMMA2_270M: GemmaShape = GemmaShape {
+    version: Version::Two,
+    vocabulary: 262_144,
+    hidden: 640,
+    intermediate: 2048,
+    layers: 18,
+    heads: 4,
+    kv_heads: 1,
+    head_width: 256,
+    window: 512,
+};
 
 /// Returns the plan for a checkpoint with a well-known shape.
 pub fn plan(name: &str) -> anyhow::Result<Plan> {
@@ -73,6 +105,8 @@ mod tests {
             ("v1_0", T5Shape::v1_0(64, 32, 1, 1).plan()),
             ("wide_heads", T5Shape { head_width: 128, ..T5Shape::v1_0(64, 32, 1, 1) }.plan()),
             ("v1_1", T5Shape { gated: true, ..T5Shape::v1_0(64, 32, 1, 1) }.plan()),
+            ("t5gemma", GemmaShape { vocabulary: 2200, hidden: 64, layers: 2, ..T5GEMMA_S }.plan()),
+            ("t5gemma2", GemmaShape { vocabulary: 2200, hidden: 64, layers: 2, ..T5GEMMA2_270M }.plan()),
             ("llama", LlamaShape::new(64, 32, 1, 2, 1).plan()),
         ] {
             let folder = tempfile::tempdir().unwrap();

@@ -31,11 +31,13 @@ const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 #[derive(Debug)]
 pub struct CheckpointFiles {
     place: String,
+    /// The part of the source in which the files are: empty, or the name of a directory and a slash.
+    within: String,
     source: Source,
     tables_only: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Source {
     /// A directory. All links in its path are resolved.
     Folder(PathBuf),
@@ -47,7 +49,7 @@ impl CheckpointFiles {
         match path.canonicalize() {
             Ok(root) if root.is_dir() => {
                 let place = path.display().to_string();
-                Ok(Self { place, source: Source::Folder(root), tables_only: false })
+                Ok(Self { place, within: String::new(), source: Source::Folder(root), tables_only: false })
             }
             Ok(_) => Err(LoadError::NotAFolder(path.to_owned())),
             Err(_) => Err(LoadError::NoFolder(path.to_owned())),
@@ -69,13 +71,29 @@ impl CheckpointFiles {
                 files.insert(name, bytes);
             }
         }
-        Ok(Self { place: place.to_owned(), source: Source::Memory(files), tables_only: false })
+        Ok(Self::memory(place, files))
     }
 
     /// Files in memory. `place` names them in errors.
     pub fn memory(place: &str, files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
         let source = Source::Memory(files.into_iter().collect());
-        Self { place: place.to_owned(), source, tables_only: false }
+        Self { place: place.to_owned(), within: String::new(), source, tables_only: false }
+    }
+
+    /// Returns the files in an inner directory, which need not exist.
+    #[must_use]
+    pub fn within(&self, folder: &str) -> Self {
+        Self {
+            place: self.name_of(folder),
+            within: format!("{}{folder}/", self.within),
+            source: self.source.clone(),
+            tables_only: self.tables_only,
+        }
+    }
+
+    /// Returns the path of a file in the source.
+    fn inner(&self, file: &str) -> String {
+        format!("{}{file}", self.within)
     }
 
     /// Returns the same files, but loading weights from them only checks the tables, and returns zeros that
@@ -103,8 +121,8 @@ impl CheckpointFiles {
     /// If the system cannot determine whether the file exists.
     pub fn has(&self, file: &str) -> Result<bool, LoadError> {
         match &self.source {
-            Source::Folder(root) => is_there(root, file, &self.name_of(file)),
-            Source::Memory(files) => Ok(files.contains_key(file)),
+            Source::Folder(root) => is_there(root, &self.inner(file), &self.name_of(file)),
+            Source::Memory(files) => Ok(files.contains_key(&self.inner(file))),
         }
     }
 
@@ -114,8 +132,12 @@ impl CheckpointFiles {
     /// If the file cannot be read or is too large, or a link leads outside.
     pub fn read(&self, file: &str) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
         match &self.source {
-            Source::Memory(files) => Ok(files.get(file).map(|bytes| Cow::Borrowed(bytes.as_slice()))),
-            Source::Folder(root) => Ok(read_whole(root, file, self.name_of(file))?.map(Cow::Owned)),
+            Source::Memory(files) => {
+                Ok(files.get(&self.inner(file)).map(|bytes| Cow::Borrowed(bytes.as_slice())))
+            }
+            Source::Folder(root) => {
+                Ok(read_whole(root, &self.inner(file), self.name_of(file))?.map(Cow::Owned))
+            }
         }
     }
 
@@ -150,10 +172,10 @@ impl CheckpointFiles {
     /// Opens a weight file.
     pub(super) fn open(&self, file: &str) -> Result<FileReader<'_>, LoadError> {
         match &self.source {
-            Source::Memory(files) => files.get(file).map(|bytes| FileReader::memory(bytes)),
+            Source::Memory(files) => files.get(&self.inner(file)).map(|bytes| FileReader::memory(bytes)),
             Source::Folder(root) if self.has(file)? => {
                 let name = self.name_of(file);
-                let opened = open(root, file, &name)?;
+                let opened = open(root, &self.inner(file), &name)?;
                 let unreadable = |source| LoadError::Read { file: name.clone(), source };
                 let reader = FileReader::file(opened).map_err(unreadable)?;
                 let begins =
@@ -174,8 +196,8 @@ impl CheckpointFiles {
         };
         let unreadable = |source| LoadError::Read { file: self.place.clone(), source };
         let name = |entry: std::io::Result<std::fs::DirEntry>| Ok(entry?.file_name().into_string().ok());
-        let names =
-            std::fs::read_dir(root).and_then(|all| all.map(name).collect::<std::io::Result<Vec<_>>>());
+        let names = std::fs::read_dir(root.join(&self.within))
+            .and_then(|all| all.map(name).collect::<std::io::Result<Vec<_>>>());
         let mut names: Vec<String> = names.map_err(unreadable)?.into_iter().flatten().collect();
         names.retain(|name| matches!(self.has(name), Ok(true)));
         names.sort();
@@ -185,7 +207,7 @@ impl CheckpointFiles {
     /// Returns the path of a file of a directory, with links resolved.
     pub fn path_of(&self, file: &str) -> Result<PathBuf, LoadError> {
         match &self.source {
-            Source::Folder(root) if self.has(file)? => target(root, file, &self.name_of(file)),
+            Source::Folder(root) if self.has(file)? => target(root, &self.inner(file), &self.name_of(file)),
             _ => Err(self.missing(file, "")),
         }
     }
@@ -248,7 +270,7 @@ fn check_pointer(bytes: &[u8], name: &str) -> Result<(), LoadError> {
 }
 
 fn bytes_max(file: &str) -> u64 {
-    match file {
+    match file.rsplit('/').next().unwrap_or(file) {
         "tokenizer.json" | "vocab.json" | "merges.txt" => VOCABULARY_BYTES_MAX,
         "ntl.json" | "config.yaml" => SETTINGS_BYTES_MAX,
         _ if file.ends_with(".model") => VOCABULARY_BYTES_MAX,
@@ -269,6 +291,24 @@ mod tests {
         assert!(files.read("config.json").unwrap().is_none());
         let message = files.require("config.json").unwrap_err().to_string();
         assert!(message.ends_with("has no config.json"), "{message}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_of_an_inner_directory_are_named_with_it_and_links_may_not_leave_the_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("inner")).unwrap();
+        std::fs::write(folder.path().join("inner/a.json"), "{}").unwrap();
+        std::fs::write(folder.path().join("b.json"), "{}").unwrap();
+        std::os::unix::fs::symlink("../b.json", folder.path().join("inner/b.json")).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", folder.path().join("inner/c.json")).unwrap();
+        let files = CheckpointFiles::folder(folder.path()).unwrap().within("inner");
+        assert_eq!(files.names().unwrap(), ["a.json", "b.json", "c.json"]);
+        assert!(files.has("b.json").unwrap() && files.read("b.json").unwrap().is_some());
+        let message = files.read("c.json").unwrap_err().to_string();
+        assert!(message.contains("/inner/c.json is a link to /etc/hostname"), "{message}");
+        let message = files.require("d.json").unwrap_err().to_string();
+        assert!(message.ends_with("/inner has no d.json"), "{message}");
     }
 
     #[cfg(unix)]

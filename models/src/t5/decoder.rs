@@ -20,6 +20,12 @@ impl PromptKv {
         Self { positions: kv_cache.store().none(), length: 0 }
     }
 
+    /// Returns prompts of these lengths, whose keys and values [`Decoder::write`] computes.
+    pub(super) fn empty(lengths: &[usize], kv_cache: &mut KvCache<Self>) -> Result<Vec<Self>> {
+        let prompts = kv_cache.allocate(lengths)?.into_iter().zip(lengths);
+        Ok(prompts.map(|(positions, &length)| Self { positions, length }).collect())
+    }
+
     /// Returns the places of `count` tokens, the first at `first`.
     pub(super) fn written(&self, first: usize, count: usize) -> WrittenRows<'_> {
         WrittenRows { positions: &self.positions, first, count }
@@ -57,31 +63,6 @@ impl Decoder {
     /// Returns the width of all key heads.
     pub(super) fn key_width(&self) -> usize {
         self.layers.first().map_or(0, |layer| layer.prompt_kv.widths()[0])
-    }
-
-    /// Computes the keys and values of concatenated prompts, once for all later rows.
-    ///
-    /// * `encoded` `[T, d_model]`: encoder output of all prompts
-    /// * `lengths`: number of tokens of each prompt
-    pub(super) fn prompts(
-        &self,
-        encoded: &Tensor,
-        lengths: &[usize],
-        kv_cache: &mut KvCache<PromptKv>,
-    ) -> Result<Vec<PromptKv>> {
-        let prompts = Self::empty_prompts(lengths, kv_cache)?;
-        let written = prompts.iter().map(|prompt| prompt.written(0, prompt.length));
-        self.write(&written.collect::<Vec<_>>(), encoded, kv_cache)?;
-        Ok(prompts)
-    }
-
-    /// Returns prompts whose keys and values [`Decoder::write`] computes.
-    pub(super) fn empty_prompts(
-        lengths: &[usize],
-        kv_cache: &mut KvCache<PromptKv>,
-    ) -> Result<Vec<PromptKv>> {
-        let prompts = kv_cache.allocate(lengths)?.into_iter().zip(lengths);
-        Ok(prompts.map(|(positions, &length)| PromptKv { positions, length }).collect())
     }
 
     /// Computes the keys and values of some tokens of prompts from their encoder output `[n, d_model]`.

@@ -17,12 +17,14 @@ mod head;
 mod layers;
 mod model;
 mod prefill;
+mod prompts;
 mod regression;
 mod stacks;
 mod stored;
 mod xval;
 
 pub use config::T5Config;
+pub use gemma::MeanHead;
 pub use model::{T5, T5Kind, TokenizerFacts};
 pub use regression::RegressionHead;
 pub use xval::NumberScaling;

@@ -9,6 +9,7 @@ use ntl_core::contract::{
 use super::T5Config;
 use super::head::Head;
 use super::layers::Loader;
+use super::prompts::PromptEncoder;
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use super::xval::{NumberScaling, POSITIONS, Xval};
@@ -138,17 +139,17 @@ impl T5 {
     /// Encodes several prompts of any lengths, each at least one token. Returns one `[T, d_model]` per
     /// prompt.
     pub fn encode(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<Tensor>> {
-        let x = embed_prompts(&self.stacks, self.xval.as_ref(), requests)?;
-        self.stacks.encode(x, requests)?.split().map_err(compute_error)
+        let x = embed_prompts(&self.stacks.prompts, self.xval.as_ref(), requests)?;
+        self.stacks.prompts.encode(x, requests)?.split().map_err(compute_error)
     }
 }
 
 fn embed_prompts(
-    stacks: &Stacks,
+    prompts: &PromptEncoder,
     xval: Option<&Xval>,
     requests: &[ContextRequest<'_>],
 ) -> ModelResult<Tensor> {
-    let x = stacks.embed_prompts(requests)?;
+    let x = prompts.embed(requests)?;
     xval.map_or(Ok(x.clone()), |xval| xval.embed_prompts(&x, requests))
 }
 
@@ -177,7 +178,8 @@ impl BatchModel for T5 {
 
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
         let xval = self.xval.as_ref();
-        let progress = self.stacks.prefill(chunks, |stacks, requests| embed_prompts(stacks, xval, requests));
+        let progress =
+            self.stacks.prefill(chunks, |prompts, requests| embed_prompts(prompts, xval, requests));
         if progress.is_err() {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
         }

@@ -10,6 +10,7 @@ use crate::ops::Window;
 const ATTENTION: f64 = 4.0;
 
 /// The sizes of a stack, from which work is estimated.
+#[derive(Clone)]
 pub(super) struct StackSizes {
     /// Width of the residual stream.
     pub(super) hidden: usize,

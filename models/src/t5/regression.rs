@@ -16,6 +16,7 @@ use ntl_core::contract::{
 
 use super::layers::Loader;
 use super::model::TokenizerFacts;
+use super::prompts::PromptEncoder;
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
@@ -75,7 +76,8 @@ impl RegressionHead {
     /// Returns the work for the rows of the decoder that are left.
     fn work_left(&self, context: ContextId) -> usize {
         let Some(DecoderInput { tokens, decoded }) = self.inputs.get(&context) else { return 0 };
-        let rows = (*decoded..tokens.len()).map(|row| self.stacks.work_of_decoded_row(row + tokens.len()));
+        let rows =
+            (*decoded..tokens.len()).map(|row| self.stacks.prompts.work_of_decoded_row(row + tokens.len()));
         rows.sum::<f64>().ceil() as usize
     }
 
@@ -85,7 +87,7 @@ impl RegressionHead {
         let mut left = work as f64;
         let row = |(index, &token): (usize, &u32)| {
             let path = PathRow::new(index.checked_sub(1).map(|parent| NodeId(parent as u32)), token);
-            left -= self.stacks.work_of_decoded_row(index + input.tokens.len());
+            left -= self.stacks.prompts.work_of_decoded_row(index + input.tokens.len());
             (left >= 0.0 || index == input.decoded).then_some(Row { context, path })
         };
         input.tokens.iter().enumerate().skip(input.decoded).map_while(row).collect()
@@ -124,9 +126,9 @@ impl RegressionHead {
         if let Some(chunk) = chunks.iter().find(|chunk| !self.inputs.contains_key(&chunk.context)) {
             return Err(ModelError::UnknownContext(chunk.context));
         }
-        let is_encoded = |chunk: &PrefillChunk| self.stacks.is_prefilled(chunk.context);
+        let is_encoded = |chunk: &PrefillChunk| self.stacks.prompts.is_complete(chunk.context);
         let encoding: Vec<_> = chunks.iter().filter(|chunk| !is_encoded(chunk)).copied().collect();
-        let encoded = self.stacks.prefill(&encoding, Stacks::embed_prompts)?;
+        let encoded = self.stacks.prefill(&encoding, PromptEncoder::embed)?;
         let encoded: HashMap<_, _> = encoding.iter().map(|chunk| chunk.context).zip(encoded).collect();
         let of = |chunk: &PrefillChunk| encoded.get(&chunk.context).copied().unwrap_or_default();
         let mut progress: Vec<PrefillProgress> = chunks.iter().map(of).collect();
@@ -159,6 +161,12 @@ impl RegressionHead {
     }
 }
 
+/// Returns one column of zeros, and the value of each row's context.
+pub(super) fn values(rows: &[Row], value: impl Fn(ContextId) -> ModelResult<f32>) -> ModelResult<Logits> {
+    let values = rows.iter().map(|row| value(row.context)).collect::<ModelResult<Vec<f32>>>()?;
+    Ok(Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)?)
+}
+
 /// The inverse of sign(x) ln(|x| + 1).
 fn unlogged(value: f32) -> f32 {
     value.signum() * (value.abs().exp() - 1.0)
@@ -186,15 +194,11 @@ impl BatchModel for RegressionHead {
 
     /// Returns one column of zeros, because tokens have no logits, and the prompt's value for every row.
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
-        let value = |row: &Row| {
-            let value = self.values.get(&row.context).copied();
-            if self.inputs.contains_key(&row.context) {
-                return Err(ModelError::NotPrefilled(row.context));
-            }
-            value.ok_or(ModelError::UnknownContext(row.context))
-        };
-        let values = rows.iter().map(value).collect::<ModelResult<Vec<f32>>>()?;
-        Ok(Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)?)
+        values(rows, |context| match self.values.get(&context) {
+            _ if self.inputs.contains_key(&context) => Err(ModelError::NotPrefilled(context)),
+            Some(value) => Ok(*value),
+            None => Err(ModelError::UnknownContext(context)),
+        })
     }
 
     /// A prompt is encoded first, and then its prefill needs the keys and values of the prompt and of the

@@ -1,10 +1,11 @@
-//! Compares T5Gemma 1 and 2 with transformers 5.23. Most prompts are longer than the windows.
+//! Compares T5Gemma 1 and 2 with transformers 5.23, and RegressLM's head with transformers 4.53. Prompts are
+//! longer than the windows.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use candle_core::Tensor;
-use ntl_core::contract::{ContextRequest, Prompt, Token};
+use ntl_core::contract::{ContextRequest, OpenedContext, PathRow, Prompt, Row, Token};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 use ntl_models::checkpoint::CheckpointFiles;
@@ -52,6 +53,7 @@ over_fixtures! {
     a_padded_batch_of_the_reference_matches_our_batch_without_padding,
     greedy_ids_match_the_reference_step_by_step,
     a_row_is_bit_identical_alone_and_in_a_batch,
+    a_head_of_the_mean_matches_the_reference_alone_and_in_a_batch,
 }
 
 fn prompts_have_the_ids_of_the_reference(fixtures: Fixtures) {
@@ -134,6 +136,41 @@ fn a_row_is_bit_identical_alone_and_in_a_batch(fixtures: Fixtures) {
             }
         }
     });
+}
+
+/// The tokenizer of prompts is in an inner directory, and the vocabulary of the backbone's configuration is
+/// smaller than the embedding table.
+fn a_head_of_the_mean_matches_the_reference_alone_and_in_a_batch(fixtures: Fixtures) {
+    let folder = fixtures.folder("regresslm-hf-head");
+    let golden: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("golden/golden.json")).unwrap()).unwrap();
+    let LoadedModel { mut model, tokenizer, vocabulary } = open(&folder);
+    assert!(vocabulary.grammar.is_point() && !model.info().has_token_distribution);
+    let cases = golden["cases"].as_array().unwrap();
+    let prompts: Vec<Prompt> = cases
+        .iter()
+        .map(|case| {
+            let prompt = tokenizer.encode(case["prompt"].as_str().unwrap(), true).unwrap();
+            assert_eq!(prompt, ids(&case["encoder_input_ids"]));
+            prompt.into()
+        })
+        .collect();
+    let mut predict = |prompts: &[Prompt]| -> Vec<f32> {
+        let opened = crate::support::open(&mut *model, prompts);
+        let row = |opened: &OpenedContext| Row {
+            context: opened.context,
+            path: PathRow::new(None, opened.first_token),
+        };
+        let values = model.step(&opened.iter().map(row).collect::<Vec<_>>()).unwrap();
+        opened.iter().for_each(|opened| model.close(opened.context));
+        (0..prompts.len()).map(|row| values.head_value(row).unwrap()).collect()
+    };
+    let alone: Vec<f32> = prompts.iter().flat_map(|prompt| predict(std::slice::from_ref(prompt))).collect();
+    for (case, got) in cases.iter().zip(&alone) {
+        let want = case["value"].as_f64().unwrap();
+        assert!((f64::from(*got) - want).abs() < 1e-5 * want.abs().max(1.0), "{}: {got}, {want}", case["id"]);
+    }
+    assert_eq!(predict(&prompts), alone, "values depend on the batch");
 }
 
 #[test]

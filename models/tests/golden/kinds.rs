@@ -186,7 +186,7 @@ fn without_zeros(digits: &[u32], is_zero: impl Fn(u32) -> bool + Copy) -> Vec<Ve
 /// The tree finds each of the most probable numbers with the summed probability of its spellings. Spellings
 /// with leading or trailing zeros are not enumerated, so the tree may find a higher probability.
 fn the_most_probable_numbers_have_the_probability_of_their_spellings(fixtures: Fixtures) {
-    for name in fixtures.only(&["t5-rt", "t5-rt-ntl", "t5-ce"]) {
+    for name in fixtures.only(&["t5-rt", "t5-rt-ntl", "t5-ce", "t5gemma", "t5gemma2"]) {
         let folder = fixtures.folder(name);
         let LoadedModel { mut model, tokenizer, .. } = loaded(&folder);
         let mut pieces: HashMap<String, Vec<u32>> = HashMap::new();

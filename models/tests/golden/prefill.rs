@@ -10,8 +10,17 @@ use ntl_models::{LoadOptions, load};
 use crate::support::{Fixtures, chain, over_fixtures};
 
 const DECODERS: [&str; 5] = ["llama-ce", "llama-ntl", "gpt2", "granite", "qwen3"];
-const ENCODERS: [&str; 8] =
-    ["t5-ce", "t5-ntl-was", "t5-v11", "t5-rt", "t5-xval", "t5-regression-head", "t5gemma", "t5gemma2"];
+const ENCODERS: [&str; 9] = [
+    "t5-ce",
+    "t5-ntl-was",
+    "t5-v11",
+    "t5-rt",
+    "t5-xval",
+    "t5-regression-head",
+    "t5gemma",
+    "t5gemma2",
+    "regresslm-hf-head",
+];
 
 /// Work of a chunk.
 const CHUNKS: [usize; 5] = [1, 7, 32, 100, usize::MAX];
@@ -111,7 +120,7 @@ fn one_call_with_all_the_work_that_is_left_completes_a_prompt(fixtures: Fixtures
 }
 
 fn a_context_cannot_be_stepped_before_its_prefill_is_complete(fixtures: Fixtures) {
-    for name in ["llama-ntl", "t5-ntl-was", "t5-regression-head"] {
+    for name in ["llama-ntl", "t5-ntl-was", "t5-regression-head", "regresslm-hf-head"] {
         let mut model = model(fixtures, name, 0);
         let prompt = prompt(0, 100);
         let opened = model.begin((&prompt).into()).unwrap();

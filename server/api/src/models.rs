@@ -38,8 +38,8 @@ pub struct Model {
     pub created: u64,
     /// `ntl-server`.
     pub owned_by: String,
-    /// Kind of checkpoint: `t5`, `t5-rt`, `t5-xval`, `t5-regression-head`, or a decoder-only architecture
-    /// such as `llama`.
+    /// Kind of checkpoint: `t5`, `t5-rt`, `t5-xval`, `t5-regression-head`, `t5gemma`, `t5gemma2`,
+    /// `regresslm-head`, or a decoder-only architecture such as `llama`.
     pub kind: String,
     /// Whether an encoder processes the prompt and a decoder the answer. If not, both form one sequence.
     #[serde(default)]

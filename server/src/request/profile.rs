@@ -31,6 +31,9 @@ pub(crate) struct ModelProfile {
     /// Maximum length of the text of one token, in bytes.
     pub(crate) token_bytes_max: usize,
     pub(crate) eos_ids: Vec<u32>,
+    /// The end-of-sequence id that an encoder-decoder model's tokenizer adds to every prompt, if it does (T5,
+    /// but not T5Gemma).
+    pub(crate) prompt_eos: Option<u32>,
     pub(crate) output_tokens_max: u64,
     /// Maximum number of alternatives to a token; `None` allows the whole vocabulary.
     pub(crate) logprobs_max: Option<usize>,
@@ -54,6 +57,7 @@ impl ModelProfile {
             truncation_side: tokenizer.truncation_side().unwrap_or(usual),
             token_bytes_max: tokenizer.token_text_bytes_max(),
             eos_ids: info.eos_ids.clone(),
+            prompt_eos: prompt_eos(loaded),
             output_tokens_max: info.answer_tokens_max.map_or(u64::MAX, |max| max as u64),
             logprobs_max: None,
         }
@@ -70,10 +74,10 @@ impl ModelProfile {
         }
     }
 
-    /// `ids`, followed by the end-of-sequence id that an encoder-decoder model expects after every prompt.
+    /// Returns `ids`, followed by the end-of-sequence id if the model expects one after every prompt.
     pub(super) fn with_eos(&self, mut ids: Vec<u32>) -> Vec<u32> {
-        if let (true, false, Some(&eos)) =
-            (self.encoder_decoder, self.ends(ids.last().copied()), self.eos_ids.first())
+        if let Some(eos) = self.prompt_eos
+            && !self.ends(ids.last().copied())
         {
             ids.push(eos);
         }
@@ -104,6 +108,12 @@ impl ModelProfile {
     }
 }
 
+fn prompt_eos(loaded: &LoadedModel) -> Option<u32> {
+    let info = loaded.model.info();
+    let encoded = info.encoder_decoder.then(|| loaded.tokenizer.encode("a", true).ok()).flatten()?;
+    encoded.last().copied().filter(|last| info.eos_ids.contains(last))
+}
+
 #[cfg(test)]
 impl ModelProfile {
     /// An encoder-decoder model of 100 tokens that takes prompts of 8.
@@ -119,6 +129,7 @@ impl ModelProfile {
             truncation_side: TruncationSide::Right,
             token_bytes_max: 32,
             eos_ids: vec![1],
+            prompt_eos: Some(1),
             output_tokens_max: 4096,
             logprobs_max: Some(20),
         }
@@ -130,12 +141,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_encoder_decoder_prompt_of_ids_ends_with_an_end_of_sequence() {
+    fn a_prompt_of_ids_ends_with_an_end_of_sequence_if_the_tokenizer_adds_one() {
         let t5 = ModelProfile::for_tests();
-        let llama = ModelProfile { encoder_decoder: false, ..t5.clone() };
+        let t5gemma = ModelProfile { prompt_eos: None, ..t5.clone() };
         assert_eq!(t5.with_eos(vec![5, 6]), [5, 6, 1]);
         assert_eq!(t5.with_eos(vec![5, 1]), [5, 1]);
-        assert_eq!(llama.with_eos(vec![5, 6]), [5, 6]);
+        assert_eq!(t5gemma.with_eos(vec![5, 6]), [5, 6]);
     }
 
     #[test]

@@ -221,3 +221,44 @@ async fn the_text_of_a_regression_head_has_no_tokens_to_steer_or_report() {
         }
     }
 }
+
+#[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+async fn a_head_of_regresslm_answers_with_one_number() {
+    let app = fixture("regresslm-hf-head", false);
+    assert_eq!(model(&app).await, (json!("regresslm-head"), json!("text")));
+    let number = number(&app, "APPS\nprint(1)").await;
+    assert_eq!((&number["method"], &number["mass"]["closed"]), (&json!("head"), &json!(1.0)));
+    assert!((number["value"].as_f64().unwrap() - 0.010_685_733).abs() < 1e-6, "{number}");
+}
+
+#[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+async fn t5gemmas_answer_with_texts_numbers_and_scores_and_use_prompts_of_ids_unchanged() {
+    let prompt = "APPS\nprint(1)";
+    for (name, ids, score) in [
+        ("t5gemma", [2, 36, 51, 51, 54, 202, 314, 11, 20, 12], -32.563_359),
+        ("t5gemma2", [2, 39, 54, 54, 57, 205, 317, 14, 23, 15], -46.888_104),
+    ] {
+        let app = fixture(name, false);
+        assert_eq!(model(&app).await, (json!(name), json!("text")));
+        let body = |prompt: Value| json!({"prompt": prompt, "temperature": 0, "max_tokens": 12});
+        let of_text = complete(&app, body(json!(prompt))).await.json();
+        let of_ids = complete(&app, body(json!(ids))).await.json();
+        assert_eq!(of_text["choices"][0]["text"], of_ids["choices"][0]["text"], "{name}");
+        assert_eq!(of_text["usage"]["prompt_tokens"], json!(10), "{name}");
+        assert_eq!(of_ids["usage"]["prompt_tokens"], json!(10), "{name}");
+        let number = number(&app, prompt).await;
+        let mass = ["closed", "invalid", "open"].map(|part| number["mass"][part].as_f64().unwrap());
+        assert!((mass.iter().sum::<f64>() - 1.0).abs() < 1e-6 && mass[0] > 0.0, "{name}: {number}");
+        let items = json!([{"prompt": prompt, "target": " 12.5"}]);
+        let scored = post(&app, "/v1/score", json!({"items": items})).await.json();
+        let got: f64 = scored["data"][0]["token_logprobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|logprob| logprob.as_f64().unwrap())
+            .sum();
+        assert!((got - score).abs() < 2e-3, "{name}: {got}, expected {score}");
+    }
+}

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::sleep_until;
 
 use super::after::{number_after, number_of};
+use super::client_events::ClientEvents;
 use super::decode::{LookAhead, decode};
 use super::gate::Permit;
 use super::requests::Requests;
@@ -35,26 +36,10 @@ pub(super) struct JobTask {
     pub(super) request_begun: Arc<AtomicBool>,
 }
 
-/// The client's end of a job.
-pub(super) struct ClientEvents {
-    events: EventSender,
-    read: Arc<Notify>,
-}
-
-impl ClientEvents {
-    /// Sends a part of the text before a number, once the client has read enough of the parts before it.
-    pub(super) async fn send_text(&self, text: String, tokens: usize) {
-        while !self.events.has_room() {
-            self.read.notified().await;
-        }
-        self.events.send(Event::Text { choice: 0, text, tokens, token: None, offset: 0 });
-    }
-}
-
 impl JobTask {
     pub(super) async fn run(self) {
         let Self { shared, job, number, events, read, queued, slot, request_begun } = self;
-        let client = ClientEvents { events, read };
+        let client = ClientEvents::new(events, read);
         let sequences = job.request.sequences() as usize;
         let work = async {
             let (_turn, _running) = {

@@ -1,5 +1,7 @@
 //! Reads the tensors of a T5Gemma.
 
+use candle_core::Tensor;
+
 use super::config::{GemmaConfig, StackConfig, Tables};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::families::GemmaVersion;
@@ -84,15 +86,9 @@ impl Reader<'_> {
             }
             None => None,
         };
-        let embeddings = |table, stack: &StackConfig| Embeddings {
-            table,
-            vocab: stack.vocab_size,
-            factor: (stack.hidden_size as f64).sqrt(),
-            replaced: image_end.clone(),
-        };
         let parts = Parts {
-            prompt_embeddings: embeddings(prompt_table, encoder),
-            row_embeddings: embeddings(row_table, decoder),
+            prompt_embeddings: encoder.embeddings(prompt_table, image_end.clone()),
+            row_embeddings: decoder.embeddings(row_table, image_end),
             encoder: from_prompts.encoder()?,
             decoder: from_rows.decoder(encoder.hidden_size, self.config.has_merged_attention)?,
             work: StageWork::new(&encoder.sizes(), &decoder.sizes()),
@@ -112,7 +108,12 @@ impl Reader<'_> {
 }
 
 impl StackConfig {
-    fn sizes(&self) -> StackSizes {
+    /// Returns the embeddings of a table; `replaced` is a token with a separate vector.
+    pub(super) fn embeddings(&self, table: Weight, replaced: Option<(u32, Tensor)>) -> Embeddings {
+        Embeddings { table, vocab: self.vocab_size, factor: (self.hidden_size as f64).sqrt(), replaced }
+    }
+
+    pub(super) fn sizes(&self) -> StackSizes {
         StackSizes {
             hidden: self.hidden_size,
             queries: self.query_width(),
@@ -129,11 +130,11 @@ impl StackConfig {
 }
 
 impl Loader<'_, StackConfig> {
-    fn table(&self) -> LoadResult<Weight> {
+    pub(super) fn table(&self) -> LoadResult<Weight> {
         self.weight("embed_tokens", [self.config.vocab_size, self.config.hidden_size])
     }
 
-    fn encoder(&self) -> LoadResult<Encoder> {
+    pub(super) fn encoder(&self) -> LoadResult<Encoder> {
         let layer = |index| {
             let name = format!("layers.{index}");
             Ok(EncoderLayer {

@@ -2,8 +2,12 @@
 //!
 //! They differ from T5 only in the values with which its stacks are built: rotary positions, windows, shared
 //! key heads, caps, and a normalisation after each part of a layer. T5Gemma 2 is read without its vision
-//! tower. Computes the same as transformers 5.23.
+//! tower. Computes the same as transformers 5.23. [`MeanHead`] is the encoder of a T5Gemma 1 with a regression
+//! head.
 
 mod config;
 mod load;
+mod mean_head;
 mod stored;
+
+pub use mean_head::MeanHead;

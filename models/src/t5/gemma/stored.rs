@@ -12,6 +12,8 @@ use crate::families::{Family, GemmaVersion};
 use crate::ops::{Activation, Heads, Window};
 use crate::rope::{RopeShape, Rotary, StoredRope};
 
+const QUANTISED: &str = "quantised weights are not supported by the native backend";
+
 #[derive(Deserialize)]
 struct Stored<E> {
     encoder: E,
@@ -84,6 +86,20 @@ enum Side {
     Decoder,
 }
 
+/// The parts of RegressLM's configuration that its regression head needs.
+#[derive(Deserialize)]
+struct StoredRegressLm {
+    backbone_config: StoredBackbone,
+    encoder_vocab_size: usize,
+    use_regression_head: bool,
+    quantization_config: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct StoredBackbone {
+    encoder: StoredStack,
+}
+
 fn stored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<f64>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
@@ -107,6 +123,36 @@ impl GemmaConfig {
         let decoder = decoder.map_err(|(field, reason)| wrong(format!("decoder.{field}"), reason))?;
         let generation = files.json::<StoredGeneration>(GENERATION_FILE)?.unwrap_or_default();
         stored.combined(family, version, [encoder, decoder], generation).map_err(at_root)
+    }
+}
+
+impl StackConfig {
+    /// Reads the encoder of a RegressLM with a regression head, and computes it as transformers 4.53 does by
+    /// default: without the cap of scores, and with windows that are one position shorter on both sides.
+    pub(super) fn read_regresslm(files: &CheckpointFiles) -> LoadResult<Self> {
+        let wrong = |field: &str, reason: &str| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
+        let stored: StoredRegressLm = files.require_json(CONFIG_FILE)?;
+        if stored.quantization_config.is_some() {
+            return Err(wrong("quantization_config", QUANTISED));
+        }
+        if !stored.use_regression_head {
+            let reason = "only true is supported: tokens of numbers are not read";
+            return Err(wrong("use_regression_head", reason));
+        }
+        check_sizes(&[("encoder_vocab_size", stored.encoder_vocab_size)])
+            .map_err(|(field, reason)| wrong(field, &reason))?;
+        let mut encoder = stored
+            .backbone_config
+            .encoder
+            .resolve(GemmaVersion::One, Side::Encoder)
+            .map_err(|(field, reason)| wrong(&format!("backbone_config.encoder.{field}"), &reason))?;
+        // The backbone's size is older.
+        encoder.vocab_size = stored.encoder_vocab_size;
+        encoder.heads.cap = None;
+        for window in encoder.kinds.iter_mut().filter_map(|kind| kind.window.as_mut()) {
+            *window = Window { before: window.before - 1, after: window.after - 1 };
+        }
+        Ok(encoder)
     }
 }
 
@@ -134,8 +180,7 @@ impl Stored<StoredStack> {
         generation: StoredGeneration,
     ) -> Result<GemmaConfig, FieldError> {
         if self.quantization_config.is_some() {
-            let reason = "quantised weights are not supported by the native backend";
-            return Err(("quantization_config", reason.to_owned()));
+            return Err(("quantization_config", QUANTISED.to_owned()));
         }
         let is_second = version == GemmaVersion::Two;
         if is_second && encoder.hidden_size != decoder.hidden_size {
@@ -429,6 +474,38 @@ mod tests {
             let message = read(version, &[(pointer, json!({}))]).err().unwrap().to_string();
             let want = format!("config.json is not usable: {path}: missing field `vocab_size`");
             assert!(message.contains(&want), "{message}");
+        }
+    }
+
+    fn read_regresslm(changes: &[(&str, Value)]) -> LoadResult<StackConfig> {
+        let mut config = json!({"architectures": ["RegressLMForConditionalGeneration"],
+            "backbone_config": {"encoder": stack()}, "encoder_vocab_size": 90, "use_regression_head": true});
+        for (pointer, value) in changes {
+            let (object, field) = pointer.rsplit_once('/').unwrap();
+            config.pointer_mut(object).unwrap()[field] = value.clone();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(CONFIG_FILE), config.to_string()).unwrap();
+        StackConfig::read_regresslm(&CheckpointFiles::folder(folder.path()).unwrap())
+    }
+
+    #[test]
+    fn regresslm_has_shorter_windows_no_cap_and_a_separate_size_of_the_vocabulary() {
+        let encoder = read_regresslm(&[]).unwrap();
+        assert_eq!(windows(&encoder)[..2], [Some((5, 5)), None]);
+        assert_eq!((encoder.heads.cap, encoder.vocab_size), (None, 90));
+        let narrow = read_regresslm(&[("/backbone_config/encoder/sliding_window", json!(1))]).unwrap();
+        assert_eq!(windows(&narrow)[0], Some((0, 0)));
+        for (pointer, value, field) in [
+            ("/use_regression_head", json!(false), "use_regression_head"),
+            ("/encoder_vocab_size", json!(0), "encoder_vocab_size"),
+            ("/encoder_vocab_size", json!(1u64 << 40), "encoder_vocab_size"),
+            ("/quantization_config", json!({}), "quantization_config"),
+            ("/backbone_config/encoder/head_dim", json!(7), "backbone_config.encoder.head_dim"),
+            ("/backbone_config/encoder/sliding_window", json!(0), "backbone_config.encoder.sliding_window"),
+        ] {
+            let message = read_regresslm(&[(pointer, value)]).err().unwrap().to_string();
+            assert!(message.contains(&format!("config.json: field `{field}`")), "{pointer}: {message}");
         }
     }
 }

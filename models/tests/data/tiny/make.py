@@ -1,7 +1,7 @@
 """Makes the tiny random checkpoints of this folder and what the originals compute on them.
 
     python make.py                    writes every folder
-    python make.py --only NAME        writes one folder of a T5Gemma
+    python make.py --only NAME        writes one folder of a T5Gemma or RegressLM
     python make.py --verify FIXTURES  compares the classes below with what the paper's own code computed on its checkpoints
 
 Written with transformers 5.23.0, torch 2.15.0, sentencepiece 0.2.3, tokenizers 0.23.3 on the CPU. The networks are Hugging Face's.
@@ -35,7 +35,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import (
     GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config,
     Qwen3ForCausalLM, T5Config, T5Gemma2Config, T5Gemma2ForConditionalGeneration, T5GemmaConfig,
-    T5GemmaForConditionalGeneration, T5Model,
+    T5GemmaForConditionalGeneration, T5GemmaModel, T5Model,
 )
 
 HERE = Path(__file__).parent
@@ -879,6 +879,35 @@ def make_gemma(name):
         save(name, tensors, written, tokenizer, torch.bfloat16, gemma_goldens(model, tokenizer, cases))
 
 
+def make_regresslm(name):
+    """A T5Gemma's encoder with a linear head on the mean of its output. The export was trained with transformers 4.53's sdpa, which
+    ignores the cap of scores and whose windows are one position shorter on both sides."""
+    tokenizer = gemma_bpe()
+    sizes = dict(GEMMA_ENCODER, vocab_size=len(tokenizer) + 2)
+    stack = dict(sizes, sliding_window=sizes["sliding_window"] - 1, attn_logit_softcapping=None)
+    config = T5GemmaConfig(encoder=stack, decoder=stack)
+    config._attn_implementation = "eager"
+    encoder, head = T5GemmaModel(config).encoder.eval(), torch.nn.Linear(sizes["hidden_size"], 1)
+    for module in (encoder, head):
+        randomise(module, 12)
+        rounded(module, torch.bfloat16)
+    cases = []
+    for id, (text, _) in CASES.items():
+        ids = tokenizer.encode(text)[0]
+        value = head(encoder(input_ids=torch.tensor([ids])).last_hidden_state.mean(1))
+        cases.append({"id": id, "prompt": text, "encoder_input_ids": ids, "value": short(float(value))})
+    tensors = {f"model.model.encoder.{key}": tensor for key, tensor in encoder.state_dict().items() if "rotary" not in key}
+    tensors |= {f"regression_head.{key}": tensor for key, tensor in head.state_dict().items()}
+    backbone = {"model_type": "t5gemma", "encoder": sizes | {"attn_logit_softcapping": 3.0, "vocab_size": 7}, "decoder": {}}
+    written = {"architectures": ["RegressLMForConditionalGeneration"], "model_type": "regresslm", "backbone_config": backbone,
+               "encoder_vocab_size": sizes["vocab_size"], "decoder_vocab_size": 13, "use_regression_head": True, "pad_token_id": 0}
+    save(name, tensors, written, tokenizer, torch.bfloat16, {"golden.json": {"cases": cases}})
+    inner = HERE / name / "encoder_tokenizer"
+    inner.mkdir(exist_ok=True)
+    for file in ["tokenizer.json", "tokenizer_config.json"]:
+        (HERE / name / file).replace(inner / file)
+
+
 def make():
     model = train_sentencepiece()
     slow = lambda kind: SlowTokenizer(model, kind)
@@ -903,6 +932,7 @@ def make():
         **small, head_dim=6, vocab_size=len(qwen) + 5, bos_token_id=None, eos_token_id=0, tie_word_embeddings=True), qwen, 10)
     make_gemma("t5gemma")
     make_gemma("t5gemma2")
+    make_regresslm("regresslm-hf-head")
 
 
 # ---------------------------------------------------------------- against the paper's own code
@@ -963,13 +993,13 @@ def verify(fixtures):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--verify", type=Path, metavar="FIXTURES")
-    parser.add_argument("--only", choices=["t5gemma", "t5gemma2"])
+    parser.add_argument("--only", choices=["t5gemma", "t5gemma2", "regresslm-hf-head"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with torch.no_grad():
         if arguments.verify:
             verify(arguments.verify)
         elif arguments.only:
-            make_gemma(arguments.only)
+            make_regresslm(arguments.only) if arguments.only.startswith("regresslm") else make_gemma(arguments.only)
         else:
             make()

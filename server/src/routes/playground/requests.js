@@ -51,7 +51,7 @@ export function textRequest(state, model) {
   const logprobs = chat ? { logprobs: true, top_logprobs: 8 } : { logprobs: 8 };
   const text = { ...body, temperature: 0, max_tokens: state.tokens, ...logprobs, number_tokens: true };
   // A regression head writes no tokens.
-  if (model.kind === "t5-regression-head") return { path, body: { ...body, temperature: 0 } };
+  if (["t5-regression-head", "regresslm-head"].includes(model.kind)) return { path, body: { ...body, temperature: 0 } };
   return { path, body: text };
 }
 

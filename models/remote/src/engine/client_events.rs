@@ -1,0 +1,28 @@
+//! The client's end of a job: its events, sent as fast as they are read.
+
+use std::sync::Arc;
+
+use ntl_core::contract::Event;
+use ntl_engine::EventSender;
+use tokio::sync::Notify;
+
+/// The client's end of a job.
+pub(super) struct ClientEvents {
+    pub(super) events: EventSender,
+    read: Arc<Notify>,
+}
+
+impl ClientEvents {
+    /// `read` is notified when the client has read events.
+    pub(super) fn new(events: EventSender, read: Arc<Notify>) -> Self {
+        Self { events, read }
+    }
+
+    /// Sends a part of the text before a number, once the client has read enough of the parts before it.
+    pub(super) async fn send_text(&self, text: String, tokens: usize) {
+        while !self.events.has_room() {
+            self.read.notified().await;
+        }
+        self.events.send(Event::Text { choice: 0, text, tokens, token: None, offset: 0 });
+    }
+}

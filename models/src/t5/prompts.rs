@@ -1,0 +1,239 @@
+//! Encodes the prompts of open contexts, completely or in parts. In: prompts. Out: encoder output, for an
+//! [`EncodedSink`].
+
+use std::collections::HashMap;
+
+use candle_core::{Result, Tensor};
+use ntl_core::contract::{ContextId, ContextRequest, ModelError, PrefillChunk, PrefillProgress};
+use rayon::prelude::*;
+
+use super::embeddings::Embeddings;
+use super::encoder::{Encoder, Encoding};
+use super::prefill::{Prefill, StageWork};
+use crate::kv_cache::TOKENS_AT_ONCE_ON_DEVICES;
+use crate::ops::{ModelResult, Placement, compute_error, uses_kernels};
+
+/// Maximum number of tokens that are encoded together on the CPU, so that their intermediate results stay in
+/// its caches. A longer prompt is encoded alone.
+const TOKENS_AT_ONCE: usize = 256;
+
+/// An encoder with the prompts that are not computed completely.
+pub(super) struct PromptEncoder {
+    on_cpu: bool,
+    embeddings: Embeddings,
+    encoder: Encoder,
+    work: StageWork,
+    prefills: HashMap<ContextId, Prefill>,
+}
+
+/// The receiver of encoder output.
+pub(super) trait EncodedSink {
+    /// Makes room for the output of prompts with these numbers of tokens.
+    fn open(&mut self, prompts: &[(ContextId, usize)]) -> Result<()>;
+
+    /// Receives the output `[n, d_model]` of some tokens of open prompts. Each prompt's tokens come in order.
+    fn write(&mut self, rows: &[EncodedRows], encoded: &Tensor) -> Result<()>;
+}
+
+/// Consecutive tokens of one prompt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EncodedRows {
+    pub(super) context: ContextId,
+    /// Index of the first token in the prompt.
+    pub(super) first: usize,
+    pub(super) count: usize,
+}
+
+/// Encoder output.
+pub(super) struct Encoded {
+    /// All prompts, concatenated, `[T, d_model]`.
+    pub(super) packed: Tensor,
+    /// Number of tokens of each prompt.
+    pub(super) lengths: Vec<usize>,
+}
+
+impl PromptEncoder {
+    pub(super) fn new(embeddings: Embeddings, encoder: Encoder, work: StageWork, place: &Placement) -> Self {
+        Self { on_cpu: place.uses_kernels(), embeddings, encoder, work, prefills: HashMap::new() }
+    }
+
+    /// Returns the concatenated embeddings of all prompts, f32 `[T, d_model]`.
+    pub(super) fn embed(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Tensor> {
+        self.embeddings.embed(requests.iter().flat_map(|request| request.prompt.ids()))
+    }
+
+    /// Encodes embedded prompts.
+    pub(super) fn encode(&self, x: Tensor, requests: &[ContextRequest<'_>]) -> ModelResult<Encoded> {
+        let lengths: Vec<usize> = requests.iter().map(|request| request.prompt.len()).collect();
+        let packed = self.encode_some(&x, &lengths).map_err(compute_error)?;
+        Ok(Encoded { packed, lengths })
+    }
+
+    /// Encodes a few prompts at a time. On the CPU each thread encodes one such group, so that the operations
+    /// between matmuls run in parallel, too.
+    fn encode_some(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
+        let on_cpu = uses_kernels(x);
+        let pieces = pieces(lengths, if on_cpu { TOKENS_AT_ONCE } else { TOKENS_AT_ONCE_ON_DEVICES });
+        let mut from = 0;
+        let mut cut = |lengths: &[usize]| {
+            let tokens = lengths.iter().sum();
+            from += tokens;
+            x.narrow(0, from - tokens, tokens)
+        };
+        let inputs = pieces.iter().map(|lengths| cut(lengths)).collect::<Result<Vec<_>>>()?;
+        let encoder = &self.encoder;
+        let encode = |(x, lengths): (Tensor, &[usize])| encoder.forward(x, lengths);
+        let parts = if on_cpu {
+            inputs.into_par_iter().zip(pieces).map(encode).collect::<Result<Vec<_>>>()?
+        } else {
+            inputs.into_iter().zip(pieces).map(encode).collect::<Result<Vec<_>>>()?
+        };
+        Tensor::cat(&parts, 0)
+    }
+
+    /// Returns the memory of a partly encoded prompt per token, in bytes. On devices there are none.
+    pub(super) fn token_bytes(&self) -> u64 {
+        if self.on_cpu { self.encoder.encoding_token_bytes() as u64 } else { 0 }
+    }
+
+    /// Returns an error if a token of a prompt has no embedding.
+    pub(super) fn check(&self, request: ContextRequest<'_>) -> ModelResult<()> {
+        self.embeddings.check(request.prompt.ids())
+    }
+
+    /// Begins a prompt without computing it.
+    pub(super) fn begin(&mut self, context: ContextId, request: ContextRequest<'_>) -> PrefillProgress {
+        let prefill = Prefill::new(request.prompt.clone());
+        let progress = prefill.progress(&self.work, 0.0);
+        self.prefills.insert(context, prefill);
+        progress
+    }
+
+    /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns.
+    ///
+    /// Prompts for which there is enough work are encoded together. A longer one is encoded in parts on the
+    /// CPU, and as a whole on a device.
+    pub(super) fn prefill(
+        &mut self,
+        chunks: &[PrefillChunk],
+        embed: impl Fn(&Self, &[ContextRequest<'_>]) -> ModelResult<Tensor>,
+        sink: &mut impl EncodedSink,
+    ) -> ModelResult<Vec<PrefillProgress>> {
+        let mut progress = Vec::with_capacity(chunks.len());
+        let mut together = Vec::new();
+        for &PrefillChunk { context, work } in chunks {
+            let mut prefill = self.prefills.remove(&context).ok_or(ModelError::UnknownContext(context))?;
+            if !self.on_cpu || prefill.is_whole(&self.work, work) {
+                let work_done = prefill.progress(&self.work, 0.0).work_left;
+                progress.push(PrefillProgress { work_done, ..PrefillProgress::default() });
+                together.push((context, prefill));
+                continue;
+            }
+            if prefill.encoding.is_none() {
+                let x = embed(self, &[prefill.request()])?;
+                let encoding = Encoding::new(x, self.encoder.head_widths()).map_err(compute_error)?;
+                prefill.encoding = Some(encoding);
+                sink.open(&[(context, prefill.prompt.len())]).map_err(compute_error)?;
+            }
+            let done = self.encode_part(context, &mut prefill, work, sink).map_err(compute_error)?;
+            progress.push(prefill.progress(&self.work, done));
+            if !prefill.is_complete(&self.work) {
+                self.prefills.insert(context, prefill);
+            }
+        }
+        if !together.is_empty() {
+            let requests: Vec<_> = together.iter().map(|(_, prefill)| prefill.request()).collect();
+            let Encoded { packed, lengths } = self.encode(embed(self, &requests)?, &requests)?;
+            let contexts = together.iter().map(|(context, _)| *context);
+            let prompts: Vec<_> = contexts.zip(lengths).collect();
+            let all = |&(context, count): &(ContextId, usize)| EncodedRows { context, first: 0, count };
+            let rows: Vec<_> = prompts.iter().map(all).collect();
+            sink.open(&prompts).and_then(|()| sink.write(&rows, &packed)).map_err(compute_error)?;
+        }
+        Ok(progress)
+    }
+
+    /// Encodes a part of a prompt. Returns the work that was done.
+    fn encode_part(
+        &self,
+        context: ContextId,
+        prefill: &mut Prefill,
+        work: usize,
+        sink: &mut impl EncodedSink,
+    ) -> Result<f64> {
+        let length = prefill.prompt.len();
+        let Some(encoding) = &mut prefill.encoding else { return Ok(0.0) };
+        let mut done = 0.0;
+        while encoding.stage() < self.encoder.stages() {
+            let of_row = self.work.of_row(encoding.stage(), length);
+            // The sum of the work is rounded, and all the work that is left must suffice for all rows.
+            let rows = ((work as f64 - done) / of_row + 1e-6) as usize;
+            if rows == 0 && done > 0.0 {
+                break;
+            }
+            let first = encoding.row();
+            let count = rows.clamp(1, length - first);
+            if let Some(encoded) = self.encoder.advance(encoding, count)? {
+                sink.write(&[EncodedRows { context, first, count }], &encoded)?;
+            }
+            done += count as f64 * of_row;
+        }
+        Ok(done)
+    }
+
+    pub(super) fn is_complete(&self, context: ContextId) -> bool {
+        !self.prefills.contains_key(&context)
+    }
+
+    /// Returns the work for one row of the decoder that sees `positions` positions of its path and its prompt.
+    pub(super) fn work_of_decoded_row(&self, positions: usize) -> f64 {
+        self.work.of_decoded_row(positions)
+    }
+
+    pub(super) fn close(&mut self, context: ContextId) {
+        self.prefills.remove(&context);
+    }
+}
+
+impl Encoded {
+    /// Returns one `[T, d_model]` per prompt.
+    pub(super) fn split(&self) -> Result<Vec<Tensor>> {
+        let mut from = 0;
+        let cut = |&length: &usize| {
+            let one = self.packed.narrow(0, from, length);
+            from += length;
+            one
+        };
+        self.lengths.iter().map(cut).collect()
+    }
+}
+
+/// Groups prompts, in order, so that each group has at most `tokens_max` tokens or is a single longer prompt.
+fn pieces(lengths: &[usize], tokens_max: usize) -> Vec<&[usize]> {
+    let mut pieces = Vec::new();
+    let mut left = lengths;
+    while !left.is_empty() {
+        let mut tokens = 0;
+        let fits = |length: &&usize| {
+            tokens += **length;
+            tokens <= tokens_max
+        };
+        let (piece, others) = left.split_at(left.iter().take_while(fits).count().max(1));
+        pieces.push(piece);
+        left = others;
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_grouped_in_order() {
+        let lengths = [100, 150, 10, 300, 200, 60];
+        assert_eq!(pieces(&lengths, TOKENS_AT_ONCE), [&lengths[..2], &[10], &[300], &[200], &[60]]);
+        assert_eq!(pieces(&lengths, TOKENS_AT_ONCE_ON_DEVICES), [&lengths[..]], "one piece");
+        assert!(pieces(&[], 256).is_empty());
+    }
+}
