@@ -57,7 +57,7 @@ impl ModelProfile {
             truncation_side: tokenizer.truncation_side().unwrap_or(usual),
             token_bytes_max: tokenizer.token_text_bytes_max(),
             eos_ids: info.eos_ids.clone(),
-            prompt_eos: prompt_eos(loaded),
+            prompt_eos: prompt_eos(info, tokenizer),
             output_tokens_max: info.answer_tokens_max.map_or(u64::MAX, |max| max as u64),
             logprobs_max: None,
         }
@@ -108,9 +108,8 @@ impl ModelProfile {
     }
 }
 
-fn prompt_eos(loaded: &LoadedModel) -> Option<u32> {
-    let info = loaded.model.info();
-    let encoded = info.encoder_decoder.then(|| loaded.tokenizer.encode("a", true).ok()).flatten()?;
+fn prompt_eos(info: &ModelInfo, tokenizer: &Tokenizer) -> Option<u32> {
+    let encoded = info.encoder_decoder.then(|| tokenizer.encode("a", true).ok()).flatten()?;
     encoded.last().copied().filter(|last| info.eos_ids.contains(last))
 }
 
