@@ -364,7 +364,10 @@ fn the_tokens_of_each_key_are_counted() {
         assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{response}");
     }
     let metrics = server.get("/metrics", "");
-    assert!(metrics.contains("ntl_key_tokens_total{key=\"#1\",kind=\"completion\",model=\"ntl-demo\"} 3"), "{metrics}");
+    assert!(
+        metrics.contains("ntl_key_tokens_total{key=\"#1\",kind=\"completion\",model=\"ntl-demo\"} 3"),
+        "{metrics}"
+    );
     assert_eq!(metrics.matches("ntl_key_tokens_total{").count(), 2, "{metrics}");
     assert!(!metrics.contains("KEYMARK"));
     server.end();

@@ -8,9 +8,9 @@ use futures::future::try_join_all;
 use ntl_core::contract::{AfterMarker, EngineError, Event, FinishReason, NumberJob, NumberOutcome};
 use ntl_core::decoding::{Rationale, average_rationales};
 
+use super::client::ClientEvents;
 use super::decode::decode;
 use super::requests::Requests;
-use super::run::ClientEvents;
 use super::{TextEnd, TextQuery};
 
 /// Returns the average number after the texts of a job.

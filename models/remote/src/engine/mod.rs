@@ -11,6 +11,7 @@
 //! through.
 
 mod after;
+mod client;
 mod decode;
 mod gate;
 mod next_tokens;

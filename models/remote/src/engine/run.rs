@@ -13,6 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::sleep_until;
 
 use super::after::{number_after, number_of};
+use super::client::ClientEvents;
 use super::decode::{LookAhead, decode};
 use super::gate::Permit;
 use super::requests::Requests;
@@ -33,22 +34,6 @@ pub(super) struct JobTask {
     /// Whether any job of the same request has started. If so, the queue timeout no longer applies to the
     /// others.
     pub(super) request_begun: Arc<AtomicBool>,
-}
-
-/// The client's end of a job.
-pub(super) struct ClientEvents {
-    events: EventSender,
-    read: Arc<Notify>,
-}
-
-impl ClientEvents {
-    /// Sends a part of the text before a number, once the client has read enough of the parts before it.
-    pub(super) async fn send_text(&self, text: String, tokens: usize) {
-        while !self.events.has_room() {
-            self.read.notified().await;
-        }
-        self.events.send(Event::Text { choice: 0, text, tokens, token: None, offset: 0 });
-    }
 }
 
 impl JobTask {
