@@ -8,7 +8,7 @@ use futures::future::try_join_all;
 use ntl_core::contract::{AfterMarker, EngineError, Event, FinishReason, NumberJob, NumberOutcome};
 use ntl_core::decoding::{Rationale, average_rationales};
 
-use super::client_events::ClientEvents;
+use super::client::ClientEvents;
 use super::decode::decode;
 use super::requests::Requests;
 use super::{TextEnd, TextQuery};

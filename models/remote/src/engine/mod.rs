@@ -11,7 +11,7 @@
 //! through.
 
 mod after;
-mod client_events;
+mod client;
 mod decode;
 mod gate;
 mod next_tokens;

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::sleep_until;
 
 use super::after::{number_after, number_of};
-use super::client_events::ClientEvents;
+use super::client::ClientEvents;
 use super::decode::{LookAhead, decode};
 use super::gate::Permit;
 use super::requests::Requests;
@@ -39,7 +39,7 @@ pub(super) struct JobTask {
 impl JobTask {
     pub(super) async fn run(self) {
         let Self { shared, job, number, events, read, queued, slot, request_begun } = self;
-        let client = ClientEvents::new(events, read);
+        let client = ClientEvents { events, read };
         let sequences = job.request.sequences() as usize;
         let work = async {
             let (_turn, _running) = {

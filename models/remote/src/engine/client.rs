@@ -1,4 +1,4 @@
-//! The client's end of a job: its events, sent as fast as they are read.
+//! The events of one job to its client.
 
 use std::sync::Arc;
 
@@ -6,18 +6,13 @@ use ntl_core::contract::Event;
 use ntl_engine::EventSender;
 use tokio::sync::Notify;
 
-/// The client's end of a job.
 pub(super) struct ClientEvents {
     pub(super) events: EventSender,
-    read: Arc<Notify>,
+    /// Notified when the client has read events.
+    pub(super) read: Arc<Notify>,
 }
 
 impl ClientEvents {
-    /// `read` is notified when the client has read events.
-    pub(super) fn new(events: EventSender, read: Arc<Notify>) -> Self {
-        Self { events, read }
-    }
-
     /// Sends a part of the text before a number, once the client has read enough of the parts before it.
     pub(super) async fn send_text(&self, text: String, tokens: usize) {
         while !self.events.has_room() {
