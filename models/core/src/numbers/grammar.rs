@@ -225,6 +225,32 @@ impl NumberGrammar {
         expansion
     }
 
+    /// Returns the ids whose effect may differ from [`Unreported::effect`] in any state, ascending: those that
+    /// are worth a request to another engine. A word after a space, for example, begins no number, like all
+    /// other words; vocabularies have tens of thousands of them.
+    pub fn distinct_ids(&self, rules: &NumberRules) -> Arc<[u32]> {
+        let reads_any = |id: u32, phase: Phase| match self.piece_effect(NumberState::at(phase), id, rules) {
+            Some(PieceEffect::Leaves { rest, .. }) => match (self.piece(id), &rules.terminator) {
+                // Without a digit the value stays, or there is none.
+                (Some(NumberPiece::Text(text)), Terminator::Any | Terminator::Eos) => {
+                    text[..text.len() - rest.len()].chars().any(char::is_numeric)
+                }
+                (Some(NumberPiece::Text(text)), Terminator::Texts(_)) => {
+                    !matches!(phase, Phase::Start | Phase::Space | Phase::Sign)
+                        || text[..text.len() - rest.len()].chars().any(char::is_numeric)
+                }
+                _ => true,
+            },
+            effect => effect.is_some(),
+        };
+        let is_distinct = |id: &u32| {
+            self.eos_ids.contains(id)
+                || rules.ending.binary_search(id).is_ok()
+                || Phase::ALL.iter().any(|&phase| reads_any(*id, phase))
+        };
+        rules.read.iter().copied().filter(is_distinct).collect()
+    }
+
     /// Returns the effect of the tokens that another engine does not report.
     pub fn unreported(&self, state: NumberState, softmax: &Softmax<'_>, rules: &NumberRules) -> Unreported {
         let (effect, ending): (_, &[u32]) = match rules.terminator {
@@ -455,6 +481,21 @@ mod tests {
         assert_eq!(children, [2, 3, 4, 5, 6, 9]);
         assert_eq!(ended, closed(&[("0", 1.0)]), "`0 eggs` is the number 0 and what ends it");
         assert_eq!((invalid, too_long), (9.0, 0.0));
+    }
+
+    #[test]
+    fn another_engine_is_asked_only_about_tokens_that_differ_from_all_others() {
+        let pieces =
+            ["5", " the", " 5 eggs", ".", ".The", "- ", "x", "0 eggs"].map(|text| Some(text.to_owned()));
+        let grammar = NumberGrammar::new(pieces, vec![9]);
+        for terminator in [Terminator::Any, Terminator::Eos] {
+            let rules = grammar.rules(GrammarLimits::default(), terminator, NumberValues::All);
+            assert_eq!(grammar.distinct_ids(&rules)[..], [0, 2, 3, 7, 9]);
+            assert_eq!(rules.read_ids().len(), 8, "all but `x`");
+        }
+        let texts = Terminator::Texts(vec!["T".to_owned()]);
+        let rules = grammar.rules(GrammarLimits::default(), texts, NumberValues::All);
+        assert_eq!(grammar.distinct_ids(&rules)[..], [0, 2, 3, 4, 7, 9]);
     }
 
     #[test]

@@ -11,8 +11,6 @@ mod sample;
 mod token;
 mod tree;
 
-use std::sync::Arc;
-
 pub(super) use token::expectation;
 
 pub use rationales::{Rationale, average_rationales};
@@ -71,7 +69,7 @@ fn rules(job: &NumberJob, vocabulary: &Vocabulary) -> NumberRules {
 /// Returns the logits that a search needs.
 fn logits_request(vocabulary: &Vocabulary, rules: &NumberRules, root: &Root) -> LogitsRequest {
     if root.is_reported {
-        LogitsRequest::Ids(Arc::clone(rules.read_ids()))
+        LogitsRequest::Ids(vocabulary.grammar.distinct_ids(rules))
     } else {
         vocabulary.logits_request(rules)
     }
