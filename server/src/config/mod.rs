@@ -10,6 +10,7 @@ mod file;
 mod models;
 mod network;
 mod remote;
+mod upstream;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -139,7 +140,7 @@ impl TryFrom<Args> for Config {
         Ok(Self {
             models: models::with_calibrations(
                 models::with_adapters(
-                    remote::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?,
+                    upstream::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?,
                     &flags.adapters,
                 )?,
                 &flags.calibrations,

@@ -22,7 +22,10 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences"]),
     ("ntl-api", &[]),
     ("ntl-manual", &[]),
-    ("ntl-server", &["ntl-api", "ntl-core", "ntl-engine", "ntl-manual", "ntl-mistralrs", "ntl-models"]),
+    (
+        "ntl-server",
+        &["ntl-api", "ntl-core", "ntl-engine", "ntl-manual", "ntl-mistralrs", "ntl-models", "ntl-remote"],
+    ),
     ("ntl-paper", &["ntl-api", "ntl-core"]),
     ("ntl-eval", &["ntl-api", "ntl-core", "ntl-manual", "ntl-paper"]),
     ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models"]),
